@@ -1,0 +1,122 @@
+//! Who a rank process is, told from its environment.
+//!
+//! Launchers disagree on names, and several may be set at once (torchrun inside Slurm). The order
+//! of belief is: what the user said (`MEMTAPE_…`), torchrun, Slurm, MPI. Nothing here reads the
+//! environment; it is passed in as a function.
+
+use alloc::string::{String, ToString};
+
+/// Identity of one rank process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Unique over processes and reboots; empty until the tape is made.
+    pub tape_id: String,
+    /// Name of the job.
+    pub job: String,
+    /// Which attempt at the job, as the launcher counts; 0 is the first.
+    pub attempt: u32,
+    /// Global rank.
+    pub rank: u32,
+    /// Number of ranks; 0 is unknown.
+    pub world_size: u32,
+    /// Rank on this node.
+    pub local_rank: u32,
+    /// Name of the host.
+    pub host: String,
+    /// Process id in the process's own pid namespace.
+    pub pid: u32,
+    /// Command line, cut to [`COMMAND_BYTES_MAX`].
+    pub command: String,
+}
+
+/// Command lines are cut to this many bytes: some launchers pass whole configurations.
+pub const COMMAND_BYTES_MAX: usize = 4096;
+
+/// Names are cut to this many bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+
+impl Identity {
+    /// Reads job, attempt and ranks from environment variables, as `lookup` finds them.
+    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let text = |names: &[&str]| {
+            names.iter().find_map(|name| lookup(name).filter(|value| !value.trim().is_empty()))
+        };
+        let number =
+            |names: &[&str]| text(names).and_then(|value| value.trim().parse::<u32>().ok());
+        // torchrun says "none" when no rendezvous id was given.
+        let torchrun = lookup("TORCHELASTIC_RUN_ID").filter(|id| id != "none" && !id.is_empty());
+        let job = text(&["MEMTAPE_JOB"])
+            .or(torchrun)
+            .or_else(|| text(&["SLURM_JOB_ID", "JOB_NAME", "MEMTAPE_RUN"]))
+            .unwrap_or_else(|| "unnamed".to_string());
+        Self {
+            job: cut(&job, NAME_BYTES_MAX).to_string(),
+            attempt: number(&["MEMTAPE_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+                .unwrap_or(0),
+            rank: number(&["MEMTAPE_RANK", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"])
+                .unwrap_or(0),
+            world_size: number(&[
+                "MEMTAPE_WORLD_SIZE",
+                "WORLD_SIZE",
+                "SLURM_NTASKS",
+                "OMPI_COMM_WORLD_SIZE",
+                "PMI_SIZE",
+            ])
+            .unwrap_or(0),
+            local_rank: number(&["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"])
+                .unwrap_or(0),
+            ..Self::default()
+        }
+    }
+}
+
+/// The longest prefix of at most `bytes_max` bytes that ends on a character boundary.
+pub fn cut(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(vars: &[(&str, &str)], job: &str, attempt: u32, rank: u32, world: u32) {
+        let identity = Identity::from_environment(|name| {
+            vars.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+        });
+        assert_eq!(
+            (identity.job.as_str(), identity.attempt, identity.rank, identity.world_size),
+            (job, attempt, rank, world)
+        );
+    }
+
+    #[test]
+    fn launchers_are_understood() {
+        check(&[], "unnamed", 0, 0, 0);
+        check(
+            &[("TORCHELASTIC_RUN_ID", "none"), ("MEMTAPE_RUN", "train-7"), ("RANK", "3"), ("WORLD_SIZE", "8")],
+            "train-7",
+            0,
+            3,
+            8,
+        );
+        check(
+            &[("TORCHELASTIC_RUN_ID", "exp9"), ("TORCHELASTIC_RESTART_COUNT", "2"), ("SLURM_JOB_ID", "55")],
+            "exp9",
+            2,
+            0,
+            0,
+        );
+        check(&[("SLURM_JOB_ID", "55"), ("SLURM_PROCID", "12"), ("SLURM_NTASKS", "16")], "55", 0, 12, 16);
+        check(&[("MEMTAPE_JOB", "mine"), ("SLURM_JOB_ID", "55"), ("RANK", "x")], "mine", 0, 0, 0);
+    }
+
+    #[test]
+    fn cutting_keeps_characters_whole() {
+        assert_eq!(cut("naïve", 3), "na");
+        assert_eq!(cut("abc", 9), "abc");
+    }
+}

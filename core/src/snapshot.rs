@@ -1,0 +1,142 @@
+//! The state of one rank at one step: live blocks, segments, stacks and the last events.
+//!
+//! It is what a rewound tape yields, what travels in a capture and what the diagnosis and the
+//! exporters read. It is plain data and does not serialize itself: `wire.rs` of the shells
+//! translates it. Stack 0 and frame 0 mean *unknown* everywhere.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::identity::Identity;
+
+/// State of one rank at the end of one step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankSnapshot {
+    /// Which process this is.
+    pub identity: Identity,
+    /// Number of finished optimizer steps; 0 is before the first.
+    pub step: u64,
+    /// Unix time of that step's end, in nanoseconds.
+    pub wall_ns: i64,
+    /// One entry for each device the rank allocated on.
+    pub devices: Vec<DeviceSnapshot>,
+    /// Every frame named by a stack; entry 0 is the unknown frame.
+    pub frames: Vec<Frame>,
+    /// Frame indexes, innermost first; entry 0 is the empty, unknown stack.
+    pub stacks: Vec<Vec<u32>>,
+    /// The earlier step that the `before` sums show; 0 when there are none.
+    pub before_step: u64,
+}
+
+/// One device of one rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceSnapshot {
+    /// Device index in the process.
+    pub device: u8,
+    /// UUID of the GPU; empty when unknown.
+    pub uuid: String,
+    /// Bytes handed out to tensors.
+    pub allocated: u64,
+    /// Bytes the allocator holds from the device.
+    pub reserved: u64,
+    /// Size of the device in bytes; 0 when unknown.
+    pub device_bytes: u64,
+    /// Live blocks, sorted by address.
+    pub blocks: Vec<Block>,
+    /// Memory taken from the device, sorted by address.
+    pub segments: Vec<Segment>,
+    /// Live memory per stack at the earlier step.
+    pub before: Vec<StackUse>,
+    /// Last events up to the step, oldest first.
+    pub trace: Vec<TraceEvent>,
+    /// False when the live table overflowed, so that blocks may be missing.
+    pub complete: bool,
+}
+
+/// A block of memory in use by a tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Block {
+    /// Device address.
+    pub address: u64,
+    /// Size in bytes, rounded as the allocator rounds.
+    pub size: u64,
+    /// Index into [`RankSnapshot::stacks`].
+    pub stack: u32,
+    /// Steps finished when it was allocated.
+    pub birth_step: u64,
+    /// CLOCK_MONOTONIC when it was allocated, in nanoseconds.
+    pub birth_ns: u64,
+}
+
+/// Memory taken from the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Segment {
+    /// Device address.
+    pub address: u64,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// Live memory of one stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackUse {
+    /// Index into [`RankSnapshot::stacks`].
+    pub stack: u32,
+    /// Live bytes.
+    pub bytes: u64,
+    /// Live blocks.
+    pub blocks: u64,
+}
+
+/// One Python frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Frame {
+    /// File name as the code object has it.
+    pub file: String,
+    /// Line number, from 1; 0 when unknown.
+    pub line: u32,
+    /// Qualified name of the function.
+    pub function: String,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceKind {
+    /// A block was handed out.
+    Alloc,
+    /// A block was taken back.
+    Free,
+    /// A request failed for good; `size` is what was asked for.
+    Oom,
+    /// `cudaMalloc` gave a segment.
+    SegmentAlloc,
+    /// A segment went back to the device.
+    SegmentFree,
+    /// `cudaMalloc` failed; the allocator frees its cache and tries again.
+    MallocFailed,
+}
+
+/// One event of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceEvent {
+    /// What happened.
+    pub kind: TraceKind,
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    pub mono_ns: u64,
+    /// Device address; 0 where there is none.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Index into [`RankSnapshot::stacks`].
+    pub stack: u32,
+    /// Steps finished when it happened.
+    pub step: u64,
+}
+
+impl RankSnapshot {
+    /// The frames of a stack, innermost first; empty when the stack is unknown.
+    pub fn frames_of(&self, stack: u32) -> impl Iterator<Item = &Frame> {
+        let indexes = self.stacks.get(stack as usize).map(Vec::as_slice).unwrap_or_default();
+        indexes.iter().filter_map(|&index| self.frames.get(index as usize))
+    }
+}
