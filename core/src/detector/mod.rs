@@ -1,0 +1,254 @@
+//! Tells growth that will not stop from memory that merely moves, while the job runs.
+//!
+//! Picture the tide: waves (forward and backward passes) hide it, so one looks at the lowest
+//! water of each minute, and compares with the harbour next door. Here the waves are the steps,
+//! the low water is the *floor* of a step, a minute is a block of steps, and the harbours next
+//! door are the peers: ranks that do the same work at the same steps.
+//!
+//! It does not read stacks and does not name code: that is [`crate::diagnosis`].
+
+use alloc::collections::VecDeque;
+
+/// What the detector may use and how sure it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Steps that are never judged, from the start of the attempt.
+    pub warmup_steps_min: u64,
+    /// Warm-up ends when the typical rank made no new high for this many steps.
+    pub quiet_steps: u64,
+    /// Warm-up ends here at the latest, or a job that leaks from its first step would never be
+    /// judged.
+    pub warmup_steps_max: u64,
+    /// Growth of less than this is never reported, in bytes.
+    pub growth_bytes_min: u64,
+    /// Nor is growth below this share of the rank's own level, in parts per million.
+    pub growth_ppm_min: u64,
+    /// The same for the reserved layer, whose segments come in larger pieces, in bytes.
+    pub reserved_bytes_min: u64,
+    /// The same for the reserved layer, in parts per million.
+    pub reserved_ppm_min: u64,
+    /// Growth that all ranks share, or of a job without peers, is reported from a short window
+    /// only when the device is full within this many such windows.
+    pub urgent_windows: u64,
+    /// Series (rank and device) beyond this many are counted and not judged.
+    pub series_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            warmup_steps_min: 20,
+            quiet_steps: 16,
+            warmup_steps_max: 128,
+            growth_bytes_min: 4 << 20,
+            growth_ppm_min: 1_000,
+            reserved_bytes_min: 64 << 20,
+            reserved_ppm_min: 20_000,
+            urgent_windows: 64,
+            series_max: 65_536,
+        }
+    }
+}
+
+/// One or more finished steps of one device of one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Global rank.
+    pub rank: u32,
+    /// Device index in the process.
+    pub device: u8,
+    /// First step of the span.
+    pub first_step: u64,
+    /// Last step of the span; steps without events share one sample.
+    pub last_step: u64,
+    /// Lowest allocated bytes during the span.
+    pub floor_allocated: u64,
+    /// Highest allocated bytes during the span.
+    pub peak_allocated: u64,
+    /// Allocated bytes at the end of the span.
+    pub end_allocated: u64,
+    /// Lowest reserved bytes during the span.
+    pub floor_reserved: u64,
+    /// Reserved bytes at the end of the span.
+    pub end_reserved: u64,
+    /// Size of the device in bytes; 0 when unknown.
+    pub device_bytes: u64,
+    /// Live blocks at the end of the span.
+    pub blocks: u64,
+}
+
+/// Which account grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    /// Bytes in tensors.
+    Allocated,
+    /// Bytes held from the device beyond what the peaks ever needed.
+    Reserved,
+}
+
+impl Layer {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allocated => "allocated",
+            Self::Reserved => "reserved",
+        }
+    }
+}
+
+/// Who grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// One rank, and its peers do not.
+    OneRank,
+    /// Most ranks; the finding names the steepest.
+    AllRanks,
+}
+
+impl Scope {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OneRank => "one_rank",
+            Self::AllRanks => "all_ranks",
+        }
+    }
+}
+
+/// What stays the same over the life of one finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GrowthKey {
+    /// Global rank; for [`Scope::AllRanks`] the steepest when it was opened.
+    pub rank: u32,
+    /// Device index in that process.
+    pub device: u8,
+    /// Which account grows.
+    pub layer: Layer,
+    /// Who grows.
+    pub scope: Scope,
+}
+
+/// Growth that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Global rank; for [`Scope::AllRanks`] the steepest when it was opened.
+    pub rank: u32,
+    /// Device index in that process.
+    pub device: u8,
+    /// Who grows.
+    pub scope: Scope,
+    /// Step at which the growth began, dated back along the envelope.
+    pub onset_step: u64,
+    /// Step at which it was sure.
+    pub detected_step: u64,
+    /// Newest step that this value rests on.
+    pub last_step: u64,
+    /// Bytes kept from each step, less the peers' median for [`Scope::OneRank`].
+    pub bytes_per_step: u64,
+    /// Bytes grown since the onset, on the same terms.
+    pub grown_bytes: u64,
+    /// Which account grows.
+    pub layer: Layer,
+    /// Steps until the device is full at this rate; none when its size is unknown.
+    pub steps_to_oom: Option<u64>,
+    /// Number of other ranks it was compared with.
+    pub peers: u32,
+}
+
+impl Growth {
+    /// What stays the same over the life of this finding.
+    pub fn key(&self) -> GrowthKey {
+        GrowthKey { rank: self.rank, device: self.device, layer: self.layer, scope: self.scope }
+    }
+}
+
+/// What the detector has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Growth was found: one incident.
+    Opened(Growth),
+    /// The same growth, notably larger or nearer to the end.
+    Updated(Growth),
+    /// It stopped, or gave back most of what it had taken.
+    Closed {
+        /// Which one.
+        key: GrowthKey,
+        /// Step at which it counts as over.
+        at_step: u64,
+    },
+}
+
+/// What is known of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RankState {
+    /// Too early to judge.
+    #[default]
+    Warming,
+    /// Judged, and flat.
+    Healthy,
+    /// Rises, not surely.
+    Watching,
+    /// A finding is open.
+    Growing,
+}
+
+impl RankState {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Warming => "warming",
+            Self::Healthy => "healthy",
+            Self::Watching => "watching",
+            Self::Growing => "growing",
+        }
+    }
+}
+
+/// A rank as the detector sees it now: its worst device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankView {
+    /// The judgement.
+    pub state: RankState,
+    /// Rise of the floor over the last window, in bytes a step; negative when it falls.
+    pub growth_bytes_per_step: i64,
+    /// Newest step seen.
+    pub last_step: u64,
+}
+
+/// Streaming detector for one attempt at one job.
+#[derive(Debug)]
+pub struct Detector {
+    #[allow(dead_code)]
+    limits: Limits,
+    findings: VecDeque<Finding>,
+}
+
+impl Detector {
+    /// A detector that has seen nothing.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, findings: VecDeque::new() }
+    }
+
+    /// Takes one sample. Late and duplicated samples are harmless.
+    pub fn sample(&mut self, _now_ns: u64, _sample: &Sample) {}
+
+    /// What there is to say next; call until none.
+    pub fn poll(&mut self) -> Option<Finding> {
+        self.findings.pop_front()
+    }
+
+    /// What is known of a rank.
+    pub fn state(&self, _rank: u32) -> RankView {
+        RankView::default()
+    }
+
+    /// How long a step takes at present, in nanoseconds; none before a few steps have passed.
+    pub fn step_time_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Samples of series beyond [`Limits::series_max`]: seen, not judged.
+    pub fn samples_refused(&self) -> u64 {
+        0
+    }
+}
