@@ -1,74 +1,228 @@
-//! The machine behind [`Captures`].
+//! The machine behind [`Captures`]: what it knows of the ranks, and the one capture in flight.
 
-use alloc::collections::VecDeque;
-use alloc::string::String;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
+use super::choose::{self, Coverage};
+use super::flight::Flight;
 use super::{Action, Answer, CaptureId, Limits, Manifest, Reason, Refusal};
 
+/// Tapes remembered per rank. More than one exists when a process was replaced within an attempt;
+/// the dead ones are remembered, so that a repeated announcement does not bring them back.
+pub const TAPES_PER_RANK_MAX: usize = 4;
+
 /// The captures of one attempt at one job.
+///
+/// Getters: [`in_flight`](Self::in_flight), [`accepts_body`](Self::accepts_body),
+/// [`dropped`](Self::dropped). What happened: `rank_up`, `rank_progress`, `rank_down`,
+/// `agent_back`, `agent_lost`, `answer`, `body_stored`, `handle_timeout`. Commands:
+/// [`request`](Self::request), [`resume`](Self::resume), [`close`](Self::close). After any of the
+/// last two kinds call [`poll`](Self::poll) until it is empty, then look at
+/// [`poll_timeout`](Self::poll_timeout).
 #[derive(Debug)]
 pub struct Captures {
-    #[allow(dead_code)]
+    job: String,
+    attempt: u32,
     limits: Limits,
+    tapes: BTreeMap<String, Tape>,
+    /// Tapes of each rank, the one announced last at the end.
+    ranks: BTreeMap<u32, Vec<String>>,
+    lost_nodes: BTreeSet<String>,
+    flight: Option<Flight>,
+    /// When the last capture was asked for.
+    last_ns: Option<u64>,
     actions: VecDeque<Action>,
+    dropped: u64,
+}
+
+/// One tape as its agent reports it.
+#[derive(Clone, Debug)]
+struct Tape {
+    node: String,
+    step: u64,
+    oldest_step: u64,
+    alive: bool,
 }
 
 impl Captures {
     /// A machine that knows no rank. `job` and `attempt` are written into the manifests.
-    pub fn new(_job: &str, _attempt: u32, limits: Limits) -> Self {
-        Self { limits, actions: VecDeque::new() }
+    pub fn new(job: &str, attempt: u32, limits: Limits) -> Self {
+        Self {
+            job: job.to_string(),
+            attempt,
+            limits,
+            tapes: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            lost_nodes: BTreeSet::new(),
+            flight: None,
+            last_ns: None,
+            actions: VecDeque::new(),
+            dropped: 0,
+        }
     }
 
     /// Please take a capture named `id`, at `step` or at the newest step that all ranks share.
     ///
-    /// Returns the name of the capture that will serve the request: one already in flight when it
-    /// will do.
+    /// Returns the name of the capture that will serve the request: the one already in flight
+    /// when it will do.
     pub fn request(
         &mut self,
-        _now_ns: u64,
-        _id: CaptureId,
-        _reason: Reason,
-        _step: Option<u64>,
+        now_ns: u64,
+        id: CaptureId,
+        reason: Reason,
+        step: Option<u64>,
     ) -> Result<CaptureId, Refusal> {
-        Err(Refusal::NoRanks)
+        self.handle_timeout(now_ns);
+        if let Some(flight) = &self.flight {
+            return if step.is_none_or(|step| step == flight.step()) {
+                Ok(flight.id().clone())
+            } else {
+                Err(Refusal::Busy { id: flight.id().clone(), step: flight.step() })
+            };
+        }
+        let coverage: Vec<Coverage> = self.current().map(|(_, _, tape)| tape.coverage()).collect();
+        if coverage.is_empty() {
+            return Err(Refusal::NoRanks);
+        }
+        let waited_ns = self.last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
+        if let Some(waited_ns) = waited_ns
+            && waited_ns < self.limits.interval_ns_min
+            && !reason.is_urgent()
+        {
+            return Err(Refusal::TooSoon { wait_ns: self.limits.interval_ns_min - waited_ns });
+        }
+        let step = match step {
+            Some(step) => choose::check(step, &coverage)?,
+            None => choose::newest_common(&coverage),
+        };
+        let before_step = choose::before(step, &coverage, self.limits.before_steps);
+        let deadline_ns = now_ns.saturating_add(self.limits.deadline_ns);
+        let mut flight = Flight::new(id.clone(), reason, step, before_step, now_ns, deadline_ns);
+        for (rank, tape_id, tape) in self.current() {
+            flight.add(rank, tape_id, &tape.node);
+        }
+        self.last_ns = Some(now_ns);
+        self.flight = Some(flight);
+        self.ask_all(now_ns);
+        Ok(id)
+    }
+
+    /// Takes up a capture that was in flight when the shell went away, as
+    /// [`in_flight`](Self::in_flight) had it. Parts that were stored stay; the others are asked
+    /// for again when their agents are back. Does nothing while another is in flight.
+    pub fn resume(&mut self, now_ns: u64, manifest: &Manifest) {
+        if self.flight.is_some() {
+            self.dropped += 1;
+            return;
+        }
+        let deadline_ns = now_ns.saturating_add(self.limits.deadline_ns);
+        self.flight = Some(Flight::resume(manifest, now_ns, deadline_ns));
+        self.last_ns = Some(now_ns);
+        self.ask_all(now_ns);
+        self.close_if_done(now_ns);
     }
 
     /// A tape of a rank was found on a node. A newer tape of the same rank takes its place.
-    pub fn rank_up(&mut self, _now_ns: u64, _node: &str, _rank: u32, _tape_id: &str) {}
-
-    /// A rank finished `step`; its tape covers the steps from `oldest_step` on (0: none).
-    pub fn rank_progress(&mut self, _now_ns: u64, _tape_id: &str, _step: u64, _oldest_step: u64) {}
-
-    /// A rank's process is gone; `step` is its last. Its tape is still asked.
-    pub fn rank_down(&mut self, _now_ns: u64, _tape_id: &str, _step: u64) {}
-
-    /// A node's agent (re)connected: what it was asked and did not answer is asked again.
-    pub fn agent_back(&mut self, _now_ns: u64, _node: &str) {}
-
-    /// The connection to a node's agent broke.
-    pub fn agent_lost(&mut self, _now_ns: u64, _node: &str) {}
-
-    /// An agent said what became of one tape.
-    pub fn answer(&mut self, _now_ns: u64, _capture: &CaptureId, _tape_id: &str, _answer: Answer) {}
-
-    /// May this body be stored? False for captures that are closed and tapes that are not in it.
-    pub fn accepts_body(&self, _capture: &CaptureId, _tape_id: &str) -> bool {
-        false
+    pub fn rank_up(&mut self, _now_ns: u64, node: &str, rank: u32, tape_id: &str) {
+        if let Some(tape) = self.tapes.get_mut(tape_id) {
+            // Agents repeat all announcements after a reconnect. A dead process stays dead.
+            tape.node = node.to_string();
+            return;
+        }
+        if !self.ranks.contains_key(&rank) && self.ranks.len() >= self.limits.ranks_max {
+            self.dropped += 1;
+            return;
+        }
+        let tape = Tape { node: node.to_string(), step: 0, oldest_step: 0, alive: true };
+        self.tapes.insert(tape_id.to_string(), tape);
+        let of_rank = self.ranks.entry(rank).or_default();
+        of_rank.push(tape_id.to_string());
+        if of_rank.len() > TAPES_PER_RANK_MAX {
+            let oldest = of_rank.remove(0);
+            self.tapes.remove(&oldest);
+        }
     }
 
-    /// The body of one part is stored and synced.
+    /// A rank finished `step`; its tape covers the steps from `oldest_step` on (0: none).
+    pub fn rank_progress(&mut self, _now_ns: u64, tape_id: &str, step: u64, oldest_step: u64) {
+        match self.tapes.get_mut(tape_id) {
+            // Reports may come out of order; a tape only moves forward.
+            Some(tape) => {
+                tape.step = tape.step.max(step);
+                tape.oldest_step = tape.oldest_step.max(oldest_step);
+            }
+            None => self.dropped += 1,
+        }
+    }
+
+    /// A rank's process is gone; `step` is its last. Its tape is still asked.
+    pub fn rank_down(&mut self, _now_ns: u64, tape_id: &str, step: u64) {
+        match self.tapes.get_mut(tape_id) {
+            Some(tape) => {
+                tape.alive = false;
+                tape.step = tape.step.max(step);
+            }
+            None => self.dropped += 1,
+        }
+    }
+
+    /// A node's agent (re)connected: what it was asked and did not answer is asked again.
+    pub fn agent_back(&mut self, now_ns: u64, node: &str) {
+        self.lost_nodes.remove(node);
+        if let Some(flight) = &mut self.flight {
+            self.actions.extend(flight.ask(now_ns, node));
+        }
+    }
+
+    /// The connection to a node's agent broke. Its parts stay open until the deadline: agents
+    /// come back.
+    pub fn agent_lost(&mut self, _now_ns: u64, node: &str) {
+        // Bounded by the nodes that tapes name.
+        if self.tapes.values().any(|tape| tape.node == node) {
+            self.lost_nodes.insert(node.to_string());
+        }
+    }
+
+    /// An agent said what became of one tape.
+    pub fn answer(&mut self, now_ns: u64, capture: &CaptureId, tape_id: &str, answer: Answer) {
+        self.handle_timeout(now_ns);
+        let taken = self.flight_named(capture).is_some_and(|flight| flight.answer(tape_id, answer));
+        self.count(taken);
+        self.close_if_done(now_ns);
+    }
+
+    /// May this body be stored? False for captures that are closed, for tapes that are not in it
+    /// and for parts that are stored already.
+    pub fn accepts_body(&self, capture: &CaptureId, tape_id: &str) -> bool {
+        self.flight
+            .as_ref()
+            .is_some_and(|flight| flight.id() == capture && flight.wants_body(tape_id))
+    }
+
+    /// The body of one part is stored and synced. It may come before the answer.
     pub fn body_stored(
         &mut self,
-        _now_ns: u64,
-        _capture: &CaptureId,
-        _tape_id: &str,
-        _bytes: u64,
-        _hash: [u8; 32],
+        now_ns: u64,
+        capture: &CaptureId,
+        tape_id: &str,
+        bytes: u64,
+        hash: [u8; 32],
     ) {
+        self.handle_timeout(now_ns);
+        let taken = self
+            .flight_named(capture)
+            .is_some_and(|flight| flight.body_stored(tape_id, bytes, hash));
+        self.count(taken);
+        self.close_if_done(now_ns);
     }
 
     /// The clock moved on. Harmless if early.
-    pub fn handle_timeout(&mut self, _now_ns: u64) {}
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        if self.flight.as_ref().is_some_and(|flight| now_ns >= flight.deadline_ns()) {
+            self.close(now_ns);
+        }
+    }
 
     /// What the shell must do next; call until none.
     pub fn poll(&mut self) -> Option<Action> {
@@ -77,22 +231,67 @@ impl Captures {
 
     /// When to call [`Self::handle_timeout`], on the clock of `now_ns`.
     pub fn poll_timeout(&self) -> Option<u64> {
-        None
+        self.flight.as_ref().map(Flight::deadline_ns)
     }
 
     /// The capture in flight as it stands, its unanswered ranks as unreachable.
     pub fn in_flight(&self) -> Option<Manifest> {
-        None
+        let flight = self.flight.as_ref()?;
+        Some(flight.manifest(&self.job, self.attempt, flight.requested_ns()))
     }
 
-    /// Ends the capture in flight now with what it has: the shell is going away.
-    pub fn close(&mut self, _now_ns: u64) {}
+    /// Ends the capture in flight now with what it has. The only place where one ends.
+    pub fn close(&mut self, now_ns: u64) {
+        if let Some(flight) = self.flight.take() {
+            let manifest = flight.manifest(&self.job, self.attempt, now_ns);
+            self.actions.push_back(Action::Close(manifest));
+        }
+    }
 
     /// Messages that were dropped because they were stale, unknown or said twice.
     pub fn dropped(&self) -> u64 {
-        0
+        self.dropped
+    }
+
+    /// The tape that speaks for each rank: the living one announced last, or else the last one.
+    fn current(&self) -> impl Iterator<Item = (u32, &str, &Tape)> {
+        self.ranks.iter().filter_map(|(&rank, of_rank)| {
+            let known = || of_rank.iter().rev().filter_map(|id| self.tapes.get_key_value(id));
+            let (tape_id, tape) =
+                known().find(|(_, tape)| tape.alive).or_else(|| known().next())?;
+            Some((rank, tape_id.as_str(), tape))
+        })
+    }
+
+    /// Asks every node whose agent is there; the others are asked when they are back.
+    fn ask_all(&mut self, now_ns: u64) {
+        if let Some(flight) = &mut self.flight {
+            for node in flight.nodes() {
+                if !self.lost_nodes.contains(&node) {
+                    self.actions.extend(flight.ask(now_ns, &node));
+                }
+            }
+        }
+    }
+
+    /// The gate for everything that names a capture: stale names end here.
+    fn flight_named(&mut self, capture: &CaptureId) -> Option<&mut Flight> {
+        self.flight.as_mut().filter(|flight| flight.id() == capture)
+    }
+
+    fn count(&mut self, taken: bool) {
+        self.dropped += u64::from(!taken);
+    }
+
+    fn close_if_done(&mut self, now_ns: u64) {
+        if self.flight.as_ref().is_some_and(Flight::is_done) {
+            self.close(now_ns);
+        }
     }
 }
 
-#[allow(dead_code)]
-type Name = String;
+impl Tape {
+    fn coverage(&self) -> Coverage {
+        Coverage { oldest_step: self.oldest_step, step: self.step, alive: self.alive }
+    }
+}

@@ -10,12 +10,17 @@
 //! when the body is stored. It sends and stores nothing itself: the shell does what
 //! [`Captures::poll`] says.
 
+mod choose;
+mod flight;
 mod machine;
+#[cfg(test)]
+mod tests;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-pub use machine::Captures;
+pub use choose::DEAD_REACH_STEPS;
+pub use machine::{Captures, TAPES_PER_RANK_MAX};
 
 /// What a capture may take.
 #[derive(Clone, Debug, PartialEq, Eq)]

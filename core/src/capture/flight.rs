@@ -1,0 +1,221 @@
+//! One capture in flight: who was asked, who answered, whose body is stored.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::{Action, Answer, CaptureId, Manifest, Outcome, Part, Reason};
+
+#[derive(Debug)]
+pub(super) struct Flight {
+    id: CaptureId,
+    reason: Reason,
+    step: u64,
+    before_step: u64,
+    requested_ns: u64,
+    deadline_ns: u64,
+    /// Keyed by tape.
+    parts: BTreeMap<String, Progress>,
+    /// Parts that are not over yet.
+    open: usize,
+}
+
+/// A part is over when its answer is there and, if a body was promised, the body is stored.
+#[derive(Debug)]
+struct Progress {
+    rank: u32,
+    node: String,
+    answer: Option<Answer>,
+    body: Option<(u64, [u8; 32])>,
+}
+
+impl Progress {
+    fn is_over(&self) -> bool {
+        match &self.answer {
+            Some(answer) => answer.body_bytes == 0 || self.body.is_some(),
+            None => false,
+        }
+    }
+}
+
+impl Flight {
+    pub(super) fn new(
+        id: CaptureId,
+        reason: Reason,
+        step: u64,
+        before_step: u64,
+        requested_ns: u64,
+        deadline_ns: u64,
+    ) -> Self {
+        let parts = BTreeMap::new();
+        Self { id, reason, step, before_step, requested_ns, deadline_ns, parts, open: 0 }
+    }
+
+    /// Continues one that was cut short; what is stored counts.
+    pub(super) fn resume(manifest: &Manifest, now_ns: u64, deadline_ns: u64) -> Self {
+        let id = manifest.id.clone();
+        let reason = manifest.reason.clone();
+        let mut flight =
+            Self::new(id, reason, manifest.step, manifest.before_step, now_ns, deadline_ns);
+        for part in &manifest.parts {
+            flight.add(part.rank, &part.tape_id, &part.node);
+            if let Some(hash) = part.hash
+                && part.outcome != Outcome::Unreachable
+            {
+                flight.answer(&part.tape_id, answer_of(part));
+                flight.body_stored(&part.tape_id, part.bytes, hash);
+            }
+        }
+        flight
+    }
+
+    pub(super) fn id(&self) -> &CaptureId {
+        &self.id
+    }
+
+    pub(super) fn step(&self) -> u64 {
+        self.step
+    }
+
+    pub(super) fn requested_ns(&self) -> u64 {
+        self.requested_ns
+    }
+
+    pub(super) fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.open == 0
+    }
+
+    pub(super) fn nodes(&self) -> BTreeSet<String> {
+        self.parts.values().map(|part| part.node.clone()).collect()
+    }
+
+    pub(super) fn add(&mut self, rank: u32, tape_id: &str, node: &str) {
+        let part = Progress { rank, node: node.to_string(), answer: None, body: None };
+        if self.parts.insert(tape_id.to_string(), part).is_none() {
+            self.open += 1;
+        }
+    }
+
+    /// Asks a node for its open parts; none when it has none.
+    pub(super) fn ask(&mut self, now_ns: u64, node: &str) -> Option<Action> {
+        let mut tapes = Vec::new();
+        for (tape_id, part) in &mut self.parts {
+            if part.node == node && !part.is_over() {
+                // A promise of a body made before the agent went away may never be kept.
+                (part.answer, part.body) = (None, None);
+                tapes.push(tape_id.clone());
+            }
+        }
+        (!tapes.is_empty()).then(|| Action::Ask {
+            node: node.to_string(),
+            capture: self.id.clone(),
+            tapes,
+            step: self.step,
+            before: self.before_step,
+            deadline_ns: self.deadline_ns.saturating_sub(now_ns),
+        })
+    }
+
+    /// Takes the first answer for a tape; false for strangers and repetitions.
+    pub(super) fn answer(&mut self, tape_id: &str, mut answer: Answer) -> bool {
+        let (step, open) = (self.step, &mut self.open);
+        let Some(part) = self.parts.get_mut(tape_id) else { return false };
+        if part.answer.is_some() {
+            return false;
+        }
+        // The promise of this whole machine: aligned means exactly T, with a body.
+        if answer.outcome == Outcome::Aligned && answer.step != step {
+            answer.outcome = if answer.step > step { Outcome::Late } else { Outcome::Behind };
+        }
+        if answer.outcome == Outcome::Aligned && answer.body_bytes == 0 && part.body.is_none() {
+            answer.outcome = Outcome::NoTape;
+            answer.detail = "the agent sent no body".to_string();
+        }
+        part.answer = Some(answer);
+        *open -= usize::from(part.is_over());
+        true
+    }
+
+    pub(super) fn wants_body(&self, tape_id: &str) -> bool {
+        self.parts.get(tape_id).is_some_and(|part| part.body.is_none() && !part.is_over())
+    }
+
+    /// Takes the first body of a tape; false for strangers and repetitions.
+    pub(super) fn body_stored(&mut self, tape_id: &str, bytes: u64, hash: [u8; 32]) -> bool {
+        if !self.wants_body(tape_id) {
+            return false;
+        }
+        let Some(part) = self.parts.get_mut(tape_id) else { return false };
+        part.body = Some((bytes, hash));
+        self.open -= usize::from(part.is_over());
+        true
+    }
+
+    pub(super) fn manifest(&self, job: &str, attempt: u32, closed_ns: u64) -> Manifest {
+        let mut parts: Vec<Part> =
+            self.parts.iter().map(|(tape_id, part)| part_of(tape_id, part)).collect();
+        parts.sort_by(|a, b| (a.rank, &a.tape_id).cmp(&(b.rank, &b.tape_id)));
+        Manifest {
+            id: self.id.clone(),
+            job: job.to_string(),
+            attempt,
+            reason: self.reason.clone(),
+            step: self.step,
+            before_step: self.before_step,
+            requested_ns: self.requested_ns,
+            closed_ns,
+            complete: parts.iter().all(|part| part.outcome == Outcome::Aligned),
+            parts,
+        }
+    }
+}
+
+/// A part as the manifest tells it. Without an answer, or with a body that did not come, the rank
+/// counts as unreachable.
+fn part_of(tape_id: &str, part: &Progress) -> Part {
+    let mut result = Part {
+        rank: part.rank,
+        tape_id: tape_id.to_string(),
+        node: part.node.clone(),
+        outcome: Outcome::Unreachable,
+        step: 0,
+        wall_ns: 0,
+        wall_error_ns: 0,
+        dead: false,
+        before_step: 0,
+        bytes: part.body.map_or(0, |(bytes, _)| bytes),
+        hash: part.body.map(|(_, hash)| hash),
+        detail: "its agent did not answer in time".to_string(),
+    };
+    if let Some(answer) = &part.answer {
+        result.step = answer.step;
+        result.wall_ns = answer.wall_ns;
+        result.wall_error_ns = answer.wall_error_ns;
+        result.dead = answer.dead;
+        result.before_step = answer.before_step;
+        if part.is_over() {
+            result.outcome = answer.outcome;
+            result.detail = answer.detail.clone();
+        } else {
+            result.detail = "its body did not arrive in time".to_string();
+        }
+    }
+    result
+}
+
+fn answer_of(part: &Part) -> Answer {
+    Answer {
+        outcome: part.outcome,
+        step: part.step,
+        wall_ns: part.wall_ns,
+        wall_error_ns: part.wall_error_ns,
+        dead: part.dead,
+        before_step: part.before_step,
+        body_bytes: part.bytes,
+        detail: part.detail.clone(),
+    }
+}

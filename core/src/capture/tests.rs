@@ -1,0 +1,298 @@
+//! A cluster of agents in a few lines, and what must hold whatever the network does.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn id(name: &str) -> CaptureId {
+    CaptureId(name.to_string())
+}
+
+fn tape(rank: u32) -> String {
+    format!("tape-{rank}")
+}
+
+/// `ranks` ranks on nodes of two, all at `step`, covered from step 1 on.
+fn job(ranks: u32, step: u64) -> Captures {
+    let mut captures = Captures::new("job", 0, Limits::default());
+    for rank in 0..ranks {
+        captures.rank_up(0, &format!("node-{}", rank / 2), rank, &tape(rank));
+        captures.rank_progress(0, &tape(rank), step, 1);
+    }
+    captures
+}
+
+fn answer(outcome: Outcome, step: u64, body_bytes: u64) -> Answer {
+    Answer {
+        outcome,
+        step,
+        wall_ns: 5,
+        wall_error_ns: 1,
+        dead: false,
+        before_step: 0,
+        body_bytes,
+        detail: String::new(),
+    }
+}
+
+fn aligned(captures: &mut Captures, now_ns: u64, name: &str, rank: u32, step: u64) {
+    captures.answer(now_ns, &id(name), &tape(rank), answer(Outcome::Aligned, step, 10));
+    captures.body_stored(now_ns, &id(name), &tape(rank), 10, [rank as u8; 32]);
+}
+
+fn drain(captures: &mut Captures) -> Vec<Action> {
+    core::iter::from_fn(|| captures.poll()).collect()
+}
+
+fn only_manifest(captures: &mut Captures) -> Manifest {
+    let closed: Vec<Manifest> = drain(captures)
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Close(manifest) => Some(manifest),
+            Action::Ask { .. } => None,
+        })
+        .collect();
+    assert_eq!(closed.len(), 1);
+    closed.into_iter().next().unwrap_or_else(|| unreachable!())
+}
+
+#[test]
+fn all_ranks_at_one_step() {
+    let mut captures = job(4, 700);
+    captures.rank_progress(0, &tape(3), 701, 1);
+    let reason = Reason::Growth { rank: 2 };
+    assert_eq!(captures.request(1, id("cap-1"), reason.clone(), None), Ok(id("cap-1")));
+    let asks = drain(&mut captures);
+    assert_eq!(
+        asks[0],
+        Action::Ask {
+            node: "node-0".into(),
+            capture: id("cap-1"),
+            tapes: [tape(0), tape(1)].to_vec(),
+            step: 700,
+            before: 444,
+            deadline_ns: 30 * SECOND,
+        }
+    );
+    assert_eq!(asks.len(), 2);
+    for rank in 0..4 {
+        aligned(&mut captures, 2 * SECOND, "cap-1", rank, 700);
+    }
+    let manifest = only_manifest(&mut captures);
+    assert!(manifest.complete);
+    assert_eq!((manifest.aligned(), manifest.missing().count(), manifest.step), (4, 0, 700));
+    assert_eq!((manifest.closed_ns, manifest.reason), (2 * SECOND, reason));
+    assert_eq!(captures.poll_timeout(), None);
+}
+
+#[test]
+fn the_deadline_closes_it_with_a_list_of_who_is_missing() {
+    let mut captures = job(4, 700);
+    captures.request(0, id("cap-1"), Reason::Person, None).expect("there are ranks");
+    aligned(&mut captures, 1, "cap-1", 0, 700);
+    // The body comes first, its answer second.
+    captures.body_stored(1, &id("cap-1"), &tape(1), 10, [1; 32]);
+    captures.answer(1, &id("cap-1"), &tape(1), answer(Outcome::Late, 720, 10));
+    // A body is promised and does not come.
+    captures.answer(1, &id("cap-1"), &tape(2), answer(Outcome::Aligned, 700, 10));
+    captures.handle_timeout(30 * SECOND - 1);
+    assert!(captures.in_flight().is_some());
+    captures.handle_timeout(captures.poll_timeout().expect("one is in flight"));
+    let manifest = only_manifest(&mut captures);
+    assert!(!manifest.complete);
+    let outcomes: Vec<Outcome> = manifest.parts.iter().map(|part| part.outcome).collect();
+    use Outcome::{Aligned, Late, Unreachable};
+    assert_eq!(outcomes, [Aligned, Late, Unreachable, Unreachable]);
+    assert_eq!(manifest.parts[2].detail, "its body did not arrive in time");
+    // What comes afterwards is dropped.
+    assert!(!captures.accepts_body(&id("cap-1"), &tape(2)));
+    let dropped = captures.dropped();
+    aligned(&mut captures, 31 * SECOND, "cap-1", 2, 700);
+    assert_eq!((captures.dropped(), captures.poll()), (dropped + 2, None));
+}
+
+#[test]
+fn requests_are_joined_spaced_and_checked() {
+    let mut captures = Captures::new("job", 0, Limits::default());
+    let growth = || Reason::Growth { rank: 0 };
+    assert_eq!(captures.request(0, id("a"), growth(), None), Err(Refusal::NoRanks));
+    let mut captures = job(2, 700);
+    assert_eq!(captures.request(0, id("a"), growth(), None), Ok(id("a")));
+    assert_eq!(captures.request(1, id("b"), Reason::Person, None), Ok(id("a")));
+    assert_eq!(captures.request(1, id("b"), Reason::Person, Some(700)), Ok(id("a")));
+    let busy = Refusal::Busy { id: id("a"), step: 700 };
+    assert_eq!(captures.request(1, id("b"), Reason::Person, Some(600)), Err(busy));
+    captures.close(2);
+    let wait_ns = 50 * SECOND;
+    let soon = captures.request(10 * SECOND, id("b"), growth(), None);
+    assert_eq!(soon, Err(Refusal::TooSoon { wait_ns }));
+    let not_reached = Refusal::NotReached { step: 900, newest: 700 };
+    assert_eq!(captures.request(10, id("b"), Reason::Person, Some(900)), Err(not_reached));
+    assert_eq!(captures.request(10, id("b"), Reason::Person, Some(600)), Ok(id("b")));
+    captures.close(11);
+    assert_eq!(captures.request(61 * SECOND, id("c"), growth(), None), Ok(id("c")));
+}
+
+#[test]
+fn an_agent_that_comes_back_is_asked_again() {
+    let mut captures = job(4, 700);
+    captures.agent_lost(0, "node-1");
+    captures.request(0, id("a"), Reason::Person, None).expect("there are ranks");
+    assert_eq!(drain(&mut captures).len(), 1);
+    captures.agent_back(5 * SECOND, "node-1");
+    let asks = drain(&mut captures);
+    let [Action::Ask { node, tapes, deadline_ns, .. }] = &asks[..] else {
+        panic!("one question, not {asks:?}")
+    };
+    assert_eq!((node.as_str(), tapes.len(), *deadline_ns), ("node-1", 2, 25 * SECOND));
+}
+
+#[test]
+fn a_dead_tape_is_asked_but_does_not_replace_a_living_one() {
+    let mut captures = job(2, 700);
+    captures.rank_down(1, &tape(1), 700);
+    captures.rank_up(2, "node-0", 1, "tape-1-again");
+    captures.rank_progress(2, "tape-1-again", 695, 1);
+    // The agent reconnects and repeats what it knows, in any order.
+    captures.rank_up(3, "node-0", 1, "tape-1-again");
+    captures.rank_up(3, "node-0", 1, &tape(1));
+    captures.request(4, id("a"), Reason::Person, None).expect("there are ranks");
+    let manifest = captures.in_flight().expect("just asked");
+    let tapes: Vec<&str> = manifest.parts.iter().map(|part| part.tape_id.as_str()).collect();
+    assert_eq!((tapes, manifest.step), (["tape-0", "tape-1-again"].to_vec(), 695));
+}
+
+#[test]
+fn a_capture_survives_its_coordinator() {
+    let mut captures = job(4, 700);
+    captures.request(0, id("a"), Reason::Person, None).expect("there are ranks");
+    aligned(&mut captures, 1, "a", 0, 700);
+    let saved = captures.in_flight().expect("one is in flight");
+    let mut captures = Captures::new("job", 0, Limits::default());
+    captures.resume(7, &saved);
+    let asked: usize = drain(&mut captures)
+        .iter()
+        .map(|action| match action {
+            Action::Ask { tapes, .. } => tapes.len(),
+            Action::Close(_) => 0,
+        })
+        .sum();
+    assert_eq!(asked, 3);
+    for rank in 1..4 {
+        aligned(&mut captures, 8, "a", rank, 700);
+    }
+    assert!(only_manifest(&mut captures).complete);
+}
+
+/// What may happen to a cluster.
+#[derive(Clone, Debug)]
+enum Happening {
+    Request(Option<u64>),
+    Progress(u32, u64),
+    Down(u32),
+    Up(u32, u8),
+    Lost(u32),
+    Back(u32),
+    Answer(u32, u8, u64, bool),
+    Body(u32, bool),
+    Wait(u64),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let rank = || 0..6_u32;
+    prop_oneof![
+        2 => proptest::option::of(0..1_000_u64).prop_map(Happening::Request),
+        2 => (rank(), 0..1_000_u64).prop_map(|(rank, step)| Happening::Progress(rank, step)),
+        1 => rank().prop_map(Happening::Down),
+        1 => (rank(), 0..3_u8).prop_map(|(rank, life)| Happening::Up(rank, life)),
+        1 => (0..3_u32).prop_map(Happening::Lost),
+        1 => (0..3_u32).prop_map(Happening::Back),
+        6 => (rank(), 0..5_u8, 0..3_u64, any::<bool>())
+            .prop_map(|(rank, kind, off, stale)| Happening::Answer(rank, kind, off, stale)),
+        6 => (rank(), any::<bool>()).prop_map(|(rank, stale)| Happening::Body(rank, stale)),
+        2 => (0..20 * SECOND).prop_map(Happening::Wait),
+    ]
+}
+
+/// Plays the happenings and returns every manifest with the time at which it had to be there.
+fn play(happenings: &[Happening]) -> Result<(), TestCaseError> {
+    let mut captures = job(6, 500);
+    let (mut now_ns, mut accepted, mut closed) = (0, Vec::new(), Vec::new());
+    for (number, happening) in happenings.iter().enumerate() {
+        let current = accepted.last().cloned().unwrap_or_else(|| id("none"));
+        let step = captures.in_flight().map_or(0, |manifest| manifest.step);
+        match happening.clone() {
+            Happening::Request(step) => {
+                let fresh = id(&format!("cap-{number}"));
+                let result = captures.request(now_ns, fresh.clone(), Reason::Person, step);
+                if result == Ok(fresh.clone()) {
+                    accepted.push(fresh);
+                }
+            }
+            Happening::Progress(rank, step) => {
+                captures.rank_progress(now_ns, &tape(rank), step, step / 2);
+            }
+            Happening::Down(rank) => captures.rank_down(now_ns, &tape(rank), 0),
+            Happening::Up(rank, life) => {
+                captures.rank_up(now_ns, "node-0", rank, &format!("tape-{rank}-{life}"));
+            }
+            Happening::Lost(node) => captures.agent_lost(now_ns, &format!("node-{node}")),
+            Happening::Back(node) => captures.agent_back(now_ns, &format!("node-{node}")),
+            Happening::Answer(rank, kind, off, stale) => {
+                let outcomes = [Outcome::Aligned, Outcome::Aligned, Outcome::Late];
+                let outcome = *outcomes.get(kind as usize).unwrap_or(&Outcome::Behind);
+                let named = if stale { id("cap-stale") } else { current };
+                let answer = answer(outcome, step + off, u64::from(kind) * 100);
+                captures.answer(now_ns, &named, &tape(rank), answer);
+            }
+            Happening::Body(rank, stale) => {
+                let named = if stale { id("cap-stale") } else { current };
+                captures.body_stored(now_ns, &named, &tape(rank), 100, [rank as u8; 32]);
+            }
+            Happening::Wait(wait_ns) => {
+                now_ns += wait_ns;
+                captures.handle_timeout(now_ns);
+            }
+        }
+        let limit_ns = Limits::default().deadline_ns;
+        for action in drain(&mut captures) {
+            match action {
+                Action::Close(manifest) => closed.push((now_ns, manifest)),
+                Action::Ask { deadline_ns, .. } => prop_assert!(deadline_ns <= limit_ns),
+            }
+        }
+        prop_assert!(accepted.len() - closed.len() <= 1, "one in flight at most");
+        prop_assert_eq!(captures.poll_timeout().is_some(), accepted.len() > closed.len());
+    }
+    if let Some(deadline_ns) = captures.poll_timeout() {
+        captures.handle_timeout(deadline_ns);
+        closed.push((deadline_ns, only_manifest(&mut captures)));
+    }
+    let names: Vec<CaptureId> = closed.iter().map(|(_, manifest)| manifest.id.clone()).collect();
+    prop_assert_eq!(names, accepted, "one manifest for each accepted request, in order");
+    for (_, manifest) in &closed {
+        for part in manifest.parts.iter().filter(|part| part.outcome == Outcome::Aligned) {
+            prop_assert_eq!(part.step, manifest.step);
+            prop_assert!(part.hash.is_some(), "aligned means stored");
+        }
+        prop_assert_eq!(manifest.complete, manifest.missing().count() == 0);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_order_of_events_ends_in_one_manifest(
+        happenings in proptest::collection::vec(happening(), 1..120),
+    ) {
+        play(&happenings)?;
+    }
+}
