@@ -51,10 +51,20 @@ impl Identity {
             .unwrap_or_else(|| "unnamed".to_string());
         Self {
             job: cut(&job, NAME_BYTES_MAX).to_string(),
-            attempt: number(&["MEMTAPE_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
-                .unwrap_or(0),
-            rank: number(&["MEMTAPE_RANK", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"])
-                .unwrap_or(0),
+            attempt: number(&[
+                "MEMTAPE_ATTEMPT",
+                "TORCHELASTIC_RESTART_COUNT",
+                "SLURM_RESTART_COUNT",
+            ])
+            .unwrap_or(0),
+            rank: number(&[
+                "MEMTAPE_RANK",
+                "RANK",
+                "SLURM_PROCID",
+                "OMPI_COMM_WORLD_RANK",
+                "PMI_RANK",
+            ])
+            .unwrap_or(0),
             world_size: number(&[
                 "MEMTAPE_WORLD_SIZE",
                 "WORLD_SIZE",
@@ -97,20 +107,35 @@ mod tests {
     fn launchers_are_understood() {
         check(&[], "unnamed", 0, 0, 0);
         check(
-            &[("TORCHELASTIC_RUN_ID", "none"), ("MEMTAPE_RUN", "train-7"), ("RANK", "3"), ("WORLD_SIZE", "8")],
+            &[
+                ("TORCHELASTIC_RUN_ID", "none"),
+                ("MEMTAPE_RUN", "train-7"),
+                ("RANK", "3"),
+                ("WORLD_SIZE", "8"),
+            ],
             "train-7",
             0,
             3,
             8,
         );
         check(
-            &[("TORCHELASTIC_RUN_ID", "exp9"), ("TORCHELASTIC_RESTART_COUNT", "2"), ("SLURM_JOB_ID", "55")],
+            &[
+                ("TORCHELASTIC_RUN_ID", "exp9"),
+                ("TORCHELASTIC_RESTART_COUNT", "2"),
+                ("SLURM_JOB_ID", "55"),
+            ],
             "exp9",
             2,
             0,
             0,
         );
-        check(&[("SLURM_JOB_ID", "55"), ("SLURM_PROCID", "12"), ("SLURM_NTASKS", "16")], "55", 0, 12, 16);
+        check(
+            &[("SLURM_JOB_ID", "55"), ("SLURM_PROCID", "12"), ("SLURM_NTASKS", "16")],
+            "55",
+            0,
+            12,
+            16,
+        );
         check(&[("MEMTAPE_JOB", "mine"), ("SLURM_JOB_ID", "55"), ("RANK", "x")], "mine", 0, 0, 0);
     }
 

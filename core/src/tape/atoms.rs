@@ -1,0 +1,126 @@
+//! Strings, frames and stacks: written once, never changed, named by where they lie.
+//!
+//! An atom's id is its word's index in the region, so looking one up needs no table. Id 0 means
+//! *unknown*. `ATOMS_USED` rises only after an atom is whole; an id on the tape therefore always
+//! names a whole atom, even if the writer died in the middle of the next one.
+//!
+//! ```text
+//! string  tag 1, bytes  | the bytes, eight a word
+//! frame   tag 2, line   | file (high half), function (low half)
+//! stack   tag 3, depth  | frames, innermost first, two a word (the first in the low half)
+//! ```
+//!
+//! The writer must hold a lock of its own: interning happens once for each new stack, never twice.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use super::layout::header;
+use super::words::{Words, pack};
+
+/// Frames a stack keeps, from the innermost on.
+pub const STACK_FRAMES_MAX: usize = 64;
+
+/// Bytes a string keeps: paths and qualified names are shorter.
+pub const STRING_BYTES_MAX: usize = 1024;
+
+const STRING: u64 = 1;
+const FRAME: u64 = 2;
+const STACK: u64 = 3;
+const TAG_SHIFT: u32 = 56;
+const VALUE_MASK: u64 = (1 << TAG_SHIFT) - 1;
+
+/// Adds atoms to a tape.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomWriter<'a>(pub Words<'a>);
+
+impl AtomWriter<'_> {
+    /// Adds a string (its first [`STRING_BYTES_MAX`] bytes); `None` when the region is full.
+    pub fn string(self, bytes: &[u8]) -> Option<u32> {
+        let bytes = bytes.get(..STRING_BYTES_MAX).unwrap_or(bytes);
+        let body = bytes.chunks(8).map(pack);
+        self.append(STRING << TAG_SHIFT | bytes.len() as u64, bytes.len().div_ceil(8), body)
+    }
+
+    /// Adds a frame of two strings and a line.
+    pub fn frame(self, file: u32, function: u32, line: u32) -> Option<u32> {
+        let body = u64::from(file) << 32 | u64::from(function);
+        self.append(FRAME << TAG_SHIFT | u64::from(line), 1, core::iter::once(body))
+    }
+
+    /// Adds a stack of at most [`STACK_FRAMES_MAX`] frames, innermost first.
+    pub fn stack(self, frames: &[u32]) -> Option<u32> {
+        let frames = frames.get(..STACK_FRAMES_MAX).unwrap_or(frames);
+        let body = frames.chunks(2).map(|pair| {
+            let second = pair.get(1).copied().unwrap_or(0);
+            u64::from(pair.first().copied().unwrap_or(0)) | u64::from(second) << 32
+        });
+        self.append(STACK << TAG_SHIFT | frames.len() as u64, frames.len().div_ceil(2), body)
+    }
+
+    fn append(self, first: u64, more: usize, body: impl Iterator<Item = u64>) -> Option<u32> {
+        let Self(words) = self;
+        let used = words.get(header::ATOMS_USED) as usize;
+        let end = used.checked_add(1 + more)?;
+        if end > words.get(header::ATOMS_WORDS) as usize {
+            return None;
+        }
+        let at = words.get(header::ATOMS_OFFSET) as usize + used;
+        words.set(at, first);
+        for (index, word) in body.take(more).enumerate() {
+            words.set(at + 1 + index, word);
+        }
+        words.at(header::ATOMS_USED).store(end as u64, Ordering::Release);
+        u32::try_from(used).ok()
+    }
+}
+
+/// The atoms of a tape, copied. Ids may be anything: nothing is trusted.
+#[derive(Clone, Debug, Default)]
+pub struct Atoms {
+    words: Vec<u64>,
+}
+
+impl Atoms {
+    /// Takes the used words of the region.
+    pub fn new(words: Vec<u64>) -> Self {
+        Self { words }
+    }
+
+    /// The string with this id, with bytes that are no UTF-8 replaced.
+    pub fn string(&self, id: u32) -> Option<String> {
+        let (length, body) = self.atom(id, STRING)?;
+        let length = usize::try_from(length).ok().filter(|&n| n <= STRING_BYTES_MAX)?;
+        let mut bytes = Vec::with_capacity(length);
+        for word in body.get(..length.div_ceil(8))? {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.truncate(length);
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// File, function and line of a frame.
+    pub fn frame(&self, id: u32) -> Option<(u32, u32, u32)> {
+        let (line, body) = self.atom(id, FRAME)?;
+        let names = *body.first()?;
+        Some(((names >> 32) as u32, names as u32, line as u32))
+    }
+
+    /// Frame ids of a stack, innermost first.
+    pub fn stack(&self, id: u32) -> Option<Vec<u32>> {
+        let (depth, body) = self.atom(id, STACK)?;
+        let depth = usize::try_from(depth).ok().filter(|&n| n <= STACK_FRAMES_MAX)?;
+        let pairs = body.get(..depth.div_ceil(2))?;
+        let mut frames: Vec<u32> =
+            pairs.iter().flat_map(|&pair| [pair as u32, (pair >> 32) as u32]).collect();
+        frames.truncate(depth);
+        Some(frames)
+    }
+
+    fn atom(&self, id: u32, tag: u64) -> Option<(u64, &[u64])> {
+        let at = usize::try_from(id).ok().filter(|&at| at != 0)?;
+        let first = *self.words.get(at)?;
+        (first >> TAG_SHIFT == tag).then_some((first & VALUE_MASK, self.words.get(at + 1..)?))
+    }
+}

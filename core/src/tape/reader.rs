@@ -1,0 +1,595 @@
+//! Reading a tape from outside, dead or alive, trusting nothing on it.
+//!
+//! [`Tape::open`] checks the header once and keeps the places of all regions; everything else is
+//! read anew at each call. Numbers from the tape are data, never indexes, until they have been
+//! checked. Rewinding is in `rewind.rs`.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::atoms::Atoms;
+use super::event::{Event, check};
+use super::lane::pending_step;
+use super::layout::{
+    DEVICES_MAX, HEADER_WORDS, HOST_LANE, IDENTITY_WORDS, LANES, LaneLayout, MAGIC, SLOT_WORDS,
+    STEP_WORDS, Stacks, State, StepSource, VERSION, descriptor, device, head, header, hooks,
+};
+use super::source::Source;
+use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
+
+/// The largest tape a reader takes, in bytes: 16 lanes of the largest sizes in use are far less.
+pub const TAPE_BYTES_MAX: u64 = 64 << 30;
+
+/// Why a file is not a tape that can be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TapeError {
+    /// The first word is not the magic.
+    #[error("not a tape: the file does not begin with MEMTAPE")]
+    NotATape,
+    /// The first word is still zero: its process is making it at this moment, or died doing so.
+    #[error("the tape is not complete yet: its process is still making it, or died doing so")]
+    Unfinished,
+    /// Another version of the layout.
+    #[error("tape version {0} cannot be read, only version {VERSION}: use the memtape of the job")]
+    Version(u64),
+    /// Shorter than its own header says.
+    #[error("the tape is cut short: {have} of {want} bytes")]
+    Truncated {
+        /// Bytes there are.
+        have: u64,
+        /// Bytes there should be.
+        want: u64,
+    },
+    /// A field makes no sense.
+    #[error("the tape is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// Totals of one device, as the allocator reported them last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTotals {
+    /// Device index.
+    pub device: u8,
+    /// Bytes handed out.
+    pub allocated: u64,
+    /// Bytes held from the device.
+    pub reserved: u64,
+    /// Most bytes ever handed out.
+    pub peak_allocated: u64,
+    /// Live blocks in the table.
+    pub blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Blocks handed out since the start.
+    pub allocs: u64,
+    /// Blocks taken back since the start.
+    pub frees: u64,
+    /// Requests that failed for good.
+    pub ooms: u64,
+    /// Failed `cudaMalloc` calls.
+    pub malloc_failures: u64,
+    /// Size of the device; 0 is unknown.
+    pub device_bytes: u64,
+}
+
+/// What one device did during one or more steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepRecord {
+    /// First step of the record; steps without events share one with the step before them.
+    pub first_step: u64,
+    /// Last step of the record.
+    pub last_step: u64,
+    /// Events of the lane that had happened by its end.
+    pub cursor: u64,
+    /// CLOCK_MONOTONIC at its end.
+    pub end_mono_ns: u64,
+    /// Least bytes handed out.
+    pub floor_allocated: u64,
+    /// Most bytes handed out.
+    pub peak_allocated: u64,
+    /// Bytes handed out at the end.
+    pub end_allocated: u64,
+    /// Least bytes held.
+    pub floor_reserved: u64,
+    /// Most bytes held.
+    pub peak_reserved: u64,
+    /// Bytes held at the end.
+    pub end_reserved: u64,
+    /// Live blocks at the end.
+    pub blocks: u64,
+    /// Blocks handed out since the start.
+    pub allocs: u64,
+    /// Blocks taken back since the start.
+    pub frees: u64,
+    /// Requests that failed for good since the start.
+    pub ooms: u64,
+    /// Failed `cudaMalloc` calls since the start.
+    pub malloc_failures: u64,
+}
+
+/// Records of a device, oldest first, and how many steps were overwritten before they were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// The records.
+    pub records: Vec<StepRecord>,
+    /// Steps that are gone.
+    pub missed: u64,
+}
+
+/// What a tape says of its process now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Finished optimizer steps.
+    pub step: u64,
+    /// CLOCK_MONOTONIC at the end of the last one.
+    pub step_mono_ns: u64,
+    /// The process ended in an orderly way.
+    pub sealed: bool,
+    /// Why the recorder turned itself off, if it did.
+    pub disabled: Option<String>,
+    /// One line for each thing that is not recorded.
+    pub limitations: Vec<String>,
+    /// What was lost, by kind; all zero on a healthy tape.
+    pub losses: Vec<(&'static str, u64)>,
+    /// Sum of the losses.
+    pub lost: u64,
+    /// Unix time when recording started.
+    pub start_wall_ns: i64,
+    /// How wrong wall times may be, in nanoseconds, on top of the clock's own drift.
+    pub anchor_error_ns: u64,
+}
+
+/// A tape that passed its checks.
+#[derive(Debug)]
+pub struct Tape<S> {
+    pub(super) source: S,
+    pub(super) lanes: [Option<LaneLayout>; LANES],
+    identity: Identity,
+    atoms_at: usize,
+    atom_words: usize,
+    start_mono_ns: u64,
+    start_wall_ns: i64,
+    anchor_error_ns: u64,
+}
+
+impl<S: Source> Tape<S> {
+    /// Checks the header and takes the places of all regions.
+    ///
+    /// # Errors
+    /// A [`TapeError`] that says in one line what is wrong.
+    pub fn open(source: S) -> Result<Self, TapeError> {
+        let have = source.len_bytes();
+        let mut front = vec![0; HEADER_WORDS];
+        if !source.read(0, &mut front[..1]) || (front[0] != MAGIC && front[0] != 0) {
+            return Err(TapeError::NotATape);
+        }
+        if front[0] == 0 {
+            return Err(TapeError::Unfinished);
+        }
+        if !source.read(0, &mut front) {
+            return Err(TapeError::Truncated { have, want: (HEADER_WORDS * 8) as u64 });
+        }
+        let word = |index: usize| front.get(index).copied().unwrap_or(0);
+        if word(header::VERSION) != VERSION {
+            return Err(TapeError::Version(word(header::VERSION)));
+        }
+        let want = word(header::FILE_WORDS)
+            .checked_mul(8)
+            .filter(|&bytes| bytes <= TAPE_BYTES_MAX)
+            .ok_or(TapeError::Damaged("its size makes no sense"))?;
+        if have < want {
+            return Err(TapeError::Truncated { have, want });
+        }
+        let file_words = index(word(header::FILE_WORDS))?;
+        let atoms_at = index(word(header::ATOMS_OFFSET))?;
+        let atom_words = index(word(header::ATOMS_WORDS))?;
+        if atoms_at.checked_add(atom_words).is_none_or(|end| end > file_words) {
+            return Err(TapeError::Damaged("its atoms lie outside of it"));
+        }
+        let lanes = read_lanes(word, file_words)?;
+        let identity = read_identity(&source, word)?;
+        Ok(Self {
+            lanes,
+            identity,
+            atoms_at,
+            atom_words,
+            start_mono_ns: word(header::START_MONO_NS),
+            start_wall_ns: i64::try_from(word(header::START_WALL_NS)).unwrap_or(0),
+            anchor_error_ns: word(header::ANCHOR_ERROR_NS),
+            source,
+        })
+    }
+
+    /// Which process wrote the tape.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Inode of the pid namespace that the identity's pid belongs to; 0 is unknown.
+    pub fn pid_namespace(&self) -> u64 {
+        self.word(header::PID_NAMESPACE)
+    }
+
+    /// Unix time of a CLOCK_MONOTONIC reading of the tape's node, in nanoseconds.
+    pub fn wall_ns(&self, mono_ns: u64) -> i64 {
+        let since = i128::from(mono_ns) - i128::from(self.start_mono_ns);
+        i64::try_from(i128::from(self.start_wall_ns) + since).unwrap_or(0)
+    }
+
+    /// Devices that have a lane.
+    pub fn devices(&self) -> Vec<u8> {
+        (0..DEVICES_MAX).filter(|&lane| self.lane(lane).is_some()).map(|lane| lane as u8).collect()
+    }
+
+    /// UUIDs of those devices, as `GPU-xxxxxxxx-…`; left out where unknown.
+    pub fn device_uuids(&self) -> Vec<(u8, String)> {
+        let uuid = |device: u8| {
+            let words = self.words::<2>(device_word(device, device::UUID))?;
+            (words != [0, 0]).then(|| (device, format_uuid(words)))
+        };
+        self.devices().into_iter().filter_map(uuid).collect()
+    }
+
+    /// What the tape says of its process now.
+    pub fn status(&self) -> Status {
+        let state = self.word(header::STATE);
+        let losses = self.losses();
+        Status {
+            step: self.word(header::STEP),
+            step_mono_ns: self.word(header::STEP_MONO_NS),
+            sealed: state == State::Sealed as u64,
+            disabled: (state == State::Disabled as u64).then(|| {
+                match self.word(header::DISABLED) {
+                    1 => "an inner failure of the recorder",
+                    2 => "asked to by its environment",
+                    _ => "a reason this version does not know",
+                }
+                .to_string()
+            }),
+            limitations: self.limitations(),
+            lost: losses.iter().map(|(_, count)| count).fold(0, |sum, n| sum.saturating_add(*n)),
+            losses,
+            start_wall_ns: self.start_wall_ns,
+            anchor_error_ns: self.anchor_error_ns,
+        }
+    }
+
+    /// Present totals of each device.
+    pub fn totals(&self) -> Vec<DeviceTotals> {
+        let of = |device: u8| {
+            let lane = self.lane(usize::from(device))?;
+            let words = self.words::<{ head::WORDS }>(lane.head)?;
+            let info = self.words::<{ device::WORDS }>(device_word(device, 0))?;
+            Some(DeviceTotals {
+                device,
+                allocated: words[head::ALLOCATED],
+                reserved: words[head::RESERVED_BYTES],
+                peak_allocated: words[head::PEAK_EVER],
+                blocks: words[head::LIVE_BLOCKS],
+                live_bytes: words[head::LIVE_BYTES],
+                allocs: words[head::ALLOCS],
+                frees: words[head::FREES],
+                ooms: words[head::OOMS],
+                malloc_failures: info[device::MALLOC_FAILURES],
+                device_bytes: info[device::TOTAL_BYTES],
+            })
+        };
+        self.devices().into_iter().filter_map(of).collect()
+    }
+
+    /// Records of the steps after `after_step` on one device.
+    pub fn steps_after(&self, device: u8, after_step: u64) -> Steps {
+        let Some(lane) = self.lane(usize::from(device)) else { return Steps::default() };
+        let mut records: Vec<StepRecord> = self
+            .step_records(&lane)
+            .into_iter()
+            .filter(|record| record.last_step > after_step)
+            .map(|record| StepRecord {
+                first_step: record.first_step.max(after_step.saturating_add(1)),
+                ..record
+            })
+            .collect();
+        records.sort_by_key(|record| record.last_step);
+        let birth = self.word(lane.head + head::BIRTH_STEP);
+        let expected = after_step.max(birth).saturating_add(1);
+        let missed = records.first().map_or(0, |r| r.first_step.saturating_sub(expected));
+        Steps { records, missed }
+    }
+
+    /// The oldest step whose end every device's events still cover; 0 when there is none.
+    pub fn oldest_step(&self) -> u64 {
+        let oldest = |index: usize| {
+            let lane = self.lane(index)?;
+            let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
+            let covered = |r: &&StepRecord| r.cursor >= held;
+            let records = self.step_records(&lane);
+            // A lane that never wrapped can also be rewound to before its first record.
+            if held == 0 && self.word(lane.head + head::STEPS_WRITTEN) <= lane.step_records as u64 {
+                return Some(1);
+            }
+            Some(records.iter().find(covered).map_or(u64::MAX, |record| record.first_step))
+        };
+        let newest = self.word(header::STEP);
+        let oldest = (0..LANES).filter_map(oldest).max().unwrap_or(0);
+        if oldest > newest { 0 } else { oldest }
+    }
+
+    /// The newest events of a device, oldest first: at most `count`, and only whole ones.
+    pub fn tail(&self, device: u8, count: usize) -> Vec<Event> {
+        let Some(lane) = self.lane(usize::from(device)) else { return Vec::new() };
+        let end = self.word(lane.head + head::RESERVED);
+        let first = end.saturating_sub((count.min(lane.ring_slots)) as u64);
+        self.events(&lane, first, end).into_iter().flatten().collect()
+    }
+
+    /// One word; 0 when it cannot be read any more.
+    pub(super) fn word(&self, at: usize) -> u64 {
+        self.words::<1>(at).map_or(0, |[word]| word)
+    }
+
+    pub(super) fn words<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
+        let mut out = [0; N];
+        self.source.read(at, &mut out).then_some(out)
+    }
+
+    /// The lane, if it is open.
+    pub(super) fn lane(&self, index: usize) -> Option<LaneLayout> {
+        let lane = (*self.lanes.get(index)?)?;
+        let state = header::DESCRIPTORS + index * descriptor::WORDS + descriptor::STATE;
+        (self.word(state) == 1).then_some(lane)
+    }
+
+    /// The atoms that are complete now.
+    pub(super) fn atoms(&self) -> Atoms {
+        let used = usize::try_from(self.word(header::ATOMS_USED)).unwrap_or(0);
+        let mut words = vec![0; used.min(self.atom_words)];
+        if !self.source.read(self.atoms_at, &mut words) {
+            words.clear();
+        }
+        Atoms::new(words)
+    }
+
+    /// Events with positions `first..end` of the lane; `None` for one that is not whole or gone.
+    pub(super) fn events(&self, lane: &LaneLayout, first: u64, end: u64) -> Vec<Option<Event>> {
+        const CHUNK_SLOTS: u64 = 4096;
+        let count = end.saturating_sub(first).min(lane.ring_slots as u64);
+        let mut events = Vec::with_capacity(count as usize);
+        let mut words = Vec::new();
+        let mut position = first;
+        while position < first.saturating_add(count) {
+            let slot = position as usize & (lane.ring_slots - 1);
+            let run =
+                (first + count - position).min(CHUNK_SLOTS).min((lane.ring_slots - slot) as u64);
+            words.clear();
+            words.resize(run as usize * SLOT_WORDS, 0);
+            let whole = self.source.read(lane.ring + slot * SLOT_WORDS, &mut words);
+            for (ticket, slot) in (position + 1..).zip(words.as_chunks::<SLOT_WORDS>().0) {
+                events.push(Event::decode(slot, ticket).filter(|_| whole));
+            }
+            position += run;
+        }
+        events
+    }
+
+    /// All step records of a lane, oldest first, with the one its head stands for.
+    pub(super) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
+        let mut words = vec![0; lane.step_records * STEP_WORDS];
+        let written = self.word(lane.head + head::STEPS_WRITTEN);
+        if !self.source.read(lane.steps, &mut words) {
+            return Vec::new();
+        }
+        let slots = words.as_chunks::<STEP_WORDS>().0;
+        let count = written.min(slots.len() as u64);
+        // The oldest slot may be changing right now; its check tells.
+        let mut records: Vec<StepRecord> = (written.saturating_sub(count)..written)
+            .filter_map(|number| slots.get(number as usize & (slots.len() - 1)))
+            .filter_map(decode_step)
+            .collect();
+        if let Some(record) = self.pending_record(lane) {
+            if records.last().is_none_or(|last| last.last_step < record.last_step) {
+                records.push(record);
+            }
+        }
+        records
+    }
+
+    /// The record of steps that ended after the lane's last event: the lane's writer has not
+    /// written it yet, but nothing has happened since, so the head says all of it.
+    fn pending_record(&self, lane: &LaneLayout) -> Option<StepRecord> {
+        const TRIES_MAX: usize = 16;
+        let failures_at = device_word(self.device_of(lane), device::MALLOC_FAILURES);
+        for attempt in 1..=TRIES_MAX {
+            let mut words = self.words::<{ head::WORDS }>(lane.head)?;
+            let [finished, end_ns] = self.words::<2>(header::STEP)?;
+            let known = words[head::STEP];
+            if finished <= known {
+                return None;
+            }
+            let failures = self.word(failures_at);
+            let again = self.words::<{ head::WORDS }>(lane.head)?;
+            let still = again == words && self.word(header::STEP) == finished;
+            let whole = words[head::DONE] == words[head::RESERVED];
+            // A writer that died inside its last event never becomes whole: cut before that event.
+            if still && (whole || attempt == TRIES_MAX) {
+                words[head::RESERVED] = words[head::DONE];
+                let read = |index: usize| words.get(index).copied().unwrap_or(0);
+                return decode_step(&pending_step(read, known, finished, [end_ns, failures]));
+            }
+        }
+        None
+    }
+
+    fn device_of(&self, lane: &LaneLayout) -> u8 {
+        self.lanes.iter().position(|each| each.as_ref() == Some(lane)).unwrap_or(HOST_LANE) as u8
+    }
+
+    fn losses(&self) -> Vec<(&'static str, u64)> {
+        let mut losses: BTreeMap<&'static str, u64> = BTreeMap::from([
+            ("stacks that found no room", self.word(header::LOST_STACKS)),
+            ("host-side events dropped", self.word(header::LOST_HOST_EVENTS)),
+            ("events of devices without a lane", self.word(header::LOST_DEVICE_EVENTS)),
+            ("live blocks that found no room", 0),
+            ("frees of unknown blocks", 0),
+        ]);
+        for lane in (0..DEVICES_MAX).filter_map(|index| self.lane(index)) {
+            for (name, index) in [
+                ("live blocks that found no room", head::LOST_BLOCKS),
+                ("frees of unknown blocks", head::UNKNOWN_FREES),
+            ] {
+                *losses.entry(name).or_default() += self.word(lane.head + index);
+            }
+        }
+        losses.into_iter().collect()
+    }
+
+    fn limitations(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let stacks = self.word(header::STACKS);
+        let python = self.word(header::PYTHON);
+        let version = format!("{}.{}", python >> 8, python & 0xff);
+        let reason = match stacks {
+            value if value == Stacks::NoInterpreter as u64 => Some("no Python interpreter".into()),
+            value if value == Stacks::UnknownPython as u64 => {
+                Some(format!("the frames of CPython {version} are not known"))
+            }
+            value if value == Stacks::SelfTestFailed as u64 => {
+                Some(format!("the self-test of CPython {version}'s frames failed"))
+            }
+            value if value == Stacks::Off as u64 => Some("MEMTAPE_STACKS=0".into()),
+            _ => None,
+        };
+        lines.extend(reason.map(|why: String| format!("no stacks: {why}")));
+        if self.word(header::STEP_SOURCE) == StepSource::Unavailable as u64 {
+            lines.push("no steps: PyTorch's optimizer hook is not there".to_string());
+        }
+        let seen = self.word(header::HOOKS);
+        if seen & hooks::REPORT != 0 && seen & (hooks::SEGMENTS | hooks::GIVEN_FRAMES) == 0 {
+            lines.push("no segments: cudaMalloc was never seen (expandable segments?)".to_string());
+        }
+        lines
+    }
+}
+
+fn index(word: u64) -> Result<usize, TapeError> {
+    usize::try_from(word).map_err(|_| TapeError::Damaged("an offset makes no sense"))
+}
+
+fn device_word(device: u8, word: usize) -> usize {
+    header::DEVICES + usize::from(device) * device::WORDS + word
+}
+
+fn read_lanes(
+    word: impl Fn(usize) -> u64,
+    file_words: usize,
+) -> Result<[Option<LaneLayout>; LANES], TapeError> {
+    let mut lanes = [None; LANES];
+    for (number, lane) in lanes.iter_mut().enumerate() {
+        let first = header::DESCRIPTORS + number * descriptor::WORDS;
+        let place = |name: usize| index(word(first + name));
+        let layout = LaneLayout {
+            head: place(descriptor::HEAD)?,
+            ring: place(descriptor::RING)?,
+            ring_slots: place(descriptor::RING_SLOTS)?,
+            table: place(descriptor::TABLE)?,
+            table_entries: place(descriptor::TABLE_ENTRIES)?,
+            steps: place(descriptor::STEPS)?,
+            step_records: place(descriptor::STEP_RECORDS)?,
+            end: file_words,
+        };
+        if !layout.is_sound(file_words) {
+            return Err(TapeError::Damaged("a lane lies outside of it or over another region"));
+        }
+        *lane = Some(layout);
+    }
+    Ok(lanes)
+}
+
+fn read_identity<S: Source>(
+    source: &S,
+    word: impl Fn(usize) -> u64,
+) -> Result<Identity, TapeError> {
+    let bytes = index(word(header::IDENTITY_BYTES))?.min(IDENTITY_WORDS * 8);
+    let mut words = vec![0; bytes.div_ceil(8)];
+    if !source.read(HEADER_WORDS, &mut words) {
+        return Err(TapeError::Damaged("its identity cannot be read"));
+    }
+    let mut text: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    text.truncate(bytes);
+    let text = String::from_utf8_lossy(&text);
+    let field = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
+    };
+    let number = |name: &str| field(name).parse::<u32>().unwrap_or(0);
+    let name = |key: &str| cut(field(key), NAME_BYTES_MAX).to_string();
+    Ok(Identity {
+        tape_id: format!(
+            "{:08x}{:08x}{:016x}",
+            (word(header::BOOT_ID) >> 32) as u32,
+            word(header::PID) as u32,
+            word(header::START_MONO_NS)
+        ),
+        job: name("job"),
+        attempt: number("attempt"),
+        rank: number("rank"),
+        world_size: number("world_size"),
+        local_rank: number("local_rank"),
+        host: name("host"),
+        pid: word(header::PID) as u32,
+        command: cut(field("command"), COMMAND_BYTES_MAX).to_string(),
+    })
+}
+
+/// The `key=value` lines for a tape's identity region.
+pub fn identity_text(identity: &Identity) -> String {
+    // A line break inside a value would start another key.
+    let one_line = |text: &str| text.replace(['\n', '\r'], " ");
+    format!(
+        "job={}\nattempt={}\nrank={}\nworld_size={}\nlocal_rank={}\nhost={}\ncommand={}\n",
+        one_line(&identity.job),
+        identity.attempt,
+        identity.rank,
+        identity.world_size,
+        identity.local_rank,
+        one_line(&identity.host),
+        one_line(&identity.command),
+    )
+}
+
+/// A UUID the way NVIDIA's tools print it.
+fn format_uuid([first, second]: [u64; 2]) -> String {
+    let bytes: Vec<u8> = first.to_le_bytes().into_iter().chain(second.to_le_bytes()).collect();
+    let mut text = String::from("GPU-");
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+fn decode_step(words: &[u64; STEP_WORDS]) -> Option<StepRecord> {
+    if words[0] != check(words) {
+        return None;
+    }
+    Some(StepRecord {
+        first_step: words[1],
+        last_step: words[2],
+        cursor: words[3],
+        end_mono_ns: words[4],
+        floor_allocated: words[5],
+        peak_allocated: words[6],
+        end_allocated: words[7],
+        floor_reserved: words[8],
+        peak_reserved: words[9],
+        end_reserved: words[10],
+        blocks: words[11],
+        allocs: words[12],
+        frees: words[13],
+        ooms: words[14],
+        malloc_failures: words[15],
+    })
+}

@@ -1,0 +1,136 @@
+//! The tape as its writer sees it: shared words, reached without a panic.
+//!
+//! Every access is bounds-checked and an access outside the tape goes to a word nobody reads:
+//! code that runs inside a training process must not panic, and a wrong index must not tear
+//! another region.
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::layout::{
+    self, HEADER_WORDS, LANES, Layout, State, VERSION, descriptor, device, head, header,
+};
+
+/// Where accesses outside the tape go.
+static NOWHERE: AtomicU64 = AtomicU64::new(0);
+
+/// A tape being written.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a>(pub &'a [AtomicU64]);
+
+impl<'a> Words<'a> {
+    /// The word at `index`.
+    #[inline(always)]
+    pub fn at(self, index: usize) -> &'a AtomicU64 {
+        self.0.get(index).unwrap_or(&NOWHERE)
+    }
+
+    /// Reads a word that this writer alone changes.
+    #[inline(always)]
+    pub fn get(self, index: usize) -> u64 {
+        self.at(index).load(Ordering::Relaxed)
+    }
+
+    /// Writes a word that needs no order of its own.
+    #[inline(always)]
+    pub fn set(self, index: usize, value: u64) {
+        self.at(index).store(value, Ordering::Relaxed);
+    }
+
+    /// Adds to a word that only one thread changes at a time.
+    #[inline(always)]
+    pub fn add(self, index: usize, more: u64) {
+        self.set(index, self.get(index).wrapping_add(more));
+    }
+
+    /// Adds one to a counter that several threads may change at once.
+    #[inline]
+    pub fn count(self, index: usize) {
+        self.at(index).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Word `index` of device `number`'s block in the header.
+    #[inline(always)]
+    pub fn device_word(number: u8, index: usize) -> usize {
+        header::DEVICES + usize::from(number) * device::WORDS + index
+    }
+
+    /// Makes a tape out of zeroed words. The magic comes last, so that no reader takes a tape that
+    /// is half made.
+    pub fn format(self, layout: &Layout, birth: &Birth) {
+        self.set(header::VERSION, VERSION);
+        self.set(header::FILE_WORDS, layout.file_words as u64);
+        self.set(header::STATE, State::Recording as u64);
+        self.set(header::BOOT_ID, birth.boot_id[0]);
+        self.set(header::BOOT_ID + 1, birth.boot_id[1]);
+        self.set(header::PID, birth.pid);
+        self.set(header::PID_NAMESPACE, birth.pid_namespace);
+        self.set(header::START_MONO_NS, birth.mono_ns);
+        self.set(header::START_WALL_NS, birth.wall_ns);
+        self.set(header::ANCHOR_ERROR_NS, birth.anchor_error_ns);
+        self.set(header::IDENTITY_OFFSET, HEADER_WORDS as u64);
+        self.set(header::ATOMS_OFFSET, layout.atoms as u64);
+        self.set(header::ATOMS_WORDS, layout.atom_words as u64);
+        self.set(header::ATOMS_USED, 1); // atom 0 means unknown
+        self.write_identity(&birth.identity);
+        for (index, lane) in layout.lanes.iter().enumerate().take(LANES) {
+            let first = header::DESCRIPTORS + index * descriptor::WORDS;
+            self.set(first + descriptor::HEAD, lane.head as u64);
+            self.set(first + descriptor::RING, lane.ring as u64);
+            self.set(first + descriptor::RING_SLOTS, lane.ring_slots as u64);
+            self.set(first + descriptor::TABLE, lane.table as u64);
+            self.set(first + descriptor::TABLE_ENTRIES, lane.table_entries as u64);
+            self.set(first + descriptor::STEPS, lane.steps as u64);
+            self.set(first + descriptor::STEP_RECORDS, lane.step_records as u64);
+        }
+        fence(Ordering::Release);
+        self.set(header::MAGIC, layout::MAGIC);
+    }
+
+    fn write_identity(self, text: &str) {
+        let text = crate::identity::cut(text, layout::IDENTITY_WORDS * 8);
+        for (index, chunk) in text.as_bytes().chunks(8).enumerate() {
+            self.set(HEADER_WORDS + index, pack(chunk));
+        }
+        self.set(header::IDENTITY_BYTES, text.len() as u64);
+    }
+
+    /// Declares a lane ready, once its pages exist.
+    pub fn open_lane(self, index: usize, layout: &Layout) {
+        let Some(lane) = layout.lanes.get(index) else { return };
+        let step = self.get(header::STEP);
+        self.set(lane.head + head::BIRTH_STEP, step);
+        self.set(lane.head + head::STEP, step);
+        fence(Ordering::Release);
+        self.set(header::DESCRIPTORS + index * descriptor::WORDS + descriptor::STATE, 1);
+    }
+
+    /// Marks the end of an optimizer step: `step` steps are finished now.
+    pub fn mark_step(self, now_ns: u64, step: u64) {
+        self.set(header::STEP_MONO_NS, now_ns);
+        self.at(header::STEP).store(step, Ordering::Release);
+    }
+}
+
+/// Packs up to eight bytes into a word.
+pub(super) fn pack(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+}
+
+/// What a tape knows about its process from the start.
+#[derive(Clone, Debug, Default)]
+pub struct Birth {
+    /// Kernel's boot id.
+    pub boot_id: [u64; 2],
+    /// Process id in its own namespace.
+    pub pid: u64,
+    /// Inode of that namespace.
+    pub pid_namespace: u64,
+    /// CLOCK_MONOTONIC …
+    pub mono_ns: u64,
+    /// … and Unix time at one moment …
+    pub wall_ns: u64,
+    /// … and the time between the readings around it.
+    pub anchor_error_ns: u64,
+    /// `key=value` lines, see `reader::Identity`.
+    pub identity: alloc::string::String,
+}
