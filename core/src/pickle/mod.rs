@@ -1,1 +1,251 @@
-//! To be written.
+//! PyTorch's memory snapshot, written from a rank's state.
+//!
+//! [`torch_snapshot`] makes the file that `torch.cuda.memory._dump_snapshot()` would have made:
+//! it opens in pytorch.org/memory_viz and in `torch.cuda._memory_viz`. [`writer`] writes pickles,
+//! [`layout`] turns live blocks into segments without holes.
+//!
+//! A recorder that sees only the allocator's reports does not know everything PyTorch knows:
+//!
+//! | field | what stands there |
+//! |---|---|
+//! | `requested_size` | the rounded size, so the viewers show no loss by rounding |
+//! | `stream` | 0: all memory looks like the default stream's |
+//! | `segment_pool_id`, `is_expandable` | (0, 0) and False |
+//! | `frames` of segments and of frees | segments: none; a free: those of the allocation |
+//! | `device_free` of an OOM | device size less what this process reserves: an upper bound |
+//! | `time_us` | exact distances; the last event is put at the end of the step |
+//! | `state` | `active_allocated` or `inactive`: deferred frees look like frees |
+//!
+//! A key that PyTorch does not have, `memtape`, says which rank and step this is and how many
+//! blocks and events of a damaged tape had to be left out.
+
+use alloc::vec::Vec;
+
+use crate::snapshot::{DeviceSnapshot, RankSnapshot, TraceEvent, TraceKind};
+
+pub mod writer;
+
+pub mod layout;
+
+#[cfg(test)]
+mod tests;
+
+use layout::{LaidSegment, Layout, Piece, SEGMENT_BYTES_SMALL};
+use writer::{MemoId, Writer};
+
+/// The rank's state as a pickle of PyTorch's memory snapshot.
+pub fn torch_snapshot(snapshot: &RankSnapshot) -> Vec<u8> {
+    let layouts: Vec<Layout> = snapshot.devices.iter().map(layout::lay_out).collect();
+    let mut export = Export {
+        snapshot,
+        writer: Writer::default(),
+        frames: alloc::vec![None; snapshot.frames.len()],
+        stacks: alloc::vec![None; snapshot.stacks.len()],
+        clock_offset_ns: clock_offset_ns(snapshot),
+    };
+    export.whole(&layouts);
+    export.writer.finish()
+}
+
+/// What must be added to the trace's monotonic times to get Unix time.
+fn clock_offset_ns(snapshot: &RankSnapshot) -> i64 {
+    let last = snapshot.devices.iter().filter_map(|d| d.trace.last()).map(|e| e.mono_ns).max();
+    match last.and_then(|ns| i64::try_from(ns).ok()) {
+        Some(last_ns) if snapshot.wall_ns > 0 => snapshot.wall_ns.saturating_sub(last_ns),
+        _ => 0,
+    }
+}
+
+/// The snapshot, the pickle, and what of the one is in the other already.
+struct Export<'a> {
+    snapshot: &'a RankSnapshot,
+    writer: Writer,
+    frames: Vec<Option<MemoId>>,
+    stacks: Vec<Option<MemoId>>,
+    clock_offset_ns: i64,
+}
+
+impl Export<'_> {
+    fn whole(&mut self, layouts: &[Layout]) {
+        self.writer.dict_start();
+        self.writer.key("segments");
+        self.segments(layouts);
+        self.writer.key("device_traces");
+        self.device_traces(layouts);
+        self.writer.key("allocator_settings");
+        self.writer.dict_start();
+        self.writer.dict_end();
+        self.writer.key("external_annotations");
+        self.writer.list_start();
+        self.writer.list_end();
+        self.writer.key("memtape");
+        self.origin(layouts);
+        self.writer.dict_end();
+    }
+
+    fn segments(&mut self, layouts: &[Layout]) {
+        self.writer.list_start();
+        for (device, layout) in self.snapshot.devices.iter().zip(layouts) {
+            for segment in &layout.segments {
+                self.writer.item();
+                self.segment(device.device, segment);
+            }
+        }
+        self.writer.list_end();
+    }
+
+    fn segment(&mut self, device: u8, segment: &LaidSegment) {
+        let small = segment.size == SEGMENT_BYTES_SMALL;
+        let live_bytes = segment.pieces.iter().filter(|p| p.live.is_some()).map(|p| p.size).sum();
+        self.writer.dict_start();
+        self.number("device", u64::from(device));
+        self.number("address", segment.address);
+        self.number("total_size", segment.size);
+        self.number("allocated_size", live_bytes);
+        self.number("active_size", live_bytes);
+        self.number("requested_size", live_bytes);
+        self.number("stream", 0);
+        self.text("segment_type", if small { "small" } else { "large" });
+        self.writer.key("segment_pool_id");
+        self.writer.pair(0, 0);
+        self.writer.key("is_expandable");
+        self.writer.truth(false);
+        self.stack_frames(0);
+        self.writer.key("blocks");
+        self.writer.list_start();
+        for piece in &segment.pieces {
+            self.writer.item();
+            self.block(piece);
+        }
+        self.writer.list_end();
+        self.writer.dict_end();
+    }
+
+    fn block(&mut self, piece: &Piece) {
+        let (state, requested, stack) = match piece.live {
+            Some(stack) => ("active_allocated", piece.size, stack),
+            None => ("inactive", 0, 0),
+        };
+        self.writer.dict_start();
+        self.number("address", piece.address);
+        self.number("size", piece.size);
+        self.number("requested_size", requested);
+        self.text("state", state);
+        self.stack_frames(stack);
+        self.writer.dict_end();
+    }
+
+    /// One list for each device index up to the highest in use: viewers index it by device.
+    fn device_traces(&mut self, layouts: &[Layout]) {
+        let highest = self.snapshot.devices.iter().map(|device| device.device).max();
+        self.writer.list_start();
+        for index in 0..=highest.unwrap_or(0) {
+            self.writer.item();
+            self.writer.list_start();
+            for (device, layout) in self.snapshot.devices.iter().zip(layouts) {
+                if device.device == index {
+                    layout.trace.iter().for_each(|event| self.event(device, event));
+                }
+            }
+            self.writer.list_end();
+        }
+        self.writer.list_end();
+    }
+
+    fn event(&mut self, device: &DeviceSnapshot, event: &TraceEvent) {
+        match event.kind {
+            TraceKind::Alloc => self.entry("alloc", "addr", event.address, event),
+            TraceKind::Free => {
+                self.entry("free_requested", "addr", event.address, event);
+                self.entry("free_completed", "addr", event.address, event);
+            }
+            TraceKind::SegmentAlloc => self.entry("segment_alloc", "addr", event.address, event),
+            TraceKind::SegmentFree => self.entry("segment_free", "addr", event.address, event),
+            TraceKind::Oom => {
+                let free_bytes = device.device_bytes.saturating_sub(device.reserved);
+                self.entry("oom", "device_free", free_bytes, event);
+            }
+            TraceKind::MallocFailed => {}
+        }
+    }
+
+    fn entry(&mut self, action: &str, place: &str, address_or_free: u64, event: &TraceEvent) {
+        let mono_ns = i64::try_from(event.mono_ns).unwrap_or(i64::MAX);
+        self.writer.item();
+        self.writer.dict_start();
+        self.text("action", action);
+        self.number(place, address_or_free);
+        self.number("size", event.size);
+        self.number("stream", 0);
+        self.writer.key("time_us");
+        self.writer.signed(mono_ns.saturating_add(self.clock_offset_ns) / 1000);
+        self.stack_frames(event.stack);
+        self.writer.dict_end();
+    }
+
+    fn origin(&mut self, layouts: &[Layout]) {
+        let identity = &self.snapshot.identity;
+        let sum = |count: fn(&Layout) -> u64| layouts.iter().map(count).sum::<u64>();
+        let complete = self.snapshot.devices.iter().all(|device| device.complete);
+        self.writer.dict_start();
+        self.text("tape_id", &identity.tape_id);
+        self.text("job", &identity.job);
+        self.number("attempt", u64::from(identity.attempt));
+        self.number("rank", u64::from(identity.rank));
+        self.number("world_size", u64::from(identity.world_size));
+        self.number("step", self.snapshot.step);
+        self.number("blocks_left_out", sum(|layout| layout.blocks_left_out));
+        self.number("events_left_out", sum(|layout| layout.events_left_out));
+        self.writer.key("complete");
+        self.writer.truth(complete);
+        self.writer.dict_end();
+    }
+
+    /// The value of the key `frames`: a list that all blocks of this stack share.
+    fn stack_frames(&mut self, stack: u32) {
+        self.writer.key("frames");
+        // An index that the table does not have means the unknown stack, which stands at 0.
+        let stack = if (stack as usize) < self.stacks.len() { stack as usize } else { 0 };
+        if let Some(&Some(memo)) = self.stacks.get(stack) {
+            return self.writer.reference(memo);
+        }
+        self.writer.list_start();
+        for &frame in self.snapshot.stacks.get(stack).map(Vec::as_slice).unwrap_or_default() {
+            if (frame as usize) < self.frames.len() {
+                self.writer.item();
+                self.frame(frame as usize);
+            }
+        }
+        self.writer.list_end();
+        let memo = self.writer.remember();
+        if let Some(slot) = self.stacks.get_mut(stack) {
+            *slot = Some(memo);
+        }
+    }
+
+    fn frame(&mut self, index: usize) {
+        if let Some(&Some(memo)) = self.frames.get(index) {
+            return self.writer.reference(memo);
+        }
+        let Some(frame) = self.snapshot.frames.get(index) else { return };
+        self.writer.dict_start();
+        self.text("name", &frame.function);
+        self.text("filename", &frame.file);
+        self.number("line", u64::from(frame.line));
+        self.writer.dict_end();
+        let memo = self.writer.remember();
+        if let Some(slot) = self.frames.get_mut(index) {
+            *slot = Some(memo);
+        }
+    }
+
+    fn number(&mut self, key: &str, value: u64) {
+        self.writer.key(key);
+        self.writer.unsigned(value);
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.writer.key(key);
+        self.writer.text(value);
+    }
+}

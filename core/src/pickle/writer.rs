@@ -1,0 +1,230 @@
+//! Writes a pickle, with the few opcodes that every reader of snapshots understands.
+//!
+//! Picture a dictation machine: values are spoken one after the other, lists and dictionaries
+//! are opened and closed around them, and what has been said once is later only referred to by
+//! its number (the memo). PyTorch's own C++ pickler writes protocol 2 with this very subset, and
+//! the JavaScript reader behind pytorch.org/memory_viz knows hardly more, so nothing else is
+//! written: no classes, no calls, no sets. Unpickling such a file runs no code.
+//!
+//! It does not read pickles and does not know what a snapshot is.
+
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Opcodes of the pickle format, by the names `pickletools` uses.
+pub mod opcode {
+    /// Protocol version, one byte.
+    pub const PROTO: u8 = 0x80;
+    /// End of the pickle.
+    pub const STOP: u8 = b'.';
+    /// Start of a batch of items.
+    pub const MARK: u8 = b'(';
+    /// Empty list.
+    pub const EMPTY_LIST: u8 = b']';
+    /// Appends everything after the mark to the list below it.
+    pub const APPENDS: u8 = b'e';
+    /// Empty dictionary.
+    pub const EMPTY_DICT: u8 = b'}';
+    /// Sets all pairs after the mark in the dictionary below it.
+    pub const SETITEMS: u8 = b'u';
+    /// Tuple of the two topmost values.
+    pub const TUPLE2: u8 = 0x86;
+    /// True.
+    pub const NEWTRUE: u8 = 0x88;
+    /// False.
+    pub const NEWFALSE: u8 = 0x89;
+    /// Unsigned byte.
+    pub const BININT1: u8 = b'K';
+    /// Signed 32-bit integer, little-endian.
+    pub const BININT: u8 = b'J';
+    /// Integer of up to 255 bytes, two's complement, little-endian.
+    pub const LONG1: u8 = 0x8a;
+    /// UTF-8 text with a 32-bit length.
+    pub const BINUNICODE: u8 = b'X';
+    /// Stores the topmost value in the memo, one byte of number.
+    pub const BINPUT: u8 = b'q';
+    /// Stores the topmost value in the memo, four bytes of number.
+    pub const LONG_BINPUT: u8 = b'r';
+    /// Loads a value from the memo, one byte of number.
+    pub const BINGET: u8 = b'h';
+    /// Loads a value from the memo, four bytes of number.
+    pub const LONG_BINGET: u8 = b'j';
+}
+
+/// The protocol that is written: memory_viz takes 2 to 4, PyTorch writes 2.
+pub const PROTOCOL: u8 = 2;
+
+/// Items of one APPENDS or SETITEMS. memory_viz passes a batch as arguments of one JavaScript
+/// call, whose number browsers limit; CPython's pickler uses the same 1000.
+pub const BATCH_ITEMS: u32 = 1000;
+
+/// A value that was stored in the memo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoId(u32);
+
+/// A pickle in the making.
+#[derive(Debug)]
+pub struct Writer {
+    bytes: Vec<u8>,
+    /// Number of the next value in the memo.
+    memo_next: u32,
+    /// Texts that were written before.
+    texts: BTreeMap<String, MemoId>,
+    /// Items since the last mark, for each open list and dictionary.
+    open: Vec<u32>,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        let bytes = alloc::vec![opcode::PROTO, PROTOCOL];
+        Self { bytes, memo_next: 0, texts: BTreeMap::new(), open: Vec::new() }
+    }
+}
+
+impl Writer {
+    /// Ends the pickle and hands it over.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.bytes.push(opcode::STOP);
+        self.bytes
+    }
+
+    /// Opens a list; each item follows an [`Self::item`], then comes [`Self::list_end`].
+    pub fn list_start(&mut self) {
+        self.bytes.push(opcode::EMPTY_LIST);
+        self.open.push(0);
+    }
+
+    /// Announces the next item of the innermost open list.
+    pub fn item(&mut self) {
+        self.next_in_batch(opcode::APPENDS);
+    }
+
+    /// Closes the innermost list.
+    pub fn list_end(&mut self) {
+        self.close_batch(opcode::APPENDS);
+    }
+
+    /// Opens a dictionary; each value follows a [`Self::key`], then comes [`Self::dict_end`].
+    pub fn dict_start(&mut self) {
+        self.bytes.push(opcode::EMPTY_DICT);
+        self.open.push(0);
+    }
+
+    /// The key of the next value of the innermost open dictionary.
+    pub fn key(&mut self, key: &str) {
+        self.next_in_batch(opcode::SETITEMS);
+        self.text(key);
+    }
+
+    /// Closes the innermost dictionary.
+    pub fn dict_end(&mut self) {
+        self.close_batch(opcode::SETITEMS);
+    }
+
+    /// A pair of integers as a tuple.
+    pub fn pair(&mut self, first: u64, second: u64) {
+        self.unsigned(first);
+        self.unsigned(second);
+        self.bytes.push(opcode::TUPLE2);
+    }
+
+    /// A truth value.
+    pub fn truth(&mut self, value: bool) {
+        self.bytes.push(if value { opcode::NEWTRUE } else { opcode::NEWFALSE });
+    }
+
+    /// A text; the second time only a reference is written.
+    ///
+    /// A text beyond 4 GiB, which this opcode cannot hold, becomes the empty text.
+    pub fn text(&mut self, text: &str) {
+        if let Some(&memo) = self.texts.get(text) {
+            return self.reference(memo);
+        }
+        let (length, text) = match u32::try_from(text.len()) {
+            Ok(length) => (length, text),
+            Err(_) => (0, ""),
+        };
+        self.bytes.push(opcode::BINUNICODE);
+        self.bytes.extend_from_slice(&length.to_le_bytes());
+        self.bytes.extend_from_slice(text.as_bytes());
+        let memo = self.remember();
+        self.texts.insert(text.to_owned(), memo);
+    }
+
+    /// An integer that is not negative.
+    pub fn unsigned(&mut self, value: u64) {
+        if let Ok(byte) = u8::try_from(value) {
+            self.bytes.extend_from_slice(&[opcode::BININT1, byte]);
+        } else if let Ok(small) = i32::try_from(value) {
+            self.bytes.push(opcode::BININT);
+            self.bytes.extend_from_slice(&small.to_le_bytes());
+        } else {
+            self.long(i128::from(value));
+        }
+    }
+
+    /// An integer.
+    pub fn signed(&mut self, value: i64) {
+        match (u64::try_from(value), i32::try_from(value)) {
+            (Ok(value), _) => self.unsigned(value),
+            (_, Ok(small)) => {
+                self.bytes.push(opcode::BININT);
+                self.bytes.extend_from_slice(&small.to_le_bytes());
+            }
+            _ => self.long(i128::from(value)),
+        }
+    }
+
+    /// Stores the value that was written last, so that [`Self::reference`] can repeat it.
+    pub fn remember(&mut self) -> MemoId {
+        let memo = MemoId(self.memo_next);
+        self.memo_next = self.memo_next.saturating_add(1);
+        self.numbered(opcode::BINPUT, opcode::LONG_BINPUT, memo);
+        memo
+    }
+
+    /// The very object that was stored under this number.
+    pub fn reference(&mut self, memo: MemoId) {
+        self.numbered(opcode::BINGET, opcode::LONG_BINGET, memo);
+    }
+
+    fn numbered(&mut self, short: u8, long: u8, memo: MemoId) {
+        if let Ok(byte) = u8::try_from(memo.0) {
+            self.bytes.extend_from_slice(&[short, byte]);
+        } else {
+            self.bytes.push(long);
+            self.bytes.extend_from_slice(&memo.0.to_le_bytes());
+        }
+    }
+
+    /// LONG1 with as few bytes as the sign allows: memory_viz reads up to eight exactly.
+    fn long(&mut self, value: i128) {
+        let bytes = value.to_le_bytes();
+        let sign_bits = if value < 0 { value.leading_ones() } else { value.leading_zeros() };
+        // One sign bit must stay: 128 - sign_bits + 1 bits, rounded up to bytes.
+        let length = (129 - sign_bits).div_ceil(8).min(16) as u8;
+        self.bytes.extend_from_slice(&[opcode::LONG1, length]);
+        self.bytes.extend(bytes.iter().take(usize::from(length)));
+    }
+
+    fn next_in_batch(&mut self, close: u8) {
+        let Some(items) = self.open.last_mut() else { return };
+        let full = *items == BATCH_ITEMS;
+        let first = *items == 0 || full;
+        *items = if full { 1 } else { *items + 1 };
+        if full {
+            self.bytes.push(close);
+        }
+        if first {
+            self.bytes.push(opcode::MARK);
+        }
+    }
+
+    fn close_batch(&mut self, close: u8) {
+        if self.open.pop().is_some_and(|items| items > 0) {
+            self.bytes.push(close);
+        }
+    }
+}
