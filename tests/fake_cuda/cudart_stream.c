@@ -1,0 +1,223 @@
+// The CUDA runtime's streams, events and graphs, and its kernels, which do nothing.
+//
+// All work is done the moment it is asked for, so a stream is only a name, every wait is over at
+// once, and an event is the time at which it was recorded. Capturing a stream gives a graph with
+// one node, whatever was launched meanwhile; launching the graph does nothing. That is enough for
+// torch.cuda.graph with its private memory pools.
+//
+// Capture spreads to no other stream, and nothing checks what is illegal during capture.
+#include "cudart.h"
+#include "abi.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+// --- streams -----------------------------------------------------------------------------------------
+
+struct stream {
+    int priority;
+    unsigned long long capture_id; // zero when not capturing
+};
+
+static atomic_ullong next_capture_id = 1;
+static char any_graph;
+
+int cudaStreamCreateWithPriority(struct stream **stream, unsigned flags, int priority) {
+    *stream = calloc(1, sizeof **stream);
+    if (!*stream)
+        return cudart_fail(FAKE_OUT_OF_MEMORY);
+    (*stream)->priority = priority;
+    return FAKE_SUCCESS;
+}
+
+int cudaStreamCreate(struct stream **stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+
+int cudaStreamCreateWithFlags(struct stream **stream, unsigned flags) {
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+int cudaStreamDestroy(struct stream *stream) {
+    free(stream);
+    return FAKE_SUCCESS;
+}
+
+// The default streams are the handles 0, 1 and 2.
+static bool is_default(const struct stream *stream) { return (uintptr_t)stream <= 2; }
+
+int cudaStreamGetPriority(struct stream *stream, int *priority) {
+    *priority = is_default(stream) ? 0 : stream->priority;
+    return FAKE_SUCCESS;
+}
+
+ACCEPT(cudaStreamQuery)
+ACCEPT(cudaStreamSynchronize)
+ACCEPT(cudaStreamWaitEvent)
+
+int cudaLaunchHostFunc(struct stream *stream, void (*function)(void *), void *data) {
+    function(data);
+    return FAKE_SUCCESS;
+}
+
+int cudaStreamAddCallback(struct stream *stream, void (*callback)(struct stream *, int, void *),
+                          void *data, unsigned flags) {
+    callback(stream, FAKE_SUCCESS, data);
+    return FAKE_SUCCESS;
+}
+
+// --- events ------------------------------------------------------------------------------------------
+
+struct event {
+    struct timespec recorded;
+};
+
+int cudaEventCreateWithFlags(struct event **event, unsigned flags) {
+    *event = calloc(1, sizeof **event);
+    return *event ? FAKE_SUCCESS : cudart_fail(FAKE_OUT_OF_MEMORY);
+}
+
+int cudaEventCreate(struct event **event) { return cudaEventCreateWithFlags(event, 0); }
+
+int cudaEventDestroy(struct event *event) {
+    free(event);
+    return FAKE_SUCCESS;
+}
+
+int cudaEventRecord(struct event *event, void *stream) {
+    clock_gettime(CLOCK_MONOTONIC, &event->recorded);
+    return FAKE_SUCCESS;
+}
+
+int cudaEventRecordWithFlags(struct event *event, void *stream, unsigned flags) {
+    return cudaEventRecord(event, stream);
+}
+
+int cudaEventElapsedTime(float *milliseconds, struct event *start, struct event *end) {
+    double seconds = (double)(end->recorded.tv_sec - start->recorded.tv_sec);
+    double nanoseconds = (double)(end->recorded.tv_nsec - start->recorded.tv_nsec);
+    *milliseconds = (float)(1e3 * seconds + 1e-6 * nanoseconds);
+    return FAKE_SUCCESS;
+}
+
+ACCEPT(cudaEventQuery)
+ACCEPT(cudaEventSynchronize)
+
+// --- capture and graphs ------------------------------------------------------------------------------
+
+int cudaStreamBeginCapture(struct stream *stream, int mode) {
+    if (is_default(stream))
+        return cudart_fail(FAKE_INVALID_VALUE);
+    stream->capture_id = atomic_fetch_add(&next_capture_id, 1);
+    return FAKE_SUCCESS;
+}
+
+int cudaStreamEndCapture(struct stream *stream, void **graph) {
+    if (is_default(stream) || !stream->capture_id)
+        return cudart_fail(FAKE_INVALID_VALUE);
+    stream->capture_id = 0;
+    *graph = &any_graph;
+    return FAKE_SUCCESS;
+}
+
+static bool is_capturing(const struct stream *stream) { return !is_default(stream) && stream->capture_id; }
+
+int cudaStreamIsCapturing(struct stream *stream, int *status) {
+    *status = is_capturing(stream);
+    return FAKE_SUCCESS;
+}
+
+int cudaStreamGetCaptureInfo(struct stream *stream, int *status, unsigned long long *id, void **graph,
+                             const void **dependencies, const void **edges, size_t *count) {
+    *status = is_capturing(stream);
+    if (id)
+        *id = is_capturing(stream) ? stream->capture_id : 0;
+    if (graph)
+        *graph = is_capturing(stream) ? &any_graph : NULL;
+    if (dependencies)
+        *dependencies = NULL;
+    if (edges)
+        *edges = NULL;
+    if (count)
+        *count = 0;
+    return FAKE_SUCCESS;
+}
+
+int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) {
+    if (nodes)
+        nodes[0] = &any_graph;
+    *count = 1;
+    return FAKE_SUCCESS;
+}
+
+int cudaGraphNodeGetDependencies(void *node, void **dependencies, void *edges, size_t *count) {
+    *count = 0;
+    return FAKE_SUCCESS;
+}
+
+int cudaGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) {
+    *executable = &any_graph;
+    return FAKE_SUCCESS;
+}
+
+int cudaGraphInstantiate(void **executable, void *graph, unsigned long long flags) {
+    return cudaGraphInstantiateWithFlags(executable, graph, flags);
+}
+
+ACCEPT(cudaGraphLaunch)
+ACCEPT(cudaGraphDestroy)
+ACCEPT(cudaGraphExecDestroy)
+ACCEPT(cudaGraphDebugDotPrint)
+ACCEPT(cudaThreadExchangeStreamCaptureMode)
+
+// --- kernels -----------------------------------------------------------------------------------------
+
+// Every fat binary and every kernel is this one.
+static void *any_binary;
+
+void **__cudaRegisterFatBinary(void *binary) { return &any_binary; }
+
+int __cudaGetKernel(void **kernel, const void *host_function) {
+    *kernel = (void *)host_function;
+    return FAKE_SUCCESS;
+}
+
+ACCEPT(__cudaRegisterFatBinaryEnd)
+ACCEPT(__cudaRegisterFunction)
+ACCEPT(__cudaRegisterVar)
+ACCEPT(__cudaUnregisterFatBinary)
+ACCEPT(__cudaInitModule)
+ACCEPT(__cudaPushCallConfiguration)
+ACCEPT(__cudaPopCallConfiguration)
+ACCEPT(__cudaLaunchKernel)
+ACCEPT(cudaLaunchKernel)
+ACCEPT(cudaLaunchKernelExC)
+ACCEPT(cudaLaunchCooperativeKernel)
+ACCEPT(cudaFuncSetAttribute)
+
+int cudaGetSymbolAddress(void **address, const void *symbol) {
+    *address = (void *)symbol;
+    return FAKE_SUCCESS;
+}
+
+int cudaFuncGetAttributes(struct function_attributes *attributes, const void *function) {
+    memset(attributes, 0, sizeof *attributes);
+    attributes->max_threads_per_block = 1024;
+    attributes->registers = 32;
+    attributes->ptx_version = 80;
+    attributes->binary_version = 80;
+    attributes->max_dynamic_shared_bytes = 48 << 10;
+    return FAKE_SUCCESS;
+}
+
+int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int size,
+                                                  size_t shared) {
+    *blocks = 2;
+    return FAKE_SUCCESS;
+}
+
+int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int size,
+                                                           size_t shared, unsigned flags) {
+    *blocks = 2;
+    return FAKE_SUCCESS;
+}
