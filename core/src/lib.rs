@@ -12,7 +12,10 @@
 extern crate alloc;
 
 pub mod identity;
+
 pub mod tape;
+
+pub mod boundary;
 
 pub mod python;
 

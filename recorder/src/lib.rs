@@ -1,1 +1,43 @@
-//! Placeholder.
+//! `libmemtape.so`: the guest inside a training process.
+//!
+//! Preloaded, it stands in front of two functions of PyTorch and two of the CUDA runtime
+//! ([`exports`]), passes every call on, and writes what it saw onto a tape ([`guest`]). Until the
+//! process first takes GPU memory it does nothing at all, because a preloaded library reaches
+//! every child: shells, compilers, DataLoader workers.
+//!
+//! A guest's manners: it never waits, prints, panics, takes the GIL on the hot path, touches the
+//! GPU or calls PyTorch under a lock. What fails inside turns it off for good, and the tape says
+//! why. It decides nothing: layout, rewind and step boundaries are in `memtape-core`.
+//!
+//! `unsafe` is in `exports.rs` (C signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
+//! `memory.rs` (reading frames), `interpreter.rs` (Python's C functions), `driver.rs` (CUDA's),
+//! `process.rs` (fork and exit).
+
+pub mod exports;
+
+mod guest;
+
+mod stacks;
+
+mod frames;
+
+mod memory;
+
+mod interpreter;
+
+mod control;
+
+mod driver;
+
+mod process;
+
+mod tape_file;
+
+mod symbols;
+
+mod clock;
+
+mod edge;
+
+pub use guest::{report, segment, step};
+pub use stacks::{FrameRef, with_frames};

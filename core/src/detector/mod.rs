@@ -7,7 +7,16 @@
 //!
 //! It does not read stacks and does not name code: that is [`crate::diagnosis`].
 
-use alloc::collections::VecDeque;
+mod envelope;
+mod incidents;
+mod judge;
+mod machine;
+mod pace;
+mod series;
+#[cfg(test)]
+mod tests;
+
+pub use machine::{Detector, SETTLE_NS};
 
 /// What the detector may use and how sure it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +48,7 @@ impl Default for Limits {
         Self {
             warmup_steps_min: 20,
             quiet_steps: 16,
-            warmup_steps_max: 128,
+            warmup_steps_max: 256,
             growth_bytes_min: 4 << 20,
             growth_ppm_min: 1_000,
             reserved_bytes_min: 64 << 20,
@@ -213,42 +222,4 @@ pub struct RankView {
     pub growth_bytes_per_step: i64,
     /// Newest step seen.
     pub last_step: u64,
-}
-
-/// Streaming detector for one attempt at one job.
-#[derive(Debug)]
-pub struct Detector {
-    #[allow(dead_code)]
-    limits: Limits,
-    findings: VecDeque<Finding>,
-}
-
-impl Detector {
-    /// A detector that has seen nothing.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, findings: VecDeque::new() }
-    }
-
-    /// Takes one sample. Late and duplicated samples are harmless.
-    pub fn sample(&mut self, _now_ns: u64, _sample: &Sample) {}
-
-    /// What there is to say next; call until none.
-    pub fn poll(&mut self) -> Option<Finding> {
-        self.findings.pop_front()
-    }
-
-    /// What is known of a rank.
-    pub fn state(&self, _rank: u32) -> RankView {
-        RankView::default()
-    }
-
-    /// How long a step takes at present, in nanoseconds; none before a few steps have passed.
-    pub fn step_time_ns(&self) -> Option<u64> {
-        None
-    }
-
-    /// Samples of series beyond [`Limits::series_max`]: seen, not judged.
-    pub fn samples_refused(&self) -> u64 {
-        0
-    }
 }

@@ -90,6 +90,8 @@ pub mod header {
     pub const LOST_DEVICE_EVENTS: usize = 28;
     /// Python version found, as `major << 8 | minor`; 0 while unknown.
     pub const PYTHON: usize = 29;
+    /// Exit status of an orderly exit, plus one; 0 while there was none.
+    pub const EXIT_STATUS: usize = 30;
     /// Four words for each device: see [`super::device`].
     pub const DEVICES: usize = 32;
     /// Twelve words for each lane: see [`super::descriptor`].

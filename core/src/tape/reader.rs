@@ -128,6 +128,8 @@ pub struct Status {
     pub step_mono_ns: u64,
     /// The process ended in an orderly way.
     pub sealed: bool,
+    /// Its exit status, where it ended through `exit`.
+    pub exit_status: Option<i32>,
     /// Why the recorder turned itself off, if it did.
     pub disabled: Option<String>,
     /// One line for each thing that is not recorded.
@@ -241,6 +243,7 @@ impl<S: Source> Tape<S> {
             step: self.word(header::STEP),
             step_mono_ns: self.word(header::STEP_MONO_NS),
             sealed: state == State::Sealed as u64,
+            exit_status: self.word(header::EXIT_STATUS).checked_sub(1).map(|code| code as i32),
             disabled: (state == State::Disabled as u64).then(|| {
                 match self.word(header::DISABLED) {
                     1 => "an inner failure of the recorder",
@@ -388,10 +391,10 @@ impl<S: Source> Tape<S> {
             .filter_map(|number| slots.get(number as usize & (slots.len() - 1)))
             .filter_map(decode_step)
             .collect();
-        if let Some(record) = self.pending_record(lane) {
-            if records.last().is_none_or(|last| last.last_step < record.last_step) {
-                records.push(record);
-            }
+        if let Some(record) = self.pending_record(lane)
+            && records.last().is_none_or(|last| last.last_step < record.last_step)
+        {
+            records.push(record);
         }
         records
     }

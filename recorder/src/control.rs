@@ -1,0 +1,62 @@
+//! The guest's own thread: everything that must not happen on the hot path.
+//!
+//! It asks the driver about the devices and sees to it that PyTorch's optimizer hook is
+//! registered. It takes no signal, holds no lock and sleeps nearly always.
+
+use std::time::Duration;
+
+use memtape_core::tape::layout::{StepSource, descriptor, header};
+
+use crate::edge::guarded;
+use crate::guest::{self, Guest};
+use crate::{driver, interpreter};
+
+/// Pause while something is still to be done …
+const PAUSE_BUSY: Duration = Duration::from_millis(50);
+/// … and when all is done; a device used later is described after at most this long.
+const PAUSE_IDLE: Duration = Duration::from_secs(2);
+/// Turns the main thread gets to register the hook itself before this thread takes the GIL for it.
+const TURNS_FOR_MAIN: u32 = 40;
+
+/// Starts the thread; without it, only steps and device names are missing.
+pub(crate) fn start() {
+    interpreter::ask_main_thread();
+    // The new thread inherits the mask of its maker: the program's signals are not its business.
+    // SAFETY: the sets are local, and the old mask is restored.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let thread = std::thread::Builder::new().name("memtape".into()).stack_size(256 << 10);
+        let _ = thread.spawn(run);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+    }
+}
+
+fn run() {
+    let mut turn = 0;
+    while let Some(guest) = guest::recording() {
+        let mut settled = false;
+        guarded(|| settled = work(guest, turn));
+        turn = turn.saturating_add(1);
+        std::thread::sleep(if settled { PAUSE_IDLE } else { PAUSE_BUSY });
+    }
+}
+
+/// True when nothing is left to do for now.
+fn work(guest: &'static Guest, turn: u32) -> bool {
+    let has_lane = |device: u8| {
+        let at = header::DESCRIPTORS + usize::from(device) * descriptor::WORDS;
+        guest.words.get(at + descriptor::STATE) == 1
+    };
+    let described = driver::describe_devices(guest, has_lane);
+    let registered = guest.words.get(header::STEP_SOURCE) != StepSource::None as u64;
+    if !registered {
+        interpreter::ask_main_thread();
+        if turn > TURNS_FOR_MAIN {
+            interpreter::register_from_here();
+        }
+    }
+    described && registered || turn > 20 * TURNS_FOR_MAIN
+}

@@ -1,0 +1,210 @@
+//! Registering PyTorch's optimizer hook, in the interpreter's own time.
+//!
+//! The main thread is asked to do it between two of its bytecodes (`Py_AddPendingCall`, which
+//! needs no GIL): so the hook is there before the first `optimizer.step()` after the first
+//! allocation, on every rank alike, and no step is missed on one of them. Where the main thread
+//! runs no Python (it waits for a thread that trains), the control thread takes the GIL once.
+//! The functions are found by name; a process without them is left alone.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memtape_core::tape::layout::{StepSource, header};
+
+use crate::edge::guarded;
+use crate::{guest, symbols};
+
+type Object = *mut c_void;
+type Call = unsafe extern "C" fn(Object, Object) -> Object;
+
+/// CPython's `PyMethodDef`.
+#[repr(C)]
+struct MethodDef {
+    name: *const c_char,
+    function: Call,
+    flags: c_int,
+    doc: *const c_char,
+}
+
+// SAFETY: never written, and its pointers are to static strings.
+unsafe impl Sync for MethodDef {}
+
+/// `METH_VARARGS`.
+const VARARGS: c_int = 1;
+
+static STEPPED: MethodDef = MethodDef {
+    name: c"memtape_step".as_ptr(),
+    function: on_step,
+    flags: VARARGS,
+    doc: c"Counts a training step for memtape.".as_ptr(),
+};
+
+/// A request to the main thread is on its way.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// The functions of the interpreter that are needed here.
+struct Api {
+    is_initialized: unsafe extern "C" fn() -> c_int,
+    add_pending_call:
+        unsafe extern "C" fn(extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int,
+    gil_ensure: unsafe extern "C" fn() -> c_int,
+    gil_release: unsafe extern "C" fn(c_int),
+    modules: unsafe extern "C" fn() -> Object,
+    dict_get: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    attribute: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    function: unsafe extern "C" fn(*const MethodDef, Object, Object) -> Object,
+    call: unsafe extern "C" fn(Object, ...) -> Object,
+    clear_error: unsafe extern "C" fn(),
+    increment: unsafe extern "C" fn(Object),
+    decrement: unsafe extern "C" fn(Object),
+    none: Object,
+    tuple_get: unsafe extern "C" fn(Object, isize) -> Object,
+}
+
+// SAFETY: the functions may be called from any thread that follows their rules, and None is only
+// handed on.
+unsafe impl Send for Api {}
+// SAFETY: as above.
+unsafe impl Sync for Api {}
+
+impl Api {
+    /// The functions, looked up once; `None` where there is no interpreter.
+    fn find() -> Option<&'static Self> {
+        static FOUND: OnceLock<Option<Api>> = OnceLock::new();
+        FOUND.get_or_init(Self::look_up).as_ref()
+    }
+
+    #[expect(clippy::missing_transmute_annotations, reason = "the field's type says it")]
+    fn look_up() -> Option<Self> {
+        macro_rules! function {
+            ($name:literal) => {{
+                let found = symbols::global($name);
+                if found.is_null() {
+                    return None;
+                }
+                // SAFETY: the field's type is the function's signature in CPython's headers.
+                unsafe { std::mem::transmute(found) }
+            }};
+        }
+        let none = symbols::global(c"_Py_NoneStruct");
+        (!none.is_null()).then_some(())?;
+        Some(Self {
+            is_initialized: function!(c"Py_IsInitialized"),
+            add_pending_call: function!(c"Py_AddPendingCall"),
+            gil_ensure: function!(c"PyGILState_Ensure"),
+            gil_release: function!(c"PyGILState_Release"),
+            modules: function!(c"PyImport_GetModuleDict"),
+            dict_get: function!(c"PyDict_GetItemString"),
+            attribute: function!(c"PyObject_GetAttrString"),
+            function: function!(c"PyCFunction_NewEx"),
+            call: function!(c"PyObject_CallFunctionObjArgs"),
+            clear_error: function!(c"PyErr_Clear"),
+            increment: function!(c"Py_IncRef"),
+            decrement: function!(c"Py_DecRef"),
+            none,
+            tuple_get: function!(c"PyTuple_GetItem"),
+        })
+    }
+}
+
+/// Asks the main thread to register the hook. Cheap, needs no GIL, may be called again.
+pub(crate) fn ask_main_thread() {
+    let Some(api) = Api::find() else { return };
+    if ASKED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: both functions may be called from any thread without the GIL.
+    unsafe {
+        if (api.is_initialized)() == 0
+            || (api.add_pending_call)(in_main_thread, std::ptr::null_mut()) != 0
+        {
+            ASKED.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Registers the hook from the calling thread, which must not be one of PyTorch's.
+pub(crate) fn register_from_here() {
+    let Some(api) = Api::find() else { return };
+    // SAFETY: the interpreter is initialized, and this thread holds no lock the GIL's holder
+    // could wait for.
+    unsafe {
+        if (api.is_initialized)() != 0 {
+            let state = (api.gil_ensure)();
+            register(api);
+            (api.gil_release)(state);
+        }
+    }
+}
+
+extern "C" fn in_main_thread(_: *mut c_void) -> c_int {
+    guarded(|| {
+        if let Some(api) = Api::find() {
+            // SAFETY: a pending call runs with the GIL.
+            unsafe { register(api) };
+        }
+        ASKED.store(false, Ordering::Release);
+    });
+    0
+}
+
+/// Registers the hook, if PyTorch's optimizers are imported and it is not registered yet.
+///
+/// # Safety
+/// The calling thread must hold the GIL.
+unsafe fn register(api: &Api) {
+    let Some(guest) = guest::recording() else { return };
+    if guest.words.get(header::STEP_SOURCE) != StepSource::None as u64 {
+        return;
+    }
+    // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, and
+    // whatever was raised is cleared before the program goes on.
+    unsafe {
+        // Only looked up, never imported: an import from here could deadlock with the program's.
+        let module = (api.dict_get)((api.modules)(), c"torch.optim.optimizer".as_ptr());
+        if module.is_null() {
+            (api.clear_error)();
+            return;
+        }
+        let register = (api.attribute)(module, c"register_optimizer_step_post_hook".as_ptr());
+        if register.is_null() {
+            (api.clear_error)();
+            // Half imported modules get it a moment later; a finished one never.
+            if !(api.dict_get)((api.modules)(), c"torch.optim.sgd".as_ptr()).is_null() {
+                guest.words.set(header::STEP_SOURCE, StepSource::Unavailable as u64);
+            }
+            return;
+        }
+        let null: Object = std::ptr::null_mut();
+        let hook = (api.function)(&raw const STEPPED, null, null);
+        let handle = if hook.is_null() { null } else { (api.call)(register, hook, null) };
+        if handle.is_null() {
+            (api.clear_error)();
+            guest.words.set(header::STEP_SOURCE, StepSource::Unavailable as u64);
+        } else {
+            guest.words.set(header::STEP_SOURCE, StepSource::OptimizerHook as u64);
+        }
+        for object in [register, hook, handle].into_iter().filter(|object| !object.is_null()) {
+            (api.decrement)(object);
+        }
+    }
+}
+
+/// The hook: PyTorch calls it with the optimizer, its arguments and its keyword arguments.
+unsafe extern "C" fn on_step(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::find() else { return std::ptr::null_mut() };
+    guarded(|| {
+        // SAFETY: called by the interpreter with the GIL and a tuple; the item is borrowed.
+        let optimizer = unsafe { (api.tuple_get)(arguments, 0) };
+        if optimizer.is_null() {
+            // SAFETY: the GIL is held.
+            unsafe { (api.clear_error)() };
+        } else {
+            guest::optimizer_stepped(optimizer as u64);
+        }
+    });
+    // SAFETY: None lives for ever; a function returns a new reference to it.
+    unsafe { (api.increment)(api.none) };
+    api.none
+}

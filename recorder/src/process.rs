@@ -1,0 +1,82 @@
+//! What the guest asks the operating system about its own process, and the two moments it must
+//! not miss: fork and exit.
+
+use std::ffi::{c_int, c_void};
+
+use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, cut};
+
+use crate::guest;
+
+unsafe extern "C" {
+    /// glibc: like `atexit`, with the exit status. Not in the libc crate.
+    fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+}
+
+/// Asks to be told of fork and exit; once, when recording starts.
+pub(crate) fn watch() {
+    // SAFETY: both functions are plain functions of this library, which is never unloaded.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+        on_exit(at_exit, std::ptr::null_mut());
+    }
+}
+
+/// A child owns neither the tape nor the lock: it is detached before it runs anything.
+extern "C" fn in_child() {
+    guest::detach();
+}
+
+extern "C" fn at_exit(status: c_int, _: *mut c_void) {
+    guest::seal(status);
+}
+
+/// Name of the calling thread, without its trailing zeros.
+pub(crate) fn thread_name() -> ThreadName {
+    let mut name = [0u8; 16];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    ThreadName { name, length }
+}
+
+/// A thread's name.
+pub(crate) struct ThreadName {
+    name: [u8; 16],
+    length: usize,
+}
+
+impl std::ops::Deref for ThreadName {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.name.get(..self.length).unwrap_or_default()
+    }
+}
+
+/// Who this process is.
+pub(crate) fn identity() -> Identity {
+    let mut identity = Identity::from_environment(|name| std::env::var(name).ok());
+    identity.host = read_text("/proc/sys/kernel/hostname").trim().to_string();
+    let command = read_text("/proc/self/cmdline").replace('\0', " ");
+    identity.command = cut(command.trim(), COMMAND_BYTES_MAX).to_string();
+    identity
+}
+
+/// Inode of this process's pid namespace; 0 when it cannot be told.
+pub(crate) fn pid_namespace() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
+}
+
+/// The kernel's boot id; zeros when it cannot be told.
+pub(crate) fn boot_id() -> [u64; 2] {
+    let text = read_text("/proc/sys/kernel/random/boot_id").replace('-', "");
+    let half = |range| text.get(range).and_then(|part| u64::from_str_radix(part, 16).ok());
+    [half(0..16).unwrap_or(0), half(16..32).unwrap_or(0)]
+}
+
+fn read_text(path: &str) -> String {
+    std::fs::read(path)
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default()
+}

@@ -1,0 +1,253 @@
+//! Turning stacks into numbers: each distinct one is written onto the tape once.
+//!
+//! Two tables, private to the process, map fingerprints to atoms: one for stacks, one for frames.
+//! Looking up takes no lock. A new stack is written under a lock that is tried a bounded number of
+//! times; whoever does not get it records the event with an unknown stack, and it is counted.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memtape_core::tape::atoms::{AtomWriter, STACK_FRAMES_MAX};
+use memtape_core::tape::layout::{Stacks, header};
+use memtape_core::tape::words::Words;
+
+use crate::frames::{self, RawFrame, RawStack, TextBuffer};
+use crate::process;
+
+/// Distinct stacks, and distinct frames, that are kept; large jobs have a few thousand.
+const INDEX_ENTRIES: usize = 1 << 16;
+
+/// Places looked at for a fingerprint.
+const PROBE_MAX: usize = 64;
+
+/// One frame given by the program itself.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRef {
+    /// File name.
+    pub file: &'static str,
+    /// Line, from 1.
+    pub line: u32,
+    /// Function name.
+    pub function: &'static str,
+}
+
+thread_local! {
+    /// Frames the program gave for this thread, if it did.
+    static GIVEN: Cell<&'static [FrameRef]> = const { Cell::new(&[]) };
+    /// Atom of the stack that stands for this thread when it has no Python frames; 0 is not known.
+    static THREAD_LABEL: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs `work` with these frames, innermost first, in the place of Python's: for programs without
+/// an interpreter.
+pub fn with_frames<R>(frames: &'static [FrameRef], work: impl FnOnce() -> R) -> R {
+    let before = GIVEN.replace(frames);
+    let result = work();
+    GIVEN.set(before);
+    result
+}
+
+/// Fingerprint → atom, readable while it grows.
+struct Index {
+    entries: Box<[[AtomicU64; 2]]>,
+}
+
+impl Index {
+    fn new() -> Self {
+        Self { entries: (0..INDEX_ENTRIES).map(|_| Default::default()).collect() }
+    }
+
+    #[inline]
+    fn find(&self, fingerprint: u64) -> Option<u32> {
+        for probe in 0..PROBE_MAX {
+            let [key, atom] = self.entry(fingerprint, probe)?;
+            match key.load(Ordering::Acquire) {
+                0 => return None,
+                found if found == fingerprint => return Some(atom.load(Ordering::Relaxed) as u32),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Under the lock only.
+    fn insert(&self, fingerprint: u64, atom: u32) -> bool {
+        for probe in 0..PROBE_MAX {
+            let Some([key, value]) = self.entry(fingerprint, probe) else { return false };
+            if key.load(Ordering::Relaxed) == 0 {
+                value.store(u64::from(atom), Ordering::Relaxed);
+                key.store(fingerprint, Ordering::Release);
+                return true;
+            }
+        }
+        false
+    }
+
+    #[inline]
+    fn entry(&self, fingerprint: u64, probe: usize) -> Option<&[AtomicU64; 2]> {
+        self.entries.get((fingerprint as usize).wrapping_add(probe) & (INDEX_ENTRIES - 1))
+    }
+}
+
+/// Interns stacks onto one tape.
+pub(crate) struct Interner {
+    words: Words<'static>,
+    stacks: Index,
+    frames: Index,
+    strings: Index,
+    lock: AtomicU32,
+}
+
+impl Interner {
+    pub(crate) fn new(words: Words<'static>) -> Self {
+        Self {
+            words,
+            stacks: Index::new(),
+            frames: Index::new(),
+            strings: Index::new(),
+            lock: AtomicU32::new(0),
+        }
+    }
+
+    /// The atom of the calling thread's stack; 0 when it is not known.
+    #[inline]
+    pub(crate) fn current(&self) -> u32 {
+        let given = GIVEN.get();
+        if !given.is_empty() {
+            return self.given(given);
+        }
+        let Some(layout) = frames::active_layout() else { return 0 };
+        let stack = frames::walk(layout);
+        if stack.frames().is_empty() {
+            return self.thread_label();
+        }
+        let fingerprint = frames::fingerprint(layout, stack.frames()) | 1;
+        match self.stacks.find(fingerprint) {
+            Some(atom) => atom,
+            None => self.learn(fingerprint, |this| this.write_python(layout, &stack)),
+        }
+    }
+
+    fn given(&self, given: &[FrameRef]) -> u32 {
+        let mut fingerprint: u64 = 0x51_7c_c1_b7_27_22_0a_95;
+        for frame in given {
+            let place = frame.function.as_ptr() as u64 ^ (frame.file.as_ptr() as u64) << 20;
+            fingerprint = mix(mix(fingerprint, place), u64::from(frame.line));
+        }
+        match self.stacks.find(fingerprint | 1) {
+            Some(atom) => atom,
+            None => self.learn(fingerprint | 1, |this| {
+                let mut atoms = [0; STACK_FRAMES_MAX];
+                let mut depth = 0;
+                for (place, frame) in atoms.iter_mut().zip(given) {
+                    *place =
+                        this.frame(frame.file.as_bytes(), frame.function.as_bytes(), frame.line)?;
+                    depth += 1;
+                }
+                AtomWriter(this.words).stack(atoms.get(..depth)?)
+            }),
+        }
+    }
+
+    /// A stack of one frame that names the thread: autograd's own threads run no Python.
+    fn thread_label(&self) -> u32 {
+        let known = THREAD_LABEL.get();
+        if known != 0 {
+            return known;
+        }
+        let name = process::thread_name();
+        let backward = name.starts_with(b"pt_autograd");
+        let fingerprint =
+            name.iter().fold(0x6c62_272e_07bb_0142, |hash, &b| mix(hash, b.into())) | 1;
+        let atom = self.stacks.find(fingerprint).unwrap_or_else(|| {
+            self.learn(fingerprint, |this| {
+                let function: &[u8] = if backward { b"backward" } else { name.as_ref() };
+                let file: &[u8] = if backward { b"<autograd>" } else { b"<thread>" };
+                let frame = this.frame(file, function, 0)?;
+                AtomWriter(this.words).stack(&[frame])
+            })
+        });
+        THREAD_LABEL.set(atom);
+        atom
+    }
+
+    /// Writes a new stack under the lock; 0 when that cannot be had or there is no room.
+    #[cold]
+    fn learn(&self, fingerprint: u64, write: impl FnOnce(&Self) -> Option<u32>) -> u32 {
+        const ROUNDS_MAX: u32 = 20_000;
+        let mut rounds = 0;
+        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            rounds += 1;
+            if rounds > ROUNDS_MAX {
+                self.words.count(header::LOST_STACKS);
+                return 0;
+            }
+            std::hint::spin_loop();
+        }
+        let atom = self.stacks.find(fingerprint).or_else(|| {
+            let atom = write(self)?;
+            self.stacks.insert(fingerprint, atom).then_some(atom)
+        });
+        self.lock.store(0, Ordering::Release);
+        atom.unwrap_or_else(|| {
+            self.words.count(header::LOST_STACKS);
+            0
+        })
+    }
+
+    fn write_python(
+        &self,
+        layout: &memtape_core::python::frames::FrameLayout,
+        stack: &RawStack,
+    ) -> Option<u32> {
+        let mut atoms = [0; STACK_FRAMES_MAX];
+        let mut buffer = TextBuffer::default();
+        for (place, &frame) in atoms.iter_mut().zip(stack.frames()) {
+            *place = self.python_frame(layout, frame, &mut buffer)?;
+        }
+        if stack.cut {
+            self.words.count(header::CUT_STACKS);
+        }
+        AtomWriter(self.words).stack(atoms.get(..stack.frames().len())?)
+    }
+
+    fn python_frame(
+        &self,
+        layout: &memtape_core::python::frames::FrameLayout,
+        frame: RawFrame,
+        buffer: &mut TextBuffer,
+    ) -> Option<u32> {
+        let fingerprint = frames::fingerprint(layout, &[frame]) | 1;
+        if let Some(atom) = self.frames.find(fingerprint) {
+            return Some(atom);
+        }
+        let Some(line) = frames::describe(layout, frame, buffer) else {
+            // Not a code object where one must be: the layout is wrong for this interpreter.
+            frames::give_up();
+            self.words.set(header::STACKS, Stacks::SelfTestFailed as u64);
+            return None;
+        };
+        let atom = self.frame(buffer.file.as_bytes(), buffer.function.as_bytes(), line)?;
+        self.frames.insert(fingerprint, atom).then_some(atom)
+    }
+
+    fn frame(&self, file: &[u8], function: &[u8], line: u32) -> Option<u32> {
+        let (file, function) = (self.string(file)?, self.string(function)?);
+        AtomWriter(self.words).frame(file, function, line)
+    }
+
+    fn string(&self, bytes: &[u8]) -> Option<u32> {
+        let fingerprint =
+            bytes.iter().fold(bytes.len() as u64, |hash, &byte| mix(hash, u64::from(byte))) | 1;
+        if let Some(atom) = self.strings.find(fingerprint) {
+            return Some(atom);
+        }
+        let atom = AtomWriter(self.words).string(bytes)?;
+        self.strings.insert(fingerprint, atom).then_some(atom)
+    }
+}
+
+fn mix(hash: u64, value: u64) -> u64 {
+    let hash = (hash ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ hash >> 32
+}
