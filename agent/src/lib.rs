@@ -1,1 +1,43 @@
-//! Placeholder.
+//! The agent: one per node. It reads the tapes of the ranks, the host's memory and the GPUs, tells
+//! the coordinator what the ranks do, and rewinds tapes when the coordinator asks for a capture.
+//!
+//! It decides little: what a tape says is core's business, what growth means the coordinator's.
+//! It trusts nothing on a tape, pauses no rank, and lives on without a coordinator, without NVML
+//! and among garbage.
+//!
+//! Read in this order: [`Config`], `run.rs` (the loop), `tapes.rs` and `liveness.rs` (what there
+//! is), `report.rs` and `deliveries.rs` (what is told), `capture.rs`, `link.rs`, `wire.rs`; then
+//! the readers of the node: `host.rs`, `cgroup.rs`, `process.rs`, `nvml.rs`.
+
+mod config;
+
+mod run;
+
+mod tapes;
+
+mod liveness;
+
+mod report;
+
+mod deliveries;
+
+mod capture;
+
+mod cleanup;
+
+mod link;
+
+mod wire;
+
+mod host;
+
+mod cgroup;
+
+mod process;
+
+mod nvml;
+
+mod clock;
+
+pub use config::Config;
+pub use run::run;

@@ -1,0 +1,226 @@
+//! The memory controller of a process's cgroup, version 2 or 1.
+//!
+//! Where the files are depends on the version, on what is mounted and on the cgroup namespace; a
+//! file that is not where it should be is an absent reading, never a zero. Only a process's own
+//! mount tells its own cgroup for sure: for other processes no guess is made.
+
+use std::path::{Component, Path, PathBuf};
+
+/// Version 1 says "no limit" with the largest multiple of the page size; anything near it is none.
+const LIMIT_BYTES_MAX: u64 = 1 << 60;
+
+/// The folder of one memory cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cgroup {
+    mount: PathBuf,
+    folder: PathBuf,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// Use and limit of the nearest cgroup that has a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    /// Memory in use.
+    pub(crate) bytes: Option<u64>,
+    /// Most that may be used; absent when there is no limit.
+    pub(crate) limit_bytes: Option<u64>,
+}
+
+impl Cgroup {
+    /// The agent's own cgroup.
+    pub(crate) fn of_self(root: &Path) -> Option<Self> {
+        let text = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+        let (version, path) = parse_membership(&text)?;
+        let mount = version.mount(root);
+        // In a container the mount may begin at the container's own cgroup while the path is the
+        // machine's (version 1 without a cgroup namespace).
+        [below(&mount, path), Some(mount.clone())]
+            .into_iter()
+            .flatten()
+            .map(|folder| Self { mount: mount.clone(), folder, version })
+            .find(|cgroup| cgroup.number(cgroup.usage_name()).is_some())
+    }
+
+    /// The cgroup of another process; none when the agent cannot see it.
+    pub(crate) fn of_process(root: &Path, pid: u32) -> Option<Self> {
+        let path = root.join("proc").join(pid.to_string()).join("cgroup");
+        let text = std::fs::read_to_string(path).ok()?;
+        let (version, path) = parse_membership(&text)?;
+        let mount = version.mount(root);
+        let cgroup = Self { folder: below(&mount, path)?, mount, version };
+        cgroup.oom_kills().is_some().then_some(cgroup)
+    }
+
+    /// Processes killed in it for want of memory since it was made.
+    pub(crate) fn oom_kills(&self) -> Option<u64> {
+        let name = match self.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        parse_oom_kills(&std::fs::read_to_string(self.folder.join(name)).ok()?)
+    }
+
+    /// Use and limit of the nearest cgroup upward that has a limit; without any, its own use.
+    pub(crate) fn memory(&self) -> Use {
+        let mut cgroup = self.clone();
+        loop {
+            let limit_bytes = cgroup.number(cgroup.limit_name());
+            if limit_bytes.is_some() {
+                return Use { bytes: cgroup.number(cgroup.usage_name()), limit_bytes };
+            }
+            if cgroup.folder == cgroup.mount || !cgroup.folder.pop() {
+                return Use { bytes: self.number(self.usage_name()), limit_bytes: None };
+            }
+        }
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        let text = std::fs::read_to_string(self.folder.join(name)).ok()?;
+        text.trim().parse::<u64>().ok().filter(|bytes| *bytes < LIMIT_BYTES_MAX)
+    }
+
+    fn usage_name(&self) -> &'static str {
+        match self.version {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        }
+    }
+
+    fn limit_name(&self) -> &'static str {
+        match self.version {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.max",
+        }
+    }
+}
+
+impl Version {
+    fn mount(self, root: &Path) -> PathBuf {
+        root.join(match self {
+            Self::One => "sys/fs/cgroup/memory",
+            Self::Two => "sys/fs/cgroup",
+        })
+    }
+}
+
+/// The value of the line `oom_kill N` in `memory.events`, `memory.oom_control` or `vmstat`.
+pub(crate) fn parse_oom_kills(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")).and_then(|n| n.trim().parse().ok())
+}
+
+/// Version and path of the memory controller in a `/proc/PID/cgroup`. A memory controller that
+/// is attached to version 1 cannot be attached to version 2 at the same time.
+fn parse_membership(text: &str) -> Option<(Version, &str)> {
+    let fields = |line| {
+        let mut parts = str::splitn(line, 3, ':');
+        Some((parts.next()?, parts.next()?, parts.next()?))
+    };
+    let one = text.lines().filter_map(fields).find_map(|(_, controllers, path)| {
+        controllers.split(',').any(|name| name == "memory").then_some((Version::One, path))
+    });
+    let two = text.lines().filter_map(fields).find_map(|(number, controllers, path)| {
+        (number == "0" && controllers.is_empty()).then_some((Version::Two, path))
+    });
+    one.or(two)
+}
+
+/// `path` below the mount; none when it leads out of it, as it does when the cgroup lies outside
+/// of the agent's cgroup namespace.
+fn below(mount: &Path, path: &str) -> Option<PathBuf> {
+    let path = Path::new(path.strip_prefix('/')?);
+    let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
+    inside.then(|| mount.join(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
+        std::fs::write(path, text).expect("file");
+    }
+
+    fn check(files: &[(&str, &str)], memory: Option<Use>, oom_kills: Option<u64>) {
+        let root = tempfile::tempdir().expect("folder");
+        for (path, text) in files {
+            write(root.path(), path, text);
+        }
+        let own = Cgroup::of_self(root.path());
+        assert_eq!(own.as_ref().map(Cgroup::memory), memory, "{files:?}");
+        let other = Cgroup::of_process(root.path(), 7);
+        assert_eq!(other.and_then(|cgroup| cgroup.oom_kills()), oom_kills, "{files:?}");
+    }
+
+    #[test]
+    fn both_versions() {
+        let limited = |bytes, limit| Some(Use { bytes: Some(bytes), limit_bytes: limit });
+        check(&[], None, None);
+        check(&[("proc/self/cgroup", "0::/\n")], None, None);
+        check(
+            &[
+                ("proc/self/cgroup", "0::/kube/pod\n"),
+                ("proc/7/cgroup", "0::/kube/pod\n"),
+                ("sys/fs/cgroup/kube/pod/memory.current", "1000\n"),
+                ("sys/fs/cgroup/kube/pod/memory.max", "4000\n"),
+                ("sys/fs/cgroup/kube/pod/memory.events", "low 0\noom 3\noom_kill 2\n"),
+            ],
+            limited(1000, Some(4000)),
+            Some(2),
+        );
+        // The limit stands further up: use and limit are both of that cgroup.
+        check(
+            &[
+                ("proc/self/cgroup", "0::/a/b\n"),
+                ("sys/fs/cgroup/a/b/memory.current", "10\n"),
+                ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("sys/fs/cgroup/a/memory.current", "25\n"),
+                ("sys/fs/cgroup/a/memory.max", "90\n"),
+            ],
+            limited(25, Some(90)),
+            None,
+        );
+        // Version 1, unlimited, in a container whose mount begins at its own cgroup.
+        check(
+            &[
+                ("proc/self/cgroup", "4:cpu,memory:/docker/x\n0::/\n"),
+                ("sys/fs/cgroup/memory/memory.usage_in_bytes", "77\n"),
+                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+                ("proc/7/cgroup", "4:memory:/\n"),
+                ("sys/fs/cgroup/memory/memory.oom_control", "under_oom 0\noom_kill 5\n"),
+            ],
+            limited(77, None),
+            Some(5),
+        );
+        // A cgroup outside of the agent's cgroup namespace is not guessed at.
+        check(
+            &[
+                ("proc/7/cgroup", "0::/../other\n"),
+                ("sys/fs/cgroup/other/memory.events", "oom_kill 5\n"),
+                ("sys/fs/cgroup/memory.events", "oom_kill 5\n"),
+            ],
+            None,
+            None,
+        );
+    }
+
+    #[test]
+    fn oom_kill_lines() {
+        for (text, expected) in [
+            ("oom_kill 3\n", Some(3)),
+            ("oom 9\noom_kill 0\noom_group_kill 4\n", Some(0)),
+            ("oom_kill_disable 1\nunder_oom 0\n", None),
+            ("oom_kill -1\n", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_oom_kills(text), expected, "{text:?}");
+        }
+    }
+}

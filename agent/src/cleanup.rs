@@ -1,0 +1,120 @@
+//! Which tapes of dead processes are deleted, and why.
+//!
+//! Dead tapes are evidence, but they lie in memory that the next attempt at the job needs. Only
+//! what the coordinator knows of is deleted, or what no coordinator has asked for in a long time;
+//! the oldest first. Tapes of living processes and files that are no tapes are never touched.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::tapes::TapeKey;
+
+/// Without a coordinator for this long, tapes it has not heard of are deleted like others.
+pub(crate) const UNREPORTED_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// Bounds on dead tapes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes they may occupy together.
+    pub(crate) bytes_max: u64,
+    /// Time they are kept.
+    pub(crate) age_max: Duration,
+}
+
+/// One dead tape.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeadTape {
+    /// Which.
+    pub(crate) key: TapeKey,
+    /// Time since the process was last alive.
+    pub(crate) age: Duration,
+    /// Memory it occupies.
+    pub(crate) bytes: u64,
+    /// May be deleted: reported, or without anybody to report to for long.
+    pub(crate) is_settled: bool,
+    /// Still in its folder.
+    pub(crate) is_linked: bool,
+}
+
+/// Why a tape is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Its process has been dead for too long.
+    Age(Duration),
+    /// Dead tapes occupy too much together.
+    Bytes(u64),
+    /// Somebody has deleted it already.
+    Unlinked,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Age(age) => write!(f, "its process has been dead for {} s", age.as_secs()),
+            Self::Bytes(bytes) => write!(f, "tapes of dead processes occupied {bytes} bytes"),
+            Self::Unlinked => write!(f, "somebody else has deleted it already"),
+        }
+    }
+}
+
+/// The tapes to delete, oldest first.
+pub(crate) fn choose(mut dead: Vec<DeadTape>, limits: Limits) -> Vec<(TapeKey, Reason)> {
+    dead.sort_by_key(|tape| std::cmp::Reverse((tape.age, std::cmp::Reverse(tape.key))));
+    let mut bytes = dead.iter().fold(0_u64, |sum, tape| sum.saturating_add(tape.bytes));
+    let mut chosen = Vec::new();
+    for tape in dead.iter().filter(|tape| tape.is_settled) {
+        let reason = if !tape.is_linked {
+            Reason::Unlinked
+        } else if tape.age > limits.age_max {
+            Reason::Age(tape.age)
+        } else if bytes > limits.bytes_max {
+            Reason::Bytes(bytes)
+        } else {
+            continue;
+        };
+        bytes = bytes.saturating_sub(tape.bytes);
+        chosen.push((tape.key, reason));
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { bytes_max: 100, age_max: Duration::from_secs(50) };
+
+    fn tape(key: u64, age_s: u64, bytes: u64) -> DeadTape {
+        DeadTape {
+            key: TapeKey(key),
+            age: Duration::from_secs(age_s),
+            bytes,
+            is_settled: true,
+            is_linked: true,
+        }
+    }
+
+    fn check(dead: &[DeadTape], expected: &[(u64, Reason)]) {
+        let expected: Vec<_> = expected.iter().map(|(key, why)| (TapeKey(*key), *why)).collect();
+        assert_eq!(choose(dead.to_vec(), LIMITS), expected, "{dead:?}");
+    }
+
+    #[test]
+    fn the_oldest_go_first() {
+        let unsettled = |tape| DeadTape { is_settled: false, ..tape };
+        let age = |s| Reason::Age(Duration::from_secs(s));
+        check(&[], &[]);
+        check(&[tape(1, 50, 100)], &[]);
+        check(&[tape(1, 51, 1)], &[(1, age(51))]);
+        check(
+            &[tape(1, 5, 60), tape(2, 9, 60), tape(3, 7, 60)],
+            &[(2, Reason::Bytes(180)), (3, Reason::Bytes(120))],
+        );
+        // What was deleted for its age counts no more.
+        check(&[tape(1, 60, 60), tape(2, 9, 90)], &[(1, age(60))]);
+        check(&[unsettled(tape(1, 60, 60)), tape(2, 9, 60)], &[(2, Reason::Bytes(120))]);
+        check(&[unsettled(tape(1, 60, 600))], &[]);
+        check(&[DeadTape { is_linked: false, ..tape(1, 1, 1) }], &[(1, Reason::Unlinked)]);
+        check(&[tape(2, 9, 70), tape(1, 9, 70)], &[(1, Reason::Bytes(140))]);
+    }
+}

@@ -1,0 +1,115 @@
+//! What an agent can be told, with its defaults.
+//!
+//! All values are checked before anything is opened, and every mistake is reported at once. The
+//! bounds that are no matter of taste stand as constants beside the code that keeps them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Settings of one agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Name of this node, unique in the cluster. Default: the hostname.
+    pub node: String,
+    /// Where the coordinator listens, as `http://host:port`. Default: `http://127.0.0.1:7771`.
+    pub coordinator: String,
+    /// Folders searched for tapes (`*.tape`, not below). They need not exist yet. Default:
+    /// `$MEMTAPE_DIR`, or else `/dev/shm/memtape`.
+    pub tape_dirs: Vec<PathBuf>,
+    /// Time between two looks at the tapes; a coordinator may ask for another one. Shorter finds
+    /// a death sooner and costs more reports; longer than about a minute loses step records of
+    /// fast jobs. Between 50 ms and 60 s. Default: 1 s.
+    pub report_interval: Duration,
+    /// Tapes of dead processes are deleted, oldest first, while together they occupy more bytes
+    /// of memory than this. Too little loses the evidence before anybody asked for it; too much
+    /// takes the memory from the next attempt. Default: 8 GiB.
+    pub dead_tape_bytes_max: u64,
+    /// Tapes of processes that have been dead for longer than this are deleted. Default: 24 h.
+    pub dead_tape_age_max: Duration,
+    /// Tapes rewound at the same time for a capture, at least 1. Each takes a core and memory for
+    /// a copy of its live table. Default: 2.
+    pub rewinds_max: usize,
+    /// Bodies of captures held for uploading, together, in bytes; when they are more, further
+    /// rewinds wait. Default: 512 MiB.
+    pub upload_bytes_max: u64,
+    /// Newest events that a capture carries for each device. Default: 65,536.
+    pub trace_events_max: usize,
+}
+
+/// Shortest accepted [`Config::report_interval`].
+pub(crate) const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
+
+/// Longest accepted [`Config::report_interval`].
+pub(crate) const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(60);
+
+/// Where tapes lie unless `MEMTAPE_DIR` says otherwise.
+pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";
+
+impl Default for Config {
+    fn default() -> Self {
+        let tape_dir = std::env::var_os("MEMTAPE_DIR").filter(|value| !value.is_empty());
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self {
+            node: hostname,
+            coordinator: "http://127.0.0.1:7771".to_string(),
+            tape_dirs: vec![tape_dir.unwrap_or_else(|| TAPE_DIR_DEFAULT.into()).into()],
+            report_interval: Duration::from_secs(1),
+            dead_tape_bytes_max: 8 << 30,
+            dead_tape_age_max: Duration::from_secs(24 * 60 * 60),
+            rewinds_max: 2,
+            upload_bytes_max: 512 << 20,
+            trace_events_max: 65_536,
+        }
+    }
+}
+
+impl Config {
+    /// Every mistake in the settings, one line each; empty when they are sound.
+    pub fn mistakes(&self) -> Vec<String> {
+        let interval_is_sound =
+            (REPORT_INTERVAL_MIN..=REPORT_INTERVAL_MAX).contains(&self.report_interval);
+        let rules = [
+            (self.node.trim().is_empty(), "node is empty: give this node a name"),
+            (self.tape_dirs.is_empty(), "tape_dirs is empty: name at least one folder"),
+            (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
+            (self.rewinds_max == 0, "rewinds_max must be at least 1"),
+            (self.upload_bytes_max == 0, "upload_bytes_max must be at least 1"),
+            (
+                !self.coordinator.starts_with("http://"),
+                "coordinator must be a URL such as http://127.0.0.1:7771",
+            ),
+        ];
+        rules.iter().filter(|(broken, _)| *broken).map(|(_, line)| line.to_string()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut Config), mistakes: &[&str]) {
+        let mut config = Config::default();
+        change(&mut config);
+        let found = config.mistakes();
+        assert_eq!(found.len(), mistakes.len(), "{found:?}");
+        for (line, expected) in found.iter().zip(mistakes) {
+            assert!(line.contains(expected), "{line:?} says nothing of {expected:?}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        check(|_| (), &[]);
+        check(|config| config.node = " ".into(), &["node"]);
+        check(|config| config.coordinator = "10.0.0.1:7771".into(), &["URL"]);
+        check(|config| config.report_interval = Duration::ZERO, &["report_interval"]);
+        check(
+            |config| {
+                config.tape_dirs.clear();
+                config.rewinds_max = 0;
+                config.upload_bytes_max = 0;
+            },
+            &["tape_dirs", "rewinds_max", "upload_bytes_max"],
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! The memory of the host and of the agent's cgroup, from `/proc` and `/sys`.
+//!
+//! A source that cannot be read is an absent value, never a zero. `root` is `/` except in tests.
+
+use std::path::{Path, PathBuf};
+
+use crate::cgroup::{self, Cgroup};
+use crate::process;
+
+/// Reads the host.
+#[derive(Debug)]
+pub(crate) struct Host {
+    root: PathBuf,
+    cgroup: Option<Cgroup>,
+}
+
+/// One reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostMemory {
+    /// Size of the memory in bytes.
+    pub(crate) total_bytes: Option<u64>,
+    /// What can still be had without swapping, in bytes.
+    pub(crate) available_bytes: Option<u64>,
+    /// What the agent's cgroup uses and may use.
+    pub(crate) cgroup: cgroup::Use,
+}
+
+impl Host {
+    /// A host whose `/proc` and `/sys` lie below `root`.
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), cgroup: Cgroup::of_self(root) }
+    }
+
+    /// The folder that `/proc` and `/sys` lie in.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Reads memory and cgroup.
+    pub(crate) fn memory(&self) -> HostMemory {
+        let text = std::fs::read_to_string(self.root.join("proc/meminfo")).unwrap_or_default();
+        let (total_bytes, available_bytes) = parse_meminfo(&text);
+        let cgroup = self.cgroup.as_ref().map(Cgroup::memory).unwrap_or_default();
+        HostMemory { total_bytes, available_bytes, cgroup }
+    }
+
+    /// Processes killed on this host for want of memory since boot, in any cgroup.
+    pub(crate) fn oom_kills(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(self.root.join("proc/vmstat")).ok()?;
+        cgroup::parse_oom_kills(&text)
+    }
+}
+
+/// Total and available memory of a `/proc/meminfo`, in bytes.
+fn parse_meminfo(text: &str) -> (Option<u64>, Option<u64>) {
+    let value = |name: &str| {
+        text.lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(key, _)| *key == name)
+            .and_then(|(_, value)| process::parse_kib(value))
+    };
+    (value("MemTotal"), value("MemAvailable"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_files() {
+        for (text, expected) in [
+            ("", (None, None)),
+            (
+                "MemTotal:       16 kB\nMemFree: 1 kB\nMemAvailable: 8 kB\n",
+                (Some(16384), Some(8192)),
+            ),
+            ("MemTotal: 16 kB\n", (Some(16384), None)),
+            ("MemTotal: many kB\nMemAvailable: 8 pages\n", (None, None)),
+        ] {
+            assert_eq!(parse_meminfo(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn this_host_can_be_read() {
+        let memory = Host::new(Path::new("/")).memory();
+        assert!(memory.total_bytes > memory.available_bytes);
+        assert!(memory.available_bytes.is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn an_empty_root_gives_nothing() {
+        let folder = tempfile::tempdir().expect("folder");
+        let host = Host::new(folder.path());
+        assert_eq!((host.memory(), host.oom_kills()), (HostMemory::default(), None));
+    }
+}

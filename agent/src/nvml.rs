@@ -1,0 +1,228 @@
+//! What the driver says about the GPUs, by NVML, on a thread of its own.
+//!
+//! A call into the driver can hang for seconds when a GPU is lost, so the agent's loop never makes
+//! one: it takes the newest reading this thread has left, and none when that is too old. A node
+//! without NVML is told once in the log; the thread goes on looking, since a driver may be
+//! installed later. Processes are matched by pid, which is sound only in the machine's first pid
+//! namespace, because NVML knows no other.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::{Device, Nvml};
+use tokio::sync::watch;
+
+use crate::process;
+
+/// A reading older than this is not used.
+const READING_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// Time between two attempts to find NVML.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Time between two readings.
+const READING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// GPUs looked at on one node, and MIG instances on one GPU.
+const GPUS_MAX: u32 = 256;
+
+/// One reading of all GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// In the order of their indexes.
+    pub(crate) gpus: Vec<Gpu>,
+    /// Bytes each process holds, by pid and UUID in lower case; MIG instances by their own UUID.
+    pub(crate) processes: BTreeMap<(u32, String), u64>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gpu {
+    /// As the driver writes it (`GPU-…`).
+    pub(crate) uuid: String,
+    /// NVML's index on this node.
+    pub(crate) index: u32,
+    /// Size in bytes.
+    pub(crate) total_bytes: u64,
+    /// In use by anybody, in bytes.
+    pub(crate) used_bytes: u64,
+    /// Free, in bytes.
+    pub(crate) free_bytes: u64,
+}
+
+/// The newest reading, or why there is none.
+#[derive(Clone, Debug)]
+pub(crate) struct Gpus {
+    newest: watch::Receiver<Newest>,
+}
+
+#[derive(Clone, Debug)]
+enum Newest {
+    Missing(String),
+    Read(Instant, Arc<Reading>),
+}
+
+impl Gpus {
+    /// Starts the thread; it ends by itself after the last `Gpus` is dropped.
+    pub(crate) fn start(root: &Path) -> std::io::Result<Self> {
+        let (sender, newest) =
+            watch::channel(Newest::Missing("NVML has not answered yet".to_string()));
+        let with_processes = process::is_first_pid_namespace(root);
+        std::thread::Builder::new()
+            .name("memtape-nvml".to_string())
+            .spawn(move || watch_gpus(&sender, with_processes))?;
+        Ok(Self { newest })
+    }
+
+    /// The newest reading; `Err` says in one line why there is none.
+    pub(crate) fn newest(&self) -> Result<Arc<Reading>, String> {
+        match &*self.newest.borrow() {
+            Newest::Missing(why) => Err(why.clone()),
+            Newest::Read(at, _) if at.elapsed() > READING_AGE_MAX => {
+                Err(format!("NVML has not answered for {} s", at.elapsed().as_secs()))
+            }
+            Newest::Read(_, reading) => Ok(Arc::clone(reading)),
+        }
+    }
+}
+
+impl Reading {
+    /// What a process holds on a GPU or MIG instance; none when the driver does not say.
+    pub(crate) fn process_bytes(&self, pid: u32, uuid: &str) -> Option<u64> {
+        self.processes.get(&(pid, uuid.to_ascii_lowercase())).copied()
+    }
+}
+
+/// The thread: finds NVML, then reads it until nobody listens.
+fn watch_gpus(sender: &watch::Sender<Newest>, with_processes: bool) {
+    let mut told = String::new();
+    while !sender.is_closed() {
+        let why = match Nvml::init() {
+            Ok(nvml) => read_until_failure(sender, &nvml, with_processes),
+            Err(error) => format!("no NVML on this node ({})", one_line(&error)),
+        };
+        if sender.is_closed() {
+            return;
+        }
+        if why != told {
+            tracing::info!("{why}: memory outside of PyTorch will be unknown here");
+            told.clone_from(&why);
+        }
+        sender.send_replace(Newest::Missing(why));
+        sleep_while_open(sender, SEARCH_INTERVAL);
+    }
+}
+
+/// Reads until a reading fails as a whole; answers why.
+fn read_until_failure(sender: &watch::Sender<Newest>, nvml: &Nvml, with_processes: bool) -> String {
+    tracing::info!(gpus = nvml.device_count().unwrap_or_default(), "NVML found");
+    if !with_processes {
+        tracing::warn!(
+            "the agent runs in a pid namespace of its own: run it in the host's (hostPID) to see \
+             what each process holds outside of PyTorch"
+        );
+    }
+    while !sender.is_closed() {
+        match read_all(nvml, with_processes) {
+            Ok(reading) => sender.send_replace(Newest::Read(Instant::now(), Arc::new(reading))),
+            Err(error) => return format!("NVML cannot list the GPUs ({})", one_line(&error)),
+        };
+        sleep_while_open(sender, READING_INTERVAL);
+    }
+    String::new()
+}
+
+fn read_all(nvml: &Nvml, with_processes: bool) -> Result<Reading, nvml_wrapper::error::NvmlError> {
+    let mut reading = Reading::default();
+    for index in 0..nvml.device_count()?.min(GPUS_MAX) {
+        // One lost GPU hides no other.
+        let Ok(device) = nvml.device_by_index(index) else { continue };
+        let (Ok(uuid), Ok(memory)) = (device.uuid(), device.memory_info()) else { continue };
+        if with_processes {
+            read_processes(&device, &uuid, &mut reading.processes);
+            for instance in 0..device.mig_device_count().unwrap_or_default().min(GPUS_MAX) {
+                let Ok(instance) = device.mig_device_by_index(instance) else { continue };
+                let Ok(uuid) = instance.uuid() else { continue };
+                read_processes(&instance, &uuid, &mut reading.processes);
+            }
+        }
+        let (total_bytes, used_bytes) = (memory.total, memory.used);
+        reading.gpus.push(Gpu { uuid, index, total_bytes, used_bytes, free_bytes: memory.free });
+    }
+    Ok(reading)
+}
+
+fn read_processes(device: &Device, uuid: &str, processes: &mut BTreeMap<(u32, String), u64>) {
+    for process in device.running_compute_processes().unwrap_or_default() {
+        if let UsedGpuMemory::Used(bytes) = process.used_gpu_memory {
+            processes.insert((process.pid, uuid.to_ascii_lowercase()), bytes);
+        }
+    }
+}
+
+/// Sleeps in short pieces, so that a stopped agent does not keep its thread.
+fn sleep_while_open(sender: &watch::Sender<Newest>, time: Duration) {
+    let piece = Duration::from_millis(200);
+    let mut slept = Duration::ZERO;
+    while slept < time && !sender.is_closed() {
+        std::thread::sleep(piece);
+        slept += piece;
+    }
+}
+
+fn one_line(error: &nvml_wrapper::error::NvmlError) -> String {
+    let detail = match error {
+        nvml_wrapper::error::NvmlError::LibloadingError(error) => error.to_string(),
+        error => error.to_string(),
+    };
+    detail.lines().next().unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_found_by_pid_and_uuid() {
+        let processes = BTreeMap::from([((7, "gpu-aa".to_string()), 5)]);
+        let reading = Reading { gpus: Vec::new(), processes };
+        for (pid, uuid, expected) in
+            [(7, "GPU-AA", Some(5)), (7, "GPU-BB", None), (8, "GPU-AA", None), (0, "", None)]
+        {
+            assert_eq!(reading.process_bytes(pid, uuid), expected, "{pid} {uuid}");
+        }
+    }
+
+    #[test]
+    fn an_old_reading_is_not_used() {
+        let reading = Arc::new(Reading::default());
+        let long_ago = Instant::now().checked_sub(READING_AGE_MAX * 2).expect("uptime");
+        for (newest, expected) in [
+            (Newest::Missing("no driver".to_string()), Err("no driver".to_string())),
+            (Newest::Read(Instant::now(), Arc::clone(&reading)), Ok(Arc::clone(&reading))),
+            (Newest::Read(long_ago, reading), Err("NVML has not answered for 20 s".to_string())),
+        ] {
+            let (_sender, newest) = watch::channel(newest);
+            assert_eq!(Gpus { newest }.newest(), expected);
+        }
+    }
+
+    /// On a node with a driver there must be GPUs, on one without there must be a reason.
+    #[test]
+    fn this_node_answers_one_way_or_the_other() {
+        let gpus = Gpus::start(Path::new("/")).expect("thread");
+        let has_driver = Path::new("/proc/driver/nvidia/version").exists();
+        for _ in 0..100 {
+            std::thread::sleep(Duration::from_millis(100));
+            match gpus.newest() {
+                Ok(reading) if has_driver => return assert!(!reading.gpus.is_empty()),
+                Err(why) if !has_driver && why.starts_with("no NVML") => return,
+                _ => {}
+            }
+        }
+        panic!("no answer: {:?}", gpus.newest());
+    }
+}

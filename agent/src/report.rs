@@ -1,0 +1,115 @@
+//! What one report carries: present totals of every rank, and the steps it has finished since.
+//!
+//! Step records are bounded per report, so that a message stays well under gRPC's 4 MiB even after
+//! hours without a coordinator; ranks take turns at being first. A rank whose end was told is in
+//! no report any more.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use memtape_core::tape::reader::Steps;
+
+use crate::deliveries::{Deliveries, Mark};
+use crate::nvml;
+use crate::tapes::{KnownTape, TapeKey, Tapes};
+use crate::wire::{self, RankFacts, RankReport};
+
+/// Step records in one report, at most; one is at most 170 bytes on the wire.
+const RECORDS_MAX: usize = 4096;
+
+/// The ranks' part of a report.
+#[derive(Debug, Default)]
+pub(crate) struct Ranks {
+    /// One for each rank.
+    pub(crate) reports: Vec<RankReport>,
+    /// What to note when it is sent.
+    pub(crate) marks: Vec<Mark>,
+    /// Ranks whose finished steps are all in this report or in an earlier one.
+    pub(crate) drained: Vec<TapeKey>,
+    /// There was no room for all records.
+    pub(crate) has_more: bool,
+}
+
+/// Builds the ranks' part.
+pub(crate) fn ranks(
+    tapes: &Tapes,
+    deliveries: &Deliveries,
+    gpus: Option<&nvml::Reading>,
+    root: &Path,
+) -> Ranks {
+    let mut ranks = Ranks::default();
+    let mut room = RECORDS_MAX;
+    let mut order: Vec<(TapeKey, &KnownTape)> =
+        tapes.iter().filter(|(key, _)| !deliveries.is_down_sent(*key)).collect();
+    let first = usize::try_from(deliveries.next_number()).unwrap_or(0) % order.len().max(1);
+    order.rotate_left(first);
+    for (key, known) in order {
+        if known.is_cut {
+            ranks.drained.push(key);
+            continue;
+        }
+        let is_drained = add_rank(&mut ranks, (key, known), deliveries, gpus, root, &mut room);
+        if is_drained {
+            ranks.drained.push(key);
+        } else {
+            ranks.has_more = true;
+        }
+    }
+    ranks
+}
+
+/// Adds one rank; false when not all of its records found room.
+fn add_rank(
+    ranks: &mut Ranks,
+    (key, known): (TapeKey, &KnownTape),
+    deliveries: &Deliveries,
+    gpus: Option<&nvml::Reading>,
+    root: &Path,
+    room: &mut usize,
+) -> bool {
+    let mut report = wire::rank_report(RankFacts {
+        tape_id: known.tape_id(),
+        status: &known.status,
+        step_wall_ns: known.last_sign_wall_ns(),
+        oldest_step: known.tape.oldest_step(),
+        rss_bytes: known.process.and_then(|process| process.rss_bytes(root)),
+        steps_missed: 0,
+    });
+    let uuids: BTreeMap<u8, String> = known.tape.device_uuids().into_iter().collect();
+    for totals in known.tape.totals() {
+        let process_bytes = known
+            .process
+            .zip(uuids.get(&totals.device))
+            .and_then(|(process, uuid)| gpus?.process_bytes(process.pid, uuid));
+        wire::add_totals(&mut report, &totals, process_bytes);
+    }
+    let mut is_drained = true;
+    let mut missed = deliveries.missed(key);
+    for device in known.tape.devices() {
+        let steps = known.tape.steps_after(device, deliveries.sent_step(key, device));
+        is_drained &= steps.records.len() <= *room;
+        if let Some(mark) = add_steps(&mut report, (key, known), device, &steps, room) {
+            missed = missed.saturating_add(mark.missed);
+            ranks.marks.push(mark);
+        }
+    }
+    report.steps_missed = missed;
+    ranks.reports.push(report);
+    is_drained
+}
+
+fn add_steps(
+    report: &mut RankReport,
+    (key, known): (TapeKey, &KnownTape),
+    device: u8,
+    steps: &Steps,
+    room: &mut usize,
+) -> Option<Mark> {
+    let records = steps.records.get(..steps.records.len().min(*room)).unwrap_or_default();
+    *room -= records.len();
+    for record in records {
+        wire::add_step(report, device, record, known.tape.wall_ns(record.end_mono_ns));
+    }
+    let last_step = records.last()?.last_step;
+    Some(Mark { tape: key, device, last_step, missed: steps.missed })
+}

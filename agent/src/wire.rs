@@ -1,0 +1,459 @@
+//! Between core's types and the wire's. Nothing else in the agent builds or reads a message.
+//!
+//! What goes out is made from what tapes and host say, with every text cut to its bound: the
+//! writer of a tape is not trusted to keep a message small. What comes in becomes [`Incoming`]; a
+//! message of a newer coordinator that this version does not know is `None`.
+
+use std::time::Duration;
+
+use memtape_core::capture::{Answer, Outcome};
+use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
+use memtape_core::snapshot::{Block, DeviceSnapshot, RankSnapshot, TraceKind};
+use memtape_core::tape::reader::{DeviceTotals, Status, StepRecord};
+use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, v1};
+use prost::Message as _;
+
+use crate::host::HostMemory;
+use crate::liveness::{Cause, Death};
+use crate::nvml;
+
+/// The client of the coordinator's service.
+pub(crate) type Client = v1::coordinator_client::CoordinatorClient<tonic::transport::Channel>;
+
+/// A message to the coordinator.
+pub(crate) type Outgoing = v1::AgentMessage;
+
+/// A message as the coordinator sent it.
+pub(crate) type Raw = v1::CoordinatorMessage;
+
+/// Who a rank is.
+pub(crate) type RankUp = v1::RankUp;
+
+/// A piece of a body.
+pub(crate) type Chunk = v1::UploadChunk;
+
+/// One rank's part of a report.
+pub(crate) type RankReport = v1::RankReport;
+
+/// Lines of limitations sent for one rank; each is cut to [`NAME_BYTES_MAX`].
+const LIMITATIONS_MAX: usize = 32;
+
+/// A message from the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Incoming {
+    /// The stream was taken.
+    Welcome {
+        /// Version of the protocol.
+        protocol: u32,
+        /// Version of the coordinator.
+        version: String,
+        /// How often to report; none leaves it to the agent.
+        report_interval: Option<Duration>,
+    },
+    /// Asks for the state of ranks.
+    Capture(CaptureRequest),
+    /// Reports up to this number were taken.
+    Ack(u64),
+    /// The coordinator leaves; wait this long.
+    Goodbye(Duration),
+}
+
+/// Asks for the state of ranks at one step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CaptureRequest {
+    /// Which capture.
+    pub(crate) capture_id: String,
+    /// Which tapes.
+    pub(crate) tape_ids: Vec<String>,
+    /// T; none means the present.
+    pub(crate) step: Option<u64>,
+    /// T0, if any.
+    pub(crate) before: Option<u64>,
+    /// Time left until answers are refused; none leaves it to the agent.
+    pub(crate) deadline: Option<Duration>,
+}
+
+/// What a tape says of its rank at one moment, for a report.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankFacts<'a> {
+    /// Identity of the tape.
+    pub(crate) tape_id: &'a str,
+    /// Its status.
+    pub(crate) status: &'a Status,
+    /// Unix time of the last step's end.
+    pub(crate) step_wall_ns: i64,
+    /// Oldest step that can be rewound to.
+    pub(crate) oldest_step: u64,
+    /// Resident memory.
+    pub(crate) rss_bytes: Option<u64>,
+    /// Steps that were overwritten before they were read.
+    pub(crate) steps_missed: u64,
+}
+
+/// Understands a message.
+pub(crate) fn incoming(raw: Raw) -> Option<Incoming> {
+    use v1::coordinator_message::Body;
+    let millis = |ms: u32| (ms > 0).then(|| Duration::from_millis(u64::from(ms)));
+    Some(match raw.body? {
+        Body::Welcome(welcome) => Incoming::Welcome {
+            protocol: welcome.protocol,
+            version: cut(&welcome.version, NAME_BYTES_MAX).to_string(),
+            report_interval: millis(welcome.report_interval_ms),
+        },
+        Body::CaptureRequest(request) => Incoming::Capture(CaptureRequest {
+            capture_id: request.capture_id,
+            tape_ids: request.tape_ids,
+            step: (request.step > 0).then_some(request.step),
+            before: (request.before_step > 0).then_some(request.before_step),
+            deadline: millis(request.deadline_ms),
+        }),
+        Body::ReportAck(ack) => Incoming::Ack(ack.number),
+        Body::Goodbye(goodbye) => {
+            Incoming::Goodbye(millis(goodbye.reconnect_after_ms).unwrap_or_default())
+        }
+    })
+}
+
+/// The first message of a stream.
+pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
+    message(v1::agent_message::Body::Hello(v1::Hello {
+        protocol: PROTOCOL,
+        node: node.to_string(),
+        boot_id: boot_id.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_string(),
+    }))
+}
+
+/// Who a rank is. `pid` is in the agent's namespace, if it can be told.
+pub(crate) fn rank_up(
+    identity: &Identity,
+    status: &Status,
+    uuids: &[(u8, String)],
+    pid: Option<u32>,
+) -> RankUp {
+    let count = uuids.iter().map(|(device, _)| usize::from(*device) + 1).max().unwrap_or(0);
+    let mut device_uuids = vec![String::new(); count];
+    for (device, uuid) in uuids {
+        device_uuids[usize::from(*device)] = cut(uuid, NAME_BYTES_MAX).to_string();
+    }
+    let disabled = status.disabled.as_ref().map(|why| format!("recording stopped: {why}"));
+    let lines = disabled.iter().chain(&status.limitations).take(LIMITATIONS_MAX);
+    RankUp {
+        tape_id: identity.tape_id.clone(),
+        job: cut(&identity.job, NAME_BYTES_MAX).to_string(),
+        attempt: identity.attempt,
+        rank: identity.rank,
+        world_size: identity.world_size,
+        local_rank: identity.local_rank,
+        pid: pid.unwrap_or(0),
+        start_wall_ns: status.start_wall_ns,
+        command: cut(&identity.command, COMMAND_BYTES_MAX).to_string(),
+        device_uuids,
+        limitations: lines.map(|line| cut(line, NAME_BYTES_MAX).to_string()).collect(),
+    }
+}
+
+/// The message that carries a [`RankUp`].
+pub(crate) fn up_message(up: RankUp) -> Outgoing {
+    message(v1::agent_message::Body::RankUp(up))
+}
+
+/// One rank's part of a report, without steps and totals.
+pub(crate) fn rank_report(facts: RankFacts) -> RankReport {
+    RankReport {
+        tape_id: facts.tape_id.to_string(),
+        step: facts.status.step,
+        step_wall_ns: if facts.status.step > 0 { facts.step_wall_ns } else { 0 },
+        oldest_step: facts.oldest_step,
+        totals: Vec::new(),
+        steps: Vec::new(),
+        rss_bytes: facts.rss_bytes,
+        lost: facts.status.lost,
+        steps_missed: facts.steps_missed,
+    }
+}
+
+/// Adds a device's present totals.
+pub(crate) fn add_totals(report: &mut RankReport, t: &DeviceTotals, process_bytes: Option<u64>) {
+    report.totals.push(v1::DeviceTotals {
+        device: u32::from(t.device),
+        allocated: t.allocated,
+        reserved: t.reserved,
+        peak_allocated: t.peak_allocated,
+        blocks: t.blocks,
+        allocs: t.allocs,
+        frees: t.frees,
+        ooms: t.ooms,
+        malloc_failures: t.malloc_failures,
+        device_bytes: t.device_bytes,
+        process_bytes,
+    });
+}
+
+/// Adds a finished step of a device.
+pub(crate) fn add_step(report: &mut RankReport, device: u8, r: &StepRecord, end_wall_ns: i64) {
+    report.steps.push(v1::StepRecord {
+        device: u32::from(device),
+        first_step: r.first_step,
+        last_step: r.last_step,
+        end_wall_ns,
+        floor_allocated: r.floor_allocated,
+        peak_allocated: r.peak_allocated,
+        end_allocated: r.end_allocated,
+        floor_reserved: r.floor_reserved,
+        peak_reserved: r.peak_reserved,
+        end_reserved: r.end_reserved,
+        blocks: r.blocks,
+        allocs: r.allocs,
+        frees: r.frees,
+        ooms: r.ooms,
+        malloc_failures: r.malloc_failures,
+    });
+}
+
+/// A whole report. `gpus` is the NVML reading, or why there is none.
+pub(crate) fn report(
+    number: u64,
+    wall_ns: i64,
+    ranks: Vec<RankReport>,
+    memory: HostMemory,
+    gpus: Result<&nvml::Reading, &str>,
+) -> Outgoing {
+    let gpu = |gpu: &nvml::Gpu| v1::GpuReport {
+        uuid: gpu.uuid.clone(),
+        index: gpu.index,
+        total_bytes: gpu.total_bytes,
+        used_bytes: gpu.used_bytes,
+        free_bytes: gpu.free_bytes,
+    };
+    message(v1::agent_message::Body::Report(v1::Report {
+        number,
+        wall_ns,
+        ranks,
+        gpus: gpus.map(|reading| reading.gpus.iter().map(gpu).collect()).unwrap_or_default(),
+        host: Some(v1::HostReport {
+            memory_total_bytes: memory.total_bytes,
+            memory_available_bytes: memory.available_bytes,
+            cgroup_bytes: memory.cgroup.bytes,
+            cgroup_limit_bytes: memory.cgroup.limit_bytes,
+            nvml_missing: gpus.err().unwrap_or_default().to_string(),
+        }),
+    }))
+}
+
+/// A rank's process is gone.
+pub(crate) fn rank_down(tape_id: &str, death: &Death, step: u64) -> Outgoing {
+    let end = match death.cause {
+        Cause::Exited => v1::RankEnd::Exited,
+        Cause::Killed => v1::RankEnd::Killed,
+        Cause::OomKilled => v1::RankEnd::OomKilled,
+        Cause::Unknown => v1::RankEnd::Unspecified,
+    };
+    message(v1::agent_message::Body::RankDown(v1::RankDown {
+        tape_id: tape_id.to_string(),
+        end: end.into(),
+        detail: death.detail.clone(),
+        wall_ns: death.wall_ns,
+        step,
+    }))
+}
+
+/// What became of one tape in a capture.
+pub(crate) fn capture_answer(
+    capture_id: &str,
+    tape_id: &str,
+    answer: &Answer,
+    hash: Option<blake3::Hash>,
+) -> Outgoing {
+    let outcome = match answer.outcome {
+        Outcome::Aligned => v1::RankOutcome::Aligned,
+        Outcome::Late => v1::RankOutcome::Late,
+        Outcome::Behind => v1::RankOutcome::Behind,
+        Outcome::Dead => v1::RankOutcome::Dead,
+        Outcome::NoTape => v1::RankOutcome::NoTape,
+        Outcome::Unreachable => v1::RankOutcome::Unreachable,
+    };
+    message(v1::agent_message::Body::CaptureAnswer(v1::CaptureAnswer {
+        capture_id: capture_id.to_string(),
+        tape_id: tape_id.to_string(),
+        outcome: outcome.into(),
+        step: answer.step,
+        wall_ns: answer.wall_ns,
+        wall_error_ns: answer.wall_error_ns,
+        dead: answer.dead,
+        before_step: answer.before_step,
+        body_bytes: answer.body_bytes,
+        body_hash: hash.map(|hash| hash.as_bytes().to_vec()).unwrap_or_default(),
+        detail: answer.detail.clone(),
+    }))
+}
+
+/// The chunks of a body, without copying it. An empty body is one empty chunk.
+pub(crate) fn chunks(
+    capture_id: String,
+    tape_id: String,
+    body: bytes::Bytes,
+) -> impl Iterator<Item = Chunk> + Send + 'static {
+    let count = body.len().div_ceil(CHUNK_BYTES_MAX).max(1);
+    (0..count).map(move |index| {
+        let first = index * CHUNK_BYTES_MAX;
+        let end = (first + CHUNK_BYTES_MAX).min(body.len());
+        Chunk {
+            capture_id: capture_id.clone(),
+            tape_id: tape_id.clone(),
+            offset: first as u64,
+            data: body.slice(first..end),
+        }
+    })
+}
+
+/// The body of one rank's part, not yet compressed; none when it is larger than `bytes_max`.
+pub(crate) fn rank_body(
+    snapshot: RankSnapshot,
+    rank: RankUp,
+    bytes_max: usize,
+) -> Result<Vec<u8>, usize> {
+    let frames = snapshot.frames.into_iter().map(|frame| v1::Frame {
+        file: frame.file,
+        line: frame.line,
+        function: frame.function,
+    });
+    let body = v1::RankBody {
+        rank: Some(rank),
+        step: snapshot.step,
+        wall_ns: snapshot.wall_ns,
+        devices: snapshot.devices.into_iter().map(device_state).collect(),
+        frames: frames.collect(),
+        stacks: snapshot.stacks.into_iter().map(|frames| v1::StackFrames { frames }).collect(),
+        before_step: snapshot.before_step,
+    };
+    let bytes = body.encoded_len();
+    if bytes > bytes_max { Err(bytes) } else { Ok(body.encode_to_vec()) }
+}
+
+fn device_state(device: DeviceSnapshot) -> v1::DeviceState {
+    let trace = device.trace.iter().map(|event| v1::TraceEvent {
+        kind: trace_kind(event.kind).into(),
+        mono_ns: event.mono_ns,
+        address: event.address,
+        size: event.size,
+        stack: event.stack,
+        step: event.step,
+    });
+    let before = device.before.iter().map(|each| v1::StackUse {
+        stack: each.stack,
+        bytes: each.bytes,
+        blocks: each.blocks,
+    });
+    v1::DeviceState {
+        device: u32::from(device.device),
+        uuid: device.uuid,
+        allocated: device.allocated,
+        reserved: device.reserved,
+        device_bytes: device.device_bytes,
+        blocks: Some(blocks(&device.blocks)),
+        segments: Some(v1::Segments {
+            addresses: device.segments.iter().map(|segment| segment.address).collect(),
+            sizes: device.segments.iter().map(|segment| segment.size).collect(),
+        }),
+        before: before.collect(),
+        trace: trace.collect(),
+        complete: device.complete,
+    }
+}
+
+/// Columns; the addresses as differences, which are small numbers where addresses are not.
+fn blocks(blocks: &[Block]) -> v1::Blocks {
+    let before = std::iter::once(0).chain(blocks.iter().map(|block| block.address));
+    let deltas = blocks.iter().zip(before).map(|(block, last)| block.address.wrapping_sub(last));
+    v1::Blocks {
+        address_deltas: deltas.collect(),
+        sizes: blocks.iter().map(|block| block.size).collect(),
+        stacks: blocks.iter().map(|block| block.stack).collect(),
+        birth_steps: blocks.iter().map(|block| block.birth_step).collect(),
+        birth_mono_ns: blocks.iter().map(|block| block.birth_ns).collect(),
+    }
+}
+
+fn trace_kind(kind: TraceKind) -> v1::TraceKind {
+    match kind {
+        TraceKind::Alloc => v1::TraceKind::Alloc,
+        TraceKind::Free => v1::TraceKind::Free,
+        TraceKind::Oom => v1::TraceKind::Oom,
+        TraceKind::SegmentAlloc => v1::TraceKind::SegmentAlloc,
+        TraceKind::SegmentFree => v1::TraceKind::SegmentFree,
+        TraceKind::MallocFailed => v1::TraceKind::MallocFailed,
+    }
+}
+
+fn message(body: v1::agent_message::Body) -> Outgoing {
+    Outgoing { body: Some(body) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_become_columns_of_differences() {
+        let block = |address, size| Block { address, size, stack: 2, birth_step: 3, birth_ns: 4 };
+        for (addresses, deltas) in [
+            (vec![], vec![]),
+            (vec![4096], vec![4096]),
+            (vec![512, 1024, 1 << 40], vec![512, 512, (1 << 40) - 1024]),
+        ] {
+            let list: Vec<Block> = addresses.iter().map(|&address| block(address, 8)).collect();
+            let columns = blocks(&list);
+            assert_eq!(columns.address_deltas, deltas);
+            assert_eq!(columns.sizes.len(), addresses.len());
+            assert_eq!(columns.birth_mono_ns.len(), addresses.len());
+        }
+    }
+
+    #[test]
+    fn chunks_put_together_are_the_body() {
+        for bytes in [0, 1, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX + 1, 3 * CHUNK_BYTES_MAX - 7] {
+            let body: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
+            let mut whole = Vec::new();
+            for chunk in chunks("c".into(), "t".into(), body.clone().into()) {
+                assert_eq!(chunk.offset, whole.len() as u64);
+                assert!(chunk.data.len() <= CHUNK_BYTES_MAX);
+                whole.extend_from_slice(&chunk.data);
+            }
+            assert!(whole == body, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn texts_of_a_tape_are_cut() {
+        let identity =
+            Identity { job: "j".repeat(9_999), command: "é".repeat(9_999), ..Identity::default() };
+        let status = Status {
+            limitations: vec!["l".repeat(9_999); 9_999],
+            disabled: Some("an inner failure".to_string()),
+            ..Status::default()
+        };
+        let up = rank_up(&identity, &status, &[(2, "GPU-1".to_string())], None);
+        assert!(up.encoded_len() < 16 << 10, "{} bytes", up.encoded_len());
+        assert_eq!(up.device_uuids, ["", "", "GPU-1"]);
+        assert_eq!(up.limitations[0], "recording stopped: an inner failure");
+    }
+
+    #[test]
+    fn unknown_messages_are_nothing() {
+        assert_eq!(incoming(Raw { body: None }), None);
+        let zero = v1::CaptureRequest::default();
+        let body = v1::coordinator_message::Body::CaptureRequest(zero);
+        let request = CaptureRequest::default();
+        assert_eq!(incoming(Raw { body: Some(body) }), Some(Incoming::Capture(request)));
+    }
+
+    #[test]
+    fn a_body_over_the_bound_is_refused() {
+        let snapshot = RankSnapshot { stacks: vec![vec![1; 1000]], ..RankSnapshot::default() };
+        assert!(rank_body(snapshot.clone(), RankUp::default(), 100).is_err_and(|n| n > 1000));
+        let bytes = rank_body(snapshot, RankUp::default(), 1 << 20).expect("small");
+        let body = v1::RankBody::decode(bytes.as_slice()).expect("own encoding");
+        assert_eq!(body.stacks[0].frames.len(), 1000);
+    }
+}
