@@ -1,0 +1,501 @@
+//! The detector on series whose truth is known: made up from printed seeds, and recorded on GPUs.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use std::{eprintln, println};
+
+use proptest::prelude::*;
+
+use super::*;
+
+extern crate std;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const STEP_NS: u64 = 30_000_000;
+
+/// Numbers from a seed (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+}
+
+/// What a job does that is no leak.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Habit {
+    /// Every step is like the last.
+    Flat,
+    /// Sequence lengths vary: peaks and reserved memory move, floors hardly.
+    VariableLength,
+    /// Garbage is collected every so many steps, on all ranks.
+    Sawtooth(u64),
+    /// The same, but each rank in its own time.
+    LooseSawtooth(u64),
+    /// Every so many steps an evaluation keeps a plateau for a while.
+    Evaluation(u64),
+    /// A checkpoint every so many steps holds a copy of the state for three steps, on rank 0.
+    Checkpoint(u64),
+    /// A cache fills up within about so many steps.
+    Cache(u64),
+    /// Compilation adds a piece after 30, 60, 120, 240, ... steps.
+    Recompile,
+    /// The level of each rank drifts and comes back (mixture of experts).
+    Drift,
+    /// The warm-up takes so many steps.
+    SlowStart(u64),
+}
+
+const HABITS: [Habit; 16] = [
+    Habit::Flat,
+    Habit::VariableLength,
+    Habit::Sawtooth(10),
+    Habit::Sawtooth(70),
+    Habit::Sawtooth(400),
+    Habit::LooseSawtooth(15),
+    Habit::LooseSawtooth(30),
+    Habit::Evaluation(100),
+    Habit::Evaluation(500),
+    Habit::Checkpoint(50),
+    Habit::Cache(50),
+    Habit::Cache(600),
+    Habit::Recompile,
+    Habit::Drift,
+    Habit::SlowStart(60),
+    Habit::SlowStart(150),
+];
+
+/// A leak: bytes kept every `every` steps from `onset` on, by the ranks it names.
+#[derive(Clone, Copy, Debug)]
+struct Leak {
+    ranks: (u32, u32),
+    onset: u64,
+    bytes: u64,
+    every: u64,
+}
+
+/// A made-up job.
+struct Job {
+    habit: Habit,
+    ranks: u32,
+    level: u64,
+    leak: Option<Leak>,
+    dice: Dice,
+    drift: Vec<i64>,
+    reserved: Vec<u64>,
+}
+
+impl Job {
+    fn new(seed: u64, habit: Habit, ranks: u32, leak: Option<Leak>) -> Self {
+        let mut dice = Dice(seed);
+        let level = (1 + dice.below(30)) * GIB;
+        let none = alloc::vec![0; ranks as usize];
+        Self { habit, ranks, level, leak, dice, drift: none, reserved: Vec::new() }
+    }
+
+    /// One step of one rank.
+    fn sample(&mut self, rank: u32, step: u64) -> Sample {
+        let noise = self.dice.below(MIB / 4);
+        let floor = self.level + self.habit_bytes(rank, step) + self.leaked(rank, step) + noise;
+        let spread = match self.habit {
+            Habit::VariableLength => self.dice.below(4 * GIB),
+            _ => 0,
+        };
+        let peak = floor + 2 * GIB + spread;
+        self.reserved.resize(self.ranks as usize, 0);
+        let reserved = &mut self.reserved[rank as usize];
+        *reserved = (*reserved).max(peak.next_multiple_of(20 * MIB) + spread / 8);
+        Sample {
+            rank,
+            device: (rank % 8) as u8,
+            first_step: step,
+            last_step: step,
+            floor_allocated: floor,
+            peak_allocated: peak,
+            end_allocated: floor,
+            floor_reserved: *reserved,
+            end_reserved: *reserved,
+            device_bytes: 80 * GIB,
+            blocks: 1_000,
+        }
+    }
+
+    fn habit_bytes(&mut self, rank: u32, step: u64) -> u64 {
+        let start = 200 * MIB * step.min(3);
+        start
+            + match self.habit {
+                Habit::Flat | Habit::VariableLength => 0,
+                Habit::Sawtooth(period) => step % period * 3 * MIB,
+                Habit::LooseSawtooth(period) => (step + u64::from(rank) * 7) % period * 3 * MIB,
+                Habit::Evaluation(every) => {
+                    if step % every < every / 8 {
+                        700 * MIB
+                    } else {
+                        0
+                    }
+                }
+                Habit::Checkpoint(every) => {
+                    if rank == 0 && step % every < 3 {
+                        2 * GIB
+                    } else {
+                        0
+                    }
+                }
+                Habit::Cache(steps) => 2 * GIB - 2 * GIB * steps / (steps + 3 * step),
+                Habit::Recompile => 57 * MIB * u64::from((step / 30 + 1).ilog2()),
+                Habit::Drift => {
+                    let drift = &mut self.drift[rank as usize];
+                    let push = self.dice.below(17 * MIB) as i64 - 8 * MIB as i64;
+                    *drift = *drift * 49 / 50 + push;
+                    (*drift + GIB as i64).max(0) as u64
+                }
+                Habit::SlowStart(steps) => step.min(steps) * 20 * MIB,
+            }
+    }
+
+    fn leaked(&self, rank: u32, step: u64) -> u64 {
+        let Some(leak) = self.leak else { return 0 };
+        if rank < leak.ranks.0 || rank > leak.ranks.1 {
+            return 0;
+        }
+        step.saturating_sub(leak.onset) / leak.every * leak.bytes
+    }
+
+    /// Runs to the last step, or to the first finding.
+    fn run(&mut self, steps: u64, until_found: bool) -> Vec<Finding> {
+        let mut detector = Detector::new(Limits::default());
+        detector.expect_ranks(self.ranks);
+        let mut findings = Vec::new();
+        for step in 1..=steps {
+            for rank in 0..self.ranks {
+                detector.sample(step * STEP_NS, &self.sample(rank, step));
+            }
+            findings.extend(core::iter::from_fn(|| detector.poll()));
+            if until_found && !findings.is_empty() {
+                break;
+            }
+        }
+        findings
+    }
+}
+
+fn opened(findings: &[Finding]) -> Vec<Growth> {
+    let opened = |finding: &Finding| match finding {
+        Finding::Opened(growth) => Some(*growth),
+        Finding::Updated(_) | Finding::Closed { .. } => None,
+    };
+    findings.iter().filter_map(opened).collect()
+}
+
+#[test]
+fn benign_jobs_give_nothing() {
+    let mut wrong = Vec::new();
+    for habit in HABITS {
+        for ranks in [1, 2, 4, 16] {
+            for seed in 0..4 {
+                let found = opened(&Job::new(seed, habit, ranks, None).run(3_000, true));
+                if let Some(growth) = found.first() {
+                    wrong.push(format!("{habit:?} on {ranks} ranks, seed {seed}: {growth:?}"));
+                }
+            }
+        }
+    }
+    for line in &wrong {
+        eprintln!("{line}");
+    }
+    assert!(wrong.is_empty(), "{} false alarms", wrong.len());
+}
+
+#[test]
+fn a_leak_is_found_on_its_rank_in_time() {
+    let check = |habit: Habit, ranks: u32, bytes: u64, every: u64, delay_max: u64| {
+        for seed in 0..4 {
+            let onset = 40 + seed * 90;
+            let rank = (seed as u32 * 5 + 2) % ranks;
+            let leak = Leak { ranks: (rank, rank), onset, bytes, every };
+            let case = format!("{habit:?}, {ranks} ranks, {bytes} B / {every} steps, seed {seed}");
+            let mut job = Job::new(seed, habit, ranks, Some(leak));
+            let found = opened(&job.run(onset + delay_max, true));
+            let Some(growth) = found.first() else { panic!("not found: {case}") };
+            assert_eq!((growth.rank, growth.layer), (rank, Layer::Allocated), "{case}");
+            assert_eq!(growth.scope, Scope::OneRank, "{case}");
+            let rate = bytes / every;
+            let delay = growth.detected_step - onset;
+            println!("{case}: {delay} steps, onset {} for {onset}", growth.onset_step);
+            assert!(growth.onset_step.abs_diff(onset) <= 16 + delay / 4, "{case}: {growth:?}");
+            assert!(growth.bytes_per_step.abs_diff(rate) <= rate / 2, "{case}: {growth:?}");
+        }
+    };
+    check(Habit::Flat, 4, 3 * MIB, 1, 64);
+    check(Habit::Flat, 16, MIB, 1, 150);
+    check(Habit::Flat, 4, 4 * MIB, 1, 64);
+    check(Habit::VariableLength, 4, 2 * MIB, 1, 100);
+    check(Habit::Sawtooth(70), 4, 3 * MIB, 1, 150);
+    check(Habit::LooseSawtooth(15), 16, 3 * MIB, 1, 300);
+    check(Habit::Evaluation(100), 8, 2 * MIB, 1, 150);
+    check(Habit::Flat, 8, 20 * MIB, 10, 600);
+    check(Habit::Drift, 16, 16 * MIB, 1, 400);
+}
+
+#[test]
+fn growth_of_all_ranks_is_one_finding() {
+    let check = |habit: Habit, ranks: u32, leaking: (u32, u32), bytes: u64, delay_max: u64| {
+        for seed in 0..3 {
+            let leak = Leak { ranks: leaking, onset: 300, bytes, every: 1 };
+            let mut job = Job::new(seed, habit, ranks, Some(leak));
+            let findings = job.run(300 + delay_max, false);
+            let found = opened(&findings);
+            let case = format!("{habit:?}, {ranks} ranks, seed {seed}: {found:?}");
+            let closed = |key: GrowthKey| {
+                let is_it = |f: &&Finding| matches!(f, Finding::Closed { key: k, .. } if *k == key);
+                findings.iter().find(is_it).is_some()
+            };
+            let open: Vec<Growth> = found.into_iter().filter(|g| !closed(g.key())).collect();
+            assert_eq!(open.len(), 1, "{case}");
+            let expected = if ranks == 1 { Scope::OneRank } else { Scope::AllRanks };
+            assert_eq!(open[0].scope, expected, "{case}");
+            assert!((leaking.0..=leaking.1).contains(&open[0].rank), "{case}");
+            println!("{ranks} ranks: {} steps", open[0].detected_step - 300);
+        }
+    };
+    check(Habit::Flat, 4, (0, 3), 16 * MIB, 600);
+    check(Habit::Flat, 1, (0, 0), 16 * MIB, 600);
+    check(Habit::Flat, 16, (3, 15), 4 * MIB, 1_500);
+    check(Habit::Sawtooth(10), 3, (1, 2), 16 * MIB, 600);
+}
+
+#[test]
+fn a_finding_is_updated_seldom_and_closed_once() {
+    let leak = Leak { ranks: (2, 2), onset: 100, bytes: 3 * MIB, every: 1 };
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(4);
+    let mut findings = Vec::new();
+    let mut job = Job::new(1, Habit::Flat, 4, Some(leak));
+    for step in 1..=1_600 {
+        if step == 1_100 {
+            job.leak = None;
+        }
+        for rank in 0..4 {
+            detector.sample(step * STEP_NS, &job.sample(rank, step));
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+        if step == 400 {
+            let view = detector.state(2);
+            assert_eq!(view.state, RankState::Growing);
+            assert!((view.growth_bytes_per_step - 3 * MIB as i64).abs() < MIB as i64 / 8);
+            assert_eq!(detector.state(1).state, RankState::Healthy);
+            assert_eq!(detector.step_time_ns(), Some(STEP_NS));
+        }
+    }
+    let growth = opened(&findings)[0];
+    assert_eq!(opened(&findings).len(), 1);
+    let updated = findings.iter().filter(|finding| matches!(finding, Finding::Updated(_))).count();
+    assert!((5..30).contains(&updated), "{updated} updates");
+    let Some(Finding::Closed { key, at_step }) = findings.last() else {
+        panic!("not closed: {:?}", findings.last())
+    };
+    assert_eq!(*key, growth.key());
+    assert!((1_100..1_120).contains(at_step), "closed at {at_step}");
+    let left = (80 * GIB - job.level - 3 * GIB) / (3 * MIB);
+    let forecast = growth.steps_to_oom.expect("the device's size is known");
+    assert!(forecast.abs_diff(left) <= left / 5, "{forecast} steps for {left}");
+}
+
+#[test]
+fn reserved_memory_that_nobody_uses_is_fragmentation() {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(4);
+    let mut job = Job::new(3, Habit::Flat, 4, None);
+    let mut findings = Vec::new();
+    for step in 1..=3_000_u64 {
+        for rank in 0..4 {
+            let mut sample = job.sample(rank, step);
+            if rank == 1 {
+                let idle = step.saturating_sub(500) / 7 * 20 * MIB;
+                sample.floor_reserved += idle;
+                sample.end_reserved += idle;
+            }
+            detector.sample(step * STEP_NS, &sample);
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    let found = opened(&findings);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].rank, found[0].layer), (1, Layer::Reserved));
+    println!("fragmentation: {} steps", found[0].detected_step - 500);
+}
+
+#[test]
+fn late_doubled_and_missing_samples_change_little() {
+    for seed in 0..6 {
+        let leak = Leak { ranks: (2, 2), onset: 200, bytes: 3 * MIB, every: 1 };
+        let mut job = Job::new(seed, Habit::Flat, 4, Some(leak));
+        let mut dice = Dice(seed);
+        let mut detector = Detector::new(Limits::default());
+        let (mut findings, mut held) = (Vec::new(), BTreeMap::<u32, Vec<Sample>>::new());
+        for step in 1..=800 {
+            for rank in 0..4 {
+                let sample = job.sample(rank, step);
+                if dice.below(100) < 10 {
+                    continue;
+                }
+                held.entry(rank).or_default().push(sample);
+                // Each agent reports when it pleases, out of order, some samples twice.
+                if dice.below(30) == 0 {
+                    let mut batch = held.remove(&rank).unwrap_or_default();
+                    batch.extend(batch.clone().iter().take(2));
+                    batch.reverse();
+                    for sample in batch {
+                        detector.sample(step * STEP_NS, &sample);
+                    }
+                }
+            }
+            findings.extend(core::iter::from_fn(|| detector.poll()));
+        }
+        let found = opened(&findings);
+        assert_eq!(found.len(), 1, "seed {seed}: {found:?}");
+        assert_eq!((found[0].rank, found[0].scope), (2, Scope::OneRank), "seed {seed}");
+        println!("seed {seed}: {} steps", found[0].detected_step - 200);
+    }
+}
+
+/// The recorded samples of one job, in order of steps. The floor of a step is not recorded; the
+/// end stands for it, which is where these jobs are lowest.
+fn recorded(job: &str) -> Vec<Sample> {
+    let rows = include_str!("../../tests/data/h200x4.tsv").lines().map(|line| line.split('\t'));
+    let of_job = rows.filter_map(|mut row| (row.next() == Some(job)).then_some(row));
+    let sample = |row: core::str::Split<'_, char>| {
+        let numbers: Vec<u64> = row.filter_map(|word| word.parse().ok()).collect();
+        let &[rank, first_step, last_step, allocated, peak_allocated, reserved] = &numbers[..]
+        else {
+            panic!("a row has six numbers, not {numbers:?}")
+        };
+        Sample {
+            rank: rank as u32,
+            device: rank as u8,
+            first_step,
+            last_step,
+            floor_allocated: allocated,
+            peak_allocated,
+            end_allocated: allocated,
+            floor_reserved: reserved,
+            end_reserved: reserved,
+            device_bytes: 140 * GIB,
+            blocks: 0,
+        }
+    };
+    let steps = |span: Sample| {
+        (span.first_step..=span.last_step).map(move |step| Sample {
+            first_step: step,
+            last_step: step,
+            ..span
+        })
+    };
+    let mut samples: Vec<Sample> = of_job.map(sample).flat_map(steps).collect();
+    samples.sort_by_key(|sample| (sample.last_step, sample.rank));
+    samples
+}
+
+#[test]
+fn recorded_jobs_are_judged_rightly() {
+    let check = |job: &str, leaking: &[u32]| {
+        let mut detector = Detector::new(Limits::default());
+        detector.expect_ranks(4);
+        for sample in recorded(job) {
+            detector.sample(sample.last_step * STEP_NS, &sample);
+        }
+        let findings: Vec<Finding> = core::iter::from_fn(|| detector.poll()).collect();
+        let found = opened(&findings);
+        println!("{job}: {found:?}");
+        let judged: Vec<u32> = found.iter().map(|growth| growth.rank).collect();
+        assert_eq!(judged, leaking, "{job}: {found:?}");
+        assert!(found.iter().all(|growth| growth.layer == Layer::Allocated));
+        assert_eq!(detector.state(0).last_step, 60, "{job}");
+    };
+    check("ddp_clean", &[]);
+    check("ddp_varlen", &[]);
+    check("ddp_leak", &[2]);
+    check("fsdp_leak", &[2]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 24,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// The same job with and without a leak: found on its rank with it, nothing without it.
+    #[test]
+    fn the_leak_makes_the_difference(
+        seed in any::<u64>(),
+        habit in proptest::sample::select(
+            alloc::vec![Habit::Flat, Habit::VariableLength, Habit::Evaluation(100),
+                Habit::Sawtooth(10), Habit::Checkpoint(50), Habit::Recompile],
+        ),
+        ranks in 3..12_u32,
+        rank in 0..12_u32,
+        onset in 0..300_u64,
+        kib in 1_024..8_192_u64,
+    ) {
+        let rank = rank % ranks;
+        let clean = Job::new(seed, habit, ranks, None).run(700, false);
+        prop_assert_eq!(clean, Vec::new());
+        let leak = Leak { ranks: (rank, rank), onset, bytes: kib * 1_024, every: 1 };
+        let found = opened(&Job::new(seed, habit, ranks, Some(leak)).run(700, false));
+        prop_assert_eq!(found.len(), 1, "{:?}", found);
+        prop_assert_eq!((found[0].rank, found[0].scope), (rank, Scope::OneRank));
+    }
+
+    /// Nonsense does not panic, and leaves nothing unbounded behind.
+    #[test]
+    fn nonsense_is_harmless(
+        samples in proptest::collection::vec(any::<(u8, u8, u64, u64, u64, u64, u64)>(), 1..200),
+    ) {
+        let mut detector = Detector::new(Limits { series_max: 16, ..Limits::default() });
+        for (number, sample) in samples.into_iter().enumerate() {
+            let (rank, device, step, span, bytes, peak, size) = sample;
+            let near = number % 2 == 1;
+            let first_step = if near { step % 1_000 } else { step };
+            let last_step = if near { first_step + span % 9 } else { step.wrapping_add(span) };
+            detector.sample(number as u64 * SETTLE_NS, &Sample {
+                rank: u32::from(rank % 20),
+                device,
+                first_step,
+                last_step,
+                floor_allocated: bytes,
+                peak_allocated: peak,
+                end_allocated: bytes,
+                floor_reserved: peak,
+                end_reserved: size,
+                device_bytes: size,
+                blocks: 0,
+            });
+            while detector.poll().is_some() {}
+            let known = detector.ranks_known();
+            prop_assert!(known <= 16, "{known} ranks");
+        }
+        prop_assert!(detector.series_count() <= 16);
+    }
+}
+
+impl Detector {
+    fn series_count(&self) -> usize {
+        self.series.len()
+    }
+
+    fn ranks_known(&self) -> usize {
+        self.ranks.len()
+    }
+}
