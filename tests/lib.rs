@@ -1,1 +1,113 @@
-//! What the tests share.
+//! What the scenarios share: the binaries under test, PyTorch where it is, tapes on disk, and
+//! processes that do not outlive their test.
+//!
+//! A scenario that needs PyTorch asks [`torch`] for it and returns early, aloud, where there is
+//! none. `cargo xtask test` sets everything up, and makes a missing PyTorch an error.
+
+pub mod processes;
+pub mod tapes;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository")
+}
+
+/// The one binary, built by this call if it is not up to date.
+pub fn memtape() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        library();
+        build("memtape", "memtape")
+    })
+}
+
+/// The library it preloads, built by this call if it is not up to date.
+pub fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("memtape-recorder", "libmemtape.so"))
+}
+
+fn build(package: &str, file: &str) -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    let status = cargo.args(["build", "--quiet", "-p", package]).current_dir(root()).status();
+    assert!(status.is_ok_and(|status| status.success()), "{package} does not build");
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    target.map_or_else(|| root().join("target"), PathBuf::from).join("debug").join(file)
+}
+
+/// A Python with the PyTorch these tests are written for, and the fake CUDA runtime.
+#[derive(Clone, Debug)]
+pub struct Torch {
+    /// The interpreter.
+    pub python: PathBuf,
+}
+
+/// The PyTorch to test with; `None`, said aloud, where there is none.
+///
+/// # Panics
+/// When `MEMTAPE_TEST_TORCH=1` demands one and it is missing.
+pub fn torch(scenario: &str) -> Option<Torch> {
+    static FOUND: OnceLock<Option<Torch>> = OnceLock::new();
+    let found = FOUND.get_or_init(find_torch);
+    if found.is_none() {
+        let demanded = std::env::var_os("MEMTAPE_TEST_TORCH").is_some_and(|value| value == "1");
+        assert!(!demanded, "{scenario}: no python with torch; see MEMTAPE_TEST_PYTHON");
+        // Past the harness, which shows the output of failed tests only.
+        let line = format!("left out: {scenario} needs PyTorch; `cargo xtask test` sets it up\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+    found.clone()
+}
+
+fn find_torch() -> Option<Torch> {
+    let python = std::env::var_os("MEMTAPE_TEST_PYTHON")
+        .map_or_else(|| root().join("target/venv/bin/python"), PathBuf::from);
+    let imports = Command::new(&python).args(["-c", "import torch"]).output();
+    imports.ok().filter(|output| output.status.success())?;
+    Some(Torch { python })
+}
+
+impl Torch {
+    /// A command on the fake CUDA runtime with this many devices of this many bytes (`2G`).
+    /// Its arguments are those of the Python interpreter.
+    pub fn command(&self, devices: u32, bytes: &str) -> Command {
+        let mut command = Command::new(root().join("tests/fake_cuda/run"));
+        command.args(["-n", &devices.to_string(), "-b", bytes, "--"]).arg(&self.python);
+        command.current_dir(root());
+        command
+    }
+
+    /// As [`Self::command`], with the recorder preloaded and its tapes in `tapes`.
+    pub fn recorded(&self, devices: u32, bytes: &str, tapes: &Path) -> Command {
+        let mut command = self.command(devices, bytes);
+        command.env("LD_PRELOAD", library()).env("MEMTAPE_DIR", tapes);
+        command
+    }
+
+    /// Arguments that start a script under torchrun with this many ranks on this machine.
+    pub fn torchrun(ranks: u32) -> Vec<String> {
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+            .map(String::from)
+            .into_iter()
+            .chain([ranks.to_string()])
+            .collect()
+    }
+}
+
+/// The 1-based line of a script that carries this trailing comment, so that no test repeats a
+/// line number.
+///
+/// # Panics
+/// When the script has no such line, or several.
+pub fn marked_line(script: &str, mark: &str) -> u32 {
+    let text = std::fs::read_to_string(root().join(script)).expect("the script is there");
+    let mut lines = (1..).zip(text.lines()).filter(|(_, line)| line.trim_end().ends_with(mark));
+    let (number, _) = lines.next().expect("a line carries the mark");
+    assert!(lines.next().is_none(), "{mark} stands on one line only");
+    number
+}

@@ -33,6 +33,8 @@ const OFF: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(ASLEEP);
 static GUEST: OnceLock<Guest> = OnceLock::new();
+/// Training steps that have ended, as this process counts them.
+static STEPS: AtomicU64 = AtomicU64::new(0);
 static LOST_WHILE_WAKING: AtomicU64 = AtomicU64::new(0);
 
 /// Everything the recorder has once it is awake.
@@ -43,7 +45,6 @@ pub(crate) struct Guest {
     /// 0 not tried, 1 open, 2 no space; one for each lane.
     lanes: [AtomicU8; HOST_LANE + 1],
     boundary: Mutex<Boundary>,
-    steps: AtomicU64,
     pid: u32,
 }
 
@@ -78,9 +79,11 @@ pub fn segment(pointer: u64, size: u64, device: u8, freed: bool) {
 
 /// A training step ended.
 pub fn step() {
+    // Counted even before the first GPU memory: every rank must mean the same by a number.
+    let step = STEPS.fetch_add(1, Ordering::Relaxed) + 1;
     if let Some(guest) = recording() {
         guest.words.set(header::STEP_SOURCE, StepSource::Given as u64);
-        guest.count_step();
+        guest.words.mark_step(clock::mono_ns(), step);
     }
 }
 
@@ -137,7 +140,8 @@ pub(crate) fn optimizer_stepped(optimizer: u64) {
     // Optimizers step under the GIL: whoever finds this taken lost a race nobody can win.
     let Ok(mut boundary) = guest.boundary.try_lock() else { return };
     if boundary.stepped(optimizer) {
-        guest.count_step();
+        let step = STEPS.fetch_add(1, Ordering::Relaxed) + 1;
+        guest.words.mark_step(clock::mono_ns(), step);
     }
 }
 
@@ -238,6 +242,7 @@ impl Guest {
             anchor_error_ns: after - before,
             identity: identity_text(&process::identity()),
         };
+        words.mark_step(mono_ns, STEPS.load(Ordering::Relaxed));
         words.format(&file.layout, &birth);
         let (stacks, python) = frames::prepare();
         words.set(header::STACKS, stacks as u64);
@@ -247,7 +252,6 @@ impl Guest {
             interner: Interner::new(words),
             lanes: Default::default(),
             boundary: Mutex::new(Boundary::default()),
-            steps: AtomicU64::new(0),
             pid: std::process::id(),
             file,
         };
@@ -296,10 +300,5 @@ impl Guest {
         }
         state.store(if given { 1 } else { 2 }, Ordering::Release);
         given
-    }
-
-    fn count_step(&self) {
-        let step = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
-        self.words.mark_step(clock::mono_ns(), step);
     }
 }

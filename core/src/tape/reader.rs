@@ -328,6 +328,15 @@ impl<S: Source> Tape<S> {
         self.events(&lane, first, end).into_iter().flatten().collect()
     }
 
+    /// Number of events of a device that are whole on the tape or were before they were
+    /// overwritten: the position after its newest one.
+    pub fn tail_end(&self, device: u8) -> u64 {
+        let Some(lane) = self.lane(usize::from(device)) else { return 0 };
+        let end = self.word(lane.head + head::RESERVED);
+        let whole = self.events(&lane, end.saturating_sub(1), end).iter().all(Option::is_some);
+        if whole { end } else { end - 1 }
+    }
+
     /// One word; 0 when it cannot be read any more.
     pub(super) fn word(&self, at: usize) -> u64 {
         self.words::<1>(at).map_or(0, |[word]| word)
