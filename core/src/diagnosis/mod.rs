@@ -7,11 +7,25 @@
 //!
 //! It decides nothing about restarts and reads no tape.
 
+mod account;
+mod frames;
+mod lines;
+mod report;
+#[cfg(test)]
+mod tests;
+mod words;
+
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::detector::Growth;
+use self::account::{Account, account, home};
+use self::lines::{Line, lines};
+use crate::detector::{Growth, Layer, Scope};
 use crate::snapshot::{Frame, RankSnapshot};
+
+pub use frames::{is_user_frame, telling_frame};
+pub use report::first_sentence;
+pub use words::bytes;
 
 /// What kind of trouble it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,26 +101,116 @@ pub struct Diagnosis {
 /// At most this many suspects are listed; the rest is in the explained share.
 pub const SUSPECTS_MAX: usize = 10;
 
+/// Distinct birth steps from which blocks of a line must live for it to be a leak. A buffer has
+/// one, what is fetched ahead has two or three.
+pub const GENERATIONS_MIN: u64 = 4;
+
+/// Below this share of explained growth the class is unknown, in parts per million.
+pub const EXPLAINED_PPM_MIN: u32 = 300_000;
+
 /// Compares the suspect with its earlier self and with its peers.
 ///
 /// Peers at another step than the suspect are left out, and that is said in `against`.
-pub fn diagnose(growth: &Growth, _suspect: &RankSnapshot, _peers: &[&RankSnapshot]) -> Diagnosis {
-    Diagnosis {
-        class: Class::Unknown,
-        culprit: None,
-        stack: Vec::new(),
-        grown_bytes: growth.grown_bytes,
-        explained_ppm: 0,
-        generations: 0,
-        evidence: Vec::new(),
-        against: Vec::new(),
-        suspects: Vec::new(),
-        advice: String::new(),
-        sentence: first_sentence(growth),
-    }
+pub fn diagnose(growth: &Growth, suspect: &RankSnapshot, peers: &[&RankSnapshot]) -> Diagnosis {
+    let device = suspect.devices.iter().find(|device| device.device == growth.device);
+    let Some(device) = device.or_else(|| home(suspect)) else {
+        return report::blind(growth, "the snapshot of the rank holds no device");
+    };
+    let of_suspect = account(suspect, device, growth.onset_step);
+    let comparable = |peer: &&&RankSnapshot| {
+        peer.step == suspect.step && peer.before_step == suspect.before_step
+    };
+    let of_peers: Vec<Account<'_>> = peers
+        .iter()
+        .filter(comparable)
+        .filter_map(|peer| Some(account(peer, home(peer)?, growth.onset_step)))
+        .collect();
+    let case = Case::new(growth, suspect, &of_suspect, &of_peers, peers.len() - of_peers.len());
+    report::report(&case)
 }
 
-/// What can be said before any snapshot is there.
-pub fn first_sentence(growth: &Growth) -> String {
-    alloc::format!("rank {} keeps {} bytes more each step", growth.rank, growth.bytes_per_step)
+/// Everything the report is made of.
+struct Case<'a> {
+    growth: &'a Growth,
+    step: u64,
+    /// Step from which growth is counted.
+    since_step: u64,
+    account: &'a Account<'a>,
+    peers: usize,
+    peers_left_out: usize,
+    /// Growth of the median peer.
+    peer_grown: i64,
+    /// Growth that is to be explained: beyond the peers unless all ranks grow.
+    net_grown: i64,
+    lines: Vec<Line<'a>>,
+    class: Class,
+}
+
+impl<'a> Case<'a> {
+    fn new(
+        growth: &'a Growth,
+        suspect: &RankSnapshot,
+        account: &'a Account<'a>,
+        peers: &[Account<'_>],
+        peers_left_out: usize,
+    ) -> Self {
+        let peer_grown = account::median(peers.iter().map(|peer| peer.grown).collect());
+        let beyond_peers = growth.scope == Scope::OneRank;
+        let net_grown = account.grown - if beyond_peers { peer_grown } else { 0 };
+        let since_step = if account.has_before { suspect.before_step } else { growth.onset_step };
+        let mut case = Self {
+            growth,
+            step: suspect.step,
+            since_step,
+            account,
+            peers: peers.len(),
+            peers_left_out,
+            peer_grown,
+            net_grown,
+            lines: lines(account, peers, beyond_peers),
+            class: Class::Unknown,
+        };
+        case.class = case.classify();
+        case
+    }
+
+    fn classify(&self) -> Class {
+        // The detector saw about this much between the two steps.
+        let seen = self.growth.bytes_per_step.saturating_mul(self.counted_steps());
+        let tensors_grew = u64::try_from(self.net_grown).unwrap_or(0) > seen / 2;
+        if self.growth.layer == Layer::Reserved {
+            return if tensors_grew { Class::Unknown } else { Class::Fragmentation };
+        }
+        let Some(top) = self.lines.first() else { return Class::Unknown };
+        let explained: i64 = self.lines.iter().map(|line| line.net_grown).sum();
+        if self.net_grown <= 0 || self.share_ppm(explained) < EXPLAINED_PPM_MIN {
+            return Class::Unknown;
+        }
+        let leaking: i64 =
+            self.lines.iter().filter(|line| self.leaks(line)).map(|line| line.net_grown).sum();
+        if self.leaks(top) || self.share_ppm(leaking) >= 500_000 {
+            Class::Leak
+        } else {
+            Class::Pressure
+        }
+    }
+
+    /// Steps over which growth is counted and was there.
+    fn counted_steps(&self) -> u64 {
+        self.step.saturating_sub(self.since_step.max(self.growth.onset_step))
+    }
+
+    /// Blocks of many steps are alive, also of late ones: it goes on.
+    fn leaks(&self, line: &Line<'_>) -> bool {
+        let since = self.since_step.max(self.growth.onset_step.min(self.step));
+        let span = self.step.saturating_sub(since);
+        let goes_on = line.births.last().is_some_and(|&last| last + span / 4 + 2 >= self.step);
+        line.generations_since(self.since_step) >= GENERATIONS_MIN && goes_on
+    }
+
+    /// Share of the growth that is to be explained, in parts per million, at most all of it.
+    fn share_ppm(&self, bytes: i64) -> u32 {
+        let (part, whole) = (i128::from(bytes.max(0)), i128::from(self.net_grown.max(1)));
+        u32::try_from((part * 1_000_000 / whole).min(1_000_000)).unwrap_or(1_000_000)
+    }
 }

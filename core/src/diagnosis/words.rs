@@ -1,0 +1,105 @@
+//! Numbers and places as people say them. Integers only.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+
+use crate::snapshot::Frame;
+
+/// Units of 1024, largest first, with their size as a power of two.
+const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+
+/// Bytes with an IEC unit and at most one decimal: `1.5 MiB`, `128 KiB`, `80 GiB`, `12 B`.
+pub fn bytes(value: u64) -> String {
+    for (unit, shift) in UNITS {
+        if value < 1_024 {
+            break;
+        }
+        // Rounded to tenths before the unit is chosen, so that 1023.96 KiB is 1 MiB.
+        let tenths = ((u128::from(value) * 10) + (1 << (shift - 1))) >> shift;
+        if tenths >= 10 {
+            return match (tenths / 10, tenths % 10) {
+                (whole, 0) => format!("{} {unit}", grouped(whole)),
+                (whole @ 0..100, tenth) => format!("{whole}.{tenth} {unit}"),
+                _ => format!("{} {unit}", grouped((tenths + 5) / 10)),
+            };
+        }
+    }
+    format!("{value} B")
+}
+
+/// A count in full, with thousands apart.
+pub(super) fn count(count: u64) -> String {
+    grouped(u128::from(count))
+}
+
+/// A count rounded to two digits, with thousands apart: `4,100`.
+pub(super) fn about(count: u64) -> String {
+    let mut unit = 1;
+    while count / unit >= 100 {
+        unit *= 10;
+    }
+    grouped(u128::from(count / unit) * u128::from(unit))
+}
+
+/// Parts per million as a percentage.
+pub(super) fn percent(ppm: u32) -> String {
+    format!("{} %", (u64::from(ppm) + 5_000) / 10_000)
+}
+
+/// `train.py:36 in train_step`.
+pub(super) fn place(frame: &Frame) -> String {
+    if frame.file.is_empty() && frame.function.is_empty() {
+        return "an unknown place".to_string();
+    }
+    let name = frame.file.rsplit('/').next().unwrap_or_default();
+    let line = if frame.line == 0 { String::new() } else { format!(":{}", frame.line) };
+    match (name.is_empty(), frame.function.is_empty()) {
+        (true, _) => frame.function.clone(),
+        (false, true) => format!("{name}{line}"),
+        (false, false) => format!("{name}{line} in {}", frame.function),
+    }
+}
+
+fn grouped(number: u128) -> String {
+    let digits = number.to_string();
+    let mut result = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            result.push(',');
+        }
+        result.push(digit);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        let check = |value: u64, expected: &str| assert_eq!(bytes(value), expected);
+        check(0, "0 B");
+        check(1_023, "1023 B");
+        check(999, "999 B");
+        check(131_584, "129 KiB");
+        check(1_572_864, "1.5 MiB");
+        check((1 << 20) - 1, "1 MiB");
+        check(80 << 30, "80 GiB");
+        check(u64::MAX, "16,777,216 TiB");
+        assert_eq!([4_137, 99, 100, 1_234_567].map(about), ["4,100", "99", "100", "1,200,000"]);
+        assert_eq!(percent(973_000), "97 %");
+    }
+
+    #[test]
+    fn places_read_well() {
+        let check = |file: &str, line: u32, function: &str, expected: &str| {
+            let frame = Frame { file: file.to_string(), line, function: function.to_string() };
+            assert_eq!(place(&frame), expected);
+        };
+        check("/app/train.py", 36, "train_step", "train.py:36 in train_step");
+        check("train.py", 0, "", "train.py");
+        check("", 0, "backward", "backward");
+        check("", 0, "", "an unknown place");
+    }
+}
