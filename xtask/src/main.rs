@@ -1,0 +1,55 @@
+//! `cargo xtask`: the one door to everything that is more than `cargo test`.
+//!
+//! Each command is one module. It says what it does on stderr and its result on stdout: plain
+//! text, or with `--json` one object with the command's `figures`. The exit code is 0 when all is
+//! well, 1 when something failed, 64 for a command line that makes no sense.
+
+mod report;
+mod step;
+mod test;
+mod torch;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND [--json]
+
+  test    everything that must hold before a change is merged: format, lints, all tests, those
+          with PyTorch on the fake CUDA runtime included
+
+  --json  print one JSON object with the figures instead of text
+";
+
+/// Exit code for a bad command line (`EX_USAGE` of sysexits).
+const EXIT_USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let (flags, words): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with('-'));
+    let asks_for_help = flags.iter().any(|flag| flag == "--help" || flag == "-h");
+    if asks_for_help || words.first().is_some_and(|word| word == "help") {
+        print(USAGE);
+        return ExitCode::SUCCESS;
+    }
+    if let Some(unknown) = flags.iter().find(|flag| *flag != "--json") {
+        return usage_error(&format!("there is no option {unknown}"));
+    }
+    let report = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["test"] => test::run_all(),
+        [] => return usage_error("name a command"),
+        [other, ..] => return usage_error(&format!("there is no command {other:?} of that form")),
+    };
+    print(&if flags.is_empty() { report.text() } else { report.json() });
+    if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage_error(why: &str) -> ExitCode {
+    eprint!("xtask: {why}\n\n{USAGE}");
+    ExitCode::from(EXIT_USAGE)
+}
+
+/// Writes to stdout; a reader that went away is no failure.
+fn print(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}

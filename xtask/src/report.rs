@@ -1,0 +1,120 @@
+//! What a command found: its steps and its counts, as text or as one JSON object.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+/// Tests that were run, by their end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// They hold.
+    pub(crate) passed: u64,
+    /// They do not.
+    pub(crate) failed: u64,
+    /// They were not run.
+    pub(crate) ignored: u64,
+}
+
+/// One step of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// What it does, in a word or two.
+    pub(crate) name: &'static str,
+    /// It succeeded.
+    pub(crate) is_good: bool,
+    /// How long it took.
+    pub(crate) took: Duration,
+    /// Tests it ran; none for a step that is no test.
+    pub(crate) tests: Counts,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// Name of the command.
+    pub(crate) command: &'static str,
+    /// In the order they were taken.
+    pub(crate) steps: Vec<Step>,
+    /// From start to end.
+    pub(crate) took: Duration,
+}
+
+impl Report {
+    /// Every step succeeded.
+    pub(crate) fn is_good(&self) -> bool {
+        self.steps.iter().all(|step| step.is_good)
+    }
+
+    /// The tests of all steps. A step that failed without a failed test (it did not compile, the
+    /// format is off) counts as one failure, so that no failure is ever counted as nothing.
+    pub(crate) fn counts(&self) -> Counts {
+        self.steps.iter().fold(Counts::default(), |sum, step| Counts {
+            passed: sum.passed + step.tests.passed,
+            failed: sum.failed + step.tests.failed.max(u64::from(!step.is_good)),
+            ignored: sum.ignored + step.tests.ignored,
+        })
+    }
+
+    /// One line.
+    pub(crate) fn text(&self) -> String {
+        let counts = self.counts();
+        format!("{} passed, {} failed\n", counts.passed, counts.failed)
+    }
+
+    /// One object, on one line.
+    pub(crate) fn json(&self) -> String {
+        let counts = self.counts();
+        let steps: Vec<_> = self
+            .steps
+            .iter()
+            .map(|step| json!({ "name": step.name, "ok": step.is_good, "seconds": seconds(step.took) }))
+            .collect();
+        let object = json!({
+            "command": self.command,
+            "ok": self.is_good(),
+            "figures": {
+                "passed": counts.passed,
+                "failed": counts.failed,
+                "ignored": counts.ignored,
+                "seconds": seconds(self.took),
+            },
+            "steps": steps,
+        });
+        format!("{object}\n")
+    }
+}
+
+/// To a tenth of a second.
+fn seconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(is_good: bool, passed: u64, failed: u64) -> Step {
+        let tests = Counts { passed, failed, ignored: 1 };
+        Step { name: "step", is_good, took: Duration::from_millis(1250), tests }
+    }
+
+    fn check(steps: Vec<Step>, is_good: bool, text: &str) {
+        let report = Report { command: "test", steps, took: Duration::from_secs(2) };
+        assert_eq!(report.is_good(), is_good, "{report:?}");
+        assert_eq!(report.text(), text, "{report:?}");
+        let value: serde_json::Value = serde_json::from_str(&report.json()).expect("own JSON");
+        assert_eq!(value["ok"], is_good);
+        assert_eq!(value["figures"]["seconds"], 2.0);
+        assert_eq!(value["figures"]["ignored"], report.steps.len());
+        let failed = value["figures"]["failed"].as_u64().expect("a number");
+        assert_eq!(failed == 0, is_good, "a failure counts as something");
+    }
+
+    #[test]
+    fn failures_are_counted_once() {
+        check(vec![], true, "0 passed, 0 failed\n");
+        check(vec![step(true, 0, 0), step(true, 7, 0)], true, "7 passed, 0 failed\n");
+        check(vec![step(true, 1, 0), step(false, 7, 2)], false, "8 passed, 2 failed\n");
+        check(vec![step(false, 0, 0), step(true, 7, 0)], false, "7 passed, 1 failed\n");
+    }
+}

@@ -1,0 +1,166 @@
+//! Running one program as a step: quietly while all is well, with everything it said when not.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use crate::report::{Counts, Step};
+
+/// Lines of a failed step that are shown; the newest are the ones that tell.
+const LINES_SHOWN_MAX: usize = 2_000;
+
+/// The repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ lies in the repository")
+}
+
+/// A program in the repository's root, with the environment that a person's shell would give it.
+///
+/// `cargo run` tells this program about its own package by environment variables. Handed on, they
+/// look like a change to build scripts that watch them, and half of the dependencies would be
+/// built anew each time.
+pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root()).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        let is_of_cargo = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        });
+        if is_of_cargo {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// The cargo that runs us, with these arguments.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments);
+    command
+}
+
+/// Runs a command as a step, and says how it goes.
+pub(crate) fn run(name: &'static str, command: Command) -> Step {
+    say(&format!("{name} …\n"));
+    let (step, lines) = perform(name, command);
+    if !step.is_good {
+        let skipped = lines.len().saturating_sub(LINES_SHOWN_MAX);
+        say(&format!("{}\n", lines[skipped..].join("\n")));
+    }
+    let word = if step.is_good { "done" } else { "FAILED" };
+    say(&format!("{name}: {word}, {:.1} s\n", step.took.as_secs_f64()));
+    step
+}
+
+/// The step, and every line it wrote. Summaries of the test harness are added up.
+fn perform(name: &'static str, mut command: Command) -> (Step, Vec<String>) {
+    let started = Instant::now();
+    let (is_good, lines) = match run_to_end(&mut command) {
+        Ok(end) => end,
+        Err(error) => {
+            let program = command.get_program().to_string_lossy().into_owned();
+            (false, vec![format!("{program} cannot be run: {error}")])
+        }
+    };
+    let tests =
+        lines.iter().filter_map(|line| counts(line)).fold(Counts::default(), |sum, one| Counts {
+            passed: sum.passed + one.passed,
+            failed: sum.failed + one.failed,
+            ignored: sum.ignored + one.ignored,
+        });
+    (Step { name, is_good, took: started.elapsed(), tests }, lines)
+}
+
+/// Whether it succeeded, and every line it wrote, of both streams as they came.
+fn run_to_end(command: &mut Command) -> std::io::Result<(bool, Vec<String>)> {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (send, lines) = mpsc::channel();
+    let stdout = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read + Send>);
+    let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read + Send>);
+    for pipe in stdout.into_iter().chain(stderr) {
+        let send = send.clone();
+        std::thread::spawn(move || {
+            // Split by hand: what a failed test prints need not be UTF-8.
+            for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+                let _ = send.send(String::from_utf8_lossy(&line).into_owned());
+            }
+        });
+    }
+    drop(send);
+    let seen = lines.into_iter().collect();
+    Ok((child.wait()?.success(), seen))
+}
+
+/// The counts in a summary of the test harness.
+fn counts(line: &str) -> Option<Counts> {
+    let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut counts = Counts::default();
+    for part in numbers.split("; ") {
+        let Some((number, word)) = part.split_once(' ') else { continue };
+        let Ok(number) = number.parse() else { continue };
+        match word {
+            "passed" => counts.passed = number,
+            "failed" => counts.failed = number,
+            "ignored" => counts.ignored = number,
+            _ => {}
+        }
+    }
+    Some(counts)
+}
+
+/// Progress goes to stderr, so that stdout holds the result alone.
+pub(crate) fn say(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_are_read() {
+        let check = |line: &str, expected: Option<(u64, u64, u64)>| {
+            let found = counts(line).map(|found| (found.passed, found.failed, found.ignored));
+            assert_eq!(found, expected, "{line}");
+        };
+        let rest = "0 measured; 3 filtered out; finished in 0.61s";
+        check(
+            &format!("test result: ok. 41 passed; 0 failed; 2 ignored; {rest}"),
+            Some((41, 0, 2)),
+        );
+        check(
+            &format!("test result: FAILED. 4 passed; 9 failed; 0 ignored; {rest}"),
+            Some((4, 9, 0)),
+        );
+        check("test result: nonsense", None);
+        check("running 3 tests", None);
+        check("", None);
+    }
+
+    #[test]
+    fn a_step_counts_and_notices() {
+        let check = |script: &str, is_good: bool, passed: u64, failed: u64| {
+            let mut shell = command("sh");
+            shell.args(["-c", script]);
+            let (step, _) = perform("a shell", shell);
+            let found = (step.is_good, step.tests.passed, step.tests.failed);
+            assert_eq!(found, (is_good, passed, failed), "{script}");
+        };
+        let two = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored';";
+        check("true", true, 0, 0);
+        check(&format!("{two} {two} printf '\\377\\n'"), true, 4, 0);
+        check(
+            &format!("{two} echo 'test result: FAILED. 1 passed; 3 failed'; exit 1"),
+            false,
+            3,
+            3,
+        );
+        check("exit 3", false, 0, 0);
+        let (missing, lines) = perform("no program", command("/nonexistent/program"));
+        assert!(!missing.is_good);
+        assert!(lines[0].contains("/nonexistent/program cannot be run"), "{lines:?}");
+    }
+}

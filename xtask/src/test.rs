@@ -1,0 +1,46 @@
+//! `cargo xtask test`: everything that must hold before a change is merged.
+//!
+//! PyTorch is fetched while the first build runs, because on a fresh machine both take minutes.
+//! A step that fails does not keep the later ones from being tried: one run tells all.
+
+use std::path::Path;
+use std::time::Instant;
+
+use crate::report::Report;
+use crate::step::{cargo, command, run};
+use crate::torch;
+
+pub(crate) fn run_all() -> Report {
+    let started = Instant::now();
+    let python = torch::python();
+    let is_ready = torch::is_ready(&python);
+    let mut steps = std::thread::scope(|scope| {
+        let fetching = (!is_ready).then(|| scope.spawn(|| run("fetch PyTorch", torch::install())));
+        let mut steps = vec![
+            run("format", cargo(&["fmt", "--all", "--check"])),
+            run("fake CUDA", fake_cuda()),
+            run("build", cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"])),
+            run("lints", cargo(&LINTS)),
+        ];
+        steps.extend(fetching.map(|fetching| fetching.join().expect("a step does not panic")));
+        steps
+    });
+    steps.push(run("tests", tests(&python)));
+    Report { command: "test", steps, took: started.elapsed() }
+}
+
+const LINTS: [&str; 8] =
+    ["clippy", "--locked", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+
+fn fake_cuda() -> std::process::Command {
+    let mut make = command("make");
+    make.args(["--silent", "-C", "tests/fake_cuda"]);
+    make
+}
+
+fn tests(python: &Path) -> std::process::Command {
+    let mut tests = cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--quiet"]);
+    // Without PyTorch half of the promises would go unchecked: that is a failure here.
+    tests.env("MEMTAPE_TEST_PYTHON", python).env("MEMTAPE_TEST_TORCH", "1");
+    tests
+}
