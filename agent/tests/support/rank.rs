@@ -1,0 +1,177 @@
+//! A rank for tests: a real tape, written by core's writer, and a real process that holds its lock.
+//!
+//! The process is `sleep`: a POSIX lock taken between fork and exec lives on in it. The tape is
+//! written from the test's own process, as if the two were one.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::AtomicU64;
+
+use memtape_core::identity::Identity;
+use memtape_core::tape::atoms::AtomWriter;
+use memtape_core::tape::lane::{Lane, Totals};
+use memtape_core::tape::layout::{Layout, Sizes, State, device, header};
+use memtape_core::tape::reader::identity_text;
+use memtape_core::tape::words::{Birth, Words};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Sizes that make a tape of about 1 MiB which holds everything a small test does.
+pub(crate) const SMALL: Sizes =
+    Sizes { events: 4096, table_entries: 1024, step_records: 1024, atom_words: 4096 };
+
+/// A rank.
+pub(crate) struct Rank {
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+    pub(crate) tape_id: String,
+    words: Words<'static>,
+    layout: Layout,
+    process: Child,
+    step: u64,
+    allocated: u64,
+    stack: u32,
+}
+
+impl Rank {
+    /// Starts rank `rank` of `job` with a tape in `dir`.
+    pub(crate) fn start(dir: &Path, job: &str, rank: u32, sizes: Sizes) -> Self {
+        let path = dir.join(format!("{job}-{rank}.tape"));
+        let making = path.with_extension("making");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&making)
+            .expect("a new tape");
+        let layout = Layout::new(sizes);
+        file.set_len(layout.file_words as u64 * 8).expect("size");
+        let words = Words(map(&file, layout.file_words));
+        let process = hold_lock(&file);
+        let identity = Identity {
+            job: job.to_string(),
+            rank,
+            world_size: 2,
+            host: "node-1".to_string(),
+            command: "python train.py".to_string(),
+            ..Identity::default()
+        };
+        let mono_ns = now_ns(ClockId::Monotonic);
+        words.format(
+            &layout,
+            &Birth {
+                boot_id: [0x1234, 0x5678],
+                pid: u64::from(process.id()),
+                mono_ns,
+                wall_ns: now_ns(ClockId::Realtime),
+                anchor_error_ns: 100,
+                identity: identity_text(&identity),
+                ..Birth::default()
+            },
+        );
+        words.open_lane(0, &layout);
+        words.set(Words::device_word(0, device::TOTAL_BYTES), 80 << 30);
+        words.set(Words::device_word(0, device::UUID), 0x0102_0304_0506_0708);
+        let atoms = AtomWriter(words);
+        let frame = atoms
+            .string(b"/app/train.py")
+            .zip(atoms.string(b"train_step"))
+            .and_then(|(file, function)| atoms.frame(file, function, 36))
+            .expect("room for a frame");
+        let stack = atoms.stack(&[frame]).expect("room for a stack");
+        // The name comes last: an agent that is already running sees a whole tape.
+        std::fs::rename(&making, &path).expect("rename");
+        let tape_id = format!("{:08x}{:08x}{mono_ns:016x}", 0, process.id());
+        Self { path, file, tape_id, words, layout, process, step: 0, allocated: 0, stack }
+    }
+
+    /// Process id of the process that holds the lock.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Allocates a block on device 0.
+    pub(crate) fn alloc(&mut self, address: u64, size: u64) {
+        self.allocated += size;
+        let now = now_ns(ClockId::Monotonic);
+        self.lane().alloc(now, address, size, self.stack, self.totals());
+    }
+
+    /// Ends steps, each with one block that stays (at 0x10000 times the step) and one that goes.
+    pub(crate) fn train(&mut self, steps: u64) {
+        for _ in 0..steps {
+            self.alloc((self.step + 1) << 16, 512);
+            self.alloc(0x100, 256);
+            self.allocated -= 256;
+            self.lane().free(now_ns(ClockId::Monotonic), 0x100, 256, self.totals());
+            self.step += 1;
+            self.words.mark_step(now_ns(ClockId::Monotonic), self.step);
+        }
+    }
+
+    /// Seals the tape and ends the process.
+    pub(crate) fn exit(&mut self) {
+        self.words.set(header::STATE, State::Sealed as u64);
+        self.kill();
+    }
+
+    /// Kills the process with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("kill");
+        self.process.wait().expect("wait");
+    }
+
+    fn lane(&self) -> Lane<'static> {
+        Lane::new(self.words, self.layout.lanes[0], 0)
+    }
+
+    fn totals(&self) -> Totals {
+        Totals { allocated: self.allocated, reserved: self.allocated.next_multiple_of(2 << 20) }
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.process.kill(); // it may be dead already
+        let _ = self.process.wait();
+    }
+}
+
+fn hold_lock(file: &File) -> Child {
+    let descriptor = file.as_raw_fd();
+    let mut command = Command::new("sleep");
+    command.arg("600");
+    let lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: between fork and exec only two system calls are made, on a descriptor that is open.
+    unsafe {
+        command.pre_exec(move || {
+            let kept = libc::fcntl(descriptor, libc::F_SETFD, 0);
+            let locked = libc::fcntl(descriptor, libc::F_SETLK, &raw const lock);
+            if kept == -1 || locked == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+        });
+    }
+    command.spawn().expect("sleep")
+}
+
+fn map(file: &File, words: usize) -> &'static [AtomicU64] {
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping, page-aligned and as long as said, that is never unmapped.
+    unsafe {
+        let start = mmap(std::ptr::null_mut(), words * 8, access, MapFlags::SHARED, file, 0);
+        std::slice::from_raw_parts(start.expect("mapping").cast::<AtomicU64>(), words)
+    }
+}
+
+fn now_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).expect("after 1970")
+}
