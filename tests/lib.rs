@@ -4,6 +4,7 @@
 //! A scenario that needs PyTorch asks [`torch`] for it and returns early, aloud, where there is
 //! none. `cargo xtask test` sets everything up, and makes a missing PyTorch an error.
 
+pub mod cluster;
 pub mod processes;
 pub mod tapes;
 

@@ -1,4 +1,9 @@
 //! All scenarios. Each module is one promise of the product.
 
+mod bad_input;
+mod dead_rank; // a killed rank is on its tape and in the capture
+mod demo; // what a newcomer runs first
+mod end_to_end; // a leaking DDP rank ends in one incident that names the line
 mod equals_pytorch; // the tape says what PyTorch's own counters say, at every step
-mod killed; // a killed rank leaves its last state behind
+mod exported; // the exported pickle is PyTorch's own snapshot
+mod killed; // a writer killed at any instant leaves a tape that is never wrong // what goes wrong says so in one line and disturbs nobody

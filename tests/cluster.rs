@@ -1,0 +1,116 @@
+//! A coordinator and agents as real processes, asked through the command line.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::memtape;
+use crate::processes::{Process, wait_for};
+
+/// How long a service may take to answer; generous, since test machines are busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A coordinator with its store, and agents, on loopback.
+#[derive(Debug)]
+pub struct Cluster {
+    scratch: tempfile::TempDir,
+    port: u16,
+    coordinator: Option<Process>,
+    agents: Vec<Process>,
+}
+
+impl Cluster {
+    /// Starts a coordinator and one agent for each name, each with a tape folder of its own.
+    pub fn start(nodes: &[&str]) -> Self {
+        let scratch = tempfile::tempdir().expect("a temporary folder");
+        let mut cluster =
+            Self { scratch, port: free_port(), coordinator: None, agents: Vec::new() };
+        cluster.start_coordinator();
+        for node in nodes {
+            std::fs::create_dir_all(cluster.tapes(node)).expect("a folder for tapes");
+            let mut command = Command::new(memtape());
+            command.args(["agent", "--node", node, "--report-interval", "250ms"]);
+            command.args(["--coordinator", &cluster.url()]);
+            command.arg("--tape-dir").arg(cluster.tapes(node));
+            cluster.agents.push(Process::start(&mut command));
+        }
+        cluster
+    }
+
+    /// Starts the coordinator on the store and port it had before.
+    pub fn start_coordinator(&mut self) {
+        let mut command = Command::new(memtape());
+        command.args(["coordinator", "--listen", &format!("127.0.0.1:{}", self.port)]);
+        command.arg("--data-dir").arg(self.data());
+        self.coordinator = Some(Process::start(&mut command));
+        wait_for("the coordinator answers", PATIENCE, || {
+            self.memtape(&["jobs", "--json"]).status.success().then_some(())
+        });
+    }
+
+    /// SIGKILL to the coordinator.
+    pub fn kill_coordinator(&mut self) {
+        let mut coordinator = self.coordinator.take().expect("it runs");
+        coordinator.kill();
+    }
+
+    /// Folder of a node's tapes.
+    pub fn tapes(&self, node: &str) -> PathBuf {
+        self.scratch.path().join("tapes").join(node)
+    }
+
+    /// Folder of the store.
+    pub fn data(&self) -> PathBuf {
+        self.scratch.path().join("data")
+    }
+
+    /// A folder for the test's own files.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Where the coordinator answers.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Runs the command line against this cluster.
+    pub fn memtape(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(memtape());
+        command.args(arguments).env("MEMTAPE_COORDINATOR", self.url());
+        command.output().expect("memtape runs")
+    }
+
+    /// As [`Self::memtape`] with `--json`, which must succeed.
+    ///
+    /// # Panics
+    /// When it does not, or does not print one JSON value.
+    pub fn ask(&self, arguments: &[&str]) -> Value {
+        let output = self.memtape(&[arguments, &["--json"]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "memtape {arguments:?}: {error}");
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("memtape {arguments:?}: {error}"))
+    }
+
+    /// The incidents of a job.
+    pub fn incidents(&self, job: &str) -> Vec<Value> {
+        self.ask(&["incidents", "--job", job])["incidents"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Waits until a job's incident names its line of code, and returns it.
+    pub fn named_incident(&self, job: &str, patience: Duration) -> Value {
+        wait_for("an incident that names its line", patience, || {
+            self.incidents(job).into_iter().find(|incident| !incident["culprit"].is_null())
+        })
+    }
+}
+
+/// A loopback port that nobody uses at this moment.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}

@@ -1,0 +1,83 @@
+//! The whole way: a real DDP job whose rank 2 keeps its losses ends in one incident that names
+//! the very line; a capture of all ranks at one step lies in the store and outlives SIGKILL.
+
+use std::process::Command;
+use std::time::Duration;
+
+use memtape_tests::cluster::Cluster;
+use memtape_tests::processes::{Process, wait_for};
+use memtape_tests::{Torch, library, marked_line, memtape, torch};
+
+const SCRIPT: &str = "tests/torch/train_ddp.py";
+const RANKS: u32 = 4;
+
+#[test]
+fn a_leaking_rank_is_caught_captured_stored_and_explained() {
+    let Some(torch) = torch("a leaking DDP rank ends in the right incident") else { return };
+    let mut cluster = Cluster::start(&["node-a"]);
+    let mut job = start(&cluster, &torch, "leaking", &["--steps", "2000", "--leak-rank", "2"]);
+
+    let incident = cluster.named_incident("leaking", Duration::from_secs(150));
+    let culprit = &incident["culprit"];
+    assert_eq!(incident["rank"], 2, "{incident:#}");
+    assert_eq!(incident["class"], "leak", "{incident:#}");
+    assert!(culprit["file"].as_str().is_some_and(|file| file.ends_with(SCRIPT)), "{culprit}");
+    assert_eq!(culprit["line"], marked_line(SCRIPT, "# CULPRIT"), "{incident:#}");
+    assert_eq!(culprit["function"], "train");
+
+    let id = incident["id"].as_str().expect("an id").to_string();
+    let capture_id = incident["capture_id"].as_str().expect("a capture").to_string();
+    let capture = cluster.ask(&["show", &capture_id]);
+    assert_eq!(capture["state"], "complete", "{capture:#}");
+    assert_eq!((&capture["ranks"], &capture["aligned"]), (&RANKS.into(), &RANKS.into()));
+    let steps = capture["parts"].as_array().expect("parts").iter().map(|part| &part["step"]);
+    assert!(steps.clone().all(|step| step == &capture["step"]), "{capture:#}");
+    assert_eq!(steps.count(), RANKS as usize);
+
+    cluster.kill_coordinator();
+    cluster.start_coordinator();
+    let read_back = cluster.ask(&["show", &id]);
+    assert_eq!(read_back["culprit"], incident["culprit"]);
+    assert_eq!(cluster.ask(&["show", &capture_id])["parts"], capture["parts"]);
+    for rank in 0..RANKS {
+        let output = cluster.scratch().join(format!("rank{rank}.json"));
+        let (rank, output) = (rank.to_string(), output.to_string_lossy().into_owned());
+        let export = ["export", &capture_id, "--rank", &rank, "--format", "json", "-o", &output];
+        assert!(cluster.memtape(&export).status.success(), "rank {rank}'s body is read back");
+    }
+    wait_for("the agent is back", Duration::from_secs(30), || {
+        let nodes = cluster.ask(&["jobs"]);
+        (nodes["jobs"][0]["ranks_alive"] == RANKS).then_some(())
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(cluster.incidents("leaking").len(), 1, "one cause, one incident");
+    job.kill();
+}
+
+#[test]
+fn the_same_job_without_the_leak_gives_no_incident() {
+    let Some(torch) = torch("a clean DDP job gives no incident") else { return };
+    let cluster = Cluster::start(&["node-a"]);
+    let job = start(&cluster, &torch, "clean", &["--steps", "700"]);
+    let (code, said) = job.end(Duration::from_secs(200));
+    assert_eq!(code, Some(0), "{said:#?}");
+    wait_for("the end is seen", Duration::from_secs(30), || {
+        (cluster.ask(&["jobs"])["jobs"][0]["state"] == "ended").then_some(())
+    });
+    let jobs = cluster.ask(&["jobs"]);
+    assert_eq!(jobs["jobs"][0]["step_max"], 700, "{jobs:#}");
+    assert_eq!(cluster.incidents("clean"), Vec::<serde_json::Value>::new());
+}
+
+/// Starts the script the way a user does: `memtape run -- torchrun …`.
+fn start(cluster: &Cluster, torch: &Torch, job: &str, arguments: &[&str]) -> Process {
+    library();
+    // The fake runtime must stand behind the recorder, so its launcher is what `run` runs.
+    let inner = torch.command(RANKS, "4G");
+    let mut command = Command::new(memtape());
+    command.args(["run", "--job", job, "--dir"]).arg(cluster.tapes("node-a")).arg("--");
+    command.arg(inner.get_program()).args(inner.get_args());
+    command.args(Torch::torchrun(RANKS)).arg(SCRIPT).args(arguments);
+    command.current_dir(memtape_tests::root());
+    Process::start(&mut command)
+}
