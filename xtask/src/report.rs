@@ -28,6 +28,12 @@ pub(crate) struct Step {
     pub(crate) tests: Counts,
 }
 
+impl Step {
+    fn json(&self) -> serde_json::Value {
+        json!({ "name": self.name, "ok": self.is_good, "seconds": seconds(self.took) })
+    }
+}
+
 /// All of it.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -64,11 +70,7 @@ impl Report {
     /// One object, on one line.
     pub(crate) fn json(&self) -> String {
         let counts = self.counts();
-        let steps: Vec<_> = self
-            .steps
-            .iter()
-            .map(|step| json!({ "name": step.name, "ok": step.is_good, "seconds": seconds(step.took) }))
-            .collect();
+        let steps: Vec<_> = self.steps.iter().map(Step::json).collect();
         let object = json!({
             "command": self.command,
             "ok": self.is_good(),
