@@ -1,7 +1,7 @@
 //! The tests: does this course of values grow, and will it go on?
 //!
 //! Three ways lead to *growing*. Steady growth (every block adds about the same) is so unlike
-//! noise that half a window is enough. New growth is a full window of records that rises by more
+//! noise that half a window is enough, unless the past moved far more. New growth is a full window of records that rises by more
 //! than the values ever moved in a long past. Old growth, without such a past, is two windows of
 //! records. Trend tests (Mann-Kendall, Page-Hinkley, a line and its fit) were rejected: they
 //! answer to every drift.
@@ -19,6 +19,9 @@ pub(super) struct Rule {
     pub(super) steady_points_min: usize,
     /// New highs among the points of a full window. Exchangeable noise has three or four.
     pub(super) records_min: usize,
+    /// Two windows of records are enough without a long past. Not so for the shortest blocks: over
+    /// so few steps a drift that will come back looks the same.
+    pub(super) trusts_records: bool,
     /// Share of the rise that the second half of a window must hold, in percent: 50 is a line,
     /// less is a curve that flattens (a cache that fills).
     pub(super) second_half_percent_min: i64,
@@ -26,13 +29,20 @@ pub(super) struct Rule {
 
 impl Rule {
     /// For a rank against its peers, who take away all that is common.
-    pub(super) fn against_peers(rise_min: i64) -> Self {
-        Self { rise_min, steady_points_min: 8, records_min: 9, second_half_percent_min: 40 }
+    pub(super) fn against_peers(rise_min: i64, scale: usize) -> Self {
+        Self {
+            rise_min,
+            trusts_records: scale > 0,
+            steady_points_min: 8,
+            records_min: 9,
+            second_half_percent_min: 40,
+        }
     }
 
     /// For absolute values, which also move with the job.
-    pub(super) fn strict(rise_min: i64) -> Self {
+    pub(super) fn strict(rise_min: i64, scale: usize) -> Self {
         Self {
+            trusts_records: scale > 0,
             rise_min: rise_min.saturating_mul(2),
             steady_points_min: 12,
             records_min: 12,
@@ -77,12 +87,16 @@ pub(super) fn judge(track: &Track, rule: &Rule) -> Course {
     }
     let steady = steady_suffix(window);
     let rise = window.get(window.len() - steady.len()).map_or(0, |first| last - first);
-    if steady.len() >= rule.steady_points_min && rise >= rule.rise_min {
+    let is_unusual = before.is_none_or(|moved| over_high >= moved / 2);
+    if steady.len() >= rule.steady_points_min && rise >= rule.rise_min && is_unusual {
         let per_point = median(steady.windows(2).map(difference).collect());
         return Course::Growing { points: steady.len(), rise, per_point };
     }
-    let is_new = is_record_run(window, rule) && before.is_some_and(|moved| over_high >= moved);
-    let is_old = past.len() == WINDOW && is_record_run(values, rule);
+    let is_new = is_record_run(window, rule.records_min, rule)
+        && before.is_some_and(|moved| over_high >= moved + moved / 2);
+    let is_old = rule.trusts_records
+        && past.len() == WINDOW
+        && is_record_run(values, rule.records_min + 1, rule);
     if is_new || is_old {
         let half = WINDOW / 2;
         let across: Vec<i64> =
@@ -109,8 +123,9 @@ fn steady_suffix(window: &[i64]) -> &[i64] {
     &window[window.len().saturating_sub(1)..]
 }
 
-/// One new high after the other, to the end, with little given back.
-fn is_record_run(values: &[i64], rule: &Rule) -> bool {
+/// One new high after the other, to the end, with little given back. `records_min` is for a window
+/// and grows with the number of values.
+fn is_record_run(values: &[i64], records_min: usize, rule: &Rule) -> bool {
     let (Some(&first), Some(&last)) = (values.first(), values.last()) else { return false };
     let rise = last - first;
     if values.len() < WINDOW || rise < rule.rise_min {
@@ -125,7 +140,7 @@ fn is_record_run(values: &[i64], rule: &Rule) -> bool {
         given_back = given_back.max(top - value);
     }
     let second_half = last - values[values.len() / 2 - 1];
-    records * WINDOW >= rule.records_min * values.len()
+    records * WINDOW >= records_min * values.len()
         && given_back <= rise / GIVE_BACK_DIVISOR
         && second_half.saturating_mul(100) >= rise.saturating_mul(rule.second_half_percent_min)
 }
@@ -155,7 +170,7 @@ mod tests {
         for (block, value) in (0..).zip(values) {
             track.push(block * 4, 4, value * MIB);
         }
-        match judge(&track, &Rule::against_peers(4 * MIB)) {
+        match judge(&track, &Rule::against_peers(4 * MIB, 1)) {
             Course::Flat => "flat",
             Course::Rising => "rising",
             Course::Growing { .. } => "growing",

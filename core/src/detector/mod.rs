@@ -15,6 +15,7 @@ mod pace;
 mod series;
 #[cfg(test)]
 mod tests;
+mod verdicts;
 
 pub use machine::{Detector, SETTLE_NS};
 

@@ -15,8 +15,13 @@ pub(super) type Stack<'a> = Vec<&'a Frame>;
 /// What one stack holds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Use {
-    /// Bytes at the later step less bytes at the earlier one.
+    /// Bytes at the later step less bytes at the earlier one, as far as blocks born since the
+    /// growth began make them up.
     pub(super) grown: i64,
+    /// Bytes at the later step, less those at the earlier one.
+    bytes: i64,
+    /// Of those, bytes in blocks born since the growth began.
+    fresh: i64,
     /// Live blocks at the later step.
     pub(super) blocks: u64,
     /// Their birth steps.
@@ -42,7 +47,8 @@ pub(super) fn home(snapshot: &RankSnapshot) -> Option<&DeviceSnapshot> {
     snapshot.devices.iter().max_by_key(|device| device.allocated)
 }
 
-/// Adds up a device. Without an earlier state, what was born from `since_step` on counts as grown.
+/// Adds up a device. Growth counts as far as blocks born from `since_step` on make it up; without
+/// an earlier state that is all there is to go by.
 pub(super) fn account<'a>(
     snapshot: &'a RankSnapshot,
     device: &DeviceSnapshot,
@@ -52,16 +58,22 @@ pub(super) fn account<'a>(
     let mut uses: BTreeMap<u32, Use> = BTreeMap::new();
     for block in &device.blocks {
         let held = uses.entry(block.stack).or_default();
+        let size = signed(block.size);
+        held.bytes = held.bytes.saturating_add(size);
         let is_passing = block.birth_step.saturating_add(PASSING_STEPS) > snapshot.step;
-        if has_before || (block.birth_step >= since_step && !is_passing) {
-            held.grown = held.grown.saturating_add(signed(block.size));
+        if block.birth_step >= since_step && (has_before || !is_passing) {
+            held.fresh = held.fresh.saturating_add(size);
         }
         held.blocks += 1;
         held.births.insert(block.birth_step);
     }
     for before in device.before.iter().filter(|_| has_before) {
         let held = uses.entry(before.stack).or_default();
-        held.grown = held.grown.saturating_sub(signed(before.bytes));
+        held.bytes = held.bytes.saturating_sub(signed(before.bytes));
+    }
+    for held in uses.values_mut() {
+        // What grew and is older than the growth is something else: a state made lazily, a cache.
+        held.grown = if has_before { held.bytes.min(held.fresh) } else { held.fresh };
     }
     let mut result = Account { has_before, incomplete: !device.complete, ..Account::default() };
     for (stack, held) in uses {

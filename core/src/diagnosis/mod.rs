@@ -108,6 +108,9 @@ pub const GENERATIONS_MIN: u64 = 4;
 /// Below this share of explained growth the class is unknown, in parts per million.
 pub const EXPLAINED_PPM_MIN: u32 = 300_000;
 
+/// Blocks born this many steps before the dated onset still belong to the growth.
+const ONSET_SLACK_STEPS: u64 = 16;
+
 /// Compares the suspect with its earlier self and with its peers.
 ///
 /// Peers at another step than the suspect are left out, and that is said in `against`.
@@ -116,17 +119,24 @@ pub fn diagnose(growth: &Growth, suspect: &RankSnapshot, peers: &[&RankSnapshot]
     let Some(device) = device.or_else(|| home(suspect)) else {
         return report::blind(growth, "the snapshot of the rank holds no device");
     };
-    let of_suspect = account(suspect, device, growth.onset_step);
+    let born_since = onset_with_slack(growth, suspect.step);
+    let of_suspect = account(suspect, device, born_since);
     let comparable = |peer: &&&RankSnapshot| {
         peer.step == suspect.step && peer.before_step == suspect.before_step
     };
     let of_peers: Vec<Account<'_>> = peers
         .iter()
         .filter(comparable)
-        .filter_map(|peer| Some(account(peer, home(peer)?, growth.onset_step)))
+        .filter_map(|peer| Some(account(peer, home(peer)?, born_since)))
         .collect();
     let case = Case::new(growth, suspect, &of_suspect, &of_peers, peers.len() - of_peers.len());
     report::report(&case)
+}
+
+/// The onset is dated from blocks of steps, so it may be some steps late.
+fn onset_with_slack(growth: &Growth, step: u64) -> u64 {
+    let slack = ONSET_SLACK_STEPS + step.saturating_sub(growth.onset_step) / 4;
+    growth.onset_step.saturating_sub(slack)
 }
 
 /// Everything the report is made of.
@@ -175,9 +185,7 @@ impl<'a> Case<'a> {
     }
 
     fn classify(&self) -> Class {
-        // The detector saw about this much between the two steps.
-        let seen = self.growth.bytes_per_step.saturating_mul(self.counted_steps());
-        let tensors_grew = u64::try_from(self.net_grown).unwrap_or(0) > seen / 2;
+        let tensors_grew = u64::try_from(self.net_grown).unwrap_or(0) > self.seen() / 2;
         if self.growth.layer == Layer::Reserved {
             return if tensors_grew { Class::Unknown } else { Class::Fragmentation };
         }
@@ -195,6 +203,11 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// About what the detector saw between the two steps.
+    fn seen(&self) -> u64 {
+        self.growth.bytes_per_step.saturating_mul(self.counted_steps())
+    }
+
     /// Steps over which growth is counted and was there.
     fn counted_steps(&self) -> u64 {
         self.step.saturating_sub(self.since_step.max(self.growth.onset_step))
@@ -208,9 +221,11 @@ impl<'a> Case<'a> {
         line.generations_since(self.since_step) >= GENERATIONS_MIN && goes_on
     }
 
-    /// Share of the growth that is to be explained, in parts per million, at most all of it.
+    /// Share of the growth that is to be explained, in parts per million, at most all of it. When
+    /// the stacks show far less than the detector saw, the rest is unexplained.
     fn share_ppm(&self, bytes: i64) -> u32 {
-        let (part, whole) = (i128::from(bytes.max(0)), i128::from(self.net_grown.max(1)));
+        let whole = i128::from(self.net_grown.max(1)).max(i128::from(self.seen() / 2));
+        let part = i128::from(bytes.max(0));
         u32::try_from((part * 1_000_000 / whole).min(1_000_000)).unwrap_or(1_000_000)
     }
 }

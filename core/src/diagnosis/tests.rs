@@ -227,6 +227,19 @@ fn classes_are_told_apart() {
 }
 
 #[test]
+fn what_is_older_than_the_growth_is_not_the_culprit() {
+    for before_step in [0, 1] {
+        let (mut suspect, _) = with_leak(before_step, 3 * MIB / 2);
+        let mut maker = Maker { device: suspect.devices.remove(0), snapshot: suspect };
+        let state = maker.stack(&["/app/optimizer.py:44:lazy_state"]);
+        maker.blocks(state, 1024 * MIB, [5; 8].into_iter());
+        let diagnosis = diagnosed(&growth(2), &maker.done(), &[]);
+        assert_eq!(diagnosis.class, Class::Leak, "{diagnosis:?}");
+        assert_eq!(diagnosis.culprit.expect("named").line, 36);
+    }
+}
+
+#[test]
 fn doubts_are_said() {
     let (mut suspect, mut peers) = with_leak(0, 3 * MIB / 2);
     suspect.devices[0].complete = false;
