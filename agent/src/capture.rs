@@ -61,8 +61,13 @@ pub(crate) struct Captures {
 #[derive(Debug)]
 struct Job {
     deadline: Instant,
-    /// Known after the rewind; sent again on every new stream.
+    /// Known after the rewind; sent again on a new stream until it is known to have arrived.
     answer: Option<Outgoing>,
+    /// The report of the present stream whose acknowledgement says that the answer has arrived.
+    arrives_with: Option<u64>,
+    has_arrived: bool,
+    /// The coordinator has the body, or there is none.
+    is_stored: bool,
 }
 
 /// What a rewind needs.
@@ -132,7 +137,14 @@ impl Captures {
             return Some(refusal(&key, &why));
         }
         let deadline = Instant::now() + deadline.unwrap_or(DEADLINE_DEFAULT).min(DEADLINE_MAX);
-        self.jobs.insert(key.clone(), Job { deadline, answer: None });
+        let job = Job {
+            deadline,
+            answer: None,
+            arrives_with: None,
+            has_arrived: false,
+            is_stored: false,
+        };
+        self.jobs.insert(key.clone(), job);
         let rewinds = Arc::clone(&self.rewinds);
         let upload_kib = Arc::clone(&self.upload_kib);
         let upload_kib_max = self.upload_kib_max;
@@ -147,7 +159,7 @@ impl Captures {
         None
     }
 
-    /// A rewind is done: keeps the answer for later streams and starts the upload.
+    /// A rewind is done: keeps the answer until it has arrived, and starts the upload.
     pub(crate) fn rewound(
         &mut self,
         key: JobKey,
@@ -156,11 +168,11 @@ impl Captures {
         events: mpsc::Sender<Event>,
     ) {
         let Some(job) = self.jobs.get_mut(&key) else { return };
+        job.answer = Some(rewound.answer);
         let Some(body) = rewound.body else {
-            self.jobs.remove(&key);
+            job.is_stored = true;
             return;
         };
-        job.answer = Some(rewound.answer);
         let deadline = job.deadline;
         tokio::spawn(async move {
             let uploading = upload_until_done(&key, &body, channel);
@@ -171,18 +183,54 @@ impl Captures {
         });
     }
 
-    /// An answer is over.
+    /// A body is stored, or will not be.
     pub(crate) fn ended(&mut self, key: &JobKey, result: Result<(), String>) {
-        self.jobs.remove(key);
         if let Err(why) = result {
             let JobKey { capture_id, tape_id } = key;
             tracing::warn!(capture = ?capture_id, tape = ?tape_id, "capture part was not stored: {why}");
+            self.jobs.remove(key);
+        } else if let Some(job) = self.jobs.get_mut(key) {
+            job.is_stored = true;
+        }
+        self.forget_done();
+    }
+
+    /// A new stream: answers that are not known to have arrived have to be sent again.
+    pub(crate) fn start_stream(&mut self) {
+        for job in self.jobs.values_mut() {
+            job.arrives_with = None;
         }
     }
 
-    /// Answers that a new stream has to carry again.
-    pub(crate) fn answers(&self) -> impl Iterator<Item = &Outgoing> {
-        self.jobs.values().filter_map(|job| job.answer.as_ref())
+    /// Answers to be sent on this stream.
+    pub(crate) fn unsent(&self) -> Vec<(JobKey, Outgoing)> {
+        let unsent =
+            self.jobs.iter().filter(|(_, job)| !job.has_arrived && job.arrives_with.is_none());
+        unsent.filter_map(|(key, job)| Some((key.clone(), job.answer.clone()?))).collect()
+    }
+
+    /// An answer was sent; the acknowledgement of this report will say that it has arrived.
+    pub(crate) fn sent(&mut self, key: &JobKey, report: u64) {
+        if let Some(job) = self.jobs.get_mut(key) {
+            job.arrives_with = Some(report);
+        }
+    }
+
+    /// Everything up to this report has arrived.
+    pub(crate) fn acked(&mut self, report: u64) {
+        for job in self.jobs.values_mut() {
+            job.has_arrived |= job.arrives_with.is_some_and(|number| number <= report);
+        }
+        self.forget_done();
+    }
+
+    /// Gives up answers whose deadline has passed; those with a body end by themselves.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        self.jobs.retain(|_, job| !job.is_stored || now < job.deadline);
+    }
+
+    fn forget_done(&mut self) {
+        self.jobs.retain(|_, job| !(job.is_stored && job.has_arrived));
     }
 
     /// True while an answer about this tape is in the making.

@@ -94,8 +94,9 @@ impl Deliveries {
         self.in_flight.push_back(InFlight { number: self.reports_sent, marks });
     }
 
-    /// Reports up to this number have arrived. Said twice or of the future, it changes nothing.
-    pub(crate) fn acked(&mut self, number: u64) {
+    /// Reports up to this number have arrived; answers the part of it that can be true. Said twice
+    /// or of the future, it changes nothing.
+    pub(crate) fn acked(&mut self, number: u64) -> u64 {
         let number = number.min(self.reports_sent);
         while let Some(report) = self.in_flight.pop_front_if(|report| report.number <= number) {
             for mark in report.marks {
@@ -108,6 +109,7 @@ impl Deliveries {
         }
         let arrived = self.downs_sent.iter().filter(|(_, report)| **report <= number);
         self.downs_acked.extend(arrived.map(|(tape, _)| *tape));
+        number
     }
 
     /// The end of a tape's process was sent on this stream.
@@ -161,7 +163,7 @@ mod tests {
                     deliveries.report_sent(vec![Mark { tape: TAPE, device: 0, last_step, missed }]);
                 }
                 Do::Down => deliveries.down_sent(TAPE),
-                Do::Ack(number) => deliveries.acked(number),
+                Do::Ack(number) => assert!(deliveries.acked(number) <= number),
                 Do::NewStream => deliveries.start_stream(),
             }
         }

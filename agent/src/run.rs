@@ -134,6 +134,7 @@ impl Agent {
         match event {
             Event::Tick => {
                 self.tapes.look(now, &self.host);
+                self.captures.expire(Instant::now());
                 self.tell(now);
                 self.clean(now);
             }
@@ -143,7 +144,8 @@ impl Agent {
                 self.alone_since = Instant::now();
             }
             Event::Message(Incoming::Ack(number)) => {
-                self.deliveries.acked(number);
+                let number = self.deliveries.acked(number);
+                self.captures.acked(number);
                 if self.has_more {
                     self.tell(now);
                 }
@@ -152,9 +154,9 @@ impl Agent {
             // Both are the link's own business.
             Event::Message(Incoming::Welcome { .. } | Incoming::Goodbye(_)) => {}
             Event::Rewound(key, rewound) => {
-                self.send(rewound.answer.clone());
                 let (channel, events) = (self.channel.clone(), self.events.clone());
                 self.captures.rewound(key, rewound, channel, events);
+                self.tell_answers();
             }
             Event::Ended(key, result) => self.captures.ended(&key, result),
         }
@@ -169,11 +171,8 @@ impl Agent {
         self.session = Some(session);
         self.told.clear();
         self.deliveries.start_stream();
+        self.captures.start_stream();
         self.tell(now);
-        let answers: Vec<Outgoing> = self.captures.answers().cloned().collect();
-        for answer in answers {
-            self.send(answer);
-        }
     }
 
     /// Sends what the coordinator does not know yet on this stream.
@@ -181,6 +180,7 @@ impl Agent {
         if self.session.is_none() || !self.tell_ranks() {
             return;
         }
+        self.tell_answers();
         let Some(drained) = self.tell_report(now) else { return };
         self.tell_ends(&drained);
     }
@@ -242,6 +242,15 @@ impl Agent {
             let message = wire::rank_down(known.tape_id(), death, known.status.step);
             if self.send(message) {
                 self.deliveries.down_sent(*key);
+            }
+        }
+    }
+
+    /// Sends the answers to captures that are known and not sent yet.
+    fn tell_answers(&mut self) {
+        for (key, answer) in self.captures.unsent() {
+            if self.send(answer) {
+                self.captures.sent(&key, self.deliveries.next_number());
             }
         }
     }
