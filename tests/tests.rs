@@ -6,4 +6,6 @@ mod demo; // what a newcomer runs first
 mod end_to_end; // a leaking DDP rank ends in one incident that names the line
 mod equals_pytorch; // the tape says what PyTorch's own counters say, at every step
 mod exported; // the exported pickle is PyTorch's own snapshot
-mod killed; // a writer killed at any instant leaves a tape that is never wrong // what goes wrong says so in one line and disturbs nobody
+mod guest; // the recorder changes nothing for its host
+mod killed; // PyTorch's counters are the tape's, at every step
+mod tidy; // the rules of the repository

@@ -10,8 +10,9 @@
 //! why. It decides nothing: layout, rewind and step boundaries are in `memtape-core`.
 //!
 //! `unsafe` is in `exports.rs` (C signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
-//! `memory.rs` (reading frames), `interpreter.rs` (Python's C functions), `driver.rs` (CUDA's),
-//! `process.rs` (fork and exit).
+//! `memory.rs` and `frames.rs` (reading frames), `interpreter.rs` (Python's C functions),
+//! `driver.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's signal mask) and
+//! `clock.rs` (the system's clocks).
 
 pub mod exports;
 
