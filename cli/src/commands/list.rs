@@ -1,0 +1,93 @@
+//! `memtape jobs`, `ranks`, `incidents`, `captures`: what is going on.
+
+use anyhow::bail;
+
+use crate::api::{Client, Incident, Job, Manifest, Rank, parse};
+use crate::args::JobFilter;
+use crate::{output, render};
+
+/// All jobs.
+///
+/// # Errors
+/// When the coordinator cannot be asked.
+pub(crate) fn jobs(client: Client, json: bool) -> anyhow::Result<()> {
+    let answer = client.get(&["jobs"], &[])?;
+    if json {
+        return output::print_json(&answer);
+    }
+    output::print(&render::jobs(&parse::<Vec<Job>>(&answer["jobs"])?))
+}
+
+/// The ranks of a job; without a name those of the only job that has not ended.
+///
+/// # Errors
+/// When the coordinator cannot be asked, or it is not clear which job is meant.
+pub(crate) fn ranks(job: Option<&str>, client: Client, json: bool) -> anyhow::Result<()> {
+    let job = match job {
+        Some(job) => job.to_string(),
+        None => only_job(&parse::<Vec<Job>>(&client.get(&["jobs"], &[])?["jobs"])?)?,
+    };
+    let answer = client.get(&["jobs", &job, "ranks"], &[])?;
+    if json {
+        return output::print_json(&answer);
+    }
+    output::print(&render::ranks(&parse::<Vec<Rank>>(&answer["ranks"])?))
+}
+
+fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
+    let mut running = jobs.iter().filter(|job| job.state != "ended");
+    match (running.next(), running.next()) {
+        (Some(job), None) => Ok(job.job.clone()),
+        (None, _) => bail!("no job is running: name one of `memtape jobs`"),
+        (Some(_), Some(_)) => bail!("several jobs are running: name one of `memtape jobs`"),
+    }
+}
+
+/// All incidents, or those of one job.
+///
+/// # Errors
+/// When the coordinator cannot be asked.
+pub(crate) fn incidents(filter: &JobFilter, client: Client, json: bool) -> anyhow::Result<()> {
+    let answer = client.get(&["incidents"], &query(filter))?;
+    if json {
+        return output::print_json(&answer);
+    }
+    output::print(&render::incidents(&parse::<Vec<Incident>>(&answer["incidents"])?))
+}
+
+/// All captures, or those of one job.
+///
+/// # Errors
+/// When the coordinator cannot be asked.
+pub(crate) fn captures(filter: &JobFilter, client: Client, json: bool) -> anyhow::Result<()> {
+    let answer = client.get(&["captures"], &query(filter))?;
+    if json {
+        return output::print_json(&answer);
+    }
+    output::print(&render::captures(&parse::<Vec<Manifest>>(&answer["captures"])?))
+}
+
+fn query(filter: &JobFilter) -> Vec<(&str, &str)> {
+    filter.job.iter().map(|job| ("job", job.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_running_job_needs_no_name() {
+        let job = |name: &str, state: &str| Job {
+            job: name.to_string(),
+            state: state.to_string(),
+            ..Job::default()
+        };
+        let check = |jobs: &[Job], expected: Option<&str>| {
+            assert_eq!(only_job(jobs).ok().as_deref(), expected);
+        };
+        check(&[], None);
+        check(&[job("a", "ended")], None);
+        check(&[job("a", "ended"), job("b", "healthy")], Some("b"));
+        check(&[job("a", "leaking"), job("b", "healthy")], None);
+    }
+}

@@ -1,0 +1,16 @@
+//! One file for each command.
+
+pub(crate) mod run;
+
+pub(crate) mod agent;
+pub(crate) mod coordinator;
+
+pub(crate) mod list;
+pub(crate) mod show;
+
+pub(crate) mod capture;
+pub(crate) mod export;
+
+pub(crate) mod tape;
+
+pub(crate) mod service;

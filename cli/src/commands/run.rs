@@ -1,0 +1,125 @@
+//! `memtape run -- CMD…`: runs a training command with the recorder inside.
+//!
+//! It sets three variables and becomes the command (exec): signals, exit code and process id are
+//! the command's own, and nothing of this program stays behind.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use rustix::fs::{Access, access};
+use serde_json::json;
+
+use crate::args::RunArgs;
+use crate::{clock, library};
+
+/// Where tapes go unless told otherwise; the recorder's own default.
+pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";
+
+/// Becomes the command; returns only when that was not possible.
+///
+/// # Errors
+/// When the library or the folder cannot be had, or the command cannot be run.
+pub(crate) fn run(args: RunArgs, json: bool) -> anyhow::Result<()> {
+    let library = library::find()?;
+    let dir = tape_dir(args.dir);
+    make_tape_dir(&dir)?;
+    let Some((program, rest)) = args.command.split_first() else { bail!("name a command to run") };
+    let run_name = std::env::var("MEMTAPE_RUN")
+        .ok()
+        .filter(|name| !name.trim().is_empty())
+        .unwrap_or_else(|| run_name(&args.command, clock::unix_seconds()));
+    let mut command = Command::new(program);
+    command
+        .args(rest)
+        .env("LD_PRELOAD", library::preload(&library, std::env::var_os("LD_PRELOAD")))
+        .env("MEMTAPE_DIR", &dir)
+        .env("MEMTAPE_RUN", &run_name);
+    if let Some(job) = &args.job {
+        command.env("MEMTAPE_JOB", job);
+    }
+    if json {
+        // Standard output is the command's.
+        let line = json!({ "library": library, "dir": dir, "run": run_name, "job": args.job });
+        eprintln!("{line}");
+    }
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot run {program}"))
+}
+
+/// The folder that was asked for, or the default, as an absolute path: the command may change
+/// its working directory.
+fn tape_dir(asked: Option<PathBuf>) -> PathBuf {
+    let from_environment =
+        || std::env::var_os("MEMTAPE_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let dir = asked.or_else(from_environment).unwrap_or_else(|| TAPE_DIR_DEFAULT.into());
+    std::path::absolute(&dir).unwrap_or(dir)
+}
+
+/// Makes the folder if need be, open to all users as /tmp is, and checks that it can be written.
+fn make_tape_dir(dir: &Path) -> anyhow::Result<()> {
+    if !dir.is_dir() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o1777).create(dir).with_context(|| {
+            format!("cannot make the folder {} for tapes; choose one with --dir", dir.display())
+        })?;
+    }
+    access(dir, Access::WRITE_OK | Access::EXEC_OK).with_context(|| {
+        format!("cannot write into the folder {} for tapes; choose one with --dir", dir.display())
+    })
+}
+
+/// A name for a job that no launcher names: its script and the time.
+fn run_name(command: &[String], unix_seconds: u64) -> String {
+    let (year, month, day, hour, minute, second) = clock::civil(unix_seconds);
+    let script = script_name(command);
+    format!("{script}-{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+/// The script's name without its folder and ending; a module's name; else the program's.
+fn script_name(command: &[String]) -> String {
+    let stem = |path: &str| {
+        let stem = Path::new(path).file_stem();
+        stem.map_or(String::new(), |stem| stem.to_string_lossy().into_owned())
+    };
+    let script = command.iter().find(|word| word.ends_with(".py")).map(|path| stem(path));
+    let module = || {
+        let after = command.iter().skip_while(|word| *word != "-m").nth(1);
+        after.filter(|name| !name.starts_with("torch.distributed.")).cloned()
+    };
+    let program = || command.first().map(|path| stem(path));
+    script.or_else(module).or_else(program).filter(|name| !name.is_empty()).unwrap_or("run".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_named_after_their_script() {
+        let check = |line: &str, expected: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_string).collect();
+            assert_eq!(script_name(&words), expected, "{line}");
+        };
+        check("python train.py --lr 1", "train");
+        check("torchrun --nproc-per-node 4 /app/src/pretrain.py x.py", "pretrain");
+        check("python -m torch.distributed.run --nproc-per-node 2 a/b.py", "b");
+        check("python -m pkg.train", "pkg.train");
+        check("/opt/bin/trainer --x", "trainer");
+        check("python -m torch.distributed.run app", "python");
+        assert_eq!(run_name(&["python".into(), "t.py".into()], 1_795_244_404), "t-20261121-070004");
+    }
+
+    #[test]
+    fn the_folder_is_made_and_must_be_writable() {
+        let temp = tempfile::tempdir().expect("folder");
+        let deep = temp.path().join("a/b");
+        make_tape_dir(&deep).expect("made");
+        assert!(deep.is_dir());
+        let file = temp.path().join("file");
+        std::fs::write(&file, "").expect("file");
+        let error = make_tape_dir(&file).expect_err("a file is no folder");
+        assert!(format!("{error:#}").contains("--dir"), "{error:#}");
+    }
+}

@@ -1,0 +1,62 @@
+//! What the two services share: a runtime, a log on stderr, and an orderly end.
+
+use std::future::Future;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// Runs a service on all cores until it ends.
+///
+/// # Errors
+/// The service's own.
+pub(crate) fn block_on(service: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    runtime.block_on(service)
+}
+
+/// Ready when somebody asks this process to stop (Ctrl-C, SIGTERM).
+///
+/// # Errors
+/// When signals cannot be watched.
+pub(crate) fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch signals")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot watch signals")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// What is logged, in the words of `tracing_subscriber::EnvFilter`.
+///
+/// # Errors
+/// When `MEMTAPE_LOG` makes no sense.
+pub(crate) fn log_filter() -> anyhow::Result<EnvFilter> {
+    let text = std::env::var("MEMTAPE_LOG").unwrap_or_default();
+    let text = if text.trim().is_empty() { "info" } else { text.trim() };
+    EnvFilter::try_new(text).map_err(|_| {
+        let line = format!("MEMTAPE_LOG is {text:?}: say info, debug or memtape_agent=debug");
+        crate::Mistakes(vec![line]).into()
+    })
+}
+
+/// Logs to stderr from now on, as lines of text or, with `--json`, of JSON.
+///
+/// # Errors
+/// As for [`log_filter`].
+pub(crate) fn log(json: bool) -> anyhow::Result<()> {
+    let logger = tracing_subscriber::fmt().with_env_filter(log_filter()?);
+    let logger = logger.with_writer(std::io::stderr);
+    if json {
+        logger.json().init();
+    } else {
+        logger.with_target(false).init();
+    }
+    Ok(())
+}

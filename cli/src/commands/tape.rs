@@ -1,0 +1,358 @@
+//! `memtape tape FILE`: reads a tape after the fact, with no service running.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot};
+use memtape_core::tape::reader::{DeviceTotals, Status, StepRecord, Tape};
+use memtape_core::tape::rewind::Moment;
+use serde_json::{Value, json};
+
+use crate::api::Frame;
+use crate::args::TapeArgs;
+use crate::clock::utc;
+use crate::liveness::Writer;
+use crate::output::clean;
+use crate::render::{bytes, frame, table};
+use crate::tape_file::{self, FileSource};
+use crate::{export, output};
+
+/// Everything that is shown of a tape.
+struct Summary {
+    tape: Tape<FileSource>,
+    writer: Writer,
+    status: Status,
+    totals: Vec<DeviceTotals>,
+    /// The newest state, or why it cannot be had.
+    present: Result<RankSnapshot, String>,
+    last: usize,
+}
+
+/// Live memory of one stack on one device.
+struct LiveStack {
+    stack: u32,
+    bytes: u64,
+    blocks: u64,
+    birth_steps: u64,
+}
+
+/// Prints what is on a tape.
+///
+/// # Errors
+/// When the file is no tape.
+pub(crate) fn run(args: &TapeArgs, json: bool) -> anyhow::Result<()> {
+    let (tape, writer) = tape_file::open(&args.file)?;
+    let summary = Summary {
+        writer,
+        status: tape.status(),
+        totals: tape.totals(),
+        present: tape.snapshot(Moment::Present, None, args.last).map_err(|error| error.to_string()),
+        last: args.last,
+        tape,
+    };
+    match json {
+        true => output::print_json(&summary.to_json(&args.file)),
+        false => output::print(&summary.to_text(&args.file)),
+    }
+}
+
+impl Summary {
+    fn state(&self) -> String {
+        match (self.writer, self.status.sealed) {
+            (Writer::Alive(Some(pid)), _) => format!("alive, pid {pid}"),
+            (Writer::Alive(None), _) => "alive, in another pid namespace".to_string(),
+            (Writer::Gone, true) => match self.status.exit_status {
+                Some(code) => format!("exited with status {code}"),
+                None => "exited".to_string(),
+            },
+            (Writer::Gone, false) => "gone without sealing its tape (killed)".to_string(),
+            (Writer::Unknown, true) => "exited".to_string(),
+            (Writer::Unknown, false) => {
+                "unknown: this file system has no locks, and the tape is not sealed".to_string()
+            }
+        }
+    }
+
+    /// The newest step records of a device, oldest first.
+    fn last_steps(&self, device: u8) -> Vec<StepRecord> {
+        let mut records = self.tape.steps_after(device, 0).records;
+        records.split_off(records.len().saturating_sub(self.last))
+    }
+
+    fn to_text(&self, path: &Path) -> String {
+        let identity = self.tape.identity();
+        let mut text = String::new();
+        let end = if self.status.step == 0 {
+            String::new()
+        } else {
+            format!(", ended {} UTC", utc(self.tape.wall_ns(self.status.step_mono_ns)))
+        };
+        let oldest = match self.tape.oldest_step() {
+            0 => "none".to_string(),
+            step => format!("{step} and later"),
+        };
+        for (name, value) in [
+            ("tape", path.display().to_string()),
+            ("process", self.state()),
+            ("job", format!("{}, attempt {}", identity.job, identity.attempt)),
+            (
+                "rank",
+                format!(
+                    "{} of {}, local rank {}, host {}",
+                    identity.rank, identity.world_size, identity.local_rank, identity.host
+                ),
+            ),
+            ("command", identity.command.clone()),
+            ("recording", format!("since {} UTC", utc(self.status.start_wall_ns))),
+            ("step", format!("{}{end}", self.status.step)),
+            ("rewindable", oldest),
+        ] {
+            let _ = writeln!(text, "{name:<12}{}", clean(&value));
+        }
+        if let Some(why) = &self.status.disabled {
+            let _ = writeln!(text, "{:<12}recording stopped: {}", "stopped", clean(why));
+        }
+        for limitation in &self.status.limitations {
+            let _ = writeln!(text, "{:<12}{}", "limitation", clean(limitation));
+        }
+        let losses = self.status.losses.iter().filter(|(_, count)| *count > 0);
+        for (kind, count) in losses {
+            let _ = writeln!(text, "{:<12}{count} {kind}", "lost");
+        }
+        for totals in &self.totals {
+            self.device_text(totals, &mut text);
+        }
+        if let Err(why) = &self.present {
+            let _ = writeln!(text, "\nlive blocks cannot be shown: {}", clean(why));
+        }
+        text
+    }
+
+    fn device_text(&self, totals: &DeviceTotals, text: &mut String) {
+        let device = totals.device;
+        let uuids = self.tape.device_uuids();
+        let uuid = uuids.iter().find(|(of, _)| *of == device).map_or("", |(_, uuid)| uuid);
+        let size = match totals.device_bytes {
+            0 => "unknown size".to_string(),
+            size => bytes(size),
+        };
+        let _ = writeln!(text, "\nDevice {device} {uuid}({size})");
+        let _ = writeln!(
+            text,
+            "  allocated {} (peak {}), reserved {}, {} live blocks, {} allocs, {} frees, {} ooms, \
+             {} failed mallocs",
+            bytes(totals.allocated),
+            bytes(totals.peak_allocated),
+            bytes(totals.reserved),
+            totals.blocks,
+            totals.allocs,
+            totals.frees,
+            totals.ooms,
+            totals.malloc_failures,
+        );
+        let steps = self.last_steps(device).iter().map(step_row).collect::<Vec<_>>();
+        if !steps.is_empty() {
+            let titles =
+                [">step", ">floor", ">peak", ">end", ">reserved", ">blocks", "ended (UTC)"];
+            let rows = self.last_steps(device);
+            let ends = rows.iter().map(|record| utc(self.tape.wall_ns(record.end_mono_ns)));
+            let rows = steps.into_iter().zip(ends).map(|(mut row, end)| {
+                row.push(end);
+                row
+            });
+            let _ = write!(text, "\nLast steps\n{}", indented(&table(&titles, rows.collect())));
+        }
+        let Ok(present) = &self.present else { return };
+        let Some(state) = present.devices.iter().find(|state| state.device == device) else {
+            return;
+        };
+        self.events_text(present, state, text);
+        let stacks = live_stacks(state, self.last);
+        if stacks.is_empty() {
+            return;
+        }
+        let _ = writeln!(text, "\nStacks that hold most");
+        for live in stacks {
+            let _ = writeln!(
+                text,
+                "  {} in {} blocks from {} steps",
+                bytes(live.bytes),
+                live.blocks,
+                live.birth_steps
+            );
+            let frames = frames(present, live.stack);
+            if frames.is_empty() {
+                let _ = writeln!(text, "      (stack not known)");
+            }
+            for line in frames {
+                let _ = writeln!(text, "      {line}");
+            }
+        }
+    }
+
+    fn events_text(&self, present: &RankSnapshot, state: &DeviceSnapshot, text: &mut String) {
+        let first = state.trace.len().saturating_sub(self.last);
+        let row = |event: &memtape_core::snapshot::TraceEvent| {
+            vec![
+                event.step.to_string(),
+                export::kind_name(event.kind).to_string(),
+                format!("{:#x}", event.address),
+                bytes(event.size),
+                frames(present, event.stack).into_iter().next().unwrap_or_default(),
+            ]
+        };
+        let rows: Vec<Vec<String>> = state.trace.iter().skip(first).map(row).collect();
+        if !rows.is_empty() {
+            let titles = [">after step", "event", ">address", ">size", "line"];
+            let _ = write!(text, "\nLast events\n{}", indented(&table(&titles, rows)));
+        }
+    }
+
+    fn to_json(&self, path: &Path) -> Value {
+        let identity = self.tape.identity();
+        let alive = match self.writer {
+            Writer::Alive(_) => json!(true),
+            Writer::Gone => json!(false),
+            Writer::Unknown => Value::Null,
+        };
+        let devices: Vec<Value> = self.totals.iter().map(|of| self.device_json(of)).collect();
+        let losses: BTreeMap<&str, u64> = self.status.losses.iter().copied().collect();
+        json!({
+            "file": path, "tape_id": identity.tape_id, "job": identity.job,
+            "attempt": identity.attempt, "rank": identity.rank, "world_size": identity.world_size,
+            "local_rank": identity.local_rank, "host": identity.host, "pid": identity.pid,
+            "command": identity.command, "process": self.state(), "alive": alive,
+            "sealed": self.status.sealed,
+            "exit_status": self.status.exit_status, "disabled": self.status.disabled,
+            "limitations": self.status.limitations, "lost": self.status.lost, "losses": losses,
+            "step": self.status.step, "oldest_step": self.tape.oldest_step(),
+            "start_wall_ns": self.status.start_wall_ns,
+            "devices": devices,
+            "unreadable": self.present.as_ref().err(),
+        })
+    }
+
+    fn device_json(&self, totals: &DeviceTotals) -> Value {
+        let step = |r: &StepRecord| {
+            json!({
+                "first_step": r.first_step, "last_step": r.last_step,
+                "floor_allocated": r.floor_allocated, "peak_allocated": r.peak_allocated,
+                "end_allocated": r.end_allocated, "end_reserved": r.end_reserved,
+                "blocks": r.blocks, "end_wall_ns": self.tape.wall_ns(r.end_mono_ns),
+            })
+        };
+        let steps: Vec<Value> = self.last_steps(totals.device).iter().map(step).collect();
+        let state = self.present.as_ref().ok().and_then(|present| {
+            let state = present.devices.iter().find(|state| state.device == totals.device)?;
+            Some((present, state))
+        });
+        let stacks: Vec<Value> = state.map_or(Vec::new(), |(present, state)| {
+            let live = live_stacks(state, self.last);
+            let stack = |live: &LiveStack| {
+                json!({ "bytes": live.bytes, "blocks": live.blocks,
+                    "birth_steps": live.birth_steps, "frames": frames(present, live.stack) })
+            };
+            live.iter().map(stack).collect()
+        });
+        json!({
+            "device": totals.device, "allocated": totals.allocated, "reserved": totals.reserved,
+            "peak_allocated": totals.peak_allocated, "blocks": totals.blocks,
+            "allocs": totals.allocs, "frees": totals.frees, "ooms": totals.ooms,
+            "malloc_failures": totals.malloc_failures, "device_bytes": totals.device_bytes,
+            "steps": steps, "stacks": stacks,
+        })
+    }
+}
+
+fn step_row(record: &StepRecord) -> Vec<String> {
+    let step = if record.first_step == record.last_step {
+        record.last_step.to_string()
+    } else {
+        format!("{}-{}", record.first_step, record.last_step)
+    };
+    let sizes =
+        [record.floor_allocated, record.peak_allocated, record.end_allocated, record.end_reserved];
+    let mut row = vec![step];
+    row.extend(sizes.map(bytes));
+    row.push(record.blocks.to_string());
+    row
+}
+
+/// The stacks that hold most on a device, largest first.
+fn live_stacks(state: &DeviceSnapshot, count: usize) -> Vec<LiveStack> {
+    let mut by_stack: BTreeMap<u32, (u64, u64, Vec<u64>)> = BTreeMap::new();
+    for block in &state.blocks {
+        let (bytes, blocks, births) = by_stack.entry(block.stack).or_default();
+        *bytes = bytes.saturating_add(block.size);
+        *blocks += 1;
+        births.push(block.birth_step);
+    }
+    let live = |(stack, (bytes, blocks, mut births)): (u32, (u64, u64, Vec<u64>))| {
+        births.sort_unstable();
+        births.dedup();
+        LiveStack { stack, bytes, blocks, birth_steps: births.len() as u64 }
+    };
+    let mut stacks: Vec<LiveStack> = by_stack.into_iter().map(live).collect();
+    stacks.sort_by_key(|live| std::cmp::Reverse(live.bytes));
+    stacks.truncate(count);
+    stacks
+}
+
+fn frames(snapshot: &RankSnapshot, stack: u32) -> Vec<String> {
+    let line = |of: &memtape_core::snapshot::Frame| {
+        frame(&Frame { file: of.file.clone(), line: of.line, function: of.function.clone() })
+    };
+    snapshot.frames_of(stack).map(line).collect()
+}
+
+fn indented(text: &str) -> String {
+    text.lines().fold(String::new(), |mut all, line| {
+        let _ = writeln!(all, "  {line}");
+        all
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::snapshot::Block;
+
+    use super::*;
+
+    #[test]
+    fn stacks_are_ranked_by_what_they_hold() {
+        let block = |address, size, stack, birth_step| Block {
+            address,
+            size,
+            stack,
+            birth_step,
+            birth_ns: 0,
+        };
+        let state = DeviceSnapshot {
+            blocks: vec![
+                block(0, 100, 1, 5),
+                block(100, 100, 1, 6),
+                block(200, 100, 1, 6),
+                block(300, 1000, 2, 1),
+                block(2000, 1, 3, 1),
+            ],
+            ..DeviceSnapshot::default()
+        };
+        let found: Vec<(u32, u64, u64, u64)> = live_stacks(&state, 2)
+            .iter()
+            .map(|live| (live.stack, live.bytes, live.blocks, live.birth_steps))
+            .collect();
+        assert_eq!(found, [(2, 1000, 1, 1), (1, 300, 3, 2)]);
+    }
+
+    #[test]
+    fn shared_records_show_their_span() {
+        let record = StepRecord {
+            first_step: 4,
+            last_step: 9,
+            floor_allocated: 512,
+            ..StepRecord::default()
+        };
+        assert_eq!(step_row(&record)[..2], ["4-9", "512 B"]);
+    }
+}

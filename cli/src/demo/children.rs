@@ -1,0 +1,214 @@
+//! The demo's processes: this very binary, started anew, each writing its log into one folder.
+//!
+//! Nothing outlives the demo: each child asks the kernel to be killed with its parent, each leads
+//! a process group of its own that is killed at the end, and grandchildren that lost their parent
+//! (torchrun's workers) come to the demo, which ends them too.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, waitpid,
+};
+
+/// A launcher may take this long to stop its workers before all are killed.
+const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+const POLL_TIME: Duration = Duration::from_millis(50);
+/// Launchers below launchers that are looked for at the end.
+const GENERATIONS_MAX: usize = 8;
+
+/// The processes, in the order of their start.
+#[derive(Debug)]
+pub(crate) struct Children {
+    binary: PathBuf,
+    logs: PathBuf,
+    running: Vec<Named>,
+}
+
+#[derive(Debug)]
+struct Named {
+    name: String,
+    child: Child,
+    stop: Stop,
+}
+
+/// How a process is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// At once: it has nothing to clean up.
+    Kill,
+    /// It is asked, because it has children of its own.
+    Ask,
+}
+
+/// A process to start.
+#[derive(Debug)]
+pub(crate) struct Start {
+    /// Names its log, and the process from now on.
+    pub(crate) name: String,
+    /// Arguments of `memtape`.
+    pub(crate) arguments: Vec<String>,
+    /// Environment variables, in addition to this process's own.
+    pub(crate) variables: Vec<(&'static str, String)>,
+    /// How it is ended.
+    pub(crate) stop: Stop,
+    /// Where its standard output goes.
+    pub(crate) stdout: Stdout,
+}
+
+/// Where a process's standard output goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stdout {
+    /// Into its log.
+    Log,
+    /// To [`Children::first_line`].
+    FirstLine,
+}
+
+impl Children {
+    /// No process yet; logs go into this folder.
+    ///
+    /// # Errors
+    /// When it cannot be told where this binary is.
+    pub(crate) fn new(logs: PathBuf) -> anyhow::Result<Self> {
+        let binary = std::env::current_exe().context("cannot tell where this binary is")?;
+        set_child_subreaper(Pid::from_raw(1)).context("cannot adopt grandchildren")?;
+        Ok(Self { binary, logs, running: Vec::new() })
+    }
+
+    /// Starts `memtape` with these arguments and variables.
+    ///
+    /// # Errors
+    /// When the process or its log cannot be made.
+    pub(crate) fn start(&mut self, start: Start) -> anyhow::Result<()> {
+        let name = start.name;
+        let log_path = self.logs.join(format!("{name}.log"));
+        let log = File::options().create(true).append(true).open(&log_path);
+        let log = log.with_context(|| format!("cannot write {}", log_path.display()))?;
+        let stdout = match start.stdout {
+            Stdout::Log => Stdio::from(log.try_clone()?),
+            Stdout::FirstLine => Stdio::piped(),
+        };
+        let child = Command::new(&self.binary)
+            .arg(format!("--die-with-parent={}", std::process::id()))
+            .args(start.arguments)
+            .envs(start.variables)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        self.running.push(Named { name, child, stop: start.stop });
+        Ok(())
+    }
+
+    /// The first line that a process prints, and drops the rest.
+    ///
+    /// # Errors
+    /// When it ends without a line; then with the last line of its log.
+    pub(crate) fn first_line(&mut self, name: &str) -> anyhow::Result<String> {
+        let named = self.running.iter_mut().find(|named| named.name == name);
+        let stdout = named.and_then(|named| named.child.stdout.take());
+        let mut line = String::new();
+        if let Some(stdout) = stdout {
+            BufReader::new(stdout).read_line(&mut line).context("cannot read a child's output")?;
+        }
+        if line.trim().is_empty() {
+            bail!("{name} did not start: {}", self.last_log_line(name));
+        }
+        Ok(line.trim().to_string())
+    }
+
+    /// Processes that have ended since the last call, with what their log says last.
+    pub(crate) fn ended(&mut self) -> Vec<(String, ExitStatus, String)> {
+        let mut ended = Vec::new();
+        self.running.retain_mut(|named| match named.child.try_wait() {
+            Ok(Some(status)) => {
+                ended.push((named.name.clone(), status));
+                false
+            }
+            _ => true,
+        });
+        let with_log = |(name, status): (String, ExitStatus)| {
+            let line = self.last_log_line(&name);
+            (name, status, line)
+        };
+        ended.into_iter().map(with_log).collect()
+    }
+
+    /// The pid of a running process.
+    pub(crate) fn pid(&self, name: &str) -> Option<u32> {
+        self.running.iter().find(|named| named.name == name).map(|named| named.child.id())
+    }
+
+    /// Kills one process (SIGKILL), and waits for its end.
+    pub(crate) fn kill(&mut self, name: &str) {
+        if let Some(index) = self.running.iter().position(|named| named.name == name) {
+            let mut named = self.running.remove(index);
+            end_group(&named.child, Signal::KILL);
+            let _ = named.child.wait();
+        }
+    }
+
+    fn last_log_line(&self, name: &str) -> String {
+        let text = std::fs::read(self.logs.join(format!("{name}.log"))).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        crate::output::one_line(last.unwrap_or("its log is empty"))
+    }
+
+    fn stop_all(&mut self) {
+        for named in &self.running {
+            let signal = if named.stop == Stop::Ask { Signal::TERM } else { Signal::KILL };
+            end_group(&named.child, signal);
+        }
+        let polls = STOP_TIME_MAX.as_millis() / POLL_TIME.as_millis();
+        for mut named in self.running.drain(..) {
+            for _ in 0..polls {
+                if !matches!(named.child.try_wait(), Ok(None)) {
+                    break;
+                }
+                sleep(POLL_TIME);
+            }
+            end_group(&named.child, Signal::KILL);
+            let _ = named.child.wait();
+        }
+        // The children of what is killed come here in turn.
+        for _ in 0..GENERATIONS_MAX {
+            for pid in adopted() {
+                let _ = kill_process(pid, Signal::KILL);
+                let _ = waitpid(Some(pid), WaitOptions::empty());
+            }
+        }
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.stop_all();
+    }
+}
+
+fn end_group(child: &Child, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
+        let _ = kill_process_group(pid, signal);
+    }
+}
+
+/// Children of this process that it did not start itself.
+fn adopted() -> Vec<Pid> {
+    let mut pids = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let numbers = text.split_whitespace().filter_map(|pid| pid.parse().ok());
+        pids.extend(numbers.filter_map(Pid::from_raw));
+    }
+    pids
+}

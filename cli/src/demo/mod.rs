@@ -1,0 +1,343 @@
+//! `memtape demo`: the whole system on this machine, in real processes.
+//!
+//! A coordinator with its store, two agents for two pretended nodes, and ranks that train (see
+//! [`training`], or with `--torch` real PyTorch), one of which leaks. The demo only starts them
+//! and asks the coordinator's API what happens, as any user would; then it kills the coordinator,
+//! starts it again on the same store, and reads the incident back.
+//!
+//! [`children`] has the processes, [`watch`] the questions, [`torch`] the real job.
+
+mod allocator;
+mod children;
+mod torch;
+pub(crate) mod training;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::fs::statvfs;
+use serde_json::Value;
+
+use crate::api::Client;
+use crate::args::{DemoArgs, LeakRank};
+use crate::commands::service;
+use crate::{clock, output};
+
+use children::{Children, Start, Stdout, Stop};
+use torch::Torch;
+use watch::{Found, Watch};
+
+/// Pretended nodes; ranks are dealt out to them in blocks.
+const NODES: u32 = 2;
+/// The leak begins here: after the detector's warm-up, as most leaks do.
+const LEAK_FROM_STEP: u64 = 100;
+/// Between two reports of an agent: a demo shall not keep people waiting.
+const REPORT_TIME: Duration = Duration::from_millis(200);
+/// Events on a tape: the demo's ranks make about 250 a step, so this covers 500 steps.
+const TAPE_EVENTS: u32 = 1 << 17;
+/// Live blocks on a tape.
+const TAPE_BLOCKS: u32 = 1 << 16;
+/// Room that a rank's tape of those sizes takes, generously.
+const TAPE_BYTES: u64 = 48 << 20;
+/// Ranks begin together this long after they were started.
+const START_DELAY: Duration = Duration::from_millis(1500);
+const START_TIME_MAX: Duration = Duration::from_secs(20);
+const INCIDENT_TIME_MAX: Duration = Duration::from_secs(120);
+/// Importing torch takes a while, with many processes on few cores a long one.
+const TORCH_INCIDENT_TIME_MAX: Duration = Duration::from_secs(300);
+const QUIET_TIME: Duration = Duration::from_secs(60);
+
+const COORDINATOR: &str = "coordinator";
+
+/// Runs the demo until it has its result, or until it is interrupted.
+///
+/// # Errors
+/// When a part does not start, no incident comes in time, or one comes that should not.
+pub(crate) fn run(args: DemoArgs, json: bool) -> anyhow::Result<()> {
+    if let LeakRank(Some(rank)) = args.leak_rank
+        && rank >= args.ranks
+    {
+        let line = format!("--leak-rank {rank} is none of {} ranks: they count from 0", args.ranks);
+        return Err(crate::Mistakes(vec![line]).into());
+    }
+    let interrupted = watch_signals()?;
+    let torch = args.torch.then(|| Torch::find(args.python.clone(), args.ranks)).transpose()?;
+    let folders = Folders::make(&args)?;
+    let mut demo = Demo {
+        children: Children::new(folders.logs())?,
+        watch: Watch::new(json, interrupted),
+        job: format!("demo-{}", clock::unix_seconds()),
+        torch,
+        folders,
+        args,
+    };
+    demo.play(json)
+}
+
+struct Demo {
+    // Dropped first: processes end before their folders go.
+    children: Children,
+    watch: Watch,
+    job: String,
+    torch: Option<Torch>,
+    folders: Folders,
+    args: DemoArgs,
+}
+
+impl Demo {
+    fn play(&mut self, json: bool) -> anyhow::Result<()> {
+        let client = self.start_coordinator(self.args.port)?;
+        self.watch.say(&format!("coordinator: {}", client.base()));
+        self.start_agents(client.base())?;
+        match &self.torch {
+            None => self.start_ranks()?,
+            Some(_) => self.start_torch()?,
+        }
+        let Some(found) = self.wait_for_incident(&client)? else {
+            // Interrupted, or the quiet time is over.
+            return if json { output::print_json(&watch::no_incident()) } else { Ok(()) };
+        };
+        self.watch.tell_incident(&found, client.base());
+        let stored = self.restart_and_read_back(&client, &found)?;
+        if json {
+            output::print_json(&found.to_json(stored))?;
+        }
+        self.judge(&found, stored)?;
+        if self.args.exit || self.watch.is_interrupted() {
+            return Ok(());
+        }
+        self.watch.tell_what_to_try(&found, client.base(), self.pid_of_a_healthy_rank());
+        self.watch.until_interrupted(&client, &self.job, &mut self.children)
+    }
+
+    /// The result is an error where it is not what the demo promises.
+    fn judge(&self, found: &Found, stored: bool) -> anyhow::Result<()> {
+        match self.args.leak_rank {
+            LeakRank(None) => bail!("an incident was reported although no rank leaks"),
+            LeakRank(Some(rank)) if rank != found.incident.rank => {
+                bail!("rank {rank} leaks, but the incident is on rank {}", found.incident.rank)
+            }
+            LeakRank(Some(_)) if !stored => {
+                bail!("the incident was not in the store after the coordinator's restart")
+            }
+            LeakRank(Some(_)) => Ok(()),
+        }
+    }
+
+    /// Starts the coordinator on this port (0: any) and waits until it answers.
+    fn start_coordinator(&mut self, port: u16) -> anyhow::Result<Client> {
+        let arguments = [
+            "coordinator",
+            "--json",
+            "--listen",
+            &format!("127.0.0.1:{port}"),
+            "--data-dir",
+            &self.folders.data.to_string_lossy(),
+        ];
+        self.children.start(Start {
+            name: COORDINATOR.to_string(),
+            arguments: arguments.map(str::to_string).to_vec(),
+            variables: Vec::new(),
+            stop: Stop::Kill,
+            stdout: Stdout::FirstLine,
+        })?;
+        let line: Value = serde_json::from_str(&self.children.first_line(COORDINATOR)?)
+            .context("the coordinator did not say where it listens")?;
+        let url =
+            line["listening"].as_str().context("the coordinator did not say where it listens")?;
+        let client = Client::new(url)?;
+        let polls = START_TIME_MAX.as_millis() / watch::POLL_TIME.as_millis();
+        for _ in 0..polls {
+            if client.is_healthy() {
+                return Ok(client);
+            }
+            self.watch.pause();
+        }
+        bail!("the coordinator does not answer at {url}")
+    }
+
+    fn start_agents(&mut self, url: &str) -> anyhow::Result<()> {
+        for node in 0..self.nodes() {
+            let folder = self.folders.tapes(node)?;
+            let arguments = [
+                "agent",
+                "--coordinator",
+                url,
+                "--node",
+                &format!("node-{node}"),
+                "--tape-dir",
+                &folder.to_string_lossy(),
+                "--report-interval",
+                &format!("{}ms", REPORT_TIME.as_millis()),
+            ];
+            self.children.start(Start {
+                name: format!("agent-{node}"),
+                arguments: arguments.map(str::to_string).to_vec(),
+                variables: Vec::new(),
+                stop: Stop::Kill,
+                stdout: Stdout::Log,
+            })?;
+        }
+        self.watch.say(&format!("agents: {} (pretending to be as many nodes)", self.nodes()));
+        Ok(())
+    }
+
+    fn start_ranks(&mut self) -> anyhow::Result<()> {
+        let ranks = self.args.ranks;
+        let per_node = ranks.div_ceil(self.nodes());
+        let start_ns = clock::mono_ns() + START_DELAY.as_nanos() as u64;
+        for rank in 0..ranks {
+            let (node, local_rank) = (rank / per_node, rank % per_node);
+            let mut arguments = vec!["demo-rank".to_string(), format!("--start-ns={start_ns}")];
+            if self.args.leak_rank == LeakRank(Some(rank)) {
+                arguments.push(format!("--leak-from={LEAK_FROM_STEP}"));
+            }
+            self.children.start(Start {
+                name: format!("rank-{rank}"),
+                arguments,
+                variables: vec![
+                    ("MEMTAPE_DIR", self.folders.tapes(node)?.to_string_lossy().into_owned()),
+                    ("MEMTAPE_JOB", self.job.clone()),
+                    ("MEMTAPE_EVENTS", TAPE_EVENTS.to_string()),
+                    ("MEMTAPE_BLOCKS", TAPE_BLOCKS.to_string()),
+                    ("MEMTAPE_RANK", rank.to_string()),
+                    ("MEMTAPE_WORLD_SIZE", ranks.to_string()),
+                    ("RANK", rank.to_string()),
+                    ("LOCAL_RANK", local_rank.to_string()),
+                ],
+                stop: Stop::Kill,
+                stdout: Stdout::Log,
+            })?;
+        }
+        let leak = match self.args.leak_rank.0 {
+            Some(rank) => format!("rank {rank} will leak from step {LEAK_FROM_STEP} on"),
+            None => "none will leak".to_string(),
+        };
+        self.watch.say(&format!("ranks: {ranks} processes, {leak}"));
+        Ok(())
+    }
+
+    fn start_torch(&mut self) -> anyhow::Result<()> {
+        let Some(torch) = &self.torch else { return Ok(()) };
+        let (ranks, LeakRank(leak_rank)) = (self.args.ranks, self.args.leak_rank);
+        let leak = leak_rank.map_or("none leaks".to_string(), |rank| format!("rank {rank} leaks"));
+        self.watch.say(&format!("ranks: {ranks} of a DDP job on {}, {leak}", torch.place()));
+        let arguments = torch.arguments(&self.job, &self.folders.tapes(0)?, ranks, leak_rank);
+        self.children.start(Start {
+            name: "torchrun".to_string(),
+            arguments,
+            variables: Vec::new(),
+            stop: Stop::Ask,
+            stdout: Stdout::Log,
+        })
+    }
+
+    /// One launcher is one node.
+    fn nodes(&self) -> u32 {
+        if self.torch.is_some() { 1 } else { NODES.min(self.args.ranks) }
+    }
+
+    /// The first incident with its diagnosis; none when the demo was interrupted, or when nothing
+    /// leaks and the time is over.
+    fn wait_for_incident(&mut self, client: &Client) -> anyhow::Result<Option<Found>> {
+        let leaks = self.args.leak_rank.0.is_some();
+        let limit = self.args.limit.or(match (leaks, self.args.exit, self.torch.is_some()) {
+            (true, _, false) => Some(INCIDENT_TIME_MAX),
+            (true, _, true) => Some(TORCH_INCIDENT_TIME_MAX),
+            (false, true, _) => Some(QUIET_TIME),
+            (false, false, _) => None,
+        });
+        let found = self.watch.incident(client, &self.job, limit, &mut self.children)?;
+        if found.is_none() && leaks && !self.watch.is_interrupted() {
+            let seconds = limit.unwrap_or_default().as_secs();
+            bail!("no incident within {seconds} s: {}", self.watch.last_words());
+        }
+        Ok(found)
+    }
+
+    /// Kills the coordinator without warning, starts it again on the same store, and compares.
+    fn restart_and_read_back(&mut self, client: &Client, found: &Found) -> anyhow::Result<bool> {
+        self.children.kill(COORDINATOR);
+        let port = client.base().rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0);
+        let client = self.start_coordinator(port)?;
+        let stored = found.is_stored(&client);
+        let outcome = if stored {
+            "the incident and its capture are still there"
+        } else {
+            "the incident is gone"
+        };
+        self.watch.say(&format!("coordinator killed (SIGKILL) and started again: {outcome}"));
+        Ok(stored)
+    }
+
+    fn pid_of_a_healthy_rank(&self) -> Option<u32> {
+        let LeakRank(leaks) = self.args.leak_rank;
+        let mut healthy = (0..self.args.ranks).filter(|&rank| leaks != Some(rank));
+        healthy.find_map(|rank| self.children.pid(&format!("rank-{rank}")))
+    }
+}
+
+/// Where the demo keeps its files. All but a given `--data-dir` go when it ends.
+#[derive(Debug)]
+struct Folders {
+    /// Logs, and the store unless it lies elsewhere.
+    temporary: tempfile::TempDir,
+    /// Tapes, in memory where there is room.
+    tapes: tempfile::TempDir,
+    data: PathBuf,
+}
+
+impl Folders {
+    fn make(args: &DemoArgs) -> anyhow::Result<Self> {
+        let new = |place: &Path| {
+            let folder = tempfile::Builder::new().prefix("memtape-demo-").tempdir_in(place);
+            folder.with_context(|| format!("cannot make a folder in {}", place.display()))
+        };
+        let temporary = new(&std::env::temp_dir())?;
+        let shared_memory = Path::new("/dev/shm");
+        let needed = u64::from(args.ranks).saturating_mul(TAPE_BYTES);
+        let has_room = statvfs(shared_memory)
+            .is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) > needed);
+        let in_memory = if has_room { new(shared_memory).ok() } else { None };
+        let tapes = match in_memory {
+            Some(folder) => folder,
+            None => new(&std::env::temp_dir())?,
+        };
+        let data = match &args.data_dir {
+            Some(folder) => folder.clone(),
+            None => temporary.path().join("store"),
+        };
+        std::fs::create_dir_all(&data)
+            .with_context(|| format!("cannot make the folder {}", data.display()))?;
+        Ok(Self { temporary, tapes, data })
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.temporary.path().to_path_buf()
+    }
+
+    /// The folder of a node's tapes.
+    fn tapes(&self, node: u32) -> anyhow::Result<PathBuf> {
+        let folder = self.tapes.path().join(format!("node-{node}"));
+        std::fs::create_dir_all(&folder).context("cannot make a folder for tapes")?;
+        Ok(folder)
+    }
+}
+
+/// Tells of Ctrl-C and SIGTERM, once, from a thread of its own.
+fn watch_signals() -> anyhow::Result<Receiver<()>> {
+    let (told, interrupted) = channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("signals".to_string()).spawn(move || {
+        runtime.block_on(async {
+            if let Ok(shutdown) = service::shutdown() {
+                shutdown.await;
+            }
+        });
+        let _ = told.send(());
+    })?;
+    Ok(interrupted)
+}

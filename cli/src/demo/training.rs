@@ -1,0 +1,291 @@
+//! One rank of the demo: a training loop whose tensors have addresses but no contents.
+//!
+//! Its shape is that of a real one: weights once, optimizer state at the first step, activations
+//! up in the forward pass and down in the backward pass, gradients up and down, sequence lengths
+//! that vary, an evaluation now and then. Every allocation goes through the recorder's own code
+//! onto a real tape, under stacks that name this file. There is no GPU, no PyTorch and no
+//! computation, and every rank stays in step by the clock instead of by communication.
+//!
+//! The rank that leaks keeps one tensor a step: see [`Trainer::remember_loss`].
+
+use std::time::Duration;
+
+use anyhow::bail;
+use memtape::{FrameRef, with_frames};
+
+use crate::args::DemoRankArgs;
+use crate::clock;
+
+use super::allocator::{Allocator, Held, Listener, OutOfMemory};
+
+const MIB: u64 = 1 << 20;
+const LAYERS: usize = 12;
+const WEIGHT_BYTES: u64 = 14 * MIB;
+const EMBEDDING_BYTES: u64 = 96 * MIB;
+/// Attention scores, attention output, and the wide layer in between.
+const ACTIVATION_BYTES: [u64; 3] = [18 * MIB, 6 * MIB, 24 * MIB];
+const LOGITS_BYTES: u64 = 48 * MIB;
+const LEAK_BYTES: u64 = 5 * MIB / 2;
+/// Sequences are this much shorter or longer than usual, in percent.
+const LENGTH_NOISE: u64 = 12;
+const EVAL_EVERY_STEPS: u64 = 50;
+const EVAL_BATCHES: usize = 2;
+/// The modelled device.
+const DEVICE_BYTES: u64 = 80 << 30;
+
+/// The place where it stands, as the recorder's stacks have it.
+macro_rules! here {
+    ($function:literal) => {
+        FrameRef { file: file!(), line: line!(), function: $function }
+    };
+}
+
+const MAIN: FrameRef = here!("run");
+
+/// Passes everything on to the recorder.
+#[derive(Debug)]
+struct Recorder {
+    device: u8,
+}
+
+impl Listener for Recorder {
+    fn block(&mut self, address: u64, size: i64, allocated: u64, reserved: u64) {
+        memtape::report(address, size, allocated, reserved, self.device);
+    }
+
+    fn segment(&mut self, address: u64, size: u64) {
+        memtape::segment(address, size, self.device, false);
+    }
+}
+
+/// Trains until the steps are over, the device is full, or somebody kills the process.
+///
+/// # Errors
+/// When the device is full: the end that a leak leads to.
+pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let rank = number("RANK").unwrap_or(0);
+    let device = u8::try_from(number("LOCAL_RANK").unwrap_or(0)).unwrap_or(u8::MAX);
+    let step_ns = u64::try_from(args.step_time.as_nanos()).unwrap_or(u64::MAX);
+    let start_ns = if args.start_ns == 0 { clock::mono_ns() } else { args.start_ns };
+    let full = |OutOfMemory { size }| {
+        anyhow::anyhow!("out of memory: the modelled device cannot give {} MiB", size / MIB)
+    };
+    let mut trainer = Trainer::new(Recorder { device }, rank, args.leak_from).map_err(full)?;
+    for step in 1..=args.steps.unwrap_or(u64::MAX) {
+        wait_until(start_ns.saturating_add(step_ns.saturating_mul(step)));
+        if let Err(error) = trainer.step(step) {
+            bail!("step {step}: {}", full(error));
+        }
+        memtape::step();
+    }
+    Ok(())
+}
+
+fn wait_until(time_ns: u64) {
+    let left = time_ns.saturating_sub(clock::mono_ns());
+    if left > 0 {
+        std::thread::sleep(Duration::from_nanos(left));
+    }
+}
+
+/// A model in training on one device.
+#[derive(Debug)]
+struct Trainer<L> {
+    gpu: Allocator<L>,
+    noise: Noise,
+    weights: Vec<Held>,
+    optimizer_state: Vec<Held>,
+    gradients: Vec<Held>,
+    loss_history: Vec<Held>,
+    leak_from: Option<u64>,
+}
+
+impl<L: Listener> Trainer<L> {
+    fn new(listener: L, rank: u64, leak_from: Option<u64>) -> Result<Self, OutOfMemory> {
+        let mut trainer = Self {
+            gpu: Allocator::new(listener, DEVICE_BYTES),
+            noise: Noise::new(rank),
+            weights: Vec::new(),
+            optimizer_state: Vec::new(),
+            gradients: Vec::new(),
+            loss_history: Vec::new(),
+            leak_from,
+        };
+        for bytes in weight_sizes() {
+            let gpu = &mut trainer.gpu;
+            trainer.weights.push(with_frames(&[here!("new"), MAIN], || gpu.alloc(bytes))?);
+        }
+        Ok(trainer)
+    }
+
+    fn step(&mut self, step: u64) -> Result<(), OutOfMemory> {
+        let length = self.noise.around(100, LENGTH_NOISE);
+        let activations = self.forward(length)?;
+        if self.leak_from.is_some_and(|from| step >= from) {
+            self.remember_loss()?;
+        }
+        self.backward(activations, length)?;
+        self.optimize()?;
+        if step.is_multiple_of(EVAL_EVERY_STEPS) {
+            self.evaluate()?;
+        }
+        Ok(())
+    }
+
+    /// Activations of all layers and the logits; the backward pass needs them.
+    fn forward(&mut self, length: u64) -> Result<Vec<Held>, OutOfMemory> {
+        const CALLER: FrameRef = here!("step");
+        let gpu = &mut self.gpu;
+        let mut activations = Vec::new();
+        for _ in 0..LAYERS {
+            for bytes in ACTIVATION_BYTES {
+                let bytes = bytes * length / 100;
+                let held = with_frames(&[here!("forward"), CALLER, MAIN], || gpu.alloc(bytes))?;
+                activations.push(held);
+            }
+        }
+        let bytes = LOGITS_BYTES * length / 100;
+        let logits = with_frames(&[here!("forward"), CALLER, MAIN], || gpu.alloc(bytes))?;
+        activations.push(logits);
+        Ok(activations)
+    }
+
+    /// The bug of this demo: keeps the losses for a histogram that nobody ever draws.
+    fn remember_loss(&mut self) -> Result<(), OutOfMemory> {
+        const CALLER: FrameRef = here!("step");
+        let bytes = self.noise.around(LEAK_BYTES, LENGTH_NOISE);
+        let gpu = &mut self.gpu;
+        let loss = with_frames(&[here!("remember_loss"), CALLER, MAIN], || gpu.alloc(bytes))?;
+        self.loss_history.push(loss);
+        Ok(())
+    }
+
+    /// Gives the activations back, last first, and makes the gradients.
+    fn backward(&mut self, mut activations: Vec<Held>, length: u64) -> Result<(), OutOfMemory> {
+        const CALLER: FrameRef = here!("step");
+        let gpu = &mut self.gpu;
+        for bytes in weight_sizes() {
+            let scratch_bytes = ACTIVATION_BYTES[0] * length / 100;
+            let frames = &[here!("backward"), CALLER, MAIN];
+            let scratch = with_frames(frames, || gpu.alloc(scratch_bytes))?;
+            self.gradients.push(with_frames(frames, || gpu.alloc(bytes))?);
+            let first_used = activations.len().saturating_sub(ACTIVATION_BYTES.len());
+            activations.drain(first_used..).for_each(|held| gpu.free(held));
+            gpu.free(scratch);
+        }
+        activations.into_iter().for_each(|held| gpu.free(held));
+        Ok(())
+    }
+
+    /// Two moments per weight, made at the first step and kept; then the gradients go.
+    fn optimize(&mut self) -> Result<(), OutOfMemory> {
+        const CALLER: FrameRef = here!("step");
+        let gpu = &mut self.gpu;
+        if self.optimizer_state.is_empty() {
+            for bytes in weight_sizes().flat_map(|bytes| [bytes, bytes]) {
+                let state = with_frames(&[here!("optimize"), CALLER, MAIN], || gpu.alloc(bytes))?;
+                self.optimizer_state.push(state);
+            }
+        }
+        self.gradients.drain(..).for_each(|held| gpu.free(held));
+        Ok(())
+    }
+
+    /// A forward pass that keeps nothing, with other lengths than training has.
+    fn evaluate(&mut self) -> Result<(), OutOfMemory> {
+        const CALLER: FrameRef = here!("step");
+        for _ in 0..EVAL_BATCHES {
+            let length = self.noise.around(140, LENGTH_NOISE);
+            let gpu = &mut self.gpu;
+            for bytes in ACTIVATION_BYTES.repeat(LAYERS) {
+                let bytes = bytes * length / 100;
+                let held = with_frames(&[here!("evaluate"), CALLER, MAIN], || gpu.alloc(bytes))?;
+                gpu.free(held);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn weight_sizes() -> impl Iterator<Item = u64> {
+    std::iter::once(EMBEDDING_BYTES).chain(std::iter::repeat_n(WEIGHT_BYTES, LAYERS))
+}
+
+/// Pseudo-random numbers (xorshift64*), the same for the same rank in every run.
+#[derive(Debug)]
+struct Noise(u64);
+
+impl Noise {
+    fn new(rank: u64) -> Self {
+        // Any seed but 0; neighbouring ranks must not begin alike.
+        Self((rank + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number within `percent` of `middle`.
+    fn around(&mut self, middle: u64, percent: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let random = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        let spread = middle * percent / 100;
+        middle - spread + random % (2 * spread + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocator::tests::Auditor;
+    use super::*;
+
+    /// What is allocated at the end of each step.
+    fn ends(rank: u64, leak_from: Option<u64>, steps: u64) -> (Vec<u64>, Trainer<Auditor>) {
+        let mut trainer =
+            Trainer::new(Auditor::default(), rank, leak_from).expect("a large device");
+        let mut ends = Vec::new();
+        for step in 1..=steps {
+            trainer.step(step).expect("a large device");
+            ends.push(trainer.gpu.allocated());
+        }
+        (ends, trainer)
+    }
+
+    #[test]
+    fn only_a_leaking_rank_grows() {
+        for rank in 0..4 {
+            let (flat, trainer) = ends(rank, None, 120);
+            assert!(flat.iter().all(|&bytes| bytes == flat[0]), "rank {rank} is flat");
+            assert!(trainer.loss_history.is_empty());
+
+            let (leaking, trainer) = ends(rank, Some(41), 120);
+            assert_eq!(leaking[..40], flat[..40], "until it leaks");
+            assert!(leaking[39..].is_sorted_by(|a, b| a < b), "one tensor each step");
+            assert_eq!(trainer.loss_history.len(), 80);
+            let growth = leaking[119] - leaking[39];
+            let (least, most) = (80 * 2 * MIB, 80 * 3 * MIB);
+            assert!((least..most).contains(&growth), "{growth} bytes in 80 steps");
+        }
+    }
+
+    #[test]
+    fn steps_go_up_and_down() {
+        // The auditor has checked every report: no overlap, no negative total.
+        let (ends, trainer) = ends(0, None, 10);
+        let auditor = trainer.gpu.listener();
+        assert_eq!(auditor.allocated, *ends.last().expect("steps"));
+        assert!(auditor.reserved > 2 * auditor.allocated / 2, "activations were cached");
+        assert!(auditor.reports > 10 * 2 * LAYERS as u64);
+        let weights: u64 = weight_sizes().sum();
+        assert!(auditor.allocated >= 3 * weights, "weights and two moments stay");
+    }
+
+    #[test]
+    fn ranks_differ_and_repeat() {
+        let sizes = |rank| (0..9).scan(Noise::new(rank), |noise, _| Some(noise.around(100, 12)));
+        let of = |rank| sizes(rank).collect::<Vec<u64>>();
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+        assert!(of(3).iter().all(|size| (88..=112).contains(size)));
+        assert_eq!(Noise::new(0).around(0, 12), 0);
+    }
+}

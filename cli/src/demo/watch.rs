@@ -1,0 +1,349 @@
+//! What the demo asks the coordinator, and what it tells about the answers.
+//!
+//! With `--json` everything told goes to stderr, so that stdout holds one object.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use serde_json::{Value, json};
+
+use crate::api::{Client, Incident, Job, Manifest, parse};
+use crate::{output, render, wire};
+
+use super::children::Children;
+
+/// Between two questions.
+pub(crate) const POLL_TIME: Duration = Duration::from_millis(200);
+
+/// An incident is first opened and then, when its capture is in, explained. Longer than the
+/// coordinator's own deadline for captures.
+const DIAGNOSIS_TIME_MAX: Duration = Duration::from_secs(40);
+
+/// Steps between two lines on the progress of a healthy job.
+const STEPS_BETWEEN_LINES: u64 = 100;
+
+/// The demo's eyes and mouth.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    json: bool,
+    interrupted: Receiver<()>,
+    was_interrupted: bool,
+    begin: Instant,
+    /// State and step of the job when it was last told of.
+    told: (String, u64),
+}
+
+/// The incident the demo waits for, and its capture.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) incident: Incident,
+    pub(crate) capture: Option<Manifest>,
+}
+
+impl Watch {
+    /// `interrupted` is told once, when the user wants to stop.
+    pub(crate) fn new(json: bool, interrupted: Receiver<()>) -> Self {
+        Self {
+            json,
+            interrupted,
+            was_interrupted: false,
+            begin: Instant::now(),
+            told: (String::new(), 0),
+        }
+    }
+
+    /// One line of the story.
+    pub(crate) fn say(&self, line: &str) {
+        let line =
+            format!("[{:5.1} s] {}", self.begin.elapsed().as_secs_f64(), output::clean(line));
+        self.write(&line);
+    }
+
+    fn write(&self, text: &str) {
+        if self.json {
+            eprintln!("{text}");
+        } else {
+            // A reader that went away does not end the demo.
+            let _ = output::print(text);
+        }
+    }
+
+    /// Waits a little; an interruption ends the wait.
+    pub(crate) fn pause(&mut self) {
+        if self.was_interrupted {
+            return;
+        }
+        match self.interrupted.recv_timeout(POLL_TIME) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => self.was_interrupted = true,
+        }
+    }
+
+    /// True once the user wants to stop.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.was_interrupted
+    }
+
+    /// What was last seen of the job, for an error.
+    pub(crate) fn last_words(&self) -> String {
+        match &self.told {
+            (state, _) if state.is_empty() => "no rank was ever reported".to_string(),
+            (state, step) => format!("the job was {state} at step {step}"),
+        }
+    }
+
+    /// Waits for an incident of the job and its diagnosis; none when it was interrupted or the
+    /// time is over.
+    ///
+    /// # Errors
+    /// When a process of the demo ends that should not.
+    pub(crate) fn incident(
+        &mut self,
+        client: &Client,
+        job: &str,
+        limit: Option<Duration>,
+        children: &mut Children,
+    ) -> anyhow::Result<Option<Found>> {
+        let begin = Instant::now();
+        let mut opened: Option<Instant> = None;
+        while !self.was_interrupted {
+            self.complain_about_dead(children)?;
+            self.tell_progress(client, job);
+            if let Some(found) = first_incident(client, job) {
+                let since = *opened.get_or_insert_with(|| {
+                    self.say(&format!(
+                        "incident {}: {}",
+                        found.incident.id, found.incident.sentence
+                    ));
+                    Instant::now()
+                });
+                if found.is_explained() || since.elapsed() > DIAGNOSIS_TIME_MAX {
+                    return Ok(Some(found));
+                }
+            }
+            if opened.is_none() && limit.is_some_and(|limit| begin.elapsed() > limit) {
+                return Ok(None);
+            }
+            self.pause();
+        }
+        Ok(None)
+    }
+
+    fn complain_about_dead(&self, children: &mut Children) -> anyhow::Result<()> {
+        match children.ended().into_iter().next() {
+            Some((name, status, line)) => bail!("{name} ended too early ({status}): {line}"),
+            None => Ok(()),
+        }
+    }
+
+    fn tell_progress(&mut self, client: &Client, job: &str) {
+        let Some(state) = job_state(client, job) else { return };
+        let (told_state, told_step) = &self.told;
+        if *told_state != state.state || state.step_min >= told_step + STEPS_BETWEEN_LINES {
+            self.say(&format!(
+                "job {job}: {} ranks, step {}, {}",
+                state.ranks_alive, state.step_min, state.state
+            ));
+            self.told = (state.state, state.step_min);
+        }
+    }
+
+    /// The incident in one sentence, and where to look.
+    pub(crate) fn tell_incident(&self, found: &Found, base: &str) {
+        let incident = &found.incident;
+        let culprit = incident.culprit.as_ref().map_or("no culprit".to_string(), render::frame);
+        self.say(&format!("{}: {}", incident.class, incident.sentence));
+        self.say(&format!("culprit: {culprit}"));
+        if let Some(capture) = &found.capture {
+            let step = capture.step.map_or("no step".to_string(), |step| format!("step {step}"));
+            self.say(&format!(
+                "capture {}: {} of {} ranks at the end of {step}",
+                capture.id, capture.aligned, capture.ranks
+            ));
+        }
+        self.say(&format!("page: {base}/#/incident/{}", incident.id));
+        self.say(&format!("API:  {base}/api/v1/incidents/{}", incident.id));
+    }
+
+    /// What a user may do while the demo goes on.
+    pub(crate) fn tell_what_to_try(&self, found: &Found, base: &str, rank_pid: Option<u32>) {
+        let id = &found.incident.id;
+        let mut text = format!(
+            "\nThe demo goes on until Ctrl-C. Try in another terminal:\n  \
+             export MEMTAPE_COORDINATOR={base}\n  \
+             memtape show {id}\n  \
+             memtape ranks\n  \
+             memtape capture {} --wait\n  \
+             memtape export {id} -o leak.pickle      # opens in pytorch.org/memory_viz\n",
+            found.incident.job
+        );
+        if let Some(pid) = rank_pid {
+            text.push_str(&format!(
+                "  kill -9 {pid}; memtape ranks   # a killed rank's tape can still be read\n"
+            ));
+        }
+        self.write(&text);
+    }
+
+    /// Goes on telling until the user has seen enough.
+    ///
+    /// # Errors
+    /// None: whatever ends, ends while the user watches.
+    pub(crate) fn until_interrupted(
+        &mut self,
+        client: &Client,
+        job: &str,
+        children: &mut Children,
+    ) -> anyhow::Result<()> {
+        while !self.was_interrupted {
+            for (name, status, line) in children.ended() {
+                self.say(&format!("{name} ended ({status}): {line}"));
+            }
+            if let Some(state) = job_state(client, job)
+                && state.state != self.told.0
+            {
+                self.say(&format!("job {job}: {} ranks alive, {}", state.ranks_alive, state.state));
+                self.told.0 = state.state;
+            }
+            self.pause();
+        }
+        self.say("stopping");
+        Ok(())
+    }
+}
+
+impl Found {
+    /// True when the capture is closed and the diagnosis has a class.
+    fn is_explained(&self) -> bool {
+        let closed = self.capture.as_ref().is_some_and(|capture| capture.state != "collecting");
+        closed && (self.incident.culprit.is_some() || !self.incident.evidence.is_empty())
+    }
+
+    /// True when a coordinator that has only its store says the same, and the body of the
+    /// suspect's part is whole.
+    pub(crate) fn is_stored(&self, client: &Client) -> bool {
+        let incident = &self.incident;
+        let answer = client.get(&["incidents", &incident.id], &[]).ok();
+        let Some(again) = answer.and_then(|answer| parse::<Incident>(&answer).ok()) else {
+            return false;
+        };
+        let same = again.stored
+            && (again.rank, &again.class, &again.culprit, again.onset_step)
+                == (incident.rank, &incident.class, &incident.culprit, incident.onset_step);
+        let Some(capture) = &self.capture else { return same };
+        let answer = client.get(&["captures", &capture.id], &[]).ok();
+        let manifest = answer.and_then(|answer| parse::<Manifest>(&answer).ok());
+        let same_capture = manifest.is_some_and(|again| {
+            (again.state, again.step, again.aligned)
+                == (capture.state.clone(), capture.step, capture.aligned)
+        });
+        let body = client.body(&capture.id, incident.rank).ok();
+        let whole = body.and_then(|body| wire::decode(&body).ok());
+        same && same_capture && whole.is_some_and(|body| body.identity.rank == incident.rank)
+    }
+
+    /// The demo's result.
+    pub(crate) fn to_json(&self, stored: bool) -> Value {
+        let incident = &self.incident;
+        let culprit = incident.culprit.as_ref().map(
+            |frame| json!({ "file": frame.file, "line": frame.line, "function": frame.function }),
+        );
+        let capture = self.capture.as_ref().map(|capture| {
+            let missing = capture.missing.iter().map(|missing| {
+                let (rank, outcome) = (missing.rank, &missing.outcome);
+                json!({ "rank": rank, "outcome": outcome, "detail": missing.detail })
+            });
+            json!({
+                "id": capture.id, "step": capture.step, "ranks": capture.ranks,
+                "aligned": capture.aligned, "missing": missing.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "incident": {
+                "id": incident.id, "rank": incident.rank, "class": incident.class,
+                "culprit": culprit, "onset_step": incident.onset_step,
+                "detected_step": incident.detected_step,
+            },
+            "capture": capture,
+            "stored": stored,
+        })
+    }
+}
+
+/// The result of a demo that saw nothing.
+pub(crate) fn no_incident() -> Value {
+    json!({ "incident": null, "capture": null, "stored": null })
+}
+
+fn job_state(client: &Client, job: &str) -> Option<Job> {
+    let answer = client.get(&["jobs"], &[]).ok()?;
+    let jobs: Vec<Job> = parse(answer.get("jobs")?).ok()?;
+    jobs.into_iter().find(|state| state.job == job)
+}
+
+fn first_incident(client: &Client, job: &str) -> Option<Found> {
+    let answer = client.get(&["incidents"], &[("job", job)]).ok()?;
+    let incidents: Vec<Incident> = parse(answer.get("incidents")?).ok()?;
+    let incident = incidents.into_iter().min_by_key(|incident| incident.opened_wall_ns)?;
+    let capture = incident.capture_id.as_deref().and_then(|id| {
+        let answer = client.get(&["captures", id], &[]).ok()?;
+        parse(&answer).ok()
+    });
+    Some(Found { incident, capture })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Frame;
+
+    #[test]
+    fn the_result_has_its_shape() {
+        let culprit = Frame { file: "t.py".into(), line: 3, function: "f".into() };
+        let found = Found {
+            incident: Incident {
+                id: "inc-1".into(),
+                rank: 5,
+                class: "leak".into(),
+                culprit: Some(culprit),
+                onset_step: 100,
+                detected_step: 130,
+                ..Incident::default()
+            },
+            capture: Some(Manifest {
+                id: "cap-1".into(),
+                step: Some(131),
+                ranks: 8,
+                aligned: 8,
+                state: "complete".into(),
+                ..Manifest::default()
+            }),
+        };
+        assert!(found.is_explained());
+        let expected = json!({
+            "incident": { "id": "inc-1", "rank": 5, "class": "leak",
+                "culprit": { "file": "t.py", "line": 3, "function": "f" },
+                "onset_step": 100, "detected_step": 130 },
+            "capture": { "id": "cap-1", "step": 131, "ranks": 8, "aligned": 8, "missing": [] },
+            "stored": true,
+        });
+        assert_eq!(found.to_json(true), expected);
+        assert_eq!(no_incident()["incident"], Value::Null);
+    }
+
+    #[test]
+    fn an_incident_without_closed_capture_is_not_explained() {
+        let found = |state: &str, evidence: &[&str]| Found {
+            incident: Incident {
+                evidence: evidence.iter().map(|line| line.to_string()).collect(),
+                ..Incident::default()
+            },
+            capture: Some(Manifest { state: state.into(), ..Manifest::default() }),
+        };
+        assert!(!found("collecting", &["e"]).is_explained());
+        assert!(!found("complete", &[]).is_explained());
+        assert!(found("partial", &["e"]).is_explained());
+        assert!(!Found { incident: Incident::default(), capture: None }.is_explained());
+    }
+}

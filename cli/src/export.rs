@@ -1,0 +1,119 @@
+//! A snapshot in the formats of other tools.
+
+use memtape_core::pickle::torch_snapshot;
+use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceKind};
+use serde_json::{Value, json};
+
+use crate::args::Format;
+
+/// The snapshot as the content of a file.
+///
+/// # Errors
+/// When it cannot be serialized.
+pub(crate) fn encode(snapshot: &RankSnapshot, format: Format) -> anyhow::Result<Vec<u8>> {
+    match format {
+        Format::Pickle => Ok(torch_snapshot(snapshot)),
+        Format::Json => Ok(serde_json::to_vec(&to_json(snapshot))?),
+    }
+}
+
+/// The whole snapshot. Stacks are indexes into `stacks`, whose entries are indexes into `frames`;
+/// entry 0 of both is the unknown.
+pub(crate) fn to_json(snapshot: &RankSnapshot) -> Value {
+    let identity = &snapshot.identity;
+    let frames: Vec<Value> = snapshot
+        .frames
+        .iter()
+        .map(|f| json!({ "file": f.file, "line": f.line, "function": f.function }))
+        .collect();
+    json!({
+        "tape_id": identity.tape_id,
+        "job": identity.job,
+        "attempt": identity.attempt,
+        "rank": identity.rank,
+        "world_size": identity.world_size,
+        "local_rank": identity.local_rank,
+        "command": identity.command,
+        "step": snapshot.step,
+        "wall_ns": snapshot.wall_ns,
+        "before_step": snapshot.before_step,
+        "frames": frames,
+        "stacks": snapshot.stacks,
+        "devices": snapshot.devices.iter().map(device_json).collect::<Vec<_>>(),
+    })
+}
+
+fn device_json(device: &DeviceSnapshot) -> Value {
+    let segments: Vec<Value> =
+        device.segments.iter().map(|s| json!({ "address": s.address, "size": s.size })).collect();
+    let blocks: Vec<Value> = device
+        .blocks
+        .iter()
+        .map(|b| {
+            json!({ "address": b.address, "size": b.size, "stack": b.stack,
+                "birth_step": b.birth_step, "birth_ns": b.birth_ns })
+        })
+        .collect();
+    let before: Vec<Value> = device
+        .before
+        .iter()
+        .map(|b| json!({ "stack": b.stack, "bytes": b.bytes, "blocks": b.blocks }))
+        .collect();
+    let trace: Vec<Value> = device
+        .trace
+        .iter()
+        .map(|e| {
+            json!({ "kind": kind_name(e.kind), "mono_ns": e.mono_ns, "address": e.address,
+                "size": e.size, "stack": e.stack, "step": e.step })
+        })
+        .collect();
+    json!({
+        "device": device.device,
+        "uuid": device.uuid,
+        "allocated": device.allocated,
+        "reserved": device.reserved,
+        "device_bytes": device.device_bytes,
+        "complete": device.complete,
+        "segments": segments,
+        "blocks": blocks,
+        "before": before,
+        "trace": trace,
+    })
+}
+
+/// The name of a kind of event, as a user meets it.
+pub(crate) fn kind_name(kind: TraceKind) -> &'static str {
+    match kind {
+        TraceKind::Alloc => "alloc",
+        TraceKind::Free => "free",
+        TraceKind::Oom => "oom",
+        TraceKind::SegmentAlloc => "segment_alloc",
+        TraceKind::SegmentFree => "segment_free",
+        TraceKind::MallocFailed => "malloc_failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::snapshot::{Block, Frame};
+
+    use super::*;
+
+    #[test]
+    fn both_formats_hold_the_blocks() {
+        let block = Block { address: 4096, size: 512, stack: 1, birth_step: 4, birth_ns: 9 };
+        let snapshot = RankSnapshot {
+            step: 5,
+            devices: vec![DeviceSnapshot { blocks: vec![block], ..DeviceSnapshot::default() }],
+            frames: vec![Frame::default()],
+            stacks: vec![vec![], vec![0]],
+            ..RankSnapshot::default()
+        };
+        let json = encode(&snapshot, Format::Json).expect("json");
+        let value: Value = serde_json::from_slice(&json).expect("own encoding");
+        assert_eq!(value["devices"][0]["blocks"][0]["birth_step"], 4);
+        assert_eq!(value["step"], 5);
+        let pickle = encode(&snapshot, Format::Pickle).expect("pickle");
+        assert_eq!((pickle.first(), pickle.last()), (Some(&0x80), Some(&b'.')));
+    }
+}

@@ -1,0 +1,458 @@
+//! What a terminal shows: answers of the API as text. Pure functions; the tests are examples.
+//!
+//! Everything that came from a training process (names, paths, commands) is cleaned of control
+//! characters. States are words, never only colours; there are no colours at all.
+
+use std::fmt::Write;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+
+use crate::api::{Device, Frame, Incident, Job, Manifest, Rank};
+use crate::clock::utc;
+use crate::output::clean;
+
+/// `1.50 MiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut unit = 0;
+    let mut value = count as f64;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let name = UNITS.get(unit).copied().unwrap_or_default();
+    match unit {
+        0 => format!("{count} {name}"),
+        _ if value < 10.0 => format!("{value:.2} {name}"),
+        _ => format!("{value:.1} {name}"),
+    }
+}
+
+/// `+1.50 MiB`, `-3 B`, `0 B`.
+pub(crate) fn signed_bytes(count: i64) -> String {
+    let sign = match count {
+        0 => "",
+        1.. => "+",
+        _ => "-",
+    };
+    format!("{sign}{}", bytes(count.unsigned_abs()))
+}
+
+/// `90 s`, `25 min`, `3.1 h`.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+/// `train.py:36 remember`.
+pub(crate) fn frame(frame: &Frame) -> String {
+    clean(&format!("{}:{} {}", frame.file, frame.line, frame.function)).trim_end().to_string()
+}
+
+/// A table without lines. Columns whose title begins with `>` are numbers, set to the right.
+pub(crate) fn table(titles: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(titles.iter().map(|title| title.trim_start_matches('>').to_uppercase()));
+    for row in rows {
+        table.add_row(row.iter().map(|cell| clean(cell)));
+    }
+    for (index, title) in titles.iter().enumerate() {
+        if let Some(column) = table.column_mut(index) {
+            column.set_padding((0, 2));
+            if title.starts_with('>') {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// The jobs.
+pub(crate) fn jobs(jobs: &[Job]) -> String {
+    if jobs.is_empty() {
+        return "no job yet: start one with  memtape run -- torchrun …\n".to_string();
+    }
+    let row = |job: &Job| {
+        let world = if job.world_size == 0 { job.ranks } else { job.world_size };
+        let steps = if job.step_min == job.step_max {
+            job.step_max.to_string()
+        } else {
+            format!("{}-{}", job.step_min, job.step_max)
+        };
+        vec![
+            job.job.clone(),
+            job.attempt.to_string(),
+            job.state.clone(),
+            format!("{}/{world}", job.ranks_alive),
+            steps,
+            job.incidents_open.to_string(),
+            utc(job.started_wall_ns),
+            job.nodes.join(","),
+        ]
+    };
+    let titles =
+        ["job", ">attempt", "state", ">alive", ">step", ">incidents", "started (UTC)", "nodes"];
+    table(&titles, jobs.iter().map(row).collect())
+}
+
+/// The ranks of a job.
+pub(crate) fn ranks(ranks: &[Rank]) -> String {
+    if ranks.is_empty() {
+        return "no rank of this job is known yet\n".to_string();
+    }
+    let row = |rank: &Rank| {
+        let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
+        let growth = rank
+            .growth_bytes_per_step
+            .map_or("–".to_string(), |growth| signed_bytes(growth as i64));
+        let alive = if rank.alive { "alive" } else { rank.end.as_deref().unwrap_or("gone") };
+        vec![
+            rank.rank.to_string(),
+            rank.state.clone(),
+            alive.to_string(),
+            rank.node.clone(),
+            if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() },
+            rank.step.to_string(),
+            growth,
+            bytes(sum(|device| device.allocated)),
+            bytes(sum(|device| device.reserved)),
+            bytes(sum(|device| device.peak_allocated)),
+            sum(|device| device.blocks).to_string(),
+            sum(|device| device.ooms).to_string(),
+            sum(|device| device.malloc_failures).to_string(),
+            rank.rss_bytes.map_or("–".to_string(), bytes),
+        ]
+    };
+    let titles = [
+        ">rank",
+        "state",
+        "process",
+        "node",
+        ">pid",
+        ">step",
+        ">growth/step",
+        ">allocated",
+        ">reserved",
+        ">peak",
+        ">blocks",
+        ">ooms",
+        ">retries",
+        ">rss",
+    ];
+    let mut text = table(&titles, ranks.iter().map(row).collect());
+    for rank in ranks {
+        if rank.lost > 0 {
+            let _ =
+                writeln!(text, "rank {}: {} records did not fit on its tape", rank.rank, rank.lost);
+        }
+        for limitation in &rank.limitations {
+            let _ = writeln!(text, "rank {}: {}", rank.rank, clean(limitation));
+        }
+    }
+    text
+}
+
+/// Incidents, one line each.
+pub(crate) fn incidents(incidents: &[Incident]) -> String {
+    if incidents.is_empty() {
+        return "no incident\n".to_string();
+    }
+    let row = |incident: &Incident| {
+        vec![
+            incident.id.clone(),
+            incident.state.clone(),
+            incident.class.clone(),
+            utc(incident.opened_wall_ns),
+            incident.sentence.clone(),
+        ]
+    };
+    let titles = ["incident", "state", "class", "opened (UTC)", "what"];
+    table(&titles, incidents.iter().map(row).collect())
+}
+
+/// Captures, one line each.
+pub(crate) fn captures(captures: &[Manifest]) -> String {
+    if captures.is_empty() {
+        return "no capture\n".to_string();
+    }
+    let row = |capture: &Manifest| {
+        vec![
+            capture.id.clone(),
+            capture.state.clone(),
+            capture.job.clone(),
+            capture.step.map_or("–".to_string(), |step| step.to_string()),
+            format!("{}/{}", capture.aligned, capture.ranks),
+            capture.reason.clone(),
+            utc(capture.requested_wall_ns),
+        ]
+    };
+    let titles = ["capture", "state", "job", ">step", ">aligned", "reason", "requested (UTC)"];
+    table(&titles, captures.iter().map(row).collect())
+}
+
+/// One incident: the sentence first, then what it rests on.
+pub(crate) fn incident(incident: &Incident, capture: Option<&Manifest>) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "{}\n", clean(&incident.sentence));
+    let pairs = incident_facts(incident);
+    for (name, value) in &pairs {
+        let _ = writeln!(text, "  {name:<12}{}", clean(value));
+    }
+    let mut section = |title: &str, lines: Vec<String>| {
+        if !lines.is_empty() {
+            let _ = writeln!(text, "\n{title}");
+            for line in lines {
+                let _ = writeln!(text, "  {line}");
+            }
+        }
+    };
+    section("Stack, innermost first", incident.stack.iter().map(frame).collect());
+    section("Evidence for it", incident.evidence.iter().map(|line| clean(line)).collect());
+    section("Evidence against it", incident.against.iter().map(|line| clean(line)).collect());
+    if !incident.suspects.is_empty() {
+        let row = |suspect: &crate::api::Suspect| {
+            vec![
+                signed_bytes(suspect.grown_bytes),
+                signed_bytes(suspect.peer_bytes),
+                suspect.blocks.to_string(),
+                suspect.generations.to_string(),
+                frame(&suspect.frame),
+            ]
+        };
+        let titles = [">grown", ">on peers", ">blocks", ">birth steps", "line"];
+        let rows = table(&titles, incident.suspects.iter().map(row).collect());
+        section("Suspects", rows.lines().map(str::to_string).collect());
+    }
+    if let Some(capture) = capture {
+        let _ = write!(text, "\n{}", manifest(capture));
+        let _ = writeln!(
+            text,
+            "\nFor pytorch.org/memory_viz:  memtape export {} --rank {} -o rank{}.pickle",
+            clean(&capture.id),
+            incident.rank,
+            incident.rank
+        );
+    }
+    text
+}
+
+fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
+    let out_of_memory = match (incident.steps_to_oom, incident.seconds_to_oom) {
+        (Some(steps), Some(seconds)) => format!("in about {steps} steps ({})", duration(seconds)),
+        (Some(steps), None) => format!("in about {steps} steps"),
+        _ => "not in sight".to_string(),
+    };
+    let explained = incident.explained.map_or(String::new(), |share| {
+        format!(", this line explains {:.0} % of it", share * 100.0)
+    });
+    let mut pairs = vec![
+        ("incident", format!("{} ({}, {})", incident.id, incident.state, incident.class)),
+        ("job", format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device)),
+        ("culprit", incident.culprit.as_ref().map_or("not known yet".to_string(), frame)),
+        (
+            "growth",
+            format!(
+                "{} a step, {} so far{explained}",
+                signed_bytes(incident.bytes_per_step as i64),
+                bytes(incident.grown_bytes.unsigned_abs())
+            ),
+        ),
+        (
+            "onset",
+            format!("step {}, detected at step {}", incident.onset_step, incident.detected_step),
+        ),
+        ("forecast", format!("out of memory {out_of_memory}")),
+        (
+            "opened",
+            format!(
+                "{} UTC{}",
+                utc(incident.opened_wall_ns),
+                if incident.stored { ", stored" } else { "" }
+            ),
+        ),
+    ];
+    if !incident.advice.is_empty() {
+        pairs.push(("try first", incident.advice.clone()));
+    }
+    pairs
+}
+
+/// One capture: how it ended, then every rank.
+pub(crate) fn manifest(capture: &Manifest) -> String {
+    let step = capture.step.map_or("no step yet".to_string(), |step| format!("step {step}"));
+    let before = capture.before_step.filter(|&step| step > 0);
+    let before = before.map_or(String::new(), |step| format!(", compared with step {step}"));
+    let mut text = format!(
+        "Capture {} is {}: {} of {} ranks at the end of {step}{before}\n\
+         asked for by {}, {} UTC\n",
+        clean(&capture.id),
+        clean(&capture.state),
+        capture.aligned,
+        capture.ranks,
+        clean(&capture.reason),
+        utc(capture.requested_wall_ns),
+    );
+    for missing in &capture.missing {
+        let detail =
+            if missing.detail.is_empty() { String::new() } else { format!(": {}", missing.detail) };
+        let line = format!("missing: rank {} is {}{detail}", missing.rank, missing.outcome);
+        let _ = writeln!(text, "{}", clean(&line));
+    }
+    if capture.parts.is_empty() {
+        return text;
+    }
+    let row = |part: &crate::api::Part| {
+        let dead = part.dead && part.outcome != "dead";
+        vec![
+            part.rank.to_string(),
+            part.node.clone(),
+            format!("{}{}", part.outcome, if dead { " (dead)" } else { "" }),
+            part.step.to_string(),
+            utc(part.wall_ns),
+            format!("{:.3}", part.wall_error_ns as f64 / 1e6),
+            bytes(part.bytes),
+            part.detail.clone(),
+        ]
+    };
+    let titles = [">rank", "node", "outcome", ">step", "ended (UTC)", ">± ms", ">bytes", "detail"];
+    text.push_str(&table(&titles, capture.parts.iter().map(row).collect()));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::parse;
+
+    #[test]
+    fn numbers() {
+        for (count, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (2_621_440, "2.50 MiB"),
+            (80 << 30, "80.0 GiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ] {
+            assert_eq!(bytes(count), expected);
+        }
+        for (count, expected) in
+            [(0, "0 B"), (5, "+5 B"), (-2048, "-2.00 KiB"), (i64::MIN, "-8192.0 PiB")]
+        {
+            assert_eq!(signed_bytes(count), expected);
+        }
+        for (seconds, expected) in
+            [(1.2, "1 s"), (119.0, "119 s"), (600.0, "10 min"), (9000.0, "2.5 h")]
+        {
+            assert_eq!(duration(seconds), expected);
+        }
+    }
+
+    fn sample_incident() -> Incident {
+        parse(&json!({
+            "id": "inc-7", "job": "train-1", "rank": 2, "device": 0, "class": "leak",
+            "state": "open", "sentence": "Rank 2 keeps 2.50 MiB a step since step 41",
+            "culprit": { "file": "train.py", "line": 36, "function": "remember" },
+            "stack": [{ "file": "train.py", "line": 36, "function": "remember" },
+                { "file": "\u{1b}[31mtrain.py", "line": 80, "function": "main" }],
+            "onset_step": 41, "detected_step": 74, "bytes_per_step": 2_621_440,
+            "grown_bytes": 86_507_520, "explained": 0.98, "steps_to_oom": 9000,
+            "seconds_to_oom": 270.0, "evidence": ["33 birth steps"], "against": [],
+            "advice": "detach it", "suspects": [{ "frame": { "file": "train.py", "line": 36,
+            "function": "remember" }, "grown_bytes": 86_507_520, "peer_bytes": 0, "blocks": 33,
+            "generations": 33 }], "stored": true, "opened_wall_ns": 1_795_244_404_000_000_000_i64,
+        }))
+        .expect("shape")
+    }
+
+    fn sample_manifest() -> Manifest {
+        parse(&json!({
+            "id": "cap-3", "job": "train-1", "reason": "growth", "step": 74, "before_step": 20,
+            "requested_wall_ns": 1_795_244_404_000_000_000_i64, "state": "partial", "ranks": 2,
+            "aligned": 1,
+            "missing": [{ "rank": 1, "outcome": "unreachable", "detail": "no answer" }],
+            "parts": [{ "rank": 2, "node": "n0", "outcome": "aligned", "step": 74, "dead": true,
+                "wall_ns": 1_795_244_404_000_000_000_i64, "wall_error_ns": 1500, "bytes": 2048 }],
+        }))
+        .expect("shape")
+    }
+
+    #[test]
+    fn an_incident_is_a_sentence_first() {
+        let text = incident(&sample_incident(), Some(&sample_manifest()));
+        let expected = "\
+Rank 2 keeps 2.50 MiB a step since step 41
+
+  incident    inc-7 (open, leak)
+  job         train-1, rank 2, device 0
+  culprit     train.py:36 remember
+  growth      +2.50 MiB a step, 82.5 MiB so far, this line explains 98 % of it
+  onset       step 41, detected at step 74
+  forecast    out of memory in about 9000 steps (4 min)
+  opened      2026-11-21 07:00:04 UTC, stored
+  try first   detach it
+
+Stack, innermost first
+  train.py:36 remember
+  \u{fffd}[31mtrain.py:80 main
+
+Evidence for it
+  33 birth steps
+
+Suspects
+      GROWN  ON PEERS  BLOCKS  BIRTH STEPS  LINE
+  +82.5 MiB       0 B      33           33  train.py:36 remember
+
+Capture cap-3 is partial: 1 of 2 ranks at the end of step 74, compared with step 20
+asked for by growth, 2026-11-21 07:00:04 UTC
+missing: rank 1 is unreachable: no answer
+RANK  NODE  OUTCOME         STEP  ENDED (UTC)           ± MS     BYTES  DETAIL
+   2  n0    aligned (dead)    74  2026-11-21 07:00:04  0.002  2.00 KiB
+
+For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn lists_say_when_they_are_empty() {
+        assert!(jobs(&[]).contains("memtape run"));
+        assert_eq!(incidents(&[]), "no incident\n");
+        assert_eq!(captures(&[]), "no capture\n");
+        assert!(ranks(&[]).contains("no rank"));
+    }
+
+    #[test]
+    fn unknown_is_not_zero() {
+        let rank: Rank = parse(&json!({ "rank": 3, "alive": false, "end": "oom_killed", "lost": 2,
+            "limitations": ["no stacks"] }))
+        .expect("shape");
+        let text = ranks(&[rank]);
+        assert!(text.contains("oom_killed") && text.contains('–'), "{text}");
+        assert!(text.contains("rank 3: no stacks") && text.contains("2 records"), "{text}");
+    }
+
+    #[test]
+    fn a_job_shows_how_far_its_ranks_are_apart() {
+        let job: Job =
+            parse(&json!({ "job": "j", "world_size": 8, "ranks_alive": 7, "step_min": 3,
+            "step_max": 5, "state": "leaking", "nodes": ["a", "b"] }))
+            .expect("shape");
+        let text = jobs(&[job]);
+        for word in ["7/8", "3-5", "leaking", "a,b"] {
+            assert!(text.contains(word), "{word} in {text}");
+        }
+    }
+}

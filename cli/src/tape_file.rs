@@ -1,0 +1,58 @@
+//! A tape's file as the words that `memtape_core::tape` reads.
+//!
+//! It is read with `pread`, never mapped: a file that is cut short meanwhile gives a short read.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use memtape_core::tape::reader::Tape;
+use memtape_core::tape::source::Source;
+
+use crate::liveness::{self, Writer};
+
+/// An open tape.
+#[derive(Debug)]
+pub(crate) struct FileSource {
+    file: File,
+    len_bytes: u64,
+}
+
+impl Source for FileSource {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn read(&self, first_word: usize, out: &mut [u64]) -> bool {
+        let mut bytes = vec![0; out.len().saturating_mul(8)];
+        let offset = (first_word as u64).saturating_mul(8);
+        if self.file.read_exact_at(&mut bytes, offset).is_err() {
+            return false;
+        }
+        for (word, bytes) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        true
+    }
+}
+
+/// Opens a tape, and tells whether its process is alive.
+///
+/// # Errors
+/// When the file cannot be read or is no tape.
+pub(crate) fn open(path: &Path) -> anyhow::Result<(Tape<FileSource>, Writer)> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    let metadata = file.metadata().with_context(|| format!("cannot read {}", path.display()))?;
+    if !metadata.is_file() {
+        bail!("{} is not a regular file", path.display());
+    }
+    let writer = liveness::writer(&file);
+    let source = FileSource { file, len_bytes: metadata.len() };
+    let tape = Tape::open(source).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok((tape, writer))
+}
