@@ -1,11 +1,28 @@
 //! All scenarios. Each module is one promise of the product.
 
+// What goes wrong says so in one line and disturbs nobody.
 mod bad_input;
-mod dead_rank; // a killed rank is on its tape and in the capture
-mod demo; // what a newcomer runs first
-mod end_to_end; // a leaking DDP rank ends in one incident that names the line
-mod equals_pytorch; // the tape says what PyTorch's own counters say, at every step
-mod exported; // the exported pickle is PyTorch's own snapshot
-mod guest; // the recorder changes nothing for its host
-mod killed; // PyTorch's counters are the tape's, at every step
-mod tidy; // the rules of the repository
+
+// A killed rank is on its tape and in the capture.
+mod dead_rank;
+
+// What a newcomer runs first.
+mod demo;
+
+// A leaking DDP rank ends in one incident that names the line.
+mod end_to_end;
+
+// The tape says what PyTorch's own counters say, at every step.
+mod equals_pytorch;
+
+// The exported pickle is PyTorch's own snapshot.
+mod exported;
+
+// The recorder changes nothing for its host.
+mod guest;
+
+// A writer killed at any instant leaves a tape that is never wrong.
+mod killed;
+
+// The rules of the repository.
+mod tidy;
