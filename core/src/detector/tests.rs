@@ -223,6 +223,15 @@ fn benign_jobs_give_nothing() {
     assert!(wrong.is_empty(), "{} false alarms", wrong.len());
 }
 
+/// Drifts that once passed for growth, each for want of a rule that is there now.
+#[test]
+fn drifts_that_fooled_it_once() {
+    for (ranks, seed) in [(4, 12), (16, 7), (16, 23)] {
+        let found = Job::new(seed, Habit::Drift, ranks, None).run(3_000, true);
+        assert_eq!(found, Vec::new(), "{ranks} ranks, seed {seed}");
+    }
+}
+
 #[test]
 fn a_leak_is_found_on_its_rank_in_time() {
     let check = |habit: Habit, ranks: u32, bytes: u64, every: u64, delay_max: u64| {
@@ -316,6 +325,41 @@ fn a_finding_is_updated_seldom_and_closed_once() {
     let left = (80 * GIB - job.level - 3 * GIB) / (3 * MIB);
     let forecast = growth.steps_to_oom.expect("the device's size is known");
     assert!(forecast.abs_diff(left) <= left / 5, "{forecast} steps for {left}");
+}
+
+/// Runs a flat job to whose floors `extra` (by rank and step) is added, in MiB.
+fn run_with(ranks: u32, steps: u64, extra: impl Fn(u32, u64) -> u64) -> Vec<Finding> {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(ranks);
+    let (mut job, mut findings) = (Job::new(7, Habit::Flat, ranks, None), Vec::new());
+    for step in 1..=steps {
+        for rank in 0..ranks {
+            let mut sample = job.sample(rank, step);
+            sample.floor_allocated += extra(rank, step) * MIB;
+            sample.peak_allocated += extra(rank, step) * MIB;
+            detector.sample(step * STEP_NS, &sample);
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    findings
+}
+
+#[test]
+fn a_rank_that_stays_while_its_peers_shrink_is_not_to_blame() {
+    let shrinking = |rank: u32, step: u64| if rank == 0 { 0 } else { 4_000 - 2 * step.min(2_000) };
+    assert_eq!(run_with(4, 1_000, shrinking), Vec::new());
+}
+
+#[test]
+fn one_rank_first_and_then_all_becomes_one_finding() {
+    let leaks = |rank: u32, step: u64| 24 * step.saturating_sub(if rank == 2 { 100 } else { 170 });
+    let findings = run_with(4, 500, leaks);
+    let scopes: Vec<Scope> = opened(&findings).iter().map(|growth| growth.scope).collect();
+    assert_eq!(scopes, [Scope::OneRank, Scope::AllRanks], "{findings:?}");
+    let at = |wanted: &dyn Fn(&Finding) -> bool| findings.iter().position(wanted);
+    let all = at(&|f| matches!(f, Finding::Opened(g) if g.scope == Scope::AllRanks));
+    let over = at(&|f| matches!(f, Finding::Closed { key, .. } if key.scope == Scope::OneRank));
+    assert_eq!(over, all.map(|position| position + 1), "{findings:?}");
 }
 
 #[test]
