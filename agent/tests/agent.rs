@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use memtape_agent::Config;
@@ -10,6 +11,7 @@ use memtape_proto::v1;
 use memtape_proto::v1::coordinator_message::Body as ToAgent;
 use prost::Message;
 use support::RunningAgent;
+use support::cgroup::MemoryCgroup;
 use support::coordinator::{FakeCoordinator, Seen};
 use support::rank::{Rank, SMALL};
 use tempfile::TempDir;
@@ -224,6 +226,35 @@ async fn overwritten_steps_are_counted_once() {
     let missed = seen.newest(&rank.tape_id).expect("a report").steps_missed;
     assert_eq!(missed, records[0].first_step - 1);
     assert!(missed >= 200 - 65, "{missed}");
+}
+
+/// The kernel itself kills one of two ranks; only that one is said to have been OOM-killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn oom_kills_are_named() {
+    let cgroup = match MemoryCgroup::make(20 << 20) {
+        Ok(cgroup) => cgroup,
+        Err(why) => return eprintln!("SKIPPED: no cgroup can be made here ({why})"),
+    };
+    let dir = folder();
+    let coordinator = FakeCoordinator::start();
+    let mut greedy = Command::new("sh");
+    greedy.args(["-c", "read go; exec tail /dev/zero"]).stdin(Stdio::piped());
+    let mut greedy = Rank::start_as(greedy, dir.path(), "job", 0, SMALL);
+    let mut other = Rank::start(dir.path(), "job", 1, SMALL);
+    cgroup.add(greedy.pid());
+    let agent = RunningAgent::start(dir.path(), &coordinator.url(), |_| ());
+    coordinator.wait_for_reports(4).await;
+    greedy.say("go");
+    let end = |seen: &Seen| down_of(seen, &greedy).cloned();
+    let down = coordinator.wait("the OOM kill", end).await;
+    assert_eq!(down.end(), v1::RankEnd::OomKilled, "{}", down.detail);
+    assert!(down.detail.contains("OOM kills of its cgroup rose from 0 to 1"), "{}", down.detail);
+    other.kill();
+    let end = |seen: &Seen| down_of(seen, &other).cloned();
+    let down = coordinator.wait("the plain kill", end).await;
+    assert_eq!(down.end(), v1::RankEnd::Killed, "{}", down.detail);
+    agent.stop().await;
+    greedy.kill();
 }
 
 /// What a capture of one rank must say.

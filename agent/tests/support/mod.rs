@@ -1,5 +1,7 @@
 //! What the tests put around an agent: ranks with real tapes, and a coordinator that only listens.
 
+pub(crate) mod cgroup;
+
 pub(crate) mod coordinator;
 
 pub(crate) mod rank;

@@ -1,9 +1,10 @@
 //! A rank for tests: a real tape, written by core's writer, and a real process that holds its lock.
 //!
-//! The process is `sleep`: a POSIX lock taken between fork and exec lives on in it. The tape is
+//! The process is `sleep`, mostly: a POSIX lock taken between fork and exec lives on in it. The tape is
 //! written from the test's own process, as if the two were one.
 
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,19 @@ pub(crate) struct Rank {
 impl Rank {
     /// Starts rank `rank` of `job` with a tape in `dir`.
     pub(crate) fn start(dir: &Path, job: &str, rank: u32, sizes: Sizes) -> Self {
+        let mut command = Command::new("sleep");
+        command.arg("600");
+        Self::start_as(command, dir, job, rank, sizes)
+    }
+
+    /// As [`Self::start`], with another process than `sleep`.
+    pub(crate) fn start_as(
+        command: Command,
+        dir: &Path,
+        job: &str,
+        rank: u32,
+        sizes: Sizes,
+    ) -> Self {
         let path = dir.join(format!("{job}-{rank}.tape"));
         let making = path.with_extension("making");
         let file = OpenOptions::new()
@@ -49,7 +63,7 @@ impl Rank {
         let layout = Layout::new(sizes);
         file.set_len(layout.file_words as u64 * 8).expect("size");
         let words = Words(map(&file, layout.file_words));
-        let process = hold_lock(&file);
+        let process = hold_lock(command, &file);
         let identity = Identity {
             job: job.to_string(),
             rank,
@@ -85,6 +99,12 @@ impl Rank {
         std::fs::rename(&making, &path).expect("rename");
         let tape_id = format!("{:08x}{:08x}{mono_ns:016x}", 0, process.id());
         Self { path, file, tape_id, words, layout, process, step: 0, allocated: 0, stack }
+    }
+
+    /// Writes a line to the process's standard input.
+    pub(crate) fn say(&mut self, line: &str) {
+        let input = self.process.stdin.as_mut().expect("a pipe");
+        writeln!(input, "{line}").expect("the process reads");
     }
 
     /// Process id of the process that holds the lock.
@@ -139,10 +159,8 @@ impl Drop for Rank {
     }
 }
 
-fn hold_lock(file: &File) -> Child {
+fn hold_lock(mut command: Command, file: &File) -> Child {
     let descriptor = file.as_raw_fd();
-    let mut command = Command::new("sleep");
-    command.arg("600");
     let lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
@@ -158,7 +176,7 @@ fn hold_lock(file: &File) -> Child {
             if kept == -1 || locked == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
         });
     }
-    command.spawn().expect("sleep")
+    command.spawn().expect("a process")
 }
 
 fn map(file: &File, words: usize) -> &'static [AtomicU64] {
