@@ -1,0 +1,25 @@
+{{/* Name of everything of this release. */}}
+{{- define "memtape.fullname" -}}
+{{- if contains "memtape" .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-memtape" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that never change over the life of a release. */}}
+{{- define "memtape.selector" -}}
+app.kubernetes.io/name: memtape
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "memtape.labels" -}}
+{{ include "memtape.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "memtape.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) | quote -}}
+{{- end -}}
