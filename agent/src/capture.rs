@@ -187,7 +187,8 @@ impl Captures {
     pub(crate) fn ended(&mut self, key: &JobKey, result: Result<(), String>) {
         if let Err(why) = result {
             let JobKey { capture_id, tape_id } = key;
-            tracing::warn!(capture = ?capture_id, tape = ?tape_id, "capture part was not stored: {why}");
+            let (capture, tape) = (capture_id, tape_id);
+            tracing::warn!(?capture, ?tape, "part of a capture was not stored: {why}");
             self.jobs.remove(key);
         } else if let Some(job) = self.jobs.get_mut(key) {
             job.is_stored = true;

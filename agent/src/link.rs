@@ -245,4 +245,17 @@ mod tests {
             assert_eq!(channel(address).is_ok(), is_good, "{address}");
         }
     }
+
+    #[tokio::test]
+    async fn an_unreachable_coordinator_is_a_line() {
+        // A port that was free a moment ago, and nobody listens at.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
+        let address = listener.local_addr().expect("address");
+        drop(listener);
+        let channel = channel(&format!("http://{address}")).expect("channel");
+        let (events, _received) = mpsc::channel(1);
+        let end = attach(&channel, wire::hello("n", "b"), &events).await;
+        assert!(end.lasted.is_none());
+        assert!(end.why.contains("refused") && !end.why.contains('\n'), "{:?}", end.why);
+    }
 }

@@ -1,7 +1,7 @@
 //! A rank for tests: a real tape, written by core's writer, and a real process that holds its lock.
 //!
-//! The process is `sleep`, mostly: a POSIX lock taken between fork and exec lives on in it. The tape is
-//! written from the test's own process, as if the two were one.
+//! The process is `sleep`, mostly: a POSIX lock taken between fork and exec lives on in it. The
+//! tape is written from the test's own process, as if the two were one.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
