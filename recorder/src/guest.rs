@@ -167,9 +167,10 @@ pub(crate) fn detach() {
     STATE.store(OFF, Ordering::Release);
 }
 
-/// The process exits in an orderly way.
+/// The process exits in an orderly way, whether or not the recorder still records. A forked child
+/// exits too, but the tape is not its own.
 pub(crate) fn seal(status: i32) {
-    if let Some(guest) = recording().filter(|guest| guest.pid == std::process::id()) {
+    if let Some(guest) = GUEST.get().filter(|guest| guest.pid == std::process::id()) {
         guest.words.set(header::EXIT_STATUS, u64::from(status as u32) + 1);
         guest.words.set(header::STATE, State::Sealed as u64);
     }

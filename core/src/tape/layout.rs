@@ -187,6 +187,10 @@ pub const ENTRY_WORDS: usize = 4;
 /// Words of one step record.
 pub const STEP_WORDS: usize = 16;
 
+/// Most slots, entries or records of a region, and words of atoms: what a reader copies at once is
+/// bounded by it, whatever a tape claims. 16 million events are 1 GiB.
+pub const REGION_ITEMS_MAX: usize = 1 << 24;
+
 /// Entries looked at before the table counts as full for an address.
 pub const PROBE_MAX: usize = 256;
 
@@ -198,7 +202,7 @@ pub enum State {
     Recording = 1,
     /// The process ended in an orderly way.
     Sealed = 2,
-    /// The recorder turned itself off; `DISABLED` says why.
+    /// The recorder turned itself off while the process runs on; `DISABLED` says why.
     Disabled = 3,
 }
 
@@ -208,8 +212,6 @@ pub enum State {
 pub enum Disabled {
     /// Something inside failed that never should.
     InnerFailure = 1,
-    /// Turned off by its environment (`MEMTAPE_DISABLE=1`) after it had started.
-    Asked = 2,
 }
 
 /// Hooks that can be active, as bits.
@@ -288,12 +290,12 @@ impl Sizes {
     }
 
     fn rounded(self) -> Self {
-        let power = |value: usize| value.clamp(64, 1 << 26).next_power_of_two();
+        let power = |value: usize| value.clamp(64, REGION_ITEMS_MAX).next_power_of_two();
         Self {
             events: power(self.events),
             table_entries: power(self.table_entries),
             step_records: power(self.step_records),
-            atom_words: pages(self.atom_words.clamp(PAGE_WORDS, 1 << 26)),
+            atom_words: pages(self.atom_words.clamp(PAGE_WORDS, REGION_ITEMS_MAX)),
         }
     }
 }
@@ -374,6 +376,7 @@ impl LaneLayout {
     pub fn is_sound(&self, file_words: usize) -> bool {
         let fits = |first: usize, count: usize, each: usize, end: usize| {
             count.is_power_of_two()
+                && count <= REGION_ITEMS_MAX
                 && count
                     .checked_mul(each)
                     .and_then(|words| first.checked_add(words))
@@ -420,6 +423,7 @@ mod tests {
         let bad = [
             LaneLayout { ring_slots: 3, ..good },
             LaneLayout { ring_slots: 1 << 60, ..good },
+            LaneLayout { step_records: REGION_ITEMS_MAX * 2, ..good },
             LaneLayout { table: good.ring, ..good },
             LaneLayout { head: 0, ..good },
             LaneLayout { steps: usize::MAX, ..good },

@@ -14,8 +14,9 @@ use super::atoms::Atoms;
 use super::event::{Event, check};
 use super::lane::pending_step;
 use super::layout::{
-    DEVICES_MAX, HEADER_WORDS, HOST_LANE, IDENTITY_WORDS, LANES, LaneLayout, MAGIC, SLOT_WORDS,
-    STEP_WORDS, Stacks, State, StepSource, VERSION, descriptor, device, head, header, hooks,
+    DEVICES_MAX, HEADER_WORDS, HOST_LANE, IDENTITY_WORDS, LANES, LaneLayout, MAGIC,
+    REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, Stacks, State, StepSource, VERSION, descriptor,
+    device, head, header, hooks,
 };
 use super::source::Source;
 use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
@@ -188,7 +189,9 @@ impl<S: Source> Tape<S> {
         let file_words = index(word(header::FILE_WORDS))?;
         let atoms_at = index(word(header::ATOMS_OFFSET))?;
         let atom_words = index(word(header::ATOMS_WORDS))?;
-        if atoms_at.checked_add(atom_words).is_none_or(|end| end > file_words) {
+        if atom_words > REGION_ITEMS_MAX
+            || atoms_at.checked_add(atom_words).is_none_or(|end| end > file_words)
+        {
             return Err(TapeError::Damaged("its atoms lie outside of it"));
         }
         let lanes = read_lanes(word, file_words)?;
@@ -244,14 +247,11 @@ impl<S: Source> Tape<S> {
             step_mono_ns: self.word(header::STEP_MONO_NS),
             sealed: state == State::Sealed as u64,
             exit_status: self.word(header::EXIT_STATUS).checked_sub(1).map(|code| code as i32),
-            disabled: (state == State::Disabled as u64).then(|| {
-                match self.word(header::DISABLED) {
-                    1 => "an inner failure of the recorder",
-                    2 => "asked to by its environment",
-                    _ => "a reason this version does not know",
-                }
-                .to_string()
-            }),
+            disabled: match self.word(header::DISABLED) {
+                0 => None,
+                1 => Some("an inner failure of the recorder".to_string()),
+                _ => Some("a reason this version does not know".to_string()),
+            },
             limitations: self.limitations(),
             lost: losses.iter().map(|(_, count)| count).fold(0, |sum, n| sum.saturating_add(*n)),
             losses,
