@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// A flight recorder for GPU memory in distributed PyTorch training.
 #[derive(Debug, Parser)]
-#[command(name = "memtape", version, about, arg_required_else_help = true)]
+#[command(name = "memtape", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// Where the coordinator answers.
     #[arg(
@@ -304,6 +304,10 @@ pub(crate) struct TapeArgs {
     /// How many of the last steps, the last events and the largest stacks to show.
     #[arg(long, default_value_t = 10)]
     pub(crate) last: usize,
+    /// Show live blocks as they were at the end of this step [default: now; the last finished
+    /// step of a process that has exited, whose memory is gone now].
+    #[arg(long)]
+    pub(crate) step: Option<u64>,
 }
 
 fn leak_rank(text: &str) -> Result<LeakRank, String> {

@@ -24,8 +24,10 @@ struct Summary {
     writer: Writer,
     status: Status,
     totals: Vec<DeviceTotals>,
-    /// The newest state, or why it cannot be had.
-    present: Result<RankSnapshot, String>,
+    /// The moment whose live blocks are shown.
+    moment: Moment,
+    /// The state at that moment, or why it cannot be had.
+    state: Result<RankSnapshot, String>,
     last: usize,
 }
 
@@ -43,11 +45,18 @@ struct LiveStack {
 /// When the file is no tape.
 pub(crate) fn run(args: &TapeArgs, json: bool) -> anyhow::Result<()> {
     let (tape, writer) = tape_file::open(&args.file)?;
+    let status = tape.status();
+    let moment = match args.step {
+        Some(step) => Moment::EndOf(step),
+        None if status.sealed && status.step > 0 => Moment::EndOf(status.step),
+        None => Moment::Present,
+    };
     let summary = Summary {
         writer,
-        status: tape.status(),
+        status,
         totals: tape.totals(),
-        present: tape.snapshot(Moment::Present, None, args.last).map_err(|error| error.to_string()),
+        moment,
+        state: tape.snapshot(moment, None, args.last).map_err(|error| error.to_string()),
         last: args.last,
         tape,
     };
@@ -58,7 +67,7 @@ pub(crate) fn run(args: &TapeArgs, json: bool) -> anyhow::Result<()> {
 }
 
 impl Summary {
-    fn state(&self) -> String {
+    fn process(&self) -> String {
         match (self.writer, self.status.sealed) {
             (Writer::Alive(Some(pid)), _) => format!("alive, pid {pid}"),
             (Writer::Alive(None), _) => "alive, in another pid namespace".to_string(),
@@ -94,7 +103,7 @@ impl Summary {
         };
         for (name, value) in [
             ("tape", path.display().to_string()),
-            ("process", self.state()),
+            ("process", self.process()),
             ("job", format!("{}, attempt {}", identity.job, identity.attempt)),
             (
                 "rank",
@@ -123,7 +132,7 @@ impl Summary {
         for totals in &self.totals {
             self.device_text(totals, &mut text);
         }
-        if let Err(why) = &self.present {
+        if let Err(why) = &self.state {
             let _ = writeln!(text, "\nlive blocks cannot be shown: {}", clean(why));
         }
         text
@@ -132,12 +141,13 @@ impl Summary {
     fn device_text(&self, totals: &DeviceTotals, text: &mut String) {
         let device = totals.device;
         let uuids = self.tape.device_uuids();
-        let uuid = uuids.iter().find(|(of, _)| *of == device).map_or("", |(_, uuid)| uuid);
+        let uuid = uuids.iter().find(|(of, _)| *of == device);
+        let uuid = uuid.map_or(String::new(), |(_, uuid)| format!(" {uuid}"));
         let size = match totals.device_bytes {
             0 => "unknown size".to_string(),
             size => bytes(size),
         };
-        let _ = writeln!(text, "\nDevice {device} {uuid}({size})");
+        let _ = writeln!(text, "\nDevice {device}{uuid} ({size})");
         let _ = writeln!(
             text,
             "  allocated {} (peak {}), reserved {}, {} live blocks, {} allocs, {} frees, {} ooms, \
@@ -163,7 +173,7 @@ impl Summary {
             });
             let _ = write!(text, "\nLast steps\n{}", indented(&table(&titles, rows.collect())));
         }
-        let Ok(present) = &self.present else { return };
+        let Ok(present) = &self.state else { return };
         let Some(state) = present.devices.iter().find(|state| state.device == device) else {
             return;
         };
@@ -172,7 +182,11 @@ impl Summary {
         if stacks.is_empty() {
             return;
         }
-        let _ = writeln!(text, "\nStacks that hold most");
+        let when = match self.moment {
+            Moment::EndOf(step) => format!("at the end of step {step}"),
+            Moment::Present => "now".to_string(),
+        };
+        let _ = writeln!(text, "\nStacks that hold most {when}");
         for live in stacks {
             let _ = writeln!(
                 text,
@@ -222,14 +236,18 @@ impl Summary {
             "file": path, "tape_id": identity.tape_id, "job": identity.job,
             "attempt": identity.attempt, "rank": identity.rank, "world_size": identity.world_size,
             "local_rank": identity.local_rank, "host": identity.host, "pid": identity.pid,
-            "command": identity.command, "process": self.state(), "alive": alive,
+            "command": identity.command, "process": self.process(), "alive": alive,
             "sealed": self.status.sealed,
             "exit_status": self.status.exit_status, "disabled": self.status.disabled,
             "limitations": self.status.limitations, "lost": self.status.lost, "losses": losses,
             "step": self.status.step, "oldest_step": self.tape.oldest_step(),
             "start_wall_ns": self.status.start_wall_ns,
             "devices": devices,
-            "unreadable": self.present.as_ref().err(),
+            "stacks_at_step": match self.moment {
+                Moment::EndOf(step) => json!(step),
+                Moment::Present => Value::Null,
+            },
+            "unreadable": self.state.as_ref().err(),
         })
     }
 
@@ -243,7 +261,7 @@ impl Summary {
             })
         };
         let steps: Vec<Value> = self.last_steps(totals.device).iter().map(step).collect();
-        let state = self.present.as_ref().ok().and_then(|present| {
+        let state = self.state.as_ref().ok().and_then(|present| {
             let state = present.devices.iter().find(|state| state.device == totals.device)?;
             Some((present, state))
         });
