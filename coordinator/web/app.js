@@ -361,7 +361,7 @@ function heatMap(rows, incidents, mode, selected) {
 }
 
 // Lines differ by dash as well as by colour (Okabe-Ito).
-const LINES = [['reserved', '#cc79a7', [2, 3]], ['peak_allocated', '#e69f00', [7, 4]], ['floor_allocated', '#0072b2', []]];
+const LINES = [['reserved', '--reserved', [2, 3]], ['peak_allocated', '--peak', [7, 4]], ['floor_allocated', '--floor', []]];
 
 function rankChart(rank, data, incident) {
   if (!data?.steps?.length) return make('p', { class: 'soft' }, 'no finished steps yet');
@@ -372,7 +372,7 @@ function rankChart(rank, data, incident) {
     const y = value => height - 20 - value / top * (height - 36);
     context.font = '12px system-ui, sans-serif';
     for (const [name, tint, dash] of LINES) {
-      context.strokeStyle = tint;
+      context.strokeStyle = theme(tint);
       context.lineWidth = 1.8;
       context.setLineDash(dash);
       context.beginPath();
@@ -398,7 +398,7 @@ function rankChart(rank, data, incident) {
     }
   };
   const keys = LINES.map(([name, tint, dash]) => make('span', {}, drawing(14, name, context => {
-    context.strokeStyle = tint;
+    context.strokeStyle = theme(tint);
     context.lineWidth = 2;
     context.setLineDash(dash);
     context.beginPath();
@@ -581,7 +581,10 @@ function drawIncident({ incident, actions, capture, data }) {
     make('h1', {}, incident.sentence),
     make('p', {}, chip(incident.state), ' ', chip(incident.class), ' in ',
       make('a', { href: `${link('job', incident.job)}?rank=${incident.rank}` }, `job ${incident.job}`)),
-    incident.culprit ? make('pre', {}, `${place(incident.culprit)}  ${incident.culprit.function}`) : null,
+    make('p', {}, 'Culprit: ', incident.culprit
+      ? make('code', { class: 'culprit' }, `${place(incident.culprit)}  ${incident.culprit.function}`) : 'not known yet'),
+    incident.stack.length ? make('pre', { 'aria-label': 'stack, innermost frame first' },
+      incident.stack.map(frame => `${place(frame)}  ${frame.function}`).join('\n')) : null,
     incident.advice ? make('p', {}, make('strong', {}, 'Try first: '), incident.advice) : null,
     make('div', { class: 'columns' },
       facts([['rank', `${incident.rank}, device ${incident.device}`], ['scope', String(incident.scope)],
@@ -595,9 +598,6 @@ function drawIncident({ incident, actions, capture, data }) {
     make('div', { class: 'columns' },
       make('section', {}, make('h2', {}, 'Evidence for it'), list(incident.evidence, 'none yet')),
       make('section', {}, make('h2', {}, 'Evidence against it'), list(incident.against, 'none'))),
-    make('h2', {}, 'Stack, innermost frame first'),
-    incident.stack.length ? make('pre', {}, incident.stack.map(frame => `${place(frame)}  ${frame.function}`).join('\n'))
-      : make('p', { class: 'soft' }, 'not known'),
     make('h2', {}, 'Suspects'),
     table([
       ['line', row => make('code', {}, `${place(row.frame)} ${row.frame.function}`)],
