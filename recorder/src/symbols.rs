@@ -13,6 +13,10 @@ const CUDA_RUNTIMES: [&CStr; 4] =
 /// PyTorch's core library.
 const C10: [&CStr; 1] = [c"libc10.so"];
 
+/// Stands for a function that was looked for and is not there: looking again costs microseconds,
+/// and whoever calls a hook has loaded the library behind it.
+const ABSENT: *mut c_void = std::ptr::without_provenance_mut(1);
+
 /// A function looked up once and kept.
 pub(crate) struct Symbol {
     name: &'static CStr,
@@ -35,19 +39,23 @@ impl Symbol {
         Self::new(name, &CUDA_RUNTIMES)
     }
 
-    /// The real function, or null where there is none (yet).
+    /// The real function, or null where there is none.
     #[inline]
     pub(crate) fn get(&self) -> *mut c_void {
-        let found = self.found.load(Ordering::Acquire);
-        if !found.is_null() {
-            return found;
+        match self.found.load(Ordering::Acquire) {
+            ABSENT => std::ptr::null_mut(),
+            found if found.is_null() => self.look_up_once(),
+            found => found,
         }
-        let found = self.look_up();
-        self.found.store(found, Ordering::Release);
-        found
     }
 
     #[cold]
+    fn look_up_once(&self) -> *mut c_void {
+        let found = self.look_up();
+        self.found.store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
+        found
+    }
+
     fn look_up(&self) -> *mut c_void {
         // SAFETY: the name is a C string; RTLD_NEXT starts after this library.
         let next = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
