@@ -67,6 +67,7 @@ const median = values => {
 const STATES = {
   warming: ['◔', '', 'warming up'], healthy: ['✓', 'good', 'healthy'], watching: ['◉', 'warn', 'watching'],
   growing: ['▲', 'bad', 'growing'], leaking: ['▲', 'bad', 'leaking'], ended: ['■', '', 'ended'],
+  unknown: ['?', 'warn', 'unknown'],
   open: ['▲', 'bad', 'open'], closed: ['✓', '', 'closed'],
   complete: ['✓', 'good', 'complete'], partial: ['◑', 'warn', 'partial'], collecting: ['…', '', 'collecting'],
   aligned: ['✓', 'good', 'aligned'], late: ['↷', 'warn', 'late'], behind: ['↶', 'warn', 'behind'],
@@ -581,6 +582,7 @@ function drawIncident({ incident, actions, capture, data }) {
     make('h1', {}, incident.sentence),
     make('p', {}, chip(incident.state), ' ', chip(incident.class), ' in ',
       make('a', { href: `${link('job', incident.job)}?rank=${incident.rank}` }, `job ${incident.job}`)),
+    incident.closed_why ? make('p', {}, `Closed: ${incident.closed_why}`) : null,
     make('p', {}, 'Culprit: ', incident.culprit
       ? make('code', { class: 'culprit' }, `${place(incident.culprit)}  ${incident.culprit.function}`) : 'not known yet'),
     incident.stack.length ? make('pre', { 'aria-label': 'stack, innermost frame first' },

@@ -1,0 +1,327 @@
+//! What agents say: streams, announcements, reports and deaths.
+
+use memtape_core::capture::{Answer, CaptureId, Reason};
+use memtape_core::detector::Sample;
+use tokio::sync::mpsc;
+
+use crate::clock::Now;
+use crate::cluster::{Attempt, NODES_MAX, Node, Presence, StreamId, Trigger};
+use crate::coordinator::Coordinator;
+use crate::losses::Loss;
+use crate::model::{End, SeriesKey, StepRow};
+use crate::store::Changes;
+use crate::wire::{self, Hello, Incoming, Outgoing, RankReport, RankUp, Report};
+
+/// Another agent under the same name is taken for a mistake while the first one was heard within
+/// this time; a rebooted node comes back later than that.
+const NAME_HELD_NS: u64 = 5_000_000_000;
+
+/// A capture is asked for this long after a death or an OOM, so that it shows what followed: the
+/// other ranks of a job die or hang within a moment.
+const TRIGGER_DELAY_NS: u64 = 500_000_000;
+
+/// Least time between two captures by deaths and OOMs of one attempt. A job that fails again and
+/// again would otherwise be captured all the time.
+const TRIGGER_INTERVAL_NS: u64 = 30_000_000_000;
+
+impl Coordinator {
+    /// An agent opened a stream.
+    pub(crate) fn attach(
+        &mut self,
+        now: Now,
+        hello: Hello,
+        outgoing: mpsc::Sender<Outgoing>,
+    ) -> Result<StreamId, String> {
+        let name = hello.node;
+        let is_full = self.cluster.nodes.len() >= NODES_MAX;
+        if is_full && !self.cluster.nodes.contains_key(&name) {
+            self.counters.lose(Loss::AgentRefused);
+            return Err(format!("there are more than {NODES_MAX} nodes"));
+        }
+        if let Some(node) = self.cluster.nodes.get(&name)
+            && let Some((stream, _)) = node.stream
+        {
+            let is_other = node.boot_id != hello.boot_id;
+            if is_other && now.mono_ns.saturating_sub(node.heard_ns) < NAME_HELD_NS {
+                self.counters.lose(Loss::AgentRefused);
+                return Err(format!(
+                    "another agent is connected as node {name:?}: give each its own name"
+                ));
+            }
+            self.gone(now, stream);
+        }
+        self.streams_begun += 1;
+        let stream = self.streams_begun;
+        tracing::info!(node = ?name, version = ?hello.version, "agent connected");
+        let node = self.cluster.nodes.entry(name.clone()).or_default();
+        *node = Node {
+            boot_id: hello.boot_id,
+            version: hello.version,
+            stream: Some((stream, outgoing)),
+            heard_ns: now.mono_ns,
+            has_reported: false,
+            ..std::mem::take(node)
+        };
+        self.streams.insert(stream, name.clone());
+        let welcome = wire::welcome(self.config.report_interval);
+        self.send(now, &name, welcome);
+        Ok(stream)
+    }
+
+    /// A stream is over.
+    pub(crate) fn gone(&mut self, now: Now, stream: StreamId) {
+        let Some(name) = self.streams.remove(&stream) else { return };
+        if let Some(node) = self.cluster.nodes.get_mut(&name) {
+            node.stream = None;
+        }
+        tracing::warn!(node = ?name, "agent disconnected");
+        self.touched.extend(self.cluster.node_lost(now, &name));
+    }
+
+    /// An agent said something.
+    pub(crate) fn said(&mut self, now: Now, stream: StreamId, message: Incoming) {
+        let Some(name) = self.streams.get(&stream).cloned() else { return };
+        if let Some(node) = self.cluster.nodes.get_mut(&name) {
+            node.heard_ns = now.mono_ns;
+        }
+        match message {
+            Incoming::RankUp(up) => self.rank_up(now, &name, up),
+            Incoming::Report(report) => self.report(now, &name, report),
+            Incoming::RankDown { tape_id, end, detail, wall_ns, step } => {
+                self.rank_down(now, &name, &tape_id, (end, detail, wall_ns), step);
+            }
+            Incoming::Answer { capture, tape_id, answer, hash } => {
+                self.capture_answer(now, &name, &capture, &tape_id, (answer, hash));
+            }
+        }
+    }
+
+    fn rank_up(&mut self, now: Now, node: &str, up: RankUp) {
+        let (job, rank) = (up.job.clone(), up.rank);
+        let announced = match self.cluster.announce(now, node, up, &self.limits) {
+            Ok(announced) => announced,
+            Err(loss) => {
+                self.counters.lose(loss);
+                tracing::warn!(job = ?job, rank, node = ?node, "a rank is not taken: {loss:?}");
+                return;
+            }
+        };
+        let Some(attempt) = self.cluster.attempts.get(&announced.serial) else { return };
+        let mut changes = Changes::default();
+        if announced.is_new_attempt {
+            let number = attempt.record.attempt;
+            tracing::info!(job = ?job, attempt = number, "a job begins");
+        }
+        if announced.is_news {
+            changes.put(&attempt.record);
+            if let Some(rank) = attempt.ranks.get(&rank) {
+                changes.put(&rank.record);
+            }
+        }
+        self.touched.insert(announced.serial);
+        self.write(changes);
+    }
+
+    fn report(&mut self, now: Now, name: &str, report: Report) {
+        self.counters.reports.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let Some(node) = self.cluster.nodes.get_mut(name) else { return };
+        node.last_report_wall_ns = now.wall_ns;
+        node.gpus = report.gpus;
+        node.host = report.host;
+        let is_first = !std::mem::replace(&mut node.has_reported, true);
+        let outgoing = node.stream.as_ref().map(|(_, outgoing)| outgoing.clone());
+        let mut batch = Vec::new();
+        let mut changes = Changes::default();
+        for rank in report.ranks {
+            self.rank_report(now, name, rank, &mut batch, &mut changes);
+        }
+        self.write(changes);
+        // The agent may forget these records when they survive the death of this process. Records
+        // that cannot be written are counted; holding up the agent would not bring them back.
+        let ack = wire::report_ack(report.number);
+        self.store.steps(
+            batch,
+            Box::new(move |_| {
+                // A full queue means an agent that does not read; the loop will find out.
+                let _ = outgoing.map(|outgoing| outgoing.try_send(ack));
+            }),
+        );
+        if is_first {
+            self.told_all(now, name);
+        }
+    }
+
+    fn told_all(&mut self, now: Now, name: &str) {
+        for (serial, rank) in self.cluster.node_told_all(now, name) {
+            let attempt = self.cluster.attempts.get(&serial);
+            let tape = attempt.and_then(|attempt| attempt.ranks.get(&rank));
+            let Some(tape_id) = tape.map(|rank| rank.record.tape_id.clone()) else { continue };
+            let detail = "its agent no longer knows its tape".to_string();
+            self.rank_down(now, name, &tape_id, (End::Unknown, detail, now.wall_ns), 0);
+        }
+        self.touched.extend(self.cluster.attempts.keys());
+    }
+
+    fn rank_report(
+        &mut self,
+        now: Now,
+        node: &str,
+        report: RankReport,
+        batch: &mut Vec<(SeriesKey, Vec<StepRow>)>,
+        changes: &mut Changes,
+    ) {
+        let found = self.cluster.rank_of(&report.tape_id);
+        let Some((attempt, number)) = found.filter(|(attempt, rank)| is_on(attempt, *rank, node))
+        else {
+            self.counters.lose(Loss::UnknownTape);
+            return;
+        };
+        let serial = attempt.record.serial;
+        let mut rows: Vec<(SeriesKey, Vec<StepRow>)> = Vec::new();
+        for &(device, row) in &report.steps {
+            let device_bytes = report.totals.iter().find(|totals| totals.device == device);
+            let device_bytes = device_bytes.map_or(0, |totals| totals.device_bytes);
+            let sample = sample(number, device, &row, device_bytes);
+            attempt.detector.sample(now.mono_ns, &sample);
+            let key = SeriesKey { serial, rank: number, device };
+            match rows.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, rows)) => rows.push(row),
+                None => rows.push((key, vec![row])),
+            }
+        }
+        attempt.captures.rank_progress(
+            now.mono_ns,
+            &report.tape_id,
+            report.step,
+            report.oldest_step,
+        );
+        let steps = report.steps.len() as u64;
+        self.counters.steps.fetch_add(steps, std::sync::atomic::Ordering::Relaxed);
+        batch.extend(rows);
+        let Some(rank) = attempt.ranks.get_mut(&number) else { return };
+        let missed = report.steps_missed.saturating_sub(rank.steps_missed);
+        self.counters.lose_many(Loss::StepsMissed, missed);
+        for (device, row) in report.steps {
+            rank.newest.insert(device, row);
+        }
+        // The devices are told once, so that a later coordinator knows them.
+        let are_devices_news = rank.record.devices.len() < report.totals.len();
+        let failed_before = (!rank.totals.is_empty()).then(|| rank.failures());
+        rank.step = rank.step.max(report.step);
+        rank.step_wall_ns = rank.step_wall_ns.max(report.step_wall_ns);
+        rank.oldest_step = report.oldest_step;
+        rank.totals = report.totals;
+        rank.rss_bytes = report.rss_bytes;
+        rank.lost = report.lost;
+        rank.steps_missed = report.steps_missed;
+        if are_devices_news {
+            rank.record.devices = rank.totals.clone();
+            changes.put(&rank.record);
+        }
+        if let Some((ooms, failures)) = failed_before {
+            let is_out_of_memory = rank.failures().0 > ooms;
+            if is_out_of_memory || rank.failures().1 > failures {
+                rank.failed_ns = Some(now.mono_ns);
+            }
+            if is_out_of_memory {
+                trigger(now, attempt, Reason::OutOfMemory { rank: number });
+            }
+        }
+        self.touched.insert(serial);
+    }
+
+    fn rank_down(
+        &mut self,
+        now: Now,
+        node: &str,
+        tape_id: &str,
+        (end, detail, wall_ns): (End, String, i64),
+        step: u64,
+    ) {
+        let found = self.cluster.rank_of(tape_id);
+        let Some((attempt, number)) = found.filter(|(attempt, rank)| is_on(attempt, *rank, node))
+        else {
+            self.counters.lose(Loss::UnknownTape);
+            return;
+        };
+        let serial = attempt.record.serial;
+        let Some(rank) = attempt.ranks.get_mut(&number) else { return };
+        rank.step = rank.step.max(step);
+        attempt.captures.rank_down(now.mono_ns, tape_id, rank.step);
+        if rank.presence == Presence::Ended && rank.record.end == Some(end) {
+            // Said again after a reconnect.
+            return;
+        }
+        tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {detail}");
+        rank.end(end, detail, wall_ns);
+        let mut changes = Changes::default();
+        changes.put(&rank.record);
+        let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
+        if matches!(end, End::Killed | End::OomKilled) {
+            trigger(now, attempt, Reason::Death { rank: number });
+        }
+        if is_over {
+            attempt.record.ended_wall_ns = Some(wall_ns);
+            changes.put(&attempt.record);
+            tracing::info!(job = ?attempt.record.job, "a job is over: all its ranks are gone");
+        }
+        self.touched.insert(serial);
+        self.write(changes);
+        if is_over {
+            self.close_incidents_of(now, serial, "the attempt is over");
+        }
+    }
+
+    fn capture_answer(
+        &mut self,
+        now: Now,
+        node: &str,
+        capture: &str,
+        tape_id: &str,
+        (answer, hash): (Answer, Option<[u8; 32]>),
+    ) {
+        let found = self.cluster.rank_of(tape_id);
+        let Some((attempt, _)) = found.filter(|(attempt, rank)| is_on(attempt, *rank, node)) else {
+            self.counters.lose(Loss::UnknownTape);
+            return;
+        };
+        let serial = attempt.record.serial;
+        if let Some(state) = self.captures.get_mut(capture) {
+            state.promise(tape_id, answer.body_bytes, hash);
+        }
+        let id = CaptureId(capture.to_string());
+        attempt.captures.answer(now.mono_ns, &id, tape_id, answer);
+        self.touched.insert(serial);
+    }
+}
+
+/// A tape's own node may speak for it, no other.
+fn is_on(attempt: &Attempt, rank: u32, node: &str) -> bool {
+    attempt.ranks.get(&rank).is_some_and(|rank| rank.record.node == node)
+}
+
+fn trigger(now: Now, attempt: &mut Attempt, reason: Reason) {
+    let is_recent = attempt
+        .triggered_ns
+        .is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < TRIGGER_INTERVAL_NS);
+    if !is_recent && attempt.trigger.is_none() {
+        attempt.trigger = Some(Trigger { due_ns: now.mono_ns + TRIGGER_DELAY_NS, reason });
+    }
+}
+
+/// A step record as the detector takes it.
+pub(crate) fn sample(rank: u32, device: u8, row: &StepRow, device_bytes: u64) -> Sample {
+    Sample {
+        rank,
+        device,
+        first_step: row.first_step,
+        last_step: row.last_step,
+        floor_allocated: row.floor_allocated,
+        peak_allocated: row.peak_allocated,
+        end_allocated: row.end_allocated,
+        floor_reserved: row.floor_reserved,
+        end_reserved: row.end_reserved,
+        device_bytes,
+        blocks: row.blocks,
+    }
+}

@@ -1,0 +1,223 @@
+//! Bodies of captures: checked when they come, decoded when they are diagnosed.
+//!
+//! A body is zstd of `RankBody`. It came over the network from a process that nobody vouches for:
+//! it is unpacked only up to a bound, and every index in it is checked.
+
+use std::io::Read;
+
+use memtape_core::identity::{Identity, NAME_BYTES_MAX, cut};
+use memtape_core::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, Segment, StackUse};
+use memtape_proto::v1;
+use prost::Message as _;
+
+/// Largest body as it is sent and stored.
+pub(crate) const BODY_BYTES_MAX: u64 = 256 << 20;
+
+/// Largest body after unpacking; agents keep to the same bound.
+pub(crate) const UNPACKED_BYTES_MAX: u64 = 1 << 30;
+
+/// Largest unpacked body that is decoded. Decoding can take thirty times as much memory as a body
+/// made for that purpose; an honest one of this size has several million blocks.
+pub(crate) const DECODED_BYTES_MAX: u64 = 128 << 20;
+
+/// Unpacks a body to nowhere, to see that it can be.
+///
+/// # Errors
+/// One line.
+pub(crate) fn check(body: &[u8]) -> Result<(), String> {
+    let reader = reader(body)?;
+    let copied = std::io::copy(&mut reader.take(UNPACKED_BYTES_MAX + 1), &mut std::io::sink());
+    let bytes = copied.map_err(|error| format!("the body cannot be unpacked: {error}"))?;
+    bounded(bytes, UNPACKED_BYTES_MAX)
+}
+
+/// The state that a body shows, without its trace: the diagnosis does not look at events.
+///
+/// # Errors
+/// One line.
+pub(crate) fn decode(body: &[u8]) -> Result<RankSnapshot, String> {
+    let mut unpacked = Vec::new();
+    let read = reader(body)?.take(DECODED_BYTES_MAX + 1).read_to_end(&mut unpacked);
+    let bytes = read.map_err(|error| format!("the body cannot be unpacked: {error}"))?;
+    bounded(bytes as u64, DECODED_BYTES_MAX)?;
+    let body = v1::RankBody::decode(unpacked.as_slice())
+        .map_err(|error| format!("the body makes no sense: {error}"))?;
+    snapshot(body)
+}
+
+fn reader(body: &[u8]) -> Result<impl Read + '_, String> {
+    zstd::stream::read::Decoder::with_buffer(body)
+        .map_err(|error| format!("the body cannot be unpacked: {error}"))
+}
+
+fn bounded(bytes: u64, bytes_max: u64) -> Result<(), String> {
+    if bytes > bytes_max {
+        return Err(format!("the body unpacks to more than {bytes_max} bytes"));
+    }
+    Ok(())
+}
+
+fn snapshot(body: v1::RankBody) -> Result<RankSnapshot, String> {
+    let frames: Vec<Frame> = body
+        .frames
+        .into_iter()
+        .map(|frame| Frame {
+            file: cut(&frame.file, 4 * NAME_BYTES_MAX).to_string(),
+            line: frame.line,
+            function: cut(&frame.function, NAME_BYTES_MAX).to_string(),
+        })
+        .collect();
+    let mut stacks: Vec<Vec<u32>> = body.stacks.into_iter().map(|stack| stack.frames).collect();
+    if stacks.iter().flatten().any(|&frame| frame as usize >= frames.len()) {
+        return Err("the body names frames that it does not have".to_string());
+    }
+    // Entry 0 is the unknown stack, also of a rank without any.
+    if stacks.is_empty() {
+        stacks.push(Vec::new());
+    }
+    let devices = body.devices.into_iter().map(|device| device_of(device, stacks.len()));
+    Ok(RankSnapshot {
+        identity: identity(body.rank.unwrap_or_default()),
+        step: body.step,
+        wall_ns: body.wall_ns,
+        devices: devices.collect::<Result<_, _>>()?,
+        frames,
+        stacks,
+        before_step: body.before_step,
+    })
+}
+
+fn identity(rank: v1::RankUp) -> Identity {
+    Identity {
+        tape_id: rank.tape_id,
+        job: rank.job,
+        attempt: rank.attempt,
+        rank: rank.rank,
+        world_size: rank.world_size,
+        local_rank: rank.local_rank,
+        host: String::new(),
+        pid: rank.pid,
+        command: rank.command,
+    }
+}
+
+fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, String> {
+    let known = |stack: u32| if (stack as usize) < stacks { stack } else { 0 };
+    let columns = device.blocks.unwrap_or_default();
+    let count = columns.address_deltas.len();
+    let lengths = [
+        columns.sizes.len(),
+        columns.stacks.len(),
+        columns.birth_steps.len(),
+        columns.birth_mono_ns.len(),
+    ];
+    let segments = device.segments.unwrap_or_default();
+    if lengths.iter().any(|&length| length != count)
+        || segments.addresses.len() != segments.sizes.len()
+    {
+        return Err("the body's columns differ in length".to_string());
+    }
+    let mut address = 0_u64;
+    let blocks = (0..count).map(|index| {
+        address = address.wrapping_add(columns.address_deltas[index]);
+        Block {
+            address,
+            size: columns.sizes[index],
+            stack: known(columns.stacks[index]),
+            birth_step: columns.birth_steps[index],
+            birth_ns: columns.birth_mono_ns[index],
+        }
+    });
+    let before = device.before.iter().map(|each| StackUse {
+        stack: known(each.stack),
+        bytes: each.bytes,
+        blocks: each.blocks,
+    });
+    let taken = segments.addresses.iter().zip(&segments.sizes);
+    Ok(DeviceSnapshot {
+        device: u8::try_from(device.device).map_err(|_| "the body's device is out of range")?,
+        uuid: cut(&device.uuid, NAME_BYTES_MAX).to_string(),
+        allocated: device.allocated,
+        reserved: device.reserved,
+        device_bytes: device.device_bytes,
+        blocks: blocks.collect(),
+        segments: taken.map(|(&address, &size)| Segment { address, size }).collect(),
+        before: before.collect(),
+        trace: Vec::new(),
+        complete: device.complete,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body() -> v1::RankBody {
+        let columns = v1::Blocks {
+            address_deltas: vec![512, 512],
+            sizes: vec![512, 256],
+            stacks: vec![1, 9],
+            birth_steps: vec![3, 4],
+            birth_mono_ns: vec![30, 40],
+        };
+        let device = v1::DeviceState { device: 1, blocks: Some(columns), ..Default::default() };
+        let frame = v1::Frame { file: "train.py".to_string(), line: 7, function: "f".to_string() };
+        v1::RankBody {
+            step: 5,
+            devices: vec![device],
+            frames: vec![v1::Frame::default(), frame],
+            stacks: vec![v1::StackFrames::default(), v1::StackFrames { frames: vec![1] }],
+            ..Default::default()
+        }
+    }
+
+    fn check_body(change: fn(&mut v1::RankBody), expected: Result<u64, &str>) {
+        let mut body = body();
+        change(&mut body);
+        let packed = zstd::bulk::compress(&body.encode_to_vec(), 3).unwrap();
+        assert_eq!(check(&packed), Ok(()));
+        match (decode(&packed), expected) {
+            (Ok(found), Ok(step)) => assert_eq!(found.step, step),
+            (Err(why), Err(part)) => assert!(why.contains(part), "{why:?} has no {part:?}"),
+            (found, _) => panic!("{found:?} is not {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn bodies_are_checked() {
+        check_body(|_| {}, Ok(5));
+        check_body(|body| body.stacks.clear(), Ok(5));
+        check_body(|body| body.frames.clear(), Err("frames that it does not have"));
+        check_body(|body| body.devices[0].device = 300, Err("out of range"));
+        let uneven = |body: &mut v1::RankBody| {
+            body.devices[0].blocks.as_mut().unwrap().sizes.pop();
+        };
+        check_body(uneven, Err("differ in length"));
+    }
+
+    #[test]
+    fn addresses_add_up_and_strange_stacks_are_unknown() {
+        let packed = zstd::bulk::compress(&body().encode_to_vec(), 3).unwrap();
+        let found = decode(&packed).unwrap();
+        let blocks = &found.devices[0].blocks;
+        assert_eq!((blocks[0].address, blocks[1].address), (512, 1024));
+        assert_eq!((blocks[0].stack, blocks[1].stack), (1, 0));
+    }
+
+    #[test]
+    fn garbage_and_bombs_are_refused() {
+        assert!(check(b"not zstd at all").is_err());
+        assert!(decode(&zstd::bulk::compress(&[0xff; 100], 3).unwrap()).is_err());
+        let packed = zstd::bulk::compress(&body().encode_to_vec(), 3).unwrap();
+        assert!(check(&packed[..packed.len() - 3]).is_err());
+        // A body that unpacks to a little more than the bound, made without that much memory.
+        let mut bomb = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        let megabyte = vec![0; 1 << 20];
+        for _ in 0..=(UNPACKED_BYTES_MAX >> 20) {
+            std::io::Write::write_all(&mut bomb, &megabyte).unwrap();
+        }
+        let bomb = bomb.finish().unwrap();
+        assert!(bomb.len() < 1 << 20);
+        assert!(check(&bomb).unwrap_err().contains("more than"));
+    }
+}

@@ -1,0 +1,173 @@
+//! What a coordinator can be told, with its defaults.
+//!
+//! All values are checked before anything is opened, and every mistake is reported at once. The
+//! bounds that are no matter of taste stand as constants beside the code that keeps them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use memtape_core::{capture, detector, restart};
+
+/// Settings of one coordinator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Address of gRPC, HTTP API and page, all on one port; port 0 takes a free one. There is no
+    /// authentication yet: an address beyond the loopback is for trusted networks only. Default:
+    /// `127.0.0.1:7771`.
+    pub listen: SocketAddr,
+    /// Folder of the store; made when it is not there. One coordinator at a time can have it.
+    /// Default: `memtape-data`.
+    pub data_dir: PathBuf,
+    /// How often agents shall report. Shorter finds growth and deaths sooner and costs more
+    /// messages. Between 50 ms and 60 s. Default: 1 s.
+    pub report_interval: Duration,
+    /// When growth counts as such. Defaults: those of the detector.
+    pub detector: detector::Limits,
+    /// Deadline, least distance and reach of captures. Defaults: 30 s, 60 s, 256 steps.
+    pub capture: capture::Limits,
+    /// Bodies of captures kept, together, in bytes. When they are more, the oldest captures that
+    /// no open incident needs are deleted. Default: 64 GiB.
+    pub bodies_bytes_max: u64,
+    /// Step records older than this are deleted. Default: 14 days.
+    pub steps_age_max: Duration,
+    /// Whether and how to ask the orchestrator for a restart.
+    pub restart: RestartConfig,
+    /// Where to send traces and metrics (OTLP over gRPC), as `http://host:4317`; none sends
+    /// nothing. Default: none.
+    pub otlp_endpoint: Option<String>,
+}
+
+/// The restart hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestartConfig {
+    /// When to act. Default: the policy's own, but with `dry-run` in the place of `off`: nothing
+    /// is done, and what would be done is shown.
+    pub policy: restart::Settings,
+    /// Program and arguments of the command; empty means none. It gets the environment variables
+    /// `MEMTAPE_JOB`, `MEMTAPE_ATTEMPT`, `MEMTAPE_RANK`, `MEMTAPE_NODE`, `MEMTAPE_INCIDENT`,
+    /// `MEMTAPE_CLASS` and `MEMTAPE_WHY`. Default: none.
+    pub command: Vec<String>,
+    /// Where to post the request. Default: none.
+    pub webhook: Option<Webhook>,
+    /// Time for the command, and for each try of the webhook. Default: 30 s.
+    pub timeout: Duration,
+}
+
+/// Where to post a request for a restart: a CloudEvent, signed as Standard Webhooks has it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Webhook {
+    /// The URL.
+    pub url: String,
+    /// The secret of the signature, as `whsec_` and base64, or as plain text; none leaves the
+    /// request unsigned.
+    pub secret: Option<String>,
+}
+
+/// A secret is never printed, not even by accident.
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let secret = self.secret.as_ref().map(|_| "…");
+        formatter.debug_struct("Webhook").field("url", &self.url).field("secret", &secret).finish()
+    }
+}
+
+/// Shortest and longest accepted [`Config::report_interval`].
+const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
+const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(60);
+
+/// Longest accepted deadline of a capture: agents keep bodies in memory until then.
+const DEADLINE_NS_MAX: u64 = 600_000_000_000;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7771)),
+            data_dir: PathBuf::from("memtape-data"),
+            report_interval: Duration::from_secs(1),
+            detector: detector::Limits::default(),
+            capture: capture::Limits::default(),
+            bodies_bytes_max: 64 << 30,
+            steps_age_max: Duration::from_secs(14 * 24 * 3600),
+            restart: RestartConfig::default(),
+            otlp_endpoint: None,
+        }
+    }
+}
+
+impl Default for RestartConfig {
+    fn default() -> Self {
+        Self {
+            policy: restart::Settings {
+                mode: restart::Mode::DryRun,
+                ..restart::Settings::default()
+            },
+            command: Vec::new(),
+            webhook: None,
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Config {
+    /// Every mistake in the settings, one line each; empty when they are sound.
+    pub fn mistakes(&self) -> Vec<String> {
+        let interval_is_sound =
+            (REPORT_INTERVAL_MIN..=REPORT_INTERVAL_MAX).contains(&self.report_interval);
+        let deadline_is_sound = (1..=DEADLINE_NS_MAX).contains(&self.capture.deadline_ns);
+        let is_url = |url: &str| url.starts_with("http://") || url.starts_with("https://");
+        let webhook_is_sound = self.restart.webhook.as_ref().is_none_or(|hook| is_url(&hook.url));
+        let acts = self.restart.policy.mode == restart::Mode::Act;
+        let has_hook = !self.restart.command.is_empty() || self.restart.webhook.is_some();
+        let rules = [
+            (self.data_dir.as_os_str().is_empty(), "data_dir is empty: name a folder"),
+            (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
+            (!deadline_is_sound, "the deadline of captures must be between 1 ns and 600 s"),
+            (self.capture.ranks_max == 0, "the number of ranks in a capture must be at least 1"),
+            (self.restart.timeout.is_zero(), "the timeout of restart hooks must not be zero"),
+            (!webhook_is_sound, "the webhook must be a URL such as https://host/path"),
+            (acts && !has_hook, "restarts are to be made, but there is no command and no webhook"),
+            (
+                self.otlp_endpoint.as_deref().is_some_and(|url| !is_url(url)),
+                "the OTLP endpoint must be a URL such as http://127.0.0.1:4317",
+            ),
+        ];
+        rules.iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, why)| why.to_string()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_reported() {
+        let check = |change: fn(&mut Config), expected: &[&str]| {
+            let mut config = Config::default();
+            change(&mut config);
+            let mistakes = config.mistakes();
+            assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
+            for (mistake, expected) in mistakes.iter().zip(expected) {
+                assert!(mistake.contains(expected), "{mistake:?} has no {expected:?}");
+            }
+        };
+        check(|_| {}, &[]);
+        check(|config| config.data_dir = PathBuf::new(), &["data_dir"]);
+        check(|config| config.report_interval = Duration::from_millis(1), &["report_interval"]);
+        check(|config| config.capture.deadline_ns = 0, &["deadline"]);
+        check(|config| config.restart.policy.mode = restart::Mode::Act, &["no command"]);
+        check(
+            |config| {
+                config.restart.webhook = Some(Webhook { url: "ftp://x".to_string(), secret: None });
+                config.otlp_endpoint = Some("collector:4317".to_string());
+            },
+            &["webhook", "OTLP"],
+        );
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let webhook = Webhook { url: "http://x".to_string(), secret: Some("hush".to_string()) };
+        assert!(!format!("{webhook:?}").contains("hush"));
+    }
+}

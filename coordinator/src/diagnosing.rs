@@ -1,0 +1,126 @@
+//! Compares the states of a capture, in a task of its own: bodies are read, checked, decoded, and
+//! handed to core's diagnosis. One at a time, and with a bounded number of peers: a job of
+//! thousands of ranks needs no more of them to tell what is usual.
+
+use std::sync::LazyLock;
+
+use memtape_core::detector::Growth;
+use memtape_core::diagnosis::{Diagnosis, diagnose};
+use memtape_core::snapshot::RankSnapshot;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::body;
+use crate::captures::{CaptureState, chosen_parts};
+use crate::coordinator::Event;
+use crate::model::{IncidentRecord, PartRecord};
+use crate::store::Blobs;
+
+/// Peers that the suspect is compared with.
+const PEERS_MAX: usize = 15;
+
+/// No further peer is decoded when the blocks of those there are as many, all together: about
+/// half a gigabyte.
+const BLOCKS_MAX: usize = 12 << 20;
+
+/// Diagnoses at the same time: their memory is bounded each by each.
+static TURNS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(1));
+
+/// What is to be compared.
+#[derive(Debug)]
+pub(crate) struct Task {
+    incident: String,
+    capture: String,
+    growth: Growth,
+    /// The suspect's body and its peers'; why not, when the suspect has none.
+    bodies: Result<(Body, Vec<Body>), String>,
+}
+
+#[derive(Debug)]
+struct Body {
+    rank: u32,
+    hash: Option<blake3::Hash>,
+}
+
+impl Task {
+    pub(crate) fn new(incident: &str, record: &IncidentRecord, capture: &CaptureState) -> Self {
+        let body = |part: &PartRecord| Body { rank: part.rank, hash: part.hash() };
+        let rank = record.rank;
+        let bodies = match chosen_parts(capture, rank, PEERS_MAX) {
+            Some((suspect, peers)) => Ok((body(suspect), peers.into_iter().map(body).collect())),
+            None => Err(match capture.part(rank) {
+                Some(part) => {
+                    format!("rank {rank} is not in it ({}: {})", part.outcome, part.detail)
+                }
+                None => format!("rank {rank} was not known when it was taken"),
+            }),
+        };
+        Self {
+            incident: incident.to_string(),
+            capture: capture.record.id.clone(),
+            growth: record.growth(),
+            bodies,
+        }
+    }
+}
+
+/// Starts it; the result comes as an event.
+pub(crate) fn start(task: Task, blobs: Blobs, events: mpsc::Sender<Event>) {
+    tokio::spawn(async move {
+        let Task { incident, capture, growth, bodies } = task;
+        let result = match bodies {
+            Ok((suspect, peers)) => compare(growth, suspect, peers, blobs).await,
+            Err(why) => Err(why),
+        };
+        // The loop is gone: the coordinator stops.
+        let _ = events.send(Event::Diagnosed { incident, capture, result }).await;
+    });
+}
+
+async fn compare(
+    growth: Growth,
+    suspect: Body,
+    peers: Vec<Body>,
+    blobs: Blobs,
+) -> Result<Box<Diagnosis>, String> {
+    let _turn = TURNS.acquire().await.map_err(|error| error.to_string())?;
+    let suspect = load(&blobs, suspect).await?;
+    let mut blocks = count(&suspect);
+    let mut snapshots = Vec::new();
+    let mut left_out = Vec::new();
+    for peer in peers {
+        if blocks > BLOCKS_MAX {
+            left_out.push("its peers' states are too large to compare all of them".to_string());
+            break;
+        }
+        // A peer that cannot be read is no reason not to look at the others.
+        match load(&blobs, peer).await {
+            Ok(peer) => {
+                blocks += count(&peer);
+                snapshots.push(peer);
+            }
+            Err(why) => left_out.push(why),
+        }
+    }
+    let compared = tokio::task::spawn_blocking(move || {
+        let peers: Vec<&RankSnapshot> = snapshots.iter().collect();
+        diagnose(&growth, &suspect, &peers)
+    });
+    let mut diagnosis =
+        compared.await.map_err(|error| format!("the comparison failed: {error}"))?;
+    diagnosis.against.extend(left_out);
+    Ok(Box::new(diagnosis))
+}
+
+async fn load(blobs: &Blobs, body: Body) -> Result<RankSnapshot, String> {
+    let Body { rank, hash } = body;
+    let hash = hash.ok_or_else(|| format!("the state of rank {rank} is not stored"))?;
+    let bytes = blobs.get(hash).await.map_err(|why| format!("rank {rank}: {why}"))?;
+    let decoded = tokio::task::spawn_blocking(move || body::decode(&bytes)).await;
+    decoded
+        .map_err(|error| format!("rank {rank}: {error}"))?
+        .map_err(|why| format!("rank {rank}: {why}"))
+}
+
+fn count(snapshot: &RankSnapshot) -> usize {
+    snapshot.devices.iter().map(|device| device.blocks.len()).sum()
+}

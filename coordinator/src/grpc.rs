@@ -1,0 +1,295 @@
+//! The gRPC service: streams of agents and uploads of bodies.
+//!
+//! A task per call stands between the network and the loop. It understands messages, keeps
+//! unanswered reports and waiting bodies within bounds, and writes bodies to disk, so that the loop
+//! only ever sees small, sound events.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use memtape_proto::{CHUNK_BYTES_MAX, v1};
+use opentelemetry::KeyValue;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{Duration, timeout};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::body::{self, BODY_BYTES_MAX};
+use crate::clock;
+use crate::coordinator::{BodyRefused, Event, Upload};
+use crate::losses::{Counters, Loss};
+use crate::store::Store;
+use crate::telemetry::Telemetry;
+use crate::wire::{self, Incoming, Outgoing};
+
+/// Messages waiting for one agent. One that leaves so many is not reading.
+const OUTGOING_MAX: usize = 256;
+
+/// Bytes of bodies in memory, all uploads together; others wait to be read.
+const UPLOAD_BYTES_MAX: u64 = 512 << 20;
+
+/// Reports of one stream that are not acknowledged yet; the next ones wait to be read. Agents
+/// keep to half of it on their own.
+const REPORTS_MAX: usize = 64;
+
+/// Time for the first message of a stream.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A body that makes no progress for this long is given up.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The service.
+#[derive(Clone)]
+pub(crate) struct Service {
+    events: mpsc::Sender<Event>,
+    store: Store,
+    counters: Arc<Counters>,
+    telemetry: Arc<Telemetry>,
+    upload_kib: Arc<Semaphore>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        events: mpsc::Sender<Event>,
+        store: Store,
+        counters: Arc<Counters>,
+        telemetry: Arc<Telemetry>,
+    ) -> Self {
+        let upload_kib = Arc::new(Semaphore::new(kib(UPLOAD_BYTES_MAX) as usize));
+        Self { events, store, counters, telemetry, upload_kib }
+    }
+
+    /// The service for the router.
+    pub(crate) fn server(self) -> v1::coordinator_server::CoordinatorServer<Self> {
+        // Decoded, a message takes more memory than this, but not many times as much.
+        v1::coordinator_server::CoordinatorServer::new(self)
+            .max_decoding_message_size(CHUNK_BYTES_MAX * 4)
+    }
+}
+
+/// What an agent reads. When it is dropped, and with it the receiver, the agent is gone.
+pub(crate) struct Messages {
+    receiver: mpsc::Receiver<Outgoing>,
+    /// Reports whose acknowledgement was not sent yet.
+    reports: Arc<Semaphore>,
+}
+
+impl Stream for Messages {
+    type Item = Result<Outgoing, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let polled = self.receiver.poll_recv(context);
+        if let Poll::Ready(Some(message)) = &polled
+            && matches!(message.body, Some(v1::coordinator_message::Body::ReportAck(_)))
+            && self.reports.available_permits() < REPORTS_MAX
+        {
+            self.reports.add_permits(1);
+        }
+        polled.map(|message| message.map(Ok))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::coordinator_server::Coordinator for Service {
+    type AttachStream = Messages;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::AgentMessage>>,
+    ) -> Result<Response<Messages>, Status> {
+        let mut incoming = request.into_inner();
+        let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
+        let first = first.ok_or_else(|| Status::invalid_argument("the stream is empty"))?;
+        let hello = wire::hello(first).map_err(|why| self.bad(&why))?;
+        let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+        let (reply, answer) = oneshot::channel();
+        self.tell(Event::Attached { hello, outgoing, reply }).await?;
+        let stream = answer.await.map_err(|_| stopping())?.map_err(Status::already_exists)?;
+        let reports = Arc::new(Semaphore::new(REPORTS_MAX));
+        let (service, unanswered) = (self.clone(), reports.clone());
+        tokio::spawn(async move {
+            service.listen(stream, incoming, unanswered).await;
+            // The loop is gone: the coordinator stops.
+            let _ = service.events.send(Event::Gone { stream }).await;
+        });
+        Ok(Response::new(Messages { receiver, reports }))
+    }
+
+    async fn upload(
+        &self,
+        request: Request<Streaming<v1::UploadChunk>>,
+    ) -> Result<Response<v1::UploadReceipt>, Status> {
+        let begin = clock::now();
+        let mut chunks = request.into_inner();
+        let first = next_chunk(&mut chunks).await?;
+        let first = first.ok_or_else(|| Status::invalid_argument("the body has no chunk"))?;
+        let capture = wire::id(&first.capture_id).map_err(Status::invalid_argument)?;
+        let tape_id = wire::id(&first.tape_id).map_err(Status::invalid_argument)?;
+        let result = self.receive(&capture, &tape_id, first, chunks).await;
+        let failure = result.as_ref().err().map(Status::message);
+        let attributes = [
+            KeyValue::new("memtape.capture.id", capture),
+            KeyValue::new("memtape.tape.id", tape_id),
+        ];
+        self.telemetry.work("upload", begin, failure, attributes);
+        let hash = result?;
+        Ok(Response::new(v1::UploadReceipt { body_hash: hash.as_bytes().to_vec() }))
+    }
+}
+
+impl Service {
+    async fn listen(
+        &self,
+        stream: u64,
+        mut incoming: Streaming<v1::AgentMessage>,
+        reports: Arc<Semaphore>,
+    ) {
+        // An error here is a broken connection; the agent will be back.
+        while let Ok(Some(raw)) = incoming.message().await {
+            let message = match wire::incoming(raw) {
+                Ok(Some(message)) => message,
+                Ok(None) => continue,
+                Err(why) => {
+                    let _ = self.bad(&why);
+                    return;
+                }
+            };
+            if matches!(message, Incoming::Report(_)) {
+                match reports.acquire().await {
+                    Ok(permit) => permit.forget(),
+                    Err(_) => return,
+                }
+            }
+            if self.tell(Event::Said { stream, message }).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn tell(&self, event: Event) -> Result<(), Status> {
+        self.events.send(event).await.map_err(|_| stopping())
+    }
+
+    fn bad(&self, why: &str) -> Status {
+        self.counters.lose(Loss::BadMessage);
+        tracing::warn!("an agent's stream is closed: {why}");
+        Status::invalid_argument(why)
+    }
+
+    /// Takes a body to disk and into the manifest.
+    async fn receive(
+        &self,
+        capture: &str,
+        tape_id: &str,
+        first: v1::UploadChunk,
+        chunks: Streaming<v1::UploadChunk>,
+    ) -> Result<blake3::Hash, Status> {
+        let promised = match self.ask(capture, tape_id).await? {
+            Upload::Wanted { promised } => promised,
+            Upload::Stored { hash } => return Ok(hash),
+            Upload::Later => return Err(Status::unavailable("the store cannot be written now")),
+            Upload::Refused => {
+                return Err(Status::failed_precondition("nobody waits for this body"));
+            }
+        };
+        let bytes_max = promised.map_or(BODY_BYTES_MAX, |(bytes, _)| bytes);
+        if bytes_max > BODY_BYTES_MAX {
+            self.counters.lose(Loss::BadBody);
+            return Err(Status::out_of_range(format!("a body has at most {BODY_BYTES_MAX} bytes")));
+        }
+        // All of it at once: bodies that wait for each other's rest would wait forever.
+        let _share = self.reserve(bytes_max).await?;
+        let body = self.collect(first, chunks, bytes_max).await?;
+        let hash = blake3::hash(&body);
+        let is_other =
+            promised.and_then(|(_, hash)| hash).is_some_and(|sent| sent != *hash.as_bytes());
+        if is_other || promised.is_some_and(|(bytes, _)| bytes != body.len() as u64) {
+            self.counters.lose(Loss::BadBody);
+            return Err(Status::aborted("the body is not the one that was announced"));
+        }
+        self.keep(capture, tape_id, body, hash).await
+    }
+
+    async fn ask(&self, capture: &str, tape_id: &str) -> Result<Upload, Status> {
+        let (reply, answer) = oneshot::channel();
+        let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
+        self.tell(Event::UploadBegun { capture, tape_id, reply }).await?;
+        answer.await.map_err(|_| stopping())
+    }
+
+    async fn reserve(&self, bytes: u64) -> Result<OwnedSemaphorePermit, Status> {
+        self.upload_kib.clone().acquire_many_owned(kib(bytes)).await.map_err(|_| stopping())
+    }
+
+    async fn collect(
+        &self,
+        first: v1::UploadChunk,
+        mut chunks: Streaming<v1::UploadChunk>,
+        bytes_max: u64,
+    ) -> Result<Bytes, Status> {
+        let mut body = BytesMut::new();
+        let mut next = Some(first);
+        while let Some(chunk) = next {
+            let is_next = chunk.offset == body.len() as u64;
+            if !is_next || (body.len() + chunk.data.len()) as u64 > bytes_max {
+                self.counters.lose(Loss::BadBody);
+                let line = if is_next { "the body is too long" } else { "a chunk is missing" };
+                return Err(Status::invalid_argument(line));
+            }
+            body.extend_from_slice(&chunk.data);
+            next = next_chunk(&mut chunks).await?;
+        }
+        Ok(body.freeze())
+    }
+
+    async fn keep(
+        &self,
+        capture: &str,
+        tape_id: &str,
+        body: Bytes,
+        hash: blake3::Hash,
+    ) -> Result<blake3::Hash, Status> {
+        let checked = body.clone();
+        let check = tokio::task::spawn_blocking(move || body::check(&checked)).await;
+        check.map_err(|error| Status::internal(error.to_string()))?.map_err(|why| {
+            self.counters.lose(Loss::BadBody);
+            Status::invalid_argument(why)
+        })?;
+        let bytes = body.len() as u64;
+        let begin = clock::now();
+        let stored = self.store.blobs().put(hash, body).await;
+        let failure = stored.as_ref().err().map(ToString::to_string);
+        let size = KeyValue::new("memtape.body.bytes", i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.telemetry.work("store body", begin, failure.as_deref(), [size]);
+        stored.map_err(|error| {
+            tracing::error!("a body cannot be stored: {error}");
+            Status::unavailable("the body cannot be stored now")
+        })?;
+        let (reply, answer) = oneshot::channel();
+        let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
+        self.tell(Event::BodyStored { capture, tape_id, bytes, hash, reply }).await?;
+        match answer.await.map_err(|_| stopping())? {
+            Ok(()) => Ok(hash),
+            Err(BodyRefused::Stale(why)) => Err(Status::failed_precondition(why)),
+            Err(BodyRefused::Store(why)) => Err(Status::unavailable(why)),
+        }
+    }
+}
+
+async fn next_chunk(
+    chunks: &mut Streaming<v1::UploadChunk>,
+) -> Result<Option<v1::UploadChunk>, Status> {
+    let chunk = timeout(CHUNK_TIMEOUT, chunks.message()).await;
+    chunk.map_err(|_| Status::deadline_exceeded("the body makes no progress"))?
+}
+
+fn kib(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the coordinator is stopping")
+}

@@ -1,0 +1,272 @@
+//! The restart hooks: a command on this machine, a webhook to another.
+//!
+//! They only carry out; whether to, the policy decides. The command gets the facts in its
+//! environment, no shell in between. The webhook is a CloudEvent in JSON, signed as Standard
+//! Webhooks has it: HMAC-SHA256 over id, time and body, the id the same over all tries, so that
+//! the receiver can tell a repetition.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ring::hmac;
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use crate::clock;
+use crate::config::{RestartConfig, Webhook};
+use crate::coordinator::Event;
+
+/// Waits before the tries of the webhook. A restart that is late is worse than none, so the
+/// schedule is short.
+const TRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(10)];
+
+/// Of a command's output this much is kept, its end.
+const OUTPUT_BYTES_MAX: usize = 1024;
+
+/// Of a command's output this much is read.
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// Which hook.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    Command,
+    Webhook,
+    /// None is configured.
+    None,
+}
+
+impl Kind {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Webhook => "webhook",
+            Self::None => "none",
+        }
+    }
+}
+
+/// What a hook is told.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub(crate) struct Order {
+    pub(crate) action: String,
+    pub(crate) incident: String,
+    pub(crate) job: String,
+    pub(crate) attempt: u32,
+    pub(crate) rank: u32,
+    pub(crate) node: String,
+    pub(crate) class: String,
+    pub(crate) sentence: String,
+    pub(crate) why: String,
+    pub(crate) wall_ns: i64,
+}
+
+/// The configured hooks.
+#[derive(Clone, Debug)]
+pub(crate) struct Hooks {
+    config: Arc<RestartConfig>,
+}
+
+impl Hooks {
+    pub(crate) fn new(config: RestartConfig) -> Self {
+        Self { config: Arc::new(config) }
+    }
+
+    /// The hooks that are configured; [`Kind::None`] when there is none.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        let command = (!self.config.command.is_empty()).then_some(Kind::Command);
+        let webhook = self.config.webhook.as_ref().map(|_| Kind::Webhook);
+        let kinds: Vec<Kind> = command.into_iter().chain(webhook).collect();
+        if kinds.is_empty() { vec![Kind::None] } else { kinds }
+    }
+
+    /// Runs one to its end, which comes as an event.
+    pub(crate) async fn run(&self, kind: Kind, order: Order, events: mpsc::Sender<Event>) {
+        let result = match (kind, &self.config.webhook) {
+            (Kind::Command, _) => self.command(&order).await,
+            (Kind::Webhook, Some(webhook)) => self.webhook(webhook, &order).await,
+            _ => Err("no hook is configured".to_string()),
+        };
+        let is_failure = result.is_err();
+        let outcome = result.unwrap_or_else(|why| why);
+        // The loop is gone: the coordinator stops.
+        let _ = events.send(Event::Acted { action: order.action, outcome, is_failure }).await;
+    }
+
+    async fn command(&self, order: &Order) -> Result<String, String> {
+        let Some((program, arguments)) = self.config.command.split_first() else {
+            return Err("no command is configured".to_string());
+        };
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("MEMTAPE_ACTION", &order.action)
+            .env("MEMTAPE_JOB", &order.job)
+            .env("MEMTAPE_ATTEMPT", order.attempt.to_string())
+            .env("MEMTAPE_RANK", order.rank.to_string())
+            .env("MEMTAPE_NODE", &order.node)
+            .env("MEMTAPE_INCIDENT", &order.incident)
+            .env("MEMTAPE_CLASS", &order.class)
+            .env("MEMTAPE_WHY", &order.why)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| format!("{program} cannot be started: {error}"))?;
+        let stderr = child.stderr.take();
+        let finished = timeout(self.config.timeout, async {
+            let mut said = Vec::new();
+            if let Some(stderr) = stderr {
+                let _ = stderr.take(READ_BYTES_MAX).read_to_end(&mut said).await;
+            }
+            (child.wait().await, said)
+        });
+        let (status, said) = finished
+            .await
+            .map_err(|_| format!("{program} took longer than {:?}", self.config.timeout))?;
+        let status = status.map_err(|error| format!("{program} is lost: {error}"))?;
+        let said = String::from_utf8_lossy(&said[said.len().saturating_sub(OUTPUT_BYTES_MAX)..]);
+        let line = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+        match (status.success(), line) {
+            (true, _) => Ok("done".to_string()),
+            (false, "") => Err(format!("{program} ended with {status}")),
+            (false, line) => Err(format!("{program} ended with {status}: {line}")),
+        }
+    }
+
+    async fn webhook(&self, webhook: &Webhook, order: &Order) -> Result<String, String> {
+        let client = reqwest::Client::builder()
+            .timeout(self.config.timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| format!("the webhook cannot be called: {error}"))?;
+        let body = event(order).to_string();
+        let mut why = String::new();
+        for wait in TRIES {
+            sleep(wait).await;
+            let seconds = clock::now().wall_ns / 1_000_000_000;
+            let mut request = client
+                .post(&webhook.url)
+                .header("content-type", "application/cloudevents+json")
+                .header("webhook-id", &order.action)
+                .header("webhook-timestamp", seconds.to_string());
+            if let Some(secret) = &webhook.secret {
+                let signature = signature(secret, &order.action, seconds, &body);
+                request = request.header("webhook-signature", signature);
+            }
+            match request.body(body.clone()).send().await {
+                Ok(answer) if answer.status().is_success() => {
+                    return Ok(format!("answered {}", answer.status().as_u16()));
+                }
+                Ok(answer) if answer.status().is_client_error() => {
+                    return Err(format!("refused with {}", answer.status().as_u16()));
+                }
+                Ok(answer) => why = format!("answered {}", answer.status().as_u16()),
+                // Without the URL, which may hold a secret of its own.
+                Err(error) => why = error.without_url().to_string(),
+            }
+        }
+        Err(format!("not delivered in {} tries: {why}", TRIES.len()))
+    }
+}
+
+/// The request as a CloudEvent.
+fn event(order: &Order) -> serde_json::Value {
+    serde_json::json!({
+        "specversion": "1.0",
+        "id": order.action,
+        "source": "memtape/coordinator",
+        "type": "io.memtape.restart.requested",
+        "subject": order.incident,
+        "time": rfc3339(order.wall_ns),
+        "datacontenttype": "application/json",
+        "data": order,
+    })
+}
+
+/// `v1,` and the base64 of the HMAC-SHA256 of `id.timestamp.body`.
+fn signature(secret: &str, id: &str, seconds: i64, body: &str) -> String {
+    let decoded = secret.strip_prefix("whsec_").and_then(|secret| BASE64.decode(secret).ok());
+    let secret = decoded.unwrap_or_else(|| secret.as_bytes().to_vec());
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
+    let tag = hmac::sign(&key, format!("{id}.{seconds}.{body}").as_bytes());
+    format!("v1,{}", BASE64.encode(tag))
+}
+
+/// A moment in UTC, as `2026-01-31T12:00:00Z`.
+fn rfc3339(wall_ns: i64) -> String {
+    let seconds = wall_ns.div_euclid(1_000_000_000);
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Days since 0000-03-01, in eras of 400 years (Howard Hinnant's `civil_from_days`).
+    let days = days + 719_468;
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc3339() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(rfc3339(seconds * 1_000_000_000), expected);
+        }
+    }
+
+    #[test]
+    fn signatures_are_those_of_the_specification() {
+        // The example of Standard Webhooks' own reference libraries.
+        let signed = signature(
+            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            1_614_265_330,
+            r#"{"test": 2432232314}"#,
+        );
+        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    async fn check(command: &[&str], seconds: u64, expected: Result<&str, &str>) {
+        let config = RestartConfig {
+            command: command.iter().map(ToString::to_string).collect(),
+            timeout: Duration::from_secs(seconds),
+            ..RestartConfig::default()
+        };
+        let order = Order { job: "j'$(x)".to_string(), rank: 3, ..Order::default() };
+        let result = Hooks::new(config).command(&order).await;
+        let result = result.as_deref().map_err(String::as_str);
+        match (result, expected) {
+            (Err(why), Err(part)) => assert!(why.contains(part), "{why:?} has no {part:?}"),
+            _ => assert_eq!(result, expected),
+        }
+    }
+
+    #[tokio::test]
+    async fn commands_are_run_with_the_facts_and_a_limit() {
+        check(&["true"], 5, Ok("done")).await;
+        let facts = "test \"$MEMTAPE_JOB\" = \"j'\\$(x)\" && test $MEMTAPE_RANK = 3";
+        check(&["sh", "-c", facts], 5, Ok("done")).await;
+        check(&["sh", "-c", "echo no quota >&2; exit 3"], 5, Err("no quota")).await;
+        check(&["false"], 5, Err("exit status: 1")).await;
+        check(&["sleep", "60"], 0, Err("took longer")).await;
+        check(&["/nowhere/restart"], 5, Err("cannot be started")).await;
+    }
+}

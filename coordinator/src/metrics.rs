@@ -1,0 +1,347 @@
+//! `/metrics`: the ranks of running jobs, and how the coordinator itself is doing.
+//!
+//! The loop takes a plain picture of its state; a custom collector writes it for Prometheus. The
+//! layers of `memtape_rank_memory_bytes` are a partition: their sum is what the process holds.
+//! Nothing is labelled by stack or step, and only attempts that are not over are shown, so the
+//! number of series is bounded by the ranks that run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::cluster::{Attempt, Rank};
+use crate::coordinator::Coordinator;
+use crate::losses::Counters;
+use crate::model::Totals;
+use crate::store::Store;
+
+/// A picture of the loop's state.
+#[derive(Debug)]
+pub(crate) struct MetricsView {
+    ranks: Vec<RankFigures>,
+    incidents: Vec<IncidentFigures>,
+    agents: u64,
+    jobs: u64,
+    machine_drops: u64,
+    samples_refused: u64,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct RankFigures {
+    job: String,
+    attempt: u32,
+    rank: u32,
+    node: String,
+    step: u64,
+    alive: bool,
+    rss_bytes: Option<u64>,
+    lost: u64,
+    growth_bytes_per_step: i64,
+    /// Totals and last step floor of each device.
+    devices: Vec<(Totals, Option<u64>)>,
+}
+
+#[derive(Debug)]
+struct IncidentFigures {
+    job: String,
+    incident: String,
+    rank: u32,
+    class: String,
+    seconds_to_oom: Option<u64>,
+}
+
+/// Takes the picture.
+pub(crate) fn view(coordinator: &Coordinator) -> MetricsView {
+    let cluster = &coordinator.cluster;
+    let running = || cluster.attempts.values().filter(|attempt| !attempt.has_ended());
+    let incidents = coordinator.incidents.values().filter(|known| known.record.is_open());
+    MetricsView {
+        ranks: running()
+            .flat_map(|attempt| attempt.ranks.values().map(|rank| figures(attempt, rank)))
+            .collect(),
+        incidents: incidents
+            .map(|known| IncidentFigures {
+                job: known.record.job.clone(),
+                incident: known.record.id.clone(),
+                rank: known.record.rank,
+                class: known.record.class.clone(),
+                seconds_to_oom: known.record.seconds_to_oom,
+            })
+            .collect(),
+        agents: coordinator.streams.len() as u64,
+        jobs: cluster.jobs.len() as u64,
+        machine_drops: cluster.attempts.values().map(|known| known.captures.dropped()).sum(),
+        samples_refused: running().map(|known| known.detector.samples_refused()).sum(),
+        counters: coordinator.counters.clone(),
+    }
+}
+
+fn figures(attempt: &Attempt, rank: &Rank) -> RankFigures {
+    let floor = |totals: &Totals| rank.newest.get(&totals.device).map(|row| row.floor_allocated);
+    RankFigures {
+        job: attempt.record.job.clone(),
+        attempt: attempt.record.attempt,
+        rank: rank.record.rank,
+        node: rank.record.node.clone(),
+        step: rank.step,
+        alive: rank.presence == crate::cluster::Presence::Here,
+        rss_bytes: rank.rss_bytes,
+        lost: rank.lost,
+        growth_bytes_per_step: attempt.detector.state(rank.record.rank).growth_bytes_per_step,
+        devices: rank.totals.iter().map(|totals| (*totals, floor(totals))).collect(),
+    }
+}
+
+/// Writes a picture in the OpenMetrics text format. Blocks.
+///
+/// # Errors
+/// One line; writing to memory has none in practice.
+pub(crate) fn text(view: MetricsView, store: &Store) -> Result<String, String> {
+    let mut families = rank_families(&view);
+    families.extend(service_families(&view));
+    families.extend(store_families(store));
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Families(families)));
+    let mut out = String::new();
+    text::encode(&mut out, &registry).map_err(|error| error.to_string())?;
+    Ok(out)
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Values of one device by layer; an empty layer is no label, an unknown value no series.
+type DeviceValues<'a> = dyn Fn(&Totals, Option<u64>) -> Vec<(&'static str, Option<u64>)> + 'a;
+
+/// One metric with all its series. Counters get `_total` behind their names from the encoder.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    rows: Vec<(Labels, f64)>,
+}
+
+#[derive(Debug)]
+struct Families(Vec<Family>);
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        for family in &self.0 {
+            let mut metric =
+                encoder.encode_descriptor(family.name, family.help, None, family.kind)?;
+            for (labels, value) in &family.rows {
+                let mut series = metric.encode_family(labels)?;
+                match family.kind {
+                    MetricType::Counter => {
+                        series.encode_counter::<NoLabelSet, f64, f64>(value, None)?;
+                    }
+                    _ => series.encode_gauge(value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gauge(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> Family {
+    Family { name, help, kind: MetricType::Gauge, rows }
+}
+
+fn counter(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> Family {
+    Family { name, help, kind: MetricType::Counter, rows }
+}
+
+fn rank_labels(rank: &RankFigures) -> Labels {
+    vec![
+        ("job", rank.job.clone()),
+        ("attempt", rank.attempt.to_string()),
+        ("rank", rank.rank.to_string()),
+        ("node", rank.node.clone()),
+    ]
+}
+
+fn rank_families(view: &MetricsView) -> Vec<Family> {
+    let of_ranks = |value: &dyn Fn(&RankFigures) -> Option<f64>| {
+        let rows = view.ranks.iter().filter_map(|rank| Some((rank_labels(rank), value(rank)?)));
+        rows.collect::<Vec<_>>()
+    };
+    let of_devices = |values: &DeviceValues<'_>| {
+        let mut rows = Vec::new();
+        for rank in &view.ranks {
+            for (totals, floor) in &rank.devices {
+                for (layer, value) in values(totals, *floor) {
+                    let Some(value) = value else { continue };
+                    let mut labels = rank_labels(rank);
+                    labels.push(("device", totals.device.to_string()));
+                    if !layer.is_empty() {
+                        labels.push(("layer", layer.to_string()));
+                    }
+                    rows.push((labels, value as f64));
+                }
+            }
+        }
+        rows
+    };
+    vec![
+        gauge(
+            "memtape_rank_memory_bytes",
+            "Device memory of a rank; the layers add up to what the process holds",
+            of_devices(&|totals, _| {
+                let cached = totals.reserved.saturating_sub(totals.allocated);
+                let nontorch = totals.process_bytes.map(|all| all.saturating_sub(totals.reserved));
+                vec![
+                    ("allocated", Some(totals.allocated)),
+                    ("cached", Some(cached)),
+                    ("nontorch", nontorch),
+                ]
+            }),
+        ),
+        gauge(
+            "memtape_rank_memory_floor_bytes",
+            "Lowest allocated bytes during the last finished step",
+            of_devices(&|_, floor| vec![("", floor)]),
+        ),
+        gauge(
+            "memtape_rank_memory_peak_bytes",
+            "Highest allocated bytes since the process started",
+            of_devices(&|totals, _| vec![("", Some(totals.peak_allocated))]),
+        ),
+        gauge(
+            "memtape_rank_device_bytes",
+            "Size of the device",
+            of_devices(&|totals, _| {
+                vec![("", Some(totals.device_bytes).filter(|&bytes| bytes > 0))]
+            }),
+        ),
+        counter(
+            "memtape_rank_ooms",
+            "Requests for memory that failed for good",
+            of_devices(&|totals, _| vec![("", Some(totals.ooms))]),
+        ),
+        counter(
+            "memtape_rank_alloc_retries",
+            "Failed cudaMalloc calls; each makes the allocator free its cache and try again",
+            of_devices(&|totals, _| vec![("", Some(totals.malloc_failures))]),
+        ),
+        gauge(
+            "memtape_rank_step",
+            "Finished optimizer steps",
+            of_ranks(&|rank| Some(rank.step as f64)),
+        ),
+        gauge(
+            "memtape_rank_growth_bytes_per_step",
+            "Rise of the step floor over the detector's window",
+            of_ranks(&|rank| Some(rank.growth_bytes_per_step as f64)),
+        ),
+        gauge(
+            "memtape_rank_alive",
+            "1 while the rank's agent sees its process",
+            of_ranks(&|rank| Some(f64::from(u8::from(rank.alive)))),
+        ),
+        gauge(
+            "memtape_rank_host_memory_bytes",
+            "Resident host memory of the process",
+            of_ranks(&|rank| rank.rss_bytes.map(|bytes| bytes as f64)),
+        ),
+        counter(
+            "memtape_rank_lost_events",
+            "Events, stacks, blocks and steps that did not fit on the tape",
+            of_ranks(&|rank| Some(rank.lost as f64)),
+        ),
+    ]
+}
+
+fn service_families(view: &MetricsView) -> Vec<Family> {
+    let counters = &view.counters;
+    let one = |value: f64| vec![(Labels::new(), value)];
+    let count = |counter: &AtomicU64| counter.load(Relaxed) as f64;
+    let named = |label: &'static str, rows: &[(&str, f64)]| {
+        let row = |(name, value): &(&str, f64)| (vec![(label, name.to_string())], *value);
+        rows.iter().map(row).collect::<Vec<_>>()
+    };
+    let labels = |known: &IncidentFigures| {
+        vec![
+            ("job", known.job.clone()),
+            ("incident", known.incident.clone()),
+            ("rank", known.rank.to_string()),
+            ("class", known.class.clone()),
+        ]
+    };
+    let oom = |known: &IncidentFigures| Some((labels(known), known.seconds_to_oom? as f64));
+    let mut losses: Vec<(&str, f64)> =
+        counters.losses().map(|(reason, count)| (reason, count as f64)).collect();
+    losses.push(("stale_capture_message", view.machine_drops as f64));
+    losses.push(("sample_refused", view.samples_refused as f64));
+    let captures = [
+        ("complete", count(&counters.captures_complete)),
+        ("partial", count(&counters.captures_partial)),
+        ("refused", count(&counters.captures_refused)),
+    ];
+    let actions = [
+        ("taken", count(&counters.actions_taken)),
+        ("dry_run", count(&counters.actions_dry_run)),
+        ("declined", count(&counters.actions_declined)),
+        ("failed", count(&counters.actions_failed)),
+    ];
+    let version = vec![(vec![("version", env!("CARGO_PKG_VERSION").to_string())], 1.0)];
+    vec![
+        gauge("memtape_build_info", "Version of the coordinator", version),
+        gauge("memtape_agents_connected", "Agents with a stream", one(view.agents as f64)),
+        gauge("memtape_jobs", "Jobs remembered", one(view.jobs as f64)),
+        gauge(
+            "memtape_incident_active",
+            "1 for each open incident",
+            view.incidents.iter().map(|known| (labels(known), 1.0)).collect(),
+        ),
+        gauge(
+            "memtape_time_to_oom_seconds",
+            "Forecast of each open incident",
+            view.incidents.iter().filter_map(oom).collect(),
+        ),
+        counter("memtape_incidents", "Incidents opened", one(count(&counters.incidents))),
+        counter("memtape_reports", "Reports of agents", one(count(&counters.reports))),
+        counter("memtape_steps", "Step records taken", one(count(&counters.steps))),
+        counter("memtape_captures", "Captures by result", named("result", &captures)),
+        counter("memtape_bodies", "Bodies of captures stored", one(count(&counters.bodies))),
+        counter("memtape_body_bytes", "Bytes of those", one(count(&counters.body_bytes))),
+        counter("memtape_actions", "Restart decisions by result", named("result", &actions)),
+        counter("memtape_losses", "What was refused or lost, by reason", named("reason", &losses)),
+    ]
+}
+
+fn store_families(store: &Store) -> Vec<Family> {
+    let health = store.health();
+    let count = |counter: &AtomicU64| vec![(Labels::new(), counter.load(Relaxed) as f64)];
+    let seconds = health.commit_ns.load(Relaxed) as f64 / 1e9;
+    let bytes = |part: &str, bytes: u64| (vec![("part", part.to_string())], bytes as f64);
+    vec![
+        counter("memtape_store_commits", "Groups of writes made durable", count(&health.commits)),
+        counter(
+            "memtape_store_commit_seconds",
+            "Time of all commits together",
+            vec![(Labels::new(), seconds)],
+        ),
+        counter("memtape_store_failures", "Writes that failed", count(&health.failures)),
+        counter(
+            "memtape_store_step_failures",
+            "Writes of step records that failed",
+            count(&health.step_failures),
+        ),
+        counter("memtape_store_given_up", "Changes that were lost", count(&health.given_up)),
+        gauge("memtape_store_waiting", "Changes that wait for the disk", count(&health.waiting)),
+        gauge(
+            "memtape_store_bytes",
+            "Bytes on disk",
+            vec![
+                bytes("journal", health.journal_bytes.load(Relaxed)),
+                bytes("catalogue", store.catalogue_bytes()),
+                bytes("bodies", store.blobs().used_bytes()),
+            ],
+        ),
+    ]
+}

@@ -1,0 +1,202 @@
+//! Takes up the work where an earlier process left it.
+//!
+//! Everything in the store is known again: jobs and ranks (of which nobody knows yet whether they
+//! live), incidents, captures, actions. Captures that were cut short go on when their agents are
+//! back. The detectors of jobs that were not over look at the newest steps again, so that growth
+//! is still seen, and open incidents are found again rather than opened twice.
+
+use std::collections::BTreeMap;
+
+use memtape_core::restart::Policy;
+
+use crate::agents::sample;
+use crate::captures::CaptureState;
+use crate::clock::Now;
+use crate::cluster::{Attempt, Cluster, Limits, Presence, Rank};
+use crate::ids::Ids;
+use crate::incidents::IncidentState;
+use crate::model::{
+    ActionRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, SeriesKey, StepRow, Totals,
+};
+use crate::store::{Loaded, Store};
+
+/// Detectors look back this far at most.
+const LOOK_BACK_NS: i64 = 6 * 3_600_000_000_000;
+
+/// And at this many records, all series of one attempt together.
+const LOOK_BACK_ROWS: usize = 1 << 20;
+
+/// Newest records of each series that the detectors look at.
+const LOOK_BACK_ROWS_OF_SERIES: usize = 4096;
+
+/// What an earlier process left, ready to go on.
+#[derive(Debug, Default)]
+pub(crate) struct Restored {
+    pub(crate) cluster: Cluster,
+    pub(crate) captures: BTreeMap<String, CaptureState>,
+    pub(crate) incidents: BTreeMap<String, IncidentState>,
+    pub(crate) actions: Vec<ActionRecord>,
+    pub(crate) ids: Ids,
+}
+
+/// Takes up what was loaded. Blocks: it reads steps from the store.
+pub(crate) fn restore(now: Now, loaded: Loaded, store: &Store, limits: &Limits) -> Restored {
+    let mut restored = Restored::default();
+    for record in loaded.attempts {
+        restored.cluster.insert(Attempt::new(record, limits));
+    }
+    for record in loaded.ranks {
+        restored.rank(now, record);
+    }
+    for attempt in restored.cluster.attempts.values_mut() {
+        // Nobody is asked for anything before its agent is back.
+        let nodes: Vec<String> =
+            attempt.ranks.values().map(|rank| rank.record.node.clone()).collect();
+        for node in nodes {
+            attempt.captures.agent_lost(now.mono_ns, &node);
+        }
+        if !attempt.has_ended() {
+            look_back(now, attempt, store);
+        }
+    }
+    restored.captures(now, loaded.captures, loaded.parts, store);
+    restored.incidents(now, loaded.incidents);
+    for action in &loaded.actions {
+        restored.ids.seen(&action.id);
+    }
+    restored.actions = loaded.actions;
+    restored
+}
+
+/// Tells the policy of the restarts it made.
+pub(crate) fn remember_restarts(now: Now, policy: &mut Policy, actions: &[ActionRecord]) {
+    for action in actions.iter().filter(|action| action.decision != "nothing") {
+        // The monotonic clock starts at the wall clock's reading, so the one serves for the other.
+        let acted_ns = u64::try_from(action.wall_ns).unwrap_or(0);
+        policy.restore(now.mono_ns, &action.job, action.attempt, acted_ns);
+    }
+}
+
+impl Restored {
+    fn rank(&mut self, now: Now, record: RankRecord) {
+        let Some(attempt) = self.cluster.attempts.get_mut(&record.serial) else { return };
+        let tape_id = record.tape_id.clone();
+        attempt.captures.rank_up(now.mono_ns, &record.node, record.rank, &tape_id);
+        attempt.captures.rank_progress(now.mono_ns, &tape_id, record.step, 0);
+        let presence = if record.end.is_some() { Presence::Ended } else { Presence::Unknown };
+        if presence == Presence::Ended {
+            attempt.captures.rank_down(now.mono_ns, &tape_id, record.step);
+        }
+        self.cluster.tapes.insert(tape_id, (record.serial, record.rank));
+        let rank = Rank {
+            presence,
+            step: record.step,
+            totals: record.devices.clone(),
+            record,
+            ..Rank::default()
+        };
+        attempt.ranks.insert(rank.record.rank, rank);
+    }
+
+    fn captures(
+        &mut self,
+        now: Now,
+        records: Vec<CaptureRecord>,
+        parts: Vec<PartRecord>,
+        store: &Store,
+    ) {
+        let mut by_capture: BTreeMap<String, Vec<PartRecord>> = BTreeMap::new();
+        for part in parts {
+            by_capture.entry(part.capture.clone()).or_default().push(part);
+        }
+        for record in records {
+            let parts = by_capture.remove(&record.id).unwrap_or_default();
+            for part in &parts {
+                if let Some(hash) = part.hash() {
+                    store.blobs().retain(hash, part.bytes);
+                }
+            }
+            if !record.is_closed()
+                && let Some(attempt) = self.cluster.attempts.get_mut(&record.serial)
+            {
+                attempt.captures.resume(now.mono_ns, &record.manifest(&parts, now.mono_ns));
+            }
+            self.ids.seen(&record.id);
+            self.captures.insert(record.id.clone(), CaptureState::new(record, parts));
+        }
+    }
+
+    fn incidents(&mut self, now: Now, records: Vec<IncidentRecord>) {
+        for record in records {
+            self.ids.seen(&record.id);
+            let attempt = self.cluster.attempts.get(&record.serial);
+            let rank = attempt.and_then(|attempt| attempt.ranks.get(&record.rank));
+            let step = rank.map_or(0, |rank| rank.step).max(record.last_step);
+            let mut state = IncidentState::restored(record, now, step);
+            // One whose capture was cut short waits for it; one whose capture was closed, but not
+            // compared, wants a new one.
+            let in_flight = self.captures.values().find(|capture| {
+                capture.record.serial == state.record.serial && !capture.record.is_closed()
+            });
+            if let Some(capture) = in_flight
+                && state.wants_ns.is_some()
+            {
+                state.waits_for = Some(capture.record.id.clone());
+                state.wants_ns = None;
+            }
+            self.incidents.insert(state.record.id.clone(), state);
+        }
+    }
+}
+
+/// Shows the newest steps of an attempt to its detector, in the order in which they ended.
+fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
+    let serial = attempt.record.serial;
+    let from_wall_ns = attempt.record.first_seen_wall_ns.max(now.wall_ns - LOOK_BACK_NS);
+    let rows_of_series = LOOK_BACK_ROWS / attempt.ranks.len().max(1);
+    let mut samples = Vec::new();
+    for (number, rank) in &mut attempt.ranks {
+        let known: Vec<(u8, u64)> =
+            rank.record.devices.iter().map(|known| (known.device, known.device_bytes)).collect();
+        for (device, device_bytes) in known {
+            let key = SeriesKey { serial, rank: *number, device };
+            let rows = store.series(key, from_wall_ns, now.wall_ns).unwrap_or_else(|why| {
+                tracing::warn!(rank = *number, "the newest steps cannot be read: {why}");
+                Vec::new()
+            });
+            let first = rows.len().saturating_sub(rows_of_series.min(LOOK_BACK_ROWS_OF_SERIES));
+            let newest = rows.get(first..).unwrap_or_default();
+            if let Some(last) = newest.last() {
+                note_newest(rank, device, *last);
+            }
+            let sample = |row: &StepRow| {
+                (row.end_wall_ns, row.last_step, sample(*number, device, row, device_bytes))
+            };
+            samples.extend(newest.iter().map(sample));
+        }
+    }
+    samples.sort_by_key(|(wall_ns, step, _)| (*wall_ns, *step));
+    for (wall_ns, _, sample) in &samples {
+        let at_ns = u64::try_from(*wall_ns).unwrap_or(0).min(now.mono_ns);
+        attempt.detector.sample(at_ns, sample);
+    }
+}
+
+/// Until its agent is back, a rank is shown as it was at its newest step.
+fn note_newest(rank: &mut Rank, device: u8, row: StepRow) {
+    rank.step = rank.step.max(row.last_step);
+    rank.step_wall_ns = rank.step_wall_ns.max(row.end_wall_ns);
+    rank.newest.insert(device, row);
+    let known = rank.totals.iter_mut().find(|totals| totals.device == device);
+    if let Some(totals) = known {
+        *totals = Totals {
+            allocated: row.end_allocated,
+            reserved: row.end_reserved,
+            peak_allocated: totals.peak_allocated.max(row.peak_allocated),
+            blocks: row.blocks,
+            ooms: row.ooms,
+            malloc_failures: row.malloc_failures,
+            ..*totals
+        };
+    }
+}

@@ -1,0 +1,180 @@
+//! Start-up and end: check all settings, bind, open the store, take up the work, run, drain.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use memtape_core::restart::Policy;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::api::{self, Api};
+use crate::clock;
+use crate::cluster::Limits;
+use crate::config::Config;
+use crate::coordinator::{Coordinator, EVENTS_MAX, Event};
+use crate::grpc::Service;
+use crate::hooks::Hooks;
+use crate::losses::Counters;
+use crate::restore::{self, Restored};
+use crate::server;
+use crate::store::Store;
+use crate::telemetry::Telemetry;
+use crate::wire;
+
+/// Time between two looks at deadlines.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Agents wait this long before they look for the next coordinator.
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+
+/// The store gets this long to pack and sync at the end.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Runs a coordinator until `shutdown` is ready. `on_bound` is called once, with the address, when
+/// it answers.
+///
+/// # Errors
+/// One line that says what to do: settings that make no sense, an address that is in use, a data
+/// folder that cannot be written or belongs to another coordinator.
+pub async fn run(
+    config: Config,
+    shutdown: impl Future<Output = ()> + Send,
+    on_bound: impl FnOnce(SocketAddr) + Send,
+) -> anyhow::Result<()> {
+    let mistakes = config.mistakes();
+    if !mistakes.is_empty() {
+        bail!("the coordinator's settings are wrong: {}", mistakes.join("; "));
+    }
+    // For the webhook; it fails only when the program has chosen already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let listener = server::bind(config.listen).await?;
+    let address = listener.local_addr().context("the listener is broken")?;
+    let config = Arc::new(config);
+    let (store, restored) = open(config.clone()).await?;
+    let counters = Arc::new(Counters::default());
+    let telemetry = Arc::new(Telemetry::start(config.otlp_endpoint.as_deref(), &counters)?);
+    let (events, queue) = mpsc::channel(EVENTS_MAX);
+
+    let service = Service::new(events.clone(), store.clone(), counters.clone(), telemetry.clone());
+    let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
+    let api = Api { events: events.clone(), store: store.clone() };
+    let router = grpc.merge(api::router(api));
+    let (stop_serving, serving_stops) = oneshot::channel::<()>();
+    let serving = tokio::spawn(server::serve(listener, router, async {
+        // Dropped is as good as sent.
+        let _ = serving_stops.await;
+    }));
+
+    let coordinator = coordinator(config, restored, &store, counters, telemetry.clone(), events);
+    tracing::info!("listening on http://{address}");
+    on_bound(address);
+    let coordinator = follow(coordinator, queue, shutdown).await;
+    tracing::info!("stopping");
+    drop(coordinator);
+    drop(stop_serving);
+    serving.await.context("the server broke")??;
+    close(store, telemetry).await
+}
+
+async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
+    let opening = tokio::task::spawn_blocking(move || {
+        let (store, loaded, _) = Store::open(&config.data_dir)?;
+        let restored = restore::restore(clock::now(), loaded, &store, &limits(&config));
+        anyhow::Ok((store, restored))
+    });
+    let (store, restored) = opening.await.context("the store broke")??;
+    let swept = store.blobs().sweep().await;
+    let (jobs, incidents) = (restored.cluster.jobs.len(), restored.incidents.len());
+    let (captures, bodies) = (restored.captures.len(), swept.kept);
+    if jobs > 0 {
+        tracing::info!(jobs, incidents, captures, bodies, "taking up the work");
+    }
+    if swept.removed > 0 {
+        tracing::info!(bodies = swept.removed, "bodies that nothing refers to are removed");
+    }
+    Ok((store, restored))
+}
+
+fn limits(config: &Config) -> Limits {
+    let mut capture = config.capture.clone();
+    capture.ranks_max = capture.ranks_max.min(wire::RANKS_MAX as usize);
+    Limits { detector: config.detector.clone(), capture }
+}
+
+fn coordinator(
+    config: Arc<Config>,
+    restored: Restored,
+    store: &Store,
+    counters: Arc<Counters>,
+    telemetry: Arc<Telemetry>,
+    events: mpsc::Sender<Event>,
+) -> Coordinator {
+    let now = clock::now();
+    let mut policy = Policy::new(config.restart.policy.clone());
+    restore::remember_restarts(now, &mut policy, &restored.actions);
+    // Captures that were cut short may be over by now, and detectors may have found something.
+    let touched: BTreeSet<u32> = restored.cluster.attempts.keys().copied().collect();
+    Coordinator {
+        limits: limits(&config),
+        hooks: Hooks::new(config.restart.clone()),
+        cluster: restored.cluster,
+        streams: BTreeMap::new(),
+        streams_begun: 0,
+        captures: restored.captures,
+        incidents: restored.incidents,
+        actions: restored.actions.into(),
+        policy,
+        ids: restored.ids,
+        store: store.clone(),
+        counters,
+        telemetry,
+        events,
+        touched,
+        expired_ns: 0,
+        config,
+    }
+}
+
+/// The loop.
+async fn follow(
+    mut coordinator: Coordinator,
+    mut queue: mpsc::Receiver<Event>,
+    shutdown: impl Future<Output = ()>,
+) -> Coordinator {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let event = tokio::select! {
+            () = &mut shutdown => break,
+            _ = ticks.tick() => Event::Tick,
+            Some(event) = queue.recv() => event,
+        };
+        coordinator.handle(clock::now(), event);
+    }
+    let now = clock::now();
+    let nodes: Vec<String> = coordinator.streams.values().cloned().collect();
+    for node in nodes {
+        coordinator.send(now, &node, wire::goodbye(RECONNECT_AFTER));
+    }
+    coordinator
+}
+
+/// Packs and syncs everything.
+async fn close(store: Store, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
+    let (sender, flushed) = oneshot::channel();
+    store.flush(Box::new(move |result| drop(sender.send(result))));
+    drop(store);
+    let flushed =
+        timeout(FLUSH_TIMEOUT, flushed).await.context("the store did not close in time")?;
+    let stopping = tokio::task::spawn_blocking(move || telemetry.stop());
+    stopping.await.context("telemetry broke")?;
+    match flushed {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(why)) => bail!("the store could not be closed in order: {why}"),
+        Err(_) => bail!("the store's thread is gone"),
+    }
+}

@@ -1,0 +1,114 @@
+//! The accept loop: gRPC and HTTP/1 on one port.
+//!
+//! It is our own because of two things that ready-made ones do not have: HTTP/2 pings, which find
+//! agents whose machine is gone, and a bound on connections.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// Connections at the same time; others wait to be accepted.
+const CONNECTIONS_MAX: usize = 16_384;
+
+/// A connection without a sign of life for the sum of both is closed.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for the header of an HTTP/1 request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Calls at the same time on one connection: one stream, and an agent's uploads.
+const CALLS_MAX: u32 = 256;
+
+/// Wait after an error of `accept`, which is mostly a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Open connections get this long to end at a shutdown.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// Binds the one port.
+///
+/// # Errors
+/// One line that says what to do.
+pub(crate) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
+            "address {listen} is in use: stop the program that has it, or choose another"
+        ),
+        _ => anyhow::anyhow!("address {listen} cannot be listened on: {error}"),
+    })
+}
+
+/// Serves until `shutdown` is ready, then drains.
+///
+/// # Errors
+/// None but those of a listener that is broken from the start.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    listener.local_addr().context("the listener is broken")?;
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(CALLS_MAX)
+        .adaptive_window(true);
+    let graceful = GracefulShutdown::new();
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = accept(&listener, &room) => accepted,
+        };
+        let Some((stream, place)) = accepted else { continue };
+        let service = TowerToHyperService::new(router.clone());
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let watched = graceful.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = watched.await {
+                tracing::debug!("a connection broke: {error}");
+            }
+            drop(place);
+        });
+    }
+    drop(listener);
+    if timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        tracing::info!("connections that did not end in time are cut");
+    }
+    Ok(())
+}
+
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> Option<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = room.clone().acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => {
+            // Small messages shall not wait for larger ones; without it they are only slower.
+            let _ = stream.set_nodelay(true);
+            Some((stream, place))
+        }
+        Err(error) => {
+            tracing::warn!("a connection could not be accepted: {error}");
+            sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}

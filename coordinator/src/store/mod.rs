@@ -1,0 +1,257 @@
+//! The store: journal, catalogue, step records and bodies behind one handle.
+//!
+//! Picture a notary's office: every deed is first entered in the bound book (the journal, synced),
+//! then filed in the cabinet (the catalogue, sled), where one finds things; the long rolls of
+//! parchment (bodies) lie in the cellar under the seal they bear (their hash). If the cabinet
+//! burns, the book tells what was in it.
+//!
+//! One thread writes, in groups: all that waits is synced at once. Nothing here runs on the async
+//! loop. Order of writes: body, journal, catalogue, then whoever waits is told.
+
+mod blobs;
+mod catalogue;
+mod frames;
+mod journal;
+mod packing;
+mod recovery;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
+use anyhow::Context;
+
+use crate::model::{
+    ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
+    SeriesKey, StepRow,
+};
+pub(crate) use blobs::Blobs;
+use catalogue::Catalogue;
+use journal::Change;
+pub(crate) use recovery::Recovery;
+use steps::OpenSteps;
+use writer::Job;
+
+/// What to do when a write is over.
+pub(crate) type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// Records longer than this are compressed.
+const COMPRESS_BYTES_MIN: usize = 512;
+
+/// A record is at most this large, not compressed; larger is damage.
+const RECORD_BYTES_MAX: usize = 8 << 20;
+
+/// A handle on the store. When the last one is gone, what is open is packed and all is closed.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    jobs: mpsc::Sender<Job>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    catalogue: Catalogue,
+    open: OpenSteps,
+    blobs: Blobs,
+    health: Health,
+}
+
+/// How the store is doing.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    /// Groups of writes that were made durable.
+    pub(crate) commits: AtomicU64,
+    /// Writes that failed.
+    pub(crate) failures: AtomicU64,
+    /// Step records that could not be logged or packed at first.
+    pub(crate) step_failures: AtomicU64,
+    /// Changes that wait for a journal that can be written again.
+    pub(crate) waiting: AtomicU64,
+    /// Changes given up because more waited than can be kept.
+    pub(crate) given_up: AtomicU64,
+    /// Length of the journal.
+    pub(crate) journal_bytes: AtomicU64,
+    /// Time that all commits took, in nanoseconds.
+    pub(crate) commit_ns: AtomicU64,
+}
+
+/// Everything an earlier process left.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub(crate) attempts: Vec<AttemptRecord>,
+    pub(crate) ranks: Vec<RankRecord>,
+    pub(crate) captures: Vec<CaptureRecord>,
+    pub(crate) parts: Vec<PartRecord>,
+    pub(crate) incidents: Vec<IncidentRecord>,
+    pub(crate) actions: Vec<ActionRecord>,
+    /// Records that could not be read.
+    pub(crate) unreadable: u64,
+}
+
+/// Changes that belong together.
+#[derive(Debug, Default)]
+pub(crate) struct Changes(Vec<Change>);
+
+impl Changes {
+    /// Writes a record.
+    pub(crate) fn put<R: Record>(&mut self, record: &R) {
+        self.0.push(Change { key: record.full_key(), value: Some(encode(record)) });
+    }
+
+    /// Deletes a record.
+    pub(crate) fn delete<R: Record>(&mut self, record: &R) {
+        self.0.push(Change { key: record.full_key(), value: None });
+    }
+
+    /// True when there is nothing to write.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Store {
+    /// Opens or makes a store and reads its records. Blocks.
+    ///
+    /// # Errors
+    /// One line that names the folder and what to do.
+    pub(crate) fn open(folder: &Path) -> anyhow::Result<(Self, Loaded, Recovery)> {
+        let (parts, recovery) = recovery::open(folder)?;
+        let records = recovery::records(&parts.catalogue)
+            .map_err(anyhow::Error::msg)
+            .with_context(|| format!("the catalogue in {} cannot be read", folder.display()))?;
+        let loaded = load(records);
+        if loaded.unreadable > 0 {
+            tracing::error!(records = loaded.unreadable, "records of the store make no sense");
+        }
+        let health = Health::default();
+        health.journal_bytes.store(parts.journal.len_bytes(), Ordering::Relaxed);
+        let shared = Arc::new(Shared {
+            catalogue: parts.catalogue,
+            open: parts.open,
+            blobs: parts.blobs,
+            health,
+        });
+        let jobs = writer::start(parts.lock, parts.journal, parts.log, shared.clone())
+            .context("the store's thread cannot be started")?;
+        Ok((Self { jobs, shared }, loaded, recovery))
+    }
+
+    /// Writes changes; `done` is called from another thread when they are durable. When they
+    /// cannot be written now they are kept and tried again, and `done` is called then.
+    pub(crate) fn write(&self, changes: Changes, done: Done) {
+        self.send(Job::Write { changes: changes.0, done, is_kept: true });
+    }
+
+    /// Writes changes that somebody waits for; a failure is said at once, and nothing is kept.
+    pub(crate) fn try_write(&self, changes: Changes, done: Done) {
+        self.send(Job::Write { changes: changes.0, done, is_kept: false });
+    }
+
+    /// Takes finished steps; `done` is called when they survive the death of this process.
+    pub(crate) fn steps(&self, batch: Vec<(SeriesKey, Vec<StepRow>)>, done: Done) {
+        self.send(Job::Steps { batch, done });
+    }
+
+    /// Deletes the steps of an attempt that was seen in this stretch of time.
+    pub(crate) fn forget_steps(&self, serial: u32, from_wall_ns: i64, to_wall_ns: i64) {
+        self.send(Job::Forget { serial, from_wall_ns, to_wall_ns });
+    }
+
+    /// Deletes all steps from before this moment.
+    pub(crate) fn expire_steps(&self, before_wall_ns: i64) {
+        self.send(Job::Expire { before_wall_ns });
+    }
+
+    /// Packs and syncs everything; `done` is called when that is so.
+    pub(crate) fn flush(&self, done: Done) {
+        self.send(Job::Flush { done });
+    }
+
+    /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn series(
+        &self,
+        key: SeriesKey,
+        from_wall_ns: i64,
+        to_wall_ns: i64,
+    ) -> Result<Vec<StepRow>, String> {
+        // One stretch more on either side: clocks of different readings may differ.
+        let first = steps::stretch(from_wall_ns).saturating_sub(1);
+        let last = steps::stretch(to_wall_ns).saturating_add(1);
+        steps::read(&self.shared.open, &self.shared.catalogue, key, first..=last)
+    }
+
+    /// The bodies.
+    pub(crate) fn blobs(&self) -> &Blobs {
+        &self.shared.blobs
+    }
+
+    /// How it is doing.
+    pub(crate) fn health(&self) -> &Health {
+        &self.shared.health
+    }
+
+    /// Bytes of the catalogue on disk. Blocks.
+    pub(crate) fn catalogue_bytes(&self) -> u64 {
+        self.shared.catalogue.len_bytes()
+    }
+
+    fn send(&self, job: Job) {
+        // The thread ends only when all handles are gone, or when it panicked; then `done` is
+        // dropped, and whoever waits sees that.
+        if self.jobs.send(job).is_err() {
+            self.shared.health.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A record as bytes: a first byte that tells the form, then JSON, compressed when it is long.
+fn encode<R: Record>(record: &R) -> Vec<u8> {
+    // Records are plain structs with string keys; their JSON cannot fail.
+    let json = serde_json::to_vec(record).unwrap_or_default();
+    if json.len() >= COMPRESS_BYTES_MIN
+        && let Ok(packed) = zstd::bulk::compress(&json, 3)
+    {
+        return [vec![1], packed].concat();
+    }
+    [vec![0], json].concat()
+}
+
+fn decode<R: Record>(bytes: &[u8]) -> Option<R> {
+    match bytes.split_first()? {
+        (0, json) => serde_json::from_slice(json).ok(),
+        (1, packed) => {
+            let json = zstd::bulk::decompress(packed, RECORD_BYTES_MAX).ok()?;
+            serde_json::from_slice(&json).ok()
+        }
+        _ => None,
+    }
+}
+
+fn load(records: BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
+    fn take<R: Record>(into: &mut Vec<R>, value: &[u8]) -> bool {
+        decode(value).map(|record| into.push(record)).is_some()
+    }
+    let mut loaded = Loaded::default();
+    for (key, value) in &records {
+        let is_taken = match key.first().copied() {
+            Some(AttemptRecord::KIND) => take(&mut loaded.attempts, value),
+            Some(RankRecord::KIND) => take(&mut loaded.ranks, value),
+            Some(CaptureRecord::KIND) => take(&mut loaded.captures, value),
+            Some(PartRecord::KIND) => take(&mut loaded.parts, value),
+            Some(IncidentRecord::KIND) => take(&mut loaded.incidents, value),
+            Some(ActionRecord::KIND) => take(&mut loaded.actions, value),
+            // Kinds of a newer version are left alone.
+            _ => true,
+        };
+        loaded.unreadable += u64::from(!is_taken);
+    }
+    loaded
+}

@@ -1,0 +1,214 @@
+//! Step records in columns: a few hundred records of one series become one small value.
+//!
+//! Each column is written as differences to the record before, in a variable-length code; most
+//! columns of a training job hardly change from step to step. zstd then takes what is regular.
+//! Differences wrap around, so that any numbers at all come back as they were.
+
+use crate::model::StepRow;
+
+/// Records in one block, at most. Even if nothing compresses, a block then stays below 128 KiB,
+/// from where on sled keeps values in files of their own that it never syncs.
+pub(crate) const ROWS_MAX: usize = 512;
+
+/// Version of the layout, the first byte of a block.
+const VERSION: u8 = 1;
+
+const COLUMNS: usize = 14;
+
+/// Columns of the largest possible block, unpacked: ten bytes a number.
+const COLUMNS_BYTES_MAX: usize = ROWS_MAX * COLUMNS * 10 + 16;
+
+/// zstd's own default.
+const ZSTD_LEVEL: i32 = 3;
+
+/// Packs at most [`ROWS_MAX`] records; what is beyond is the caller's mistake and left out.
+pub(crate) fn pack(rows: &[StepRow]) -> Vec<u8> {
+    let rows = &rows[..rows.len().min(ROWS_MAX)];
+    let mut columns = Vec::with_capacity(rows.len() * COLUMNS * 2);
+    put_number(&mut columns, rows.len() as u64);
+    for column in 0..COLUMNS {
+        let mut before = 0;
+        for row in rows {
+            let value = numbers(row)[column];
+            let difference = value.wrapping_sub(before) as i64;
+            put_number(&mut columns, zigzag(difference));
+            before = value;
+        }
+    }
+    let mut block = vec![VERSION];
+    // Compressing a slice in memory cannot fail; the columns themselves would do if it did.
+    match zstd::bulk::compress(&columns, ZSTD_LEVEL) {
+        Ok(packed) => block.extend(packed),
+        Err(_) => block = [vec![0], columns].concat(),
+    }
+    block
+}
+
+/// Takes a block apart; none when it is damaged.
+pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRow>> {
+    let columns = match block.split_first()? {
+        (&VERSION, packed) => zstd::bulk::decompress(packed, COLUMNS_BYTES_MAX).ok()?,
+        (0, columns) => columns.to_vec(),
+        _ => return None,
+    };
+    let mut columns = columns.as_slice();
+    let count = usize::try_from(take_number(&mut columns)?).ok().filter(|&n| n <= ROWS_MAX)?;
+    let mut rows = vec![[0; COLUMNS]; count];
+    for column in 0..COLUMNS {
+        let mut before = 0_u64;
+        for row in &mut rows {
+            let difference = unzigzag(take_number(&mut columns)?);
+            before = before.wrapping_add(difference as u64);
+            row[column] = before;
+        }
+    }
+    columns.is_empty().then(|| rows.into_iter().map(row).collect())
+}
+
+fn numbers(row: &StepRow) -> [u64; COLUMNS] {
+    [
+        row.first_step,
+        row.last_step,
+        row.end_wall_ns as u64,
+        row.floor_allocated,
+        row.peak_allocated,
+        row.end_allocated,
+        row.floor_reserved,
+        row.peak_reserved,
+        row.end_reserved,
+        row.blocks,
+        row.allocs,
+        row.frees,
+        row.ooms,
+        row.malloc_failures,
+    ]
+}
+
+fn row(numbers: [u64; COLUMNS]) -> StepRow {
+    let [
+        first_step,
+        last_step,
+        end_wall_ns,
+        floor_allocated,
+        peak_allocated,
+        end_allocated,
+        floor_reserved,
+        peak_reserved,
+        end_reserved,
+        blocks,
+        allocs,
+        frees,
+        ooms,
+        malloc_failures,
+    ] = numbers;
+    StepRow {
+        first_step,
+        last_step,
+        end_wall_ns: end_wall_ns as i64,
+        floor_allocated,
+        peak_allocated,
+        end_allocated,
+        floor_reserved,
+        peak_reserved,
+        end_reserved,
+        blocks,
+        allocs,
+        frees,
+        ooms,
+        malloc_failures,
+    }
+}
+
+/// Small numbers of either sign become small numbers.
+fn zigzag(difference: i64) -> u64 {
+    ((difference << 1) ^ (difference >> 63)) as u64
+}
+
+fn unzigzag(number: u64) -> i64 {
+    ((number >> 1) as i64) ^ -((number & 1) as i64)
+}
+
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_row() -> impl Strategy<Value = StepRow> {
+        let number = prop_oneof![any::<u64>(), 0..1000_u64, Just(u64::MAX), Just(1_u64 << 34)];
+        proptest::collection::vec(number, COLUMNS)
+            .prop_map(|numbers| row(numbers.try_into().expect("the strategy says how many")))
+    }
+
+    proptest! {
+        #[test]
+        fn any_rows_come_back(rows in proptest::collection::vec(any_row(), 0..ROWS_MAX)) {
+            let block = pack(&rows);
+            prop_assert!(block.len() < 128 << 10);
+            prop_assert_eq!(unpack(&block), Some(rows));
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = unpack(&bytes);
+            let _ = unpack(&[vec![0], bytes].concat());
+        }
+
+        #[test]
+        fn a_cut_block_is_none(rows in proptest::collection::vec(any_row(), 1..20)) {
+            let block = pack(&rows);
+            for length in 0..block.len() {
+                prop_assert_eq!(unpack(&block[..length]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bomb_is_refused() {
+        let bomb = zstd::bulk::compress(&vec![0; 64 << 20], 3).unwrap();
+        assert_eq!(unpack(&[vec![VERSION], bomb].concat()), None);
+    }
+
+    #[test]
+    fn a_typical_block_is_small() {
+        let rows: Vec<StepRow> = (0..ROWS_MAX as u64)
+            .map(|step| StepRow {
+                first_step: step,
+                last_step: step,
+                end_wall_ns: (step * 250_000_000 + step * 7919 % 1_000_000) as i64,
+                floor_allocated: 20 << 30,
+                peak_allocated: (60 << 30) + (step % 3) * 512,
+                end_allocated: 20 << 30,
+                floor_reserved: 64 << 30,
+                peak_reserved: 64 << 30,
+                end_reserved: 64 << 30,
+                blocks: 4321,
+                allocs: step * 5000,
+                frees: step * 5000,
+                ..StepRow::default()
+            })
+            .collect();
+        let bytes_per_row = pack(&rows).len() / rows.len();
+        assert!(bytes_per_row <= 8, "{bytes_per_row} bytes a record");
+    }
+}

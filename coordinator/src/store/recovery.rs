@@ -1,0 +1,195 @@
+//! Opening a store in whatever state the last process left it.
+//!
+//! The journal is the truth about records and the catalogue its index. They are compared record by
+//! record: what the catalogue lacks or has otherwise comes from the journal, what the journal says
+//! is deleted goes, and what only the catalogue knows (the journal was damaged) goes back into the
+//! journal. Every repair is counted and said aloud.
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use super::blobs::Blobs;
+use super::catalogue::{Catalogue, Opened, STEPS_PREFIX};
+use super::journal::{Change, Contents, Journal, sync_folder_of};
+use super::steps::{OpenSteps, StepLog};
+use crate::clock;
+
+/// Everything a store consists of, open.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) lock: File,
+    pub(super) journal: Journal,
+    pub(super) catalogue: Catalogue,
+    pub(super) open: OpenSteps,
+    pub(super) log: StepLog,
+    pub(super) blobs: Blobs,
+}
+
+/// What was found and repaired.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Recovery {
+    /// Bytes of half-written records cut from the end of the journal.
+    pub(crate) journal_cut_bytes: u64,
+    /// Damaged places in the journal.
+    pub(crate) journal_gaps: u64,
+    /// Records the catalogue had lost or had otherwise.
+    pub(crate) restored: u64,
+    /// Records the journal had lost, and the catalogue had.
+    pub(crate) taken_back: u64,
+    /// The catalogue was damaged and made anew; packed steps are lost.
+    pub(crate) rebuilt: Option<String>,
+    /// Bytes and places lost of the steps of the last minute.
+    pub(crate) log_cut_bytes: u64,
+}
+
+/// Opens all parts.
+///
+/// # Errors
+/// One line that names the folder and what to do.
+pub(super) fn open(folder: &Path) -> anyhow::Result<(Parts, Recovery)> {
+    let shown = folder.display();
+    std::fs::create_dir_all(folder.join("bodies"))
+        .with_context(|| format!("the data folder {shown} cannot be made"))?;
+    let lock = lock(folder)?;
+    let mut recovery = Recovery::default();
+    let (mut journal, contents) = Journal::open(&folder.join("journal"))
+        .with_context(|| format!("the journal in {shown} cannot be opened"))?;
+    recovery.journal_cut_bytes = contents.damage.cut_bytes;
+    recovery.journal_gaps = contents.damage.gaps;
+    let (catalogue, opened) = Catalogue::open(&folder.join("catalogue"), clock::now().wall_ns)
+        .with_context(|| format!("the catalogue in {shown} cannot be opened"))?;
+    match opened {
+        Opened::Whole => {}
+        Opened::WithoutSnapshot(why) => {
+            tracing::warn!("the catalogue's snapshot was damaged and is made anew: {why}");
+        }
+        Opened::Anew(why, aside) => {
+            let aside = aside.display();
+            recovery.rebuilt = Some(format!("{why}; the damaged one is kept at {aside}"));
+        }
+    }
+    reconcile(&mut journal, contents, &catalogue, &mut recovery)
+        .with_context(|| format!("the store in {shown} cannot be repaired"))?;
+    let open = OpenSteps::default();
+    let (log, damage) = StepLog::open(&folder.join("steps.log"), &open)
+        .with_context(|| format!("the step log in {shown} cannot be opened"))?;
+    recovery.log_cut_bytes = damage.cut_bytes;
+    let blobs = Blobs::new(&folder.join("bodies"))
+        .with_context(|| format!("the folder of bodies in {shown} cannot be opened"))?;
+    sync_folder_of(&folder.join("journal"))
+        .with_context(|| format!("the data folder {shown} cannot be synced"))?;
+    recovery.say();
+    Ok((Parts { lock, journal, catalogue, open, log, blobs }, recovery))
+}
+
+impl Recovery {
+    fn say(&self) {
+        if self.journal_cut_bytes > 0 {
+            let bytes = self.journal_cut_bytes;
+            tracing::warn!(bytes, "the journal's last record was half written and is cut off");
+        }
+        if self.journal_gaps > 0 {
+            tracing::error!(places = self.journal_gaps, "the journal is damaged");
+        }
+        if let Some(why) = &self.rebuilt {
+            tracing::error!(
+                "the catalogue was damaged and is made anew from the journal; the step records \
+                 of the past are lost: {why}"
+            );
+        }
+        if self.restored > 0 {
+            tracing::warn!(records = self.restored, "records came back from the journal");
+        }
+        if self.taken_back > 0 {
+            tracing::warn!(records = self.taken_back, "records came back from the catalogue");
+        }
+        if self.log_cut_bytes > 0 {
+            tracing::warn!(bytes = self.log_cut_bytes, "the newest step records are lost");
+        }
+    }
+}
+
+/// One coordinator at a time; the kernel gives the lock back when a process dies.
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    let path = folder.join("lock");
+    let shown = folder.display();
+    let mut options = File::options();
+    let mut file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(|| format!("the data folder {shown} cannot be written"))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            let holder = holder.trim();
+            bail!(
+                "the data folder {shown} is in use by another coordinator (pid {holder}): stop it \
+                 or choose another folder"
+            );
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("the data folder {shown} cannot be locked"));
+        }
+    }
+    // For the message above; nothing depends on it.
+    let _ = file.set_len(0).and_then(|()| file.rewind());
+    let _ = writeln!(file, "{}", std::process::id());
+    Ok(file)
+}
+
+fn reconcile(
+    journal: &mut Journal,
+    contents: Contents,
+    catalogue: &Catalogue,
+    recovery: &mut Recovery,
+) -> anyhow::Result<()> {
+    let known = records(catalogue).map_err(anyhow::Error::msg)?;
+    let catalogue_sequence = catalogue.sequence().map_err(anyhow::Error::msg)?;
+    // Normally the journal is as new as the catalogue or newer. It is not when somebody removed
+    // it or put an old one back.
+    let is_behind = catalogue_sequence > journal.sequence();
+    let Contents { mut live, dead, .. } = contents;
+    let mut changes = Vec::new();
+    for (key, value) in known {
+        match live.get(&key) {
+            Some(newer) if *newer == value || !is_behind => {}
+            None if dead.contains(&key) && !is_behind => changes.push(Change { key, value: None }),
+            _ => {
+                recovery.taken_back += 1;
+                live.insert(key, value);
+            }
+        }
+    }
+    if is_behind || recovery.taken_back > 0 {
+        let entries = live.iter().map(|(key, value)| (key.clone(), value.clone()));
+        journal.rewrite(journal.sequence().max(catalogue_sequence), entries)?;
+    }
+    for (key, value) in live {
+        if catalogue.get(&key).map_err(anyhow::Error::msg)?.as_ref() != Some(&value) {
+            recovery.restored += 1;
+            changes.push(Change { key, value: Some(value) });
+        }
+    }
+    catalogue.apply(changes.iter(), journal.sequence()).map_err(anyhow::Error::msg)
+}
+
+/// All records of the catalogue: everything but steps and what sled needs for itself.
+pub(super) fn records(catalogue: &Catalogue) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+    let mut records = BTreeMap::new();
+    for kind in (b'a'..=b'z').filter(|&kind| kind != STEPS_PREFIX && kind != b'm') {
+        catalogue.scan(&[kind], |key, value| {
+            records.insert(key.to_vec(), value.to_vec());
+            true
+        })?;
+    }
+    Ok(records)
+}
