@@ -396,6 +396,36 @@ fn dead_links(file: &Source, known: &[Source]) -> Vec<String> {
     found
 }
 
+#[test]
+fn dashboards_and_alerts_ask_for_what_is_exported() {
+    let path = root().join("coordinator/src/metrics.rs");
+    let exported = fs::read_to_string(path).expect("the coordinator exports metrics");
+    let mut files = sources(&["json", "yaml"]);
+    let asks =
+        |path: &str| ["deploy/grafana/", "deploy/prometheus/"].map(|at| path.starts_with(at));
+    files.retain(|file| asks(&file.path).contains(&true));
+    let bad = Source::of("rules.yaml", "expr: memtape_nothing_of_the_kind > 0\n");
+    check(|file| unknown_metrics(file, &exported), &bad, &files);
+}
+
+/// Counters get `_total` behind their names from the encoder.
+fn unknown_metrics(file: &Source, exported: &str) -> Vec<String> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_exported = |name: &str| {
+        let name = name.strip_suffix("_total").unwrap_or(name);
+        exported.contains(&format!("\"{name}\""))
+    };
+    let mut found = Vec::new();
+    for (number, line) in file.lines() {
+        for name in line.split(|c| !is_word(c)).filter(|word| word.starts_with("memtape_")) {
+            if !is_exported(name) {
+                found.push(format!("{}:{number}: nobody exports {name}", file.path));
+            }
+        }
+    }
+    found
+}
+
 /// The rule finds something wrong with the bad example, and nothing with any of the files.
 fn check(rule: impl Fn(&Source) -> Vec<String>, bad: &Source, files: &[Source]) {
     assert!(!rule(bad).is_empty(), "the rule no longer sees what it is there for");
