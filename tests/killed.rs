@@ -115,7 +115,7 @@ fn a_writer_killed_at_any_instant_leaves_a_true_tape() {
         child.kill();
         kept_events += check(scratch.path(), child_seed);
     }
-    assert!(kept_events > KILLS * 1000, "the children wrote {kept_events} events only");
+    assert!(kept_events > KILLS * 100, "the children wrote {kept_events} events only");
 }
 
 /// Replays the child's history against its tape; returns the number of events.

@@ -3,13 +3,30 @@
 use crate::snapshot::Frame;
 
 /// Parts of a path that mark code which was installed or generated, not written by the user.
-const FOREIGN_PARTS: [&str; 6] = [
-    "site-packages/",
-    "dist-packages/",
-    "/torch/",
-    "/torchinductor_",
-    "/lib/python2",
-    "/lib/python3",
+const FOREIGN_PARTS: [&str; 5] =
+    ["site-packages/", "dist-packages/", "/torchinductor_", "/lib/python2", "/lib/python3"];
+
+/// What lies in PyTorch's own folder `torch`, besides names that begin with an underscore. A PyTorch
+/// built from source lies in no `site-packages`, and people call folders of their own `torch`.
+const TORCH_PARTS: [&str; 18] = [
+    "accelerator",
+    "amp",
+    "ao",
+    "autograd",
+    "backends",
+    "cuda",
+    "distributed",
+    "distributions",
+    "export",
+    "func",
+    "functional.py",
+    "fx",
+    "jit",
+    "nn",
+    "optim",
+    "profiler",
+    "testing",
+    "utils",
 ];
 
 /// Names in angle brackets that are the user's all the same: notebooks and the prompt.
@@ -22,9 +39,20 @@ pub fn is_user_frame(frame: &Frame) -> bool {
         return OWN_NAMES.iter().any(|name| file.starts_with(name));
     }
     let is_foreign = FOREIGN_PARTS.iter().any(|part| file.contains(part))
-        || file.starts_with("torch/")
+        || is_inside_torch(file)
         || !file.contains('.');
     !file.is_empty() && !is_foreign
+}
+
+fn is_inside_torch(file: &str) -> bool {
+    let mut parts = file.split('/');
+    while let Some(part) = parts.next() {
+        let Some(next) = parts.clone().next().filter(|_| part == "torch") else { continue };
+        if next.starts_with('_') || TORCH_PARTS.contains(&next) {
+            return true;
+        }
+    }
+    false
 }
 
 /// The frame a person should look at: the innermost one of the user's, or else the innermost that
@@ -56,6 +84,11 @@ mod tests {
         check("/usr/lib/python3.12/threading.py", false);
         check("/src/torch/nn/modules/module.py", false);
         check("torch/nn/modules/module.py", false);
+        check("/src/torch/_tensor.py", false);
+        check("/src/torch/functional.py", false);
+        check("/home/me/torch/train.py", true);
+        check("/home/me/torch/models/nn.py", true);
+        check("torch/train.py", true);
         check("/tmp/torchinductor_root/ab/cab.py", false);
         check("<frozen importlib._bootstrap>", false);
         check("<string>", false);
