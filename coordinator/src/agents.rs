@@ -287,7 +287,7 @@ impl Coordinator {
         };
         let serial = attempt.record.serial;
         if let Some(state) = self.captures.get_mut(capture) {
-            state.promise(tape_id, answer.body_bytes, hash);
+            state.note(tape_id, &answer, hash);
         }
         let id = CaptureId(capture.to_string());
         attempt.captures.answer(now.mono_ns, &id, tape_id, answer);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use memtape_core::capture::{Action, CaptureId, Manifest, Outcome, Reason, Refusal};
+use memtape_core::capture::{Action, Answer, CaptureId, Manifest, Outcome, Reason, Refusal};
 use tokio::sync::oneshot;
 
 use crate::clock::Now;
@@ -33,21 +33,21 @@ const TAPES_PER_REQUEST_MAX: usize = 512;
 pub(crate) struct CaptureState {
     pub(crate) record: CaptureRecord,
     pub(crate) parts: Vec<PartRecord>,
-    /// Size and hash of bodies that answers have promised.
-    promised: BTreeMap<String, (u64, Option<[u8; 32]>)>,
+    /// What agents have said of their tapes, each with the hash of the body it promises.
+    answers: BTreeMap<String, (Answer, Option<[u8; 32]>)>,
 }
 
 impl CaptureState {
     pub(crate) fn new(record: CaptureRecord, mut parts: Vec<PartRecord>) -> Self {
         parts.sort_by_key(|part| part.rank);
-        Self { record, parts, promised: BTreeMap::new() }
+        Self { record, parts, answers: BTreeMap::new() }
     }
 
-    /// An answer says how large a body will be.
-    pub(crate) fn promise(&mut self, tape_id: &str, bytes: u64, hash: Option<[u8; 32]>) {
+    /// An agent said what became of a tape.
+    pub(crate) fn note(&mut self, tape_id: &str, answer: &Answer, hash: Option<[u8; 32]>) {
         // Bounded by the parts: others have no place here.
         if self.parts.iter().any(|part| part.tape_id == tape_id) && !self.record.is_closed() {
-            self.promised.insert(tape_id.to_string(), (bytes, hash));
+            self.answers.insert(tape_id.to_string(), (answer.clone(), hash));
         }
     }
 
@@ -150,7 +150,7 @@ impl Coordinator {
         let Some(state) = self.captures.get_mut(id) else { return };
         state.record.closed_wall_ns = Some(now.wall_ns);
         state.record.complete = manifest.complete;
-        state.promised.clear();
+        state.answers.clear();
         let mut changes = Changes::default();
         changes.put(&state.record);
         for part in &manifest.parts {
@@ -202,14 +202,15 @@ impl Coordinator {
 
     fn upload_verdict(&mut self, capture: &str, tape_id: &str) -> Upload {
         if let Some(state) = self.captures.get_mut(capture) {
-            let promised = state.promised.get(tape_id).copied();
-            if let Some(hash) = state.part_of_tape(tape_id).and_then(|part| part.hash()) {
-                return Upload::Stored { hash };
-            }
+            let promised = state.answers.get(tape_id);
+            let promised = promised.map(|(answer, hash)| (answer.body_bytes, *hash));
             let attempt = self.cluster.attempts.get(&state.record.serial);
             let id = CaptureId(capture.to_string());
             if attempt.is_some_and(|attempt| attempt.captures.accepts_body(&id, tape_id)) {
                 return Upload::Wanted { promised };
+            }
+            if let Some(hash) = state.part_of_tape(tape_id).and_then(|part| part.hash()) {
+                return Upload::Stored { hash };
             }
         }
         self.counters.lose(Loss::StaleBody);
@@ -254,17 +255,25 @@ impl Coordinator {
         let id = CaptureId(capture.to_string());
         let state = self.captures.get_mut(capture).ok_or(stale)?;
         let serial = state.record.serial;
-        let promised = state.promised.get(tape_id).and_then(|(_, hash)| *hash);
+        let answer = state.answers.get(tape_id).cloned();
         let attempt = self.cluster.attempts.get_mut(&serial).ok_or(stale)?;
         if !attempt.captures.accepts_body(&id, tape_id) {
             return Err(stale);
         }
         let part = state.part_of_tape(tape_id).ok_or(stale)?;
+        let promised = answer.as_ref().and_then(|(_, hash)| *hash);
         if promised.is_some_and(|promised| promised != *hash.as_bytes()) {
             return Err((Loss::BadBody, "the body is not the one that was announced"));
         }
+        // A part whose body came before a restart, and its answer did not, is sent again.
+        if let Some(before) = part.hash() {
+            self.store.blobs().release(before);
+        }
         part.bytes = bytes;
         part.hash = Some(hash.to_hex().to_string());
+        if let Some((answer, _)) = answer {
+            part.answered(&answer);
+        }
         let part = part.clone();
         self.counters.bodies.fetch_add(1, Relaxed);
         self.counters.body_bytes.fetch_add(bytes, Relaxed);

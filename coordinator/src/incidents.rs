@@ -84,26 +84,31 @@ impl IncidentState {
 impl Coordinator {
     /// Takes what the detector of an attempt has to say.
     pub(crate) fn settle_findings(&mut self, now: Now, serial: u32) {
-        loop {
-            let Some(attempt) = self.cluster.attempts.get_mut(&serial) else { return };
-            let step_time_ns = attempt.detector.step_time_ns();
-            match attempt.detector.poll() {
-                Some(Finding::Opened(growth)) => self.opened(now, serial, &growth, step_time_ns),
-                Some(Finding::Updated(growth)) => {
-                    if let Some(id) = self.open_about(serial, &growth.key()) {
-                        self.grew(now, &id, &growth, step_time_ns);
-                    }
-                }
-                Some(Finding::Closed { key, at_step }) => {
-                    if let Some(id) = self.open_about(serial, &key) {
-                        let why = format!("the growth ended at step {at_step}");
-                        self.close_incident(now, &id, &why);
-                    }
-                }
-                None => break,
-            }
+        while let Some(attempt) = self.cluster.attempts.get_mut(&serial) {
+            let Some(finding) = attempt.detector.poll() else { break };
+            self.found(now, serial, finding);
         }
         self.close_unconfirmed(now, serial);
+    }
+
+    /// One finding of the detector of an attempt.
+    pub(crate) fn found(&mut self, now: Now, serial: u32, finding: Finding) {
+        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+        let step_time_ns = attempt.detector.step_time_ns();
+        match finding {
+            Finding::Opened(growth) => self.opened(now, serial, &growth, step_time_ns),
+            Finding::Updated(growth) => {
+                if let Some(id) = self.open_about(serial, &growth.key()) {
+                    self.grew(now, &id, &growth, step_time_ns);
+                }
+            }
+            Finding::Closed { key, at_step } => {
+                if let Some(id) = self.open_about(serial, &key) {
+                    let why = format!("the growth ended at step {at_step}");
+                    self.close_incident(now, &id, &why);
+                }
+            }
+        }
     }
 
     fn open_about(&self, serial: u32, key: &GrowthKey) -> Option<String> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
@@ -135,16 +135,25 @@ impl Collector for Families {
             let mut metric =
                 encoder.encode_descriptor(family.name, family.help, None, family.kind)?;
             for (labels, value) in &family.rows {
-                let mut series = metric.encode_family(labels)?;
-                match family.kind {
-                    MetricType::Counter => {
-                        series.encode_counter::<NoLabelSet, f64, f64>(value, None)?;
-                    }
-                    _ => series.encode_gauge(value)?,
+                if labels.is_empty() {
+                    write(&mut metric, family.kind, value)?;
+                } else {
+                    write(&mut metric.encode_family(labels)?, family.kind, value)?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+fn write(
+    series: &mut MetricEncoder<'_>,
+    kind: MetricType,
+    value: &f64,
+) -> Result<(), std::fmt::Error> {
+    match kind {
+        MetricType::Counter => series.encode_counter::<NoLabelSet, f64, f64>(value, None),
+        _ => series.encode_gauge(value),
     }
 }
 

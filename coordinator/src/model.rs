@@ -4,7 +4,7 @@
 //! that a newer coordinator reads an older store. What the API shows is made of these in
 //! `views.rs`; core's types never serialize themselves.
 
-use memtape_core::capture::{CaptureId, Manifest, Outcome, Part, Reason};
+use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::detector::{Growth, GrowthKey, Layer, Scope};
 use memtape_core::snapshot;
 use serde::{Deserialize, Serialize};
@@ -350,6 +350,17 @@ impl PartRecord {
             hash: part.hash.map(|hash| blake3::Hash::from_bytes(hash).to_hex().to_string()),
             detail: part.detail.clone(),
         }
+    }
+
+    /// Its body is stored and its agent has answered: all that a restarted coordinator needs.
+    pub(crate) fn answered(&mut self, answer: &Answer) {
+        self.outcome = answer.outcome.as_str().to_string();
+        self.step = answer.step;
+        self.wall_ns = answer.wall_ns;
+        self.wall_error_ns = answer.wall_error_ns;
+        self.dead = answer.dead;
+        self.before_step = answer.before_step;
+        self.detail = answer.detail.clone();
     }
 
     pub(crate) fn is_aligned(&self) -> bool {

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use memtape_core::detector::{Finding, GrowthKey};
 use memtape_core::restart::Policy;
 
 use crate::agents::sample;
@@ -37,6 +38,8 @@ pub(crate) struct Restored {
     pub(crate) incidents: BTreeMap<String, IncidentState>,
     pub(crate) actions: Vec<ActionRecord>,
     pub(crate) ids: Ids,
+    /// What the detectors say after looking back: the last word on each growth.
+    pub(crate) findings: Vec<(u32, Finding)>,
 }
 
 /// Takes up what was loaded. Blocks: it reads steps from the store.
@@ -57,6 +60,8 @@ pub(crate) fn restore(now: Now, loaded: Loaded, store: &Store, limits: &Limits) 
         }
         if !attempt.has_ended() {
             look_back(now, attempt, store);
+            let serial = attempt.record.serial;
+            restored.findings.extend(last_words(attempt).into_iter().map(|last| (serial, last)));
         }
     }
     restored.captures(now, loaded.captures, loaded.parts, store);
@@ -180,6 +185,22 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
         let at_ns = u64::try_from(*wall_ns).unwrap_or(0).min(now.mono_ns);
         attempt.detector.sample(at_ns, sample);
     }
+}
+
+/// The last finding on each growth: what began and ended in the past is no news.
+fn last_words(attempt: &mut Attempt) -> Vec<Finding> {
+    let mut last: BTreeMap<GrowthKey, Finding> = BTreeMap::new();
+    while let Some(finding) = attempt.detector.poll() {
+        match finding {
+            Finding::Opened(growth) | Finding::Updated(growth) => {
+                last.insert(growth.key(), Finding::Opened(growth));
+            }
+            Finding::Closed { key, .. } => {
+                last.insert(key, finding);
+            }
+        }
+    }
+    last.into_values().collect()
 }
 
 /// Until its agent is back, a rank is shown as it was at its newest step.

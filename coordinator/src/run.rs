@@ -53,7 +53,8 @@ pub async fn run(
     let listener = server::bind(config.listen).await?;
     let address = listener.local_addr().context("the listener is broken")?;
     let config = Arc::new(config);
-    let (store, restored) = open(config.clone()).await?;
+    let (store, mut restored) = open(config.clone()).await?;
+    let findings = std::mem::take(&mut restored.findings);
     let counters = Arc::new(Counters::default());
     let telemetry = Arc::new(Telemetry::start(config.otlp_endpoint.as_deref(), &counters)?);
     let (events, queue) = mpsc::channel(EVENTS_MAX);
@@ -68,7 +69,11 @@ pub async fn run(
         let _ = serving_stops.await;
     }));
 
-    let coordinator = coordinator(config, restored, &store, counters, telemetry.clone(), events);
+    let mut coordinator =
+        coordinator(config, restored, &store, counters, telemetry.clone(), events);
+    for (serial, finding) in findings {
+        coordinator.found(clock::now(), serial, finding);
+    }
     tracing::info!("listening on http://{address}");
     on_bound(address);
     let coordinator = follow(coordinator, queue, shutdown).await;

@@ -1,0 +1,477 @@
+//! The coordinator as agents and users see it: over gRPC and HTTP, through kills and bad input.
+
+mod fake;
+
+use std::time::Duration;
+
+use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, picture, start};
+use memtape_coordinator::{Config, Webhook};
+use memtape_core::restart::Mode;
+use memtape_proto::v1;
+use memtape_proto::v1::agent_message::Body as FromAgent;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::Code;
+
+const JOB: Job = Job { name: "train", attempt: 0, ranks: 4, leaking: Some(2), run: 1 };
+
+/// Steps after which the leak has been found, whatever the detector's settings.
+const FOUND_BY: u64 = 400;
+
+fn open_incidents(answer: &Value) -> usize {
+    let incidents = answer["incidents"].as_array().unwrap();
+    incidents.iter().filter(|incident| incident["state"] == "open").count()
+}
+
+/// A capture that the agent was asked for, and the bodies it sent.
+type Found = (v1::CaptureRequest, std::collections::BTreeMap<u32, Vec<u8>>);
+
+/// Trains until the coordinator asks for a capture, and answers it.
+async fn train_until_captured(agent: &mut Agent, job: &Job, from: u64) -> (u64, Found) {
+    let mut step = from;
+    while agent.requests.is_empty() {
+        assert!(step < FOUND_BY, "no capture was asked for by step {step}");
+        agent.train(job, step + 1..=step + 8).await;
+        step += 8;
+    }
+    let request = agent.asked().await;
+    let bodies = agent.serve(job, &request).await;
+    (step, (request, bodies))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leak_is_found_captured_named_and_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let (step, (request, bodies)) = train_until_captured(&mut agent, &JOB, 0).await;
+    assert_eq!(request.tape_ids.len(), 4);
+    assert!(request.step <= step && step - request.step <= 16, "T is a newest step of all ranks");
+
+    let diagnosed = |answer: &Value| answer["incidents"][0]["class"] == "leak";
+    let answer = running.wait("/api/v1/incidents", diagnosed).await;
+    assert_eq!(answer["incidents"].as_array().unwrap().len(), 1, "{answer:#}");
+    let id = answer["incidents"][0]["id"].as_str().unwrap().to_string();
+    let path = format!("/api/v1/incidents/{id}");
+    let incident = running.wait(&path, |incident| incident["stored"] == true).await;
+    let culprit = json!({"file": "/app/train.py", "line": LEAK_LINE, "function": "train_step"});
+    assert_eq!(incident["culprit"], culprit);
+    assert_eq!(incident["suspects"][0]["frame"], culprit);
+    assert_eq!((&incident["rank"], &incident["scope"]), (&json!(2), &json!("one_rank")));
+    assert_eq!(incident["bytes_per_step"], 2 * fake::MIB);
+    let onset = incident["onset_step"].as_u64().unwrap();
+    assert!(onset.abs_diff(LEAK_BEGINS) <= 32, "the onset is dated {onset}");
+    assert!(incident["explained"].as_f64().unwrap() > 0.9, "{incident:#}");
+    assert!(incident["steps_to_oom"].as_u64().unwrap() > 1000);
+
+    let path = format!("/api/v1/captures/{}", request.capture_id);
+    let (_, capture) = running.get(&path).await;
+    assert_eq!((&capture["state"], &capture["aligned"]), (&json!("complete"), &json!(4)));
+    assert_eq!((&capture["reason"], &capture["missing"]), (&json!("growth"), &json!([])));
+    assert_eq!(incident["capture_id"], capture["id"]);
+    for (rank, body) in &bodies {
+        let answer = reqwest::get(running.url(&format!("{path}/ranks/{rank}"))).await.unwrap();
+        assert_eq!(answer.headers()["content-type"], "application/zstd");
+        assert_eq!(answer.bytes().await.unwrap(), body);
+    }
+    check_lists(&running, step, &id).await;
+    check_doors(&running).await;
+    running.stop().await;
+    assert!(agent.ended().await, "the coordinator says goodbye");
+}
+
+async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
+    let (_, answer) = running.get("/api/v1/jobs").await;
+    let job = &answer["jobs"][0];
+    assert_eq!((&job["job"], &job["state"]), (&json!("train"), &json!("leaking")));
+    assert_eq!((&job["ranks_alive"], &job["step_max"]), (&json!(4), &json!(step)));
+    assert_eq!((&job["incidents_open"], &job["nodes"]), (&json!(1), &json!(["node-a"])));
+    let (_, answer) = running.get("/api/v1/jobs/train/ranks").await;
+    let rank = &answer["ranks"][2];
+    assert_eq!((&rank["state"], &rank["alive"]), (&json!("growing"), &json!(true)));
+    assert_eq!((&rank["pid"], &rank["end"]), (&json!(1002), &Value::Null));
+    assert_eq!(rank["devices"][0]["process_bytes"], 4300 * fake::MIB);
+    assert_eq!(rank["devices"][0]["uuid"], "GPU-2");
+    let (_, series) = running.get("/api/v1/jobs/train/series?rank=2&points=50000").await;
+    let steps: Vec<u64> = (1..=step).collect();
+    assert_eq!(series["steps"], json!(steps));
+    let (_, series) = running.get("/api/v1/jobs/train/series?rank=2&points=3").await;
+    assert_eq!(series["steps"].as_array().unwrap().len(), 3);
+    let (_, answer) = running.get("/api/v1/actions").await;
+    let action = &answer["actions"][0];
+    assert_eq!((&action["incident_id"], &action["kind"]), (&json!(incident), &json!("none")));
+    let (_, answer) = running.get("/api/v1/nodes").await;
+    let node = &answer["nodes"][0];
+    assert_eq!((&node["node"], &node["connected"]), (&json!("node-a"), &json!(true)));
+    assert_eq!(node["nvml_missing"], "no driver");
+    let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+    for line in [
+        r#"memtape_rank_memory_bytes{job="train",attempt="0",rank="1",node="node-a",device="0",layer="allocated"} 536870912"#,
+        r#"memtape_captures_total{result="complete"} 1"#,
+        r#"memtape_incidents_total 1"#,
+        r#"memtape_losses_total{reason="bad_message"} 0"#,
+        r#"memtape_bodies_total 4"#,
+        "# EOF",
+    ] {
+        assert!(text.contains(line), "no {line} in {text}");
+    }
+    let active = format!("memtape_incident_active{{job=\"train\",incident=\"{incident}\"");
+    assert!(text.contains(&active));
+    assert!(!text.contains("train.py"), "nothing is labelled by stack");
+}
+
+/// What is no JSON, and what is not there.
+async fn check_doors(running: &fake::Running) {
+    for (path, content_type, part) in [
+        ("/", "text/html", "Memtape"),
+        ("/app.js", "text/javascript", "api/v1"),
+        ("/style.css", "text/css", "{"),
+        ("/healthz", "text/plain", "ok"),
+    ] {
+        let answer = reqwest::get(running.url(path)).await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        let policy = answer.headers()["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'self'"));
+        let found = answer.headers()["content-type"].to_str().unwrap().to_string();
+        assert!(found.starts_with(content_type), "{path}: {found}");
+        assert!(answer.text().await.unwrap().contains(part), "{path}");
+    }
+    for (path, status) in [
+        ("/api/v1/jobs/nosuch/ranks", 404),
+        ("/api/v1/jobs/nosuch/series?rank=0", 404),
+        ("/api/v1/jobs/train/series?rank=77", 404),
+        ("/api/v1/jobs/train/series", 400),
+        ("/api/v1/jobs/train/series?rank=x", 400),
+        ("/api/v1/captures/cap-nosuch", 404),
+        ("/api/v1/captures/cap-nosuch/ranks/0", 404),
+        ("/api/v1/captures/cap-nosuch/ranks/first", 400),
+        ("/api/v1/incidents/inc-nosuch", 404),
+        ("/api/v1/nosuch", 404),
+    ] {
+        let (found, answer) = running.get(path).await;
+        assert_eq!(found, status, "{path}: {answer}");
+        let line = answer["error"].as_str().unwrap();
+        assert!(!line.is_empty() && !line.contains('\n'), "{path}: {line}");
+    }
+    let (_, answer) = running.get("/api/v1/incidents?job=other").await;
+    assert_eq!(answer, json!({"incidents": []}));
+    assert_eq!(running.get("/nosuch").await.0, 404);
+    assert_eq!(running.post("/api/v1/jobs/nosuch/captures", "{}").await.0, 404);
+    assert_eq!(running.post("/api/v1/jobs/train/captures", "{\"step\":").await.0, 400);
+    let (status, answer) = running.post("/api/v1/jobs/train/captures", r#"{"step":99999}"#).await;
+    assert_eq!(status, 409, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("not finished"));
+    let cross_site = reqwest::Client::new()
+        .post(running.url("/api/v1/jobs/train/captures"))
+        .header("sec-fetch-site", "cross-site");
+    assert_eq!(cross_site.send().await.unwrap().status(), 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_coordinator_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (live, killed) = (dir.path().join("live"), dir.path().join("killed"));
+    let running = start(config(&live)).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let (step, (request, bodies)) = train_until_captured(&mut agent, &JOB, 0).await;
+    let is_told = |answer: &Value| {
+        answer["incidents"][0]["class"] == "leak" && answer["incidents"][0]["stored"] == true
+    };
+    let before = running.wait("/api/v1/incidents", is_told).await;
+    let path = format!("/api/v1/captures/{}", request.capture_id);
+    let (_, capture) = running.get(&path).await;
+    picture(&live, &killed);
+
+    let again = start(config(&killed)).await;
+    let (_, incidents) = again.get("/api/v1/incidents").await;
+    let same =
+        ["id", "class", "sentence", "culprit", "onset_step", "evidence", "suspects", "stored"];
+    for field in same.into_iter().chain(["capture_id", "opened_wall_ns", "state"]) {
+        let found = &incidents["incidents"][0][field];
+        assert_eq!(found, &before["incidents"][0][field], "{field}");
+    }
+    assert_eq!(again.get(&path).await.1, capture);
+    for (rank, body) in &bodies {
+        let answer = reqwest::get(again.url(&format!("{path}/ranks/{rank}"))).await.unwrap();
+        assert_eq!(answer.bytes().await.unwrap(), body);
+    }
+    let (_, answer) = again.get("/api/v1/jobs/train/ranks").await;
+    for rank in answer["ranks"].as_array().unwrap() {
+        let found = (&rank["state"], &rank["alive"], &rank["step"]);
+        assert_eq!(found, (&json!("unknown"), &json!(false), &json!(step)));
+    }
+    let (_, series) = again.get("/api/v1/jobs/train/series?rank=2&points=50000").await;
+    assert_eq!(series["steps"].as_array().unwrap().len() as u64, step);
+    // The restart that was decided on is remembered, with its cool-down.
+    let (_, actions) = again.get("/api/v1/actions").await;
+    let actions = actions["actions"].as_array().unwrap();
+    assert_eq!(actions.last(), running.get("/api/v1/actions").await.1["actions"].get(0));
+    let repeated = actions.iter().filter(|action| action["decision"] == "would restart");
+    assert_eq!(repeated.count(), 1, "{actions:#?}");
+
+    // The agent comes back with the same tapes; the growth goes on and is the same incident.
+    let mut agent = Agent::attach(&again, "node-a").await;
+    agent.announce(&JOB).await;
+    agent.train(&JOB, step + 1..=step + 320).await;
+    let (_, answer) = again.get("/api/v1/jobs/train/ranks").await;
+    let rank = &answer["ranks"][2];
+    assert_eq!((&rank["state"], &rank["alive"]), (&json!("growing"), &json!(true)));
+    let grown = before["incidents"][0]["grown_bytes"].as_u64().unwrap() + 200 * fake::MIB;
+    let grew = |answer: &Value| answer["incidents"][0]["grown_bytes"].as_u64().unwrap() > grown;
+    let after = again.wait("/api/v1/incidents", grew).await;
+    assert_eq!(after["incidents"].as_array().unwrap().len(), 1, "{after:#}");
+    assert_eq!(after["incidents"][0]["id"], before["incidents"][0]["id"]);
+    assert_eq!(open_incidents(&after), 1);
+    again.stop().await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_capture_survives_a_kill_in_its_middle() {
+    let dir = tempfile::tempdir().unwrap();
+    let (live, killed) = (dir.path().join("live"), dir.path().join("killed"));
+    let running = start(config(&live)).await;
+    let job = Job { leaking: None, ..JOB };
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&job).await;
+    agent.train(&job, 1..=40).await;
+    let (status, answer) = running.post("/api/v1/jobs/train/captures", r#"{"step":35}"#).await;
+    assert_eq!(status, 202);
+    let id = answer["id"].as_str().unwrap().to_string();
+    let request = agent.asked().await;
+    assert_eq!((request.capture_id.as_str(), request.step), (id.as_str(), 35));
+    // One body is in, then the coordinator dies.
+    let one = v1::CaptureRequest { tape_ids: vec![job.tape(1)], ..request.clone() };
+    agent.serve(&job, &one).await;
+    picture(&live, &killed);
+
+    let again = start(config(&killed)).await;
+    let path = format!("/api/v1/captures/{id}");
+    let (_, capture) = again.get(&path).await;
+    assert_eq!(capture["state"], "collecting");
+    let mut agent = Agent::attach(&again, "node-a").await;
+    agent.announce(&job).await;
+    agent.train(&job, 41..=48).await;
+    let request = agent.asked().await;
+    assert_eq!((request.capture_id.as_str(), request.step), (id.as_str(), 35));
+    agent.serve(&job, &request).await;
+    let capture = again.wait(&path, |capture| capture["state"] == "complete").await;
+    assert_eq!(capture["aligned"], 4);
+    // Its body is acknowledged again to an agent that had no receipt.
+    let body = job.body(1, request.step, request.before_step);
+    let receipt = agent.upload(&id, &job.tape(1), &body).await;
+    assert!(receipt.is_ok(), "{receipt:?}");
+    again.stop().await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_rank_is_captured_with_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let job = Job { leaking: None, ..JOB };
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&job).await;
+    agent.train(&job, 1..=40).await;
+    let down = |rank: u32, end: v1::RankEnd| {
+        FromAgent::RankDown(v1::RankDown {
+            tape_id: job.tape(rank),
+            end: end.into(),
+            detail: "the lock is gone".to_string(),
+            wall_ns: 1,
+            step: 40,
+        })
+    };
+    agent.say(down(3, v1::RankEnd::OomKilled)).await;
+    let request = agent.asked().await;
+    assert_eq!(request.tape_ids.len(), 4);
+    let mut dead = answer(&job, 3, &request, &job.body(3, 40, request.before_step));
+    dead.dead = true;
+    let body = job.body(3, 40, request.before_step);
+    agent.say(FromAgent::CaptureAnswer(dead)).await;
+    agent.upload(&request.capture_id, &job.tape(3), &body).await.unwrap();
+    let others = v1::CaptureRequest {
+        tape_ids: (0..3).map(|rank| job.tape(rank)).collect(),
+        ..request.clone()
+    };
+    agent.serve(&job, &others).await;
+    let path = format!("/api/v1/captures/{}", request.capture_id);
+    let capture = running.wait(&path, |capture| capture["state"] == "complete").await;
+    assert_eq!((&capture["reason"], &capture["reason_rank"]), (&json!("death"), &json!(3)));
+    assert_eq!(capture["parts"][3]["dead"], true);
+    let (_, answer) = running.get("/api/v1/jobs/train/ranks").await;
+    let rank = &answer["ranks"][3];
+    assert_eq!((&rank["end"], &rank["alive"]), (&json!("oom_killed"), &json!(false)));
+    for rank in 0..3 {
+        agent.say(down(rank, v1::RankEnd::Exited)).await;
+    }
+    running.wait("/api/v1/jobs", |answer| answer["jobs"][0]["state"] == "ended").await;
+    // The same launcher number again, by other processes: a new attempt.
+    let next = Job { run: 9, ..job.clone() };
+    agent.announce(&next).await;
+    let fresh = |answer: &Value| answer["jobs"][0]["attempts"] == 2;
+    let jobs = running.wait("/api/v1/jobs", fresh).await;
+    assert_eq!(
+        (&jobs["jobs"][0]["state"], &jobs["jobs"][0]["attempt_ordinal"]),
+        (&json!("warming"), &json!(1))
+    );
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_node_makes_a_capture_partial_by_its_deadline() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.capture.deadline_ns = 500_000_000;
+    let running = start(config).await;
+    let job = Job { leaking: None, ranks: 2, ..JOB };
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&job).await;
+    agent.train(&job, 1..=16).await;
+    let (_, answer) = running.post("/api/v1/jobs/train/captures", "").await;
+    let request = agent.asked().await;
+    let one = v1::CaptureRequest { tape_ids: vec![job.tape(0)], ..request.clone() };
+    agent.serve(&job, &one).await;
+    let path = format!("/api/v1/captures/{}", answer["id"].as_str().unwrap());
+    let capture = running.wait(&path, |capture| capture["state"] == "partial").await;
+    assert_eq!(capture["missing"][0]["rank"], 1);
+    assert_eq!(capture["missing"][0]["outcome"], "unreachable");
+    let late = agent.upload(&request.capture_id, &job.tape(1), b"late").await.unwrap_err();
+    assert_eq!(late.code(), Code::FailedPrecondition);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_agents_harm_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let job = Job { leaking: None, ..JOB };
+    let mut honest = Agent::attach(&running, "node-a").await;
+    honest.announce(&job).await;
+    honest.train(&job, 1..=16).await;
+    let up = v1::RankUp { rank: 70_000, ..job.rank_up(0) };
+    let mut rank = Agent::rank_report(&job, 0, 17);
+    rank.steps[0].floor_allocated = u64::MAX;
+    let huge = v1::Report { number: 1, ranks: vec![rank], ..v1::Report::default() };
+    for (number, bad) in [FromAgent::RankUp(up), FromAgent::Report(huge)].into_iter().enumerate() {
+        let mut hostile = Agent::attach(&running, &format!("bad-{number}")).await;
+        hostile.say(bad).await;
+        running
+            .wait("/api/v1/nodes", |answer| {
+                let nodes = answer["nodes"].as_array().unwrap();
+                let bad = nodes.iter().find(|node| node["node"] == format!("bad-{number}"));
+                bad.is_some_and(|node| node["connected"] == false)
+            })
+            .await;
+        assert!(!hostile.ended().await);
+    }
+    // A node cannot speak for the ranks of another, nor take its name while it is there.
+    let mut liar = Agent::attach(&running, "node-b").await;
+    liar.announce(&job).await;
+    liar.train(&job, 500..=516).await;
+    let (_, answer) = running.get("/api/v1/jobs/train/ranks").await;
+    assert_eq!(answer["ranks"][0]["step"], 16);
+    honest.train(&job, 17..=24).await;
+    let taken = Agent::try_attach(&running, "node-a", "boot-2").await.err().unwrap();
+    assert_eq!(taken.code(), Code::AlreadyExists);
+    // Bodies that nobody asked for, or that are not what was announced.
+    let stray = honest.upload("cap-nosuch", &job.tape(0), b"body").await.unwrap_err();
+    assert_eq!(stray.code(), Code::FailedPrecondition);
+    running.post("/api/v1/jobs/train/captures", "{}").await;
+    let request = honest.asked().await;
+    let body = job.body(0, request.step, request.before_step);
+    honest.say(FromAgent::CaptureAnswer(answer_of(&job, &request, &body))).await;
+    running.get("/api/v1/jobs").await;
+    let mut other = body.clone();
+    other[20] ^= 1;
+    let swapped = honest.upload(&request.capture_id, &job.tape(0), &other).await.unwrap_err();
+    assert_eq!(swapped.code(), Code::Aborted);
+    let garbage = honest.upload(&request.capture_id, &job.tape(1), b"garbage").await.unwrap_err();
+    assert_eq!(garbage.code(), Code::InvalidArgument);
+    honest.upload(&request.capture_id, &job.tape(0), &body).await.unwrap();
+    honest.train(&job, 25..=32).await;
+    let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+    for line in
+        ["{reason=\"bad_message\"} 2", "{reason=\"bad_body\"} 2", "{reason=\"stale_body\"} 1"]
+    {
+        assert!(text.contains(line), "no {line} in {text}");
+    }
+    running.stop().await;
+}
+
+fn answer_of(job: &Job, request: &v1::CaptureRequest, body: &[u8]) -> v1::CaptureAnswer {
+    answer(job, 0, request, body)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_is_asked_for_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let hook = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/restart", hook.local_addr().unwrap());
+    let note = dir.path().join("note");
+    let mut config = config(&dir.path().join("data"));
+    config.restart.policy.mode = Mode::Act;
+    config.restart.policy.always = true;
+    let script = "echo $MEMTAPE_JOB $MEMTAPE_RANK $MEMTAPE_CLASS >>\"$0\"";
+    config.restart.command =
+        ["sh", "-c", script, note.to_str().unwrap()].map(str::to_string).to_vec();
+    config.restart.webhook = Some(Webhook { url, secret: Some("hush".to_string()) });
+    let running = start(config).await;
+    let posted = tokio::spawn(async move {
+        let (mut stream, _) = hook.accept().await.unwrap();
+        let mut request = vec![0; 16 << 10];
+        let mut length = 0;
+        while !String::from_utf8_lossy(&request[..length]).contains("\"why\"") {
+            length += stream.read(&mut request[length..]).await.unwrap();
+        }
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        String::from_utf8_lossy(&request[..length]).into_owned()
+    });
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    let is_done = |answer: &Value| {
+        let actions = answer["actions"].as_array().unwrap();
+        actions.len() == 2 && actions.iter().all(|action| action["outcome"] != "running")
+    };
+    let answer = running.wait("/api/v1/actions", is_done).await;
+    for (action, kind, outcome) in [
+        (&answer["actions"][1], "command", "done"),
+        (&answer["actions"][0], "webhook", "answered 204"),
+    ] {
+        assert_eq!((&action["kind"], &action["outcome"]), (&json!(kind), &json!(outcome)));
+        assert_eq!((&action["decision"], &action["dry_run"]), (&json!("restart"), &json!(false)));
+    }
+    let posted = posted.await.unwrap();
+    for part in
+        ["webhook-id: act-", "webhook-signature: v1,", "\"specversion\":\"1.0\"", "io.memtape."]
+    {
+        assert!(posted.contains(part), "no {part} in {posted}");
+    }
+    agent.train(&JOB, step + 1..=step + 160).await;
+    assert_eq!(std::fs::read_to_string(&note).unwrap(), "train 2 leak\n");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_cannot_start_says_why_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(&dir.path().join("data"))).await;
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let check = async |config: Config, part: &str| {
+        let run = memtape_coordinator::run(config, std::future::pending(), |_| {});
+        let ended = tokio::time::timeout(Duration::from_secs(30), run).await.unwrap();
+        let line = format!("{:#}", ended.unwrap_err());
+        assert!(line.contains(part) && !line.contains('\n'), "{line}");
+    };
+    check(Config { listen: running.address, ..config(&file) }, "is in use: stop the program").await;
+    check(config(&dir.path().join("data")), "in use by another coordinator").await;
+    check(config(&file), "cannot be made").await;
+    check(Config { report_interval: Duration::ZERO, ..config(&file) }, "settings are wrong").await;
+    running.stop().await;
+    // What was in use is free again.
+    start(config(&dir.path().join("data"))).await.stop().await;
+}

@@ -1,0 +1,430 @@
+//! A coordinator in this process and an agent that is only words: it speaks the real protocol over
+//! the real network, about ranks that do not exist.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use memtape_coordinator::Config;
+use memtape_proto::v1::agent_message::Body as FromAgent;
+use memtape_proto::v1::coordinator_client::CoordinatorClient;
+use memtape_proto::v1::coordinator_message::Body as FromCoordinator;
+use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, v1};
+use prost::Message as _;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+
+/// Nothing in these tests takes longer, on any machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const MIB: u64 = 1 << 20;
+
+/// A coordinator that runs.
+pub struct Running {
+    pub address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+/// Settings for tests: any free port, and reports as often as can be.
+pub fn config(data_dir: &Path) -> Config {
+    let mut config = Config {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        data_dir: data_dir.to_path_buf(),
+        report_interval: Duration::from_millis(50),
+        ..Config::default()
+    };
+    config.capture.interval_ns_min = 0;
+    config
+}
+
+pub async fn start(config: Config) -> Running {
+    let (stop, stopped) = oneshot::channel();
+    let (bound, address) = oneshot::channel();
+    let shutdown = async {
+        let _ = stopped.await;
+    };
+    let on_bound = move |address| bound.send(address).unwrap();
+    let task = tokio::spawn(memtape_coordinator::run(config, shutdown, on_bound));
+    match timeout(PATIENCE, address).await.unwrap() {
+        Ok(address) => Running { address, stop: Some(stop), task },
+        Err(_) => panic!("the coordinator did not start: {:?}", task.await),
+    }
+}
+
+impl Running {
+    /// Stops it in order.
+    pub async fn stop(mut self) {
+        let _ = self.stop.take().unwrap().send(());
+        timeout(PATIENCE, &mut self.task).await.unwrap().unwrap().unwrap();
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        let answer = reqwest::get(self.url(path)).await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
+    }
+
+    pub async fn post(&self, path: &str, body: &'static str) -> (u16, Value) {
+        let request = reqwest::Client::new().post(self.url(path)).body(body);
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
+    }
+
+    /// Asks until the answer is as wished.
+    pub async fn wait(&self, path: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+        let begin = Instant::now();
+        loop {
+            let (_, answer) = self.get(path).await;
+            if is_there(&answer) {
+                return answer;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{path} is still {answer:#}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// The training that the agent talks about.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub name: &'static str,
+    pub attempt: u32,
+    pub ranks: u32,
+    /// This rank keeps 2 MiB of each step from [`LEAK_BEGINS`] on.
+    pub leaking: Option<u32>,
+    /// Told apart by this: every run has tapes of its own.
+    pub run: u32,
+}
+
+pub const LEAK_BEGINS: u64 = 100;
+pub const LEAK_LINE: u32 = 36;
+const LEAK_BYTES: u64 = 2 * MIB;
+
+impl Job {
+    pub fn tape(&self, rank: u32) -> String {
+        format!("tape-{}-{}-{rank}", self.name, self.run)
+    }
+
+    fn leaked_blocks(&self, rank: u32, step: u64) -> u64 {
+        if self.leaking == Some(rank) { step.saturating_sub(LEAK_BEGINS) } else { 0 }
+    }
+
+    fn floor(&self, rank: u32, step: u64) -> u64 {
+        512 * MIB + self.leaked_blocks(rank, step) * LEAK_BYTES
+    }
+
+    pub fn rank_up(&self, rank: u32) -> v1::RankUp {
+        v1::RankUp {
+            tape_id: self.tape(rank),
+            job: self.name.to_string(),
+            attempt: self.attempt,
+            rank,
+            world_size: self.ranks,
+            local_rank: rank,
+            pid: 1000 + rank,
+            start_wall_ns: 1_700_000_000_000_000_000 + i64::from(self.run) * 1_000_000_000,
+            command: "python train.py".to_string(),
+            device_uuids: vec![format!("GPU-{rank}")],
+            limitations: Vec::new(),
+        }
+    }
+
+    fn step_record(&self, rank: u32, step: u64) -> v1::StepRecord {
+        let floor = self.floor(rank, step);
+        v1::StepRecord {
+            device: 0,
+            first_step: step,
+            last_step: step,
+            end_wall_ns: wall_ns(),
+            floor_allocated: floor,
+            peak_allocated: floor + 300 * MIB,
+            end_allocated: floor,
+            floor_reserved: 4096 * MIB,
+            peak_reserved: 4096 * MIB,
+            end_reserved: 4096 * MIB,
+            blocks: 20 + self.leaked_blocks(rank, step),
+            ..v1::StepRecord::default()
+        }
+    }
+
+    fn rank_report(&self, rank: u32, steps: &std::ops::RangeInclusive<u64>) -> v1::RankReport {
+        let (step, floor) = (*steps.end(), self.floor(rank, *steps.end()));
+        let totals = v1::DeviceTotals {
+            allocated: floor,
+            reserved: 4096 * MIB,
+            peak_allocated: floor + 300 * MIB,
+            blocks: 20 + self.leaked_blocks(rank, step),
+            device_bytes: 8192 * MIB,
+            process_bytes: Some(4300 * MIB),
+            ..v1::DeviceTotals::default()
+        };
+        v1::RankReport {
+            tape_id: self.tape(rank),
+            step,
+            step_wall_ns: wall_ns(),
+            oldest_step: 1,
+            totals: vec![totals],
+            steps: steps.clone().map(|step| self.step_record(rank, step)).collect(),
+            rss_bytes: Some(900 * MIB),
+            ..v1::RankReport::default()
+        }
+    }
+
+    /// The state of a rank at the end of a step, as the wire has it.
+    pub fn body(&self, rank: u32, step: u64, before_step: u64) -> Vec<u8> {
+        let frame = |file: &str, line: u32, function: &str| v1::Frame {
+            file: file.to_string(),
+            line,
+            function: function.to_string(),
+        };
+        let leaked = self.leaked_blocks(rank, step);
+        let births = (step - leaked + 1)..=step;
+        let mut blocks = v1::Blocks::default();
+        let weights = (0..20).map(|_| (25 * MIB, 1, 0));
+        let leak = births.map(|birth| (LEAK_BYTES, 2, birth));
+        for (size, stack, birth) in weights.chain(leak) {
+            blocks.address_deltas.push(32 * MIB);
+            blocks.sizes.push(size);
+            blocks.stacks.push(stack);
+            blocks.birth_steps.push(birth);
+            blocks.birth_mono_ns.push(birth * 1_000_000);
+        }
+        let leaked_before = self.leaked_blocks(rank, before_step);
+        let before = vec![
+            v1::StackUse { stack: 1, bytes: 500 * MIB, blocks: 20 },
+            v1::StackUse { stack: 2, bytes: leaked_before * LEAK_BYTES, blocks: leaked_before },
+        ];
+        let device = v1::DeviceState {
+            uuid: format!("GPU-{rank}"),
+            allocated: self.floor(rank, step),
+            reserved: 4096 * MIB,
+            device_bytes: 8192 * MIB,
+            blocks: Some(blocks),
+            before: if before_step > 0 { before } else { Vec::new() },
+            complete: true,
+            ..v1::DeviceState::default()
+        };
+        let body = v1::RankBody {
+            rank: Some(self.rank_up(rank)),
+            step,
+            wall_ns: step as i64,
+            devices: vec![device],
+            frames: vec![
+                v1::Frame::default(),
+                frame("/app/model.py", 12, "Model.__init__"),
+                frame("/app/train.py", LEAK_LINE, "train_step"),
+                frame("/app/train.py", 80, "main"),
+            ],
+            stacks: vec![
+                v1::StackFrames::default(),
+                v1::StackFrames { frames: vec![1, 3] },
+                v1::StackFrames { frames: vec![2, 3] },
+            ],
+            before_step,
+        };
+        zstd::bulk::compress(&body.encode_to_vec(), 3).unwrap()
+    }
+}
+
+fn wall_ns() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_nanos()).unwrap()
+}
+
+/// The agent of one node.
+pub struct Agent {
+    pub outgoing: mpsc::Sender<v1::AgentMessage>,
+    incoming: tonic::Streaming<v1::CoordinatorMessage>,
+    pub client: CoordinatorClient<Channel>,
+    reports: u64,
+    pub acked: u64,
+    /// Requests that came while something else was awaited.
+    pub requests: Vec<v1::CaptureRequest>,
+}
+
+impl Agent {
+    pub async fn attach(running: &Running, node: &str) -> Self {
+        Self::try_attach(running, node, "boot-1").await.unwrap()
+    }
+
+    pub async fn try_attach(
+        running: &Running,
+        node: &str,
+        boot_id: &str,
+    ) -> Result<Self, tonic::Status> {
+        let channel = Channel::from_shared(running.url("")).unwrap().connect().await.unwrap();
+        let mut client = CoordinatorClient::new(channel);
+        let (outgoing, messages) = mpsc::channel(64);
+        let hello = v1::Hello {
+            protocol: PROTOCOL,
+            node: node.to_string(),
+            boot_id: boot_id.to_string(),
+            version: "0.1.0".to_string(),
+        };
+        outgoing.send(message(FromAgent::Hello(hello))).await.unwrap();
+        let mut incoming = client.attach(ReceiverStream::new(messages)).await?.into_inner();
+        let first = timeout(PATIENCE, incoming.message()).await.unwrap()?;
+        let welcome = first.and_then(|first| first.body);
+        assert!(matches!(&welcome, Some(FromCoordinator::Welcome(w)) if w.protocol == PROTOCOL));
+        Ok(Self { outgoing, incoming, client, reports: 0, acked: 0, requests: Vec::new() })
+    }
+
+    pub async fn say(&self, body: FromAgent) {
+        self.outgoing.send(message(body)).await.unwrap();
+    }
+
+    pub async fn announce(&self, job: &Job) {
+        for rank in 0..job.ranks {
+            self.say(FromAgent::RankUp(job.rank_up(rank))).await;
+        }
+    }
+
+    /// Reports the steps of all ranks, and waits until they are acknowledged.
+    pub async fn train(&mut self, job: &Job, steps: std::ops::RangeInclusive<u64>) {
+        let last = *steps.end();
+        let mut first = *steps.start();
+        while first <= last {
+            let some = first..=(first + 7).min(last);
+            first += 8;
+            let ranks = (0..job.ranks).map(|rank| job.rank_report(rank, &some)).collect();
+            self.report(ranks).await;
+        }
+        while self.acked < self.reports {
+            self.hear().await;
+        }
+    }
+
+    pub async fn report(&mut self, ranks: Vec<v1::RankReport>) {
+        self.reports += 1;
+        let number = self.reports;
+        let host = v1::HostReport {
+            memory_total_bytes: Some(64 << 30),
+            nvml_missing: "no driver".to_string(),
+            ..v1::HostReport::default()
+        };
+        let host = Some(host);
+        let report = v1::Report { number, wall_ns: wall_ns(), ranks, host, ..Default::default() };
+        self.say(FromAgent::Report(report)).await;
+    }
+
+    pub fn rank_report(job: &Job, rank: u32, step: u64) -> v1::RankReport {
+        job.rank_report(rank, &(step..=step))
+    }
+
+    async fn hear(&mut self) {
+        let message = timeout(PATIENCE, self.incoming.message()).await.expect("an answer in time");
+        match message.unwrap().expect("the stream goes on").body {
+            Some(FromCoordinator::ReportAck(ack)) => {
+                assert!(ack.number > self.acked);
+                self.acked = ack.number;
+            }
+            Some(FromCoordinator::CaptureRequest(request)) => self.requests.push(request),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// The next request for a capture.
+    pub async fn asked(&mut self) -> v1::CaptureRequest {
+        while self.requests.is_empty() {
+            self.hear().await;
+        }
+        self.requests.remove(0)
+    }
+
+    /// Waits until the coordinator ends the stream; true when it said goodbye.
+    pub async fn ended(&mut self) -> bool {
+        let mut goodbye = false;
+        loop {
+            match timeout(PATIENCE, self.incoming.message()).await.expect("an end in time") {
+                Ok(Some(message)) => {
+                    goodbye |= matches!(message.body, Some(FromCoordinator::Goodbye(_)));
+                }
+                Ok(None) | Err(_) => return goodbye,
+            }
+        }
+    }
+
+    /// Answers a request for all its tapes, and sends the bodies; answers the bodies by rank.
+    pub async fn serve(
+        &mut self,
+        job: &Job,
+        request: &v1::CaptureRequest,
+    ) -> BTreeMap<u32, Vec<u8>> {
+        let mut bodies = BTreeMap::new();
+        for rank in (0..job.ranks).filter(|rank| request.tape_ids.contains(&job.tape(*rank))) {
+            let body = job.body(rank, request.step, request.before_step);
+            self.say(FromAgent::CaptureAnswer(answer(job, rank, request, &body))).await;
+            let receipt = self.upload(&request.capture_id, &job.tape(rank), &body).await.unwrap();
+            assert_eq!(receipt, blake3::hash(&body).as_bytes());
+            bodies.insert(rank, body);
+        }
+        bodies
+    }
+
+    pub async fn upload(
+        &mut self,
+        capture: &str,
+        tape_id: &str,
+        body: &[u8],
+    ) -> Result<Vec<u8>, tonic::Status> {
+        let chunks: Vec<v1::UploadChunk> = body
+            .chunks(CHUNK_BYTES_MAX / 1024)
+            .enumerate()
+            .map(|(index, data)| v1::UploadChunk {
+                capture_id: capture.to_string(),
+                tape_id: tape_id.to_string(),
+                offset: (index * (CHUNK_BYTES_MAX / 1024)) as u64,
+                data: data.to_vec().into(),
+            })
+            .collect();
+        let receipt = self.client.upload(tokio_stream::iter(chunks)).await?;
+        Ok(receipt.into_inner().body_hash)
+    }
+}
+
+/// What an agent says about a tape before its body comes.
+pub fn answer(
+    job: &Job,
+    rank: u32,
+    request: &v1::CaptureRequest,
+    body: &[u8],
+) -> v1::CaptureAnswer {
+    v1::CaptureAnswer {
+        capture_id: request.capture_id.clone(),
+        tape_id: job.tape(rank),
+        outcome: v1::RankOutcome::Aligned.into(),
+        step: request.step,
+        wall_ns: wall_ns(),
+        wall_error_ns: 1000,
+        before_step: request.before_step,
+        body_bytes: body.len() as u64,
+        body_hash: blake3::hash(body).as_bytes().to_vec(),
+        ..v1::CaptureAnswer::default()
+    }
+}
+
+pub fn message(body: FromAgent) -> v1::AgentMessage {
+    v1::AgentMessage { body: Some(body) }
+}
+
+/// A picture of a data folder as a SIGKILL would leave it now.
+pub fn picture(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            picture(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
