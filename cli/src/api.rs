@@ -91,7 +91,8 @@ impl Client {
 
     /// Waits, serving what the client's connections need meanwhile.
     pub(crate) fn wait(&self, time: Duration) {
-        self.runtime.block_on(tokio::time::sleep(time));
+        // The timer must be made inside of the runtime.
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
 
     fn url(&self, path: &[&str]) -> anyhow::Result<reqwest::Url> {
@@ -237,6 +238,7 @@ pub(crate) struct Incident {
     pub(crate) capture_id: Option<String>,
     pub(crate) stored: bool,
     pub(crate) opened_wall_ns: i64,
+    pub(crate) closed_why: String,
 }
 
 /// What became of one rank in a capture.
@@ -278,4 +280,23 @@ pub(crate) struct Manifest {
     pub(crate) aligned: u32,
     pub(crate) missing: Vec<Missing>,
     pub(crate) parts: Vec<Part>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_waits() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::new("http://127.0.0.1:1/").expect("a URL");
+        let url = client.url(&["jobs", "a/b ?c", "ranks"]).expect("a path");
+        assert_eq!(url.as_str(), "http://127.0.0.1:1/api/v1/jobs/a%2Fb%20%3Fc/ranks");
+        client.wait(Duration::from_millis(1));
+        let error = client.get(&["jobs"], &[]).expect_err("nobody listens on port 1");
+        assert!(error.to_string().contains("memtape coordinator"), "{error:#}");
+        for url in ["", "127.0.0.1:7771", "ftp://x"] {
+            assert!(Client::new(url).is_err_and(|error| error.is::<crate::Mistakes>()), "{url}");
+        }
+    }
 }

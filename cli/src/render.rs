@@ -281,6 +281,9 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+    if !incident.closed_why.is_empty() {
+        pairs.push(("closed", incident.closed_why.clone()));
+    }
     if !incident.advice.is_empty() {
         pairs.push(("try first", incident.advice.clone()));
     }

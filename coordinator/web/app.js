@@ -394,7 +394,8 @@ function rankChart(rank, data, incident) {
       context.lineTo(x(step), height - 20);
       context.stroke();
       context.fillStyle = theme('--mark');
-      context.textAlign = x(step) > width / 2 ? 'right' : 'left';
+      // The onset comes first: its name goes to the left, where there is room.
+      context.textAlign = name === 'onset' ? (x(step) > 120 ? 'right' : 'left') : (x(step) > width - 120 ? 'right' : 'left');
       context.fillText(` ${name}: ${whole(step)} `, x(step), name === 'onset' ? 28 : 42);
     }
   };
@@ -589,7 +590,7 @@ function drawIncident({ incident, actions, capture, data }) {
       incident.stack.map(frame => `${place(frame)}  ${frame.function}`).join('\n')) : null,
     incident.advice ? make('p', {}, make('strong', {}, 'Try first: '), incident.advice) : null,
     make('div', { class: 'columns' },
-      facts([['rank', `${incident.rank}, device ${incident.device}`], ['scope', String(incident.scope)],
+      facts([['rank', `${incident.rank}, device ${incident.device}`], ['scope', String(incident.scope).replaceAll('_', ' ')],
         ['onset', `step ${whole(incident.onset_step)}`], ['detected', `step ${whole(incident.detected_step)}`],
         ['opened', time(incident.opened_wall_ns)]]),
       facts([['growth', make('span', {}, bytesNode(incident.bytes_per_step, true), ' a step')],

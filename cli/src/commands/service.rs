@@ -1,6 +1,7 @@
 //! What the two services share: a runtime, a log on stderr, and an orderly end.
 
 use std::future::Future;
+use std::io::IsTerminal;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,7 +53,7 @@ pub(crate) fn log_filter() -> anyhow::Result<EnvFilter> {
 /// As for [`log_filter`].
 pub(crate) fn log(json: bool) -> anyhow::Result<()> {
     let logger = tracing_subscriber::fmt().with_env_filter(log_filter()?);
-    let logger = logger.with_writer(std::io::stderr);
+    let logger = logger.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     if json {
         logger.json().init();
     } else {

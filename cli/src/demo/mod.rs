@@ -120,8 +120,11 @@ impl Demo {
             LeakRank(Some(rank)) if rank != found.incident.rank => {
                 bail!("rank {rank} leaks, but the incident is on rank {}", found.incident.rank)
             }
+            LeakRank(Some(_)) if found.incident.culprit.is_none() => {
+                bail!("the incident names no line: {}", found.incident.sentence)
+            }
             LeakRank(Some(_)) if !stored => {
-                bail!("the incident was not in the store after the coordinator's restart")
+                bail!("the store did not give back what it was given: see above")
             }
             LeakRank(Some(_)) => Ok(()),
         }
@@ -263,11 +266,9 @@ impl Demo {
         self.children.kill(COORDINATOR);
         let port = client.base().rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0);
         let client = self.start_coordinator(port)?;
-        let stored = found.is_stored(&client);
-        let outcome = if stored {
-            "the incident and its capture are still there"
-        } else {
-            "the incident is gone"
+        let (stored, outcome) = match found.read_back(&client) {
+            Ok(()) => (true, "the incident and its capture are still there".to_string()),
+            Err(error) => (false, format!("{error:#}")),
         };
         self.watch.say(&format!("coordinator killed (SIGKILL) and started again: {outcome}"));
         Ok(stored)

@@ -214,33 +214,38 @@ impl Watch {
 }
 
 impl Found {
-    /// True when the capture is closed and the diagnosis has a class.
+    /// True when the capture is closed, and the diagnosis is made and stored.
     fn is_explained(&self) -> bool {
         let closed = self.capture.as_ref().is_some_and(|capture| capture.state != "collecting");
-        closed && (self.incident.culprit.is_some() || !self.incident.evidence.is_empty())
+        let told = self.incident.culprit.is_some() || !self.incident.evidence.is_empty();
+        closed && told && self.incident.stored
     }
 
-    /// True when a coordinator that has only its store says the same, and the body of the
-    /// suspect's part is whole.
-    pub(crate) fn is_stored(&self, client: &Client) -> bool {
+    /// Asks a coordinator that has only its store for the same, down to the body of the suspect's
+    /// part. The onset may differ: it is an estimate that later steps refine.
+    ///
+    /// # Errors
+    /// What is missing or different.
+    pub(crate) fn read_back(&self, client: &Client) -> anyhow::Result<()> {
         let incident = &self.incident;
-        let answer = client.get(&["incidents", &incident.id], &[]).ok();
-        let Some(again) = answer.and_then(|answer| parse::<Incident>(&answer).ok()) else {
-            return false;
-        };
-        let same = again.stored
-            && (again.rank, &again.class, &again.culprit, again.onset_step)
-                == (incident.rank, &incident.class, &incident.culprit, incident.onset_step);
-        let Some(capture) = &self.capture else { return same };
-        let answer = client.get(&["captures", &capture.id], &[]).ok();
-        let manifest = answer.and_then(|answer| parse::<Manifest>(&answer).ok());
-        let same_capture = manifest.is_some_and(|again| {
-            (again.state, again.step, again.aligned)
-                == (capture.state.clone(), capture.step, capture.aligned)
-        });
-        let body = client.body(&capture.id, incident.rank).ok();
-        let whole = body.and_then(|body| wire::decode(&body).ok());
-        same && same_capture && whole.is_some_and(|body| body.identity.rank == incident.rank)
+        let again: Incident = parse(&client.get(&["incidents", &incident.id], &[])?)?;
+        let told = (incident.rank, &incident.class, &incident.culprit, &incident.capture_id);
+        let stored = (again.rank, &again.class, &again.culprit, &again.capture_id);
+        if stored != told {
+            bail!("incident {} was {told:?} and is {stored:?}", incident.id);
+        }
+        let Some(capture) = &self.capture else { return Ok(()) };
+        let again: Manifest = parse(&client.get(&["captures", &capture.id], &[])?)?;
+        let told = (&capture.state, capture.step, capture.aligned);
+        let stored = (&again.state, again.step, again.aligned);
+        if stored != told {
+            bail!("capture {} was {told:?} and is {stored:?}", capture.id);
+        }
+        let body = wire::decode(&client.body(&capture.id, incident.rank)?)?;
+        if body.identity.rank != incident.rank {
+            bail!("capture {} has another rank's body for rank {}", capture.id, incident.rank);
+        }
+        Ok(())
     }
 
     /// The demo's result.
@@ -309,6 +314,7 @@ mod tests {
                 culprit: Some(culprit),
                 onset_step: 100,
                 detected_step: 130,
+                stored: true,
                 ..Incident::default()
             },
             capture: Some(Manifest {
@@ -334,16 +340,18 @@ mod tests {
 
     #[test]
     fn an_incident_without_closed_capture_is_not_explained() {
-        let found = |state: &str, evidence: &[&str]| Found {
+        let found = |state: &str, evidence: &[&str], stored: bool| Found {
             incident: Incident {
+                stored,
                 evidence: evidence.iter().map(|line| line.to_string()).collect(),
                 ..Incident::default()
             },
             capture: Some(Manifest { state: state.into(), ..Manifest::default() }),
         };
-        assert!(!found("collecting", &["e"]).is_explained());
-        assert!(!found("complete", &[]).is_explained());
-        assert!(found("partial", &["e"]).is_explained());
+        assert!(!found("collecting", &["e"], true).is_explained());
+        assert!(!found("complete", &[], true).is_explained());
+        assert!(!found("complete", &["e"], false).is_explained());
+        assert!(found("partial", &["e"], true).is_explained());
         assert!(!Found { incident: Incident::default(), capture: None }.is_explained());
     }
 }
