@@ -69,9 +69,11 @@ impl Service {
     }
 }
 
-/// What an agent reads. When it is dropped, and with it the receiver, the agent is gone.
+/// What an agent reads. It is dropped when the agent is gone, or the loop has no more to say.
 pub(crate) struct Messages {
     receiver: mpsc::Receiver<Outgoing>,
+    /// Dropped with it, to end the other direction too.
+    _end: oneshot::Sender<()>,
     /// Reports whose acknowledgement was not sent yet.
     reports: Arc<Semaphore>,
 }
@@ -110,12 +112,16 @@ impl v1::coordinator_server::Coordinator for Service {
         let stream = answer.await.map_err(|_| stopping())?.map_err(Status::already_exists)?;
         let reports = Arc::new(Semaphore::new(REPORTS_MAX));
         let (service, unanswered) = (self.clone(), reports.clone());
+        let (end, ended) = oneshot::channel();
         tokio::spawn(async move {
-            service.listen(stream, incoming, unanswered).await;
+            tokio::select! {
+                () = service.listen(stream, incoming, unanswered) => {}
+                _ = ended => {}
+            }
             // The loop is gone: the coordinator stops.
             let _ = service.events.send(Event::Gone { stream }).await;
         });
-        Ok(Response::new(Messages { receiver, reports }))
+        Ok(Response::new(Messages { receiver, _end: end, reports }))
     }
 
     async fn upload(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use memtape_core::restart::Policy;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::api::{self, Api};
 use crate::clock;
@@ -32,6 +32,9 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
 /// The store gets this long to pack and sync at the end.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time between two looks at whether it has.
+const CLOSE_POLL: Duration = Duration::from_millis(5);
 
 /// Runs a coordinator until `shutdown` is ready. `on_bound` is called once, with the address, when
 /// it answers.
@@ -172,11 +175,20 @@ async fn follow(
 async fn close(store: Store, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
     let (sender, flushed) = oneshot::channel();
     store.flush(Box::new(move |result| drop(sender.send(result))));
-    drop(store);
+    let is_closed = store.closed();
     let flushed =
         timeout(FLUSH_TIMEOUT, flushed).await.context("the store did not close in time")?;
     let stopping = tokio::task::spawn_blocking(move || telemetry.stop());
     stopping.await.context("telemetry broke")?;
+    // Tasks that were cut give their handles back in a moment.
+    let closing = async {
+        while !is_closed() {
+            sleep(CLOSE_POLL).await;
+        }
+    };
+    if timeout(FLUSH_TIMEOUT, closing).await.is_err() {
+        tracing::warn!("somebody still holds the store");
+    }
     match flushed {
         Ok(Ok(())) => Ok(()),
         Ok(Err(why)) => bail!("the store could not be closed in order: {why}"),

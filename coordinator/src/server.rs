@@ -15,6 +15,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// Connections at the same time; others wait to be accepted.
@@ -69,6 +70,7 @@ pub(crate) async fn serve(
         .max_concurrent_streams(CALLS_MAX)
         .adaptive_window(true);
     let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -80,7 +82,8 @@ pub(crate) async fn serve(
         let service = TowerToHyperService::new(router.clone());
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
         let watched = graceful.watch(connection);
-        tokio::spawn(async move {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(async move {
             if let Err(error) = watched.await {
                 tracing::debug!("a connection broke: {error}");
             }
@@ -91,6 +94,7 @@ pub(crate) async fn serve(
     if timeout(DRAIN, graceful.shutdown()).await.is_err() {
         tracing::info!("connections that did not end in time are cut");
     }
+    connections.shutdown().await;
     Ok(())
 }
 

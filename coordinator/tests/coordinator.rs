@@ -186,8 +186,7 @@ async fn a_killed_coordinator_goes_on_where_it_was() {
 
     let again = start(config(&killed)).await;
     let (_, incidents) = again.get("/api/v1/incidents").await;
-    let same =
-        ["id", "class", "sentence", "culprit", "onset_step", "evidence", "suspects", "stored"];
+    let same = ["id", "class", "sentence", "culprit", "onset_step", "evidence", "suspects"];
     for field in same.into_iter().chain(["capture_id", "opened_wall_ns", "state"]) {
         let found = &incidents["incidents"][0][field];
         assert_eq!(found, &before["incidents"][0][field], "{field}");

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::journal::Change;
 
@@ -20,6 +21,12 @@ const FLUSH_EVERY_MS: u64 = 500;
 
 /// Entries in one batch. Larger ones cost sled gigabytes of memory.
 const BATCH_MAX: usize = 512;
+
+/// sled's words when another process, or another handle, has the catalogue.
+const LOCKED: &str = "could not acquire lock";
+
+const LOCKED_TRIES: u32 = 30;
+const LOCKED_PAUSE: Duration = Duration::from_millis(100);
 
 /// First byte of the keys of packed steps.
 pub(crate) const STEPS_PREFIX: u8 = b's';
@@ -51,8 +58,20 @@ impl Catalogue {
     /// # Errors
     /// Those of the file system, when not even a new one can be made.
     pub(crate) fn open(path: &Path, wall_ns: i64) -> io::Result<(Self, Opened)> {
-        let why = match Self::try_open(path) {
+        let mut opened = Self::try_open(path);
+        // sled's own threads may outlive its handle for a moment.
+        for _ in 0..LOCKED_TRIES {
+            if opened.as_ref().is_err_and(|why| why.contains(LOCKED)) {
+                std::thread::sleep(LOCKED_PAUSE);
+                opened = Self::try_open(path);
+            }
+        }
+        let why = match opened {
             Ok(catalogue) => return Ok((catalogue, Opened::Whole)),
+            // No damage, and no reason to put anything aside.
+            Err(why) if why.contains(LOCKED) => {
+                return Err(io::Error::other("another process has it open"));
+            }
             Err(why) => why,
         };
         if path.join("db").metadata().is_ok_and(|db| db.len() > 0) && move_snapshots(path, wall_ns)?

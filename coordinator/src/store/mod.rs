@@ -20,8 +20,9 @@ mod tests;
 mod writer;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use anyhow::Context;
@@ -59,6 +60,19 @@ struct Shared {
     open: OpenSteps,
     blobs: Blobs,
     health: Health,
+    /// Behind the catalogue, so that it is given back last.
+    _lock: File,
+    closed: Closed,
+}
+
+/// Says that everything before it in [`Shared`] has been dropped.
+#[derive(Debug, Default)]
+struct Closed(Arc<AtomicBool>);
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// How the store is doing.
@@ -135,8 +149,10 @@ impl Store {
             open: parts.open,
             blobs: parts.blobs,
             health,
+            _lock: parts.lock,
+            closed: Closed::default(),
         });
-        let jobs = writer::start(parts.lock, parts.journal, parts.log, shared.clone())
+        let jobs = writer::start(parts.journal, parts.log, shared.clone())
             .context("the store's thread cannot be started")?;
         Ok((Self { jobs, shared }, loaded, recovery))
     }
@@ -165,6 +181,13 @@ impl Store {
     /// Deletes all steps from before this moment.
     pub(crate) fn expire_steps(&self, before_wall_ns: i64) {
         self.send(Job::Expire { before_wall_ns });
+    }
+
+    /// Gives this handle back. The answer tells whether it was the last one and all is closed, so
+    /// that another coordinator can have the folder.
+    pub(crate) fn closed(self) -> impl Fn() -> bool {
+        let closed = self.shared.closed.0.clone();
+        move || closed.load(Ordering::Acquire)
     }
 
     /// Packs and syncs everything; `done` is called when that is so.

@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_rows_come_back(rows in proptest::collection::vec(any_row(), 0..ROWS_MAX)) {
+        fn any_rows_come_back(rows in proptest::collection::vec(any_row(), 0..60)) {
             let block = pack(&rows);
             prop_assert!(block.len() < 128 << 10);
             prop_assert_eq!(unpack(&block), Some(rows));
@@ -181,6 +181,20 @@ mod tests {
                 prop_assert_eq!(unpack(&block[..length]), None);
             }
         }
+    }
+
+    #[test]
+    fn the_worst_block_is_below_the_size_that_sled_does_not_sync() {
+        let mut number = 0_u64;
+        let mut any = || {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            number ^ (number >> 29)
+        };
+        let rows: Vec<StepRow> =
+            (0..ROWS_MAX).map(|_| row([(); COLUMNS].map(|()| any()))).collect();
+        let block = pack(&rows);
+        assert!((48 << 10..128 << 10).contains(&block.len()), "{}", block.len());
+        assert_eq!(unpack(&block), Some(rows));
     }
 
     #[test]

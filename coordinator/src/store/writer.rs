@@ -5,7 +5,6 @@
 //! that must not be lost are kept, up to a bound, and tried again.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,8 +52,6 @@ struct Group {
 }
 
 struct Writer {
-    /// Held until the thread ends.
-    _lock: File,
     journal: Journal,
     log: StepLog,
     shared: Arc<Shared>,
@@ -68,7 +65,6 @@ struct Writer {
 /// # Errors
 /// When there can be no more threads.
 pub(super) fn start(
-    lock: File,
     journal: Journal,
     log: StepLog,
     shared: Arc<Shared>,
@@ -76,7 +72,7 @@ pub(super) fn start(
     let (sender, jobs) = channel();
     let packed_ns = clock::now().mono_ns;
     let kept = VecDeque::new();
-    let writer = Writer { _lock: lock, journal, log, shared, kept, packed_ns, is_failing: false };
+    let writer = Writer { journal, log, shared, kept, packed_ns, is_failing: false };
     std::thread::Builder::new().name("store".to_string()).spawn(move || writer.run(&jobs))?;
     Ok(sender)
 }

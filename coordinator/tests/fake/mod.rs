@@ -20,19 +20,19 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
 /// Nothing in these tests takes longer, on any machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// A coordinator that runs.
-pub struct Running {
-    pub address: SocketAddr,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<anyhow::Result<()>>,
 }
 
 /// Settings for tests: any free port, and reports as often as can be.
-pub fn config(data_dir: &Path) -> Config {
+pub(crate) fn config(data_dir: &Path) -> Config {
     let mut config = Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         data_dir: data_dir.to_path_buf(),
@@ -43,7 +43,7 @@ pub fn config(data_dir: &Path) -> Config {
     config
 }
 
-pub async fn start(config: Config) -> Running {
+pub(crate) async fn start(config: Config) -> Running {
     let (stop, stopped) = oneshot::channel();
     let (bound, address) = oneshot::channel();
     let shutdown = async {
@@ -59,28 +59,28 @@ pub async fn start(config: Config) -> Running {
 
 impl Running {
     /// Stops it in order.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
         timeout(PATIENCE, &mut self.task).await.unwrap().unwrap().unwrap();
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub async fn get(&self, path: &str) -> (u16, Value) {
+    pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
         let answer = reqwest::get(self.url(path)).await.unwrap();
         (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
     }
 
-    pub async fn post(&self, path: &str, body: &'static str) -> (u16, Value) {
+    pub(crate) async fn post(&self, path: &str, body: &'static str) -> (u16, Value) {
         let request = reqwest::Client::new().post(self.url(path)).body(body);
         let answer = request.send().await.unwrap();
         (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
     }
 
     /// Asks until the answer is as wished.
-    pub async fn wait(&self, path: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn wait(&self, path: &str, is_there: impl Fn(&Value) -> bool) -> Value {
         let begin = Instant::now();
         loop {
             let (_, answer) = self.get(path).await;
@@ -95,22 +95,22 @@ impl Running {
 
 /// The training that the agent talks about.
 #[derive(Clone, Debug)]
-pub struct Job {
-    pub name: &'static str,
-    pub attempt: u32,
-    pub ranks: u32,
+pub(crate) struct Job {
+    pub(crate) name: &'static str,
+    pub(crate) attempt: u32,
+    pub(crate) ranks: u32,
     /// This rank keeps 2 MiB of each step from [`LEAK_BEGINS`] on.
-    pub leaking: Option<u32>,
+    pub(crate) leaking: Option<u32>,
     /// Told apart by this: every run has tapes of its own.
-    pub run: u32,
+    pub(crate) run: u32,
 }
 
-pub const LEAK_BEGINS: u64 = 100;
-pub const LEAK_LINE: u32 = 36;
+pub(crate) const LEAK_BEGINS: u64 = 100;
+pub(crate) const LEAK_LINE: u32 = 36;
 const LEAK_BYTES: u64 = 2 * MIB;
 
 impl Job {
-    pub fn tape(&self, rank: u32) -> String {
+    pub(crate) fn tape(&self, rank: u32) -> String {
         format!("tape-{}-{}-{rank}", self.name, self.run)
     }
 
@@ -122,7 +122,7 @@ impl Job {
         512 * MIB + self.leaked_blocks(rank, step) * LEAK_BYTES
     }
 
-    pub fn rank_up(&self, rank: u32) -> v1::RankUp {
+    pub(crate) fn rank_up(&self, rank: u32) -> v1::RankUp {
         v1::RankUp {
             tape_id: self.tape(rank),
             job: self.name.to_string(),
@@ -180,7 +180,7 @@ impl Job {
     }
 
     /// The state of a rank at the end of a step, as the wire has it.
-    pub fn body(&self, rank: u32, step: u64, before_step: u64) -> Vec<u8> {
+    pub(crate) fn body(&self, rank: u32, step: u64, before_step: u64) -> Vec<u8> {
         let frame = |file: &str, line: u32, function: &str| v1::Frame {
             file: file.to_string(),
             line,
@@ -241,22 +241,22 @@ fn wall_ns() -> i64 {
 }
 
 /// The agent of one node.
-pub struct Agent {
-    pub outgoing: mpsc::Sender<v1::AgentMessage>,
+pub(crate) struct Agent {
+    pub(crate) outgoing: mpsc::Sender<v1::AgentMessage>,
     incoming: tonic::Streaming<v1::CoordinatorMessage>,
-    pub client: CoordinatorClient<Channel>,
+    pub(crate) client: CoordinatorClient<Channel>,
     reports: u64,
-    pub acked: u64,
+    pub(crate) acked: u64,
     /// Requests that came while something else was awaited.
-    pub requests: Vec<v1::CaptureRequest>,
+    pub(crate) requests: Vec<v1::CaptureRequest>,
 }
 
 impl Agent {
-    pub async fn attach(running: &Running, node: &str) -> Self {
+    pub(crate) async fn attach(running: &Running, node: &str) -> Self {
         Self::try_attach(running, node, "boot-1").await.unwrap()
     }
 
-    pub async fn try_attach(
+    pub(crate) async fn try_attach(
         running: &Running,
         node: &str,
         boot_id: &str,
@@ -278,18 +278,18 @@ impl Agent {
         Ok(Self { outgoing, incoming, client, reports: 0, acked: 0, requests: Vec::new() })
     }
 
-    pub async fn say(&self, body: FromAgent) {
+    pub(crate) async fn say(&self, body: FromAgent) {
         self.outgoing.send(message(body)).await.unwrap();
     }
 
-    pub async fn announce(&self, job: &Job) {
+    pub(crate) async fn announce(&self, job: &Job) {
         for rank in 0..job.ranks {
             self.say(FromAgent::RankUp(job.rank_up(rank))).await;
         }
     }
 
     /// Reports the steps of all ranks, and waits until they are acknowledged.
-    pub async fn train(&mut self, job: &Job, steps: std::ops::RangeInclusive<u64>) {
+    pub(crate) async fn train(&mut self, job: &Job, steps: std::ops::RangeInclusive<u64>) {
         let last = *steps.end();
         let mut first = *steps.start();
         while first <= last {
@@ -303,7 +303,7 @@ impl Agent {
         }
     }
 
-    pub async fn report(&mut self, ranks: Vec<v1::RankReport>) {
+    pub(crate) async fn report(&mut self, ranks: Vec<v1::RankReport>) {
         self.reports += 1;
         let number = self.reports;
         let host = v1::HostReport {
@@ -316,7 +316,7 @@ impl Agent {
         self.say(FromAgent::Report(report)).await;
     }
 
-    pub fn rank_report(job: &Job, rank: u32, step: u64) -> v1::RankReport {
+    pub(crate) fn rank_report(job: &Job, rank: u32, step: u64) -> v1::RankReport {
         job.rank_report(rank, &(step..=step))
     }
 
@@ -333,7 +333,7 @@ impl Agent {
     }
 
     /// The next request for a capture.
-    pub async fn asked(&mut self) -> v1::CaptureRequest {
+    pub(crate) async fn asked(&mut self) -> v1::CaptureRequest {
         while self.requests.is_empty() {
             self.hear().await;
         }
@@ -341,7 +341,7 @@ impl Agent {
     }
 
     /// Waits until the coordinator ends the stream; true when it said goodbye.
-    pub async fn ended(&mut self) -> bool {
+    pub(crate) async fn ended(&mut self) -> bool {
         let mut goodbye = false;
         loop {
             match timeout(PATIENCE, self.incoming.message()).await.expect("an end in time") {
@@ -354,7 +354,7 @@ impl Agent {
     }
 
     /// Answers a request for all its tapes, and sends the bodies; answers the bodies by rank.
-    pub async fn serve(
+    pub(crate) async fn serve(
         &mut self,
         job: &Job,
         request: &v1::CaptureRequest,
@@ -370,7 +370,7 @@ impl Agent {
         bodies
     }
 
-    pub async fn upload(
+    pub(crate) async fn upload(
         &mut self,
         capture: &str,
         tape_id: &str,
@@ -392,7 +392,7 @@ impl Agent {
 }
 
 /// What an agent says about a tape before its body comes.
-pub fn answer(
+pub(crate) fn answer(
     job: &Job,
     rank: u32,
     request: &v1::CaptureRequest,
@@ -412,12 +412,12 @@ pub fn answer(
     }
 }
 
-pub fn message(body: FromAgent) -> v1::AgentMessage {
+pub(crate) fn message(body: FromAgent) -> v1::AgentMessage {
     v1::AgentMessage { body: Some(body) }
 }
 
 /// A picture of a data folder as a SIGKILL would leave it now.
-pub fn picture(from: &Path, to: &Path) {
+pub(crate) fn picture(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let target = to.join(entry.file_name());
