@@ -60,10 +60,13 @@ fn the_pickle_of_a_live_rank_equals_pytorchs_snapshot() {
 }
 
 /// Segment address → size and blocks (address, size, in use).
+type Segments = BTreeMap<u64, (u64, Vec<(u64, u64, bool)>)>;
+
+/// The segments of a snapshot.
 ///
 /// What hook 1 cannot know is taken out of PyTorch's side: a block freed while another stream
 /// still uses it is reported as free at once, and so joins its free neighbours.
-fn segments(value: &Value) -> BTreeMap<u64, (u64, Vec<(u64, u64, bool)>)> {
+fn segments(value: &Value) -> Segments {
     let number = |value: &Value, name: &str| value[name].as_u64().expect("a number");
     let of = |segment: &Value| {
         let mut blocks: Vec<(u64, u64, bool)> = Vec::new();

@@ -42,25 +42,23 @@ impl History {
     }
 
     fn next(&mut self) -> Op {
-        loop {
-            let random = self.draw();
-            let address = 0x7f00_0000_0000 + (random >> 20 & 0x3ff) * 512;
-            if random.is_multiple_of(50) {
-                self.step += 1;
-                return Op::Step;
+        let random = self.draw();
+        let address = 0x7f00_0000_0000 + (random >> 20 & 0x3ff) * 512;
+        if random.is_multiple_of(50) {
+            self.step += 1;
+            return Op::Step;
+        }
+        match self.live.get(&address) {
+            Some(&(size, _)) => {
+                self.live.remove(&address);
+                self.allocated -= size;
+                Op::Free { address }
             }
-            match self.live.get(&address) {
-                Some(&(size, _)) => {
-                    self.live.remove(&address);
-                    self.allocated -= size;
-                    return Op::Free { address };
-                }
-                None => {
-                    let size = 512 * (1 + (random >> 40 & 0xff));
-                    self.live.insert(address, (size, self.step));
-                    self.allocated += size;
-                    return Op::Alloc { address, size };
-                }
+            None => {
+                let size = 512 * (1 + (random >> 40 & 0xff));
+                self.live.insert(address, (size, self.step));
+                self.allocated += size;
+                Op::Alloc { address, size }
             }
         }
     }

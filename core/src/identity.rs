@@ -43,11 +43,13 @@ impl Identity {
         };
         let number =
             |names: &[&str]| text(names).and_then(|value| value.trim().parse::<u32>().ok());
-        // torchrun says "none" when no rendezvous id was given.
-        let torchrun = lookup("TORCHELASTIC_RUN_ID").filter(|id| id != "none" && !id.is_empty());
+        // torchrun says "none" when no rendezvous id was given, and makes one up for --standalone.
+        let one_node = number(&["GROUP_WORLD_SIZE"]) == Some(1);
+        let torchrun =
+            text(&["TORCHELASTIC_RUN_ID"]).filter(|id| id != "none" && !(one_node && is_uuid(id)));
         let job = text(&["MEMTAPE_JOB"])
             .or(torchrun)
-            .or_else(|| text(&["SLURM_JOB_ID", "JOB_NAME", "MEMTAPE_RUN"]))
+            .or_else(|| text(&["SLURM_JOB_ID", "JOB_NAME", "MEMTAPE_RUN", "TORCHELASTIC_RUN_ID"]))
             .unwrap_or_else(|| "unnamed".to_string());
         Self {
             job: cut(&job, NAME_BYTES_MAX).to_string(),
@@ -78,6 +80,14 @@ impl Identity {
             ..Self::default()
         }
     }
+}
+
+/// True for the usual form of a UUID: 8-4-4-4-12 hexadecimal digits.
+fn is_uuid(text: &str) -> bool {
+    let mut lengths = text.split('-').map(str::len);
+    [8, 4, 4, 4, 12].iter().all(|length| lengths.next() == Some(*length))
+        && lengths.next().is_none()
+        && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
 }
 
 /// The longest prefix of at most `bytes_max` bytes that ends on a character boundary.
@@ -118,6 +128,11 @@ mod tests {
             3,
             8,
         );
+        let made_up = ("TORCHELASTIC_RUN_ID", "0ba5f0c2-1d2e-4f3a-8b9c-0123456789ab");
+        let run = ("MEMTAPE_RUN", "train-7");
+        check(&[made_up, ("GROUP_WORLD_SIZE", "1"), run], "train-7", 0, 0, 0);
+        check(&[made_up, ("GROUP_WORLD_SIZE", "2"), run], made_up.1, 0, 0, 0);
+        check(&[made_up, ("GROUP_WORLD_SIZE", "1")], made_up.1, 0, 0, 0);
         check(
             &[
                 ("TORCHELASTIC_RUN_ID", "exp9"),

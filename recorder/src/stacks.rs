@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memtape_core::tape::atoms::{AtomWriter, STACK_FRAMES_MAX};
-use memtape_core::tape::layout::{Stacks, header};
+use memtape_core::tape::layout::{Stacks, header, hooks};
 use memtape_core::tape::words::Words;
 
 use crate::frames::{self, RawFrame, RawStack, TextBuffer};
@@ -137,6 +137,7 @@ impl Interner {
         match self.stacks.find(fingerprint | 1) {
             Some(atom) => atom,
             None => self.learn(fingerprint | 1, |this| {
+                this.words.at(header::HOOKS).fetch_or(hooks::GIVEN_FRAMES, Ordering::Relaxed);
                 let mut atoms = [0; STACK_FRAMES_MAX];
                 let mut depth = 0;
                 for (place, frame) in atoms.iter_mut().zip(given) {

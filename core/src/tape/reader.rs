@@ -473,11 +473,12 @@ impl<S: Source> Tape<S> {
             value if value == Stacks::Off as u64 => Some("MEMTAPE_STACKS=0".into()),
             _ => None,
         };
+        let seen = self.word(header::HOOKS);
+        let reason = reason.filter(|_| seen & hooks::GIVEN_FRAMES == 0);
         lines.extend(reason.map(|why: String| format!("no stacks: {why}")));
         if self.word(header::STEP_SOURCE) == StepSource::Unavailable as u64 {
             lines.push("no steps: PyTorch's optimizer hook is not there".to_string());
         }
-        let seen = self.word(header::HOOKS);
         if seen & hooks::REPORT != 0 && seen & (hooks::SEGMENTS | hooks::GIVEN_FRAMES) == 0 {
             lines.push("no segments: cudaMalloc was never seen (expandable segments?)".to_string());
         }

@@ -153,12 +153,18 @@ impl<S: Source> Tape<S> {
         if step <= self.word(lane.head + head::BIRTH_STEP) {
             return Ok(Cut { cursor: Some(0), totals: Some((0, 0)) });
         }
-        let records = self.step_records(lane);
-        if let Some(r) = records.iter().find(|r| r.first_step <= step && step <= r.last_step) {
-            let totals = Some((r.end_allocated, r.end_reserved));
-            return Ok(Cut { cursor: Some(r.cursor), totals });
+        // A lane that closes the step at this moment shows it neither as written nor as pending.
+        const TRIES_MAX: usize = 16;
+        for _ in 0..TRIES_MAX {
+            let records = self.step_records(lane);
+            if let Some(r) = records.iter().find(|r| r.first_step <= step && step <= r.last_step) {
+                let totals = Some((r.end_allocated, r.end_reserved));
+                return Ok(Cut { cursor: Some(r.cursor), totals });
+            }
+            if records.first().is_some_and(|oldest| step < oldest.first_step) {
+                break;
+            }
         }
-        // The record was overwritten, or the lane moved on between two reads of it.
         let oldest = self.oldest_step();
         Err(RewindError::NotCovered { step, oldest })
     }
