@@ -98,6 +98,9 @@ impl Coordinator {
 
     fn rank_up(&mut self, now: Now, node: &str, up: RankUp) {
         let (job, rank) = (up.job.clone(), up.rank);
+        if let Some(serial) = self.cluster.to_forget() {
+            self.forget_attempt(serial);
+        }
         let announced = match self.cluster.announce(now, node, up, &self.limits) {
             Ok(announced) => announced,
             Err(loss) => {

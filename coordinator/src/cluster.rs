@@ -298,6 +298,7 @@ impl Cluster {
         if let Some(serials) = crowded {
             return serials.first().copied();
         }
+        // Before it is full: the next job or rank shall find a place.
         if self.jobs.len() < JOBS_MAX && self.tapes.len() < RANKS_MAX {
             return None;
         }

@@ -108,12 +108,18 @@ pub(crate) struct Coordinator {
     pub(crate) events: mpsc::Sender<Event>,
     /// Attempts whose machines may have something to say.
     pub(crate) touched: BTreeSet<u32>,
+    /// When room was last made.
+    pub(crate) tidied_ns: u64,
     /// When step records were last expired.
     pub(crate) expired_ns: u64,
 }
 
 /// Time between two looks for steps that are too old.
 const EXPIRE_EVERY_NS: u64 = 3_600_000_000_000;
+
+/// Time between two looks for what there is no room for. Bounds may be passed by what comes in
+/// between.
+const TIDY_EVERY_NS: u64 = 1_000_000_000;
 
 impl Coordinator {
     /// One event, and all that follows from it at once.
@@ -164,7 +170,10 @@ impl Coordinator {
         self.pull_triggers(now);
         self.want_captures(now);
         self.reconsider_restarts(now);
-        self.make_room();
+        if now.mono_ns.saturating_sub(self.tidied_ns) >= TIDY_EVERY_NS {
+            self.tidied_ns = now.mono_ns;
+            self.make_room();
+        }
         if now.mono_ns.saturating_sub(self.expired_ns) >= EXPIRE_EVERY_NS {
             self.expired_ns = now.mono_ns;
             let age_ns = i64::try_from(self.config.steps_age_max.as_nanos()).unwrap_or(i64::MAX);
@@ -188,7 +197,8 @@ impl Coordinator {
         self.write(changes);
     }
 
-    fn forget_attempt(&mut self, serial: u32) {
+    /// Forgets an attempt with all that belongs to it.
+    pub(crate) fn forget_attempt(&mut self, serial: u32) {
         let Some(attempt) = self.cluster.forget(serial) else { return };
         tracing::info!(job = ?attempt.record.job, "an old attempt is forgotten");
         let record = &attempt.record;
@@ -240,7 +250,7 @@ impl Coordinator {
         let stream = *stream;
         if !outgoing.is_closed() {
             self.counters.lose(crate::losses::Loss::SlowAgent);
-            tracing::warn!(node = ?node, "an agent does not take its messages: its stream is closed");
+            tracing::warn!(node = ?node, "an agent does not read: its stream is closed");
         }
         self.gone(now, stream);
         false

@@ -284,7 +284,8 @@ impl Coordinator {
                 record.against = vec![line];
             }
         }
-        tracing::warn!(incident = %id, job = ?record.job, class = %record.class, "{}", record.sentence);
+        let (job, class) = (&record.job, &record.class);
+        tracing::warn!(incident = %id, job = ?job, class = %class, "{}", record.sentence);
         let is_unknown = record.class == Class::Unknown.as_str();
         if is_unknown && record.is_open() && state.tries < 2 {
             // Perhaps the tapes had no earlier step yet to compare with.

@@ -175,68 +175,12 @@ fn rank_labels(rank: &RankFigures) -> Labels {
 }
 
 fn rank_families(view: &MetricsView) -> Vec<Family> {
+    let mut families = device_families(view);
     let of_ranks = |value: &dyn Fn(&RankFigures) -> Option<f64>| {
         let rows = view.ranks.iter().filter_map(|rank| Some((rank_labels(rank), value(rank)?)));
         rows.collect::<Vec<_>>()
     };
-    let of_devices = |values: &DeviceValues<'_>| {
-        let mut rows = Vec::new();
-        for rank in &view.ranks {
-            for (totals, floor) in &rank.devices {
-                for (layer, value) in values(totals, *floor) {
-                    let Some(value) = value else { continue };
-                    let mut labels = rank_labels(rank);
-                    labels.push(("device", totals.device.to_string()));
-                    if !layer.is_empty() {
-                        labels.push(("layer", layer.to_string()));
-                    }
-                    rows.push((labels, value as f64));
-                }
-            }
-        }
-        rows
-    };
-    vec![
-        gauge(
-            "memtape_rank_memory_bytes",
-            "Device memory of a rank; the layers add up to what the process holds",
-            of_devices(&|totals, _| {
-                let cached = totals.reserved.saturating_sub(totals.allocated);
-                let nontorch = totals.process_bytes.map(|all| all.saturating_sub(totals.reserved));
-                vec![
-                    ("allocated", Some(totals.allocated)),
-                    ("cached", Some(cached)),
-                    ("nontorch", nontorch),
-                ]
-            }),
-        ),
-        gauge(
-            "memtape_rank_memory_floor_bytes",
-            "Lowest allocated bytes during the last finished step",
-            of_devices(&|_, floor| vec![("", floor)]),
-        ),
-        gauge(
-            "memtape_rank_memory_peak_bytes",
-            "Highest allocated bytes since the process started",
-            of_devices(&|totals, _| vec![("", Some(totals.peak_allocated))]),
-        ),
-        gauge(
-            "memtape_rank_device_bytes",
-            "Size of the device",
-            of_devices(&|totals, _| {
-                vec![("", Some(totals.device_bytes).filter(|&bytes| bytes > 0))]
-            }),
-        ),
-        counter(
-            "memtape_rank_ooms",
-            "Requests for memory that failed for good",
-            of_devices(&|totals, _| vec![("", Some(totals.ooms))]),
-        ),
-        counter(
-            "memtape_rank_alloc_retries",
-            "Failed cudaMalloc calls; each makes the allocator free its cache and try again",
-            of_devices(&|totals, _| vec![("", Some(totals.malloc_failures))]),
-        ),
+    families.extend([
         gauge(
             "memtape_rank_step",
             "Finished optimizer steps",
@@ -262,7 +206,71 @@ fn rank_families(view: &MetricsView) -> Vec<Family> {
             "Events, stacks, blocks and steps that did not fit on the tape",
             of_ranks(&|rank| Some(rank.lost as f64)),
         ),
+    ]);
+    families
+}
+
+fn device_families(view: &MetricsView) -> Vec<Family> {
+    vec![
+        gauge(
+            "memtape_rank_memory_bytes",
+            "Device memory of a rank; the layers add up to what the process holds",
+            of_devices(view, &|totals, _| {
+                let cached = totals.reserved.saturating_sub(totals.allocated);
+                let nontorch = totals.process_bytes.map(|all| all.saturating_sub(totals.reserved));
+                vec![
+                    ("allocated", Some(totals.allocated)),
+                    ("cached", Some(cached)),
+                    ("nontorch", nontorch),
+                ]
+            }),
+        ),
+        gauge(
+            "memtape_rank_memory_floor_bytes",
+            "Lowest allocated bytes during the last finished step",
+            of_devices(view, &|_, floor| vec![("", floor)]),
+        ),
+        gauge(
+            "memtape_rank_memory_peak_bytes",
+            "Highest allocated bytes since the process started",
+            of_devices(view, &|totals, _| vec![("", Some(totals.peak_allocated))]),
+        ),
+        gauge(
+            "memtape_rank_device_bytes",
+            "Size of the device",
+            of_devices(view, &|totals, _| {
+                vec![("", Some(totals.device_bytes).filter(|&bytes| bytes > 0))]
+            }),
+        ),
+        counter(
+            "memtape_rank_ooms",
+            "Requests for memory that failed for good",
+            of_devices(view, &|totals, _| vec![("", Some(totals.ooms))]),
+        ),
+        counter(
+            "memtape_rank_alloc_retries",
+            "Failed cudaMalloc calls; each makes the allocator free its cache and try again",
+            of_devices(view, &|totals, _| vec![("", Some(totals.malloc_failures))]),
+        ),
     ]
+}
+
+fn of_devices(view: &MetricsView, values: &DeviceValues<'_>) -> Vec<(Labels, f64)> {
+    let mut rows = Vec::new();
+    for rank in &view.ranks {
+        for (totals, floor) in &rank.devices {
+            for (layer, value) in values(totals, *floor) {
+                let Some(value) = value else { continue };
+                let mut labels = rank_labels(rank);
+                labels.push(("device", totals.device.to_string()));
+                if !layer.is_empty() {
+                    labels.push(("layer", layer.to_string()));
+                }
+                rows.push((labels, value as f64));
+            }
+        }
+    }
+    rows
 }
 
 fn service_families(view: &MetricsView) -> Vec<Family> {

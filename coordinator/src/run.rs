@@ -141,6 +141,7 @@ fn coordinator(
         telemetry,
         events,
         touched,
+        tidied_ns: 0,
         expired_ns: 0,
         config,
     }

@@ -11,6 +11,7 @@ use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 use tonic::Code;
 
 const JOB: Job = Job { name: "train", attempt: 0, ranks: 4, leaking: Some(2), run: 1 };
@@ -107,7 +108,8 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     assert_eq!(node["nvml_missing"], "no driver");
     let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
     for line in [
-        r#"memtape_rank_memory_bytes{job="train",attempt="0",rank="1",node="node-a",device="0",layer="allocated"} 536870912"#,
+        r#"rank="1",node="node-a",device="0",layer="allocated"} 536870912"#,
+        r#"memtape_rank_memory_bytes{job="train",attempt="0",rank="0","#,
         r#"memtape_captures_total{result="complete"} 1"#,
         r#"memtape_incidents_total 1"#,
         r#"memtape_losses_total{reason="bad_message"} 0"#,
@@ -452,6 +454,105 @@ async fn a_restart_is_asked_for_once() {
     agent.train(&JOB, step + 1..=step + 160).await;
     assert_eq!(std::fs::read_to_string(&note).unwrap(), "train 2 leak\n");
     running.stop().await;
+}
+
+/// What an OTLP collector gets: the path of each call, and its body as far as it is text.
+async fn collector(calls: mpsc::UnboundedSender<(String, String)>) -> String {
+    let take = move |request: axum::extract::Request| {
+        let calls = calls.clone();
+        async move {
+            let path = request.uri().path().to_string();
+            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+            let _ = calls.send((path, String::from_utf8_lossy(&body).into_owned()));
+            [("content-type", "application/grpc"), ("grpc-status", "0")]
+        }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new().fallback(take);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_capture_is_a_span_with_a_child_per_rank() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sender, mut calls) = mpsc::unbounded_channel();
+    let otlp_endpoint = Some(collector(sender).await);
+    let running = start(Config { otlp_endpoint, ..config(dir.path()) }).await;
+    let job = Job { leaking: None, ..JOB };
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&job).await;
+    agent.train(&job, 1..=16).await;
+    running.post("/api/v1/jobs/train/captures", "{}").await;
+    let request = agent.asked().await;
+    agent.serve(&job, &request).await;
+    let path = format!("/api/v1/captures/{}", request.capture_id);
+    running.wait(&path, |capture| capture["state"] == "complete").await;
+    // What waits is sent at the end.
+    running.stop().await;
+    let (mut spans, mut metrics) = (String::new(), String::new());
+    while let Ok((path, body)) = calls.try_recv() {
+        let sort = if path.ends_with("TraceService/Export") { &mut spans } else { &mut metrics };
+        sort.push_str(&body);
+    }
+    assert_eq!(spans.matches("capture rank").count(), 4, "{spans}");
+    for part in ["upload", "store body", &request.capture_id, "memtape-coordinator"] {
+        assert!(spans.contains(part), "no {part} in {spans}");
+    }
+    for part in ["memtape.reports", "memtape.captures", "memtape.losses"] {
+        assert!(metrics.contains(part), "no {part} in {metrics}");
+    }
+}
+
+/// 64 nodes of 16 ranks: every report is taken and acknowledged, every rank is in the capture.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_ranks_report_and_are_captured() {
+    const NODES: u32 = 64;
+    const RANKS_PER_NODE: u32 = 16;
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let job = Job { leaking: None, ranks: NODES * RANKS_PER_NODE, ..JOB };
+    let begin = std::time::Instant::now();
+    let mut nodes = Vec::new();
+    for node in 0..NODES {
+        let (job, first) = (job.clone(), node * RANKS_PER_NODE);
+        let ranks = first..first + RANKS_PER_NODE;
+        let mut agent = Agent::attach(&running, &format!("node-{node}")).await;
+        nodes.push(tokio::spawn(async move {
+            agent.announce_ranks(&job, ranks.clone()).await;
+            agent.train_ranks(&job, ranks, 1..=64).await;
+            agent
+        }));
+    }
+    let mut agents = Vec::new();
+    for node in nodes {
+        agents.push(node.await.unwrap());
+    }
+    let trained = begin.elapsed();
+    let (status, answer) = running.post("/api/v1/jobs/train/captures", "{}").await;
+    assert_eq!(status, 202, "{answer}");
+    let mut serving = Vec::new();
+    for mut agent in agents {
+        let job = job.clone();
+        serving.push(tokio::spawn(async move {
+            let request = agent.asked().await;
+            agent.serve(&job, &request).await;
+            agent
+        }));
+    }
+    let mut agents = Vec::new();
+    for agent in serving {
+        agents.push(agent.await.unwrap());
+    }
+    let path = format!("/api/v1/captures/{}", answer["id"].as_str().unwrap());
+    let capture = running.wait(&path, |capture| capture["state"] == "complete").await;
+    assert_eq!((&capture["aligned"], &capture["step"]), (&json!(job.ranks), &json!(64)));
+    let (_, answer) = running.get("/api/v1/jobs").await;
+    assert_eq!(answer["jobs"][0]["ranks_alive"], job.ranks);
+    println!("{} ranks, 64 steps each: {trained:?}; all: {:?}", job.ranks, begin.elapsed());
+    running.stop().await;
+    drop(agents);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -283,19 +283,32 @@ impl Agent {
     }
 
     pub(crate) async fn announce(&self, job: &Job) {
-        for rank in 0..job.ranks {
+        self.announce_ranks(job, 0..job.ranks).await;
+    }
+
+    pub(crate) async fn announce_ranks(&self, job: &Job, ranks: std::ops::Range<u32>) {
+        for rank in ranks {
             self.say(FromAgent::RankUp(job.rank_up(rank))).await;
         }
     }
 
     /// Reports the steps of all ranks, and waits until they are acknowledged.
     pub(crate) async fn train(&mut self, job: &Job, steps: std::ops::RangeInclusive<u64>) {
+        self.train_ranks(job, 0..job.ranks, steps).await;
+    }
+
+    pub(crate) async fn train_ranks(
+        &mut self,
+        job: &Job,
+        ranks: std::ops::Range<u32>,
+        steps: std::ops::RangeInclusive<u64>,
+    ) {
         let last = *steps.end();
         let mut first = *steps.start();
         while first <= last {
             let some = first..=(first + 7).min(last);
             first += 8;
-            let ranks = (0..job.ranks).map(|rank| job.rank_report(rank, &some)).collect();
+            let ranks = ranks.clone().map(|rank| job.rank_report(rank, &some)).collect();
             self.report(ranks).await;
         }
         while self.acked < self.reports {
