@@ -113,9 +113,9 @@ impl Frames {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn truncate(&mut self, end: u64) -> io::Result<()> {
-        self.file.set_len(end)?;
+        // Also when the file stays as long: what comes next overwrites it.
         self.end = end;
-        Ok(())
+        self.file.set_len(end)
     }
 
     /// Length in bytes.

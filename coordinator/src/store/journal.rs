@@ -95,7 +95,8 @@ impl Journal {
         let payloads: Vec<Vec<u8>> = changes.zip(sequence + 1..).map(encode).collect();
         let written = self.frames.append(payloads.iter().map(Vec::as_slice));
         if let Err(error) = written.and_then(|()| self.frames.sync()) {
-            self.frames.truncate(end)?;
+            // The first error is the one to tell.
+            let _ = self.frames.truncate(end);
             return Err(error);
         }
         self.sequence = sequence + payloads.len() as u64;

@@ -205,6 +205,35 @@ fn steps_are_forgotten_and_expire() {
     assert_eq!(read_steps(&store), Vec::<u64>::new());
 }
 
+/// `/dev/full` takes no byte, like a disk without room.
+#[test]
+fn a_full_disk_is_said_and_what_must_not_be_lost_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/full", dir.path().join("journal")).unwrap();
+    let (store, _, _) = Store::open(dir.path()).unwrap();
+    let (sender, receiver) = channel();
+    let mut changes = Changes::default();
+    changes.put(&incident("inc-1", "kept"));
+    let kept = sender.clone();
+    store.write(changes, Box::new(move |result| kept.send(("kept", result)).unwrap()));
+    for _ in 0..3 {
+        let mut changes = Changes::default();
+        changes.put(&incident("inc-2", "awaited"));
+        let awaited = sender.clone();
+        store
+            .try_write(changes, Box::new(move |result| awaited.send(("awaited", result)).unwrap()));
+        let (who, result) = receiver.recv().unwrap();
+        assert_eq!(who, "awaited");
+        assert!(result.unwrap_err().contains("No space"));
+    }
+    assert_eq!(store.health().waiting.load(Ordering::Relaxed), 1);
+    assert_eq!(store.health().given_up.load(Ordering::Relaxed), 0);
+    assert!(store.health().failures.load(Ordering::Relaxed) >= 3);
+    // Steps go on without the journal.
+    steps(&store, 0..10);
+    assert_eq!(read_steps(&store).len(), 10);
+}
+
 #[test]
 fn a_store_belongs_to_one_coordinator() {
     let dir = tempfile::tempdir().unwrap();
