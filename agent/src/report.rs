@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use memtape_core::tape::reader::Steps;
+use memtape_core::tape::steps::Steps;
 
 use crate::deliveries::{Deliveries, Mark};
 use crate::nvml;

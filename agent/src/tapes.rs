@@ -12,8 +12,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memtape_core::tape::reader::{Status, Tape};
+use memtape_core::tape::reader::Tape;
 use memtape_core::tape::source::Source;
+use memtape_core::tape::status::Status;
 
 use crate::cgroup::Cgroup;
 use crate::clock::Now;

@@ -9,7 +9,9 @@ use std::time::Duration;
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
 use memtape_core::snapshot::{Block, DeviceSnapshot, RankSnapshot, TraceKind};
-use memtape_core::tape::reader::{DeviceTotals, Status, StepRecord};
+use memtape_core::tape::reader::DeviceTotals;
+use memtape_core::tape::status::Status;
+use memtape_core::tape::steps::StepRecord;
 use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, v1};
 use prost::Message as _;
 

@@ -5,8 +5,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot};
-use memtape_core::tape::reader::{DeviceTotals, Status, StepRecord, Tape};
+use memtape_core::tape::reader::{DeviceTotals, Tape};
 use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::status::Status;
+use memtape_core::tape::steps::StepRecord;
 use serde_json::{Value, json};
 
 use crate::api::Frame;

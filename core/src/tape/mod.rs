@@ -27,4 +27,8 @@ pub mod source;
 
 pub mod reader;
 
+pub mod status;
+
+pub mod steps;
+
 pub mod rewind;

@@ -4,19 +4,16 @@
 //! read anew at each call. Numbers from the tape are data, never indexes, until they have been
 //! checked. Rewinding is in `rewind.rs`.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::atoms::Atoms;
-use super::event::{Event, check};
-use super::lane::pending_step;
+use super::event::Event;
 use super::layout::{
-    DEVICES_MAX, HEADER_WORDS, HOST_LANE, IDENTITY_WORDS, LANES, LaneLayout, MAGIC,
-    REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, Stacks, State, StepSource, VERSION, descriptor,
-    device, head, header, hooks,
+    DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, LaneLayout, MAGIC, REGION_ITEMS_MAX,
+    SLOT_WORDS, VERSION, descriptor, device, head, header,
 };
 use super::source::Source;
 use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
@@ -76,75 +73,6 @@ pub struct DeviceTotals {
     pub device_bytes: u64,
 }
 
-/// What one device did during one or more steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepRecord {
-    /// First step of the record; steps without events share one with the step before them.
-    pub first_step: u64,
-    /// Last step of the record.
-    pub last_step: u64,
-    /// Events of the lane that had happened by its end.
-    pub cursor: u64,
-    /// CLOCK_MONOTONIC at its end.
-    pub end_mono_ns: u64,
-    /// Least bytes handed out.
-    pub floor_allocated: u64,
-    /// Most bytes handed out.
-    pub peak_allocated: u64,
-    /// Bytes handed out at the end.
-    pub end_allocated: u64,
-    /// Least bytes held.
-    pub floor_reserved: u64,
-    /// Most bytes held.
-    pub peak_reserved: u64,
-    /// Bytes held at the end.
-    pub end_reserved: u64,
-    /// Live blocks at the end.
-    pub blocks: u64,
-    /// Blocks handed out since the start.
-    pub allocs: u64,
-    /// Blocks taken back since the start.
-    pub frees: u64,
-    /// Requests that failed for good since the start.
-    pub ooms: u64,
-    /// Failed `cudaMalloc` calls since the start.
-    pub malloc_failures: u64,
-}
-
-/// Records of a device, oldest first, and how many steps were overwritten before they were read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Steps {
-    /// The records.
-    pub records: Vec<StepRecord>,
-    /// Steps that are gone.
-    pub missed: u64,
-}
-
-/// What a tape says of its process now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// Finished optimizer steps.
-    pub step: u64,
-    /// CLOCK_MONOTONIC at the end of the last one.
-    pub step_mono_ns: u64,
-    /// The process ended in an orderly way.
-    pub sealed: bool,
-    /// Its exit status, where it ended through `exit`.
-    pub exit_status: Option<i32>,
-    /// Why the recorder turned itself off, if it did.
-    pub disabled: Option<String>,
-    /// One line for each thing that is not recorded.
-    pub limitations: Vec<String>,
-    /// What was lost, by kind; all zero on a healthy tape.
-    pub losses: Vec<(&'static str, u64)>,
-    /// Sum of the losses.
-    pub lost: u64,
-    /// Unix time when recording started.
-    pub start_wall_ns: i64,
-    /// How wrong wall times may be, in nanoseconds, on top of the clock's own drift.
-    pub anchor_error_ns: u64,
-}
-
 /// A tape that passed its checks.
 #[derive(Debug)]
 pub struct Tape<S> {
@@ -154,8 +82,8 @@ pub struct Tape<S> {
     atoms_at: usize,
     atom_words: usize,
     start_mono_ns: u64,
-    start_wall_ns: i64,
-    anchor_error_ns: u64,
+    pub(super) start_wall_ns: i64,
+    pub(super) anchor_error_ns: u64,
 }
 
 impl<S: Source> Tape<S> {
@@ -238,28 +166,6 @@ impl<S: Source> Tape<S> {
         self.devices().into_iter().filter_map(uuid).collect()
     }
 
-    /// What the tape says of its process now.
-    pub fn status(&self) -> Status {
-        let state = self.word(header::STATE);
-        let losses = self.losses();
-        Status {
-            step: self.word(header::STEP),
-            step_mono_ns: self.word(header::STEP_MONO_NS),
-            sealed: state == State::Sealed as u64,
-            exit_status: self.word(header::EXIT_STATUS).checked_sub(1).map(|code| code as i32),
-            disabled: match self.word(header::DISABLED) {
-                0 => None,
-                1 => Some("an inner failure of the recorder".to_string()),
-                _ => Some("a reason this version does not know".to_string()),
-            },
-            limitations: self.limitations(),
-            lost: losses.iter().map(|(_, count)| count).fold(0, |sum, n| sum.saturating_add(*n)),
-            losses,
-            start_wall_ns: self.start_wall_ns,
-            anchor_error_ns: self.anchor_error_ns,
-        }
-    }
-
     /// Present totals of each device.
     pub fn totals(&self) -> Vec<DeviceTotals> {
         let of = |device: u8| {
@@ -281,43 +187,6 @@ impl<S: Source> Tape<S> {
             })
         };
         self.devices().into_iter().filter_map(of).collect()
-    }
-
-    /// Records of the steps after `after_step` on one device.
-    pub fn steps_after(&self, device: u8, after_step: u64) -> Steps {
-        let Some(lane) = self.lane(usize::from(device)) else { return Steps::default() };
-        let mut records: Vec<StepRecord> = self
-            .step_records(&lane)
-            .into_iter()
-            .filter(|record| record.last_step > after_step)
-            .map(|record| StepRecord {
-                first_step: record.first_step.max(after_step.saturating_add(1)),
-                ..record
-            })
-            .collect();
-        records.sort_by_key(|record| record.last_step);
-        let birth = self.word(lane.head + head::BIRTH_STEP);
-        let expected = after_step.max(birth).saturating_add(1);
-        let missed = records.first().map_or(0, |r| r.first_step.saturating_sub(expected));
-        Steps { records, missed }
-    }
-
-    /// The oldest step whose end every device's events still cover; 0 when there is none.
-    pub fn oldest_step(&self) -> u64 {
-        let oldest = |index: usize| {
-            let lane = self.lane(index)?;
-            let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
-            let covered = |r: &&StepRecord| r.cursor >= held;
-            let records = self.step_records(&lane);
-            // A lane that never wrapped can also be rewound to before its first record.
-            if held == 0 && self.word(lane.head + head::STEPS_WRITTEN) <= lane.step_records as u64 {
-                return Some(1);
-            }
-            Some(records.iter().find(covered).map_or(u64::MAX, |record| record.first_step))
-        };
-        let newest = self.word(header::STEP);
-        let oldest = (0..LANES).filter_map(oldest).max().unwrap_or(0);
-        if oldest > newest { 0 } else { oldest }
     }
 
     /// The newest events of a device, oldest first: at most `count`, and only whole ones.
@@ -385,112 +254,13 @@ impl<S: Source> Tape<S> {
         }
         events
     }
-
-    /// All step records of a lane, oldest first, with the one its head stands for.
-    pub(super) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
-        let mut words = vec![0; lane.step_records * STEP_WORDS];
-        let written = self.word(lane.head + head::STEPS_WRITTEN);
-        if !self.source.read(lane.steps, &mut words) {
-            return Vec::new();
-        }
-        let slots = words.as_chunks::<STEP_WORDS>().0;
-        let count = written.min(slots.len() as u64);
-        // The oldest slot may be changing right now; its check tells.
-        let mut records: Vec<StepRecord> = (written.saturating_sub(count)..written)
-            .filter_map(|number| slots.get(number as usize & (slots.len() - 1)))
-            .filter_map(decode_step)
-            .collect();
-        if let Some(record) = self.pending_record(lane)
-            && records.last().is_none_or(|last| last.last_step < record.last_step)
-        {
-            records.push(record);
-        }
-        records
-    }
-
-    /// The record of steps that ended after the lane's last event: the lane's writer has not
-    /// written it yet, but nothing has happened since, so the head says all of it.
-    fn pending_record(&self, lane: &LaneLayout) -> Option<StepRecord> {
-        const TRIES_MAX: usize = 16;
-        let failures_at = device_word(self.device_of(lane), device::MALLOC_FAILURES);
-        for attempt in 1..=TRIES_MAX {
-            let mut words = self.words::<{ head::WORDS }>(lane.head)?;
-            let [finished, end_ns] = self.words::<2>(header::STEP)?;
-            let known = words[head::STEP];
-            if finished <= known {
-                return None;
-            }
-            let failures = self.word(failures_at);
-            let again = self.words::<{ head::WORDS }>(lane.head)?;
-            let still = again == words && self.word(header::STEP) == finished;
-            let whole = words[head::DONE] == words[head::RESERVED];
-            // A writer that died inside its last event never becomes whole: cut before that event.
-            if still && (whole || attempt == TRIES_MAX) {
-                words[head::RESERVED] = words[head::DONE];
-                let read = |index: usize| words.get(index).copied().unwrap_or(0);
-                return decode_step(&pending_step(read, known, finished, [end_ns, failures]));
-            }
-        }
-        None
-    }
-
-    fn device_of(&self, lane: &LaneLayout) -> u8 {
-        self.lanes.iter().position(|each| each.as_ref() == Some(lane)).unwrap_or(HOST_LANE) as u8
-    }
-
-    fn losses(&self) -> Vec<(&'static str, u64)> {
-        let mut losses: BTreeMap<&'static str, u64> = BTreeMap::from([
-            ("stacks that found no room", self.word(header::LOST_STACKS)),
-            ("host-side events dropped", self.word(header::LOST_HOST_EVENTS)),
-            ("events of devices without a lane", self.word(header::LOST_DEVICE_EVENTS)),
-            ("live blocks that found no room", 0),
-            ("frees of unknown blocks", 0),
-        ]);
-        for lane in (0..DEVICES_MAX).filter_map(|index| self.lane(index)) {
-            for (name, index) in [
-                ("live blocks that found no room", head::LOST_BLOCKS),
-                ("frees of unknown blocks", head::UNKNOWN_FREES),
-            ] {
-                *losses.entry(name).or_default() += self.word(lane.head + index);
-            }
-        }
-        losses.into_iter().collect()
-    }
-
-    fn limitations(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        let stacks = self.word(header::STACKS);
-        let python = self.word(header::PYTHON);
-        let version = format!("{}.{}", python >> 8, python & 0xff);
-        let reason = match stacks {
-            value if value == Stacks::NoInterpreter as u64 => Some("no Python interpreter".into()),
-            value if value == Stacks::UnknownPython as u64 => {
-                Some(format!("the frames of CPython {version} are not known"))
-            }
-            value if value == Stacks::SelfTestFailed as u64 => {
-                Some(format!("the self-test of CPython {version}'s frames failed"))
-            }
-            value if value == Stacks::Off as u64 => Some("MEMTAPE_STACKS=0".into()),
-            _ => None,
-        };
-        let seen = self.word(header::HOOKS);
-        let reason = reason.filter(|_| seen & hooks::GIVEN_FRAMES == 0);
-        lines.extend(reason.map(|why: String| format!("no stacks: {why}")));
-        if self.word(header::STEP_SOURCE) == StepSource::Unavailable as u64 {
-            lines.push("no steps: PyTorch's optimizer hook is not there".to_string());
-        }
-        if seen & hooks::REPORT != 0 && seen & (hooks::SEGMENTS | hooks::GIVEN_FRAMES) == 0 {
-            lines.push("no segments: cudaMalloc was never seen (expandable segments?)".to_string());
-        }
-        lines
-    }
 }
 
 fn index(word: u64) -> Result<usize, TapeError> {
     usize::try_from(word).map_err(|_| TapeError::Damaged("an offset makes no sense"))
 }
 
-fn device_word(device: u8, word: usize) -> usize {
+pub(super) fn device_word(device: u8, word: usize) -> usize {
     header::DEVICES + usize::from(device) * device::WORDS + word
 }
 
@@ -582,27 +352,4 @@ fn format_uuid([first, second]: [u64; 2]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
-}
-
-fn decode_step(words: &[u64; STEP_WORDS]) -> Option<StepRecord> {
-    if words[0] != check(words) {
-        return None;
-    }
-    Some(StepRecord {
-        first_step: words[1],
-        last_step: words[2],
-        cursor: words[3],
-        end_mono_ns: words[4],
-        floor_allocated: words[5],
-        peak_allocated: words[6],
-        end_allocated: words[7],
-        floor_reserved: words[8],
-        peak_reserved: words[9],
-        end_reserved: words[10],
-        blocks: words[11],
-        allocs: words[12],
-        frees: words[13],
-        ooms: words[14],
-        malloc_failures: words[15],
-    })
 }

@@ -19,8 +19,9 @@ use super::atoms::Atoms;
 use super::event::{Event, Kind};
 use super::lane::{BIRTH_UNKNOWN, EMPTY, REMOVED};
 use super::layout::{ENTRY_WORDS, HOST_LANE, LaneLayout, head};
-use super::reader::{StepRecord, Tape};
+use super::reader::Tape;
 use super::source::Source;
+use super::steps::StepRecord;
 use crate::snapshot::{
     Block, DeviceSnapshot, Frame, RankSnapshot, Segment, StackUse, TraceEvent, TraceKind,
 };

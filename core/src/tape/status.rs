@@ -1,0 +1,107 @@
+//! What a tape says of its process and of itself: how far it came, what is not recorded and why,
+//! and what was lost.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::layout::{DEVICES_MAX, Stacks, State, StepSource, head, header, hooks};
+use super::reader::Tape;
+use super::source::Source;
+
+/// What a tape says of its process now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Finished optimizer steps.
+    pub step: u64,
+    /// CLOCK_MONOTONIC at the end of the last one.
+    pub step_mono_ns: u64,
+    /// The process ended in an orderly way.
+    pub sealed: bool,
+    /// Its exit status, where it ended through `exit`.
+    pub exit_status: Option<i32>,
+    /// Why the recorder turned itself off, if it did.
+    pub disabled: Option<String>,
+    /// One line for each thing that is not recorded.
+    pub limitations: Vec<String>,
+    /// What was lost, by kind; all zero on a healthy tape.
+    pub losses: Vec<(&'static str, u64)>,
+    /// Sum of the losses.
+    pub lost: u64,
+    /// Unix time when recording started.
+    pub start_wall_ns: i64,
+    /// How wrong wall times may be, in nanoseconds, on top of the clock's own drift.
+    pub anchor_error_ns: u64,
+}
+
+impl<S: Source> Tape<S> {
+    /// What the tape says of its process now.
+    pub fn status(&self) -> Status {
+        let state = self.word(header::STATE);
+        let losses = self.losses();
+        Status {
+            step: self.word(header::STEP),
+            step_mono_ns: self.word(header::STEP_MONO_NS),
+            sealed: state == State::Sealed as u64,
+            exit_status: self.word(header::EXIT_STATUS).checked_sub(1).map(|code| code as i32),
+            disabled: match self.word(header::DISABLED) {
+                0 => None,
+                1 => Some("an inner failure of the recorder".to_string()),
+                _ => Some("a reason this version does not know".to_string()),
+            },
+            limitations: self.limitations(),
+            lost: losses.iter().map(|(_, count)| count).fold(0, |sum, n| sum.saturating_add(*n)),
+            losses,
+            start_wall_ns: self.start_wall_ns,
+            anchor_error_ns: self.anchor_error_ns,
+        }
+    }
+
+    fn losses(&self) -> Vec<(&'static str, u64)> {
+        let mut losses: BTreeMap<&'static str, u64> = BTreeMap::from([
+            ("stacks that found no room", self.word(header::LOST_STACKS)),
+            ("host-side events dropped", self.word(header::LOST_HOST_EVENTS)),
+            ("events of devices without a lane", self.word(header::LOST_DEVICE_EVENTS)),
+            ("live blocks that found no room", 0),
+            ("frees of unknown blocks", 0),
+        ]);
+        for lane in (0..DEVICES_MAX).filter_map(|index| self.lane(index)) {
+            for (name, index) in [
+                ("live blocks that found no room", head::LOST_BLOCKS),
+                ("frees of unknown blocks", head::UNKNOWN_FREES),
+            ] {
+                *losses.entry(name).or_default() += self.word(lane.head + index);
+            }
+        }
+        losses.into_iter().collect()
+    }
+
+    fn limitations(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let stacks = self.word(header::STACKS);
+        let python = self.word(header::PYTHON);
+        let version = format!("{}.{}", python >> 8, python & 0xff);
+        let reason = match stacks {
+            value if value == Stacks::NoInterpreter as u64 => Some("no Python interpreter".into()),
+            value if value == Stacks::UnknownPython as u64 => {
+                Some(format!("the frames of CPython {version} are not known"))
+            }
+            value if value == Stacks::SelfTestFailed as u64 => {
+                Some(format!("the self-test of CPython {version}'s frames failed"))
+            }
+            value if value == Stacks::Off as u64 => Some("MEMTAPE_STACKS=0".into()),
+            _ => None,
+        };
+        let seen = self.word(header::HOOKS);
+        let reason = reason.filter(|_| seen & hooks::GIVEN_FRAMES == 0);
+        lines.extend(reason.map(|why: String| format!("no stacks: {why}")));
+        if self.word(header::STEP_SOURCE) == StepSource::Unavailable as u64 {
+            lines.push("no steps: PyTorch's optimizer hook is not there".to_string());
+        }
+        if seen & hooks::REPORT != 0 && seen & (hooks::SEGMENTS | hooks::GIVEN_FRAMES) == 0 {
+            lines.push("no segments: cudaMalloc was never seen (expandable segments?)".to_string());
+        }
+        lines
+    }
+}

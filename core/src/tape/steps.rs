@@ -1,0 +1,172 @@
+//! The step index of a tape: what each device did during each of the last few thousand steps.
+//!
+//! A lane's writer closes a step when the next event comes, so the newest steps may not be in the
+//! index yet. Nothing has happened since, so the lane's head says all of it: the reader derives the
+//! record that the writer is going to write.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::event::check;
+use super::lane::pending_step;
+use super::layout::{HOST_LANE, LANES, LaneLayout, STEP_WORDS, device, head, header};
+use super::reader::{Tape, device_word};
+use super::source::Source;
+
+/// What one device did during one or more steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepRecord {
+    /// First step of the record; steps without events share one with the step before them.
+    pub first_step: u64,
+    /// Last step of the record.
+    pub last_step: u64,
+    /// Events of the lane that had happened by its end.
+    pub cursor: u64,
+    /// CLOCK_MONOTONIC at its end.
+    pub end_mono_ns: u64,
+    /// Least bytes handed out.
+    pub floor_allocated: u64,
+    /// Most bytes handed out.
+    pub peak_allocated: u64,
+    /// Bytes handed out at the end.
+    pub end_allocated: u64,
+    /// Least bytes held.
+    pub floor_reserved: u64,
+    /// Most bytes held.
+    pub peak_reserved: u64,
+    /// Bytes held at the end.
+    pub end_reserved: u64,
+    /// Live blocks at the end.
+    pub blocks: u64,
+    /// Blocks handed out since the start.
+    pub allocs: u64,
+    /// Blocks taken back since the start.
+    pub frees: u64,
+    /// Requests that failed for good since the start.
+    pub ooms: u64,
+    /// Failed `cudaMalloc` calls since the start.
+    pub malloc_failures: u64,
+}
+
+/// Records of a device, oldest first, and how many steps were overwritten before they were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// The records.
+    pub records: Vec<StepRecord>,
+    /// Steps that are gone.
+    pub missed: u64,
+}
+
+impl<S: Source> Tape<S> {
+    /// Records of the steps after `after_step` on one device.
+    pub fn steps_after(&self, device: u8, after_step: u64) -> Steps {
+        let Some(lane) = self.lane(usize::from(device)) else { return Steps::default() };
+        let mut records: Vec<StepRecord> = self
+            .step_records(&lane)
+            .into_iter()
+            .filter(|record| record.last_step > after_step)
+            .map(|record| StepRecord {
+                first_step: record.first_step.max(after_step.saturating_add(1)),
+                ..record
+            })
+            .collect();
+        records.sort_by_key(|record| record.last_step);
+        let birth = self.word(lane.head + head::BIRTH_STEP);
+        let expected = after_step.max(birth).saturating_add(1);
+        let missed = records.first().map_or(0, |r| r.first_step.saturating_sub(expected));
+        Steps { records, missed }
+    }
+
+    /// The oldest step whose end every device's events still cover; 0 when there is none.
+    pub fn oldest_step(&self) -> u64 {
+        let oldest = |index: usize| {
+            let lane = self.lane(index)?;
+            let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
+            let covered = |r: &&StepRecord| r.cursor >= held;
+            let records = self.step_records(&lane);
+            // A lane that never wrapped can also be rewound to before its first record.
+            if held == 0 && self.word(lane.head + head::STEPS_WRITTEN) <= lane.step_records as u64 {
+                return Some(1);
+            }
+            Some(records.iter().find(covered).map_or(u64::MAX, |record| record.first_step))
+        };
+        let newest = self.word(header::STEP);
+        let oldest = (0..LANES).filter_map(oldest).max().unwrap_or(0);
+        if oldest > newest { 0 } else { oldest }
+    }
+
+    /// All step records of a lane, oldest first, with the one its head stands for.
+    pub(super) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
+        let mut words = vec![0; lane.step_records * STEP_WORDS];
+        let written = self.word(lane.head + head::STEPS_WRITTEN);
+        if !self.source.read(lane.steps, &mut words) {
+            return Vec::new();
+        }
+        let slots = words.as_chunks::<STEP_WORDS>().0;
+        let count = written.min(slots.len() as u64);
+        // The oldest slot may be changing right now; its check tells.
+        let mut records: Vec<StepRecord> = (written.saturating_sub(count)..written)
+            .filter_map(|number| slots.get(number as usize & (slots.len() - 1)))
+            .filter_map(decode_step)
+            .collect();
+        if let Some(record) = self.pending_record(lane)
+            && records.last().is_none_or(|last| last.last_step < record.last_step)
+        {
+            records.push(record);
+        }
+        records
+    }
+
+    /// The record of steps that ended after the lane's last event: the lane's writer has not
+    /// written it yet, but nothing has happened since, so the head says all of it.
+    fn pending_record(&self, lane: &LaneLayout) -> Option<StepRecord> {
+        const TRIES_MAX: usize = 16;
+        let failures_at = device_word(self.device_of(lane), device::MALLOC_FAILURES);
+        for attempt in 1..=TRIES_MAX {
+            let mut words = self.words::<{ head::WORDS }>(lane.head)?;
+            let [finished, end_ns] = self.words::<2>(header::STEP)?;
+            let known = words[head::STEP];
+            if finished <= known {
+                return None;
+            }
+            let failures = self.word(failures_at);
+            let again = self.words::<{ head::WORDS }>(lane.head)?;
+            let still = again == words && self.word(header::STEP) == finished;
+            let whole = words[head::DONE] == words[head::RESERVED];
+            // A writer that died inside its last event never becomes whole: cut before that event.
+            if still && (whole || attempt == TRIES_MAX) {
+                words[head::RESERVED] = words[head::DONE];
+                let read = |index: usize| words.get(index).copied().unwrap_or(0);
+                return decode_step(&pending_step(read, known, finished, [end_ns, failures]));
+            }
+        }
+        None
+    }
+
+    fn device_of(&self, lane: &LaneLayout) -> u8 {
+        self.lanes.iter().position(|each| each.as_ref() == Some(lane)).unwrap_or(HOST_LANE) as u8
+    }
+}
+
+fn decode_step(words: &[u64; STEP_WORDS]) -> Option<StepRecord> {
+    if words[0] != check(words) {
+        return None;
+    }
+    Some(StepRecord {
+        first_step: words[1],
+        last_step: words[2],
+        cursor: words[3],
+        end_mono_ns: words[4],
+        floor_allocated: words[5],
+        peak_allocated: words[6],
+        end_allocated: words[7],
+        floor_reserved: words[8],
+        peak_reserved: words[9],
+        end_reserved: words[10],
+        blocks: words[11],
+        allocs: words[12],
+        frees: words[13],
+        ooms: words[14],
+        malloc_failures: words[15],
+    })
+}
