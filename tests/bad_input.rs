@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
 use memtape_tests::cluster::{Cluster, free_port};
@@ -69,15 +70,28 @@ fn a_busy_port_and_a_store_that_cannot_be_had() {
     std::fs::write(&file, "in the way").expect("a file");
     let file = file.to_string_lossy().into_owned();
     check(&run(&["coordinator", "--listen", &free, "--data-dir", &file]), &file);
+}
 
+#[test]
+fn a_store_without_rights() {
+    let scratch = tempfile::tempdir().expect("a temporary folder");
+    let mode = |path: &std::path::Path, mode: u32| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("a mode");
+    };
     let sealed = scratch.path().join("sealed");
     std::fs::create_dir(&sealed).expect("a folder");
-    std::fs::set_permissions(&sealed, PermissionsExt::from_mode(0o500)).expect("a mode");
-    // Root may write everywhere: then this case cannot be made this way.
-    if std::fs::write(sealed.join("probe"), "").is_err() {
-        let sealed = sealed.to_string_lossy().into_owned();
-        check(&run(&["coordinator", "--listen", &free, "--data-dir", &sealed]), &sealed);
+    mode(scratch.path(), 0o755);
+    mode(&sealed, 0o555);
+    let program = scratch.path().join("memtape");
+    std::fs::copy(memtape(), &program).expect("a copy that anybody may run");
+    let mut command = Command::new(program);
+    command.args(["coordinator", "--listen", &format!("127.0.0.1:{}", free_port())]);
+    command.arg("--data-dir").arg(sealed.join("data"));
+    // Root may write everywhere, so it becomes nobody.
+    if std::fs::write(sealed.join("probe"), "").is_ok() {
+        command.uid(65_534).gid(65_534);
     }
+    check(&command.output().expect("memtape runs"), &sealed.to_string_lossy());
 }
 
 #[test]
