@@ -35,7 +35,8 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], profile_m
     (x * 2).sum().backward()
 memory = [(e.name, e.device_memory_usage) for e in seen.events() if e.device_memory_usage]
 stats = torch.cuda.memory_stats()
-print("profiled", len(memory), memory, stats["allocation.all.allocated"], stats["allocated_bytes.all.peak"])
+peak = stats["allocated_bytes.all.peak"]
+print("profiled", len(memory), memory, stats["allocation.all.allocated"], peak)
 "#;
 
 fn python(torch: &Torch, tapes_at: &Path, script: &str) -> Command {

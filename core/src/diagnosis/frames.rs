@@ -6,8 +6,8 @@ use crate::snapshot::Frame;
 const FOREIGN_PARTS: [&str; 5] =
     ["site-packages/", "dist-packages/", "/torchinductor_", "/lib/python2", "/lib/python3"];
 
-/// What lies in PyTorch's own folder `torch`, besides names that begin with an underscore. A PyTorch
-/// built from source lies in no `site-packages`, and people call folders of their own `torch`.
+/// What lies in PyTorch's own folder `torch`, besides names that begin with an underscore. A
+/// PyTorch built from source lies in no `site-packages`, and people have folders called `torch`.
 const TORCH_PARTS: [&str; 18] = [
     "accelerator",
     "amp",
