@@ -152,8 +152,9 @@ pub(crate) fn walk(layout: &FrameLayout) -> RawStack {
     stack
 }
 
-/// A fingerprint of the stack. The line table's address is part of it, so that a code object that
-/// takes a dead one's place is told apart.
+/// A fingerprint of the stack. The addresses of line table and name are part of it, so that a code
+/// object that takes a dead one's place is nearly always told apart: all three addresses must come
+/// back together for it to be taken for the old one.
 #[inline]
 pub(crate) fn fingerprint(layout: &FrameLayout, frames: &[RawFrame]) -> u64 {
     let mut hash: u64 = 0x2545_f491_4f6c_dd1d;
@@ -162,9 +163,13 @@ pub(crate) fn fingerprint(layout: &FrameLayout, frames: &[RawFrame]) -> u64 {
             continue;
         }
         // SAFETY: the code object is held by its frame, which is live.
-        let table = unsafe { frame.code.pointer_at(layout.code_linetable) };
+        let (table, name) = unsafe {
+            let table = frame.code.pointer_at(layout.code_linetable);
+            (table.0 as u64, frame.code.pointer_at(layout.code_qualname).0 as u64)
+        };
         hash = (hash ^ frame.instruction as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        hash = (hash ^ hash >> 32 ^ table.0 as u64).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let parts = table ^ name.rotate_left(32);
+        hash = (hash ^ hash >> 32 ^ parts).wrapping_mul(0xd6e8_feb8_6659_fd93);
     }
     hash ^ hash >> 29
 }

@@ -202,9 +202,11 @@ fn wake(device: u8) -> Option<&'static Guest> {
         Guest::start(device)
     };
     let awake = guest.is_some_and(|guest| GUEST.set(guest).is_ok());
+    if awake {
+        process::watch(); // before anything is recorded: a fork must never find it missing
+    }
     STATE.store(if awake { RECORDING } else { OFF }, Ordering::Release);
     if awake {
-        process::watch();
         control::start();
     }
     let guest = recording()?;

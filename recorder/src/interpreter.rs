@@ -46,6 +46,8 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 /// The functions of the interpreter that are needed here.
 struct Api {
     is_initialized: unsafe extern "C" fn() -> c_int,
+    /// Private until 3.13, so it may be missing.
+    is_finalizing: Option<unsafe extern "C" fn() -> c_int>,
     add_pending_call:
         unsafe extern "C" fn(extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int,
     gil_ensure: unsafe extern "C" fn() -> c_int,
@@ -69,6 +71,12 @@ unsafe impl Send for Api {}
 unsafe impl Sync for Api {}
 
 impl Api {
+    /// The interpreter is being torn down.
+    fn is_ending(&self) -> bool {
+        // SAFETY: the function reads a flag and needs no GIL.
+        self.is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
+    }
+
     /// The functions, looked up once; `None` where there is no interpreter.
     fn find() -> Option<&'static Self> {
         static FOUND: OnceLock<Option<Api>> = OnceLock::new();
@@ -91,6 +99,11 @@ impl Api {
         (!none.is_null()).then_some(())?;
         Some(Self {
             is_initialized: function!(c"Py_IsInitialized"),
+            is_finalizing: {
+                let found = symbols::global(c"_Py_IsFinalizing");
+                // SAFETY: the signature in CPython's headers; a null pointer is `None`.
+                unsafe { std::mem::transmute(found) }
+            },
             add_pending_call: function!(c"Py_AddPendingCall"),
             gil_ensure: function!(c"PyGILState_Ensure"),
             gil_release: function!(c"PyGILState_Release"),
@@ -125,12 +138,19 @@ pub(crate) fn ask_main_thread() {
 }
 
 /// Registers the hook from the calling thread, which must not be one of PyTorch's.
+///
+/// Once in the life of the process, and not while the interpreter ends: then taking the GIL would
+/// end this thread from inside.
 pub(crate) fn register_from_here() {
+    static TRIED: AtomicBool = AtomicBool::new(false);
     let Some(api) = Api::find() else { return };
-    // SAFETY: the interpreter is initialized, and this thread holds no lock the GIL's holder
-    // could wait for.
+    if TRIED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: the interpreter is initialized and not ending, and this thread holds no lock the
+    // GIL's holder could wait for.
     unsafe {
-        if (api.is_initialized)() != 0 {
+        if (api.is_initialized)() != 0 && !api.is_ending() {
             let state = (api.gil_ensure)();
             register(api);
             (api.gil_release)(state);

@@ -71,6 +71,13 @@ impl Index {
     }
 
     /// Under the lock only.
+    fn has_room(&self, fingerprint: u64) -> bool {
+        (0..PROBE_MAX)
+            .filter_map(|probe| self.entry(fingerprint, probe))
+            .any(|[key, _]| key.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Under the lock only.
     fn insert(&self, fingerprint: u64, atom: u32) -> bool {
         for probe in 0..PROBE_MAX {
             let Some([key, value]) = self.entry(fingerprint, probe) else { return false };
@@ -186,6 +193,8 @@ impl Interner {
             std::hint::spin_loop();
         }
         let atom = self.stacks.find(fingerprint).or_else(|| {
+            // Room first: a stack that could not be found again would be written again and again.
+            self.stacks.has_room(fingerprint).then_some(())?;
             let atom = write(self)?;
             self.stacks.insert(fingerprint, atom).then_some(atom)
         });
@@ -222,6 +231,7 @@ impl Interner {
         if let Some(atom) = self.frames.find(fingerprint) {
             return Some(atom);
         }
+        self.frames.has_room(fingerprint).then_some(())?;
         let Some(line) = frames::describe(layout, frame, buffer) else {
             // Not a code object where one must be: the layout is wrong for this interpreter.
             frames::give_up();
@@ -243,6 +253,7 @@ impl Interner {
         if let Some(atom) = self.strings.find(fingerprint) {
             return Some(atom);
         }
+        self.strings.has_room(fingerprint).then_some(())?;
         let atom = AtomWriter(self.words).string(bytes)?;
         self.strings.insert(fingerprint, atom).then_some(atom)
     }

@@ -6,9 +6,9 @@
 //! The lock (POSIX, on the whole file) is never released: the kernel does that when the process
 //! dies, and that is how agents learn of it, across pid namespaces.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
@@ -19,6 +19,10 @@ pub(crate) const DIRECTORY_DEFAULT: &str = "/dev/shm/memtape";
 
 /// Fewer events than this are not worth a tape.
 const EVENTS_MIN: usize = 4096;
+
+/// A tape takes at most this part of what is free: NCCL, DataLoader workers and the other ranks of
+/// the node live on the same tmpfs, which in a container may have 64 MiB in all.
+const SHARE_OF_FREE_SPACE: u64 = 4;
 
 /// A tape's file, mapped for as long as the process lives.
 pub(crate) struct TapeFile {
@@ -46,8 +50,13 @@ impl TapeFile {
             file.set_len((layout.file_words * 8) as u64).ok()?;
             let lane = layout.lanes.get(usize::from(device)).or(layout.lanes.first())?;
             let host = layout.lanes.get(HOST_LANE)?;
-            let front = give_pages(&file, 0, layout.front_words());
-            if front && give_lane(&file, lane) && give_lane(&file, host) {
+            let words = layout.front_words() + lane.end - lane.head + host.end - host.head;
+            let fits = (words * 8) as u64 <= free_bytes(&file) / SHARE_OF_FREE_SPACE;
+            if fits
+                && give_pages(&file, 0, layout.front_words())
+                && give_lane(&file, lane)
+                && give_lane(&file, host)
+            {
                 break layout;
             }
             file.set_len(0).ok()?;
@@ -89,7 +98,9 @@ fn open_file(mono_ns: u64) -> Option<(PathBuf, File)> {
         .map_or_else(|| PathBuf::from(DIRECTORY_DEFAULT), PathBuf::from);
     if !directory.is_dir() {
         // Jobs of several users share the default folder, as they share /tmp.
-        DirBuilder::new().recursive(true).mode(0o1777).create(&directory).ok()?;
+        DirBuilder::new().recursive(true).create(&directory).ok()?;
+        // Not with the making, which the umask would have a say in.
+        let _ = std::fs::set_permissions(&directory, Permissions::from_mode(0o1777));
     }
     let path = Path::new(&directory).join(format!("{}-{mono_ns:x}.tape", std::process::id()));
     let file = OpenOptions::new()
@@ -111,6 +122,15 @@ fn give_pages(file: &File, first_word: usize, words: usize) -> bool {
     let (offset, length) = ((first_word * 8) as libc::off_t, (words * 8) as libc::off_t);
     // SAFETY: the descriptor is open; the call changes only the file.
     unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, length) == 0 }
+}
+
+/// Bytes free on the file's file system; 0 when it does not say.
+fn free_bytes(file: &File) -> u64 {
+    // SAFETY: all-zero is a valid statvfs for the call to fill.
+    let mut space: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and the struct is the call's own.
+    let result = unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut space) };
+    if result == 0 { space.f_bavail.saturating_mul(space.f_frsize) } else { 0 }
 }
 
 fn lock(file: &File) -> Option<()> {

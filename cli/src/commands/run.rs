@@ -3,7 +3,7 @@
 //! It sets three variables and becomes the command (exec): signals, exit code and process id are
 //! the command's own, and nothing of this program stays behind.
 
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -61,9 +61,12 @@ fn tape_dir(asked: Option<PathBuf>) -> PathBuf {
 /// Makes the folder if need be, open to all users as /tmp is, and checks that it can be written.
 fn make_tape_dir(dir: &Path) -> anyhow::Result<()> {
     if !dir.is_dir() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o1777).create(dir).with_context(|| {
+        std::fs::DirBuilder::new().recursive(true).create(dir).with_context(|| {
             format!("cannot make the folder {} for tapes; choose one with --dir", dir.display())
         })?;
+        // Not with the making, which the umask would have a say in.
+        let open_to_all = std::fs::Permissions::from_mode(0o1777);
+        let _ = std::fs::set_permissions(dir, open_to_all);
     }
     access(dir, Access::WRITE_OK | Access::EXEC_OK).with_context(|| {
         format!("cannot write into the folder {} for tapes; choose one with --dir", dir.display())

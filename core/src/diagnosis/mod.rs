@@ -185,6 +185,10 @@ impl<'a> Case<'a> {
     }
 
     fn classify(&self) -> Class {
+        // A capture from before the growth, or from its first steps, explains nothing of it.
+        if self.counted_steps() < GENERATIONS_MIN {
+            return Class::Unknown;
+        }
         let tensors_grew = u64::try_from(self.net_grown).unwrap_or(0) > self.seen() / 2;
         if self.growth.layer == Layer::Reserved {
             return if tensors_grew { Class::Unknown } else { Class::Fragmentation };

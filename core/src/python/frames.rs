@@ -1,8 +1,9 @@
 //! Byte offsets of the fields a frame walk needs, by CPython version.
 //!
 //! Sources: `Include/cpython/pystate.h`, `Include/internal/pycore_frame.h` and
-//! `Include/cpython/code.h` of each version. The recorder tests a table against a code object of
-//! its own process before it uses it.
+//! `Include/cpython/code.h` of each version. The version number is all that chooses a table. Before
+//! anything inside a code object or a string is believed, the recorder compares its type; the walk
+//! along the frames has no such check.
 
 /// Where the fields lie. All offsets are in bytes from the start of their struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -188,8 +188,11 @@ pub const ENTRY_WORDS: usize = 4;
 pub const STEP_WORDS: usize = 16;
 
 /// Most slots, entries or records of a region, and words of atoms: what a reader copies at once is
-/// bounded by it, whatever a tape claims. 16 million events are 1 GiB.
-pub const REGION_ITEMS_MAX: usize = 1 << 24;
+/// bounded by it, whatever a tape claims. 4 million events are 256 MiB.
+pub const REGION_ITEMS_MAX: usize = 1 << 22;
+
+/// Most step records of a lane: agents copy them once a second. 65,536 are 8 MiB.
+pub const STEP_RECORDS_MAX: usize = 1 << 16;
 
 /// Entries looked at before the table counts as full for an address.
 pub const PROBE_MAX: usize = 256;
@@ -294,7 +297,7 @@ impl Sizes {
         Self {
             events: power(self.events),
             table_entries: power(self.table_entries),
-            step_records: power(self.step_records),
+            step_records: power(self.step_records).min(STEP_RECORDS_MAX),
             atom_words: pages(self.atom_words.clamp(PAGE_WORDS, REGION_ITEMS_MAX)),
         }
     }
@@ -386,6 +389,7 @@ impl LaneLayout {
             && self.head.checked_add(head::WORDS).is_some_and(|last| last <= self.ring)
             && fits(self.ring, self.ring_slots, SLOT_WORDS, self.table)
             && fits(self.table, self.table_entries, ENTRY_WORDS, self.steps)
+            && self.step_records <= STEP_RECORDS_MAX
             && fits(self.steps, self.step_records, STEP_WORDS, file_words)
     }
 }
@@ -423,7 +427,7 @@ mod tests {
         let bad = [
             LaneLayout { ring_slots: 3, ..good },
             LaneLayout { ring_slots: 1 << 60, ..good },
-            LaneLayout { step_records: REGION_ITEMS_MAX * 2, ..good },
+            LaneLayout { step_records: STEP_RECORDS_MAX * 2, ..good },
             LaneLayout { table: good.ring, ..good },
             LaneLayout { head: 0, ..good },
             LaneLayout { steps: usize::MAX, ..good },

@@ -13,7 +13,7 @@ use super::atoms::Atoms;
 use super::event::Event;
 use super::layout::{
     DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, LaneLayout, MAGIC, REGION_ITEMS_MAX,
-    SLOT_WORDS, VERSION, descriptor, device, head, header,
+    SLOT_WORDS, STEP_WORDS, VERSION, descriptor, device, head, header,
 };
 use super::source::Source;
 use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
@@ -118,11 +118,12 @@ impl<S: Source> Tape<S> {
         let atoms_at = index(word(header::ATOMS_OFFSET))?;
         let atom_words = index(word(header::ATOMS_WORDS))?;
         if atom_words > REGION_ITEMS_MAX
+            || atoms_at < HEADER_WORDS + IDENTITY_WORDS
             || atoms_at.checked_add(atom_words).is_none_or(|end| end > file_words)
         {
             return Err(TapeError::Damaged("its atoms lie outside of it"));
         }
-        let lanes = read_lanes(word, file_words)?;
+        let lanes = read_lanes(word, atoms_at + atom_words, file_words)?;
         let identity = read_identity(&source, word)?;
         Ok(Self {
             lanes,
@@ -264,8 +265,10 @@ pub(super) fn device_word(device: u8, word: usize) -> usize {
     header::DEVICES + usize::from(device) * device::WORDS + word
 }
 
+/// The places of all lanes, which must lie one behind the other after `free_from`.
 fn read_lanes(
     word: impl Fn(usize) -> u64,
+    mut free_from: usize,
     file_words: usize,
 ) -> Result<[Option<LaneLayout>; LANES], TapeError> {
     let mut lanes = [None; LANES];
@@ -282,9 +285,10 @@ fn read_lanes(
             step_records: place(descriptor::STEP_RECORDS)?,
             end: file_words,
         };
-        if !layout.is_sound(file_words) {
+        if !layout.is_sound(file_words) || layout.head < free_from {
             return Err(TapeError::Damaged("a lane lies outside of it or over another region"));
         }
+        free_from = layout.steps + layout.step_records * STEP_WORDS;
         *lane = Some(layout);
     }
     Ok(lanes)
@@ -314,7 +318,9 @@ fn read_identity<S: Source>(
             word(header::PID) as u32,
             word(header::START_MONO_NS)
         ),
-        job: name("job"),
+        job: Some(name("job"))
+            .filter(|job| !job.trim().is_empty() && !job.contains(char::is_control))
+            .unwrap_or_else(|| "unnamed".to_string()),
         attempt: number("attempt"),
         rank: number("rank"),
         world_size: number("world_size"),
@@ -327,8 +333,9 @@ fn read_identity<S: Source>(
 
 /// The `key=value` lines for a tape's identity region.
 pub fn identity_text(identity: &Identity) -> String {
-    // A line break inside a value would start another key.
-    let one_line = |text: &str| text.replace(['\n', '\r'], " ");
+    // A line break inside a value would start another key; other control characters are no part
+    // of a name either.
+    let one_line = |text: &str| text.replace(char::is_control, " ");
     format!(
         "job={}\nattempt={}\nrank={}\nworld_size={}\nlocal_rank={}\nhost={}\ncommand={}\n",
         one_line(&identity.job),
