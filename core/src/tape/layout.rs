@@ -194,6 +194,10 @@ pub const REGION_ITEMS_MAX: usize = 1 << 22;
 /// Most step records of a lane: agents copy them once a second. 65,536 are 8 MiB.
 pub const STEP_RECORDS_MAX: usize = 1 << 16;
 
+/// No lane has seen more events, and no job more steps: a larger number on a tape is a lie, and
+/// arithmetic on smaller ones cannot overflow. A billion events a second take two years to it.
+pub const CURSOR_MAX: u64 = 1 << 56;
+
 /// Entries looked at before the table counts as full for an address.
 pub const PROBE_MAX: usize = 256;
 

@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 use super::atoms::Atoms;
 use super::event::Event;
 use super::layout::{
-    DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, LaneLayout, MAGIC, REGION_ITEMS_MAX,
-    SLOT_WORDS, STEP_WORDS, VERSION, descriptor, device, head, header,
+    CURSOR_MAX, DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, LaneLayout, MAGIC,
+    REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, VERSION, descriptor, device, head, header,
 };
 use super::source::Source;
 use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
@@ -203,6 +203,9 @@ impl<S: Source> Tape<S> {
     pub fn tail_end(&self, device: u8) -> u64 {
         let Some(lane) = self.lane(usize::from(device)) else { return 0 };
         let end = self.word(lane.head + head::RESERVED);
+        if end > CURSOR_MAX {
+            return 0;
+        }
         let whole = self.events(&lane, end.saturating_sub(1), end).iter().all(Option::is_some);
         if whole { end } else { end - 1 }
     }
@@ -237,6 +240,9 @@ impl<S: Source> Tape<S> {
     /// Events with positions `first..end` of the lane; `None` for one that is not whole or gone.
     pub(super) fn events(&self, lane: &LaneLayout, first: u64, end: u64) -> Vec<Option<Event>> {
         const CHUNK_SLOTS: u64 = 4096;
+        if end > CURSOR_MAX {
+            return Vec::new();
+        }
         let count = end.saturating_sub(first).min(lane.ring_slots as u64);
         let mut events = Vec::with_capacity(count as usize);
         let mut words = Vec::new();

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use super::atoms::Atoms;
 use super::event::{Event, Kind};
 use super::lane::{BIRTH_UNKNOWN, EMPTY, REMOVED};
-use super::layout::{ENTRY_WORDS, HOST_LANE, LaneLayout, head};
+use super::layout::{CURSOR_MAX, ENTRY_WORDS, HOST_LANE, LaneLayout, head};
 use super::reader::Tape;
 use super::source::Source;
 use super::steps::StepRecord;
@@ -199,6 +199,9 @@ impl<S: Source> Tape<S> {
         let mut live = self.copy_table(lane).ok_or(RewindError::Damaged)?;
         let head_words = self.words::<{ head::WORDS }>(lane.head).ok_or(RewindError::Damaged)?;
         let reserved = head_words[head::RESERVED];
+        if reserved > CURSOR_MAX || done > reserved {
+            return Err(RewindError::Damaged);
+        }
         let oldest_held = reserved.saturating_sub(lane.ring_slots as u64);
         let not_covered = RewindError::NotCovered { step: 0, oldest: self.oldest_step() };
 

@@ -71,7 +71,8 @@ impl<S: Source> Tape<S> {
                 ("live blocks that found no room", head::LOST_BLOCKS),
                 ("frees of unknown blocks", head::UNKNOWN_FREES),
             ] {
-                *losses.entry(name).or_default() += self.word(lane.head + index);
+                let sum = losses.entry(name).or_default();
+                *sum = sum.saturating_add(self.word(lane.head + index));
             }
         }
         losses.into_iter().collect()

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use super::event::check;
 use super::lane::pending_step;
-use super::layout::{HOST_LANE, LANES, LaneLayout, STEP_WORDS, device, head, header};
+use super::layout::{CURSOR_MAX, HOST_LANE, LANES, LaneLayout, STEP_WORDS, device, head, header};
 use super::reader::{Tape, device_word};
 use super::source::Source;
 
@@ -98,7 +98,7 @@ impl<S: Source> Tape<S> {
     /// All step records of a lane, oldest first, with the one its head stands for.
     pub(super) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
         let mut words = vec![0; lane.step_records * STEP_WORDS];
-        let written = self.word(lane.head + head::STEPS_WRITTEN);
+        let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
         if !self.source.read(lane.steps, &mut words) {
             return Vec::new();
         }
@@ -149,7 +149,9 @@ impl<S: Source> Tape<S> {
 }
 
 fn decode_step(words: &[u64; STEP_WORDS]) -> Option<StepRecord> {
-    if words[0] != check(words) {
+    // The check is no secret: a tape can lie in a whole record, too.
+    let in_order = words[1] <= words[2] && words[2] <= CURSOR_MAX && words[3] <= CURSOR_MAX;
+    if words[0] != check(words) || !in_order {
         return None;
     }
     Some(StepRecord {
