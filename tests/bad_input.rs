@@ -98,6 +98,8 @@ fn a_store_without_rights() {
 fn unknown_names_and_a_second_coordinator() {
     let cluster = Cluster::start(&["node-a"]);
     check(&cluster.memtape(&["ranks", "nobody"]), "nobody");
+    check(&cluster.memtape(&["incidents", "--job", "nobody"]), "nobody");
+    check(&cluster.memtape(&["captures", "--job", "nobody"]), "nobody");
     check(&cluster.memtape(&["capture", "nobody"]), "nobody");
     check(&cluster.memtape(&["show", "inc-nobody"]), "inc-nobody");
     check(&cluster.memtape(&["show", "cap-nobody"]), "cap-nobody");

@@ -104,7 +104,10 @@ impl Cluster {
     /// Waits until a job's incident names its line of code, and returns it.
     pub fn named_incident(&self, job: &str, patience: Duration) -> Value {
         wait_for("an incident that names its line", patience, || {
-            self.incidents(job).into_iter().find(|incident| !incident["culprit"].is_null())
+            // A job that is not known yet is an error to the command line.
+            let is_known = self.memtape(&["ranks", job]).status.success();
+            let incidents = if is_known { self.incidents(job) } else { Vec::new() };
+            incidents.into_iter().find(|incident| !incident["culprit"].is_null())
         })
     }
 }

@@ -331,11 +331,17 @@ impl Tapes {
             let entries = match std::fs::read_dir(&dir) {
                 Ok(entries) => entries,
                 Err(error) => {
-                    // The first recorder makes the folder.
-                    let is_news = error.kind() != std::io::ErrorKind::NotFound
-                        && self.unreadable.insert(dir.clone());
-                    if is_news {
-                        tracing::warn!("folder {} cannot be searched: {error}", dir.display());
+                    if self.unreadable.insert(dir.clone()) {
+                        let path = dir.display();
+                        match error.kind() {
+                            // The first recorder makes it; but it may also be a slip of the pen.
+                            std::io::ErrorKind::NotFound => {
+                                tracing::info!(
+                                    "folder {path} is not there yet: no tapes until it is"
+                                );
+                            }
+                            _ => tracing::warn!("folder {path} cannot be searched: {error}"),
+                        }
                     }
                     continue;
                 }

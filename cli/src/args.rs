@@ -175,9 +175,9 @@ pub(crate) struct DemoArgs {
     /// Number of ranks.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: u32,
-    /// The rank that leaks, or none.
-    #[arg(long, value_name = "RANK|none", default_value = "2", value_parser = leak_rank)]
-    pub(crate) leak_rank: LeakRank,
+    /// The rank that leaks, or none [default: 2, or the last rank where there are fewer].
+    #[arg(long, value_name = "RANK|none", value_parser = leak_rank)]
+    pub(crate) leak_rank: Option<LeakRank>,
     /// Stop as soon as there is a result.
     #[arg(long)]
     pub(crate) exit: bool,

@@ -250,7 +250,7 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let out_of_memory = match (incident.steps_to_oom, incident.seconds_to_oom) {
         (Some(steps), Some(seconds)) => format!("in about {steps} steps ({})", duration(seconds)),
         (Some(steps), None) => format!("in about {steps} steps"),
-        _ => "not in sight".to_string(),
+        _ => "not known".to_string(),
     };
     let explained = incident.explained.map_or(String::new(), |share| {
         format!(", this line explains {:.0} % of it", share * 100.0)

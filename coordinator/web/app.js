@@ -573,7 +573,7 @@ async function requestCapture(job) {
 }
 
 function drawIncident({ incident, actions, capture, data }) {
-  const forecast = incident.steps_to_oom === null || incident.steps_to_oom === undefined ? 'not in sight'
+  const forecast = incident.steps_to_oom === null || incident.steps_to_oom === undefined ? 'not known'
     : `in about ${whole(incident.steps_to_oom)} steps (${duration(incident.seconds_to_oom)})`;
   const commands = [`memtape show ${incident.id}`];
   if (incident.capture_id) {

@@ -48,7 +48,7 @@ fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
 /// # Errors
 /// When the coordinator cannot be asked.
 pub(crate) fn incidents(filter: &JobFilter, client: Client, json: bool) -> anyhow::Result<()> {
-    let answer = client.get(&["incidents"], &query(filter))?;
+    let answer = client.get(&["incidents"], &query(filter, &client)?)?;
     if json {
         return output::print_json(&answer);
     }
@@ -60,15 +60,23 @@ pub(crate) fn incidents(filter: &JobFilter, client: Client, json: bool) -> anyho
 /// # Errors
 /// When the coordinator cannot be asked.
 pub(crate) fn captures(filter: &JobFilter, client: Client, json: bool) -> anyhow::Result<()> {
-    let answer = client.get(&["captures"], &query(filter))?;
+    let answer = client.get(&["captures"], &query(filter, &client)?)?;
     if json {
         return output::print_json(&answer);
     }
     output::print(&render::captures(&parse::<Vec<Manifest>>(&answer["captures"])?))
 }
 
-fn query(filter: &JobFilter) -> Vec<(&str, &str)> {
-    filter.job.iter().map(|job| ("job", job.as_str())).collect()
+/// The filter as a query. A job that does not exist is an error: an empty list would look as if all
+/// were well.
+fn query<'a>(
+    filter: &'a JobFilter,
+    client: &Client,
+) -> anyhow::Result<Vec<(&'static str, &'a str)>> {
+    if let Some(job) = &filter.job {
+        client.get(&["jobs", job, "ranks"], &[])?;
+    }
+    Ok(filter.job.iter().map(|job| ("job", job.as_str())).collect())
 }
 
 #[cfg(test)]

@@ -50,6 +50,9 @@ const INCIDENT_TIME_MAX: Duration = Duration::from_secs(120);
 const TORCH_INCIDENT_TIME_MAX: Duration = Duration::from_secs(300);
 const QUIET_TIME: Duration = Duration::from_secs(60);
 
+/// The rank that leaks unless told otherwise: not the first, which is all that many tools look at.
+const LEAK_RANK: u32 = 2;
+
 const COORDINATOR: &str = "coordinator";
 
 /// Runs the demo until it has its result, or until it is interrupted.
@@ -57,7 +60,9 @@ const COORDINATOR: &str = "coordinator";
 /// # Errors
 /// When a part does not start, no incident comes in time, or one comes that should not.
 pub(crate) fn run(args: DemoArgs, json: bool) -> anyhow::Result<()> {
-    if let LeakRank(Some(rank)) = args.leak_rank
+    let leak_rank =
+        args.leak_rank.unwrap_or(LeakRank(Some(LEAK_RANK.min(args.ranks.saturating_sub(1)))));
+    if let LeakRank(Some(rank)) = leak_rank
         && rank >= args.ranks
     {
         let line = format!("--leak-rank {rank} is none of {} ranks: they count from 0", args.ranks);
@@ -72,6 +77,7 @@ pub(crate) fn run(args: DemoArgs, json: bool) -> anyhow::Result<()> {
         job: format!("demo-{}", clock::unix_seconds()),
         torch,
         folders,
+        leak_rank,
         args,
     };
     demo.play(json)
@@ -84,6 +90,7 @@ struct Demo {
     job: String,
     torch: Option<Torch>,
     folders: Folders,
+    leak_rank: LeakRank,
     args: DemoArgs,
 }
 
@@ -115,7 +122,7 @@ impl Demo {
 
     /// The result is an error where it is not what the demo promises.
     fn judge(&self, found: &Found, stored: bool) -> anyhow::Result<()> {
-        match self.args.leak_rank {
+        match self.leak_rank {
             LeakRank(None) => bail!("an incident was reported although no rank leaks"),
             LeakRank(Some(rank)) if rank != found.incident.rank => {
                 bail!("rank {rank} leaks, but the incident is on rank {}", found.incident.rank)
@@ -195,7 +202,7 @@ impl Demo {
         for rank in 0..ranks {
             let (node, local_rank) = (rank / per_node, rank % per_node);
             let mut arguments = vec!["demo-rank".to_string(), format!("--start-ns={start_ns}")];
-            if self.args.leak_rank == LeakRank(Some(rank)) {
+            if self.leak_rank == LeakRank(Some(rank)) {
                 arguments.push(format!("--leak-from={LEAK_FROM_STEP}"));
             }
             self.children.start(Start {
@@ -215,7 +222,7 @@ impl Demo {
                 stdout: Stdout::Log,
             })?;
         }
-        let leak = match self.args.leak_rank.0 {
+        let leak = match self.leak_rank.0 {
             Some(rank) => format!("rank {rank} will leak from step {LEAK_FROM_STEP} on"),
             None => "none will leak".to_string(),
         };
@@ -225,7 +232,7 @@ impl Demo {
 
     fn start_torch(&mut self) -> anyhow::Result<()> {
         let Some(torch) = &self.torch else { return Ok(()) };
-        let (ranks, LeakRank(leak_rank)) = (self.args.ranks, self.args.leak_rank);
+        let (ranks, LeakRank(leak_rank)) = (self.args.ranks, self.leak_rank);
         let leak = leak_rank.map_or("none leaks".to_string(), |rank| format!("rank {rank} leaks"));
         self.watch.say(&format!("ranks: {ranks} of a DDP job on {}, {leak}", torch.place()));
         let arguments = torch.arguments(&self.job, &self.folders.tapes(0)?, ranks, leak_rank);
@@ -246,7 +253,7 @@ impl Demo {
     /// The first incident with its diagnosis; none when the demo was interrupted, or when nothing
     /// leaks and the time is over.
     fn wait_for_incident(&mut self, client: &Client) -> anyhow::Result<Option<Found>> {
-        let leaks = self.args.leak_rank.0.is_some();
+        let leaks = self.leak_rank.0.is_some();
         let limit = self.args.limit.or(match (leaks, self.args.exit, self.torch.is_some()) {
             (true, _, false) => Some(INCIDENT_TIME_MAX),
             (true, _, true) => Some(TORCH_INCIDENT_TIME_MAX),
@@ -275,7 +282,7 @@ impl Demo {
     }
 
     fn pid_of_a_healthy_rank(&self) -> Option<u32> {
-        let LeakRank(leaks) = self.args.leak_rank;
+        let LeakRank(leaks) = self.leak_rank;
         let mut healthy = (0..self.args.ranks).filter(|&rank| leaks != Some(rank));
         healthy.find_map(|rank| self.children.pid(&format!("rank-{rank}")))
     }
