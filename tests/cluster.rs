@@ -29,15 +29,27 @@ impl Cluster {
         let mut cluster =
             Self { scratch, port: free_port(), coordinator: None, agents: Vec::new() };
         cluster.start_coordinator();
+        cluster.start_agents(nodes);
+        cluster
+    }
+
+    fn start_agents(&mut self, nodes: &[&str]) {
         for node in nodes {
-            std::fs::create_dir_all(cluster.tapes(node)).expect("a folder for tapes");
+            std::fs::create_dir_all(self.tapes(node)).expect("a folder for tapes");
             let mut command = Command::new(memtape());
             command.args(["agent", "--node", node, "--report-interval", "250ms"]);
-            command.args(["--coordinator", &cluster.url()]);
-            command.arg("--tape-dir").arg(cluster.tapes(node));
-            cluster.agents.push(Process::start(&mut command));
+            command.args(["--coordinator", &self.url()]);
+            command.arg("--tape-dir").arg(self.tapes(node));
+            self.agents.push(Process::start(&mut command));
         }
-        cluster
+    }
+
+    /// Kills everything and starts it again, on the same store and the same tapes.
+    pub fn restart(&mut self, nodes: &[&str]) {
+        self.agents.clear();
+        self.kill_coordinator();
+        self.start_coordinator();
+        self.start_agents(nodes);
     }
 
     /// Starts the coordinator on the store and port it had before.

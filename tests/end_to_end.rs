@@ -15,7 +15,7 @@ const RANKS: u32 = 4;
 fn a_leaking_rank_is_caught_captured_stored_and_explained() {
     let Some(torch) = torch("a leaking DDP rank ends in the right incident") else { return };
     let mut cluster = Cluster::start(&["node-a"]);
-    let mut job = start(&cluster, &torch, "leaking", &["--steps", "2000", "--leak-rank", "2"]);
+    let job = start(&cluster, &torch, "leaking", &["--steps", "2000", "--leak-rank", "2"]);
 
     let incident = cluster.named_incident("leaking", Duration::from_secs(150));
     let culprit = &incident["culprit"];
@@ -51,7 +51,21 @@ fn a_leaking_rank_is_caught_captured_stored_and_explained() {
     });
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(cluster.incidents("leaking").len(), 1, "one cause, one incident");
-    job.kill();
+
+    // Everything is started again over the tapes of the dead job: nothing new is to be found.
+    drop(job);
+    let ended = |cluster: &Cluster| {
+        wait_for("the end is seen", Duration::from_secs(60), || {
+            (cluster.ask(&["jobs"])["jobs"][0]["state"] == "ended").then_some(())
+        });
+    };
+    ended(&cluster);
+    cluster.restart(&["node-a"]);
+    std::thread::sleep(Duration::from_secs(6));
+    ended(&cluster);
+    let incidents = cluster.incidents("leaking");
+    assert_eq!(incidents.len(), 1, "{incidents:#?}");
+    assert_eq!((&incidents[0]["id"], &incidents[0]["state"]), (&id.into(), &"closed".into()));
 }
 
 #[test]

@@ -124,6 +124,11 @@ impl Coordinator {
         }
         let open = self.incidents.values().filter(|incident| incident.record.is_open()).count();
         let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+        // After a restart of everything, agents send again what the tapes of an attempt hold that
+        // is over: what grew there was found while it ran, or is nobody's business any more.
+        if attempt.has_ended() {
+            return;
+        }
         if open >= INCIDENTS_OPEN_MAX {
             self.counters.lose(Loss::Forgotten);
             return;
