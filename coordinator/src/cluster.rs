@@ -280,7 +280,8 @@ impl Cluster {
     /// Puts an attempt in its place among the attempts at its job.
     pub(crate) fn insert(&mut self, attempt: Attempt) {
         let serial = attempt.record.serial;
-        let place = |record: &AttemptRecord| (record.attempt, record.started_wall_ns);
+        // Not by number first: a job started again under its name begins anew with number 0.
+        let place = |record: &AttemptRecord| (record.started_wall_ns, record.attempt);
         let mine = place(&attempt.record);
         let serials = self.jobs.entry(attempt.record.job.clone()).or_default();
         let at = serials.partition_point(|other| {
@@ -443,6 +444,9 @@ mod tests {
         // An agent that starts late announces old and new tapes in any order.
         let mixed = [("b0", 0, 0, 91), ("a0", 0, 0, 1), ("a1", 0, 1, 2), ("b1", 0, 1, 90)];
         check(&mixed, &[(0, 1, both), (0, 0, both)]);
+        // A second run of the same name begins with number 0 again, and is the newest.
+        let runs = [("a0", 0, 0, 1), ("b0", 3, 0, 9), ("!b0", 3, 0, 20), ("c0", 0, 0, 30)];
+        check(&runs, &[(0, 0, &[0]), (3, 0, &[0]), (0, 1, &[0])]);
     }
 
     #[test]
