@@ -170,6 +170,18 @@ impl Cluster {
         attempts.find(|attempt| number.is_none_or(|number| attempt.record.attempt == number))
     }
 
+    /// True when an attempt is over, or has no rank here while a later one of its job has some:
+    /// ranks of a lost node never end by themselves.
+    pub(crate) fn is_over(&self, serial: u32) -> bool {
+        let Some(attempt) = self.attempts.get(&serial) else { return true };
+        if attempt.has_ended() || attempt.ranks_here() > 0 {
+            return attempt.has_ended();
+        }
+        let serials = self.jobs.get(&attempt.record.job).into_iter().flatten();
+        let later = serials.rev().take_while(|other| **other != serial);
+        later.filter_map(|other| self.attempts.get(other)).any(|other| other.ranks_here() > 0)
+    }
+
     /// The rank that a tape belongs to.
     pub(crate) fn rank_of(&mut self, tape_id: &str) -> Option<(&mut Attempt, u32)> {
         let &(serial, rank) = self.tapes.get(tape_id)?;
@@ -447,6 +459,26 @@ mod tests {
         // A second run of the same name begins with number 0 again, and is the newest.
         let runs = [("a0", 0, 0, 1), ("b0", 3, 0, 9), ("!b0", 3, 0, 20), ("c0", 0, 0, 30)];
         check(&runs, &[(0, 0, &[0]), (3, 0, &[0]), (0, 1, &[0])]);
+    }
+
+    #[test]
+    fn a_lost_attempt_is_over_once_a_later_one_is_here() {
+        let mut cluster = Cluster::default();
+        let up = |tape: &str, attempt| RankUp {
+            tape_id: tape.to_string(),
+            job: "job".to_string(),
+            attempt,
+            start_wall_ns: i64::from(attempt),
+            ..RankUp::default()
+        };
+        cluster.announce(Now::default(), "a", up("a0", 0), &limits()).unwrap();
+        cluster.node_lost(Now::default(), "a");
+        assert!(!cluster.is_over(0));
+        cluster.announce(Now::default(), "b", up("b0", 1), &limits()).unwrap();
+        assert!(cluster.is_over(0) && !cluster.is_over(1));
+        // Its node is back.
+        cluster.announce(Now::default(), "a", up("a0", 0), &limits()).unwrap();
+        assert!(!cluster.is_over(0));
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Coordinator {
             class: incident.class(),
             oom_in_ns: record.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
             urgent: failed_ns.is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < URGENT_NS),
-            ended: attempt.is_none_or(|attempt| attempt.has_ended()),
+            ended: self.cluster.is_over(record.serial),
         };
         let decision = self.policy.decide(now.mono_ns, &facts);
         let words: String = decision.why.chars().filter(|c| !c.is_ascii_digit()).collect();
