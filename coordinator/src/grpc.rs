@@ -207,7 +207,7 @@ impl Service {
             return Err(Status::out_of_range(format!("a body has at most {BODY_BYTES_MAX} bytes")));
         }
         // All of it at once: bodies that wait for each other's rest would wait forever.
-        let _share = self.reserve(bytes_max).await?;
+        let share = self.reserve(bytes_max).await?;
         let body = self.collect(first, chunks, bytes_max).await?;
         let hash = blake3::hash(&body);
         let is_other =
@@ -216,7 +216,13 @@ impl Service {
             self.counters.lose(Loss::BadBody);
             return Err(Status::aborted("the body is not the one that was announced"));
         }
-        self.keep(capture, tape_id, body, hash).await
+        // On its own: a call that is given up midway would leave a body in use that nobody has.
+        let (service, capture, tape_id) = (self.clone(), capture.to_string(), tape_id.to_string());
+        let kept = tokio::spawn(async move {
+            let _share = share;
+            service.keep(&capture, &tape_id, body, hash).await
+        });
+        kept.await.map_err(|error| Status::internal(error.to_string()))?
     }
 
     async fn ask(&self, capture: &str, tape_id: &str) -> Result<Upload, Status> {
