@@ -33,6 +33,8 @@ pub(crate) struct Journal {
     sequence: u64,
     /// Length after it was last written anew.
     compact_bytes: u64,
+    /// It was renamed, and its folder is not synced yet.
+    is_name_unsynced: bool,
 }
 
 /// What a journal holds.
@@ -75,7 +77,8 @@ impl Journal {
         contents.damage = damage;
         let live_bytes = contents.live.iter().map(|(key, value)| key.len() + value.len() + 22);
         let compact_bytes = live_bytes.sum::<usize>() as u64;
-        Ok((Self { path: path.to_path_buf(), frames, sequence, compact_bytes }, contents))
+        let path = path.to_path_buf();
+        Ok((Self { path, frames, sequence, compact_bytes, is_name_unsynced: false }, contents))
     }
 
     /// Number of the last change.
@@ -91,6 +94,7 @@ impl Journal {
         &mut self,
         changes: impl Iterator<Item = &'a Change>,
     ) -> io::Result<()> {
+        self.sync_name()?;
         let (end, sequence) = (self.frames.len_bytes(), self.sequence);
         let payloads: Vec<Vec<u8>> = changes.zip(sequence + 1..).map(encode).collect();
         let written = self.frames.append(payloads.iter().map(Vec::as_slice));
@@ -140,9 +144,19 @@ impl Journal {
         }
         frames.sync()?;
         std::fs::rename(&aside, &self.path)?;
-        sync_folder_of(&self.path)?;
+        // From here on the new one is the journal, whether or not its name is durable yet.
         self.compact_bytes = frames.len_bytes();
         (self.frames, self.sequence) = (frames, number);
+        self.is_name_unsynced = true;
+        self.sync_name()
+    }
+
+    /// Nothing may be told durable in a file whose name is not.
+    fn sync_name(&mut self) -> io::Result<()> {
+        if self.is_name_unsynced {
+            sync_folder_of(&self.path)?;
+            self.is_name_unsynced = false;
+        }
         Ok(())
     }
 
