@@ -195,8 +195,9 @@ pub const REGION_ITEMS_MAX: usize = 1 << 22;
 pub const STEP_RECORDS_MAX: usize = 1 << 16;
 
 /// No lane has seen more events, and no job more steps: a larger number on a tape is a lie, and
-/// arithmetic on smaller ones cannot overflow. A billion events a second take two years to it.
-pub const CURSOR_MAX: u64 = 1 << 56;
+/// arithmetic on smaller ones cannot overflow; JSON holds them exactly. A million events a second
+/// take three centuries to it.
+pub const CURSOR_MAX: u64 = 1 << 53;
 
 /// Entries looked at before the table counts as full for an address.
 pub const PROBE_MAX: usize = 256;

@@ -21,6 +21,9 @@ use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
 /// The largest tape a reader takes, in bytes: 16 lanes of the largest sizes in use are far less.
 pub const TAPE_BYTES_MAX: u64 = 64 << 30;
 
+/// Ranks are below this: the largest jobs in use have some tens of thousands.
+pub const RANKS_MAX: u32 = 65_536;
+
 /// Why a file is not a tape that can be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TapeError {
@@ -125,6 +128,9 @@ impl<S: Source> Tape<S> {
         }
         let lanes = read_lanes(word, atoms_at + atom_words, file_words)?;
         let identity = read_identity(&source, word)?;
+        if identity.rank >= RANKS_MAX {
+            return Err(TapeError::Damaged("its rank is beyond any real one"));
+        }
         Ok(Self {
             lanes,
             identity,
@@ -173,6 +179,8 @@ impl<S: Source> Tape<S> {
             let lane = self.lane(usize::from(device))?;
             let words = self.words::<{ head::WORDS }>(lane.head)?;
             let info = self.words::<{ device::WORDS }>(device_word(device, 0))?;
+            // Numbers beyond any real one would only confuse whoever adds them up.
+            let (words, info) = (words.map(believable), info.map(believable));
             Some(DeviceTotals {
                 device,
                 allocated: words[head::ALLOCATED],
@@ -263,6 +271,11 @@ impl<S: Source> Tape<S> {
     }
 }
 
+/// A number as it may be: what is larger is a lie.
+pub(super) fn believable(number: u64) -> u64 {
+    number.min(CURSOR_MAX)
+}
+
 fn index(word: u64) -> Result<usize, TapeError> {
     usize::try_from(word).map_err(|_| TapeError::Damaged("an offset makes no sense"))
 }
@@ -329,7 +342,7 @@ fn read_identity<S: Source>(
             .unwrap_or_else(|| "unnamed".to_string()),
         attempt: number("attempt"),
         rank: number("rank"),
-        world_size: number("world_size"),
+        world_size: Some(number("world_size")).filter(|&size| size <= RANKS_MAX).unwrap_or(0),
         local_rank: number("local_rank"),
         host: name("host"),
         pid: word(header::PID) as u32,

@@ -19,7 +19,7 @@ use super::atoms::Atoms;
 use super::event::{Event, Kind};
 use super::lane::{BIRTH_UNKNOWN, EMPTY, REMOVED};
 use super::layout::{CURSOR_MAX, ENTRY_WORDS, HOST_LANE, LaneLayout, head};
-use super::reader::Tape;
+use super::reader::{Tape, believable};
 use super::source::Source;
 use super::steps::StepRecord;
 use crate::snapshot::{
@@ -242,6 +242,7 @@ impl<S: Source> Tape<S> {
         let trace = self.events(lane, trace_first, end).into_iter().flatten().collect();
         let (allocated, reserved) =
             cut.totals.unwrap_or((head_words[head::ALLOCATED], head_words[head::RESERVED_BYTES]));
+        let (allocated, reserved) = (believable(allocated), believable(reserved));
         Ok(LaneState { live, before, trace, allocated, reserved })
     }
 

@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::layout::{DEVICES_MAX, Stacks, State, StepSource, head, header, hooks};
-use super::reader::Tape;
+use super::reader::{Tape, believable};
 use super::source::Source;
 
 /// What a tape says of its process now.
@@ -41,7 +41,7 @@ impl<S: Source> Tape<S> {
         let state = self.word(header::STATE);
         let losses = self.losses();
         Status {
-            step: self.word(header::STEP),
+            step: believable(self.word(header::STEP)),
             step_mono_ns: self.word(header::STEP_MONO_NS),
             sealed: state == State::Sealed as u64,
             exit_status: self.word(header::EXIT_STATUS).checked_sub(1).map(|code| code as i32),
@@ -51,7 +51,7 @@ impl<S: Source> Tape<S> {
                 _ => Some("a reason this version does not know".to_string()),
             },
             limitations: self.limitations(),
-            lost: losses.iter().map(|(_, count)| count).fold(0, |sum, n| sum.saturating_add(*n)),
+            lost: believable(losses.iter().fold(0, |sum: u64, (_, n)| sum.saturating_add(*n))),
             losses,
             start_wall_ns: self.start_wall_ns,
             anchor_error_ns: self.anchor_error_ns,

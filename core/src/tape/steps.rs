@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use super::event::check;
 use super::lane::pending_step;
 use super::layout::{CURSOR_MAX, HOST_LANE, LANES, LaneLayout, STEP_WORDS, device, head, header};
-use super::reader::{Tape, device_word};
+use super::reader::{Tape, believable, device_word};
 use super::source::Source;
 
 /// What one device did during one or more steps.
@@ -154,6 +154,7 @@ fn decode_step(words: &[u64; STEP_WORDS]) -> Option<StepRecord> {
     if words[0] != check(words) || !in_order {
         return None;
     }
+    let words = words.map(believable);
     Some(StepRecord {
         first_step: words[1],
         last_step: words[2],
