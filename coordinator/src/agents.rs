@@ -209,7 +209,7 @@ impl Coordinator {
         }
         // The devices are told once, so that a later coordinator knows them.
         let are_devices_news = rank.record.devices.len() < report.totals.len();
-        let failed_before = (!rank.totals.is_empty()).then(|| rank.failures());
+        let failed_before = rank.failures_known();
         rank.step = rank.step.max(report.step);
         rank.step_wall_ns = rank.step_wall_ns.max(report.step_wall_ns);
         rank.oldest_step = report.oldest_step;

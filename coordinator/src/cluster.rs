@@ -155,6 +155,17 @@ impl Rank {
         let sum = |count: fn(&Totals) -> u64| self.totals.iter().map(count).sum();
         (sum(|totals| totals.ooms), sum(|totals| totals.malloc_failures))
     }
+
+    /// Those that are no news any more; none when nothing can be.
+    pub(crate) fn failures_known(&self) -> Option<(u64, u64)> {
+        // An OOM before the first report is news of a rank that lives.
+        let is_alive = self.presence == Presence::Here && self.record.pid != 0;
+        if self.totals.is_empty() {
+            is_alive.then_some((0, u64::MAX))
+        } else {
+            Some(self.failures())
+        }
+    }
 }
 
 impl Cluster {
@@ -221,6 +232,8 @@ impl Cluster {
         describe(&mut record, node, up);
         let rank = Rank { record, presence: Presence::Here, ..Rank::default() };
         attempt.ranks.insert(rank.record.rank, rank);
+        // It goes on; if this rank is gone too, its agent says so next.
+        attempt.record.ended_wall_ns = None;
         Ok(Announced { serial, is_new_attempt, is_news: true })
     }
 
