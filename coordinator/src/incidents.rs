@@ -203,8 +203,14 @@ impl Coordinator {
     fn close_incident(&mut self, now: Now, id: &str, why: &str) {
         let Some(state) = self.incidents.get_mut(id) else { return };
         state.record.closed_wall_ns = Some(now.wall_ns);
+        state.wants_ns = None; // what ended is not looked at again
         state.record.updated_wall_ns = now.wall_ns;
         state.record.closed_why = why.to_string();
+        let attempt = self.cluster.attempts.get(&state.record.serial);
+        if !attempt.is_some_and(|attempt| attempt.has_ended()) {
+            // A capture would show a time without the growth.
+            state.wants_ns = None;
+        }
         tracing::info!(incident = %id, job = ?state.record.job, "incident is closed: {why}");
         self.store_incident(id);
     }
