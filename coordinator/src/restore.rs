@@ -5,7 +5,7 @@
 //! back. The detectors of jobs that were not over look at the newest steps again, so that growth
 //! is still seen, and open incidents are found again rather than opened twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::detector::{Finding, GrowthKey};
 use memtape_core::restart::Policy;
@@ -75,7 +75,12 @@ pub(crate) fn restore(now: Now, loaded: Loaded, store: &Store, limits: &Limits) 
 
 /// Tells the policy of the restarts it made.
 pub(crate) fn remember_restarts(now: Now, policy: &mut Policy, actions: &[ActionRecord]) {
+    // A decision has an action for each hook, but is one restart.
+    let mut known = BTreeSet::new();
     for action in actions.iter().filter(|action| action.decision != "nothing") {
+        if !known.insert((&action.incident_id, action.wall_ns)) {
+            continue;
+        }
         // The monotonic clock starts at the wall clock's reading, so the one serves for the other.
         let acted_ns = u64::try_from(action.wall_ns).unwrap_or(0);
         policy.restore(now.mono_ns, &action.job, action.attempt, acted_ns);
