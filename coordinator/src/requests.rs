@@ -164,10 +164,9 @@ impl Coordinator {
             key: SeriesKey { serial: attempt.record.serial, rank: number, device },
             from_wall_ns: attempt.record.first_seen_wall_ns,
             // Steps may be packed some time after the end.
-            to_wall_ns: attempt
-                .record
-                .ended_wall_ns
-                .map_or(now.wall_ns, |ended_ns| now.wall_ns.min(ended_ns + 600_000_000_000)),
+            to_wall_ns: attempt.record.ended_wall_ns.map_or(now.wall_ns, |ended_ns| {
+                now.wall_ns.min(ended_ns.saturating_add(600_000_000_000))
+            }),
         })
     }
 
