@@ -22,9 +22,10 @@ use memtape_core::tape::reader::identity_text;
 use memtape_core::tape::rewind::segment_word;
 use memtape_core::tape::words::{Birth, Words};
 
+use crate::process::Place;
 use crate::stacks::Interner;
 use crate::tape_file::TapeFile;
-use crate::{clock, control, driver, frames, process};
+use crate::{clock, control, driver, edge, frames, process};
 
 const ASLEEP: u8 = 0;
 const WAKING: u8 = 1;
@@ -196,11 +197,13 @@ fn wake(device: u8) -> Option<&'static Guest> {
     if STATE.compare_exchange(ASLEEP, WAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
         return None;
     }
-    let guest = if std::env::var_os("MEMTAPE_DISABLE").is_some_and(|value| value != "0") {
-        None
-    } else {
-        Guest::start(device)
-    };
+    let place = process::place();
+    let is_off = std::env::var_os("MEMTAPE_DISABLE").is_some_and(|value| value != "0");
+    // The recorder in front records everything; two tapes would be two ranks.
+    let guest = if is_off || place == Place::Second { None } else { Guest::start(device) };
+    if place == Place::Preloaded {
+        edge::silence_panics();
+    }
     let awake = guest.is_some_and(|guest| GUEST.set(guest).is_ok());
     if awake {
         process::watch(); // before anything is recorded: a fork must never find it missing

@@ -11,8 +11,8 @@
 //!
 //! `unsafe` is in `exports.rs` (C signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
 //! `memory.rs` and `frames.rs` (reading frames), `interpreter.rs` (Python's C functions),
-//! `driver.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's signal mask) and
-//! `clock.rs` (the system's clocks).
+//! `driver.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's signal mask),
+//! `edge.rs` (errno) and `clock.rs` (the system's clocks).
 
 pub mod exports;
 

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, cut};
 
-use crate::guest;
+use crate::{guest, symbols};
 
 unsafe extern "C" {
     /// glibc: like `atexit`, with the exit status. Not in the libc crate.
@@ -28,6 +28,45 @@ extern "C" fn in_child() {
 
 extern "C" fn at_exit(status: c_int, _: *mut c_void) {
     guest::seal(status);
+}
+
+/// Copies of this library in one process find each other by this name.
+#[unsafe(no_mangle)]
+pub(crate) static MEMTAPE_RECORDER: u64 = 1;
+
+/// How this library came into the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// As a library of its own, and it is the only one or stands in front.
+    Preloaded,
+    /// As a part of the program.
+    Linked,
+    /// Another copy stands in front of this one.
+    Second,
+}
+
+/// How this library came into the process.
+pub(crate) fn place() -> Place {
+    // The dynamic linker gives the first that it loaded, also to the copies behind it. A program
+    // does not export its own.
+    let first = symbols::global(c"MEMTAPE_RECORDER");
+    if first.is_null() {
+        Place::Linked
+    } else if library_of(first) == library_of(in_child as *const c_void) {
+        Place::Preloaded
+    } else {
+        Place::Second
+    }
+}
+
+/// Where the library that holds this address was loaded.
+fn library_of(address: *const c_void) -> usize {
+    // SAFETY: all-zero is a valid Dl_info for the call to fill; any address may be asked about.
+    unsafe {
+        let mut about: libc::Dl_info = std::mem::zeroed();
+        libc::dladdr(address, &raw mut about);
+        about.dli_fbase as usize
+    }
 }
 
 /// Name of the calling thread, without its trailing zeros.
