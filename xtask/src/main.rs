@@ -4,10 +4,14 @@
 //! text, or with `--json` one object with the command's `figures`. The exit code is 0 when all is
 //! well, 1 when something failed, 64 for a command line that makes no sense.
 
+mod bench;
+mod elf;
 mod report;
 mod step;
 mod test;
 mod torch;
+mod venv;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -16,6 +20,10 @@ usage: cargo xtask COMMAND [--json]
 
   test    everything that must hold before a change is merged: format, lints, all tests, those
           with PyTorch on the fake CUDA runtime included
+  wheel   the Python wheel, for every machine of the last ten years
+          `wheel dev` makes one from the debug build, for this machine only
+  bench recorder
+          what recording costs PyTorch, beside PyTorch's own history
 
   --json  print one JSON object with the figures instead of text
 ";
@@ -34,13 +42,16 @@ fn main() -> ExitCode {
     if let Some(unknown) = flags.iter().find(|flag| *flag != "--json") {
         return usage_error(&format!("there is no option {unknown}"));
     }
-    let report = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["test"] => test::run_all(),
+    let outcome = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["test"] => test::run_all().outcome(),
+        ["wheel"] => wheel::build(&wheel::DIST),
+        ["wheel", "dev"] => wheel::build(&wheel::DEV),
+        ["bench", "recorder"] => bench::recorder::bench(),
         [] => return usage_error("name a command"),
         [other, ..] => return usage_error(&format!("there is no command {other:?} of that form")),
     };
-    print(&if flags.is_empty() { report.text() } else { report.json() });
-    if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    print(if flags.is_empty() { &outcome.text } else { &outcome.json });
+    if outcome.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn usage_error(why: &str) -> ExitCode {

@@ -4,6 +4,17 @@ use std::time::Duration;
 
 use serde_json::json;
 
+/// What a command prints, and whether all is well.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The exit code is 0.
+    pub(crate) is_good: bool,
+    /// For a person.
+    pub(crate) text: String,
+    /// For a program: one object on one line.
+    pub(crate) json: String,
+}
+
 /// Tests that were run, by their end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -29,7 +40,8 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    fn json(&self) -> serde_json::Value {
+    /// An entry of the list of steps.
+    pub(crate) fn json(&self) -> serde_json::Value {
         json!({ "name": self.name, "ok": self.is_good, "seconds": seconds(self.took) })
     }
 }
@@ -47,7 +59,7 @@ pub(crate) struct Report {
 
 impl Report {
     /// Every step succeeded.
-    pub(crate) fn is_good(&self) -> bool {
+    fn is_good(&self) -> bool {
         self.steps.iter().all(|step| step.is_good)
     }
 
@@ -61,14 +73,19 @@ impl Report {
         })
     }
 
+    /// What is printed.
+    pub(crate) fn outcome(&self) -> Outcome {
+        Outcome { is_good: self.is_good(), text: self.text(), json: self.json() }
+    }
+
     /// One line.
-    pub(crate) fn text(&self) -> String {
+    fn text(&self) -> String {
         let counts = self.counts();
         format!("{} passed, {} failed\n", counts.passed, counts.failed)
     }
 
     /// One object, on one line.
-    pub(crate) fn json(&self) -> String {
+    fn json(&self) -> String {
         let counts = self.counts();
         let steps: Vec<_> = self.steps.iter().map(Step::json).collect();
         let object = json!({
@@ -87,7 +104,7 @@ impl Report {
 }
 
 /// To a tenth of a second.
-fn seconds(time: Duration) -> f64 {
+pub(crate) fn seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 10.0).round() / 10.0
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{command, root};
+use crate::venv;
 
 /// The tests are written for this version; its CUDA calls are the ones the fake runtime answers.
 const TORCH: &str = "2.11.0";
@@ -16,18 +17,6 @@ const PYTHONS: [&str; 4] = ["python3.12", "python3.11", "python3", "python"];
 /// Prints the versions, without the seconds that importing torch takes.
 const VERSIONS: &str =
     "import importlib.metadata as m; print(m.version('torch'), m.version('numpy'))";
-
-/// Makes an environment and installs into it. One that is half made, by a run that was
-/// interrupted, is made anew. Some distributions ship Python without the pip that an environment
-/// gets by itself; then the outer pip installs into it.
-const INSTALL: &str = r#"set -e
-if "$1" -m venv --clear "$2" 2>/dev/null; then
-    set -- "$2/bin/python -m pip" "$2" "$3"
-else
-    "$1" -m venv --clear --without-pip "$2"
-    set -- "$1 -m pip --python $2/bin/python" "$2" "$3"
-fi
-$1 install --quiet --disable-pip-version-check "torch==$3" numpy"#;
 
 /// The interpreter to test with; whether it is ready is another question.
 pub(crate) fn python() -> PathBuf {
@@ -45,9 +34,7 @@ pub(crate) fn is_ready(python: &Path) -> bool {
 /// Makes the environment and installs into it, as one command.
 pub(crate) fn install() -> Command {
     let maker = PYTHONS.iter().find(|maker| has_known_frames(maker)).unwrap_or(&"python3");
-    let mut shell = command("sh");
-    shell.args(["-c", INSTALL, "sh", maker, "target/venv", TORCH]);
-    shell
+    venv::make(maker, "target/venv", &[&format!("torch=={TORCH}"), "numpy"])
 }
 
 /// There, and of a version whose frames the recorder can read.

@@ -1,0 +1,295 @@
+//! `cargo xtask wheel`: the Python wheel, by which a training container gets Memtape.
+//!
+//! A wheel is a folder of files to copy, and this one is laid out below `target/wheel`:
+//! the Python module out of `python/`, `libmemtape.so` in it, and the program `memtape` beside,
+//! which maturin builds when it packs them.
+//!
+//! What is linked here runs nowhere with an older glibc, whatever it really needs of it. So zig is
+//! the compiler and the linker: it knows the symbols of every glibc there was. Both objects are
+//! then asked what they need; a wheel that would break its promise is not left lying around.
+//!
+//! `wheel dev` goes the same way with the debug build and the machine's own linker, for the tests:
+//! its tag is `linux_x86_64`, which is no promise to any other machine. Nothing here publishes.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::elf::{Demands, Glibc, demands};
+use crate::report::{Outcome, Step, seconds};
+use crate::step::{cargo, command, root, run, say};
+use crate::venv;
+
+/// One way of making the wheel.
+pub(crate) struct Flavour {
+    /// Its folders below `target/wheel` and `target/wheels`.
+    name: &'static str,
+    /// Cargo's profile.
+    profile: &'static str,
+    /// The oldest glibc it promises to run on; `None` is this machine's, and no promise.
+    floor: Option<Glibc>,
+    /// Packages of Python that build it.
+    tools: &'static [&'static str],
+    /// The virtual environment with them.
+    tools_at: &'static str,
+}
+
+/// For every machine. 2.17 is the oldest glibc that Rust itself supports, and older than what any
+/// PyTorch 2 runs on.
+pub(crate) const DIST: Flavour = Flavour {
+    name: "dist",
+    profile: "dist",
+    floor: Some((2, 17)),
+    tools: &[MATURIN, "ziglang==0.17.1", "cargo-zigbuild==0.24.0"],
+    tools_at: "target/wheel/tools-dist",
+};
+
+/// For this machine.
+pub(crate) const DEV: Flavour = Flavour {
+    name: "dev",
+    profile: "dev",
+    floor: None,
+    tools: &[MATURIN],
+    tools_at: "target/wheel/tools-dev",
+};
+
+const MATURIN: &str = "maturin==1.16.0";
+
+/// Rust's name of the machines that are built for.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Libraries that every such machine has. `libgcc_s` is what unwinds the stack without zig.
+const LIBRARIES: [&str; 7] = [
+    "ld-linux-x86-64.so.2",
+    "libc.so.6",
+    "libdl.so.2",
+    "libgcc_s.so.1",
+    "libm.so.6",
+    "libpthread.so.0",
+    "librt.so.1",
+];
+
+/// What came of it.
+struct Wheel {
+    path: PathBuf,
+    program: Demands,
+    library: Demands,
+}
+
+/// Builds the wheel.
+pub(crate) fn build(flavour: &Flavour) -> Outcome {
+    let started = Instant::now();
+    let mut steps = Vec::new();
+    let made = make(flavour, &mut steps);
+    if let Err(why) = &made {
+        say(&format!("{why}\n"));
+    }
+    let figures = made.as_ref().map_or(json!({}), |wheel| {
+        json!({
+            "path": wheel.path,
+            "bytes": size(&wheel.path),
+            "tag": tag(&wheel.path),
+            "glibc": text(newest(wheel)),
+            "glibc_program": text(wheel.program.glibc),
+            "glibc_library": text(wheel.library.glibc),
+            "seconds": seconds(started.elapsed()),
+        })
+    });
+    let said = made.as_ref().map_or(String::from("no wheel\n"), |wheel| {
+        let (path, bytes) = (wheel.path.display(), size(&wheel.path));
+        format!("{path}\n{bytes} bytes, needs glibc {}\n", text(newest(wheel)))
+    });
+    let steps: Vec<_> = steps.iter().map(Step::json).collect();
+    let is_good = made.is_ok();
+    let object = json!({ "command": "wheel", "ok": is_good, "figures": figures, "steps": steps });
+    Outcome { is_good, text: said, json: format!("{object}\n") }
+}
+
+fn make(flavour: &Flavour, steps: &mut Vec<Step>) -> Result<Wheel, String> {
+    let mut take = |name: &'static str, command: Command| {
+        steps.push(run(name, command));
+        steps.last().is_some_and(|step| step.is_good).then_some(()).ok_or(format!("{name} failed"))
+    };
+    if !venv::has(flavour.tools_at, flavour.tools) {
+        take("wheel tools", venv::make("python3", flavour.tools_at, flavour.tools))?;
+    }
+    take("library", build_library(flavour))?;
+    let library = built(flavour, "libmemtape.so");
+    let (layout, out) = lay_out(flavour, &library).map_err(|error| error.to_string())?;
+    take("program and wheel", pack(flavour, &layout, &out))?;
+    let path = only_wheel(&out).ok_or("maturin left no wheel")?;
+    let wheel =
+        Wheel { path, program: demands(&built(flavour, "memtape"))?, library: demands(&library)? };
+    let broken = broken_promises(flavour, &wheel);
+    if !broken.is_empty() {
+        let _ = fs::remove_file(&wheel.path);
+        return Err(format!("the wheel would break its promise: {}", broken.join("; ")));
+    }
+    Ok(wheel)
+}
+
+/// The library alone and as a library only: beside an rlib, cargo does not optimize it as a whole.
+fn build_library(flavour: &Flavour) -> Command {
+    let mut command = match flavour.floor {
+        // The same file as everybody's `cargo build` makes: nothing is built twice.
+        None => return cargo(&["build", "--locked", "--package", "memtape-recorder"]),
+        Some((major, minor)) => {
+            let mut command = tool(flavour, "cargo-zigbuild");
+            command.args(["rustc", "--target", &format!("{TARGET}.{major}.{minor}")]);
+            command
+        }
+    };
+    command.args(["--locked", "--profile", flavour.profile, "--package", "memtape-recorder"]);
+    command.args(["--lib", "--crate-type", "cdylib"]);
+    command
+}
+
+/// The folder that maturin packs, made anew, and the empty folder that the wheel comes into.
+fn lay_out(flavour: &Flavour, library: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
+    let layout = root().join("target/wheel").join(flavour.name);
+    let out = root().join("target/wheels").join(flavour.name);
+    for folder in [&layout, &out] {
+        if folder.exists() {
+            fs::remove_dir_all(folder)?;
+        }
+        fs::create_dir_all(folder)?;
+    }
+    let source = root().join("python");
+    fs::create_dir(layout.join("memtape"))?;
+    for file in ["__init__.py", "__main__.py", "py.typed"] {
+        fs::copy(source.join("memtape").join(file), layout.join("memtape").join(file))?;
+    }
+    fs::copy(library, layout.join("memtape/libmemtape.so"))?;
+    for file in ["pyproject.toml", "README.md"] {
+        fs::copy(source.join(file), layout.join(file))?;
+    }
+    fs::copy(root().join("LICENSE"), layout.join("LICENSE"))?;
+    Ok((layout, out))
+}
+
+/// maturin builds the program and packs everything.
+fn pack(flavour: &Flavour, layout: &Path, out: &Path) -> Command {
+    let mut command = tool(flavour, "maturin");
+    command.current_dir(layout);
+    command.args(["build", "--locked", "--profile", flavour.profile, "--out"]).arg(out);
+    match flavour.floor {
+        Some((major, minor)) => {
+            let promise = format!("manylinux_{major}_{minor}");
+            command.args(["--zig", "--target", TARGET, "--compatibility", &promise]);
+        }
+        // A hundred megabytes of debug information are not worth compressing.
+        None => {
+            command.args(["--compatibility", "linux", "--auditwheel", "skip"]);
+            command.args(["--compression-method", "stored"]);
+        }
+    }
+    command
+}
+
+/// What makes the wheel something else than its name says.
+fn broken_promises(flavour: &Flavour, wheel: &Wheel) -> Vec<String> {
+    let mut broken = Vec::new();
+    for (name, object) in [("memtape", &wheel.program), ("libmemtape.so", &wheel.library)] {
+        if flavour.floor.is_some_and(|floor| object.glibc > floor) {
+            broken.push(format!("{name} needs glibc {}", text(object.glibc)));
+        }
+        let others = object.libraries.iter().filter(|name| !LIBRARIES.contains(&name.as_str()));
+        broken.extend(others.map(|library| format!("{name} needs {library}")));
+    }
+    // The library is loaded into every child of a training command, most of which are no Python.
+    let of_python = |name: &&String| name.starts_with("Py") || name.starts_with("_Py");
+    let undefined = wheel.library.undefined.iter().filter(of_python);
+    broken.extend(undefined.map(|name| format!("libmemtape.so needs Python's {name}")));
+    // And in front of all others: an unwinder of its own would get the program's exceptions.
+    let of_unwinder = |name: &&String| name.starts_with("_Unwind") || name.starts_with("__cxa");
+    let exported = wheel.library.exported.iter().filter(of_unwinder);
+    broken.extend(exported.map(|name| format!("libmemtape.so would take over {name}")));
+    broken
+}
+
+/// A tool of the flavour's environment, which also finds the others of it.
+fn tool(flavour: &Flavour, name: &str) -> Command {
+    let folder = root().join(flavour.tools_at).join("bin");
+    let mut path = OsString::from(&folder);
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let mut command = command(folder.join(name));
+    command.env("PATH", path);
+    command
+}
+
+/// Where cargo leaves what it builds for this flavour.
+fn built(flavour: &Flavour, file: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root().join("target"), PathBuf::from);
+    match flavour.floor {
+        Some(_) => target.join(TARGET).join(flavour.profile).join(file),
+        None => target.join("debug").join(file),
+    }
+}
+
+fn only_wheel(folder: &Path) -> Option<PathBuf> {
+    let mut paths = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.find(|path| path.extension().is_some_and(|extension| extension == "whl"))
+}
+
+/// The newest glibc that any part of it needs.
+fn newest(wheel: &Wheel) -> Glibc {
+    wheel.program.glibc.max(wheel.library.glibc)
+}
+
+/// `memtape-0.1.0-py3-none-linux_x86_64.whl` is for `py3-none-linux_x86_64`.
+fn tag(wheel: &Path) -> String {
+    let stem = wheel.file_stem().unwrap_or_default().to_string_lossy();
+    stem.splitn(3, '-').nth(2).unwrap_or_default().to_string()
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |metadata| metadata.len())
+}
+
+fn text((major, minor): Glibc) -> String {
+    format!("{major}.{minor}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(flavour: &Flavour, program: Demands, library: Demands, expected: &[&str]) {
+        let wheel = Wheel { path: PathBuf::new(), program, library };
+        assert_eq!(broken_promises(flavour, &wheel), expected);
+    }
+
+    #[test]
+    fn promises_are_checked() {
+        let none = Demands::default;
+        let newer = || Demands { glibc: (2, 28), ..none() };
+        check(&DIST, none(), none(), &[]);
+        check(&DIST, Demands { glibc: (2, 17), ..none() }, none(), &[]);
+        check(&DIST, newer(), none(), &["memtape needs glibc 2.28"]);
+        check(&DIST, none(), newer(), &["libmemtape.so needs glibc 2.28"]);
+        check(&DEV, newer(), newer(), &[]);
+        let linked =
+            Demands { libraries: ["libc.so.6", "libssl.so.3"].map(String::from).into(), ..none() };
+        check(&DEV, linked, none(), &["memtape needs libssl.so.3"]);
+        let python =
+            Demands { undefined: ["Py_Initialize", "malloc"].map(String::from).into(), ..none() };
+        check(&DEV, none(), python, &["libmemtape.so needs Python's Py_Initialize"]);
+        let unwinder = Demands {
+            exported: ["cudaMalloc", "_Unwind_Resume"].map(String::from).into(),
+            ..none()
+        };
+        check(&DEV, none(), unwinder, &["libmemtape.so would take over _Unwind_Resume"]);
+    }
+
+    #[test]
+    fn tags_are_read_from_the_name() {
+        let name = Path::new("a/memtape-0.1.0-py3-none-linux_x86_64.whl");
+        assert_eq!(tag(name), "py3-none-linux_x86_64");
+    }
+}
