@@ -2,9 +2,12 @@
 //!
 //! The recorder holds a POSIX write lock on its tape; the kernel drops it with the process, no
 //! matter how that ends, and names the holder's pid in the *asker's* pid namespace. So one
-//! question tells life and pid. How it ended comes from the tape (an orderly exit seals it) and
-//! from the kernel's counters of OOM kills. Nothing here is certain about *which* process an OOM
-//! kill hit: [`Death::detail`] says what was seen.
+//! question tells life and pid. A program that closes descriptors it does not know loses that lock
+//! and lives on: a second one, of the tape's mapping, names nobody but lasts.
+//!
+//! How it ended comes from the tape (an orderly exit seals it) and from the kernel's counters of
+//! OOM kills. Nothing here is certain about *which* process an OOM kill hit: [`Death::detail`] says
+//! what was seen.
 //!
 //! This is the one file of the agent with `unsafe`: the safe wrappers of the question panic in
 //! debug builds when the holder has no pid.
@@ -156,16 +159,26 @@ impl Life {
     }
 }
 
+/// The byte that the lock of the mapping is on, and the end of the process's own.
+const LOCKED_BYTE: libc::off_t = 1 << 62;
+
 /// Asks the kernel who holds the write lock of a tape.
 ///
 /// # Errors
 /// Those of `fcntl`: a file system without locks.
 pub(crate) fn holder(file: &File) -> io::Result<Holder> {
+    match holder_of(file, 0, LOCKED_BYTE)? {
+        Holder::Nobody => holder_of(file, LOCKED_BYTE, 1),
+        holder => Ok(holder),
+    }
+}
+
+fn holder_of(file: &File, start: libc::off_t, bytes: libc::off_t) -> io::Result<Holder> {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
+        l_start: start,
+        l_len: bytes,
         l_pid: 0,
     };
     // SAFETY: the descriptor is open for as long as `file` is borrowed, and the kernel writes

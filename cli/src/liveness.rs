@@ -1,5 +1,6 @@
 //! Asks the kernel whether the process that writes a tape is alive: it holds a POSIX write lock on
-//! the file for as long as it lives.
+//! the file, which names it, and its mapping of the file holds another, which lasts when the
+//! program closes descriptors it does not know.
 //!
 //! The only `unsafe` of this package besides the demo's: the safe wrappers panic in debug builds
 //! when the holder is in a pid namespace that cannot be seen from here.
@@ -18,13 +19,23 @@ pub(crate) enum Writer {
     Unknown,
 }
 
+/// The byte that the lock of the mapping is on, and the end of the process's own.
+const LOCKED_BYTE: libc::off_t = 1 << 62;
+
 /// The writer of an open tape.
 pub(crate) fn writer(file: &File) -> Writer {
+    match holder(file, 0, LOCKED_BYTE) {
+        Writer::Gone => holder(file, LOCKED_BYTE, 1),
+        writer => writer,
+    }
+}
+
+fn holder(file: &File, start: libc::off_t, bytes: libc::off_t) -> Writer {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
+        l_start: start,
+        l_len: bytes,
         l_pid: 0,
     };
     // SAFETY: the descriptor is open for as long as `file` is borrowed, and the kernel writes
