@@ -1,0 +1,3 @@
+//! `cargo xtask bench`: what things cost, measured. One module for each thing.
+
+pub(crate) mod recorder;
