@@ -57,15 +57,19 @@ impl Loaded {
 
     /// The word at an address inside the library.
     pub(crate) fn word(&self, address: usize) -> Option<usize> {
-        let is_inside = |segment: &Range<usize>| {
-            segment.contains(&address) && segment.end - address >= size_of::<usize>()
-        };
-        if !address.is_multiple_of(align_of::<usize>()) || !self.mapped.iter().any(is_inside) {
+        self.bytes(address).map(usize::from_ne_bytes)
+    }
+
+    /// Bytes at an address inside the library.
+    pub(crate) fn bytes<const N: usize>(&self, address: usize) -> Option<[u8; N]> {
+        let is_inside =
+            |segment: &Range<usize>| segment.contains(&address) && segment.end - address >= N;
+        if !self.mapped.iter().any(is_inside) {
             return None;
         }
-        // SAFETY: aligned, and in a readable segment of a library that is never unloaded: PyTorch's
-        // libraries are marked so, and the caller is called from inside it.
-        Some(unsafe { std::ptr::read_volatile(address as *const usize) })
+        // SAFETY: in a readable segment of a library that nobody unloads: the caller is called
+        // from inside it.
+        Some(unsafe { std::ptr::read_volatile(address as *const [u8; N]) })
     }
 }
 

@@ -10,6 +10,7 @@
 //!    functions and the function itself among its local symbols.
 //! 3. The allocator's object has that very table.
 //! 4. Exactly one slot of the table, as it lies in memory, holds that very function.
+//! 5. The allocator has all of its devices.
 //!
 //! The argument is a `std::function` of libstdc++, which the mangled name says too; it is 32 bytes
 //! written by hand. Of the entry that it is called with, the first 48 bytes are the same in all
@@ -52,7 +53,7 @@ const ATTACH: [&[u8]; 2] = [
       27attachAllocatorTraceTrackerESt8functionIFvRKNS_22CachingDeviceAllocator10TraceEntryEEE",
 ];
 
-/// `initialized()`: whether the allocator knows its devices.
+/// `initialized()`: whether the allocator has devices.
 const INITIALIZED: &[u8] =
     b"_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator11initializedEv";
 
@@ -66,8 +67,11 @@ const RECORD_WITH_POOL: [&[u8]; 2] = [b"P11CUstream_staSt4pairIyyE", b"P11CUstre
 /// Bytes of a table before its first slot: offset to top and type information.
 const TABLE_FRONT: usize = 16;
 
-/// Most slots of a table that are looked at; torch 2.15 has 54.
+/// Most slots of a table that are looked at; torch 2.15 has fewer than 100.
 const SLOTS_MAX: usize = 512;
+
+/// Most devices that an allocator is believed to have; PyTorch is built for at most 120.
+const DEVICES_MAX: usize = 128;
 
 /// What stands for the pool where the entry does not say.
 const POOL_UNKNOWN: (u64, u64) = (u64::MAX, 0);
@@ -77,17 +81,24 @@ static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
 /// Entries have a pool.
 static HAS_POOL: AtomicBool = AtomicBool::new(false);
 
-/// Attaches the tracker, once. On [`Tracker::NotReady`] it may be asked again.
+/// Attaches the tracker, once. On [`Tracker::NotReady`] and [`Tracker::NoAllocator`], which is
+/// what it says while the library is not loaded yet, it may be asked again.
 ///
-/// To be called from a hook of PyTorch's allocator, under the device mutex or not (it is
-/// recursive), and under no lock of the guest: entries may come before this returns.
+/// To be called from a hook, under PyTorch's device mutex or not (it is recursive), and under no
+/// lock of the guest: entries may come before this returns.
 #[cold]
 pub(crate) fn attach() -> Tracker {
-    let result = match PLAN.get_or_init(|| Plan::make(LIBRARY)) {
-        Ok(plan) => plan.attach(&IS_ATTACHED),
-        Err(refusal) => Err(*refusal),
+    let plan = match PLAN.get() {
+        Some(plan) => plan,
+        None => match Plan::make(LIBRARY) {
+            Err(Tracker::NoAllocator) => return Tracker::NoAllocator,
+            plan => PLAN.get_or_init(|| plan),
+        },
     };
-    result.map_or_else(|refusal| refusal, |()| Tracker::Attached)
+    match plan.as_ref().map(|plan| plan.attach(&IS_ATTACHED)) {
+        Ok(Ok(())) => Tracker::Attached,
+        Ok(Err(refusal)) | Err(&refusal) => refusal,
+    }
 }
 
 /// What was confirmed, as addresses in this process.
@@ -97,7 +108,8 @@ struct Plan {
     /// What an object of the native allocator begins with.
     table: usize,
     attach: usize,
-    initialized: usize,
+    /// Where the object keeps its vector of devices.
+    devices: usize,
     has_pool: bool,
     loaded: Loaded,
 }
@@ -134,11 +146,12 @@ impl Plan {
                 _ => return Err(Tracker::SeveralSlots),
             }
         }
+        let code = loaded.bytes(initialized).ok_or(Tracker::NoFunction)?;
         Ok(Self {
             allocator: loaded.address(allocator.address),
             table: first_slot,
             attach,
-            initialized,
+            devices: devices_place(&code).ok_or(Tracker::UnknownBuild)?,
             has_pool: names.has_pool,
             loaded,
         })
@@ -151,11 +164,7 @@ impl Plan {
         if unsafe { *(object as *const usize) } != self.table {
             return Err(Tracker::OtherAllocator);
         }
-        let this = object as *mut c_void;
-        // SAFETY: the function of this name, whose signature the name gives, on an object whose
-        // table has it.
-        let is_ready = unsafe { std::mem::transmute::<usize, Initialized>(self.initialized)(this) };
-        if !is_ready {
+        if !self.is_ready(object) {
             return Err(Tracker::NotReady);
         }
         if is_attached.swap(true, Ordering::AcqRel) {
@@ -163,10 +172,26 @@ impl Plan {
         }
         HAS_POOL.store(self.has_pool, Ordering::Release);
         let mut tracker = Function { functor: [0; 2], manage: Some(manage), invoke };
-        // SAFETY: as above. A `std::function` is passed by address; the callee may move out of
-        // it, and what is left needs no destruction.
-        unsafe { std::mem::transmute::<usize, Attach>(self.attach)(this, &raw mut tracker) };
+        let attach = self.attach as *const ();
+        // SAFETY: the function of this name, whose signature the name gives, on an object whose
+        // table has it. A `std::function` is passed by address; the callee may move out of it,
+        // and what is left needs no destruction.
+        unsafe {
+            std::mem::transmute::<*const (), Attach>(attach)(object as _, &raw mut tracker);
+        }
         Ok(())
+    }
+
+    /// Whether every device is there. While the allocator makes them (and asks CUDA about each, so
+    /// a hook can be called just then), the vector has null pointers, which `attach` follows.
+    fn is_ready(&self, object: usize) -> bool {
+        let at = object.wrapping_add(self.devices);
+        let ends = (self.loaded.word(at), self.loaded.word(at.wrapping_add(size_of::<usize>())));
+        let (Some(first), Some(end)) = ends else { return false };
+        let count = end.saturating_sub(first) / size_of::<usize>();
+        // SAFETY: the storage of a vector of pointers, from its begin to its end.
+        let is_there = |index: usize| unsafe { *(first as *const usize).add(index) } != 0;
+        (1..=DEVICES_MAX).contains(&count) && (0..count).all(is_there)
     }
 }
 
@@ -188,12 +213,26 @@ impl Names {
     }
 }
 
+/// Where in its object `initialized()` finds the vector of devices, of which it says whether it is
+/// empty. Compilers have made the same four instructions of it since torch 2.2; from others
+/// nothing is concluded.
+fn devices_place(code: &[u8; 18]) -> Option<usize> {
+    #[rustfmt::skip]
+    let &[
+        0x48, 0x8b, 0x87, a0, a1, a2, a3, // mov a(%rdi), %rax
+        0x48, 0x39, 0x87, b0, b1, b2, b3, // cmp %rax, b(%rdi)
+        0x0f, 0x95, 0xc0, //                 setne %al
+        0xc3, //                             ret
+    ] = code else { return None };
+    let [a, b] = [[a0, a1, a2, a3], [b0, b1, b2, b3]].map(u32::from_le_bytes);
+    (a.abs_diff(b) == 8).then_some(a.min(b) as usize)
+}
+
 fn takes_pool(parameters: &[u8]) -> bool {
     RECORD_WITH_POOL.iter().any(|part| parameters.windows(part.len()).any(|window| window == *part))
 }
 
 type Attach = unsafe extern "C" fn(*mut c_void, *mut Function);
-type Initialized = unsafe extern "C" fn(*mut c_void) -> bool;
 type Functor = [u64; 2];
 
 /// A `std::function<void(TraceEntry const&)>` as libstdc++ lays it out.

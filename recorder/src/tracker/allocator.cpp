@@ -8,6 +8,8 @@
 //   TWICE     a second slot holds the same function
 //   OTHER     the allocator in use is another class
 //   EMPTY     the allocator has no devices yet
+//   HALF      one of its devices is still being made
+//   ODD       nothing can be concluded from how it says whether it has devices
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -92,13 +94,14 @@ void DeviceCachingAllocator::record_trace(
 }
 
 struct NativeCachingAllocator : CUDAAllocator {
-  DeviceCachingAllocator devices[2];
+  char others[4096];  // PyTorch has many members before this one
+  std::vector<std::unique_ptr<DeviceCachingAllocator>> devices;
 
   bool initialized() override {
-#ifdef EMPTY
-    return false;
+#ifdef ODD
+    return devices.size() > 1;
 #else
-    return true;
+    return !devices.empty();
 #endif
   }
 #ifndef OLD
@@ -116,7 +119,7 @@ struct NativeCachingAllocator : CUDAAllocator {
 #ifndef OLD
 // As PyTorch does it: copied for each device, moved into a vector that grows.
 void NativeCachingAllocator::attachAllocatorTraceTracker(Tracker tracker) {
-  for (auto& device : devices) device.trackers.emplace_back(tracker);
+  for (auto& device : devices) device->trackers.emplace_back(tracker);
   Tracker copy = std::move(tracker);
   tracker = copy;
 }
@@ -143,10 +146,23 @@ EXPORTED CUDAAllocator* allocator = &Native::native;
 }  // namespace cuda::CUDACachingAllocator
 }  // namespace c10
 
+// Two devices, as far as they are wanted.
+extern "C" EXPORTED void init() {
+  using namespace c10::cuda::CUDACachingAllocator::Native;
+#ifndef EMPTY
+  native.devices.resize(2);
+  native.devices[1] = std::make_unique<DeviceCachingAllocator>();
+#ifndef HALF
+  native.devices[0] = std::make_unique<DeviceCachingAllocator>();
+#endif
+#endif
+}
+
 // Something happened on device 1.
 extern "C" EXPORTED void happen(int action, size_t addr, size_t size, size_t stream) {
   using namespace c10::cuda::CUDACachingAllocator;
-  Native::native.devices[1].record_trace(
+  if (Native::native.devices.empty()) return;
+  Native::native.devices[1]->record_trace(
       static_cast<TraceEntry::Action>(action), addr, size, reinterpret_cast<CUstream_st*>(stream), 1,
 #ifdef POOL
       {7, 9},

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::cell::RefCell;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::process::Command;
 
@@ -30,6 +30,7 @@ struct StandIn {
     handle: *mut c_void,
 }
 
+type Init = unsafe extern "C" fn();
 type Happen = unsafe extern "C" fn(c_int, usize, usize, usize);
 
 impl StandIn {
@@ -54,7 +55,17 @@ impl StandIn {
         // SAFETY: a library of our own, never unloaded.
         let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{} loads", path.display());
-        Some(Self { name, folder, handle })
+        let library = Self { name, folder, handle };
+        // SAFETY: the stand-in's own function.
+        unsafe { std::mem::transmute::<*mut c_void, Init>(library.function(c"init"))() };
+        Some(library)
+    }
+
+    fn function(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the handle is open and the name is a C string.
+        let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        assert!(!found.is_null(), "the stand-in exports {name:?}");
+        found
     }
 
     fn attach(&self) -> Result<(), Tracker> {
@@ -65,9 +76,8 @@ impl StandIn {
     fn happen(&self, action: c_int, address: usize, size: usize, stream: usize) -> Vec<Traced> {
         // SAFETY: the stand-in's own function.
         unsafe {
-            let happen = libc::dlsym(self.handle, c"happen".as_ptr());
-            assert!(!happen.is_null(), "the stand-in exports it");
-            std::mem::transmute::<*mut c_void, Happen>(happen)(action, address, size, stream);
+            let happen = std::mem::transmute::<*mut c_void, Happen>(self.function(c"happen"));
+            happen(action, address, size, stream);
         }
         DELIVERED.take()
     }
@@ -104,6 +114,8 @@ fn what_is_not_confirmed_is_refused() {
     check_refused("twice", &["-DTWICE"], Tracker::SeveralSlots);
     check_refused("other", &["-DOTHER"], Tracker::OtherAllocator);
     check_refused("empty", &["-DEMPTY"], Tracker::NotReady);
+    check_refused("half", &["-DHALF"], Tracker::NotReady);
+    check_refused("odd", &["-DODD"], Tracker::UnknownBuild);
     check_refused("no_id", &["-Wl,--build-id=none"], Tracker::OtherFile);
     assert_eq!(Plan::make("libc10_cuda_of_nobody.so").err(), Some(Tracker::NoAllocator));
     // A library that is loaded, and has nothing of PyTorch's.
