@@ -27,6 +27,10 @@ pub mod capture;
 
 pub mod diagnosis;
 
+pub mod ledger;
+
+pub mod thrash;
+
 pub mod restart;
 
 pub mod pickle;
