@@ -1,10 +1,10 @@
-//! What the guest asks CUDA: which device is current, what devices are called and how large they
-//! are. It never creates a context, allocates or synchronizes.
+//! What the guest asks CUDA: which device is current, what devices are called, how large they are
+//! and how much of them is free. It never creates a context, allocates or synchronizes.
 //!
 //! cudarc loads the driver and panics where a library or symbol is missing, so it is asked first
 //! whether the library is there, and optional functions are looked up one by one.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 
 use cudarc::driver::sys;
 use memtape_core::tape::layout::{DEVICES_MAX, device, header, hooks};
@@ -14,24 +14,57 @@ use std::sync::atomic::Ordering;
 use crate::guest::Guest;
 use crate::symbols::Symbol;
 
-static GET_DEVICE: Symbol = Symbol::of_cuda(c"cudaGetDevice");
-
-type GetDevice = unsafe extern "C" fn(*mut c_int) -> c_int;
 // Results are read as integers: a newer driver may return a value that cudarc's enum lacks.
+type GetDevice = unsafe extern "C" fn(*mut c_int) -> c_int;
+type CurrentContext = unsafe extern "C" fn(*mut sys::CUcontext) -> c_int;
+type MemoryInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
+type AddressRange =
+    unsafe extern "C" fn(*mut sys::CUdeviceptr, *mut usize, sys::CUdeviceptr) -> c_int;
 type DeviceGet = unsafe extern "C" fn(*mut sys::CUdevice, c_int) -> c_int;
 type DeviceUuid = unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> c_int;
 type DeviceBytes = unsafe extern "C" fn(*mut usize, sys::CUdevice) -> c_int;
 
+// SAFETY: the types are those of cuda_runtime_api.h and cuda.h.
+static GET_DEVICE: Symbol<GetDevice> = unsafe { Symbol::of_cuda(c"cudaGetDevice") };
+// SAFETY: as above.
+static CURRENT_CONTEXT: Symbol<CurrentContext> = unsafe { Symbol::of_driver(c"cuCtxGetCurrent") };
+// SAFETY: as above.
+static MEMORY_INFO: Symbol<MemoryInfo> = unsafe { Symbol::of_driver(c"cuMemGetInfo_v2") };
+// SAFETY: as above.
+static ADDRESS_RANGE: Symbol<AddressRange> =
+    unsafe { Symbol::of_driver(c"cuMemGetAddressRange_v2") };
+
 /// The calling thread's current device; 0 where the runtime does not say.
 pub(crate) fn current_device() -> u8 {
-    let real = GET_DEVICE.get();
-    if real.is_null() {
-        return 0;
-    }
+    let Some(real) = GET_DEVICE.get() else { return 0 };
     let mut index: c_int = 0;
     // SAFETY: `cudaGetDevice` writes one int; it reads thread-local state.
-    let result = unsafe { std::mem::transmute::<*mut c_void, GetDevice>(real)(&raw mut index) };
+    let result = unsafe { real(&raw mut index) };
     if result == 0 { u8::try_from(index).unwrap_or(0) } else { 0 }
+}
+
+/// Bytes free on the device of the thread's context; `None` where it has no context.
+pub(crate) fn free_bytes() -> Option<u64> {
+    let (context_of, info) = (CURRENT_CONTEXT.get()?, MEMORY_INFO.get()?);
+    let mut context: sys::CUcontext = std::ptr::null_mut();
+    let (mut free, mut total) = (0usize, 0usize);
+    // SAFETY: each call writes to what it is given; none makes a context, and the second is not
+    // made where there is none.
+    let known = unsafe {
+        context_of(&raw mut context) == 0
+            && !context.is_null()
+            && info(&raw mut free, &raw mut total) == 0
+    };
+    known.then_some(free as u64)
+}
+
+/// Bytes of the allocation that starts at an address of a device.
+pub(crate) fn allocation_bytes(pointer: u64) -> Option<u64> {
+    let range = ADDRESS_RANGE.get()?;
+    let (mut start, mut bytes) = (0, 0usize);
+    // SAFETY: the call writes two values and looks the address up, without touching it.
+    let result = unsafe { range(&raw mut start, &raw mut bytes, pointer) };
+    (result == 0 && start == pointer).then_some(bytes as u64)
 }
 
 /// Writes UUID and size of every device the tape has a lane for and knows nothing of yet.

@@ -4,6 +4,7 @@
 //! are not in the preloaded library's search order. They are found by name, without loading them.
 
 use std::ffi::{CStr, c_void};
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Libraries that may hold CUDA's runtime, newest first.
@@ -13,70 +14,107 @@ const CUDA_RUNTIMES: [&CStr; 4] =
 /// PyTorch's core library.
 const C10: [&CStr; 1] = [c"libc10.so"];
 
+/// NVIDIA's library of collectives.
+const NCCL: [&CStr; 2] = [c"libnccl.so.2", c"libnccl.so"];
+
+/// The CUDA driver.
+const DRIVER: [&CStr; 1] = [c"libcuda.so.1"];
+
 /// Stands for a function that was looked for and is not there: looking again costs microseconds,
 /// and whoever calls a hook has loaded the library behind it.
 const ABSENT: *mut c_void = std::ptr::without_provenance_mut(1);
 
-/// A function looked up once and kept.
-pub(crate) struct Symbol {
+/// A function of type `F`, looked up once and kept.
+pub(crate) struct Symbol<F> {
     name: &'static CStr,
     libraries: &'static [&'static CStr],
     found: AtomicPtr<c_void>,
+    of: PhantomData<F>,
 }
 
-impl Symbol {
-    const fn new(name: &'static CStr, libraries: &'static [&'static CStr]) -> Self {
-        Self { name, libraries, found: AtomicPtr::new(std::ptr::null_mut()) }
+impl<F: Copy> Symbol<F> {
+    /// # Safety
+    /// `F` must be the type of a function pointer, with the signature of the function so called.
+    const unsafe fn new(name: &'static CStr, libraries: &'static [&'static CStr]) -> Self {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        Self { name, libraries, found: AtomicPtr::new(std::ptr::null_mut()), of: PhantomData }
     }
 
     /// A function of PyTorch's core library.
-    pub(crate) const fn of_c10(name: &'static CStr) -> Self {
-        Self::new(name, &C10)
+    ///
+    /// # Safety
+    /// `F` must be the function's type.
+    pub(crate) const unsafe fn of_c10(name: &'static CStr) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(name, &C10) }
     }
 
     /// A function of the CUDA runtime.
-    pub(crate) const fn of_cuda(name: &'static CStr) -> Self {
-        Self::new(name, &CUDA_RUNTIMES)
+    ///
+    /// # Safety
+    /// `F` must be the function's type.
+    pub(crate) const unsafe fn of_cuda(name: &'static CStr) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(name, &CUDA_RUNTIMES) }
     }
 
-    /// The real function, or null where there is none.
+    /// A function of NCCL.
+    ///
+    /// # Safety
+    /// `F` must be the function's type.
+    pub(crate) const unsafe fn of_nccl(name: &'static CStr) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(name, &NCCL) }
+    }
+
+    /// A function of the CUDA driver.
+    ///
+    /// # Safety
+    /// `F` must be the function's type.
+    pub(crate) const unsafe fn of_driver(name: &'static CStr) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(name, &DRIVER) }
+    }
+
+    /// The real function, where there is one.
     #[inline]
-    pub(crate) fn get(&self) -> *mut c_void {
-        match self.found.load(Ordering::Acquire) {
-            ABSENT => std::ptr::null_mut(),
+    pub(crate) fn get(&self) -> Option<F> {
+        let found = match self.found.load(Ordering::Acquire) {
             found if found.is_null() => self.look_up_once(),
             found => found,
+        };
+        if found == ABSENT {
+            return None;
         }
+        // SAFETY: a function pointer of type `F`, by the promise given to `new`.
+        Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&found) })
     }
 
     #[cold]
     fn look_up_once(&self) -> *mut c_void {
-        let found = self.look_up();
-        self.found.store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
+        let found = self.look_up().unwrap_or(ABSENT);
+        self.found.store(found, Ordering::Release);
         found
     }
 
-    fn look_up(&self) -> *mut c_void {
+    fn look_up(&self) -> Option<*mut c_void> {
         // SAFETY: the name is a C string; RTLD_NEXT starts after this library.
         let next = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if !next.is_null() {
-            return next;
+            return Some(next);
         }
-        for library in self.libraries {
+        self.libraries.iter().find_map(|library| {
             // SAFETY: NOLOAD only finds what is loaded. The handle is kept on purpose, so that the
             // function stays valid.
             let handle =
                 unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             if handle.is_null() {
-                continue;
+                return None;
             }
             // SAFETY: the handle is open and the name is a C string.
             let found = unsafe { libc::dlsym(handle, self.name.as_ptr()) };
-            if !found.is_null() {
-                return found;
-            }
-        }
-        std::ptr::null_mut()
+            (!found.is_null()).then_some(found)
+        })
     }
 }
 
