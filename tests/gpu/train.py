@@ -21,30 +21,31 @@ BATCH, SEQUENCE = 4, 1024
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, features, heads):
         super().__init__()
-        self.attention_norm = nn.LayerNorm(FEATURES)
-        self.qkv = nn.Linear(FEATURES, 3 * FEATURES)
-        self.projection = nn.Linear(FEATURES, FEATURES)
-        self.mlp_norm = nn.LayerNorm(FEATURES)
-        self.up = nn.Linear(FEATURES, 4 * FEATURES)
-        self.down = nn.Linear(4 * FEATURES, FEATURES)
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(features)
+        self.qkv = nn.Linear(features, 3 * features)
+        self.projection = nn.Linear(features, features)
+        self.mlp_norm = nn.LayerNorm(features)
+        self.up = nn.Linear(features, 4 * features)
+        self.down = nn.Linear(4 * features, features)
 
     def forward(self, x):
-        batch, sequence, _ = x.shape
-        qkv = self.qkv(self.attention_norm(x)).view(batch, sequence, 3, HEADS, -1)
+        batch, sequence, features = x.shape
+        qkv = self.qkv(self.attention_norm(x)).view(batch, sequence, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, sequence, FEATURES))
+        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, sequence, features))
         return x + self.down(F.gelu(self.up(self.mlp_norm(x))))
 
 
 class Transformer(nn.Module):
-    def __init__(self):
+    def __init__(self, features=FEATURES, heads=HEADS, layers=LAYERS):
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, FEATURES)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.head = nn.Linear(FEATURES, VOCABULARY)
+        self.embedding = nn.Embedding(VOCABULARY, features)
+        self.blocks = nn.ModuleList(Block(features, heads) for _ in range(layers))
+        self.head = nn.Linear(features, VOCABULARY)
 
     def forward(self, tokens):
         x = self.embedding(tokens)
