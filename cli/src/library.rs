@@ -1,9 +1,10 @@
 //! Finds `libmemtape.so`, the library that `memtape run` preloads.
 //!
-//! In this order: `$MEMTAPE_LIBRARY`, beside this binary, `../lib` from it, and `deps/` beside it,
-//! which is where cargo leaves it in a source tree.
+//! In this order: `$MEMTAPE_LIBRARY`; beside this binary; `../lib` from it; `deps/` beside it, which
+//! is where cargo leaves it in a source tree; and beside the Python module, where pip leaves it.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -29,8 +30,8 @@ pub(crate) fn find() -> anyhow::Result<PathBuf> {
         None => match places(folder).into_iter().find(|path| path.is_file()) {
             Some(path) => path,
             None => bail!(
-                "{FILE_NAME} is not beside {} nor in ../lib: build it (cargo build -p \
-                 memtape-recorder) or name it in MEMTAPE_LIBRARY",
+                "{FILE_NAME} is not beside {} nor in ../lib, and pip has installed none: build it \
+                 (cargo build -p memtape-recorder) or name it in MEMTAPE_LIBRARY",
                 binary.display()
             ),
         },
@@ -46,12 +47,45 @@ pub(crate) fn find() -> anyhow::Result<PathBuf> {
     Ok(found)
 }
 
-fn places(folder: &Path) -> [PathBuf; 3] {
-    [
+fn places(folder: &Path) -> Vec<PathBuf> {
+    let mut places = vec![
         folder.join(FILE_NAME),
         folder.join("../lib").join(FILE_NAME),
         folder.join("deps").join(FILE_NAME),
-    ]
+    ];
+    places.extend(installed_by_pip(folder));
+    places
+}
+
+/// The libraries beside Python modules of the same installation: `lib/python3.11/site-packages` of
+/// a virtual environment or a user, `dist-packages` with Debian's Python, `lib64` with Red Hat's,
+/// and no folder between with `pip install --target`. Several Pythons may share one `bin`: the
+/// binary in it came with the module that was installed last.
+fn installed_by_pip(folder: &Path) -> Vec<PathBuf> {
+    let pythons = ["../lib", "../lib64"].into_iter().flat_map(|lib| {
+        let entries = std::fs::read_dir(folder.join(lib)).into_iter().flatten();
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        paths.filter(|path| file_name(path).starts_with("python3"))
+    });
+    let packages = pythons
+        .flat_map(|python| ["site-packages", "dist-packages"].map(|packages| python.join(packages)))
+        .chain([folder.join("..")]);
+    let mut found: Vec<_> = packages
+        .map(|packages| packages.join("memtape").join(FILE_NAME))
+        .filter_map(|path| Some((changed_ns(&path)?, path)))
+        .collect();
+    found.sort();
+    found.into_iter().rev().map(|(_, path)| path).collect()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// When the file came to be where it is; its time of modification is the wheel's.
+fn changed_ns(path: &Path) -> Option<i128> {
+    let metadata = path.metadata().ok()?;
+    Some(i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec()))
 }
 
 fn fits_preload(path: &OsStr) -> bool {
@@ -86,6 +120,31 @@ mod tests {
         check(Some("/a.so"), "/l/libmemtape.so:/a.so");
         check(Some("/a.so /b.so"), "/l/libmemtape.so:/a.so:/b.so");
         check(Some("/a.so:/l/libmemtape.so"), "/l/libmemtape.so:/a.so");
+    }
+
+    #[test]
+    fn pips_layouts_are_known() {
+        let check = |layout: &str, of_others: &[&str]| {
+            let prefix = tempfile::tempdir().expect("a temporary folder");
+            let prefix = prefix.path();
+            let put = |file: &str| {
+                let path = prefix.join(file);
+                std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+                std::fs::write(&path, "").expect("written");
+                path.canonicalize().expect("a path")
+            };
+            put("bin/memtape");
+            of_others.iter().for_each(|file| drop(put(file)));
+            let expected = put(layout);
+            let first = places(&prefix.join("bin")).into_iter().find(|path| path.is_file());
+            let found = first.and_then(|path| path.canonicalize().ok());
+            assert_eq!(found, Some(expected), "{layout}");
+        };
+        check("lib/python3.11/site-packages/memtape/libmemtape.so", &[]);
+        check("lib64/python3.9/site-packages/memtape/libmemtape.so", &["lib/python3.9/x"]);
+        check("lib/python3.12/dist-packages/memtape/libmemtape.so", &["lib/python3/x"]);
+        check("memtape/libmemtape.so", &["lib/python3.12/site-packages/other/libmemtape.so"]);
+        check("lib/libmemtape.so", &["lib/python3.12/site-packages/memtape/libmemtape.so"]);
     }
 
     #[test]

@@ -212,16 +212,16 @@ def _cut(text: str) -> bytes:
 
 def _recorder() -> _Recorder | None:
     """The recorder of this process; looked for at the first call, which any thread may make."""
-    global _found
-    if _found == "not looked for":
+    if not _found:
         try:
-            _found = _Recorder()
+            _found.append(_Recorder())
         except Exception:  # no such function, or a Python without ctypes
-            _found = None
-    return _found
+            _found.append(None)
+    return _found[0]
 
 
-_found: _Recorder | None | str = "not looked for"
+#: Empty until it was looked for; then what was found, first.
+_found: list[_Recorder | None] = []
 _phases = _Phases()
 os.register_at_fork(after_in_child=_phases.renew_lock)
 

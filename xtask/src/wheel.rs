@@ -26,8 +26,10 @@ use crate::venv;
 
 /// One way of making the wheel.
 pub(crate) struct Flavour {
-    /// Its folders below `target/wheel` and `target/wheels`.
-    name: &'static str,
+    /// Where everything is laid out for maturin.
+    layout: &'static str,
+    /// Where the wheel comes.
+    out: &'static str,
     /// Cargo's profile.
     profile: &'static str,
     /// The oldest glibc it promises to run on; `None` is this machine's, and no promise.
@@ -41,7 +43,8 @@ pub(crate) struct Flavour {
 /// For every machine. 2.17 is the oldest glibc that Rust itself supports, and older than what any
 /// PyTorch 2 runs on.
 pub(crate) const DIST: Flavour = Flavour {
-    name: "dist",
+    layout: "target/wheel/dist",
+    out: "target/wheels",
     profile: "dist",
     floor: Some((2, 17)),
     tools: &[MATURIN, "ziglang==0.17.1", "cargo-zigbuild==0.24.0"],
@@ -50,7 +53,8 @@ pub(crate) const DIST: Flavour = Flavour {
 
 /// For this machine.
 pub(crate) const DEV: Flavour = Flavour {
-    name: "dev",
+    layout: "target/wheel/dev",
+    out: "target/wheels/dev",
     profile: "dev",
     floor: None,
     tools: &[MATURIN],
@@ -119,9 +123,9 @@ fn make(flavour: &Flavour, steps: &mut Vec<Step>) -> Result<Wheel, String> {
     }
     take("library", build_library(flavour))?;
     let library = built(flavour, "libmemtape.so");
-    let (layout, out) = lay_out(flavour, &library).map_err(|error| error.to_string())?;
-    take("program and wheel", pack(flavour, &layout, &out))?;
-    let path = only_wheel(&out).ok_or("maturin left no wheel")?;
+    lay_out(flavour, &library).map_err(|error| format!("{}: {error}", flavour.layout))?;
+    take("program and wheel", pack(flavour))?;
+    let path = wheel_in(flavour).ok_or("maturin left no wheel")?;
     let wheel =
         Wheel { path, program: demands(&built(flavour, "memtape"))?, library: demands(&library)? };
     let broken = broken_promises(flavour, &wheel);
@@ -148,34 +152,37 @@ fn build_library(flavour: &Flavour) -> Command {
     command
 }
 
-/// The folder that maturin packs, made anew, and the empty folder that the wheel comes into.
-fn lay_out(flavour: &Flavour, library: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
-    let layout = root().join("target/wheel").join(flavour.name);
-    let out = root().join("target/wheels").join(flavour.name);
-    for folder in [&layout, &out] {
-        if folder.exists() {
-            fs::remove_dir_all(folder)?;
-        }
-        fs::create_dir_all(folder)?;
+/// Lays out what maturin packs, and takes away what it packed before.
+fn lay_out(flavour: &Flavour, library: &Path) -> std::io::Result<()> {
+    let layout = root().join(flavour.layout);
+    if layout.exists() {
+        fs::remove_dir_all(&layout)?;
     }
+    fs::create_dir_all(layout.join("memtape"))?;
     let source = root().join("python");
-    fs::create_dir(layout.join("memtape"))?;
-    for file in ["__init__.py", "__main__.py", "py.typed"] {
-        fs::copy(source.join("memtape").join(file), layout.join("memtape").join(file))?;
-    }
-    fs::copy(library, layout.join("memtape/libmemtape.so"))?;
-    for file in ["pyproject.toml", "README.md"] {
+    for file in [
+        "pyproject.toml",
+        "README.md",
+        "memtape/__init__.py",
+        "memtape/__main__.py",
+        "memtape/py.typed",
+    ] {
         fs::copy(source.join(file), layout.join(file))?;
     }
     fs::copy(root().join("LICENSE"), layout.join("LICENSE"))?;
-    Ok((layout, out))
+    fs::copy(library, layout.join("memtape/libmemtape.so"))?;
+    while let Some(old) = wheel_in(flavour) {
+        fs::remove_file(old)?;
+    }
+    Ok(())
 }
 
 /// maturin builds the program and packs everything.
-fn pack(flavour: &Flavour, layout: &Path, out: &Path) -> Command {
+fn pack(flavour: &Flavour) -> Command {
     let mut command = tool(flavour, "maturin");
-    command.current_dir(layout);
-    command.args(["build", "--locked", "--profile", flavour.profile, "--out"]).arg(out);
+    command.current_dir(root().join(flavour.layout));
+    command.args(["build", "--locked", "--profile", flavour.profile]);
+    command.arg("--out").arg(root().join(flavour.out));
     match flavour.floor {
         Some((major, minor)) => {
             let promise = format!("manylinux_{major}_{minor}");
@@ -232,8 +239,9 @@ fn built(flavour: &Flavour, file: &str) -> PathBuf {
     }
 }
 
-fn only_wheel(folder: &Path) -> Option<PathBuf> {
-    let mut paths = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+fn wheel_in(flavour: &Flavour) -> Option<PathBuf> {
+    let folder = fs::read_dir(root().join(flavour.out)).ok()?;
+    let mut paths = folder.filter_map(|entry| Some(entry.ok()?.path()));
     paths.find(|path| path.extension().is_some_and(|extension| extension == "whl"))
 }
 
