@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
-use memtape_core::snapshot::{Block, DeviceSnapshot, RankSnapshot, TraceKind};
+use memtape_core::snapshot::{
+    Block, DeviceSnapshot, OutsideUse, Place, RankSnapshot, Segment, SegmentSource, TraceKind,
+};
 use memtape_core::tape::reader::DeviceTotals;
 use memtape_core::tape::status::Status;
 use memtape_core::tape::steps::StepRecord;
@@ -328,9 +330,28 @@ pub(crate) fn rank_body(
         frames: frames.collect(),
         stacks: snapshot.stacks.into_iter().map(|frames| v1::StackFrames { frames }).collect(),
         before_step: snapshot.before_step,
+        places: snapshot.places.iter().map(place).collect(),
+        outside: snapshot.outside.iter().map(outside).collect(),
     };
     let bytes = body.encoded_len();
     if bytes > bytes_max { Err(bytes) } else { Ok(body.encode_to_vec()) }
+}
+
+fn place(place: &Place) -> v1::Place {
+    v1::Place {
+        stream: place.stream,
+        pool_first: place.pool.map(|pool| pool.0),
+        pool_second: place.pool.map(|pool| pool.1),
+    }
+}
+
+fn outside(each: &OutsideUse) -> v1::OutsideUse {
+    v1::OutsideUse {
+        origin: each.origin as u32,
+        device: u32::from(each.device),
+        bytes: each.bytes,
+        count: each.count,
+    }
 }
 
 fn device_state(device: DeviceSnapshot) -> v1::DeviceState {
@@ -341,6 +362,8 @@ fn device_state(device: DeviceSnapshot) -> v1::DeviceState {
         size: event.size,
         stack: event.stack,
         step: event.step,
+        detail: event.detail,
+        place: u32::from(event.place),
     });
     let before = device.before.iter().map(|each| v1::StackUse {
         stack: each.stack,
@@ -354,13 +377,29 @@ fn device_state(device: DeviceSnapshot) -> v1::DeviceState {
         reserved: device.reserved,
         device_bytes: device.device_bytes,
         blocks: Some(blocks(&device.blocks)),
-        segments: Some(v1::Segments {
-            addresses: device.segments.iter().map(|segment| segment.address).collect(),
-            sizes: device.segments.iter().map(|segment| segment.size).collect(),
-        }),
+        segments: Some(segments(&device)),
+        segment_source: match device.segment_source {
+            SegmentSource::None => v1::SegmentSource::Unspecified,
+            SegmentSource::Runtime => v1::SegmentSource::Runtime,
+            SegmentSource::Allocator => v1::SegmentSource::Allocator,
+        }
+        .into(),
         before: before.collect(),
         trace: trace.collect(),
         complete: device.complete,
+    }
+}
+
+fn segments(device: &DeviceSnapshot) -> v1::Segments {
+    let each = || device.segments.iter();
+    let known = || each().filter(|_| device.segment_source == SegmentSource::Allocator);
+    let flags = |segment: &Segment| u32::from(segment.expandable) | u32::from(segment.small) << 1;
+    v1::Segments {
+        addresses: each().map(|segment| segment.address).collect(),
+        sizes: each().map(|segment| segment.size).collect(),
+        places: known().map(|segment| u32::from(segment.place)).collect(),
+        stacks: known().map(|segment| segment.stack).collect(),
+        flags: known().map(flags).collect(),
     }
 }
 
@@ -368,12 +407,18 @@ fn device_state(device: DeviceSnapshot) -> v1::DeviceState {
 fn blocks(blocks: &[Block]) -> v1::Blocks {
     let before = std::iter::once(0).chain(blocks.iter().map(|block| block.address));
     let deltas = blocks.iter().zip(before).map(|(block, last)| block.address.wrapping_sub(last));
+    let detailed = blocks.iter().any(|block| block.requested != 0 || block.place != 0);
+    let known = || blocks.iter().filter(|_| detailed);
+    let pending = blocks.iter().enumerate().filter(|(_, block)| block.pending);
     v1::Blocks {
         address_deltas: deltas.collect(),
         sizes: blocks.iter().map(|block| block.size).collect(),
         stacks: blocks.iter().map(|block| block.stack).collect(),
         birth_steps: blocks.iter().map(|block| block.birth_step).collect(),
         birth_mono_ns: blocks.iter().map(|block| block.birth_ns).collect(),
+        requested: known().map(|block| block.requested).collect(),
+        places: known().map(|block| u32::from(block.place)).collect(),
+        pending: pending.map(|(index, _)| index as u32).collect(),
     }
 }
 
@@ -385,6 +430,11 @@ fn trace_kind(kind: TraceKind) -> v1::TraceKind {
         TraceKind::SegmentAlloc => v1::TraceKind::SegmentAlloc,
         TraceKind::SegmentFree => v1::TraceKind::SegmentFree,
         TraceKind::MallocFailed => v1::TraceKind::MallocFailed,
+        TraceKind::FreeDeferred => v1::TraceKind::FreeDeferred,
+        TraceKind::FreeCompleted => v1::TraceKind::FreeCompleted,
+        TraceKind::SegmentMap => v1::TraceKind::SegmentMap,
+        TraceKind::SegmentUnmap => v1::TraceKind::SegmentUnmap,
+        TraceKind::Snapshot => v1::TraceKind::Snapshot,
     }
 }
 
@@ -398,7 +448,10 @@ mod tests {
 
     #[test]
     fn blocks_become_columns_of_differences() {
-        let block = |address, size| Block { address, size, stack: 2, birth_step: 3, birth_ns: 4 };
+        let block = |address, size| {
+            let (stack, birth_step, birth_ns) = (2, 3, 4);
+            Block { address, size, stack, birth_step, birth_ns, ..Block::default() }
+        };
         for (addresses, deltas) in [
             (vec![], vec![]),
             (vec![4096], vec![4096]),
@@ -409,7 +462,11 @@ mod tests {
             assert_eq!(columns.address_deltas, deltas);
             assert_eq!(columns.sizes.len(), addresses.len());
             assert_eq!(columns.birth_mono_ns.len(), addresses.len());
+            assert!(columns.requested.is_empty() && columns.places.is_empty(), "nothing known");
         }
+        let known = Block { requested: 7, place: 1, pending: true, ..block(512, 8) };
+        let columns = blocks(&[block(0, 8), known]);
+        assert_eq!((columns.requested, columns.pending), (vec![0, 7], vec![1]));
     }
 
     #[test]

@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn both_formats_hold_the_blocks() {
-        let block = Block { address: 4096, size: 512, stack: 1, birth_step: 4, birth_ns: 9 };
+        let block = Block { address: 4096, size: 512, stack: 1, birth_step: 4, ..Block::default() };
         let snapshot = RankSnapshot {
             step: 5,
             devices: vec![DeviceSnapshot { blocks: vec![block], ..DeviceSnapshot::default() }],

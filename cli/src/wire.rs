@@ -9,8 +9,10 @@ use std::io::Read;
 use anyhow::{Context, bail};
 use memtape_core::identity::Identity;
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, StackUse, TraceEvent, TraceKind,
+    Block, DeviceSnapshot, Frame, OutsideUse, Place, RankSnapshot, Segment, SegmentSource,
+    StackUse, TraceEvent, TraceKind,
 };
+use memtape_core::tape::layout::Origin;
 use memtape_proto::v1;
 use prost::Message;
 
@@ -56,14 +58,32 @@ fn snapshot(body: v1::RankBody) -> RankSnapshot {
         frames: body.frames.into_iter().map(frame).collect(),
         stacks: body.stacks.into_iter().map(|stack| stack.frames).collect(),
         before_step: body.before_step,
+        places: body.places.iter().map(place).collect(),
+        outside: body.outside.iter().map(outside).collect(),
+    }
+}
+
+fn place(place: &v1::Place) -> Place {
+    Place { stream: place.stream, pool: place.pool_first.zip(place.pool_second) }
+}
+
+fn outside(each: &v1::OutsideUse) -> OutsideUse {
+    OutsideUse {
+        origin: Origin::from_number(u16::try_from(each.origin).unwrap_or(0)),
+        device: u8::try_from(each.device).unwrap_or(u8::MAX),
+        bytes: each.bytes,
+        count: each.count,
     }
 }
 
 fn device(state: v1::DeviceState) -> DeviceSnapshot {
-    let segments = state.segments.unwrap_or_default();
-    let segment = |(address, size)| Segment { address, size };
     let used =
         |used: v1::StackUse| StackUse { stack: used.stack, bytes: used.bytes, blocks: used.blocks };
+    let segment_source = match state.segment_source() {
+        v1::SegmentSource::Unspecified => SegmentSource::None,
+        v1::SegmentSource::Runtime => SegmentSource::Runtime,
+        v1::SegmentSource::Allocator => SegmentSource::Allocator,
+    };
     DeviceSnapshot {
         device: u8::try_from(state.device).unwrap_or(u8::MAX),
         uuid: state.uuid,
@@ -71,7 +91,8 @@ fn device(state: v1::DeviceState) -> DeviceSnapshot {
         reserved: state.reserved,
         device_bytes: state.device_bytes,
         blocks: blocks(&state.blocks.unwrap_or_default()),
-        segments: segments.addresses.into_iter().zip(segments.sizes).map(segment).collect(),
+        segment_source,
+        segments: segments(&state.segments.unwrap_or_default()),
         before: state.before.into_iter().map(used).collect(),
         trace: state.trace.iter().filter_map(event).collect(),
         complete: state.complete,
@@ -83,14 +104,37 @@ fn blocks(columns: &v1::Blocks) -> Vec<Block> {
     let mut address = 0_u64;
     let sizes = columns.address_deltas.iter().zip(&columns.sizes);
     let births = columns.birth_steps.iter().zip(&columns.birth_mono_ns);
-    sizes
+    let mut blocks: Vec<Block> = sizes
         .zip(&columns.stacks)
         .zip(births)
         .map(|(((delta, &size), &stack), (&birth_step, &birth_ns))| {
             address = address.wrapping_add(*delta);
-            Block { address, size, stack, birth_step, birth_ns }
+            Block { address, size, stack, birth_step, birth_ns, ..Block::default() }
         })
-        .collect()
+        .collect();
+    let details = columns.requested.iter().zip(&columns.places);
+    for (block, (&requested, &place)) in blocks.iter_mut().zip(details) {
+        (block.requested, block.place) = (requested, u16::try_from(place).unwrap_or(0));
+    }
+    for &index in &columns.pending {
+        if let Some(block) = blocks.get_mut(index as usize) {
+            block.pending = true;
+        }
+    }
+    blocks
+}
+
+fn segments(columns: &v1::Segments) -> Vec<Segment> {
+    let each = |(&address, &size)| Segment { address, size, ..Segment::default() };
+    let mut segments: Vec<Segment> =
+        columns.addresses.iter().zip(&columns.sizes).map(each).collect();
+    let details = columns.places.iter().zip(&columns.stacks).zip(&columns.flags);
+    for (segment, ((&place, &stack), &flags)) in segments.iter_mut().zip(details) {
+        segment.place = u16::try_from(place).unwrap_or(0);
+        segment.stack = stack;
+        (segment.expandable, segment.small) = (flags & 1 != 0, flags & 2 != 0);
+    }
+    segments
 }
 
 fn event(event: &v1::TraceEvent) -> Option<TraceEvent> {
@@ -102,6 +146,11 @@ fn event(event: &v1::TraceEvent) -> Option<TraceEvent> {
         v1::TraceKind::SegmentAlloc => TraceKind::SegmentAlloc,
         v1::TraceKind::SegmentFree => TraceKind::SegmentFree,
         v1::TraceKind::MallocFailed => TraceKind::MallocFailed,
+        v1::TraceKind::FreeDeferred => TraceKind::FreeDeferred,
+        v1::TraceKind::FreeCompleted => TraceKind::FreeCompleted,
+        v1::TraceKind::SegmentMap => TraceKind::SegmentMap,
+        v1::TraceKind::SegmentUnmap => TraceKind::SegmentUnmap,
+        v1::TraceKind::Snapshot => TraceKind::Snapshot,
     };
     Some(TraceEvent {
         kind,
@@ -110,6 +159,8 @@ fn event(event: &v1::TraceEvent) -> Option<TraceEvent> {
         size: event.size,
         stack: event.stack,
         step: event.step,
+        detail: event.detail,
+        place: u16::try_from(event.place).unwrap_or(0),
     })
 }
 
@@ -130,6 +181,9 @@ mod tests {
                     stacks: vec![0, 1, 1],
                     birth_steps: vec![1, 2, 3],
                     birth_mono_ns: vec![10, 20, 30],
+                    requested: vec![7, 15, 5],
+                    places: vec![0, 1, 0],
+                    pending: vec![2],
                 }),
                 trace: vec![
                     v1::TraceEvent { kind: 1, address: 1000, ..Default::default() },
@@ -152,6 +206,8 @@ mod tests {
         let addresses: Vec<u64> = device.blocks.iter().map(|block| block.address).collect();
         assert_eq!(addresses, [1000, 1024, 1024 + (1 << 40)]);
         assert_eq!(device.blocks[2].birth_ns, 30);
+        assert_eq!((device.blocks[1].requested, device.blocks[1].place), (15, 1));
+        assert!(device.blocks[2].pending && !device.blocks[0].pending);
         assert_eq!(device.trace.len(), 1, "an unknown kind of event is left out");
         assert_eq!(snapshot.frames_of(1).count(), 1);
     }

@@ -84,6 +84,7 @@ fn snapshot(body: v1::RankBody) -> Result<RankSnapshot, String> {
         frames,
         stacks,
         before_step: body.before_step,
+        ..RankSnapshot::default()
     })
 }
 
@@ -126,6 +127,8 @@ fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, S
             stack: known(columns.stacks[index]),
             birth_step: columns.birth_steps[index],
             birth_ns: columns.birth_mono_ns[index],
+            requested: columns.requested.get(index).copied().unwrap_or(0),
+            ..Block::default()
         }
     });
     let before = device.before.iter().map(|each| StackUse {
@@ -141,10 +144,12 @@ fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, S
         reserved: device.reserved,
         device_bytes: device.device_bytes,
         blocks: blocks.collect(),
-        segments: taken.map(|(&address, &size)| Segment { address, size }).collect(),
+        segments: taken
+            .map(|(&address, &size)| Segment { address, size, ..Segment::default() })
+            .collect(),
         before: before.collect(),
-        trace: Vec::new(),
         complete: device.complete,
+        ..DeviceSnapshot::default()
     })
 }
 

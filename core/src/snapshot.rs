@@ -8,6 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::identity::Identity;
+use crate::tape::layout::Origin;
 
 /// State of one rank at the end of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,6 +25,10 @@ pub struct RankSnapshot {
     pub frames: Vec<Frame>,
     /// Frame indexes, innermost first; entry 0 is the empty, unknown stack.
     pub stacks: Vec<Vec<u32>>,
+    /// Streams and pools; entry 0 is the unknown place.
+    pub places: Vec<Place>,
+    /// Memory that other code than PyTorch's caching allocator holds, by origin and device.
+    pub outside: Vec<OutsideUse>,
     /// The earlier step that the `before` sums show; 0 when there are none.
     pub before_step: u64,
 }
@@ -43,14 +48,28 @@ pub struct DeviceSnapshot {
     pub device_bytes: u64,
     /// Live blocks, sorted by address.
     pub blocks: Vec<Block>,
-    /// Memory taken from the device, sorted by address.
+    /// Memory the allocator took from the device, sorted by address.
     pub segments: Vec<Segment>,
+    /// Who says so.
+    pub segment_source: SegmentSource,
     /// Live memory per stack at the earlier step.
     pub before: Vec<StackUse>,
     /// Last events up to the step, oldest first.
     pub trace: Vec<TraceEvent>,
     /// False when the live table overflowed, so that blocks may be missing.
     pub complete: bool,
+}
+
+/// Who knows a device's segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SegmentSource {
+    /// Nobody: `segments` is empty.
+    #[default]
+    None,
+    /// Calls of `cudaMalloc`, some of which may be other code's.
+    Runtime,
+    /// The allocator's own trace: every segment is there, and no other.
+    Allocator,
 }
 
 /// A block of memory in use by a tensor.
@@ -60,12 +79,18 @@ pub struct Block {
     pub address: u64,
     /// Size in bytes, rounded as the allocator rounds.
     pub size: u64,
+    /// Bytes asked for; 0 when unknown.
+    pub requested: u64,
     /// Index into [`RankSnapshot::stacks`].
     pub stack: u32,
     /// Steps finished when it was allocated.
     pub birth_step: u64,
     /// CLOCK_MONOTONIC when it was allocated, in nanoseconds.
     pub birth_ns: u64,
+    /// Index into [`RankSnapshot::places`].
+    pub place: u16,
+    /// Taken back, but still used by other streams.
+    pub pending: bool,
 }
 
 /// Memory taken from the device.
@@ -75,6 +100,36 @@ pub struct Segment {
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
+    /// Index into [`RankSnapshot::places`].
+    pub place: u16,
+    /// Index into [`RankSnapshot::stacks`].
+    pub stack: u32,
+    /// Part of an expandable segment, in which memory is mapped and unmapped.
+    pub expandable: bool,
+    /// For blocks of at most 1 MiB, as PyTorch keeps them apart.
+    pub small: bool,
+}
+
+/// Where a block lies in the allocator's order of things.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// CUDA stream (`cudaStream_t`) that the block belongs to; 0 is the default stream.
+    pub stream: Option<u64>,
+    /// Memory pool; (0, 0) is the ordinary one, others belong to graphs and `MemPool`s.
+    pub pool: Option<(u64, u64)>,
+}
+
+/// Memory that other code than the caching allocator holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutsideUse {
+    /// Where it came from.
+    pub origin: Origin,
+    /// Device index; of no meaning for memory on the host.
+    pub device: u8,
+    /// Bytes held.
+    pub bytes: u64,
+    /// Allocations held.
+    pub count: u64,
 }
 
 /// Live memory of one stack.
@@ -104,16 +159,27 @@ pub struct Frame {
 pub enum TraceKind {
     /// A block was handed out.
     Alloc,
-    /// A block was taken back.
+    /// A block was taken back and is free.
     Free,
-    /// A request failed for good; `size` is what was asked for.
+    /// A request failed for good; `size` is what was asked for, `detail` the device's free bytes.
     Oom,
-    /// `cudaMalloc` gave a segment.
+    /// The allocator took a segment from the device.
     SegmentAlloc,
     /// A segment went back to the device.
     SegmentFree,
-    /// `cudaMalloc` failed; the allocator frees its cache and tries again.
+    /// `cudaMalloc` failed; the allocator frees its cache and tries again. `detail` is how long the
+    /// call took, in nanoseconds.
     MallocFailed,
+    /// A block was taken back, but other streams still use it.
+    FreeDeferred,
+    /// They no longer do.
+    FreeCompleted,
+    /// Memory was mapped into an expandable segment.
+    SegmentMap,
+    /// A part of an expandable segment was unmapped.
+    SegmentUnmap,
+    /// The program took a snapshot of PyTorch's own.
+    Snapshot,
 }
 
 /// One event of a trace.
@@ -125,10 +191,14 @@ pub struct TraceEvent {
     pub mono_ns: u64,
     /// Device address; 0 where there is none.
     pub address: u64,
-    /// Bytes.
+    /// Bytes, rounded as the allocator rounds.
     pub size: u64,
+    /// Blocks: bytes asked for, 0 unknown. Other kinds: see there.
+    pub detail: u64,
     /// Index into [`RankSnapshot::stacks`].
     pub stack: u32,
+    /// Index into [`RankSnapshot::places`].
+    pub place: u16,
     /// Steps finished when it happened.
     pub step: u64,
 }
@@ -138,5 +208,10 @@ impl RankSnapshot {
     pub fn frames_of(&self, stack: u32) -> impl Iterator<Item = &Frame> {
         let indexes = self.stacks.get(stack as usize).map(Vec::as_slice).unwrap_or_default();
         indexes.iter().filter_map(|&index| self.frames.get(index as usize))
+    }
+
+    /// The place with this index; unknown when there is none.
+    pub fn place(&self, index: u16) -> Place {
+        self.places.get(usize::from(index)).copied().unwrap_or_default()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::tape::lane::{Lane, Totals};
+use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{Layout, Sizes};
 use memtape_core::tape::reader::Tape;
 use memtape_core::tape::rewind::Moment;
@@ -12,7 +12,13 @@ use proptest::prelude::*;
 
 /// A sound tape with a few hundred events in a ring of 64.
 fn sound() -> (Layout, Vec<AtomicU64>) {
-    let sizes = Sizes { events: 64, table_entries: 256, step_records: 64, atom_words: 512 };
+    let sizes = Sizes {
+        events: 64,
+        table_entries: 256,
+        step_records: 64,
+        segment_entries: 64,
+        atom_words: 512,
+    };
     let layout = Layout::new(sizes);
     let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
     let words = Words(&memory);
@@ -22,7 +28,7 @@ fn sound() -> (Layout, Vec<AtomicU64>) {
     for event in 0..300u64 {
         let (address, totals) = (512 * (1 + event % 40), Totals { allocated: 1, reserved: 2 });
         match event / 40 % 2 {
-            0 => lane.alloc(event, address, 512, 1, totals),
+            0 => lane.alloc(event, Grant { address, size: 512, stack: 1, ..Grant::default() }, totals),
             _ => lane.free(event, address, 512, totals),
         }
         if event % 20 == 19 {

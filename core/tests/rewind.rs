@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use memtape_core::tape::lane::{Lane, Totals};
+use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{HOST_LANE, Layout, Sizes};
 use memtape_core::tape::reader::Tape;
 use memtape_core::tape::rewind::{Moment, RewindError};
@@ -19,6 +19,10 @@ use proptest::prelude::*;
 /// Address → (size, birth step).
 type State = BTreeMap<u64, (u64, u64)>;
 
+fn grant(address: u64, size: u64) -> Grant {
+    Grant { address, size, ..Grant::default() }
+}
+
 struct Rig {
     memory: Vec<AtomicU64>,
     layout: Layout,
@@ -26,7 +30,10 @@ struct Rig {
 
 impl Rig {
     fn new(events: usize, table_entries: usize, step_records: usize) -> Self {
-        let layout = Layout::new(Sizes { events, table_entries, step_records, atom_words: 512 });
+        let segment_entries = 64;
+        let atom_words = 512;
+        let sizes = Sizes { events, table_entries, step_records, segment_entries, atom_words };
+        let layout = Layout::new(sizes);
         // Only the first device's lane is used: the others need no memory.
         let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
         let words = Words(&memory);
@@ -94,7 +101,7 @@ impl<'a> Run<'a> {
                 let step = self.at_step.len() as u64;
                 self.live.insert(address(place), (u64::from(size), step));
                 let totals = self.totals();
-                self.lane.alloc(self.time_ns, address(place), u64::from(size), 0, totals);
+                self.lane.alloc(self.time_ns, grant(address(place), u64::from(size)), totals);
                 self.events += 1;
             }
             Op::Free { place } if self.live.contains_key(&address(place)) => {
@@ -274,7 +281,7 @@ fn a_reader_that_races_two_writers_is_never_wrong() {
                         seen.insert(step, state_of(&snapshot));
                     }
                     Err(RewindError::NotCovered { .. } | RewindError::NotReached { .. }) => {}
-                    Err(RewindError::Damaged) => panic!("step {step} of {newest}: damaged"),
+                    Err(other) => panic!("step {step} of {newest}: {other}"),
                 }
             }
             seen

@@ -1,8 +1,168 @@
-//! The recorder's one clock.
+//! Time on the hot path: the processor's own counter, turned into CLOCK_MONOTONIC.
+//!
+//! The system's clock costs twice as much as the counter it is made from. So the recorder keeps a
+//! line of its own through (counter, clock) and bends it every second or two towards the system's,
+//! never stepping back: times on a lane stay in order. Where the counter is not the kernel's own
+//! clock source, or is not invariant, the system's clock is asked each time.
 
-/// CLOCK_MONOTONIC in nanoseconds; served by the vDSO, without a system call.
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Lines kept: a reader that is stopped between looking up the newest line and reading it is at
+/// most this many bendings late.
+const LINES: usize = 8;
+
+/// A line that is farther off than this is laid anew: the machine slept.
+const JUMP_NS: i64 = 5_000_000;
+
+/// Time in which a line is bent back onto the system's clock.
+const BEND_NS: i64 = 2_000_000_000;
+
+/// Bits behind the point in `Line::rate`: nanoseconds a tick.
+const RATE_BITS: u32 = 32;
+
+/// `ns = base_ns + (ticks - base_ticks) * rate`.
+#[derive(Default)]
+struct Line {
+    base_ticks: AtomicU64,
+    base_ns: AtomicU64,
+    rate: AtomicU64,
+}
+
+static ALL: [Line; LINES] = [const {
+    Line { base_ticks: AtomicU64::new(0), base_ns: AtomicU64::new(0), rate: AtomicU64::new(0) }
+}; LINES];
+/// Number of the newest line; 0 means the system's clock is asked.
+static NEWEST: AtomicUsize = AtomicUsize::new(0);
+
+/// CLOCK_MONOTONIC in nanoseconds, as the hot path has it.
 #[inline]
 pub(crate) fn mono_ns() -> u64 {
+    let newest = NEWEST.load(Ordering::Acquire);
+    if newest == 0 {
+        return system_mono_ns();
+    }
+    let line = &ALL[newest % LINES];
+    on_line(
+        ticks(),
+        line.base_ticks.load(Ordering::Relaxed),
+        line.base_ns.load(Ordering::Relaxed),
+        line.rate.load(Ordering::Relaxed),
+    )
+}
+
+#[inline]
+fn on_line(ticks: u64, base_ticks: u64, base_ns: u64, rate: u64) -> u64 {
+    // Another core's counter may be a little behind the one the line was laid with.
+    let passed = ticks.saturating_sub(base_ticks);
+    base_ns.wrapping_add((u128::from(passed) * u128::from(rate) >> RATE_BITS) as u64)
+}
+
+/// A reading of both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Both {
+    ticks: u64,
+    ns: u64,
+}
+
+impl Both {
+    pub(crate) fn now() -> Self {
+        // The best of three: between the two readings of the counter nobody may have slept.
+        let each = || {
+            let before = ticks();
+            let ns = system_mono_ns();
+            let after = ticks();
+            (after.wrapping_sub(before), Self { ticks: before.midpoint(after), ns })
+        };
+        [each(), each(), each()]
+            .into_iter()
+            .min_by_key(|(width, _)| *width)
+            .map_or(Self { ticks: 0, ns: 0 }, |(_, both)| both)
+    }
+}
+
+/// Lays the first line, if the counter can be trusted. `earlier` is a reading some milliseconds
+/// old.
+pub(crate) fn start(earlier: Both) {
+    let now = Both::now();
+    let rate = rate_between(earlier, now);
+    if counter_is_the_clock() && rate > 0 {
+        lay(now.ticks, now.ns, rate);
+    }
+}
+
+/// Bends the line towards the system's clock; called every second or two by the control thread.
+/// `since` is a reading from the start: the longer ago, the better the rate.
+pub(crate) fn bend(since: Both) {
+    if NEWEST.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let now = Both::now();
+    let rate = rate_between(since, now);
+    if rate == 0 {
+        return;
+    }
+    let shown = mono_ns();
+    let now = Both { ns: now.ns, ..now };
+    let off = (now.ns as i64).wrapping_sub(shown as i64);
+    if off.abs() > JUMP_NS {
+        lay(now.ticks, now.ns, rate);
+        return;
+    }
+    // The line goes on from where it is and meets the clock after BEND_NS.
+    let bent = i128::from(rate) * i128::from(BEND_NS + off) / i128::from(BEND_NS);
+    lay(ticks(), mono_ns(), u64::try_from(bent).unwrap_or(rate));
+}
+
+fn lay(base_ticks: u64, base_ns: u64, rate: u64) {
+    let next = NEWEST.load(Ordering::Relaxed).wrapping_add(1).max(1);
+    let line = &ALL[next % LINES];
+    line.base_ticks.store(base_ticks, Ordering::Relaxed);
+    line.base_ns.store(base_ns, Ordering::Relaxed);
+    line.rate.store(rate, Ordering::Relaxed);
+    NEWEST.store(next, Ordering::Release);
+}
+
+/// Nanoseconds a tick; 0 when the readings are too close to tell.
+fn rate_between(first: Both, second: Both) -> u64 {
+    const TICKS_MIN: u64 = 100_000;
+    let (ticks, ns) =
+        (second.ticks.saturating_sub(first.ticks), second.ns.saturating_sub(first.ns));
+    if ticks < TICKS_MIN {
+        return 0;
+    }
+    u64::try_from((u128::from(ns) << RATE_BITS) / u128::from(ticks)).unwrap_or(0)
+}
+
+/// True when the kernel itself keeps time with the counter, and the counter never changes its pace.
+#[cfg(target_arch = "x86_64")]
+fn counter_is_the_clock() -> bool {
+    const POWER: u32 = 0x8000_0007;
+    const INVARIANT: u32 = 1 << 8;
+    let has_leaf = std::arch::x86_64::__cpuid(0x8000_0000).eax >= POWER;
+    let invariant = has_leaf && std::arch::x86_64::__cpuid(POWER).edx & INVARIANT != 0;
+    const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    invariant && std::fs::read_to_string(SOURCE).is_ok_and(|source| source.trim() == "tsc")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn counter_is_the_clock() -> bool {
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn ticks() -> u64 {
+    // SAFETY: reads a register; every x86-64 processor has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    0
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, from the system.
+pub(crate) fn system_mono_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
@@ -13,7 +173,43 @@ pub(crate) fn wall_ns() -> u64 {
 
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid timespec for the call to fill.
+    // SAFETY: the struct is the call's own.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_goes_through_its_readings() {
+        // 2.5 GHz: 0.4 ns a tick.
+        let (first, second) =
+            (Both { ticks: 1000, ns: 77 }, Both { ticks: 1000 + 2_500_000, ns: 77 + 1_000_000 });
+        let rate = rate_between(first, second);
+        assert_eq!(on_line(1000, 1000, 77, rate), 77);
+        assert!(on_line(1000 + 2_500_000_000, 1000, 77, rate).abs_diff(1_000_000_077) <= 1);
+        assert_eq!(on_line(10, 1000, 77, rate), 77, "a counter that is behind stands still");
+        assert_eq!(rate_between(first, Both { ticks: 1001, ns: 78 }), 0);
+    }
+
+    #[test]
+    fn bending_keeps_order_and_meets_the_clock() {
+        let since = Both::now();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        start(since);
+        let mut last = mono_ns();
+        for _ in 0..50 {
+            bend(since);
+            for _ in 0..1000 {
+                let now = mono_ns();
+                assert!(now >= last, "time went back by {}", last - now);
+                last = now;
+            }
+        }
+        let (before, shown, after) = (system_mono_ns(), mono_ns(), system_mono_ns());
+        let off = if shown < before { before - shown } else { shown.saturating_sub(after) };
+        assert!(off < 1_000_000, "off by {off} ns");
+    }
 }

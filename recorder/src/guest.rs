@@ -1,4 +1,4 @@
-//! The recorder's state and its one hot path.
+//! The recorder's state: asleep, awake, off; and the lanes it writes.
 //!
 //! ```text
 //! ASLEEP ──first GPU memory──▶ WAKING ──▶ RECORDING ──fork──▶ (child) OFF
@@ -6,143 +6,193 @@
 //!                                  └── no place for a tape ──▶ OFF
 //! ```
 //!
-//! Device lanes are written under PyTorch's device mutex, so one thread at a time; the host lane
-//! has a lock of its own that is tried, not waited for.
+//! What the hooks saw is written by `reports.rs` (PyTorch's allocator), `outside.rs` (everything
+//! else that takes memory) and `marks.rs` (steps, phases). Device lanes are written under PyTorch's
+//! device mutex, so one thread at a time; all others have a lock that is tried, not waited for.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use memtape_core::boundary::Boundary;
-use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Lane, Totals};
+use memtape_core::tape::lane::Lane;
 use memtape_core::tape::layout::{
-    DEVICES_MAX, Disabled, HOST_LANE, State, StepSource, device, header, hooks,
+    CPU_LANE, DEVICES_MAX, Disabled, HOST_LANE, LANES, State, Tracker, header, hooks,
 };
 use memtape_core::tape::reader::identity_text;
-use memtape_core::tape::rewind::segment_word;
 use memtape_core::tape::words::{Birth, Words};
 
-use crate::process::Place;
+use crate::process::{OwnByte, Place};
+use crate::reports::Traces;
 use crate::stacks::Interner;
 use crate::tape_file::TapeFile;
-use crate::{clock, control, driver, edge, frames, process};
+use crate::{clock, control, edge, frames, marks, process, tracker};
 
+pub(crate) use crate::marks::{annotate, optimizer_stepped, phase, step, step_to};
+pub(crate) use crate::outside::{failed, returned, taken};
+pub(crate) use crate::reports::{Traced, out_of_memory, report, traced};
+
+/// Zero: what a child finds in `STATE`.
 const ASLEEP: u8 = 0;
 const WAKING: u8 = 1;
 const RECORDING: u8 = 2;
 const OFF: u8 = 3;
 
-static STATE: AtomicU8 = AtomicU8::new(ASLEEP);
+static STATE: OwnByte = OwnByte::zero();
 static GUEST: OnceLock<Guest> = OnceLock::new();
-/// Training steps that have ended, as this process counts them.
-static STEPS: AtomicU64 = AtomicU64::new(0);
+/// One of [`Tracker`].
+static TRACKER: AtomicU64 = AtomicU64::new(Tracker::NotAsked as u64);
 static LOST_WHILE_WAKING: AtomicU64 = AtomicU64::new(0);
 
 /// Everything the recorder has once it is awake.
 pub(crate) struct Guest {
     file: TapeFile,
     pub(crate) words: Words<'static>,
-    interner: Interner,
-    /// 0 not tried, 1 open, 2 no space; one for each lane.
-    lanes: [AtomicU8; HOST_LANE + 1],
-    boundary: Mutex<Boundary>,
+    pub(crate) interner: Interner,
+    lanes: [LaneSlot; LANES],
+    pub(crate) traces: [Traces; DEVICES_MAX],
+    pub(crate) boundary: Mutex<Boundary>,
+    /// Both clocks when the recorder woke up.
+    pub(crate) since: clock::Both,
+    /// The program asked for all detail (`MEMTAPE_DETAIL=1`).
+    pub(crate) wants_detail: bool,
     pid: u32,
 }
 
-/// A block of `size` bytes was handed out at `pointer` (`size` negative: taken back), after which
-/// the allocator holds `reserved` bytes, `allocated` of them in use. What PyTorch reports.
-pub fn report(pointer: u64, size: i64, allocated: u64, reserved: u64, device: u8) {
-    let Some(guest) = awake(device) else { return };
-    let Some(lane) = guest.device_lane(device) else { return };
-    let totals = Totals { allocated, reserved };
-    if size >= 0 {
-        let stack = guest.interner.current();
-        lane.alloc(clock::mono_ns(), pointer, size as u64, stack, totals);
-    } else {
-        lane.free(clock::mono_ns(), pointer, size.unsigned_abs(), totals);
-    }
+/// A lane and who writes it.
+struct LaneSlot {
+    /// One of [`LaneUse`].
+    used: AtomicU8,
+    lane: Lane<'static>,
 }
 
-/// Memory was taken from the device, or given back to it (`freed`).
-pub fn segment(pointer: u64, size: u64, device: u8, freed: bool) {
-    let Some(guest) = awake(device) else { return };
-    guest.with_host_lane(|lane, now_ns, stack| {
-        let held = lane.live_bytes();
-        if freed {
-            let Some(word) = lane.live_size(pointer) else { return };
-            lane.free(now_ns, pointer, word, totals_of(held.wrapping_sub(word)));
-        } else {
-            let word = segment_word(size, device);
-            lane.alloc(now_ns, pointer, word, stack, totals_of(held.wrapping_add(word)));
+/// Who writes a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum LaneUse {
+    /// Nobody yet.
+    Untried = 0,
+    /// PyTorch's caching allocator, under its device mutex.
+    Allocator = 1,
+    /// There is no space for it.
+    NoSpace = 2,
+    /// Several threads, under the lane's own lock.
+    Shared = 3,
+}
+
+impl Guest {
+    fn start(device: u8) -> Option<Self> {
+        let since = clock::Both::now();
+        let before = clock::system_mono_ns();
+        let wall_ns = clock::wall_ns();
+        let after = clock::system_mono_ns();
+        let mono_ns = before.midpoint(after);
+        let file = TapeFile::make(device, mono_ns)?;
+        let words = Words(file.words);
+        let birth = Birth {
+            boot_id: process::boot_id(),
+            pid: u64::from(std::process::id()),
+            pid_namespace: process::pid_namespace(),
+            mono_ns,
+            wall_ns,
+            anchor_error_ns: after - before,
+            identity: identity_text(&process::identity()),
+        };
+        words.mark_step(mono_ns, marks::steps());
+        words.format(&file.layout, &birth);
+        let (stacks, python) = frames::prepare();
+        words.set(header::STACKS, stacks as u64);
+        words.set(header::PYTHON, u64::from(python));
+        let slot = |index: usize| {
+            let at = file.layout.lanes.get(index).copied().unwrap_or_default();
+            LaneSlot { used: AtomicU8::new(0), lane: Lane::new(words, at, index as u8) }
+        };
+        clock::start(since);
+        Some(Self {
+            words,
+            interner: Interner::new(words),
+            lanes: std::array::from_fn(slot),
+            traces: Default::default(),
+            boundary: Mutex::new(Boundary::default()),
+            since,
+            wants_detail: asks_for("MEMTAPE_DETAIL"),
+            pid: std::process::id(),
+            file,
+        })
+    }
+
+    /// The lane of a device for its allocator's reports, opened when it is first used. Under that
+    /// device's mutex.
+    #[inline]
+    pub(crate) fn allocator_lane(&self, device: u8) -> Option<&Lane<'static>> {
+        let slot = self.lanes.get(usize::from(device)).filter(|_| device < DEVICES_MAX as u8)?;
+        if slot.used.load(Ordering::Acquire) == LaneUse::Allocator as u8 {
+            return Some(&slot.lane);
         }
-    });
-}
-
-/// A training step ended.
-pub fn step() {
-    // Counted even before the first GPU memory: every rank must mean the same by a number.
-    let step = STEPS.fetch_add(1, Ordering::Relaxed) + 1;
-    if let Some(guest) = recording() {
-        guest.words.set(header::STEP_SOURCE, StepSource::Given as u64);
-        guest.words.mark_step(clock::mono_ns(), step);
+        self.open(usize::from(device), LaneUse::Allocator)
+            .filter(|&used| used == LaneUse::Allocator)?;
+        Some(&slot.lane)
     }
-}
 
-/// What the hook on PyTorch's report calls.
-#[inline]
-pub(crate) fn hooked_report(pointer: u64, size: i64, allocated: u64, reserved: u64, device: u8) {
-    report(pointer, size, allocated, reserved, device);
-    note_hook(hooks::REPORT);
-}
-
-/// What the hook on `cudaMalloc` calls.
-pub(crate) fn hooked_segment(pointer: u64, size: u64) {
-    segment(pointer, size, driver::current_device(), false);
-    note_hook(hooks::SEGMENTS);
-}
-
-/// `cudaFree` is about to be called. Never wakes the recorder: there is nothing to forget.
-pub(crate) fn segment_freed(pointer: u64) {
-    if pointer != 0 && recording().is_some() {
-        segment(pointer, 0, 0, true);
+    /// Writes onto a lane under its own lock, opening it if need be. False when nothing was
+    /// written: there is no lane, another thread had the lock for long, or `write` did not want to.
+    pub(crate) fn with_shared_lane(
+        &self,
+        index: usize,
+        write: impl FnOnce(&Lane<'static>) -> bool,
+    ) -> bool {
+        let Some(slot) = self.lanes.get(index) else { return false };
+        if self.open(index, LaneUse::Shared) != Some(LaneUse::Shared) {
+            return false;
+        }
+        let mut written = false;
+        slot.lane.try_lock(|lane| written = write(lane)) && written
     }
-}
 
-/// A request failed for good.
-pub(crate) fn out_of_memory(size: u64, allocated: u64, reserved: u64, device: u8) {
-    let Some(guest) = awake(device) else { return };
-    let Some(lane) = guest.device_lane(device) else { return };
-    let stack = guest.interner.current();
-    let totals = Totals { allocated, reserved };
-    lane.failure(clock::mono_ns(), Kind::Oom, size, stack, totals);
-    note_hook(hooks::OUT_OF_MEMORY);
-}
-
-/// `cudaMalloc` failed: the allocator frees its cache and tries again.
-pub(crate) fn malloc_failed(size: u64) {
-    let device_index = driver::current_device();
-    let Some(guest) = awake(device_index) else { return };
-    if usize::from(device_index) < DEVICES_MAX {
-        guest.words.count(Words::device_word(device_index, device::MALLOC_FAILURES));
+    /// Who writes a lane now.
+    pub(crate) fn lane_use(&self, index: usize) -> LaneUse {
+        match self.lanes.get(index).map(|slot| slot.used.load(Ordering::Acquire)) {
+            Some(1) => LaneUse::Allocator,
+            Some(2) => LaneUse::NoSpace,
+            Some(3) => LaneUse::Shared,
+            _ => LaneUse::Untried,
+        }
     }
-    guest.with_host_lane(|lane, now_ns, stack| {
-        let word = segment_word(size, device_index);
-        lane.failure(now_ns, Kind::MallocFailed, word, stack, totals_of(lane.live_bytes()));
-    });
-}
 
-/// An optimizer has stepped; `optimizer` identifies it.
-pub(crate) fn optimizer_stepped(optimizer: u64) {
-    let Some(guest) = recording() else { return };
-    // The program counts its own steps if it ever did.
-    if guest.words.get(header::STEP_SOURCE) == StepSource::Given as u64 {
-        return;
+    /// Opens a lane for `wanted` unless somebody has it already; who has it now.
+    #[cold]
+    fn open(&self, index: usize, wanted: LaneUse) -> Option<LaneUse> {
+        let slot = self.lanes.get(index)?;
+        if self.lane_use(index) == LaneUse::Untried {
+            let given = self.file.give_lane(self.file.layout.lanes.get(index)?);
+            let used = if given { wanted } else { LaneUse::NoSpace };
+            let untried = LaneUse::Untried as u8;
+            let won = slot
+                .used
+                .compare_exchange(untried, used as u8, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok();
+            if won && given {
+                if wanted == LaneUse::Allocator {
+                    self.words.at(header::HOOKS).fetch_or(hooks::REPORT, Ordering::Relaxed);
+                }
+                self.words.open_lane(index, &self.file.layout);
+            }
+        }
+        Some(self.lane_use(index))
     }
-    // Optimizers step under the GIL: whoever finds this taken lost a race nobody can win.
-    let Ok(mut boundary) = guest.boundary.try_lock() else { return };
-    if boundary.stepped(optimizer) {
-        let step = STEPS.fetch_add(1, Ordering::Relaxed) + 1;
-        guest.words.mark_step(clock::mono_ns(), step);
+
+    /// Attaches PyTorch's trace tracker where the program asked for it and nobody has yet.
+    #[cold]
+    pub(crate) fn attach_tracker(&self) {
+        if self.wants_detail {
+            attach_tracker();
+        }
+        self.words.set(header::TRACKER, TRACKER.load(Ordering::Relaxed));
+    }
+
+    /// True when the allocator itself tells of everything.
+    #[inline]
+    pub(crate) fn is_traced(&self) -> bool {
+        self.wants_detail && self.words.get(header::TRACKER) == Tracker::Attached as u64
     }
 }
 
@@ -150,6 +200,43 @@ pub(crate) fn optimizer_stepped(optimizer: u64) {
 #[inline]
 pub(crate) fn recording() -> Option<&'static Guest> {
     if STATE.load(Ordering::Acquire) == RECORDING { GUEST.get() } else { None }
+}
+
+/// The recorder, woken up if this is the process's first GPU memory.
+#[inline]
+pub(crate) fn awake(device: u8) -> Option<&'static Guest> {
+    match STATE.load(Ordering::Acquire) {
+        RECORDING => GUEST.get(),
+        ASLEEP => wake(device),
+        WAKING => {
+            // Another thread's first allocation, on another device, while the tape is being made.
+            LOST_WHILE_WAKING.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+        _ => None,
+    }
+}
+
+/// PyTorch looks at the devices' properties, which it does between making its allocator and using
+/// it: whoever asked for all detail wants the first segment, too.
+pub(crate) fn device_looked_at() {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    let asleep = STATE.load(Ordering::Acquire) == ASLEEP;
+    if asleep && *ASKED.get_or_init(|| asks_for("MEMTAPE_DETAIL")) {
+        attach_tracker();
+        if TRACKER.load(Ordering::Relaxed) == Tracker::Attached as u64 {
+            let _ = awake(0);
+        }
+    }
+}
+
+/// Attaches the tracker, unless it is or never can be.
+fn attach_tracker() {
+    let may_come = [Tracker::NotAsked, Tracker::NotReady, Tracker::NoAllocator];
+    let state = TRACKER.load(Ordering::Relaxed);
+    if may_come.iter().any(|&each| each as u64 == state) {
+        TRACKER.store(tracker::attach() as u64, Ordering::Relaxed);
+    }
 }
 
 /// A panic reached the edge: off, for good.
@@ -161,6 +248,17 @@ pub(crate) fn disable_after_inner_failure() {
         guest.words.set(header::DISABLED, Disabled::InnerFailure as u64);
         guest.words.set(header::STATE, State::Disabled as u64);
     }
+}
+
+/// From now on a child of this process finds the recorder asleep, and not its parent's. False where
+/// the kernel cannot do that.
+pub(crate) fn forget_in_children() -> bool {
+    STATE.wipe_in_children()
+}
+
+/// The tape's memory is gone. Called by a signal handler.
+pub(crate) fn disable_without_tape() {
+    STATE.store(OFF, Ordering::Release);
 }
 
 /// In a forked child: the tape is the parent's.
@@ -177,48 +275,9 @@ pub(crate) fn seal(status: i32) {
     }
 }
 
-/// The recorder, woken up if this is the process's first GPU memory.
+/// Says on the tape that a hook has fired.
 #[inline]
-fn awake(device: u8) -> Option<&'static Guest> {
-    match STATE.load(Ordering::Acquire) {
-        RECORDING => GUEST.get(),
-        ASLEEP => wake(device),
-        WAKING => {
-            // Another thread's first allocation, on another device, while the tape is being made.
-            LOST_WHILE_WAKING.fetch_add(1, Ordering::Relaxed);
-            None
-        }
-        _ => None,
-    }
-}
-
-#[cold]
-fn wake(device: u8) -> Option<&'static Guest> {
-    if STATE.compare_exchange(ASLEEP, WAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        return None;
-    }
-    let place = process::place();
-    let is_off = std::env::var_os("MEMTAPE_DISABLE").is_some_and(|value| value != "0");
-    // The recorder in front records everything; two tapes would be two ranks.
-    let guest = if is_off || place == Place::Second { None } else { Guest::start(device) };
-    if place == Place::Preloaded {
-        edge::silence_panics();
-    }
-    let awake = guest.is_some_and(|guest| GUEST.set(guest).is_ok());
-    if awake {
-        process::watch(); // before anything is recorded: a fork must never find it missing
-    }
-    STATE.store(if awake { RECORDING } else { OFF }, Ordering::Release);
-    if awake {
-        control::start();
-    }
-    let guest = recording()?;
-    guest.words.add(header::LOST_DEVICE_EVENTS, LOST_WHILE_WAKING.load(Ordering::Relaxed));
-    Some(guest)
-}
-
-#[inline]
-fn note_hook(bit: u64) {
+pub(crate) fn note_hook(bit: u64) {
     if let Some(guest) = recording() {
         let seen = guest.words.get(header::HOOKS);
         if seen & bit == 0 {
@@ -227,84 +286,42 @@ fn note_hook(bit: u64) {
     }
 }
 
-fn totals_of(held: u64) -> Totals {
-    Totals { allocated: held, reserved: held }
-}
-
-impl Guest {
-    fn start(device: u8) -> Option<Self> {
-        let before = clock::mono_ns();
-        let wall_ns = clock::wall_ns();
-        let after = clock::mono_ns();
-        let mono_ns = before.midpoint(after);
-        let file = TapeFile::make(device, mono_ns)?;
-        let words = Words(file.words);
-        let birth = Birth {
-            boot_id: process::boot_id(),
-            pid: u64::from(std::process::id()),
-            pid_namespace: process::pid_namespace(),
-            mono_ns,
-            wall_ns,
-            anchor_error_ns: after - before,
-            identity: identity_text(&process::identity()),
-        };
-        words.mark_step(mono_ns, STEPS.load(Ordering::Relaxed));
-        words.format(&file.layout, &birth);
-        let (stacks, python) = frames::prepare();
-        words.set(header::STACKS, stacks as u64);
-        words.set(header::PYTHON, u64::from(python));
-        let guest = Self {
-            words,
-            interner: Interner::new(words),
-            lanes: Default::default(),
-            boundary: Mutex::new(Boundary::default()),
-            pid: std::process::id(),
-            file,
-        };
-        Some(guest)
-    }
-
-    /// The lane of a device, opened when it is first used. Under that device's mutex.
-    #[inline]
-    fn device_lane(&self, device: u8) -> Option<Lane<'static>> {
-        let index = usize::from(device);
-        if index < DEVICES_MAX && self.open(index) {
-            let at = *self.file.layout.lanes.get(index)?;
-            return Some(Lane::new(self.words, at, device));
-        }
-        self.words.count(header::LOST_DEVICE_EVENTS);
-        None
-    }
-
-    fn with_host_lane(&self, write: impl FnOnce(&Lane<'static>, u64, u32)) {
-        let Some(&at) = self.file.layout.lanes.get(HOST_LANE) else { return };
-        let stack = self.interner.current();
-        let lane = Lane::new(self.words, at, HOST_LANE as u8);
-        let written =
-            self.open(HOST_LANE) && lane.try_lock(|lane| write(lane, clock::mono_ns(), stack));
-        if !written {
-            self.words.count(header::LOST_HOST_EVENTS);
-        }
-    }
-
-    #[inline]
-    fn open(&self, index: usize) -> bool {
-        let Some(state) = self.lanes.get(index) else { return false };
-        match state.load(Ordering::Acquire) {
-            1 => true,
-            0 => self.open_first(index, state),
-            _ => false,
-        }
-    }
-
-    #[cold]
-    fn open_first(&self, index: usize, state: &AtomicU8) -> bool {
-        let Some(lane) = self.file.layout.lanes.get(index) else { return false };
-        let given = self.file.give_lane(lane);
-        if given && state.load(Ordering::Acquire) == 0 {
-            self.words.open_lane(index, &self.file.layout);
-        }
-        state.store(if given { 1 } else { 2 }, Ordering::Release);
-        given
+/// Says on the tape why a hook is not there.
+pub(crate) fn note_refusal(word: usize, reason: u64) {
+    if let Some(guest) = recording() {
+        guest.words.set(word, reason);
     }
 }
+
+/// True when an environment variable switches something on.
+pub(crate) fn asks_for(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+#[cold]
+fn wake(device: u8) -> Option<&'static Guest> {
+    if STATE.compare_exchange(ASLEEP, WAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return None;
+    }
+    let place = process::place();
+    // The recorder in front records everything: two tapes would be two ranks. In a child there is
+    // already the guest of its parent.
+    let is_taken = place == Place::Second || GUEST.get().is_some();
+    let is_off = asks_for("MEMTAPE_DISABLE") || is_taken;
+    let guest = if is_off { None } else { Guest::start(device) };
+    if place == Place::Preloaded {
+        edge::silence_panics();
+    }
+    let awake = guest.is_some_and(|guest| GUEST.set(guest).is_ok());
+    if awake {
+        process::watch(); // before anything is recorded: a fork must never find it missing
+    }
+    STATE.store(if awake { RECORDING } else { OFF }, Ordering::Release);
+    let guest = recording()?;
+    control::start();
+    guest.words.add(header::LOST_DEVICE_EVENTS, LOST_WHILE_WAKING.load(Ordering::Relaxed));
+    guest.attach_tracker();
+    Some(guest)
+}
+
+const _: () = assert!(HOST_LANE < LANES && CPU_LANE < LANES);

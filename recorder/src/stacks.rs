@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memtape_core::tape::atoms::{AtomWriter, STACK_FRAMES_MAX};
 use memtape_core::tape::layout::{Stacks, header, hooks};
+use memtape_core::tape::places::PlaceWriter;
 use memtape_core::tape::words::Words;
 
 use crate::frames::{self, RawFrame, RawStack, TextBuffer};
@@ -135,6 +136,16 @@ impl Interner {
         }
     }
 
+    /// The atom of a text that the program gave; 0 when there is no room.
+    pub(crate) fn text(&self, bytes: &[u8]) -> u32 {
+        self.locked(|this| this.string(bytes)).flatten().unwrap_or(0)
+    }
+
+    /// The index of a stream and pool; 0 when there is no room.
+    pub(crate) fn place(&self, stream: u64, pool: Option<(u64, u64)>) -> u16 {
+        self.locked(|this| PlaceWriter(this.words).index(stream, pool)).unwrap_or(0)
+    }
+
     fn given(&self, given: &[FrameRef]) -> u32 {
         let mut fingerprint: u64 = 0x51_7c_c1_b7_27_22_0a_95;
         for frame in given {
@@ -182,27 +193,34 @@ impl Interner {
     /// Writes a new stack under the lock; 0 when that cannot be had or there is no room.
     #[cold]
     fn learn(&self, fingerprint: u64, write: impl FnOnce(&Self) -> Option<u32>) -> u32 {
+        let learnt = self.locked(|this| {
+            this.stacks.find(fingerprint).or_else(|| {
+                // Room first: a stack that could not be found again would be written for ever.
+                this.stacks.has_room(fingerprint).then_some(())?;
+                let atom = write(this)?;
+                this.stacks.insert(fingerprint, atom).then_some(atom)
+            })
+        });
+        learnt.flatten().unwrap_or_else(|| {
+            self.words.count(header::LOST_STACKS);
+            0
+        })
+    }
+
+    /// Runs `work` under the lock, if it can be had in a bounded number of rounds.
+    fn locked<R>(&self, work: impl FnOnce(&Self) -> R) -> Option<R> {
         const ROUNDS_MAX: u32 = 20_000;
         let mut rounds = 0;
         while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             rounds += 1;
             if rounds > ROUNDS_MAX {
-                self.words.count(header::LOST_STACKS);
-                return 0;
+                return None;
             }
             std::hint::spin_loop();
         }
-        let atom = self.stacks.find(fingerprint).or_else(|| {
-            // Room first: a stack that could not be found again would be written again and again.
-            self.stacks.has_room(fingerprint).then_some(())?;
-            let atom = write(self)?;
-            self.stacks.insert(fingerprint, atom).then_some(atom)
-        });
+        let result = work(self);
         self.lock.store(0, Ordering::Release);
-        atom.unwrap_or_else(|| {
-            self.words.count(header::LOST_STACKS);
-            0
-        })
+        Some(result)
     }
 
     fn write_python(

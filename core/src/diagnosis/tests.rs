@@ -53,7 +53,7 @@ impl Maker {
         let mut before = StackUse { stack, ..StackUse::default() };
         for birth_step in births {
             let address = self.device.blocks.len() as u64 * 4096;
-            self.device.blocks.push(Block { address, size, stack, birth_step, birth_ns: 0 });
+            self.device.blocks.push(Block { address, size, stack, birth_step, ..Block::default() });
             self.device.allocated += size;
             if birth_step < self.snapshot.before_step {
                 before.bytes += size;

@@ -15,7 +15,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::snapshot::{Block, DeviceSnapshot, TraceEvent, TraceKind};
+use crate::snapshot::{Block, DeviceSnapshot, Segment, SegmentSource, TraceEvent, TraceKind};
 
 /// PyTorch's small segments have this size, and its larger ones are multiples of it.
 pub const SEGMENT_BYTES_SMALL: u64 = 2 << 20;
@@ -40,6 +40,8 @@ pub struct LaidSegment {
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
+    /// What is known of it; nothing of an invented one.
+    pub known: Option<Segment>,
     /// Live blocks and the gaps between them, sorted by address.
     pub pieces: Vec<Piece>,
 }
@@ -51,8 +53,8 @@ pub struct Piece {
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
-    /// The stack of a live block; none for a gap.
-    pub live: Option<u32>,
+    /// The block; none for a gap.
+    pub live: Option<Block>,
 }
 
 /// Half-open range of addresses.
@@ -61,19 +63,25 @@ type Range = (u64, u64);
 /// Lays out one device.
 pub fn lay_out(device: &DeviceSnapshot) -> Layout {
     let known = without_overlaps(device.segments.iter().map(|s| range(s.address, s.size)));
-    let (trace, gone) = replayable(&device.trace, &known);
+    let (trace, gone) = match device.segment_source {
+        // The allocator's own word needs no second thought.
+        SegmentSource::Allocator => (device.trace.clone(), Vec::new()),
+        SegmentSource::None | SegmentSource::Runtime => replayable(&device.trace, &known),
+    };
     let gone = without_overlaps(gone.into_iter());
     let live = device.blocks.iter().map(|block| range(block.address, block.size));
     let mut homeless: Vec<Range> = live.filter(|&r| !touches(&known, r)).collect();
-    let freed = trace.iter().filter(|event| event.kind == TraceKind::Free);
-    let freed = freed.map(|event| range(event.address, event.size));
-    homeless.extend(freed.filter(|&r| !touches(&known, r) && !touches(&gone, r)));
+    if device.segment_source != SegmentSource::Allocator {
+        let freed = trace.iter().filter(|event| event.kind == TraceKind::Free);
+        let freed = freed.map(|event| range(event.address, event.size));
+        homeless.extend(freed.filter(|&r| !touches(&known, r) && !touches(&gone, r)));
+    }
     homeless.retain(|r| r.0 < r.1);
     homeless.sort_unstable();
     let mut ranges = invented(&homeless, &known);
     ranges.extend(&known);
     ranges.sort_unstable();
-    let (segments, blocks_left_out) = filled(&ranges, &device.blocks);
+    let (segments, blocks_left_out) = filled(&ranges, device);
     let events_left_out = (device.trace.len() - trace.len()) as u64;
     Layout { segments, trace, blocks_left_out, events_left_out }
 }
@@ -120,9 +128,14 @@ fn replayable(trace: &[TraceEvent], known: &[Range]) -> (Vec<TraceEvent>, Vec<Ra
                 }
                 fresh
             }
-            TraceKind::Alloc | TraceKind::Free | TraceKind::Oom => true,
-            // PyTorch's traces have no such event.
-            TraceKind::MallocFailed => false,
+            TraceKind::Alloc
+            | TraceKind::Free
+            | TraceKind::FreeDeferred
+            | TraceKind::FreeCompleted
+            | TraceKind::Snapshot
+            | TraceKind::Oom => true,
+            // Only the allocator's own word has the first two; PyTorch's traces have no third.
+            TraceKind::SegmentMap | TraceKind::SegmentUnmap | TraceKind::MallocFailed => false,
         };
         if fits {
             kept.push(*event);
@@ -153,8 +166,8 @@ fn invented(homeless: &[Range], known: &[Range]) -> Vec<Range> {
 }
 
 /// Puts every block into its segment and fills the gaps; also counts blocks that fit nowhere.
-fn filled(ranges: &[Range], blocks: &[Block]) -> (Vec<LaidSegment>, u64) {
-    let mut sorted: Vec<&Block> = blocks.iter().filter(|block| block.size > 0).collect();
+fn filled(ranges: &[Range], device: &DeviceSnapshot) -> (Vec<LaidSegment>, u64) {
+    let mut sorted: Vec<&Block> = device.blocks.iter().filter(|block| block.size > 0).collect();
     sorted.sort_unstable_by_key(|block| (block.address, block.size));
     let mut rest = sorted.into_iter().peekable();
     let mut left_out = 0;
@@ -169,11 +182,13 @@ fn filled(ranges: &[Range], blocks: &[Block]) -> (Vec<LaidSegment>, u64) {
                 continue;
             }
             push_gap(&mut pieces, filled_to, from);
-            pieces.push(Piece { address: from, size: to - from, live: Some(block.stack) });
+            pieces.push(Piece { address: from, size: to - from, live: Some(*block) });
             filled_to = to;
         }
         push_gap(&mut pieces, filled_to, end);
-        segments.push(LaidSegment { address: start, size: end - start, pieces });
+        let is_this = |segment: &&Segment| segment.address == start && segment.size == end - start;
+        let known = device.segments.iter().find(is_this).copied();
+        segments.push(LaidSegment { address: start, size: end - start, known, pieces });
     }
     (segments, left_out + rest.count() as u64)
 }

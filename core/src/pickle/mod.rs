@@ -4,9 +4,10 @@
 //! it opens in pytorch.org/memory_viz and in `torch.cuda._memory_viz`. [`writer`] writes pickles,
 //! [`layout`] turns live blocks into segments without holes.
 //!
-//! A recorder that sees only the allocator's reports does not know everything PyTorch knows:
+//! With the allocator's trace on the tape (`MEMTAPE_DETAIL=1`) all of it is PyTorch's own word.
+//! Without it a recorder does not know everything PyTorch knows:
 //!
-//! | field | what stands there |
+//! | field | what stands there without the trace |
 //! |---|---|
 //! | `requested_size` | the rounded size, so the viewers show no loss by rounding |
 //! | `stream` | 0: all memory looks like the default stream's |
@@ -21,7 +22,7 @@
 
 use alloc::vec::Vec;
 
-use crate::snapshot::{DeviceSnapshot, RankSnapshot, TraceEvent, TraceKind};
+use crate::snapshot::{Block, DeviceSnapshot, RankSnapshot, Segment, TraceEvent, TraceKind};
 
 pub mod writer;
 
@@ -54,6 +55,11 @@ fn clock_offset_ns(snapshot: &RankSnapshot) -> i64 {
         Some(last_ns) if snapshot.wall_ns > 0 => snapshot.wall_ns.saturating_sub(last_ns),
         _ => 0,
     }
+}
+
+/// Bytes asked for, or the rounded size where they are not known.
+fn requested(block: &Block) -> u64 {
+    if block.requested > 0 { block.requested } else { block.size }
 }
 
 /// The snapshot, the pickle, and what of the one is in the other already.
@@ -95,22 +101,28 @@ impl Export<'_> {
     }
 
     fn segment(&mut self, device: u8, segment: &LaidSegment) {
-        let small = segment.size == SEGMENT_BYTES_SMALL;
-        let live_bytes = segment.pieces.iter().filter(|p| p.live.is_some()).map(|p| p.size).sum();
+        let known = segment.known.unwrap_or(Segment {
+            small: segment.size == SEGMENT_BYTES_SMALL,
+            ..Segment::default()
+        });
+        let place = self.snapshot.place(known.place);
+        let live = || segment.pieces.iter().filter_map(|piece| piece.live);
+        let allocated: u64 = live().filter(|block| !block.pending).map(|block| block.size).sum();
+        let (first, second) = place.pool.unwrap_or_default();
         self.writer.dict_start();
         self.number("device", u64::from(device));
         self.number("address", segment.address);
         self.number("total_size", segment.size);
-        self.number("allocated_size", live_bytes);
-        self.number("active_size", live_bytes);
-        self.number("requested_size", live_bytes);
-        self.number("stream", 0);
-        self.text("segment_type", if small { "small" } else { "large" });
+        self.number("allocated_size", allocated);
+        self.number("active_size", live().map(|block| block.size).sum());
+        self.number("requested_size", live().map(|block| requested(&block)).sum());
+        self.number("stream", place.stream.unwrap_or_default());
+        self.text("segment_type", if known.small { "small" } else { "large" });
         self.writer.key("segment_pool_id");
-        self.writer.pair(0, 0);
+        self.writer.pair(first, second);
         self.writer.key("is_expandable");
-        self.writer.truth(false);
-        self.stack_frames(0);
+        self.writer.truth(known.expandable);
+        self.stack_frames(known.stack);
         self.writer.key("blocks");
         self.writer.list_start();
         for piece in &segment.pieces {
@@ -123,7 +135,8 @@ impl Export<'_> {
 
     fn block(&mut self, piece: &Piece) {
         let (state, requested, stack) = match piece.live {
-            Some(stack) => ("active_allocated", piece.size, stack),
+            Some(block) if block.pending => ("active_pending_free", requested(&block), block.stack),
+            Some(block) => ("active_allocated", requested(&block), block.stack),
             None => ("inactive", 0, 0),
         };
         self.writer.dict_start();
@@ -159,10 +172,16 @@ impl Export<'_> {
                 self.entry("free_requested", "addr", event.address, event);
                 self.entry("free_completed", "addr", event.address, event);
             }
+            TraceKind::FreeDeferred => self.entry("free_requested", "addr", event.address, event),
+            TraceKind::FreeCompleted => self.entry("free_completed", "addr", event.address, event),
             TraceKind::SegmentAlloc => self.entry("segment_alloc", "addr", event.address, event),
             TraceKind::SegmentFree => self.entry("segment_free", "addr", event.address, event),
+            TraceKind::SegmentMap => self.entry("segment_map", "addr", event.address, event),
+            TraceKind::SegmentUnmap => self.entry("segment_unmap", "addr", event.address, event),
+            TraceKind::Snapshot => self.entry("snapshot", "addr", 0, event),
             TraceKind::Oom => {
-                let free_bytes = device.device_bytes.saturating_sub(device.reserved);
+                let upper_bound = device.device_bytes.saturating_sub(device.reserved);
+                let free_bytes = if event.detail > 0 { event.detail } else { upper_bound };
                 self.entry("oom", "device_free", free_bytes, event);
             }
             TraceKind::MallocFailed => {}
@@ -171,12 +190,15 @@ impl Export<'_> {
 
     fn entry(&mut self, action: &str, place: &str, address_or_free: u64, event: &TraceEvent) {
         let mono_ns = i64::try_from(event.mono_ns).unwrap_or(i64::MAX);
+        let of_block = !matches!(event.kind, TraceKind::Oom | TraceKind::Snapshot);
+        let size = if of_block && event.detail > 0 { event.detail } else { event.size };
         self.writer.item();
         self.writer.dict_start();
         self.text("action", action);
         self.number(place, address_or_free);
-        self.number("size", event.size);
-        self.number("stream", 0);
+        self.number("size", size);
+        let stream = self.snapshot.place(event.place).stream;
+        self.number("stream", stream.unwrap_or_default());
         self.writer.key("time_us");
         self.writer.signed(mono_ns.saturating_add(self.clock_offset_ns) / 1000);
         self.stack_frames(event.stack);

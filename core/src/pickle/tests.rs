@@ -209,11 +209,17 @@ const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
 
 fn block(address: u64, size: u64, stack: u32) -> Block {
-    Block { address, size, stack, birth_step: 7, birth_ns: 70 }
+    Block { address, size, stack, birth_step: 7, birth_ns: 70, ..Block::default() }
+}
+
+fn segment(address: u64, size: u64) -> Segment {
+    let small = size == 2 * MIB;
+    Segment { address, size, small, ..Segment::default() }
 }
 
 fn event(kind: TraceKind, address: u64, size: u64) -> TraceEvent {
-    TraceEvent { kind, mono_ns: 5_000_000, address, size, stack: 1, step: 7 }
+    let (detail, place) = (0, 0);
+    TraceEvent { kind, mono_ns: 5_000_000, address, size, detail, stack: 1, place, step: 7 }
 }
 
 /// A rank with a known segment, a leaking stack and a block in no segment.
@@ -233,7 +239,7 @@ fn sample() -> RankSnapshot {
             block(BASE + 3 * MIB, 2 * MIB, 2),
             block(BASE + 64 * MIB, 512, 1),
         ],
-        segments: vec![Segment { address: BASE, size: 20 * MIB }],
+        segments: vec![segment(BASE, 20 * MIB)],
         trace: vec![
             event(TraceKind::Free, BASE + 64 * MIB + 4096, 1024),
             event(TraceKind::MallocFailed, 0, 64 * MIB),
@@ -254,7 +260,7 @@ fn sample() -> RankSnapshot {
             frame("/app/train.py", 80, "main"),
         ],
         stacks: vec![vec![], vec![1, 2], vec![2]],
-        before_step: 0,
+        ..RankSnapshot::default()
     }
 }
 
@@ -322,10 +328,7 @@ fn check_layout(
     left_out: u64,
 ) {
     let device = DeviceSnapshot {
-        segments: known
-            .iter()
-            .map(|s| Segment { address: BASE + s.0 * MIB, size: s.1 * MIB })
-            .collect(),
+        segments: known.iter().map(|s| segment(BASE + s.0 * MIB, s.1 * MIB)).collect(),
         blocks: blocks.iter().map(|b| block(BASE + b.0 * MIB, b.1 * MIB, 0)).collect(),
         ..DeviceSnapshot::default()
     };
@@ -352,7 +355,7 @@ fn blocks_find_or_make_their_segments() {
 fn events_must_fit_the_segments() {
     let check = |events: &[(TraceKind, u64)], kept: usize, segments: usize| {
         let device = DeviceSnapshot {
-            segments: vec![Segment { address: BASE, size: 2 * MIB }],
+            segments: vec![segment(BASE, 2 * MIB)],
             trace: events
                 .iter()
                 .map(|&(kind, mib)| event(kind, BASE + mib * MIB, 2 * MIB))
@@ -400,7 +403,7 @@ proptest! {
             TraceKind::SegmentFree, TraceKind::MallocFailed];
         let device = DeviceSnapshot {
             segments: segments.iter()
-                .map(|s| Segment { address: base + s.0 * MIB, size: s.1 * MIB }).collect(),
+                .map(|s| segment(base + s.0 * MIB, s.1 * MIB)).collect(),
             blocks: blocks.iter().map(|b| block(base + b.0 * MIB, b.1 * MIB, b.2)).collect(),
             trace: events.iter()
                 .map(|e| event(kinds[usize::from(e.0)], base + e.1 * MIB, e.2 * MIB)).collect(),
@@ -412,11 +415,11 @@ proptest! {
         for segment in &laid.segments {
             prop_assert!(segment.address >= end_before);
             let mut at = segment.address;
-            for Piece { address, size, live: stack } in &segment.pieces {
+            for Piece { address, size, live: block } in &segment.pieces {
                 prop_assert_eq!(*address, at);
                 prop_assert!(*size > 0);
                 at += size;
-                live += u64::from(stack.is_some());
+                live += u64::from(block.is_some());
             }
             prop_assert_eq!(at, segment.address + segment.size);
             end_before = at;

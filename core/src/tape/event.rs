@@ -1,17 +1,19 @@
 //! One event, and how it lies in its slot.
 //!
 //! ```text
-//! word 0  check     binds words 1–7 together; a slot whose check fails is not an event
-//! word 1  ticket    position in the lane's history, from 1
+//! word 0  check     binds the ticket and words 1–7 together; when it fails there is no event
+//! word 1  detail    what only some kinds have: see [`Event::detail`]
 //! word 2  mono_ns
 //! word 3  address
 //! word 4  size
-//! word 5  stack (low half), kind, device
+//! word 5  stack (low half), kind, device, place (two bytes)
 //! word 6  step (low half), birth step (high half)
 //! word 7  birth_ns
 //! ```
 //!
-//! A free carries what its block was (size, stack, birth), so that a reader can put it back.
+//! The ticket (the event's position in the lane's history, from 1) is not stored: whoever reads a
+//! slot knows which one must be there, and the check tells whether it is. A free carries what its
+//! block was (size, stack, birth), so that a reader can put it back.
 
 use super::layout::SLOT_WORDS;
 
@@ -19,14 +21,30 @@ use super::layout::SLOT_WORDS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A block was handed out (host lane: a segment was taken from the device).
+    /// A block was handed out (host lane: memory was taken by something else than the allocator).
     Alloc = 1,
-    /// A block was taken back (host lane: a segment was returned).
+    /// A block was taken back and is free (host lane: memory was returned).
     Free = 2,
     /// A request failed for good.
     Oom = 3,
-    /// `cudaMalloc` failed.
+    /// `cudaMalloc`, or another function that takes memory, failed.
     MallocFailed = 4,
+    /// A block was taken back, but work on another stream still uses it.
+    FreeDeferred = 5,
+    /// That work is done: the block is free.
+    FreeCompleted = 6,
+    /// The allocator took a segment from the device.
+    SegmentAlloc = 7,
+    /// The allocator gave a segment back.
+    SegmentFree = 8,
+    /// The allocator mapped memory into an expandable segment.
+    SegmentMap = 9,
+    /// The allocator unmapped a part of an expandable segment.
+    SegmentUnmap = 10,
+    /// The program marked this moment.
+    Mark = 11,
+    /// The program took a snapshot of PyTorch's own.
+    Snapshot = 12,
 }
 
 impl Kind {
@@ -36,6 +54,14 @@ impl Kind {
             2 => Self::Free,
             3 => Self::Oom,
             4 => Self::MallocFailed,
+            5 => Self::FreeDeferred,
+            6 => Self::FreeCompleted,
+            7 => Self::SegmentAlloc,
+            8 => Self::SegmentFree,
+            9 => Self::SegmentMap,
+            10 => Self::SegmentUnmap,
+            11 => Self::Mark,
+            12 => Self::Snapshot,
             _ => return None,
         })
     }
@@ -48,9 +74,15 @@ pub struct Event {
     pub kind: Kind,
     /// Device it happened on.
     pub device: u8,
+    /// Device lanes: index of the stream and pool in the tape's places; 0 is unknown.
+    /// Host lane: the [`super::layout::Origin`].
+    pub place: u16,
+    /// Blocks and segments: bytes asked for, 0 unknown. `MallocFailed`: how long the failing call
+    /// took, in nanoseconds. `Oom`: the device's free bytes, 0 unknown. `Mark`: atom of its text.
+    pub detail: u64,
     /// CLOCK_MONOTONIC.
     pub mono_ns: u64,
-    /// Device address; 0 where there is none.
+    /// Device address; 0 where there is none. `Oom`: bytes handed out at that moment.
     pub address: u64,
     /// Bytes.
     pub size: u64,
@@ -60,7 +92,7 @@ pub struct Event {
     pub step: u32,
     /// Steps finished when the block was born (for an allocation: the same as `step`).
     pub birth_step: u32,
-    /// CLOCK_MONOTONIC when the block was born.
+    /// CLOCK_MONOTONIC when the block was born. `Oom`: bytes held from the device.
     pub birth_ns: u64,
 }
 
@@ -68,29 +100,28 @@ impl Event {
     /// The slot for this event at `ticket`.
     #[inline]
     pub fn encode(&self, ticket: u64) -> [u64; SLOT_WORDS] {
-        let mut slot = [
-            0,
-            ticket,
-            self.mono_ns,
-            self.address,
-            self.size,
-            u64::from(self.stack) | (self.kind as u64) << 32 | u64::from(self.device) << 40,
-            u64::from(self.step) | u64::from(self.birth_step) << 32,
-            self.birth_ns,
-        ];
-        slot[0] = check(&slot);
+        let what = u64::from(self.stack)
+            | (self.kind as u64) << 32
+            | u64::from(self.device) << 40
+            | u64::from(self.place) << 48;
+        let steps = u64::from(self.step) | u64::from(self.birth_step) << 32;
+        let mut slot =
+            [0, self.detail, self.mono_ns, self.address, self.size, what, steps, self.birth_ns];
+        slot[0] = check_slot(&slot, ticket);
         slot
     }
 
     /// The event in a slot, if the slot holds exactly the one of `ticket`, whole.
     pub fn decode(slot: &[u64; SLOT_WORDS], ticket: u64) -> Option<Self> {
-        let [stored, seen, mono_ns, address, size, what, steps, birth_ns] = *slot;
-        if seen != ticket || stored != check(slot) {
+        let [stored, detail, mono_ns, address, size, what, steps, birth_ns] = *slot;
+        if stored != check_slot(slot, ticket) {
             return None;
         }
         Some(Self {
             kind: Kind::from_byte((what >> 32) as u8)?,
             device: (what >> 40) as u8,
+            place: (what >> 48) as u16,
+            detail,
             mono_ns,
             address,
             size,
@@ -100,6 +131,12 @@ impl Event {
             birth_ns,
         })
     }
+}
+
+#[inline]
+fn check_slot(slot: &[u64; SLOT_WORDS], ticket: u64) -> u64 {
+    let [_, detail, mono_ns, address, size, what, steps, birth_ns] = *slot;
+    check(&[0, ticket, mono_ns, address, size, what, steps, birth_ns, detail])
 }
 
 /// Binds the words of a slot: a sum of products with odd constants, so that the multiplications
@@ -139,17 +176,23 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_event() -> impl Strategy<Value = Event> {
-        (any::<[u64; 4]>(), any::<[u32; 3]>(), 1u8..5, any::<u8>()).prop_map(
-            |([mono_ns, address, size, birth_ns], [stack, step, birth_step], kind, device)| Event {
-                kind: Kind::from_byte(kind).unwrap(),
-                device,
-                mono_ns,
-                address,
-                size,
-                stack,
-                step,
-                birth_step,
-                birth_ns,
+        (any::<[u64; 5]>(), any::<[u32; 3]>(), 1u8..13, any::<u8>(), any::<u16>()).prop_map(
+            |(words, [stack, step, birth_step], kind, device, place)| {
+                let [mono_ns, address, size, birth_ns, detail] = words;
+                let kind = Kind::from_byte(kind).unwrap();
+                Event {
+                    kind,
+                    device,
+                    place,
+                    detail,
+                    mono_ns,
+                    address,
+                    size,
+                    stack,
+                    step,
+                    birth_step,
+                    birth_ns,
+                }
             },
         )
     }

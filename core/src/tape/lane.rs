@@ -1,27 +1,23 @@
-//! Writing one lane: events, the live table, totals and the step index.
+//! Writing one lane: events, tables, totals and the step index.
 //!
 //! The order of stores is the whole art. For each event the writer
-//! 1. raises `RESERVED`, 2. fills the slot and then its check, 3. changes the table and totals,
+//! 1. raises `RESERVED`, 2. fills the slot and then its check, 3. changes the tables and totals,
 //! 4. raises `DONE`. A writer can die between any two stores, and a reader can look between them:
-//! - a slot not whole means the table was not touched for it (2 before 3);
-//! - whatever a reader sees changed in the table belongs to an event below `RESERVED` (1 before 3);
-//! - everything below `DONE` is in the table (3 before 4).
+//! - a slot not whole means the tables were not touched for it (2 before 3);
+//! - whatever a reader sees changed in a table belongs to an event below `RESERVED` (1 before 3);
+//! - everything below `DONE` is in the tables (3 before 4).
 //!
 //! One thread at a time may write a lane: for devices the allocator's mutex sees to that, for the
-//! host lane [`Lane::try_lock`] does. Nothing here waits, allocates or panics.
+//! others [`Lane::try_lock`] does. Nothing here waits, allocates or panics.
 
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{Ordering, fence};
 
+use super::atomic::AtomicU64;
 use super::event::{Event, Kind, check};
-use super::layout::{
-    ENTRY_WORDS, LaneLayout, PROBE_MAX, SLOT_WORDS, STEP_WORDS, device, head, header,
-};
+use super::layout::{DEVICES_MAX, LaneLayout, SLOT_WORDS, STEP_WORDS, device, head, header};
+use super::segments::SegmentTable;
+use super::table::{Entry, Table};
 use super::words::Words;
-
-/// Address word of an entry that was never used: a search ends here.
-pub(super) const EMPTY: u64 = 0;
-/// Address word of an entry that was removed: a search goes on.
-pub(super) const REMOVED: u64 = 1;
 
 /// Unknown birth step: the block was not in the table.
 pub const BIRTH_UNKNOWN: u32 = u32::MAX;
@@ -35,36 +31,56 @@ pub struct Totals {
     pub reserved: u64,
 }
 
+/// A block as it is handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Device address.
+    pub address: u64,
+    /// Bytes, rounded as the allocator rounds.
+    pub size: u64,
+    /// Bytes asked for; 0 is unknown.
+    pub requested: u64,
+    /// Stream and pool, or origin: see [`Event::place`].
+    pub place: u16,
+    /// Atom of the stack.
+    pub stack: u32,
+}
+
 /// The writer's view of one lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane<'a> {
     words: Words<'a>,
     at: LaneLayout,
+    table: Table<'a>,
     device: u8,
 }
 
-/// A live block as the table has it.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    size: u64,
-    stack: u32,
-    birth_step: u32,
-    birth_ns: u64,
-}
-
 impl<'a> Lane<'a> {
-    /// The lane at `at`, which must be open.
+    /// The lane at `at`, which must be open, for events of a device.
     pub fn new(words: Words<'a>, at: LaneLayout, device: u8) -> Self {
-        Self { words, at, device }
+        Self { words, at, table: Table::new(words, &at), device }
+    }
+
+    /// The same lane for events of another device.
+    pub fn of_device(self, device: u8) -> Self {
+        Self { device, ..self }
+    }
+
+    /// The device whose events it takes; for lanes of no device their index.
+    pub fn device(&self) -> u8 {
+        self.device
     }
 
     /// A block was handed out.
     #[inline]
-    pub fn alloc(&self, now_ns: u64, address: u64, size: u64, stack: u32, totals: Totals) {
+    pub fn alloc(&self, now_ns: u64, grant: Grant, totals: Totals) {
+        let Grant { address, size, requested, place, stack } = grant;
         let step = self.close_finished_steps();
-        self.publish(Event {
+        self.publish(&Event {
             kind: Kind::Alloc,
             device: self.device,
+            place,
+            detail: requested,
             mono_ns: now_ns,
             address,
             size,
@@ -73,9 +89,23 @@ impl<'a> Lane<'a> {
             birth_step: step,
             birth_ns: now_ns,
         });
-        if self.insert(address, size, stack, step, now_ns) {
+        let entry = Entry {
+            address,
+            size,
+            requested,
+            stack,
+            birth_step: step,
+            birth_ns: now_ns,
+            place,
+            device: self.device,
+            pending: false,
+        };
+        if self.table.insert(&entry) {
             self.bump(head::LIVE_BLOCKS, 1);
             self.bump(head::LIVE_BYTES, size);
+            if requested != 0 {
+                self.bump(head::REQUESTED_BYTES, requested);
+            }
         } else {
             self.bump(head::LOST_BLOCKS, 1);
         }
@@ -87,27 +117,11 @@ impl<'a> Lane<'a> {
     /// A block was taken back. `size` is used when the block is not in the table.
     #[inline]
     pub fn free(&self, now_ns: u64, address: u64, size: u64, totals: Totals) {
-        let step = self.close_finished_steps();
-        let found = self.find(address);
-        let entry = match found {
-            Some(index) => self.entry(index),
-            None => Entry { size, stack: 0, birth_step: BIRTH_UNKNOWN, birth_ns: 0 },
-        };
-        self.publish(Event {
-            kind: Kind::Free,
-            device: self.device,
-            mono_ns: now_ns,
-            address,
-            size: entry.size,
-            stack: entry.stack,
-            step,
-            birth_step: entry.birth_step,
-            birth_ns: entry.birth_ns,
-        });
+        let (found, entry) = self.entry_or_unknown(address, size);
+        self.publish_of(Kind::Free, now_ns, &entry);
         if let Some(index) = found {
-            self.remove(index);
-            self.bump(head::LIVE_BLOCKS, 1u64.wrapping_neg());
-            self.bump(head::LIVE_BYTES, entry.size.wrapping_neg());
+            self.table.remove(index);
+            self.no_longer_live(&entry);
         } else {
             self.bump(head::UNKNOWN_FREES, 1);
         }
@@ -116,24 +130,77 @@ impl<'a> Lane<'a> {
         self.done();
     }
 
-    /// A request failed: for good (`Kind::Oom`) or for now (`Kind::MallocFailed`).
-    pub fn failure(&self, now_ns: u64, kind: Kind, size: u64, stack: u32, totals: Totals) {
+    /// A block was taken back, but other streams still use it.
+    pub fn free_deferred(&self, now_ns: u64, address: u64, size: u64, totals: Totals) {
+        let (found, entry) = self.entry_or_unknown(address, size);
+        self.publish_of(Kind::FreeDeferred, now_ns, &entry);
+        if let Some(index) = found {
+            self.table.set_pending(index);
+            self.no_longer_live(&entry);
+            self.bump(head::DEFERRED_BLOCKS, 1);
+            self.bump(head::DEFERRED_BYTES, entry.size);
+        } else {
+            self.bump(head::UNKNOWN_FREES, 1);
+        }
+        self.bump(head::FREES, 1);
+        self.totals(totals);
+        self.done();
+    }
+
+    /// No stream uses a block any more that was taken back before. Nothing when it is not known.
+    pub fn free_completed(&self, now_ns: u64, address: u64) {
+        let Some(index) = self.table.find(address) else { return };
+        let entry = self.table.entry(index);
+        if !entry.pending {
+            return;
+        }
+        self.publish_of(Kind::FreeCompleted, now_ns, &entry);
+        self.table.remove(index);
+        self.bump(head::DEFERRED_BLOCKS, 1u64.wrapping_neg());
+        self.bump(head::DEFERRED_BYTES, entry.size.wrapping_neg());
+        self.done();
+    }
+
+    /// The allocator took memory from the device, or gave it back: `kind` is one of the four kinds
+    /// of segments. Totals come with the next block.
+    pub fn segment(&self, now_ns: u64, kind: Kind, grant: Grant) {
         let step = self.close_finished_steps();
-        self.publish(Event {
+        self.publish(&Event {
             kind,
             device: self.device,
+            place: grant.place,
+            detail: grant.size,
             mono_ns: now_ns,
-            address: 0,
-            size,
-            stack,
+            address: grant.address,
+            size: grant.size,
+            stack: grant.stack,
             step,
             birth_step: step,
             birth_ns: now_ns,
         });
+        SegmentTable::new(self.words, &self.at).apply(kind, &grant);
+        self.done();
+    }
+
+    /// A request failed: for good (`Kind::Oom`) or for now (`Kind::MallocFailed`). Its `requested`
+    /// is what [`Event::detail`] says of that kind.
+    pub fn failure(&self, now_ns: u64, kind: Kind, grant: Grant, totals: Totals) {
         if kind == Kind::Oom {
+            let grant = Grant { address: totals.allocated, ..grant };
+            self.moment(now_ns, kind, grant, totals.reserved);
             self.bump(head::OOMS, 1);
+            let position = self.head(head::RESERVED).load(Ordering::Relaxed);
+            self.words.set(self.at.head + head::LAST_OOM, position);
+        } else {
+            self.moment(now_ns, kind, grant, now_ns);
         }
         self.totals(totals);
+        self.done();
+    }
+
+    /// Something happened that changes no memory: a mark, a snapshot.
+    pub fn mark(&self, now_ns: u64, kind: Kind, size: u64, detail: u64) {
+        self.moment(now_ns, kind, Grant { size, requested: detail, ..Grant::default() }, now_ns);
         self.done();
     }
 
@@ -142,9 +209,10 @@ impl<'a> Lane<'a> {
         self.words.get(self.at.head + head::LIVE_BYTES)
     }
 
-    /// The block at `address`, if it is live: its size.
-    pub fn live_size(&self, address: u64) -> Option<u64> {
-        self.find(address).map(|index| self.entry(index).size)
+    /// The block at `address`, if it is live: its size and device.
+    pub fn live(&self, address: u64) -> Option<(u64, u8)> {
+        let entry = self.table.entry(self.table.find(address)?);
+        Some((entry.size, entry.device))
     }
 
     /// Runs `write` as the lane's only writer, or not at all: `false` says it was not.
@@ -158,7 +226,7 @@ impl<'a> Lane<'a> {
             if rounds > ROUNDS_MAX {
                 return false;
             }
-            core::hint::spin_loop();
+            super::atomic::spin_loop();
         }
         write(self);
         lock.store(0, Ordering::Release);
@@ -175,9 +243,66 @@ impl<'a> Lane<'a> {
         self.words.add(self.at.head + index, more);
     }
 
+    #[inline]
+    fn entry_or_unknown(&self, address: u64, size: u64) -> (Option<usize>, Entry) {
+        match self.table.find(address) {
+            Some(index) => (Some(index), self.table.entry(index)),
+            None => {
+                let device = self.device;
+                let birth_step = BIRTH_UNKNOWN;
+                (None, Entry { address, size, birth_step, device, ..Entry::default() })
+            }
+        }
+    }
+
+    #[inline]
+    fn no_longer_live(&self, entry: &Entry) {
+        self.bump(head::LIVE_BLOCKS, 1u64.wrapping_neg());
+        self.bump(head::LIVE_BYTES, entry.size.wrapping_neg());
+        if entry.requested != 0 {
+            self.bump(head::REQUESTED_BYTES, entry.requested.wrapping_neg());
+        }
+    }
+
+    /// Publishes an event about a block of the table, which it carries whole.
+    #[inline]
+    fn publish_of(&self, kind: Kind, now_ns: u64, entry: &Entry) {
+        let step = self.close_finished_steps();
+        self.publish(&Event {
+            kind,
+            device: entry.device,
+            place: entry.place,
+            detail: entry.requested,
+            mono_ns: now_ns,
+            address: entry.address,
+            size: entry.size,
+            stack: entry.stack,
+            step,
+            birth_step: entry.birth_step,
+            birth_ns: entry.birth_ns,
+        });
+    }
+
+    fn moment(&self, now_ns: u64, kind: Kind, grant: Grant, birth_ns: u64) {
+        let step = self.close_finished_steps();
+        self.publish(&Event {
+            kind,
+            device: self.device,
+            place: grant.place,
+            detail: grant.requested,
+            mono_ns: now_ns,
+            address: grant.address,
+            size: grant.size,
+            stack: grant.stack,
+            step,
+            birth_step: step,
+            birth_ns,
+        });
+    }
+
     /// Steps 1 and 2: reserve, fill, check.
     #[inline]
-    fn publish(&self, event: Event) {
+    fn publish(&self, event: &Event) {
         let ticket = self.head(head::RESERVED).load(Ordering::Relaxed).wrapping_add(1);
         self.head(head::RESERVED).store(ticket, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -244,15 +369,8 @@ impl<'a> Lane<'a> {
             let number = words.get(at + head::STEPS_WRITTEN);
             let index = (number as usize) & (self.at.step_records.wrapping_sub(1));
             let first = self.at.steps + index * STEP_WORDS;
-            let record = pending_step(
-                |index| words.get(at + index),
-                known,
-                finished,
-                [
-                    words.get(header::STEP_MONO_NS),
-                    words.get(Words::device_word(self.device, device::MALLOC_FAILURES)),
-                ],
-            );
+            let at_end = [words.get(header::STEP_MONO_NS), self.malloc_failures()];
+            let record = pending_step(|index| words.get(at + index), known, finished, at_end);
             words.set(first, 0); // not a record while it is being changed
             fence(Ordering::Release);
             for (offset, word) in record.iter().enumerate().skip(1) {
@@ -271,70 +389,12 @@ impl<'a> Lane<'a> {
         words.at(at + head::STEP).store(finished, Ordering::Release);
     }
 
-    /// Puts a block into the table; false when there is no room near its place.
-    #[inline]
-    fn insert(&self, address: u64, size: u64, stack: u32, birth_step: u32, birth_ns: u64) -> bool {
-        let mut index = home(address, self.at.table_entries);
-        for _ in 0..PROBE_MAX {
-            let first = self.at.table + index * ENTRY_WORDS;
-            let there = self.words.get(first);
-            if there == EMPTY || there == REMOVED {
-                self.words.set(first + 1, size);
-                self.words.set(first + 2, u64::from(stack) | u64::from(birth_step) << 32);
-                self.words.set(first + 3, birth_ns);
-                self.words.at(first).store(address, Ordering::Release);
-                return true;
-            }
-            index = (index + 1) & (self.at.table_entries - 1);
+    /// Failed `cudaMalloc`s of the lane's device; lanes of no device have none.
+    fn malloc_failures(&self) -> u64 {
+        if usize::from(self.device) >= DEVICES_MAX {
+            return 0;
         }
-        false
-    }
-
-    #[inline]
-    fn find(&self, address: u64) -> Option<usize> {
-        let mut index = home(address, self.at.table_entries);
-        for _ in 0..PROBE_MAX {
-            let there = self.words.get(self.at.table + index * ENTRY_WORDS);
-            if there == address {
-                return Some(index);
-            }
-            if there == EMPTY {
-                return None;
-            }
-            index = (index + 1) & (self.at.table_entries - 1);
-        }
-        None
-    }
-
-    fn entry(&self, index: usize) -> Entry {
-        let first = self.at.table + index * ENTRY_WORDS;
-        let packed = self.words.get(first + 2);
-        Entry {
-            size: self.words.get(first + 1),
-            stack: packed as u32,
-            birth_step: (packed >> 32) as u32,
-            birth_ns: self.words.get(first + 3),
-        }
-    }
-
-    /// Takes an entry out. Entries never move, so it leaves a mark for searches to step over,
-    /// unless nothing lies behind it; then the marks before it go as well.
-    fn remove(&self, index: usize) {
-        let mask = self.at.table_entries - 1;
-        let address_at = |index: usize| self.at.table + index * ENTRY_WORDS;
-        if self.words.get(address_at((index + 1) & mask)) != EMPTY {
-            self.words.set(address_at(index), REMOVED);
-            return;
-        }
-        self.words.set(address_at(index), EMPTY);
-        let mut before = index.wrapping_sub(1) & mask;
-        for _ in 0..PROBE_MAX {
-            if self.words.get(address_at(before)) != REMOVED {
-                break;
-            }
-            self.words.set(address_at(before), EMPTY);
-            before = before.wrapping_sub(1) & mask;
-        }
+        self.words.get(Words::device_word(self.device, device::MALLOC_FAILURES))
     }
 }
 
@@ -366,12 +426,4 @@ pub(super) fn pending_step(
     ];
     record[0] = check(&record);
     record
-}
-
-/// Where the search for an address starts. Blocks are multiples of 512 bytes apart; the golden
-/// ratio spreads neighbours over the table.
-#[inline(always)]
-fn home(address: u64, table_entries: usize) -> usize {
-    let spread = (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (spread >> 32) as usize & (table_entries.wrapping_sub(1))
 }

@@ -1,8 +1,8 @@
 //! Where everything is on a tape, in 64-bit words.
 //!
 //! ```text
-//! header | identity text | atoms (strings, frames, stacks) | lane 0 | lane 1 | … | host lane
-//! lane = head | events (ring) | live table | step index
+//! header | identity text | places | atoms (strings, frames, stacks) | lane 0 … 15 | host | CPU
+//! lane = head | events (ring) | live table | segment table | step index
 //! ```
 //!
 //! The header says where each region is, so a reader needs no constant but the header's own.
@@ -13,7 +13,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MEMTAPE\0");
 
 /// Version of this layout. Readers refuse any other.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Words in a page: regions that are allocated on their own start at multiples of this.
 pub const PAGE_WORDS: usize = 512;
@@ -28,11 +28,21 @@ pub const IDENTITY_WORDS: usize = 1024;
 /// No machine in the field shows more than 16 devices to one process.
 pub const DEVICES_MAX: usize = 16;
 
-/// Index of the lane for what happens outside any device mutex: segments, pinned memory, marks.
+/// Index of the lane for what happens outside any device mutex: memory that something else than
+/// PyTorch's allocator takes, pinned memory, marks.
 pub const HOST_LANE: usize = DEVICES_MAX;
 
+/// Index of the lane for CPU tensors; it has pages only where they are recorded.
+pub const CPU_LANE: usize = DEVICES_MAX + 1;
+
 /// Number of lanes.
-pub const LANES: usize = DEVICES_MAX + 1;
+pub const LANES: usize = DEVICES_MAX + 2;
+
+/// Pairs of stream and pool that a tape can name; place 0 stands for the unknown one.
+pub const PLACES_MAX: usize = 1024;
+
+/// Words of one place: stream, pool (two), and 1 where the pool is known, else 2.
+pub const PLACE_WORDS: usize = 4;
 
 /// Words of the header, by name.
 pub mod header {
@@ -80,6 +90,10 @@ pub mod header {
     pub const ATOMS_WORDS: usize = 21;
     /// Words of atoms that are complete.
     pub const ATOMS_USED: usize = 22;
+    /// First word of the places.
+    pub const PLACES_OFFSET: usize = 23;
+    /// Places that are complete, the unknown one included.
+    pub const PLACES_USED: usize = 24;
     /// Stacks that were recorded as unknown because the atoms or their index were full.
     pub const LOST_STACKS: usize = 25;
     /// Stacks cut at the depth limit.
@@ -92,8 +106,14 @@ pub mod header {
     pub const PYTHON: usize = 29;
     /// Exit status of an orderly exit, plus one; 0 while there was none.
     pub const EXIT_STATUS: usize = 30;
+    /// One of [`super::Tracker`].
+    pub const TRACKER: usize = 31;
     /// Four words for each device: see [`super::device`].
     pub const DEVICES: usize = 32;
+    /// Events whose stream and pool found no room among the places.
+    pub const LOST_PLACES: usize = 96;
+    /// Atom of the newest annotation; 0 is none.
+    pub const ANNOTATION: usize = 97;
     /// Twelve words for each lane: see [`super::descriptor`].
     pub const DESCRIPTORS: usize = 128;
 }
@@ -130,6 +150,10 @@ pub mod descriptor {
     pub const STEPS: usize = 6;
     /// Number of step records, a power of two.
     pub const STEP_RECORDS: usize = 7;
+    /// First word of the segment table.
+    pub const SEGMENTS: usize = 8;
+    /// Number of segment entries, a power of two.
+    pub const SEGMENT_ENTRIES: usize = 9;
 }
 
 /// Words of a lane's head. One writer; the first eight change with every event.
@@ -174,15 +198,34 @@ pub mod head {
     pub const LOST_BLOCKS: usize = 17;
     /// Frees of blocks that were not in the table.
     pub const UNKNOWN_FREES: usize = 18;
-    /// Held by the one writer of the host lane; device lanes never use it.
+    /// Held by the one writer of a lane that no mutex of the program's guards.
     pub const LOCK: usize = 20;
+    /// Blocks taken back that other streams still use …
+    pub const DEFERRED_BLOCKS: usize = 21;
+    /// … and their bytes.
+    pub const DEFERRED_BYTES: usize = 22;
+    /// Bytes asked for by the live blocks whose request is known.
+    pub const REQUESTED_BYTES: usize = 23;
+    /// Bytes in the segment table.
+    pub const SEGMENT_BYTES: usize = 24;
+    /// Segments taken and ranges mapped since the start …
+    pub const SEGMENT_TAKES: usize = 25;
+    /// … and given back.
+    pub const SEGMENT_RETURNS: usize = 26;
+    /// Segments that found no room in their table, or were given back without having been seen.
+    pub const LOST_SEGMENTS: usize = 27;
+    /// Position of the newest request that failed for good; 0 is none.
+    pub const LAST_OOM: usize = 28;
 }
 
 /// Words of one event slot: a cache line.
 pub const SLOT_WORDS: usize = 8;
 
-/// Words of one live table entry: half a cache line.
-pub const ENTRY_WORDS: usize = 4;
+/// Words of one live table entry: a cache line.
+pub const ENTRY_WORDS: usize = 8;
+
+/// Words of one segment entry.
+pub const SEGMENT_WORDS: usize = 4;
 
 /// Words of one step record.
 pub const STEP_WORDS: usize = 16;
@@ -234,6 +277,46 @@ pub mod hooks {
     pub const DRIVER: u64 = 8;
     /// Frames are given by the program itself, as the demo does.
     pub const GIVEN_FRAMES: u64 = 16;
+    /// `cudaMallocAsync` and its relatives.
+    pub const ASYNC: u64 = 32;
+    /// Pinned and registered host memory.
+    pub const PINNED: u64 = 64;
+    /// CPU tensors.
+    pub const CPU: u64 = 128;
+    /// NCCL's communicators and its own memory.
+    pub const NCCL: u64 = 256;
+    /// Other functions that take memory.
+    pub const OTHER_MEMORY: u64 = 512;
+}
+
+/// Whether PyTorch's trace tracker reports segments, streams, pools and requested sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Tracker {
+    /// Nobody asked for it (`MEMTAPE_DETAIL` is not set).
+    NotAsked = 0,
+    /// It is attached.
+    Attached = 1,
+    /// No libc10_cuda.so, or none with an allocator.
+    NoAllocator = 2,
+    /// The library has no symbol table to confirm anything with.
+    NoSymbolTable = 3,
+    /// The library has no such function: torch before 2.2.
+    NoFunction = 4,
+    /// Another allocator than PyTorch's native one is in use.
+    OtherAllocator = 5,
+    /// The function is in no slot of the allocator's table.
+    NoSlot = 6,
+    /// The library on disk is not provably the one that is loaded.
+    OtherFile = 7,
+    /// The function is in several slots of the allocator's table.
+    SeveralSlots = 8,
+    /// The library's file cannot be read.
+    Unreadable = 9,
+    /// The allocator has no devices yet, or not all: asked again at the next event.
+    NotReady = 10,
+    /// This build does not show when the allocator has all of its devices.
+    UnknownBuild = 11,
 }
 
 /// How stacks are taken.
@@ -268,6 +351,69 @@ pub enum StepSource {
     Unavailable = 3,
 }
 
+/// Where memory outside PyTorch's caching allocator came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Origin {
+    /// Not known to this version.
+    Unknown = 0,
+    /// `cudaMalloc`: PyTorch's own segments, and other users of the runtime.
+    CudaMalloc = 1,
+    /// `cudaMallocAsync` and its relatives.
+    CudaMallocAsync = 2,
+    /// `cudaMallocManaged`.
+    Managed = 3,
+    /// `cudaHostAlloc`, `cudaMallocHost`: pinned host memory.
+    HostPinned = 4,
+    /// `cudaHostRegister`: host memory pinned after the fact.
+    HostRegistered = 5,
+    /// PyTorch's CPU tensors.
+    CpuTensor = 6,
+    /// What NCCL took while a communicator was made, and `ncclMemAlloc`.
+    Nccl = 7,
+    /// Memory taken through the driver's virtual memory management.
+    DriverVmm = 8,
+}
+
+impl Origin {
+    /// All that have a name, in the order of their numbers.
+    pub const ALL: [Self; 8] = [
+        Self::CudaMalloc,
+        Self::CudaMallocAsync,
+        Self::Managed,
+        Self::HostPinned,
+        Self::HostRegistered,
+        Self::CpuTensor,
+        Self::Nccl,
+        Self::DriverVmm,
+    ];
+
+    /// The origin with this number on a tape.
+    pub fn from_number(number: u16) -> Self {
+        Self::ALL.into_iter().find(|&each| each as u16 == number).unwrap_or(Self::Unknown)
+    }
+
+    /// True when the memory lies on the device.
+    pub fn is_on_device(self) -> bool {
+        !matches!(self, Self::HostPinned | Self::HostRegistered | Self::CpuTensor | Self::Unknown)
+    }
+
+    /// Its name in output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::CudaMalloc => "cudaMalloc",
+            Self::CudaMallocAsync => "cudaMallocAsync",
+            Self::Managed => "managed",
+            Self::HostPinned => "pinned",
+            Self::HostRegistered => "registered",
+            Self::CpuTensor => "cpu tensors",
+            Self::Nccl => "nccl",
+            Self::DriverVmm => "driver",
+        }
+    }
+}
+
 /// How large the regions of a tape are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -277,24 +423,41 @@ pub struct Sizes {
     pub table_entries: usize,
     /// Step records a lane holds; rounded up to a power of two.
     pub step_records: usize,
+    /// Segments, or mapped ranges of expandable ones, that a device lane holds; rounded up to a
+    /// power of two.
+    pub segment_entries: usize,
     /// Words for strings, frames and stacks.
     pub atom_words: usize,
 }
 
 impl Default for Sizes {
-    /// 32 MiB of events, 8 MiB of table, 0.5 MiB of steps a device, and 8 MiB of atoms.
+    /// 32 MiB of events, 16 MiB of table, 1 MiB of segments, 0.5 MiB of steps a device, and 8 MiB
+    /// of atoms.
     ///
     /// Half a million events are about 60 steps of a 7-billion-parameter FSDP job, thousands of a
-    /// small one; 131,072 live blocks (half of the table) are more than any job seen so far.
+    /// small one; 131,072 live blocks (half of the table) are more than any job seen so far, and
+    /// 16,384 ranges of 20 MiB more than any device has.
     fn default() -> Self {
-        Self { events: 1 << 19, table_entries: 1 << 18, step_records: 1 << 12, atom_words: 1 << 20 }
+        Self {
+            events: 1 << 19,
+            table_entries: 1 << 18,
+            step_records: 1 << 12,
+            segment_entries: 1 << 15,
+            atom_words: 1 << 20,
+        }
     }
 }
 
 impl Sizes {
-    /// Sizes of the host lane: segments are few.
+    /// Sizes of the host lane: what it records is rare.
     fn host(self) -> Self {
-        Self { events: self.events.min(1 << 14), table_entries: 1 << 14, ..self }
+        let events = self.events.min(1 << 14);
+        Self { events, table_entries: 1 << 14, segment_entries: 64, ..self }
+    }
+
+    /// Sizes of the lane for CPU tensors, which have no segments.
+    fn cpu(self) -> Self {
+        Self { segment_entries: 64, ..self }
     }
 
     fn rounded(self) -> Self {
@@ -303,6 +466,7 @@ impl Sizes {
             events: power(self.events),
             table_entries: power(self.table_entries),
             step_records: power(self.step_records).min(STEP_RECORDS_MAX),
+            segment_entries: power(self.segment_entries),
             atom_words: pages(self.atom_words.clamp(PAGE_WORDS, REGION_ITEMS_MAX)),
         }
     }
@@ -311,11 +475,13 @@ impl Sizes {
 /// First words and sizes of all regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// First word of the places.
+    pub places: usize,
     /// First word of the atoms.
     pub atoms: usize,
     /// Words of atoms.
     pub atom_words: usize,
-    /// The lanes, the host lane last.
+    /// The lanes: devices, host, CPU tensors.
     pub lanes: [LaneLayout; LANES],
     /// Size of the whole tape.
     pub file_words: usize,
@@ -334,6 +500,10 @@ pub struct LaneLayout {
     pub table: usize,
     /// Table entries, a power of two.
     pub table_entries: usize,
+    /// First word of the segment table.
+    pub segments: usize,
+    /// Segment entries, a power of two.
+    pub segment_entries: usize,
     /// First word of the step index.
     pub steps: usize,
     /// Step records, a power of two.
@@ -346,18 +516,23 @@ impl Layout {
     /// Places all regions for these sizes.
     pub fn new(sizes: Sizes) -> Self {
         let sizes = sizes.rounded();
-        let atoms = HEADER_WORDS + IDENTITY_WORDS;
+        let places = HEADER_WORDS + IDENTITY_WORDS;
+        let atoms = places + pages(PLACES_MAX * PLACE_WORDS);
         let mut next = atoms + sizes.atom_words;
         let lanes = core::array::from_fn(|index| {
-            let lane_sizes = if index == HOST_LANE { sizes.host().rounded() } else { sizes };
-            let lane = LaneLayout::new(next, lane_sizes);
+            let lane_sizes = match index {
+                HOST_LANE => sizes.host(),
+                CPU_LANE => sizes.cpu(),
+                _ => sizes,
+            };
+            let lane = LaneLayout::new(next, lane_sizes.rounded());
             next = lane.end;
             lane
         });
-        Self { atoms, atom_words: sizes.atom_words, lanes, file_words: next }
+        Self { places, atoms, atom_words: sizes.atom_words, lanes, file_words: next }
     }
 
-    /// Words that must exist before anything is written: header, identity and atoms.
+    /// Words that must exist before anything is written: header, identity, places and atoms.
     pub fn front_words(&self) -> usize {
         self.atoms + self.atom_words
     }
@@ -367,13 +542,16 @@ impl LaneLayout {
     fn new(start: usize, sizes: Sizes) -> Self {
         let ring = start + pages(head::WORDS);
         let table = ring + pages(sizes.events * SLOT_WORDS);
-        let steps = table + pages(sizes.table_entries * ENTRY_WORDS);
+        let segments = table + pages(sizes.table_entries * ENTRY_WORDS);
+        let steps = segments + pages(sizes.segment_entries * SEGMENT_WORDS);
         Self {
             head: start,
             ring,
             ring_slots: sizes.events,
             table,
             table_entries: sizes.table_entries,
+            segments,
+            segment_entries: sizes.segment_entries,
             steps,
             step_records: sizes.step_records,
             end: steps + pages(sizes.step_records * STEP_WORDS),
@@ -393,7 +571,8 @@ impl LaneLayout {
         self.head >= HEADER_WORDS
             && self.head.checked_add(head::WORDS).is_some_and(|last| last <= self.ring)
             && fits(self.ring, self.ring_slots, SLOT_WORDS, self.table)
-            && fits(self.table, self.table_entries, ENTRY_WORDS, self.steps)
+            && fits(self.table, self.table_entries, ENTRY_WORDS, self.segments)
+            && fits(self.segments, self.segment_entries, SEGMENT_WORDS, self.steps)
             && self.step_records <= STEP_RECORDS_MAX
             && fits(self.steps, self.step_records, STEP_WORDS, file_words)
     }

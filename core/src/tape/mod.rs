@@ -5,7 +5,7 @@
 //! *live table* is a photograph of the present, and the *step index* is the list of chapters:
 //! with photograph and film together any chapter that the film still covers can be had exactly.
 //!
-//! One file per process, one *lane* per device (and one for the host side). A lane has a single
+//! One file per process, one *lane* per device (and two for the host side). A lane has a single
 //! writer at a time, guaranteed from outside: the allocator's own device mutex. So no write ever
 //! waits, and no write is ever torn by another.
 //!
@@ -17,11 +17,19 @@ pub mod layout;
 
 pub mod event;
 
+mod atomic;
+
 pub mod words;
 
 pub mod lane;
 
+mod table;
+
+pub mod segments;
+
 pub mod atoms;
+
+pub mod places;
 
 pub mod source;
 
@@ -32,3 +40,7 @@ pub mod status;
 pub mod steps;
 
 pub mod rewind;
+
+mod state;
+
+mod assemble;

@@ -12,8 +12,9 @@ use alloc::vec::Vec;
 use super::atoms::Atoms;
 use super::event::Event;
 use super::layout::{
-    CURSOR_MAX, DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, LaneLayout, MAGIC,
-    REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, VERSION, descriptor, device, head, header,
+    CURSOR_MAX, DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, LaneLayout, MAGIC, PLACE_WORDS,
+    PLACES_MAX, REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, VERSION, descriptor, device, head,
+    header,
 };
 use super::source::Source;
 use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
@@ -82,6 +83,7 @@ pub struct Tape<S> {
     pub(super) source: S,
     pub(super) lanes: [Option<LaneLayout>; LANES],
     identity: Identity,
+    pub(super) places_at: usize,
     atoms_at: usize,
     atom_words: usize,
     start_mono_ns: u64,
@@ -120,8 +122,13 @@ impl<S: Source> Tape<S> {
         let file_words = index(word(header::FILE_WORDS))?;
         let atoms_at = index(word(header::ATOMS_OFFSET))?;
         let atom_words = index(word(header::ATOMS_WORDS))?;
+        let places_at = index(word(header::PLACES_OFFSET))?;
+        let places_end = places_at.checked_add(PLACES_MAX * PLACE_WORDS);
+        if places_at < HEADER_WORDS + IDENTITY_WORDS || places_end.is_none_or(|end| end > atoms_at)
+        {
+            return Err(TapeError::Damaged("its places lie over another region"));
+        }
         if atom_words > REGION_ITEMS_MAX
-            || atoms_at < HEADER_WORDS + IDENTITY_WORDS
             || atoms_at.checked_add(atom_words).is_none_or(|end| end > file_words)
         {
             return Err(TapeError::Damaged("its atoms lie outside of it"));
@@ -134,6 +141,7 @@ impl<S: Source> Tape<S> {
         Ok(Self {
             lanes,
             identity,
+            places_at,
             atoms_at,
             atom_words,
             start_mono_ns: word(header::START_MONO_NS),
@@ -302,6 +310,8 @@ fn read_lanes(
             table_entries: place(descriptor::TABLE_ENTRIES)?,
             steps: place(descriptor::STEPS)?,
             step_records: place(descriptor::STEP_RECORDS)?,
+            segments: place(descriptor::SEGMENTS)?,
+            segment_entries: place(descriptor::SEGMENT_ENTRIES)?,
             end: file_words,
         };
         if !layout.is_sound(file_words) || layout.head < free_from {

@@ -12,19 +12,15 @@
 //! reserved but not published (then the table was never touched for it).
 
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 
-use super::atoms::Atoms;
 use super::event::{Event, Kind};
-use super::lane::{BIRTH_UNKNOWN, EMPTY, REMOVED};
-use super::layout::{CURSOR_MAX, ENTRY_WORDS, HOST_LANE, LaneLayout, head};
+use super::layout::{CURSOR_MAX, HOST_LANE, LANES, LaneLayout, head};
 use super::reader::{Tape, believable};
 use super::source::Source;
+use super::state::{Live, Segments, sums};
 use super::steps::StepRecord;
-use crate::snapshot::{
-    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, StackUse, TraceEvent, TraceKind,
-};
+use crate::snapshot::RankSnapshot;
 
 /// Which moment of a rank's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +29,8 @@ pub enum Moment {
     EndOf(u64),
     /// The newest state there is; for a dead process its last.
     Present,
+    /// When a request last failed for good, just after it.
+    LastOom,
 }
 
 /// Why a state cannot be had.
@@ -54,30 +52,23 @@ pub enum RewindError {
         /// The last finished one.
         reached: u64,
     },
+    /// No request ever failed, or the event is overwritten.
+    #[error("no out-of-memory error is on the tape")]
+    NoOom,
     /// Events in the middle are missing or torn, again and again.
     #[error("the tape is damaged: an event between the step and the present is not whole")]
     Damaged,
 }
 
-/// A live block, by address.
-type Live = BTreeMap<u64, Held>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
-    size: u64,
-    stack: u32,
-    birth_step: u32,
-    birth_ns: u64,
-}
-
 /// What one lane held at a moment.
-struct LaneState {
-    live: Live,
+pub(super) struct LaneState {
+    pub(super) live: Live,
+    pub(super) segments: Segments,
     /// Live memory per stack atom at the earlier moment.
-    before: Option<BTreeMap<u32, (u64, u64)>>,
-    trace: Vec<Event>,
-    allocated: u64,
-    reserved: u64,
+    pub(super) before: Option<BTreeMap<u32, (u64, u64)>>,
+    pub(super) trace: Vec<Event>,
+    pub(super) allocated: u64,
+    pub(super) reserved: u64,
 }
 
 /// A place in a lane's history, with the totals there.
@@ -85,7 +76,18 @@ struct LaneState {
 struct Cut {
     /// Events before it; `None` is the newest published event.
     cursor: Option<u64>,
-    totals: Option<(u64, u64)>,
+    totals: Totals,
+}
+
+/// The allocator's totals at a cut.
+#[derive(Clone, Copy)]
+enum Totals {
+    /// Those of the lane's head: the cut is the present.
+    OfHead,
+    /// Known: bytes handed out and bytes held.
+    Known(u64, u64),
+    /// To be added up from blocks and segments.
+    OfBlocks,
 }
 
 impl<S: Source> Tape<S> {
@@ -108,15 +110,19 @@ impl<S: Source> Tape<S> {
                 return Err(RewindError::NotReached { step, reached: status.step });
             }
             Moment::EndOf(step) => (step, self.step_end(step)),
+            Moment::LastOom => {
+                let (_, event) = self.last_oom().ok_or(RewindError::NoOom)?;
+                (u64::from(event.step), Some(event.mono_ns))
+            }
         };
         let mut before = before.filter(|&early| early > 0 && early < step);
         let mut states = Vec::new();
-        for index in (0..=HOST_LANE).filter(|&index| self.lane(index).is_some()) {
+        for index in 0..LANES {
             let Some(lane) = self.lane(index) else { continue };
-            let cut = self.cut_at(&lane, moment)?;
-            // The host lane's earlier state is of no use to the diagnosis.
-            let early = before.filter(|_| index != HOST_LANE).and_then(|early| {
-                self.cut_at(&lane, Moment::EndOf(early)).ok().and_then(|cut| cut.cursor)
+            let cut = self.cut_at(index, &lane, moment)?;
+            // The host's earlier state is of no use to the diagnosis.
+            let early = before.filter(|_| index < HOST_LANE).and_then(|early| {
+                self.cut_at(index, &lane, Moment::EndOf(early)).ok().and_then(|cut| cut.cursor)
             });
             let state =
                 self.lane_state(&lane, cut, early, trace_events_max).map_err(|error| {
@@ -127,7 +133,7 @@ impl<S: Source> Tape<S> {
                         (other, _) => other,
                     }
                 })?;
-            if index != HOST_LANE && state.before.is_none() {
+            if index < HOST_LANE && state.before.is_none() {
                 before = None;
             }
             states.push((index, state));
@@ -143,23 +149,58 @@ impl<S: Source> Tape<S> {
             let ends = |r: &StepRecord| r.last_step >= step;
             self.step_records(&lane).into_iter().find(ends).map(|record| record.end_mono_ns)
         };
-        (0..=HOST_LANE).find_map(of)
+        (0..LANES).find_map(of)
+    }
+
+    /// The newest failed request of any device that the tape still has: its lane and the event.
+    pub fn last_oom(&self) -> Option<(usize, Event)> {
+        let of = |index: usize| {
+            let lane = self.lane(index)?;
+            let position = self.word(lane.head + head::LAST_OOM);
+            let event = *self.events(&lane, position.checked_sub(1)?, position).first()?;
+            Some((index, event.filter(|event| event.kind == Kind::Oom)?))
+        };
+        (0..HOST_LANE).filter_map(of).max_by_key(|(_, event)| event.mono_ns)
     }
 
     /// Where a moment lies in a lane.
-    fn cut_at(&self, lane: &LaneLayout, moment: Moment) -> Result<Cut, RewindError> {
-        let Moment::EndOf(step) = moment else {
-            return Ok(Cut { cursor: None, totals: None });
-        };
+    fn cut_at(&self, index: usize, lane: &LaneLayout, at: Moment) -> Result<Cut, RewindError> {
+        match at {
+            Moment::EndOf(step) => self.cut_at_step(lane, step),
+            Moment::Present => Ok(Cut { cursor: None, totals: Totals::OfHead }),
+            Moment::LastOom => {
+                let (failed, event) = self.last_oom().ok_or(RewindError::NoOom)?;
+                if index == failed {
+                    let cursor = self.word(lane.head + head::LAST_OOM);
+                    // A failed request has no address and no birth: its totals stand there.
+                    let totals = Totals::Known(event.address, event.birth_ns);
+                    return Ok(Cut { cursor: Some(cursor), totals });
+                }
+                let cursor = self.cursor_at(lane, event.mono_ns);
+                Ok(Cut { cursor: Some(cursor), totals: Totals::OfBlocks })
+            }
+        }
+    }
+
+    /// Events of a lane up to a time.
+    fn cursor_at(&self, lane: &LaneLayout, mono_ns: u64) -> u64 {
+        let end = self.word(lane.head + head::RESERVED);
+        let first = end.saturating_sub(lane.ring_slots as u64);
+        let later = |event: &Option<Event>| event.is_some_and(|event| event.mono_ns > mono_ns);
+        let events = self.events(lane, first, end);
+        events.iter().position(later).map_or(end, |index| first + index as u64)
+    }
+
+    fn cut_at_step(&self, lane: &LaneLayout, step: u64) -> Result<Cut, RewindError> {
         if step <= self.word(lane.head + head::BIRTH_STEP) {
-            return Ok(Cut { cursor: Some(0), totals: Some((0, 0)) });
+            return Ok(Cut { cursor: Some(0), totals: Totals::Known(0, 0) });
         }
         // A lane that closes the step at this moment shows it neither as written nor as pending.
         const TRIES_MAX: usize = 16;
         for _ in 0..TRIES_MAX {
             let records = self.step_records(lane);
             if let Some(r) = records.iter().find(|r| r.first_step <= step && step <= r.last_step) {
-                let totals = Some((r.end_allocated, r.end_reserved));
+                let totals = Totals::Known(r.end_allocated, r.end_reserved);
                 return Ok(Cut { cursor: Some(r.cursor), totals });
             }
             if records.first().is_some_and(|oldest| step < oldest.first_step) {
@@ -197,6 +238,7 @@ impl<S: Source> Tape<S> {
     ) -> Result<LaneState, RewindError> {
         let [_, done] = self.words::<2>(lane.head).ok_or(RewindError::Damaged)?;
         let mut live = self.copy_table(lane).ok_or(RewindError::Damaged)?;
+        let mut segments = self.copy_segments(lane).ok_or(RewindError::Damaged)?;
         let head_words = self.words::<{ head::WORDS }>(lane.head).ok_or(RewindError::Damaged)?;
         let reserved = head_words[head::RESERVED];
         if reserved > CURSOR_MAX || done > reserved {
@@ -225,254 +267,33 @@ impl<S: Source> Tape<S> {
         let at = cut.cursor.map_or(events.len(), position);
 
         for event in events.get(position(first)..).unwrap_or_default().iter().rev() {
-            undo(&mut live, event);
+            live.undo(event);
+            segments.undo(event);
         }
         for event in events.get(position(first)..at).unwrap_or_default() {
-            redo(&mut live, event);
+            live.redo(event);
+            segments.redo(event);
         }
         let before = early.map(|_| {
             let mut past = live.clone();
             for event in events.get(..at).unwrap_or_default().iter().rev() {
-                undo(&mut past, event);
+                past.undo(event);
             }
             sums(&past)
         });
         let end = from + at as u64;
         let trace_first = end.saturating_sub(trace_events_max as u64).max(oldest_held);
         let trace = self.events(lane, trace_first, end).into_iter().flatten().collect();
-        let (allocated, reserved) =
-            cut.totals.unwrap_or((head_words[head::ALLOCATED], head_words[head::RESERVED_BYTES]));
-        let (allocated, reserved) = (believable(allocated), believable(reserved));
-        Ok(LaneState { live, before, trace, allocated, reserved })
-    }
-
-    fn copy_table(&self, lane: &LaneLayout) -> Option<Live> {
-        let mut words = vec![0; lane.table_entries * ENTRY_WORDS];
-        if !self.source.read(lane.table, &mut words) {
-            return None;
-        }
-        let entries = words.as_chunks::<ENTRY_WORDS>().0.iter();
-        let live = entries.filter(|[address, ..]| *address != EMPTY && *address != REMOVED);
-        Some(
-            live.map(|&[address, size, packed, birth_ns]| {
-                let stack = packed as u32;
-                (address, Held { size, stack, birth_step: (packed >> 32) as u32, birth_ns })
-            })
-            .collect(),
-        )
-    }
-
-    fn assemble(
-        &self,
-        step: u64,
-        wall_ns: i64,
-        before: Option<u64>,
-        mut states: Vec<(usize, LaneState)>,
-    ) -> RankSnapshot {
-        let mut stacks = StackIndex::new(self.atoms());
-        let host = states.pop_if(|(index, _)| *index == HOST_LANE).map(|(_, state)| state);
-        let uuids: BTreeMap<u8, _> = self.device_uuids().into_iter().collect();
-        let totals = self.totals();
-        let devices = states.into_iter().map(|(index, state)| {
-            let device = index as u8;
-            let lost = self.lane(index).map_or(0, |lane| self.word(lane.head + head::LOST_BLOCKS));
-            DeviceSnapshot {
-                device,
-                uuid: uuids.get(&device).cloned().unwrap_or_default(),
-                allocated: state.allocated,
-                reserved: state.reserved,
-                device_bytes: totals
-                    .iter()
-                    .find(|total| total.device == device)
-                    .map_or(0, |total| total.device_bytes),
-                blocks: blocks(&state.live, &mut stacks),
-                segments: host.as_ref().map(|host| segments(host, device)).unwrap_or_default(),
-                before: uses(state.before.unwrap_or_default(), &mut stacks),
-                trace: trace(&state.trace, host.as_ref(), device, &mut stacks),
-                complete: lost == 0,
+        let (allocated, reserved) = match cut.totals {
+            Totals::Known(allocated, reserved) => (allocated, reserved),
+            Totals::OfHead => (head_words[head::ALLOCATED], head_words[head::RESERVED_BYTES]),
+            Totals::OfBlocks => {
+                let held = segments.bytes();
+                let present = head_words[head::RESERVED_BYTES];
+                (live.bytes(), if held > 0 { held } else { present })
             }
-        });
-        RankSnapshot {
-            identity: self.identity().clone(),
-            step,
-            wall_ns,
-            devices: devices.collect(),
-            before_step: before.unwrap_or(0),
-            frames: stacks.frames,
-            stacks: stacks.stacks,
-        }
-    }
-}
-
-fn held(event: &Event) -> Held {
-    Held {
-        size: event.size,
-        stack: event.stack,
-        birth_step: event.birth_step,
-        birth_ns: event.birth_ns,
-    }
-}
-
-fn undo(live: &mut Live, event: &Event) {
-    match event.kind {
-        Kind::Alloc => drop(live.remove(&event.address)),
-        Kind::Free => drop(live.insert(event.address, held(event))),
-        Kind::Oom | Kind::MallocFailed => {}
-    }
-}
-
-fn redo(live: &mut Live, event: &Event) {
-    match event.kind {
-        Kind::Alloc => drop(live.insert(event.address, held(event))),
-        Kind::Free => drop(live.remove(&event.address)),
-        Kind::Oom | Kind::MallocFailed => {}
-    }
-}
-
-fn sums(live: &Live) -> BTreeMap<u32, (u64, u64)> {
-    let mut sums = BTreeMap::new();
-    for block in live.values() {
-        let (bytes, blocks): &mut (u64, u64) = sums.entry(block.stack).or_default();
-        *bytes = bytes.saturating_add(block.size);
-        *blocks += 1;
-    }
-    sums
-}
-
-fn blocks(live: &Live, stacks: &mut StackIndex) -> Vec<Block> {
-    live.iter()
-        .map(|(&address, block)| Block {
-            address,
-            size: block.size,
-            stack: stacks.of(block.stack),
-            birth_step: match block.birth_step {
-                BIRTH_UNKNOWN => 0,
-                step => u64::from(step),
-            },
-            birth_ns: block.birth_ns,
-        })
-        .collect()
-}
-
-fn uses(sums: BTreeMap<u32, (u64, u64)>, stacks: &mut StackIndex) -> Vec<StackUse> {
-    let mut uses: Vec<StackUse> = sums
-        .into_iter()
-        .map(|(atom, (bytes, blocks))| StackUse { stack: stacks.of(atom), bytes, blocks })
-        .collect();
-    uses.sort_by_key(|each| each.stack);
-    uses
-}
-
-/// Segments of the host lane carry their device in the upper byte of the size.
-fn segments(host: &LaneState, device: u8) -> Vec<Segment> {
-    host.live
-        .iter()
-        .filter(|(_, held)| segment_device(held.size) == device)
-        .map(|(&address, held)| Segment { address, size: segment_size(held.size) })
-        .collect()
-}
-
-/// A segment's size word in the host lane: the size with its device in the upper byte.
-pub const fn segment_word(size: u64, device: u8) -> u64 {
-    (size & SEGMENT_SIZE_MASK) | (device as u64) << 56
-}
-
-const SEGMENT_SIZE_MASK: u64 = (1 << 56) - 1;
-
-const fn segment_size(word: u64) -> u64 {
-    word & SEGMENT_SIZE_MASK
-}
-
-const fn segment_device(word: u64) -> u8 {
-    (word >> 56) as u8
-}
-
-/// Events of the device's lane and of its segments, in the order of their times.
-fn trace(
-    events: &[Event],
-    host: Option<&LaneState>,
-    device: u8,
-    stacks: &mut StackIndex,
-) -> Vec<TraceEvent> {
-    let since = events.first().map_or(u64::MAX, |event| event.mono_ns);
-    let mut line = |event: &Event, kind: TraceKind, size: u64| TraceEvent {
-        kind,
-        mono_ns: event.mono_ns,
-        address: event.address,
-        size,
-        stack: stacks.of(event.stack),
-        step: u64::from(event.step),
-    };
-    let mut trace: Vec<TraceEvent> = Vec::with_capacity(events.len());
-    for event in events {
-        let kind = match event.kind {
-            Kind::Alloc => TraceKind::Alloc,
-            Kind::Free => TraceKind::Free,
-            Kind::Oom => TraceKind::Oom,
-            Kind::MallocFailed => TraceKind::MallocFailed,
         };
-        trace.push(line(event, kind, event.size));
-    }
-    let of_device = |event: &&Event| segment_device(event.size) == device && event.mono_ns >= since;
-    for event in host.map(|host| host.trace.as_slice()).unwrap_or_default().iter().filter(of_device)
-    {
-        let kind = match event.kind {
-            Kind::Alloc => TraceKind::SegmentAlloc,
-            Kind::Free => TraceKind::SegmentFree,
-            Kind::MallocFailed => TraceKind::MallocFailed,
-            Kind::Oom => TraceKind::Oom,
-        };
-        trace.push(line(event, kind, segment_size(event.size)));
-    }
-    trace.sort_by_key(|event| event.mono_ns);
-    trace
-}
-
-/// Turns atoms into the snapshot's own stacks and frames, each once.
-struct StackIndex {
-    atoms: Atoms,
-    known_stacks: BTreeMap<u32, u32>,
-    known_frames: BTreeMap<u32, u32>,
-    stacks: Vec<Vec<u32>>,
-    frames: Vec<Frame>,
-}
-
-impl StackIndex {
-    fn new(atoms: Atoms) -> Self {
-        Self {
-            atoms,
-            known_stacks: BTreeMap::new(),
-            known_frames: BTreeMap::new(),
-            stacks: vec![Vec::new()],
-            frames: vec![Frame::default()],
-        }
-    }
-
-    fn of(&mut self, atom: u32) -> u32 {
-        if atom == 0 {
-            return 0;
-        }
-        if let Some(&known) = self.known_stacks.get(&atom) {
-            return known;
-        }
-        let Some(frames) = self.atoms.stack(atom) else { return 0 };
-        let frames = frames.into_iter().map(|frame| self.frame(frame)).collect();
-        let index = self.stacks.len() as u32;
-        self.stacks.push(frames);
-        self.known_stacks.insert(atom, index);
-        index
-    }
-
-    fn frame(&mut self, atom: u32) -> u32 {
-        if let Some(&known) = self.known_frames.get(&atom) {
-            return known;
-        }
-        let Some((file, function, line)) = self.atoms.frame(atom) else { return 0 };
-        let name = |id| self.atoms.string(id).unwrap_or_default();
-        let frame = Frame { file: name(file), line, function: name(function) };
-        let index = self.frames.len() as u32;
-        self.frames.push(frame);
-        self.known_frames.insert(atom, index);
-        index
+        let (allocated, reserved) = (believable(allocated), believable(reserved));
+        Ok(LaneState { live, segments, before, trace, allocated, reserved })
     }
 }

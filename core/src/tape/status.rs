@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::layout::{DEVICES_MAX, Stacks, State, StepSource, head, header, hooks};
+use super::layout::{DEVICES_MAX, Stacks, State, StepSource, Tracker, head, header, hooks};
 use super::reader::{Tape, believable};
 use super::source::Source;
 
@@ -103,6 +103,27 @@ impl<S: Source> Tape<S> {
         if seen & hooks::REPORT != 0 && seen & (hooks::SEGMENTS | hooks::GIVEN_FRAMES) == 0 {
             lines.push("no segments: cudaMalloc was never seen (expandable segments?)".to_string());
         }
+        lines.extend(no_detail(self.word(header::TRACKER)).map(|why| format!("no detail: {why}")));
         lines
     }
+}
+
+/// Why PyTorch's trace tracker is not attached, where somebody asked for it.
+fn no_detail(tracker: u64) -> Option<&'static str> {
+    let reasons = [
+        (Tracker::NotAsked, None),
+        (Tracker::Attached, None),
+        (Tracker::NoAllocator, Some("libc10_cuda.so is not loaded, or has no allocator")),
+        (Tracker::NoSymbolTable, Some("libc10_cuda.so was stripped of its symbol table")),
+        (Tracker::NoFunction, Some("torch before 2.2 has no trace tracker")),
+        (Tracker::OtherAllocator, Some("the allocator in use is not PyTorch's native one")),
+        (Tracker::NoSlot, Some("the allocator's table does not have the function")),
+        (Tracker::OtherFile, Some("the file of libc10_cuda.so is not what is loaded")),
+        (Tracker::SeveralSlots, Some("the allocator's table has the function several times")),
+        (Tracker::Unreadable, Some("the file of libc10_cuda.so cannot be read")),
+        (Tracker::NotReady, Some("PyTorch's allocator never had all of its devices")),
+        (Tracker::UnknownBuild, Some("this build does not show when the devices are there")),
+    ];
+    let known = reasons.into_iter().find(|(of, _)| *of as u64 == tracker);
+    known.map_or(Some("a reason this version does not know"), |(_, why)| why)
 }

@@ -4,8 +4,9 @@
 //! code that runs inside a training process must not panic, and a wrong index must not tear
 //! another region.
 
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{Ordering, fence};
 
+use super::atomic::AtomicU64;
 use super::layout::{
     self, HEADER_WORDS, LANES, Layout, State, VERSION, descriptor, device, head, header,
 };
@@ -68,6 +69,8 @@ impl<'a> Words<'a> {
         self.set(header::START_WALL_NS, birth.wall_ns);
         self.set(header::ANCHOR_ERROR_NS, birth.anchor_error_ns);
         self.set(header::IDENTITY_OFFSET, HEADER_WORDS as u64);
+        self.set(header::PLACES_OFFSET, layout.places as u64);
+        self.set(header::PLACES_USED, 1); // place 0 means unknown
         self.set(header::ATOMS_OFFSET, layout.atoms as u64);
         self.set(header::ATOMS_WORDS, layout.atom_words as u64);
         self.set(header::ATOMS_USED, 1); // atom 0 means unknown
@@ -81,6 +84,8 @@ impl<'a> Words<'a> {
             self.set(first + descriptor::TABLE_ENTRIES, lane.table_entries as u64);
             self.set(first + descriptor::STEPS, lane.steps as u64);
             self.set(first + descriptor::STEP_RECORDS, lane.step_records as u64);
+            self.set(first + descriptor::SEGMENTS, lane.segments as u64);
+            self.set(first + descriptor::SEGMENT_ENTRIES, lane.segment_entries as u64);
         }
         fence(Ordering::Release);
         self.set(header::MAGIC, layout::MAGIC);

@@ -1,0 +1,264 @@
+//! From the states of all lanes to a rank's snapshot: blocks, segments, traces and their stacks.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::atoms::Atoms;
+use super::event::{Event, Kind};
+use super::layout::{CPU_LANE, HOST_LANE, Origin, Tracker, head, header};
+use super::reader::Tape;
+use super::rewind::LaneState;
+use super::source::Source;
+use super::state::Live;
+use crate::snapshot::{
+    Block, DeviceSnapshot, Frame, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse,
+    TraceEvent, TraceKind,
+};
+
+impl<S: Source> Tape<S> {
+    /// Puts the states of the lanes together; they come with the lanes' indexes.
+    pub(super) fn assemble(
+        &self,
+        step: u64,
+        wall_ns: i64,
+        before: Option<u64>,
+        states: Vec<(usize, LaneState)>,
+    ) -> RankSnapshot {
+        let mut stacks = StackIndex::new(self.atoms());
+        let (of_devices, of_host): (Vec<_>, Vec<_>) =
+            states.into_iter().partition(|(index, _)| *index < HOST_LANE);
+        let find = |lane: usize| of_host.iter().find(|(index, _)| *index == lane);
+        let host = find(HOST_LANE).map(|(_, state)| state);
+        let mut outside = host.map(|host| outside_uses(&host.live)).unwrap_or_default();
+        outside.extend(find(CPU_LANE).map(|(_, cpu)| outside_uses(&cpu.live)).unwrap_or_default());
+        let devices = of_devices
+            .into_iter()
+            .map(|(index, state)| self.device(index, state, host, &mut stacks));
+        RankSnapshot {
+            identity: self.identity().clone(),
+            step,
+            wall_ns,
+            devices: devices.collect(),
+            before_step: before.unwrap_or(0),
+            outside,
+            places: self.places(),
+            frames: stacks.frames,
+            stacks: stacks.stacks,
+        }
+    }
+
+    fn device(
+        &self,
+        index: usize,
+        state: LaneState,
+        host: Option<&LaneState>,
+        stacks: &mut StackIndex,
+    ) -> DeviceSnapshot {
+        let device = index as u8;
+        let lane = self.lane(index);
+        let word = |name: usize| lane.map_or(0, |lane| self.word(lane.head + name));
+        let traced =
+            word(head::SEGMENT_TAKES) > 0 && self.word(header::TRACKER) == Tracker::Attached as u64;
+        let (segment_source, segments) = if traced {
+            (SegmentSource::Allocator, allocator_segments(&state, stacks))
+        } else {
+            let segments = host.map(|host| runtime_segments(host, device)).unwrap_or_default();
+            let source =
+                if segments.is_empty() { SegmentSource::None } else { SegmentSource::Runtime };
+            (source, segments)
+        };
+        let uuid = self.device_uuids().into_iter().find(|(number, _)| *number == device);
+        DeviceSnapshot {
+            device,
+            uuid: uuid.map(|(_, uuid)| uuid).unwrap_or_default(),
+            allocated: state.allocated,
+            reserved: state.reserved,
+            device_bytes: self
+                .totals()
+                .iter()
+                .find(|total| total.device == device)
+                .map_or(0, |total| total.device_bytes),
+            blocks: blocks(&state.live, stacks),
+            segments,
+            segment_source,
+            before: uses(state.before.unwrap_or_default(), stacks),
+            trace: trace(&state.trace, host, traced, device, stacks),
+            complete: word(head::LOST_BLOCKS) == 0 && word(head::LOST_SEGMENTS) == 0,
+        }
+    }
+}
+
+fn blocks(live: &Live, stacks: &mut StackIndex) -> Vec<Block> {
+    live.iter()
+        .map(|entry| Block {
+            address: entry.address,
+            size: entry.size,
+            requested: entry.requested,
+            stack: stacks.of(entry.stack),
+            birth_step: entry.birth(),
+            birth_ns: entry.birth_ns,
+            place: entry.place,
+            pending: entry.pending,
+        })
+        .collect()
+}
+
+fn uses(sums: BTreeMap<u32, (u64, u64)>, stacks: &mut StackIndex) -> Vec<StackUse> {
+    let mut uses: Vec<StackUse> = sums
+        .into_iter()
+        .map(|(atom, (bytes, blocks))| StackUse { stack: stacks.of(atom), bytes, blocks })
+        .collect();
+    uses.sort_by_key(|each| each.stack);
+    uses
+}
+
+/// What the host lane, or that of CPU tensors, holds, by origin and device.
+fn outside_uses(live: &Live) -> Vec<OutsideUse> {
+    let mut sums: BTreeMap<(Origin, u8), (u64, u64)> = BTreeMap::new();
+    for entry in live.iter() {
+        let origin = Origin::from_number(entry.place);
+        let device = if origin.is_on_device() { entry.device } else { 0 };
+        let (bytes, count) = sums.entry((origin, device)).or_default();
+        *bytes = bytes.saturating_add(entry.size);
+        *count += 1;
+    }
+    let each = |((origin, device), (bytes, count))| OutsideUse { origin, device, bytes, count };
+    sums.into_iter().map(each).collect()
+}
+
+fn allocator_segments(state: &LaneState, stacks: &mut StackIndex) -> Vec<Segment> {
+    let each = |(entry, small): (super::segments::SegmentEntry, bool)| Segment {
+        address: entry.address,
+        size: entry.size,
+        place: entry.place,
+        stack: stacks.of(entry.stack),
+        expandable: entry.expandable,
+        small,
+    };
+    state.segments.list().into_iter().map(each).collect()
+}
+
+fn runtime_segments(host: &LaneState, device: u8) -> Vec<Segment> {
+    const SMALL_BYTES: u64 = super::segments::GRANULE_SMALL;
+    let is_segment =
+        |place: u16, of: u8| of == device && Origin::from_number(place) == Origin::CudaMalloc;
+    host.live
+        .iter()
+        .filter(|entry| is_segment(entry.place, entry.device))
+        .map(|entry| Segment {
+            address: entry.address,
+            size: entry.size,
+            small: entry.size == SMALL_BYTES,
+            ..Segment::default()
+        })
+        .collect()
+}
+
+/// Events of the device's lane, calls that failed and, where the allocator itself does not tell of
+/// its segments (`traced`), those of `cudaMalloc` and `cudaFree`, in the order of their times.
+fn trace(
+    events: &[Event],
+    host: Option<&LaneState>,
+    traced: bool,
+    device: u8,
+    stacks: &mut StackIndex,
+) -> Vec<TraceEvent> {
+    let since = events.first().map_or(u64::MAX, |event| event.mono_ns);
+    let mut line = |event: &Event, kind: TraceKind, place: u16| TraceEvent {
+        kind,
+        mono_ns: event.mono_ns,
+        address: event.address,
+        size: event.size,
+        detail: event.detail,
+        stack: stacks.of(event.stack),
+        place,
+        step: u64::from(event.step),
+    };
+    let mut trace: Vec<TraceEvent> = Vec::with_capacity(events.len());
+    for event in events {
+        let Some(kind) = trace_kind(event.kind) else { continue };
+        trace.push(line(event, kind, event.place));
+    }
+    let Some(host) = host else { return trace };
+    for event in host.trace.iter().filter(|event| event.mono_ns >= since) {
+        let is_segment = !traced && Origin::from_number(event.place) == Origin::CudaMalloc;
+        let kind = match event.kind {
+            Kind::Alloc if is_segment => TraceKind::SegmentAlloc,
+            Kind::Free if is_segment => TraceKind::SegmentFree,
+            Kind::MallocFailed => TraceKind::MallocFailed,
+            _ => continue,
+        };
+        if event.device == device {
+            trace.push(line(event, kind, 0));
+        }
+    }
+    trace.sort_by_key(|event| event.mono_ns);
+    trace
+}
+
+fn trace_kind(kind: Kind) -> Option<TraceKind> {
+    Some(match kind {
+        Kind::Alloc => TraceKind::Alloc,
+        Kind::Free => TraceKind::Free,
+        Kind::Oom => TraceKind::Oom,
+        Kind::MallocFailed => TraceKind::MallocFailed,
+        Kind::FreeDeferred => TraceKind::FreeDeferred,
+        Kind::FreeCompleted => TraceKind::FreeCompleted,
+        Kind::SegmentAlloc => TraceKind::SegmentAlloc,
+        Kind::SegmentFree => TraceKind::SegmentFree,
+        Kind::SegmentMap => TraceKind::SegmentMap,
+        Kind::SegmentUnmap => TraceKind::SegmentUnmap,
+        Kind::Snapshot => TraceKind::Snapshot,
+        Kind::Mark => return None,
+    })
+}
+
+/// Turns atoms into the snapshot's own stacks and frames, each once.
+struct StackIndex {
+    atoms: Atoms,
+    known_stacks: BTreeMap<u32, u32>,
+    known_frames: BTreeMap<u32, u32>,
+    stacks: Vec<Vec<u32>>,
+    frames: Vec<Frame>,
+}
+
+impl StackIndex {
+    fn new(atoms: Atoms) -> Self {
+        Self {
+            atoms,
+            known_stacks: BTreeMap::new(),
+            known_frames: BTreeMap::new(),
+            stacks: vec![Vec::new()],
+            frames: vec![Frame::default()],
+        }
+    }
+
+    fn of(&mut self, atom: u32) -> u32 {
+        if atom == 0 {
+            return 0;
+        }
+        if let Some(&known) = self.known_stacks.get(&atom) {
+            return known;
+        }
+        let Some(frames) = self.atoms.stack(atom) else { return 0 };
+        let frames = frames.into_iter().map(|frame| self.frame(frame)).collect();
+        let index = self.stacks.len() as u32;
+        self.stacks.push(frames);
+        self.known_stacks.insert(atom, index);
+        index
+    }
+
+    fn frame(&mut self, atom: u32) -> u32 {
+        if let Some(&known) = self.known_frames.get(&atom) {
+            return known;
+        }
+        let Some((file, function, line)) = self.atoms.frame(atom) else { return 0 };
+        let name = |id| self.atoms.string(id).unwrap_or_default();
+        let frame = Frame { file: name(file), line, function: name(function) };
+        let index = self.frames.len() as u32;
+        self.frames.push(frame);
+        self.known_frames.insert(atom, index);
+        index
+    }
+}

@@ -1,0 +1,173 @@
+//! The segment table: memory that the allocator holds from the device, where its tracker tells.
+//!
+//! An ordinary segment is one entry at its address. An expandable segment grows and shrinks by
+//! granules of 2 MiB or 20 MiB; each range that was mapped is kept as entries of one granule, so
+//! that any part can be unmapped. Segments come and go rarely: nothing here is on the hot path.
+
+use core::sync::atomic::Ordering;
+
+use super::event::Kind;
+use super::lane::Grant;
+use super::layout::{LaneLayout, PROBE_MAX, SEGMENT_WORDS, head};
+use super::table::{EMPTY, REMOVED};
+use super::words::Words;
+
+/// What PyTorch maps at once into a segment for small blocks; all ranges are multiples of it.
+pub const GRANULE_SMALL: u64 = 2 << 20;
+
+/// What it maps at once into one for large blocks.
+pub const GRANULE_LARGE: u64 = 20 << 20;
+
+/// Granules that one event can map: 8 TiB of small ones.
+const GRANULES_MAX: u64 = 1 << 22;
+
+const EXPANDABLE: u64 = 1 << 48;
+
+/// A segment, or a granule of an expandable one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SegmentEntry {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    pub(super) stack: u32,
+    pub(super) place: u16,
+    pub(super) expandable: bool,
+}
+
+impl SegmentEntry {
+    fn encode(&self) -> [u64; SEGMENT_WORDS] {
+        let expandable = if self.expandable { EXPANDABLE } else { 0 };
+        let packed = u64::from(self.stack) | u64::from(self.place) << 32 | expandable;
+        [self.address, self.size, packed, 0]
+    }
+
+    /// The entry in these words; `None` when there is none.
+    pub(super) fn decode(words: &[u64; SEGMENT_WORDS]) -> Option<Self> {
+        let &[address, size, packed, _] = words;
+        (address != EMPTY && address != REMOVED).then_some(Self {
+            address,
+            size,
+            stack: packed as u32,
+            place: (packed >> 32) as u16,
+            expandable: packed & EXPANDABLE != 0,
+        })
+    }
+}
+
+/// The granule that a mapped range consists of.
+pub(super) fn granule(size: u64) -> u64 {
+    if size.is_multiple_of(GRANULE_LARGE) { GRANULE_LARGE } else { GRANULE_SMALL }
+}
+
+/// The segment table of one lane, for its writer.
+pub(super) struct SegmentTable<'a> {
+    words: Words<'a>,
+    head: usize,
+    first: usize,
+    mask: usize,
+}
+
+impl<'a> SegmentTable<'a> {
+    pub(super) fn new(words: Words<'a>, lane: &LaneLayout) -> Self {
+        let mask = lane.segment_entries.wrapping_sub(1);
+        Self { words, head: lane.head, first: lane.segments, mask }
+    }
+
+    /// Changes the table as an event of a segment says.
+    pub(super) fn apply(&self, kind: Kind, grant: &Grant) {
+        match kind {
+            Kind::SegmentAlloc => {
+                self.take(grant.address, grant.size, grant, false);
+                self.bump(head::SEGMENT_TAKES, 1);
+            }
+            Kind::SegmentMap => {
+                let each = granule(grant.size);
+                for index in 0..(grant.size / each).min(GRANULES_MAX) {
+                    self.take(grant.address + index * each, each, grant, true);
+                }
+                self.bump(head::SEGMENT_TAKES, 1);
+            }
+            Kind::SegmentFree => {
+                if self.give(grant.address).is_none() {
+                    self.bump(head::LOST_SEGMENTS, 1);
+                }
+                self.bump(head::SEGMENT_RETURNS, 1);
+            }
+            Kind::SegmentUnmap => {
+                self.unmap(grant);
+                self.bump(head::SEGMENT_RETURNS, 1);
+            }
+            _ => {}
+        }
+    }
+
+    fn unmap(&self, grant: &Grant) {
+        let end = grant.address.saturating_add(grant.size);
+        let mut next = grant.address;
+        for _ in 0..GRANULES_MAX {
+            if next >= end {
+                return;
+            }
+            let Some(entry) = self.give(next) else {
+                self.bump(head::LOST_SEGMENTS, 1);
+                next += GRANULE_SMALL;
+                continue;
+            };
+            // A granule is unmapped whole; if not, what is left of it stays.
+            let rest = (next + entry.size).saturating_sub(end);
+            if rest > 0 {
+                let kept = Grant { place: entry.place, stack: entry.stack, ..*grant };
+                self.take(end, rest, &kept, true);
+            }
+            next += entry.size.max(GRANULE_SMALL);
+        }
+    }
+
+    fn take(&self, address: u64, size: u64, grant: &Grant, expandable: bool) {
+        let Grant { stack, place, .. } = *grant;
+        let entry = SegmentEntry { address, size, stack, place, expandable };
+        let mut index = self.home(address);
+        for _ in 0..PROBE_MAX {
+            let at = self.first + index * SEGMENT_WORDS;
+            if matches!(self.words.get(at), EMPTY | REMOVED) {
+                for (offset, word) in entry.encode().iter().enumerate().skip(1) {
+                    self.words.set(at + offset, *word);
+                }
+                self.words.at(at).store(address, Ordering::Release);
+                self.bump(head::SEGMENT_BYTES, size);
+                return;
+            }
+            index = (index + 1) & self.mask;
+        }
+        self.bump(head::LOST_SEGMENTS, 1);
+    }
+
+    fn give(&self, address: u64) -> Option<SegmentEntry> {
+        let mut index = self.home(address);
+        for _ in 0..PROBE_MAX {
+            let at = self.first + index * SEGMENT_WORDS;
+            let there = self.words.get(at);
+            if there == EMPTY {
+                return None;
+            }
+            if there == address {
+                let words = core::array::from_fn(|offset| self.words.get(at + offset));
+                let entry = SegmentEntry::decode(&words)?;
+                // Marks are left behind for good: segments are few and their places many.
+                self.words.set(at, REMOVED);
+                self.bump(head::SEGMENT_BYTES, entry.size.wrapping_neg());
+                return Some(entry);
+            }
+            index = (index + 1) & self.mask;
+        }
+        None
+    }
+
+    fn bump(&self, index: usize, more: u64) {
+        self.words.add(self.head + index, more);
+    }
+
+    fn home(&self, address: u64) -> usize {
+        let spread = (address >> 21).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (spread >> 32) as usize & self.mask
+    }
+}

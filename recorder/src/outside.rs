@@ -1,0 +1,126 @@
+//! Memory that other code than PyTorch's caching allocator takes, as the hooks on the CUDA runtime,
+//! NCCL and the CPU allocator see it.
+//!
+//! It goes onto the host lane, or that of CPU tensors, under the lane's own lock. One exception:
+//! where the `cudaMallocAsync` backend stands in PyTorch's own allocator's place, its blocks are
+//! the device's memory and go onto the device's lane, which that allocator then does not write.
+
+use memtape_core::tape::event::Kind;
+use memtape_core::tape::lane::{Grant, Lane, Totals};
+use memtape_core::tape::layout::{
+    CPU_LANE, DEVICES_MAX, HOST_LANE, Origin, device as device_words, header, hooks,
+};
+use memtape_core::tape::words::Words;
+
+use crate::clock;
+use crate::guest::{Guest, LaneUse, awake, note_hook, recording};
+
+/// Memory of `size` bytes was taken at `pointer`. Wakes the recorder, but for CPU tensors: these
+/// say nothing about a process's use of a GPU.
+pub(crate) fn taken(origin: Origin, pointer: u64, size: u64, device: u8) {
+    let guest = if origin == Origin::CpuTensor { recording() } else { awake(device) };
+    let Some(guest) = guest.filter(|_| pointer != 0) else { return };
+    let stack = guest.interner.current();
+    let lane = guest.lane_for(origin, device);
+    let written = guest.with_shared_lane(lane, |lane| {
+        let place = if usize::from(device) == lane_index(lane) { 0 } else { origin as u16 };
+        let grant = Grant { address: pointer, size, requested: size, place, stack };
+        let held = lane.live_bytes().wrapping_add(size);
+        lane.of_device(device).alloc(clock::mono_ns(), grant, totals(held));
+        true
+    });
+    if !written {
+        guest.words.count(header::LOST_HOST_EVENTS);
+    }
+    note_hook(hook_of(origin));
+}
+
+/// The memory at `pointer` is about to be given back. Never wakes the recorder: there is nothing
+/// to forget. What was not seen to be taken is no loss either.
+pub(crate) fn returned(origin: Origin, pointer: u64) {
+    let Some(guest) = recording().filter(|_| pointer != 0) else { return };
+    let first = if origin == Origin::CpuTensor { CPU_LANE } else { HOST_LANE };
+    if guest.lane_use(first) == LaneUse::Shared && guest.give_back(first, pointer) {
+        return;
+    }
+    let on_device = origin == Origin::CudaMallocAsync || origin == Origin::CudaMalloc;
+    for device in (0..DEVICES_MAX).filter(|_| on_device) {
+        if guest.lane_use(device) == LaneUse::Shared && guest.give_back(device, pointer) {
+            return;
+        }
+    }
+}
+
+/// A request for `size` bytes failed after `took_ns`: PyTorch's allocator frees its cache and
+/// tries again.
+pub(crate) fn failed(origin: Origin, size: u64, took_ns: u64, device: u8) {
+    let Some(guest) = awake(device) else { return };
+    if usize::from(device) < DEVICES_MAX && origin.is_on_device() {
+        guest.words.count(Words::device_word(device, device_words::MALLOC_FAILURES));
+    }
+    let stack = guest.interner.current();
+    let place = origin as u16;
+    let grant = Grant { address: 0, size, requested: took_ns, place, stack };
+    let written = guest.with_shared_lane(HOST_LANE, |lane| {
+        let held = totals(lane.live_bytes());
+        lane.of_device(device).failure(clock::mono_ns(), Kind::MallocFailed, grant, held);
+        true
+    });
+    if !written {
+        guest.words.count(header::LOST_HOST_EVENTS);
+    }
+}
+
+/// Memory was taken from the device with `cudaMalloc`, or given back to it (`freed`): for programs
+/// that tell the recorder themselves.
+pub fn segment(pointer: u64, size: u64, device: u8, freed: bool) {
+    if freed {
+        returned(Origin::CudaMalloc, pointer);
+    } else {
+        taken(Origin::CudaMalloc, pointer, size, device);
+    }
+}
+
+impl Guest {
+    fn lane_for(&self, origin: Origin, device: u8) -> usize {
+        let index = usize::from(device);
+        let in_its_place = origin == Origin::CudaMallocAsync
+            && index < DEVICES_MAX
+            && matches!(self.lane_use(index), LaneUse::Untried | LaneUse::Shared);
+        match origin {
+            Origin::CpuTensor => CPU_LANE,
+            _ if in_its_place => index,
+            _ => HOST_LANE,
+        }
+    }
+
+    fn give_back(&self, index: usize, pointer: u64) -> bool {
+        self.with_shared_lane(index, |lane| {
+            let Some((size, device)) = lane.live(pointer) else { return false };
+            let held = lane.live_bytes().wrapping_sub(size);
+            lane.of_device(device).free(clock::mono_ns(), pointer, size, totals(held));
+            true
+        })
+    }
+}
+
+/// The index a lane was made for.
+fn lane_index(lane: &Lane<'_>) -> usize {
+    usize::from(lane.device())
+}
+
+/// A lane whose allocator reports no totals holds what is live on it.
+fn totals(held: u64) -> Totals {
+    Totals { allocated: held, reserved: held }
+}
+
+fn hook_of(origin: Origin) -> u64 {
+    match origin {
+        Origin::CudaMalloc => hooks::SEGMENTS,
+        Origin::CudaMallocAsync => hooks::ASYNC,
+        Origin::HostPinned | Origin::HostRegistered => hooks::PINNED,
+        Origin::CpuTensor => hooks::CPU,
+        Origin::Nccl => hooks::NCCL,
+        Origin::Managed | Origin::DriverVmm | Origin::Unknown => hooks::OTHER_MEMORY,
+    }
+}
