@@ -1,6 +1,6 @@
 //! `libmemtape.so`: the guest inside a training process.
 //!
-//! Preloaded, it stands in front of two functions of PyTorch and two of the CUDA runtime
+//! Preloaded, it stands in front of functions of PyTorch, the CUDA runtime and NCCL
 //! ([`exports`]), passes every call on, and writes what it saw onto a tape ([`guest`]). Until the
 //! process first takes GPU memory it does nothing at all, because a preloaded library reaches
 //! every child: shells, compilers, DataLoader workers.
@@ -9,14 +9,21 @@
 //! GPU or calls PyTorch under a lock. What fails inside turns it off for good, and the tape says
 //! why. It decides nothing: layout, rewind and step boundaries are in `memtape-core`.
 //!
-//! `unsafe` is in `exports.rs` (C signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
+//! `unsafe` is in `exports/c10.rs`, `exports/cudart.rs`, `exports/nccl.rs` and `exports/marks.rs` (C
+//! signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
 //! `memory.rs` and `frames.rs` (reading frames), `interpreter.rs` (Python's C functions),
 //! `driver.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's signal mask),
-//! `edge.rs` (errno) and `clock.rs` (the system's clocks).
+//! `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's clocks).
 
 pub mod exports;
 
 mod guest;
+
+mod reports;
+
+mod outside;
+
+mod marks;
 
 mod stacks;
 
@@ -30,6 +37,10 @@ mod control;
 
 mod driver;
 
+mod elf;
+
+mod tracker;
+
 mod process;
 
 mod tape_file;
@@ -40,5 +51,11 @@ mod clock;
 
 mod edge;
 
-pub use guest::{report, segment, step};
+mod bus_error;
+
+mod window;
+
+pub use marks::step;
+pub use outside::segment;
+pub use reports::report;
 pub use stacks::{FrameRef, with_frames};
