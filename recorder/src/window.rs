@@ -3,7 +3,7 @@
 //! The device's free bytes before and after say how much is gone. What the hooks saw go in
 //! between, on any thread, is taken off: calls of the CUDA runtime, and the growth of PyTorch's
 //! allocator, which in expandable segments comes from the driver. Both are mostly the same memory,
-//! so the larger of the two counts. Windows that overlap share what they see once.
+//! so the one that moved more counts. Windows that overlap share what they see once.
 //!
 //! Another process on the same device, or memory that a call gives back later on a thread of its
 //! own, is not told apart: the result is an estimate, and a good one while a job starts.
@@ -46,7 +46,8 @@ impl Window {
         let gone = signed(self.free) - signed(free);
         let runtime = seen(device) - self.seen;
         let allocator = signed(reserved(device)) - signed(self.reserved);
-        let unseen = u64::try_from(gone - runtime.max(allocator)).unwrap_or(0);
+        let known = if allocator.abs() > runtime.abs() { allocator } else { runtime };
+        let unseen = u64::try_from(gone - known).unwrap_or(0);
         taken(device, unseen);
         (device, unseen)
     }

@@ -4,7 +4,8 @@
 // memsets do nothing. A pool keeps nothing back: what cudaFreeAsync returns is free at once, so a
 // pool's reserved bytes are its used bytes, and there is nothing to trim.
 //
-// Sharing memory between processes (cudaIpc…) is not supported, and neither is managed memory.
+// Managed memory is device memory that the host may touch, which here is all of it. Sharing memory
+// between processes (cudaIpc…) is not supported.
 #include "cudart.h"
 #include "abi.h"
 
@@ -12,6 +13,11 @@
 #include <stdlib.h>
 
 int cudaMalloc(void **address, size_t bytes) {
+    return cudart_fail(
+        fake_allocate(address, bytes, FAKE_DEVICE_MEMORY, fake_current_device(), NULL));
+}
+
+int cudaMallocManaged(void **address, size_t bytes, unsigned flags) {
     return cudart_fail(
         fake_allocate(address, bytes, FAKE_DEVICE_MEMORY, fake_current_device(), NULL));
 }
@@ -218,4 +224,3 @@ REFUSE(cudaIpcOpenMemHandle);
 REFUSE(cudaIpcCloseMemHandle);
 REFUSE(cudaIpcGetEventHandle);
 REFUSE(cudaIpcOpenEventHandle);
-REFUSE(cudaMallocManaged);

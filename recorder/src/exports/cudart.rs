@@ -9,6 +9,9 @@
 //! PyTorch's libraries import `cudaMalloc`, `cudaFree`, their `Async` forms, `cudaHostAlloc`,
 //! `cudaFreeHost` and `cudaHostRegister`; the rest is for what else lives in the process. What
 //! links the runtime statically (NCCL does) or goes to the driver is not seen here.
+//!
+//! `cudaGetDeviceProperties` takes nothing; PyTorch's call of it is the moment at which its
+//! allocator is there and not yet in use.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -29,6 +32,7 @@ type MallocFromPool =
 type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
 type FreeAsync = unsafe extern "C" fn(*mut c_void, cudaStream_t) -> c_int;
 type Register = unsafe extern "C" fn(*mut c_void, usize, c_uint) -> c_int;
+type Properties = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 /// The runtime's own functions. `…_ptsz` are those of programs built with a default stream for
 /// each thread.
@@ -47,6 +51,8 @@ struct Runtime {
     free_host: Symbol<Free>,
     host_register: Symbol<Register>,
     host_unregister: Symbol<Free>,
+    properties: Symbol<Properties>,
+    properties_v2: Symbol<Properties>,
 }
 
 // SAFETY: the types are those of cuda_runtime_api.h, unchanged since CUDA 11.2.
@@ -66,6 +72,8 @@ static REAL: Runtime = unsafe {
         free_host: Symbol::of_cuda(c"cudaFreeHost"),
         host_register: Symbol::of_cuda(c"cudaHostRegister"),
         host_unregister: Symbol::of_cuda(c"cudaHostUnregister"),
+        properties: Symbol::of_cuda(c"cudaGetDeviceProperties"),
+        properties_v2: Symbol::of_cuda(c"cudaGetDeviceProperties_v2"),
     }
 };
 
@@ -246,6 +254,33 @@ pub unsafe extern "C" fn host_unregister(pointer: *mut c_void) -> c_int {
     // SAFETY: the real function, given the arguments it was called with.
     let call = |real: Free| unsafe { real(pointer) };
     give_back(&REAL.host_unregister, Origin::HostRegistered, pointer, call)
+}
+
+/// `cudaGetDeviceProperties` of CUDA 11 and 13.
+///
+/// # Safety
+/// As for CUDA's own function.
+#[unsafe(export_name = "cudaGetDeviceProperties")]
+pub unsafe extern "C" fn device_properties(properties: *mut c_void, device: c_int) -> c_int {
+    // SAFETY: the real function, given the arguments it was called with.
+    look_at_device(&REAL.properties, |real| unsafe { real(properties, device) })
+}
+
+/// `cudaGetDeviceProperties` of CUDA 12.
+///
+/// # Safety
+/// As for CUDA's own function.
+#[unsafe(export_name = "cudaGetDeviceProperties_v2")]
+pub unsafe extern "C" fn device_properties_v2(properties: *mut c_void, device: c_int) -> c_int {
+    // SAFETY: the real function, given the arguments it was called with.
+    look_at_device(&REAL.properties_v2, |real| unsafe { real(properties, device) })
+}
+
+fn look_at_device<F: Copy>(real: &Symbol<F>, call: impl FnOnce(F) -> c_int) -> c_int {
+    let Some(real) = real.get() else { return NOT_THERE };
+    let result = call(real);
+    guarded(guest::device_looked_at);
+    result
 }
 
 /// Where the address of a piece of memory is to be found after a successful call.
