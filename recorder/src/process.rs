@@ -1,7 +1,11 @@
 //! What the guest asks the operating system about its own process, and the two moments it must
 //! not miss: fork and exit.
+//!
+//! A child is told from its parent by a page that the kernel wipes in every child, however it was
+//! made; where a kernel cannot do that (before 4.14), a fork handler does for `fork` at least.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::AtomicU8;
 
 use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, cut};
 
@@ -10,6 +14,38 @@ use crate::{guest, symbols};
 unsafe extern "C" {
     /// glibc: like `atexit`, with the exit status. Not in the libc crate.
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+}
+
+/// Bytes of a page.
+const PAGE_BYTES: usize = 4096;
+
+/// A byte on a page of its own, zero in every child.
+#[repr(C, align(4096))]
+pub(crate) struct OwnByte {
+    byte: AtomicU8,
+    rest: [u8; PAGE_BYTES - 1],
+}
+
+impl OwnByte {
+    /// Zero, as in a child.
+    pub(crate) const fn zero() -> Self {
+        Self { byte: AtomicU8::new(0), rest: [0; PAGE_BYTES - 1] }
+    }
+
+    /// From now on a child finds it zero; false where the kernel cannot do that.
+    pub(crate) fn wipe_in_children(&'static self) -> bool {
+        let start = (&raw const *self).cast_mut().cast();
+        // SAFETY: the page is this value's alone, and changes only in children.
+        unsafe { libc::madvise(start, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0 }
+    }
+}
+
+impl std::ops::Deref for OwnByte {
+    type Target = AtomicU8;
+
+    fn deref(&self) -> &AtomicU8 {
+        &self.byte
+    }
 }
 
 /// Asks to be told of fork and exit; once, when recording starts.
@@ -66,6 +102,29 @@ fn library_of(address: *const c_void) -> usize {
         let mut about: libc::Dl_info = std::mem::zeroed();
         libc::dladdr(address, &raw mut about);
         about.dli_fbase as usize
+    }
+}
+
+/// Runs `work`, in which a file may grow beyond the process's RLIMIT_FSIZE: that is an error to
+/// handle, but the kernel also sends a signal that ends the process.
+pub(crate) fn surviving_file_limits<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: the sets are local; all-zero is valid for each, and the old mask is restored. What
+    // is taken back is the signal of this thread's own `work`: one that was waiting stays.
+    unsafe {
+        let mut size: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        let mut waiting: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut size);
+        libc::sigaddset(&raw mut size, libc::SIGXFSZ);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const size, &raw mut before);
+        libc::sigpending(&raw mut waiting);
+        let result = work();
+        if libc::sigismember(&raw const waiting, libc::SIGXFSZ) == 0 {
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&raw const size, std::ptr::null_mut(), &raw const at_once);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        result
     }
 }
 
