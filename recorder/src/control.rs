@@ -1,7 +1,8 @@
 //! The guest's own thread: everything that must not happen on the hot path.
 //!
 //! It asks the driver about the devices and sees to it that PyTorch's optimizer hook is
-//! registered. It takes no signal, holds no lock and sleeps nearly always.
+//! registered. It takes no signal but the one that says its tape is gone, holds no lock and sleeps
+//! nearly always.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::{driver, interpreter};
 const PAUSE_BUSY: Duration = Duration::from_millis(50);
 /// … and when all is done; a device used later is described after at most this long.
 const PAUSE_IDLE: Duration = Duration::from_secs(2);
-/// Turns the main thread gets to register the hook itself before this thread takes the GIL for it.
+/// Turns the main thread gets to register the hook itself before the GIL is taken for it.
 const TURNS_FOR_MAIN: u32 = 40;
 
 /// Starts the thread; without it, only steps and device names are missing.
@@ -27,6 +28,7 @@ pub(crate) fn start() {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
+        libc::sigdelset(&raw mut all, libc::SIGBUS); // this thread, too, touches the tape
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         let thread = std::thread::Builder::new().name("memtape".into()).stack_size(256 << 10);
         let _ = thread.spawn(run);
@@ -55,7 +57,7 @@ fn work(guest: &'static Guest, turn: u32) -> bool {
     if !registered {
         interpreter::ask_main_thread();
         if turn > TURNS_FOR_MAIN {
-            interpreter::register_from_here();
+            interpreter::register_elsewhere();
         }
     }
     described && registered || turn > 20 * TURNS_FOR_MAIN

@@ -3,7 +3,7 @@
 //! The main thread is asked to do it between two of its bytecodes (`Py_AddPendingCall`, which
 //! needs no GIL): so the hook is there before the first `optimizer.step()` after the first
 //! allocation, on every rank alike, and no step is missed on one of them. Where the main thread
-//! runs no Python (it waits for a thread that trains), the control thread takes the GIL once.
+//! runs no Python (it waits for a thread that trains), a thread of its own takes the GIL once.
 //! The functions are found by name; a process without them is left alone.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -40,6 +40,19 @@ static STEPPED: MethodDef = MethodDef {
     doc: c"Counts a training step for memtape.".as_ptr(),
 };
 
+/// Stack of the thread that takes the GIL: it runs a few lines of PyTorch's Python.
+const STACK_BYTES: usize = 1 << 20;
+
+unsafe extern "C" {
+    /// The C library's; the libc crate has it for functions that nothing unwinds out of.
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void,
+    ) -> c_int;
+}
+
 /// A request to the main thread is on its way.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
@@ -50,7 +63,8 @@ struct Api {
     is_finalizing: Option<unsafe extern "C" fn() -> c_int>,
     add_pending_call:
         unsafe extern "C" fn(extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int,
-    gil_ensure: unsafe extern "C" fn() -> c_int,
+    /// Ends the calling thread from inside where the interpreter is being torn down.
+    gil_ensure: unsafe extern "C-unwind" fn() -> c_int,
     gil_release: unsafe extern "C" fn(c_int),
     modules: unsafe extern "C" fn() -> Object,
     dict_get: unsafe extern "C" fn(Object, *const c_char) -> Object,
@@ -137,25 +151,40 @@ pub(crate) fn ask_main_thread() {
     }
 }
 
-/// Registers the hook from the calling thread, which must not be one of PyTorch's.
-///
-/// Once in the life of the process, and not while the interpreter ends: then taking the GIL would
-/// end this thread from inside.
-pub(crate) fn register_from_here() {
+/// Registers the hook from a thread that is there for nothing else. Once in the life of the process.
+pub(crate) fn register_elsewhere() {
     static TRIED: AtomicBool = AtomicBool::new(false);
-    let Some(api) = Api::find() else { return };
-    if TRIED.swap(true, Ordering::AcqRel) {
+    if Api::find().is_none() || TRIED.swap(true, Ordering::AcqRel) {
         return;
     }
-    // SAFETY: the interpreter is initialized and not ending, and this thread holds no lock the
-    // GIL's holder could wait for.
+    // SAFETY: all-zero is a valid place for both; the thread needs nothing of this one.
     unsafe {
-        if (api.is_initialized)() != 0 && !api.is_ending() {
-            let state = (api.gil_ensure)();
-            register(api);
-            (api.gil_release)(state);
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        let mut thread: libc::pthread_t = std::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES);
+        let null = std::ptr::null_mut();
+        pthread_create(&raw mut thread, &raw const attributes, register_with_gil, null);
+        libc::pthread_attr_destroy(&raw mut attributes);
+    }
+}
+
+/// Takes the GIL. Where the interpreter began to end meanwhile, this thread ends right there: it has
+/// nothing to drop and catches nothing, neither of which Rust could do in such an end.
+extern "C-unwind" fn register_with_gil(_: *mut c_void) -> *mut c_void {
+    if let Some(api) = Api::find() {
+        // SAFETY: the interpreter is initialized and not ending, and this thread holds no lock the
+        // GIL's holder could wait for.
+        unsafe {
+            if (api.is_initialized)() != 0 && !api.is_ending() {
+                let state = (api.gil_ensure)();
+                guarded(|| register(api));
+                (api.gil_release)(state);
+            }
         }
     }
+    std::ptr::null_mut()
 }
 
 extern "C" fn in_main_thread(_: *mut c_void) -> c_int {
