@@ -35,6 +35,8 @@ pub mod source;
 
 pub mod reader;
 
+pub mod marks;
+
 pub mod status;
 
 pub mod steps;
