@@ -3,39 +3,43 @@
 //! PyTorch allocates without the GIL and under the device's mutex, so taking the GIL here could
 //! deadlock. It is not needed: while this thread is inside C, its own frames stand still, and they
 //! keep their code objects and names alive.
+//!
+//! The hot path is [`fingerprint`]: one pass along the chain that writes nothing and looks at the
+//! frames only, not into their code objects. Two words a frame are enough: where it is, and who
+//! called it. A stack that is not known yet is walked a second time, by [`collect`].
 
-use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use memtape_core::python::frames::{BYTES_DATA, FrameLayout, VAR_SIZE, layout, text};
-use memtape_core::python::lines::line_of;
+use memtape_core::python::frames::{
+    BYTES_DATA, CODE_TAG, OBJECT_TYPE, OWNER_SHIM, Position, VAR_SIZE,
+};
 use memtape_core::tape::atoms::{STACK_FRAMES_MAX, STRING_BYTES_MAX};
 use memtape_core::tape::layout::Stacks;
 
-use crate::memory::Address;
-use crate::symbols;
+use crate::code_watch;
+use crate::memory::{Address, Careful};
+use crate::self_test::{self, Candidate, Verdict};
 
 /// Line tables longer than this are not read: the largest code objects have some 100 KiB.
-const LINE_TABLE_BYTES_MAX: usize = 1 << 22;
+pub(crate) const LINE_TABLE_BYTES_MAX: usize = 1 << 22;
+
+/// Links of the chain that are followed: the frames that a stack keeps, and shims between them.
+pub(crate) const LINKS_MAX: usize = STACK_FRAMES_MAX + STACK_FRAMES_MAX / 2;
 
 type ThreadState = unsafe extern "C" fn() -> *mut c_void;
-type Version = unsafe extern "C" fn() -> *const c_char;
 
-static THREAD_STATE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-static CODE_TYPE: AtomicUsize = AtomicUsize::new(0);
-static TEXT_TYPE: AtomicUsize = AtomicUsize::new(0);
+static FOUND: OnceLock<Candidate> = OnceLock::new();
+/// The same, once it has passed its test: what the hot path looks at.
+static TRUSTED: AtomicPtr<Candidate> = AtomicPtr::new(std::ptr::null_mut());
 static MODE: AtomicU8 = AtomicU8::new(Stacks::Unknown as u8);
-static PYTHON: AtomicU32 = AtomicU32::new(0);
 
-/// One frame as the walk finds it: its code object and the instruction it is at.
+/// One frame: its code object and the instruction it is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawFrame {
-    pub(crate) code: Address,
-    pub(crate) instruction: usize,
-}
-
-impl RawFrame {
-    const NONE: Self = Self { code: Address(0), instruction: 0 };
+    code: Address,
+    instruction: usize,
 }
 
 /// A thread's frames, innermost first.
@@ -52,156 +56,268 @@ impl RawStack {
     }
 }
 
+/// What can be seen of the calling thread's frames.
+pub(crate) enum Sight {
+    /// They can be read.
+    Clear(Interpreter),
+    /// There are none, and there were none to test the layout on either.
+    NoFrames,
+    /// They cannot be read; the mode says why.
+    None(Stacks),
+}
+
+/// An interpreter that has passed its test.
+#[derive(Clone, Copy)]
+pub(crate) struct Interpreter(&'static Candidate);
+
 /// Finds out once whether this process's interpreter can be read. Returns the mode and the version
 /// as `major << 8 | minor`.
 pub(crate) fn prepare() -> (Stacks, u32) {
-    let mode = decide();
+    let (found, version) = self_test::find();
+    let mode = match found {
+        Ok(candidate) => {
+            FOUND.get_or_init(|| candidate);
+            Stacks::Python
+        }
+        Err(why) => why,
+    };
     MODE.store(mode as u8, Ordering::Release);
-    (mode, PYTHON.load(Ordering::Relaxed))
+    match sight() {
+        Sight::None(why) => (why, version),
+        _ => (mode, version),
+    }
 }
 
 /// Gives up on stacks for good, because the layout turned out to be wrong.
 pub(crate) fn give_up() {
     MODE.store(Stacks::SelfTestFailed as u8, Ordering::Release);
+    TRUSTED.store(std::ptr::null_mut(), Ordering::Release);
 }
 
-/// The layout in use, unless stacks are off.
+/// The interpreter, if its frames can be read.
 #[inline]
-pub(crate) fn active_layout() -> Option<&'static FrameLayout> {
-    const PYTHON_3_11: Option<FrameLayout> = layout(3, 11);
-    const PYTHON_3_12: Option<FrameLayout> = layout(3, 12);
-    if MODE.load(Ordering::Relaxed) != Stacks::Python as u8 {
-        return None;
-    }
-    match PYTHON.load(Ordering::Relaxed) {
-        0x030b => PYTHON_3_11.as_ref(),
-        0x030c => PYTHON_3_12.as_ref(),
-        _ => None,
+pub(crate) fn sight() -> Sight {
+    // SAFETY: null, or what `FOUND` holds, which is never dropped.
+    match unsafe { TRUSTED.load(Ordering::Acquire).as_ref() } {
+        Some(candidate) => Sight::Clear(Interpreter(candidate)),
+        None => first_sight(),
     }
 }
 
-fn decide() -> Stacks {
-    if std::env::var_os("MEMTAPE_STACKS").is_some_and(|value| value == "0") {
-        return Stacks::Off;
-    }
-    let find = |name: &CStr| symbols::global(name);
-    let (version, state) = (find(c"Py_GetVersion"), find(c"PyGILState_GetThisThreadState"));
-    if version.is_null() || state.is_null() {
-        return Stacks::NoInterpreter;
-    }
-    // SAFETY: this function returns a static string and needs neither GIL nor initialization.
-    let text = unsafe {
-        let version = std::mem::transmute::<*mut c_void, Version>(version);
-        CStr::from_ptr(version())
+#[cold]
+fn first_sight() -> Sight {
+    let mode = MODE.load(Ordering::Acquire);
+    let Some(candidate) = FOUND.get().filter(|_| mode == Stacks::Python as u8) else {
+        return Sight::None(Stacks::from_word(mode.into()));
     };
-    let Some((major, minor)) = parse_version(text.to_bytes()) else { return Stacks::UnknownPython };
-    PYTHON.store(u32::from(major) << 8 | u32::from(minor), Ordering::Relaxed);
-    if layout(major, minor).is_none() {
-        return Stacks::UnknownPython;
-    }
-    CODE_TYPE.store(find(c"PyCode_Type") as usize, Ordering::Relaxed);
-    TEXT_TYPE.store(find(c"PyUnicode_Type") as usize, Ordering::Relaxed);
-    THREAD_STATE.store(state, Ordering::Release);
-    Stacks::Python
-}
-
-fn parse_version(text: &[u8]) -> Option<(u8, u8)> {
-    let text = std::str::from_utf8(text).ok()?;
-    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// Walks the calling thread's frames.
-#[inline]
-pub(crate) fn walk(layout: &FrameLayout) -> RawStack {
-    let mut stack = RawStack { frames: [RawFrame::NONE; STACK_FRAMES_MAX], depth: 0, cut: false };
-    let state = THREAD_STATE.load(Ordering::Acquire);
-    if state.is_null() {
-        return stack;
-    }
-    // SAFETY: the function reads thread-local storage and needs no GIL.
-    let thread =
-        Address(unsafe { std::mem::transmute::<*mut c_void, ThreadState>(state)() } as usize);
-    if !thread.is_plausible() {
-        return stack;
-    }
-    // SAFETY: a thread state's `cframe` points to a C frame on this thread's own stack, whose
-    // `current_frame` heads the chain of this thread's live frames; see the file's opening.
-    unsafe {
-        let cframe = thread.pointer_at(layout.thread_cframe);
-        if !cframe.is_plausible() {
-            return stack;
+    match test(candidate) {
+        Verdict::Passed => {
+            TRUSTED.store(std::ptr::from_ref(candidate).cast_mut(), Ordering::Release);
+            Sight::Clear(Interpreter(candidate))
         }
-        let mut frame = cframe.pointer_at(layout.cframe_current);
-        while frame.is_plausible() {
-            let shim = layout.owner_c_stack == Some(frame.u8_at(layout.frame_owner));
-            if !shim {
-                let Some(place) = stack.frames.get_mut(stack.depth) else {
-                    stack.cut = true;
-                    break;
+        Verdict::NoFrames | Verdict::NotNow => Sight::NoFrames,
+        Verdict::Failed => {
+            give_up();
+            Sight::None(Stacks::SelfTestFailed)
+        }
+    }
+}
+
+fn test(candidate: &Candidate) -> Verdict {
+    let thread = Interpreter::thread(candidate);
+    if !thread.is_plausible() {
+        return Verdict::NoFrames;
+    }
+    let Some(careful) = Careful::new() else { return Verdict::NotNow };
+    match self_test::walk(candidate, thread, &careful) {
+        Verdict::Passed if !code_watch::install(Address(candidate.types.code), &careful) => {
+            Verdict::Failed
+        }
+        verdict => verdict,
+    }
+}
+
+impl Interpreter {
+    #[inline(always)]
+    fn thread(candidate: &Candidate) -> Address {
+        // SAFETY: the function reads thread-local storage and needs no GIL.
+        Address(unsafe {
+            std::mem::transmute::<*mut c_void, ThreadState>(candidate.thread_state)() as usize
+        })
+    }
+
+    /// The innermost frame of the calling thread; null when it has none.
+    #[inline(always)]
+    fn innermost(self) -> Address {
+        let layout = &self.0.layout;
+        let thread = Self::thread(self.0);
+        if !thread.is_plausible() {
+            return Address(0);
+        }
+        // SAFETY: a thread state's `cframe` points to a C frame on this thread's own stack; either
+        // heads the chain of this thread's live frames, see the file's opening.
+        unsafe {
+            let first = thread.pointer_at(layout.thread_frame);
+            match layout.cframe_current {
+                Some(offset) if first.is_plausible() => first.pointer_at(offset),
+                Some(_) => Address(0),
+                None => first,
+            }
+        }
+    }
+
+    /// A fingerprint of the calling thread's stack; 0 when it has no frames.
+    #[inline]
+    pub(crate) fn fingerprint(self) -> u64 {
+        let layout = &self.0.layout;
+        match layout.position {
+            Position::Pointer(_) => self.fold(|frame, hash| {
+                // SAFETY: the frame is live. A pointer to an instruction also says whose it is.
+                mix(hash, unsafe { frame.pointer_at(layout.frame_instruction) }.0 as u64)
+            }),
+            Position::Number(_) => self.fold(|frame, hash| {
+                // SAFETY: the frame is live.
+                let (code, number) = unsafe {
+                    (frame.pointer_at(layout.frame_code), frame.u32_at(layout.frame_instruction))
                 };
-                *place = RawFrame {
-                    code: frame.pointer_at(layout.frame_code),
-                    instruction: frame.pointer_at(layout.frame_instruction).0,
-                };
+                mix(hash, code.0 as u64 ^ u64::from(number).rotate_left(44))
+            }),
+        }
+    }
+
+    #[inline(always)]
+    fn fold(self, mut add: impl FnMut(Address, u64) -> u64) -> u64 {
+        let previous = self.0.layout.frame_previous;
+        let mut frame = self.innermost();
+        if !frame.is_plausible() {
+            return 0;
+        }
+        let mut hash = SEED ^ code_watch::epoch();
+        for _ in 0..LINKS_MAX {
+            if !frame.is_plausible() {
+                break;
+            }
+            hash = add(frame, hash);
+            // SAFETY: the frame is live, and so is the one that called it.
+            frame = unsafe { frame.pointer_at(previous) };
+        }
+        (hash ^ hash >> 32) | 1
+    }
+
+    /// The calling thread's frames. The shims between them have no line and are left out.
+    pub(crate) fn collect(self) -> RawStack {
+        let layout = &self.0.layout;
+        let none = RawFrame { code: Address(0), instruction: 0 };
+        let mut stack = RawStack { frames: [none; STACK_FRAMES_MAX], depth: 0, cut: false };
+        let mut frame = self.innermost();
+        for _ in 0..LINKS_MAX {
+            if !frame.is_plausible() {
+                return stack;
+            }
+            // SAFETY: the frame is live.
+            let (owner, previous) = unsafe {
+                let owner = layout.frame_owner.map_or(0, |at| frame.u8_at(at));
+                (owner, frame.pointer_at(layout.frame_previous))
+            };
+            if owner < OWNER_SHIM {
+                let Some(place) = stack.frames.get_mut(stack.depth) else { break };
+                // SAFETY: the frame is live.
+                *place = unsafe { self.raw(frame) };
                 stack.depth += 1;
             }
-            frame = frame.pointer_at(layout.frame_previous);
+            frame = previous;
+        }
+        stack.cut = frame.is_plausible();
+        stack
+    }
+
+    /// # Safety
+    /// The frame must be live.
+    unsafe fn raw(self, frame: Address) -> RawFrame {
+        let layout = &self.0.layout;
+        // SAFETY: the caller's promise.
+        unsafe {
+            RawFrame {
+                code: frame.pointer_at(layout.frame_code).without(CODE_TAG),
+                instruction: match layout.position {
+                    Position::Pointer(_) => frame.pointer_at(layout.frame_instruction).0,
+                    Position::Number(_) => frame.u32_at(layout.frame_instruction) as usize,
+                },
+            }
         }
     }
-    stack
-}
 
-/// A fingerprint of the stack. The addresses of line table and name are part of it, so that a code
-/// object that takes a dead one's place is nearly always told apart: all three addresses must come
-/// back together for it to be taken for the old one.
-#[inline]
-pub(crate) fn fingerprint(layout: &FrameLayout, frames: &[RawFrame]) -> u64 {
-    let mut hash: u64 = 0x2545_f491_4f6c_dd1d;
-    for frame in frames {
-        if !frame.code.is_plausible() {
-            continue;
-        }
-        // SAFETY: the code object is held by its frame, which is live.
-        let (table, name) = unsafe {
+    /// What a code object is called and where its instruction lies, or `None` when it is not what
+    /// the layout says it is. From here on its death is noticed.
+    pub(crate) fn describe(self, frame: RawFrame, buffer: &mut TextBuffer) -> Option<u32> {
+        let Candidate { layout, types, .. } = self.0;
+        // SAFETY: the code object is held by its frame, which is live; its type is compared before
+        // anything inside is read, and its strings and table live as long as it does.
+        unsafe {
+            if !frame.code.is_plausible() || frame.code.pointer_at(OBJECT_TYPE).0 != types.code {
+                return None;
+            }
+            code_watch::note(frame.code);
             let table = frame.code.pointer_at(layout.code_linetable);
-            (table.0 as u64, frame.code.pointer_at(layout.code_qualname).0 as u64)
-        };
-        hash = (hash ^ frame.instruction as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let parts = table ^ name.rotate_left(32);
-        hash = (hash ^ hash >> 32 ^ parts).wrapping_mul(0xd6e8_feb8_6659_fd93);
+            let length = table.pointer_at(VAR_SIZE).0;
+            if !table.is_plausible() || length > LINE_TABLE_BYTES_MAX {
+                return None;
+            }
+            self.read(frame.code.pointer_at(layout.code_filename), &mut buffer.file);
+            self.read(frame.code.pointer_at(layout.code_name), &mut buffer.function);
+            let first_line = frame.code.u32_at(layout.code_first_line);
+            let at = layout.instruction_bytes(frame.code.0, frame.instruction);
+            let table = table.bytes_at(BYTES_DATA, length);
+            Some(at.map_or(first_line, |at| layout.lines.line(table, first_line, at)))
+        }
     }
-    hash ^ hash >> 29
+
+    /// Reads a compact string of any width. Another kind of object, such as one of a class derived
+    /// from `str`, is read as empty.
+    ///
+    /// # Safety
+    /// `object` must be null or a live object of the interpreter.
+    unsafe fn read(self, object: Address, text: &mut Text) {
+        let Candidate { layout, types, .. } = self.0;
+        text.length = 0;
+        // SAFETY: the caller's promise; the type is compared first.
+        unsafe {
+            if !object.is_plausible() || object.pointer_at(OBJECT_TYPE).0 != types.text {
+                return;
+            }
+            let length = object.pointer_at(layout.text.length).0;
+            let Some((data, width)) = layout.text.data(object.u32_at(layout.text.state)) else {
+                return;
+            };
+            for index in 0..length.min(STRING_BYTES_MAX) {
+                let at = data + index * width;
+                let code = match width {
+                    1 => u32::from(object.u8_at(at)),
+                    2 => u32::from(object.u8_at(at)) | u32::from(object.u8_at(at + 1)) << 8,
+                    _ => object.u32_at(at),
+                };
+                if !text.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)) {
+                    break;
+                }
+            }
+        }
+    }
 }
 
-/// What a code object is called and where its instruction lies, or `None` when it is not what the
-/// layout says it is.
-pub(crate) fn describe(
-    layout: &FrameLayout,
-    frame: RawFrame,
-    text_buffer: &mut TextBuffer,
-) -> Option<u32> {
-    if !frame.code.is_plausible() {
-        return None;
+impl RawFrame {
+    /// A fingerprint of this frame alone.
+    pub(crate) fn fingerprint(self) -> u64 {
+        let hash = mix(SEED ^ code_watch::epoch(), self.code.0 as u64);
+        let hash = mix(hash, self.instruction as u64);
+        (hash ^ hash >> 32) | 1
     }
-    // SAFETY: the code object is held by its frame, which is live; its type is compared before
-    // anything inside is read, and its strings and table live as long as it does.
-    unsafe {
-        if frame.code.pointer_at(8).0 != CODE_TYPE.load(Ordering::Relaxed) {
-            return None;
-        }
-        let table = frame.code.pointer_at(layout.code_linetable);
-        let length = table.pointer_at(VAR_SIZE).0;
-        if !table.is_plausible() || length > LINE_TABLE_BYTES_MAX {
-            return None;
-        }
-        text_buffer.file.read(frame.code.pointer_at(layout.code_filename))?;
-        text_buffer.function.read(frame.code.pointer_at(layout.code_qualname))?;
-        let first_line = frame.code.u32_at(layout.code_first_line);
-        let start = frame.code.0 + layout.code_instructions;
-        let instruction = frame.instruction.checked_sub(start)? / 2;
-        Some(line_of(table.bytes_at(BYTES_DATA, length), first_line, instruction))
-    }
+}
+
+const SEED: u64 = 0x2545_f491_4f6c_dd1d;
+
+#[inline(always)]
+fn mix(hash: u64, word: u64) -> u64 {
+    (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// Room for the two names of a frame, so that nothing is allocated under PyTorch's lock.
@@ -228,36 +344,6 @@ impl Text {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// Reads a compact string of any width.
-    ///
-    /// # Safety
-    /// `object` must be null or a live object of the interpreter.
-    unsafe fn read(&mut self, object: Address) -> Option<()> {
-        self.length = 0;
-        // SAFETY: the caller's promise; the type is compared first.
-        unsafe {
-            if !object.is_plausible() || object.pointer_at(8).0 != TEXT_TYPE.load(Ordering::Relaxed)
-            {
-                return None;
-            }
-            let (state, length) = (object.u32_at(text::STATE), object.pointer_at(text::LENGTH).0);
-            let before_3_12 = PYTHON.load(Ordering::Relaxed) < 0x030c;
-            let (data, width) = text::data(state, before_3_12)?;
-            for index in 0..length.min(STRING_BYTES_MAX) {
-                let at = data + index * width;
-                let code = match width {
-                    1 => u32::from(object.u8_at(at)),
-                    2 => u32::from(object.u8_at(at)) | u32::from(object.u8_at(at + 1)) << 8,
-                    _ => object.u32_at(at),
-                };
-                if !self.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)) {
-                    break;
-                }
-            }
-        }
-        Some(())
-    }
-
     fn push(&mut self, character: char) -> bool {
         let mut buffer = [0; 4];
         let encoded = character.encode_utf8(&mut buffer).as_bytes();
@@ -273,13 +359,6 @@ impl Text {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_read() {
-        assert_eq!(parse_version(b"3.11.7 (main, Dec  4 2023) [GCC]"), Some((3, 11)));
-        assert_eq!(parse_version(b"3.12.3+ (heads/x)"), Some((3, 12)));
-        assert_eq!(parse_version(b"Python"), None);
-    }
 
     #[test]
     fn text_is_cut_at_a_character() {

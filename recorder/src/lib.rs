@@ -11,7 +11,7 @@
 //!
 //! `unsafe` is in `exports/c10.rs`, `exports/cudart.rs`, `exports/nccl.rs` and `exports/marks.rs` (C
 //! signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
-//! `memory.rs` and `frames.rs` (reading frames), `interpreter.rs` (Python's C functions),
+//! `memory.rs`, `frames.rs`, `self_test.rs` and `code_watch.rs` (reading frames), `interpreter.rs` (Python's C functions),
 //! `driver.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's signal mask),
 //! `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's clocks).
 
@@ -30,6 +30,10 @@ mod stacks;
 mod frames;
 
 mod memory;
+
+mod self_test;
+
+mod code_watch;
 
 mod interpreter;
 

@@ -12,7 +12,7 @@ use memtape_core::tape::layout::{Stacks, header, hooks};
 use memtape_core::tape::places::PlaceWriter;
 use memtape_core::tape::words::Words;
 
-use crate::frames::{self, RawFrame, RawStack, TextBuffer};
+use crate::frames::{self, Interpreter, RawFrame, Sight, TextBuffer};
 use crate::process;
 
 /// Distinct stacks, and distinct frames, that are kept; large jobs have a few thousand.
@@ -102,7 +102,8 @@ pub(crate) struct Interner {
     words: Words<'static>,
     stacks: Index,
     frames: Index,
-    strings: Index,
+    /// Strings, frames and stacks by what they say: those of before survive an epoch's end.
+    contents: Index,
     lock: AtomicU32,
 }
 
@@ -112,7 +113,7 @@ impl Interner {
             words,
             stacks: Index::new(),
             frames: Index::new(),
-            strings: Index::new(),
+            contents: Index::new(),
             lock: AtomicU32::new(0),
         }
     }
@@ -124,15 +125,21 @@ impl Interner {
         if !given.is_empty() {
             return self.given(given);
         }
-        let Some(layout) = frames::active_layout() else { return 0 };
-        let stack = frames::walk(layout);
-        if stack.frames().is_empty() {
+        let python = match frames::sight() {
+            Sight::Clear(python) => python,
+            Sight::NoFrames => return self.thread_label(),
+            Sight::None(why) => {
+                self.words.set(header::STACKS, why as u64);
+                return 0;
+            }
+        };
+        let fingerprint = python.fingerprint();
+        if fingerprint == 0 {
             return self.thread_label();
         }
-        let fingerprint = frames::fingerprint(layout, stack.frames()) | 1;
         match self.stacks.find(fingerprint) {
             Some(atom) => atom,
-            None => self.learn(fingerprint, |this| this.write_python(layout, &stack)),
+            None => self.learn(fingerprint, |this| this.write_python(python)),
         }
     }
 
@@ -223,34 +230,31 @@ impl Interner {
         Some(result)
     }
 
-    fn write_python(
-        &self,
-        layout: &memtape_core::python::frames::FrameLayout,
-        stack: &RawStack,
-    ) -> Option<u32> {
+    fn write_python(&self, python: Interpreter) -> Option<u32> {
+        let stack = python.collect();
         let mut atoms = [0; STACK_FRAMES_MAX];
         let mut buffer = TextBuffer::default();
         for (place, &frame) in atoms.iter_mut().zip(stack.frames()) {
-            *place = self.python_frame(layout, frame, &mut buffer)?;
+            *place = self.python_frame(python, frame, &mut buffer)?;
         }
         if stack.cut {
             self.words.count(header::CUT_STACKS);
         }
-        AtomWriter(self.words).stack(atoms.get(..stack.frames().len())?)
+        self.stack(atoms.get(..stack.frames().len())?)
     }
 
     fn python_frame(
         &self,
-        layout: &memtape_core::python::frames::FrameLayout,
+        python: Interpreter,
         frame: RawFrame,
         buffer: &mut TextBuffer,
     ) -> Option<u32> {
-        let fingerprint = frames::fingerprint(layout, &[frame]) | 1;
+        let fingerprint = frame.fingerprint();
         if let Some(atom) = self.frames.find(fingerprint) {
             return Some(atom);
         }
         self.frames.has_room(fingerprint).then_some(())?;
-        let Some(line) = frames::describe(layout, frame, buffer) else {
+        let Some(line) = python.describe(frame, buffer) else {
             // Not a code object where one must be: the layout is wrong for this interpreter.
             frames::give_up();
             self.words.set(header::STACKS, Stacks::SelfTestFailed as u64);
@@ -260,20 +264,32 @@ impl Interner {
         self.frames.insert(fingerprint, atom).then_some(atom)
     }
 
+    /// A stack by its frames: the same ones are the same atom, whatever their fingerprints.
+    fn stack(&self, frames: &[u32]) -> Option<u32> {
+        let seed = mix(0x5bd1_e995_7b93_c1a3, frames.len() as u64);
+        let key = frames.iter().fold(seed, |hash, &frame| mix(hash, frame.into()));
+        self.once(key, || AtomWriter(self.words).stack(frames))
+    }
+
     fn frame(&self, file: &[u8], function: &[u8], line: u32) -> Option<u32> {
         let (file, function) = (self.string(file)?, self.string(function)?);
-        AtomWriter(self.words).frame(file, function, line)
+        let key = mix(u64::from(file) << 32 | u64::from(function), !u64::from(line));
+        self.once(key, || AtomWriter(self.words).frame(file, function, line))
     }
 
     fn string(&self, bytes: &[u8]) -> Option<u32> {
-        let fingerprint =
-            bytes.iter().fold(bytes.len() as u64, |hash, &byte| mix(hash, u64::from(byte))) | 1;
-        if let Some(atom) = self.strings.find(fingerprint) {
+        let key = bytes.iter().fold(bytes.len() as u64, |hash, &byte| mix(hash, byte.into()));
+        self.once(key, || AtomWriter(self.words).string(bytes))
+    }
+
+    /// The atom with this content, written if it is not there yet.
+    fn once(&self, key: u64, write: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        if let Some(atom) = self.contents.find(key | 1) {
             return Some(atom);
         }
-        self.strings.has_room(fingerprint).then_some(())?;
-        let atom = AtomWriter(self.words).string(bytes)?;
-        self.strings.insert(fingerprint, atom).then_some(atom)
+        self.contents.has_room(key | 1).then_some(())?;
+        let atom = write()?;
+        self.contents.insert(key | 1, atom).then_some(atom)
     }
 }
 

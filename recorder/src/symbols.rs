@@ -123,3 +123,12 @@ pub(crate) fn global(name: &CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
+
+/// Where the library or program is loaded that an address lies in.
+pub(crate) fn object_of(address: usize) -> Option<usize> {
+    // SAFETY: plain data, for which zero is a value.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is only looked up, and the result has room.
+    let is_known = unsafe { libc::dladdr(address as *const c_void, &mut found) } != 0;
+    is_known.then_some(found.dli_fbase as usize)
+}

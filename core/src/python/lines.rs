@@ -1,15 +1,77 @@
-//! The line of an instruction, from a code object's location table (CPython 3.11 and later).
+//! The line of an instruction, from a code object's line table.
 //!
-//! The table is a list of entries. The first byte of each has its high bit set and holds a form
-//! (four bits) and the number of instructions it covers less one (three bits). The form says how
-//! the line changes: not at all, by 0–2, or by a signed number in base 64 with six bits a byte.
-//! Source: `Objects/locations.md` of CPython.
+//! Three ways to write it, by version:
+//!
+//! - *Increments* (3.9, `co_lnotab`): pairs of bytes, so many bytes of code on, so many lines on
+//!   (signed). Source: `Objects/lnotab_notes.txt`.
+//! - *Ranges* (3.10, `co_linetable`): pairs too, but each says how long its range of code is and how
+//!   its line differs from the one before; -128 means that it has no line. Source: PEP 626.
+//! - *Locations* (3.11 and later): entries of several bytes. The first byte of each has its high bit
+//!   set and holds a form (four bits) and the number of instructions it covers less one (three
+//!   bits). The form says how the line changes: not at all, by 0-2, or by a signed number in base 64
+//!   with six bits a byte. Source: `Objects/locations.md`.
+
+/// How a code object's line table is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineTable {
+    /// `co_lnotab` of 3.9.
+    Increments,
+    /// `co_linetable` of 3.10.
+    Ranges,
+    /// `co_linetable` of 3.11 and later.
+    Locations,
+}
 
 /// Entries looked at before giving up: no code object is longer.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// The line of the instruction with index `instruction` (in code units), 0 when it has none.
-pub fn line_of(table: &[u8], first_line: u32, instruction: usize) -> u32 {
+/// Bytes of one instruction, caches counted as instructions.
+const INSTRUCTION_BYTES: usize = 2;
+
+/// Of a range: it has no line.
+const NO_LINE: i8 = -128;
+
+impl LineTable {
+    /// The line at so many bytes from the first instruction, 0 when it has none.
+    pub fn line(self, table: &[u8], first_line: u32, code_bytes: usize) -> u32 {
+        match self {
+            Self::Increments => increments(table, first_line, code_bytes),
+            Self::Ranges => ranges(table, first_line, code_bytes),
+            Self::Locations => locations(table, first_line, code_bytes / INSTRUCTION_BYTES),
+        }
+    }
+}
+
+fn increments(table: &[u8], first_line: u32, code_bytes: usize) -> u32 {
+    let (mut line, mut begin) = (i64::from(first_line), 0usize);
+    for pair in table.chunks_exact(2).take(ENTRIES_MAX) {
+        let &[bytes, lines] = pair else { break };
+        begin = begin.saturating_add(usize::from(bytes));
+        if begin > code_bytes {
+            break;
+        }
+        line = line.saturating_add(i64::from(lines as i8));
+    }
+    u32::try_from(line).unwrap_or(0)
+}
+
+fn ranges(table: &[u8], first_line: u32, code_bytes: usize) -> u32 {
+    let (mut line, mut end) = (i64::from(first_line), 0usize);
+    for pair in table.chunks_exact(2).take(ENTRIES_MAX) {
+        let &[bytes, lines] = pair else { break };
+        end = end.saturating_add(usize::from(bytes));
+        let has_line = lines as i8 != NO_LINE;
+        if has_line {
+            line = line.saturating_add(i64::from(lines as i8));
+        }
+        if code_bytes < end {
+            return if has_line { u32::try_from(line).unwrap_or(0) } else { 0 };
+        }
+    }
+    0
+}
+
+fn locations(table: &[u8], first_line: u32, instruction: usize) -> u32 {
     let mut line = i64::from(first_line);
     let mut covered = 0usize;
     let mut bytes = table.iter().copied().peekable();
@@ -74,14 +136,33 @@ mod tests {
             0,              // one instruction, line - 5
             0x80 | 15 << 3, // one without a line
         ];
-        let lines: [u32; 6] = core::array::from_fn(|index| line_of(&table, 40, index));
+        let lines: [u32; 6] =
+            core::array::from_fn(|index| LineTable::Locations.line(&table, 40, index * 2));
         assert_eq!(lines, [40, 41, 41, 36, 0, 0]);
+    }
+
+    #[test]
+    fn increments_are_summed_up() {
+        // line 10 from byte 0, 11 from byte 6, 9 from byte 10
+        let table = [6, 1, 4, 254];
+        let lines = [0, 4, 6, 8, 10, 200].map(|at| LineTable::Increments.line(&table, 10, at));
+        assert_eq!(lines, [10, 10, 11, 11, 9, 9]);
+    }
+
+    #[test]
+    fn ranges_end_where_they_say() {
+        // 4 bytes of line 10, 2 without one, 6 of line 13, 2 of line 12
+        let table = [4, 0, 2, 128, 6, 3, 2, 255];
+        let lines = [0, 2, 4, 6, 10, 12, 14].map(|at| LineTable::Ranges.line(&table, 10, at));
+        assert_eq!(lines, [10, 10, 0, 13, 13, 12, 0]);
     }
 
     proptest! {
         #[test]
-        fn any_table_gives_an_answer(table: Vec<u8>, first: u32, instruction in 0usize..5000) {
-            line_of(&table, first, instruction);
+        fn any_table_gives_an_answer(table: Vec<u8>, first: u32, code_bytes in 0usize..5000) {
+            for kind in [LineTable::Increments, LineTable::Ranges, LineTable::Locations] {
+                kind.line(&table, first, code_bytes);
+            }
         }
     }
 

@@ -335,6 +335,23 @@ pub enum Stacks {
     SelfTestFailed = 4,
     /// Switched off by `MEMTAPE_STACKS=0`.
     Off = 5,
+    /// A CPython without a GIL.
+    FreeThreaded = 6,
+}
+
+impl Stacks {
+    /// The mode of a header word.
+    pub const fn from_word(word: u64) -> Self {
+        match word {
+            1 => Self::Python,
+            2 => Self::NoInterpreter,
+            3 => Self::UnknownPython,
+            4 => Self::SelfTestFailed,
+            5 => Self::Off,
+            6 => Self::FreeThreaded,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// Where step boundaries come from.

@@ -92,6 +92,9 @@ impl<S: Source> Tape<S> {
                 Some(format!("the self-test of CPython {version}'s frames failed"))
             }
             value if value == Stacks::Off as u64 => Some("MEMTAPE_STACKS=0".into()),
+            value if value == Stacks::FreeThreaded as u64 => {
+                Some(format!("CPython {version} without a GIL is not supported"))
+            }
             _ => None,
         };
         let seen = self.word(header::HOOKS);
