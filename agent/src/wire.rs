@@ -370,6 +370,7 @@ fn device_state(device: DeviceSnapshot) -> v1::DeviceState {
         bytes: each.bytes,
         blocks: each.blocks,
     });
+    let segments = segments(&device);
     v1::DeviceState {
         device: u32::from(device.device),
         uuid: device.uuid,
@@ -377,7 +378,7 @@ fn device_state(device: DeviceSnapshot) -> v1::DeviceState {
         reserved: device.reserved,
         device_bytes: device.device_bytes,
         blocks: Some(blocks(&device.blocks)),
-        segments: Some(segments(&device)),
+        segments: Some(segments),
         segment_source: match device.segment_source {
             SegmentSource::None => v1::SegmentSource::Unspecified,
             SegmentSource::Runtime => v1::SegmentSource::Runtime,
