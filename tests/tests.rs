@@ -18,11 +18,11 @@ mod equals_pytorch;
 // The exported pickle is PyTorch's own snapshot.
 mod exported;
 
-// The recorder changes nothing for its host.
-mod guest;
-
 // A writer killed at any instant leaves a tape that is never wrong.
 mod killed;
+
+// The recorder changes nothing for its host.
+mod manners;
 
 // The rules of the repository.
 mod tidy;

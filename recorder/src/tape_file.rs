@@ -75,15 +75,16 @@ impl TapeFile {
                 break layout;
             }
             file.set_len(0).ok()?;
-            if sizes.events <= EVENTS_MIN {
-                return None;
-            }
+            let larger = sizes;
             sizes = Sizes {
-                events: sizes.events / 2,
+                events: (sizes.events / 2).max(EVENTS_MIN),
                 table_entries: (sizes.table_entries / 2).max(EVENTS_MIN),
                 atom_words: (sizes.atom_words / 2).max(1 << 16),
                 ..sizes
             };
+            if sizes == larger {
+                return None;
+            }
         };
         let id = identify(&file)?;
         let words = hold(path, id, layout.file_words)?;
