@@ -1,6 +1,6 @@
 // The CUDA runtime, as far as PyTorch's caching allocator needs it: memory with a limit, streams
 // and events that are names. Built once for each libc10_cuda.so, under the file name and the symbol
-// version that it asks for; NOOPS lists what else it imports, as F(name) F(name) ….
+// version that it asks for, together with weak functions that refuse for what else it imports.
 //
 // tests/fake_cuda is the larger one, for the whole of PyTorch; this one has to fit every release,
 // so it knows as little as it can, and what it does not know it refuses.
@@ -118,6 +118,3 @@ int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned
   (void)name, (void)version, (void)flags;
   return *function = (void*)refuse, *found = 0, SUCCESS;
 }
-
-#define F(name) int name(void) { return failed(NOT_SUPPORTED); }
-NOOPS

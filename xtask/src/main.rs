@@ -5,6 +5,7 @@
 //! well, 1 when something failed, 64 for a command line that makes no sense.
 
 mod bench;
+mod compat;
 mod elf;
 mod report;
 mod step;
@@ -24,6 +25,8 @@ usage: cargo xtask COMMAND [--json]
           `wheel dev` makes one from the debug build, for this machine only
   bench recorder
           what recording costs PyTorch, beside PyTorch's own history
+  compat [VERSION…]
+          the hooks against the real libraries of PyTorch 2.0 to the newest, or of these versions
 
   --json  print one JSON object with the figures instead of text
 ";
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         ["wheel"] => wheel::build(&wheel::DIST),
         ["wheel", "dev"] => wheel::build(&wheel::DEV),
         ["bench", "recorder"] => bench::recorder::bench(),
+        ["compat", versions @ ..] => compat::try_all(versions),
         [] => return usage_error("name a command"),
         [other, ..] => return usage_error(&format!("there is no command {other:?} of that form")),
     };
