@@ -4,7 +4,7 @@
 //! Each script takes memory in one way, says what it holds and leaves at once; the tape's last state
 //! is compared with that.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use memtape_core::tape::reader::Tape;
 use memtape_core::tape::rewind::Moment;
 use memtape_core::thrash::Churn;
 use memtape_tests::processes::Process;
-use memtape_tests::{Torch, library, root, tapes, torch};
+use memtape_tests::{Torch, library, memtape, root, tapes, torch};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -26,6 +26,7 @@ const TRACE_EVENTS: usize = 100_000;
 struct Recorded {
     expected: Value,
     tape: Tape<tapes::TapeFile>,
+    path: PathBuf,
     _folder: tempfile::TempDir,
 }
 
@@ -37,10 +38,10 @@ impl Recorded {
         let (code, said) = Process::start(command).end(PATIENCE);
         assert_eq!(code, Some(0), "{said:#?}");
         let [path] = tapes::in_folder(folder.path()).try_into().unwrap_or_else(
-            |paths: Vec<_>| -> [std::path::PathBuf; 1] { panic!("one tape: {paths:?}, {said:?}") },
+            |paths: Vec<_>| -> [PathBuf; 1] { panic!("one tape: {paths:?}, {said:?}") },
         );
         let tape = tapes::open(&path);
-        Self { expected: expectation(&said), tape, _folder: folder }
+        Self { expected: expectation(&said), tape, path, _folder: folder }
     }
 
     /// One way of `tests/torch/memory.py`, on a device of 1 GiB.
@@ -268,4 +269,33 @@ fn the_ledger_of_a_device_adds_up() {
         // The fake has no context: nothing is left that no layer explains.
         assert_eq!(ledger.rest_bytes, Some(0), "{case}");
     }
+}
+
+#[test]
+fn the_command_shows_the_ledger_of_a_tape() {
+    let Some(torch) = torch("memtape tape shows the ledger") else { return };
+    let run = Recorded::way(&torch, "ledger", &[("MEMTAPE_DETAIL", "1")]);
+    let show = |json: &[&str]| {
+        let output = Command::new(memtape()).arg("tape").arg(&run.path).args(json).output();
+        String::from_utf8(output.expect("memtape runs").stdout).expect("text")
+    };
+    let shown: Value = serde_json::from_str(&show(&["--json"])).expect("JSON");
+    let ledger = &shown["devices"][0]["ledger"];
+    let layers = ledger["layers"].as_array().expect("layers");
+    let bytes = |name: &str| {
+        let layer = layers.iter().find(|layer| layer["layer"] == name);
+        layer.unwrap_or_else(|| panic!("{name} in {ledger}"))["bytes"].as_u64()
+    };
+    // A dead process's tape knows nothing of NVML: unknown is not zero, and in the rest.
+    assert_eq!((bytes("free"), bytes("other processes")), (None, None), "{ledger}");
+    assert_eq!(bytes("requested"), Some(run.number("requested_bytes")));
+    assert_eq!(bytes("other code"), Some(run.number("foreign")));
+    let known: u64 = layers.iter().filter_map(|layer| layer["bytes"].as_u64()).sum();
+    let device = ledger["device_bytes"].as_u64().expect("the tape has the device's size");
+    assert_eq!(ledger["rest_bytes"].as_u64(), Some(device - known));
+    assert_eq!(device, run.number("total"));
+
+    let text = show(&[]);
+    assert!(text.contains("the rest: free, other processes, nccl, context and kernels"), "{text}");
+    assert!(shown["outside"].as_array().is_some_and(|uses| !uses.is_empty()), "{shown}");
 }

@@ -40,4 +40,5 @@ mod nvml;
 mod clock;
 
 pub use config::Config;
+pub use nvml::{GpuUse, gpu_use};
 pub use run::run;

@@ -96,6 +96,30 @@ impl Reading {
     }
 }
 
+/// What a GPU, and one process on it, hold at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuUse {
+    /// Size in bytes.
+    pub total_bytes: u64,
+    /// Free, in bytes.
+    pub free_bytes: u64,
+    /// What the process holds; none when the driver does not say.
+    pub process_bytes: Option<u64>,
+}
+
+/// Asks the driver once, from the caller's own thread: for a tool, not for the agent's loop. None
+/// without NVML, or when it knows no such GPU.
+pub fn gpu_use(uuid: &str, pid: u32) -> Option<GpuUse> {
+    let nvml = Nvml::init().ok()?;
+    let reading = read_all(&nvml, process::is_first_pid_namespace(Path::new("/"))).ok()?;
+    let gpu = reading.gpus.iter().find(|gpu| gpu.uuid.eq_ignore_ascii_case(uuid))?;
+    Some(GpuUse {
+        total_bytes: gpu.total_bytes,
+        free_bytes: gpu.free_bytes,
+        process_bytes: reading.process_bytes(pid, uuid),
+    })
+}
+
 /// The thread: finds NVML, then reads it until nobody listens.
 fn watch_gpus(sender: &watch::Sender<Newest>, with_processes: bool) {
     let mut told = String::new();

@@ -301,7 +301,7 @@ impl Format {
 pub(crate) struct TapeArgs {
     /// The tape's file.
     pub(crate) file: PathBuf,
-    /// How many of the last steps, the last events and the largest stacks to show.
+    /// How many of the last steps, events and marks and of the largest stacks to show.
     #[arg(long, default_value_t = 10)]
     pub(crate) last: usize,
     /// Show live blocks as they were at the end of this step [default: now; the last finished

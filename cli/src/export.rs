@@ -90,6 +90,11 @@ pub(crate) fn kind_name(kind: TraceKind) -> &'static str {
         TraceKind::SegmentAlloc => "segment_alloc",
         TraceKind::SegmentFree => "segment_free",
         TraceKind::MallocFailed => "malloc_failed",
+        TraceKind::FreeDeferred => "free_deferred",
+        TraceKind::FreeCompleted => "free_completed",
+        TraceKind::SegmentMap => "segment_map",
+        TraceKind::SegmentUnmap => "segment_unmap",
+        TraceKind::Snapshot => "snapshot",
     }
 }
 

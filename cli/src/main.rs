@@ -11,6 +11,7 @@ mod clock;
 mod commands;
 mod demo;
 mod export;
+mod ledger;
 mod library;
 mod liveness;
 mod output;

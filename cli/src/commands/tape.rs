@@ -18,7 +18,7 @@ use crate::liveness::Writer;
 use crate::output::clean;
 use crate::render::{bytes, frame, table};
 use crate::tape_file::{self, FileSource};
-use crate::{export, output};
+use crate::{export, ledger, output};
 
 /// Everything that is shown of a tape.
 struct Summary {
@@ -131,11 +131,19 @@ impl Summary {
         for (kind, count) in losses {
             let _ = writeln!(text, "{:<12}{count} {kind}", "lost");
         }
+        self.marks_text(&mut text);
         for totals in &self.totals {
             self.device_text(totals, &mut text);
         }
-        if let Err(why) = &self.state {
-            let _ = writeln!(text, "\nlive blocks cannot be shown: {}", clean(why));
+        match &self.state {
+            Ok(state) if !state.outside.is_empty() => {
+                let outside = indented(&ledger::outside_text(&state.outside));
+                let _ = write!(text, "\nTaken past the allocator, or by it\n{outside}");
+            }
+            Ok(_) => {}
+            Err(why) => {
+                let _ = writeln!(text, "\nlive blocks cannot be shown: {}", clean(why));
+            }
         }
         text
     }
@@ -179,6 +187,8 @@ impl Summary {
         let Some(state) = present.devices.iter().find(|state| state.device == device) else {
             return;
         };
+        let ledger = ledger::of(present, device, totals.device_bytes, self.writer);
+        let _ = write!(text, "\nWhere the bytes are\n{}", indented(&ledger::text(&ledger)));
         self.events_text(present, state, text);
         let stacks = live_stacks(state, self.last);
         if stacks.is_empty() {
@@ -187,6 +197,7 @@ impl Summary {
         let when = match self.moment {
             Moment::EndOf(step) => format!("at the end of step {step}"),
             Moment::Present => "now".to_string(),
+            Moment::LastOom => "at the last out-of-memory error".to_string(),
         };
         let _ = writeln!(text, "\nStacks that hold most {when}");
         for live in stacks {
@@ -225,6 +236,27 @@ impl Summary {
         }
     }
 
+    fn marks_text(&self, text: &mut String) {
+        let phase = self.tape.phase();
+        if !phase.is_empty() {
+            let _ = writeln!(text, "{:<12}{}", "phase", clean(&phase));
+        }
+        for mark in self.tape.marks(self.last) {
+            let at = utc(self.tape.wall_ns(mark.mono_ns));
+            let what = if mark.text.is_empty() { "no phase".into() } else { clean(&mark.text) };
+            let _ = writeln!(text, "{:<12}step {}, {at} UTC: {what}", "mark", mark.step);
+        }
+    }
+
+    fn marks_json(&self) -> Vec<Value> {
+        let marks = self.tape.marks(self.last).into_iter();
+        let json = marks.map(|mark| {
+            let wall_ns = self.tape.wall_ns(mark.mono_ns);
+            json!({ "step": mark.step, "wall_ns": wall_ns, "text": mark.text })
+        });
+        json.collect()
+    }
+
     fn to_json(&self, path: &Path) -> Value {
         let identity = self.tape.identity();
         let alive = match self.writer {
@@ -244,10 +276,11 @@ impl Summary {
             "limitations": self.status.limitations, "lost": self.status.lost, "losses": losses,
             "step": self.status.step, "oldest_step": self.tape.oldest_step(),
             "start_wall_ns": self.status.start_wall_ns,
-            "devices": devices,
+            "devices": devices, "phase": self.tape.phase(), "marks": self.marks_json(),
+            "outside": self.state.as_ref().ok().map(|state| ledger::outside_json(&state.outside)),
             "stacks_at_step": match self.moment {
                 Moment::EndOf(step) => json!(step),
-                Moment::Present => Value::Null,
+                Moment::Present | Moment::LastOom => Value::Null,
             },
             "unreadable": self.state.as_ref().err(),
         })
@@ -281,6 +314,10 @@ impl Summary {
             "allocs": totals.allocs, "frees": totals.frees, "ooms": totals.ooms,
             "malloc_failures": totals.malloc_failures, "device_bytes": totals.device_bytes,
             "steps": steps, "stacks": stacks,
+            "ledger": state.map(|(present, _)| {
+                let of = ledger::of(present, totals.device, totals.device_bytes, self.writer);
+                ledger::json(&of)
+            }),
         })
     }
 }
@@ -346,7 +383,7 @@ mod tests {
             size,
             stack,
             birth_step,
-            birth_ns: 0,
+            ..Block::default()
         };
         let state = DeviceSnapshot {
             blocks: vec![
