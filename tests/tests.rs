@@ -24,5 +24,8 @@ mod killed;
 // The recorder changes nothing for its host.
 mod manners;
 
+// Stacks are Python's own, on every version of CPython.
+mod pythons;
+
 // The rules of the repository.
 mod tidy;

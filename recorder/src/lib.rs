@@ -11,7 +11,8 @@
 //!
 //! `unsafe` is in `exports/c10.rs`, `exports/cudart.rs`, `exports/nccl.rs` and `exports/marks.rs` (C
 //! signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
-//! `memory.rs`, `frames.rs`, `self_test.rs` and `code_watch.rs` (reading frames), `interpreter.rs` (Python's C functions),
+//! `memory.rs`, `frames.rs`, `self_test.rs` and `code_watch.rs` (reading frames),
+//! `autograd.rs` (reading nodes), `interpreter.rs` (Python's C functions),
 //! `driver.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's signal mask),
 //! `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's clocks).
 
@@ -34,6 +35,8 @@ mod memory;
 mod self_test;
 
 mod code_watch;
+
+mod autograd;
 
 mod interpreter;
 

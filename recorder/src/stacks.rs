@@ -13,7 +13,7 @@ use memtape_core::tape::places::PlaceWriter;
 use memtape_core::tape::words::Words;
 
 use crate::frames::{self, Interpreter, RawFrame, Sight, TextBuffer};
-use crate::process;
+use crate::{autograd, process};
 
 /// Distinct stacks, and distinct frames, that are kept; large jobs have a few thousand.
 const INDEX_ENTRIES: usize = 1 << 16;
@@ -127,7 +127,7 @@ impl Interner {
         }
         let python = match frames::sight() {
             Sight::Clear(python) => python,
-            Sight::NoFrames => return self.thread_label(),
+            Sight::NoFrames => return self.without_frames(),
             Sight::None(why) => {
                 self.words.set(header::STACKS, why as u64);
                 return 0;
@@ -135,11 +135,29 @@ impl Interner {
         };
         let fingerprint = python.fingerprint();
         if fingerprint == 0 {
-            return self.thread_label();
+            return self.without_frames();
         }
-        match self.stacks.find(fingerprint) {
+        let atom = match self.stacks.find(fingerprint) {
             Some(atom) => atom,
             None => self.learn(fingerprint, |this| this.write_python(python)),
+        };
+        autograd::note_forward(atom);
+        atom
+    }
+
+    /// A thread without Python: in the backward pass, what it works on was made by a forward line.
+    fn without_frames(&self) -> u32 {
+        let Some(node) = autograd::current_node() else { return self.thread_label() };
+        let key = mix(mix(0x1f83_d9ab_fb41_bd6b, node.kind), node.forward.into()) | 1;
+        match self.stacks.find(key) {
+            Some(atom) => atom,
+            None => self.learn(key, |this| {
+                let mut atoms = [0; STACK_FRAMES_MAX];
+                let [first, rest @ ..] = &mut atoms;
+                *first = this.frame(b"<autograd>", node.name(), 0)?;
+                let depth = 1 + AtomWriter(this.words).frames_of(node.forward, rest);
+                this.stack(atoms.get(..depth)?)
+            }),
         }
     }
 
@@ -273,7 +291,8 @@ impl Interner {
 
     fn frame(&self, file: &[u8], function: &[u8], line: u32) -> Option<u32> {
         let (file, function) = (self.string(file)?, self.string(function)?);
-        let key = mix(u64::from(file) << 32 | u64::from(function), !u64::from(line));
+        let names = u64::from(file) << 32 | u64::from(function);
+        let key = mix(mix(0x3c6e_f372_fe94_f82b, names), line.into());
         self.once(key, || AtomWriter(self.words).frame(file, function, line))
     }
 

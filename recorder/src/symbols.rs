@@ -14,6 +14,9 @@ const CUDA_RUNTIMES: [&CStr; 4] =
 /// PyTorch's core library.
 const C10: [&CStr; 1] = [c"libc10.so"];
 
+/// PyTorch's operators and its autograd engine.
+const TORCH: [&CStr; 1] = [c"libtorch_cpu.so"];
+
 /// NVIDIA's library of collectives.
 const NCCL: [&CStr; 2] = [c"libnccl.so.2", c"libnccl.so"];
 
@@ -47,6 +50,15 @@ impl<F: Copy> Symbol<F> {
     pub(crate) const unsafe fn of_c10(name: &'static CStr) -> Self {
         // SAFETY: the caller's promise.
         unsafe { Self::new(name, &C10) }
+    }
+
+    /// A function of PyTorch's operators or its autograd engine.
+    ///
+    /// # Safety
+    /// `F` must be the function's type.
+    pub(crate) const unsafe fn of_torch(name: &'static CStr) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(name, &TORCH) }
     }
 
     /// A function of the CUDA runtime.

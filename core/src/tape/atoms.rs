@@ -59,6 +59,21 @@ impl AtomWriter<'_> {
         self.append(STACK << TAG_SHIFT | frames.len() as u64, frames.len().div_ceil(2), body)
     }
 
+    /// Copies the frames of a stack that this writer has added; how many there are.
+    pub fn frames_of(self, stack: u32, out: &mut [u32]) -> usize {
+        let Self(words) = self;
+        let at = words.get(header::ATOMS_OFFSET) as usize + stack as usize;
+        let first = words.get(at);
+        if stack == 0 || first >> TAG_SHIFT != STACK {
+            return 0;
+        }
+        let depth = out.len().min((first & VALUE_MASK) as usize).min(STACK_FRAMES_MAX);
+        for (index, place) in out.iter_mut().take(depth).enumerate() {
+            *place = (words.get(at + 1 + index / 2) >> (index % 2 * 32)) as u32;
+        }
+        depth
+    }
+
     fn append(self, first: u64, more: usize, body: impl Iterator<Item = u64>) -> Option<u32> {
         let Self(words) = self;
         let used = words.get(header::ATOMS_USED) as usize;
