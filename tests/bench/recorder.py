@@ -7,7 +7,6 @@
 time of one torch.empty() and the release of its memory, from a warm cache, at 6 and at 28 Python
 frames as PyTorch's own history counts them, in each of these modes:
 
-    off            nobody records
     tape           Memtape without stacks
     tape_stacks    Memtape as it is by default: stacks and live table
     torch_python   PyTorch's own history, stacks="python"
@@ -16,10 +15,12 @@ frames as PyTorch's own history counts them, in each of these modes:
 
 tests/bench/switch.c leads PyTorch's report to one copy of the recorder, to the other, or past both. A
 trace tracker cannot be taken away again, so tape_detail runs in a second process (--detail) against an
-`off` of its own that it measures first.
+off of its own that it measures first.
 
-Each round goes through the modes in an order rotated by one. A cell is the median of its batches, so
-that another process on the core costs a batch and not the cell; a figure is the median over rounds.
+Each round goes through the modes in an order rotated by one, and measures with nobody recording right
+before each: that is what the mode is compared with, because a machine's speed changes from second to
+second. A cell is the median of its batches, so that another process on the core costs a batch and not
+the cell; a figure is the median over rounds.
 Every mode is measured in the state that lasts: rings have gone round once, stacks have been seen.
 """
 
@@ -59,6 +60,12 @@ def pairs_ns(batches):
     return found
 
 
+def median_ns(call, options):
+    """A cell: the median of its batches, after one that warms up."""
+    call(1)
+    return statistics.median(call(options.batches))
+
+
 def at_depth(frames):
     """pairs_ns as the frame of that number, below functions with code objects of their own."""
     inner = pairs_ns
@@ -91,8 +98,10 @@ class Switch:
         return ctypes.cast(library[REPORT], ctypes.c_void_p).value
 
 
-class Off:
-    name = "off"
+class Nobody:
+    """Records nothing: what the off of the tracker is measured with."""
+
+    name = "nobody"
 
     def start(self):
         pass
@@ -155,16 +164,16 @@ def check_depth(expected):
 
 
 def measure(modes, options):
-    """Name of mode → depth → nanoseconds of a pair in each round."""
+    """Mode → depth → [nanoseconds of a pair with nobody recording, with the mode] of each round."""
     calls = {depth: at_depth(depth) for depth in DEPTHS}
     found = {mode.name: {depth: [] for depth in DEPTHS} for mode in modes}
     for turn in range(options.rounds + 1):
         shift = turn % len(modes)
         for mode in modes[shift:] + modes[:shift]:
+            off = {depth: median_ns(call, options) for depth, call in calls.items()}
             mode.start()
             for depth, call in calls.items():
-                call(1)
-                found[mode.name][depth].append(statistics.median(call(options.batches)))
+                found[mode.name][depth].append([off[depth], median_ns(call, options)])
                 if turn == 0 and mode.name == "torch_python":
                     check_depth(depth)
             mode.stop()
@@ -187,20 +196,25 @@ def main():
     switch = Switch()
     pairs_ns(1)
     if options.detail:
-        found = measure([Off()], options)
-        tapes = [Tape("tape_detail", options, switch, {"MEMTAPE_DETAIL": "1"})]
+        before = measure([Nobody()], options)["nobody"]
+        tapes, others = [Tape("tape_detail", options, switch, {"MEMTAPE_DETAIL": "1"})], []
     else:
-        found = {}
         tapes = [
             Tape("tape", options, switch, {"MEMTAPE_STACKS": "0"}),
             Tape("tape_stacks", options, switch, {}),
         ]
+        others = [History("python"), History("all")]
     for tape in tapes:
         tape.start()
         pairs_ns(RING_EVENTS // BATCH_PAIRS // 2 + 1)
         tape.stop()
-    others = [] if options.detail else [Off(), History("python"), History("all")]
-    found |= measure(tapes + others, options)
+    found = measure(tapes + others, options)
+    if options.detail:
+        # What ran beside it was no off: the tracker stays attached.
+        found["tape_detail"] = {
+            depth: [[off, ns] for (off, _), (_, ns) in zip(before[depth], cells)]
+            for depth, cells in found["tape_detail"].items()
+        }
     options.out.write_text(json.dumps(found))
 
 

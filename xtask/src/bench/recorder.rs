@@ -2,9 +2,9 @@
 //! costs it, in one process on the fake CUDA runtime.
 //!
 //! tests/bench/recorder.py measures (its head says how) and hands over the nanoseconds of every
-//! round. Here they become figures: the median over rounds of what a mode cost more than `off` did
-//! in the same round, so that a machine that slows down slows both. The spread beside each is the
-//! median absolute deviation of those differences. The library is the one that is shipped.
+//! round. Here they become figures: the median over rounds of what a mode cost more than nobody's
+//! recording did right before it. The spread beside each is the median absolute deviation of those
+//! differences. The library is the one that is shipped.
 //!
 //! The tapes that the run leaves are read afterwards: a mode that did not record what it claims
 //! would look cheap.
@@ -29,23 +29,21 @@ const GOAL: f64 = 0.1;
 /// Where everything is built and written.
 const FOLDER: &str = "target/bench";
 
-/// Mode → depth → nanoseconds of a pair in each round.
-type Rounds = BTreeMap<String, BTreeMap<String, Vec<f64>>>;
+/// Mode → depth → nanoseconds of a pair in each round: with nobody recording, and with the mode.
+type Rounds = BTreeMap<String, BTreeMap<String, Vec<[f64; 2]>>>;
 
 /// A mode: its name in the script, in the figures, and in the table.
 struct Mode {
     name: &'static str,
     says: &'static str,
-    /// The mode whose `off` it is compared with.
-    off: &'static str,
 }
 
 const MODES: [Mode; 5] = [
-    Mode { name: "tape", says: "tape", off: "off" },
-    Mode { name: "tape_stacks", says: "tape, stacks (default)", off: "off" },
-    Mode { name: "tape_detail", says: "tape, stacks, detail", off: "off_detail" },
-    Mode { name: "torch_python", says: "PyTorch stacks=\"python\"", off: "off" },
-    Mode { name: "torch_all", says: "PyTorch stacks=\"all\" (default)", off: "off" },
+    Mode { name: "tape", says: "tape" },
+    Mode { name: "tape_stacks", says: "tape, stacks (default)" },
+    Mode { name: "tape_detail", says: "tape, stacks, detail" },
+    Mode { name: "torch_python", says: "PyTorch stacks=\"python\"" },
+    Mode { name: "torch_all", says: "PyTorch stacks=\"all\" (default)" },
 ];
 
 /// What a tape says about itself after the run.
@@ -103,11 +101,7 @@ fn measure(steps: &mut Vec<Step>) -> Result<(Rounds, Tape), String> {
         take(name, script(&python, &tapes.0, &out, is_detail))?;
         let text = fs::read_to_string(&out).map_err(|error| error.to_string())?;
         let found: Rounds = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        let rename = |name: String| match name.as_str() {
-            "off" if is_detail => "off_detail".into(),
-            _ => name,
-        };
-        rounds.extend(found.into_iter().map(|(name, cells)| (rename(name), cells)));
+        rounds.extend(found);
     }
     let tape = check_tapes(&tapes.0, &mut rounds)?;
     Ok((rounds, tape))
@@ -213,9 +207,16 @@ fn only_tape(folder: &Path) -> Result<PathBuf, String> {
 // --- figures ------------------------------------------------------------------------------------
 
 /// What a mode adds at a depth; `None` when it was not measured.
-fn added(rounds: &Rounds, mode: &Mode, depth: &str) -> Option<Cell> {
-    let (with, without) = (rounds.get(mode.name)?.get(depth)?, rounds.get(mode.off)?.get(depth)?);
-    Some(cell(with.iter().zip(without).map(|(with, without)| with - without).collect()))
+fn added(rounds: &Rounds, mode: &str, depth: &str) -> Option<Cell> {
+    let pairs = rounds.get(mode)?.get(depth)?;
+    Some(cell(pairs.iter().map(|[off, with]| with - off).collect()))
+}
+
+/// A pair with nobody recording: every cell of the process that measured the default recorder.
+fn off(rounds: &Rounds, depth: &str) -> Cell {
+    let modes = rounds.iter().filter(|(name, _)| *name != "tape_detail");
+    let pairs = modes.filter_map(|(_, cells)| cells.get(depth)).flatten();
+    cell(pairs.map(|[off, _]| *off).collect())
 }
 
 fn cell(values: Vec<f64>) -> Cell {
@@ -235,16 +236,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Cost of the default recorder as a part of PyTorch's `stacks="python"`.
 fn ratio(rounds: &Rounds, depth: &str) -> Option<f64> {
-    let of = |name: &str| {
-        let mode = MODES.iter().find(|mode| mode.name == name)?;
-        added(rounds, mode, depth).map(|cell| cell.ns)
-    };
+    let of = |name: &str| added(rounds, name, depth).map(|cell| cell.ns);
     Some(of("tape_stacks")? / of("torch_python")?)
-}
-
-fn off(rounds: &Rounds, depth: &str) -> Cell {
-    let values = rounds.get("off").and_then(|cells| cells.get(depth));
-    cell(values.cloned().unwrap_or_default())
 }
 
 fn figures(rounds: &Rounds, tape: Tape) -> Value {
@@ -253,7 +246,7 @@ fn figures(rounds: &Rounds, tape: Tape) -> Value {
     figures.insert("off_spread_ns".into(), json!(tenth(off(rounds, "6").spread_ns)));
     for mode in &MODES {
         for depth in DEPTHS {
-            if let Some(cell) = added(rounds, mode, depth) {
+            if let Some(cell) = added(rounds, mode.name, depth) {
                 let name = format!("{}_{depth}", mode.name);
                 figures.insert(format!("{name}_ns"), json!(tenth(cell.ns)));
                 figures.insert(format!("{name}_spread_ns"), json!(tenth(cell.spread_ns)));
@@ -284,7 +277,7 @@ fn text(rounds: &Rounds, tape: Tape) -> String {
     let mut text = format!("{:32}{:>15}{:>18}\n", "nanoseconds of a pair", "6 frames", "28 frames");
     text += &format!("{:32}{}\n", "off", cells(DEPTHS.map(|depth| Some(off(rounds, depth)))));
     for mode in &MODES {
-        let found = DEPTHS.map(|depth| added(rounds, mode, depth));
+        let found = DEPTHS.map(|depth| added(rounds, mode.name, depth));
         text += &format!("{:32}{}\n", format!("+ {}", mode.says), cells(found));
     }
     let parts: Vec<_> = DEPTHS
@@ -307,7 +300,7 @@ fn text(rounds: &Rounds, tape: Tape) -> String {
 }
 
 fn number_of_rounds(rounds: &Rounds) -> usize {
-    rounds.get("off").and_then(|cells| cells.get("6")).map_or(0, Vec::len)
+    rounds.get("tape_stacks").and_then(|cells| cells.get("6")).map_or(0, Vec::len)
 }
 
 /// With everything that a tape of one device needs besides.
@@ -325,11 +318,10 @@ mod tests {
 
     fn rounds() -> Rounds {
         let text = r#"{
-            "off": {"6": [1000, 2000, 1500], "28": [1000, 2000, 1500]},
-            "tape": {"6": [1050, 2050, 1550], "28": [1050, 2050, 1550]},
-            "tape_stacks": {"6": [1090, 2090, 1600], "28": [1150, 2150, 1650]},
-            "torch_python": {"6": [2000, 3000, 2500], "28": [2400, 3400, 2900]},
-            "torch_all": {"6": [4000, 5000, 4500], "28": [5000, 6000, 5500]}
+            "tape": {"6": [[1000, 1050]], "28": [[1000, 1050]]},
+            "tape_stacks": {"6": [[1000, 1090], [2000, 2090], [1500, 1600]], "28": [[2000, 2150]]},
+            "torch_python": {"6": [[1000, 2000]], "28": [[1000, 2400]]},
+            "torch_all": {"6": [[2000, 5000]], "28": [[1500, 5500]]}
         }"#;
         serde_json::from_str(text).expect("rounds")
     }
@@ -338,7 +330,7 @@ mod tests {
     fn a_figure_is_the_median_of_differences_in_one_round() {
         let tape = Tape { events_held: 1 << 19, bytes: 64 << 20 };
         let figures = figures(&rounds(), tape);
-        assert_eq!(figures["off_ns"], 1500.0);
+        assert_eq!(figures["off_ns"], 1250.0);
         assert_eq!(figures["tape_stacks_6_ns"], 90.0);
         assert_eq!(figures["tape_stacks_6_spread_ns"], 0.0);
         assert_eq!(figures["torch_all_28_ns"], 4000.0);
