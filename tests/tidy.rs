@@ -47,7 +47,7 @@ const IMPORTS: [(&str, &[&str]); 8] = [
             "memtape-recorder",
         ],
     ),
-    ("xtask", &[]),
+    ("xtask", &["memtape-core"]),
 ];
 
 /// Files outside of the recorder that may say `unsafe`; the recorder lists its own in `lib.rs`.
