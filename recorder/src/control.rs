@@ -10,7 +10,7 @@ use memtape_core::tape::layout::{StepSource, descriptor, header};
 
 use crate::edge::guarded;
 use crate::guest::{self, Guest};
-use crate::{driver, interpreter};
+use crate::{clock, driver, interpreter};
 
 /// Pause while something is still to be done …
 const PAUSE_BUSY: Duration = Duration::from_millis(50);
@@ -40,7 +40,10 @@ fn run() {
     let mut turn = 0;
     while let Some(guest) = guest::recording() {
         let mut settled = false;
-        guarded(|| settled = work(guest, turn));
+        guarded(|| {
+            clock::bend(guest.since);
+            settled = work(guest, turn);
+        });
         turn = turn.saturating_add(1);
         std::thread::sleep(if settled { PAUSE_IDLE } else { PAUSE_BUSY });
     }
