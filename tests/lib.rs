@@ -34,6 +34,14 @@ pub fn library() -> &'static Path {
 }
 
 fn build(package: &str, file: &str) -> PathBuf {
+    let status = cargo(&["build", "--quiet", "-p", package]).status();
+    assert!(status.is_ok_and(|status| status.success()), "{package} does not build");
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    target.map_or_else(|| root().join("target"), PathBuf::from).join("debug").join(file)
+}
+
+/// The cargo that runs us, with these arguments, in the repository's root.
+pub fn cargo(arguments: &[&str]) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     // `cargo test` describes this package in the environment. Build scripts that watch it (ring's)
     // would take that for a change, and half of the dependencies would be built anew, twice.
@@ -43,10 +51,8 @@ fn build(package: &str, file: &str) -> PathBuf {
             cargo.env_remove(&name);
         }
     }
-    let status = cargo.args(["build", "--quiet", "-p", package]).current_dir(root()).status();
-    assert!(status.is_ok_and(|status| status.success()), "{package} does not build");
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    target.map_or_else(|| root().join("target"), PathBuf::from).join("debug").join(file)
+    cargo.args(arguments).current_dir(root());
+    cargo
 }
 
 /// A Python with the PyTorch these tests are written for, and the fake CUDA runtime.

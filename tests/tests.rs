@@ -29,3 +29,6 @@ mod pythons;
 
 // The rules of the repository.
 mod tidy;
+
+// `pip install` of the wheel is all it takes.
+mod wheel;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::report::Report;
-use crate::step::{cargo, command, run};
+use crate::step::{cargo, command, root, run};
 use crate::torch;
 
 pub(crate) fn run_all() -> Report {
@@ -22,6 +22,10 @@ pub(crate) fn run_all() -> Report {
             run("build", cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"])),
             run("lints", cargo(&LINTS)),
         ];
+        // Where it cannot be had, the tests say so and check what they can without it.
+        if !root().join("target/viz/VERSION").is_file() {
+            run("fetch PyTorch's viewer", viewer());
+        }
         steps.extend(fetching.map(|fetching| fetching.join().expect("a step does not panic")));
         steps
     });
@@ -36,6 +40,13 @@ fn fake_cuda() -> std::process::Command {
     let mut make = command("make");
     make.args(["--silent", "-C", "tests/fake_cuda"]);
     make
+}
+
+/// PyTorch's MemoryViz.js, which opens an exported pickle in one of the tests.
+fn viewer() -> std::process::Command {
+    let mut fetch = command("python3");
+    fetch.args(["tests/viz/fetch.py", "target/viz"]);
+    fetch
 }
 
 fn tests(python: &Path) -> std::process::Command {
