@@ -32,3 +32,6 @@ mod tidy;
 
 // `pip install` of the wheel is all it takes.
 mod wheel;
+
+// The exported pickle opens in PyTorch's own viewer.
+mod viz;

@@ -69,6 +69,21 @@ fn say(line: &str) {
 }
 
 #[test]
+fn with_the_allocators_trace_the_viewer_shows_the_same() {
+    let scenario = "with the allocator's trace the viewer shows the same";
+    let Some(moment) = Moment::of_job(scenario, &[("MEMTAPE_DETAIL", "1")]) else { return };
+    keeps_the_rules(&moment);
+    let Some(viewer) = viewer() else { return };
+    let (mut ours, mut theirs) = (viewer.open(&moment.ours), viewer.open(&moment.theirs));
+    assert_eq!(lines_of_frames(&ours), lines_of_frames(&theirs));
+    for opened in [&mut ours, &mut theirs] {
+        opened.as_object_mut().expect("an object").remove("frames");
+    }
+    assert_eq!(ours, theirs, "every number of every view");
+    assert_eq!(ours["max_at_time"], moment.known["requested_peak"]);
+}
+
+#[test]
 fn the_pickle_opens_in_the_viewer() {
     let Some(moment) = Moment::of_job("the pickle opens in the viewer", &[]) else { return };
     keeps_the_rules(&moment);

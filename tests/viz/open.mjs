@@ -54,7 +54,8 @@ function highest(numbers) {
 // What "Allocator State History" shows when an event is clicked.
 function states(viz, snapshot, device) {
   const view = viz.MemoryView(nothing, nothing, snapshot, device);
-  const last = snapshot.device_traces[device].length - 1;
+  // Taking a snapshot is an event too, and only one of two pickles of a moment may have it.
+  const last = snapshot.device_traces[device].findLastIndex(event => event.action !== 'snapshot');
   const at = new Set(Array.from({length: STATES + 1}, (_, step) => Math.floor((last * step) / STATES)));
   return [...at].map(event => [event, ...view.draw(event)]);
 }
