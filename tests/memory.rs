@@ -1,8 +1,8 @@
-//! Memory that PyTorch's caching allocator does not report is on the tape all the same, to the byte,
-//! and the ledger of a device adds up.
+//! Memory that PyTorch's caching allocator does not report is on the tape all the same, to the
+//! byte, and the ledger of a device adds up.
 //!
-//! Each script takes memory in one way, says what it holds and leaves at once; the tape's last state
-//! is compared with that.
+//! Each script takes memory in one way, says what it holds and leaves at once; the tape's last
+//! state is compared with that.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -9,8 +9,8 @@
 //! GPU or calls PyTorch under a lock. What fails inside turns it off for good, and the tape says
 //! why. It decides nothing: layout, rewind and step boundaries are in `memtape-core`.
 //!
-//! `unsafe` is in `exports/c10.rs`, `exports/cudart.rs`, `exports/nccl.rs` and `exports/marks.rs` (C
-//! signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
+//! `unsafe` is in `exports/c10.rs`, `exports/cudart.rs`, `exports/nccl.rs` and `exports/marks.rs`
+//! (C signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
 //! `memory.rs`, `frames.rs`, `self_test.rs` and `code_watch.rs` (reading frames),
 //! `autograd.rs` (reading nodes), `interpreter.rs` (Python's C functions),
 //! `elf.rs`, `tracker.rs` and `tracker/tests.rs` (PyTorch's libraries, its trace tracker),
