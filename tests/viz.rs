@@ -151,7 +151,7 @@ fn lines_of_frames(opened: &Value) -> Vec<Vec<String>> {
     stacks.map(|lines| lines.map(short).collect()).collect()
 }
 
-// --- the viewer -----------------------------------------------------------------------------------
+// --- the viewer ----------------------------------------------------------------------------------
 
 /// PyTorch's MemoryViz.js under Node.
 struct Viewer {

@@ -284,7 +284,8 @@ def main():
     ):
         options.tapes = pathlib.Path(tapes)
         ranks, tapes = run_job(options, pathlib.Path(scratch))
-        shown = subprocess.run([options.memtape / "memtape", "tape", tapes[0]], capture_output=True, text=True)
+        show = [options.memtape / "memtape", "tape", tapes[0]]
+        shown = subprocess.run(show, capture_output=True, text=True)
         print("\n".join(shown.stdout.splitlines()[:24]), file=sys.stderr)
     figures = figures_of(ranks, options)
     worst = max(figures[f"{shape}_memtape_percent"] for shape in options.shapes)
