@@ -1,8 +1,8 @@
 //! `pip install` of the wheel into a fresh environment is all it takes.
 //!
-//! The wheel is made by `cargo xtask wheel dev` out of the debug build: the same layout and the same
-//! packer as the one that is shipped, without the minutes that its optimization takes. What only the
-//! shipped one can show, its glibc, `cargo xtask wheel` checks each time that it makes one.
+//! The wheel is made by `cargo xtask wheel dev` out of the debug build: the same layout and the
+//! same packer as the one that is shipped, without the minutes that its optimization takes. What
+//! only the shipped one can show, its glibc, `cargo xtask wheel` checks each time it makes one.
 
 use std::collections::BTreeSet;
 use std::io::Write;
