@@ -9,11 +9,17 @@ use memtape_tests::processes::Process;
 use memtape_tests::tapes;
 use memtape_tests::torch;
 
-use super::{PATIENCE, Script, run};
+use super::{PATIENCE, Script, folder, run};
 
 #[test]
 fn errno_is_kept_across_every_hook() {
-    Script::new("unseen.py").arg("errno").succeeds().tape();
+    let script = Script::new("unseen.py").arg("errno");
+    // A folder that has to be made, and one that cannot be: each takes calls that fail.
+    let made = folder(&script).join("tapes/deeper");
+    let outcome = script.env("MEMTAPE_DIR", &made).succeeds();
+    let tapes = tapes::in_folder(&outcome.scratch.path().join("tapes/deeper"));
+    assert_eq!(tapes.len(), 1, "{}", outcome.said);
+    Script::new("unseen.py").arg("errno").env("MEMTAPE_DIR", "/dev/null/tapes").succeeds();
 }
 
 #[test]
