@@ -1,7 +1,7 @@
 //! Finds `libmemtape.so`, the library that `memtape run` preloads.
 //!
-//! In this order: `$MEMTAPE_LIBRARY`; beside this binary; `../lib` from it; `deps/` beside it, which
-//! is where cargo leaves it in a source tree; and beside the Python module, where pip leaves it.
+//! In this order: `$MEMTAPE_LIBRARY`; beside this binary; `../lib` from it; `deps/` beside it,
+//! where cargo leaves it in a source tree; and beside the Python module, where pip leaves it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
