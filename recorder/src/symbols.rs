@@ -104,7 +104,7 @@ impl<F: Copy> Symbol<F> {
 
     #[cold]
     fn look_up_once(&self) -> *mut c_void {
-        let found = self.look_up().unwrap_or(ABSENT);
+        let found = crate::edge::keeping_errno(|| self.look_up().unwrap_or(ABSENT));
         self.found.store(found, Ordering::Release);
         found
     }

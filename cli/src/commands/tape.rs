@@ -72,7 +72,7 @@ impl Summary {
     fn process(&self) -> String {
         match (self.writer, self.status.sealed) {
             (Writer::Alive(Some(pid)), _) => format!("alive, pid {pid}"),
-            (Writer::Alive(None), _) => "alive, in another pid namespace".to_string(),
+            (Writer::Alive(None), _) => "alive, its pid cannot be told from here".to_string(),
             (Writer::Gone, true) => match self.status.exit_status {
                 Some(code) => format!("exited with status {code}"),
                 None => "exited".to_string(),
