@@ -24,6 +24,9 @@ mod killed;
 // The recorder changes nothing for its host.
 mod manners;
 
+// What PyTorch's allocator does not report is on the tape too, and the ledger adds up.
+mod memory;
+
 // Stacks are Python's own, on every version of CPython.
 mod pythons;
 
