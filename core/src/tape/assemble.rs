@@ -58,8 +58,9 @@ impl<S: Source> Tape<S> {
         let device = index as u8;
         let lane = self.lane(index);
         let word = |name: usize| lane.map_or(0, |lane| self.word(lane.head + name));
-        let traced =
-            word(head::SEGMENT_TAKES) > 0 && self.word(header::TRACKER) == Tracker::Attached as u64;
+        // A writer that died in its first segment did not count it any more.
+        let seen = word(head::SEGMENT_TAKES) > 0 || state.segments.bytes() > 0;
+        let traced = seen && self.word(header::TRACKER) == Tracker::Attached as u64;
         let (segment_source, segments) = if traced {
             (SegmentSource::Allocator, allocator_segments(&state, stacks))
         } else {

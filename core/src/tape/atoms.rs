@@ -14,8 +14,8 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
+use super::atomic::Ordering;
 use super::layout::header;
 use super::words::{Words, pack};
 

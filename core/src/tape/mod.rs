@@ -17,6 +17,9 @@ pub mod layout;
 
 pub mod event;
 
+#[cfg(any(memtape_loom, memtape_shuttle))]
+pub mod atomic;
+#[cfg(not(any(memtape_loom, memtape_shuttle)))]
 mod atomic;
 
 pub mod words;

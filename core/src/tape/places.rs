@@ -5,8 +5,8 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
+use super::atomic::Ordering;
 use super::layout::{PLACE_WORDS, PLACES_MAX, header};
 use super::reader::Tape;
 use super::source::Source;

@@ -4,8 +4,7 @@
 //! granules of 2 MiB or 20 MiB; each range that was mapped is kept as entries of one granule, so
 //! that any part can be unmapped. Segments come and go rarely: nothing here is on the hot path.
 
-use core::sync::atomic::Ordering;
-
+use super::atomic::Ordering;
 use super::event::Kind;
 use super::lane::Grant;
 use super::layout::{LaneLayout, PROBE_MAX, SEGMENT_WORDS, head};
@@ -17,9 +16,6 @@ pub const GRANULE_SMALL: u64 = 2 << 20;
 
 /// What it maps at once into one for large blocks.
 pub const GRANULE_LARGE: u64 = 20 << 20;
-
-/// Granules that one event can map: 8 TiB of small ones.
-const GRANULES_MAX: u64 = 1 << 22;
 
 const EXPANDABLE: u64 = 1 << 48;
 
@@ -81,9 +77,12 @@ impl<'a> SegmentTable<'a> {
             }
             Kind::SegmentMap => {
                 let each = granule(grant.size);
-                for index in 0..(grant.size / each).min(GRANULES_MAX) {
-                    self.take(grant.address + index * each, each, grant, true);
+                // What the table cannot hold anyway must not keep the allocator waiting.
+                let count = (grant.size / each).min(self.entries());
+                for index in 0..count {
+                    self.take(grant.address.wrapping_add(index * each), each, grant, true);
                 }
+                self.bump(head::LOST_SEGMENTS, grant.size / each - count);
                 self.bump(head::SEGMENT_TAKES, 1);
             }
             Kind::SegmentFree => {
@@ -103,22 +102,22 @@ impl<'a> SegmentTable<'a> {
     fn unmap(&self, grant: &Grant) {
         let end = grant.address.saturating_add(grant.size);
         let mut next = grant.address;
-        for _ in 0..GRANULES_MAX {
+        for _ in 0..self.entries() {
             if next >= end {
                 return;
             }
             let Some(entry) = self.give(next) else {
                 self.bump(head::LOST_SEGMENTS, 1);
-                next += GRANULE_SMALL;
+                next = next.saturating_add(GRANULE_SMALL);
                 continue;
             };
             // A granule is unmapped whole; if not, what is left of it stays.
-            let rest = (next + entry.size).saturating_sub(end);
+            let rest = next.saturating_add(entry.size).saturating_sub(end);
             if rest > 0 {
                 let kept = Grant { place: entry.place, stack: entry.stack, ..*grant };
                 self.take(end, rest, &kept, true);
             }
-            next += entry.size.max(GRANULE_SMALL);
+            next = next.saturating_add(entry.size.max(GRANULE_SMALL));
         }
     }
 
@@ -160,6 +159,10 @@ impl<'a> SegmentTable<'a> {
             index = (index + 1) & self.mask;
         }
         None
+    }
+
+    fn entries(&self) -> u64 {
+        self.mask as u64 + 1
     }
 
     fn bump(&self, index: usize, more: u64) {

@@ -83,24 +83,59 @@ pub(super) fn sums(live: &Live) -> BTreeMap<u32, (u64, u64)> {
     sums
 }
 
-/// The segments: whole ones by address, expandable ones as pages of the smallest granule.
+/// The segments: whole ones by address, expandable ones as the ranges that are mapped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Segments {
     whole: BTreeMap<u64, SegmentEntry>,
-    pages: BTreeMap<u64, Page>,
-    /// Pages mapped and unmapped so far: a tape that lies cannot keep a reader busy for ever.
-    pages_touched: u64,
+    mapped: Mapped,
 }
 
-/// Pages that one state maps and unmaps at most: real jobs need thousands.
-const PAGES_TOUCHED_MAX: u64 = 1 << 24;
+/// Mapped ranges by their first address: their end, and what they are. None overlap, and an event
+/// adds two at most, so a tape that lies about sizes cannot keep a reader busy.
+#[derive(Clone, Debug, Default)]
+struct Mapped(BTreeMap<u64, (u64, Range)>);
 
-/// Mapped memory of [`GRANULE_SMALL`] bytes in an expandable segment.
+/// What a mapped range of an expandable segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Page {
+struct Range {
     stack: u32,
     place: u16,
     small: bool,
+}
+
+impl Mapped {
+    fn map(&mut self, address: u64, size: u64, range: Range) {
+        self.unmap(address, size);
+        let end = address.saturating_add(size);
+        if address < end {
+            self.0.insert(address, (end, range));
+        }
+    }
+
+    /// Takes all that lies between these addresses out; of ranges that reach beyond, the rest stays.
+    fn unmap(&mut self, address: u64, size: u64) {
+        let end = address.saturating_add(size);
+        if address >= end {
+            return;
+        }
+        while let Some((&first, &(last, range))) = self.0.range(..end).next_back() {
+            if last <= address {
+                return;
+            }
+            self.0.remove(&first);
+            if end < last {
+                self.0.insert(end, (last, range));
+            }
+            if first < address {
+                self.0.insert(first, (address, range));
+                return;
+            }
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|(first, (end, _))| end - first).sum()
+    }
 }
 
 impl Segments {
@@ -108,7 +143,7 @@ impl Segments {
         match event.kind {
             Kind::SegmentAlloc => drop(self.whole.remove(&event.address)),
             Kind::SegmentFree => self.put(event),
-            Kind::SegmentMap => self.unmap(event.address, event.size),
+            Kind::SegmentMap => self.mapped.unmap(event.address, event.size),
             Kind::SegmentUnmap => self.map(event.address, event.size, event.stack, event.place),
             _ => {}
         }
@@ -119,7 +154,7 @@ impl Segments {
             Kind::SegmentAlloc => self.put(event),
             Kind::SegmentFree => drop(self.whole.remove(&event.address)),
             Kind::SegmentMap => self.map(event.address, event.size, event.stack, event.place),
-            Kind::SegmentUnmap => self.unmap(event.address, event.size),
+            Kind::SegmentUnmap => self.mapped.unmap(event.address, event.size),
             _ => {}
         }
     }
@@ -143,57 +178,36 @@ impl Segments {
     }
 
     fn map(&mut self, address: u64, size: u64, stack: u32, place: u16) {
-        let page = Page { stack, place, small: granule(size) == GRANULE_SMALL };
-        for at in self.touch(address, size) {
-            self.pages.insert(at, page);
-        }
-    }
-
-    fn unmap(&mut self, address: u64, size: u64) {
-        for at in self.touch(address, size) {
-            self.pages.remove(&at);
-        }
-    }
-
-    /// Addresses of the pages of a range; none when a tape claims too many.
-    fn touch(&mut self, address: u64, size: u64) -> impl Iterator<Item = u64> + use<> {
-        let count = size / GRANULE_SMALL;
-        let touched = self.pages_touched.saturating_add(count);
-        let count = if touched > PAGES_TOUCHED_MAX { 0 } else { count };
-        self.pages_touched += count;
-        (0..count).filter_map(move |index| address.checked_add(index * GRANULE_SMALL))
+        let small = granule(size) == GRANULE_SMALL;
+        self.mapped.map(address, size, Range { stack, place, small });
     }
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
         let whole = self.whole.values().fold(0, |sum: u64, entry| sum.saturating_add(entry.size));
-        whole.saturating_add(self.pages.len() as u64 * GRANULE_SMALL)
+        whole.saturating_add(self.mapped.bytes())
     }
 
-    /// Segments as PyTorch reports them, by address: a run of mapped pages is one. The last of the
-    /// tuple says whether it is for small blocks.
+    /// Segments as PyTorch reports them, by address: what is mapped without a gap is one. The last
+    /// of the tuple says whether it is for small blocks.
     pub(super) fn list(&self) -> Vec<(SegmentEntry, bool)> {
-        let mut list: Vec<(SegmentEntry, bool)> =
-            self.whole.values().map(|&entry| (entry, entry.size == GRANULE_SMALL)).collect();
-        let mut run: Option<(SegmentEntry, Page)> = None;
-        for (&address, &page) in &self.pages {
-            match &mut run {
-                Some((entry, kind))
-                    if entry.address.saturating_add(entry.size) == address
-                        && (kind.place, kind.small) == (page.place, page.small) =>
+        let mut list: Vec<(SegmentEntry, bool)> = Vec::new();
+        for (&address, &(end, Range { stack, place, small })) in &self.mapped.0 {
+            let size = end - address;
+            match list.last_mut() {
+                Some((before, of_small))
+                    if before.address + before.size == address
+                        && (before.place, *of_small) == (place, small) =>
                 {
-                    entry.size += GRANULE_SMALL;
+                    before.size += size;
                 }
                 _ => {
-                    list.extend(run.take().map(|(entry, kind)| (entry, kind.small)));
-                    let Page { stack, place, .. } = page;
-                    let size = GRANULE_SMALL;
                     let entry = SegmentEntry { address, size, stack, place, expandable: true };
-                    run = Some((entry, page));
+                    list.push((entry, small));
                 }
             }
         }
-        list.extend(run.map(|(entry, kind)| (entry, kind.small)));
+        list.extend(self.whole.values().map(|&entry| (entry, entry.size == GRANULE_SMALL)));
         list.sort_by_key(|(entry, _)| entry.address);
         list
     }
