@@ -5,7 +5,7 @@
 //! times; whoever does not get it records the event with an unknown stack, and it is counted.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use memtape_core::tape::atoms::{AtomWriter, STACK_FRAMES_MAX};
 use memtape_core::tape::layout::{Stacks, header, hooks};
@@ -13,7 +13,7 @@ use memtape_core::tape::places::PlaceWriter;
 use memtape_core::tape::words::Words;
 
 use crate::frames::{self, Interpreter, RawFrame, Sight, TextBuffer};
-use crate::{autograd, process};
+use crate::{autograd, code_watch, process};
 
 /// Distinct stacks, and distinct frames, that are kept; large jobs have a few thousand.
 const INDEX_ENTRIES: usize = 1 << 16;
@@ -32,6 +32,9 @@ pub struct FrameRef {
     pub function: &'static str,
 }
 
+/// The program has given frames at least once: thread-local storage costs a call to look at.
+static IS_GIVEN: AtomicBool = AtomicBool::new(false);
+
 thread_local! {
     /// Frames the program gave for this thread, if it did.
     static GIVEN: Cell<&'static [FrameRef]> = const { Cell::new(&[]) };
@@ -42,6 +45,7 @@ thread_local! {
 /// Runs `work` with these frames, innermost first, in the place of Python's: for programs without
 /// an interpreter.
 pub fn with_frames<R>(frames: &'static [FrameRef], work: impl FnOnce() -> R) -> R {
+    IS_GIVEN.store(true, Ordering::Relaxed);
     let before = GIVEN.replace(frames);
     let result = work();
     GIVEN.set(before);
@@ -51,11 +55,13 @@ pub fn with_frames<R>(frames: &'static [FrameRef], work: impl FnOnce() -> R) -> 
 /// Fingerprint → atom, readable while it grows.
 struct Index {
     entries: Box<[[AtomicU64; 2]]>,
+    used: AtomicUsize,
 }
 
 impl Index {
     fn new() -> Self {
-        Self { entries: (0..INDEX_ENTRIES).map(|_| Default::default()).collect() }
+        let entries = (0..INDEX_ENTRIES).map(|_| Default::default()).collect();
+        Self { entries, used: AtomicUsize::new(0) }
     }
 
     #[inline]
@@ -64,7 +70,11 @@ impl Index {
             let [key, atom] = self.entry(fingerprint, probe)?;
             match key.load(Ordering::Acquire) {
                 0 => return None,
-                found if found == fingerprint => return Some(atom.load(Ordering::Relaxed) as u32),
+                found if found == fingerprint => {
+                    let atom = atom.load(Ordering::Acquire) as u32;
+                    // Forgotten and given to another in between?
+                    return (key.load(Ordering::Relaxed) == fingerprint).then_some(atom);
+                }
                 _ => {}
             }
         }
@@ -83,12 +93,21 @@ impl Index {
         for probe in 0..PROBE_MAX {
             let Some([key, value]) = self.entry(fingerprint, probe) else { return false };
             if key.load(Ordering::Relaxed) == 0 {
-                value.store(u64::from(atom), Ordering::Relaxed);
+                value.store(u64::from(atom), Ordering::Release);
                 key.store(fingerprint, Ordering::Release);
+                self.used.fetch_add(1, Ordering::Relaxed);
                 return true;
             }
         }
         false
+    }
+
+    /// Under the lock only: forgets everything when half of the places are taken.
+    fn make_room(&self) {
+        if self.used.load(Ordering::Relaxed) > INDEX_ENTRIES / 2 {
+            self.entries.iter().for_each(|[key, _]| key.store(0, Ordering::Release));
+            self.used.store(0, Ordering::Relaxed);
+        }
     }
 
     #[inline]
@@ -104,6 +123,8 @@ pub(crate) struct Interner {
     frames: Index,
     /// Strings, frames and stacks by what they say: those of before survive an epoch's end.
     contents: Index,
+    /// Deaths of code objects up to the last look at how full the indices are.
+    epoch: AtomicU64,
     lock: AtomicU32,
 }
 
@@ -114,6 +135,7 @@ impl Interner {
             stacks: Index::new(),
             frames: Index::new(),
             contents: Index::new(),
+            epoch: AtomicU64::new(code_watch::epoch()),
             lock: AtomicU32::new(0),
         }
     }
@@ -121,9 +143,11 @@ impl Interner {
     /// The atom of the calling thread's stack; 0 when it is not known.
     #[inline]
     pub(crate) fn current(&self) -> u32 {
-        let given = GIVEN.get();
-        if !given.is_empty() {
-            return self.given(given);
+        if IS_GIVEN.load(Ordering::Relaxed) {
+            let given = GIVEN.get();
+            if !given.is_empty() {
+                return self.given(given);
+            }
         }
         let python = match frames::sight() {
             Sight::Clear(python) => python,
@@ -249,6 +273,7 @@ impl Interner {
     }
 
     fn write_python(&self, python: Interpreter) -> Option<u32> {
+        self.forget_the_dead();
         let stack = python.collect();
         let mut atoms = [0; STACK_FRAMES_MAX];
         let mut buffer = TextBuffer::default();
@@ -259,6 +284,16 @@ impl Interner {
             self.words.count(header::CUT_STACKS);
         }
         self.stack(atoms.get(..stack.frames().len())?)
+    }
+
+    /// Fingerprints of an epoch that has ended are not found again. What they stand for is still
+    /// in the index of contents, so the next look finds the same atoms.
+    fn forget_the_dead(&self) {
+        let epoch = code_watch::epoch();
+        if self.epoch.swap(epoch, Ordering::Relaxed) != epoch {
+            self.stacks.make_room();
+            self.frames.make_room();
+        }
     }
 
     fn python_frame(
