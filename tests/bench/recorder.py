@@ -39,7 +39,7 @@ import torch
 
 REPORT = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
 DEPTHS = (6, 28)
-FRAMES_ABOVE = 3  # the module, main and measure
+FRAMES_ABOVE = 4  # the module, main, measure and median_ns
 BATCH_PAIRS = 100
 RING_EVENTS = 600_000  # more than a default tape holds
 HISTORY_ENTRIES = 100_000  # bounded, as one must where it is left on
