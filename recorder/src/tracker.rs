@@ -27,13 +27,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memtape_core::tape::layout::Tracker;
 
-#[cfg(test)]
-use self::tests::delivered as deliver;
 use crate::edge::guarded;
 use crate::elf::{Loaded, Symbols};
-use crate::guest::Traced;
-#[cfg(not(test))]
-use crate::guest::traced as deliver;
+use crate::guest::{Traced, traced};
+use crate::reports::POOL_UNKNOWN;
 
 /// PyTorch's library with the allocator.
 const LIBRARY: &str = "libc10_cuda.so";
@@ -72,9 +69,6 @@ const SLOTS_MAX: usize = 512;
 
 /// Most devices that an allocator is believed to have; PyTorch is built for at most 120.
 const DEVICES_MAX: usize = 128;
-
-/// What stands for the pool where the entry does not say.
-const POOL_UNKNOWN: (u64, u64) = (u64::MAX, 0);
 
 static PLAN: OnceLock<Result<Plan, Tracker>> = OnceLock::new();
 static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
@@ -285,8 +279,10 @@ struct EntryWithPool {
 unsafe extern "C" fn invoke(_functor: *const Functor, entry: *const Entry) {
     guarded(|| {
         // SAFETY: PyTorch passes a valid entry, and one with a pool where `HAS_POOL` says so.
-        let traced = unsafe { read(entry) };
-        deliver(&traced);
+        let entry = unsafe { read(entry) };
+        #[cfg(test)]
+        tests::delivered(&entry);
+        traced(&entry);
     });
 }
 
