@@ -10,9 +10,7 @@
 //! One thread at a time may write a lane: for devices the allocator's mutex sees to that, for the
 //! others [`Lane::try_lock`] does. Nothing here waits, allocates or panics.
 
-use core::sync::atomic::{Ordering, fence};
-
-use super::atomic::AtomicU64;
+use super::atomic::{AtomicU64, Ordering, fence};
 use super::event::{Event, Kind, check};
 use super::layout::{DEVICES_MAX, LaneLayout, SLOT_WORDS, STEP_WORDS, device, head, header};
 use super::segments::SegmentTable;
@@ -51,6 +49,7 @@ pub struct Grant {
 pub struct Lane<'a> {
     words: Words<'a>,
     at: LaneLayout,
+    head: &'a [AtomicU64; head::WORDS],
     table: Table<'a>,
     device: u8,
 }
@@ -58,7 +57,7 @@ pub struct Lane<'a> {
 impl<'a> Lane<'a> {
     /// The lane at `at`, which must be open, for events of a device.
     pub fn new(words: Words<'a>, at: LaneLayout, device: u8) -> Self {
-        Self { words, at, table: Table::new(words, &at), device }
+        Self { words, at, head: words.head(at.head), table: Table::new(words, &at), device }
     }
 
     /// The same lane for events of another device.
@@ -189,8 +188,7 @@ impl<'a> Lane<'a> {
             let grant = Grant { address: totals.allocated, ..grant };
             self.moment(now_ns, kind, grant, totals.reserved);
             self.bump(head::OOMS, 1);
-            let position = self.head(head::RESERVED).load(Ordering::Relaxed);
-            self.words.set(self.at.head + head::LAST_OOM, position);
+            self.set(head::LAST_OOM, self.get(head::RESERVED));
         } else {
             self.moment(now_ns, kind, grant, now_ns);
         }
@@ -206,7 +204,7 @@ impl<'a> Lane<'a> {
 
     /// Bytes in the live table: the totals of a lane whose allocator reports none.
     pub fn live_bytes(&self) -> u64 {
-        self.words.get(self.at.head + head::LIVE_BYTES)
+        self.get(head::LIVE_BYTES)
     }
 
     /// The block at `address`, if it is live: its size and device.
@@ -218,12 +216,11 @@ impl<'a> Lane<'a> {
     /// Runs `write` as the lane's only writer, or not at all: `false` says it was not.
     /// Waits a bounded number of rounds only, since the holder may have been killed or stopped.
     pub fn try_lock(&self, write: impl FnOnce(&Self)) -> bool {
-        const ROUNDS_MAX: u32 = 2000;
-        let lock = self.words.at(self.at.head + head::LOCK);
+        let lock = &self.head[head::LOCK];
         let mut rounds = 0;
         while lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             rounds += 1;
-            if rounds > ROUNDS_MAX {
+            if rounds > super::atomic::ROUNDS_MAX {
                 return false;
             }
             super::atomic::spin_loop();
@@ -233,14 +230,20 @@ impl<'a> Lane<'a> {
         true
     }
 
+    /// A word of the head that this writer alone changes.
     #[inline(always)]
-    fn head(&self, index: usize) -> &'a AtomicU64 {
-        self.words.at(self.at.head + index)
+    fn get(&self, index: usize) -> u64 {
+        self.head[index].load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(&self, index: usize, value: u64) {
+        self.head[index].store(value, Ordering::Relaxed);
     }
 
     #[inline(always)]
     fn bump(&self, index: usize, more: u64) {
-        self.words.add(self.at.head + index, more);
+        self.set(index, self.get(index).wrapping_add(more));
     }
 
     #[inline]
@@ -303,46 +306,50 @@ impl<'a> Lane<'a> {
     /// Steps 1 and 2: reserve, fill, check.
     #[inline]
     fn publish(&self, event: &Event) {
-        let ticket = self.head(head::RESERVED).load(Ordering::Relaxed).wrapping_add(1);
-        self.head(head::RESERVED).store(ticket, Ordering::Relaxed);
+        let ticket = self.get(head::RESERVED).wrapping_add(1);
+        self.set(head::RESERVED, ticket);
         fence(Ordering::Release);
         let index = (ticket.wrapping_sub(1) as usize) & (self.at.ring_slots.wrapping_sub(1));
-        let first = self.at.ring + index * SLOT_WORDS;
-        let slot = event.encode(ticket);
-        for (offset, word) in slot.iter().enumerate().skip(1) {
-            self.words.set(first + offset, *word);
+        if let Some(slot) = self.words.array::<SLOT_WORDS>(self.at.ring + index * SLOT_WORDS) {
+            let [check, detail, mono_ns, address, size, what, steps, birth_ns] =
+                event.encode(ticket);
+            slot[1].store(detail, Ordering::Relaxed);
+            slot[2].store(mono_ns, Ordering::Relaxed);
+            slot[3].store(address, Ordering::Relaxed);
+            slot[4].store(size, Ordering::Relaxed);
+            slot[5].store(what, Ordering::Relaxed);
+            slot[6].store(steps, Ordering::Relaxed);
+            slot[7].store(birth_ns, Ordering::Relaxed);
+            slot[0].store(check, Ordering::Release);
         }
-        self.words.at(first).store(slot[0], Ordering::Release);
         fence(Ordering::Release);
     }
 
     /// Step 4.
     #[inline(always)]
     fn done(&self) {
-        let reserved = self.head(head::RESERVED).load(Ordering::Relaxed);
-        self.head(head::DONE).store(reserved, Ordering::Release);
+        self.head[head::DONE].store(self.get(head::RESERVED), Ordering::Release);
     }
 
     #[inline]
     fn totals(&self, totals: Totals) {
-        let at = self.at.head;
-        let words = self.words;
-        words.set(at + head::ALLOCATED, totals.allocated);
-        words.set(at + head::RESERVED_BYTES, totals.reserved);
-        if totals.allocated < words.get(at + head::FLOOR_ALLOCATED) {
-            words.set(at + head::FLOOR_ALLOCATED, totals.allocated);
+        let Totals { allocated, reserved } = totals;
+        self.set(head::ALLOCATED, allocated);
+        self.set(head::RESERVED_BYTES, reserved);
+        if allocated < self.get(head::FLOOR_ALLOCATED) {
+            self.set(head::FLOOR_ALLOCATED, allocated);
         }
-        if totals.allocated > words.get(at + head::PEAK_ALLOCATED) {
-            words.set(at + head::PEAK_ALLOCATED, totals.allocated);
-            if totals.allocated > words.get(at + head::PEAK_EVER) {
-                words.set(at + head::PEAK_EVER, totals.allocated);
+        if allocated > self.get(head::PEAK_ALLOCATED) {
+            self.set(head::PEAK_ALLOCATED, allocated);
+            if allocated > self.get(head::PEAK_EVER) {
+                self.set(head::PEAK_EVER, allocated);
             }
         }
-        if totals.reserved < words.get(at + head::FLOOR_RESERVED) {
-            words.set(at + head::FLOOR_RESERVED, totals.reserved);
+        if reserved < self.get(head::FLOOR_RESERVED) {
+            self.set(head::FLOOR_RESERVED, reserved);
         }
-        if totals.reserved > words.get(at + head::PEAK_RESERVED) {
-            words.set(at + head::PEAK_RESERVED, totals.reserved);
+        if reserved > self.get(head::PEAK_RESERVED) {
+            self.set(head::PEAK_RESERVED, reserved);
         }
     }
 
@@ -353,8 +360,7 @@ impl<'a> Lane<'a> {
     #[inline]
     fn close_finished_steps(&self) -> u32 {
         let finished = self.words.at(header::STEP).load(Ordering::Acquire);
-        let at = self.at.head;
-        let known = self.words.get(at + head::STEP);
+        let known = self.get(head::STEP);
         if finished != known {
             self.close_steps(known, finished);
         }
@@ -364,29 +370,27 @@ impl<'a> Lane<'a> {
     #[cold]
     fn close_steps(&self, known: u64, finished: u64) {
         let words = self.words;
-        let at = self.at.head;
         if finished > known {
-            let number = words.get(at + head::STEPS_WRITTEN);
+            let number = self.get(head::STEPS_WRITTEN);
             let index = (number as usize) & (self.at.step_records.wrapping_sub(1));
             let first = self.at.steps + index * STEP_WORDS;
             let at_end = [words.get(header::STEP_MONO_NS), self.malloc_failures()];
-            let record = pending_step(|index| words.get(at + index), known, finished, at_end);
+            let record = pending_step(|index| self.get(index), known, finished, at_end);
             words.set(first, 0); // not a record while it is being changed
             fence(Ordering::Release);
             for (offset, word) in record.iter().enumerate().skip(1) {
                 words.set(first + offset, *word);
             }
             words.at(first).store(record[0], Ordering::Release);
-            words.at(at + head::STEPS_WRITTEN).store(number.wrapping_add(1), Ordering::Release);
+            self.head[head::STEPS_WRITTEN].store(number.wrapping_add(1), Ordering::Release);
         }
         // A smaller number means the program set its step back: the index goes on from there.
-        let (allocated, reserved) =
-            (words.get(at + head::ALLOCATED), words.get(at + head::RESERVED_BYTES));
-        words.set(at + head::FLOOR_ALLOCATED, allocated);
-        words.set(at + head::PEAK_ALLOCATED, allocated);
-        words.set(at + head::FLOOR_RESERVED, reserved);
-        words.set(at + head::PEAK_RESERVED, reserved);
-        words.at(at + head::STEP).store(finished, Ordering::Release);
+        let (allocated, reserved) = (self.get(head::ALLOCATED), self.get(head::RESERVED_BYTES));
+        self.set(head::FLOOR_ALLOCATED, allocated);
+        self.set(head::PEAK_ALLOCATED, allocated);
+        self.set(head::FLOOR_RESERVED, reserved);
+        self.set(head::PEAK_RESERVED, reserved);
+        self.head[head::STEP].store(finished, Ordering::Release);
     }
 
     /// Failed `cudaMalloc`s of the lane's device; lanes of no device have none.

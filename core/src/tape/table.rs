@@ -4,8 +4,7 @@
 //! while it changes sees each block at most once; a removed entry leaves a mark for searches to
 //! step over. The address is stored last and marks the entry as there.
 
-use core::sync::atomic::Ordering;
-
+use super::atomic::Ordering;
 use super::layout::{ENTRY_WORDS, LaneLayout, PROBE_MAX};
 use super::words::Words;
 
@@ -82,14 +81,19 @@ impl<'a> Table<'a> {
     pub(super) fn insert(&self, entry: &Entry) -> bool {
         let mut index = self.home(entry.address);
         for _ in 0..PROBE_MAX {
-            let at = self.at(index);
-            let there = self.words.get(at);
-            if there == EMPTY || there == REMOVED {
-                // The last two words are spare and stay zero.
-                for (offset, word) in entry.encode().iter().enumerate().take(6).skip(1) {
-                    self.words.set(at + offset, *word);
-                }
-                self.words.at(at).store(entry.address, Ordering::Release);
+            let place = self.words.array::<ENTRY_WORDS>(self.at(index));
+            // The last two words are spare and stay zero.
+            let Some([address, size, requested, packed, birth_ns, last, _, _]) = place else {
+                return false;
+            };
+            if matches!(address.load(Ordering::Relaxed), EMPTY | REMOVED) {
+                let words = entry.encode();
+                size.store(words[1], Ordering::Relaxed);
+                requested.store(words[2], Ordering::Relaxed);
+                packed.store(words[3], Ordering::Relaxed);
+                birth_ns.store(words[4], Ordering::Relaxed);
+                last.store(words[5], Ordering::Relaxed);
+                address.store(entry.address, Ordering::Release);
                 return true;
             }
             index = (index + 1) & self.mask;
@@ -115,9 +119,11 @@ impl<'a> Table<'a> {
 
     #[inline]
     pub(super) fn entry(&self, index: usize) -> Entry {
-        let at = self.at(index);
-        let words = core::array::from_fn(|offset| self.words.get(at + offset));
-        Entry::decode(&words).unwrap_or_default()
+        let Some(place) = self.words.array::<ENTRY_WORDS>(self.at(index)) else {
+            return Entry::default();
+        };
+        Entry::decode(&place.each_ref().map(|word| word.load(Ordering::Relaxed)))
+            .unwrap_or_default()
     }
 
     pub(super) fn set_pending(&self, index: usize) {

@@ -4,15 +4,13 @@
 //! code that runs inside a training process must not panic, and a wrong index must not tear
 //! another region.
 
-use core::sync::atomic::{Ordering, fence};
-
-use super::atomic::AtomicU64;
+use super::atomic::{AtomicU64, Ordering, fence};
 use super::layout::{
     self, HEADER_WORDS, LANES, Layout, State, VERSION, descriptor, device, head, header,
 };
 
 /// Where accesses outside the tape go.
-static NOWHERE: AtomicU64 = AtomicU64::new(0);
+static NOWHERE: [AtomicU64; head::WORDS] = [const { AtomicU64::new(0) }; head::WORDS];
 
 /// A tape being written.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +20,18 @@ impl<'a> Words<'a> {
     /// The word at `index`.
     #[inline(always)]
     pub fn at(self, index: usize) -> &'a AtomicU64 {
-        self.0.get(index).unwrap_or(&NOWHERE)
+        self.0.get(index).unwrap_or(&NOWHERE[0])
+    }
+
+    /// The head of a lane, with one look at the bounds.
+    pub(super) fn head(self, first: usize) -> &'a [AtomicU64; head::WORDS] {
+        self.array(first).unwrap_or(&NOWHERE)
+    }
+
+    /// `N` words from `first` on, with one look at the bounds.
+    #[inline(always)]
+    pub(super) fn array<const N: usize>(self, first: usize) -> Option<&'a [AtomicU64; N]> {
+        self.0.get(first..)?.first_chunk::<N>()
     }
 
     /// Reads a word that this writer alone changes.
