@@ -68,7 +68,7 @@ pub(crate) fn allocation_bytes(pointer: u64) -> Option<u64> {
 }
 
 /// Writes UUID and size of every device the tape has a lane for and knows nothing of yet.
-/// Returns false while the driver is not there.
+/// Returns false while the driver is not there, or no device is in use yet.
 pub(crate) fn describe_devices(guest: &Guest, has_lane: impl Fn(u8) -> bool) -> bool {
     // SAFETY: only looks for the library, without initializing CUDA; PyTorch has done both.
     if !unsafe { sys::is_culib_present() } {
@@ -86,7 +86,9 @@ pub(crate) fn describe_devices(guest: &Guest, has_lane: impl Fn(u8) -> bool) -> 
     };
     let (Ok(get), Ok(uuid), Ok(bytes)) = (get, uuid, bytes) else { return false };
     guest.words.at(header::HOOKS).fetch_or(hooks::DRIVER, Ordering::Relaxed);
+    let mut any = false;
     for index in (0..DEVICES_MAX as u8).filter(|&index| has_lane(index)) {
+        any = true;
         let word = |name| Words::device_word(index, name);
         if guest.words.get(word(device::TOTAL_BYTES)) != 0 {
             continue;
@@ -114,5 +116,5 @@ pub(crate) fn describe_devices(guest: &Guest, has_lane: impl Fn(u8) -> bool) -> 
             guest.words.set(word(device::TOTAL_BYTES), total as u64);
         }
     }
-    true
+    any
 }
