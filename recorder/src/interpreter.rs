@@ -151,7 +151,7 @@ pub(crate) fn ask_main_thread() {
     }
 }
 
-/// Registers the hook from a thread that is there for nothing else. Once in the life of the process.
+/// Registers the hook from a thread that is there for nothing else; once in a process's life.
 pub(crate) fn register_elsewhere() {
     static TRIED: AtomicBool = AtomicBool::new(false);
     if Api::find().is_none() || TRIED.swap(true, Ordering::AcqRel) {
@@ -170,8 +170,8 @@ pub(crate) fn register_elsewhere() {
     }
 }
 
-/// Takes the GIL. Where the interpreter began to end meanwhile, this thread ends right there: it has
-/// nothing to drop and catches nothing, neither of which Rust could do in such an end.
+/// Takes the GIL. Where the interpreter began to end meanwhile, this thread ends right there: it
+/// has nothing to drop and catches nothing, neither of which Rust could do in such an end.
 extern "C-unwind" fn register_with_gil(_: *mut c_void) -> *mut c_void {
     if let Some(api) = Api::find() {
         // SAFETY: the interpreter is initialized and not ending, and this thread holds no lock the
