@@ -2,8 +2,8 @@
 //!
 //! Whoever may write the file, which is its user or root, can truncate it. Touching a page that is
 //! gone raises SIGBUS, which ends the process: but no clean-up script may end a training job
-//! through its recorder. So the guest handles SIGBUS where the address is its tape's: it puts anonymous
-//! memory in the tape's place and turns itself off. The agent sees that the tape was cut.
+//! through its recorder. So the guest handles SIGBUS where the address is its tape's: it puts
+//! anonymous memory in the tape's place and turns itself off. The agent sees that the tape was cut.
 //!
 //! Any other SIGBUS goes to whoever handled it before, as if the guest were not there. Beyond reach
 //! are threads that block SIGBUS, and handlers installed later that hand nothing on.
