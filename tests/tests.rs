@@ -15,17 +15,26 @@ mod end_to_end;
 // The tape says what PyTorch's own counters say, at every step.
 mod equals_pytorch;
 
+// With the allocator's trace, what is exported is PyTorch's own snapshot, event by event.
+mod exact;
+
 // The exported pickle is PyTorch's own snapshot.
 mod exported;
 
 // A writer killed at any instant leaves a tape that is never wrong.
 mod killed;
 
+// The same a thousand times, with everything a lane can hold.
+mod killed_lane;
+
 // The recorder changes nothing for its host.
 mod manners;
 
 // What PyTorch's allocator does not report is on the tape too, and the ledger adds up.
 mod memory;
+
+// Gradients have the line of the forward pass.
+mod backward;
 
 // Stacks are Python's own, on every version of CPython.
 mod pythons;

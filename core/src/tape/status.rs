@@ -103,7 +103,9 @@ impl<S: Source> Tape<S> {
         if self.word(header::STEP_SOURCE) == StepSource::Unavailable as u64 {
             lines.push("no steps: PyTorch's optimizer hook is not there".to_string());
         }
-        if seen & hooks::REPORT != 0 && seen & (hooks::SEGMENTS | hooks::GIVEN_FRAMES) == 0 {
+        let traced = self.word(header::TRACKER) == Tracker::Attached as u64;
+        let has_segments = traced || seen & (hooks::SEGMENTS | hooks::GIVEN_FRAMES) != 0;
+        if seen & hooks::REPORT != 0 && !has_segments {
             lines.push("no segments: cudaMalloc was never seen (expandable segments?)".to_string());
         }
         lines.extend(no_detail(self.word(header::TRACKER)).map(|why| format!("no detail: {why}")));
