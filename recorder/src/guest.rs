@@ -320,6 +320,7 @@ fn wake(device: u8) -> Option<&'static Guest> {
     let guest = recording()?;
     control::start();
     guest.words.add(header::LOST_DEVICE_EVENTS, LOST_WHILE_WAKING.load(Ordering::Relaxed));
+    marks::woken();
     guest.attach_tracker();
     Some(guest)
 }

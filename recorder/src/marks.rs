@@ -3,8 +3,10 @@
 //! Steps are counted by PyTorch's optimizer hook until the program says one itself; from then on
 //! its own word counts alone.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use memtape_core::tape::atoms::STRING_BYTES_MAX;
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::layout::{HOST_LANE, StepSource, header};
 
@@ -13,6 +15,9 @@ use crate::guest::{Guest, recording};
 
 /// Training steps that have ended, as this process counts them.
 static STEPS: AtomicU64 = AtomicU64::new(0);
+
+/// The phase that was named before the recorder woke up.
+static EARLY_PHASE: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// Training steps that have ended.
 pub(crate) fn steps() -> u64 {
@@ -25,10 +30,11 @@ pub fn step() {
     given(STEPS.fetch_add(1, Ordering::Relaxed) + 1);
 }
 
-/// Step `number` ended.
+/// Step `number` ended. A number that was reached before is no new step.
 pub(crate) fn step_to(number: u64) {
-    STEPS.store(number, Ordering::Relaxed);
-    given(number);
+    if STEPS.fetch_max(number, Ordering::Relaxed) < number {
+        given(number);
+    }
 }
 
 fn given(step: u64) {
@@ -53,12 +59,29 @@ pub(crate) fn optimizer_stepped(optimizer: u64) {
     }
 }
 
-/// The program enters a phase; an empty name ends it.
+/// The program enters a phase; an empty name ends it. Training begins before the first GPU memory,
+/// so the name is kept until the recorder is awake.
 pub(crate) fn phase(name: &[u8]) {
-    let Some(guest) = recording() else { return };
+    let Some(guest) = recording() else { return keep_phase(name) };
     let atom = if name.is_empty() { 0 } else { guest.interner.text(name) };
     guest.words.set(header::PHASE, u64::from(atom));
     guest.mark(atom);
+}
+
+fn keep_phase(name: &[u8]) {
+    // Whoever finds it taken is one of two threads that name a phase at once: either is right.
+    if let Ok(mut early) = EARLY_PHASE.try_lock() {
+        early.clear();
+        early.extend_from_slice(name.get(..STRING_BYTES_MAX).unwrap_or(name));
+    }
+}
+
+/// Marks what the program said before the recorder woke up.
+pub(crate) fn woken() {
+    let early = EARLY_PHASE.try_lock().map(|mut early| std::mem::take(&mut *early));
+    if let Some(name) = early.ok().filter(|name| !name.is_empty()) {
+        phase(&name);
+    }
 }
 
 /// The program notes something, as `key=value`.
