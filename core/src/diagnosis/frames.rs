@@ -32,6 +32,30 @@ const TORCH_PARTS: [&str; 18] = [
 /// Names in angle brackets that are the user's all the same: notebooks and the prompt.
 const OWN_NAMES: [&str; 2] = ["<ipython-input", "<stdin>"];
 
+/// Characters of the names that `torch.compile` gives to the files it writes: `c` and a hash.
+const COMPILED_NAME_CHARS_MIN: usize = 40;
+
+/// What functions are called in which a compiled function goes on after a break in its graph.
+const RESUMED: &str = "torch_dynamo_resume_in_";
+
+/// True for code that `torch.compile` wrote: `…/l3/cl3bdb….py`, wherever its cache lies.
+pub fn is_compiled_region(frame: &Frame) -> bool {
+    let Some((folder, name)) = frame.file.rsplit_once('/') else { return false };
+    let Some(hash) = name.strip_suffix(".py").and_then(|name| name.strip_prefix('c')) else {
+        return false;
+    };
+    let is_hash = |c: u8| c.is_ascii_lowercase() || (b'2'..=b'7').contains(&c);
+    hash.len() + 1 >= COMPILED_NAME_CHARS_MIN
+        && hash.bytes().all(is_hash)
+        && folder.rsplit('/').next().is_some_and(|folder| hash.get(..2) == Some(folder))
+}
+
+/// The user's function of which this one is the rest, after a break in its graph.
+pub fn resumed_function(frame: &Frame) -> Option<&str> {
+    let (_, rest) = frame.function.split_once(RESUMED)?;
+    rest.rsplit_once("_at_").map(|(function, _)| function)
+}
+
 /// True for code that the user wrote, as far as its path tells.
 pub fn is_user_frame(frame: &Frame) -> bool {
     let file = frame.file.as_str();
@@ -41,7 +65,7 @@ pub fn is_user_frame(frame: &Frame) -> bool {
     let is_foreign = FOREIGN_PARTS.iter().any(|part| file.contains(part))
         || is_inside_torch(file)
         || !file.contains('.');
-    !file.is_empty() && !is_foreign
+    !file.is_empty() && !is_foreign && !is_compiled_region(frame)
 }
 
 fn is_inside_torch(file: &str) -> bool {
@@ -90,10 +114,23 @@ mod tests {
         check("/home/me/torch/models/nn.py", true);
         check("torch/train.py", true);
         check("/tmp/torchinductor_root/ab/cab.py", false);
+        check("/scratch/cache/l3/cl3bdbxe7xrorhb5ffdvvrxlzgyhqdiezyktegqdbhmhe74ygp3u.py", false);
+        check("/app/l3/clever_name_of_a_module_that_is_the_users_own_and_long.py", true);
+        check("/app/l4/cl3bdbxe7xrorhb5ffdvvrxlzgyhqdiezyktegqdbhmhe74ygp3u.py", true);
         check("<frozen importlib._bootstrap>", false);
         check("<string>", false);
         check("<built-in>", false);
         check("backward", false);
         check("", false);
+    }
+    #[test]
+    fn functions_cut_by_a_graph_break_keep_their_name() {
+        let name = |function: &str| {
+            let (file, function) = ("/app/train.py".to_string(), function.to_string());
+            resumed_function(&Frame { file, line: 7, function }).map(ToString::to_string)
+        };
+        assert_eq!(name("torch_dynamo_resume_in_step_at_7").as_deref(), Some("step"));
+        assert_eq!(name("torch_dynamo_resume_in_a_at_b_at_12").as_deref(), Some("a_at_b"));
+        assert_eq!(name("step"), None);
     }
 }

@@ -3,6 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
+use super::frames::{is_compiled_region, resumed_function};
 use crate::snapshot::Frame;
 
 /// Units of 1024, largest first, with their size as a power of two.
@@ -46,8 +47,15 @@ pub(super) fn percent(ppm: u32) -> String {
     format!("{} %", (u64::from(ppm) + 5_000) / 10_000)
 }
 
-/// `train.py:36 in train_step`.
+/// `train.py:36 in train_step`; of code that `torch.compile` made, that it is.
 pub(super) fn place(frame: &Frame) -> String {
+    if is_compiled_region(frame) {
+        return format!("a compiled region, line {} in {}", frame.line, frame.file);
+    }
+    if let Some(function) = resumed_function(frame) {
+        let function = format!("{function}, compiled");
+        return place(&Frame { file: frame.file.clone(), line: frame.line, function });
+    }
     if frame.file.is_empty() && frame.function.is_empty() {
         return "an unknown place".to_string();
     }
@@ -99,6 +107,10 @@ mod tests {
         };
         check("/app/train.py", 36, "train_step", "train.py:36 in train_step");
         check("train.py", 0, "", "train.py");
+        check("/a/t.py", 7, "torch_dynamo_resume_in_f_at_7", "t.py:7 in f, compiled");
+        let written = "/tmp/c/l3/cl3bdbxe7xrorhb5ffdvvrxlzgyhqdiezyktegqdbhmhe74ygp3u.py";
+        let said = format!("a compiled region, line 9 in {written}");
+        check(written, 9, "Runner.call", &said);
         check("", 0, "backward", "backward");
         check("", 0, "", "an unknown place");
     }
