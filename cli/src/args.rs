@@ -74,6 +74,10 @@ pub(crate) struct RunArgs {
     /// Name of the job, stronger than what a launcher says.
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Option<String>,
+    /// Record requested sizes, streams, pools and every segment, too: PyTorch then does a little
+    /// more for each block.
+    #[arg(long)]
+    pub(crate) detail: bool,
     /// The command and its arguments.
     #[arg(
         required = true,

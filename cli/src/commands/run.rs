@@ -1,6 +1,6 @@
 //! `memtape run -- CMD…`: runs a training command with the recorder inside.
 //!
-//! It sets three variables and becomes the command (exec): signals, exit code and process id are
+//! It sets a few variables and becomes the command (exec): signals, exit code and process id are
 //! the command's own, and nothing of this program stays behind.
 
 use std::os::unix::fs::PermissionsExt;
@@ -39,6 +39,9 @@ pub(crate) fn run(args: RunArgs, json: bool) -> anyhow::Result<()> {
         .env("MEMTAPE_RUN", &run_name);
     if let Some(job) = &args.job {
         command.env("MEMTAPE_JOB", job);
+    }
+    if args.detail {
+        command.env("MEMTAPE_DETAIL", "1");
     }
     if json {
         // Standard output is the command's.
