@@ -206,7 +206,9 @@ mod tests {
 
     #[test]
     fn names_lose_their_namespaces() {
-        let last = |mangled: &str| last_part(mangled.as_bytes()).map(String::from_utf8_lossy);
+        let last = |mangled: &'static str| {
+            last_part(mangled.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned())
+        };
         let cos = "N5torch8autograd9generated12CosBackward0E";
         assert_eq!(last(cos).as_deref(), Some("CosBackward0"));
         assert_eq!(last("N5torch8autograd7CppNodeI3AbcEE").as_deref(), Some("CppNode"));
