@@ -7,6 +7,8 @@
 mod bench;
 mod compat;
 mod elf;
+mod fuzz;
+mod model;
 mod report;
 mod step;
 mod test;
@@ -25,6 +27,8 @@ usage: cargo xtask COMMAND [--json]
           `wheel dev` makes one from the debug build, for this machine only
   bench recorder
           what recording costs PyTorch, beside PyTorch's own history
+  fuzz [SECONDS]
+          the tape's reader against whatever may lie on a tape; needs nightly and cargo-fuzz
   compat [VERSION…]
           the hooks against the real libraries of PyTorch 2.0 to the newest, or of these versions
 
@@ -51,6 +55,10 @@ fn main() -> ExitCode {
         ["wheel", "dev"] => wheel::build(&wheel::DEV),
         ["bench", "recorder"] => bench::recorder::bench(),
         ["compat", versions @ ..] => compat::try_all(versions),
+        ["fuzz"] => fuzz::run_all(None).outcome(),
+        ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {
+            fuzz::run_all(seconds.parse().ok()).outcome()
+        }
         [] => return usage_error("name a command"),
         [other, ..] => return usage_error(&format!("there is no command {other:?} of that form")),
     };

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use crate::model;
 use crate::report::Report;
 use crate::step::{cargo, command, root, run};
 use crate::torch;
@@ -30,6 +31,8 @@ pub(crate) fn run_all() -> Report {
         steps
     });
     steps.push(run("tests", tests(&python)));
+    steps.push(run("loom", model::loom()));
+    steps.push(run("shuttle", model::shuttle()));
     Report { command: "test", steps, took: started.elapsed() }
 }
 

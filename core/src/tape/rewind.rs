@@ -256,13 +256,15 @@ impl<S: Source> Tape<S> {
         let early = early.filter(|&early| early >= oldest_held && early <= first);
         let from = early.unwrap_or(first);
         let mut events = self.events(lane, from, reserved);
-        if events.last().is_some_and(Option::is_none) {
+        let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
+        if events.last().is_some_and(Option::is_none) && reserved > held {
             events.pop(); // reserved but not published: the table knows nothing of it
         }
         let events: Option<Vec<Event>> = events.into_iter().collect();
         let Some(events) = events else {
-            let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
-            return Err(if from < held { not_covered() } else { RewindError::Damaged });
+            // The present moved on while it was looked at: another look may be quicker.
+            let is_gone = from < held && cut.cursor.is_some();
+            return Err(if is_gone { not_covered() } else { RewindError::Damaged });
         };
         let position = |cursor: u64| (cursor.saturating_sub(from) as usize).min(events.len());
         let at = cut.cursor.map_or(events.len(), position);
