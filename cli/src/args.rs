@@ -273,6 +273,9 @@ pub(crate) struct ExportArgs {
     /// The state at the end of this step of the tape [default: the newest state].
     #[arg(long, requires = "tape", conflicts_with = "id")]
     pub(crate) step: Option<u64>,
+    /// The state of the tape when a request last failed for good.
+    #[arg(long, requires = "tape", conflicts_with_all = ["id", "step"])]
+    pub(crate) oom: bool,
     /// What to write.
     #[arg(long, value_enum, default_value_t = Format::Pickle)]
     pub(crate) format: Format,
@@ -312,6 +315,9 @@ pub(crate) struct TapeArgs {
     /// step of a process that has exited, whose memory is gone now].
     #[arg(long)]
     pub(crate) step: Option<u64>,
+    /// Show live blocks as they were when a request last failed for good.
+    #[arg(long, conflicts_with = "step")]
+    pub(crate) oom: bool,
 }
 
 fn leak_rank(text: &str) -> Result<LeakRank, String> {

@@ -21,7 +21,8 @@ const TRACE_EVENTS_MAX: usize = 65_536;
 /// When there is no such part, or the file cannot be written.
 pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Result<()> {
     let (snapshot, name) = match (&args.tape, &args.id) {
-        (Some(tape), _) => from_tape(tape, args.step)?,
+        (Some(tape), _) if args.oom => from_tape(tape, Moment::LastOom)?,
+        (Some(tape), _) => from_tape(tape, args.step.map_or(Moment::Present, Moment::EndOf))?,
         (None, Some(id)) => from_capture(&client, id, args.rank)?,
         (None, None) => bail!("name a capture, or a tape with --tape"),
     };
@@ -49,9 +50,8 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
     ))
 }
 
-fn from_tape(path: &Path, step: Option<u64>) -> anyhow::Result<(RankSnapshot, String)> {
+fn from_tape(path: &Path, moment: Moment) -> anyhow::Result<(RankSnapshot, String)> {
     let (tape, _) = tape_file::open(path)?;
-    let moment = step.map_or(Moment::Present, Moment::EndOf);
     let snapshot = tape
         .snapshot(moment, None, TRACE_EVENTS_MAX)
         .with_context(|| format!("cannot rewind {}", path.display()))?;

@@ -49,6 +49,7 @@ pub(crate) fn run(args: &TapeArgs, json: bool) -> anyhow::Result<()> {
     let (tape, writer) = tape_file::open(&args.file)?;
     let status = tape.status();
     let moment = match args.step {
+        _ if args.oom => Moment::LastOom,
         Some(step) => Moment::EndOf(step),
         None if status.sealed && status.step > 0 => Moment::EndOf(status.step),
         None => Moment::Present,
@@ -132,6 +133,7 @@ impl Summary {
             let _ = writeln!(text, "{:<12}{count} {kind}", "lost");
         }
         self.marks_text(&mut text);
+        self.oom_text(&mut text);
         for totals in &self.totals {
             self.device_text(totals, &mut text);
         }
@@ -197,7 +199,7 @@ impl Summary {
         let when = match self.moment {
             Moment::EndOf(step) => format!("at the end of step {step}"),
             Moment::Present => "now".to_string(),
-            Moment::LastOom => "at the last out-of-memory error".to_string(),
+            Moment::LastOom => "when a request last failed".to_string(),
         };
         let _ = writeln!(text, "\nStacks that hold most {when}");
         for live in stacks {
@@ -234,6 +236,26 @@ impl Summary {
             let titles = [">after step", "event", ">address", ">size", "line"];
             let _ = write!(text, "\nLast events\n{}", indented(&table(&titles, rows)));
         }
+    }
+
+    /// The newest request that failed for good: what was asked for, where, and what there was.
+    fn oom_text(&self, text: &mut String) {
+        let Some((_, oom)) = self.tape.last_oom() else { return };
+        let free = match oom.detail {
+            0 => String::new(),
+            free => format!(", the device had {} free", bytes(free)),
+        };
+        let at = utc(self.tape.wall_ns(oom.mono_ns));
+        let (allocated, reserved) = (bytes(oom.address), bytes(oom.birth_ns));
+        let _ = writeln!(
+            text,
+            "{:<12}{} asked for on device {} after step {}, {at} UTC: {allocated} of {reserved} \
+             reserved were in use{free}; --oom shows by what",
+            "last oom",
+            bytes(oom.size),
+            oom.device,
+            oom.step,
+        );
     }
 
     fn marks_text(&self, text: &mut String) {
