@@ -23,16 +23,16 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const TRACE_EVENTS: usize = 100_000;
 
 /// What a script said it holds, and its tape.
-struct Recorded {
-    expected: Value,
-    tape: Tape<tapes::TapeFile>,
+pub(crate) struct Recorded {
+    pub(crate) expected: Value,
+    pub(crate) tape: Tape<tapes::TapeFile>,
     path: PathBuf,
     _folder: tempfile::TempDir,
 }
 
 impl Recorded {
     /// Runs a command with the recorder in front.
-    fn of(command: &mut Command) -> Self {
+    pub(crate) fn of(command: &mut Command) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         command.env("LD_PRELOAD", library()).env("MEMTAPE_DIR", folder.path());
         let (code, said) = Process::start(command).end(PATIENCE);
@@ -45,22 +45,22 @@ impl Recorded {
     }
 
     /// One way of `tests/torch/memory.py`, on a device of 1 GiB.
-    fn way(torch: &Torch, way: &str, environment: &[(&str, &str)]) -> Self {
+    pub(crate) fn way(torch: &Torch, way: &str, environment: &[(&str, &str)]) -> Self {
         let mut command = torch.command(1, "1G");
         command.args(["tests/torch/memory.py", way]).envs(environment.iter().copied());
         Self::of(&mut command)
     }
 
-    fn number(&self, name: &str) -> u64 {
+    pub(crate) fn number(&self, name: &str) -> u64 {
         self.expected[name].as_u64().unwrap_or_else(|| panic!("{name} in {}", self.expected))
     }
 
-    fn now(&self) -> RankSnapshot {
+    pub(crate) fn now(&self) -> RankSnapshot {
         self.tape.snapshot(Moment::Present, None, TRACE_EVENTS).expect("the last state")
     }
 
     /// Bytes and pieces that came from an origin.
-    fn held(&self, origin: Origin) -> (u64, u64) {
+    pub(crate) fn held(&self, origin: Origin) -> (u64, u64) {
         let now = self.now();
         let of = |sum: (u64, u64), each: &memtape_core::snapshot::OutsideUse| {
             (sum.0 + each.bytes, sum.1 + each.count)

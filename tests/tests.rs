@@ -33,6 +33,9 @@ mod manners;
 // What PyTorch's allocator does not report is on the tape too, and the ledger adds up.
 mod memory;
 
+// Memory that is taken from the driver, past every other hook.
+mod cupti;
+
 // Gradients have the line of the forward pass.
 mod backward;
 

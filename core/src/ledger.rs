@@ -70,7 +70,8 @@ pub enum Name {
     OtherProcesses,
     /// Taken by NCCL, for communicators and by `ncclMemAlloc`.
     Nccl,
-    /// Taken from the CUDA runtime by other code than the allocator.
+    /// Taken from the CUDA runtime, and where that is recorded from the driver, by other code than
+    /// the allocator.
     OtherCode,
     /// Segments of the allocator in which no block is in use; `empty_cache()` gives them back.
     Cached,
@@ -163,16 +164,22 @@ fn taken_by(outside: Option<&[OutsideUse]>, origin: Origin) -> Option<u64> {
     Some(uses.fold(0, |sum: u64, taken| sum.saturating_add(taken.bytes)))
 }
 
-/// What the runtime gave, less the allocator's segments. Those of an expandable kind come from the
-/// driver, so it must be known which are.
+/// What the runtime and the driver gave, less the allocator's segments. Those of an expandable kind
+/// come from the driver, so it must be known which are, unless the driver's calls are recorded.
 fn other_code(sources: &Sources<'_>) -> Option<u64> {
     let pools = taken_by(sources.outside, Origin::CudaMallocAsync);
     let plain = taken_by(sources.outside, Origin::CudaMalloc);
-    let others = match (plain, sources.allocator) {
-        (None, _) => None,
-        (Some(plain), None) => Some(plain),
-        (Some(plain), Some(allocator)) => {
+    let driver = taken_by(sources.outside, Origin::DriverVmm);
+    let others = match (plain, driver, sources.allocator) {
+        (None, None, _) => None,
+        (Some(plain), None, Some(allocator)) => {
             runtime_segment_bytes(allocator).map(|segments| plain.saturating_sub(segments))
+        }
+        (plain, driver, allocator) => {
+            let given = plain.unwrap_or(0).saturating_add(driver.unwrap_or(0));
+            // Without any segment it may be the backend whose blocks come from neither.
+            let is_told = allocator.is_none_or(|it| it.segment_source != SegmentSource::None);
+            is_told.then(|| given.saturating_sub(allocator.map_or(0, |it| it.reserved)))
         }
     };
     match (others, pools) {
@@ -387,6 +394,24 @@ mod tests {
         let mut expandable = allocator(SegmentSource::Allocator);
         expandable.segments.iter_mut().for_each(|segment| segment.expandable = true);
         assert_eq!(other(Some(&expandable)), Amount::Known(50 * MIB));
+    }
+
+    #[test]
+    fn where_the_drivers_calls_are_recorded_all_segments_are_taken_off() {
+        let taken = [outside(Origin::CudaMalloc, 25 * MIB), outside(Origin::DriverVmm, 30 * MIB)];
+        let other = |allocator: Option<&DeviceSnapshot>| {
+            let sources = Sources { allocator, outside: Some(&taken), ..Sources::default() };
+            Ledger::of(&sources).amount(Name::OtherCode)
+        };
+        assert_eq!(other(None), Amount::Known(55 * MIB));
+        // One of its two segments came from each.
+        let mut mixed = allocator(SegmentSource::Allocator);
+        mixed.segments[1].expandable = true;
+        assert_eq!(other(Some(&mixed)), Amount::Known(15 * MIB));
+        mixed.segment_source = SegmentSource::Runtime;
+        assert_eq!(other(Some(&mixed)), Amount::Known(15 * MIB));
+        mixed.segment_source = SegmentSource::None;
+        assert_eq!(other(Some(&mixed)), Amount::Unknown);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The guest's own thread: everything that must not happen on the hot path.
 //!
-//! It asks the driver about the devices and sees to it that PyTorch's optimizer hook is
-//! registered. It takes no signal but the one that says its tape is gone, holds no lock and sleeps
-//! nearly always.
+//! It asks the driver about the devices, subscribes to CUPTI where that was asked for and nobody
+//! has yet, and sees to it that PyTorch's optimizer hook is registered. It takes no signal but the
+//! one that says its tape is gone, holds no lock and sleeps nearly always.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use memtape_core::tape::layout::{StepSource, descriptor, header};
 
 use crate::edge::guarded;
 use crate::guest::{self, Guest};
-use crate::{clock, driver, interpreter};
+use crate::{clock, cupti, driver, interpreter};
 
 /// Pause while something is still to be done …
 const PAUSE_BUSY: Duration = Duration::from_millis(50);
@@ -55,6 +55,8 @@ fn work(guest: &'static Guest, turn: u32) -> bool {
         let at = header::DESCRIPTORS + usize::from(device) * descriptor::WORDS;
         guest.words.get(at + descriptor::STATE) == 1
     };
+    cupti::subscribe();
+    cupti::report();
     let described = driver::describe_devices(guest, has_lane);
     let registered = guest.words.get(header::STEP_SOURCE) != StepSource::None as u64;
     if !registered {

@@ -25,7 +25,7 @@ use crate::process::{OwnByte, Place};
 use crate::reports::Traces;
 use crate::stacks::Interner;
 use crate::tape_file::TapeFile;
-use crate::{clock, control, edge, frames, marks, process, tracker};
+use crate::{clock, control, cupti, edge, frames, marks, process, tracker};
 
 pub(crate) use crate::marks::{annotate, optimizer_stepped, phase, step, step_to};
 pub(crate) use crate::outside::{failed, returned, taken};
@@ -220,6 +220,7 @@ pub(crate) fn awake(device: u8) -> Option<&'static Guest> {
 /// PyTorch looks at the devices' properties, which it does between making its allocator and using
 /// it: whoever asked for all detail wants the first segment, too.
 pub(crate) fn device_looked_at() {
+    cupti::subscribe();
     static ASKED: OnceLock<bool> = OnceLock::new();
     let asleep = STATE.load(Ordering::Acquire) == ASLEEP;
     if asleep && *ASKED.get_or_init(|| asks_for("MEMTAPE_DETAIL")) {
@@ -318,6 +319,7 @@ fn wake(device: u8) -> Option<&'static Guest> {
     }
     STATE.store(if awake { RECORDING } else { OFF }, Ordering::Release);
     let guest = recording()?;
+    cupti::report();
     control::start();
     guest.words.add(header::LOST_DEVICE_EVENTS, LOST_WHILE_WAKING.load(Ordering::Relaxed));
     marks::woken();

@@ -23,6 +23,10 @@ const NCCL: [&CStr; 2] = [c"libnccl.so.2", c"libnccl.so"];
 /// The CUDA driver.
 const DRIVER: [&CStr; 1] = [c"libcuda.so.1"];
 
+/// NVIDIA's profiling interface.
+const CUPTI: [&CStr; 4] =
+    [c"libcupti.so.13", c"libcupti.so.12", c"libcupti.so.11.8", c"libcupti.so.11.7"];
+
 /// Stands for a function that was looked for and is not there: looking again costs microseconds,
 /// and whoever calls a hook has loaded the library behind it.
 const ABSENT: *mut c_void = std::ptr::without_provenance_mut(1);
@@ -86,6 +90,15 @@ impl<F: Copy> Symbol<F> {
     pub(crate) const unsafe fn of_driver(name: &'static CStr) -> Self {
         // SAFETY: the caller's promise.
         unsafe { Self::new(name, &DRIVER) }
+    }
+
+    /// A function of CUPTI.
+    ///
+    /// # Safety
+    /// `F` must be the function's type.
+    pub(crate) const unsafe fn of_cupti(name: &'static CStr) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(name, &CUPTI) }
     }
 
     /// The real function, where there is one.

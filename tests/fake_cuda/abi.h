@@ -124,6 +124,36 @@ struct allocation_properties { // CUmemAllocationProp
 };
 _Static_assert(sizeof(struct allocation_properties) == 32, "CUmemAllocationProp of CUDA 13");
 
+struct mem_alloc_parameters { // cuMemAlloc_v2_params
+    uintptr_t *address;
+    size_t bytes;
+};
+
+struct mem_create_parameters { // cuMemCreate_params
+    uint64_t *handle;
+    size_t bytes;
+    const struct allocation_properties *properties;
+    unsigned long long flags;
+};
+
+struct mem_retain_parameters { // cuMemRetainAllocationHandle_params
+    uint64_t *handle;
+    void *address;
+};
+
+struct callback_data { // CUpti_CallbackData
+    int site;
+    const char *function_name;
+    const void *parameters;
+    void *result;
+    const char *symbol_name;
+    void *context;
+    uint32_t context_uid;
+    uint64_t *correlation_data;
+    uint32_t correlation_id;
+};
+_Static_assert(sizeof(struct callback_data) == 72, "CUpti_CallbackData of CUDA 13");
+
 struct gemm_heuristic { // cublasLtMatmulHeuristicResult_t
     uint64_t algorithm[8];
     size_t workspace_bytes;

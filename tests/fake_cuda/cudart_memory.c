@@ -12,9 +12,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+int cuMemAlloc_v2(uintptr_t *address, size_t bytes);
+int cuMemFree_v2(uintptr_t address);
+
 int cudaMalloc(void **address, size_t bytes) {
-    return cudart_fail(
-        fake_allocate(address, bytes, FAKE_DEVICE_MEMORY, fake_current_device(), NULL));
+    *address = NULL;
+    return bytes ? cudart_fail(cuMemAlloc_v2((uintptr_t *)address, bytes)) : FAKE_SUCCESS;
 }
 
 int cudaMallocManaged(void **address, size_t bytes, unsigned flags) {
@@ -30,7 +33,7 @@ int cudaFree(void *address) {
         return FAKE_SUCCESS;
     if (fake_range_find(address, &range) && range.kind == FAKE_POOL_MEMORY)
         return cudaFreeAsync(address, NULL);
-    return cudart_fail(fake_release(address, FAKE_DEVICE_MEMORY, NULL));
+    return cudart_fail(cuMemFree_v2((uintptr_t)address));
 }
 
 int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {

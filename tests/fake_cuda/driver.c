@@ -10,9 +10,11 @@
 // their name. Arrays, textures, green contexts, IPC and multicast are absent: whoever asks for
 // them by name is told that there is no such symbol.
 #define _GNU_SOURCE
+#include "abi.h"
 #include "fake.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -73,6 +75,16 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
 
 int cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
     return cuGetProcAddress_v2(name, function, version, flags, NULL);
+}
+
+static _Atomic(fake_watcher *) watching;
+
+void fake_watch(fake_watcher *watcher) { watching = watcher; }
+
+void fake_tell(unsigned function, bool ends, const void *parameters, int *result) {
+    fake_watcher *watcher = watching;
+    if (watcher)
+        watcher(function, ends, parameters, result);
 }
 
 // --- devices ---------------------------------------------------------------------------------------
@@ -200,15 +212,23 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 }
 int cuMemGetInfo(size_t *free_bytes, size_t *total_bytes) ALIAS("cuMemGetInfo_v2");
 
-int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {
+static int allocate(uintptr_t *address, size_t bytes) {
     if (bytes == 0)
         return FAKE_INVALID_VALUE;
     return fake_allocate((void **)address, bytes, FAKE_DEVICE_MEMORY, fake_current_device(), NULL);
 }
+
+int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {
+    struct mem_alloc_parameters parameters = {address, bytes};
+    return FAKE_TOLD(FAKE_MEM_ALLOC, parameters, allocate(address, bytes));
+}
 int cuMemAlloc(uintptr_t *address, size_t bytes) ALIAS("cuMemAlloc_v2");
 
 int cuMemFree_v2(uintptr_t address) {
-    return address ? fake_release((void *)address, FAKE_DEVICE_MEMORY, NULL) : FAKE_SUCCESS;
+    if (!address)
+        return FAKE_SUCCESS;
+    return FAKE_TOLD(FAKE_MEM_FREE, address,
+                     fake_release((void *)address, FAKE_DEVICE_MEMORY, NULL));
 }
 int cuMemFree(uintptr_t address) ALIAS("cuMemFree_v2");
 

@@ -1,9 +1,9 @@
 // What the parts of the fake CUDA share: error codes, the device table, the memory table.
 //
 // libcuda.so.1 holds the state (device.c, memory.c, usage.c) and the driver API on top of it
-// (driver.c, vmm.c). libfakecudart.so (cudart_*.c, cublas.c, cupti.c) and libnvidia-ml.so.1
-// (nvml.c) link against it and keep no state of their own, so whichever library a program asks,
-// it gets the same answer.
+// (driver.c, vmm.c). libfakecudart.so (cudart_*.c, cublas.c), libfakecupti.so (cupti.c) and
+// libnvidia-ml.so.1 (nvml.c) link against it and keep no state of the devices, so whichever library
+// a program asks, it gets the same answer.
 //
 // Nothing here includes an NVIDIA header: the few structs whose layout matters are in abi.h.
 #pragma once
@@ -95,3 +95,26 @@ int fake_usage_processes(int physical, int *pids, uint64_t *bytes, int capacity)
 
 // A function of this driver by its plain name ("cuMemCreate"), or NULL.
 void *fake_driver_symbol(const char *name);
+
+// What is told of the driver calls that take memory or give it back, as each begins and ends;
+// CUPTI's numbers name the functions. Nobody is told of anything before it is set.
+typedef void fake_watcher(unsigned function, bool ends, const void *parameters, int *result);
+void fake_watch(fake_watcher *watcher);
+void fake_tell(unsigned function, bool ends, const void *parameters, int *result);
+
+// The result of `call`, with the watcher told before and after.
+#define FAKE_TOLD(function, parameters, call)               \
+    ({                                                      \
+        fake_tell(function, false, &(parameters), NULL);    \
+        int result_ = (call);                               \
+        fake_tell(function, true, &(parameters), &result_); \
+        result_;                                            \
+    })
+
+enum fake_told { // CUPTI_DRIVER_TRACE_CBID_…
+    FAKE_MEM_ALLOC = 243,
+    FAKE_MEM_FREE = 245,
+    FAKE_MEM_CREATE = 549,
+    FAKE_MEM_RELEASE = 550,
+    FAKE_MEM_RETAIN = 565,
+};

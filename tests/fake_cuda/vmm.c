@@ -41,8 +41,7 @@ int cuMemGetAllocationGranularity(size_t *granularity, const struct allocation_p
     return FAKE_SUCCESS;
 }
 
-int cuMemCreate(uint64_t *handle, size_t bytes, const struct allocation_properties *properties,
-                uint64_t flags) {
+static int create(uint64_t *handle, size_t bytes, const struct allocation_properties *properties) {
     if (!is_granular(bytes) || properties->location.type != LOCATION_DEVICE)
         return FAKE_INVALID_VALUE;
     int device = properties->location.id;
@@ -59,10 +58,18 @@ int cuMemCreate(uint64_t *handle, size_t bytes, const struct allocation_properti
     return FAKE_SUCCESS;
 }
 
-int cuMemRelease(uint64_t handle) {
+int cuMemCreate(uint64_t *handle, size_t bytes, const struct allocation_properties *properties,
+                uint64_t flags) {
+    struct mem_create_parameters parameters = {handle, bytes, properties, flags};
+    return FAKE_TOLD(FAKE_MEM_CREATE, parameters, create(handle, bytes, properties));
+}
+
+static int release(uint64_t handle) {
     drop_reference((struct physical_memory *)(uintptr_t)handle);
     return FAKE_SUCCESS;
 }
+
+int cuMemRelease(uint64_t handle) { return FAKE_TOLD(FAKE_MEM_RELEASE, handle, release(handle)); }
 
 int cuMemAddressReserve(uintptr_t *address, size_t bytes, size_t alignment, uintptr_t hint,
                         uint64_t flags) {
@@ -122,7 +129,7 @@ int cuMemUnmap(uintptr_t address, size_t bytes) {
     return FAKE_SUCCESS;
 }
 
-int cuMemRetainAllocationHandle(uint64_t *handle, void *address) {
+static int retain(uint64_t *handle, void *address) {
     struct fake_range range;
     if (!fake_range_find(address, &range) || range.kind != FAKE_MAPPED_MEMORY)
         return FAKE_INVALID_VALUE;
@@ -130,6 +137,11 @@ int cuMemRetainAllocationHandle(uint64_t *handle, void *address) {
     atomic_fetch_add(&memory->references, 1);
     *handle = (uint64_t)(uintptr_t)memory;
     return FAKE_SUCCESS;
+}
+
+int cuMemRetainAllocationHandle(uint64_t *handle, void *address) {
+    struct mem_retain_parameters parameters = {handle, address};
+    return FAKE_TOLD(FAKE_MEM_RETAIN, parameters, retain(handle, address));
 }
 
 int cuMemGetAllocationPropertiesFromHandle(struct allocation_properties *properties, uint64_t handle) {

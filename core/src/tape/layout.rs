@@ -114,6 +114,8 @@ pub mod header {
     pub const LOST_PLACES: usize = 96;
     /// Atom of the newest annotation; 0 is none.
     pub const ANNOTATION: usize = 97;
+    /// What came of `MEMTAPE_CUPTI=1`: `tape/cupti.rs`.
+    pub const CUPTI: usize = 98;
     /// Twelve words for each lane: see [`super::descriptor`].
     pub const DESCRIPTORS: usize = 128;
 }
@@ -388,7 +390,7 @@ pub enum Origin {
     CpuTensor = 6,
     /// What NCCL took while a communicator was made, and `ncclMemAlloc`.
     Nccl = 7,
-    /// Memory taken through the driver's virtual memory management.
+    /// Taken from the driver past every other hook, or for expandable segments of PyTorch.
     DriverVmm = 8,
 }
 

@@ -42,6 +42,8 @@ pub mod marks;
 
 pub mod status;
 
+pub mod cupti;
+
 pub mod steps;
 
 pub mod rewind;

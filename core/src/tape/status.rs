@@ -6,6 +6,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::cupti;
 use super::layout::{DEVICES_MAX, Stacks, State, StepSource, Tracker, head, header, hooks};
 use super::reader::{Tape, believable};
 use super::source::Source;
@@ -109,6 +110,7 @@ impl<S: Source> Tape<S> {
             lines.push("no segments: cudaMalloc was never seen (expandable segments?)".to_string());
         }
         lines.extend(no_detail(self.word(header::TRACKER)).map(|why| format!("no detail: {why}")));
+        lines.extend(cupti::limitation(self.word(header::CUPTI)).map(String::from));
         lines
     }
 }

@@ -360,12 +360,13 @@ thread_local! {
 }
 
 /// This thread is inside a function that records what it takes: calls further in do not.
-pub(super) struct Outermost(());
+pub(crate) struct Outermost(());
 
 impl Outermost {
     /// `None` when the thread is inside already.
-    pub(super) fn enter() -> Option<Self> {
-        (!INSIDE.replace(true)).then_some(Self(()))
+    pub(crate) fn enter() -> Option<Self> {
+        // Made only where it is given: dropping it would say that the thread has left.
+        (!INSIDE.replace(true)).then(|| Self(()))
     }
 }
 
