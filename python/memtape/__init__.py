@@ -58,7 +58,7 @@ def phase(name: str) -> Phase:
 
 
 def annotate(key: str = "", value: object = None, /, **values: object) -> None:
-    """Writes a mark with the time and this line of code onto the tape: ``key=value``.
+    """Writes a mark with the time and the step onto the tape: ``key=value``.
 
     Either ``annotate("lr", 3e-4)`` or ``annotate(lr=3e-4, loss_scale=2048)``, which are two marks.
     Values are turned into text by ``str`` and cut to `MARK_BYTES_MAX` bytes. A tensor on a GPU
