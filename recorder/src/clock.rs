@@ -1,8 +1,9 @@
 //! Time on the hot path: the processor's own counter, turned into CLOCK_MONOTONIC.
 //!
 //! The system's clock costs twice as much as the counter it is made from. So the recorder keeps a
-//! line of its own through (counter, clock) and bends it every second or two towards the system's,
-//! never stepping back: times on a lane stay in order. Where the counter is not the kernel's own
+//! line of its own through (counter, clock) and bends it every second or two towards the system's
+//! instead of stepping back. Two threads may still see times microseconds out of order, as the
+//! counters of two cores may be: what is in order on a lane are its positions. Where the counter is not the kernel's own
 //! clock source, or is not invariant, the system's clock is asked each time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -37,17 +38,20 @@ static NEWEST: AtomicUsize = AtomicUsize::new(0);
 /// CLOCK_MONOTONIC in nanoseconds, as the hot path has it.
 #[inline]
 pub(crate) fn mono_ns() -> u64 {
+    shown_at(None).unwrap_or_else(system_mono_ns)
+}
+
+/// What the newest line shows at a reading of the counter, by default now's; none without a line.
+#[inline]
+fn shown_at(at: Option<u64>) -> Option<u64> {
     let newest = NEWEST.load(Ordering::Acquire);
-    if newest == 0 {
-        return system_mono_ns();
-    }
-    let line = &ALL[newest % LINES];
-    on_line(
-        ticks(),
+    let line = ALL.get(newest % LINES).filter(|_| newest != 0)?;
+    Some(on_line(
+        at.unwrap_or_else(ticks),
         line.base_ticks.load(Ordering::Relaxed),
         line.base_ns.load(Ordering::Relaxed),
         line.rate.load(Ordering::Relaxed),
-    )
+    ))
 }
 
 #[inline]
@@ -93,16 +97,12 @@ pub(crate) fn start(earlier: Both) {
 /// Bends the line towards the system's clock; called every second or two by the control thread.
 /// `since` is a reading from the start: the longer ago, the better the rate.
 pub(crate) fn bend(since: Both) {
-    if NEWEST.load(Ordering::Acquire) == 0 {
-        return;
-    }
     let now = Both::now();
     let rate = rate_between(since, now);
     if rate == 0 {
         return;
     }
-    let shown = mono_ns();
-    let now = Both { ns: now.ns, ..now };
+    let Some(shown) = shown_at(Some(now.ticks)) else { return };
     let off = (now.ns as i64).wrapping_sub(shown as i64);
     if off.abs() > JUMP_NS {
         lay(now.ticks, now.ns, rate);
@@ -110,12 +110,12 @@ pub(crate) fn bend(since: Both) {
     }
     // The line goes on from where it is and meets the clock after BEND_NS.
     let bent = i128::from(rate) * i128::from(BEND_NS + off) / i128::from(BEND_NS);
-    lay(ticks(), mono_ns(), u64::try_from(bent).unwrap_or(rate));
+    lay(now.ticks, shown, u64::try_from(bent).unwrap_or(rate));
 }
 
 fn lay(base_ticks: u64, base_ns: u64, rate: u64) {
     let next = NEWEST.load(Ordering::Relaxed).wrapping_add(1).max(1);
-    let line = &ALL[next % LINES];
+    let Some(line) = ALL.get(next % LINES) else { return };
     line.base_ticks.store(base_ticks, Ordering::Relaxed);
     line.base_ns.store(base_ns, Ordering::Relaxed);
     line.rate.store(rate, Ordering::Relaxed);

@@ -39,7 +39,7 @@ const COMPILED_NAME_CHARS_MIN: usize = 40;
 const RESUMED: &str = "torch_dynamo_resume_in_";
 
 /// True for code that `torch.compile` wrote: `…/l3/cl3bdb….py`, wherever its cache lies.
-pub fn is_compiled_region(frame: &Frame) -> bool {
+pub(super) fn is_compiled_region(frame: &Frame) -> bool {
     let Some((folder, name)) = frame.file.rsplit_once('/') else { return false };
     let Some(hash) = name.strip_suffix(".py").and_then(|name| name.strip_prefix('c')) else {
         return false;
@@ -51,7 +51,7 @@ pub fn is_compiled_region(frame: &Frame) -> bool {
 }
 
 /// The user's function of which this one is the rest, after a break in its graph.
-pub fn resumed_function(frame: &Frame) -> Option<&str> {
+pub(super) fn resumed_function(frame: &Frame) -> Option<&str> {
     let (_, rest) = frame.function.split_once(RESUMED)?;
     rest.rsplit_once("_at_").map(|(function, _)| function)
 }

@@ -51,7 +51,7 @@ impl<S: Source> Tape<S> {
     fn device(
         &self,
         index: usize,
-        state: LaneState,
+        mut state: LaneState,
         host: Option<&LaneState>,
         stacks: &mut StackIndex,
     ) -> DeviceSnapshot {
@@ -83,8 +83,8 @@ impl<S: Source> Tape<S> {
             blocks: blocks(&state.live, stacks),
             segments,
             segment_source,
-            before: uses(state.before.unwrap_or_default(), stacks),
-            trace: trace(&state.trace, host, traced, device, stacks),
+            before: uses(state.before.take().unwrap_or_default(), stacks),
+            trace: trace(&state, host, traced, device, stacks),
             complete: word(head::LOST_BLOCKS) == 0 && word(head::LOST_SEGMENTS) == 0,
         }
     }
@@ -159,13 +159,17 @@ fn runtime_segments(host: &LaneState, device: u8) -> Vec<Segment> {
 /// Events of the device's lane, calls that failed and, where the allocator itself does not tell of
 /// its segments (`traced`), those of `cudaMalloc` and `cudaFree`, in the order of their times.
 fn trace(
-    events: &[Event],
+    state: &LaneState,
     host: Option<&LaneState>,
     traced: bool,
     device: u8,
     stacks: &mut StackIndex,
 ) -> Vec<TraceEvent> {
-    let since = events.first().map_or(u64::MAX, |event| event.mono_ns);
+    // A trace that goes back to the lane's first event has the segment that this one lies in, too.
+    let since = match state.trace.first() {
+        Some(_) if state.trace_first == 0 => 0,
+        first => first.map_or(u64::MAX, |event| event.mono_ns),
+    };
     let mut line = |event: &Event, kind: TraceKind, place: u16| TraceEvent {
         kind,
         mono_ns: event.mono_ns,
@@ -176,13 +180,16 @@ fn trace(
         place,
         step: u64::from(event.step),
     };
-    let mut trace: Vec<TraceEvent> = Vec::with_capacity(events.len());
-    for event in events {
+    // A lane is in the order of its positions, whatever its times say.
+    let mut trace: Vec<(u64, TraceEvent)> = Vec::with_capacity(state.trace.len());
+    let mut latest_ns = 0;
+    for event in &state.trace {
         let Some(kind) = trace_kind(event.kind) else { continue };
-        trace.push(line(event, kind, event.place));
+        latest_ns = event.mono_ns.max(latest_ns);
+        trace.push((latest_ns, line(event, kind, event.place)));
     }
-    let Some(host) = host else { return trace };
-    for event in host.trace.iter().filter(|event| event.mono_ns >= since) {
+    let host = host.map(|host| host.trace.as_slice()).unwrap_or_default();
+    for event in host.iter().filter(|event| event.mono_ns >= since) {
         let is_segment = !traced && Origin::from_number(event.place) == Origin::CudaMalloc;
         let kind = match event.kind {
             Kind::Alloc if is_segment => TraceKind::SegmentAlloc,
@@ -191,11 +198,11 @@ fn trace(
             _ => continue,
         };
         if event.device == device {
-            trace.push(line(event, kind, 0));
+            trace.push((event.mono_ns, line(event, kind, 0)));
         }
     }
-    trace.sort_by_key(|event| event.mono_ns);
-    trace
+    trace.sort_by_key(|(at_ns, _)| *at_ns);
+    trace.into_iter().map(|(_, event)| event).collect()
 }
 
 fn trace_kind(kind: Kind) -> Option<TraceKind> {

@@ -67,6 +67,8 @@ pub(super) struct LaneState {
     /// Live memory per stack atom at the earlier moment.
     pub(super) before: Option<BTreeMap<u32, (u64, u64)>>,
     pub(super) trace: Vec<Event>,
+    /// Events of the lane before the first of the trace.
+    pub(super) trace_first: u64,
     pub(super) allocated: u64,
     pub(super) reserved: u64,
 }
@@ -297,6 +299,6 @@ impl<S: Source> Tape<S> {
             }
         };
         let (allocated, reserved) = (believable(allocated), believable(reserved));
-        Ok(LaneState { live, segments, before, trace, allocated, reserved })
+        Ok(LaneState { live, segments, before, trace, trace_first, allocated, reserved })
     }
 }
