@@ -15,7 +15,8 @@
 //! `autograd.rs` (reading nodes), `interpreter.rs` (Python's C functions),
 //! `elf.rs`, `tracker.rs` and `tracker/tests.rs` (PyTorch's libraries, its trace tracker),
 //! `driver.rs` and `cupti.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's
-//! signal mask), `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's clocks).
+//! signal mask), `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's
+//! clocks).
 
 pub mod exports;
 
