@@ -58,7 +58,7 @@ fn shown_at(at: Option<u64>) -> Option<u64> {
 fn on_line(ticks: u64, base_ticks: u64, base_ns: u64, rate: u64) -> u64 {
     // Another core's counter may be a little behind the one the line was laid with.
     let passed = ticks.saturating_sub(base_ticks);
-    base_ns.wrapping_add((u128::from(passed) * u128::from(rate) >> RATE_BITS) as u64)
+    base_ns.wrapping_add(((u128::from(passed) * u128::from(rate)) >> RATE_BITS) as u64)
 }
 
 /// A reading of both clocks.

@@ -55,6 +55,8 @@ pub(crate) struct Guest {
     pub(crate) since: clock::Both,
     /// The program asked for all detail (`MEMTAPE_DETAIL=1`).
     pub(crate) wants_detail: bool,
+    /// PyTorch was told to use `cudaMallocAsync` instead of its own allocator.
+    pub(crate) async_backend: bool,
     pid: u32,
 }
 
@@ -77,6 +79,8 @@ pub(crate) enum LaneUse {
     NoSpace = 2,
     /// Several threads, under the lane's own lock.
     Shared = 3,
+    /// Nobody yet: it is being opened.
+    Opening = 4,
 }
 
 impl Guest {
@@ -115,6 +119,9 @@ impl Guest {
             boundary: Mutex::new(Boundary::default()),
             since,
             wants_detail: asks_for("MEMTAPE_DETAIL"),
+            async_backend: ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].iter().any(|name| {
+                std::env::var(name).is_ok_and(|settings| settings.contains("cudaMallocAsync"))
+            }),
             pid: std::process::id(),
             file,
         })
@@ -133,19 +140,20 @@ impl Guest {
         Some(&slot.lane)
     }
 
-    /// Writes onto a lane under its own lock, opening it if need be. False when nothing was
-    /// written: there is no lane, another thread had the lock for long, or `write` did not want to.
-    pub(crate) fn with_shared_lane(
+    /// Writes onto a lane under its own lock, opening it if need be. `None` when that cannot be:
+    /// there is no such lane, or another thread had the lock for long.
+    pub(crate) fn with_shared_lane<R>(
         &self,
         index: usize,
-        write: impl FnOnce(&Lane<'static>) -> bool,
-    ) -> bool {
-        let Some(slot) = self.lanes.get(index) else { return false };
+        write: impl FnOnce(&Lane<'static>) -> R,
+    ) -> Option<R> {
+        let slot = self.lanes.get(index)?;
         if self.open(index, LaneUse::Shared) != Some(LaneUse::Shared) {
-            return false;
+            return None;
         }
-        let mut written = false;
-        slot.lane.try_lock(|lane| written = write(lane)) && written
+        let mut result = None;
+        slot.lane.try_lock(|lane| result = Some(write(lane)));
+        result
     }
 
     /// Who writes a lane now.
@@ -154,6 +162,7 @@ impl Guest {
             Some(1) => LaneUse::Allocator,
             Some(2) => LaneUse::NoSpace,
             Some(3) => LaneUse::Shared,
+            Some(4) => LaneUse::Opening,
             _ => LaneUse::Untried,
         }
     }
@@ -162,20 +171,22 @@ impl Guest {
     #[cold]
     fn open(&self, index: usize, wanted: LaneUse) -> Option<LaneUse> {
         let slot = self.lanes.get(index)?;
-        if self.lane_use(index) == LaneUse::Untried {
-            let given = self.file.give_lane(self.file.layout.lanes.get(index)?);
-            let used = if given { wanted } else { LaneUse::NoSpace };
-            let untried = LaneUse::Untried as u8;
-            let won = slot
+        let (untried, opening) = (LaneUse::Untried as u8, LaneUse::Opening as u8);
+        let won = slot.used.load(Ordering::Acquire) == untried
+            && slot
                 .used
-                .compare_exchange(untried, used as u8, Ordering::AcqRel, Ordering::Acquire)
+                .compare_exchange(untried, opening, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok();
-            if won && given {
+        if won {
+            let given = self.file.give_lane(self.file.layout.lanes.get(index)?);
+            if given {
                 if wanted == LaneUse::Allocator {
                     self.words.at(header::HOOKS).fetch_or(hooks::REPORT, Ordering::Relaxed);
                 }
                 self.words.open_lane(index, &self.file.layout);
             }
+            let used = if given { wanted } else { LaneUse::NoSpace };
+            slot.used.store(used as u8, Ordering::Release);
         }
         Some(self.lane_use(index))
     }

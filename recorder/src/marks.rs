@@ -34,6 +34,8 @@ pub fn step() {
 pub(crate) fn step_to(number: u64) {
     if STEPS.fetch_max(number, Ordering::Relaxed) < number {
         given(number);
+    } else if let Some(guest) = recording() {
+        guest.words.set(header::STEP_SOURCE, StepSource::Given as u64);
     }
 }
 
@@ -96,9 +98,8 @@ impl Guest {
     fn mark(&self, atom: u32) {
         let written = self.with_shared_lane(HOST_LANE, |lane| {
             lane.mark(clock::mono_ns(), Kind::Mark, 0, u64::from(atom));
-            true
         });
-        if !written {
+        if written.is_none() {
             self.words.count(header::LOST_HOST_EVENTS);
         }
     }

@@ -23,13 +23,17 @@ pub(crate) fn taken(origin: Origin, pointer: u64, size: u64, device: u8) {
     let stack = guest.interner.current();
     let lane = guest.lane_for(origin, device);
     let written = guest.with_shared_lane(lane, |lane| {
+        // Its end was missed: another thread had the lane for long.
+        if let Some((bytes, of)) = lane.live(pointer) {
+            let held = lane.live_bytes().wrapping_sub(bytes);
+            lane.of_device(of).free(clock::mono_ns(), pointer, bytes, totals(held));
+        }
         let place = if usize::from(device) == lane_index(lane) { 0 } else { origin as u16 };
         let grant = Grant { address: pointer, size, requested: size, place, stack };
         let held = lane.live_bytes().wrapping_add(size);
         lane.of_device(device).alloc(clock::mono_ns(), grant, totals(held));
-        true
     });
-    if !written {
+    if written.is_none() {
         guest.words.count(header::LOST_HOST_EVENTS);
     }
     note_hook(hook_of(origin));
@@ -40,12 +44,12 @@ pub(crate) fn taken(origin: Origin, pointer: u64, size: u64, device: u8) {
 pub(crate) fn returned(origin: Origin, pointer: u64) {
     let Some(guest) = recording().filter(|_| pointer != 0) else { return };
     let first = if origin == Origin::CpuTensor { CPU_LANE } else { HOST_LANE };
-    if guest.lane_use(first) == LaneUse::Shared && guest.give_back(first, pointer) {
+    if guest.give_back(first, pointer) {
         return;
     }
     let on_device = origin == Origin::CudaMallocAsync || origin == Origin::CudaMalloc;
     for device in (0..DEVICES_MAX).filter(|_| on_device) {
-        if guest.lane_use(device) == LaneUse::Shared && guest.give_back(device, pointer) {
+        if guest.give_back(device, pointer) {
             return;
         }
     }
@@ -64,9 +68,8 @@ pub(crate) fn failed(origin: Origin, size: u64, took_ns: u64, device: u8) {
     let written = guest.with_shared_lane(HOST_LANE, |lane| {
         let held = totals(lane.live_bytes());
         lane.of_device(device).failure(clock::mono_ns(), Kind::MallocFailed, grant, held);
-        true
     });
-    if !written {
+    if written.is_none() {
         guest.words.count(header::LOST_HOST_EVENTS);
     }
 }
@@ -85,6 +88,7 @@ impl Guest {
     fn lane_for(&self, origin: Origin, device: u8) -> usize {
         let index = usize::from(device);
         let in_its_place = origin == Origin::CudaMallocAsync
+            && self.async_backend
             && index < DEVICES_MAX
             && matches!(self.lane_use(index), LaneUse::Untried | LaneUse::Shared);
         match origin {
@@ -94,13 +98,22 @@ impl Guest {
         }
     }
 
+    /// True when nothing is left to be done: it was there and is free now, or nobody can tell,
+    /// because another thread had the lane for long, which is counted.
     fn give_back(&self, index: usize, pointer: u64) -> bool {
-        self.with_shared_lane(index, |lane| {
+        if self.lane_use(index) != LaneUse::Shared {
+            return false;
+        }
+        let found = self.with_shared_lane(index, |lane| {
             let Some((size, device)) = lane.live(pointer) else { return false };
             let held = lane.live_bytes().wrapping_sub(size);
             lane.of_device(device).free(clock::mono_ns(), pointer, size, totals(held));
             true
-        })
+        });
+        if found.is_none() {
+            self.words.count(header::LOST_HOST_EVENTS);
+        }
+        found.unwrap_or(true)
     }
 }
 

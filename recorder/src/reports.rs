@@ -5,7 +5,7 @@
 //! size asked for, the stream, the pool, and whether a free is put off. What it says is kept for
 //! the report that follows, so that there is one event for each thing that happens.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::lane::{Grant, Totals};
@@ -59,8 +59,8 @@ pub(crate) struct Traces {
     freed: AtomicU64,
     /// The device's free bytes when a request failed.
     free_bytes: AtomicU64,
-    /// The last place, and what it stands for.
-    last_place: AtomicU16,
+    /// The last place (one more, so that 0 is none yet), and what it stands for.
+    last_place: AtomicU32,
     last_stream: AtomicU64,
     last_pool: [AtomicU64; 2],
 }
@@ -100,9 +100,8 @@ fn report_shared(guest: &Guest, pointer: u64, size: i64, totals: Totals, device:
         } else {
             lane.free(clock::mono_ns(), pointer, bytes, totals);
         }
-        true
     });
-    if !written {
+    if written.is_none() {
         guest.words.count(header::LOST_DEVICE_EVENTS);
     }
 }
@@ -118,10 +117,12 @@ pub(crate) fn out_of_memory(size: u64, allocated: u64, reserved: u64, device: u8
     match guest.allocator_lane(device) {
         Some(lane) => lane.failure(clock::mono_ns(), Kind::Oom, grant, totals),
         None => {
-            guest.with_shared_lane(usize::from(device), |lane| {
+            let written = guest.with_shared_lane(usize::from(device), |lane| {
                 lane.failure(clock::mono_ns(), Kind::Oom, grant, totals);
-                true
             });
+            if written.is_none() {
+                guest.words.count(header::LOST_DEVICE_EVENTS);
+            }
         }
     }
     note_hook(hooks::OUT_OF_MEMORY);
@@ -197,14 +198,14 @@ impl Guest {
             && traces.last_pool[0].load(Relaxed) == entry.pool.0
             && traces.last_pool[1].load(Relaxed) == entry.pool.1;
         if known != 0 && same {
-            return known;
+            return (known - 1) as u16;
         }
         let pool = (entry.pool != POOL_UNKNOWN).then_some(entry.pool);
         let place = self.interner.place(entry.stream, pool);
         traces.last_stream.store(entry.stream, Relaxed);
         traces.last_pool[0].store(entry.pool.0, Relaxed);
         traces.last_pool[1].store(entry.pool.1, Relaxed);
-        traces.last_place.store(place, Relaxed);
+        traces.last_place.store(u32::from(place) + 1, Relaxed);
         place
     }
 }

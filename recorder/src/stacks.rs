@@ -242,23 +242,32 @@ impl Interner {
     /// Writes a new stack under the lock; 0 when that cannot be had or there is no room.
     #[cold]
     fn learn(&self, fingerprint: u64, write: impl FnOnce(&Self) -> Option<u32>) -> u32 {
-        let learnt = self.locked(|this| {
-            this.stacks.find(fingerprint).or_else(|| {
-                // Room first: a stack that could not be found again would be written for ever.
-                this.stacks.has_room(fingerprint).then_some(())?;
-                let atom = write(this)?;
-                this.stacks.insert(fingerprint, atom).then_some(atom)
+        // No lock for what cannot be written anyway.
+        let learnt = self.has_space().then(|| {
+            self.locked(|this| {
+                this.stacks.find(fingerprint).or_else(|| {
+                    // Room first: a stack that could not be found again would be written for ever.
+                    this.stacks.has_room(fingerprint).then_some(())?;
+                    let atom = write(this)?;
+                    this.stacks.insert(fingerprint, atom).then_some(atom)
+                })
             })
         });
-        learnt.flatten().unwrap_or_else(|| {
+        learnt.flatten().flatten().unwrap_or_else(|| {
             self.words.count(header::LOST_STACKS);
             0
         })
     }
 
+    /// Room for one more stack of the deepest kind, its frames known already.
+    fn has_space(&self) -> bool {
+        let used = self.words.get(header::ATOMS_USED);
+        used + STACK_FRAMES_MAX as u64 <= self.words.get(header::ATOMS_WORDS)
+    }
+
     /// Runs `work` under the lock, if it can be had in a bounded number of rounds.
     fn locked<R>(&self, work: impl FnOnce(&Self) -> R) -> Option<R> {
-        const ROUNDS_MAX: u32 = 20_000;
+        const ROUNDS_MAX: u32 = 2_000;
         let mut rounds = 0;
         while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             rounds += 1;
