@@ -6,11 +6,7 @@
 //! counters of two cores may be: what is in order on a lane are its positions. Where the counter is not the kernel's own
 //! clock source, or is not invariant, the system's clock is asked each time.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-/// Lines kept: a reader that is stopped between looking up the newest line and reading it is at
-/// most this many bendings late.
-const LINES: usize = 8;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A line that is farther off than this is laid anew: the machine slept.
 const JUMP_NS: i64 = 5_000_000;
@@ -21,19 +17,22 @@ const BEND_NS: i64 = 2_000_000_000;
 /// Bits behind the point in `Line::rate`: nanoseconds a tick.
 const RATE_BITS: u32 = 32;
 
-/// `ns = base_ns + (ticks - base_ticks) * rate`.
-#[derive(Default)]
+/// `ns = base_ns + (ticks - base_ticks) * rate`, on one cache line.
+#[repr(align(64))]
 struct Line {
+    /// Odd while the line is being changed; 0 before the first.
+    version: AtomicU64,
     base_ticks: AtomicU64,
     base_ns: AtomicU64,
     rate: AtomicU64,
 }
 
-static ALL: [Line; LINES] = [const {
-    Line { base_ticks: AtomicU64::new(0), base_ns: AtomicU64::new(0), rate: AtomicU64::new(0) }
-}; LINES];
-/// Number of the newest line; 0 means the system's clock is asked.
-static NEWEST: AtomicUsize = AtomicUsize::new(0);
+static LINE: Line = Line {
+    version: AtomicU64::new(0),
+    base_ticks: AtomicU64::new(0),
+    base_ns: AtomicU64::new(0),
+    rate: AtomicU64::new(0),
+};
 
 /// CLOCK_MONOTONIC in nanoseconds, as the hot path has it.
 #[inline]
@@ -41,17 +40,20 @@ pub(crate) fn mono_ns() -> u64 {
     shown_at(None).unwrap_or_else(system_mono_ns)
 }
 
-/// What the newest line shows at a reading of the counter, by default now's; none without a line.
+/// What the line shows at a reading of the counter, by default now's; none before there is a line
+/// and in the moment in which it changes.
 #[inline]
 fn shown_at(at: Option<u64>) -> Option<u64> {
-    let newest = NEWEST.load(Ordering::Acquire);
-    let line = ALL.get(newest % LINES).filter(|_| newest != 0)?;
-    Some(on_line(
+    let version = LINE.version.load(Ordering::Acquire);
+    let shown = on_line(
         at.unwrap_or_else(ticks),
-        line.base_ticks.load(Ordering::Relaxed),
-        line.base_ns.load(Ordering::Relaxed),
-        line.rate.load(Ordering::Relaxed),
-    ))
+        LINE.base_ticks.load(Ordering::Relaxed),
+        LINE.base_ns.load(Ordering::Relaxed),
+        LINE.rate.load(Ordering::Relaxed),
+    );
+    fence(Ordering::Acquire);
+    let is_whole = version & 1 == 0 && LINE.version.load(Ordering::Relaxed) == version;
+    (is_whole && version != 0).then_some(shown)
 }
 
 #[inline]
@@ -113,13 +115,15 @@ pub(crate) fn bend(since: Both) {
     lay(now.ticks, shown, u64::try_from(bent).unwrap_or(rate));
 }
 
+/// One thread at a time: whoever wakes the recorder, then its control thread.
 fn lay(base_ticks: u64, base_ns: u64, rate: u64) {
-    let next = NEWEST.load(Ordering::Relaxed).wrapping_add(1).max(1);
-    let Some(line) = ALL.get(next % LINES) else { return };
-    line.base_ticks.store(base_ticks, Ordering::Relaxed);
-    line.base_ns.store(base_ns, Ordering::Relaxed);
-    line.rate.store(rate, Ordering::Relaxed);
-    NEWEST.store(next, Ordering::Release);
+    let version = LINE.version.load(Ordering::Relaxed);
+    LINE.version.store(version.wrapping_add(1), Ordering::Relaxed);
+    fence(Ordering::Release);
+    LINE.base_ticks.store(base_ticks, Ordering::Relaxed);
+    LINE.base_ns.store(base_ns, Ordering::Relaxed);
+    LINE.rate.store(rate, Ordering::Relaxed);
+    LINE.version.store(version.wrapping_add(2), Ordering::Release);
 }
 
 /// Nanoseconds a tick; 0 when the readings are too close to tell.

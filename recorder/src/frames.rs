@@ -10,7 +10,7 @@
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 use memtape_core::python::frames::{
     BYTES_DATA, CODE_TAG, OBJECT_TYPE, OWNER_SHIM, Position, VAR_SIZE,
@@ -34,6 +34,8 @@ static FOUND: OnceLock<Candidate> = OnceLock::new();
 /// The same, once it has passed its test: what the hot path looks at.
 static TRUSTED: AtomicPtr<Candidate> = AtomicPtr::new(std::ptr::null_mut());
 static MODE: AtomicU8 = AtomicU8::new(Stacks::Unknown as u8);
+/// The interpreter is about to end.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// One frame: its code object and the instruction it is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +62,8 @@ impl RawStack {
 pub(crate) enum Sight {
     /// They can be read.
     Clear(Interpreter),
-    /// There are none, and there were none to test the layout on either.
+    /// There are none, and there were none to test the layout on either; or there are none any
+    /// more, because the interpreter ends.
     NoFrames,
     /// They cannot be read; the mode says why.
     None(Stacks),
@@ -94,6 +97,15 @@ pub(crate) fn give_up() {
     TRUSTED.store(std::ptr::null_mut(), Ordering::Release);
 }
 
+/// Reads no frames any more. The interpreter calls this when it runs its exit handlers, before it
+/// frees the states of threads that are still there: those find theirs as before, and dangling.
+pub(crate) fn end() {
+    // In this order, and both in the order of all: see `first_sight`. The hot path looks at the
+    // second only, as ever.
+    IS_ENDING.store(true, Ordering::SeqCst);
+    TRUSTED.store(std::ptr::null_mut(), Ordering::SeqCst);
+}
+
 /// The interpreter, if its frames can be read.
 #[inline]
 pub(crate) fn sight() -> Sight {
@@ -106,13 +118,21 @@ pub(crate) fn sight() -> Sight {
 
 #[cold]
 fn first_sight() -> Sight {
+    if IS_ENDING.load(Ordering::SeqCst) {
+        return Sight::NoFrames;
+    }
     let mode = MODE.load(Ordering::Acquire);
     let Some(candidate) = FOUND.get().filter(|_| mode == Stacks::Python as u8) else {
         return Sight::None(Stacks::from_word(mode.into()));
     };
     match test(candidate) {
         Verdict::Passed => {
-            TRUSTED.store(std::ptr::from_ref(candidate).cast_mut(), Ordering::Release);
+            TRUSTED.store(std::ptr::from_ref(candidate).cast_mut(), Ordering::SeqCst);
+            if IS_ENDING.load(Ordering::SeqCst) {
+                // It may have come after `end` had taken the last one away.
+                TRUSTED.store(std::ptr::null_mut(), Ordering::SeqCst);
+                return Sight::NoFrames;
+            }
             Sight::Clear(Interpreter(candidate))
         }
         Verdict::NoFrames | Verdict::NotNow => Sight::NoFrames,

@@ -21,7 +21,7 @@ use memtape_core::tape::layout::{
 use memtape_core::tape::reader::identity_text;
 use memtape_core::tape::words::{Birth, Words};
 
-use crate::process::{OwnByte, Place};
+use crate::process::{OwnPage, Place};
 use crate::reports::Traces;
 use crate::stacks::Interner;
 use crate::tape_file::TapeFile;
@@ -31,13 +31,14 @@ pub(crate) use crate::marks::{annotate, optimizer_stepped, phase, step, step_to}
 pub(crate) use crate::outside::{failed, returned, taken};
 pub(crate) use crate::reports::{Traced, out_of_memory, report, traced};
 
-/// Zero: what a child finds in `STATE`.
+/// Zero: what a child finds in `HERE`.
 const ASLEEP: u8 = 0;
 const WAKING: u8 = 1;
 const RECORDING: u8 = 2;
 const OFF: u8 = 3;
 
-static STATE: OwnByte = OwnByte::zero();
+/// The state, and the guest while it records.
+static HERE: OwnPage<Guest> = OwnPage::zero();
 static GUEST: OnceLock<Guest> = OnceLock::new();
 /// One of [`Tracker`].
 static TRACKER: AtomicU64 = AtomicU64::new(Tracker::NotAsked as u64);
@@ -210,14 +211,20 @@ impl Guest {
 /// The recorder, while it records.
 #[inline]
 pub(crate) fn recording() -> Option<&'static Guest> {
-    if STATE.load(Ordering::Acquire) == RECORDING { GUEST.get() } else { None }
+    let guest = HERE.pointer.load(Ordering::Acquire);
+    // SAFETY: null, or the guest in `GUEST`, which stays.
+    unsafe { guest.as_ref() }
 }
 
 /// The recorder, woken up if this is the process's first GPU memory.
 #[inline]
 pub(crate) fn awake(device: u8) -> Option<&'static Guest> {
-    match STATE.load(Ordering::Acquire) {
-        RECORDING => GUEST.get(),
+    recording().or_else(|| not_awake(device))
+}
+
+#[cold]
+fn not_awake(device: u8) -> Option<&'static Guest> {
+    match HERE.state.load(Ordering::Acquire) {
         ASLEEP => wake(device),
         WAKING => {
             // Another thread's first allocation, on another device, while the tape is being made.
@@ -233,7 +240,7 @@ pub(crate) fn awake(device: u8) -> Option<&'static Guest> {
 pub(crate) fn device_looked_at() {
     cupti::subscribe();
     static ASKED: OnceLock<bool> = OnceLock::new();
-    let asleep = STATE.load(Ordering::Acquire) == ASLEEP;
+    let asleep = HERE.state.load(Ordering::Acquire) == ASLEEP;
     if asleep && *ASKED.get_or_init(|| asks_for("MEMTAPE_DETAIL")) {
         attach_tracker();
         if TRACKER.load(Ordering::Relaxed) == Tracker::Attached as u64 {
@@ -254,7 +261,8 @@ fn attach_tracker() {
 /// A panic reached the edge: off, for good.
 #[cold]
 pub(crate) fn disable_after_inner_failure() {
-    if STATE.swap(OFF, Ordering::AcqRel) == RECORDING
+    HERE.pointer.store(std::ptr::null_mut(), Ordering::Release);
+    if HERE.state.swap(OFF, Ordering::AcqRel) == RECORDING
         && let Some(guest) = GUEST.get()
     {
         guest.words.set(header::DISABLED, Disabled::InnerFailure as u64);
@@ -265,17 +273,19 @@ pub(crate) fn disable_after_inner_failure() {
 /// From now on a child of this process finds the recorder asleep, and not its parent's. False where
 /// the kernel cannot do that.
 pub(crate) fn forget_in_children() -> bool {
-    STATE.wipe_in_children()
+    HERE.wipe_in_children()
 }
 
 /// The tape's memory is gone. Called by a signal handler.
 pub(crate) fn disable_without_tape() {
-    STATE.store(OFF, Ordering::Release);
+    HERE.pointer.store(std::ptr::null_mut(), Ordering::Release);
+    HERE.state.store(OFF, Ordering::Release);
 }
 
 /// In a forked child: the tape is the parent's.
 pub(crate) fn detach() {
-    STATE.store(OFF, Ordering::Release);
+    HERE.pointer.store(std::ptr::null_mut(), Ordering::Release);
+    HERE.state.store(OFF, Ordering::Release);
 }
 
 /// The process exits in an orderly way, whether or not the recorder still records. A forked child
@@ -312,7 +322,7 @@ pub(crate) fn asks_for(name: &str) -> bool {
 
 #[cold]
 fn wake(device: u8) -> Option<&'static Guest> {
-    if STATE.compare_exchange(ASLEEP, WAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if HERE.state.compare_exchange(ASLEEP, WAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
         return None;
     }
     let place = process::place();
@@ -328,7 +338,10 @@ fn wake(device: u8) -> Option<&'static Guest> {
     if awake {
         process::watch(); // before anything is recorded: a fork must never find it missing
     }
-    STATE.store(if awake { RECORDING } else { OFF }, Ordering::Release);
+    HERE.state.store(if awake { RECORDING } else { OFF }, Ordering::Release);
+    if let Some(guest) = GUEST.get().filter(|_| awake) {
+        HERE.pointer.store(std::ptr::from_ref(guest).cast_mut(), Ordering::Release);
+    }
     let guest = recording()?;
     cupti::report();
     control::start();

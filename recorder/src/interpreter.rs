@@ -5,6 +5,8 @@
 //! allocation, on every rank alike, and no step is missed on one of them. Where the main thread
 //! runs no Python (it waits for a thread that trains), a thread of its own takes the GIL once.
 //! The functions are found by name; a process without them is left alone.
+//!
+//! At the same occasion it is asked to say when it ends: its frames must not be read from then on.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -13,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memtape_core::tape::layout::{StepSource, header};
 
 use crate::edge::guarded;
-use crate::{guest, symbols};
+use crate::{frames, guest, symbols};
 
 type Object = *mut c_void;
 type Call = unsafe extern "C" fn(Object, Object) -> Object;
@@ -40,6 +42,13 @@ static STEPPED: MethodDef = MethodDef {
     doc: c"Counts a training step for memtape.".as_ptr(),
 };
 
+static ENDS: MethodDef = MethodDef {
+    name: c"memtape_end".as_ptr(),
+    function: on_end,
+    flags: VARARGS,
+    doc: c"Tells memtape that the interpreter ends.".as_ptr(),
+};
+
 /// Stack of the thread that takes the GIL: it runs a few lines of PyTorch's Python.
 const STACK_BYTES: usize = 1 << 20;
 
@@ -59,7 +68,7 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 /// The functions of the interpreter that are needed here.
 struct Api {
     is_initialized: unsafe extern "C" fn() -> c_int,
-    /// Private until 3.13, so it may be missing.
+    /// Private until 3.13, public from then on; it may be missing.
     is_finalizing: Option<unsafe extern "C" fn() -> c_int>,
     add_pending_call:
         unsafe extern "C" fn(extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int,
@@ -114,7 +123,9 @@ impl Api {
         Some(Self {
             is_initialized: function!(c"Py_IsInitialized"),
             is_finalizing: {
-                let found = symbols::global(c"_Py_IsFinalizing");
+                let names = [c"_Py_IsFinalizing", c"Py_IsFinalizing"];
+                let mut found = names.into_iter().map(symbols::global);
+                let found = found.find(|it| !it.is_null()).unwrap_or(std::ptr::null_mut());
                 // SAFETY: the signature in CPython's headers; a null pointer is `None`.
                 unsafe { std::mem::transmute(found) }
             },
@@ -204,6 +215,8 @@ extern "C" fn in_main_thread(_: *mut c_void) -> c_int {
 /// The calling thread must hold the GIL.
 unsafe fn register(api: &Api) {
     let Some(guest) = guest::recording() else { return };
+    // SAFETY: the caller's promise.
+    unsafe { ask_for_the_end(api) };
     if guest.words.get(header::STEP_SOURCE) != StepSource::None as u64 {
         return;
     }
@@ -240,6 +253,49 @@ unsafe fn register(api: &Api) {
     }
 }
 
+/// Has [`frames::end`] called by the interpreter's own `atexit`, once. Its handlers run after the
+/// threads that Python waits for are done, and before any state of the others is freed.
+///
+/// # Safety
+/// The calling thread must hold the GIL.
+unsafe fn ask_for_the_end(api: &Api) {
+    static IS_ASKED: AtomicBool = AtomicBool::new(false);
+    if IS_ASKED.load(Ordering::Relaxed) {
+        return;
+    }
+    let null: Object = std::ptr::null_mut();
+    // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, and
+    // whatever was raised is cleared before the program goes on.
+    unsafe {
+        // Looked up only, as below: `logging` imports it, and PyTorch imports that.
+        let module = (api.dict_get)((api.modules)(), c"atexit".as_ptr());
+        if module.is_null() {
+            (api.clear_error)();
+            return;
+        }
+        let register = (api.attribute)(module, c"register".as_ptr());
+        let handler = (api.function)(&raw const ENDS, null, null);
+        let mut done = null;
+        if !register.is_null() && !handler.is_null() {
+            done = (api.call)(register, handler, null);
+        }
+        if done.is_null() {
+            (api.clear_error)();
+        } else {
+            IS_ASKED.store(true, Ordering::Relaxed);
+        }
+        for object in [register, handler, done].into_iter().filter(|object| !object.is_null()) {
+            (api.decrement)(object);
+        }
+    }
+}
+
+/// The interpreter ends.
+unsafe extern "C" fn on_end(_: Object, _: Object) -> Object {
+    guarded(frames::end);
+    none()
+}
+
 /// The hook: PyTorch calls it with the optimizer, its arguments and its keyword arguments.
 unsafe extern "C" fn on_step(_: Object, arguments: Object) -> Object {
     let Some(api) = Api::find() else { return std::ptr::null_mut() };
@@ -253,6 +309,12 @@ unsafe extern "C" fn on_step(_: Object, arguments: Object) -> Object {
             guest::optimizer_stepped(optimizer as u64);
         }
     });
+    none()
+}
+
+/// What a function returns that has nothing to say; the calling thread holds the GIL.
+fn none() -> Object {
+    let Some(api) = Api::find() else { return std::ptr::null_mut() };
     // SAFETY: None lives for ever; a function returns a new reference to it.
     unsafe { (api.increment)(api.none) };
     api.none

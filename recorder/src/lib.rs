@@ -12,7 +12,7 @@
 //! `unsafe` is in `exports/c10.rs`, `exports/cudart.rs`, `exports/nccl.rs` and `exports/marks.rs`
 //! (C signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
 //! `memory.rs`, `frames.rs`, `self_test.rs` and `code_watch.rs` (reading frames),
-//! `autograd.rs` (reading nodes), `interpreter.rs` (Python's C functions),
+//! `autograd.rs` (reading nodes), `interpreter.rs` (Python's C functions), `guest.rs` (itself),
 //! `elf.rs`, `tracker.rs` and `tracker/tests.rs` (PyTorch's libraries, its trace tracker),
 //! `driver.rs` and `cupti.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's
 //! signal mask), `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's

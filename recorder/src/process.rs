@@ -5,7 +5,7 @@
 //! made; where a kernel cannot do that (before 4.14), a fork handler does for `fork` at least.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicPtr, AtomicU8};
 
 use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, cut};
 
@@ -19,32 +19,27 @@ unsafe extern "C" {
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
 
-/// A byte on a page of its own, zero in every child.
+/// A byte and a pointer on a page of their own, zero in every child.
 #[repr(C, align(4096))]
-pub(crate) struct OwnByte {
-    byte: AtomicU8,
-    rest: [u8; PAGE_BYTES - 1],
+pub(crate) struct OwnPage<T> {
+    pub(crate) state: AtomicU8,
+    /// Beside the state: the hot path looks at one cache line.
+    pub(crate) pointer: AtomicPtr<T>,
+    rest: [u8; PAGE_BYTES - 16],
 }
 
-impl OwnByte {
+impl<T> OwnPage<T> {
     /// Zero, as in a child.
     pub(crate) const fn zero() -> Self {
-        Self { byte: AtomicU8::new(0), rest: [0; PAGE_BYTES - 1] }
+        let pointer = AtomicPtr::new(std::ptr::null_mut());
+        Self { state: AtomicU8::new(0), pointer, rest: [0; PAGE_BYTES - 16] }
     }
 
-    /// From now on a child finds it zero; false where the kernel cannot do that.
+    /// From now on a child finds both zero; false where the kernel cannot do that.
     pub(crate) fn wipe_in_children(&'static self) -> bool {
         let start = (&raw const *self).cast_mut().cast();
         // SAFETY: the page is this value's alone, and changes only in children.
         unsafe { libc::madvise(start, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0 }
-    }
-}
-
-impl std::ops::Deref for OwnByte {
-    type Target = AtomicU8;
-
-    fn deref(&self) -> &AtomicU8 {
-        &self.byte
     }
 }
 

@@ -39,7 +39,7 @@ fn pytorchs_profiler_and_history_find_what_they_found_before() {
     }
     let events: Vec<u64> =
         with.value("events").split(' ').map(|count| count.parse().expect("a count")).collect();
-    assert!(events.iter().all(|&count| count > 10), "they saw something: {events:?}");
+    assert!(events.iter().all(|&count| count > 5), "they saw something: {events:?}");
     let totals = with.tape().totals()[0];
     assert!(totals.allocs > 10 && totals.ooms >= 1, "and the recorder recorded it: {totals:?}");
 }

@@ -28,6 +28,7 @@ pub(super) fn spin_loop() {
 /// Atomics that a checker watches, and a record of what is stored in them.
 #[cfg(any(memtape_loom, memtape_shuttle))]
 mod checked {
+    #[cfg(any(memtape_loom, memtape_shuttle))]
     extern crate std;
 
     use std::cell::RefCell;
