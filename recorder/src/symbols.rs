@@ -308,6 +308,7 @@ mod tests {
         std::fs::write(&source, code).expect("the source");
         let mut compiler = Command::new("gcc");
         compiler.current_dir(folder).args(["-shared", "-fPIC", "-o", file, "answer.c"]);
+        compiler.arg(format!("-Wl,-soname,{file}"));
         compiler.args(["-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", "-L."]);
         compiler.args(needs.map(|needed| format!("-l:{needed}")));
         assert!(compiler.status().expect("gcc runs").success(), "{file}");
