@@ -3,6 +3,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
+use memtape_core::tape::rewind::Moment;
 use memtape_tests::{tapes, torch};
 
 use super::{Script, counts, run, script};
@@ -79,6 +80,18 @@ fn threads_of_pytorch_may_allocate_while_the_interpreter_shuts_down() {
     // The first block; three a device at the start, and three more in each round.
     let seen: Vec<u64> = tape.totals().iter().map(|device| device.allocs).collect();
     assert_eq!(seen, [6004, 6003, 6003]);
+}
+
+/// States of threads that are still there are freed soon after, and no thread can tell.
+#[test]
+fn frames_are_not_read_once_the_interpreter_says_that_it_ends() {
+    let tape = Script::new("exits.py").succeeds().tape();
+    let snapshot = tape.snapshot(Moment::Present, None, 0).expect("the present");
+    let blocks = snapshot.devices[0].blocks.iter();
+    let is_python: Vec<bool> = blocks
+        .map(|block| snapshot.frames_of(block.stack).any(|frame| frame.file.ends_with(".py")))
+        .collect();
+    assert_eq!(is_python, [true, true, false], "by address: the last is taken at the end");
 }
 
 #[test]
