@@ -60,6 +60,7 @@ fn snapshot(body: v1::RankBody) -> RankSnapshot {
         before_step: body.before_step,
         places: body.places.iter().map(place).collect(),
         outside: body.outside.iter().map(outside).collect(),
+        ..RankSnapshot::default()
     }
 }
 

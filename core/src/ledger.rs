@@ -179,7 +179,8 @@ fn other_code(sources: &Sources<'_>) -> Option<u64> {
             let given = plain.unwrap_or(0).saturating_add(driver.unwrap_or(0));
             // Without any segment it may be the backend whose blocks come from neither.
             let is_told = allocator.is_none_or(|it| it.segment_source != SegmentSource::None);
-            is_told.then(|| given.saturating_sub(allocator.map_or(0, |it| it.reserved)))
+            let held = allocator.map_or(Some(0), held);
+            held.filter(|_| is_told).map(|held| given.saturating_sub(held))
         }
     };
     match (others, pools) {
@@ -197,8 +198,14 @@ fn runtime_segment_bytes(allocator: &DeviceSnapshot) -> Option<u64> {
             Some(plain.fold(0, |sum: u64, segment| sum.saturating_add(segment.size)))
         }
         // All of the allocator's memory, unless part of it is in none of the segments.
-        SegmentSource::Runtime => Occupied::of(allocator).map(|_| allocator.reserved),
+        SegmentSource::Runtime => Occupied::of(allocator).and_then(|_| held(allocator)),
     }
+}
+
+/// What the allocator holds; of a moment in the past that is not always known.
+fn held(allocator: &DeviceSnapshot) -> Option<u64> {
+    let is_known = allocator.reserved > 0 || allocator.allocated == 0;
+    is_known.then_some(allocator.reserved)
 }
 
 /// The allocator's part: what it holds, told apart as far as it can be.

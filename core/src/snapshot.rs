@@ -29,6 +29,9 @@ pub struct RankSnapshot {
     pub places: Vec<Place>,
     /// Memory that other code than PyTorch's caching allocator holds, by origin and device.
     pub outside: Vec<OutsideUse>,
+    /// True when events of such memory back to this moment are overwritten: `outside` and the
+    /// runtime's segments are not known then, or not all.
+    pub outside_missing: bool,
     /// The earlier step that the `before` sums show; 0 when there are none.
     pub before_step: u64,
 }
@@ -42,7 +45,7 @@ pub struct DeviceSnapshot {
     pub uuid: String,
     /// Bytes handed out to tensors.
     pub allocated: u64,
-    /// Bytes the allocator holds from the device.
+    /// Bytes the allocator holds from the device; 0 when unknown.
     pub reserved: u64,
     /// Size of the device in bytes; 0 when unknown.
     pub device_bytes: u64,

@@ -56,7 +56,8 @@ pub(super) fn account<'a>(
 ) -> Account<'a> {
     let has_before = snapshot.before_step != 0;
     let mut uses: BTreeMap<u32, Use> = BTreeMap::new();
-    for block in &device.blocks {
+    // Like the earlier sums: what was taken back is not kept, though other streams still use it.
+    for block in device.blocks.iter().filter(|block| !block.pending) {
         let held = uses.entry(block.stack).or_default();
         let size = signed(block.size);
         held.bytes = held.bytes.saturating_add(size);

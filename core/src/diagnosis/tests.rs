@@ -239,6 +239,22 @@ fn what_is_older_than_the_growth_is_not_the_culprit() {
     }
 }
 
+/// A transfer on a side stream: its buffers are taken back, though that stream still uses them.
+#[test]
+fn what_was_taken_back_is_not_kept() {
+    for before_step in [0, 120] {
+        let mut suspect = healthy(2, 376, before_step);
+        let stack = suspect.stack(&LOSS);
+        suspect.blocks(stack, 3 * MIB / 2, 120..376);
+        for block in suspect.device.blocks.iter_mut().filter(|block| block.stack == stack) {
+            block.pending = true;
+        }
+        let peers = [0, 1, 3].map(|rank| healthy(rank, 376, before_step).done());
+        let diagnosis = diagnosed(&growth(2), &suspect.done(), &peers);
+        assert_eq!((diagnosis.class, diagnosis.suspects.len()), (Class::Unknown, 0));
+    }
+}
+
 #[test]
 fn doubts_are_said() {
     let (mut suspect, mut peers) = with_leak(0, 3 * MIB / 2);

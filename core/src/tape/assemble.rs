@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::atoms::Atoms;
 use super::event::{Event, Kind};
-use super::layout::{CPU_LANE, HOST_LANE, Origin, Tracker, head, header};
+use super::layout::{CPU_LANE, HOST_LANE, LANES, Origin, Tracker, head, header};
 use super::reader::Tape;
 use super::rewind::LaneState;
 use super::source::Source;
@@ -17,7 +17,8 @@ use crate::snapshot::{
 };
 
 impl<S: Source> Tape<S> {
-    /// Puts the states of the lanes together; they come with the lanes' indexes.
+    /// Puts the states of the lanes together; they come with the lanes' indexes. Host-side lanes
+    /// that are open and have no state are what is missing outside.
     pub(super) fn assemble(
         &self,
         step: u64,
@@ -32,6 +33,8 @@ impl<S: Source> Tape<S> {
         let host = find(HOST_LANE).map(|(_, state)| state);
         let mut outside = host.map(|host| outside_uses(&host.live)).unwrap_or_default();
         outside.extend(find(CPU_LANE).map(|(_, cpu)| outside_uses(&cpu.live)).unwrap_or_default());
+        let outside_missing =
+            (HOST_LANE..LANES).any(|index| self.lane(index).is_some() && find(index).is_none());
         let devices = of_devices
             .into_iter()
             .map(|(index, state)| self.device(index, state, host, &mut stacks));
@@ -42,6 +45,7 @@ impl<S: Source> Tape<S> {
             devices: devices.collect(),
             before_step: before.unwrap_or(0),
             outside,
+            outside_missing,
             places: self.places(),
             frames: stacks.frames,
             stacks: stacks.stacks,

@@ -86,7 +86,8 @@ pub struct Event {
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// Atom of the stack that allocated the block (for a free: that block's); 0 is unknown.
+    /// Atom of the stack that took the block or segment, also where it is given back (0 where
+    /// several took parts of a range that is unmapped); 0 is unknown.
     pub stack: u32,
     /// Steps finished when it happened.
     pub step: u32,

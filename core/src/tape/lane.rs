@@ -161,8 +161,14 @@ impl<'a> Lane<'a> {
     }
 
     /// The allocator took memory from the device, or gave it back: `kind` is one of the four kinds
-    /// of segments. Totals come with the next block.
+    /// of segments. What is given back carries the stack that took it, as a block's free does, so
+    /// that undoing it gives the segment that was there. Totals come with the next block.
     pub fn segment(&self, now_ns: u64, kind: Kind, grant: Grant) {
+        let table = SegmentTable::new(self.words, &self.at);
+        let stack = match kind {
+            Kind::SegmentFree | Kind::SegmentUnmap => table.taker(kind, &grant),
+            _ => grant.stack,
+        };
         let step = self.close_finished_steps();
         self.publish(&Event {
             kind,
@@ -172,12 +178,12 @@ impl<'a> Lane<'a> {
             mono_ns: now_ns,
             address: grant.address,
             size: grant.size,
-            stack: grant.stack,
+            stack,
             step,
             birth_step: step,
             birth_ns: now_ns,
         });
-        SegmentTable::new(self.words, &self.at).apply(kind, &grant);
+        table.apply(kind, &grant);
         self.done();
     }
 

@@ -88,14 +88,19 @@ enum Totals {
     OfHead,
     /// Known: bytes handed out and bytes held.
     Known(u64, u64),
-    /// To be added up from blocks and segments.
-    OfBlocks,
+    /// Bytes handed out are to be added up from the blocks, and bytes held from the segments; where
+    /// nobody tells of those, this many bytes are held, 0 when it is not known.
+    OfBlocks(u64),
 }
 
 impl<S: Source> Tape<S> {
     /// The state of the rank at a moment, with the memory of each stack at the end of an earlier
     /// step where the tape still covers it (`before_step` of the result says whether), and the
     /// last events up to the moment, at most `trace_events_max` a device.
+    ///
+    /// The lanes that are no device's have rings of their own, the host's a short one. One whose
+    /// events back to the moment are overwritten is left out, and `outside_missing` says so: what
+    /// the devices held is exact without it.
     ///
     /// # Errors
     /// A [`RewindError`] when the moment cannot be had exactly; never a guess.
@@ -121,20 +126,21 @@ impl<S: Source> Tape<S> {
         let mut states = Vec::new();
         for index in 0..LANES {
             let Some(lane) = self.lane(index) else { continue };
-            let cut = self.cut_at(index, &lane, moment)?;
+            let cut = match self.cut_at(index, &lane, moment) {
+                Err(RewindError::NotCovered { .. }) if index >= HOST_LANE => continue,
+                cut => cut?,
+            };
             // The host's earlier state is of no use to the diagnosis.
             let early = before.filter(|_| index < HOST_LANE).and_then(|early| {
                 self.cut_at(index, &lane, Moment::EndOf(early)).ok().and_then(|cut| cut.cursor)
             });
-            let state =
-                self.lane_state(&lane, cut, early, trace_events_max).map_err(|error| {
-                    match (error, moment) {
-                        (RewindError::NotCovered { oldest, .. }, Moment::EndOf(step)) => {
-                            RewindError::NotCovered { step, oldest }
-                        }
-                        (other, _) => other,
-                    }
-                })?;
+            let state = match self.lane_state(&lane, cut, early, trace_events_max) {
+                Err(RewindError::NotCovered { .. }) if index >= HOST_LANE => continue,
+                Err(RewindError::NotCovered { oldest, .. }) => {
+                    return Err(RewindError::NotCovered { step, oldest });
+                }
+                state => state?,
+            };
             if index < HOST_LANE && state.before.is_none() {
                 before = None;
             }
@@ -178,19 +184,40 @@ impl<S: Source> Tape<S> {
                     let totals = Totals::Known(event.address, event.birth_ns);
                     return Ok(Cut { cursor: Some(cursor), totals });
                 }
-                let cursor = self.cursor_at(lane, event.mono_ns);
-                Ok(Cut { cursor: Some(cursor), totals: Totals::OfBlocks })
+                let step = u64::from(event.step);
+                let not_covered = || RewindError::NotCovered { step, oldest: self.oldest_step() };
+                let cursor = self.cursor_at(lane, event.mono_ns).ok_or_else(not_covered)?;
+                let reserved = self.reserved_throughout(lane, step.saturating_add(1)).unwrap_or(0);
+                Ok(Cut { cursor: Some(cursor), totals: Totals::OfBlocks(reserved) })
             }
         }
     }
 
-    /// Events of a lane up to a time.
-    fn cursor_at(&self, lane: &LaneLayout, mono_ns: u64) -> u64 {
+    /// Events of a lane up to a time; `None` when those around it are overwritten. An event of
+    /// before the time must be left, else nobody knows how many are gone that came after it.
+    fn cursor_at(&self, lane: &LaneLayout, mono_ns: u64) -> Option<u64> {
         let end = self.word(lane.head + head::RESERVED);
         let first = end.saturating_sub(lane.ring_slots as u64);
         let later = |event: &Option<Event>| event.is_some_and(|event| event.mono_ns > mono_ns);
         let events = self.events(lane, first, end);
-        events.iter().position(later).map_or(end, |index| first + index as u64)
+        let Some(index) = events.iter().position(later) else { return Some(end) };
+        let is_around = first == 0 || events.iter().take(index).any(Option::is_some);
+        is_around.then_some(first + index as u64)
+    }
+
+    /// Bytes that a device held all the time in a step, in which it took and gave back none.
+    fn reserved_throughout(&self, lane: &LaneLayout, step: u64) -> Option<u64> {
+        let records = self.step_records(lane);
+        if let Some(record) = records.iter().find(|record| step <= record.last_step) {
+            let is_exact =
+                record.first_step <= step && record.floor_reserved == record.peak_reserved;
+            return is_exact.then_some(record.end_reserved);
+        }
+        // The step is under way.
+        let words = self.words::<{ head::WORDS }>(lane.head)?;
+        let [floor, peak] = [words[head::FLOOR_RESERVED], words[head::PEAK_RESERVED]];
+        let is_under_way = self.word(lane.head + head::STEP) < step;
+        (is_under_way && floor == peak).then_some(peak)
     }
 
     fn cut_at_step(&self, lane: &LaneLayout, step: u64) -> Result<Cut, RewindError> {
@@ -292,10 +319,9 @@ impl<S: Source> Tape<S> {
         let (allocated, reserved) = match cut.totals {
             Totals::Known(allocated, reserved) => (allocated, reserved),
             Totals::OfHead => (head_words[head::ALLOCATED], head_words[head::RESERVED_BYTES]),
-            Totals::OfBlocks => {
+            Totals::OfBlocks(reserved) => {
                 let held = segments.bytes();
-                let present = head_words[head::RESERVED_BYTES];
-                (live.bytes(), if held > 0 { held } else { present })
+                (live.bytes(), if held > 0 { held } else { reserved })
             }
         };
         let (allocated, reserved) = (believable(allocated), believable(reserved));

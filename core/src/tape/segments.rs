@@ -99,6 +99,30 @@ impl<'a> SegmentTable<'a> {
         }
     }
 
+    /// The stack that took what is given back here, a segment or a range of granules; 0 when that
+    /// is not known, or several did.
+    pub(super) fn taker(&self, kind: Kind, grant: &Grant) -> u32 {
+        let first = self.find(grant.address).map(|(_, entry)| entry);
+        if kind == Kind::SegmentFree {
+            return first.map_or(0, |entry| entry.stack);
+        }
+        let end = grant.address.saturating_add(grant.size);
+        let stack = first.map_or(0, |entry| entry.stack);
+        let mut next = grant.address;
+        for _ in 0..self.entries() {
+            if next >= end {
+                return stack;
+            }
+            match self.find(next) {
+                Some((_, entry)) if entry.stack == stack => {
+                    next = next.saturating_add(entry.size.max(GRANULE_SMALL));
+                }
+                _ => return 0,
+            }
+        }
+        0
+    }
+
     fn unmap(&self, grant: &Grant) {
         let end = grant.address.saturating_add(grant.size);
         let mut next = grant.address;
@@ -141,6 +165,15 @@ impl<'a> SegmentTable<'a> {
     }
 
     fn give(&self, address: u64) -> Option<SegmentEntry> {
+        let (at, entry) = self.find(address)?;
+        // Marks are left behind for good: segments are few and their places many.
+        self.words.set(at, REMOVED);
+        self.bump(head::SEGMENT_BYTES, entry.size.wrapping_neg());
+        Some(entry)
+    }
+
+    /// The entry at an address, and its first word.
+    fn find(&self, address: u64) -> Option<(usize, SegmentEntry)> {
         let mut index = self.home(address);
         for _ in 0..PROBE_MAX {
             let at = self.first + index * SEGMENT_WORDS;
@@ -150,11 +183,7 @@ impl<'a> SegmentTable<'a> {
             }
             if there == address {
                 let words = core::array::from_fn(|offset| self.words.get(at + offset));
-                let entry = SegmentEntry::decode(&words)?;
-                // Marks are left behind for good: segments are few and their places many.
-                self.words.set(at, REMOVED);
-                self.bump(head::SEGMENT_BYTES, entry.size.wrapping_neg());
-                return Some(entry);
+                return Some((at, SegmentEntry::decode(&words)?));
             }
             index = (index + 1) & self.mask;
         }

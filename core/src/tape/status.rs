@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::cupti;
-use super::layout::{DEVICES_MAX, Stacks, State, StepSource, Tracker, head, header, hooks};
+use super::layout::{HOST_LANE, LANES, Stacks, State, StepSource, Tracker, head, header, hooks};
 use super::reader::{Tape, believable};
 use super::source::Source;
 
@@ -59,22 +59,23 @@ impl<S: Source> Tape<S> {
         }
     }
 
+    /// Frees of unknown blocks count on devices alone: the other lanes' hooks come late, and see
+    /// frees of what was taken before them, and of what they never record. Nothing is lost there.
     fn losses(&self) -> Vec<(&'static str, u64)> {
         let mut losses: BTreeMap<&'static str, u64> = BTreeMap::from([
             ("stacks that found no room", self.word(header::LOST_STACKS)),
             ("host-side events dropped", self.word(header::LOST_HOST_EVENTS)),
             ("events of devices without a lane", self.word(header::LOST_DEVICE_EVENTS)),
-            ("live blocks that found no room", 0),
-            ("frees of unknown blocks", 0),
+            ("streams and pools that found no room", self.word(header::LOST_PLACES)),
         ]);
-        for lane in (0..DEVICES_MAX).filter_map(|index| self.lane(index)) {
-            for (name, index) in [
-                ("live blocks that found no room", head::LOST_BLOCKS),
-                ("frees of unknown blocks", head::UNKNOWN_FREES),
-            ] {
-                let sum = losses.entry(name).or_default();
-                *sum = sum.saturating_add(self.word(lane.head + index));
-            }
+        for (name, lanes, index) in [
+            ("live blocks that found no room", 0..HOST_LANE, head::LOST_BLOCKS),
+            ("frees of unknown blocks", 0..HOST_LANE, head::UNKNOWN_FREES),
+            ("segments that found no room or were never seen", 0..HOST_LANE, head::LOST_SEGMENTS),
+            ("live host-side blocks that found no room", HOST_LANE..LANES, head::LOST_BLOCKS),
+        ] {
+            let counts = lanes.filter_map(|lane| Some(self.word(self.lane(lane)?.head + index)));
+            losses.insert(name, counts.fold(0, u64::saturating_add));
         }
         losses.into_iter().collect()
     }

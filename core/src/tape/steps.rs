@@ -77,7 +77,8 @@ impl<S: Source> Tape<S> {
         Steps { records, missed }
     }
 
-    /// The oldest step whose end every device's events still cover; 0 when there is none.
+    /// The oldest step whose end every device's events still cover; 0 when there is none. Where
+    /// there is no device, that of the other lanes: a state can be had without them.
     pub fn oldest_step(&self) -> u64 {
         let oldest = |index: usize| {
             let lane = self.lane(index)?;
@@ -91,7 +92,8 @@ impl<S: Source> Tape<S> {
             Some(records.iter().find(covered).map_or(u64::MAX, |record| record.first_step))
         };
         let newest = self.word(header::STEP);
-        let oldest = (0..LANES).filter_map(oldest).max().unwrap_or(0);
+        let devices = (0..HOST_LANE).filter_map(oldest).max();
+        let oldest = devices.or((HOST_LANE..LANES).filter_map(oldest).max()).unwrap_or(0);
         if oldest > newest { 0 } else { oldest }
     }
 
