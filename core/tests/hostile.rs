@@ -28,7 +28,11 @@ fn sound() -> (Layout, Vec<AtomicU64>) {
     for event in 0..300u64 {
         let (address, totals) = (512 * (1 + event % 40), Totals { allocated: 1, reserved: 2 });
         match event / 40 % 2 {
-            0 => lane.alloc(event, Grant { address, size: 512, stack: 1, ..Grant::default() }, totals),
+            0 => lane.alloc(
+                event,
+                Grant { address, size: 512, stack: 1, ..Grant::default() },
+                totals,
+            ),
             _ => lane.free(event, address, 512, totals),
         }
         if event % 20 == 19 {
