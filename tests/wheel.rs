@@ -108,7 +108,8 @@ fn said(command: &mut Command, patience: Duration) -> Vec<String> {
 /// The wheel of the debug build; `None`, said aloud, where maturin is not there and cannot be had.
 fn wheel() -> Option<PathBuf> {
     // Built by the same commands as for the other scenarios, so that maturin finds it built.
-    (library(), memtape());
+    library();
+    memtape();
     let arguments = ["run", "--quiet", "--package", "xtask", "--", "wheel", "dev", "--json"];
     let (code, said) = Process::start(&mut cargo(&arguments)).end(PATIENCE_WITH_BUILDS);
     let object = said.iter().find(|line| line.starts_with('{')).expect("one JSON object");

@@ -233,7 +233,7 @@ impl Machine<'_> {
 }
 
 fn fill(dict: &RefCell<BTreeMap<String, Value>>, items: Vec<Value>) -> Result<(), String> {
-    if items.len() % 2 != 0 {
+    if !items.len().is_multiple_of(2) {
         return Err("a key without a value".into());
     }
     let mut items = items.into_iter();
