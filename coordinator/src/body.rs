@@ -113,24 +113,34 @@ fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, S
         columns.birth_mono_ns.len(),
     ];
     let segments = device.segments.unwrap_or_default();
+    // Columns of details are as long as the others, or empty where the tape has none.
+    let details = [columns.requested.len(), columns.places.len()];
     if lengths.iter().any(|&length| length != count)
+        || details.iter().any(|&length| length != 0 && length != count)
         || segments.addresses.len() != segments.sizes.len()
     {
         return Err("the body's columns differ in length".to_string());
     }
     let mut address = 0_u64;
-    let blocks = (0..count).map(|index| {
+    let mut blocks: Vec<Block> = Vec::with_capacity(count);
+    for index in 0..count {
         address = address.wrapping_add(columns.address_deltas[index]);
-        Block {
+        let place = columns.places.get(index).copied().unwrap_or(0);
+        blocks.push(Block {
             address,
             size: columns.sizes[index],
             stack: known(columns.stacks[index]),
             birth_step: columns.birth_steps[index],
             birth_ns: columns.birth_mono_ns[index],
             requested: columns.requested.get(index).copied().unwrap_or(0),
-            ..Block::default()
-        }
-    });
+            place: u16::try_from(place).unwrap_or(0),
+            pending: false,
+        });
+    }
+    for &index in &columns.pending {
+        let block = blocks.get_mut(index as usize);
+        block.ok_or("the body's pending blocks are not there")?.pending = true;
+    }
     let before = device.before.iter().map(|each| StackUse {
         stack: known(each.stack),
         bytes: each.bytes,
@@ -143,7 +153,7 @@ fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, S
         allocated: device.allocated,
         reserved: device.reserved,
         device_bytes: device.device_bytes,
-        blocks: blocks.collect(),
+        blocks,
         segments: taken
             .map(|(&address, &size)| Segment { address, size, ..Segment::default() })
             .collect(),
@@ -164,6 +174,7 @@ mod tests {
             stacks: vec![1, 9],
             birth_steps: vec![3, 4],
             birth_mono_ns: vec![30, 40],
+            ..Default::default()
         };
         let device = v1::DeviceState { device: 1, blocks: Some(columns), ..Default::default() };
         let frame = v1::Frame { file: "train.py".to_string(), line: 7, function: "f".to_string() };
@@ -198,6 +209,27 @@ mod tests {
             body.devices[0].blocks.as_mut().unwrap().sizes.pop();
         };
         check_body(uneven, Err("differ in length"));
+        let requested = |body: &mut v1::RankBody| {
+            body.devices[0].blocks.as_mut().unwrap().requested.push(7);
+        };
+        check_body(requested, Err("differ in length"));
+        let beyond = |body: &mut v1::RankBody| {
+            body.devices[0].blocks.as_mut().unwrap().pending.push(2);
+        };
+        check_body(beyond, Err("pending blocks are not there"));
+    }
+
+    #[test]
+    fn details_of_blocks_come_along() {
+        let mut body = body();
+        let columns = body.devices[0].blocks.as_mut().unwrap();
+        (columns.requested, columns.places) = (vec![500, 0], vec![1, 1 << 20]);
+        columns.pending = vec![1];
+        let packed = zstd::bulk::compress(&body.encode_to_vec(), 3).unwrap();
+        let found = decode(&packed).unwrap();
+        let blocks = found.devices[0].blocks.iter();
+        let details: Vec<_> = blocks.map(|b| (b.requested, b.place, b.pending)).collect();
+        assert_eq!(details, [(500, 1, false), (0, 0, true)]);
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot};
+use anyhow::bail;
+use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceKind};
 use memtape_core::tape::reader::{DeviceTotals, Tape};
 use memtape_core::tape::rewind::Moment;
 use memtape_core::tape::status::Status;
 use memtape_core::tape::steps::StepRecord;
+use memtape_core::thrash::Churn;
 use serde_json::{Value, json};
 
 use crate::api::Frame;
@@ -33,6 +35,13 @@ struct Summary {
     last: usize,
 }
 
+/// Events of a device that are looked at for thrash: some twenty steps of a large job.
+const THRASH_EVENTS: usize = 1 << 18;
+
+/// Said where [`RankSnapshot::outside_missing`].
+const OUTSIDE_MISSING: &str = "memory past the allocator cannot be shown, or not all of it: its \
+                               events back to this moment are overwritten";
+
 /// Live memory of one stack on one device.
 struct LiveStack {
     stack: u32,
@@ -48,24 +57,26 @@ struct LiveStack {
 pub(crate) fn run(args: &TapeArgs, json: bool) -> anyhow::Result<()> {
     let (tape, writer) = tape_file::open(&args.file)?;
     let status = tape.status();
-    let moment = match args.step {
-        _ if args.oom => Moment::LastOom,
-        Some(step) => Moment::EndOf(step),
-        None if status.sealed && status.step > 0 => Moment::EndOf(status.step),
-        None => Moment::Present,
-    };
+    let moment = tape_file::moment(&status, args.step, args.oom);
     let summary = Summary {
         writer,
         status,
         totals: tape.totals(),
         moment,
-        state: tape.snapshot(moment, None, args.last).map_err(|error| error.to_string()),
+        state: tape
+            .snapshot(moment, None, args.last.max(THRASH_EVENTS))
+            .map_err(|error| error.to_string()),
         last: args.last,
         tape,
     };
     match json {
-        true => output::print_json(&summary.to_json(&args.file)),
-        false => output::print(&summary.to_text(&args.file)),
+        true => output::print_json(&summary.to_json(&args.file))?,
+        false => output::print(&summary.to_text(&args.file))?,
+    }
+    // The rest was shown; a moment that somebody asked for and that cannot be had is a failure.
+    match summary.state {
+        Err(why) if args.oom || args.step.is_some() => bail!("{why}"),
+        _ => Ok(()),
     }
 }
 
@@ -138,11 +149,15 @@ impl Summary {
             self.device_text(totals, &mut text);
         }
         match &self.state {
-            Ok(state) if !state.outside.is_empty() => {
-                let outside = indented(&ledger::outside_text(&state.outside));
-                let _ = write!(text, "\nTaken past the allocator, or by it\n{outside}");
+            Ok(state) => {
+                if !state.outside.is_empty() {
+                    let outside = indented(&ledger::outside_text(&state.outside));
+                    let _ = write!(text, "\nTaken past the allocator, or by it\n{outside}");
+                }
+                if state.outside_missing {
+                    let _ = writeln!(text, "\n{OUTSIDE_MISSING}");
+                }
             }
-            Ok(_) => {}
             Err(why) => {
                 let _ = writeln!(text, "\nlive blocks cannot be shown: {}", clean(why));
             }
@@ -191,6 +206,10 @@ impl Summary {
         };
         let ledger = ledger::of(present, device, totals.device_bytes, self.writer);
         let _ = write!(text, "\nWhere the bytes are\n{}", indented(&ledger::text(&ledger)));
+        let churn = Churn::of(&state.trace, present.step);
+        if churn.is_thrash() {
+            let _ = writeln!(text, "\n{}", thrash_text(&churn));
+        }
         self.events_text(present, state, text);
         let stacks = live_stacks(state, self.last);
         if stacks.is_empty() {
@@ -226,7 +245,11 @@ impl Summary {
             vec![
                 event.step.to_string(),
                 export::kind_name(event.kind).to_string(),
-                format!("{:#x}", event.address),
+                match event.kind {
+                    // What stands there is no address.
+                    TraceKind::Oom | TraceKind::MallocFailed => "–".to_string(),
+                    _ => format!("{:#x}", event.address),
+                },
                 bytes(event.size),
                 frames(present, event.stack).into_iter().next().unwrap_or_default(),
             ]
@@ -299,6 +322,7 @@ impl Summary {
             "step": self.status.step, "oldest_step": self.tape.oldest_step(),
             "start_wall_ns": self.status.start_wall_ns,
             "devices": devices, "phase": self.tape.phase(), "marks": self.marks_json(),
+            "outside_missing": self.state.as_ref().ok().map(|state| state.outside_missing),
             "outside": self.state.as_ref().ok().map(|state| ledger::outside_json(&state.outside)),
             "stacks_at_step": match self.moment {
                 Moment::EndOf(step) => json!(step),
@@ -336,12 +360,34 @@ impl Summary {
             "allocs": totals.allocs, "frees": totals.frees, "ooms": totals.ooms,
             "malloc_failures": totals.malloc_failures, "device_bytes": totals.device_bytes,
             "steps": steps, "stacks": stacks,
+            "thrash": state.and_then(|(present, state)| {
+                let churn = Churn::of(&state.trace, present.step);
+                churn.is_thrash().then(|| thrash_json(&churn))
+            }),
             "ledger": state.map(|(present, _)| {
                 let of = ledger::of(present, totals.device, totals.device_bytes, self.writer);
                 ledger::json(&of)
             }),
         })
     }
+}
+
+/// What emptying the cache again and again did.
+fn thrash_text(churn: &Churn) -> String {
+    format!(
+        "cache thrash: in {} of the {} last steps the allocator gave segments back and took others \
+         ({} taken, {} in all), as with empty_cache() in the loop",
+        churn.thrashing_steps,
+        churn.steps,
+        churn.taken,
+        bytes(churn.taken_bytes),
+    )
+}
+
+fn thrash_json(churn: &Churn) -> Value {
+    json!({ "steps": churn.steps, "thrashing_steps": churn.thrashing_steps,
+        "returned": churn.returned, "taken": churn.taken, "taken_bytes": churn.taken_bytes,
+        "retries": churn.retries })
 }
 
 fn step_row(record: &StepRecord) -> Vec<String> {
@@ -358,10 +404,11 @@ fn step_row(record: &StepRecord) -> Vec<String> {
     row
 }
 
-/// The stacks that hold most on a device, largest first.
+/// The stacks that hold most on a device, largest first. Blocks that were taken back count to
+/// none, though other streams still use them: nobody keeps those.
 fn live_stacks(state: &DeviceSnapshot, count: usize) -> Vec<LiveStack> {
     let mut by_stack: BTreeMap<u32, (u64, u64, Vec<u64>)> = BTreeMap::new();
-    for block in &state.blocks {
+    for block in state.blocks.iter().filter(|block| !block.pending) {
         let (bytes, blocks, births) = by_stack.entry(block.stack).or_default();
         *bytes = bytes.saturating_add(block.size);
         *blocks += 1;
@@ -414,6 +461,7 @@ mod tests {
                 block(200, 100, 1, 6),
                 block(300, 1000, 2, 1),
                 block(2000, 1, 3, 1),
+                Block { pending: true, ..block(3000, 5000, 3, 1) },
             ],
             ..DeviceSnapshot::default()
         };
@@ -422,6 +470,22 @@ mod tests {
             .map(|live| (live.stack, live.bytes, live.blocks, live.birth_steps))
             .collect();
         assert_eq!(found, [(2, 1000, 1, 1), (1, 300, 3, 2)]);
+    }
+
+    #[test]
+    fn thrash_is_one_line() {
+        let churn = Churn {
+            steps: 16,
+            thrashing_steps: 15,
+            returned: 30,
+            taken: 45,
+            taken_bytes: 90 << 20,
+            retries: 0,
+        };
+        let line = thrash_text(&churn);
+        assert!(line.starts_with("cache thrash: in 15 of the 16 last steps "), "{line}");
+        assert!(line.contains("(45 taken, 90.0 MiB in all)") && line.lines().count() == 1, "{line}");
+        assert_eq!(thrash_json(&churn)["taken_bytes"], json!(90 << 20));
     }
 
     #[test]

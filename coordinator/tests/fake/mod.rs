@@ -230,6 +230,7 @@ impl Job {
                 v1::StackFrames { frames: vec![2, 3] },
             ],
             before_step,
+            ..v1::RankBody::default()
         };
         zstd::bulk::compress(&body.encode_to_vec(), 3).unwrap()
     }
