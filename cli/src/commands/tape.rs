@@ -484,7 +484,10 @@ mod tests {
         };
         let line = thrash_text(&churn);
         assert!(line.starts_with("cache thrash: in 15 of the 16 last steps "), "{line}");
-        assert!(line.contains("(45 taken, 90.0 MiB in all)") && line.lines().count() == 1, "{line}");
+        assert!(
+            line.contains("(45 taken, 90.0 MiB in all)") && line.lines().count() == 1,
+            "{line}"
+        );
         assert_eq!(thrash_json(&churn)["taken_bytes"], json!(90 << 20));
     }
 
