@@ -8,7 +8,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use memtape_core::tape::reader::Tape;
+use memtape_core::tape::rewind::Moment;
 use memtape_core::tape::source::Source;
+use memtape_core::tape::status::Status;
 
 use crate::liveness::{self, Writer};
 
@@ -34,6 +36,17 @@ impl Source for FileSource {
             *word = u64::from_le_bytes(*bytes);
         }
         true
+    }
+}
+
+/// The moment that is shown: the one asked for; else the last finished step of a process that has
+/// exited, whose memory is gone now; else the newest state.
+pub(crate) fn moment(status: &Status, step: Option<u64>, oom: bool) -> Moment {
+    match step {
+        _ if oom => Moment::LastOom,
+        Some(step) => Moment::EndOf(step),
+        None if status.sealed && status.step > 0 => Moment::EndOf(status.step),
+        None => Moment::Present,
     }
 }
 

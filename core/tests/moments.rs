@@ -44,7 +44,7 @@ impl Rig {
         let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
         let words = Words(&memory);
         words.format(&layout, &Birth::default());
-        lanes.iter().for_each(|&lane| _ = words.open_lane(lane, &layout));
+        lanes.iter().for_each(|&lane| words.open_lane(lane, &layout));
         let atoms = AtomWriter(words);
         let name = atoms.string(b"f").expect("room");
         let stack = |line| {

@@ -13,15 +13,20 @@ use std::sync::atomic::AtomicU64;
 
 use memtape_core::identity::Identity;
 use memtape_core::tape::atoms::AtomWriter;
-use memtape_core::tape::lane::{Lane, Totals};
+use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{Layout, Sizes, State, device, header};
 use memtape_core::tape::reader::identity_text;
 use memtape_core::tape::words::{Birth, Words};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Sizes that make a tape of about 1 MiB which holds everything a small test does.
-pub(crate) const SMALL: Sizes =
-    Sizes { events: 4096, table_entries: 1024, step_records: 1024, atom_words: 4096 };
+pub(crate) const SMALL: Sizes = Sizes {
+    events: 4096,
+    table_entries: 1024,
+    step_records: 1024,
+    segment_entries: 64,
+    atom_words: 4096,
+};
 
 /// A rank.
 pub(crate) struct Rank {
@@ -116,7 +121,8 @@ impl Rank {
     pub(crate) fn alloc(&mut self, address: u64, size: u64) {
         self.allocated += size;
         let now = now_ns(ClockId::Monotonic);
-        self.lane().alloc(now, address, size, self.stack, self.totals());
+        let grant = Grant { address, size, stack: self.stack, ..Grant::default() };
+        self.lane().alloc(now, grant, self.totals());
     }
 
     /// Ends steps, each with one block that stays (at 0x10000 times the step) and one that goes.

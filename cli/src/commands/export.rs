@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use memtape_core::snapshot::RankSnapshot;
-use memtape_core::tape::rewind::Moment;
 use serde_json::json;
 
 use crate::api::{Client, Incident, parse};
@@ -21,8 +20,7 @@ const TRACE_EVENTS_MAX: usize = 65_536;
 /// When there is no such part, or the file cannot be written.
 pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Result<()> {
     let (snapshot, name) = match (&args.tape, &args.id) {
-        (Some(tape), _) if args.oom => from_tape(tape, Moment::LastOom)?,
-        (Some(tape), _) => from_tape(tape, args.step.map_or(Moment::Present, Moment::EndOf))?,
+        (Some(tape), _) => from_tape(tape, args)?,
         (None, Some(id)) => from_capture(&client, id, args.rank)?,
         (None, None) => bail!("name a capture, or a tape with --tape"),
     };
@@ -35,14 +33,22 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
     }
     std::fs::write(&path, &content).with_context(|| format!("cannot write {}", path.display()))?;
     let blocks: usize = snapshot.devices.iter().map(|device| device.blocks.len()).sum();
+    // A capture is always of a step's end; of a tape other moments can be had, too.
+    let when = match &args.tape {
+        Some(_) if args.oom => "when a request last failed, after",
+        Some(path) if args.step.is_none() && !tape_file::open(path)?.0.status().sealed => {
+            "now, after"
+        }
+        _ => "at the end of",
+    };
     if json {
         return output::print_json(&json!({
-            "file": path, "bytes": content.len(), "rank": snapshot.identity.rank,
+            "moment": when, "file": path, "bytes": content.len(), "rank": snapshot.identity.rank,
             "step": snapshot.step, "blocks": blocks,
         }));
     }
     output::print(&format!(
-        "{}: rank {} at the end of step {}, {blocks} live blocks{}",
+        "{}: rank {} {when} step {}, {blocks} live blocks{}",
         path.display(),
         snapshot.identity.rank,
         snapshot.step,
@@ -50,8 +56,9 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
     ))
 }
 
-fn from_tape(path: &Path, moment: Moment) -> anyhow::Result<(RankSnapshot, String)> {
+fn from_tape(path: &Path, args: &ExportArgs) -> anyhow::Result<(RankSnapshot, String)> {
     let (tape, _) = tape_file::open(path)?;
+    let moment = tape_file::moment(&tape.status(), args.step, args.oom);
     let snapshot = tape
         .snapshot(moment, None, TRACE_EVENTS_MAX)
         .with_context(|| format!("cannot rewind {}", path.display()))?;
