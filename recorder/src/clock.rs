@@ -3,8 +3,8 @@
 //! The system's clock costs twice as much as the counter it is made from. So the recorder keeps a
 //! line of its own through (counter, clock) and bends it every second or two towards the system's
 //! instead of stepping back. Two threads may still see times microseconds out of order, as the
-//! counters of two cores may be: what is in order on a lane are its positions. Where the counter is not the kernel's own
-//! clock source, or is not invariant, the system's clock is asked each time.
+//! counters of two cores may be: what is in order on a lane are its positions. Where the counter is
+//! not the kernel's own clock source, or is not invariant, the system's clock is asked each time.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

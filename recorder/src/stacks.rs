@@ -267,7 +267,7 @@ impl Interner {
 
     /// Runs `work` under the lock, if it can be had in a bounded number of rounds.
     fn locked<R>(&self, work: impl FnOnce(&Self) -> R) -> Option<R> {
-        const ROUNDS_MAX: u32 = 2_000;
+        const ROUNDS_MAX: u32 = 20_000;
         let mut rounds = 0;
         while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             rounds += 1;

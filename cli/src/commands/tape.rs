@@ -211,6 +211,10 @@ impl Summary {
             let _ = writeln!(text, "\n{}", thrash_text(&churn));
         }
         self.events_text(present, state, text);
+        self.stacks_text(present, state, text);
+    }
+
+    fn stacks_text(&self, present: &RankSnapshot, state: &DeviceSnapshot, text: &mut String) {
         let stacks = live_stacks(state, self.last);
         if stacks.is_empty() {
             return;

@@ -4,12 +4,12 @@
 //!
 //! - *Increments* (3.9, `co_lnotab`): pairs of bytes, so many bytes of code on, so many lines on
 //!   (signed). Source: `Objects/lnotab_notes.txt`.
-//! - *Ranges* (3.10, `co_linetable`): pairs too, but each says how long its range of code is and how
-//!   its line differs from the one before; -128 means that it has no line. Source: PEP 626.
-//! - *Locations* (3.11 and later): entries of several bytes. The first byte of each has its high bit
-//!   set and holds a form (four bits) and the number of instructions it covers less one (three
-//!   bits). The form says how the line changes: not at all, by 0-2, or by a signed number in base 64
-//!   with six bits a byte. Source: `Objects/locations.md`.
+//! - *Ranges* (3.10, `co_linetable`): pairs too, but each says how long its range of code is and
+//!   how its line differs from the one before; -128 means that it has no line. Source: PEP 626.
+//! - *Locations* (3.11 and later): entries of several bytes. The first byte of each has its high
+//!   bit set and holds a form (four bits) and the number of instructions it covers less one (three
+//!   bits). The form says how the line changes: not at all, by 0-2, or by a signed number in base
+//!   64 with six bits a byte. Source: `Objects/locations.md`.
 
 /// How a code object's line table is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

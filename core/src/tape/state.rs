@@ -112,7 +112,8 @@ impl Mapped {
         }
     }
 
-    /// Takes all that lies between these addresses out; of ranges that reach beyond, the rest stays.
+    /// Takes all that lies between these addresses out; of ranges that reach beyond, the rest
+    /// stays.
     fn unmap(&mut self, address: u64, size: u64) {
         let end = address.saturating_add(size);
         if address >= end {

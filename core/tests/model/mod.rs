@@ -107,7 +107,8 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// A ring of `slots` and tables of `entries`, in which `before` has happened and `race` is going to.
+    /// A ring of `slots` and tables of `entries`, in which `before` has happened and `race` is
+    /// going to.
     pub(crate) fn new(slots: usize, entries: usize, before: &[Act], race: &[Act]) -> Self {
         let layout = small::small_layout(slots, entries, 2);
         let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
