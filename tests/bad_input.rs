@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
+use memtape_core::tape::layout::VERSION;
 use memtape_tests::cluster::{Cluster, free_port};
 use memtape_tests::memtape;
 
@@ -33,14 +34,18 @@ fn files_that_are_no_tapes() {
     };
     let noise: Vec<u8> =
         (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    let mut cut = b"MEMTAPE\0".to_vec();
-    cut.extend_from_slice(&1u64.to_le_bytes());
-    cut.extend_from_slice(&4096u64.to_le_bytes());
-    cut.resize(4096, 0);
+    let header = |version: u64| {
+        let mut bytes = b"MEMTAPE\0".to_vec();
+        bytes.extend_from_slice(&version.to_le_bytes());
+        bytes.extend_from_slice(&4096u64.to_le_bytes());
+        bytes.resize(4096, 0);
+        bytes
+    };
     for (path, expected) in [
         (write("noise.tape", &noise), "not a tape"),
         (write("empty.tape", b""), "not a tape"),
-        (write("cut.tape", &cut), "cut short"),
+        (write("cut.tape", &header(VERSION)), "cut short"),
+        (write("old.tape", &header(VERSION - 1)), "cannot be read, only version"),
         (scratch.path().join("missing").to_string_lossy().into_owned(), "missing"),
     ] {
         check(&run(&["tape", &path]), expected);
