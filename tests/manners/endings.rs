@@ -61,8 +61,8 @@ fn threads_may_allocate_while_the_interpreter_shuts_down() {
         if is_awake {
             let tape = outcome.tape();
             assert_eq!(tape.status().exit_status, Some(11), "run {round}");
-            // Several threads may meet the same new stack while one of them, which is writing it, has
-            // lost its core: they go on without a stack, and that is counted. Nothing else is lost.
+            // Several threads may meet the same new stack while the one that writes it has lost
+            // its core: they go on without a stack, and that is counted. Nothing else is lost.
             let mut losses = tape.status().losses.into_iter();
             let lost = losses.find(|(what, count)| *count > 0 && !what.starts_with("stacks"));
             assert_eq!(lost, None, "run {round}");
