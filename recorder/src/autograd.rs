@@ -1,8 +1,8 @@
 //! Memory of the backward pass, linked to the line of the forward pass.
 //!
 //! Autograd's own threads run no Python, so a gradient has no line. But PyTorch numbers the nodes
-//! of the graph: an operator takes the next number of its thread for its node before it allocates its
-//! result. So at an allocation of the forward pass the last number taken names the node of the
+//! of the graph: an operator takes the next number of its thread for its node before it allocates
+//! its result. So at an allocation of the forward pass the last number taken names the node of the
 //! operator that runs, and in the backward pass the node that runs tells its number.
 //!
 //! A table keeps, for the newest [`NODES_MAX`] nodes, the stack of the first allocation after the
