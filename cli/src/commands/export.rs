@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use memtape_core::snapshot::RankSnapshot;
+use memtape_core::tape::rewind::Moment;
 use serde_json::json;
 
 use crate::api::{Client, Incident, parse};
@@ -19,9 +20,14 @@ const TRACE_EVENTS_MAX: usize = 65_536;
 /// # Errors
 /// When there is no such part, or the file cannot be written.
 pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Result<()> {
-    let (snapshot, name) = match (&args.tape, &args.id) {
+    let (snapshot, name, moment) = match (&args.tape, &args.id) {
         (Some(tape), _) => from_tape(tape, args)?,
-        (None, Some(id)) => from_capture(&client, id, args.rank)?,
+        (None, Some(id)) => {
+            let (snapshot, name) = from_capture(&client, id, args.rank)?;
+            // A capture is always of a step's end.
+            let moment = Moment::EndOf(snapshot.step);
+            (snapshot, name, moment)
+        }
         (None, None) => bail!("name a capture, or a tape with --tape"),
     };
     let content = export::encode(&snapshot, args.format)?;
@@ -33,13 +39,10 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
     }
     std::fs::write(&path, &content).with_context(|| format!("cannot write {}", path.display()))?;
     let blocks: usize = snapshot.devices.iter().map(|device| device.blocks.len()).sum();
-    // A capture is always of a step's end; of a tape other moments can be had, too.
-    let when = match &args.tape {
-        Some(_) if args.oom => "when a request last failed, after",
-        Some(path) if args.step.is_none() && !tape_file::open(path)?.0.status().sealed => {
-            "now, after"
-        }
-        _ => "at the end of",
+    let when = match moment {
+        Moment::EndOf(_) => "at the end of",
+        Moment::Present => "now, after",
+        Moment::LastOom => "when a request last failed, after",
     };
     if json {
         return output::print_json(&json!({
@@ -56,14 +59,14 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
     ))
 }
 
-fn from_tape(path: &Path, args: &ExportArgs) -> anyhow::Result<(RankSnapshot, String)> {
+fn from_tape(path: &Path, args: &ExportArgs) -> anyhow::Result<(RankSnapshot, String, Moment)> {
     let (tape, _) = tape_file::open(path)?;
     let moment = tape_file::moment(&tape.status(), args.step, args.oom);
     let snapshot = tape
         .snapshot(moment, None, TRACE_EVENTS_MAX)
         .with_context(|| format!("cannot rewind {}", path.display()))?;
     let name = path.file_stem().map_or("tape".into(), |stem| stem.to_string_lossy().into_owned());
-    Ok((snapshot, name))
+    Ok((snapshot, name, moment))
 }
 
 fn from_capture(
