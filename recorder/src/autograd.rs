@@ -24,6 +24,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::process;
 use crate::symbols::Symbol;
 
 /// Nodes whose forward line is kept: a forward pass of a large model has some ten thousand.
@@ -61,9 +62,16 @@ static CURRENT_NODE: Symbol<CurrentNode> =
 static FORWARD: [AtomicU64; NODES_MAX] = [const { AtomicU64::new(0) }; NODES_MAX];
 
 thread_local! {
-    /// The last number that was seen on this thread, and PyTorch's id of the thread.
-    static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    /// PyTorch's id of the thread; 0 is not asked yet.
+    static THREAD: Cell<u64> = const { Cell::new(0) };
 }
+
+/// Threads whose last number is kept.
+const THREADS_MAX: usize = 64;
+
+/// The last number that was seen on a thread, with the thread. Two threads that share a place only
+/// note their nodes more often. Not thread-local, which would cost a call to look at.
+static LAST: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_MAX];
 
 /// `std::shared_ptr<Node>`.
 #[repr(C)]
@@ -82,25 +90,32 @@ pub(crate) struct Node {
 }
 
 /// The calling thread allocates in a forward pass, or in none, with this stack.
-#[inline]
+#[inline(always)]
 pub(crate) fn note_forward(stack: u32) {
     let Some(peek) = PEEK.get() else { return };
     // SAFETY: the function reads a thread-local number.
     let next = unsafe { peek() };
-    if LAST.get().0 != next && stack != 0 {
+    let pointer = process::thread_pointer();
+    // Its low bits are zero and its high ones few: both fit into one word.
+    let seen = pointer << 16 ^ next;
+    if let Some(last) = LAST.get((pointer >> 12) as usize % THREADS_MAX)
+        && last.load(Ordering::Relaxed) != seen
+        && stack != 0
+    {
+        last.store(seen, Ordering::Relaxed);
         note_new(next, stack);
     }
 }
 
 /// The first allocation of this thread since a node was made.
+#[inline(never)]
 fn note_new(next: u64, stack: u32) {
-    let (_, known) = LAST.get();
-    let thread = match (known, THREAD_ID.get()) {
+    let thread = match (THREAD.get(), THREAD_ID.get()) {
         // SAFETY: the function reads a thread-local number, and gives the thread one if need be.
         (0, Some(thread_id)) => unsafe { thread_id() },
         (known, _) => known,
     };
-    LAST.set((next, thread));
+    THREAD.set(thread);
     if let Some(number) = next.checked_sub(1)
         && let Some(place) = place(number, thread)
     {

@@ -20,7 +20,7 @@ const RATE_BITS: u32 = 32;
 /// `ns = base_ns + (ticks - base_ticks) * rate`, on one cache line.
 #[repr(align(64))]
 struct Line {
-    /// Odd while the line is being changed; 0 before the first.
+    /// Odd while the line is being changed, and before there is one.
     version: AtomicU64,
     base_ticks: AtomicU64,
     base_ns: AtomicU64,
@@ -28,21 +28,21 @@ struct Line {
 }
 
 static LINE: Line = Line {
-    version: AtomicU64::new(0),
+    version: AtomicU64::new(1),
     base_ticks: AtomicU64::new(0),
     base_ns: AtomicU64::new(0),
     rate: AtomicU64::new(0),
 };
 
 /// CLOCK_MONOTONIC in nanoseconds, as the hot path has it.
-#[inline]
+#[inline(always)]
 pub(crate) fn mono_ns() -> u64 {
     shown_at(None).unwrap_or_else(system_mono_ns)
 }
 
 /// What the line shows at a reading of the counter, by default now's; none before there is a line
 /// and in the moment in which it changes.
-#[inline]
+#[inline(always)]
 fn shown_at(at: Option<u64>) -> Option<u64> {
     let version = LINE.version.load(Ordering::Acquire);
     let shown = on_line(
@@ -53,7 +53,7 @@ fn shown_at(at: Option<u64>) -> Option<u64> {
     );
     fence(Ordering::Acquire);
     let is_whole = version & 1 == 0 && LINE.version.load(Ordering::Relaxed) == version;
-    (is_whole && version != 0).then_some(shown)
+    is_whole.then_some(shown)
 }
 
 #[inline]
@@ -117,13 +117,13 @@ pub(crate) fn bend(since: Both) {
 
 /// One thread at a time: whoever wakes the recorder, then its control thread.
 fn lay(base_ticks: u64, base_ns: u64, rate: u64) {
-    let version = LINE.version.load(Ordering::Relaxed);
-    LINE.version.store(version.wrapping_add(1), Ordering::Relaxed);
+    let version = LINE.version.load(Ordering::Relaxed) | 1;
+    LINE.version.store(version, Ordering::Relaxed);
     fence(Ordering::Release);
     LINE.base_ticks.store(base_ticks, Ordering::Relaxed);
     LINE.base_ns.store(base_ns, Ordering::Relaxed);
     LINE.rate.store(rate, Ordering::Relaxed);
-    LINE.version.store(version.wrapping_add(2), Ordering::Release);
+    LINE.version.store(version.wrapping_add(1), Ordering::Release);
 }
 
 /// Nanoseconds a tick; 0 when the readings are too close to tell.
@@ -166,6 +166,7 @@ fn ticks() -> u64 {
 }
 
 /// CLOCK_MONOTONIC in nanoseconds, from the system.
+#[cold]
 pub(crate) fn system_mono_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }

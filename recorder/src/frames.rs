@@ -106,14 +106,16 @@ pub(crate) fn end() {
     TRUSTED.store(std::ptr::null_mut(), Ordering::SeqCst);
 }
 
-/// The interpreter, if its frames can be read.
-#[inline]
-pub(crate) fn sight() -> Sight {
+/// The interpreter, if it is known that its frames can be read: the hot path's only look.
+#[inline(always)]
+pub(crate) fn trusted() -> Option<Interpreter> {
     // SAFETY: null, or what `FOUND` holds, which is never dropped.
-    match unsafe { TRUSTED.load(Ordering::Acquire).as_ref() } {
-        Some(candidate) => Sight::Clear(Interpreter(candidate)),
-        None => first_sight(),
-    }
+    unsafe { TRUSTED.load(Ordering::Acquire).as_ref() }.map(Interpreter)
+}
+
+/// The interpreter, if its frames can be read.
+pub(crate) fn sight() -> Sight {
+    trusted().map_or_else(first_sight, Sight::Clear)
 }
 
 #[cold]
@@ -187,7 +189,7 @@ impl Interpreter {
     }
 
     /// A fingerprint of the calling thread's stack; 0 when it has no frames.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fingerprint(self) -> u64 {
         let layout = &self.0.layout;
         match layout.position {
@@ -195,14 +197,20 @@ impl Interpreter {
                 // SAFETY: the frame is live. A pointer to an instruction also says whose it is.
                 mix(hash, unsafe { frame.pointer_at(layout.frame_instruction) }.0 as u64)
             }),
-            Position::Number(_) => self.fold(|frame, hash| {
-                // SAFETY: the frame is live.
-                let (code, number) = unsafe {
-                    (frame.pointer_at(layout.frame_code), frame.u32_at(layout.frame_instruction))
-                };
-                mix(hash, code.0 as u64 ^ u64::from(number).rotate_left(44))
-            }),
+            Position::Number(_) => self.fingerprint_of_numbers(),
         }
+    }
+
+    #[cold]
+    fn fingerprint_of_numbers(self) -> u64 {
+        let layout = &self.0.layout;
+        self.fold(|frame, hash| {
+            // SAFETY: the frame is live.
+            let (code, number) = unsafe {
+                (frame.pointer_at(layout.frame_code), frame.u32_at(layout.frame_instruction))
+            };
+            mix(hash, code.0 as u64 ^ u64::from(number).rotate_left(44))
+        })
     }
 
     #[inline(always)]
@@ -214,7 +222,7 @@ impl Interpreter {
         }
         let mut hash = SEED ^ code_watch::epoch();
         for _ in 0..LINKS_MAX {
-            if !frame.is_plausible() {
+            if frame.0 == 0 {
                 break;
             }
             hash = add(frame, hash);

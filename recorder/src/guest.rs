@@ -21,6 +21,7 @@ use memtape_core::tape::layout::{
 use memtape_core::tape::reader::identity_text;
 use memtape_core::tape::words::{Birth, Words};
 
+use crate::edge::keeping_errno;
 use crate::process::{OwnPage, Place};
 use crate::reports::Traces;
 use crate::stacks::Interner;
@@ -130,15 +131,12 @@ impl Guest {
 
     /// The lane of a device for its allocator's reports, opened when it is first used. Under that
     /// device's mutex.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allocator_lane(&self, device: u8) -> Option<&Lane<'static>> {
         let slot = self.lanes.get(usize::from(device)).filter(|_| device < DEVICES_MAX as u8)?;
-        if slot.used.load(Ordering::Acquire) == LaneUse::Allocator as u8 {
-            return Some(&slot.lane);
-        }
-        self.open(usize::from(device), LaneUse::Allocator)
-            .filter(|&used| used == LaneUse::Allocator)?;
-        Some(&slot.lane)
+        let is_open = slot.used.load(Ordering::Acquire) == LaneUse::Allocator as u8
+            || self.open(usize::from(device), LaneUse::Allocator) == Some(LaneUse::Allocator);
+        is_open.then_some(&slot.lane)
     }
 
     /// Writes onto a lane under its own lock, opening it if need be. `None` when that cannot be:
@@ -171,6 +169,10 @@ impl Guest {
     /// Opens a lane for `wanted` unless somebody has it already; who has it now.
     #[cold]
     fn open(&self, index: usize, wanted: LaneUse) -> Option<LaneUse> {
+        keeping_errno(|| self.try_to_open(index, wanted))
+    }
+
+    fn try_to_open(&self, index: usize, wanted: LaneUse) -> Option<LaneUse> {
         let slot = self.lanes.get(index)?;
         let (untried, opening) = (LaneUse::Untried as u8, LaneUse::Opening as u8);
         let won = slot.used.load(Ordering::Acquire) == untried
@@ -196,7 +198,7 @@ impl Guest {
     #[cold]
     pub(crate) fn attach_tracker(&self) {
         if self.wants_detail {
-            attach_tracker();
+            keeping_errno(attach_tracker);
         }
         self.words.set(header::TRACKER, TRACKER.load(Ordering::Relaxed));
     }
@@ -209,7 +211,7 @@ impl Guest {
 }
 
 /// The recorder, while it records.
-#[inline]
+#[inline(always)]
 pub(crate) fn recording() -> Option<&'static Guest> {
     let guest = HERE.pointer.load(Ordering::Acquire);
     // SAFETY: null, or the guest in `GUEST`, which stays.
@@ -217,7 +219,7 @@ pub(crate) fn recording() -> Option<&'static Guest> {
 }
 
 /// The recorder, woken up if this is the process's first GPU memory.
-#[inline]
+#[inline(always)]
 pub(crate) fn awake(device: u8) -> Option<&'static Guest> {
     recording().or_else(|| not_awake(device))
 }
@@ -225,7 +227,7 @@ pub(crate) fn awake(device: u8) -> Option<&'static Guest> {
 #[cold]
 fn not_awake(device: u8) -> Option<&'static Guest> {
     match HERE.state.load(Ordering::Acquire) {
-        ASLEEP => wake(device),
+        ASLEEP => keeping_errno(|| wake(device)),
         WAKING => {
             // Another thread's first allocation, on another device, while the tape is being made.
             LOST_WHILE_WAKING.fetch_add(1, Ordering::Relaxed);

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Totals};
+use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{header, hooks};
 
 use crate::clock;
@@ -67,19 +67,42 @@ pub(crate) struct Traces {
 
 /// A block of `size` bytes was handed out at `pointer` (`size` negative: taken back), after which
 /// the allocator holds `reserved` bytes, `allocated` of them in use. What PyTorch reports.
-#[inline]
+///
+/// Between two calls of this, PyTorch's own code has filled the instruction cache: what this costs
+/// is the lines of code that it runs through, not what they do. So all that is rare is elsewhere.
+#[inline(always)]
 pub fn report(pointer: u64, size: i64, allocated: u64, reserved: u64, device: u8) {
     let Some(guest) = awake(device) else { return };
     let totals = Totals { allocated, reserved };
     let Some(lane) = guest.allocator_lane(device) else {
         return report_shared(guest, pointer, size, totals, device);
     };
+    if guest.wants_detail {
+        return report_detailed(guest, lane, pointer, size, totals, device);
+    }
     if size >= 0 {
-        let mut grant = Grant { address: pointer, size: size as u64, ..Grant::default() };
-        grant.stack = guest.interner.current();
-        if guest.wants_detail {
-            guest.add_detail(&mut grant, device);
-        }
+        let stack = guest.interner.current();
+        let grant = Grant { address: pointer, size: size as u64, stack, ..Grant::default() };
+        lane.alloc(clock::mono_ns(), grant, totals);
+    } else {
+        lane.free(clock::mono_ns(), pointer, size.unsigned_abs(), totals);
+    }
+}
+
+/// The same with what the tracker said before.
+#[inline(never)]
+fn report_detailed(
+    guest: &Guest,
+    lane: &Lane<'_>,
+    pointer: u64,
+    size: i64,
+    totals: Totals,
+    device: u8,
+) {
+    if size >= 0 {
+        let stack = guest.interner.current();
+        let mut grant = Grant { address: pointer, size: size as u64, stack, ..Grant::default() };
+        guest.add_detail(&mut grant, device);
         lane.alloc(clock::mono_ns(), grant, totals);
     } else if guest.is_traced() && !guest.is_freed(pointer, device) {
         lane.free_deferred(clock::mono_ns(), pointer, size.unsigned_abs(), totals);

@@ -12,6 +12,7 @@ use memtape_core::tape::layout::{Stacks, header, hooks};
 use memtape_core::tape::places::PlaceWriter;
 use memtape_core::tape::words::Words;
 
+use crate::edge::keeping_errno;
 use crate::frames::{self, Interpreter, RawFrame, Sight, TextBuffer};
 use crate::{autograd, code_watch, process};
 
@@ -64,8 +65,21 @@ impl Index {
         Self { entries, used: AtomicUsize::new(0) }
     }
 
-    #[inline]
+    /// The atom of a fingerprint, which is not 0.
+    #[inline(always)]
     fn find(&self, fingerprint: u64) -> Option<u32> {
+        let [key, atom] = self.entry(fingerprint, 0)?;
+        if key.load(Ordering::Acquire) == fingerprint {
+            let atom = atom.load(Ordering::Acquire) as u32;
+            if key.load(Ordering::Relaxed) == fingerprint {
+                return Some(atom);
+            }
+        }
+        self.find_further(fingerprint)
+    }
+
+    #[cold]
+    fn find_further(&self, fingerprint: u64) -> Option<u32> {
         for probe in 0..PROBE_MAX {
             let [key, atom] = self.entry(fingerprint, probe)?;
             match key.load(Ordering::Acquire) {
@@ -110,9 +124,9 @@ impl Index {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn entry(&self, fingerprint: u64, probe: usize) -> Option<&[AtomicU64; 2]> {
-        self.entries.get((fingerprint as usize).wrapping_add(probe) & (INDEX_ENTRIES - 1))
+        self.entries.get((fingerprint as usize).wrapping_add(probe) % INDEX_ENTRIES)
     }
 }
 
@@ -141,35 +155,54 @@ impl Interner {
     }
 
     /// The atom of the calling thread's stack; 0 when it is not known.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn current(&self) -> u32 {
-        if IS_GIVEN.load(Ordering::Relaxed) {
-            let given = GIVEN.get();
-            if !given.is_empty() {
-                return self.given(given);
-            }
+        match frames::trusted() {
+            Some(python) => self.of_python(python),
+            None => self.without_trust(),
         }
-        let python = match frames::sight() {
-            Sight::Clear(python) => python,
-            Sight::NoFrames => return self.without_frames(),
-            Sight::None(why) => {
-                self.words.set(header::STACKS, why as u64);
-                return 0;
-            }
-        };
+    }
+
+    #[inline(always)]
+    fn of_python(&self, python: Interpreter) -> u32 {
         let fingerprint = python.fingerprint();
         if fingerprint == 0 {
             return self.without_frames();
         }
         let atom = match self.stacks.find(fingerprint) {
             Some(atom) => atom,
-            None => self.learn(fingerprint, |this| this.write_python(python)),
+            None => self.learn_python(fingerprint, python),
         };
         autograd::note_forward(atom);
         atom
     }
 
+    /// There is no interpreter, or not yet, or none that can be read.
+    #[cold]
+    fn without_trust(&self) -> u32 {
+        if IS_GIVEN.load(Ordering::Relaxed) {
+            let given = GIVEN.get();
+            if !given.is_empty() {
+                return self.given(given);
+            }
+        }
+        match keeping_errno(frames::sight) {
+            Sight::Clear(python) => self.of_python(python),
+            Sight::NoFrames => self.without_frames(),
+            Sight::None(why) => {
+                self.words.set(header::STACKS, why as u64);
+                0
+            }
+        }
+    }
+
+    #[cold]
+    fn learn_python(&self, fingerprint: u64, python: Interpreter) -> u32 {
+        self.learn(fingerprint, |this| this.write_python(python))
+    }
+
     /// A thread without Python: in the backward pass, what it works on was made by a forward line.
+    #[inline(never)]
     fn without_frames(&self) -> u32 {
         let Some(node) = autograd::current_node() else { return self.thread_label() };
         let key = mix(mix(0x1f83_d9ab_fb41_bd6b, node.kind), node.forward.into()) | 1;
@@ -219,11 +252,15 @@ impl Interner {
 
     /// A stack of one frame that names the thread: autograd's own threads run no Python.
     fn thread_label(&self) -> u32 {
-        let known = THREAD_LABEL.get();
-        if known != 0 {
-            return known;
+        match THREAD_LABEL.get() {
+            0 => self.new_thread_label(),
+            known => known,
         }
-        let name = process::thread_name();
+    }
+
+    #[cold]
+    fn new_thread_label(&self) -> u32 {
+        let name = keeping_errno(process::thread_name);
         let backward = name.starts_with(b"pt_autograd");
         let fingerprint =
             name.iter().fold(0x6c62_272e_07bb_0142, |hash, &b| mix(hash, b.into())) | 1;
@@ -242,6 +279,10 @@ impl Interner {
     /// Writes a new stack under the lock; 0 when that cannot be had or there is no room.
     #[cold]
     fn learn(&self, fingerprint: u64, write: impl FnOnce(&Self) -> Option<u32>) -> u32 {
+        keeping_errno(|| self.try_to_learn(fingerprint, write))
+    }
+
+    fn try_to_learn(&self, fingerprint: u64, write: impl FnOnce(&Self) -> Option<u32>) -> u32 {
         // No lock for what cannot be written anyway.
         let learnt = self.has_space().then(|| {
             self.locked(|this| {

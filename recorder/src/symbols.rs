@@ -153,7 +153,7 @@ impl<F: Copy> Symbol<F> {
     }
 
     /// The real function, where there is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self) -> Option<F> {
         let found = match self.found.load(Ordering::Acquire) {
             found if found.is_null() => self.look_again()?,

@@ -99,29 +99,30 @@ pub struct Event {
 
 impl Event {
     /// The slot for this event at `ticket`.
-    #[inline]
     pub fn encode(&self, ticket: u64) -> [u64; SLOT_WORDS] {
-        let what = u64::from(self.stack)
-            | (self.kind as u64) << 32
-            | u64::from(self.device) << 40
-            | u64::from(self.place) << 48;
-        let steps = u64::from(self.step) | u64::from(self.birth_step) << 32;
-        let mut slot =
-            [0, self.detail, self.mono_ns, self.address, self.size, what, steps, self.birth_ns];
-        slot[0] = check_slot(&slot, ticket);
+        let mut slot = self.words();
+        slot[0] = check(ticket, &slot);
         slot
+    }
+
+    /// The slot for this event but for its check.
+    #[inline(always)]
+    pub(super) fn words(&self) -> [u64; SLOT_WORDS] {
+        let what = what(self.kind, self.device, self.place, self.stack);
+        let steps = u64::from(self.step) | u64::from(self.birth_step) << 32;
+        [0, self.detail, self.mono_ns, self.address, self.size, what, steps, self.birth_ns]
     }
 
     /// The event in a slot, if the slot holds exactly the one of `ticket`, whole.
     pub fn decode(slot: &[u64; SLOT_WORDS], ticket: u64) -> Option<Self> {
         let [stored, detail, mono_ns, address, size, what, steps, birth_ns] = *slot;
-        if stored != check_slot(slot, ticket) {
+        if stored != check(ticket, slot) {
             return None;
         }
         Some(Self {
-            kind: Kind::from_byte((what >> 32) as u8)?,
-            device: (what >> 40) as u8,
-            place: (what >> 48) as u16,
+            kind: Kind::from_byte((what >> KIND_SHIFT) as u8)?,
+            device: (what >> DEVICE_SHIFT) as u8,
+            place: (what >> PLACE_SHIFT) as u16,
             detail,
             mono_ns,
             address,
@@ -134,59 +135,50 @@ impl Event {
     }
 }
 
-#[inline]
-fn check_slot(slot: &[u64; SLOT_WORDS], ticket: u64) -> u64 {
-    let [_, detail, mono_ns, address, size, what, steps, birth_ns] = *slot;
-    // Written out: this runs for every event, and a loop over iterators is not unrolled.
-    let sum = spread(ticket, 1)
-        .wrapping_add(spread(mono_ns, 2))
-        .wrapping_add(spread(address, 3))
-        .wrapping_add(spread(size, 4))
-        .wrapping_add(spread(what, 5))
-        .wrapping_add(spread(steps, 6))
-        .wrapping_add(spread(birth_ns, 7))
-        .wrapping_add(spread(detail, 8));
-    finish(sum)
-}
+/// Where a slot's word 5 has the kind, the device and the place; an entry of the live table has the
+/// same word without a kind.
+pub(super) const KIND_SHIFT: u32 = 32;
+pub(super) const DEVICE_SHIFT: u32 = 40;
+pub(super) const PLACE_SHIFT: u32 = 48;
 
-/// Binds words together: a sum of products with odd constants, so that the multiplications run
-/// side by side and a slot that mixes two events passes with a chance of about 2⁻⁶⁴.
-pub(super) fn check<const N: usize>(words: &[u64; N]) -> u64 {
-    let each = words.iter().enumerate().skip(1);
-    finish(each.fold(0, |sum: u64, (index, &word)| sum.wrapping_add(spread(word, index))))
-}
-
-/// One product. The high half is folded in first: a product keeps changes of high bits out of low
-/// ones.
+/// Word 5 of a slot.
 #[inline(always)]
-fn spread(word: u64, index: usize) -> u64 {
-    (word ^ word >> 32).wrapping_mul(ODD[index % ODD.len()])
+pub(super) fn what(kind: Kind, device: u8, place: u16, stack: u32) -> u64 {
+    of_kind(kind)
+        | u64::from(stack)
+        | u64::from(device) << DEVICE_SHIFT
+        | u64::from(place) << PLACE_SHIFT
+}
+
+/// The part of that word that is the kind.
+#[inline(always)]
+pub(super) const fn of_kind(kind: Kind) -> u64 {
+    (kind as u64) << KIND_SHIFT
+}
+
+/// Binds a ticket and all words but the first together; never 0. Words that come from two events
+/// pass with a chance of about 2⁻⁶⁴.
+///
+/// Two words at a time are multiplied and the halves of the product folded: each bit of either
+/// changes all of it. One key for all keeps the code short, which is what counts where PyTorch's
+/// own code has filled the instruction cache.
+#[inline(always)]
+pub(super) fn check<const N: usize>(ticket: u64, words: &[u64; N]) -> u64 {
+    let first = words.get(1).map_or(0, |word| fold(ticket ^ KEY, word ^ SEED));
+    let pairs = words.get(2..).unwrap_or_default().as_chunks::<2>().0;
+    pairs.iter().fold(first, |hash, [one, two]| fold(one ^ KEY, two ^ hash)) | 1
 }
 
 #[inline(always)]
-fn finish(sum: u64) -> u64 {
-    sum ^ sum >> 29 | 1
+fn fold(one: u64, two: u64) -> u64 {
+    let product = u128::from(one) * u128::from(two);
+    product as u64 ^ (product >> 64) as u64
 }
 
-/// The first digits of square roots of primes.
-const ODD: [u64; 16] = [
-    0,
-    0x6a09_e667_f3bc_c909,
-    0xbb67_ae85_84ca_a73b,
-    0x3c6e_f372_fe94_f82b,
-    0xa54f_f53a_5f1d_36f1,
-    0x510e_527f_ade6_82d1,
-    0x9b05_688c_2b3e_6c1f,
-    0x1f83_d9ab_fb41_bd6b,
-    0x5be0_cd19_137e_2179,
-    0xcbbb_9d5d_c105_9ed9,
-    0x629a_292a_367c_d507,
-    0x9159_015a_3070_dd17,
-    0x152f_ecd8_f70e_5939,
-    0x6733_2667_ffc0_0b31,
-    0x8eb4_4a87_6858_1511,
-    0xdb0c_2e0d_64f9_8fa7,
-];
+/// The first digits of the square roots of 2 and 3: a product with 0 would bind nothing, and no
+/// word of an event is likely to be one of these.
+const KEY: u64 = 0x6a09_e667_f3bc_c909;
+const SEED: u64 = 0xbb67_ae85_84ca_a73b;
 
 #[cfg(test)]
 mod tests {

@@ -11,10 +11,12 @@
 //! others [`Lane::try_lock`] does. Nothing here waits, allocates or panics.
 
 use super::atomic::{AtomicU64, Ordering, fence};
-use super::event::{Event, Kind, check};
-use super::layout::{DEVICES_MAX, LaneLayout, SLOT_WORDS, STEP_WORDS, device, head, header};
+use super::event::{Event, Kind, check, of_kind, what};
+use super::layout::{
+    DEVICES_MAX, ENTRY_WORDS, LaneLayout, SLOT_WORDS, STEP_WORDS, device, head, header,
+};
 use super::segments::SegmentTable;
-use super::table::{Entry, Table};
+use super::table::{Entry, PENDING, Table};
 use super::words::Words;
 
 /// Unknown birth step: the block was not in the table.
@@ -50,14 +52,25 @@ pub struct Lane<'a> {
     words: Words<'a>,
     at: LaneLayout,
     head: &'a [AtomicU64; head::WORDS],
+    ring: &'a [[AtomicU64; SLOT_WORDS]],
     table: Table<'a>,
+    /// Steps that are finished, as the header says.
+    finished: &'a AtomicU64,
     device: u8,
 }
 
 impl<'a> Lane<'a> {
     /// The lane at `at`, which must be open, for events of a device.
     pub fn new(words: Words<'a>, at: LaneLayout, device: u8) -> Self {
-        Self { words, at, head: words.head(at.head), table: Table::new(words, &at), device }
+        Self {
+            words,
+            at,
+            head: words.head(at.head),
+            ring: words.chunks(at.ring, at.ring_slots),
+            table: Table::new(words, &at),
+            finished: words.at(header::STEP),
+            device,
+        }
     }
 
     /// The same lane for events of another device.
@@ -71,35 +84,15 @@ impl<'a> Lane<'a> {
     }
 
     /// A block was handed out.
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&self, now_ns: u64, grant: Grant, totals: Totals) {
         let Grant { address, size, requested, place, stack } = grant;
         let step = self.close_finished_steps();
-        self.publish(&Event {
-            kind: Kind::Alloc,
-            device: self.device,
-            place,
-            detail: requested,
-            mono_ns: now_ns,
-            address,
-            size,
-            stack,
-            step,
-            birth_step: step,
-            birth_ns: now_ns,
-        });
-        let entry = Entry {
-            address,
-            size,
-            requested,
-            stack,
-            birth_step: step,
-            birth_ns: now_ns,
-            place,
-            device: self.device,
-            pending: false,
-        };
-        if self.table.insert(&entry) {
+        let (birth, block) = (step << 32, what(Kind::Alloc, self.device, place, stack));
+        let ticket =
+            self.publish(&[0, requested, now_ns, address, size, block, birth | step, now_ns]);
+        let block = block ^ of_kind(Kind::Alloc);
+        if self.table.insert(&[address, size, requested, block, birth, now_ns]) {
             self.bump(head::LIVE_BLOCKS, 1);
             self.bump(head::LIVE_BYTES, size);
             if requested != 0 {
@@ -110,54 +103,63 @@ impl<'a> Lane<'a> {
         }
         self.bump(head::ALLOCS, 1);
         self.totals(totals);
-        self.done();
+        self.done(ticket);
     }
 
     /// A block was taken back. `size` is used when the block is not in the table.
-    #[inline]
+    #[inline(always)]
     pub fn free(&self, now_ns: u64, address: u64, size: u64, totals: Totals) {
-        let (found, entry) = self.entry_or_unknown(address, size);
-        self.publish_of(Kind::Free, now_ns, &entry);
-        if let Some(index) = found {
-            self.table.remove(index);
-            self.no_longer_live(&entry);
-        } else {
-            self.bump(head::UNKNOWN_FREES, 1);
-        }
+        let Some((index, entry)) = self.table.find(address) else {
+            return self.free_unknown(Kind::Free, now_ns, address, size, totals);
+        };
+        let ticket = self.publish_of(Kind::Free, now_ns, entry);
+        self.table.remove(index);
+        self.no_longer_live(entry);
         self.bump(head::FREES, 1);
         self.totals(totals);
-        self.done();
+        self.done(ticket);
     }
 
     /// A block was taken back, but other streams still use it.
     pub fn free_deferred(&self, now_ns: u64, address: u64, size: u64, totals: Totals) {
-        let (found, entry) = self.entry_or_unknown(address, size);
-        self.publish_of(Kind::FreeDeferred, now_ns, &entry);
-        if let Some(index) = found {
-            self.table.set_pending(index);
-            self.no_longer_live(&entry);
-            self.bump(head::DEFERRED_BLOCKS, 1);
-            self.bump(head::DEFERRED_BYTES, entry.size);
-        } else {
-            self.bump(head::UNKNOWN_FREES, 1);
-        }
+        let Some((_, entry)) = self.table.find(address) else {
+            return self.free_unknown(Kind::FreeDeferred, now_ns, address, size, totals);
+        };
+        let ticket = self.publish_of(Kind::FreeDeferred, now_ns, entry);
+        entry[3].store(entry[3].load(Ordering::Relaxed) | PENDING, Ordering::Relaxed);
+        self.no_longer_live(entry);
+        self.bump(head::DEFERRED_BLOCKS, 1);
+        self.bump(head::DEFERRED_BYTES, entry[1].load(Ordering::Relaxed));
         self.bump(head::FREES, 1);
         self.totals(totals);
-        self.done();
+        self.done(ticket);
+    }
+
+    /// A block that the table does not have was taken back.
+    #[cold]
+    fn free_unknown(&self, kind: Kind, now_ns: u64, address: u64, size: u64, totals: Totals) {
+        let step = self.close_finished_steps();
+        let block = what(kind, self.device, 0, 0);
+        let steps = step | u64::from(BIRTH_UNKNOWN) << 32;
+        let ticket = self.publish(&[0, 0, now_ns, address, size, block, steps, 0]);
+        self.bump(head::UNKNOWN_FREES, 1);
+        self.bump(head::FREES, 1);
+        self.totals(totals);
+        self.done(ticket);
     }
 
     /// No stream uses a block any more that was taken back before. Nothing when it is not known.
     pub fn free_completed(&self, now_ns: u64, address: u64) {
-        let Some(index) = self.table.find(address) else { return };
-        let entry = self.table.entry(index);
-        if !entry.pending {
+        let Some((index, entry)) = self.table.find(address) else { return };
+        if entry[3].load(Ordering::Relaxed) & PENDING == 0 {
             return;
         }
-        self.publish_of(Kind::FreeCompleted, now_ns, &entry);
+        let ticket = self.publish_of(Kind::FreeCompleted, now_ns, entry);
         self.table.remove(index);
+        let size = entry[1].load(Ordering::Relaxed);
         self.bump(head::DEFERRED_BLOCKS, 1u64.wrapping_neg());
-        self.bump(head::DEFERRED_BYTES, entry.size.wrapping_neg());
-        self.done();
+        self.bump(head::DEFERRED_BYTES, size.wrapping_neg());
+        self.done(ticket);
     }
 
     /// The allocator took memory from the device, or gave it back: `kind` is one of the four kinds
@@ -169,43 +171,33 @@ impl<'a> Lane<'a> {
             Kind::SegmentFree | Kind::SegmentUnmap => table.taker(kind, &grant),
             _ => grant.stack,
         };
-        let step = self.close_finished_steps();
-        self.publish(&Event {
-            kind,
-            device: self.device,
-            place: grant.place,
-            detail: grant.size,
-            mono_ns: now_ns,
-            address: grant.address,
-            size: grant.size,
-            stack,
-            step,
-            birth_step: step,
-            birth_ns: now_ns,
-        });
+        let grant = Grant { requested: grant.size, stack, ..grant };
+        let ticket = self.moment(now_ns, kind, grant, now_ns);
         table.apply(kind, &grant);
-        self.done();
+        self.done(ticket);
     }
 
     /// A request failed: for good (`Kind::Oom`) or for now (`Kind::MallocFailed`). Its `requested`
     /// is what [`Event::detail`] says of that kind.
     pub fn failure(&self, now_ns: u64, kind: Kind, grant: Grant, totals: Totals) {
-        if kind == Kind::Oom {
+        let ticket = if kind == Kind::Oom {
             let grant = Grant { address: totals.allocated, ..grant };
-            self.moment(now_ns, kind, grant, totals.reserved);
+            let ticket = self.moment(now_ns, kind, grant, totals.reserved);
             self.bump(head::OOMS, 1);
-            self.set(head::LAST_OOM, self.get(head::RESERVED));
+            self.set(head::LAST_OOM, ticket);
+            ticket
         } else {
-            self.moment(now_ns, kind, grant, now_ns);
-        }
+            self.moment(now_ns, kind, grant, now_ns)
+        };
         self.totals(totals);
-        self.done();
+        self.done(ticket);
     }
 
     /// Something happened that changes no memory: a mark, a snapshot.
     pub fn mark(&self, now_ns: u64, kind: Kind, size: u64, detail: u64) {
-        self.moment(now_ns, kind, Grant { size, requested: detail, ..Grant::default() }, now_ns);
-        self.done();
+        let grant = Grant { size, requested: detail, ..Grant::default() };
+        let ticket = self.moment(now_ns, kind, grant, now_ns);
+        self.done(ticket);
     }
 
     /// Bytes in the live table: the totals of a lane whose allocator reports none.
@@ -215,7 +207,8 @@ impl<'a> Lane<'a> {
 
     /// The block at `address`, if it is live: its size and device.
     pub fn live(&self, address: u64) -> Option<(u64, u8)> {
-        let entry = self.table.entry(self.table.find(address)?);
+        let (_, entry) = self.table.find(address)?;
+        let entry = Entry::decode(&loaded(entry))?;
         Some((entry.size, entry.device))
     }
 
@@ -252,49 +245,29 @@ impl<'a> Lane<'a> {
         self.set(index, self.get(index).wrapping_add(more));
     }
 
-    #[inline]
-    fn entry_or_unknown(&self, address: u64, size: u64) -> (Option<usize>, Entry) {
-        match self.table.find(address) {
-            Some(index) => (Some(index), self.table.entry(index)),
-            None => {
-                let device = self.device;
-                let birth_step = BIRTH_UNKNOWN;
-                (None, Entry { address, size, birth_step, device, ..Entry::default() })
-            }
-        }
-    }
-
-    #[inline]
-    fn no_longer_live(&self, entry: &Entry) {
+    #[inline(always)]
+    fn no_longer_live(&self, entry: &[AtomicU64; ENTRY_WORDS]) {
+        let [_, size, requested, ..] = entry;
         self.bump(head::LIVE_BLOCKS, 1u64.wrapping_neg());
-        self.bump(head::LIVE_BYTES, entry.size.wrapping_neg());
-        if entry.requested != 0 {
-            self.bump(head::REQUESTED_BYTES, entry.requested.wrapping_neg());
+        self.bump(head::LIVE_BYTES, size.load(Ordering::Relaxed).wrapping_neg());
+        let requested = requested.load(Ordering::Relaxed);
+        if requested != 0 {
+            self.bump(head::REQUESTED_BYTES, requested.wrapping_neg());
         }
     }
 
     /// Publishes an event about a block of the table, which it carries whole.
-    #[inline]
-    fn publish_of(&self, kind: Kind, now_ns: u64, entry: &Entry) {
+    #[inline(always)]
+    fn publish_of(&self, kind: Kind, now_ns: u64, entry: &[AtomicU64; ENTRY_WORDS]) -> u64 {
         let step = self.close_finished_steps();
-        self.publish(&Event {
-            kind,
-            device: entry.device,
-            place: entry.place,
-            detail: entry.requested,
-            mono_ns: now_ns,
-            address: entry.address,
-            size: entry.size,
-            stack: entry.stack,
-            step,
-            birth_step: entry.birth_step,
-            birth_ns: entry.birth_ns,
-        });
+        let [address, size, requested, block, birth, birth_ns, ..] = loaded(entry);
+        let block = block & !PENDING | of_kind(kind);
+        self.publish(&[0, requested, now_ns, address, size, block, birth | step, birth_ns])
     }
 
-    fn moment(&self, now_ns: u64, kind: Kind, grant: Grant, birth_ns: u64) {
-        let step = self.close_finished_steps();
-        self.publish(&Event {
+    fn moment(&self, now_ns: u64, kind: Kind, grant: Grant, birth_ns: u64) -> u64 {
+        let step = self.close_finished_steps() as u32;
+        let event = Event {
             kind,
             device: self.device,
             place: grant.place,
@@ -306,71 +279,71 @@ impl<'a> Lane<'a> {
             step,
             birth_step: step,
             birth_ns,
-        });
+        };
+        self.publish(&event.words())
     }
 
-    /// Steps 1 and 2: reserve, fill, check.
-    #[inline]
-    fn publish(&self, event: &Event) {
-        let ticket = self.get(head::RESERVED).wrapping_add(1);
+    /// Steps 1 and 2: reserve, fill, check. Returns the event's ticket.
+    #[inline(always)]
+    fn publish(&self, event: &[u64; SLOT_WORDS]) -> u64 {
+        let index = self.get(head::RESERVED);
+        let ticket = index.wrapping_add(1);
         self.set(head::RESERVED, ticket);
         fence(Ordering::Release);
-        let index = (ticket.wrapping_sub(1) as usize) & (self.at.ring_slots.wrapping_sub(1));
-        if let Some(slot) = self.words.array::<SLOT_WORDS>(self.at.ring + index * SLOT_WORDS) {
-            let [check, detail, mono_ns, address, size, what, steps, birth_ns] =
-                event.encode(ticket);
-            slot[1].store(detail, Ordering::Relaxed);
-            slot[2].store(mono_ns, Ordering::Relaxed);
-            slot[3].store(address, Ordering::Relaxed);
-            slot[4].store(size, Ordering::Relaxed);
-            slot[5].store(what, Ordering::Relaxed);
-            slot[6].store(steps, Ordering::Relaxed);
-            slot[7].store(birth_ns, Ordering::Relaxed);
-            slot[0].store(check, Ordering::Release);
+        if let Some(slot) = self.ring.get(index as usize & self.ring.len().wrapping_sub(1)) {
+            for (word, value) in slot.iter().zip(event).skip(1) {
+                word.store(*value, Ordering::Relaxed);
+            }
+            slot[0].store(check(ticket, event), Ordering::Release);
         }
         fence(Ordering::Release);
+        ticket
     }
 
     /// Step 4.
     #[inline(always)]
-    fn done(&self) {
-        self.head[head::DONE].store(self.get(head::RESERVED), Ordering::Release);
+    fn done(&self, ticket: u64) {
+        self.head[head::DONE].store(ticket, Ordering::Release);
     }
 
-    #[inline]
+    #[inline(always)]
     fn totals(&self, totals: Totals) {
         let Totals { allocated, reserved } = totals;
         self.set(head::ALLOCATED, allocated);
         self.set(head::RESERVED_BYTES, reserved);
-        if allocated < self.get(head::FLOOR_ALLOCATED) {
-            self.set(head::FLOOR_ALLOCATED, allocated);
-        }
-        if allocated > self.get(head::PEAK_ALLOCATED) {
-            self.set(head::PEAK_ALLOCATED, allocated);
-            if allocated > self.get(head::PEAK_EVER) {
-                self.set(head::PEAK_EVER, allocated);
-            }
-        }
-        if reserved < self.get(head::FLOOR_RESERVED) {
-            self.set(head::FLOOR_RESERVED, reserved);
-        }
-        if reserved > self.get(head::PEAK_RESERVED) {
-            self.set(head::PEAK_RESERVED, reserved);
+        let is_usual = self.get(head::FLOOR_ALLOCATED) <= allocated
+            && allocated <= self.get(head::PEAK_ALLOCATED)
+            && self.get(head::FLOOR_RESERVED) <= reserved
+            && reserved <= self.get(head::PEAK_RESERVED);
+        if !is_usual {
+            self.record_totals(totals);
         }
     }
 
+    /// A total is lower or higher than any other since the step began.
+    #[cold]
+    fn record_totals(&self, totals: Totals) {
+        let Totals { allocated, reserved } = totals;
+        let highest = |index, value| self.set(index, self.get(index).max(value));
+        let lowest = |index, value| self.set(index, self.get(index).min(value));
+        lowest(head::FLOOR_ALLOCATED, allocated);
+        highest(head::PEAK_ALLOCATED, allocated);
+        highest(head::PEAK_EVER, allocated);
+        lowest(head::FLOOR_RESERVED, reserved);
+        highest(head::PEAK_RESERVED, reserved);
+    }
+
     /// Writes the record of the steps that ended since the last event, if any did, and returns
-    /// the number of finished steps. Steps are marked elsewhere, by a thread that does not hold
-    /// the lane; closing them here keeps the lane single-writer. Until the next event a reader
-    /// derives the same record from the head.
-    #[inline]
-    fn close_finished_steps(&self) -> u32 {
-        let finished = self.words.at(header::STEP).load(Ordering::Acquire);
-        let known = self.get(head::STEP);
-        if finished != known {
-            self.close_steps(known, finished);
+    /// the number of finished steps, in 32 bits. Steps are marked elsewhere, by a thread that does
+    /// not hold the lane; closing them here keeps the lane single-writer. Until the next event a
+    /// reader derives the same record from the head.
+    #[inline(always)]
+    fn close_finished_steps(&self) -> u64 {
+        let finished = self.finished.load(Ordering::Acquire);
+        if finished != self.get(head::STEP) {
+            self.close_steps(self.get(head::STEP), finished);
         }
-        finished as u32
+        u64::from(finished as u32)
     }
 
     #[cold]
@@ -408,6 +381,12 @@ impl<'a> Lane<'a> {
     }
 }
 
+/// The words of an entry.
+#[inline(always)]
+fn loaded(entry: &[AtomicU64; ENTRY_WORDS]) -> [u64; ENTRY_WORDS] {
+    entry.each_ref().map(|word| word.load(Ordering::Relaxed))
+}
+
 /// The record for steps `known + 1 ..= finished`, from a lane's head.
 /// `at_end` is the time of the last step's end and the device's failed `cudaMalloc`s.
 pub(super) fn pending_step(
@@ -434,6 +413,6 @@ pub(super) fn pending_step(
         read(head::OOMS),
         at_end[1],
     ];
-    record[0] = check(&record);
+    record[0] = check(0, &record);
     record
 }

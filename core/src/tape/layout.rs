@@ -13,7 +13,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MEMTAPE\0");
 
 /// Version of this layout. Readers refuse any other.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// Words in a page: regions that are allocated on their own start at multiples of this.
 pub const PAGE_WORDS: usize = 512;

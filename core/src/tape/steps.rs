@@ -153,7 +153,7 @@ impl<S: Source> Tape<S> {
 fn decode_step(words: &[u64; STEP_WORDS]) -> Option<StepRecord> {
     // The check is no secret: a tape can lie in a whole record, too.
     let in_order = words[1] <= words[2] && words[2] <= CURSOR_MAX && words[3] <= CURSOR_MAX;
-    if words[0] != check(words) || !in_order {
+    if words[0] != check(0, words) || !in_order {
         return None;
     }
     let words = words.map(believable);

@@ -4,7 +4,8 @@
 //! while it changes sees each block at most once; a removed entry leaves a mark for searches to
 //! step over. The address is stored last and marks the entry as there.
 
-use super::atomic::Ordering;
+use super::atomic::{AtomicU64, Ordering};
+use super::event::{DEVICE_SHIFT, KIND_SHIFT, PLACE_SHIFT};
 use super::layout::{ENTRY_WORDS, LaneLayout, PROBE_MAX};
 use super::words::Words;
 
@@ -13,8 +14,12 @@ pub(super) const EMPTY: u64 = 0;
 /// Address word of an entry that was removed: a search goes on.
 pub(super) const REMOVED: u64 = 1;
 
-/// Bit of the last word that says other streams still use the block, which was taken back.
-const PENDING: u64 = 1 << 32;
+/// Bit of word 3 that says other streams still use the block, which was taken back. A slot has its
+/// kind there.
+pub(super) const PENDING: u64 = 1 << KIND_SHIFT;
+
+/// Words of an entry that are in use; the others are spare and stay zero.
+const USED_WORDS: usize = 6;
 
 /// A live block as the table has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,33 +37,19 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn encode(&self) -> [u64; ENTRY_WORDS] {
-        let pending = if self.pending { PENDING } else { 0 };
-        [
-            self.address,
-            self.size,
-            self.requested,
-            u64::from(self.stack) | u64::from(self.birth_step) << 32,
-            self.birth_ns,
-            u64::from(self.place) | u64::from(self.device) << 16 | pending,
-            0,
-            0,
-        ]
-    }
-
     /// The entry in these words; `None` when there is none.
     pub(super) fn decode(words: &[u64; ENTRY_WORDS]) -> Option<Self> {
-        let &[address, size, requested, packed, birth_ns, last, _, _] = words;
+        let &[address, size, requested, what, birth, birth_ns, _, _] = words;
         (address != EMPTY && address != REMOVED).then_some(Self {
             address,
             size,
             requested,
-            stack: packed as u32,
-            birth_step: (packed >> 32) as u32,
+            stack: what as u32,
+            birth_step: (birth >> 32) as u32,
             birth_ns,
-            place: last as u16,
-            device: (last >> 16) as u8,
-            pending: last & PENDING != 0,
+            place: (what >> PLACE_SHIFT) as u16,
+            device: (what >> DEVICE_SHIFT) as u8,
+            pending: what & PENDING != 0,
         })
     }
 }
@@ -66,100 +57,95 @@ impl Entry {
 /// The live table of one lane, for its writer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table<'a> {
-    words: Words<'a>,
-    first: usize,
-    mask: usize,
+    entries: &'a [[AtomicU64; ENTRY_WORDS]],
 }
 
 impl<'a> Table<'a> {
     pub(super) fn new(words: Words<'a>, lane: &LaneLayout) -> Self {
-        Self { words, first: lane.table, mask: lane.table_entries.wrapping_sub(1) }
+        Self { entries: words.chunks(lane.table, lane.table_entries) }
     }
 
-    /// Puts a block into the table; false when there is no room near its place.
-    #[inline]
-    pub(super) fn insert(&self, entry: &Entry) -> bool {
-        let mut index = self.home(entry.address);
+    /// Puts a block into the table, the words of its entry in their order; false when there is no
+    /// room near its place.
+    #[inline(always)]
+    pub(super) fn insert(&self, block: &[u64; USED_WORDS]) -> bool {
+        let mut index = home(block[0]);
         for _ in 0..PROBE_MAX {
-            let place = self.words.array::<ENTRY_WORDS>(self.at(index));
-            // The last two words are spare and stay zero.
-            let Some([address, size, requested, packed, birth_ns, last, _, _]) = place else {
-                return false;
-            };
+            let Some([address, rest @ ..]) = self.at(index) else { return false };
             if matches!(address.load(Ordering::Relaxed), EMPTY | REMOVED) {
-                let words = entry.encode();
-                size.store(words[1], Ordering::Relaxed);
-                requested.store(words[2], Ordering::Relaxed);
-                packed.store(words[3], Ordering::Relaxed);
-                birth_ns.store(words[4], Ordering::Relaxed);
-                last.store(words[5], Ordering::Relaxed);
-                address.store(entry.address, Ordering::Release);
+                for (word, value) in rest.iter().zip(block.iter().skip(1)) {
+                    word.store(*value, Ordering::Relaxed);
+                }
+                address.store(block[0], Ordering::Release);
                 return true;
             }
-            index = (index + 1) & self.mask;
+            index = index.wrapping_add(1);
         }
         false
     }
 
-    #[inline]
-    pub(super) fn find(&self, address: u64) -> Option<usize> {
-        let mut index = self.home(address);
+    /// The block at an address: its index and its words.
+    #[inline(always)]
+    pub(super) fn find(&self, address: u64) -> Option<(usize, &'a [AtomicU64; ENTRY_WORDS])> {
+        let mut index = home(address);
         for _ in 0..PROBE_MAX {
-            let there = self.words.get(self.at(index));
-            if there == address {
-                return Some(index);
+            let entry = self.at(index)?;
+            match entry[0].load(Ordering::Relaxed) {
+                there if there == address => return Some((index, entry)),
+                EMPTY => return None,
+                _ => index = index.wrapping_add(1),
             }
-            if there == EMPTY {
-                return None;
-            }
-            index = (index + 1) & self.mask;
         }
         None
     }
 
-    #[inline]
-    pub(super) fn entry(&self, index: usize) -> Entry {
-        let Some(place) = self.words.array::<ENTRY_WORDS>(self.at(index)) else {
-            return Entry::default();
-        };
-        Entry::decode(&place.each_ref().map(|word| word.load(Ordering::Relaxed)))
-            .unwrap_or_default()
-    }
-
-    pub(super) fn set_pending(&self, index: usize) {
-        let at = self.at(index) + 5;
-        self.words.set(at, self.words.get(at) | PENDING);
-    }
-
     /// Takes an entry out. Entries never move, so it leaves a mark for searches to step over,
     /// unless nothing lies behind it; then the marks before it go as well.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&self, index: usize) {
-        if self.words.get(self.at((index + 1) & self.mask)) != EMPTY {
-            self.words.set(self.at(index), REMOVED);
+        if self.address(index.wrapping_add(1)) != EMPTY {
+            self.set_address(index, REMOVED);
             return;
         }
-        self.words.set(self.at(index), EMPTY);
-        let mut before = index.wrapping_sub(1) & self.mask;
+        self.set_address(index, EMPTY);
+        if self.address(index.wrapping_sub(1)) == REMOVED {
+            self.remove_marks(index.wrapping_sub(1));
+        }
+    }
+
+    #[cold]
+    fn remove_marks(&self, mut index: usize) {
         for _ in 0..PROBE_MAX {
-            if self.words.get(self.at(before)) != REMOVED {
+            if self.address(index) != REMOVED {
                 break;
             }
-            self.words.set(self.at(before), EMPTY);
-            before = before.wrapping_sub(1) & self.mask;
+            self.set_address(index, EMPTY);
+            index = index.wrapping_sub(1);
         }
     }
 
     #[inline(always)]
-    fn at(&self, index: usize) -> usize {
-        self.first + index * ENTRY_WORDS
+    fn address(&self, index: usize) -> u64 {
+        self.at(index).map_or(EMPTY, |entry| entry[0].load(Ordering::Relaxed))
     }
 
-    /// Where the search for an address starts. Blocks are multiples of 512 bytes apart; the golden
-    /// ratio spreads neighbours over the table.
     #[inline(always)]
-    fn home(&self, address: u64) -> usize {
-        let spread = (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (spread >> 32) as usize & self.mask
+    fn set_address(&self, index: usize, value: u64) {
+        if let Some(entry) = self.at(index) {
+            entry[0].store(value, Ordering::Relaxed);
+        }
     }
+
+    /// The entry at an index, which goes round at the end.
+    #[inline(always)]
+    fn at(&self, index: usize) -> Option<&'a [AtomicU64; ENTRY_WORDS]> {
+        self.entries.get(index & self.entries.len().wrapping_sub(1))
+    }
+}
+
+/// Where the search for an address starts. Blocks are multiples of 512 bytes apart; the golden
+/// ratio spreads neighbours over the table.
+#[inline(always)]
+fn home(address: u64) -> usize {
+    ((address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }

@@ -25,13 +25,13 @@ impl<'a> Words<'a> {
 
     /// The head of a lane, with one look at the bounds.
     pub(super) fn head(self, first: usize) -> &'a [AtomicU64; head::WORDS] {
-        self.array(first).unwrap_or(&NOWHERE)
+        self.chunks(first, 1).first().unwrap_or(&NOWHERE)
     }
 
-    /// `N` words from `first` on, with one look at the bounds.
-    #[inline(always)]
-    pub(super) fn array<const N: usize>(self, first: usize) -> Option<&'a [AtomicU64; N]> {
-        self.0.get(first..)?.first_chunk::<N>()
+    /// `count` times `N` words from `first` on; none at all when they are not all there.
+    pub(super) fn chunks<const N: usize>(self, first: usize, count: usize) -> &'a [[AtomicU64; N]] {
+        let end = count.checked_mul(N).and_then(|words| first.checked_add(words));
+        end.and_then(|end| self.0.get(first..end)).unwrap_or_default().as_chunks().0
     }
 
     /// Reads a word that this writer alone changes.

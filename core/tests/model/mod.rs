@@ -233,7 +233,7 @@ fn decides(lane: &LaneLayout, index: usize) -> bool {
     } else if within(lane.ring, lane.table) {
         matches!((index - lane.ring) % SLOT_WORDS, 0 | 4)
     } else if within(lane.table, lane.segments) {
-        matches!((index - lane.table) % ENTRY_WORDS, 0 | 1 | 5)
+        matches!((index - lane.table) % ENTRY_WORDS, 0 | 1 | 3)
     } else {
         within(lane.segments, lane.steps) && (index - lane.segments) % SEGMENT_WORDS == 0
     }

@@ -15,7 +15,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use memtape_core::tape::layout::Origin;
 
-use crate::edge::guarded;
+use crate::edge::{caught, guarded};
 use crate::guest;
 use crate::symbols::Symbol;
 
@@ -53,10 +53,32 @@ pub unsafe extern "C" fn report_memory_usage(
     device: Device,
 ) {
     let [kind, index] = device.to_le_bytes();
+    if kind != CUDA {
+        // SAFETY: PyTorch's own arguments.
+        return unsafe { report_elsewhere(pointer, size, allocated, reserved, device) };
+    }
+    caught(|| guest::report(pointer as u64, size, allocated as u64, reserved as u64, index));
+    if let Some(real) = REPORT.get() {
+        // SAFETY: the real function, given the arguments it was called with.
+        unsafe { real(pointer, size, allocated, reserved, device) };
+    }
+}
+
+/// A report of memory that is on no GPU.
+///
+/// # Safety
+/// As for [`report_memory_usage`].
+#[cold]
+unsafe extern "C" fn report_elsewhere(
+    pointer: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    device: Device,
+) {
+    let [kind, _] = device.to_le_bytes();
     let mut passed_on = Some(allocated);
-    if kind == CUDA {
-        guarded(|| guest::report(pointer as u64, size, allocated as u64, reserved as u64, index));
-    } else if kind == CPU && wants_cpu_tensors() {
+    if kind == CPU && wants_cpu_tensors() {
         guarded(|| passed_on = cpu_report(pointer as u64, size, allocated));
     }
     if let (Some(real), Some(allocated)) = (REPORT.get(), passed_on) {
