@@ -15,7 +15,8 @@ frames as PyTorch's own history counts them, in each of these modes:
 
 tests/bench/switch.c leads PyTorch's report to one copy of the recorder, to the other, or past both. A
 trace tracker cannot be taken away again, so tape_detail runs in a second process (--detail) against an
-off of its own that it measures first.
+off of its own that it measures first, and which is scaled by what the same pair costs on the CPU then
+and now: that is how much faster or slower the machine has become.
 
 Each round goes through the modes in an order rotated by one, and measures with nobody recording right
 before each: that is what the mode is compared with, because a machine's speed changes from second to
@@ -39,17 +40,18 @@ import torch
 
 REPORT = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
 DEPTHS = (6, 28)
-FRAMES_ABOVE = 4  # the module, main, measure and median_ns
+FRAMES_ABOVE = 5  # the module, main, measure_all, measure and median_ns
 BATCH_PAIRS = 100
 RING_EVENTS = 600_000  # more than a default tape holds
 HISTORY_ENTRIES = 100_000  # bounded, as one must where it is left on
 TENSOR_FLOATS = 256
 DEVICE = torch.device("cuda", 0)
+CPU = torch.device("cpu")
 
 
-def pairs_ns(batches):
+def pairs_ns(batches, device=DEVICE):
     """Nanoseconds of one pair, for each of so many batches."""
-    empty, device, size, now = torch.empty, DEVICE, TENSOR_FLOATS, time.perf_counter_ns
+    empty, size, now = torch.empty, TENSOR_FLOATS, time.perf_counter_ns
     found = []
     for _ in range(batches):
         started = now()
@@ -96,18 +98,6 @@ class Switch:
     @staticmethod
     def address(library):
         return ctypes.cast(library[REPORT], ctypes.c_void_p).value
-
-
-class Nobody:
-    """Records nothing: what the off of the tracker is measured with."""
-
-    name = "nobody"
-
-    def start(self):
-        pass
-
-    def stop(self):
-        pass
 
 
 class Tape:
@@ -163,6 +153,33 @@ def check_depth(expected):
         sys.exit(f"{found} frames where {expected} were meant")
 
 
+def rounds_of_one(options):
+    """Round → depth → nanoseconds of a pair, whoever records; "cpu" is a pair that nobody records."""
+    calls = {depth: at_depth(depth) for depth in DEPTHS}
+    calls["cpu"] = lambda batches: pairs_ns(batches, CPU)
+    rounds = []
+    for _ in range(options.rounds):
+        rounds.append({})
+        for name, call in calls.items():  # no comprehension: some Pythons give it a frame
+            rounds[-1][name] = median_ns(call, options)
+    return rounds
+
+
+def measure_detail(options, switch):
+    """The same as measure() for the mode that cannot be stopped."""
+    before = rounds_of_one(options)
+    tape = Tape("tape_detail", options, switch, {"MEMTAPE_DETAIL": "1"})
+    tape.start()
+    fill_ring()
+    pairs = list(zip(before, rounds_of_one(options)))
+    scaled = {d: [[was[d] * now["cpu"] / was["cpu"], now[d]] for was, now in pairs] for d in DEPTHS}
+    return {tape.name: scaled}
+
+
+def fill_ring():
+    pairs_ns(RING_EVENTS // BATCH_PAIRS // 2 + 1)
+
+
 def measure(modes, options):
     """Mode → depth → [nanoseconds of a pair with nobody recording, with the mode] of each round."""
     calls = {depth: at_depth(depth) for depth in DEPTHS}
@@ -182,6 +199,19 @@ def measure(modes, options):
     return {name: {depth: ns[1:] for depth, ns in cells.items()} for name, cells in found.items()}
 
 
+def measure_all(options, switch):
+    """All modes that can be stopped."""
+    tapes = [
+        Tape("tape", options, switch, {"MEMTAPE_STACKS": "0"}),
+        Tape("tape_stacks", options, switch, {}),
+    ]
+    for tape in tapes:
+        tape.start()
+        fill_ring()
+        tape.stop()
+    return measure(tapes + [History("python"), History("all")], options)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, required=True)
@@ -195,26 +225,7 @@ def main():
     gc.disable()
     switch = Switch()
     pairs_ns(1)
-    if options.detail:
-        before = measure([Nobody()], options)["nobody"]
-        tapes, others = [Tape("tape_detail", options, switch, {"MEMTAPE_DETAIL": "1"})], []
-    else:
-        tapes = [
-            Tape("tape", options, switch, {"MEMTAPE_STACKS": "0"}),
-            Tape("tape_stacks", options, switch, {}),
-        ]
-        others = [History("python"), History("all")]
-    for tape in tapes:
-        tape.start()
-        pairs_ns(RING_EVENTS // BATCH_PAIRS // 2 + 1)
-        tape.stop()
-    found = measure(tapes + others, options)
-    if options.detail:
-        # What ran beside it was no off: the tracker stays attached.
-        found["tape_detail"] = {
-            depth: [[off, ns] for (off, _), (_, ns) in zip(before[depth], cells)]
-            for depth, cells in found["tape_detail"].items()
-        }
+    found = measure_detail(options, switch) if options.detail else measure_all(options, switch)
     options.out.write_text(json.dumps(found))
 
 
