@@ -10,14 +10,16 @@ Memtape or past it, or PyTorch's own history is on:
 
     off            nobody records
     memtape        Memtape as it is by default
+    off_again      nobody again: what the machine's own noise looks like in this run
     torch_python   PyTorch's history, stacks="python", the last 100,000 entries
     torch_all      the same with its default stacks="all"
 
-A round is one block of each, in an order rotated by one from round to round, all in the same processes.
+A round is one block of each, in an order drawn anew for every round, all in the same processes.
 The time of a step is what lies between two CUDA events; a block counts with the median of its steps
-after warm-up, on the slowest rank; a figure is the median over blocks. The slowdown is that median
-beside the one of `off`, with a 95 % interval from drawing whole rounds again. `mean` is the same of
-each block's mean, which rare stalls are in. Exits 1 if Memtape costs more than 0.5 % in either shape.
+after warm-up, on the slowest rank. The slowdown is the median over rounds of what a block took beside
+the block of `off` of the same round, because a host's speed changes from minute to minute; its 95 %
+interval is from drawing whole rounds again. `mean` is the same of each block's mean, which rare stalls
+are in. Exits 1 if Memtape costs more than 0.5 % in either shape.
 
 Without GPUs, `--backend fake --ranks 1` runs the same on the fake runtime; its times mean nothing.
 """
@@ -37,7 +39,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 GOAL_PERCENT = 0.5
-MODES = ["off", "memtape", "torch_python", "torch_all"]
+MODES = ["off", "memtape", "off_again", "torch_python", "torch_all"]
 HISTORY_ENTRIES = 100_000
 RESAMPLES = 4000
 OWN = ("blocks", "steps", "warm-up", "backend")  # options that go on to the ranks
@@ -146,13 +148,13 @@ def measure_shape(shape, recorders, device, options):
     # at the start of every block: a step leaves nothing else behind.
     recorders.use("memtape")
     step = make_step(shape, device)
-    for _ in range(3 * options.warm_up):
+    for _ in range(5 * options.warm_up):
         step()
     allocations = allocations_of(step)
     found = {mode: [] for mode in MODES}
-    for turn in range(options.blocks):
-        shift = turn % len(MODES)
-        for mode in MODES[shift:] + MODES[:shift]:
+    chance = random.Random(1)  # the same order on all ranks
+    for _ in range(options.blocks):
+        for mode in chance.sample(MODES, len(MODES)):
             recorders.use(mode)
             found[mode].append(time_block(step, options))
     recorders.use("memtape")
@@ -186,7 +188,7 @@ def slowest(ranks, shape, mode, of_block):
 
 
 def slowdown(with_it, without):
-    return 100 * (statistics.median(with_it) / statistics.median(without) - 1)
+    return 100 * (statistics.median(ms / off_ms for ms, off_ms in zip(with_it, without)) - 1)
 
 
 def interval(with_it, without):
@@ -266,9 +268,9 @@ def main():
     parser.add_argument("--memtape", type=pathlib.Path, required=True, metavar="DIR")
     parser.add_argument("--switch", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--blocks", type=int, default=20, help="of each mode")
-    parser.add_argument("--steps", type=int, default=25, help="measured in a block")
-    parser.add_argument("--warm-up", type=int, default=5, metavar="STEPS", help="before them")
+    parser.add_argument("--blocks", type=int, default=40, help="of each mode")
+    parser.add_argument("--steps", type=int, default=12, help="measured in a block")
+    parser.add_argument("--warm-up", type=int, default=3, metavar="STEPS", help="before them")
     parser.add_argument("--backend", default="nccl")
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
