@@ -18,14 +18,17 @@
 //! ```
 //!
 //! Both functions are PyTorch's, take no lock, and are there from 2.0 on; without them a backward
-//! pass has the thread's name for a stack.
+//! pass has the thread's name for a stack. The first is called only until it is known which word of
+//! the thread's it returns.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::edge::keeping_errno;
 use crate::process;
 use crate::symbols::Symbol;
+use crate::thread_word::ThreadWord;
 
 /// Nodes whose forward line is kept: a forward pass of a large model has some ten thousand.
 const NODES_MAX: usize = 1 << 16;
@@ -57,6 +60,9 @@ static THREAD_ID: Symbol<ThreadId> =
 // to a place that the caller gives.
 static CURRENT_NODE: Symbol<CurrentNode> =
     unsafe { Symbol::of_torch(c"_ZN5torch8autograd16get_current_nodeEv") };
+
+/// What [`PEEK`] returns.
+static NEXT: ThreadWord = ThreadWord::new();
 
 /// Each node's place holds its mark (upper half) and its forward stack's atom (lower half).
 static FORWARD: [AtomicU64; NODES_MAX] = [const { AtomicU64::new(0) }; NODES_MAX];
@@ -92,9 +98,7 @@ pub(crate) struct Node {
 /// The calling thread allocates in a forward pass, or in none, with this stack.
 #[inline(always)]
 pub(crate) fn note_forward(stack: u32) {
-    let Some(peek) = PEEK.get() else { return };
-    // SAFETY: the function reads a thread-local number.
-    let next = unsafe { peek() };
+    let Some(next) = NEXT.get().or_else(ask_next) else { return };
     let pointer = process::thread_pointer();
     // Its low bits are zero and its high ones few: both fit into one word.
     let seen = pointer << 16 ^ next;
@@ -105,6 +109,16 @@ pub(crate) fn note_forward(stack: u32) {
         last.store(seen, Ordering::Relaxed);
         note_new(next, stack);
     }
+}
+
+/// Asks PyTorch, until it is known where it keeps the number.
+#[inline(never)]
+fn ask_next() -> Option<u64> {
+    let peek = PEEK.get()?;
+    // SAFETY: the function reads a thread-local number.
+    let next = unsafe { peek() };
+    keeping_errno(|| NEXT.learn(peek as *const c_void, next));
+    Some(next)
 }
 
 /// The first allocation of this thread since a node was made.
