@@ -126,9 +126,12 @@ fn make(flavour: &Flavour, steps: &mut Vec<Step>) -> Result<Wheel, String> {
     lay_out(flavour, &library).map_err(|error| format!("{}: {error}", flavour.layout))?;
     take("program and wheel", pack(flavour))?;
     let path = wheel_in(flavour).ok_or("maturin left no wheel")?;
-    let wheel =
-        Wheel { path, program: demands(&built(flavour, "memtape"))?, library: demands(&library)? };
-    let broken = broken_promises(flavour, &wheel);
+    let program = built(flavour, "memtape");
+    let wheel = Wheel { path, program: demands(&program)?, library: demands(&library)? };
+    let mut broken = broken_promises(flavour, &wheel);
+    if flavour.floor.is_some() {
+        broken.extend([&program, &library].into_iter().filter_map(|object| names_a_folder(object)));
+    }
     if !broken.is_empty() {
         let _ = fs::remove_file(&wheel.path);
         return Err(format!("the wheel would break its promise: {}", broken.join("; ")));
@@ -149,6 +152,7 @@ fn build_library(flavour: &Flavour) -> Command {
     };
     command.args(["--locked", "--profile", flavour.profile, "--package", "memtape-recorder"]);
     command.args(["--lib", "--crate-type", "cdylib"]);
+    without_folders(flavour, &mut command);
     command
 }
 
@@ -183,6 +187,7 @@ fn pack(flavour: &Flavour) -> Command {
     command.current_dir(root().join(flavour.layout));
     command.args(["build", "--locked", "--profile", flavour.profile]);
     command.arg("--out").arg(root().join(flavour.out));
+    without_folders(flavour, &mut command);
     match flavour.floor {
         Some((major, minor)) => {
             let promise = format!("manylinux_{major}_{minor}");
@@ -216,6 +221,34 @@ fn broken_promises(flavour: &Flavour, wheel: &Wheel) -> Vec<String> {
     let exported = wheel.library.exported.iter().filter(of_unwinder);
     broken.extend(exported.map(|name| format!("libmemtape.so would take over {name}")));
     broken
+}
+
+/// Folders of this machine, and what they are called in what is built for others.
+fn folders() -> [(PathBuf, &'static str); 2] {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let users = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
+    [(root().to_path_buf(), "/memtape"), (home.unwrap_or_else(users), "/cargo")]
+}
+
+/// What an object says of the folders it was built in: panics name their source file.
+fn names_a_folder(object: &Path) -> Option<String> {
+    let bytes = fs::read(object).unwrap_or_default();
+    let names = |folder: &Path| {
+        let folder = folder.as_os_str().as_encoded_bytes();
+        bytes.windows(folder.len()).any(|window| window == folder)
+    };
+    let (folder, _) = folders().into_iter().find(|(folder, _)| names(folder))?;
+    Some(format!("{} names {}", object.display(), folder.display()))
+}
+
+/// For every machine: nothing in it says where it was built.
+fn without_folders(flavour: &Flavour, command: &mut Command) {
+    if flavour.floor.is_some() {
+        let remap = |(folder, name): (PathBuf, _)| {
+            format!("--remap-path-prefix={}={name}", folder.display())
+        };
+        command.env("CARGO_ENCODED_RUSTFLAGS", folders().map(remap).join("\x1f"));
+    }
 }
 
 /// A tool of the flavour's environment, which also finds the others of it.

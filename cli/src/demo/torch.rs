@@ -23,13 +23,10 @@ impl Torch {
     /// # Errors
     /// One line on what is missing.
     pub(crate) fn find(python: Option<PathBuf>, ranks: u32) -> anyhow::Result<Self> {
-        // Python finds its packages by the path it is called by, so that must have no `..`.
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let root = root.canonicalize().unwrap_or(root);
+        let Some(root) = source_tree() else {
+            bail!("--torch needs the source tree: go into it and start again");
+        };
         let tests = root.join("tests");
-        if !tests.join("torch/train_ddp.py").is_file() {
-            bail!("--torch needs the source tree: {} is not there", tests.display());
-        }
         let beside = root.join("target/venv/bin/python");
         let python = python
             .unwrap_or_else(|| if beside.is_file() { beside } else { PathBuf::from("python3") });
@@ -69,6 +66,13 @@ impl Torch {
         }
         line
     }
+}
+
+/// The source tree that the program was built in, or that it is started in.
+fn source_tree() -> Option<PathBuf> {
+    let places = [std::env::current_exe(), std::env::current_dir()];
+    let mut above = places.iter().flatten().flat_map(|place| place.ancestors());
+    above.find(|folder| folder.join("tests/torch/train_ddp.py").is_file()).map(PathBuf::from)
 }
 
 /// The number of GPUs that this Python's torch finds.

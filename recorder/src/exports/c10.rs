@@ -124,15 +124,13 @@ pub unsafe extern "C" fn memory_profiling_enabled() -> bool {
     true
 }
 
-/// `MEMTAPE_CPU=1`, and the recorder is not switched off.
+/// `MEMTAPE_CPU` is on, and the recorder is not switched off.
 ///
 /// It holds from the process's first block on: the CPU allocator then knows the size of every
 /// block, and has no reason to complain of one that it does not know.
 fn wants_cpu_tensors() -> bool {
-    static WANTS: LazyLock<bool> = LazyLock::new(|| {
-        let is_set = |name: &str, to: &str| std::env::var_os(name).is_some_and(|v| v == to);
-        is_set("MEMTAPE_CPU", "1") && !is_set("MEMTAPE_DISABLE", "1")
-    });
+    static WANTS: LazyLock<bool> =
+        LazyLock::new(|| guest::asks_for("MEMTAPE_CPU") && !guest::asks_for("MEMTAPE_DISABLE"));
     *WANTS
 }
 
