@@ -91,8 +91,8 @@ impl<'a> Table<'a> {
         for _ in 0..PROBE_MAX {
             let entry = self.at(index)?;
             match entry[0].load(Ordering::Relaxed) {
-                there if there == address => return Some((index, entry)),
                 EMPTY => return None,
+                there if there == address => return Some((index, entry)),
                 _ => index = index.wrapping_add(1),
             }
         }

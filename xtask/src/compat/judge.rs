@@ -236,10 +236,9 @@ fn segments(run: &Run) -> Finding {
     same("source of segments", &device.segment_source, &SegmentSource::Runtime)?;
     let left: Vec<_> = device.segments.iter().map(|s| (s.address, s.size)).collect();
     same("segments that are left", &left, &segments_kept(run))?;
-    // The trace begins with the first block. Its segment is older, and among those that are left.
     let is_segment = |kind| matches!(kind, TraceKind::SegmentAlloc | TraceKind::SegmentFree);
     let found: Vec<_> = events(run, is_segment)?.map(|e| (e.kind, e.address, e.size)).collect();
-    let expected = traced(&run.requests).into_iter().filter(|(kind, ..)| is_segment(*kind)).skip(1);
+    let expected = traced(&run.requests).into_iter().filter(|(kind, ..)| is_segment(*kind));
     same("segments", &found, &expected.map(|(kind, at, size, ..)| (kind, at, size)).collect())?;
     let failed = events(run, |kind| kind == TraceKind::MallocFailed)?.count();
     let ooms = run.requests.iter().filter(|request| request.what == "oom").count();
