@@ -75,8 +75,9 @@ thread_local! {
 /// Threads whose last number is kept.
 const THREADS_MAX: usize = 64;
 
-/// The last number that was seen on a thread, with the thread. Two threads that share a place only
-/// note their nodes more often. Not thread-local, which would cost a call to look at.
+/// The last number that was seen on a thread, with the thread. Two threads that share a place look
+/// at their nodes more often, and one that begins with its control block and its number where
+/// another ended does not note that first node. Not thread-local, which would cost a call.
 static LAST: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_MAX];
 
 /// `std::shared_ptr<Node>`.
@@ -100,9 +101,11 @@ pub(crate) struct Node {
 pub(crate) fn note_forward(stack: u32) {
     let Some(next) = NEXT.get().or_else(ask_next) else { return };
     let pointer = process::thread_pointer();
-    // Its low bits are zero and its high ones few: both fit into one word.
+    // Its low bits are zero and its high ones few: both fit into one word. The place is hashed,
+    // because stacks lie at equal distances.
     let seen = pointer << 16 ^ next;
-    if let Some(last) = LAST.get((pointer >> 12) as usize % THREADS_MAX)
+    let place = pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - THREADS_MAX.ilog2());
+    if let Some(last) = LAST.get(place as usize)
         && last.load(Ordering::Relaxed) != seen
         && stack != 0
     {
@@ -115,26 +118,42 @@ pub(crate) fn note_forward(stack: u32) {
 #[inline(never)]
 fn ask_next() -> Option<u64> {
     let peek = PEEK.get()?;
-    // SAFETY: the function reads a thread-local number.
-    let next = unsafe { peek() };
-    keeping_errno(|| NEXT.learn(peek as *const c_void, next));
-    Some(next)
+    keeping_errno(|| {
+        // SAFETY: the function reads a thread-local number.
+        let next = unsafe { peek() };
+        NEXT.learn(peek as *const c_void, next);
+        Some(next)
+    })
 }
 
-/// The first allocation of this thread since a node was made.
+/// An allocation of this thread, probably the first since a node was made.
 #[inline(never)]
 fn note_new(next: u64, stack: u32) {
     let thread = match (THREAD.get(), THREAD_ID.get()) {
         // SAFETY: the function reads a thread-local number, and gives the thread one if need be.
-        (0, Some(thread_id)) => unsafe { thread_id() },
+        (0, Some(thread_id)) => keeping_errno(|| unsafe { thread_id() }),
         (known, _) => known,
     };
     THREAD.set(thread);
-    if let Some(number) = next.checked_sub(1)
-        && let Some(place) = place(number, thread)
-    {
-        place.store(mark(number, thread) << 32 | u64::from(stack), Ordering::Relaxed);
+    if let Some(number) = next.checked_sub(1) {
+        note(number, thread, stack);
     }
+}
+
+/// A node has the stack that was noted for it first.
+fn note(number: u64, thread: u64, stack: u32) {
+    let mark = mark(number, thread);
+    if let Some(place) = place(number, thread)
+        && place.load(Ordering::Relaxed) >> 32 != mark
+    {
+        place.store(mark << 32 | u64::from(stack), Ordering::Relaxed);
+    }
+}
+
+/// The stack that was noted for a node; 0 when there is none.
+fn noted(number: u64, thread: u64) -> u32 {
+    let known = place(number, thread).map_or(0, |place| place.load(Ordering::Relaxed));
+    if known >> 32 == mark(number, thread) { known as u32 } else { 0 }
 }
 
 /// Where a node is kept, if it has a number. Each thread counts from 0, so each begins elsewhere.
@@ -167,9 +186,7 @@ pub(crate) fn current_node() -> Option<Node> {
         unsafe { std::ptr::read((shared.node + offset) as *const u64) }
     };
     let (kind, number, thread) = (word(0), word(NODE_NUMBER), word(NODE_THREAD));
-    let known = place(number, thread).map_or(0, |place| place.load(Ordering::Relaxed));
-    let forward = if known >> 32 == mark(number, thread) { known as u32 } else { 0 };
-    Some(Node { kind, forward, name: ClassName(kind as usize) })
+    Some(Node { kind, forward: noted(number, thread), name: ClassName(kind as usize) })
 }
 
 /// Gives back one of a `shared_ptr`'s uses. Never the last: destroying a node is PyTorch's
@@ -258,6 +275,22 @@ mod tests {
             assert_eq!(control[2], 1);
             release(0);
         }
+    }
+
+    #[test]
+    fn a_node_keeps_the_first_stack_that_was_noted_for_it() {
+        let (node, thread) = (4_711, 99);
+        assert_eq!(noted(node, thread), 0);
+        note(node, thread, 5);
+        // Another thread has taken the place in `LAST` meanwhile: the same number is seen again.
+        note(node, thread, 6);
+        assert_eq!(noted(node, thread), 5);
+        let (next_in_place, other_thread) = (node + NODES_MAX as u64, thread + 1);
+        assert_eq!((noted(next_in_place, thread), noted(node, other_thread)), (0, 0));
+        note(next_in_place, thread, 7);
+        assert_eq!((noted(next_in_place, thread), noted(node, thread)), (7, 0));
+        note(NO_NUMBER, thread, 8);
+        assert_eq!(noted(NO_NUMBER, thread), 0);
     }
 
     #[test]

@@ -17,7 +17,8 @@ pub(crate) fn guarded(work: impl FnOnce()) {
     keeping_errno(|| caught(work));
 }
 
-/// The same for work that keeps `errno` by itself: the hot path does, on each of its side roads.
+/// The same for work that keeps `errno` by itself: the hot path does, on each of its side roads,
+/// but for one, which is a panic's.
 #[inline(always)]
 pub(crate) fn caught(work: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {

@@ -155,6 +155,16 @@ impl Guest {
         result
     }
 
+    /// The same for a device's lane.
+    pub(crate) fn with_shared_device_lane<R>(
+        &self,
+        device: u8,
+        write: impl FnOnce(&Lane<'static>) -> R,
+    ) -> Option<R> {
+        let index = usize::from(device);
+        (index < DEVICES_MAX).then(|| self.with_shared_lane(index, write)).flatten()
+    }
+
     /// Who writes a lane now.
     pub(crate) fn lane_use(&self, index: usize) -> LaneUse {
         match self.lanes.get(index).map(|slot| slot.used.load(Ordering::Acquire)) {

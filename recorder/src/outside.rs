@@ -28,7 +28,8 @@ pub(crate) fn taken(origin: Origin, pointer: u64, size: u64, device: u8) {
             let held = lane.live_bytes().wrapping_sub(bytes);
             lane.of_device(of).free(clock::mono_ns(), pointer, bytes, totals(held));
         }
-        let place = if usize::from(device) == lane_index(lane) { 0 } else { origin as u16 };
+        // On a device's own lane a place is a stream and pool.
+        let place = if lane_index(lane) < DEVICES_MAX { 0 } else { origin as u16 };
         let grant = Grant { address: pointer, size, requested: size, place, stack };
         let held = lane.live_bytes().wrapping_add(size);
         lane.of_device(device).alloc(clock::mono_ns(), grant, totals(held));

@@ -111,11 +111,12 @@ fn report_detailed(
     }
 }
 
-/// The lane is not the allocator's alone: another one was in use before it.
+/// The lane is not the allocator's alone: another one was in use before it. Or there is none: the
+/// device is one too many.
 #[cold]
 fn report_shared(guest: &Guest, pointer: u64, size: i64, totals: Totals, device: u8) {
     let stack = if size >= 0 { guest.interner.current() } else { 0 };
-    let written = guest.with_shared_lane(usize::from(device), |lane| {
+    let written = guest.with_shared_device_lane(device, |lane| {
         let bytes = size.unsigned_abs();
         if size >= 0 {
             let grant = Grant { address: pointer, size: bytes, stack, ..Grant::default() };
@@ -140,7 +141,7 @@ pub(crate) fn out_of_memory(size: u64, allocated: u64, reserved: u64, device: u8
     match guest.allocator_lane(device) {
         Some(lane) => lane.failure(clock::mono_ns(), Kind::Oom, grant, totals),
         None => {
-            let written = guest.with_shared_lane(usize::from(device), |lane| {
+            let written = guest.with_shared_device_lane(device, |lane| {
                 lane.failure(clock::mono_ns(), Kind::Oom, grant, totals);
             });
             if written.is_none() {

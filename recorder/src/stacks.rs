@@ -43,8 +43,8 @@ thread_local! {
     static THREAD_LABEL: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs `work` with these frames, innermost first, in the place of Python's: for programs without
-/// an interpreter.
+/// Runs `work` with these frames, innermost first: for programs without an interpreter. Where there
+/// is one, its own frames are taken.
 pub fn with_frames<R>(frames: &'static [FrameRef], work: impl FnOnce() -> R) -> R {
     IS_GIVEN.store(true, Ordering::Relaxed);
     let before = GIVEN.replace(frames);
@@ -204,7 +204,7 @@ impl Interner {
     /// A thread without Python: in the backward pass, what it works on was made by a forward line.
     #[inline(never)]
     fn without_frames(&self) -> u32 {
-        let Some(node) = autograd::current_node() else { return self.thread_label() };
+        let Some(node) = keeping_errno(autograd::current_node) else { return self.thread_label() };
         let key = mix(mix(0x1f83_d9ab_fb41_bd6b, node.kind), node.forward.into()) | 1;
         match self.stacks.find(key) {
             Some(atom) => atom,

@@ -7,7 +7,8 @@
 //! something else are out. A word that is alone left over after [`PROOFS_MIN`] different answers is
 //! the one, and from then on [`ThreadWord::get`] reads it where the dynamic linker says it is: in
 //! the calling thread's block of the library's thread-local storage. On a thread that has no such
-//! block yet the function is called as before, which makes one.
+//! block yet the function is called as before, which makes one; so it is on a thread whose vector of
+//! blocks may be older than the library, and so still show another's that is gone.
 //!
 //! It knows how glibc keeps those blocks on x86-64, and compares that with what the linker itself
 //! says before it believes it. Elsewhere nothing is ever known, and the function is always called.
@@ -28,15 +29,21 @@ const BLOCK_BYTES_MAX: usize = 1 << 20;
 /// One such number.
 pub(crate) struct ThreadWord {
     /// The library's module in the upper half, the word's offset in its block in the lower one;
-    /// 0 while it is not known (modules count from 1).
+    /// [`NOT_KNOWN`] or [`NEVER`].
     place: AtomicU64,
+    /// The oldest state of a thread's vector that is known to have the library's block.
+    generation: AtomicU64,
     search: Mutex<Search>,
 }
+
+/// Modules count from 1.
+const NOT_KNOWN: u64 = 0;
+/// The search has ended without a result.
+const NEVER: u64 = u64::MAX;
 
 enum Search {
     NotBegun,
     Among { block: Block, offsets: Vec<u32>, answer: u64, proofs: u32 },
-    Over,
 }
 
 /// A library's thread-local storage.
@@ -48,17 +55,19 @@ struct Block {
 
 impl ThreadWord {
     pub(crate) const fn new() -> Self {
-        Self { place: AtomicU64::new(0), search: Mutex::new(Search::NotBegun) }
+        let (place, generation) = (AtomicU64::new(NOT_KNOWN), AtomicU64::new(u64::MAX));
+        Self { place, generation, search: Mutex::new(Search::NotBegun) }
     }
 
     /// The calling thread's number, if it is known where to look.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<u64> {
-        let place = self.place.load(Ordering::Relaxed);
-        if place == 0 {
+        // In this order `learn` wrote them.
+        let place = self.place.load(Ordering::Acquire);
+        if place == NOT_KNOWN || place == NEVER {
             return None;
         }
-        let block = start((place >> 32) as u32)?;
+        let block = start((place >> 32) as u32, self.generation.load(Ordering::Relaxed))?;
         // SAFETY: a word of the library's block, which this thread has.
         Some(unsafe { std::ptr::read((block + place as u32 as usize) as *const u64) })
     }
@@ -66,21 +75,28 @@ impl ThreadWord {
     /// The calling thread has just been given this answer by the library's function.
     #[cold]
     pub(crate) fn learn(&self, function: *const c_void, answer: u64) {
-        // Zero is in most words: it proves nothing.
-        if answer == 0 {
+        match self.place.load(Ordering::Relaxed) {
+            NEVER => return,
+            // Zero is in most words: it proves nothing.
+            NOT_KNOWN if answer == 0 => return,
+            _ => {}
+        }
+        // The function has just brought this thread's vector up to date with its library.
+        self.generation.fetch_min(generation(), Ordering::Relaxed);
+        if self.place.load(Ordering::Relaxed) != NOT_KNOWN {
             return;
         }
         let Ok(mut search) = self.search.try_lock() else { return };
         match &mut *search {
-            Search::Over => {}
-            Search::NotBegun => {
-                *search = Block::of(function).map_or(Search::Over, |block| {
+            Search::NotBegun => match Block::of(function) {
+                Some(block) => {
                     let words = block.size_bytes as u32 / size_of::<u64>() as u32;
                     let mut offsets: Vec<u32> = (0..words).map(|word| word * 8).collect();
                     offsets.retain(|&offset| block.holds(offset, answer));
-                    Search::Among { block, offsets, answer, proofs: 1 }
-                });
-            }
+                    *search = Search::Among { block, offsets, answer, proofs: 1 };
+                }
+                None => self.place.store(NEVER, Ordering::Relaxed),
+            },
             Search::Among { answer: last, .. } if *last == answer => {}
             Search::Among { block, offsets, answer: last, proofs } => {
                 offsets.retain(|&offset| block.holds(offset, answer));
@@ -88,10 +104,9 @@ impl ThreadWord {
                 *proofs += 1;
                 if let ([only], PROOFS_MIN..) = (offsets.as_slice(), *proofs) {
                     let place = u64::from(block.module) << 32 | u64::from(*only);
-                    self.place.store(place, Ordering::Relaxed);
-                    *search = Search::Over;
-                } else if offsets.is_empty() || *proofs > PROOFS_MAX {
-                    *search = Search::Over;
+                    self.place.store(place, Ordering::Release);
+                } else if offsets.is_empty() || *proofs >= PROOFS_MAX {
+                    self.place.store(NEVER, Ordering::Relaxed);
                 }
             }
         }
@@ -105,14 +120,15 @@ impl Block {
         // SAFETY: the callback gets this very value, only during the call.
         unsafe { libc::dl_iterate_phdr(Some(look_at), (&raw mut look).cast()) };
         let (block, here) = look.found?;
-        let as_the_linker_says = start(block.module) == Some(here);
+        let as_the_linker_says = start(block.module, 0) == Some(here);
         (as_the_linker_says && block.size_bytes <= BLOCK_BYTES_MAX).then_some(block)
     }
 
     fn holds(self, offset: u32, answer: u64) -> bool {
-        start(self.module).is_some_and(|block| {
-            // SAFETY: a word of the library's block, which this thread has. Other threads may
-            // write into it: words that they do not share are what is looked for.
+        start(self.module, 0).is_some_and(|block| {
+            // SAFETY: a word of the library's block, which this thread has: it has just called the
+            // library's function. Other threads may write into it: words that they do not share
+            // are what is looked for.
             unsafe { std::ptr::read_volatile((block + offset as usize) as *const u64) == answer }
         })
     }
@@ -156,31 +172,53 @@ unsafe extern "C" fn look_at(
     1
 }
 
-/// Where the calling thread has its block of a module, if it has one.
+/// Where the calling thread has its block of a module, if it has one and its vector is of this
+/// generation or newer.
 ///
 /// glibc on x86-64: the second word of a thread's control block points to its vector, which has a
-/// pair of words for each module, the first of them the block's address. The pair before those
-/// says how many there are. Only the thread itself changes its vector.
+/// pair of words for each module, the first of them the block's address. The pair of number 0 has
+/// the generation, that before it how many there are. Only the thread itself changes its vector.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[inline(always)]
-fn start(module: u32) -> Option<usize> {
-    let vector: *const [usize; 2];
-    // SAFETY: every thread has a control block and a vector; both are read only.
-    let (modules, block) = unsafe {
-        std::arch::asm!("mov {}, fs:[8]", out(reg) vector, options(pure, readonly, nostack));
-        let modules = (*vector.sub(1))[0];
-        if module as usize > modules {
+fn start(module: u32, generation: u64) -> Option<usize> {
+    const NOT_YET: usize = usize::MAX;
+    let vector = vector();
+    // SAFETY: the two pairs are always there, and the module's when there are so many.
+    unsafe {
+        if (*vector)[0] < generation as usize || (*vector.sub(1))[0] < module as usize {
             return None;
         }
-        (modules, (*vector.add(module as usize))[0])
-    };
-    const NOT_YET: usize = usize::MAX;
-    (modules != 0 && block != NOT_YET && block != 0).then_some(block)
+        let block = (*vector.add(module as usize))[0];
+        (block != NOT_YET && block != 0).then_some(block)
+    }
+}
+
+/// The generation of the calling thread's vector: it grows when libraries come and go.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn generation() -> u64 {
+    // SAFETY: that pair is always there.
+    unsafe { (*vector())[0] as u64 }
+}
+
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[inline(always)]
+fn vector() -> *const [usize; 2] {
+    let vector;
+    // SAFETY: every thread has a control block, which is read only.
+    unsafe {
+        std::arch::asm!("mov {}, fs:[8]", out(reg) vector, options(pure, readonly, nostack));
+    }
+    vector
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
-fn start(_module: u32) -> Option<usize> {
+fn start(_module: u32, _generation: u64) -> Option<usize> {
     None
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+fn generation() -> u64 {
+    0
 }
 
 #[cfg(test)]
@@ -200,27 +238,48 @@ mod tests {
         unsigned long get(void) { return number; }
         void set(unsigned long n) {
             number = n; before[n % 300] = n; after[0] = 3;
-            if (n < 5) often = n;
+            if (n < 20) often = n;
         }
+        unsigned long get_often(void) { return often; }
         unsigned long get_shared(void) { return shared; }
-        void set_shared(unsigned long n) { shared = n; }
     ";
 
-    fn library(folder: &std::path::Path) -> impl Fn(&str) -> *mut c_void {
-        let (source, library) = (folder.join("number.c"), folder.join("libnumber.so"));
-        std::fs::write(&source, SOURCE).expect("the source");
-        let mut compiler = Command::new("gcc");
-        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).args([&library, &source]);
-        assert!(compiler.status().expect("gcc runs").success());
-        let path = CString::new(library.to_str().expect("a plain path")).expect("no zeros");
-        // SAFETY: a library without constructors.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!handle.is_null());
-        let handle = handle as usize;
-        move |name| {
+    /// One whose threads have less than the word's offset.
+    const SMALL: &str = "__thread long small; void touch(void) { small = 1; }";
+
+    struct Library(usize);
+
+    impl Library {
+        fn open(folder: &std::path::Path, name: &str, code: &str) -> Self {
+            let (source, library) = (folder.join("code.c"), folder.join(name));
+            std::fs::write(&source, code).expect("the source");
+            let mut compiler = Command::new("gcc");
+            compiler.args(["-shared", "-fPIC", "-O1", "-o"]).args([&library, &source]);
+            assert!(compiler.status().expect("gcc runs").success());
+            let path = CString::new(library.to_str().expect("a plain path")).expect("no zeros");
+            // SAFETY: a library without constructors.
+            let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+            assert!(!handle.is_null());
+            Self(handle as usize)
+        }
+
+        fn symbol(&self, name: &str) -> *mut c_void {
             let name = CString::new(name).expect("no zeros");
             // SAFETY: an open handle and a C string.
-            unsafe { libc::dlsym(handle as *mut c_void, name.as_ptr()) }
+            unsafe { libc::dlsym(self.0 as *mut c_void, name.as_ptr()) }
+        }
+
+        fn set(&self, number: u64) {
+            // SAFETY: the type of the function above.
+            unsafe { std::mem::transmute::<*mut c_void, Set>(self.symbol("set"))(number) };
+        }
+
+        /// Sets the number, asks for it, and lets `word` learn from the answer.
+        fn teach(&self, word: &ThreadWord, number: u64) {
+            self.set(number);
+            // SAFETY: the type of the function above.
+            let answer = unsafe { std::mem::transmute::<*mut c_void, Get>(self.symbol("get"))() };
+            word.learn(self.symbol("get"), answer);
         }
     }
 
@@ -228,61 +287,86 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn a_number_is_found_and_read_on_every_thread() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let symbol = library(folder.path());
-        let function = symbol("get") as usize;
-        // SAFETY: the types of the functions above.
-        let (get, set) = unsafe {
-            (
-                std::mem::transmute::<*mut c_void, Get>(symbol("get")),
-                std::mem::transmute::<*mut c_void, Set>(symbol("set")),
-            )
-        };
+        let library = Library::open(folder.path(), "number.so", SOURCE);
         let word = ThreadWord::new();
-        // SAFETY: plain functions.
-        let ask = |number: u64| unsafe {
-            set(number);
-            word.learn(function as *const c_void, get());
-        };
-        ask(0);
-        for number in 1..u64::from(PROOFS_MIN) {
-            ask(number);
-            ask(number); // the same answer twice is one proof
-            assert_eq!(word.get(), None, "after {number} answers");
+        library.teach(&word, 0);
+        for number in 1..20 {
+            library.teach(&word, number);
+            library.teach(&word, number); // the same answer twice is one proof
+            assert_eq!(word.get(), None, "another word has held all {number} answers, too");
         }
-        ask(u64::from(PROOFS_MIN));
-        assert_eq!(word.get(), Some(u64::from(PROOFS_MIN)));
+        library.teach(&word, 20);
+        assert_eq!(word.get(), Some(20));
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
-                let word = &word;
+                let (word, library) = (&word, &library);
                 scope.spawn(move || {
                     assert_eq!(word.get(), None, "this thread has no such block yet");
                     for number in 0..1000 {
-                        // SAFETY: a plain function.
-                        unsafe { set(number << 8 | thread) };
+                        library.set(number << 8 | thread);
                         assert_eq!(word.get(), Some(number << 8 | thread));
                     }
                 });
             }
         });
-        assert_eq!(word.get(), Some(u64::from(PROOFS_MIN)), "other threads have their own");
+        assert_eq!(word.get(), Some(20), "other threads have their own");
+    }
+
+    /// A library whose blocks are known goes, and another takes its number: the vectors of threads
+    /// that have not noticed still have the first one's.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_vector_that_is_older_than_the_library_is_not_believed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let small = Library::open(folder.path(), "small.so", SMALL);
+        let (go, wait) = std::sync::mpsc::channel();
+        let (say, hear) = std::sync::mpsc::channel();
+        let touch = small.symbol("touch") as usize;
+        let thread = std::thread::spawn(move || {
+            // SAFETY: the type of the function above.
+            unsafe {
+                std::mem::transmute::<usize, unsafe extern "C" fn()>(touch)();
+            }
+            say.send(()).expect("the test waits");
+            let (word, library): (std::sync::Arc<ThreadWord>, Library) =
+                wait.recv().expect("the test goes on");
+            let before = word.get();
+            library.teach(&word, 77);
+            (before, word.get())
+        });
+        hear.recv().expect("the thread is there");
+        // SAFETY: an open handle; nobody calls into it any more.
+        unsafe { libc::dlclose(small.0 as *mut c_void) };
+        let library = Library::open(folder.path(), "number.so", SOURCE);
+        let word = std::sync::Arc::new(ThreadWord::new());
+        (100..100 + u64::from(PROOFS_MIN)).for_each(|number| library.teach(&word, number));
+        assert!(word.get().is_some());
+        go.send((word, library)).expect("the thread waits");
+        assert_eq!(thread.join().expect("it did not panic"), (None, Some(77)));
     }
 
     #[test]
     fn a_number_that_is_no_threads_own_is_given_up() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let symbol = library(folder.path());
-        let function = symbol("get_shared");
-        // SAFETY: the type of the function above, which gives this thread a block.
-        unsafe { std::mem::transmute::<*mut c_void, Set>(symbol("set"))(7) };
+        let library = Library::open(folder.path(), "number.so", SOURCE);
+        library.set(7); // gives this thread a block
         let word = ThreadWord::new();
+        let function = library.symbol("get_shared");
         (1..100).for_each(|number| word.learn(function, 1_000_000 + number));
-        assert_eq!(word.get(), None);
-        assert!(matches!(*word.search.lock().expect("not poisoned"), Search::Over));
-        // A function of a library that keeps nothing for threads, or of none at all.
-        for function in [std::ptr::null(), library as *const c_void] {
-            let word = ThreadWord::new();
-            (1..100).for_each(|number| word.learn(function, number));
-            assert_eq!(word.get(), None);
-        }
+        assert_eq!((word.get(), word.place.load(Ordering::Relaxed)), (None, NEVER));
+        // A function of no library at all.
+        let word = ThreadWord::new();
+        word.learn(std::ptr::null(), 1);
+        assert_eq!((word.get(), word.place.load(Ordering::Relaxed)), (None, NEVER));
+    }
+
+    #[test]
+    fn a_number_that_stays_ambiguous_is_given_up() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let library = Library::open(folder.path(), "number.so", SOURCE);
+        let word = ThreadWord::new();
+        // Two words hold all of these.
+        (0..PROOFS_MAX).for_each(|turn| library.teach(&word, 1 + u64::from(turn % 19)));
+        assert_eq!((word.get(), word.place.load(Ordering::Relaxed)), (None, NEVER));
     }
 }

@@ -22,6 +22,9 @@ Each round goes through the modes in an order rotated by one, and measures with 
 before each: that is what the mode is compared with, because a machine's speed changes from second to
 second. A cell is the median of its batches, so that another process on the core costs a batch and not
 the cell; a figure is the median over rounds.
+No node of autograd's is made between two pairs. In a forward pass there is one for most allocations,
+and noting it is not in these figures; tests/gpu/overhead.py has it.
+
 Every mode is measured in the state that lasts: rings have gone round once, stacks have been seen.
 """
 

@@ -31,6 +31,7 @@ pub(crate) fn run_all() -> Report {
         steps
     });
     steps.push(run("tests", tests(&python)));
+    steps.push(run("compat", cargo(&COMPAT)));
     steps.push(run("loom", model::loom()));
     steps.push(run("shuttle", model::shuttle()));
     Report { command: "test", steps, took: started.elapsed() }
@@ -38,6 +39,10 @@ pub(crate) fn run_all() -> Report {
 
 const LINTS: [&str; 8] =
     ["clippy", "--locked", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+
+/// The oldest release, and the one that the tests have whole: `cargo xtask compat` tries them all.
+const COMPAT: [&str; 8] =
+    ["run", "--locked", "--quiet", "--package=xtask", "--", "compat", "2.0.1", "2.11.0"];
 
 fn fake_cuda() -> std::process::Command {
     let mut make = command("make");

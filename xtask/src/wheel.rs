@@ -130,7 +130,7 @@ fn make(flavour: &Flavour, steps: &mut Vec<Step>) -> Result<Wheel, String> {
     let wheel = Wheel { path, program: demands(&program)?, library: demands(&library)? };
     let mut broken = broken_promises(flavour, &wheel);
     if flavour.floor.is_some() {
-        broken.extend([&program, &library].into_iter().filter_map(|object| names_a_folder(object)));
+        broken.extend([&program, &library].into_iter().filter_map(|path| names_a_folder(path)));
     }
     if !broken.is_empty() {
         let _ = fs::remove_file(&wheel.path);
@@ -224,15 +224,19 @@ fn broken_promises(flavour: &Flavour, wheel: &Wheel) -> Vec<String> {
 }
 
 /// Folders of this machine, and what they are called in what is built for others.
-fn folders() -> [(PathBuf, &'static str); 2] {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let users = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
-    [(root().to_path_buf(), "/memtape"), (home.unwrap_or_else(users), "/cargo")]
+fn folders() -> Vec<(PathBuf, &'static str)> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = set("CARGO_HOME").or_else(|| Some(set("HOME")?.join(".cargo")));
+    let ours = Some((root().to_path_buf(), "/memtape"));
+    ours.into_iter().chain(home.map(|home| (home, "/cargo"))).collect()
 }
 
 /// What an object says of the folders it was built in: panics name their source file.
 fn names_a_folder(object: &Path) -> Option<String> {
-    let bytes = fs::read(object).unwrap_or_default();
+    let bytes = match fs::read(object) {
+        Ok(bytes) => bytes,
+        Err(error) => return Some(format!("{} cannot be read: {error}", object.display())),
+    };
     let names = |folder: &Path| {
         let folder = folder.as_os_str().as_encoded_bytes();
         bytes.windows(folder.len()).any(|window| window == folder)
@@ -247,7 +251,9 @@ fn without_folders(flavour: &Flavour, command: &mut Command) {
         let remap = |(folder, name): (PathBuf, _)| {
             format!("--remap-path-prefix={}={name}", folder.display())
         };
-        command.env("CARGO_ENCODED_RUSTFLAGS", folders().map(remap).join("\x1f"));
+        // In the place of any flags of the user's: what is shipped is built in one way.
+        let flags: Vec<_> = folders().into_iter().map(remap).collect();
+        command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     }
 }
 
