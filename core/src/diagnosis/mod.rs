@@ -194,12 +194,12 @@ impl<'a> Case<'a> {
             return if tensors_grew { Class::Unknown } else { Class::Fragmentation };
         }
         let Some(top) = self.lines.first() else { return Class::Unknown };
-        let explained: i64 = self.lines.iter().map(|line| line.net_grown).sum();
+        let grown = |sum: i64, line: &Line| sum.saturating_add(line.net_grown);
+        let explained = self.lines.iter().fold(0, grown);
         if self.net_grown <= 0 || self.share_ppm(explained) < EXPLAINED_PPM_MIN {
             return Class::Unknown;
         }
-        let leaking: i64 =
-            self.lines.iter().filter(|line| self.leaks(line)).map(|line| line.net_grown).sum();
+        let leaking = self.lines.iter().filter(|line| self.leaks(line)).fold(0, grown);
         if self.leaks(top) || self.share_ppm(leaking) >= 500_000 {
             Class::Leak
         } else {

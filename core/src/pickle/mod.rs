@@ -107,15 +107,17 @@ impl Export<'_> {
         });
         let place = self.snapshot.place(known.place);
         let live = || segment.pieces.iter().filter_map(|piece| piece.live);
-        let allocated: u64 = live().filter(|block| !block.pending).map(|block| block.size).sum();
+        // What a tape says was asked for need not fit into anything.
+        let sum = |sizes: &mut dyn Iterator<Item = u64>| sizes.fold(0, u64::saturating_add);
+        let in_use = || live().filter(|block| !block.pending);
         let (first, second) = place.pool.unwrap_or_default();
         self.writer.dict_start();
         self.number("device", u64::from(device));
         self.number("address", segment.address);
         self.number("total_size", segment.size);
-        self.number("allocated_size", allocated);
-        self.number("active_size", live().map(|block| block.size).sum());
-        self.number("requested_size", live().map(|block| requested(&block)).sum());
+        self.number("allocated_size", sum(&mut in_use().map(|block| block.size)));
+        self.number("active_size", sum(&mut live().map(|block| block.size)));
+        self.number("requested_size", sum(&mut live().map(|block| requested(&block))));
         self.number("stream", place.stream.unwrap_or_default());
         self.text("segment_type", if known.small { "small" } else { "large" });
         self.writer.key("segment_pool_id");
