@@ -18,10 +18,11 @@ trace tracker cannot be taken away again, so tape_detail runs in a second proces
 off of its own that it measures first, and which is scaled by what the same pair costs on the CPU then
 and now: that is how much faster or slower the machine has become.
 
-Each round goes through the modes in an order rotated by one, and measures with nobody recording right
-before each: that is what the mode is compared with, because a machine's speed changes from second to
-second. A cell is the median of its batches, so that another process on the core costs a batch and not
-the cell; a figure is the median over rounds.
+Each round goes through the modes in an order rotated by one, and measures with nobody recording beside
+each: that is what the mode is compared with, because a machine's speed changes from second to second.
+For the tapes, which cost nothing to turn on and off, every other batch is one with nobody recording;
+for PyTorch's history the cell right before is. A cell is the median of its batches, so that another
+process on the core costs a batch and not the cell; a figure is the median over rounds.
 No node of autograd's is made between two pairs. In a forward pass there is one for most allocations,
 and noting it is not in these figures; tests/gpu/overhead.py has it.
 
@@ -77,6 +78,18 @@ def median_ns(call, options):
     """A cell: the median of its batches, after one that warms up."""
     call(1)
     return statistics.median(call(options.batches))
+
+
+def in_turn(call, mode, options):
+    """Two cells, batch by batch: without a mode and with it."""
+    call(1)
+    without, with_it = [], []
+    for _ in range(options.batches):
+        without += call(1)
+        mode.start()
+        with_it += call(1)
+        mode.stop()
+    return [statistics.median(without), statistics.median(with_it)]
 
 
 def at_depth(frames):
@@ -199,6 +212,10 @@ def measure(modes, options):
     for turn in range(options.rounds + 1):
         shift = turn % len(modes)
         for mode in modes[shift:] + modes[:shift]:
+            if isinstance(mode, Tape):
+                for depth, call in calls.items():
+                    found[mode.name][depth].append(in_turn(call, mode, options))
+                continue
             off = {depth: median_ns(call, options) for depth, call in calls.items()}
             mode.start()
             for depth, call in calls.items():
