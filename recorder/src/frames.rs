@@ -21,6 +21,7 @@ use memtape_core::tape::layout::Stacks;
 use crate::code_watch;
 use crate::memory::{Address, Careful};
 use crate::self_test::{self, Candidate, Verdict};
+use crate::thread_slot::ThreadSlot;
 
 /// Line tables longer than this are not read: the largest code objects have some 100 KiB.
 pub(crate) const LINE_TABLE_BYTES_MAX: usize = 1 << 22;
@@ -33,6 +34,8 @@ type ThreadState = unsafe extern "C" fn() -> *mut c_void;
 static FOUND: OnceLock<Candidate> = OnceLock::new();
 /// The same, once it has passed its test: what the hot path looks at.
 static TRUSTED: AtomicPtr<Candidate> = AtomicPtr::new(std::ptr::null_mut());
+/// Where threads have their state, once that is known.
+static THREAD_STATE: ThreadSlot = ThreadSlot::new();
 static MODE: AtomicU8 = AtomicU8::new(Stacks::Unknown as u8);
 /// The interpreter is about to end.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
@@ -129,6 +132,7 @@ fn first_sight() -> Sight {
     };
     match test(candidate) {
         Verdict::Passed => {
+            THREAD_STATE.find(|| Interpreter::ask_thread(candidate));
             TRUSTED.store(std::ptr::from_ref(candidate).cast_mut(), Ordering::SeqCst);
             if IS_ENDING.load(Ordering::SeqCst) {
                 // It may have come after `end` had taken the last one away.
@@ -160,12 +164,16 @@ fn test(candidate: &Candidate) -> Verdict {
 }
 
 impl Interpreter {
+    /// The calling thread's state.
     #[inline(always)]
     fn thread(candidate: &Candidate) -> Address {
+        Address(THREAD_STATE.get().unwrap_or_else(|| Self::ask_thread(candidate) as usize))
+    }
+
+    #[cold]
+    fn ask_thread(candidate: &Candidate) -> *mut c_void {
         // SAFETY: the function reads thread-local storage and needs no GIL.
-        Address(unsafe {
-            std::mem::transmute::<*mut c_void, ThreadState>(candidate.thread_state)() as usize
-        })
+        unsafe { std::mem::transmute::<*mut c_void, ThreadState>(candidate.thread_state)() }
     }
 
     /// The innermost frame of the calling thread; null when it has none.

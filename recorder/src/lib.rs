@@ -13,7 +13,7 @@
 //! (C signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
 //! `memory.rs`, `frames.rs`, `self_test.rs` and `code_watch.rs` (reading frames),
 //! `autograd.rs` (reading nodes), `interpreter.rs` (Python's C functions), `guest.rs` (itself),
-//! `thread_word.rs` (reading another library's numbers),
+//! `thread_word.rs` and `thread_slot.rs` (reading what other libraries keep for a thread),
 //! `elf.rs`, `tracker.rs` and `tracker/tests.rs` (PyTorch's libraries, its trace tracker),
 //! `driver.rs` and `cupti.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's
 //! signal mask), `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's
@@ -58,6 +58,8 @@ mod process;
 mod tape_file;
 
 mod symbols;
+
+mod thread_slot;
 
 mod thread_word;
 

@@ -62,7 +62,7 @@ impl AtomWriter<'_> {
     /// Copies the frames of a stack that this writer has added; how many there are.
     pub fn frames_of(self, stack: u32, out: &mut [u32]) -> usize {
         let Self(words) = self;
-        let at = words.get(header::ATOMS_OFFSET) as usize + stack as usize;
+        let at = words.place(header::ATOMS_OFFSET) + stack as usize;
         let first = words.get(at);
         if stack == 0 || first >> TAG_SHIFT != STACK {
             return 0;
@@ -76,12 +76,12 @@ impl AtomWriter<'_> {
 
     fn append(self, first: u64, more: usize, body: impl Iterator<Item = u64>) -> Option<u32> {
         let Self(words) = self;
-        let used = words.get(header::ATOMS_USED) as usize;
-        let end = used.checked_add(1 + more)?;
-        if end > words.get(header::ATOMS_WORDS) as usize {
+        let used = words.place(header::ATOMS_USED);
+        let end = used + 1 + more;
+        if end > words.place(header::ATOMS_WORDS) {
             return None;
         }
-        let at = words.get(header::ATOMS_OFFSET) as usize + used;
+        let at = words.place(header::ATOMS_OFFSET) + used;
         words.set(at, first);
         for (index, word) in body.take(more).enumerate() {
             words.set(at + 1 + index, word);

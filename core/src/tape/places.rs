@@ -24,8 +24,8 @@ impl PlaceWriter<'_> {
     /// The index of a place, which is added if it is new; 0 when there is no room.
     pub fn index(self, stream: u64, pool: Option<(u64, u64)>) -> u16 {
         let Self(words) = self;
-        let first = words.get(header::PLACES_OFFSET) as usize;
-        let used = (words.get(header::PLACES_USED) as usize).clamp(1, PLACES_MAX);
+        let first = words.place(header::PLACES_OFFSET);
+        let used = words.place(header::PLACES_USED).clamp(1, PLACES_MAX);
         let wanted = encode(stream, pool);
         for index in 1..used {
             let at = first + index * PLACE_WORDS;

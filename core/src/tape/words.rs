@@ -40,6 +40,12 @@ impl<'a> Words<'a> {
         self.at(index).load(Ordering::Relaxed)
     }
 
+    /// Reads a word of the header that is a place or a length in words. No more than the tape has:
+    /// what is written there may be anything, and is added to.
+    pub(super) fn place(self, index: usize) -> usize {
+        usize::try_from(self.get(index)).unwrap_or(usize::MAX).min(self.0.len())
+    }
+
     /// Writes a word that needs no order of its own.
     #[inline(always)]
     pub fn set(self, index: usize, value: u64) {

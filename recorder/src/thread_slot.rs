@@ -1,0 +1,231 @@
+//! What another library keeps for each thread under a key of pthread's, read without calling it.
+//!
+//! CPython's thread state is such a thing: asking for it is three calls through as many tables, to
+//! read one word of the thread's own control block. So the recorder finds out which word it is,
+//! once, on a thread that has a state:
+//!
+//! 1. Of the keys that hold the state here there may be several: extension modules keep it under
+//!    keys of theirs. Python's is the one that, emptied for a moment, makes Python say that there is
+//!    none. Nobody else can see that moment: it is this thread's value, and its signals wait.
+//! 2. The word is the one of the control block that was empty in that moment, and only then.
+//!
+//! A value counts only with the number of its key's use, as in glibc: a key may have belonged to
+//! another library before, and its values of that time are still there. Elsewhere than on glibc
+//! for x86-64, for keys beyond the first 32, and for states that are under no key, nothing is found,
+//! and the function is called as before.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Keys whose values are in the control block itself.
+const KEYS_NEAR: libc::pthread_key_t = 32;
+
+/// Words of a control block that may hold the same state.
+const PLACES_MAX: usize = 16;
+
+/// Bytes of one of them: the number of the key's use, and the value.
+const SLOT_BYTES: usize = 16;
+
+/// Bytes of a control block that are looked through; glibc's are longer, and have them at 0x310.
+const BLOCK_BYTES: usize = 2048;
+
+/// The place of one key's values.
+pub(crate) struct ThreadSlot {
+    /// Bytes from a thread's control block to the number before the value; 0 is not known.
+    offset: AtomicUsize,
+    /// The number of the key's present use.
+    turn: AtomicU64,
+}
+
+impl ThreadSlot {
+    pub(crate) const fn new() -> Self {
+        Self { offset: AtomicUsize::new(0), turn: AtomicU64::new(0) }
+    }
+
+    /// The calling thread's value, null where it has none; `None` if it is not known where to look.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> Option<usize> {
+        // In this order `find` wrote them.
+        let offset = self.offset.load(Ordering::Acquire);
+        if offset == 0 {
+            return None;
+        }
+        let [turn, value] = own::slot(offset);
+        Some(if turn as u64 == self.turn.load(Ordering::Relaxed) { value } else { 0 })
+    }
+
+    /// Finds the place of what `current` returns, which must be the value of one key of the calling
+    /// thread's and change with it.
+    #[cold]
+    pub(crate) fn find(&self, current: impl Fn() -> *mut c_void) {
+        let value = current();
+        if value.is_null() {
+            return;
+        }
+        let holds = |key: &libc::pthread_key_t| {
+            // SAFETY: asks for this thread's value; a key that nobody has yet has none.
+            unsafe { libc::pthread_getspecific(*key) == value }
+        };
+        let place = (0..KEYS_NEAR).filter(holds).find_map(|key| place_of(key, value, &current));
+        if let Some(offset) = place {
+            self.turn.store(own::slot(offset)[0] as u64, Ordering::Relaxed);
+            self.offset.store(offset, Ordering::Release);
+        }
+    }
+}
+
+/// Where a key's value is, if the key is the one behind `current`: emptied for a moment, it takes
+/// the value away.
+fn place_of(
+    key: libc::pthread_key_t,
+    value: *mut c_void,
+    current: impl Fn() -> *mut c_void,
+) -> Option<usize> {
+    let is = |offset: usize, value: *mut c_void| own::slot(offset)[1] == value as usize;
+    let mut full = [0; PLACES_MAX];
+    let mut count = 0;
+    for offset in (0..BLOCK_BYTES).step_by(SLOT_BYTES).filter(|&offset| is(offset, value)) {
+        *full.get_mut(count)? = offset;
+        count += 1;
+    }
+    let full = full.get(..count)?;
+    // SAFETY: plain data, for which zero is a value.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
+    // SAFETY: both sets are this function's own. The value is put back before anything else of this
+    // thread runs, since its signals wait.
+    let mut emptied = unsafe {
+        libc::sigfillset(&raw mut all);
+        if libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) != 0 {
+            return None;
+        }
+        let is_set = libc::pthread_setspecific(key, std::ptr::null()) == 0;
+        let is_it = is_set && current().is_null();
+        let emptied = full.iter().map(|&offset| is_it && is(offset, std::ptr::null_mut()));
+        let mut which = [false; PLACES_MAX];
+        which.iter_mut().zip(emptied).for_each(|(place, is_empty)| *place = is_empty);
+        libc::pthread_setspecific(key, value);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        full.iter().zip(which).filter(|(_, is_empty)| *is_empty).map(|(&offset, _)| offset)
+    };
+    let offset = emptied.next().filter(|_| emptied.next().is_none())?;
+    (offset > 0 && is(offset, value) && current() == value).then_some(offset)
+}
+
+/// The calling thread's control block.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod own {
+    /// Two words of it.
+    #[inline(always)]
+    pub(super) fn slot(offset: usize) -> [usize; 2] {
+        let (first, second);
+        // SAFETY: within the block, which every thread has; it is read only.
+        unsafe {
+            std::arch::asm!(
+                "mov {first}, fs:[{offset}]",
+                "mov {second}, fs:[{offset} + 8]",
+                first = out(reg) first,
+                second = lateout(reg) second,
+                offset = in(reg) offset,
+                options(pure, readonly, nostack),
+            );
+        }
+        [first, second]
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+mod own {
+    /// Nothing that anybody looks for.
+    pub(super) fn slot(_offset: usize) -> [usize; 2] {
+        [0, 0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    fn new_key() -> libc::pthread_key_t {
+        let mut key = 0;
+        // SAFETY: the place is this function's own.
+        assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, None) }, 0);
+        key
+    }
+
+    fn set(key: libc::pthread_key_t, value: usize) {
+        // SAFETY: a key of these tests.
+        assert_eq!(unsafe { libc::pthread_setspecific(key, value as *const c_void) }, 0);
+    }
+
+    fn get(key: libc::pthread_key_t) -> *mut c_void {
+        // SAFETY: a key of these tests.
+        unsafe { libc::pthread_getspecific(key) }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_value_is_found_among_others_that_are_the_same_and_read_on_every_thread() {
+        let (decoy, key, other) = (new_key(), new_key(), new_key());
+        [decoy, key, other].into_iter().for_each(|each| set(each, 0x1000));
+        let slot = ThreadSlot::new();
+        slot.find(|| get(key));
+        assert_eq!(slot.get(), Some(0x1000));
+        assert_eq!([decoy, key, other].map(|each| get(each) as usize), [0x1000; 3], "put back");
+        set(decoy, 1);
+        set(other, 2);
+        assert_eq!(slot.get(), Some(0x1000));
+        std::thread::scope(|scope| {
+            for thread in 1..5 {
+                let slot = &slot;
+                scope.spawn(move || {
+                    assert_eq!(slot.get(), Some(0), "nothing yet");
+                    set(decoy, 3);
+                    for value in (0..100).map(|value| value << 8 | thread) {
+                        set(key, value);
+                        assert_eq!(slot.get(), Some(value));
+                    }
+                    set(key, 0);
+                    assert_eq!(slot.get(), Some(0));
+                });
+            }
+        });
+        assert_eq!(slot.get(), Some(0x1000));
+    }
+
+    /// What a thread kept under a key that was given back does not belong to its next owner.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn values_of_an_earlier_owner_of_the_key_are_not_believed() {
+        let before = new_key();
+        let ((say, hear), (go, wait)) = (channel(), channel());
+        let slot = std::sync::Arc::new(ThreadSlot::new());
+        let shown = slot.clone();
+        let thread = std::thread::spawn(move || {
+            set(before, 0xdead);
+            say.send(()).expect("the test waits");
+            wait.recv().expect("the test goes on");
+            shown.get()
+        });
+        hear.recv().expect("the thread is there");
+        // SAFETY: a key of this test.
+        unsafe { libc::pthread_key_delete(before) };
+        let after = new_key();
+        set(after, 0x2000);
+        slot.find(|| get(after));
+        assert_eq!(slot.get(), Some(0x2000));
+        go.send(()).expect("the thread waits");
+        assert_eq!(thread.join().expect("it did not panic"), Some(0), "key {before}, then {after}");
+    }
+
+    #[test]
+    fn a_value_that_is_under_no_key_is_not_found() {
+        let slot = ThreadSlot::new();
+        slot.find(|| 0x3000 as *mut c_void);
+        assert_eq!(slot.get(), None);
+        slot.find(std::ptr::null_mut);
+        assert_eq!(slot.get(), None);
+    }
+}
