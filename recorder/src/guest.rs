@@ -329,7 +329,14 @@ pub(crate) fn note_refusal(word: usize, reason: u64) {
 
 /// True when an environment variable switches something on.
 pub(crate) fn asks_for(name: &str) -> bool {
-    std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0")
+    switch(name) == Some(true)
+}
+
+/// What an environment variable switches something to; `None` when it is not set.
+pub(crate) fn switch(name: &str) -> Option<bool> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+    let is = |word| value.eq_ignore_ascii_case(word);
+    Some(!["0", "false", "off", "no"].into_iter().any(is))
 }
 
 #[cold]

@@ -15,7 +15,7 @@ use memtape_core::tape::layout::Stacks;
 
 use crate::frames::{LINE_TABLE_BYTES_MAX, LINKS_MAX};
 use crate::memory::{Address, Careful};
-use crate::symbols;
+use crate::{guest, symbols};
 
 /// Frames whose code objects are looked into; a wrong layout does not survive the first.
 const LOOKED_INTO_MAX: usize = 16;
@@ -61,7 +61,7 @@ pub(crate) enum Verdict {
 /// it is not read.
 pub(crate) fn find() -> (Result<Candidate, Stacks>, u32) {
     type Version = unsafe extern "C" fn() -> *const c_char;
-    if std::env::var_os("MEMTAPE_STACKS").is_some_and(|value| value == "0") {
+    if guest::switch("MEMTAPE_STACKS") == Some(false) {
         return (Err(Stacks::Off), 0);
     }
     let get_version = symbols::global(c"Py_GetVersion");

@@ -17,12 +17,15 @@
 //! | `time_us` | exact distances; the last event is put at the end of the step |
 //! | `state` | `active_allocated` or `inactive`: deferred frees look like frees |
 //!
-//! A key that PyTorch does not have, `memtape`, says which rank and step this is and how many
-//! blocks and events of a damaged tape had to be left out.
+//! A key that PyTorch does not have, `memtape`, says which rank and step this is, under `unknown`
+//! which of these fields are made up, and how many blocks and events of a damaged tape had to be
+//! left out.
 
 use alloc::vec::Vec;
 
-use crate::snapshot::{Block, DeviceSnapshot, RankSnapshot, Segment, TraceEvent, TraceKind};
+use crate::snapshot::{
+    Block, DeviceSnapshot, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
+};
 
 pub mod writer;
 
@@ -33,6 +36,10 @@ mod tests;
 
 use layout::{LaidSegment, Layout, Piece, SEGMENT_BYTES_SMALL};
 use writer::{MemoId, Writer};
+
+/// Fields that say nothing without the allocator's trace.
+const UNKNOWN_WITHOUT_TRACE: [&str; 5] =
+    ["requested_size", "stream", "segment_pool_id", "is_expandable", "active_pending_free"];
 
 /// The rank's state as a pickle of PyTorch's memory snapshot.
 pub fn torch_snapshot(snapshot: &RankSnapshot) -> Vec<u8> {
@@ -222,7 +229,22 @@ impl Export<'_> {
         self.number("events_left_out", sum(|layout| layout.events_left_out));
         self.writer.key("complete");
         self.writer.truth(complete);
+        self.writer.key("unknown");
+        self.writer.list_start();
+        if !self.is_traced() {
+            for field in UNKNOWN_WITHOUT_TRACE {
+                self.writer.item();
+                self.writer.text(field);
+            }
+        }
+        self.writer.list_end();
         self.writer.dict_end();
+    }
+
+    /// The allocator itself told of everything.
+    fn is_traced(&self) -> bool {
+        let devices = &self.snapshot.devices;
+        devices.iter().all(|device| device.segment_source == SegmentSource::Allocator)
     }
 
     /// The value of the key `frames`: a list that all blocks of this stack share.

@@ -293,6 +293,12 @@ fn a_snapshot_has_pytorchs_shape() {
     assert_eq!(traces[1].items()[0].at("time_us").number(), 999_000);
     assert_eq!(traces[1].items()[3].at("time_us").number(), 1_000_000);
     assert_eq!(value.at("memtape").at("rank").number(), 3);
+    let unknown = value.at("memtape").at("unknown").items();
+    assert_eq!(unknown.first().map(|field| field.text()), Some("requested_size"));
+
+    let mut traced = sample();
+    traced.devices[0].segment_source = crate::snapshot::SegmentSource::Allocator;
+    assert_eq!(read(&torch_snapshot(&traced)).at("memtape").at("unknown").items(), []);
 }
 
 #[test]
