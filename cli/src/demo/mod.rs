@@ -107,7 +107,8 @@ impl Demo {
             // Interrupted, or the quiet time is over.
             return if json { output::print_json(&watch::no_incident()) } else { Ok(()) };
         };
-        self.watch.tell_incident(&found, client.base());
+        let stays = !self.args.exit && !self.watch.is_interrupted();
+        self.watch.tell_incident(&found, Some(client.base()).filter(|_| stays));
         let stored = self.restart_and_read_back(&client, &found)?;
         if json {
             output::print_json(&found.to_json(stored))?;

@@ -2,6 +2,7 @@
 //!
 //! With `--json` everything told goes to stderr, so that stdout holds one object.
 
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -149,8 +150,8 @@ impl Watch {
         }
     }
 
-    /// The incident in one sentence, and where to look.
-    pub(crate) fn tell_incident(&self, found: &Found, base: &str) {
+    /// The incident in one sentence, and where to look, if the coordinator stays there to be asked.
+    pub(crate) fn tell_incident(&self, found: &Found, base: Option<&str>) {
         let incident = &found.incident;
         let culprit = incident.culprit.as_ref().map_or("no culprit".to_string(), render::frame);
         self.say(&format!("{}: {}", incident.class, incident.sentence));
@@ -162,25 +163,28 @@ impl Watch {
                 capture.id, capture.aligned, capture.ranks
             ));
         }
-        self.say(&format!("page: {base}/#/incident/{}", incident.id));
-        self.say(&format!("API:  {base}/api/v1/incidents/{}", incident.id));
+        if let Some(base) = base {
+            self.say(&format!("page: {base}/#/incident/{}", incident.id));
+            self.say(&format!("API:  {base}/api/v1/incidents/{}", incident.id));
+        }
     }
 
     /// What a user may do while the demo goes on.
     pub(crate) fn tell_what_to_try(&self, found: &Found, base: &str, rank_pid: Option<u32>) {
         let id = &found.incident.id;
+        let program = this_program();
         let mut text = format!(
             "\nThe demo goes on until Ctrl-C. Try in another terminal:\n  \
              export MEMTAPE_COORDINATOR={base}\n  \
-             memtape show {id}\n  \
-             memtape ranks\n  \
-             memtape capture {} --wait\n  \
-             memtape export {id} -o leak.pickle      # opens in pytorch.org/memory_viz\n",
+             {program} show {id}\n  \
+             {program} ranks\n  \
+             {program} capture {} --wait\n  \
+             {program} export {id} -o leak.pickle      # opens in pytorch.org/memory_viz\n",
             found.incident.job
         );
         if let Some(pid) = rank_pid {
             text.push_str(&format!(
-                "  kill -9 {pid}; memtape ranks   # a killed rank's tape can still be read\n"
+                "  kill -9 {pid}; {program} ranks   # a killed rank's tape can still be read\n"
             ));
         }
         self.write(&text);
@@ -276,6 +280,27 @@ impl Found {
     }
 }
 
+/// How a shell in the same folder calls this program, which need not be on its PATH.
+fn this_program() -> String {
+    let called = std::env::args_os().next().unwrap_or_default();
+    let (Ok(program), Ok(folder)) = (std::env::current_exe(), std::env::current_dir()) else {
+        return "memtape".to_string();
+    };
+    program_name(Path::new(&called), &program, &folder)
+}
+
+fn program_name(called: &Path, program: &Path, folder: &Path) -> String {
+    // A shell found what was called without a folder on its PATH.
+    if called.components().count() == 1 && called.file_name() == program.file_name() {
+        return called.display().to_string();
+    }
+    match program.strip_prefix(folder) {
+        Ok(below) if below.components().count() == 1 => format!("./{}", below.display()),
+        Ok(below) => below.display().to_string(),
+        Err(_) => program.display().to_string(),
+    }
+}
+
 /// The result of a demo that saw nothing.
 pub(crate) fn no_incident() -> Value {
     json!({ "incident": null, "capture": null, "stored": null })
@@ -302,6 +327,20 @@ fn first_incident(client: &Client, job: &str) -> Option<Found> {
 mod tests {
     use super::*;
     use crate::api::Frame;
+
+    #[test]
+    fn the_program_is_named_as_a_shell_finds_it() {
+        let check = |called: &str, program: &str, expected: &str| {
+            let name = program_name(Path::new(called), Path::new(program), Path::new("/src"));
+            assert_eq!(name, expected, "{called} is {program}");
+        };
+        check("target/release/memtape", "/src/target/release/memtape", "target/release/memtape");
+        check("/src/target/debug/memtape", "/src/target/debug/memtape", "target/debug/memtape");
+        check("./memtape", "/src/memtape", "./memtape");
+        check("../bin/memtape", "/bin/memtape", "/bin/memtape");
+        check("memtape", "/venv/bin/memtape", "memtape");
+        check("other", "/venv/bin/memtape", "/venv/bin/memtape");
+    }
 
     #[test]
     fn the_result_has_its_shape() {
