@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use memtape_core::snapshot::RankSnapshot;
+use memtape_core::tape::layout::Sizes;
 use memtape_core::tape::rewind::Moment;
 use serde_json::json;
 
@@ -20,16 +21,19 @@ const TRACE_EVENTS_MAX: usize = 65_536;
 /// # Errors
 /// When there is no such part, or the file cannot be written.
 pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Result<()> {
-    let (snapshot, name, moment) = match (&args.tape, &args.id) {
+    let (snapshot, name, moment, lost_blocks) = match (&args.tape, &args.id) {
         (Some(tape), _) => from_tape(tape, args)?,
         (None, Some(id)) => {
             let (snapshot, name) = from_capture(&client, id, args.rank)?;
             // A capture is always of a step's end.
             let moment = Moment::EndOf(snapshot.step);
-            (snapshot, name, moment)
+            (snapshot, name, moment, None)
         }
         (None, None) => bail!("name a capture, or a tape with --tape"),
     };
+    if let Some(line) = warning(&snapshot, lost_blocks) {
+        eprintln!("memtape: {line}");
+    }
     let content = export::encode(&snapshot, args.format)?;
     let extension = args.format.extension();
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")));
@@ -59,14 +63,40 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
     ))
 }
 
-fn from_tape(path: &Path, args: &ExportArgs) -> anyhow::Result<(RankSnapshot, String, Moment)> {
+/// What is missing in the file, and what to do. Other tools show an incomplete snapshot as if it
+/// were whole. A capture does not say how many blocks it is.
+fn warning(snapshot: &RankSnapshot, lost_blocks: Option<u64>) -> Option<String> {
+    let advice = format!(
+        "run it again with more room, such as MEMTAPE_BLOCKS={}",
+        2 * Sizes::default().table_entries
+    );
+    match lost_blocks {
+        Some(0) => None,
+        Some(1) => Some(format!("1 block found no room on the tape and may be missing: {advice}")),
+        Some(lost) => {
+            Some(format!("{lost} blocks found no room on the tape and may be missing: {advice}"))
+        }
+        None if snapshot.devices.iter().all(|device| device.complete) => None,
+        None => Some(format!(
+            "blocks or segments may be missing, for which the tape had no room: {advice}"
+        )),
+    }
+}
+
+/// The snapshot, a name for its file, its moment, and the blocks that found no room.
+type OfTape = (RankSnapshot, String, Moment, Option<u64>);
+
+fn from_tape(path: &Path, args: &ExportArgs) -> anyhow::Result<OfTape> {
     let (tape, _) = tape_file::open(path)?;
-    let moment = tape_file::moment(&tape.status(), args.step, args.oom);
+    let status = tape.status();
+    let moment = tape_file::moment(&status, args.step, args.oom);
+    let lost = status.losses.iter().find(|(kind, _)| *kind == "live blocks that found no room");
+    let lost = lost.map(|&(_, count)| count);
     let snapshot = tape
         .snapshot(moment, None, TRACE_EVENTS_MAX)
         .with_context(|| format!("cannot rewind {}", path.display()))?;
     let name = path.file_stem().map_or("tape".into(), |stem| stem.to_string_lossy().into_owned());
-    Ok((snapshot, name, moment))
+    Ok((snapshot, name, moment, lost))
 }
 
 fn from_capture(
@@ -85,4 +115,32 @@ fn from_capture(
     let snapshot = wire::decode(&client.body(&capture, rank)?)
         .with_context(|| format!("cannot read rank {rank} of {capture}"))?;
     Ok((snapshot, format!("{capture}-rank{rank}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::snapshot::DeviceSnapshot;
+
+    use super::*;
+
+    #[test]
+    fn an_incomplete_file_is_said_with_what_to_do() {
+        let check = |complete: bool, lost_blocks: Option<u64>, expected: Option<&str>| {
+            let device = DeviceSnapshot { complete, ..DeviceSnapshot::default() };
+            let snapshot = RankSnapshot { devices: vec![device], ..RankSnapshot::default() };
+            let line = warning(&snapshot, lost_blocks);
+            let is_right = match (&line, expected) {
+                (Some(line), Some(words)) => {
+                    line.starts_with(words) && line.ends_with("MEMTAPE_BLOCKS=524288")
+                }
+                (line, expected) => line.is_none() && expected.is_none(),
+            };
+            assert!(is_right, "{complete}, {lost_blocks:?}: {line:?}");
+        };
+        check(true, Some(0), None);
+        check(true, None, None);
+        check(false, Some(1), Some("1 block found no room"));
+        check(false, Some(70), Some("70 blocks found no room"));
+        check(false, None, Some("blocks or segments may be missing"));
+    }
 }
