@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::output::one_line;
 
 /// A flight recorder for GPU memory in distributed PyTorch training.
 #[derive(Debug, Parser)]
@@ -78,13 +81,9 @@ pub(crate) struct RunArgs {
     /// more for each block.
     #[arg(long)]
     pub(crate) detail: bool,
-    /// The command and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    /// The command and its arguments. What begins with a dash before it is an option of
+    /// `memtape run`, unless it comes after `--`.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
 }
 
@@ -320,6 +319,26 @@ pub(crate) struct TapeArgs {
     pub(crate) oom: bool,
 }
 
+/// What is wrong with a command line, and what to do, in one line.
+pub(crate) fn mistake(error: &clap::Error) -> String {
+    let said = |kind| error.get(kind).map(ToString::to_string);
+    // `Usage: memtape run [OPTIONS] <CMD>...`
+    let usage = said(ContextKind::Usage).unwrap_or_default();
+    let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
+    let names: Vec<&str> = usage.split_whitespace().skip(1).take_while(is_name).collect();
+    let command = if names.is_empty() { "memtape".to_string() } else { names.join(" ") };
+    let option = said(ContextKind::InvalidArg).filter(|word| word.starts_with('-'));
+    if let (ErrorKind::UnknownArgument, Some(option)) = (error.kind(), option) {
+        let near = said(ContextKind::SuggestedArg);
+        let near = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
+        return one_line(&format!("unknown option {option}{near}; see {command} --help"));
+    }
+    // clap puts usage and tips into further paragraphs.
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    one_line(&format!("{}; see {command} --help", first.trim_start_matches("error: ")))
+}
+
 fn leak_rank(text: &str) -> Result<LeakRank, String> {
     match text {
         "none" => Ok(LeakRank(None)),
@@ -425,11 +444,28 @@ mod tests {
             false,
         );
         check("memtape run --json -- env", &["env"], true);
+        check("memtape run --detail -- --odd-name -x", &["--odd-name", "-x"], false);
+        check("memtape run --detail x -- --y", &["x", "--", "--y"], false);
         check(
             "memtape run torchrun --nproc-per-node 4 t.py",
             &["torchrun", "--nproc-per-node", "4", "t.py"],
             false,
         );
+    }
+
+    #[test]
+    fn unknown_options_are_refused_in_one_line() {
+        let check = |line: &str, expected: &str| {
+            let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
+            assert_eq!(mistake(&error), expected, "{line}");
+        };
+        check(
+            "memtape run --detial -- true",
+            "unknown option --detial (did you mean --detail?); see memtape run --help",
+        );
+        check("memtape run -q python x.py", "unknown option -q; see memtape run --help");
+        check("memtape --frob jobs", "unknown option --frob; see memtape --help");
+        check("memtape show a b", "unexpected argument 'b' found; see memtape show --help");
     }
 
     #[test]

@@ -94,10 +94,6 @@ fn usage_error(error: &clap::Error) -> ExitCode {
         eprintln!("{error}");
         return ExitCode::from(EXIT_USAGE);
     }
-    // clap puts usage and tips into further paragraphs.
-    let text = error.to_string();
-    let first = text.split("\n\n").next().unwrap_or_default();
-    let line = output::one_line(first.trim_start_matches("error: "));
-    eprintln!("memtape: {line}; see memtape --help");
+    eprintln!("memtape: {}", args::mistake(error));
     ExitCode::from(EXIT_USAGE)
 }
