@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Capture(CaptureArgs),
     /// Write one rank's part of a capture, or a tape, for other tools.
     Export(ExportArgs),
-    /// Read a tape after the fact.
+    /// Read a tape after the fact, or list those there are.
     Tape(TapeArgs),
     /// One rank of the demo.
     #[command(hide = true)]
@@ -305,12 +305,14 @@ impl Format {
 /// `memtape tape`.
 #[derive(Debug, Args)]
 pub(crate) struct TapeArgs {
-    /// The tape's file.
-    pub(crate) file: PathBuf,
+    /// The tape's file; of a folder, its tapes are listed [default: $MEMTAPE_DIR or
+    /// /dev/shm/memtape].
+    #[arg(value_name = "FILE|DIR")]
+    pub(crate) file: Option<PathBuf>,
     /// How many of the last steps, events and marks and of the largest stacks to show.
     #[arg(long, default_value_t = 10)]
     pub(crate) last: usize,
-    /// Show live blocks as they were at the end of this step [default: now; the last finished
+    /// Show the steps up to this one, and live blocks as they were at its end [default: now; the last finished
     /// step of a process that has exited, whose memory is gone now].
     #[arg(long)]
     pub(crate) step: Option<u64>,

@@ -19,6 +19,17 @@ pub(crate) enum Writer {
     Unknown,
 }
 
+impl Writer {
+    /// Whether the process lives, where that can be told.
+    pub(crate) fn is_alive(self) -> Option<bool> {
+        match self {
+            Self::Alive(_) => Some(true),
+            Self::Gone => Some(false),
+            Self::Unknown => None,
+        }
+    }
+}
+
 /// The byte that the lock of the mapping is on, and the end of the process's own.
 const LOCKED_BYTE: libc::off_t = 1 << 62;
 

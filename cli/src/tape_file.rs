@@ -50,6 +50,23 @@ pub(crate) fn moment(status: &Status, step: Option<u64>, oom: bool) -> Moment {
     }
 }
 
+/// How it stands with the process of a tape.
+pub(crate) fn process(writer: Writer, status: &Status) -> String {
+    match (writer, status.sealed) {
+        (Writer::Alive(Some(pid)), _) => format!("alive, pid {pid}"),
+        (Writer::Alive(None), _) => "alive, its pid cannot be told from here".to_string(),
+        (Writer::Gone, true) => match status.exit_status {
+            Some(code) => format!("exited with status {code}"),
+            None => "exited".to_string(),
+        },
+        (Writer::Gone, false) => "gone without sealing its tape (killed)".to_string(),
+        (Writer::Unknown, true) => "exited".to_string(),
+        (Writer::Unknown, false) => {
+            "unknown: this file system has no locks, and the tape is not sealed".to_string()
+        }
+    }
+}
+
 /// Opens a tape, and tells whether its process is alive.
 ///
 /// # Errors

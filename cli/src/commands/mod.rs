@@ -12,5 +12,6 @@ pub(crate) mod capture;
 pub(crate) mod export;
 
 pub(crate) mod tape;
+pub(crate) mod tapes;
 
 pub(crate) mod service;

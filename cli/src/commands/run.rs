@@ -54,7 +54,7 @@ pub(crate) fn run(args: RunArgs, json: bool) -> anyhow::Result<()> {
 
 /// The folder that was asked for, or the default, as an absolute path: the command may change
 /// its working directory.
-fn tape_dir(asked: Option<PathBuf>) -> PathBuf {
+pub(crate) fn tape_dir(asked: Option<PathBuf>) -> PathBuf {
     let from_environment =
         || std::env::var_os("MEMTAPE_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
     let dir = asked.or_else(from_environment).unwrap_or_else(|| TAPE_DIR_DEFAULT.into());

@@ -1,13 +1,13 @@
-//! `memtape tape FILE`: reads a tape after the fact, with no service running.
+//! `memtape tape FILE`: reads a tape after the fact, with no service running. Without a file, or
+//! with a folder, it lists the tapes there: see [`super::tapes`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::bail;
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceKind};
 use memtape_core::tape::reader::{DeviceTotals, Tape};
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::{Moment, RewindError};
 use memtape_core::tape::status::Status;
 use memtape_core::tape::steps::StepRecord;
 use memtape_core::thrash::Churn;
@@ -20,7 +20,9 @@ use crate::liveness::Writer;
 use crate::output::clean;
 use crate::render::{bytes, frame, table};
 use crate::tape_file::{self, FileSource};
-use crate::{export, ledger, output};
+use crate::{Mistakes, export, ledger, output};
+
+use super::tapes;
 
 /// Everything that is shown of a tape.
 struct Summary {
@@ -31,7 +33,9 @@ struct Summary {
     /// The moment whose live blocks are shown.
     moment: Moment,
     /// The state at that moment, or why it cannot be had.
-    state: Result<RankSnapshot, String>,
+    state: Result<RankSnapshot, RewindError>,
+    /// Why the whole command fails, said on stderr after the rest was shown.
+    failure: Option<RewindError>,
     last: usize,
 }
 
@@ -50,56 +54,81 @@ struct LiveStack {
     birth_steps: u64,
 }
 
-/// Prints what is on a tape.
+/// Prints what is on a tape, or which tapes there are.
 ///
 /// # Errors
-/// When the file is no tape.
+/// When the file is no tape, the tape is damaged, or it does not have the moment asked for.
 pub(crate) fn run(args: &TapeArgs, json: bool) -> anyhow::Result<()> {
-    let (tape, writer) = tape_file::open(&args.file)?;
+    let file = match &args.file {
+        Some(path) if !path.is_dir() => path,
+        folder => {
+            if args.oom || args.step.is_some() {
+                let line = "--step and --oom need the file of a tape: `memtape tape` lists them";
+                return Err(Mistakes(vec![line.to_string()]).into());
+            }
+            return tapes::run(folder.as_deref(), json);
+        }
+    };
+    let (tape, writer) = tape_file::open(file)?;
     let status = tape.status();
     let moment = tape_file::moment(&status, args.step, args.oom);
+    let state = tape.snapshot(moment, None, args.last.max(THRASH_EVENTS));
+    // What nobody asked for and is merely overwritten is no failure.
+    let is_asked = args.oom || args.step.is_some();
+    let is_failure = |why: &RewindError| is_asked || *why == RewindError::Damaged;
     let summary = Summary {
         writer,
         status,
         totals: tape.totals(),
         moment,
-        state: tape
-            .snapshot(moment, None, args.last.max(THRASH_EVENTS))
-            .map_err(|error| error.to_string()),
+        failure: state.as_ref().err().copied().filter(is_failure),
+        state,
         last: args.last,
         tape,
     };
     match json {
-        true => output::print_json(&summary.to_json(&args.file))?,
-        false => output::print(&summary.to_text(&args.file))?,
+        true => output::print_json(&summary.to_json(file))?,
+        false => output::print(&summary.to_text(file))?,
     }
-    // The rest was shown; a moment that somebody asked for and that cannot be had is a failure.
-    match summary.state {
-        Err(why) if args.oom || args.step.is_some() => bail!("{why}"),
-        _ => Ok(()),
-    }
+    summary.failure.map_or(Ok(()), |why| Err(why.into()))
 }
 
 impl Summary {
-    fn process(&self) -> String {
+    /// The moment shown, in words that follow a noun.
+    fn when(&self) -> String {
+        match self.moment {
+            Moment::EndOf(step) => format!("at the end of step {step}"),
+            Moment::Present => self.newest().to_string(),
+            Moment::LastOom => "when a request last failed".to_string(),
+        }
+    }
+
+    /// What the newest state on the tape is the state of.
+    fn newest(&self) -> &'static str {
         match (self.writer, self.status.sealed) {
-            (Writer::Alive(Some(pid)), _) => format!("alive, pid {pid}"),
-            (Writer::Alive(None), _) => "alive, its pid cannot be told from here".to_string(),
-            (Writer::Gone, true) => match self.status.exit_status {
-                Some(code) => format!("exited with status {code}"),
-                None => "exited".to_string(),
-            },
-            (Writer::Gone, false) => "gone without sealing its tape (killed)".to_string(),
-            (Writer::Unknown, true) => "exited".to_string(),
-            (Writer::Unknown, false) => {
-                "unknown: this file system has no locks, and the tape is not sealed".to_string()
+            (Writer::Alive(_), _) => "now",
+            (_, true) => "when it exited",
+            (Writer::Gone, false) => "when it died",
+            (Writer::Unknown, false) => "when last seen",
+        }
+    }
+
+    /// The last step up to the moment shown.
+    fn step(&self) -> u64 {
+        match self.moment {
+            Moment::EndOf(step) => step.min(self.status.step),
+            Moment::Present => self.status.step,
+            Moment::LastOom => {
+                let oom = self.tape.last_oom();
+                oom.map_or(self.status.step, |(_, event)| u64::from(event.step))
             }
         }
     }
 
-    /// The newest step records of a device, oldest first.
+    /// The last step records of a device up to the moment shown, oldest first.
     fn last_steps(&self, device: u8) -> Vec<StepRecord> {
         let mut records = self.tape.steps_after(device, 0).records;
+        records.retain(|record| record.first_step <= self.step());
         records.split_off(records.len().saturating_sub(self.last))
     }
 
@@ -117,7 +146,7 @@ impl Summary {
         };
         for (name, value) in [
             ("tape", path.display().to_string()),
-            ("process", self.process()),
+            ("process", tape_file::process(self.writer, &self.status)),
             ("job", format!("{}, attempt {}", identity.job, identity.attempt)),
             (
                 "rank",
@@ -132,6 +161,9 @@ impl Summary {
             ("rewindable", oldest),
         ] {
             let _ = writeln!(text, "{name:<12}{}", clean(&value));
+        }
+        if let Some(hint) = no_steps_text(&self.status, self.writer) {
+            let _ = writeln!(text, "{:<12}{hint}", "no steps");
         }
         if let Some(why) = &self.status.disabled {
             let _ = writeln!(text, "{:<12}recording stopped: {}", "stopped", clean(why));
@@ -158,9 +190,11 @@ impl Summary {
                     let _ = writeln!(text, "\n{OUTSIDE_MISSING}");
                 }
             }
-            Err(why) => {
-                let _ = writeln!(text, "\nlive blocks cannot be shown: {}", clean(why));
+            // A failure is said once, at the end.
+            Err(why) if self.failure.is_none() => {
+                let _ = writeln!(text, "\nlive blocks cannot be shown: {why}");
             }
+            Err(_) => {}
         }
         text
     }
@@ -175,19 +209,11 @@ impl Summary {
             size => bytes(size),
         };
         let _ = writeln!(text, "\nDevice {device}{uuid} ({size})");
-        let _ = writeln!(
-            text,
-            "  allocated {} (peak {}), reserved {}, {} live blocks, {} allocs, {} frees, {} ooms, \
-             {} failed mallocs",
-            bytes(totals.allocated),
-            bytes(totals.peak_allocated),
-            bytes(totals.reserved),
-            totals.blocks,
-            totals.allocs,
-            totals.frees,
-            totals.ooms,
-            totals.malloc_failures,
-        );
+        let state = self.state.as_ref().ok().and_then(|present| {
+            let state = present.devices.iter().find(|state| state.device == device)?;
+            Some((present, state))
+        });
+        self.totals_text(totals, state.map(|(_, state)| state), text);
         let steps = self.last_steps(device).iter().map(step_row).collect::<Vec<_>>();
         if !steps.is_empty() {
             let titles =
@@ -198,12 +224,14 @@ impl Summary {
                 row.push(end);
                 row
             });
-            let _ = write!(text, "\nLast steps\n{}", indented(&table(&titles, rows.collect())));
+            let up_to = match self.step() {
+                step if step < self.status.step => format!(" up to step {step}"),
+                _ => String::new(),
+            };
+            let rows = indented(&table(&titles, rows.collect()));
+            let _ = write!(text, "\nLast steps{up_to}\n{rows}");
         }
-        let Ok(present) = &self.state else { return };
-        let Some(state) = present.devices.iter().find(|state| state.device == device) else {
-            return;
-        };
+        let Some((present, state)) = state else { return };
         let ledger = ledger::of(present, device, totals.device_bytes, self.writer);
         let _ = write!(text, "\nWhere the bytes are\n{}", indented(&ledger::text(&ledger)));
         let churn = Churn::of(&state.trace, present.step);
@@ -214,17 +242,46 @@ impl Summary {
         self.stacks_text(present, state, text);
     }
 
+    /// What the device held at the moment shown, first, then in its newest state: of a process that
+    /// has exited, that is after Python gave everything back.
+    fn totals_text(
+        &self,
+        totals: &DeviceTotals,
+        state: Option<&DeviceSnapshot>,
+        text: &mut String,
+    ) {
+        let mut line = |when: &str, allocated: u64, reserved: u64, blocks: u64| {
+            let reserved = match reserved {
+                0 if allocated > 0 => "unknown".to_string(),
+                known => bytes(known),
+            };
+            let allocated = bytes(allocated);
+            let _ = writeln!(
+                text,
+                "  {when}: allocated {allocated}, reserved {reserved}, {blocks} live blocks"
+            );
+        };
+        if let Some(state) = state.filter(|_| self.moment != Moment::Present) {
+            line(&self.when(), state.allocated, state.reserved, state.blocks.len() as u64);
+        }
+        line(self.newest(), totals.allocated, totals.reserved, totals.blocks);
+        let _ = writeln!(
+            text,
+            "  in all: peak {}, {} allocs, {} frees, {} ooms, {} failed mallocs",
+            bytes(totals.peak_allocated),
+            totals.allocs,
+            totals.frees,
+            totals.ooms,
+            totals.malloc_failures,
+        );
+    }
+
     fn stacks_text(&self, present: &RankSnapshot, state: &DeviceSnapshot, text: &mut String) {
         let stacks = live_stacks(state, self.last);
         if stacks.is_empty() {
             return;
         }
-        let when = match self.moment {
-            Moment::EndOf(step) => format!("at the end of step {step}"),
-            Moment::Present => "now".to_string(),
-            Moment::LastOom => "when a request last failed".to_string(),
-        };
-        let _ = writeln!(text, "\nStacks that hold most {when}");
+        let _ = writeln!(text, "\nStacks that hold most {}", self.when());
         for live in stacks {
             let _ = writeln!(
                 text,
@@ -308,19 +365,15 @@ impl Summary {
 
     fn to_json(&self, path: &Path) -> Value {
         let identity = self.tape.identity();
-        let alive = match self.writer {
-            Writer::Alive(_) => json!(true),
-            Writer::Gone => json!(false),
-            Writer::Unknown => Value::Null,
-        };
         let devices: Vec<Value> = self.totals.iter().map(|of| self.device_json(of)).collect();
         let losses: BTreeMap<&str, u64> = self.status.losses.iter().copied().collect();
         json!({
             "file": path, "tape_id": identity.tape_id, "job": identity.job,
             "attempt": identity.attempt, "rank": identity.rank, "world_size": identity.world_size,
             "local_rank": identity.local_rank, "host": identity.host, "pid": identity.pid,
-            "command": identity.command, "process": self.process(), "alive": alive,
+            "command": identity.command, "alive": self.writer.is_alive(),
             "sealed": self.status.sealed,
+            "process": tape_file::process(self.writer, &self.status), "moment": self.when(),
             "exit_status": self.status.exit_status, "disabled": self.status.disabled,
             "limitations": self.status.limitations, "lost": self.status.lost, "losses": losses,
             "step": self.status.step, "oldest_step": self.tape.oldest_step(),
@@ -332,7 +385,7 @@ impl Summary {
                 Moment::EndOf(step) => json!(step),
                 Moment::Present | Moment::LastOom => Value::Null,
             },
-            "unreadable": self.state.as_ref().err(),
+            "unreadable": self.state.as_ref().err().map(ToString::to_string),
         })
     }
 
@@ -374,6 +427,26 @@ impl Summary {
             }),
         })
     }
+}
+
+/// What to do where no step has ended, unless a limitation says that none can.
+fn no_steps_text(status: &Status, writer: Writer) -> Option<&'static str> {
+    let is_explained = status.limitations.iter().any(|line| line.starts_with("no steps"));
+    if status.step > 0 || is_explained {
+        return None;
+    }
+    // One that failed may have done so in its first step.
+    let is_well = status.sealed && matches!(status.exit_status, None | Some(0));
+    Some(match (writer, is_well) {
+        (Writer::Gone | Writer::Unknown, true) => {
+            "the script stepped no optimizer, so only its end can be shown: call memtape.step() \
+             in its loop (see README.md)"
+        }
+        _ => {
+            "none has ended: a script that steps no optimizer calls memtape.step() in its loop \
+             (see README.md)"
+        }
+    })
 }
 
 /// What emptying the cache again and again did.
@@ -474,6 +547,28 @@ mod tests {
             .map(|live| (live.stack, live.bytes, live.blocks, live.birth_steps))
             .collect();
         assert_eq!(found, [(2, 1000, 1, 1), (1, 300, 3, 2)]);
+    }
+
+    #[test]
+    fn no_steps_is_said_once_with_what_to_do() {
+        let ended = |code| Status { sealed: true, exit_status: Some(code), ..Status::default() };
+        let limited = |line: &str| Status { limitations: vec![line.to_string()], ..ended(0) };
+        let check = |status: Status, writer: Writer, expected: Option<&str>| {
+            let hint = no_steps_text(&status, writer);
+            let is_right = match expected {
+                Some(words) => hint.is_some_and(|hint| hint.starts_with(words)),
+                None => hint.is_none(),
+            };
+            assert!(is_right, "{status:?}, {writer:?}: {hint:?}");
+        };
+        check(ended(0), Writer::Gone, Some("the script stepped no optimizer"));
+        check(ended(1), Writer::Gone, Some("none has ended"));
+        check(Status::default(), Writer::Gone, Some("none has ended"));
+        check(Status::default(), Writer::Alive(None), Some("none has ended"));
+        check(limited("no stacks: MEMTAPE_STACKS=0"), Writer::Unknown, Some("the script"));
+        let no_hook = limited("no steps: PyTorch's optimizer hook is not there");
+        check(no_hook, Writer::Gone, None);
+        check(Status { step: 1, ..ended(0) }, Writer::Gone, None);
     }
 
     #[test]
