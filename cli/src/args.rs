@@ -312,8 +312,8 @@ pub(crate) struct TapeArgs {
     /// How many of the last steps, events and marks and of the largest stacks to show.
     #[arg(long, default_value_t = 10)]
     pub(crate) last: usize,
-    /// Show the steps up to this one, and live blocks as they were at its end [default: now; the last finished
-    /// step of a process that has exited, whose memory is gone now].
+    /// Show the steps up to this one, and live blocks as they were at its end [default: now; the
+    /// last finished step of a process that has exited, whose memory is gone now].
     #[arg(long)]
     pub(crate) step: Option<u64>,
     /// Show live blocks as they were when a request last failed for good.
