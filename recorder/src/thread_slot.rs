@@ -5,14 +5,14 @@
 //! once, on a thread that has a state:
 //!
 //! 1. Of the keys that hold the state here there may be several: extension modules keep it under
-//!    keys of theirs. Python's is the one that, emptied for a moment, makes Python say that there is
-//!    none. Nobody else can see that moment: it is this thread's value, and its signals wait.
+//!    keys of theirs. Python's is the one that, emptied for a moment, makes Python say that there
+//!    is none. Nobody else can see that moment: it is this thread's value, and its signals wait.
 //! 2. The word is the one of the control block that was empty in that moment, and only then.
 //!
 //! A value counts only with the number of its key's use, as in glibc: a key may have belonged to
 //! another library before, and its values of that time are still there. Elsewhere than on glibc
-//! for x86-64, for keys beyond the first 32, and for states that are under no key, nothing is found,
-//! and the function is called as before.
+//! for x86-64, for keys beyond the first 32, and for states that are under no key, nothing is
+//! found, and the function is called as before.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -7,8 +7,8 @@
 //! something else are out. A word that is alone left over after [`PROOFS_MIN`] different answers is
 //! the one, and from then on [`ThreadWord::get`] reads it where the dynamic linker says it is: in
 //! the calling thread's block of the library's thread-local storage. On a thread that has no such
-//! block yet the function is called as before, which makes one; so it is on a thread whose vector of
-//! blocks may be older than the library, and so still show another's that is gone.
+//! block yet the function is called as before, which makes one; so it is on a thread whose vector
+//! of blocks may be older than the library, and so still show another's that is gone.
 //!
 //! It knows how glibc keeps those blocks on x86-64, and compares that with what the linker itself
 //! says before it believes it. Elsewhere nothing is ever known, and the function is always called.

@@ -3,12 +3,14 @@
 //! It sets a few variables and becomes the command (exec): signals, exit code and process id are
 //! the command's own, and nothing of this program stays behind.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use memtape_core::tape::layout::REGION_ITEMS_MAX;
 use rustix::fs::{Access, access};
 use serde_json::json;
 
@@ -23,6 +25,9 @@ pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";
 /// # Errors
 /// When the library or the folder cannot be had, or the command cannot be run.
 pub(crate) fn run(args: RunArgs, json: bool) -> anyhow::Result<()> {
+    for name in ["MEMTAPE_EVENTS", "MEMTAPE_BLOCKS"] {
+        check_size(name, std::env::var_os(name).as_deref())?;
+    }
     let library = library::find()?;
     let dir = tape_dir(args.dir);
     make_tape_dir(&dir)?;
@@ -50,6 +55,16 @@ pub(crate) fn run(args: RunArgs, json: bool) -> anyhow::Result<()> {
     }
     let error = command.exec();
     Err(error).with_context(|| format!("cannot run {program}"))
+}
+
+/// The recorder takes its default where a size makes no sense, and can tell nobody.
+fn check_size(name: &str, value: Option<&OsStr>) -> anyhow::Result<()> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(()) };
+    let number = value.to_str().and_then(|text| text.trim().parse().ok());
+    if number.is_none_or(|number| !(1..=REGION_ITEMS_MAX).contains(&number)) {
+        bail!("{name}={} must be a number from 1 to {REGION_ITEMS_MAX}", value.display());
+    }
+    Ok(())
 }
 
 /// The folder that was asked for, or the default, as an absolute path: the command may change
@@ -101,6 +116,22 @@ fn script_name(command: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_must_be_numbers() {
+        let check = |value: &str| check_size("MEMTAPE_EVENTS", Some(OsStr::new(value)));
+        for good in ["", "1", "4096", " 524288 ", "4194304"] {
+            assert!(check(good).is_ok(), "{good:?}");
+        }
+        for bad in ["0", "abc", "1e6", "-3", "4194305", "99999999999999999999"] {
+            let line = check(bad).expect_err(bad).to_string();
+            assert!(
+                line.starts_with("MEMTAPE_EVENTS=") && line.ends_with("1 to 4194304"),
+                "{line}"
+            );
+        }
+        assert!(check_size("MEMTAPE_BLOCKS", None).is_ok());
+    }
 
     #[test]
     fn jobs_are_named_after_their_script() {
