@@ -39,7 +39,6 @@ fn run(with_detail: bool) -> Run {
         let kind = match kind {
             TraceKind::FreeDeferred if !with_detail => TraceKind::Free,
             TraceKind::FreeCompleted if !with_detail => continue,
-            TraceKind::SegmentAlloc if !with_detail && trace.is_empty() => continue,
             kind => kind,
         };
         let stack = line_of(address, what);
