@@ -165,8 +165,8 @@ mod tests {
         unsafe { libc::pthread_getspecific(key) }
     }
 
-    #[test]
     #[cfg(target_arch = "x86_64")]
+    #[test]
     fn a_value_is_found_among_others_that_are_the_same_and_read_on_every_thread() {
         let (decoy, key, other) = (new_key(), new_key(), new_key());
         [decoy, key, other].into_iter().for_each(|each| set(each, 0x1000));
@@ -196,8 +196,8 @@ mod tests {
     }
 
     /// What a thread kept under a key that was given back does not belong to its next owner.
-    #[test]
     #[cfg(target_arch = "x86_64")]
+    #[test]
     fn values_of_an_earlier_owner_of_the_key_are_not_believed() {
         let before = new_key();
         let ((say, hear), (go, wait)) = (channel(), channel());

@@ -283,8 +283,8 @@ mod tests {
         }
     }
 
-    #[test]
     #[cfg(target_arch = "x86_64")]
+    #[test]
     fn a_number_is_found_and_read_on_every_thread() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let library = Library::open(folder.path(), "number.so", SOURCE);
@@ -314,8 +314,8 @@ mod tests {
 
     /// A library whose blocks are known goes, and another takes its number: the vectors of threads
     /// that have not noticed still have the first one's.
-    #[test]
     #[cfg(target_arch = "x86_64")]
+    #[test]
     fn a_vector_that_is_older_than_the_library_is_not_believed() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let small = Library::open(folder.path(), "small.so", SMALL);
