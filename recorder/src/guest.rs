@@ -155,14 +155,12 @@ impl Guest {
         result
     }
 
-    /// The same for a device's lane.
-    pub(crate) fn with_shared_device_lane<R>(
-        &self,
-        device: u8,
-        write: impl FnOnce(&Lane<'static>) -> R,
-    ) -> Option<R> {
+    /// The same for a device's lane; what cannot be written is counted.
+    pub(crate) fn write_shared(&self, device: u8, write: impl FnOnce(&Lane<'static>)) {
         let index = usize::from(device);
-        (index < DEVICES_MAX).then(|| self.with_shared_lane(index, write)).flatten()
+        if index >= DEVICES_MAX || self.with_shared_lane(index, write).is_none() {
+            self.words.count(header::LOST_DEVICE_EVENTS);
+        }
     }
 
     /// Who writes a lane now.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::lane::{Grant, Lane, Totals};
-use memtape_core::tape::layout::{header, hooks};
+use memtape_core::tape::layout::hooks;
 
 use crate::clock;
 use crate::guest::{Guest, awake, note_hook, recording};
@@ -116,7 +116,7 @@ fn report_detailed(
 #[cold]
 fn report_shared(guest: &Guest, pointer: u64, size: i64, totals: Totals, device: u8) {
     let stack = if size >= 0 { guest.interner.current() } else { 0 };
-    let written = guest.with_shared_device_lane(device, |lane| {
+    guest.write_shared(device, |lane| {
         let bytes = size.unsigned_abs();
         if size >= 0 {
             let grant = Grant { address: pointer, size: bytes, stack, ..Grant::default() };
@@ -125,9 +125,6 @@ fn report_shared(guest: &Guest, pointer: u64, size: i64, totals: Totals, device:
             lane.free(clock::mono_ns(), pointer, bytes, totals);
         }
     });
-    if written.is_none() {
-        guest.words.count(header::LOST_DEVICE_EVENTS);
-    }
 }
 
 /// A request failed for good.
@@ -140,14 +137,9 @@ pub(crate) fn out_of_memory(size: u64, allocated: u64, reserved: u64, device: u8
     let totals = Totals { allocated, reserved };
     match guest.allocator_lane(device) {
         Some(lane) => lane.failure(clock::mono_ns(), Kind::Oom, grant, totals),
-        None => {
-            let written = guest.with_shared_device_lane(device, |lane| {
-                lane.failure(clock::mono_ns(), Kind::Oom, grant, totals);
-            });
-            if written.is_none() {
-                guest.words.count(header::LOST_DEVICE_EVENTS);
-            }
-        }
+        None => guest.write_shared(device, |lane| {
+            lane.failure(clock::mono_ns(), Kind::Oom, grant, totals);
+        }),
     }
     note_hook(hooks::OUT_OF_MEMORY);
 }

@@ -302,8 +302,7 @@ impl Interner {
 
     /// Room for one more stack of the deepest kind, its frames known already.
     fn has_space(&self) -> bool {
-        let used = self.words.get(header::ATOMS_USED);
-        used.saturating_add(STACK_FRAMES_MAX as u64) <= self.words.get(header::ATOMS_WORDS)
+        AtomWriter(self.words).has_room(STACK_FRAMES_MAX)
     }
 
     /// Runs `work` under the lock, if it can be had in a bounded number of rounds.

@@ -94,21 +94,19 @@ fn place_of(
     let mut before = all;
     // SAFETY: both sets are this function's own. The value is put back before anything else of this
     // thread runs, since its signals wait.
-    let mut emptied = unsafe {
+    let offset = unsafe {
         libc::sigfillset(&raw mut all);
         if libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) != 0 {
             return None;
         }
         let is_set = libc::pthread_setspecific(key, std::ptr::null()) == 0;
         let is_it = is_set && current().is_null();
-        let emptied = full.iter().map(|&offset| is_it && is(offset, std::ptr::null_mut()));
-        let mut which = [false; PLACES_MAX];
-        which.iter_mut().zip(emptied).for_each(|(place, is_empty)| *place = is_empty);
+        let mut emptied = full.iter().copied().filter(|&at| is(at, std::ptr::null_mut()));
+        let only = emptied.next().filter(|_| is_it && emptied.next().is_none());
         libc::pthread_setspecific(key, value);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        full.iter().zip(which).filter(|(_, is_empty)| *is_empty).map(|(&offset, _)| offset)
+        only?
     };
-    let offset = emptied.next().filter(|_| emptied.next().is_none())?;
     (offset > 0 && is(offset, value) && current() == value).then_some(offset)
 }
 

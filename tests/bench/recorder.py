@@ -23,9 +23,9 @@ each: that is what the mode is compared with, because a machine's speed changes 
 For the tapes, which cost nothing to turn on and off, every other batch is one with nobody recording;
 for PyTorch's history the cell right before is. A cell is the median of its batches, so that another
 process on the core costs a batch and not the cell; a figure is the median over rounds.
+
 No node of autograd's is made between two pairs. In a forward pass there is one for most allocations,
 and noting it is not in these figures; tests/gpu/overhead.py has it.
-
 Every mode is measured in the state that lasts: rings have gone round once, stacks have been seen.
 """
 

@@ -69,6 +69,11 @@ fn requested(block: &Block) -> u64 {
     if block.requested > 0 { block.requested } else { block.size }
 }
 
+/// The sum of sizes, which need not fit into anything: a tape may claim what it likes.
+fn total(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
+}
+
 /// The snapshot, the pickle, and what of the one is in the other already.
 struct Export<'a> {
     snapshot: &'a RankSnapshot,
@@ -114,17 +119,15 @@ impl Export<'_> {
         });
         let place = self.snapshot.place(known.place);
         let live = || segment.pieces.iter().filter_map(|piece| piece.live);
-        // What a tape says was asked for need not fit into anything.
-        let sum = |sizes: &mut dyn Iterator<Item = u64>| sizes.fold(0, u64::saturating_add);
         let in_use = || live().filter(|block| !block.pending);
         let (first, second) = place.pool.unwrap_or_default();
         self.writer.dict_start();
         self.number("device", u64::from(device));
         self.number("address", segment.address);
         self.number("total_size", segment.size);
-        self.number("allocated_size", sum(&mut in_use().map(|block| block.size)));
-        self.number("active_size", sum(&mut live().map(|block| block.size)));
-        self.number("requested_size", sum(&mut live().map(|block| requested(&block))));
+        self.number("allocated_size", total(in_use().map(|block| block.size)));
+        self.number("active_size", total(live().map(|block| block.size)));
+        self.number("requested_size", total(live().map(|block| requested(&block))));
         self.number("stream", place.stream.unwrap_or_default());
         self.text("segment_type", if known.small { "small" } else { "large" });
         self.writer.key("segment_pool_id");

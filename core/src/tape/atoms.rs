@@ -74,13 +74,19 @@ impl AtomWriter<'_> {
         depth
     }
 
+    /// Whether so many more words fit.
+    pub fn has_room(self, more: usize) -> bool {
+        let Self(words) = self;
+        words.place(header::ATOMS_USED) + more <= words.place(header::ATOMS_WORDS)
+    }
+
     fn append(self, first: u64, more: usize, body: impl Iterator<Item = u64>) -> Option<u32> {
         let Self(words) = self;
-        let used = words.place(header::ATOMS_USED);
-        let end = used + 1 + more;
-        if end > words.place(header::ATOMS_WORDS) {
+        if !self.has_room(1 + more) {
             return None;
         }
+        let used = words.place(header::ATOMS_USED);
+        let end = used + 1 + more;
         let at = words.place(header::ATOMS_OFFSET) + used;
         words.set(at, first);
         for (index, word) in body.take(more).enumerate() {

@@ -126,10 +126,11 @@ impl<'a> Lane<'a> {
             return self.free_unknown(Kind::FreeDeferred, now_ns, address, size, totals);
         };
         let ticket = self.publish_of(Kind::FreeDeferred, now_ns, entry);
-        entry[3].store(entry[3].load(Ordering::Relaxed) | PENDING, Ordering::Relaxed);
+        let [_, size, _, block, ..] = entry;
+        block.store(block.load(Ordering::Relaxed) | PENDING, Ordering::Relaxed);
         self.no_longer_live(entry);
         self.bump(head::DEFERRED_BLOCKS, 1);
-        self.bump(head::DEFERRED_BYTES, entry[1].load(Ordering::Relaxed));
+        self.bump(head::DEFERRED_BYTES, size.load(Ordering::Relaxed));
         self.bump(head::FREES, 1);
         self.totals(totals);
         self.done(ticket);
@@ -151,12 +152,12 @@ impl<'a> Lane<'a> {
     /// No stream uses a block any more that was taken back before. Nothing when it is not known.
     pub fn free_completed(&self, now_ns: u64, address: u64) {
         let Some((index, entry)) = self.table.find(address) else { return };
-        if entry[3].load(Ordering::Relaxed) & PENDING == 0 {
+        let [_, size, _, block, ..] = loaded(entry);
+        if block & PENDING == 0 {
             return;
         }
         let ticket = self.publish_of(Kind::FreeCompleted, now_ns, entry);
         self.table.remove(index);
-        let size = entry[1].load(Ordering::Relaxed);
         self.bump(head::DEFERRED_BLOCKS, 1u64.wrapping_neg());
         self.bump(head::DEFERRED_BYTES, size.wrapping_neg());
         self.done(ticket);
