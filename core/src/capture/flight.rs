@@ -14,6 +14,8 @@ pub(super) struct Flight {
     before_step: u64,
     requested_ns: u64,
     deadline_ns: u64,
+    /// When the silent are asked again.
+    retry_ns: u64,
     /// Keyed by tape.
     parts: BTreeMap<String, Progress>,
     /// Parts that are not over yet.
@@ -47,16 +49,16 @@ impl Flight {
         requested_ns: u64,
         deadline_ns: u64,
     ) -> Self {
-        let parts = BTreeMap::new();
-        Self { id, reason, step, before_step, requested_ns, deadline_ns, parts, open: 0 }
+        let (parts, retry_ns) = (BTreeMap::new(), u64::MAX);
+        Self { id, reason, step, before_step, requested_ns, deadline_ns, retry_ns, parts, open: 0 }
     }
 
     /// Continues one that was cut short; what is stored counts.
-    pub(super) fn resume(manifest: &Manifest, now_ns: u64, deadline_ns: u64) -> Self {
-        let id = manifest.id.clone();
-        let reason = manifest.reason.clone();
-        let mut flight =
-            Self::new(id, reason, manifest.step, manifest.before_step, now_ns, deadline_ns);
+    pub(super) fn resume(manifest: &Manifest, deadline_ns: u64) -> Self {
+        let (id, reason) = (manifest.id.clone(), manifest.reason.clone());
+        let (step, before_step) = (manifest.step, manifest.before_step);
+        let requested_ns = manifest.requested_ns;
+        let mut flight = Self::new(id, reason, step, before_step, requested_ns, deadline_ns);
         for part in &manifest.parts {
             flight.add(part.rank, &part.tape_id, &part.node);
             if let Some(hash) = part.hash
@@ -85,6 +87,14 @@ impl Flight {
         self.deadline_ns
     }
 
+    pub(super) fn retry_ns(&self) -> u64 {
+        self.retry_ns
+    }
+
+    pub(super) fn retry_at(&mut self, at_ns: u64) {
+        self.retry_ns = at_ns;
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.open == 0
     }
@@ -100,16 +110,22 @@ impl Flight {
         }
     }
 
-    /// Asks a node for its open parts; none when it has none.
+    /// Asks a node for its open parts; none when it has none. A promise of a body that was made
+    /// before the agent went away may never be kept, so it does not count.
     pub(super) fn ask(&mut self, now_ns: u64, node: &str) -> Option<Action> {
-        let mut tapes = Vec::new();
-        for (tape_id, part) in &mut self.parts {
-            if part.node == node && !part.is_over() {
-                // A promise of a body made before the agent went away may never be kept.
-                (part.answer, part.body) = (None, None);
-                tapes.push(tape_id.clone());
-            }
+        for part in self.parts.values_mut().filter(|part| part.node == node && !part.is_over()) {
+            (part.answer, part.body) = (None, None);
         }
+        self.ask_silent(now_ns, node)
+    }
+
+    /// Asks a node for the parts it has said nothing of; none when there are none.
+    pub(super) fn ask_silent(&self, now_ns: u64, node: &str) -> Option<Action> {
+        let silent = self
+            .parts
+            .iter()
+            .filter(|(_, part)| part.node == node && part.answer.is_none() && !part.is_over());
+        let tapes: Vec<String> = silent.map(|(tape_id, _)| tape_id.clone()).collect();
         (!tapes.is_empty()).then(|| Action::Ask {
             node: node.to_string(),
             capture: self.id.clone(),

@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::budget::Budget;
 use super::choose::{self, Coverage};
 use super::flight::Flight;
 use super::{Action, Answer, CaptureId, Limits, Manifest, Reason, Refusal};
@@ -32,6 +33,7 @@ pub struct Captures {
     flight: Option<Flight>,
     /// When the last capture was asked for.
     last_ns: Option<u64>,
+    budget: Budget,
     actions: VecDeque<Action>,
     dropped: u64,
 }
@@ -57,6 +59,7 @@ impl Captures {
             lost_nodes: BTreeSet::new(),
             flight: None,
             last_ns: None,
+            budget: Budget::default(),
             actions: VecDeque::new(),
             dropped: 0,
         }
@@ -92,6 +95,7 @@ impl Captures {
         {
             return Err(Refusal::TooSoon { wait_ns: self.limits.interval_ns_min - waited_ns });
         }
+        self.budget.check(now_ns, &reason, &self.limits)?;
         let step = match step {
             Some(step) => choose::check(step, &coverage)?,
             None => choose::newest_common(&coverage),
@@ -110,17 +114,23 @@ impl Captures {
 
     /// Takes up a capture that was in flight when the shell went away, as
     /// [`in_flight`](Self::in_flight) had it. Parts that were stored stay; the others are asked
-    /// for again when their agents are back. Does nothing while another is in flight.
+    /// for again when their agents are back. Agents need a moment for that, so that the deadline
+    /// moves, by as much as half of it, but never beyond twice the first one: a shell that dies
+    /// again and again must not keep a capture open forever. Does nothing while another is in
+    /// flight.
     pub fn resume(&mut self, now_ns: u64, manifest: &Manifest) {
         if self.flight.is_some() {
             self.dropped += 1;
             return;
         }
-        let deadline_ns = now_ns.saturating_add(self.limits.deadline_ns);
-        self.flight = Some(Flight::resume(manifest, now_ns, deadline_ns));
+        let limit_ns = self.limits.deadline_ns;
+        let first_ns = manifest.requested_ns.saturating_add(limit_ns);
+        let moved_ns = now_ns.saturating_add(limit_ns / 2).min(first_ns.saturating_add(limit_ns));
+        self.flight = Some(Flight::resume(manifest, first_ns.max(moved_ns)));
         self.last_ns = Some(now_ns);
         self.ask_all(now_ns);
         self.close_if_done(now_ns);
+        self.handle_timeout(now_ns);
     }
 
     /// A tape of a rank was found on a node. A newer tape of the same rank takes its place.
@@ -219,8 +229,16 @@ impl Captures {
 
     /// The clock moved on. Harmless if early.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        if self.flight.as_ref().is_some_and(|flight| now_ns >= flight.deadline_ns()) {
+        let Some(flight) = &mut self.flight else { return };
+        if now_ns >= flight.deadline_ns() {
             self.close(now_ns);
+        } else if now_ns >= flight.retry_ns() {
+            flight.retry_at(now_ns.saturating_add(self.limits.retry_ns));
+            for node in flight.nodes() {
+                if !self.lost_nodes.contains(&node) {
+                    self.actions.extend(flight.ask_silent(now_ns, &node));
+                }
+            }
         }
     }
 
@@ -231,7 +249,7 @@ impl Captures {
 
     /// When to call [`Self::handle_timeout`], on the clock of `now_ns`.
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.flight.as_ref().map(Flight::deadline_ns)
+        self.flight.as_ref().map(|flight| flight.deadline_ns().min(flight.retry_ns()))
     }
 
     /// The capture in flight as it stands, its unanswered ranks as unreachable.
@@ -244,6 +262,7 @@ impl Captures {
     pub fn close(&mut self, now_ns: u64) {
         if let Some(flight) = self.flight.take() {
             let manifest = flight.manifest(&self.job, self.attempt, now_ns);
+            self.budget.spend(now_ns, &manifest, &self.limits);
             self.actions.push_back(Action::Close(manifest));
         }
     }
@@ -266,6 +285,7 @@ impl Captures {
     /// Asks every node whose agent is there; the others are asked when they are back.
     fn ask_all(&mut self, now_ns: u64) {
         if let Some(flight) = &mut self.flight {
+            flight.retry_at(now_ns.saturating_add(self.limits.retry_ns));
             for node in flight.nodes() {
                 if !self.lost_nodes.contains(&node) {
                     self.actions.extend(flight.ask(now_ns, &node));

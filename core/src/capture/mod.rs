@@ -10,17 +10,20 @@
 //! when the body is stored. It sends and stores nothing itself: the shell does what
 //! [`Captures::poll`] says.
 
+mod budget;
 mod choose;
 mod flight;
 mod machine;
 #[cfg(test)]
 mod tests;
+mod triggers;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 pub use choose::DEAD_REACH_STEPS;
 pub use machine::{Captures, TAPES_PER_RANK_MAX};
+pub use triggers::{TriggerLimits, Triggers};
 
 /// What a capture may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +31,15 @@ pub struct Limits {
     /// A manifest is closed this long after its request, in nanoseconds. Too short loses ranks
     /// whose bodies are large; too long delays the diagnosis when a node is unreachable.
     pub deadline_ns: u64,
+    /// A node that has not answered is asked again after this long, and again, in nanoseconds.
+    pub retry_ns: u64,
     /// Least time between two captures that nobody asked for by hand, in nanoseconds.
     pub interval_ns_min: u64,
+    /// Bytes that captures may store within [`Self::bytes_window_ns`] before those that nobody
+    /// asked for by hand have to wait; urgent ones have twice as much. 0 is no limit.
+    pub bytes_max: u64,
+    /// The time over which stored bytes are forgotten again, evenly, in nanoseconds.
+    pub bytes_window_ns: u64,
     /// How many steps before T the earlier step T0 lies, if the tapes still cover it.
     pub before_steps: u64,
     /// Ranks beyond this many are refused and counted.
@@ -40,7 +50,10 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             deadline_ns: 30_000_000_000,
+            retry_ns: 10_000_000_000,
             interval_ns_min: 60_000_000_000,
+            bytes_max: 16 << 30,
+            bytes_window_ns: 3_600_000_000_000,
             before_steps: 256,
             ranks_max: 65_536,
         }
@@ -74,6 +87,11 @@ pub enum Reason {
         /// Global rank.
         rank: u32,
     },
+    /// This rank holds nearly all of its device.
+    Reserved {
+        /// Global rank.
+        rank: u32,
+    },
     /// A person asked.
     Person,
     /// A restart is about to happen.
@@ -90,6 +108,7 @@ impl Reason {
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::Death { .. } => "death",
             Self::Retries { .. } => "retries",
+            Self::Reserved { .. } => "reserved",
             Self::Person => "person",
             Self::Restart => "restart",
             Self::Baseline => "baseline",
@@ -111,6 +130,18 @@ pub enum Refusal {
     /// Too soon after the last one.
     #[error("the last capture is too recent: ask again in {} s", wait_ns.div_ceil(1_000_000_000))]
     TooSoon {
+        /// Time to wait, in nanoseconds.
+        wait_ns: u64,
+    },
+    /// What captures stored of late is as much as they may.
+    #[error(
+        "captures have stored {spent_bytes} bytes of late, which is as much as they may: the next \
+         one is due in {} s, or ask for it by hand",
+        wait_ns.div_ceil(1_000_000_000)
+    )]
+    OverBudget {
+        /// Bytes that still count.
+        spent_bytes: u64,
         /// Time to wait, in nanoseconds.
         wait_ns: u64,
     },

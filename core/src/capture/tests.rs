@@ -190,6 +190,89 @@ fn a_capture_survives_its_coordinator() {
     assert!(only_manifest(&mut captures).complete);
 }
 
+#[test]
+fn the_silent_are_asked_again_and_the_promising_are_not() {
+    let mut captures = job(4, 700);
+    captures.request(0, id("a"), Reason::Person, None).expect("there are ranks");
+    assert_eq!(drain(&mut captures).len(), 2);
+    captures.answer(1, &id("a"), &tape(0), answer(Outcome::Aligned, 700, 10));
+    assert_eq!(captures.poll_timeout(), Some(10 * SECOND));
+    captures.handle_timeout(10 * SECOND);
+    let asked: Vec<(String, Vec<String>, u64)> = drain(&mut captures)
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Ask { node, tapes, deadline_ns, .. } => Some((node, tapes, deadline_ns)),
+            Action::Close(_) => None,
+        })
+        .collect();
+    let expected = [
+        ("node-0".to_string(), [tape(1)].to_vec(), 20 * SECOND),
+        ("node-1".to_string(), [tape(2), tape(3)].to_vec(), 20 * SECOND),
+    ];
+    assert_eq!(asked, expected);
+    // The promised body still counts.
+    captures.body_stored(11 * SECOND, &id("a"), &tape(0), 10, [0; 32]);
+    captures.handle_timeout(30 * SECOND);
+    assert_eq!(only_manifest(&mut captures).aligned(), 1);
+}
+
+#[test]
+fn a_shell_that_dies_again_and_again_does_not_keep_a_capture_open() {
+    let mut captures = job(2, 700);
+    captures.request(100 * SECOND, id("a"), Reason::Person, None).expect("there are ranks");
+    let saved = captures.in_flight().expect("one is in flight");
+    let check = |back_s: u64, expected_s: Option<u64>| {
+        let mut captures = Captures::new("job", 0, Limits::default());
+        captures.resume(back_s * SECOND, &saved);
+        let flight = captures.in_flight();
+        assert_eq!(flight.is_some(), expected_s.is_some(), "back at {back_s} s");
+        let Some(expected_s) = expected_s else {
+            assert!(!only_manifest(&mut captures).complete);
+            return;
+        };
+        captures.handle_timeout(expected_s * SECOND - 1);
+        assert!(captures.in_flight().is_some(), "back at {back_s} s: closed too early");
+        captures.handle_timeout(expected_s * SECOND);
+        let manifest = only_manifest(&mut captures);
+        assert_eq!(manifest.requested_ns, 100 * SECOND);
+    };
+    check(101, Some(130));
+    check(120, Some(135));
+    check(140, Some(155));
+    check(150, Some(160));
+    check(160, None);
+    check(9_000, None);
+}
+
+#[test]
+fn bytes_are_a_budget() {
+    let limits = Limits { bytes_max: 100, interval_ns_min: 0, ..Limits::default() };
+    let mut captures = Captures::new("job", 0, limits);
+    captures.rank_up(0, "node", 0, "tape");
+    captures.rank_progress(0, "tape", 700, 1);
+    let growth = || Reason::Growth { rank: 0 };
+    let death = || Reason::Death { rank: 0 };
+    let take = |captures: &mut Captures, now_ns, name: &str, reason, bytes| {
+        captures.request(now_ns, id(name), reason, None)?;
+        captures.answer(now_ns, &id(name), "tape", answer(Outcome::Aligned, 700, bytes));
+        captures.body_stored(now_ns, &id(name), "tape", bytes, [0; 32]);
+        assert!(only_manifest(captures).complete);
+        Ok(())
+    };
+    let over = |spent_bytes, wait_s: u64| {
+        Err(Refusal::OverBudget { spent_bytes, wait_ns: wait_s * SECOND + 1 })
+    };
+    assert_eq!(take(&mut captures, 0, "a", growth(), 99), Ok(()));
+    assert_eq!(take(&mut captures, 0, "b", growth(), 60), Ok(()));
+    assert_eq!(take(&mut captures, 0, "c", growth(), 60), over(159, 60 * 36));
+    assert_eq!(take(&mut captures, 0, "d", death(), 60), Ok(()));
+    assert_eq!(take(&mut captures, 0, "e", death(), 60), over(219, 20 * 36));
+    assert_eq!(take(&mut captures, 0, "f", Reason::Person, 1), Ok(()));
+    // A hundred bytes leak away in an hour.
+    assert_eq!(take(&mut captures, 3600 * SECOND, "g", growth(), 1), over(120, 21 * 36));
+    assert_eq!(take(&mut captures, (3600 + 21 * 36) * SECOND, "h", growth(), 1), Ok(()));
+}
+
 /// What may happen to a cluster.
 #[derive(Clone, Debug)]
 enum Happening {
@@ -270,9 +353,15 @@ fn play(happenings: &[Happening]) -> Result<(), TestCaseError> {
         prop_assert!(accepted.len() - closed.len() <= 1, "one in flight at most");
         prop_assert_eq!(captures.poll_timeout().is_some(), accepted.len() > closed.len());
     }
-    if let Some(deadline_ns) = captures.poll_timeout() {
-        captures.handle_timeout(deadline_ns);
-        closed.push((deadline_ns, only_manifest(&mut captures)));
+    while let Some(due_ns) = captures.poll_timeout() {
+        prop_assert!(due_ns > now_ns || happenings.is_empty(), "time moves on");
+        now_ns = due_ns;
+        captures.handle_timeout(now_ns);
+        let manifests = drain(&mut captures).into_iter().filter_map(|action| match action {
+            Action::Close(manifest) => Some((now_ns, manifest)),
+            Action::Ask { .. } => None,
+        });
+        closed.extend(manifests);
     }
     let names: Vec<CaptureId> = closed.iter().map(|(_, manifest)| manifest.id.clone()).collect();
     prop_assert_eq!(names, accepted, "one manifest for each accepted request, in order");

@@ -1,0 +1,53 @@
+//! How many bytes captures have stored of late: a bucket that leaks.
+//!
+//! What a capture will take is not known before it is taken, so the bucket is looked at before and
+//! filled after, and one capture may overfill it.
+
+use super::{Limits, Manifest, Reason, Refusal};
+
+/// Bytes that still count, at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Budget {
+    spent_bytes: u64,
+    at_ns: u64,
+}
+
+impl Budget {
+    /// A capture was closed: its stored bodies count from now on.
+    pub(super) fn spend(&mut self, now_ns: u64, manifest: &Manifest, limits: &Limits) {
+        let stored = manifest.parts.iter().filter(|part| part.hash.is_some());
+        let bytes = stored.fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
+        self.spent_bytes = self.left_over(now_ns, limits).saturating_add(bytes);
+        self.at_ns = self.at_ns.max(now_ns);
+    }
+
+    /// May a capture be taken for this reason?
+    pub(super) fn check(
+        &self,
+        now_ns: u64,
+        reason: &Reason,
+        limits: &Limits,
+    ) -> Result<(), Refusal> {
+        let bytes_max = match reason {
+            Reason::Person => return Ok(()),
+            urgent if urgent.is_urgent() => limits.bytes_max.saturating_mul(2),
+            _ => limits.bytes_max,
+        };
+        let spent_bytes = self.left_over(now_ns, limits);
+        if limits.bytes_max == 0 || spent_bytes < bytes_max {
+            return Ok(());
+        }
+        let surplus = u128::from(spent_bytes - bytes_max) + 1;
+        let wait_ns = surplus * u128::from(limits.bytes_window_ns) / u128::from(limits.bytes_max);
+        let wait_ns = u64::try_from(wait_ns + 1).unwrap_or(u64::MAX);
+        Err(Refusal::OverBudget { spent_bytes, wait_ns })
+    }
+
+    /// [`Limits::bytes_max`] leaks away in each window.
+    fn left_over(&self, now_ns: u64, limits: &Limits) -> u64 {
+        let passed_ns = u128::from(now_ns.saturating_sub(self.at_ns));
+        let window_ns = u128::from(limits.bytes_window_ns.max(1));
+        let leaked = passed_ns * u128::from(limits.bytes_max) / window_ns;
+        self.spent_bytes.saturating_sub(u64::try_from(leaked).unwrap_or(u64::MAX))
+    }
+}

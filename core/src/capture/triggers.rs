@@ -1,0 +1,335 @@
+//! When a capture is worth taking although nobody asked: memory that failed, a death, a storm of
+//! retries, a device that is nearly full, and now and then a healthy state to compare with.
+//!
+//! It notices *moments*, not states: a rank that stays nearly full is one moment, and so are the
+//! deaths of a whole job within half a second. What was noticed waits a moment, so that the picture
+//! shows what followed; the gravest reason of that moment names the capture. Growth is not noticed
+//! here: that is the detector's. It knows nothing of captures in flight: whether one is taken,
+//! [`super::Captures`] decides.
+
+use alloc::collections::BTreeMap;
+
+use super::Reason;
+
+/// Ranks whose moments are told apart; the job's bound is the shell's.
+const RANKS_MAX: usize = 65_536;
+
+/// When a moment counts as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TriggerLimits {
+    /// A capture is asked for this long after the moment, in nanoseconds: the other ranks of a job
+    /// die or hang within it. Longer shows more of what followed and loses more of what was before.
+    pub delay_ns: u64,
+    /// Least time between two captures by what is noticed here, in nanoseconds. A job that fails
+    /// again and again would otherwise be captured all the time.
+    pub interval_ns_min: u64,
+    /// Failed `cudaMalloc` calls of one rank that make a storm; 0 never does.
+    pub retries_min: u64,
+    /// The time within which they do, in nanoseconds.
+    pub retries_window_ns: u64,
+    /// Reserved bytes from this share of the device on are worth a capture, in parts per million;
+    /// 0 never are. Many healthy jobs live at nine tenths.
+    pub reserved_ppm: u64,
+    /// The share must have fallen by this much before it counts anew, in parts per million.
+    pub reserved_rearm_ppm: u64,
+    /// Time between two healthy states, in nanoseconds; 0 takes none.
+    pub baseline_interval_ns: u64,
+    /// No healthy state before this step: what a job is like shows itself later.
+    pub baseline_steps_min: u64,
+}
+
+impl Default for TriggerLimits {
+    fn default() -> Self {
+        Self {
+            delay_ns: 500_000_000,
+            interval_ns_min: 30_000_000_000,
+            retries_min: 8,
+            retries_window_ns: 60_000_000_000,
+            reserved_ppm: 970_000,
+            reserved_rearm_ppm: 50_000,
+            baseline_interval_ns: 3_600_000_000_000,
+            baseline_steps_min: 300,
+        }
+    }
+}
+
+/// The moments of one attempt at one job.
+#[derive(Debug)]
+pub struct Triggers {
+    limits: TriggerLimits,
+    ranks: BTreeMap<u32, Rank>,
+    /// What was noticed, and when to ask.
+    pending: Option<(u64, Reason)>,
+    /// When a capture was last asked for.
+    asked_ns: Option<u64>,
+    /// When the attempt was first seen at [`TriggerLimits::baseline_steps_min`], or the last
+    /// healthy state was asked for.
+    baseline_ns: Option<u64>,
+    has_baseline: bool,
+    suppressed: u64,
+}
+
+/// What is known of one rank.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rank {
+    /// Failed calls when the present window began, and when that was.
+    failures: u64,
+    window_ns: u64,
+    has_window: bool,
+    is_full: bool,
+}
+
+impl Triggers {
+    /// Nothing noticed yet.
+    pub fn new(limits: TriggerLimits) -> Self {
+        Self {
+            limits,
+            ranks: BTreeMap::new(),
+            pending: None,
+            asked_ns: None,
+            baseline_ns: None,
+            has_baseline: false,
+            suppressed: 0,
+        }
+    }
+
+    /// A request for memory failed for good on a rank.
+    pub fn out_of_memory(&mut self, now_ns: u64, rank: u32) {
+        self.notice(now_ns, Reason::OutOfMemory { rank });
+    }
+
+    /// A rank's process was killed.
+    pub fn died(&mut self, now_ns: u64, rank: u32) {
+        self.notice(now_ns, Reason::Death { rank });
+    }
+
+    /// How often `cudaMalloc` has failed on a rank since its process started. Each time the
+    /// allocator frees its cache and tries again, which stops the device.
+    pub fn retries(&mut self, now_ns: u64, rank: u32, failures: u64) {
+        let limits = self.limits.clone();
+        let Some(known) = self.rank(rank) else { return };
+        let is_over = now_ns.saturating_sub(known.window_ns) > limits.retries_window_ns;
+        // Fewer than before: another process in its place.
+        if !known.has_window || is_over || failures < known.failures {
+            (known.failures, known.window_ns, known.has_window) = (failures, now_ns, true);
+            return;
+        }
+        if limits.retries_min > 0 && failures - known.failures >= limits.retries_min {
+            (known.failures, known.window_ns) = (failures, now_ns);
+            self.notice(now_ns, Reason::Retries { rank });
+        }
+    }
+
+    /// What a rank holds from a device of this size (0: unknown).
+    pub fn reserved(&mut self, now_ns: u64, rank: u32, reserved: u64, device_bytes: u64) {
+        let limits = self.limits.clone();
+        if device_bytes == 0 || limits.reserved_ppm == 0 {
+            return;
+        }
+        let ppm = u128::from(reserved) * 1_000_000 / u128::from(device_bytes);
+        let ppm = u64::try_from(ppm).unwrap_or(u64::MAX);
+        let Some(known) = self.rank(rank) else { return };
+        let was_full = known.is_full;
+        if ppm >= limits.reserved_ppm {
+            known.is_full = true;
+        } else if ppm < limits.reserved_ppm.saturating_sub(limits.reserved_rearm_ppm) {
+            known.is_full = false;
+        }
+        if !was_full && ppm >= limits.reserved_ppm {
+            self.notice(now_ns, Reason::Reserved { rank });
+        }
+    }
+
+    /// The job has finished `step`.
+    pub fn stepped(&mut self, now_ns: u64, step: u64) {
+        if self.limits.baseline_interval_ns == 0 || step < self.limits.baseline_steps_min {
+            return;
+        }
+        let since_ns = *self.baseline_ns.get_or_insert(now_ns);
+        let is_due = now_ns.saturating_sub(since_ns) >= self.limits.baseline_interval_ns;
+        if (is_due || !self.has_baseline) && self.pending.is_none() {
+            self.notice(now_ns, Reason::Baseline);
+        }
+    }
+
+    /// A capture was closed for any reason: while it is fresh, nothing healthier is needed.
+    pub fn captured(&mut self, now_ns: u64) {
+        if self.has_baseline {
+            self.baseline_ns = Some(now_ns);
+        }
+    }
+
+    /// The reason to ask for a capture now, once.
+    pub fn poll(&mut self, now_ns: u64) -> Option<Reason> {
+        let (_, reason) = self.pending.take_if(|(due_ns, _)| *due_ns <= now_ns)?;
+        if reason == Reason::Baseline {
+            (self.baseline_ns, self.has_baseline) = (Some(now_ns), true);
+        }
+        self.asked_ns = Some(now_ns);
+        Some(reason)
+    }
+
+    /// When [`Self::poll`] will have something to say.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        self.pending.as_ref().map(|(due_ns, _)| *due_ns)
+    }
+
+    /// Moments that came too soon after the last capture.
+    pub fn suppressed(&self) -> u64 {
+        self.suppressed
+    }
+
+    /// The one place where a moment is taken, joined with another or dropped.
+    fn notice(&mut self, now_ns: u64, reason: Reason) {
+        let since_ns = self.asked_ns.map(|asked_ns| now_ns.saturating_sub(asked_ns));
+        if since_ns.is_some_and(|since_ns| since_ns < self.limits.interval_ns_min) {
+            self.suppressed += 1;
+            return;
+        }
+        match &mut self.pending {
+            Some((_, known)) if gravity(&reason) > gravity(known) => *known = reason,
+            Some(_) => {}
+            None => self.pending = Some((now_ns.saturating_add(self.limits.delay_ns), reason)),
+        }
+    }
+
+    fn rank(&mut self, rank: u32) -> Option<&mut Rank> {
+        if !self.ranks.contains_key(&rank) && self.ranks.len() >= RANKS_MAX {
+            return None;
+        }
+        Some(self.ranks.entry(rank).or_default())
+    }
+}
+
+/// Which of two reasons names a capture that serves both.
+fn gravity(reason: &Reason) -> u8 {
+    match reason {
+        Reason::OutOfMemory { .. } => 6,
+        Reason::Death { .. } => 5,
+        Reason::Retries { .. } => 4,
+        Reason::Growth { .. } | Reason::Restart => 3,
+        Reason::Reserved { .. } => 2,
+        Reason::Person => 1,
+        Reason::Baseline => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    enum At {
+        Oom(u32),
+        Died(u32),
+        Retries(u32, u64),
+        Reserved(u32, u64),
+        Step(u64),
+    }
+
+    /// Plays what happens at which second, looks ten times a second until the last one and a
+    /// second more, and compares what was asked for, in tenths of seconds.
+    fn check(script: &[(u64, At)], expected: &[(u64, Reason)]) {
+        let mut triggers = Triggers::new(TriggerLimits::default());
+        let mut asked = Vec::new();
+        let last = script.last().map_or(0, |(at, _)| *at) * 10 + 10;
+        for tenth in 0..=last {
+            let now_ns = tenth * SECOND / 10;
+            for (_, at) in script.iter().filter(|(at, _)| at * 10 == tenth) {
+                match *at {
+                    At::Oom(rank) => triggers.out_of_memory(now_ns, rank),
+                    At::Died(rank) => triggers.died(now_ns, rank),
+                    At::Retries(rank, failures) => triggers.retries(now_ns, rank, failures),
+                    At::Reserved(rank, percent) => triggers.reserved(now_ns, rank, percent, 100),
+                    At::Step(step) => triggers.stepped(now_ns, step),
+                }
+            }
+            let due = triggers.poll_timeout().is_some_and(|due_ns| due_ns <= now_ns);
+            let reason = triggers.poll(now_ns);
+            assert_eq!(reason.is_some(), due);
+            asked.extend(reason.map(|reason| (tenth, reason)));
+        }
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn a_moment_is_one_capture_under_its_gravest_name() {
+        use At::{Died, Oom, Reserved};
+        check(&[(1, Oom(2))], &[(15, Reason::OutOfMemory { rank: 2 })]);
+        check(
+            &[(1, Died(3)), (1, Oom(2)), (1, Reserved(0, 99))],
+            &[(15, Reason::OutOfMemory { rank: 2 })],
+        );
+        check(&[(1, Died(3)), (1, Died(0))], &[(15, Reason::Death { rank: 3 })]);
+        // Too soon, and later again.
+        check(
+            &[(1, Died(3)), (20, Oom(1)), (40, Oom(1))],
+            &[(15, Reason::Death { rank: 3 }), (405, Reason::OutOfMemory { rank: 1 })],
+        );
+    }
+
+    #[test]
+    fn a_storm_is_many_retries_in_a_short_time() {
+        use At::Retries;
+        let storm = Reason::Retries { rank: 1 };
+        check(&[(1, Retries(1, 100)), (2, Retries(1, 107))], &[]);
+        check(&[(1, Retries(1, 100)), (2, Retries(1, 108))], &[(25, storm.clone())]);
+        // Slowly, the same number is none.
+        check(&[(1, Retries(1, 0)), (40, Retries(1, 5)), (80, Retries(1, 9))], &[]);
+        // Each rank for itself, and a new process counts from the start.
+        check(&[(1, Retries(0, 0)), (1, Retries(1, 50)), (2, Retries(0, 7))], &[]);
+        check(&[(1, Retries(1, 90)), (2, Retries(1, 0)), (3, Retries(1, 8))], &[(35, storm)]);
+    }
+
+    #[test]
+    fn a_full_device_is_one_moment_until_it_was_emptier() {
+        use At::Reserved;
+        let full = Reason::Reserved { rank: 0 };
+        check(
+            &[(1, Reserved(0, 96)), (2, Reserved(0, 97)), (40, Reserved(0, 99))],
+            &[(25, full.clone())],
+        );
+        let again = [(1, Reserved(0, 98)), (40, Reserved(0, 93)), (41, Reserved(0, 97))];
+        check(&again, &[(15, full.clone())]);
+        let again = [(1, Reserved(0, 98)), (40, Reserved(0, 91)), (41, Reserved(0, 97))];
+        check(&again, &[(15, full.clone()), (415, full)]);
+    }
+
+    #[test]
+    fn a_healthy_state_is_taken_once_warm_and_then_every_hour() {
+        use At::Step;
+        let hour = |hour: u64| (hour * 36_000 + 15, Reason::Baseline);
+        check(&[(1, Step(299))], &[]);
+        check(&[(1, Step(300)), (2, Step(301)), (3599, Step(900))], &[hour(0)]);
+        check(
+            &[(1, Step(300)), (3602, Step(900)), (3700, Step(950))],
+            &[hour(0), (36_025, Reason::Baseline)],
+        );
+        let mut triggers = Triggers::new(TriggerLimits {
+            baseline_interval_ns: 0,
+            reserved_ppm: 0,
+            retries_min: 0,
+            ..TriggerLimits::default()
+        });
+        triggers.stepped(1, 10_000);
+        triggers.reserved(1, 0, 100, 100);
+        triggers.retries(1, 0, 0);
+        triggers.retries(1, 0, 100);
+        assert_eq!(triggers.poll(u64::MAX), None);
+    }
+
+    #[test]
+    fn any_numbers_are_survived() {
+        let mut triggers = Triggers::new(TriggerLimits::default());
+        for now_ns in [u64::MAX, 0, 5] {
+            triggers.reserved(now_ns, u32::MAX, u64::MAX, 1);
+            triggers.retries(now_ns, 0, u64::MAX);
+            triggers.stepped(now_ns, u64::MAX);
+            triggers.died(now_ns, 7);
+        }
+        assert_eq!(triggers.poll(u64::MAX), Some(Reason::Death { rank: 7 }));
+    }
+}
