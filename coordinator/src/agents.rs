@@ -1,28 +1,20 @@
 //! What agents say: streams, announcements, reports and deaths.
 
-use memtape_core::capture::{Answer, CaptureId, Reason};
+use memtape_core::capture::{Answer, CaptureId, Triggers};
 use memtape_core::detector::Sample;
 use tokio::sync::mpsc;
 
 use crate::clock::Now;
-use crate::cluster::{Attempt, NODES_MAX, Node, Presence, StreamId, Trigger};
+use crate::cluster::{Attempt, NODES_MAX, Node, Presence, Rank, StreamId};
 use crate::coordinator::Coordinator;
 use crate::losses::Loss;
-use crate::model::{End, SeriesKey, StepRow};
+use crate::model::{End, SeriesKey, StepRow, Totals};
 use crate::store::Changes;
 use crate::wire::{self, Hello, Incoming, Outgoing, RankReport, RankUp, Report};
 
 /// Another agent under the same name is taken for a mistake while the first one was heard within
 /// this time; a rebooted node comes back later than that.
 const NAME_HELD_NS: u64 = 5_000_000_000;
-
-/// A capture is asked for this long after a death or an OOM, so that it shows what followed: the
-/// other ranks of a job die or hang within a moment.
-const TRIGGER_DELAY_NS: u64 = 500_000_000;
-
-/// Least time between two captures by deaths and OOMs of one attempt. A job that fails again and
-/// again would otherwise be captured all the time.
-const TRIGGER_INTERVAL_NS: u64 = 30_000_000_000;
 
 impl Coordinator {
     /// An agent opened a stream.
@@ -99,7 +91,7 @@ impl Coordinator {
     fn rank_up(&mut self, now: Now, node: &str, up: RankUp) {
         let (job, rank) = (up.job.clone(), up.rank);
         if let Some(serial) = self.cluster.to_forget() {
-            self.forget_attempt(serial);
+            self.forget_attempt(now, serial);
         }
         let announced = match self.cluster.announce(now, node, up, &self.limits) {
             Ok(announced) => announced,
@@ -221,14 +213,16 @@ impl Coordinator {
             rank.record.devices = rank.totals.clone();
             changes.put(&rank.record);
         }
-        if let Some((ooms, failures)) = failed_before {
-            let is_out_of_memory = rank.failures().0 > ooms;
-            if is_out_of_memory || rank.failures().1 > failures {
-                rank.failed_ns = Some(now.mono_ns);
-            }
-            if is_out_of_memory {
-                trigger(now, attempt, Reason::OutOfMemory { rank: number });
-            }
+        let is_out_of_memory = failed_before.is_some_and(|(ooms, _)| rank.failures().0 > ooms);
+        if is_out_of_memory || failed_before.is_some_and(|(_, known)| rank.failures().1 > known) {
+            rank.failed_ns = Some(now.mono_ns);
+        }
+        // What a tape held before this process knew it is no news.
+        if failed_before.is_some() && rank.presence == Presence::Here {
+            note_moments(now, &mut attempt.triggers, rank);
+        }
+        if is_out_of_memory {
+            attempt.triggers.out_of_memory(now.mono_ns, number);
         }
         self.touched.insert(serial);
     }
@@ -261,7 +255,7 @@ impl Coordinator {
         changes.put(&rank.record);
         let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
         if matches!(end, End::Killed | End::OomKilled) {
-            trigger(now, attempt, Reason::Death { rank: number });
+            attempt.triggers.died(now.mono_ns, number);
         }
         if is_over {
             attempt.record.ended_wall_ns = Some(wall_ns);
@@ -303,13 +297,15 @@ fn is_on(attempt: &Attempt, rank: u32, node: &str) -> bool {
     attempt.ranks.get(&rank).is_some_and(|rank| rank.record.node == node)
 }
 
-fn trigger(now: Now, attempt: &mut Attempt, reason: Reason) {
-    let is_recent = attempt
-        .triggered_ns
-        .is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < TRIGGER_INTERVAL_NS);
-    if !is_recent && attempt.trigger.is_none() {
-        attempt.trigger = Some(Trigger { due_ns: now.mono_ns + TRIGGER_DELAY_NS, reason });
+/// Shows a living rank's totals to what asks for captures.
+fn note_moments(now: Now, triggers: &mut Triggers, rank: &Rank) {
+    let number = rank.record.rank;
+    triggers.retries(now.mono_ns, number, rank.failures().1);
+    let share = |totals: &Totals| totals.reserved as f64 / totals.device_bytes.max(1) as f64;
+    if let Some(fullest) = rank.totals.iter().max_by(|a, b| share(a).total_cmp(&share(b))) {
+        triggers.reserved(now.mono_ns, number, fullest.reserved, fullest.device_bytes);
     }
+    triggers.stepped(now.mono_ns, rank.step);
 }
 
 /// A step record as the detector takes it.

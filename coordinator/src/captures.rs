@@ -22,6 +22,10 @@ use crate::wire;
 /// Captures remembered of one job; the oldest that no open incident needs is forgotten.
 const CAPTURES_PER_JOB_MAX: usize = 64;
 
+/// Healthy states kept of one job, of those captures: enough to compare with, and not so many
+/// that they push out what was taken for a reason.
+const BASELINES_PER_JOB_MAX: usize = 4;
+
 /// Parts remembered, all captures together; the oldest capture is forgotten.
 const PARTS_MAX: usize = 1_000_000;
 
@@ -171,7 +175,11 @@ impl Coordinator {
         tracing::info!(capture = %id, aligned, ranks, step = manifest.step, "capture is closed");
         self.telemetry.capture(&state.record, &state.parts);
         self.write(changes);
-        self.capture_closed(now, serial, id);
+        if let Some(attempt) = self.cluster.attempts.get_mut(&serial) {
+            attempt.triggers.captured(now.mono_ns);
+        }
+        self.capture_closed(serial, id);
+        self.run_restarts_after(id);
     }
 
     /// May an agent send this body?
@@ -284,20 +292,12 @@ impl Coordinator {
 
     /// Asks for the captures whose moment has come.
     pub(crate) fn pull_triggers(&mut self, now: Now) {
-        let is_due = |attempt: &crate::cluster::Attempt| {
-            attempt.trigger.as_ref().is_some_and(|trigger| trigger.due_ns <= now.mono_ns)
-        };
-        let due: Vec<u32> = self
-            .cluster
-            .attempts
-            .iter()
-            .filter_map(|(serial, attempt)| is_due(attempt).then_some(*serial))
+        let attempts = self.cluster.attempts.iter_mut();
+        let due: Vec<(u32, Reason)> = attempts
+            .filter_map(|(serial, attempt)| Some((*serial, attempt.triggers.poll(now.mono_ns)?)))
             .collect();
-        for serial in due {
-            let Some(attempt) = self.cluster.attempts.get_mut(&serial) else { continue };
-            let Some(trigger) = attempt.trigger.take() else { continue };
-            attempt.triggered_ns = Some(now.mono_ns);
-            if let Err(refusal) = self.request_capture(now, serial, trigger.reason, None) {
+        for (serial, reason) in due {
+            if let Err(refusal) = self.request_capture(now, serial, reason, None) {
                 tracing::warn!("no capture could be taken: {refusal}");
             }
         }
@@ -305,9 +305,12 @@ impl Coordinator {
 
     /// Keeps captures within their bounds.
     pub(crate) fn make_room_for_captures(&mut self) {
-        let mut per_job: BTreeMap<&str, usize> = BTreeMap::new();
+        let (mut per_job, mut baselines) = (BTreeMap::new(), BTreeMap::new());
         for state in self.captures.values() {
-            *per_job.entry(&state.record.job).or_default() += 1;
+            *per_job.entry(state.record.job.as_str()).or_default() += 1_usize;
+            if is_baseline(state) {
+                *baselines.entry(state.record.job.as_str()).or_default() += 1_usize;
+            }
         }
         let parts: usize = self.captures.values().map(|state| state.parts.len()).sum();
         let bytes = self.store.blobs().used_bytes();
@@ -318,10 +321,13 @@ impl Coordinator {
             .filter(|incident| incident.record.is_open())
             .flat_map(|incident| incident.record.capture_id.iter().chain(&incident.waits_for))
             .collect();
+        let count = |of: &BTreeMap<&str, usize>, state: &CaptureState| {
+            of.get(state.record.job.as_str()).copied().unwrap_or(0)
+        };
         // Names are in order of age.
         let victim = self.captures.iter().find(|(id, state)| {
-            let is_crowded =
-                per_job.get(state.record.job.as_str()).copied().unwrap_or(0) > CAPTURES_PER_JOB_MAX;
+            let is_crowded = count(&per_job, state) > CAPTURES_PER_JOB_MAX
+                || is_baseline(state) && count(&baselines, state) > BASELINES_PER_JOB_MAX;
             (is_too_much || is_crowded) && state.record.is_closed() && !needed.contains(id)
         });
         if let Some(id) = victim.map(|(id, _)| id.clone()) {
@@ -333,6 +339,7 @@ impl Coordinator {
     /// Forgets a capture: first the references, durably, then the bodies.
     pub(crate) fn forget_capture(&mut self, id: &str) {
         let Some(state) = self.captures.remove(id) else { return };
+        self.run_restarts_after(id);
         let mut changes = Changes::default();
         changes.delete(&state.record);
         for part in &state.parts {
@@ -350,6 +357,10 @@ impl Coordinator {
         };
         self.store.write(changes, Box::new(release));
     }
+}
+
+fn is_baseline(state: &CaptureState) -> bool {
+    state.record.reason == Reason::Baseline.as_str()
 }
 
 /// The parts whose bodies a diagnosis can use: the suspect's, and those of peers at the same

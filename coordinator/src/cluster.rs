@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::capture::{self, Captures, Reason};
+use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::detector::{self, Detector};
 use tokio::sync::mpsc;
 
@@ -48,18 +48,7 @@ pub(crate) struct Attempt {
     pub(crate) ranks: BTreeMap<u32, Rank>,
     pub(crate) detector: Detector,
     pub(crate) captures: Captures,
-    /// A capture that is about to be asked for.
-    pub(crate) trigger: Option<Trigger>,
-    /// When a capture was last asked for by a trigger.
-    pub(crate) triggered_ns: Option<u64>,
-}
-
-/// A capture that is about to be asked for: ranks of one job die within a moment of each other,
-/// and one picture shall show them all.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Trigger {
-    pub(crate) due_ns: u64,
-    pub(crate) reason: Reason,
+    pub(crate) triggers: Triggers,
 }
 
 /// One rank.
@@ -123,6 +112,7 @@ pub(crate) struct Announced {
 pub(crate) struct Limits {
     pub(crate) detector: detector::Limits,
     pub(crate) capture: capture::Limits,
+    pub(crate) triggers: TriggerLimits,
 }
 
 impl Attempt {
@@ -135,8 +125,7 @@ impl Attempt {
             ranks: BTreeMap::new(),
             detector,
             captures,
-            trigger: None,
-            triggered_ns: None,
+            triggers: Triggers::new(limits.triggers.clone()),
         }
     }
 
@@ -410,7 +399,11 @@ mod tests {
     use super::*;
 
     fn limits() -> Limits {
-        Limits { detector: detector::Limits::default(), capture: capture::Limits::default() }
+        Limits {
+            detector: detector::Limits::default(),
+            capture: capture::Limits::default(),
+            triggers: TriggerLimits::default(),
+        }
     }
 
     /// Announces tapes `(id, attempt, rank, start)` and ends those named `!id`; answers the

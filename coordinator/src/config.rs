@@ -24,8 +24,13 @@ pub struct Config {
     pub report_interval: Duration,
     /// When growth counts as such. Defaults: those of the detector.
     pub detector: detector::Limits,
-    /// Deadline, least distance and reach of captures. Defaults: 30 s, 60 s, 256 steps.
+    /// Deadline, least distance, reach and bytes of captures. Defaults: 30 s, 60 s, 256 steps,
+    /// 16 GiB of one attempt in an hour.
     pub capture: capture::Limits,
+    /// When a capture is taken without growth, and without anybody asking. Defaults: after an OOM
+    /// and a death, 8 failed `cudaMalloc` calls of a rank within a minute, 97 % of a device held,
+    /// and every hour a healthy state, from step 300 on.
+    pub triggers: capture::TriggerLimits,
     /// Bodies of captures kept, together, in bytes. When they are more, the oldest captures that
     /// no open incident needs are deleted. Default: 64 GiB.
     pub bodies_bytes_max: u64,
@@ -87,6 +92,7 @@ impl Default for Config {
             report_interval: Duration::from_secs(1),
             detector: detector::Limits::default(),
             capture: capture::Limits::default(),
+            triggers: capture::TriggerLimits::default(),
             bodies_bytes_max: 64 << 30,
             steps_age_max: Duration::from_secs(14 * 24 * 3600),
             restart: RestartConfig::default(),

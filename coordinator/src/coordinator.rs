@@ -22,9 +22,11 @@ use crate::incidents::IncidentState;
 use crate::losses::Counters;
 use crate::model::ActionRecord;
 use crate::requests::Request;
+use crate::restarts::HeldRestart;
 use crate::store::{Changes, Store};
 use crate::telemetry::Telemetry;
 use crate::wire::{Hello, Incoming, Outgoing};
+use crate::work::Works;
 
 /// Everything that can happen to a coordinator.
 pub(crate) enum Event {
@@ -101,6 +103,9 @@ pub(crate) struct Coordinator {
     pub(crate) actions: VecDeque<ActionRecord>,
     pub(crate) policy: Policy,
     pub(crate) hooks: Hooks,
+    /// Restarts that wait for a last picture of the job.
+    pub(crate) held: Vec<HeldRestart>,
+    pub(crate) works: Works,
     pub(crate) ids: Ids,
     pub(crate) store: Store,
     pub(crate) counters: Arc<Counters>,
@@ -172,7 +177,7 @@ impl Coordinator {
         self.reconsider_restarts(now);
         if now.mono_ns.saturating_sub(self.tidied_ns) >= TIDY_EVERY_NS {
             self.tidied_ns = now.mono_ns;
-            self.make_room();
+            self.make_room(now);
         }
         if now.mono_ns.saturating_sub(self.expired_ns) >= EXPIRE_EVERY_NS {
             self.expired_ns = now.mono_ns;
@@ -182,9 +187,9 @@ impl Coordinator {
     }
 
     /// Forgets what there is no room for.
-    fn make_room(&mut self) {
+    fn make_room(&mut self, now: Now) {
         if let Some(serial) = self.cluster.to_forget() {
-            self.forget_attempt(serial);
+            self.forget_attempt(now, serial);
         }
         self.make_room_for_captures();
         self.make_room_for_incidents();
@@ -198,7 +203,7 @@ impl Coordinator {
     }
 
     /// Forgets an attempt with all that belongs to it.
-    pub(crate) fn forget_attempt(&mut self, serial: u32) {
+    pub(crate) fn forget_attempt(&mut self, now: Now, serial: u32) {
         let Some(attempt) = self.cluster.forget(serial) else { return };
         tracing::info!(job = ?attempt.record.job, "an old attempt is forgotten");
         let record = &attempt.record;
@@ -206,7 +211,7 @@ impl Coordinator {
             .ended_wall_ns
             .unwrap_or(i64::MAX - 1)
             .max(attempt.ranks.values().map(|rank| rank.step_wall_ns).max().unwrap_or(0));
-        let to_wall_ns = last_wall_ns.min(crate::clock::now().wall_ns);
+        let to_wall_ns = last_wall_ns.min(now.wall_ns);
         self.store.forget_steps(serial, record.first_seen_wall_ns, to_wall_ns);
         let mut changes = Changes::default();
         changes.delete(record);

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use memtape_core::detector::Growth;
 use memtape_core::diagnosis::{Diagnosis, diagnose};
 use memtape_core::snapshot::RankSnapshot;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
 use crate::body;
 use crate::captures::{CaptureState, chosen_parts};
@@ -63,20 +63,17 @@ impl Task {
     }
 }
 
-/// Starts it; the result comes as an event.
-pub(crate) fn start(task: Task, blobs: Blobs, events: mpsc::Sender<Event>) {
-    tokio::spawn(async move {
-        let Task { incident, capture, growth, bodies } = task;
-        let result = match bodies {
-            Ok((suspect, peers)) => compare(growth, suspect, peers, blobs).await,
-            Err(why) => Err(why),
-        };
-        // The loop is gone: the coordinator stops.
-        let _ = events.send(Event::Diagnosed { incident, capture, result }).await;
-    });
+/// Does it; the result is an event.
+pub(crate) async fn compare(task: Task, blobs: Blobs) -> Event {
+    let Task { incident, capture, growth, bodies } = task;
+    let result = match bodies {
+        Ok((suspect, peers)) => compare_bodies(growth, suspect, peers, blobs).await,
+        Err(why) => Err(why),
+    };
+    Event::Diagnosed { incident, capture, result }
 }
 
-async fn compare(
+async fn compare_bodies(
     growth: Growth,
     suspect: Body,
     peers: Vec<Body>,

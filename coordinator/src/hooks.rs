@@ -14,7 +14,6 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::hmac;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
-use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::clock;
@@ -84,8 +83,8 @@ impl Hooks {
         if kinds.is_empty() { vec![Kind::None] } else { kinds }
     }
 
-    /// Runs one to its end, which comes as an event.
-    pub(crate) async fn run(&self, kind: Kind, order: Order, events: mpsc::Sender<Event>) {
+    /// Runs one to its end, which is an event.
+    pub(crate) async fn run(&self, kind: Kind, order: Order) -> Event {
         let result = match (kind, &self.config.webhook) {
             (Kind::Command, _) => self.command(&order).await,
             (Kind::Webhook, Some(webhook)) => self.webhook(webhook, &order).await,
@@ -93,8 +92,7 @@ impl Hooks {
         };
         let is_failure = result.is_err();
         let outcome = result.unwrap_or_else(|why| why);
-        // The loop is gone: the coordinator stops.
-        let _ = events.send(Event::Acted { action: order.action, outcome, is_failure }).await;
+        Event::Acted { action: order.action, outcome, is_failure }
     }
 
     async fn command(&self, order: &Order) -> Result<String, String> {

@@ -19,6 +19,7 @@ use crate::diagnosing;
 use crate::losses::Loss;
 use crate::model::{Frame, IncidentRecord, Suspect};
 use crate::store::Changes;
+use crate::work::Work;
 
 /// Incidents remembered; the oldest closed one is forgotten.
 const INCIDENTS_MAX: usize = 4096;
@@ -263,13 +264,14 @@ impl Coordinator {
     }
 
     /// A capture is closed: the incidents that wait for it are diagnosed.
-    pub(crate) fn capture_closed(&mut self, _now: Now, serial: u32, capture: &str) {
+    pub(crate) fn capture_closed(&mut self, serial: u32, capture: &str) {
         let Some(closed) = self.captures.get(capture) else { return };
         for (id, incident) in &mut self.incidents {
             let waits = incident.waits_for.as_deref() == Some(capture);
             if incident.record.serial == serial && waits {
                 let task = diagnosing::Task::new(id, &incident.record, closed);
-                diagnosing::start(task, self.store.blobs().clone(), self.events.clone());
+                // Nobody works any more when the coordinator stops.
+                let _ = self.works.send(Work::Compare(task));
             }
         }
     }

@@ -4,6 +4,7 @@
 //!
 //! Read in this order: `run.rs` (start-up and end), `coordinator.rs` (the loop and its events),
 //! `agents.rs`, `captures.rs`, `incidents.rs`, `restarts.rs` (what follows from each event),
+//! `work.rs` (what takes its time),
 //! `cluster.rs` (what is known), `store/` (what is kept), `grpc.rs` and `api.rs` (the two doors).
 //! Every decision is in memtape-core; here it is carried out.
 
@@ -36,6 +37,7 @@ mod store;
 mod telemetry;
 mod views;
 mod wire;
+mod work;
 
 pub use config::{Config, RestartConfig, Webhook};
 pub use run::run;

@@ -397,14 +397,18 @@ impl CaptureRecord {
         self.closed_wall_ns.is_some()
     }
 
-    /// The manifest of a capture that was cut short, to take it up again.
+    /// The manifest of a capture that was cut short, to take it up again. The monotonic clock
+    /// starts at the wall clock's reading, so that a moment of an earlier process lies on it; one
+    /// that a clock set back has put into the future is the present.
     pub(crate) fn manifest(&self, parts: &[PartRecord], now_ns: u64) -> Manifest {
+        let requested_ns = u64::try_from(self.requested_wall_ns).unwrap_or(0).min(now_ns);
         let rank = self.reason_rank.unwrap_or(0);
         let reason = match self.reason.as_str() {
             "growth" => Reason::Growth { rank },
             "out_of_memory" => Reason::OutOfMemory { rank },
             "death" => Reason::Death { rank },
             "retries" => Reason::Retries { rank },
+            "reserved" => Reason::Reserved { rank },
             "restart" => Reason::Restart,
             "baseline" => Reason::Baseline,
             _ => Reason::Person,
@@ -416,7 +420,7 @@ impl CaptureRecord {
             reason,
             step: self.step,
             before_step: self.before_step,
-            requested_ns: now_ns,
+            requested_ns,
             closed_ns: now_ns,
             complete: false,
             parts: parts.iter().map(PartRecord::part).collect(),
@@ -430,7 +434,8 @@ pub(crate) fn rank_of(reason: &Reason) -> Option<u32> {
         Reason::Growth { rank }
         | Reason::OutOfMemory { rank }
         | Reason::Death { rank }
-        | Reason::Retries { rank } => Some(*rank),
+        | Reason::Retries { rank }
+        | Reason::Reserved { rank } => Some(*rank),
         Reason::Person | Reason::Restart | Reason::Baseline => None,
     }
 }

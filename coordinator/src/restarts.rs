@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use memtape_core::capture::Reason;
 use memtape_core::diagnosis::Class;
 use memtape_core::restart::{Decision, Facts};
 
@@ -14,12 +15,24 @@ use crate::hooks::{Kind, Order};
 use crate::incidents::IncidentState;
 use crate::model::ActionRecord;
 use crate::store::Changes;
+use crate::work::Work;
 
 /// An open incident is considered again after this time: its end comes nearer.
 const CONSIDER_EVERY_NS: u64 = 30_000_000_000;
 
 /// Memory that failed within this time makes a restart urgent.
 const URGENT_NS: u64 = 300_000_000_000;
+
+/// A capture of this age still shows what a restart would take away.
+const FRESH_NS: i64 = 60_000_000_000;
+
+/// A restart that waits for a capture. Bounded by the policy: each is a restart it allowed.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldRestart {
+    capture: String,
+    kind: Kind,
+    order: Order,
+}
 
 impl Coordinator {
     /// Considers all open incidents whose turn it is.
@@ -81,16 +94,41 @@ impl Coordinator {
             wall_ns: now.wall_ns,
         };
         tracing::info!(incident = %id, job = ?order.job, "restart policy: {}", decision.why);
+        let serial = record.serial;
+        let picture = decision.act.then(|| self.last_picture(now, id, serial)).flatten();
         for kind in self.hooks.kinds() {
-            self.decided(now, kind, &decision, order.clone());
+            self.decided(now, kind, &decision, order.clone(), picture.as_deref());
         }
     }
 
-    fn decided(&mut self, now: Now, kind: Kind, decision: &Decision, mut order: Order) {
+    /// A restart takes the evidence with it: the capture to wait for, none when there is a fresh
+    /// one or none can be had.
+    fn last_picture(&mut self, now: Now, incident: &str, serial: u32) -> Option<String> {
+        let known = self.incidents.get(incident)?.record.capture_id.as_ref();
+        let closed_wall_ns = known.and_then(|id| self.captures.get(id)?.record.closed_wall_ns);
+        if closed_wall_ns.is_some_and(|at_ns| now.wall_ns.saturating_sub(at_ns) < FRESH_NS) {
+            return None;
+        }
+        let asked = self.request_capture(now, serial, Reason::Restart, None);
+        asked.inspect_err(|why| tracing::warn!("no capture before the restart: {why}")).ok()
+    }
+
+    fn decided(
+        &mut self,
+        now: Now,
+        kind: Kind,
+        decision: &Decision,
+        mut order: Order,
+        picture: Option<&str>,
+    ) {
         order.action = self.ids.next(now.wall_ns, "act");
         let has_hook = kind != Kind::None;
+        let running = picture.map_or_else(
+            || "running".to_string(),
+            |capture| format!("waiting for capture {capture}"),
+        );
         let (verdict, outcome, counter) = match (decision.act, decision.dry_run) {
-            (true, _) if has_hook => ("restart", "running", &self.counters.actions_taken),
+            (true, _) if has_hook => ("restart", running.as_str(), &self.counters.actions_taken),
             (true, _) => ("restart", "no hook is configured", &self.counters.actions_failed),
             (_, true) => ("would restart", "not run: dry run", &self.counters.actions_dry_run),
             _ => ("nothing", "", &self.counters.actions_declined),
@@ -115,12 +153,36 @@ impl Coordinator {
             self.write(changes);
             return;
         }
-        // Written down first: after a crash in between, nobody asks for a second restart.
-        let (hooks, events) = (self.hooks.clone(), self.events.clone());
-        let runtime = tokio::runtime::Handle::current();
+        if let Some(capture) = picture {
+            self.write(changes);
+            self.held.push(HeldRestart { capture: capture.to_string(), kind, order });
+            return;
+        }
+        self.run_restart(changes, kind, order);
+    }
+
+    /// The capture that restarts waited for is closed, or gone.
+    pub(crate) fn run_restarts_after(&mut self, capture: &str) {
+        let due: Vec<HeldRestart> =
+            self.held.extract_if(.., |held| held.capture == capture).collect();
+        for HeldRestart { kind, order, .. } in due {
+            let mut changes = Changes::default();
+            let mut actions = self.actions.iter_mut().rev();
+            if let Some(record) = actions.find(|record| record.id == order.action) {
+                record.outcome = "running".to_string();
+                changes.put(record);
+            }
+            self.run_restart(changes, kind, order);
+        }
+    }
+
+    /// Written down first: after a crash in between, nobody asks for a second restart.
+    fn run_restart(&self, changes: Changes, kind: Kind, order: Order) {
+        let works = self.works.clone();
         let run = move |result: Result<(), String>| {
             if result.is_ok() {
-                runtime.spawn(async move { hooks.run(kind, order, events).await });
+                // Nobody works any more when the coordinator stops.
+                let _ = works.send(Work::Restart(kind, order));
             }
         };
         self.store.write(changes, Box::new(run));

@@ -23,6 +23,7 @@ use crate::server;
 use crate::store::Store;
 use crate::telemetry::Telemetry;
 use crate::wire;
+use crate::work::{self, Works};
 
 /// Time between two looks at deadlines.
 const TICK: Duration = Duration::from_millis(200);
@@ -72,8 +73,11 @@ pub async fn run(
         let _ = serving_stops.await;
     }));
 
-    let mut coordinator =
-        coordinator(config, restored, &store, counters, telemetry.clone(), events);
+    let (works, to_do) = mpsc::unbounded_channel();
+    let hooks = Hooks::new(config.restart.clone());
+    tokio::spawn(work::carry_out(to_do, store.blobs().clone(), hooks, events.clone()));
+    let shared = Shared { store: store.clone(), counters, telemetry: telemetry.clone(), events };
+    let mut coordinator = coordinator(clock::now(), config, restored, shared, works);
     for (serial, finding) in findings {
         coordinator.found(clock::now(), serial, finding);
     }
@@ -106,21 +110,29 @@ async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
     Ok((store, restored))
 }
 
-fn limits(config: &Config) -> Limits {
+pub(crate) fn limits(config: &Config) -> Limits {
     let mut capture = config.capture.clone();
     capture.ranks_max = capture.ranks_max.min(wire::RANKS_MAX as usize);
-    Limits { detector: config.detector.clone(), capture }
+    Limits { detector: config.detector.clone(), capture, triggers: config.triggers.clone() }
 }
 
-fn coordinator(
+/// What the loop shares with those who serve and work for it.
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) events: mpsc::Sender<Event>,
+}
+
+/// A coordinator that goes on where an earlier one ended.
+pub(crate) fn coordinator(
+    now: clock::Now,
     config: Arc<Config>,
     restored: Restored,
-    store: &Store,
-    counters: Arc<Counters>,
-    telemetry: Arc<Telemetry>,
-    events: mpsc::Sender<Event>,
+    shared: Shared,
+    works: Works,
 ) -> Coordinator {
-    let now = clock::now();
+    let Shared { store, counters, telemetry, events } = shared;
     let mut policy = Policy::new(config.restart.policy.clone());
     restore::remember_restarts(now, &mut policy, &restored.actions);
     // Captures that were cut short may be over by now, and detectors may have found something.
@@ -136,7 +148,9 @@ fn coordinator(
         actions: restored.actions.into(),
         policy,
         ids: restored.ids,
-        store: store.clone(),
+        held: Vec::new(),
+        works,
+        store,
         counters,
         telemetry,
         events,
