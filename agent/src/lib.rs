@@ -5,13 +5,20 @@
 //! It trusts nothing on a tape, pauses no rank, and lives on without a coordinator, without NVML
 //! and among garbage.
 //!
-//! Read in this order: [`Config`], `run.rs` (the loop), `tapes.rs` and `liveness.rs` (what there
-//! is), `report.rs` and `deliveries.rs` (what is told), `capture.rs`, `link.rs`, `wire.rs`; then
-//! the readers of the node: `host.rs`, `cgroup.rs`, `process.rs`, `nvml.rs`.
+//! Read in this order: [`Config`], `agent.rs` (what follows from what) and `run.rs` (the loop on a node),
+//! `tapes.rs` and `liveness.rs` (what there is), `report.rs` and `deliveries.rs` (what is told),
+//! `capture.rs`, `link.rs`, `wire.rs`; then what the agent sees of its node: `shelf.rs`, `node.rs`
+//! with `host.rs`, `cgroup.rs`, `process.rs`, `nvml.rs`.
 
 mod config;
 
+mod agent;
+
 mod run;
+
+mod shelf;
+
+mod node;
 
 mod tapes;
 
@@ -22,6 +29,8 @@ mod report;
 mod deliveries;
 
 mod capture;
+
+mod rewind;
 
 mod cleanup;
 

@@ -15,11 +15,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::run::Event;
+use crate::agent::{Event, Session};
+use crate::capture::UploadError;
+use crate::rewind::Body;
 use crate::wire::{self, Client, Incoming, Outgoing};
 
 /// Messages waiting to be sent on a stream; when they are more, the agent's loop skips a turn.
-const OUTGOING_MAX: usize = 256;
+pub(crate) const OUTGOING_MAX: usize = 256;
 
 /// First and longest wait before another try.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
@@ -38,15 +40,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A stream that was welcomed.
-#[derive(Debug)]
-pub(crate) struct Session {
-    /// Takes messages for the coordinator.
-    pub(crate) outgoing: mpsc::Sender<Outgoing>,
-    /// How often the coordinator wants reports.
-    pub(crate) report_interval: Option<Duration>,
-}
-
 /// How a stream ended.
 #[derive(Debug)]
 struct End {
@@ -55,15 +48,6 @@ struct End {
     /// What a leaving coordinator asked for.
     wait: Option<Duration>,
     why: String,
-}
-
-/// Why an upload failed.
-#[derive(Debug)]
-pub(crate) struct UploadError {
-    /// The coordinator does not want it: another try would not help.
-    pub(crate) is_final: bool,
-    /// One line.
-    pub(crate) why: String,
 }
 
 /// A channel to the coordinator, which connects when it is first used.
@@ -172,10 +156,10 @@ pub(crate) async fn upload(
     channel: Channel,
     capture_id: &str,
     tape_id: &str,
-    body: bytes::Bytes,
-    hash: blake3::Hash,
+    body: Body,
 ) -> Result<(), UploadError> {
-    let chunks = wire::chunks(capture_id.to_string(), tape_id.to_string(), body);
+    let Body { bytes, hash } = body;
+    let chunks = wire::chunks(capture_id.to_string(), tape_id.to_string(), bytes);
     let answer = Client::new(channel).upload(tokio_stream::iter(chunks)).await;
     match answer {
         Ok(receipt) if receipt.get_ref().body_hash == hash.as_bytes().as_slice() => Ok(()),
@@ -194,6 +178,9 @@ pub(crate) async fn upload(
         }
     }
 }
+
+/// The middle of what [`backoff`] spreads by.
+pub(crate) const MIDDLE: u64 = 500;
 
 /// The wait after this many failures: doubled each time, spread by a quarter to both sides.
 pub(crate) fn backoff(failures: u32, random: u64) -> Duration {

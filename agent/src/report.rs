@@ -5,11 +5,11 @@
 //! no report any more.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use memtape_core::tape::steps::Steps;
 
 use crate::deliveries::{Deliveries, Mark};
+use crate::node::Node;
 use crate::nvml;
 use crate::tapes::{KnownTape, TapeKey, Tapes};
 use crate::wire::{self, RankFacts, RankReport};
@@ -35,7 +35,7 @@ pub(crate) fn ranks(
     tapes: &Tapes,
     deliveries: &Deliveries,
     gpus: Option<&nvml::Reading>,
-    root: &Path,
+    node: &dyn Node,
 ) -> Ranks {
     let mut ranks = Ranks::default();
     let mut room = RECORDS_MAX;
@@ -48,7 +48,7 @@ pub(crate) fn ranks(
             ranks.drained.push(key);
             continue;
         }
-        let is_drained = add_rank(&mut ranks, (key, known), deliveries, gpus, root, &mut room);
+        let is_drained = add_rank(&mut ranks, (key, known), deliveries, gpus, node, &mut room);
         if is_drained {
             ranks.drained.push(key);
         } else {
@@ -64,7 +64,7 @@ fn add_rank(
     (key, known): (TapeKey, &KnownTape),
     deliveries: &Deliveries,
     gpus: Option<&nvml::Reading>,
-    root: &Path,
+    node: &dyn Node,
     room: &mut usize,
 ) -> bool {
     let mut report = wire::rank_report(RankFacts {
@@ -72,7 +72,7 @@ fn add_rank(
         status: &known.status,
         step_wall_ns: known.last_sign_wall_ns(),
         oldest_step: known.tape.oldest_step(),
-        rss_bytes: known.process.and_then(|process| process.rss_bytes(root)),
+        rss_bytes: known.process.and_then(|process| node.rss_bytes(process)),
         steps_missed: 0,
     });
     let uuids: BTreeMap<u8, String> = known.tape.device_uuids().into_iter().collect();

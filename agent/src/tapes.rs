@@ -1,36 +1,24 @@
-//! The tapes of this node: finding them, opening them as what they are (files of a less trusted
-//! process), and looking at each once per interval.
+//! The tapes of this node: which there are, and one look at each per interval.
 //!
-//! A tape is read with `pread`, never mapped: a file that is cut short then gives a short read and
-//! not a signal that kills the agent. Files that are no tapes are named in the log once and left
-//! alone; they disturb no other tape. A tape's file is kept open, so that it can be read even
-//! after somebody has deleted it.
+//! Files that are no tapes are named in the log once and left alone; they disturb no other tape.
+//! Where tapes lie and how they are read is `shelf.rs`'s business.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, Metadata, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memtape_core::tape::reader::Tape;
-use memtape_core::tape::source::Source;
 use memtape_core::tape::status::Status;
 
 use crate::cgroup::Cgroup;
 use crate::clock::Now;
-use crate::host::Host;
-use crate::liveness::{self, Holder, Life, OomKills, Sighting};
+use crate::liveness::{Holder, Life, OomKills, Sighting};
+use crate::node::Node;
 use crate::process::Process;
+use crate::shelf::{FileId, Shelf, TapeFile, TapeSource};
 
 /// Tapes known at the same time, dead ones included; files beyond are refused.
 const TAPES_MAX: usize = 1024;
-
-/// Largest file taken for a tape, in bytes. Tapes are sparse: the default sizes make 0.7 GiB, of
-/// which a process with one device occupies 50 MiB. A rewind copies at most one live table.
-const FILE_BYTES_MAX: u64 = 8 << 30;
-
-/// Directory entries looked at in one folder.
-const ENTRIES_MAX: usize = 65_536;
 
 /// Files remembered as being no tapes.
 const REJECTED_MAX: usize = 4096;
@@ -45,27 +33,13 @@ const LOOKS_BETWEEN_ATTEMPTS: u32 = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TapeKey(pub(crate) u64);
 
-/// A file, whatever its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct FileId {
-    device: u64,
-    inode: u64,
-}
-
-/// The words of a tape's file.
-#[derive(Clone, Debug)]
-pub(crate) struct FileSource {
-    file: Arc<File>,
-    len_bytes: u64,
-}
-
 /// A tape and what is known about its process.
 #[derive(Debug)]
 pub(crate) struct KnownTape {
     /// Where it was found.
     pub(crate) path: PathBuf,
     /// The tape; shared with rewinds in progress.
-    pub(crate) tape: Arc<Tape<FileSource>>,
+    pub(crate) tape: Arc<Tape<TapeSource>>,
     /// What it said at the last look.
     pub(crate) status: Status,
     /// The life of its process.
@@ -80,7 +54,7 @@ pub(crate) struct KnownTape {
     pub(crate) is_cut: bool,
     /// It could not be deleted: not tried again.
     pub(crate) is_kept: bool,
-    file: Arc<File>,
+    file: Arc<dyn TapeFile>,
     id: FileId,
     len_bytes: u64,
     cgroup: Option<Cgroup>,
@@ -89,12 +63,11 @@ pub(crate) struct KnownTape {
 /// All tapes of this node.
 #[derive(Debug)]
 pub(crate) struct Tapes {
-    dirs: Vec<PathBuf>,
+    shelf: Box<dyn Shelf>,
     known: BTreeMap<TapeKey, KnownTape>,
     rejected: BTreeMap<FileId, Rejected>,
     keys_given: u64,
     is_full: bool,
-    unreadable: BTreeSet<PathBuf>,
 }
 
 #[derive(Debug, Default)]
@@ -103,61 +76,12 @@ struct Rejected {
     told: bool,
 }
 
-impl FileId {
-    fn of(metadata: &Metadata) -> Self {
-        Self { device: metadata.dev(), inode: metadata.ino() }
-    }
-}
-
-impl Source for FileSource {
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
-    }
-
-    fn read(&self, first_word: usize, out: &mut [u64]) -> bool {
-        // Most reads are a few words of the header or of a lane's head.
-        const SMALL_WORDS: usize = 64;
-        if out.len() <= SMALL_WORDS {
-            return self.read_by(&mut [0; SMALL_WORDS * 8], first_word, out);
-        }
-        const LARGE_WORDS: usize = 8192;
-        self.read_by(&mut vec![0; LARGE_WORDS.min(out.len()) * 8], first_word, out)
-    }
-}
-
-impl FileSource {
-    /// Reads in pieces of the buffer's size.
-    fn read_by(&self, buffer: &mut [u8], first_word: usize, out: &mut [u64]) -> bool {
-        let mut offset = (first_word as u64).saturating_mul(8);
-        for piece in out.chunks_mut(buffer.len() / 8) {
-            let bytes = &mut buffer[..piece.len() * 8];
-            if self.file.read_exact_at(bytes, offset).is_err() {
-                return false;
-            }
-            for (word, bytes) in piece.iter_mut().zip(bytes.as_chunks::<8>().0) {
-                *word = u64::from_le_bytes(*bytes);
-            }
-            offset = offset.saturating_add(bytes.len() as u64);
-        }
-        true
-    }
-}
-
 impl KnownTape {
     /// Opens a file as a tape; the error is one line.
-    fn open(path: &Path) -> Result<Self, String> {
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-        let file = Arc::new(file.map_err(|error| format!("it cannot be opened: {error}"))?);
-        let metadata = file.metadata().map_err(|error| format!("it cannot be read: {error}"))?;
-        if !metadata.is_file() {
-            return Err("it is not a regular file".to_string());
-        }
-        if metadata.len() > FILE_BYTES_MAX {
-            let (have, most) = (metadata.len(), FILE_BYTES_MAX);
-            return Err(format!("it is larger than a tape may be: {have} of {most} bytes"));
-        }
-        let source = FileSource { file: Arc::clone(&file), len_bytes: metadata.len() };
+    fn open(shelf: &dyn Shelf, path: &Path) -> Result<Self, String> {
+        let file = shelf.open(path)?;
+        let len_bytes = file.size().ok_or("it cannot be read")?.len_bytes;
+        let source = TapeSource::new(Arc::clone(&file), len_bytes);
         let tape = Tape::open(source).map_err(|error| error.to_string())?;
         Ok(Self {
             path: path.to_path_buf(),
@@ -169,8 +93,8 @@ impl KnownTape {
             occupied_bytes: 0,
             is_cut: false,
             is_kept: false,
-            id: FileId::of(&metadata),
-            len_bytes: metadata.len(),
+            id: file.id(),
+            len_bytes,
             file,
             cgroup: None,
         })
@@ -189,29 +113,15 @@ impl KnownTape {
         self.tape.wall_ns(self.status.step_mono_ns)
     }
 
-    /// True when nobody holds its lock at this moment.
-    fn is_dead_now(&self) -> bool {
-        matches!(liveness::holder(&self.file), Ok(Holder::Nobody))
-    }
-
     /// A handle for asking the lock from another thread.
-    pub(crate) fn file(&self) -> Arc<File> {
+    pub(crate) fn file(&self) -> Arc<dyn TapeFile> {
         Arc::clone(&self.file)
     }
 
-    /// Deletes the file, if it is still this one and its process is still gone.
-    fn delete_file(&self) -> std::io::Result<()> {
-        let metadata = std::fs::symlink_metadata(&self.path)?;
-        if FileId::of(&metadata) != self.id || !self.is_dead_now() {
-            return Err(std::io::Error::other("another file has taken its place, or it is in use"));
-        }
-        std::fs::remove_file(&self.path)
-    }
-
-    fn look(&mut self, now: Now, host: &Host, host_oom_kills: Option<u64>) {
-        let Ok(metadata) = self.file.metadata() else { return };
-        self.occupied_bytes = metadata.blocks().saturating_mul(512);
-        if !self.is_cut && metadata.len() < self.len_bytes {
+    fn look(&mut self, now: Now, node: &dyn Node, host_oom_kills: Option<u64>) {
+        let Some(size) = self.file.size() else { return };
+        self.occupied_bytes = size.occupied_bytes;
+        if !self.is_cut && size.len_bytes < self.len_bytes {
             self.is_cut = true;
             let path = self.path.display();
             tracing::warn!(
@@ -219,7 +129,7 @@ impl KnownTape {
             );
         }
         // The lock first: what a dead process has written is then all there is.
-        let holder = match liveness::holder(&self.file) {
+        let holder = match self.file.holder() {
             Ok(holder) => holder,
             // A file system that cannot say keeps every process alive.
             Err(_) => Holder::Hidden,
@@ -227,7 +137,7 @@ impl KnownTape {
         if !self.is_cut {
             self.status = self.tape.status();
         }
-        self.look_at_process(holder, host);
+        self.look_at_process(holder, node);
         let cgroup = self.cgroup.as_ref().and_then(Cgroup::oom_kills);
         let was_dead = self.life.death().is_some();
         self.life.sight(Sighting {
@@ -241,12 +151,12 @@ impl KnownTape {
         self.tell_of_end(was_dead);
     }
 
-    fn look_at_process(&mut self, holder: Holder, host: &Host) {
+    fn look_at_process(&mut self, holder: Holder, node: &dyn Node) {
         match holder {
             Holder::Process(pid) if self.process.is_none_or(|process| process.pid != pid) => {
-                self.process = Process::find(host.root(), pid, self.tape.identity().pid);
+                self.process = node.process(pid, self.tape.identity().pid);
                 if self.process.is_some() {
-                    self.cgroup = Cgroup::of_process(host.root(), pid);
+                    self.cgroup = node.cgroup(pid);
                 }
             }
             Holder::Process(_) => {}
@@ -270,14 +180,13 @@ impl KnownTape {
 
 impl Tapes {
     /// Knows nothing yet; [`Self::look`] does.
-    pub(crate) fn new(dirs: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(shelf: Box<dyn Shelf>) -> Self {
         Self {
-            dirs,
+            shelf,
             known: BTreeMap::new(),
             rejected: BTreeMap::new(),
             keys_given: 0,
             is_full: false,
-            unreadable: BTreeSet::new(),
         }
     }
 
@@ -303,7 +212,7 @@ impl Tapes {
     pub(crate) fn delete(&mut self, key: TapeKey) -> std::io::Result<()> {
         let Some(known) = self.known.get_mut(&key) else { return Ok(()) };
         if known.is_linked
-            && let Err(error) = known.delete_file()
+            && let Err(error) = known.file.delete(&known.path)
         {
             known.is_kept = true;
             return Err(error);
@@ -312,65 +221,39 @@ impl Tapes {
         Ok(())
     }
 
-    /// Searches the folders and looks at every tape.
-    pub(crate) fn look(&mut self, now: Now, host: &Host) {
+    /// Searches the shelf and looks at every tape.
+    pub(crate) fn look(&mut self, now: Now, node: &dyn Node) {
         let present = self.search();
         for known in self.known.values_mut() {
             known.is_linked = present.contains(&known.id);
         }
         self.rejected.retain(|id, _| present.contains(id));
-        let host_oom_kills = host.oom_kills();
+        let host_oom_kills = node.oom_kills();
         for known in self.known.values_mut() {
-            known.look(now, host, host_oom_kills);
+            known.look(now, node, host_oom_kills);
         }
     }
 
     fn search(&mut self) -> BTreeSet<FileId> {
         let mut present = BTreeSet::new();
-        for dir in self.dirs.clone() {
-            let entries = match std::fs::read_dir(&dir) {
-                Ok(entries) => entries,
-                Err(error) => {
-                    if self.unreadable.insert(dir.clone()) {
-                        let path = dir.display();
-                        match error.kind() {
-                            // The first recorder makes it; but it may also be a slip of the pen.
-                            std::io::ErrorKind::NotFound => {
-                                tracing::info!(
-                                    "folder {path} is not there yet: no tapes until it is"
-                                );
-                            }
-                            _ => tracing::warn!("folder {path} cannot be searched: {error}"),
-                        }
-                    }
-                    continue;
-                }
-            };
-            self.unreadable.remove(&dir);
-            for entry in entries.take(ENTRIES_MAX).flatten() {
-                let path = entry.path();
-                if path.extension().is_none_or(|extension| extension != "tape") {
-                    continue;
-                }
-                let Ok(metadata) = entry.metadata() else { continue };
-                let id = FileId::of(&metadata);
-                present.insert(id);
-                if !self.known.values().any(|known| known.id == id) {
-                    self.meet(&path, id);
-                }
+        let mut ids: BTreeSet<FileId> = self.known.values().map(|known| known.id).collect();
+        for (id, path) in self.shelf.list() {
+            present.insert(id);
+            if !ids.contains(&id) && self.meet(&path, id) {
+                ids.insert(id);
             }
         }
         present
     }
 
-    /// Meets a file that is not known as a tape.
-    fn meet(&mut self, path: &Path, id: FileId) {
+    /// Meets a file that is not known as a tape; true when it is one.
+    fn meet(&mut self, path: &Path, id: FileId) -> bool {
         let looks = self.rejected.get(&id).map_or(0, |rejected| rejected.looks);
         let is_turn =
             looks < LOOKS_BEFORE_REJECTION || looks.is_multiple_of(LOOKS_BETWEEN_ATTEMPTS);
         if let Some(rejected) = self.rejected.get_mut(&id).filter(|_| !is_turn) {
             rejected.looks = rejected.looks.wrapping_add(1);
-            return;
+            return false;
         }
         if self.known.len() >= TAPES_MAX {
             if !std::mem::replace(&mut self.is_full, true) {
@@ -378,12 +261,17 @@ impl Tapes {
                     "there are more than {TAPES_MAX} tapes: delete those of dead processes"
                 );
             }
-            return;
+            return false;
         }
-        match KnownTape::open(path).and_then(|known| self.unlike_others(known)) {
+        let opened = KnownTape::open(self.shelf.as_ref(), path);
+        match opened.and_then(|known| self.unlike_others(known)) {
             Ok(known) => self.welcome(known),
-            Err(why) => self.reject(path, id, &why),
+            Err(why) => {
+                self.reject(path, id, &why);
+                return false;
+            }
         }
+        true
     }
 
     fn unlike_others(&self, known: KnownTape) -> Result<KnownTape, String> {

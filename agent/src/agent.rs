@@ -1,0 +1,310 @@
+//! The agent's logic: what follows from each event of one closed set.
+//!
+//! Every turn is a comparison of what there is with what the coordinator was told on this stream,
+//! and sends the difference; nothing depends on having seen an earlier turn. So a stream may end
+//! at any point, a full queue only postpones, and an agent that starts anew tells everything.
+//! Nothing here reads a clock, waits, or knows a runtime: times come in with the events, and what
+//! takes time is handed out as [`Work`]. `run.rs` carries it out on a node, a simulation in its
+//! own way.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::capture::{Captures, JobKey, UploadError, Work, WorkId, refusal};
+use crate::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
+use crate::clock::Now;
+use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
+use crate::deliveries::Deliveries;
+use crate::node::Node;
+use crate::report;
+use crate::rewind::{Rewind, Rewound};
+use crate::shelf::Shelf;
+use crate::tapes::{KnownTape, TapeKey, Tapes};
+use crate::wire::{self, CaptureRequest, Incoming, Outgoing, RankUp};
+
+/// Tapes that one capture request may name.
+const TAPES_PER_REQUEST_MAX: usize = 1024;
+
+/// Everything that can happen to an agent.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Time to look at the tapes.
+    Tick,
+    /// The moment of [`Agent::next_ns`] has come.
+    Timeout,
+    /// The coordinator welcomed a new stream.
+    Connected(Session),
+    /// The stream is gone.
+    Disconnected,
+    /// The coordinator said something.
+    Message(Incoming),
+    /// A tape was rewound.
+    Rewound(WorkId, Rewound),
+    /// A try at sending a body came to its end.
+    Uploaded(WorkId, Result<(), UploadError>),
+}
+
+/// A stream that was welcomed.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Takes messages for the coordinator.
+    pub(crate) outgoing: mpsc::Sender<Outgoing>,
+    /// How often the coordinator wants reports.
+    pub(crate) report_interval: Option<Duration>,
+}
+
+/// The state of one agent.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    config: Config,
+    node: Box<dyn Node>,
+    tapes: Tapes,
+    deliveries: Deliveries,
+    captures: Captures,
+    session: Option<Session>,
+    /// What was said of each rank on the present stream.
+    told: BTreeMap<TapeKey, RankUp>,
+    /// Records wait for the next acknowledgement.
+    has_more: bool,
+    report_interval: Duration,
+    /// Since when there is no coordinator.
+    alone_since_ns: u64,
+}
+
+impl Agent {
+    /// An agent that has seen nothing yet.
+    pub(crate) fn new(
+        now: Now,
+        config: Config,
+        node: Box<dyn Node>,
+        shelf: Box<dyn Shelf>,
+    ) -> Self {
+        Self {
+            tapes: Tapes::new(shelf),
+            captures: Captures::new(&config),
+            deliveries: Deliveries::default(),
+            session: None,
+            told: BTreeMap::new(),
+            has_more: false,
+            report_interval: config.report_interval,
+            alone_since_ns: now.mono_ns,
+            config,
+            node,
+        }
+    }
+
+    /// How long after a [`Event::Tick`] the next one is wanted.
+    pub(crate) fn report_interval(&self) -> Duration {
+        self.report_interval
+    }
+
+    /// When an [`Event::Timeout`] is wanted, on the monotonic clock; none when it is not.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.captures.next_ns()
+    }
+
+    /// What somebody else has to do now; none when nothing is left.
+    pub(crate) fn take_work(&mut self) -> Option<Work> {
+        self.captures.take_work()
+    }
+
+    /// One event, and all that follows from it at once.
+    pub(crate) fn handle(&mut self, now: Now, event: Event) {
+        match event {
+            Event::Tick => {
+                self.tapes.look(now, self.node.as_ref());
+                self.captures.pass_time(now.mono_ns);
+                self.tell(now);
+                self.clean(now);
+            }
+            Event::Timeout => {
+                self.captures.pass_time(now.mono_ns);
+                self.tell_answers();
+            }
+            Event::Connected(session) => self.start_stream(now, session),
+            Event::Disconnected => {
+                self.session = None;
+                self.alone_since_ns = now.mono_ns;
+            }
+            Event::Message(Incoming::Ack(number)) => {
+                let number = self.deliveries.acked(number);
+                self.captures.acked(number);
+                if self.has_more {
+                    self.tell(now);
+                }
+            }
+            Event::Message(Incoming::Capture(request)) => self.capture(now, request),
+            // Both are the link's own business.
+            Event::Message(Incoming::Welcome { .. } | Incoming::Goodbye(_)) => {}
+            Event::Rewound(id, rewound) => {
+                self.captures.rewound(now.mono_ns, id, rewound);
+                self.tell_answers();
+            }
+            Event::Uploaded(id, result) => {
+                self.captures.uploaded(now.mono_ns, id, result);
+                self.tell_answers();
+            }
+        }
+    }
+
+    fn start_stream(&mut self, now: Now, session: Session) {
+        let asked = session.report_interval.unwrap_or(self.config.report_interval);
+        self.report_interval = asked.clamp(REPORT_INTERVAL_MIN, REPORT_INTERVAL_MAX);
+        self.session = Some(session);
+        self.told.clear();
+        self.deliveries.start_stream();
+        self.captures.start_stream();
+        self.tell(now);
+    }
+
+    /// Sends what the coordinator does not know yet on this stream.
+    fn tell(&mut self, now: Now) {
+        if self.session.is_none() || !self.tell_ranks() {
+            return;
+        }
+        self.tell_answers();
+        let Some(drained) = self.tell_report(now) else { return };
+        self.tell_ends(&drained);
+    }
+
+    /// Tells of ranks that are new or changed; false when the queue is full.
+    fn tell_ranks(&mut self) -> bool {
+        let mut news = Vec::new();
+        for (key, known) in self.tapes.iter() {
+            let was_ended = self.deliveries.is_down_sent(key) || self.deliveries.is_settled(key);
+            if was_ended && known.life.death().is_none() {
+                self.deliveries.revive(key);
+                self.told.remove(&key);
+            }
+            if known.is_cut && self.told.contains_key(&key) {
+                continue;
+            }
+            let up = rank_up(known);
+            if self.told.get(&key) != Some(&up) {
+                news.push((key, up));
+            }
+        }
+        for (key, up) in news {
+            if !self.send(wire::up_message(up.clone())) {
+                return false;
+            }
+            self.told.insert(key, up);
+        }
+        true
+    }
+
+    /// Sends a report; answers the ranks of which nothing more is to be reported.
+    fn tell_report(&mut self, now: Now) -> Option<Vec<TapeKey>> {
+        if !self.deliveries.may_send() {
+            return None;
+        }
+        let gpus = self.node.gpus();
+        let reading = gpus.as_deref().ok();
+        let ranks = report::ranks(&self.tapes, &self.deliveries, reading, self.node.as_ref());
+        let message = wire::report(
+            self.deliveries.next_number(),
+            now.wall_ns,
+            ranks.reports,
+            self.node.memory(),
+            gpus.as_deref().map_err(String::as_str),
+        );
+        if !self.send(message) {
+            return None;
+        }
+        self.deliveries.report_sent(ranks.marks);
+        self.has_more = ranks.has_more;
+        Some(ranks.drained)
+    }
+
+    /// Tells of processes that are gone, after the last of their steps.
+    fn tell_ends(&mut self, drained: &[TapeKey]) {
+        for key in drained {
+            let Some(known) = self.tapes.get(*key) else { continue };
+            let Some(death) = known.life.death() else { continue };
+            let message = wire::rank_down(known.tape_id(), death, known.status.step);
+            if self.send(message) {
+                self.deliveries.down_sent(*key);
+            }
+        }
+    }
+
+    /// Sends the answers to captures that are known and not sent yet.
+    fn tell_answers(&mut self) {
+        for (key, answer) in self.captures.unsent() {
+            if self.send(answer) {
+                self.captures.sent(&key, self.deliveries.next_number());
+            }
+        }
+    }
+
+    fn capture(&mut self, now: Now, request: CaptureRequest) {
+        for tape_id in request.tape_ids.iter().take(TAPES_PER_REQUEST_MAX) {
+            let capture_id = request.capture_id.clone();
+            let key = JobKey { capture_id, tape_id: tape_id.clone() };
+            let at_once = match self.tapes.find(tape_id) {
+                Some((_, known)) if known.is_cut => Some(refusal(&key, "the tape was cut short")),
+                Some((_, known)) => {
+                    let rewind = Rewind {
+                        tape: known.tape.clone(),
+                        file: known.file(),
+                        same_boot: known.life.seen_alive(),
+                        rank: rank_up(known),
+                        step: request.step,
+                        before: request.before,
+                        trace_events_max: self.config.trace_events_max,
+                    };
+                    self.captures.start(now.mono_ns, key, rewind, request.deadline)
+                }
+                None => Some(refusal(&key, "this node has no such tape")),
+            };
+            if let Some(answer) = at_once {
+                self.send(answer);
+            }
+        }
+    }
+
+    /// Deletes tapes of dead processes that are too old or too many.
+    fn clean(&mut self, now: Now) {
+        let alone_for = Duration::from_nanos(now.mono_ns.saturating_sub(self.alone_since_ns));
+        let is_alone = self.session.is_none() && alone_for > UNREPORTED_MAX;
+        let candidates = self.tapes.iter().filter(|(_, known)| !known.is_kept);
+        let dead = candidates.filter_map(|(key, known)| {
+            let age_ns = now.wall_ns.saturating_sub(known.life.death()?.wall_ns);
+            let is_known = self.deliveries.is_settled(key) || is_alone;
+            Some(DeadTape {
+                key,
+                age: Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)),
+                bytes: known.occupied_bytes,
+                is_settled: is_known && !self.captures.needs(known.tape_id()),
+                is_linked: known.is_linked,
+            })
+        });
+        let limits = Limits {
+            bytes_max: self.config.dead_tape_bytes_max,
+            age_max: self.config.dead_tape_age_max,
+        };
+        for (key, reason) in cleanup::choose(dead.collect(), limits) {
+            let Some(known) = self.tapes.get(key) else { continue };
+            let (path, bytes) = (known.path.clone(), known.occupied_bytes);
+            if let Err(error) = self.tapes.delete(key) {
+                tracing::warn!("tape {} cannot be deleted: {error}", path.display());
+                continue;
+            }
+            tracing::info!(bytes, "tape {} is deleted: {reason}", path.display());
+            self.deliveries.forget(key);
+            self.told.remove(&key);
+        }
+    }
+
+    /// Queues a message on the present stream; false when there is none or its queue is full.
+    fn send(&self, message: Outgoing) -> bool {
+        self.session.as_ref().is_some_and(|session| session.outgoing.try_send(message).is_ok())
+    }
+}
+
+fn rank_up(known: &KnownTape) -> RankUp {
+    let pid = known.process.map(|process| process.pid);
+    wire::rank_up(known.tape.identity(), &known.status, &known.tape.device_uuids(), pid)
+}

@@ -1,0 +1,68 @@
+//! What the agent asks the machine it runs on: memory, GPUs, processes.
+//!
+//! The agent knows its node by a trait alone, so that a simulated one costs nothing. The real one
+//! is made of `host.rs`, `cgroup.rs`, `process.rs` and `nvml.rs`.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::cgroup::Cgroup;
+use crate::host::{Host, HostMemory};
+use crate::nvml::{Gpus, Reading};
+use crate::process::Process;
+
+/// A machine. What cannot be read is none.
+pub(crate) trait Node: Debug + Send {
+    /// Its memory.
+    fn memory(&self) -> HostMemory;
+
+    /// Processes killed on it for want of memory since boot, in any cgroup.
+    fn oom_kills(&self) -> Option<u64>;
+
+    /// The process `pid`, if it is the one that calls itself `own_pid`.
+    fn process(&self, pid: u32, own_pid: u32) -> Option<Process>;
+
+    /// Resident memory of a process.
+    fn rss_bytes(&self, process: Process) -> Option<u64>;
+
+    /// The cgroup of a process.
+    fn cgroup(&self, pid: u32) -> Option<Cgroup>;
+
+    /// What the driver says about the GPUs, or in one line why it says nothing.
+    fn gpus(&self) -> Result<Arc<Reading>, String>;
+}
+
+/// The machine that this process runs on.
+#[derive(Debug)]
+pub(crate) struct ThisNode {
+    /// Reads `/proc` and `/sys`.
+    pub(crate) host: Host,
+    /// Hears what the driver says.
+    pub(crate) gpus: Gpus,
+}
+
+impl Node for ThisNode {
+    fn memory(&self) -> HostMemory {
+        self.host.memory()
+    }
+
+    fn oom_kills(&self) -> Option<u64> {
+        self.host.oom_kills()
+    }
+
+    fn process(&self, pid: u32, own_pid: u32) -> Option<Process> {
+        Process::find(self.host.root(), pid, own_pid)
+    }
+
+    fn rss_bytes(&self, process: Process) -> Option<u64> {
+        process.rss_bytes(self.host.root())
+    }
+
+    fn cgroup(&self, pid: u32) -> Option<Cgroup> {
+        Cgroup::of_process(self.host.root(), pid)
+    }
+
+    fn gpus(&self) -> Result<Arc<Reading>, String> {
+        self.gpus.newest()
+    }
+}

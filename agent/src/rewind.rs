@@ -1,0 +1,153 @@
+//! One tape rewound for a capture: the answer and the body. It blocks, and waits for nobody.
+//!
+//! What cannot be had exactly is never guessed: the outcome says what the body shows instead.
+//! When a rewind is made, and what becomes of its body, is `capture.rs`'s business.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use memtape_core::capture::{Answer, Outcome};
+use memtape_core::snapshot::RankSnapshot;
+use memtape_core::tape::reader::Tape;
+use memtape_core::tape::rewind::{Moment, RewindError};
+
+use crate::clock::Now;
+use crate::liveness::Holder;
+use crate::shelf::{TapeFile, TapeSource};
+use crate::wire::{self, RankUp};
+
+/// Largest body before compression, in bytes.
+const BODY_BYTES_MAX: usize = 1 << 30;
+
+/// zstd's level: 3 is its own default; higher ones cost more time than they save on the wire.
+const ZSTD_LEVEL: i32 = 3;
+
+/// What a rewind needs.
+#[derive(Debug)]
+pub(crate) struct Rewind {
+    /// The tape.
+    pub(crate) tape: Arc<Tape<TapeSource>>,
+    /// Its file, for asking the lock.
+    pub(crate) file: Arc<dyn TapeFile>,
+    /// Its process was seen alive, so that the tape's clock is this kernel's.
+    pub(crate) same_boot: bool,
+    /// The rank, for the body.
+    pub(crate) rank: RankUp,
+    /// T; none means the present.
+    pub(crate) step: Option<u64>,
+    /// T0, if any.
+    pub(crate) before: Option<u64>,
+    /// Events per device.
+    pub(crate) trace_events_max: usize,
+}
+
+/// What became of a rewind.
+#[derive(Clone, Debug)]
+pub(crate) struct Rewound {
+    /// What became of the tape; the size is the body's.
+    pub(crate) answer: Answer,
+    /// The state, compressed, if there is one.
+    pub(crate) body: Option<Body>,
+}
+
+/// One rank's part of a capture, as it travels.
+#[derive(Clone, Debug)]
+pub(crate) struct Body {
+    /// zstd of a `RankBody`.
+    pub(crate) bytes: Bytes,
+    /// Of those bytes.
+    pub(crate) hash: blake3::Hash,
+}
+
+impl Rewound {
+    /// There is nothing to show.
+    pub(crate) fn nothing(why: &str) -> Self {
+        Self { answer: no_tape(why), body: None }
+    }
+}
+
+impl Rewind {
+    /// The answer for the tape and its body. Blocks; takes milliseconds to seconds. `clock` is
+    /// asked once, while the tape is read.
+    pub(crate) fn make(&self, clock: impl FnOnce() -> Now) -> Rewound {
+        let (mut answer, bytes) = rewind_and_encode(self, clock);
+        let body = bytes.map(|bytes| Body { hash: blake3::hash(&bytes), bytes: bytes.into() });
+        answer.body_bytes = body.as_ref().map_or(0, |body| body.bytes.len() as u64);
+        Rewound { answer, body }
+    }
+}
+
+fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, Option<Vec<u8>>) {
+    // Asked first: everything a dead process wrote is then there to be read.
+    let dead = matches!(rewind.file.holder(), Ok(Holder::Nobody));
+    let (outcome, snapshot, mut details) = match take(rewind, dead) {
+        Ok(taken) => taken,
+        Err(error) => return (Answer { dead, ..no_tape(&error.to_string()) }, None),
+    };
+    if let Some(before) = rewind.before.filter(|_| snapshot.before_step == 0) {
+        details.push(format!("the earlier step {before} is not on the tape"));
+    }
+    if snapshot.devices.iter().any(|device| !device.complete) {
+        details.push("the live table overflowed, so that blocks may be missing".to_string());
+    }
+    let answer = Answer {
+        outcome,
+        step: snapshot.step,
+        wall_ns: snapshot.wall_ns,
+        wall_error_ns: wall_error_ns(rewind, clock),
+        dead,
+        before_step: snapshot.before_step,
+        body_bytes: 0,
+        detail: details.join("; "),
+    };
+    let body = match wire::rank_body(snapshot, rewind.rank.clone(), BODY_BYTES_MAX) {
+        Ok(body) => body,
+        Err(bytes) => {
+            let why = format!("its state is too large: {bytes} of {BODY_BYTES_MAX} bytes");
+            return (Answer { dead, ..no_tape(&why) }, None);
+        }
+    };
+    match zstd::bulk::compress(&body, ZSTD_LEVEL) {
+        Ok(compressed) => (answer, Some(compressed)),
+        Err(error) => (no_tape(&format!("its state cannot be compressed: {error}")), None),
+    }
+}
+
+/// The state asked for, or else the newest, with what became of the request.
+fn take(rewind: &Rewind, dead: bool) -> Result<(Outcome, RankSnapshot, Vec<String>), RewindError> {
+    let moment = rewind.step.map_or(Moment::Present, Moment::EndOf);
+    let snapshot = |moment| rewind.tape.snapshot(moment, rewind.before, rewind.trace_events_max);
+    let (outcome, why) = match snapshot(moment) {
+        Ok(snapshot) => return Ok((Outcome::Aligned, snapshot, Vec::new())),
+        Err(error @ RewindError::NotCovered { .. }) => (Outcome::Late, error),
+        Err(error @ RewindError::NotReached { .. }) if dead => (Outcome::Dead, error),
+        Err(error @ RewindError::NotReached { .. }) => (Outcome::Behind, error),
+        Err(error) => return Err(error),
+    };
+    Ok((outcome, snapshot(Moment::Present)?, vec![why.to_string()]))
+}
+
+/// How wrong the tape's wall times may be: its anchor's error, and how far the wall clock has
+/// moved against the monotonic one since then. A tape of an earlier boot has only the first.
+fn wall_error_ns(rewind: &Rewind, clock: impl FnOnce() -> Now) -> u64 {
+    let anchor_error_ns = rewind.tape.status().anchor_error_ns;
+    if !rewind.same_boot {
+        return anchor_error_ns;
+    }
+    let now = clock();
+    anchor_error_ns.saturating_add(rewind.tape.wall_ns(now.mono_ns).abs_diff(now.wall_ns))
+}
+
+/// The answer for a tape that is not there or cannot be read.
+pub(crate) fn no_tape(why: &str) -> Answer {
+    Answer {
+        outcome: Outcome::NoTape,
+        step: 0,
+        wall_ns: 0,
+        wall_error_ns: 0,
+        dead: false,
+        before_step: 0,
+        body_bytes: 0,
+        detail: why.to_string(),
+    }
+}
