@@ -105,6 +105,12 @@ impl Agent {
         self.captures.next_ns()
     }
 
+    /// Bytes of bodies that are being uploaded.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.captures.held_bytes()
+    }
+
     /// What somebody else has to do now; none when nothing is left.
     pub(crate) fn take_work(&mut self) -> Option<Work> {
         self.captures.take_work()

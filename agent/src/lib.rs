@@ -5,10 +5,10 @@
 //! It trusts nothing on a tape, pauses no rank, and lives on without a coordinator, without NVML
 //! and among garbage.
 //!
-//! Read in this order: [`Config`], `agent.rs` (what follows from what) and `run.rs` (the loop on a node),
-//! `tapes.rs` and `liveness.rs` (what there is), `report.rs` and `deliveries.rs` (what is told),
-//! `capture.rs`, `link.rs`, `wire.rs`; then what the agent sees of its node: `shelf.rs`, `node.rs`
-//! with `host.rs`, `cgroup.rs`, `process.rs`, `nvml.rs`.
+//! Read in this order: [`Config`], `agent.rs` (what follows from what) and `run.rs` (the loop on a
+//! node), `tapes.rs` and `liveness.rs` (what there is), `report.rs` and `deliveries.rs` (what is
+//! told), `capture.rs` and `rewind.rs`, `link.rs`, `wire.rs`; then what the agent sees of its node:
+//! `shelf.rs`, and `node.rs` with `host.rs`, `cgroup.rs`, `process.rs`, `nvml.rs`.
 
 mod config;
 
@@ -47,6 +47,10 @@ mod process;
 mod nvml;
 
 mod clock;
+
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulated;
 
 pub use config::Config;
 pub use nvml::{GpuUse, gpu_use};

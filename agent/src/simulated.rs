@@ -1,0 +1,257 @@
+//! The agent for simulations: the real logic in one thread, with the time it is told.
+//!
+//! A [`SimulatedAgent`] has no runtime, no thread, no file and no clock. It is fed with [`Event`]s
+//! and asked for [`Output`]s; tapes lie in memory ([`MemoryTapes`]) and are written by core's own
+//! writer, and rewinding them is the real thing. Dropping the value is a SIGKILL of the agent; a
+//! new one over the same tapes is its restart. What the shell does on a node (connecting, backing
+//! off, obeying a goodbye) is the simulation's business.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::agent::{self, Agent, Session};
+use crate::capture::{UploadError, Work, WorkId};
+use crate::cgroup::Cgroup;
+use crate::clock;
+use crate::config::Config;
+use crate::host::HostMemory;
+use crate::link::OUTGOING_MAX;
+use crate::node::Node;
+use crate::nvml::Reading;
+use crate::process::Process;
+use crate::rewind::Rewind;
+use crate::wire::{self, Incoming, Outgoing, Raw};
+
+mod tapes;
+
+pub use tapes::{MemoryRank, MemoryTape, MemoryTapes, SMALL};
+
+/// Both clocks of a simulated node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Unix time.
+    pub wall_ns: i64,
+    /// CLOCK_MONOTONIC of the node, also that of its tapes.
+    pub mono_ns: u64,
+}
+
+/// What can happen to a simulated agent.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// [`SimulatedAgent::report_interval`] has passed since the last one.
+    Tick,
+    /// The moment of [`SimulatedAgent::next_ns`] has come.
+    Timeout,
+    /// The coordinator answered a stream's hello with a welcome; anything else is no stream.
+    Connected {
+        /// Its first message.
+        welcome: Raw,
+    },
+    /// The stream is gone; what is not polled yet goes with it.
+    Disconnected,
+    /// The coordinator said something on the stream.
+    Message(Raw),
+    /// An upload came to its end. Each [`Output::Upload`] must come to exactly one.
+    Uploaded {
+        /// Of the upload.
+        id: u64,
+        /// How it ended.
+        end: UploadEnd,
+    },
+}
+
+/// How an upload ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadEnd {
+    /// The receipt came, with the hash of the body.
+    Stored,
+    /// It failed in a way that another try may mend.
+    Failed,
+    /// The coordinator said that it does not want it.
+    Refused,
+}
+
+/// What a simulated agent wants of the world.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// A message for the present stream.
+    Message(Outgoing),
+    /// A tape has to be rewound: [`SimulatedAgent::do_work`] does, whenever the simulation likes.
+    Rewind {
+        /// For `do_work`.
+        id: u64,
+    },
+    /// A body has to be sent to the coordinator, once.
+    Upload {
+        /// For [`Event::Uploaded`].
+        id: u64,
+        /// Which capture.
+        capture_id: String,
+        /// Which tape.
+        tape_id: String,
+        /// All of it.
+        body: Bytes,
+        /// Its BLAKE3.
+        hash: [u8; 32],
+        /// After this long the real agent gives up the try, as refused.
+        time_left: Duration,
+    },
+}
+
+/// An agent without a node.
+#[derive(Debug)]
+pub struct SimulatedAgent {
+    agent: Agent,
+    hello: Outgoing,
+    outgoing: Option<mpsc::Receiver<Outgoing>>,
+    rewinds: BTreeMap<WorkId, Rewind>,
+}
+
+/// Facts about a machine that is not there.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryNode {
+    oom_kills: Arc<AtomicU64>,
+}
+
+impl MemoryNode {
+    /// The kernel's OOM killer has killed one more process.
+    pub fn count_oom_kill(&self) {
+        self.oom_kills.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Node for MemoryNode {
+    fn memory(&self) -> HostMemory {
+        HostMemory::default()
+    }
+
+    fn oom_kills(&self) -> Option<u64> {
+        Some(self.oom_kills.load(Ordering::Relaxed))
+    }
+
+    fn process(&self, _: u32, _: u32) -> Option<Process> {
+        None
+    }
+
+    fn rss_bytes(&self, _: Process) -> Option<u64> {
+        None
+    }
+
+    fn cgroup(&self, _: u32) -> Option<Cgroup> {
+        None
+    }
+
+    fn gpus(&self) -> Result<Arc<Reading>, String> {
+        Err("a simulated node has no NVML".to_string())
+    }
+}
+
+impl SimulatedAgent {
+    /// Starts an agent; `config.node` is its name, `config.tape_dirs` means nothing.
+    pub fn new(
+        now: Now,
+        boot_id: &str,
+        config: Config,
+        node: MemoryNode,
+        tapes: MemoryTapes,
+    ) -> Self {
+        let hello = wire::hello(&config.node, boot_id);
+        let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes));
+        Self { agent, hello, outgoing: None, rewinds: BTreeMap::new() }
+    }
+
+    /// What the agent says first on every stream.
+    pub fn hello(&self) -> Outgoing {
+        self.hello.clone()
+    }
+
+    /// Time between two ticks, as config or coordinator have it.
+    pub fn report_interval(&self) -> Duration {
+        self.agent.report_interval()
+    }
+
+    /// When a [`Event::Timeout`] is wanted, on the node's monotonic clock; none when it is not.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.agent.next_ns()
+    }
+
+    /// Bytes of bodies in the agent's memory that are being uploaded; its bound is
+    /// `config.upload_bytes_max`.
+    pub fn held_bytes(&self) -> u64 {
+        self.agent.held_bytes()
+    }
+
+    /// One event.
+    pub fn handle(&mut self, now: Now, event: Event) {
+        let event = match event {
+            Event::Tick => agent::Event::Tick,
+            Event::Timeout => agent::Event::Timeout,
+            Event::Connected { welcome } => {
+                let Some(Incoming::Welcome { report_interval, .. }) = wire::incoming(welcome)
+                else {
+                    return;
+                };
+                let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+                self.outgoing = Some(receiver);
+                agent::Event::Connected(Session { outgoing, report_interval })
+            }
+            Event::Disconnected => {
+                self.outgoing = None;
+                agent::Event::Disconnected
+            }
+            Event::Message(raw) => match wire::incoming(raw) {
+                Some(message) => agent::Event::Message(message),
+                None => return,
+            },
+            Event::Uploaded { id, end } => {
+                let is_final = end == UploadEnd::Refused;
+                let why = format!("simulated: {end:?}");
+                let stored = end == UploadEnd::Stored;
+                let result = if stored { Ok(()) } else { Err(UploadError { is_final, why }) };
+                agent::Event::Uploaded(WorkId(id), result)
+            }
+        };
+        self.agent.handle(now.into(), event);
+    }
+
+    /// Carries out a rewind; false when there is none of this name.
+    pub fn do_work(&mut self, now: Now, id: u64) -> bool {
+        let Some(rewind) = self.rewinds.remove(&WorkId(id)) else { return false };
+        let rewound = rewind.make(|| now.into());
+        self.agent.handle(now.into(), agent::Event::Rewound(WorkId(id), rewound));
+        true
+    }
+
+    /// The next thing the agent wants, messages first; none when it waits.
+    pub fn poll(&mut self) -> Option<Output> {
+        let receiver = self.outgoing.as_mut();
+        if let Some(message) = receiver.and_then(|receiver| receiver.try_recv().ok()) {
+            return Some(Output::Message(message));
+        }
+        Some(match self.agent.take_work()? {
+            Work::Rewind(id, rewind) => {
+                self.rewinds.insert(id, rewind);
+                Output::Rewind { id: id.0 }
+            }
+            Work::Upload(id, key, body, time_left) => Output::Upload {
+                id: id.0,
+                capture_id: key.capture_id,
+                tape_id: key.tape_id,
+                hash: *body.hash.as_bytes(),
+                body: body.bytes,
+                time_left,
+            },
+        })
+    }
+}
+
+impl From<Now> for clock::Now {
+    fn from(now: Now) -> Self {
+        Self { wall_ns: now.wall_ns, mono_ns: now.mono_ns }
+    }
+}

@@ -1,0 +1,295 @@
+//! Tapes in memory, and ranks that write them.
+//!
+//! The words are shared: a rank writes them through core's own writer, the agent reads them
+//! through core's own reader. The lock is a flag. A tape that the agent deletes is no longer on
+//! the shelf; its words live on for whoever holds them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memtape_core::identity::Identity;
+use memtape_core::tape::atoms::AtomWriter;
+use memtape_core::tape::event::Kind;
+use memtape_core::tape::lane::{Grant, Lane, Totals};
+use memtape_core::tape::layout::{
+    ENTRY_WORDS, LaneLayout, Layout, SEGMENT_WORDS, SLOT_WORDS, STEP_WORDS, Sizes, State, head,
+    header,
+};
+use memtape_core::tape::reader::identity_text;
+use memtape_core::tape::words::{Birth, Words};
+
+use super::Now;
+use crate::liveness::Holder;
+use crate::shelf::{FileId, FileSize, Shelf, TapeFile};
+
+/// Sizes of a tape of about 100 KiB that covers 80 steps of [`MemoryRank::train`].
+pub const SMALL: Sizes = Sizes {
+    events: 256,
+    table_entries: 512,
+    step_records: 64,
+    segment_entries: 64,
+    atom_words: 64,
+};
+
+/// A shelf of tapes. Clones are the same shelf.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryTapes(Arc<Mutex<Files>>);
+
+#[derive(Debug, Default)]
+struct Files {
+    by_path: BTreeMap<PathBuf, MemoryTape>,
+    made: u64,
+}
+
+/// A tape. Clones are the same tape.
+#[derive(Clone, Debug)]
+pub struct MemoryTape(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    words: Arc<[AtomicU64]>,
+    is_held: AtomicBool,
+    id: u64,
+    shelf: MemoryTapes,
+}
+
+impl MemoryTapes {
+    /// Lays a tape on the shelf, its lock held. One of the same name is replaced.
+    pub fn add(&self, name: &str, words: Arc<[AtomicU64]>) -> MemoryTape {
+        let mut files = self.files();
+        files.made += 1;
+        let inner =
+            Inner { words, is_held: AtomicBool::new(true), id: files.made, shelf: self.clone() };
+        let tape = MemoryTape(Arc::new(inner));
+        files.by_path.insert(PathBuf::from(name), tape.clone());
+        tape
+    }
+
+    /// Takes all tapes away, as a reboot does.
+    pub fn clear(&self) {
+        self.files().by_path.clear();
+    }
+
+    /// Tapes on the shelf.
+    pub fn len(&self) -> usize {
+        self.files().by_path.len()
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MemoryTape {
+    /// Its words, for core's writer.
+    pub fn words(&self) -> Words<'_> {
+        Words(&self.0.words)
+    }
+
+    /// The process has gone, and the lock with it; or has taken it again.
+    pub fn hold(&self, is_held: bool) {
+        self.0.is_held.store(is_held, Ordering::Relaxed);
+    }
+}
+
+impl Shelf for MemoryTapes {
+    fn list(&mut self) -> Vec<(FileId, PathBuf)> {
+        let files = self.files();
+        files.by_path.iter().map(|(path, tape)| (tape.id(), path.clone())).collect()
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, String> {
+        let tape = self.files().by_path.get(path).cloned();
+        Ok(Arc::new(tape.ok_or("it is gone")?))
+    }
+}
+
+impl TapeFile for MemoryTape {
+    fn id(&self) -> FileId {
+        FileId { device: 0, inode: self.0.id }
+    }
+
+    fn size(&self) -> Option<FileSize> {
+        let len_bytes = self.0.words.len() as u64 * 8;
+        Some(FileSize { len_bytes, occupied_bytes: len_bytes })
+    }
+
+    fn read(&self, first_word: usize, out: &mut [u64]) -> bool {
+        memtape_core::tape::source::Source::read(&&*self.0.words, first_word, out)
+    }
+
+    fn holder(&self) -> io::Result<Holder> {
+        let is_held = self.0.is_held.load(Ordering::Relaxed);
+        Ok(if is_held { Holder::Hidden } else { Holder::Nobody })
+    }
+
+    fn delete(&self, path: &Path) -> io::Result<()> {
+        let mut files = self.0.shelf.files();
+        let is_this = files.by_path.get(path).is_some_and(|tape| tape.0.id == self.0.id);
+        if !is_this || self.0.is_held.load(Ordering::Relaxed) {
+            return Err(io::Error::other("another tape has taken its place, or it is in use"));
+        }
+        files.by_path.remove(path);
+        Ok(())
+    }
+}
+
+/// A rank with one device.
+#[derive(Debug)]
+pub struct MemoryRank {
+    tape: MemoryTape,
+    tape_id: String,
+    lane: LaneLayout,
+    stack: u32,
+    step: u64,
+    allocated: u64,
+}
+
+impl MemoryRank {
+    /// Starts a process that records on a new tape. `boot` and `pid` make the tape's name unique
+    /// together with the time.
+    pub fn start(
+        tapes: &MemoryTapes,
+        now: Now,
+        (boot, pid): (u32, u32),
+        identity: &Identity,
+        sizes: Sizes,
+    ) -> Self {
+        let layout = compact_layout(sizes);
+        let words: Arc<[AtomicU64]> =
+            std::iter::repeat_with(AtomicU64::default).take(layout.file_words).collect();
+        let writer = Words(&words);
+        writer.format(
+            &layout,
+            &Birth {
+                boot_id: [u64::from(boot) << 32, 0],
+                pid: u64::from(pid),
+                mono_ns: now.mono_ns,
+                wall_ns: u64::try_from(now.wall_ns).unwrap_or(0),
+                anchor_error_ns: 100,
+                identity: identity_text(identity),
+                ..Birth::default()
+            },
+        );
+        writer.open_lane(0, &layout);
+        let atoms = AtomWriter(writer);
+        let frame = atoms
+            .string(b"/app/train.py")
+            .zip(atoms.string(b"train_step"))
+            .and_then(|(file, function)| atoms.frame(file, function, 36));
+        let stack = frame.and_then(|frame| atoms.stack(&[frame])).unwrap_or(0);
+        let name = format!("{boot:x}-{pid}-{}.tape", now.mono_ns);
+        let tape = tapes.add(&name, words);
+        let tape_id = memtape_core::tape::reader::Tape::open(&*tape.0.words)
+            .map(|tape| tape.identity().tape_id.clone())
+            .unwrap_or_default();
+        Self { tape, tape_id, lane: layout.lanes[0], stack, step: 0, allocated: 0 }
+    }
+
+    /// As the agent names it.
+    pub fn tape_id(&self) -> &str {
+        &self.tape_id
+    }
+
+    /// Finished steps.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Allocates a block.
+    pub fn alloc(&mut self, now: Now, address: u64, size: u64) {
+        self.allocated += size;
+        let grant = Grant { address, size, stack: self.stack, ..Grant::default() };
+        self.lane().alloc(now.mono_ns, grant, self.totals());
+    }
+
+    /// Takes a block back.
+    pub fn free(&mut self, now: Now, address: u64, size: u64) {
+        self.allocated = self.allocated.saturating_sub(size);
+        self.lane().free(now.mono_ns, address, size, self.totals());
+    }
+
+    /// A request that failed for good.
+    pub fn out_of_memory(&mut self, now: Now, size: u64) {
+        let grant = Grant { size, stack: self.stack, ..Grant::default() };
+        self.lane().failure(now.mono_ns, Kind::Oom, grant, self.totals());
+    }
+
+    /// Ends a step with one block that stays (at 0x10000 times the step) and one that goes: three
+    /// events. Both are 512 bytes and more.
+    pub fn train(&mut self, now: Now, kept_bytes: u64) {
+        self.alloc(now, (self.step + 1) << 16, kept_bytes);
+        self.alloc(now, 0x100, 512);
+        self.free(now, 0x100, 512);
+        self.end_step(now);
+    }
+
+    /// Ends a step.
+    pub fn end_step(&mut self, now: Now) {
+        self.step += 1;
+        self.tape.words().mark_step(now.mono_ns, self.step);
+    }
+
+    /// Exits in an orderly way.
+    pub fn exit(&mut self) {
+        self.tape.words().set(header::STATE, State::Sealed as u64);
+        self.kill();
+    }
+
+    /// Vanishes.
+    pub fn kill(&mut self) {
+        self.tape.hold(false);
+    }
+
+    fn lane(&self) -> Lane<'_> {
+        Lane::new(self.tape.words(), self.lane, 0)
+    }
+
+    fn totals(&self) -> Totals {
+        Totals { allocated: self.allocated, reserved: self.allocated.next_multiple_of(2 << 20) }
+    }
+}
+
+/// A layout without the space between regions, and with the smallest lanes but the first: the
+/// layout's own sizes are made for files whose empty pages cost nothing.
+fn compact_layout(sizes: Sizes) -> Layout {
+    let mut layout = Layout::new(sizes);
+    let first = layout.lanes[0];
+    layout.atom_words = sizes.atom_words;
+    let mut next = layout.atoms + layout.atom_words;
+    for (index, lane) in layout.lanes.iter_mut().enumerate() {
+        let of_first = |count: usize| if index == 0 { count } else { 1 };
+        let head = next;
+        let ring = head + head::WORDS;
+        let ring_slots = of_first(first.ring_slots);
+        let table = ring + ring_slots * SLOT_WORDS;
+        let table_entries = of_first(first.table_entries);
+        let segments = table + table_entries * ENTRY_WORDS;
+        let segment_entries = of_first(first.segment_entries);
+        let steps = segments + segment_entries * SEGMENT_WORDS;
+        let step_records = of_first(first.step_records);
+        next = steps + step_records * STEP_WORDS;
+        *lane = LaneLayout {
+            head,
+            ring,
+            ring_slots,
+            table,
+            table_entries,
+            segments,
+            segment_entries,
+            steps,
+            step_records,
+            end: next,
+        };
+    }
+    layout.file_words = next;
+    layout
+}
