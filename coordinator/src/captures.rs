@@ -347,10 +347,7 @@ impl Coordinator {
         }
         let hashes: Vec<blake3::Hash> = state.parts.iter().filter_map(PartRecord::hash).collect();
         let blobs = self.store.blobs().clone();
-        let runtime = tokio::runtime::Handle::current();
         let release = move |result: Result<(), String>| {
-            // The store's thread has no runtime of its own.
-            let _runtime = runtime.enter();
             if result.is_ok() {
                 hashes.into_iter().for_each(|hash| blobs.release(hash));
             }
