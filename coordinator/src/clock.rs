@@ -1,4 +1,6 @@
 //! The one place where the coordinator reads a clock.
+//!
+//! A simulation sets the clock of its thread; nothing else is then read.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -15,6 +17,10 @@ pub(crate) struct Now {
 
 /// The present moment.
 pub(crate) fn now() -> Now {
+    #[cfg(any(test, feature = "simulation"))]
+    if let Some(now) = SET.get() {
+        return now;
+    }
     static START: OnceLock<(Instant, i64)> = OnceLock::new();
     let wall_ns = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -22,4 +28,16 @@ pub(crate) fn now() -> Now {
     let (start, start_wall_ns) = START.get_or_init(|| (Instant::now(), wall_ns));
     let passed_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Now { mono_ns: start_wall_ns.unsigned_abs().saturating_add(passed_ns), wall_ns }
+}
+
+#[cfg(any(test, feature = "simulation"))]
+thread_local! {
+    /// What a simulation says the time is.
+    static SET: std::cell::Cell<Option<Now>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on it is this moment, in this thread, until another is set.
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) fn set(now: Now) {
+    SET.set(Some(now));
 }

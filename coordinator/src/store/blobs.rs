@@ -1,30 +1,41 @@
 //! Bodies of captures, each under its own BLAKE3 hash, beside the catalogue.
 //!
-//! A body is written aside, synced, renamed, and its folder synced, all by `object_store`, before
-//! anything refers to it. A crash leaves at most a body that nothing refers to; the sweep at the
-//! next start removes it. Bodies with the same content are one, so the uses of each are counted:
-//! from before it is written until the last part that refers to it is forgotten.
+//! A body is written aside, synced, renamed, and its folder synced, before anything refers to it.
+//! A crash leaves at most a body that nothing refers to; the sweep at the next start removes it.
+//! Bodies with the same content are one, so the uses of each are counted: from before it is
+//! written until the last part that refers to it is forgotten. Then it waits for the store's
+//! writer to remove it, and the same content, sent again meanwhile, keeps it.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
-use object_store::local::LocalFileSystem;
-use object_store::path::Path as Location;
-use object_store::{ObjectStore, ObjectStoreExt};
-use tokio_stream::StreamExt;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::disk::{Disk, folder_of, read_all};
 
 /// The bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct Blobs {
-    objects: Arc<dyn ObjectStore>,
-    folder: PathBuf,
-    uses: Arc<Mutex<BTreeMap<[u8; 32], Uses>>>,
+    folder: Folder,
+    uses: Arc<Mutex<AllUses>>,
+    /// Wakes uploads that wait for a removal of the same content.
+    is_gone: Arc<Notify>,
 }
 
-/// Who needs a body.
+/// Who needs which body.
+#[derive(Debug, Default)]
+struct AllUses {
+    of: BTreeMap<[u8; 32], Uses>,
+    /// Bodies that nobody may need any more.
+    released: BTreeSet<[u8; 32]>,
+    /// Bytes of all bodies in use.
+    bytes: u64,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
     /// Parts that refer to it, and uploads that are about to.
@@ -33,9 +44,6 @@ struct Uses {
     /// It is being removed; a new upload of the same content waits.
     is_going: bool,
 }
-
-/// How long such an upload waits before it looks again.
-const GOING: Duration = Duration::from_millis(10);
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -49,74 +57,93 @@ pub(crate) struct Swept {
 
 impl Blobs {
     /// Bodies below this folder, which must be there.
-    ///
-    /// # Errors
-    /// When the folder cannot be used.
-    pub(crate) fn new(folder: &Path) -> object_store::Result<Self> {
-        let objects = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
-        Ok(Self { objects: Arc::new(objects), folder: folder.to_path_buf(), uses: Arc::default() })
+    pub(crate) fn new(disk: &Arc<dyn Disk>, folder: &str) -> Self {
+        let folder = Folder { disk: disk.clone(), name: folder.to_string() };
+        Self { folder, uses: Arc::default(), is_gone: Arc::default() }
     }
 
     /// Stores a body; returns when it is durable. It then counts as used once: by the part that
     /// will refer to it, or else it must be [released](Self::release).
     ///
     /// # Errors
-    /// Those of the store.
-    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> object_store::Result<()> {
-        while !self.retain(hash, body.len() as u64) {
-            tokio::time::sleep(GOING).await;
+    /// One line.
+    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<(), String> {
+        loop {
+            let mut is_gone = std::pin::pin!(self.is_gone.notified());
+            is_gone.as_mut().enable();
+            if self.retain(hash, body.len() as u64) {
+                break;
+            }
+            is_gone.await;
         }
-        let location = location(hash);
-        if let Ok(known) = self.objects.head(&location).await
-            && known.size == body.len() as u64
-        {
-            return Ok(());
-        }
-        let put = self.objects.put(&location, body.into()).await.map(|_| ());
-        if put.is_err() {
-            self.release(hash);
-        }
-        put
+        // Also when whoever waits for this is dropped.
+        let mut used = Used { blobs: self, hash: Some(hash) };
+        let folder = self.folder.clone();
+        let put = self.blocking(move || folder.put(hash, &body)).await;
+        put.map_err(|error| error.to_string())?;
+        used.hash = None;
+        Ok(())
     }
 
     /// Counts one more use of a body; false while it is being removed.
     pub(crate) fn retain(&self, hash: blake3::Hash, bytes: u64) -> bool {
-        let mut uses = self.lock();
-        let uses = uses.entry(*hash.as_bytes()).or_default();
-        if !uses.is_going {
-            uses.count += 1;
-            uses.bytes = bytes;
+        let mut all = self.lock();
+        let all = &mut *all;
+        let uses = all.of.entry(*hash.as_bytes()).or_default();
+        if uses.is_going {
+            return false;
         }
-        !uses.is_going
+        uses.count += 1;
+        all.bytes = all.bytes + bytes - uses.bytes;
+        uses.bytes = bytes;
+        true
     }
 
-    /// Counts one use less; without any, the body is removed in the background. What cannot be
-    /// removed is swept at the next start.
+    /// Counts one use less. Without any, the writer removes the body at its next turn; what cannot
+    /// be removed is swept at the next start.
     pub(crate) fn release(&self, hash: blake3::Hash) {
         let mut all = self.lock();
-        let Some(uses) = all.get_mut(hash.as_bytes()) else { return };
+        let Some(uses) = all.of.get_mut(hash.as_bytes()) else { return };
         uses.count = uses.count.saturating_sub(1);
-        if uses.count > 0 || uses.is_going {
-            return;
+        if uses.count == 0 {
+            all.released.insert(*hash.as_bytes());
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            all.remove(hash.as_bytes());
-            return;
-        };
-        uses.is_going = true;
-        let blobs = self.clone();
-        runtime.spawn(async move {
-            let _ = blobs.objects.delete(&location(hash)).await;
-            blobs.lock().remove(hash.as_bytes());
-        });
+    }
+
+    /// Removes the bodies that nobody needs any more; says whether there were any. Blocks.
+    pub(super) fn remove_released(&self) -> bool {
+        let mut any = false;
+        while let Some(hash) = self.next_released() {
+            any = true;
+            // What cannot be removed is swept at the next start.
+            let _ = self.folder.remove(blake3::Hash::from_bytes(hash));
+            let mut all = self.lock();
+            let bytes = all.of.remove(&hash).map_or(0, |uses| uses.bytes);
+            all.bytes = all.bytes.saturating_sub(bytes);
+            drop(all);
+            self.is_gone.notify_waiters();
+        }
+        any
+    }
+
+    fn next_released(&self) -> Option<[u8; 32]> {
+        let mut all = self.lock();
+        while let Some(hash) = all.released.pop_first() {
+            // It may be in use again.
+            if let Some(uses) = all.of.get_mut(&hash).filter(|uses| uses.count == 0) {
+                uses.is_going = true;
+                return Some(hash);
+            }
+        }
+        None
     }
 
     /// Bytes of all bodies in use.
     pub(crate) fn used_bytes(&self) -> u64 {
-        self.lock().values().map(|uses| uses.bytes).sum()
+        self.lock().bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], Uses>> {
+    fn lock(&self) -> MutexGuard<'_, AllUses> {
         // A panic while it was held leaves whole numbers.
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,8 +153,14 @@ impl Blobs {
     /// # Errors
     /// One line: it is not there, or it is damaged.
     pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Bytes, String> {
-        let got = self.objects.get(&location(hash)).await.map_err(one_line)?;
-        let body = got.bytes().await.map_err(one_line)?;
+        let folder = self.folder.clone();
+        let body = match self.blocking(move || folder.get(hash)).await {
+            Ok(body) => body,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err("the stored body is gone".to_string());
+            }
+            Err(error) => return Err(error.to_string()),
+        };
         if blake3::hash(&body) != hash {
             return Err(format!("the stored body {hash} is damaged"));
         }
@@ -136,91 +169,179 @@ impl Blobs {
 
     /// Removes every body that is not in use. Only while no body is being stored.
     pub(crate) async fn sweep(&self) -> Swept {
-        let mut swept = Swept { removed: self.remove_staged(), ..Swept::default() };
-        let mut objects = self.objects.list(None);
-        while let Some(object) = objects.next().await {
-            let Ok(object) = object else { continue };
-            let hash =
-                object.location.filename().and_then(|name| blake3::Hash::from_hex(name).ok());
-            if hash.is_some_and(|hash| self.lock().contains_key(hash.as_bytes())) {
+        let blobs = self.clone();
+        self.blocking(move || Ok(blobs.sweep_folder())).await.unwrap_or_default()
+    }
+
+    fn sweep_folder(&self) -> Swept {
+        let mut swept = Swept::default();
+        for (name, hash, bytes) in self.folder.list() {
+            if hash.is_some_and(|hash| self.lock().of.contains_key(hash.as_bytes())) {
                 swept.kept += 1;
-                swept.kept_bytes += object.size;
-            } else if self.objects.delete(&object.location).await.is_ok() {
+                swept.kept_bytes += bytes;
+            } else if self.folder.disk.remove(&name).is_ok() {
                 swept.removed += 1;
             }
         }
         swept
     }
-}
 
-impl Blobs {
-    /// Removes what was being written aside when a process died; `list` does not show it.
-    fn remove_staged(&self) -> u64 {
-        let folders = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let files = folders.filter_map(|folder| std::fs::read_dir(folder.path()).ok());
-        let staged = files.flatten().flatten().map(|file| file.path()).filter(|path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().contains('#'))
-        });
-        staged.filter(|path| std::fs::remove_file(path).is_ok()).count() as u64
+    /// Does what blocks where that is allowed: on a thread for it, or here, where there is no
+    /// runtime, or time is simulated.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        match Handle::try_current() {
+            Ok(runtime) if !self.folder.disk.is_simulated() => {
+                runtime.spawn_blocking(work).await.map_err(io::Error::other)?
+            }
+            _ => work(),
+        }
     }
 }
 
-fn location(hash: blake3::Hash) -> Location {
-    let name = hash.to_hex();
-    Location::from_iter([&name[..2], name.as_str()])
+/// A use that is given back, unless it was taken over.
+struct Used<'a> {
+    blobs: &'a Blobs,
+    hash: Option<blake3::Hash>,
 }
 
-fn one_line(error: object_store::Error) -> String {
-    match error {
-        object_store::Error::NotFound { .. } => "the stored body is gone".to_string(),
-        error => error.to_string().lines().next().unwrap_or_default().to_string(),
+impl Drop for Used<'_> {
+    fn drop(&mut self) {
+        if let Some(hash) = self.hash {
+            self.blobs.release(hash);
+        }
+    }
+}
+
+/// Bodies in a folder of the store's disk, in folders by the first letters of their names.
+#[derive(Clone, Debug)]
+struct Folder {
+    disk: Arc<dyn Disk>,
+    name: String,
+}
+
+impl Folder {
+    fn path(&self, hash: blake3::Hash) -> String {
+        let hash = hash.to_hex();
+        format!("{}/{}/{hash}", self.name, &hash[..2])
+    }
+
+    fn put(&self, hash: blake3::Hash, body: &[u8]) -> io::Result<()> {
+        /// Two uploads of the same content do not write into one file.
+        static STAGED: AtomicU64 = AtomicU64::new(0);
+        let path = self.path(hash);
+        let folder = folder_of(&path);
+        if self.get(hash).is_ok_and(|known| blake3::hash(&known) == hash) {
+            // Whoever put it there may not have come to this yet.
+            return self.disk.sync_folder(folder);
+        }
+        self.disk.make_folder(folder)?;
+        self.disk.sync_folder(&self.name)?;
+        let aside = format!("{path}#{}", STAGED.fetch_add(1, Ordering::Relaxed));
+        let put = self.disk.make(&aside).and_then(|file| {
+            file.set_len(0)?;
+            file.write_all_at(body, 0)?;
+            file.sync()?;
+            self.disk.rename(&aside, &path)?;
+            self.disk.sync_folder(folder)
+        });
+        if put.is_err() {
+            // It is not there when the folder could not be synced; else it is in the way.
+            let _ = self.disk.remove(&aside);
+        }
+        put
+    }
+
+    fn get(&self, hash: blake3::Hash) -> io::Result<Bytes> {
+        read_all(&*self.disk, &self.path(hash)).map(Bytes::from)
+    }
+
+    fn remove(&self, hash: blake3::Hash) -> io::Result<()> {
+        self.disk.remove(&self.path(hash))
+    }
+
+    /// Every file with its path and size; one that was being written aside when a process died has
+    /// no hash.
+    fn list(&self) -> Vec<(String, Option<blake3::Hash>, u64)> {
+        let mut found = Vec::new();
+        for folder in self.disk.list(&self.name).unwrap_or_default() {
+            let folder = format!("{}/{}", self.name, folder.name);
+            for file in self.disk.list(&folder).unwrap_or_default() {
+                let hash = blake3::Hash::from_hex(&file.name).ok();
+                found.push((format!("{folder}/{}", file.name), hash, file.bytes));
+            }
+        }
+        found
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::disk::RealDisk;
+
+    fn open(folder: &std::path::Path) -> Blobs {
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
+        disk.make_folder("bodies").unwrap();
+        Blobs::new(&disk, "bodies")
+    }
 
     #[tokio::test]
     async fn bodies_are_kept_by_content_and_checked() {
         let dir = tempfile::tempdir().unwrap();
-        let blobs = Blobs::new(dir.path()).unwrap();
+        let blobs = open(dir.path());
         let (one, two) = (Bytes::from_static(b"one"), Bytes::from_static(b"two"));
         let (hash_one, hash_two) = (blake3::hash(&one), blake3::hash(&two));
         blobs.put(hash_one, one.clone()).await.unwrap();
         blobs.put(hash_two, two.clone()).await.unwrap();
-        assert_eq!((blobs.get(hash_one).await.unwrap(), blobs.used_bytes()), (one, 6));
+        assert_eq!((blobs.get(hash_one).await.unwrap(), blobs.used_bytes()), (one.clone(), 6));
         let name = hash_one.to_hex();
-        let folder = dir.path().join(&name[..2]);
+        let folder = dir.path().join("bodies").join(&name[..2]);
         std::fs::write(folder.join(format!("{name}#1")), "on").unwrap();
         // The next process knows the first one only.
-        let blobs = Blobs::new(dir.path()).unwrap();
+        let blobs = open(dir.path());
         assert!(blobs.retain(hash_one, 3));
         assert_eq!(blobs.sweep().await, Swept { kept: 1, kept_bytes: 3, removed: 2 });
         assert_eq!(blobs.get(hash_two).await.unwrap_err(), "the stored body is gone");
         std::fs::write(folder.join(name.as_str()), "0ne").unwrap();
         assert!(blobs.get(hash_one).await.unwrap_err().contains("damaged"));
+        // Sent again it is mended.
+        blobs.put(hash_one, one.clone()).await.unwrap();
+        assert_eq!(blobs.get(hash_one).await.unwrap(), one);
     }
 
     #[tokio::test]
     async fn a_body_stays_as_long_as_somebody_uses_it() {
         let dir = tempfile::tempdir().unwrap();
-        let blobs = Blobs::new(dir.path()).unwrap();
+        let blobs = open(dir.path());
         let body = Bytes::from_static(b"body");
         let hash = blake3::hash(&body);
         blobs.put(hash, body.clone()).await.unwrap();
         blobs.put(hash, body.clone()).await.unwrap();
         blobs.release(hash);
+        assert!(!blobs.remove_released());
         assert_eq!(blobs.get(hash).await.unwrap(), body);
         blobs.release(hash);
-        // The removal is under way; the same content, sent again, is not lost to it.
+        // Before it is removed the same content comes again.
         blobs.put(hash, body.clone()).await.unwrap();
-        tokio::time::sleep(GOING * 5).await;
+        assert!(!blobs.remove_released());
         assert_eq!(blobs.get(hash).await.unwrap(), body);
+        // While it is being removed the same content waits.
         blobs.release(hash);
-        while blobs.used_bytes() > 0 {
-            tokio::time::sleep(GOING).await;
-        }
+        assert_eq!(blobs.next_released(), Some(*hash.as_bytes()));
+        let mut again = std::pin::pin!(blobs.put(hash, body.clone()));
+        let soon = std::time::Duration::from_millis(5);
+        assert!(tokio::time::timeout(soon, again.as_mut()).await.is_err());
+        blobs.lock().of.get_mut(hash.as_bytes()).unwrap().is_going = false;
+        blobs.lock().released.insert(*hash.as_bytes());
+        assert!(blobs.remove_released());
+        again.await.unwrap();
+        assert_eq!((blobs.get(hash).await.unwrap(), blobs.used_bytes()), (body, 4));
+        blobs.release(hash);
+        assert!(blobs.remove_released());
         assert!(blobs.get(hash).await.is_err());
+        assert_eq!(blobs.used_bytes(), 0);
     }
 }

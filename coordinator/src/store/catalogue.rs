@@ -1,29 +1,20 @@
-//! sled, kept on a short leash: the index that the coordinator is served from.
+//! The catalogue: the index that the coordinator is served from.
 //!
-//! What is known about sled 0.34: `flush` is not an fsync, values from 128 KiB on are never
-//! synced, a damaged tail can open as an empty database, a damaged page can panic. So every call
-//! is guarded against panics, values are small, batches too, and what must not be lost is compared
-//! with the journal at every start. Nothing outside of this folder knows sled.
+//! It may come back older, empty or not at all: what must not be lost is compared with the
+//! journal at every start. Keys are ordered bytes; the first one tells the kind.
 
-use std::fs::File;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::disk::{Disk, Entry};
 use super::journal::Change;
-
-/// sled's page cache. It is a hint to sled, and counts bytes on disk.
-const CACHE_BYTES: u64 = 64 << 20;
-
-/// sled writes its buffers in the background this often.
-const FLUSH_EVERY_MS: u64 = 500;
 
 /// Entries in one batch. Larger ones cost sled gigabytes of memory.
 const BATCH_MAX: usize = 512;
 
-/// sled's words when another process, or another handle, has the catalogue.
-const LOCKED: &str = "could not acquire lock";
+/// Why a tree cannot be opened that is not damaged: somebody has it.
+pub(crate) const LOCKED: &str = "another process has it open";
 
 const LOCKED_TRIES: u32 = 30;
 const LOCKED_PAUSE: Duration = Duration::from_millis(100);
@@ -34,11 +25,48 @@ pub(crate) const STEPS_PREFIX: u8 = b's';
 /// Where the number of the last journal change that arrived here is kept.
 const SEQUENCE_KEY: &[u8] = b"m-sequence";
 
+/// Behind every key.
+const KEYS_END: [u8; 1] = [0xff];
+
+/// An ordered map of bytes on a disk. What was written last may be lost, or all of it.
+pub(crate) trait Tree: std::fmt::Debug + Send + Sync {
+    /// Applies changes, all of them or none.
+    ///
+    /// # Errors
+    /// One line.
+    fn apply(&self, batch: &[&Change]) -> Result<(), String>;
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// One line.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, String>;
+
+    /// Shows every entry from `from` to before `to`, in order, until `visit` answers false.
+    ///
+    /// # Errors
+    /// One line.
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), String>;
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// One line.
+    fn flush(&self) -> Result<(), String>;
+
+    /// Bytes on disk; 0 when it cannot say.
+    fn len_bytes(&self) -> u64;
+}
+
 /// The open catalogue.
 #[derive(Clone, Debug)]
 pub(crate) struct Catalogue {
-    tree: sled::Db,
-    path: PathBuf,
+    tree: Arc<dyn Tree>,
 }
 
 /// How the catalogue was had.
@@ -49,7 +77,7 @@ pub(crate) enum Opened {
     /// Without its snapshot, which was damaged; nothing is lost.
     WithoutSnapshot(String),
     /// Empty, because it was damaged. The damaged one lies beside it under this name.
-    Anew(String, PathBuf),
+    Anew(String, String),
 }
 
 impl Catalogue {
@@ -57,50 +85,39 @@ impl Catalogue {
     ///
     /// # Errors
     /// Those of the file system, when not even a new one can be made.
-    pub(crate) fn open(path: &Path, wall_ns: i64) -> io::Result<(Self, Opened)> {
-        let mut opened = Self::try_open(path);
+    pub(crate) fn open(disk: &dyn Disk, folder: &str, wall_ns: i64) -> io::Result<(Self, Opened)> {
+        let mut opened = Self::try_open(disk, folder);
         // sled's own threads may outlive its handle for a moment.
         for _ in 0..LOCKED_TRIES {
-            if opened.as_ref().is_err_and(|why| why.contains(LOCKED)) {
+            if opened.as_ref().is_err_and(|why| why == LOCKED) && !disk.is_simulated() {
                 std::thread::sleep(LOCKED_PAUSE);
-                opened = Self::try_open(path);
+                opened = Self::try_open(disk, folder);
             }
         }
         let why = match opened {
             Ok(catalogue) => return Ok((catalogue, Opened::Whole)),
             // No damage, and no reason to put anything aside.
-            Err(why) if why.contains(LOCKED) => {
-                return Err(io::Error::other("another process has it open"));
-            }
+            Err(why) if why == LOCKED => return Err(io::Error::other(why)),
             Err(why) => why,
         };
-        if path.join("db").metadata().is_ok_and(|db| db.len() > 0) && move_snapshots(path, wall_ns)?
-        {
+        if move_snapshots(disk, folder, wall_ns)? {
             // sled makes the snapshot anew from its log.
-            if let Ok(catalogue) = Self::try_open(path) {
+            if let Ok(catalogue) = Self::try_open(disk, folder) {
                 return Ok((catalogue, Opened::WithoutSnapshot(why)));
             }
         }
-        let aside = path.with_extension(format!("damaged-{wall_ns}"));
-        std::fs::rename(path, &aside)?;
-        let catalogue = Self::try_open(path).map_err(io::Error::other)?;
+        let aside = format!("{folder}.damaged-{wall_ns}");
+        disk.rename(folder, &aside)?;
+        let catalogue = Self::try_open(disk, folder).map_err(io::Error::other)?;
         Ok((catalogue, Opened::Anew(why, aside)))
     }
 
     /// Opens it, and reads all records: a damaged page shows itself only when it is read. Steps
     /// are left out, as they are many, and can be lost.
-    fn try_open(path: &Path) -> Result<Self, String> {
-        let config = sled::Config::new()
-            .path(path)
-            .cache_capacity(CACHE_BYTES)
-            .flush_every_ms(Some(FLUSH_EVERY_MS));
-        let tree = guarded(|| config.open())?;
-        let catalogue = Self { tree, path: path.to_path_buf() };
-        let (before, after) = ([STEPS_PREFIX], [STEPS_PREFIX + 1]);
-        guarded(|| {
-            let records = catalogue.tree.range(..before).chain(catalogue.tree.range(after..));
-            records.into_iter().try_for_each(|entry| entry.map(|_| ()))
-        })?;
+    fn try_open(disk: &dyn Disk, folder: &str) -> Result<Self, String> {
+        let catalogue = Self { tree: disk.tree(folder)? };
+        catalogue.tree.scan(&[], &[STEPS_PREFIX], &mut |_, _| true)?;
+        catalogue.tree.scan(&[STEPS_PREFIX + 1], &KEYS_END, &mut |_, _| true)?;
         Ok(catalogue)
     }
 
@@ -130,38 +147,25 @@ impl Catalogue {
     ) -> Result<(), String> {
         let mut changes = changes.peekable();
         while changes.peek().is_some() {
-            let mut batch = sled::Batch::default();
-            for change in changes.by_ref().take(BATCH_MAX) {
-                match &change.value {
-                    Some(value) => batch.insert(change.key.as_slice(), value.as_slice()),
-                    None => batch.remove(change.key.as_slice()),
-                }
-            }
-            guarded(|| self.tree.apply_batch(batch))?;
+            let batch: Vec<&Change> = changes.by_ref().take(BATCH_MAX).collect();
+            self.tree.apply(&batch)?;
         }
         Ok(())
     }
 
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, String> {
-        guarded(|| Ok(self.tree.get(key)?.map(|value| value.to_vec())))
+        self.tree.get(key)
     }
 
-    /// Shows every key with this prefix, in order, until `visit` answers false.
+    /// Shows every entry whose key has this prefix, in order, until `visit` answers false.
     pub(crate) fn scan(
         &self,
         prefix: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), String> {
-        guarded(|| {
-            for entry in self.tree.scan_prefix(prefix) {
-                let (key, value) = entry?;
-                if !visit(&key, &value) {
-                    break;
-                }
-            }
-            Ok(())
-        })
+        self.tree
+            .scan(prefix, &KEYS_END, &mut |key, value| key.starts_with(prefix) && visit(key, value))
     }
 
     /// Shows every key of a range, in order, until `visit` answers false.
@@ -171,54 +175,32 @@ impl Catalogue {
         to: &[u8],
         mut visit: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), String> {
-        guarded(|| {
-            for key in self.tree.range(from..to).keys() {
-                if !visit(&key?) {
-                    break;
-                }
-            }
-            Ok(())
-        })
+        self.tree.scan(from, to, &mut |key, _| visit(key))
     }
 
-    /// Makes everything durable. sled's own flush leaves the kernel's cache unsynced; an fsync of
-    /// its log acts on the file, whoever has it open.
+    /// Makes everything durable.
     pub(crate) fn flush(&self) -> Result<(), String> {
-        guarded(|| self.tree.flush())?;
-        let log = File::open(self.path.join("db")).and_then(|log| log.sync_data());
-        log.map_err(|error| error.to_string())
+        self.tree.flush()
     }
 
     /// Bytes on disk; 0 when sled cannot say.
     pub(crate) fn len_bytes(&self) -> u64 {
-        guarded(|| self.tree.size_on_disk()).unwrap_or(0)
+        self.tree.len_bytes()
     }
 }
 
 /// Moves damaged snapshots out of sled's sight; false when there are none.
-fn move_snapshots(path: &Path, wall_ns: i64) -> io::Result<bool> {
+fn move_snapshots(disk: &dyn Disk, folder: &str, wall_ns: i64) -> io::Result<bool> {
+    let entries = disk.list(folder)?;
+    // Without a log there is nothing to make a snapshot from.
+    if !entries.iter().any(|entry| entry.name == "db" && entry.bytes > 0) {
+        return Ok(false);
+    }
     let mut any = false;
-    for entry in std::fs::read_dir(path)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name.to_string_lossy().starts_with("snap.") {
-            let aside = format!("damaged-{wall_ns}-{}", name.to_string_lossy());
-            std::fs::rename(entry.path(), path.join(aside))?;
-            any = true;
-        }
+    for Entry { name, .. } in entries.iter().filter(|entry| entry.name.starts_with("snap.")) {
+        let aside = format!("{folder}/damaged-{wall_ns}-{name}");
+        disk.rename(&format!("{folder}/{name}"), &aside)?;
+        any = true;
     }
     Ok(any)
-}
-
-/// Calls sled; a panic becomes an error.
-fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(error.to_string().lines().next().unwrap_or_default().to_string()),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
-            Err(format!("sled panicked: {}", text.lines().next().unwrap_or_default()))
-        }
-    }
 }

@@ -4,10 +4,10 @@
 //! after a power cut, is cut back to the last whole one, and the cut is counted. Damage before
 //! that is stepped over, by searching for the next record that checks out, and counted too.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::sync::Arc;
+
+use super::disk::{Disk, DiskFile};
 
 /// Begins every record.
 const MAGIC: [u8; 4] = *b"MTJ1";
@@ -16,6 +16,9 @@ const HEADER_BYTES: usize = 12;
 
 /// Largest payload; what is larger on reading is damage.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+
+/// How much of a file's end is written once more when it is opened: more than one group of writes.
+const SETTLE_BYTES: u64 = 1 << 20;
 
 /// How much of a damaged place is read at once while searching.
 const WINDOW_BYTES: usize = 64 << 10;
@@ -32,42 +35,74 @@ pub(crate) struct Damage {
 /// An open file of records.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    file: File,
+    file: Arc<dyn DiskFile>,
     /// End of the last whole record.
     end: u64,
+    /// Something that is not wanted may lie behind the end.
+    is_uncut: bool,
+}
+
+#[cfg(test)]
+/// Shows every whole record of a file to `visit`, where it lies and what it says, in order, and
+/// changes nothing.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn read(
+    disk: &dyn Disk,
+    name: &str,
+    from: u64,
+    visit: impl FnMut(u64, &[u8]),
+) -> io::Result<Damage> {
+    let (_, damage) = scan(&*disk.open(name)?, from, visit)?;
+    Ok(damage)
+}
+
+/// Answers the end of the last whole record, too.
+fn scan(
+    file: &dyn DiskFile,
+    from: u64,
+    mut visit: impl FnMut(u64, &[u8]),
+) -> io::Result<(u64, Damage)> {
+    let length = file.len_bytes()?;
+    let mut damage = Damage::default();
+    let (mut offset, mut end) = (from, from);
+    let mut payload = Vec::new();
+    while offset < length {
+        if let Some(next) = read_record(file, offset, &mut payload)? {
+            // Only damage that is followed by a whole record is a gap; the rest is the tail.
+            damage.gaps += u64::from(offset != end);
+            visit(offset, &payload);
+            (offset, end) = (next, next);
+        } else {
+            offset = match find_magic(file, offset + 1, length)? {
+                Some(found) => found,
+                None => break,
+            };
+        }
+    }
+    damage.cut_bytes = length.saturating_sub(end);
+    Ok((end, damage))
 }
 
 impl Frames {
-    /// Opens or makes a file, and shows every whole record's payload to `visit`, in order.
+    /// Opens or makes a file, shows every whole record to `visit`, in order, and cuts off what
+    /// comes behind the last one.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(crate) fn open(path: &Path, mut visit: impl FnMut(&[u8])) -> io::Result<(Self, Damage)> {
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
-        let length = file.metadata()?.len();
-        let mut damage = Damage::default();
-        let (mut offset, mut end) = (0, 0);
-        let mut payload = Vec::new();
-        while offset < length {
-            if let Some(next) = read_record(&file, offset, &mut payload)? {
-                // Only damage that is followed by a whole record is a gap; the rest is the tail.
-                damage.gaps += u64::from(offset != end);
-                visit(&payload);
-                (offset, end) = (next, next);
-            } else {
-                offset = match find_magic(&file, offset + 1, length)? {
-                    Some(found) => found,
-                    None => break,
-                };
-            }
-        }
-        damage.cut_bytes = length - end;
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        name: &str,
+        visit: impl FnMut(u64, &[u8]),
+    ) -> io::Result<(Self, Damage)> {
+        let file = disk.make(name)?;
+        let (end, damage) = scan(&*file, 0, visit)?;
         if damage.cut_bytes > 0 {
             file.set_len(end)?;
-            file.sync_all()?;
         }
-        Ok((Self { file, end }, damage))
+        settle(&*file, end)?;
+        Ok((Self { file, end, is_uncut: false }, damage))
     }
 
     /// Adds records, all of them or none.
@@ -90,9 +125,14 @@ impl Frames {
             bytes.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
             bytes.extend_from_slice(payload);
         }
+        if self.is_uncut {
+            // Old records behind shorter new ones would come alive again.
+            self.truncate(self.end)?;
+        }
         if let Err(error) = self.file.write_all_at(&bytes, self.end) {
             // Half a record would be cut at the next start, but later ones would hide behind it.
-            let _ = self.file.set_len(self.end);
+            // The first error is the one to tell.
+            let _ = self.truncate(self.end);
             return Err(error);
         }
         self.end += bytes.len() as u64;
@@ -105,7 +145,7 @@ impl Frames {
     /// Those of the file system. What was appended since the last success may then be lost, so
     /// the caller takes it back with [`Self::truncate`].
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync()
     }
 
     /// Forgets everything behind `end`.
@@ -113,9 +153,11 @@ impl Frames {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn truncate(&mut self, end: u64) -> io::Result<()> {
-        // Also when the file stays as long: what comes next overwrites it.
-        self.end = end;
-        self.file.set_len(end)
+        // Also when the file stays as long: it is cut before anything else is written.
+        (self.end, self.is_uncut) = (end, true);
+        let cut = self.file.set_len(end);
+        self.is_uncut = cut.is_err() && self.file.len_bytes().is_ok_and(|length| length > end);
+        if self.is_uncut { cut } else { Ok(()) }
     }
 
     /// Length in bytes.
@@ -124,8 +166,22 @@ impl Frames {
     }
 }
 
+/// Makes durable what was read. The process before may have been killed between a sync that failed
+/// and taking back what it had written: that is in the kernel's cache, and nowhere else, and no
+/// sync would write it again. So the tail is written once more.
+fn settle(file: &dyn DiskFile, end: u64) -> io::Result<()> {
+    if end == 0 {
+        return Ok(());
+    }
+    let begin = end.saturating_sub(SETTLE_BYTES);
+    let mut tail = vec![0; usize::try_from(end - begin).map_err(io::Error::other)?];
+    file.read_exact_at(&mut tail, begin)?;
+    file.write_all_at(&tail, begin)?;
+    file.sync()
+}
+
 /// Reads one record; answers the offset behind it, or none when there is no whole one.
-fn read_record(file: &File, offset: u64, payload: &mut Vec<u8>) -> io::Result<Option<u64>> {
+fn read_record(file: &dyn DiskFile, offset: u64, payload: &mut Vec<u8>) -> io::Result<Option<u64>> {
     let mut header = [0; HEADER_BYTES];
     if !read_fully(file, offset, &mut header)? || header[..4] != MAGIC {
         return Ok(None);
@@ -146,7 +202,7 @@ fn read_record(file: &File, offset: u64, payload: &mut Vec<u8>) -> io::Result<Op
 }
 
 /// Fills `out`; false when the file ends before.
-fn read_fully(file: &File, offset: u64, out: &mut [u8]) -> io::Result<bool> {
+fn read_fully(file: &dyn DiskFile, offset: u64, out: &mut [u8]) -> io::Result<bool> {
     match file.read_exact_at(out, offset) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
@@ -154,7 +210,7 @@ fn read_fully(file: &File, offset: u64, out: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-fn find_magic(file: &File, from: u64, length: u64) -> io::Result<Option<u64>> {
+fn find_magic(file: &dyn DiskFile, from: u64, length: u64) -> io::Result<Option<u64>> {
     let mut window = vec![0; WINDOW_BYTES];
     let mut offset = from;
     while offset + MAGIC.len() as u64 <= length {
@@ -173,31 +229,36 @@ fn find_magic(file: &File, from: u64, length: u64) -> io::Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::disk::RealDisk;
 
-    fn open(path: &Path) -> (Vec<String>, Damage) {
-        let mut found = Vec::new();
-        let visit = |payload: &[u8]| found.push(String::from_utf8_lossy(payload).into_owned());
-        let (_, damage) = Frames::open(path, visit).unwrap();
+    fn open(disk: &RealDisk) -> (Vec<String>, Damage) {
+        let (mut found, mut before) = (Vec::new(), Vec::new());
+        let text = |payload: &[u8]| String::from_utf8_lossy(payload).into_owned();
+        // Reading alone finds the same, and changes nothing.
+        let only_read = read(disk, "frames", 0, |_, payload| before.push(text(payload))).unwrap();
+        let (_, damage) =
+            Frames::open(disk, "frames", |_, payload| found.push(text(payload))).unwrap();
+        assert_eq!((only_read, before), (damage, found.clone()));
         (found, damage)
     }
 
     /// Writes three records, changes the file's bytes, and opens it twice.
     fn check(change: fn(&mut Vec<u8>), expected: &[&str], damage: Damage) {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("frames");
-        let (mut frames, _) = Frames::open(&path, |_| {}).unwrap();
+        let (disk, path) = (RealDisk::new(dir.path()), dir.path().join("frames"));
+        let (mut frames, _) = Frames::open(&disk, "frames", |_, _| {}).unwrap();
         frames.append(["one".as_bytes(), b"two", b"three"]).unwrap();
         frames.sync().unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len() as u64, frames.len_bytes());
         change(&mut bytes);
         std::fs::write(&path, bytes).unwrap();
-        let (found, seen) = open(&path);
+        let (found, seen) = open(&disk);
         assert_eq!((found.as_slice(), seen), (expected.map_strings().as_slice(), damage));
         // After the cut the file is whole, and goes on behind its last record.
-        let (mut frames, _) = Frames::open(&path, |_| {}).unwrap();
+        let (mut frames, _) = Frames::open(&disk, "frames", |_, _| {}).unwrap();
         frames.append([b"four".as_slice()]).unwrap();
-        let (found, seen) = open(&path);
+        let (found, seen) = open(&disk);
         assert_eq!(found.last().map(String::as_str), Some("four"));
         assert_eq!(seen, Damage { cut_bytes: 0, gaps: damage.gaps });
     }
@@ -232,10 +293,10 @@ mod tests {
     #[test]
     fn a_record_that_is_too_large_is_refused_and_nothing_is_written() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("frames");
-        let (mut frames, _) = Frames::open(&path, |_| {}).unwrap();
+        let disk = RealDisk::new(dir.path());
+        let (mut frames, _) = Frames::open(&disk, "frames", |_, _| {}).unwrap();
         let large = vec![0; PAYLOAD_BYTES_MAX + 1];
         assert!(frames.append([b"small".as_slice(), &large]).is_err());
-        assert_eq!(open(&path), (Vec::new(), Damage::default()));
+        assert_eq!(open(&disk), (Vec::new(), Damage::default()));
     }
 }

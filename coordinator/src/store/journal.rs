@@ -5,10 +5,10 @@
 //! put in the old one's place.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::disk::{Disk, folder_of};
 use super::frames::{Damage, Frames};
 
 /// One change: a new value of a key, or its end.
@@ -28,7 +28,8 @@ const PREFIX_BYTES: usize = 10;
 /// The open journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    path: PathBuf,
+    disk: Arc<dyn Disk>,
+    name: String,
     frames: Frames,
     sequence: u64,
     /// Length after it was last written anew.
@@ -44,8 +45,31 @@ pub(crate) struct Contents {
     pub(crate) live: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Keys whose last change deleted them.
     pub(crate) dead: BTreeSet<Vec<u8>>,
+    /// Number of the last change.
+    pub(crate) sequence: u64,
     /// What was wrong with the file.
     pub(crate) damage: Damage,
+}
+
+impl Contents {
+    fn take(&mut self, payload: &[u8]) {
+        let Some((number, change)) = decode(payload) else { return };
+        // A record from inside a damaged one would be out of order.
+        if number <= self.sequence {
+            return;
+        }
+        self.sequence = number;
+        match change.value {
+            Some(value) => {
+                self.dead.remove(&change.key);
+                self.live.insert(change.key, value);
+            }
+            None => {
+                self.live.remove(&change.key);
+                self.dead.insert(change.key);
+            }
+        }
+    }
 }
 
 impl Journal {
@@ -53,32 +77,20 @@ impl Journal {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(crate) fn open(path: &Path) -> io::Result<(Self, Contents)> {
+    pub(crate) fn open(disk: &Arc<dyn Disk>, name: &str) -> io::Result<(Self, Contents)> {
         let mut contents = Contents::default();
-        let mut sequence = 0;
-        let (frames, damage) = Frames::open(path, |payload| {
-            let Some((number, change)) = decode(payload) else { return };
-            // A record from inside a damaged one would be out of order.
-            if number <= sequence {
-                return;
-            }
-            sequence = number;
-            match change.value {
-                Some(value) => {
-                    contents.dead.remove(&change.key);
-                    contents.live.insert(change.key, value);
-                }
-                None => {
-                    contents.live.remove(&change.key);
-                    contents.dead.insert(change.key);
-                }
-            }
-        })?;
+        let (frames, damage) = Frames::open(&**disk, name, |_, payload| contents.take(payload))?;
         contents.damage = damage;
         let live_bytes = contents.live.iter().map(|(key, value)| key.len() + value.len() + 22);
-        let compact_bytes = live_bytes.sum::<usize>() as u64;
-        let path = path.to_path_buf();
-        Ok((Self { path, frames, sequence, compact_bytes, is_name_unsynced: false }, contents))
+        let journal = Self {
+            disk: disk.clone(),
+            name: name.to_string(),
+            frames,
+            sequence: contents.sequence,
+            compact_bytes: live_bytes.sum::<usize>() as u64,
+            is_name_unsynced: false,
+        };
+        Ok((journal, contents))
     }
 
     /// Number of the last change.
@@ -117,7 +129,7 @@ impl Journal {
     /// # Errors
     /// Those of the file system; the old journal then stays.
     pub(crate) fn compact(&mut self) -> io::Result<()> {
-        let (_, contents) = Self::open(&self.path)?;
+        let (_, contents) = Self::open(&self.disk, &self.name)?;
         self.rewrite(self.sequence, contents.live.into_iter())
     }
 
@@ -130,12 +142,12 @@ impl Journal {
         sequence: u64,
         live: impl Iterator<Item = (Vec<u8>, Vec<u8>)>,
     ) -> io::Result<()> {
-        let aside = self.path.with_extension("new");
-        match std::fs::remove_file(&aside) {
+        let aside = format!("{}.new", self.name);
+        match self.disk.remove(&aside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let (mut frames, _) = Frames::open(&aside, |_| {})?;
+        let (mut frames, _) = Frames::open(&*self.disk, &aside, |_, _| {})?;
         let mut number = sequence;
         for (key, value) in live {
             number += 1;
@@ -143,7 +155,7 @@ impl Journal {
             frames.append([payload.as_slice()])?;
         }
         frames.sync()?;
-        std::fs::rename(&aside, &self.path)?;
+        self.disk.rename(&aside, &self.name)?;
         // From here on the new one is the journal, whether or not its name is durable yet.
         self.compact_bytes = frames.len_bytes();
         (self.frames, self.sequence) = (frames, number);
@@ -154,7 +166,7 @@ impl Journal {
     /// Nothing may be told durable in a file whose name is not.
     fn sync_name(&mut self) -> io::Result<()> {
         if self.is_name_unsynced {
-            sync_folder_of(&self.path)?;
+            self.disk.sync_folder(folder_of(&self.name))?;
             self.is_name_unsynced = false;
         }
         Ok(())
@@ -163,17 +175,6 @@ impl Journal {
     /// Length in bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.frames.len_bytes()
-    }
-}
-
-/// Makes a new or renamed file's entry in its folder durable.
-///
-/// # Errors
-/// Those of the file system.
-pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
     }
 }
 
@@ -199,6 +200,12 @@ fn decode(payload: &[u8]) -> Option<(u64, Change)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::disk::RealDisk;
+
+    fn open(folder: &std::path::Path) -> (Journal, Contents) {
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
+        Journal::open(&disk, "journal").unwrap()
+    }
 
     fn put(key: &str, value: &str) -> Change {
         Change { key: key.into(), value: Some(value.into()) }
@@ -212,13 +219,12 @@ mod tests {
     #[test]
     fn the_last_value_of_each_key_counts() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal");
-        let (mut journal, _) = Journal::open(&path).unwrap();
+        let (mut journal, _) = open(dir.path());
         let gone = Change { key: "b".into(), value: None };
         let changes = [put("a", "1"), put("b", "2"), put("a", "3"), gone, put("c", "")];
         journal.append(changes.iter()).unwrap();
         let expected = vec![("a".into(), "3".into()), ("c".into(), String::new())];
-        let (journal, contents) = Journal::open(&path).unwrap();
+        let (journal, contents) = open(dir.path());
         assert_eq!((journal.sequence(), live(&contents)), (5, expected.clone()));
         // Written anew it says the same, is shorter, and its numbers go on.
         let mut journal = journal;
@@ -226,7 +232,7 @@ mod tests {
         journal.compact().unwrap();
         assert!(journal.len_bytes() < before);
         journal.append([put("d", "4")].iter()).unwrap();
-        let (journal, contents) = Journal::open(&path).unwrap();
+        let (journal, contents) = open(dir.path());
         assert_eq!(journal.sequence(), 8);
         assert_eq!(live(&contents).len(), 3);
         assert_eq!(live(&contents)[..2], expected[..]);
@@ -236,14 +242,14 @@ mod tests {
     fn every_possible_torn_tail_keeps_what_was_before() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
-        let (mut journal, _) = Journal::open(&path).unwrap();
+        let (mut journal, _) = open(dir.path());
         journal.append([put("a", "1")].iter()).unwrap();
         let whole = journal.len_bytes();
         journal.append([put("b", "2")].iter()).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         for length in whole..journal.len_bytes() {
             std::fs::write(&path, &bytes[..length as usize]).unwrap();
-            let (journal, contents) = Journal::open(&path).unwrap();
+            let (journal, contents) = open(dir.path());
             assert_eq!(live(&contents), [("a".to_string(), "1".to_string())]);
             assert_eq!((journal.sequence(), contents.damage.cut_bytes), (1, length - whole));
         }

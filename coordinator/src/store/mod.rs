@@ -10,17 +10,24 @@
 
 mod blobs;
 mod catalogue;
+mod disk;
 mod frames;
 mod journal;
+#[cfg(test)]
+mod lives;
 mod packing;
+#[cfg(any(test, feature = "simulation"))]
+mod platter;
 mod recovery;
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) mod simulated;
+mod sled_tree;
 mod steps;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -33,10 +40,11 @@ use crate::model::{
 };
 pub(crate) use blobs::Blobs;
 use catalogue::Catalogue;
+use disk::{Disk, Held, RealDisk};
 use journal::Change;
 pub(crate) use recovery::Recovery;
 use steps::OpenSteps;
-use writer::Job;
+use writer::{Job, Writer};
 
 /// What to do when a write is over.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
@@ -52,6 +60,21 @@ const RECORD_BYTES_MAX: usize = 8 << 20;
 pub(crate) struct Store {
     jobs: mpsc::Sender<Job>,
     shared: Arc<Shared>,
+    /// In the place of the thread, in a simulation.
+    #[cfg(any(test, feature = "simulation"))]
+    turns: Option<Turns>,
+}
+
+/// A writer that works when it is called.
+#[cfg(any(test, feature = "simulation"))]
+#[derive(Clone)]
+struct Turns(Arc<std::sync::Mutex<(Writer, mpsc::Receiver<Job>)>>);
+
+#[cfg(any(test, feature = "simulation"))]
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Turns")
+    }
 }
 
 #[derive(Debug)]
@@ -61,7 +84,7 @@ struct Shared {
     blobs: Blobs,
     health: Health,
     /// Behind the catalogue, so that it is given back last.
-    _lock: File,
+    _lock: Box<dyn Held>,
     closed: Closed,
 }
 
@@ -134,27 +157,43 @@ impl Store {
     /// # Errors
     /// One line that names the folder and what to do.
     pub(crate) fn open(folder: &Path) -> anyhow::Result<(Self, Loaded, Recovery)> {
-        let (parts, recovery) = recovery::open(folder)?;
-        let records = recovery::records(&parts.catalogue)
-            .map_err(anyhow::Error::msg)
-            .with_context(|| format!("the catalogue in {} cannot be read", folder.display()))?;
-        let loaded = load(records);
-        if loaded.unreadable > 0 {
-            tracing::error!(records = loaded.unreadable, "records of the store make no sense");
-        }
-        let health = Health::default();
-        health.journal_bytes.store(parts.journal.len_bytes(), Ordering::Relaxed);
-        let shared = Arc::new(Shared {
-            catalogue: parts.catalogue,
-            open: parts.open,
-            blobs: parts.blobs,
-            health,
-            _lock: parts.lock,
-            closed: Closed::default(),
-        });
-        let jobs = writer::start(parts.journal, parts.log, shared.clone())
-            .context("the store's thread cannot be started")?;
-        Ok((Self { jobs, shared }, loaded, recovery))
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
+        let (writer, loaded, recovery) = open_parts(&disk)?;
+        let shared = writer.shared().clone();
+        let jobs = writer::start(writer).context("the store's thread cannot be started")?;
+        let store = Self {
+            jobs,
+            shared,
+            #[cfg(any(test, feature = "simulation"))]
+            turns: None,
+        };
+        Ok((store, loaded, recovery))
+    }
+
+    /// Opens or makes a store on a simulated disk. It has no thread: whoever holds it calls
+    /// [`Self::turn`].
+    ///
+    /// # Errors
+    /// As [`Self::open`], and whatever the disk was told to.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn open_simulated(
+        disk: &simulated::SimulatedDisk,
+    ) -> anyhow::Result<(Self, Loaded, Recovery)> {
+        let (writer, loaded, recovery) = open_parts(&disk.process())?;
+        let shared = writer.shared().clone();
+        let (jobs, receiver) = mpsc::channel();
+        let turns = Turns(Arc::new(std::sync::Mutex::new((writer, receiver))));
+        Ok((Self { jobs, shared, turns: Some(turns) }, loaded, recovery))
+    }
+
+    /// Does all that waits, in this thread, and calls every `done`; says whether anything did.
+    /// Only for a simulated store, and not from a `done`.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn turn(&self) -> bool {
+        let Some(Turns(turns)) = &self.turns else { return false };
+        let mut turns = turns.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (writer, jobs) = &mut *turns;
+        writer.turn(jobs)
     }
 
     /// Writes changes; `done` is called from another thread when they are durable. When they
@@ -233,6 +272,28 @@ impl Store {
             self.shared.health.failures.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+fn open_parts(disk: &Arc<dyn Disk>) -> anyhow::Result<(Writer, Loaded, Recovery)> {
+    let (parts, recovery) = recovery::open(disk)?;
+    let records = recovery::records(&parts.catalogue)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("the catalogue in {} cannot be read", disk.folder().display()))?;
+    let loaded = load(records);
+    if loaded.unreadable > 0 {
+        tracing::error!(records = loaded.unreadable, "records of the store make no sense");
+    }
+    let health = Health::default();
+    health.journal_bytes.store(parts.journal.len_bytes(), Ordering::Relaxed);
+    let shared = Arc::new(Shared {
+        catalogue: parts.catalogue,
+        open: parts.open,
+        blobs: parts.blobs,
+        health,
+        _lock: parts.lock,
+        closed: Closed::default(),
+    });
+    Ok((Writer::new(parts.journal, parts.log, shared), loaded, recovery))
 }
 
 /// A record as bytes: a first byte that tells the form, then JSON, compressed when it is long.

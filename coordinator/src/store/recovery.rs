@@ -6,22 +6,21 @@
 //! journal. Every repair is counted and said aloud.
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
-use std::io::{Read, Seek, Write};
-use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 
 use super::blobs::Blobs;
 use super::catalogue::{Catalogue, Opened, STEPS_PREFIX};
-use super::journal::{Change, Contents, Journal, sync_folder_of};
+use super::disk::{Disk, Held};
+use super::journal::{Change, Contents, Journal};
 use super::steps::{OpenSteps, StepLog};
 use crate::clock;
 
 /// Everything a store consists of, open.
 #[derive(Debug)]
 pub(super) struct Parts {
-    pub(super) lock: File,
+    pub(super) lock: Box<dyn Held>,
     pub(super) journal: Journal,
     pub(super) catalogue: Catalogue,
     pub(super) open: OpenSteps,
@@ -50,17 +49,17 @@ pub(crate) struct Recovery {
 ///
 /// # Errors
 /// One line that names the folder and what to do.
-pub(super) fn open(folder: &Path) -> anyhow::Result<(Parts, Recovery)> {
-    let shown = folder.display();
-    std::fs::create_dir_all(folder.join("bodies"))
+pub(super) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
+    let shown = disk.folder().display();
+    disk.make_folder("bodies")
         .with_context(|| format!("the data folder {shown} cannot be made"))?;
-    let lock = lock(folder)?;
+    let lock = lock(&**disk)?;
     let mut recovery = Recovery::default();
-    let (mut journal, contents) = Journal::open(&folder.join("journal"))
+    let (mut journal, contents) = Journal::open(disk, "journal")
         .with_context(|| format!("the journal in {shown} cannot be opened"))?;
     recovery.journal_cut_bytes = contents.damage.cut_bytes;
     recovery.journal_gaps = contents.damage.gaps;
-    let (catalogue, opened) = Catalogue::open(&folder.join("catalogue"), clock::now().wall_ns)
+    let (catalogue, opened) = Catalogue::open(&**disk, "catalogue", clock::now().wall_ns)
         .with_context(|| format!("the catalogue in {shown} cannot be opened"))?;
     match opened {
         Opened::Whole => {}
@@ -68,6 +67,7 @@ pub(super) fn open(folder: &Path) -> anyhow::Result<(Parts, Recovery)> {
             tracing::warn!("the catalogue's snapshot was damaged and is made anew: {why}");
         }
         Opened::Anew(why, aside) => {
+            let aside = disk.folder().join(aside);
             let aside = aside.display();
             recovery.rebuilt = Some(format!("{why}; the damaged one is kept at {aside}"));
         }
@@ -75,13 +75,11 @@ pub(super) fn open(folder: &Path) -> anyhow::Result<(Parts, Recovery)> {
     reconcile(&mut journal, contents, &catalogue, &mut recovery)
         .with_context(|| format!("the store in {shown} cannot be repaired"))?;
     let open = OpenSteps::default();
-    let (log, damage) = StepLog::open(&folder.join("steps.log"), &open)
+    let (log, damage) = StepLog::open(&**disk, "steps.log", &open)
         .with_context(|| format!("the step log in {shown} cannot be opened"))?;
     recovery.log_cut_bytes = damage.cut_bytes;
-    let blobs = Blobs::new(&folder.join("bodies"))
-        .with_context(|| format!("the folder of bodies in {shown} cannot be opened"))?;
-    sync_folder_of(&folder.join("journal"))
-        .with_context(|| format!("the data folder {shown} cannot be synced"))?;
+    let blobs = Blobs::new(disk, "bodies");
+    disk.sync_folder("").with_context(|| format!("the data folder {shown} cannot be synced"))?;
     recovery.say();
     Ok((Parts { lock, journal, catalogue, open, log, blobs }, recovery))
 }
@@ -113,37 +111,17 @@ impl Recovery {
     }
 }
 
-/// One coordinator at a time; the kernel gives the lock back when a process dies.
-fn lock(folder: &Path) -> anyhow::Result<File> {
-    let path = folder.join("lock");
-    let shown = folder.display();
-    let mut options = File::options();
-    let mut file = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .with_context(|| format!("the data folder {shown} cannot be written"))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            let holder = holder.trim();
-            bail!(
-                "the data folder {shown} is in use by another coordinator (pid {holder}): stop it \
-                 or choose another folder"
-            );
-        }
-        Err(TryLockError::Error(error)) => {
-            return Err(error).with_context(|| format!("the data folder {shown} cannot be locked"));
-        }
+/// One coordinator at a time.
+fn lock(disk: &dyn Disk) -> anyhow::Result<Box<dyn Held>> {
+    let shown = disk.folder().display();
+    let locked = disk.lock("lock");
+    match locked.with_context(|| format!("the data folder {shown} cannot be written"))? {
+        Ok(lock) => Ok(lock),
+        Err(holder) => bail!(
+            "the data folder {shown} is in use by another coordinator (pid {holder}): stop it or \
+             choose another folder"
+        ),
     }
-    // For the message above; nothing depends on it.
-    let _ = file.set_len(0).and_then(|()| file.rewind());
-    let _ = writeln!(file, "{}", std::process::id());
-    Ok(file)
 }
 
 fn reconcile(

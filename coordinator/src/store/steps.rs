@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::catalogue::{Catalogue, STEPS_PREFIX};
+use super::disk::Disk;
 use super::frames::{Damage, Frames};
 use super::journal::Change;
 use super::packing::{ROWS_MAX, pack, unpack};
@@ -54,9 +54,13 @@ impl StepLog {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(crate) fn open(path: &Path, open: &OpenSteps) -> io::Result<(Self, Damage)> {
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        name: &str,
+        open: &OpenSteps,
+    ) -> io::Result<(Self, Damage)> {
         let mut rows = open.lock();
-        let (frames, damage) = Frames::open(path, |payload| {
+        let (frames, damage) = Frames::open(disk, name, |_, payload| {
             if let Some((key, block)) = payload.split_at_checked(SERIES_BYTES)
                 && let (Some(key), Some(more)) = (series_of(key), unpack(block))
             {

@@ -1,7 +1,8 @@
 //! The store's one writing thread.
 //!
 //! It takes all jobs that wait, writes their changes to the journal with one sync, then to the
-//! catalogue, then tells those who wait. When the journal cannot be written (a full disk), changes
+//! catalogue, then tells those who wait. In a simulation there is no thread, and the same is done
+//! when it is called for. When the journal cannot be written (a full disk), changes
 //! that must not be lost are kept, up to a bound, and tried again.
 
 use std::collections::VecDeque;
@@ -51,7 +52,7 @@ struct Group {
     is_kept: bool,
 }
 
-struct Writer {
+pub(super) struct Writer {
     journal: Journal,
     log: StepLog,
     shared: Arc<Shared>,
@@ -64,20 +65,22 @@ struct Writer {
 ///
 /// # Errors
 /// When there can be no more threads.
-pub(super) fn start(
-    journal: Journal,
-    log: StepLog,
-    shared: Arc<Shared>,
-) -> io::Result<Sender<Job>> {
+pub(super) fn start(writer: Writer) -> io::Result<Sender<Job>> {
     let (sender, jobs) = channel();
-    let packed_ns = clock::now().mono_ns;
-    let kept = VecDeque::new();
-    let writer = Writer { journal, log, shared, kept, packed_ns, is_failing: false };
     std::thread::Builder::new().name("store".to_string()).spawn(move || writer.run(&jobs))?;
     Ok(sender)
 }
 
 impl Writer {
+    pub(super) fn new(journal: Journal, log: StepLog, shared: Arc<Shared>) -> Self {
+        let packed_ns = clock::now().mono_ns;
+        Self { journal, log, shared, kept: VecDeque::new(), packed_ns, is_failing: false }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     fn run(mut self, jobs: &Receiver<Job>) {
         loop {
             let first = match jobs.recv_timeout(IDLE) {
@@ -85,29 +88,47 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            let mut groups: Vec<Group> = self.kept.drain(..).collect();
-            let mut next = first;
-            while let Some(job) = next {
-                // Whatever is no record is done in its turn, after the records before it.
-                match job {
-                    Job::Write { changes, done, is_kept } => {
-                        groups.push(Group { changes, done, is_kept });
-                    }
-                    other => {
-                        self.commit(std::mem::take(&mut groups));
-                        self.other(other);
-                    }
-                }
-                let is_full = groups.iter().map(|group| group.changes.len()).sum::<usize>();
-                next = if is_full < GROUP_MAX { jobs.try_recv().ok() } else { None };
-            }
-            self.commit(groups);
+            self.group(first, jobs);
             self.look_after();
         }
         self.pack_away();
         if let Err(why) = self.shared.catalogue.flush() {
             tracing::warn!("the catalogue could not be flushed: {why}");
         }
+    }
+
+    /// Does all that waits; says whether anything did.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
+        let mut any = false;
+        let mut next = jobs.try_recv().ok();
+        while next.is_some() || (!any && !self.kept.is_empty()) {
+            any = true;
+            self.group(next, jobs);
+            next = jobs.try_recv().ok();
+        }
+        self.look_after() || any
+    }
+
+    /// Does a job with those that wait behind it, as many as fit in a group.
+    fn group(&mut self, first: Option<Job>, jobs: &Receiver<Job>) {
+        let mut groups = Vec::new();
+        let mut next = first;
+        while let Some(job) = next {
+            // Whatever is no record is done in its turn, after the records before it.
+            match job {
+                Job::Write { changes, done, is_kept } => {
+                    groups.push(Group { changes, done, is_kept });
+                }
+                other => {
+                    self.commit(std::mem::take(&mut groups));
+                    self.other(other);
+                }
+            }
+            let is_full = groups.iter().map(|group| group.changes.len()).sum::<usize>();
+            next = if is_full < GROUP_MAX { jobs.try_recv().ok() } else { None };
+        }
+        self.commit(groups);
     }
 
     fn other(&mut self, job: Job) {
@@ -142,7 +163,9 @@ impl Writer {
     }
 
     /// Journal, catalogue, then those who wait.
-    fn commit(&mut self, groups: Vec<Group>) {
+    fn commit(&mut self, new: Vec<Group>) {
+        // What could not be written before comes first, or it would undo what is newer.
+        let groups: Vec<Group> = self.kept.drain(..).chain(new).collect();
         if groups.is_empty() {
             return;
         }
@@ -189,7 +212,8 @@ impl Writer {
         health.waiting.store(waiting as u64, Relaxed);
     }
 
-    fn look_after(&mut self) {
+    /// Does what is due; says whether a body was removed.
+    fn look_after(&mut self) -> bool {
         let now_ns = clock::now().mono_ns;
         if now_ns.saturating_sub(self.packed_ns) >= PACK_EVERY_NS {
             self.pack_away();
@@ -198,6 +222,7 @@ impl Writer {
             let compacted = self.journal.compact().map_err(|error| error.to_string());
             self.note(compacted, "the journal could not be written anew");
         }
+        self.shared.blobs.remove_released()
     }
 
     fn pack_away(&mut self) {
