@@ -162,6 +162,9 @@ impl Agent {
         self.told.clear();
         self.deliveries.start_stream();
         self.captures.start_stream();
+        // A stream's first report says that all tapes were announced: an agent that has just
+        // started must not say so before it has looked.
+        self.tapes.look(now, self.node.as_ref());
         self.tell(now);
     }
 

@@ -98,6 +98,7 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
         dead,
         before_step: snapshot.before_step,
         body_bytes: 0,
+        body_hash: None,
         detail: details.join("; "),
     };
     let body = match wire::rank_body(snapshot, rewind.rank.clone(), BODY_BYTES_MAX) {
@@ -148,6 +149,7 @@ pub(crate) fn no_tape(why: &str) -> Answer {
         dead: false,
         before_step: 0,
         body_bytes: 0,
+        body_hash: None,
         detail: why.to_string(),
     }
 }

@@ -82,8 +82,8 @@ impl Coordinator {
             Incoming::RankDown { tape_id, end, detail, wall_ns, step } => {
                 self.rank_down(now, &name, &tape_id, (end, detail, wall_ns), step);
             }
-            Incoming::Answer { capture, tape_id, answer, hash } => {
-                self.capture_answer(now, &name, &capture, &tape_id, (answer, hash));
+            Incoming::Answer { capture, tape_id, answer } => {
+                self.capture_answer(now, &name, &capture, &tape_id, answer);
             }
         }
     }
@@ -275,7 +275,7 @@ impl Coordinator {
         node: &str,
         capture: &str,
         tape_id: &str,
-        (answer, hash): (Answer, Option<[u8; 32]>),
+        answer: Answer,
     ) {
         let found = self.cluster.rank_of(tape_id);
         let Some((attempt, _)) = found.filter(|(attempt, rank)| is_on(attempt, *rank, node)) else {
@@ -284,7 +284,7 @@ impl Coordinator {
         };
         let serial = attempt.record.serial;
         if let Some(state) = self.captures.get_mut(capture) {
-            state.note(tape_id, &answer, hash);
+            state.note(tape_id, &answer);
         }
         let id = CaptureId(capture.to_string());
         attempt.captures.answer(now.mono_ns, &id, tape_id, answer);

@@ -37,8 +37,8 @@ const TAPES_PER_REQUEST_MAX: usize = 512;
 pub(crate) struct CaptureState {
     pub(crate) record: CaptureRecord,
     pub(crate) parts: Vec<PartRecord>,
-    /// What agents have said of their tapes, each with the hash of the body it promises.
-    answers: BTreeMap<String, (Answer, Option<[u8; 32]>)>,
+    /// What agents have said of their tapes.
+    answers: BTreeMap<String, Answer>,
 }
 
 impl CaptureState {
@@ -48,10 +48,10 @@ impl CaptureState {
     }
 
     /// An agent said what became of a tape.
-    pub(crate) fn note(&mut self, tape_id: &str, answer: &Answer, hash: Option<[u8; 32]>) {
+    pub(crate) fn note(&mut self, tape_id: &str, answer: &Answer) {
         // Bounded by the parts: others have no place here.
         if self.parts.iter().any(|part| part.tape_id == tape_id) && !self.record.is_closed() {
-            self.answers.insert(tape_id.to_string(), (answer.clone(), hash));
+            self.answers.insert(tape_id.to_string(), answer.clone());
         }
     }
 
@@ -211,7 +211,7 @@ impl Coordinator {
     fn upload_verdict(&mut self, capture: &str, tape_id: &str) -> Upload {
         if let Some(state) = self.captures.get_mut(capture) {
             let promised = state.answers.get(tape_id);
-            let promised = promised.map(|(answer, hash)| (answer.body_bytes, *hash));
+            let promised = promised.map(|answer| (answer.body_bytes, answer.body_hash));
             let attempt = self.cluster.attempts.get(&state.record.serial);
             let id = CaptureId(capture.to_string());
             if attempt.is_some_and(|attempt| attempt.captures.accepts_body(&id, tape_id)) {
@@ -269,7 +269,7 @@ impl Coordinator {
             return Err(stale);
         }
         let part = state.part_of_tape(tape_id).ok_or(stale)?;
-        let promised = answer.as_ref().and_then(|(_, hash)| *hash);
+        let promised = answer.as_ref().and_then(|answer| answer.body_hash);
         if promised.is_some_and(|promised| promised != *hash.as_bytes()) {
             return Err((Loss::BadBody, "the body is not the one that was announced"));
         }
@@ -279,7 +279,7 @@ impl Coordinator {
         }
         part.bytes = bytes;
         part.hash = Some(hash.to_hex().to_string());
-        if let Some((answer, _)) = answer {
+        if let Some(answer) = answer {
             part.answered(&answer);
         }
         let part = part.clone();

@@ -242,12 +242,21 @@ impl Cluster {
             return Err(Loss::UnknownTape);
         }
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
-        if rank.presence == Presence::Unknown && rank.record.end.is_none() {
+        let is_back = rank.presence == Presence::Ended && rank.record.end == Some(End::Unknown);
+        if is_back {
+            // Its agent did not know its tape, or what became of it, and now does; if the process
+            // is gone, it says so next.
+            attempt.captures.rank_back(now.mono_ns, &up.tape_id);
+            (rank.record.end, rank.record.end_wall_ns) = (None, 0);
+            rank.record.end_detail.clear();
+            attempt.record.ended_wall_ns = None;
+        }
+        if is_back || rank.presence == Presence::Unknown && rank.record.end.is_none() {
             rank.presence = Presence::Here;
         }
         let before = rank.record.clone();
         describe(&mut rank.record, node, up);
-        let is_news = rank.record != before;
+        let is_news = is_back || rank.record != before;
         Ok(Announced { serial, is_new_attempt: false, is_news })
     }
 

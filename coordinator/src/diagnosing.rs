@@ -2,18 +2,16 @@
 //! handed to core's diagnosis. One at a time, and with a bounded number of peers: a job of
 //! thousands of ranks needs no more of them to tell what is usual.
 
-use std::sync::LazyLock;
-
 use memtape_core::detector::Growth;
 use memtape_core::diagnosis::{Diagnosis, diagnose};
 use memtape_core::snapshot::RankSnapshot;
-use tokio::sync::Semaphore;
 
 use crate::body;
 use crate::captures::{CaptureState, chosen_parts};
 use crate::coordinator::Event;
 use crate::model::{IncidentRecord, PartRecord};
 use crate::store::Blobs;
+use crate::work;
 
 /// Peers that the suspect is compared with.
 const PEERS_MAX: usize = 15;
@@ -21,9 +19,6 @@ const PEERS_MAX: usize = 15;
 /// No further peer is decoded when the blocks of those there are as many, all together: about
 /// half a gigabyte.
 const BLOCKS_MAX: usize = 12 << 20;
-
-/// Diagnoses at the same time: their memory is bounded each by each.
-static TURNS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(1));
 
 /// What is to be compared.
 #[derive(Debug)]
@@ -79,7 +74,6 @@ async fn compare_bodies(
     peers: Vec<Body>,
     blobs: Blobs,
 ) -> Result<Box<Diagnosis>, String> {
-    let _turn = TURNS.acquire().await.map_err(|error| error.to_string())?;
     let suspect = load(&blobs, suspect).await?;
     let mut blocks = count(&suspect);
     let mut snapshots = Vec::new();
@@ -98,12 +92,11 @@ async fn compare_bodies(
             Err(why) => left_out.push(why),
         }
     }
-    let compared = tokio::task::spawn_blocking(move || {
+    let compared = work::blocking(move || {
         let peers: Vec<&RankSnapshot> = snapshots.iter().collect();
         diagnose(&growth, &suspect, &peers)
     });
-    let mut diagnosis =
-        compared.await.map_err(|error| format!("the comparison failed: {error}"))?;
+    let mut diagnosis = compared.await.map_err(|why| format!("the comparison failed: {why}"))?;
     diagnosis.against.extend(left_out);
     Ok(Box::new(diagnosis))
 }
@@ -112,10 +105,8 @@ async fn load(blobs: &Blobs, body: Body) -> Result<RankSnapshot, String> {
     let Body { rank, hash } = body;
     let hash = hash.ok_or_else(|| format!("the state of rank {rank} is not stored"))?;
     let bytes = blobs.get(hash).await.map_err(|why| format!("rank {rank}: {why}"))?;
-    let decoded = tokio::task::spawn_blocking(move || body::decode(&bytes)).await;
-    decoded
-        .map_err(|error| format!("rank {rank}: {error}"))?
-        .map_err(|why| format!("rank {rank}: {why}"))
+    let decoded = work::blocking(move || body::decode(&bytes)).await;
+    decoded.flatten().map_err(|why| format!("rank {rank}: {why}"))
 }
 
 fn count(snapshot: &RankSnapshot) -> usize {

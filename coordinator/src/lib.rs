@@ -33,6 +33,9 @@ mod restore;
 mod run;
 mod series;
 mod server;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulated;
 mod store;
 mod telemetry;
 mod views;

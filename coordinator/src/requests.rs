@@ -11,6 +11,7 @@ use crate::cluster::Attempt;
 use crate::coordinator::Coordinator;
 use crate::metrics::{self, MetricsView};
 use crate::model::{ActionRecord, SeriesKey};
+use crate::store::Changes;
 use crate::views::{self, CaptureView, IncidentView, JobView, NodeView, RanksView};
 
 /// Captures in one list, the newest.
@@ -102,7 +103,7 @@ impl Coordinator {
                 let _ = reply.send(self.series_place(now, &job, attempt, rank, device));
             }
             Request::TakeCapture { job, step, reply } => {
-                let _ = reply.send(self.take_capture(now, &job, step));
+                self.take_capture(now, &job, step, reply);
             }
             Request::Captures { job, reply } => {
                 let _ = reply.send(self.list_captures(job.as_deref()));
@@ -170,10 +171,29 @@ impl Coordinator {
         })
     }
 
-    fn take_capture(&mut self, now: Now, job: &str, step: Option<u64>) -> Result<String, Refused> {
-        let serial = self.attempt_of(job, None)?.record.serial;
-        self.request_capture(now, serial, Reason::Person, step)
-            .map_err(|refusal| Refused::Conflict(refusal.to_string()))
+    /// A capture is taken when it is written down: from then on it ends in a manifest, whatever
+    /// becomes of this process.
+    fn take_capture(
+        &mut self,
+        now: Now,
+        job: &str,
+        step: Option<u64>,
+        reply: Reply<Result<String, Refused>>,
+    ) {
+        let serial = self.attempt_of(job, None).map(|attempt| attempt.record.serial);
+        let taken = serial.and_then(|serial| {
+            let requested = self.request_capture(now, serial, Reason::Person, step);
+            requested.map_err(|refusal| Refused::Conflict(refusal.to_string()))
+        });
+        let answer = move |written: Result<(), String>| {
+            let written = written.map_err(|why| {
+                Refused::Conflict(format!("the capture cannot be written down now: {why}"))
+            });
+            // The client may have gone.
+            let _ = reply.send(taken.and_then(|id| written.map(|()| id)));
+        };
+        // Behind the capture's own record; refusals wait for nothing that matters.
+        self.store.try_write(Changes::default(), Box::new(answer));
     }
 
     fn list_captures(&self, job: Option<&str>) -> Vec<CaptureView> {

@@ -37,7 +37,7 @@ pub(crate) enum Incoming {
     RankUp(RankUp),
     Report(Report),
     RankDown { tape_id: String, end: End, detail: String, wall_ns: i64, step: u64 },
-    Answer { capture: String, tape_id: String, answer: Answer, hash: Option<[u8; 32]> },
+    Answer { capture: String, tape_id: String, answer: Answer },
 }
 
 /// Who an agent is.
@@ -289,9 +289,9 @@ fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Incoming, String> {
             dead: answer.dead,
             before_step: number(answer.before_step)?,
             body_bytes: answer.body_bytes,
+            body_hash: answer.body_hash.as_slice().try_into().ok(),
             detail: short(&answer.detail),
         },
-        hash: answer.body_hash.as_slice().try_into().ok(),
     })
 }
 

@@ -111,10 +111,11 @@ impl Flight {
     }
 
     /// Asks a node for its open parts; none when it has none. A promise of a body that was made
-    /// before the agent went away may never be kept, so it does not count.
+    /// before the agent went away may never be kept, so it does not count. A body that is stored
+    /// does: it lacks its answer only.
     pub(super) fn ask(&mut self, now_ns: u64, node: &str) -> Option<Action> {
         for part in self.parts.values_mut().filter(|part| part.node == node && !part.is_over()) {
-            (part.answer, part.body) = (None, None);
+            part.answer = None;
         }
         self.ask_silent(now_ns, node)
     }
@@ -151,6 +152,10 @@ impl Flight {
             answer.outcome = Outcome::NoTape;
             answer.detail = "the agent sent no body".to_string();
         }
+        // An agent that was started anew has rewound anew: its answer is about another body.
+        if answer.body_hash.is_some() && part.body.map(|(_, hash)| hash) != answer.body_hash {
+            part.body = None;
+        }
         part.answer = Some(answer);
         *open -= usize::from(part.is_over());
         true
@@ -166,6 +171,10 @@ impl Flight {
             return false;
         }
         let Some(part) = self.parts.get_mut(tape_id) else { return false };
+        let promised = part.answer.as_ref().and_then(|answer| answer.body_hash);
+        if promised.is_some_and(|promised| promised != hash) {
+            return false;
+        }
         part.body = Some((bytes, hash));
         self.open -= usize::from(part.is_over());
         true
@@ -232,6 +241,7 @@ fn answer_of(part: &Part) -> Answer {
         dead: part.dead,
         before_step: part.before_step,
         body_bytes: part.bytes,
+        body_hash: part.hash,
         detail: part.detail.clone(),
     }
 }

@@ -166,6 +166,14 @@ impl Captures {
         }
     }
 
+    /// A rank that was said to be gone is there after all.
+    pub fn rank_back(&mut self, _now_ns: u64, tape_id: &str) {
+        match self.tapes.get_mut(tape_id) {
+            Some(tape) => tape.alive = true,
+            None => self.dropped += 1,
+        }
+    }
+
     /// A rank's process is gone; `step` is its last. Its tape is still asked.
     pub fn rank_down(&mut self, _now_ns: u64, tape_id: &str, step: u64) {
         match self.tapes.get_mut(tape_id) {

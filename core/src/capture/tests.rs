@@ -37,6 +37,7 @@ fn answer(outcome: Outcome, step: u64, body_bytes: u64) -> Answer {
         dead: false,
         before_step: 0,
         body_bytes,
+        body_hash: None,
         detail: String::new(),
     }
 }
@@ -151,6 +152,33 @@ fn an_agent_that_comes_back_is_asked_again() {
         panic!("one question, not {asks:?}")
     };
     assert_eq!((node.as_str(), tapes.len(), *deadline_ns), ("node-1", 2, 25 * SECOND));
+}
+
+#[test]
+fn a_stored_body_counts_when_its_agent_was_gone_before_it_could_answer() {
+    let stored = |captures: &mut Captures, promised: Option<[u8; 32]>| {
+        captures.request(0, id("a"), Reason::Person, None).expect("there are ranks");
+        captures.body_stored(1, &id("a"), "tape", 10, [7; 32]);
+        captures.agent_lost(2, "node");
+        captures.agent_back(3, "node");
+        let answer = Answer { body_hash: promised, ..answer(Outcome::Aligned, 700, 10) };
+        captures.answer(4, &id("a"), "tape", answer);
+        drain(captures).into_iter().any(|action| matches!(action, Action::Close(_)))
+    };
+    let one = || {
+        let mut captures = Captures::new("job", 0, Limits::default());
+        captures.rank_up(0, "node", 0, "tape");
+        captures.rank_progress(0, "tape", 700, 1);
+        captures
+    };
+    assert!(stored(&mut one(), Some([7; 32])));
+    // The agent was started anew, and has another body: that one is wanted.
+    let mut captures = one();
+    assert!(!stored(&mut captures, Some([8; 32])));
+    assert!(captures.accepts_body(&id("a"), "tape"));
+    captures.body_stored(5, &id("a"), "tape", 10, [9; 32]);
+    captures.body_stored(6, &id("a"), "tape", 10, [8; 32]);
+    assert_eq!(only_manifest(&mut captures).parts[0].hash, Some([8; 32]));
 }
 
 #[test]

@@ -1,0 +1,293 @@
+//! What must hold at the end of every simulation, whatever went wrong before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memtape_coordinator::simulated::{Capture, RankSeen, SimulatedCoordinator};
+
+use crate::node::WALL_NS;
+use crate::plan::{MS_NS, SECOND_NS};
+use crate::world::{DEADLINE_NS, UPLOAD_BYTES_MAX, World, coordinator_now};
+
+/// A manifest may be closed this much after its deadline: the coordinator looks five times a
+/// second.
+const SLACK_NS: u64 = 500 * MS_NS;
+
+/// Step records of the last minutes may be lost when the machine loses power, as the store says.
+const UNSYNCED_NS: u64 = 120 * SECOND_NS;
+
+/// Steps that the coordinator may be behind at the end: they are on their way.
+const BEHIND_NS: u64 = 5 * SECOND_NS;
+
+/// Everything that does not hold, one line each.
+pub(crate) fn check(world: &mut World) -> Vec<String> {
+    let mut broken = std::mem::take(&mut world.broken);
+    let Some(coordinator) = world.coordinator.take() else {
+        broken.push("no coordinator is there at the end".to_string());
+        return broken;
+    };
+    let ranks = coordinator.ranks();
+    let checks = Checks { world, coordinator: &coordinator, ranks: &ranks, broken: &mut broken };
+    checks.all();
+    broken
+}
+
+struct Checks<'a> {
+    world: &'a World,
+    coordinator: &'a SimulatedCoordinator,
+    ranks: &'a [RankSeen],
+    broken: &'a mut Vec<String>,
+}
+
+impl Checks<'_> {
+    fn all(mut self) {
+        self.everybody_is_connected();
+        self.captures_are_closed_in_time();
+        self.captures_show_the_truth();
+        self.bodies_with_a_receipt_are_there();
+        self.acknowledged_steps_are_there();
+        self.ends_are_known();
+        self.one_incident_for_one_cause();
+        self.the_last_capture_is_perfect();
+        self.nothing_grew();
+    }
+
+    fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        if !holds {
+            self.broken.push(otherwise());
+        }
+    }
+
+    fn everybody_is_connected(&mut self) {
+        for node in &self.world.nodes {
+            self.expect(node.stream.is_some(), || format!("{} is not connected", node.name));
+        }
+    }
+
+    fn captures_are_closed_in_time(&mut self) {
+        let end_wall_ns = (WALL_NS + self.world.now_ns) as i64;
+        for id in self.world.truth.accepted.keys() {
+            let found = self.coordinator.capture(id);
+            self.expect(found.is_some(), || format!("{id} was accepted and is not there"));
+        }
+        for capture in self.coordinator.captures() {
+            let id = &capture.id;
+            let begun_ns = (capture.requested_wall_ns as u64).saturating_sub(WALL_NS);
+            let Some(closed_wall_ns) = capture.closed_wall_ns else {
+                let age_ns = (end_wall_ns - capture.requested_wall_ns) as u64;
+                self.expect(age_ns <= DEADLINE_NS + SLACK_NS, || {
+                    format!("{id} is open after {age_ns} ns")
+                });
+                continue;
+            };
+            let closed_ns = (closed_wall_ns as u64).saturating_sub(WALL_NS);
+            let truth = &self.world.truth;
+            let limit_ns = if truth.was_started_between(begun_ns, closed_ns) {
+                // A capture that was cut short gets a little more time, and ends at the latest
+                // when the coordinator is back.
+                let last_start_ns = truth.starts.iter().filter(|at_ns| **at_ns <= closed_ns).max();
+                (begun_ns + 2 * DEADLINE_NS).max(last_start_ns.copied().unwrap_or(0))
+            } else {
+                begun_ns + DEADLINE_NS
+            };
+            self.expect(closed_ns <= limit_ns + SLACK_NS, || {
+                format!(
+                    "{id} was asked for at {begun_ns}, due by {limit_ns}, closed at {closed_ns}"
+                )
+            });
+        }
+    }
+
+    fn captures_show_the_truth(&mut self) {
+        let captures: Vec<Capture> = self.coordinator.captures().collect();
+        for capture in captures {
+            let mut seen = BTreeSet::new();
+            for part in &capture.parts {
+                let id = &capture.id;
+                self.expect(seen.insert(&part.tape_id), || {
+                    format!("{id} has tape {} twice", part.tape_id)
+                });
+                let is_aligned = part.outcome == "aligned";
+                self.expect(!is_aligned || part.step == capture.step || capture.step == 0, || {
+                    format!("{id}: {part:?} is aligned at another step than {}", capture.step)
+                });
+                self.expect(!is_aligned || part.hash.is_some(), || {
+                    format!("{id}: {part:?} is aligned and nothing is stored")
+                });
+                if let Some(hash) = part.hash
+                    && capture.closed_wall_ns.is_some()
+                {
+                    self.body_shows_the_truth(id, &part.tape_id, part.step, is_aligned, hash);
+                }
+            }
+        }
+    }
+
+    fn body_shows_the_truth(
+        &mut self,
+        id: &str,
+        tape_id: &str,
+        step: u64,
+        is_aligned: bool,
+        hash: [u8; 32],
+    ) {
+        let body = match self.coordinator.body(hash) {
+            Ok(body) => body,
+            Err(why) => {
+                self.broken.push(format!("{id}: the body of {tape_id} cannot be read: {why}"));
+                return;
+            }
+        };
+        let Some(tape) = self.world.truth.tapes.get(tape_id) else {
+            self.broken.push(format!("{id} has a part of {tape_id}, which never was"));
+            return;
+        };
+        if !is_aligned || step == 0 {
+            return;
+        }
+        let expected = usize::try_from(step).ok().and_then(|step| tape.allocated.get(step));
+        let found = body.devices.first().map(|device| device.allocated);
+        self.expect(body.step == step && found == expected.copied(), || {
+            format!(
+                "{id}: {tape_id} at step {step} (body: {}) has {found:?} bytes, not {expected:?}",
+                body.step
+            )
+        });
+    }
+
+    fn bodies_with_a_receipt_are_there(&mut self) {
+        for (id, tape_id, hash) in &self.world.truth.bodies {
+            let capture = self.coordinator.capture(id);
+            // Of healthy states only the newest are kept.
+            if capture.is_none() && !self.world.truth.accepted.contains_key(id) {
+                continue;
+            }
+            let part = capture
+                .as_ref()
+                .and_then(|capture| capture.parts.iter().find(|part| part.tape_id == *tape_id));
+            let is_there = part.is_some_and(|part| part.hash == Some(*hash));
+            self.expect(is_there, || {
+                format!("{id}: {tape_id} has a receipt for a body and the manifest says {part:?}")
+            });
+        }
+    }
+
+    fn acknowledged_steps_are_there(&mut self) {
+        let now = coordinator_now(self.world.now_ns);
+        for seen in self.ranks {
+            let tape_id = &seen.tape_id;
+            let Some(tape) = self.world.truth.tapes.get(tape_id) else {
+                self.broken.push(format!("the coordinator knows tape {tape_id}, which never was"));
+                continue;
+            };
+            let rows = match self.coordinator.steps(now, seen.serial, seen.rank) {
+                Ok(rows) => rows,
+                Err(why) => {
+                    self.broken.push(format!("steps of {tape_id} cannot be read: {why}"));
+                    continue;
+                }
+            };
+            for &(first, last, end_allocated) in &rows {
+                let expected = usize::try_from(last).ok().and_then(|last| tape.allocated.get(last));
+                let is_true = first <= last && expected == Some(&end_allocated);
+                self.expect(is_true, || {
+                    format!(
+                        "{tape_id}: stored step {first}..={last} says {end_allocated}, it was \
+                             {expected:?}"
+                    )
+                });
+            }
+            let stored: BTreeMap<u64, u64> =
+                rows.iter().map(|&(_, last, end_allocated)| (last, end_allocated)).collect();
+            let acked = self.world.truth.rows.get(tape_id).map_or(&[][..], Vec::as_slice);
+            let lost: Vec<u64> = acked
+                .iter()
+                .filter(|(at_ns, row)| {
+                    stored.get(&row.last) != Some(&row.end_allocated) && !self.may_be_lost(*at_ns)
+                })
+                .map(|(_, row)| row.last)
+                .collect();
+            self.expect(lost.is_empty(), || {
+                format!("{tape_id}: steps {lost:?} were acknowledged and are not there")
+            });
+        }
+    }
+
+    /// A power loss within a while after this moment.
+    fn may_be_lost(&self, at_ns: u64) -> bool {
+        let losses = &self.world.truth.power_losses;
+        losses.iter().any(|loss_ns| at_ns <= loss_ns + UNSYNCED_NS)
+    }
+
+    fn ends_are_known(&mut self) {
+        let by_tape: BTreeMap<&str, &RankSeen> =
+            self.ranks.iter().map(|seen| (seen.tape_id.as_str(), seen)).collect();
+        for (tape_id, tape) in &self.world.truth.tapes {
+            let Some(seen) = by_tape.get(tape_id.as_str()) else {
+                // Only a tape that nobody could read in time may be unknown.
+                self.expect(tape.is_lost, || format!("tape {tape_id} is not known"));
+                continue;
+            };
+            self.expect(tape.is_alive == seen.end.is_none(), || {
+                format!("{tape_id} lives: {}, and the coordinator says {seen:?}", tape.is_alive)
+            });
+            let behind = BEHIND_NS / self.world.plan.step_ns + 2;
+            self.expect(tape.is_lost || seen.step + behind >= tape.step(), || {
+                format!("{tape_id} is at step {}, and the coordinator says {seen:?}", tape.step())
+            });
+        }
+    }
+
+    fn one_incident_for_one_cause(&mut self) {
+        let mut causes = BTreeMap::new();
+        for incident in self.coordinator.incidents() {
+            let leaks = self.world.plan.leak.is_some_and(|(rank, _)| rank == incident.rank);
+            let is_alone = self.world.ranks.len() == 1;
+            self.expect(leaks || is_alone && leaks, || {
+                format!("an incident without a cause: {incident:?}")
+            });
+            let of_cause: &mut Vec<_> = causes.entry((incident.serial, incident.rank)).or_default();
+            of_cause.push(incident);
+        }
+        for (cause, incidents) in causes {
+            self.expect(incidents.len() == 1, || {
+                format!("{} incidents about {cause:?}: {incidents:?}", incidents.len())
+            });
+        }
+        let restarts = &self.world.truth.restarts;
+        let distinct: BTreeSet<&String> = restarts.iter().collect();
+        self.expect(distinct.len() == restarts.len(), || {
+            format!("a restart was carried out twice: {restarts:?}")
+        });
+    }
+
+    fn the_last_capture_is_perfect(&mut self) {
+        let id = match &self.world.last_capture {
+            Some(Ok(id)) => id,
+            other => {
+                self.broken.push(format!("the last capture was not taken: {other:?}"));
+                return;
+            }
+        };
+        let Some(capture) = self.coordinator.capture(id) else { return };
+        for rank in 0..self.world.ranks.len() {
+            let tape_id = &self.world.ranks[rank].tape_id;
+            let part = capture.parts.iter().find(|part| part.tape_id == *tape_id);
+            let is_perfect = part.is_some_and(|part| part.outcome == "aligned" && !part.dead);
+            self.expect(is_perfect, || {
+                format!("all is well, and in {id} (step {}) rank {rank} is {part:?}", capture.step)
+            });
+        }
+    }
+
+    fn nothing_grew(&mut self) {
+        let held = self.coordinator.held();
+        self.expect(held.outgoing_max <= 256 && held.in_flight <= 4, || format!("{held:?}"));
+        self.expect(held.given_up == 0 && held.waiting == 0, || format!("{held:?}"));
+        for node in &self.world.nodes {
+            let held_bytes = node.agent.as_ref().map_or(0, |agent| agent.held_bytes());
+            self.expect(held_bytes <= UPLOAD_BYTES_MAX, || {
+                format!("{} holds {held_bytes} bytes", node.name)
+            });
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A whole cluster in one thread: the real agents, the real coordinator and store, and real tapes,
+//! with virtual time, a network and disks that fail, and a seed that repeats it all.
+//!
+//! Read in this order: `plan.rs` (what a seed means), `world.rs` (the queue of happenings),
+//! `network.rs` and `node.rs` (what carries and what computes), `truth.rs` and `checks.rs` (what
+//! must hold at the end). Simulated are the network, the disk, time and the launcher; gRPC itself,
+//! sled and NVML are not in it: scenarios with real processes have those.
+
+mod checks;
+mod network;
+mod node;
+mod plan;
+mod truth;
+mod world;
+
+pub use plan::Plan;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What became of one seed.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Everything that did not hold; empty when all is well.
+    pub broken: Vec<String>,
+    /// What happened, for statistics.
+    pub counts: Counts,
+}
+
+/// How much happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Captures of which a manifest was closed.
+    pub captures: u64,
+    /// Of those, complete ones.
+    pub complete: u64,
+    /// Parts of captures that were aligned.
+    pub aligned: u64,
+    /// Bodies with a receipt.
+    pub bodies: u64,
+    /// Step records that were acknowledged.
+    pub steps: u64,
+    /// Incidents.
+    pub incidents: u64,
+    /// Starts of the coordinator.
+    pub starts: u64,
+    /// Faults.
+    pub faults: u64,
+    /// Times that the index came back older, empty or unreadable.
+    pub index_losses: u64,
+}
+
+impl Counts {
+    /// Adds another seed's.
+    pub fn add(&mut self, other: &Self) {
+        self.captures += other.captures;
+        self.complete += other.complete;
+        self.aligned += other.aligned;
+        self.bodies += other.bodies;
+        self.steps += other.steps;
+        self.incidents += other.incidents;
+        self.starts += other.starts;
+        self.faults += other.faults;
+        self.index_losses += other.index_losses;
+    }
+}
+
+/// Simulates one seed. A traced one says on stderr what happens.
+pub fn simulate(seed: u64, is_traced: bool) -> Outcome {
+    let simulated = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = world::World::new(seed, is_traced);
+        world.run();
+        let counts = world.counts();
+        Outcome { broken: checks::check(&mut world), counts }
+    }));
+    simulated.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()));
+        let line = format!("it panicked: {}", text.unwrap_or_default());
+        Outcome { broken: vec![line], counts: Counts::default() }
+    })
+}

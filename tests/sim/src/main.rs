@@ -1,0 +1,108 @@
+//! Simulates many seeds, or one aloud.
+//!
+//! `memtape-sim --seeds N [--first S] [--json]` or `memtape-sim --seed S`. The exit code is 1 when
+//! something did not hold.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use memtape_sim::{Counts, Plan, simulate};
+
+/// Failing seeds that are shown.
+const SHOWN_MAX: usize = 20;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let (mut seeds, mut first, mut one, mut is_json) = (300, 1, None, false);
+    while let Some(argument) = arguments.next() {
+        let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
+        let known = match argument.as_str() {
+            "--seeds" => number().map(|number| seeds = number),
+            "--first" => number().map(|number| first = number),
+            "--seed" => number().map(|number| one = Some(number)),
+            "--json" => {
+                is_json = true;
+                Some(())
+            }
+            _ => None,
+        };
+        if known.is_none() {
+            eprintln!("usage: memtape-sim [--seeds N] [--first S] [--seed S] [--json]");
+            return ExitCode::from(64);
+        }
+    }
+    match one {
+        Some(seed) => aloud(seed, is_json),
+        None => many(first, seeds, is_json),
+    }
+}
+
+fn aloud(seed: u64, is_json: bool) -> ExitCode {
+    eprintln!("{:#?}", Plan::draw(seed));
+    let outcome = simulate(seed, true);
+    for line in &outcome.broken {
+        eprintln!("broken: {line}");
+    }
+    report(1, u64::from(!outcome.broken.is_empty()), &outcome.counts, is_json);
+    if outcome.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn many(first: u64, seeds: u64, is_json: bool) -> ExitCode {
+    let begun = Instant::now();
+    let next = AtomicU64::new(first);
+    let all = Mutex::new((Counts::default(), Vec::new()));
+    // A panic is an outcome here; its seed is printed with it.
+    std::panic::set_hook(Box::new(|_| {}));
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first.saturating_add(seeds) {
+                        return;
+                    }
+                    let outcome = simulate(seed, false);
+                    let Ok(mut all) = all.lock() else { return };
+                    all.0.add(&outcome.counts);
+                    if !outcome.broken.is_empty() {
+                        if all.1.len() < SHOWN_MAX {
+                            eprintln!("seed {seed}: {}", outcome.broken.join("\n    "));
+                        }
+                        all.1.push(seed);
+                    }
+                }
+            });
+        }
+    });
+    let (counts, failing) = all.into_inner().unwrap_or_default();
+    eprintln!("{:.1} s", begun.elapsed().as_secs_f64());
+    if let Some(seed) = failing.first() {
+        eprintln!("repeat one with: cargo xtask sim --seed {seed}");
+    }
+    report(seeds, failing.len() as u64, &counts, is_json);
+    if failing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn report(seeds: u64, failures: u64, counts: &Counts, is_json: bool) {
+    if is_json {
+        let figures = serde_json::json!({
+            "seeds": seeds,
+            "failures": failures,
+            "captures": counts.captures,
+            "complete": counts.complete,
+            "aligned": counts.aligned,
+            "bodies": counts.bodies,
+            "steps": counts.steps,
+            "incidents": counts.incidents,
+            "starts": counts.starts,
+            "faults": counts.faults,
+            "index_losses": counts.index_losses,
+        });
+        println!("{}", serde_json::json!({ "figures": figures }));
+    } else {
+        println!("{seeds} seeds, {failures} failures: {counts:?}");
+    }
+}

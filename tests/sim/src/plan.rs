@@ -1,0 +1,134 @@
+//! What one seed means: the size of the cluster, what its job does, and everything that goes wrong.
+//!
+//! A plan is drawn before anything runs. So two simulations of one seed differ in nothing, and a
+//! plan can be printed.
+
+use fastrand::Rng;
+
+/// One second of virtual time.
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+
+/// One millisecond of virtual time.
+pub(crate) const MS_NS: u64 = 1_000_000;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Nodes, each with an agent.
+    pub nodes: usize,
+    /// Ranks on each node.
+    pub ranks_per_node: usize,
+    /// Time between two steps, in nanoseconds.
+    pub step_ns: u64,
+    /// The rank that keeps memory, and from which step on.
+    pub leak: Option<(u32, u64)>,
+    /// Typical delay of a message, in nanoseconds.
+    pub delay_ns: u64,
+    /// Uploads that are lost on the way, or whose receipt is, out of 100.
+    pub lost_percent: u8,
+    /// Messages and uploads that arrive twice, out of 100.
+    pub twice_percent: u8,
+    /// The launcher starts the job again after a death.
+    pub is_restarted: bool,
+    /// Faults happen until then; afterwards all is well.
+    pub chaos_ns: u64,
+    /// What goes wrong, and when.
+    pub faults: Vec<(u64, Fault)>,
+    /// When a person asks for a capture.
+    pub requests: Vec<u64>,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// A rank's process is killed.
+    KillRank(usize),
+    /// A rank hangs, and the others behind it, for this long.
+    HangRank(usize, u64),
+    /// A request for memory fails for good on a rank.
+    OutOfMemory(usize),
+    /// All ranks are killed and started again; the launcher may not count the attempt.
+    RestartJob {
+        /// It does.
+        is_counted: bool,
+    },
+    /// A node's agent is killed, and comes back after this long.
+    KillAgent(usize, u64),
+    /// A node loses power, with its ranks and tapes, and comes back after this long.
+    Reboot(usize, u64),
+    /// Nothing gets to a node or from it for this long.
+    Cut(usize, u64),
+    /// A node's stream breaks.
+    Break(usize),
+    /// The coordinator is killed, or its machine loses power; it comes back after this long.
+    KillCoordinator {
+        /// The machine.
+        is_power_loss: bool,
+        /// In the middle of a write so many operations from now; else between two.
+        operations: Option<u64>,
+        /// Time until it is started again.
+        down_ns: u64,
+    },
+    /// The coordinator's disk takes no more bytes for this long.
+    FullDisk(u64),
+    /// The next so many writes fail.
+    FailWrites(u64),
+    /// The next so many syncs fail.
+    FailSyncs(u64),
+    /// The store's writer is this slow for the rest of the time.
+    SlowDisk(u64),
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn draw(seed: u64) -> Self {
+        let mut dice = Rng::with_seed(seed);
+        let nodes = dice.usize(1..=3);
+        let ranks_per_node = dice.usize(1..=2);
+        let ranks = nodes * ranks_per_node;
+        let chaos_ns = dice.u64(15..60) * SECOND_NS;
+        let mut plan = Self {
+            nodes,
+            ranks_per_node,
+            step_ns: dice.u64(60..300) * MS_NS,
+            leak: dice.bool().then(|| (dice.u32(0..ranks as u32), dice.u64(30..120))),
+            delay_ns: 200_000 << dice.u32(0..8),
+            lost_percent: *dice.choice(&[0, 0, 5, 30]).unwrap_or(&0),
+            twice_percent: *dice.choice(&[0, 0, 5, 30]).unwrap_or(&0),
+            is_restarted: dice.bool(),
+            chaos_ns,
+            faults: Vec::new(),
+            requests: (0..dice.usize(1..5)).map(|_| dice.u64(SECOND_NS..chaos_ns)).collect(),
+        };
+        // Some seeds are calm: what must hold always must hold then too.
+        for _ in 0..dice.usize(0..9) {
+            let at_ns = dice.u64(0..chaos_ns);
+            plan.faults.push((at_ns, fault(&mut dice, nodes, ranks)));
+        }
+        plan.faults.sort_by_key(|(at_ns, _)| *at_ns);
+        plan
+    }
+}
+
+fn fault(dice: &mut Rng, nodes: usize, ranks: usize) -> Fault {
+    let some_time = |dice: &mut Rng| (100 * MS_NS) << dice.u32(0..9);
+    match dice.u32(0..26) {
+        0..=2 => Fault::KillRank(dice.usize(0..ranks)),
+        3..=4 => Fault::HangRank(dice.usize(0..ranks), some_time(dice)),
+        5..=6 => Fault::OutOfMemory(dice.usize(0..ranks)),
+        7 => Fault::RestartJob { is_counted: dice.bool() },
+        8..=10 => Fault::KillAgent(dice.usize(0..nodes), some_time(dice)),
+        11 => Fault::Reboot(dice.usize(0..nodes), some_time(dice)),
+        12..=14 => Fault::Cut(dice.usize(0..nodes), some_time(dice)),
+        15..=16 => Fault::Break(dice.usize(0..nodes)),
+        17..=20 => Fault::KillCoordinator {
+            is_power_loss: dice.bool(),
+            operations: dice.bool().then(|| dice.u64(0..200)),
+            down_ns: some_time(dice),
+        },
+        21..=22 => Fault::FullDisk(some_time(dice)),
+        23 => Fault::FailWrites(dice.u64(1..20)),
+        24 => Fault::FailSyncs(dice.u64(1..20)),
+        _ => Fault::SlowDisk(dice.u64(1..2_000) * MS_NS),
+    }
+}

@@ -1,0 +1,63 @@
+//! What really happened, to compare with what the coordinator says: every step of every tape, and
+//! everything that was acknowledged to an agent or to a person.
+
+use std::collections::BTreeMap;
+
+/// One tape as its rank wrote it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TapeTruth {
+    /// Index of the node.
+    pub(crate) node: usize,
+    /// Bytes allocated at the end of each step; step 0 is the start.
+    pub(crate) allocated: Vec<u64>,
+    /// The process lives.
+    pub(crate) is_alive: bool,
+    /// The tape was lost with its node.
+    pub(crate) is_lost: bool,
+    /// It leaks.
+    pub(crate) leaks: bool,
+}
+
+impl TapeTruth {
+    /// Newest finished step.
+    pub(crate) fn step(&self) -> u64 {
+        self.allocated.len() as u64 - 1
+    }
+}
+
+/// A step record as an agent sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// First step.
+    pub(crate) first: u64,
+    /// Last step.
+    pub(crate) last: u64,
+    /// Bytes allocated at its end.
+    pub(crate) end_allocated: u64,
+}
+
+/// All that is known.
+#[derive(Debug, Default)]
+pub(crate) struct Truth {
+    /// By tape id.
+    pub(crate) tapes: BTreeMap<String, TapeTruth>,
+    /// Acknowledged step records with the time of the acknowledgement, by tape id.
+    pub(crate) rows: BTreeMap<String, Vec<(u64, Row)>>,
+    /// Bodies with a receipt: capture, tape id and hash.
+    pub(crate) bodies: Vec<(String, String, [u8; 32])>,
+    /// Captures that somebody was told are taken, with the time of the request.
+    pub(crate) accepted: BTreeMap<String, u64>,
+    /// When the coordinator was started, in order.
+    pub(crate) starts: Vec<u64>,
+    /// When its machine lost power.
+    pub(crate) power_losses: Vec<u64>,
+    /// Restart actions that were carried out.
+    pub(crate) restarts: Vec<String>,
+}
+
+impl Truth {
+    /// True when the coordinator was started anew within this time.
+    pub(crate) fn was_started_between(&self, from_ns: u64, to_ns: u64) -> bool {
+        self.starts.iter().any(|at_ns| (from_ns + 1..=to_ns).contains(at_ns))
+    }
+}

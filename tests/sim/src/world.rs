@@ -1,0 +1,677 @@
+//! The cluster and its clock: a queue of happenings, and what each does.
+//!
+//! Everything that takes time in a real cluster is a happening in the queue: a message on its way,
+//! the writer's turn, a rewind, a comparison. Virtual time jumps from one to the next. This file
+//! knows nodes, ranks and the coordinator; `network.rs` carries what they say.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use memtape_agent::simulated::{Event as AgentEvent, MemoryRank, UploadEnd};
+use memtape_coordinator::simulated::{Disk, Now, SimulatedCoordinator};
+use memtape_core::identity::Identity;
+use memtape_proto::v1;
+
+use crate::Counts;
+use crate::network::{Conn, Upload};
+use crate::node::{self, Node, WALL_NS};
+use crate::plan::{Fault, MS_NS, Plan, SECOND_NS};
+use crate::truth::{TapeTruth, Truth};
+
+/// The coordinator looks at its deadlines this often, as the real one.
+const TICK_NS: u64 = 200 * MS_NS;
+
+/// Deadline of captures here: shorter than the default, so that many fit into a minute.
+pub(crate) const DEADLINE_NS: u64 = 10 * SECOND_NS;
+
+/// After the last fault, everything has this long to find together again.
+pub(crate) const SETTLE_NS: u64 = 45 * SECOND_NS;
+
+/// A last capture is asked for this long before the end: it has to be perfect.
+const LAST_CAPTURE_NS: u64 = 15 * SECOND_NS;
+
+/// Bytes of bodies an agent may hold, small enough to matter.
+pub(crate) const UPLOAD_BYTES_MAX: u64 = 64 << 10;
+
+/// Name of the one job.
+pub(crate) const JOB: &str = "job";
+
+/// Something that will happen.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    CoordinatorTick(u64),
+    CoordinatorTurn(u64),
+    CoordinatorWork(u64),
+    StartCoordinator,
+    AgentTick(usize, u64),
+    AgentTimeout(usize, u64),
+    AgentRewind(usize, u64, u64),
+    StartAgent(usize),
+    Connect(usize, u64),
+    Hello(u64, Box<v1::AgentMessage>),
+    Up(u64, Box<v1::AgentMessage>),
+    Down(u64, Box<v1::CoordinatorMessage>),
+    AgentSeesEnd(u64),
+    CoordinatorSeesEnd(u64),
+    UploadArrives(u64),
+    UploadEnds(u64, UploadEnd),
+    Step(usize, u64),
+    Resume(usize, u64),
+    StartJob { is_counted: bool },
+    Uncut(usize),
+    EmptyDisk,
+    Fault(Fault),
+    Request(u64),
+    AllIsWell,
+    End,
+}
+
+/// A rank's place in the job; its process changes.
+#[derive(Debug, Default)]
+pub(crate) struct Rank {
+    pub(crate) process: Option<MemoryRank>,
+    pub(crate) tape_id: String,
+    /// Processes so far: what belongs to an earlier one is stale.
+    pub(crate) processes: u64,
+    pub(crate) hangs_until_ns: Option<u64>,
+}
+
+/// The whole cluster.
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) dice: Rng,
+    pub(crate) now_ns: u64,
+    queue: BTreeMap<(u64, u64), Happening>,
+    queued: u64,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) attempt: u32,
+    pub(crate) is_start_due: bool,
+    pub(crate) coordinator: Option<SimulatedCoordinator>,
+    pub(crate) coordinators: u64,
+    pub(crate) disk: Disk,
+    crashes_seen: u64,
+    has_turn: bool,
+    has_work: bool,
+    disk_delay_ns: u64,
+    down_ns: u64,
+    pub(crate) conns: BTreeMap<u64, Conn>,
+    pub(crate) uploads: BTreeMap<u64, Upload>,
+    pub(crate) numbers: u64,
+    pub(crate) requests: BTreeMap<u64, u64>,
+    pub(crate) last_request: Option<u64>,
+    pub(crate) last_capture: Option<Result<String, String>>,
+    pub(crate) truth: Truth,
+    /// What went wrong; the simulation goes on, and says all of it.
+    pub(crate) broken: Vec<String>,
+    pub(crate) is_calm: bool,
+    pub(crate) is_traced: bool,
+    is_over: bool,
+}
+
+impl World {
+    /// A cluster that is about to start.
+    pub(crate) fn new(seed: u64, is_traced: bool) -> Self {
+        let plan = Plan::draw(seed);
+        let mut dice = Rng::with_seed(seed ^ 0x5eed);
+        let nodes = (0..plan.nodes)
+            .map(|number| Node::new(number, dice.i64(-200..200) * MS_NS as i64))
+            .collect();
+        let ranks = (0..plan.nodes * plan.ranks_per_node).map(|_| Rank::default()).collect();
+        let mut world = Self {
+            disk: Disk::new(seed),
+            plan,
+            dice,
+            now_ns: 0,
+            queue: BTreeMap::new(),
+            queued: 0,
+            nodes,
+            ranks,
+            attempt: 0,
+            is_start_due: false,
+            coordinator: None,
+            coordinators: 0,
+            crashes_seen: 0,
+            has_turn: false,
+            has_work: false,
+            disk_delay_ns: 0,
+            down_ns: SECOND_NS,
+            conns: BTreeMap::new(),
+            uploads: BTreeMap::new(),
+            numbers: 0,
+            requests: BTreeMap::new(),
+            last_request: None,
+            last_capture: None,
+            truth: Truth::default(),
+            broken: Vec::new(),
+            is_calm: false,
+            is_traced,
+            is_over: false,
+        };
+        world.begin();
+        world
+    }
+
+    /// Runs to the end.
+    pub(crate) fn run(&mut self) {
+        while let Some(((at_ns, _), happening)) = self.queue.pop_first() {
+            self.now_ns = at_ns;
+            if self.is_traced {
+                self.trace(&happening);
+            }
+            self.happen(happening);
+            if self.is_over {
+                return;
+            }
+        }
+    }
+
+    fn begin(&mut self) {
+        self.start_coordinator();
+        for node in 0..self.nodes.len() {
+            self.start_agent(node);
+        }
+        self.start_job(false);
+        for (at_ns, fault) in self.plan.faults.clone() {
+            self.at(at_ns, Happening::Fault(fault));
+        }
+        for at_ns in self.plan.requests.clone() {
+            self.numbers += 1;
+            self.at(at_ns, Happening::Request(self.numbers));
+        }
+        let calm_ns = self.plan.chaos_ns;
+        self.at(calm_ns, Happening::AllIsWell);
+        self.numbers += 1;
+        self.last_request = Some(self.numbers);
+        self.at(calm_ns + SETTLE_NS - LAST_CAPTURE_NS, Happening::Request(self.numbers));
+        self.at(calm_ns + SETTLE_NS, Happening::End);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::CoordinatorTick(number) if number == self.coordinators => {
+                if let Some(coordinator) = &mut self.coordinator {
+                    coordinator.tick(coordinator_now(self.now_ns));
+                    self.after(TICK_NS, Happening::CoordinatorTick(number));
+                    self.heed_coordinator();
+                }
+            }
+            Happening::CoordinatorTurn(number) if number == self.coordinators => {
+                self.has_turn = false;
+                if let Some(coordinator) = &mut self.coordinator {
+                    coordinator.turn(coordinator_now(self.now_ns));
+                    self.heed_coordinator();
+                }
+            }
+            Happening::CoordinatorWork(number) if number == self.coordinators => {
+                self.has_work = false;
+                if let Some(coordinator) = &mut self.coordinator {
+                    coordinator.do_work(coordinator_now(self.now_ns));
+                    self.heed_coordinator();
+                }
+            }
+            Happening::StartCoordinator => self.start_coordinator(),
+            Happening::AgentTick(node, number) => self.tick_agent(node, number),
+            Happening::AgentTimeout(node, number) if number == self.nodes[node].agents => {
+                self.nodes[node].wakes_ns = None;
+                self.tell_agent(node, AgentEvent::Timeout);
+            }
+            Happening::AgentRewind(node, number, id) if number == self.nodes[node].agents => {
+                let now = self.nodes[node].now(self.now_ns);
+                if let Some(agent) = &mut self.nodes[node].agent {
+                    agent.do_work(now, id);
+                    self.heed_agent(node);
+                }
+            }
+            Happening::StartAgent(node) => self.start_agent(node),
+            Happening::Connect(node, number) => self.connect(node, number),
+            Happening::Hello(conn, hello) => self.hello(conn, *hello),
+            Happening::Up(conn, message) => self.up(conn, *message),
+            Happening::Down(conn, message) => self.down(conn, *message),
+            Happening::AgentSeesEnd(conn) => self.agent_sees_end(conn),
+            Happening::CoordinatorSeesEnd(conn) => self.coordinator_sees_end(conn),
+            Happening::UploadArrives(number) => self.upload_arrives(number),
+            Happening::UploadEnds(number, end) => self.upload_ends(number, end),
+            Happening::Step(rank, process) => self.step(rank, process),
+            Happening::Resume(rank, process) if process == self.ranks[rank].processes => {
+                self.ranks[rank].hangs_until_ns = None;
+            }
+            Happening::StartJob { is_counted } => {
+                self.is_start_due = false;
+                self.start_job(is_counted);
+            }
+            Happening::Uncut(node) => self.uncut(node),
+            Happening::EmptyDisk => self.disk.set_room(None),
+            Happening::Fault(fault) => self.go_wrong(fault),
+            Happening::Request(number) => self.request(number),
+            Happening::AllIsWell => self.all_is_well(),
+            Happening::End => self.is_over = true,
+            // Of an agent, a process or a coordinator that is no more.
+            _ => {}
+        }
+    }
+
+    // --- the queue ------------------------------------------------------------------------------
+
+    pub(crate) fn at(&mut self, at_ns: u64, happening: Happening) {
+        self.queued += 1;
+        self.queue.insert((at_ns.max(self.now_ns), self.queued), happening);
+    }
+
+    pub(crate) fn after(&mut self, wait_ns: u64, happening: Happening) {
+        self.at(self.now_ns + wait_ns, happening);
+    }
+
+    /// A delay of the network: mostly short, sometimes long.
+    pub(crate) fn delay_ns(&mut self) -> u64 {
+        let base_ns = self.plan.delay_ns;
+        let factor = if self.dice.u8(0..20) == 0 { self.dice.u64(1..50) } else { 1 };
+        self.dice.u64(base_ns / 2..base_ns * 2) * factor
+    }
+
+    fn trace(&self, happening: &Happening) {
+        let is_dull = matches!(
+            happening,
+            Happening::CoordinatorTick(_)
+                | Happening::CoordinatorTurn(_)
+                | Happening::AgentTick(..)
+                | Happening::AgentTimeout(..)
+                | Happening::Step(..)
+        );
+        if !is_dull {
+            let text: String = format!("{happening:?}").chars().take(240).collect();
+            eprintln!("{:>9.3} {text}", self.now_ns as f64 / SECOND_NS as f64);
+        }
+    }
+
+    // --- the coordinator ------------------------------------------------------------------------
+
+    fn start_coordinator(&mut self) {
+        if self.coordinator.is_some() {
+            return;
+        }
+        let config = config();
+        match SimulatedCoordinator::open(coordinator_now(self.now_ns), config, &self.disk) {
+            Ok(coordinator) => {
+                self.coordinators += 1;
+                self.truth.starts.push(self.now_ns);
+                self.crashes_seen = self.disk.crashes();
+                (self.has_turn, self.has_work) = (false, false);
+                self.coordinator = Some(coordinator);
+                self.after(TICK_NS, Happening::CoordinatorTick(self.coordinators));
+                self.heed_coordinator();
+            }
+            Err(error) => {
+                if self.is_traced {
+                    eprintln!("          the coordinator does not start: {error:#}");
+                }
+                // Its supervisor tries again. The disk may have to become better first.
+                if self.disk.crashes() == self.crashes_seen {
+                    self.disk.kill();
+                    self.crashes_seen = self.disk.crashes();
+                }
+                self.after(SECOND_NS, Happening::StartCoordinator);
+            }
+        }
+    }
+
+    /// Takes what the coordinator says, unless it died saying it.
+    pub(crate) fn heed_coordinator(&mut self) {
+        if self.disk.crashes() > self.crashes_seen {
+            self.coordinator_is_gone();
+            return;
+        }
+        self.carry_down();
+        let now = coordinator_now(self.now_ns);
+        let Some(coordinator) = &mut self.coordinator else { return };
+        let mut taken = Vec::new();
+        while let Some(answer) = coordinator.taken() {
+            taken.push(answer);
+        }
+        let mut receipts = Vec::new();
+        while let Some(receipt) = coordinator.receipt(now) {
+            receipts.push(receipt);
+        }
+        for (action, _) in coordinator.restarts() {
+            self.truth.restarts.push(action);
+        }
+        for (number, answer) in taken {
+            if self.is_traced {
+                eprintln!("          capture {number}: {answer:?}");
+            }
+            let asked_ns = self.requests.remove(&number).unwrap_or(self.now_ns);
+            if let Ok(id) = &answer {
+                self.truth.accepted.entry(id.clone()).or_insert(asked_ns);
+            }
+            if Some(number) == self.last_request {
+                self.last_capture = Some(answer);
+            }
+        }
+        for (number, receipt) in receipts {
+            self.receipt(number, receipt);
+        }
+        if !std::mem::replace(&mut self.has_turn, true) {
+            let wait_ns = self.dice.u64(MS_NS..30 * MS_NS) + self.disk_delay_ns;
+            self.after(wait_ns, Happening::CoordinatorTurn(self.coordinators));
+        }
+        if !std::mem::replace(&mut self.has_work, true) {
+            let wait_ns = self.dice.u64(5 * MS_NS..800 * MS_NS);
+            self.after(wait_ns, Happening::CoordinatorWork(self.coordinators));
+        }
+    }
+
+    /// The process is gone, and all that it knew.
+    fn coordinator_is_gone(&mut self) {
+        self.crashes_seen = self.disk.crashes();
+        if self.coordinator.take().is_none() {
+            return;
+        }
+        self.requests.clear();
+        let open: Vec<u64> = self.conns.keys().copied().collect();
+        for conn in open {
+            let wait_ns = self.delay_ns();
+            self.break_conn(conn, Some(wait_ns), None);
+        }
+        self.fail_uploads();
+        self.after(self.down_ns, Happening::StartCoordinator);
+    }
+
+    fn request(&mut self, number: u64) {
+        if let Some(coordinator) = &mut self.coordinator {
+            self.requests.insert(number, self.now_ns);
+            coordinator.request_capture(coordinator_now(self.now_ns), number, JOB, None);
+            self.heed_coordinator();
+        }
+    }
+
+    // --- agents ---------------------------------------------------------------------------------
+
+    fn start_agent(&mut self, node: usize) {
+        if self.nodes[node].agent.is_some() {
+            return;
+        }
+        self.nodes[node].start_agent(self.now_ns, UPLOAD_BYTES_MAX);
+        let number = self.nodes[node].agents;
+        let wait_ns = self.dice.u64(0..SECOND_NS);
+        self.after(wait_ns, Happening::AgentTick(node, number));
+        self.after(wait_ns / 2, Happening::Connect(node, number));
+    }
+
+    fn stop_agent(&mut self, node: usize) {
+        if self.nodes[node].agent.take().is_none() {
+            return;
+        }
+        self.nodes[node].agents += 1;
+        if let Some(conn) = self.nodes[node].stream.take() {
+            let wait_ns = self.delay_ns();
+            self.break_conn(conn, None, Some(wait_ns));
+        }
+        self.uploads.retain(|_, upload| upload.node != node);
+    }
+
+    fn tick_agent(&mut self, node: usize, number: u64) {
+        if number != self.nodes[node].agents {
+            return;
+        }
+        let Some(agent) = &self.nodes[node].agent else { return };
+        let interval_ns = u64::try_from(agent.report_interval().as_nanos()).unwrap_or(SECOND_NS);
+        self.after(interval_ns, Happening::AgentTick(node, number));
+        self.tell_agent(node, AgentEvent::Tick);
+    }
+
+    /// One event for an agent, and what follows from it.
+    pub(crate) fn tell_agent(&mut self, node: usize, event: AgentEvent) {
+        let now = self.nodes[node].now(self.now_ns);
+        if let Some(agent) = &mut self.nodes[node].agent {
+            agent.handle(now, event);
+            self.heed_agent(node);
+        }
+    }
+
+    // --- ranks ----------------------------------------------------------------------------------
+
+    fn node_of(&self, rank: usize) -> usize {
+        rank / self.plan.ranks_per_node
+    }
+
+    fn start_job(&mut self, is_counted: bool) {
+        self.attempt += u32::from(is_counted);
+        for rank in 0..self.ranks.len() {
+            self.kill_rank(rank);
+            let node = self.node_of(rank);
+            let identity = Identity {
+                job: JOB.to_string(),
+                attempt: self.attempt,
+                rank: rank as u32,
+                world_size: self.ranks.len() as u32,
+                local_rank: (rank % self.plan.ranks_per_node) as u32,
+                ..Identity::default()
+            };
+            let process = self.nodes[node].start_rank(self.now_ns, &identity);
+            let tape = TapeTruth {
+                node,
+                allocated: vec![node::level()],
+                is_alive: true,
+                is_lost: false,
+                leaks: self.plan.leak.is_some_and(|(of, _)| of == rank as u32),
+            };
+            let known = &mut self.ranks[rank];
+            known.tape_id = process.tape_id().to_string();
+            known.processes += 1;
+            known.hangs_until_ns = None;
+            known.process = Some(process);
+            self.truth.tapes.insert(known.tape_id.clone(), tape);
+            let processes = known.processes;
+            self.after(self.plan.step_ns, Happening::Step(rank, processes));
+        }
+    }
+
+    fn kill_rank(&mut self, rank: usize) {
+        let known = &mut self.ranks[rank];
+        if let Some(mut process) = known.process.take() {
+            process.kill();
+            if let Some(tape) = self.truth.tapes.get_mut(&known.tape_id) {
+                tape.is_alive = false;
+            }
+        }
+    }
+
+    /// The launcher notices a death, and starts the job again if that is its way.
+    fn launcher_looks(&mut self) {
+        if self.plan.is_restarted && !self.is_start_due && !self.is_calm {
+            self.is_start_due = true;
+            let wait_ns = self.dice.u64(SECOND_NS..8 * SECOND_NS);
+            let is_counted = self.dice.bool();
+            self.after(wait_ns, Happening::StartJob { is_counted });
+        }
+    }
+
+    fn step(&mut self, rank: usize, process: u64) {
+        if process != self.ranks[rank].processes || self.ranks[rank].process.is_none() {
+            return;
+        }
+        let jitter_ns = self.dice.u64(0..self.plan.step_ns / 4);
+        self.after(self.plan.step_ns + jitter_ns, Happening::Step(rank, process));
+        if self.ranks[rank].hangs_until_ns.is_some_and(|until_ns| until_ns > self.now_ns) {
+            return;
+        }
+        // A collective in each step: nobody is more than one step ahead of anybody.
+        let step_of = |rank: &Rank| {
+            let tape = self.truth.tapes.get(&rank.tape_id);
+            tape.map_or(0, TapeTruth::step)
+        };
+        let mine = step_of(&self.ranks[rank]);
+        if self.ranks.iter().any(|other| step_of(other) < mine) {
+            return;
+        }
+        let now = self.nodes[self.node_of(rank)].now(self.now_ns);
+        let known = &mut self.ranks[rank];
+        let Some(tape) = self.truth.tapes.get_mut(&known.tape_id) else { return };
+        let Some(process) = &mut known.process else { return };
+        let leaks = tape.leaks && self.plan.leak.is_some_and(|(_, from)| mine >= from);
+        let before = tape.allocated.last().copied().unwrap_or(0);
+        tape.allocated.push(node::step(process, now, before, leaks));
+    }
+
+    // --- faults ---------------------------------------------------------------------------------
+
+    fn go_wrong(&mut self, fault: Fault) {
+        match fault {
+            Fault::KillRank(rank) => {
+                self.kill_rank(rank);
+                self.launcher_looks();
+            }
+            Fault::HangRank(rank, for_ns) => {
+                self.ranks[rank].hangs_until_ns = Some(self.now_ns + for_ns);
+                let processes = self.ranks[rank].processes;
+                self.after(for_ns, Happening::Resume(rank, processes));
+            }
+            Fault::OutOfMemory(rank) => {
+                let now = self.nodes[self.node_of(rank)].now(self.now_ns);
+                if let Some(process) = &mut self.ranks[rank].process {
+                    process.out_of_memory(now, 80 << 30);
+                }
+                if self.dice.bool() {
+                    self.kill_rank(rank);
+                    self.launcher_looks();
+                }
+            }
+            Fault::RestartJob { is_counted } => self.start_job(is_counted),
+            Fault::KillAgent(node, for_ns) => {
+                self.stop_agent(node);
+                self.after(for_ns, Happening::StartAgent(node));
+            }
+            Fault::Reboot(node, for_ns) => self.reboot(node, for_ns),
+            Fault::Cut(node, for_ns) => self.cut(node, for_ns),
+            Fault::Break(node) => {
+                if let Some(conn) = self.nodes[node].stream {
+                    let (agent_ns, coordinator_ns) = (self.delay_ns(), self.delay_ns());
+                    self.break_conn(conn, Some(agent_ns), Some(coordinator_ns));
+                }
+            }
+            Fault::KillCoordinator { is_power_loss, operations, down_ns } => {
+                self.down_ns = down_ns;
+                if is_power_loss {
+                    self.truth.power_losses.push(self.now_ns);
+                }
+                match operations {
+                    Some(operations) => self.disk.crash_after(operations, is_power_loss),
+                    None if is_power_loss => self.disk.power_loss(),
+                    None => self.disk.kill(),
+                }
+                self.heed_coordinator();
+            }
+            Fault::FullDisk(for_ns) => {
+                self.disk.set_room(Some(self.disk.used_bytes()));
+                self.after(for_ns, Happening::EmptyDisk);
+            }
+            Fault::FailWrites(count) => self.disk.fail_writes(count),
+            Fault::FailSyncs(count) => self.disk.fail_syncs(count),
+            Fault::SlowDisk(delay_ns) => self.disk_delay_ns = delay_ns,
+        }
+    }
+
+    fn reboot(&mut self, node: usize, for_ns: u64) {
+        self.stop_agent(node);
+        for rank in 0..self.ranks.len() {
+            if self.node_of(rank) == node {
+                self.kill_rank(rank);
+            }
+        }
+        for tape in self.truth.tapes.values_mut().filter(|tape| tape.node == node) {
+            tape.is_lost = true;
+        }
+        self.nodes[node].tapes.clear();
+        self.nodes[node].boots += 1;
+        self.launcher_looks();
+        self.after(for_ns, Happening::StartAgent(node));
+    }
+
+    /// No more faults: whatever is down comes up, whatever is cut is joined, and a job that lost
+    /// ranks is started again.
+    fn all_is_well(&mut self) {
+        self.is_calm = true;
+        self.disk.set_room(None);
+        self.disk.fail_writes(0);
+        self.disk.fail_syncs(0);
+        self.disk.crash_never();
+        self.disk_delay_ns = 0;
+        self.down_ns = 0;
+        (self.plan.lost_percent, self.plan.twice_percent) = (0, 0);
+        self.plan.delay_ns = self.plan.delay_ns.min(10 * MS_NS);
+        for node in 0..self.nodes.len() {
+            self.uncut(node);
+            self.start_agent(node);
+        }
+        for rank in &mut self.ranks {
+            rank.hangs_until_ns = None;
+        }
+        self.start_coordinator();
+        if self.ranks.iter().any(|rank| rank.process.is_none()) {
+            self.start_job(true);
+        }
+    }
+
+    /// How much happened.
+    pub(crate) fn counts(&self) -> Counts {
+        let captures = || self.coordinator.iter().flat_map(SimulatedCoordinator::captures);
+        let parts = captures().flat_map(|capture| capture.parts);
+        Counts {
+            captures: captures().filter(|capture| capture.closed_wall_ns.is_some()).count() as u64,
+            complete: captures().filter(|capture| capture.complete).count() as u64,
+            aligned: parts.filter(|part| part.outcome == "aligned").count() as u64,
+            bodies: self.truth.bodies.len() as u64,
+            steps: self.truth.rows.values().map(Vec::len).sum::<usize>() as u64,
+            incidents: self.coordinator.iter().flat_map(SimulatedCoordinator::incidents).count()
+                as u64,
+            starts: self.truth.starts.len() as u64,
+            faults: self.plan.faults.len() as u64,
+            index_losses: self.disk.index_losses(),
+        }
+    }
+
+    /// Answers a new number.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Sends a body of an agent on its way.
+    pub(crate) fn send_upload(&mut self, upload: Upload, time_left_ns: u64, body: &Bytes) {
+        let number = self.number();
+        let transfer_ns = body.len() as u64 * 10;
+        let wait_ns = self.delay_ns() + transfer_ns;
+        let is_cut = self.nodes[upload.node].cut_until_ns.is_some();
+        let is_lost = is_cut || self.dice.u8(0..100) < self.plan.lost_percent;
+        self.uploads.insert(number, upload);
+        self.after(time_left_ns, Happening::UploadEnds(number, UploadEnd::Refused));
+        if is_lost {
+            self.after(wait_ns, Happening::UploadEnds(number, UploadEnd::Failed));
+            return;
+        }
+        self.after(wait_ns, Happening::UploadArrives(number));
+        if self.dice.u8(0..100) < self.plan.twice_percent {
+            let again_ns = wait_ns + self.delay_ns();
+            self.after(again_ns, Happening::UploadArrives(number));
+        }
+    }
+}
+
+/// The time on the coordinator's machine.
+pub(crate) fn coordinator_now(now_ns: u64) -> Now {
+    let wall_ns = WALL_NS + now_ns;
+    Now { mono_ns: wall_ns, wall_ns: wall_ns as i64 }
+}
+
+/// Settings under which much happens in a minute.
+fn config() -> memtape_coordinator::Config {
+    let mut config = memtape_coordinator::Config::default();
+    config.capture.deadline_ns = DEADLINE_NS;
+    config.capture.retry_ns = 3 * SECOND_NS;
+    config.capture.interval_ns_min = 5 * SECOND_NS;
+    config.triggers.interval_ns_min = 5 * SECOND_NS;
+    config.triggers.baseline_interval_ns = 20 * SECOND_NS;
+    config.triggers.baseline_steps_min = 50;
+    config
+}
