@@ -61,12 +61,13 @@ impl Flight {
         let mut flight = Self::new(id, reason, step, before_step, requested_ns, deadline_ns);
         for part in &manifest.parts {
             flight.add(part.rank, &part.tape_id, &part.node);
-            if let Some(hash) = part.hash
-                && part.outcome != Outcome::Unreachable
-            {
+            let Some(hash) = part.hash else { continue };
+            if part.outcome != Outcome::Unreachable {
                 flight.answer(&part.tape_id, answer_of(part));
-                flight.body_stored(&part.tape_id, part.bytes, hash);
             }
+            // Without its answer too: the agent was told that it is stored, and does not send it
+            // again.
+            flight.body_stored(&part.tape_id, part.bytes, hash);
         }
         flight
     }

@@ -239,7 +239,9 @@ impl World {
             }
             Happening::StartJob { is_counted } => {
                 self.is_start_due = false;
-                self.start_job(is_counted);
+                if !self.is_calm {
+                    self.start_job(is_counted);
+                }
             }
             Happening::Uncut(node) => self.uncut(node),
             Happening::EmptyDisk => self.disk.set_room(None),
