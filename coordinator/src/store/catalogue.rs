@@ -19,7 +19,7 @@ pub(crate) const LOCKED: &str = "another process has it open";
 const LOCKED_TRIES: u32 = 30;
 const LOCKED_PAUSE: Duration = Duration::from_millis(100);
 
-/// First byte of the keys of packed steps.
+/// First byte of the keys of the index of the steps.
 pub(crate) const STEPS_PREFIX: u8 = b's';
 
 /// Where the number of the last journal change that arrived here is kept.
@@ -112,8 +112,8 @@ impl Catalogue {
         Ok((catalogue, Opened::Anew(why, aside)))
     }
 
-    /// Opens it, and reads all records: a damaged page shows itself only when it is read. Steps
-    /// are left out, as they are many, and can be lost.
+    /// Opens it, and reads all records: a damaged page shows itself only when it is read. The
+    /// index of the steps is left out, as it is large; it is looked at by itself.
     fn try_open(disk: &dyn Disk, folder: &str) -> Result<Self, String> {
         let catalogue = Self { tree: disk.tree(folder)? };
         catalogue.tree.scan(&[], &[STEPS_PREFIX], &mut |_, _| true)?;
@@ -168,14 +168,14 @@ impl Catalogue {
             .scan(prefix, &KEYS_END, &mut |key, value| key.starts_with(prefix) && visit(key, value))
     }
 
-    /// Shows every key of a range, in order, until `visit` answers false.
+    /// Shows every entry of a range of keys, in order, until `visit` answers false.
     pub(crate) fn scan_range(
         &self,
         from: &[u8],
         to: &[u8],
-        mut visit: impl FnMut(&[u8]) -> bool,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), String> {
-        self.tree.scan(from, to, &mut |key, _| visit(key))
+        self.tree.scan(from, to, &mut visit)
     }
 
     /// Makes everything durable.

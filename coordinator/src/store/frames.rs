@@ -42,7 +42,6 @@ pub(crate) struct Frames {
     is_uncut: bool,
 }
 
-#[cfg(test)]
 /// Shows every whole record of a file to `visit`, where it lies and what it says, in order, and
 /// changes nothing.
 ///
@@ -56,6 +55,37 @@ pub(crate) fn read(
 ) -> io::Result<Damage> {
     let (_, damage) = scan(&*disk.open(name)?, from, visit)?;
     Ok(damage)
+}
+
+/// The payload of a record whose length is known; none when it is damaged.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn read_at(
+    file: &dyn DiskFile,
+    offset: u64,
+    length: usize,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut record = vec![0; HEADER_BYTES + length.min(PAYLOAD_BYTES_MAX)];
+    if !read_fully(file, offset, &mut record)? {
+        return Ok(None);
+    }
+    let payload = record.split_off(HEADER_BYTES);
+    let header = header(length, crc32c::crc32c(&payload));
+    Ok((record == header).then_some(payload))
+}
+
+/// Length of a record with this payload.
+pub(crate) fn frame_bytes(payload: usize) -> u64 {
+    (HEADER_BYTES + payload) as u64
+}
+
+fn header(length: usize, checksum: u32) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&MAGIC);
+    header[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+    header[8..].copy_from_slice(&checksum.to_le_bytes());
+    header
 }
 
 /// Answers the end of the last whole record, too.
@@ -119,10 +149,7 @@ impl Frames {
                 let why = format!("a record of {} bytes is too large", payload.len());
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
             }
-            let length = payload.len() as u32;
-            bytes.extend_from_slice(&MAGIC);
-            bytes.extend_from_slice(&length.to_le_bytes());
-            bytes.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
+            bytes.extend_from_slice(&header(payload.len(), crc32c::crc32c(payload)));
             bytes.extend_from_slice(payload);
         }
         if self.is_uncut {

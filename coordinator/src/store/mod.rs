@@ -2,16 +2,20 @@
 //!
 //! Picture a notary's office: every deed is first entered in the bound book (the journal, synced),
 //! then filed in the cabinet (the catalogue, sled), where one finds things; the long rolls of
-//! parchment (bodies) lie in the cellar under the seal they bear (their hash). If the cabinet
-//! burns, the book tells what was in it.
+//! parchment (bodies) lie in the cellar under the seal they bear (their hash), and the daily
+//! ledgers (steps) stand on shelves by date. If the cabinet burns, book and ledgers tell what was
+//! in it.
 //!
 //! One thread writes, in groups: all that waits is synced at once. Nothing here runs on the async
-//! loop. Order of writes: body, journal, catalogue, then whoever waits is told.
+//! loop. Order of writes: body, journal, catalogue, then whoever waits is told. What is told to be
+//! durable is synced, steps as well. `docs/store.md` has the files and their formats.
 
 mod blobs;
 mod catalogue;
 mod disk;
+mod format;
 mod frames;
+mod index;
 mod journal;
 #[cfg(test)]
 mod lives;
@@ -19,6 +23,8 @@ mod packing;
 #[cfg(any(test, feature = "simulation"))]
 mod platter;
 mod recovery;
+mod rows;
+mod segments;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod simulated;
 mod sled_tree;
@@ -43,7 +49,7 @@ use catalogue::Catalogue;
 use disk::{Disk, Held, RealDisk};
 use journal::Change;
 pub(crate) use recovery::Recovery;
-use steps::OpenSteps;
+use steps::{OpenSteps, Reader};
 use writer::{Job, Writer};
 
 /// What to do when a write is over.
@@ -80,7 +86,9 @@ impl std::fmt::Debug for Turns {
 #[derive(Debug)]
 struct Shared {
     catalogue: Catalogue,
+    reader: Reader,
     open: OpenSteps,
+    steps_bytes_max: AtomicU64,
     blobs: Blobs,
     health: Health,
     /// Behind the catalogue, so that it is given back last.
@@ -105,8 +113,15 @@ pub(crate) struct Health {
     pub(crate) commits: AtomicU64,
     /// Writes that failed.
     pub(crate) failures: AtomicU64,
-    /// Step records that could not be logged or packed at first.
+    /// Writes of step records that failed at first.
     pub(crate) step_failures: AtomicU64,
+    /// Step records given up because too many waited in memory.
+    pub(crate) steps_given_up: AtomicU64,
+    /// Files of steps deleted because they were too old, or too much.
+    pub(crate) steps_expired_by_age: AtomicU64,
+    pub(crate) steps_expired_by_bytes: AtomicU64,
+    /// Bytes of those.
+    pub(crate) steps_expired_bytes: AtomicU64,
     /// Changes that wait for a journal that can be written again.
     pub(crate) waiting: AtomicU64,
     /// Changes given up because more waited than can be kept.
@@ -217,7 +232,25 @@ impl Store {
         self.send(Job::Forget { serial, from_wall_ns, to_wall_ns });
     }
 
-    /// Deletes all steps from before this moment.
+    /// Steps may have so many bytes on disk, give or take one file: the oldest go first.
+    pub(crate) fn set_steps_bytes_max(&self, bytes: u64) {
+        self.shared.steps_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the packed steps on disk.
+    pub(crate) fn steps_bytes(&self) -> u64 {
+        self.shared.reader.table.bytes()
+    }
+
+    /// Blocks of steps that turned out to be damaged when they were read, and how often a series
+    /// was read without its index because the catalogue is damaged.
+    pub(crate) fn damaged_reads(&self) -> (u64, u64) {
+        let open = &self.shared.open;
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (load(&open.damaged_blocks), load(&open.without_index))
+    }
+
+    /// Deletes all steps from before this moment, an hour or so at a time.
     pub(crate) fn expire_steps(&self, before_wall_ns: i64) {
         self.send(Job::Expire { before_wall_ns });
     }
@@ -245,9 +278,9 @@ impl Store {
         to_wall_ns: i64,
     ) -> Result<Vec<StepRow>, String> {
         // One stretch more on either side: clocks of different readings may differ.
-        let first = steps::stretch(from_wall_ns).saturating_sub(1);
-        let last = steps::stretch(to_wall_ns).saturating_add(1);
-        steps::read(&self.shared.open, &self.shared.catalogue, key, first..=last)
+        let first = segments::stretch(from_wall_ns).saturating_sub(1);
+        let last = segments::stretch(to_wall_ns).saturating_add(1);
+        steps::read(&self.shared.reader, &self.shared.open, key, first..=last)
     }
 
     /// The bodies.
@@ -286,14 +319,20 @@ fn open_parts(disk: &Arc<dyn Disk>) -> anyhow::Result<(Writer, Loaded, Recovery)
     let health = Health::default();
     health.journal_bytes.store(parts.journal.len_bytes(), Ordering::Relaxed);
     let shared = Arc::new(Shared {
+        reader: Reader {
+            disk: disk.clone(),
+            catalogue: parts.catalogue.clone(),
+            table: parts.steps.table().clone(),
+        },
         catalogue: parts.catalogue,
         open: parts.open,
+        steps_bytes_max: AtomicU64::new(u64::MAX),
         blobs: parts.blobs,
         health,
         _lock: parts.lock,
         closed: Closed::default(),
     });
-    Ok((Writer::new(parts.journal, parts.log, shared), loaded, recovery))
+    Ok((Writer::new(parts.journal, parts.steps, shared), loaded, recovery))
 }
 
 /// A record as bytes: a first byte that tells the form, then JSON, compressed when it is long.

@@ -65,6 +65,34 @@ pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRow>> {
     columns.is_empty().then(|| rows.into_iter().map(row).collect())
 }
 
+/// Appends records as they are, each as its differences to the one before: larger than a block,
+/// and nearly free.
+pub(crate) fn put_rows(out: &mut Vec<u8>, rows: &[StepRow]) {
+    put_number(out, rows.len() as u64);
+    let mut before = [0; COLUMNS];
+    for row in rows {
+        let values = numbers(row);
+        for (value, before) in values.iter().zip(before) {
+            put_number(out, zigzag(value.wrapping_sub(before) as i64));
+        }
+        before = values;
+    }
+}
+
+/// Takes what [`put_rows`] appended from the front; none when it is damaged.
+pub(crate) fn take_rows(bytes: &mut &[u8]) -> Option<Vec<StepRow>> {
+    let count = take_number(bytes)?;
+    let mut before = [0_u64; COLUMNS];
+    let mut rows = Vec::new();
+    for _ in 0..count {
+        for before in &mut before {
+            *before = before.wrapping_add(unzigzag(take_number(bytes)?) as u64);
+        }
+        rows.push(row(before));
+    }
+    Some(rows)
+}
+
 fn numbers(row: &StepRow) -> [u64; COLUMNS] {
     [
         row.first_step,
@@ -169,8 +197,26 @@ mod tests {
         }
 
         #[test]
+        fn any_rows_come_back_as_they_were_logged(
+            rows in proptest::collection::vec(any_row(), 0..6),
+            rest in proptest::collection::vec(any::<u8>(), 0..9),
+        ) {
+            let mut bytes = Vec::new();
+            put_rows(&mut bytes, &rows);
+            let whole = bytes.len();
+            bytes.extend(&rest);
+            let mut left = bytes.as_slice();
+            prop_assert_eq!(take_rows(&mut left), Some(rows));
+            prop_assert_eq!(left, rest.as_slice());
+            for length in 0..whole {
+                prop_assert_eq!(take_rows(&mut &bytes[..length]), None);
+            }
+        }
+
+        #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = unpack(&bytes);
+            let _ = take_rows(&mut bytes.as_slice());
             let _ = unpack(&[vec![0], bytes].concat());
         }
 

@@ -14,7 +14,10 @@ use super::blobs::Blobs;
 use super::catalogue::{Catalogue, Opened, STEPS_PREFIX};
 use super::disk::{Disk, Held};
 use super::journal::{Change, Contents, Journal};
-use super::steps::{OpenSteps, StepLog};
+use super::rows::RowLog;
+use super::segments::Segments;
+use super::steps::{OpenSteps, Steps};
+use super::{format, index};
 use crate::clock;
 
 /// Everything a store consists of, open.
@@ -24,7 +27,7 @@ pub(super) struct Parts {
     pub(super) journal: Journal,
     pub(super) catalogue: Catalogue,
     pub(super) open: OpenSteps,
-    pub(super) log: StepLog,
+    pub(super) steps: Steps,
     pub(super) blobs: Blobs,
 }
 
@@ -39,10 +42,19 @@ pub(crate) struct Recovery {
     pub(crate) restored: u64,
     /// Records the journal had lost, and the catalogue had.
     pub(crate) taken_back: u64,
-    /// The catalogue was damaged and made anew; packed steps are lost.
+    /// The catalogue was damaged and made anew.
     pub(crate) rebuilt: Option<String>,
-    /// Bytes and places lost of the steps of the last minute.
+    /// The version the folder had, when it was brought to this one.
+    pub(crate) migrated: Option<u32>,
+    /// Bytes of half-written records at the end of the log of steps, and damaged places in it.
     pub(crate) log_cut_bytes: u64,
+    pub(crate) log_gaps: u64,
+    /// Bytes of half-written blocks cut from the end of the newest file of steps.
+    pub(crate) steps_cut_bytes: u64,
+    /// Blocks of steps that the index had not heard of.
+    pub(crate) caught_up: u64,
+    /// Why the index of the steps was made anew.
+    pub(crate) reindexed: Option<String>,
 }
 
 /// Opens all parts.
@@ -54,7 +66,8 @@ pub(super) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
     disk.make_folder("bodies")
         .with_context(|| format!("the data folder {shown} cannot be made"))?;
     let lock = lock(&**disk)?;
-    let mut recovery = Recovery::default();
+    let migrated = format::settle(disk)?;
+    let mut recovery = Recovery { migrated, ..Recovery::default() };
     let (mut journal, contents) = Journal::open(disk, "journal")
         .with_context(|| format!("the journal in {shown} cannot be opened"))?;
     recovery.journal_cut_bytes = contents.damage.cut_bytes;
@@ -74,14 +87,21 @@ pub(super) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
     }
     reconcile(&mut journal, contents, &catalogue, &mut recovery)
         .with_context(|| format!("the store in {shown} cannot be repaired"))?;
-    let open = OpenSteps::default();
-    let (log, damage) = StepLog::open(&**disk, "steps.log", &open)
-        .with_context(|| format!("the step log in {shown} cannot be opened"))?;
-    recovery.log_cut_bytes = damage.cut_bytes;
+    let (files, damage) =
+        Segments::open(disk).with_context(|| format!("the steps in {shown} cannot be opened"))?;
+    recovery.steps_cut_bytes = damage.cut_bytes;
+    let mended = index::mend(&catalogue, &files)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("the index of the steps in {shown} cannot be repaired"))?;
+    (recovery.caught_up, recovery.reindexed) = (mended.caught_up, mended.anew);
+    let (log, rows, damage) =
+        RowLog::open(disk).with_context(|| format!("the step log in {shown} cannot be opened"))?;
+    (recovery.log_cut_bytes, recovery.log_gaps) = (damage.cut_bytes, damage.gaps);
+    let (open, steps) = (OpenSteps::new(rows), Steps::new(log, files));
     let blobs = Blobs::new(disk, "bodies");
     disk.sync_folder("").with_context(|| format!("the data folder {shown} cannot be synced"))?;
     recovery.say();
-    Ok((Parts { lock, journal, catalogue, open, log, blobs }, recovery))
+    Ok((Parts { lock, journal, catalogue, open, steps, blobs }, recovery))
 }
 
 impl Recovery {
@@ -94,10 +114,15 @@ impl Recovery {
             tracing::error!(places = self.journal_gaps, "the journal is damaged");
         }
         if let Some(why) = &self.rebuilt {
-            tracing::error!(
-                "the catalogue was damaged and is made anew from the journal; the step records \
-                 of the past are lost: {why}"
-            );
+            tracing::error!("the catalogue was damaged and is made anew: {why}");
+        }
+        if let Some(why) = &self.reindexed {
+            let blocks = self.caught_up;
+            tracing::warn!(blocks, "the index of the steps is made anew: {why}");
+        }
+        if self.steps_cut_bytes > 0 {
+            let bytes = self.steps_cut_bytes;
+            tracing::warn!(bytes, "the newest step block was half written and is cut off");
         }
         if self.restored > 0 {
             tracing::warn!(records = self.restored, "records came back from the journal");
@@ -105,8 +130,9 @@ impl Recovery {
         if self.taken_back > 0 {
             tracing::warn!(records = self.taken_back, "records came back from the catalogue");
         }
-        if self.log_cut_bytes > 0 {
-            tracing::warn!(bytes = self.log_cut_bytes, "the newest step records are lost");
+        if self.log_cut_bytes > 0 || self.log_gaps > 0 {
+            let (bytes, places) = (self.log_cut_bytes, self.log_gaps);
+            tracing::warn!(bytes, places, "the log of the newest steps is damaged");
         }
     }
 }

@@ -13,14 +13,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use super::journal::{Change, Journal};
-use super::steps::{self, StepLog};
+use super::segments::stretch;
+use super::steps::Steps;
 use super::{Done, Shared};
 use crate::clock;
 use crate::model::{SeriesKey, StepRow};
 
-/// Time between two packings of steps. Longer makes fewer and better packed blocks; a machine
-/// that loses power loses at most the steps of this time.
+/// Time between two packings of steps. Longer makes fewer and better packed blocks, and needs more
+/// memory for those that wait.
 const PACK_EVERY_NS: u64 = 60_000_000_000;
+
+/// Time until a packing that failed is tried again.
+const PACK_AGAIN_NS: u64 = 1_000_000_000;
+
+/// Least time between two syncs of the log of steps. Agents wait so much longer for their answer,
+/// and the disk is left in peace.
+const LOG_SYNC_EVERY_NS: u64 = 50_000_000;
 
 /// How often the thread looks up without a job.
 const IDLE: Duration = Duration::from_secs(1);
@@ -54,9 +62,12 @@ struct Group {
 
 pub(super) struct Writer {
     journal: Journal,
-    log: StepLog,
+    steps: Steps,
     shared: Arc<Shared>,
     kept: VecDeque<Group>,
+    /// Those who wait for their steps to be durable.
+    logged: Vec<Done>,
+    log_synced_ns: u64,
     packed_ns: u64,
     is_failing: bool,
 }
@@ -72,9 +83,17 @@ pub(super) fn start(writer: Writer) -> io::Result<Sender<Job>> {
 }
 
 impl Writer {
-    pub(super) fn new(journal: Journal, log: StepLog, shared: Arc<Shared>) -> Self {
-        let packed_ns = clock::now().mono_ns;
-        Self { journal, log, shared, kept: VecDeque::new(), packed_ns, is_failing: false }
+    pub(super) fn new(journal: Journal, steps: Steps, shared: Arc<Shared>) -> Self {
+        Self {
+            journal,
+            steps,
+            shared,
+            kept: VecDeque::new(),
+            logged: Vec::new(),
+            log_synced_ns: 0,
+            packed_ns: clock::now().mono_ns,
+            is_failing: false,
+        }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -83,7 +102,7 @@ impl Writer {
 
     fn run(mut self, jobs: &Receiver<Job>) {
         loop {
-            let first = match jobs.recv_timeout(IDLE) {
+            let first = match jobs.recv_timeout(self.idle()) {
                 Ok(job) => Some(job),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -91,10 +110,24 @@ impl Writer {
             self.group(first, jobs);
             self.look_after();
         }
-        self.pack_away();
+        self.sync_log();
+        let packed = self.pack_all();
+        self.note(packed, "step records could not be packed");
         if let Err(why) = self.shared.catalogue.flush() {
             tracing::warn!("the catalogue could not be flushed: {why}");
         }
+    }
+
+    /// How long there is nothing to do but jobs.
+    fn idle(&self) -> Duration {
+        if self.steps.is_packing() {
+            return Duration::ZERO;
+        }
+        if self.logged.is_empty() {
+            return IDLE;
+        }
+        let passed_ns = clock::now().mono_ns.saturating_sub(self.log_synced_ns);
+        Duration::from_nanos(LOG_SYNC_EVERY_NS.saturating_sub(passed_ns))
     }
 
     /// Does all that waits; says whether anything did.
@@ -107,7 +140,13 @@ impl Writer {
             self.group(next, jobs);
             next = jobs.try_recv().ok();
         }
-        self.look_after() || any
+        self.sync_log();
+        any |= self.look_after();
+        while self.steps.is_packing() {
+            any = true;
+            self.pack_slice();
+        }
+        any
     }
 
     /// Does a job with those that wait behind it, as many as fit in a group.
@@ -132,33 +171,56 @@ impl Writer {
     }
 
     fn other(&mut self, job: Job) {
-        let Shared { catalogue, open, health, .. } = &*self.shared;
+        let Shared { open, health, .. } = &*self.shared;
         match job {
             Job::Write { .. } => {}
             Job::Steps { batch, done } => {
-                let logged = self.log.append(open, batch).map_err(|error| error.to_string());
-                health.step_failures.fetch_add(u64::from(logged.is_err()), Relaxed);
-                done(logged);
-                if self.log.is_long() {
-                    self.pack_away();
+                let rows = batch.iter().map(|(_, rows)| rows.len() as u64).sum();
+                match self.steps.append(open, batch) {
+                    Ok(()) => self.logged.push(done),
+                    Err(error) => {
+                        health.step_failures.fetch_add(1, Relaxed);
+                        if open.is_full() {
+                            health.steps_given_up.fetch_add(rows, Relaxed);
+                        }
+                        // What is open and not logged is safe when it is packed.
+                        self.pack_soon();
+                        done(Err(error.to_string()));
+                    }
+                }
+                if self.steps.is_long() {
+                    self.begin_packing();
                 }
             }
             Job::Forget { serial, from_wall_ns, to_wall_ns } => {
-                let first = steps::stretch(from_wall_ns).saturating_sub(1);
-                let last = steps::stretch(to_wall_ns).saturating_add(1);
-                let forgotten = steps::forget(open, catalogue, serial, first..=last);
-                self.note(forgotten, "old steps could not be deleted");
+                // One stretch more on either side: clocks of different readings may differ.
+                let first = stretch(from_wall_ns).saturating_sub(1);
+                let last = stretch(to_wall_ns).saturating_add(1);
+                self.steps.forget(open, serial, first..=last);
             }
-            Job::Expire { before_wall_ns } => {
-                let expired = std::iter::repeat_with(|| steps::expire(catalogue, before_wall_ns))
-                    .find(|expired| !matches!(expired, Ok(false)));
-                let expired = expired.unwrap_or(Ok(true)).map(|_| ());
-                self.note(expired, "old steps could not be deleted");
-            }
+            Job::Expire { before_wall_ns } => self.expire(before_wall_ns),
             Job::Flush { done } => {
-                self.pack_away();
-                done(self.shared.catalogue.flush());
+                self.sync_log();
+                let packed = self.pack_all();
+                done(packed.and_then(|()| self.shared.catalogue.flush()));
             }
+        }
+    }
+
+    /// Makes the log of steps durable, and tells those who wait.
+    fn sync_log(&mut self) {
+        self.log_synced_ns = clock::now().mono_ns;
+        if self.logged.is_empty() {
+            return;
+        }
+        let synced = self.steps.sync_log().map_err(|error| error.to_string());
+        if let Err(why) = &synced {
+            self.shared.health.step_failures.fetch_add(1, Relaxed);
+            tracing::error!("the log of steps cannot be synced: {why}");
+            self.pack_soon();
+        }
+        for done in std::mem::take(&mut self.logged) {
+            done(synced.clone());
         }
     }
 
@@ -215,9 +277,13 @@ impl Writer {
     /// Does what is due; says whether a body was removed.
     fn look_after(&mut self) -> bool {
         let now_ns = clock::now().mono_ns;
-        if now_ns.saturating_sub(self.packed_ns) >= PACK_EVERY_NS {
-            self.pack_away();
+        if now_ns.saturating_sub(self.log_synced_ns) >= LOG_SYNC_EVERY_NS {
+            self.sync_log();
         }
+        if now_ns.saturating_sub(self.packed_ns) >= PACK_EVERY_NS {
+            self.begin_packing();
+        }
+        self.pack_slice();
         if self.journal.is_bloated() {
             let compacted = self.journal.compact().map_err(|error| error.to_string());
             self.note(compacted, "the journal could not be written anew");
@@ -225,13 +291,68 @@ impl Writer {
         self.shared.blobs.remove_released()
     }
 
-    fn pack_away(&mut self) {
+    fn begin_packing(&mut self) {
         let now = clock::now();
         self.packed_ns = now.mono_ns;
-        let Shared { catalogue, open, health, .. } = &*self.shared;
-        let packed = self.log.pack_away(open, catalogue, now.wall_ns);
-        health.step_failures.fetch_add(u64::from(packed.is_err()), Relaxed);
-        self.note(packed, "step records could not be packed");
+        let begun = self.steps.begin_packing(&self.shared.open, now.wall_ns);
+        self.packed(begun);
+    }
+
+    fn pack_slice(&mut self) {
+        if self.steps.is_packing() {
+            let packed = self.steps.pack_slice(&self.shared.open, &self.shared.catalogue);
+            self.packed(packed);
+        }
+        if !self.steps.is_packing() {
+            let wall_ns = clock::now().wall_ns;
+            let forgotten = self.steps.forget_packed(&self.shared.catalogue, wall_ns);
+            self.note(forgotten, "old steps could not be deleted");
+        }
+    }
+
+    fn packed(&mut self, packed: Result<(), String>) {
+        let health = &self.shared.health;
+        if let Err(why) = packed {
+            health.step_failures.fetch_add(1, Relaxed);
+            health.failures.fetch_add(1, Relaxed);
+            tracing::error!("step records could not be packed, trying again: {why}");
+            self.pack_soon();
+        } else if !self.steps.is_packing() {
+            self.expire(i64::MIN);
+        }
+    }
+
+    /// Packs in a moment: something may not be in the log.
+    fn pack_soon(&mut self) {
+        let soon_ns = clock::now().mono_ns + PACK_AGAIN_NS;
+        self.packed_ns = self.packed_ns.min(soon_ns.saturating_sub(PACK_EVERY_NS));
+    }
+
+    /// Packs everything, at once.
+    fn pack_all(&mut self) -> Result<(), String> {
+        let Shared { catalogue, open, .. } = &*self.shared;
+        let wall_ns = clock::now().wall_ns;
+        // The second time for what came after the beginning of one that was under way.
+        for _ in 0..2 {
+            self.steps.begin_packing(open, wall_ns)?;
+            while self.steps.is_packing() {
+                self.steps.pack_slice(open, catalogue)?;
+            }
+        }
+        self.steps.forget_packed(catalogue, wall_ns)
+    }
+
+    /// Deletes the steps from before this moment, and those that are too much.
+    fn expire(&mut self, before_wall_ns: i64) {
+        let health = &self.shared.health;
+        let bytes_max = self.shared.steps_bytes_max.load(Relaxed);
+        let expired = self.steps.expire(&self.shared.catalogue, before_wall_ns, bytes_max);
+        if let Ok(expired) = &expired {
+            health.steps_expired_by_age.fetch_add(expired.by_age, Relaxed);
+            health.steps_expired_by_bytes.fetch_add(expired.by_bytes, Relaxed);
+            health.steps_expired_bytes.fetch_add(expired.bytes, Relaxed);
+        }
+        self.note(expired.map(|_| ()), "old steps could not be deleted");
     }
 
     fn note(&self, result: Result<(), String>, what: &str) {

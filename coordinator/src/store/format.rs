@@ -1,0 +1,223 @@
+//! The version of what lies in a store's folder, and the way from older ones.
+//!
+//! Version 1 had no `FORMAT` file; it kept packed steps in the catalogue alone, and their log in
+//! one file. Version 2 has them in files of their own. Migrating writes the new files beside the
+//! old ones, puts them in place with one rename, and only then says so and removes the old ones: a
+//! crash at any point leaves a store of either version, whole.
+
+use std::io;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::{Catalogue, STEPS_PREFIX};
+use super::disk::{Disk, read_all};
+use super::frames::{self, Frames};
+use super::packing::{ROWS_MAX, pack, unpack};
+use super::rows::{self, Rows};
+use super::segments::{self, Entry, SERIES_BYTES, series_of, stretch};
+use crate::clock;
+
+/// What this program writes.
+pub(crate) const VERSION: u32 = 2;
+
+/// Where the version stands.
+pub(crate) const NAME: &str = "FORMAT";
+
+/// Where version 2 is made from version 1.
+const ASIDE: &str = "steps.new";
+
+/// The log of steps of version 1.
+const OLD_LOG: &str = "steps.log";
+
+/// The file's contents: one line of JSON.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Format {
+    pub(crate) version: u32,
+    /// When the folder got this version.
+    #[serde(default)]
+    pub(crate) made_wall_ns: i64,
+}
+
+/// What the file says.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Version(u32),
+    /// It is there, and makes no sense.
+    Damaged,
+    Missing,
+}
+
+/// Reads the file.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn find(disk: &dyn Disk) -> io::Result<Found> {
+    match read_all(disk, NAME) {
+        Ok(text) => Ok(match serde_json::from_slice::<Format>(&text) {
+            Ok(format) => Found::Version(format.version),
+            Err(_) => Found::Damaged,
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Missing),
+        Err(error) => Err(error),
+    }
+}
+
+/// The line for a store that is too new.
+pub(crate) fn too_new(disk: &dyn Disk, version: u32) -> String {
+    format!(
+        "the data folder {} has format {version}, and this memtape knows {VERSION}: update \
+         memtape, or choose another folder",
+        disk.folder().display()
+    )
+}
+
+/// Makes the folder one of this version; the catalogue must not be open. Says from which version
+/// it was migrated.
+///
+/// # Errors
+/// One line that says what to do.
+pub(super) fn settle(disk: &Arc<dyn Disk>) -> anyhow::Result<Option<u32>> {
+    let shown = disk.folder().display();
+    let found = find(&**disk).with_context(|| format!("the format of {shown} cannot be read"))?;
+    let names = disk.list("").with_context(|| format!("the data folder {shown} cannot be read"))?;
+    let has = |name: &str| names.iter().any(|entry| entry.name == name);
+    let mut migrated = None;
+    match found {
+        Found::Version(VERSION) => {}
+        Found::Version(newer) if newer > VERSION => bail!(too_new(&**disk, newer)),
+        Found::Version(old) => bail!(
+            "the data folder {shown} says that it has format {old}, which never was: restore its \
+             file {NAME} from a copy"
+        ),
+        found => {
+            if matches!(found, Found::Damaged) {
+                tracing::warn!("the store's file {NAME} was damaged and is made anew");
+            }
+            // The files of version 2 are put in place before it is said.
+            if !has(segments::FOLDER) && (has("journal") || has("catalogue")) {
+                migrate(disk).with_context(|| {
+                    format!("the data folder {shown} cannot be brought to format {VERSION}")
+                })?;
+                migrated = Some(1);
+            }
+            write(&**disk).with_context(|| format!("the data folder {shown} cannot be written"))?;
+        }
+    }
+    let is_made = (|| {
+        disk.make_folder(segments::FOLDER)?;
+        disk.make_folder(rows::FOLDER)?;
+        if has(OLD_LOG) {
+            disk.remove(OLD_LOG)?;
+        }
+        disk.sync_folder("")
+    })();
+    is_made.with_context(|| format!("the data folder {shown} cannot be written"))?;
+    Ok(migrated)
+}
+
+fn write(disk: &dyn Disk) -> io::Result<()> {
+    let format = Format { version: VERSION, made_wall_ns: clock::now().wall_ns };
+    let mut text = serde_json::to_vec(&format).map_err(io::Error::other)?;
+    text.push(b'\n');
+    let aside = format!("{NAME}.new");
+    let file = disk.make(&aside)?;
+    file.set_len(0)?;
+    file.write_all_at(&text, 0)?;
+    file.sync()?;
+    disk.rename(&aside, NAME)?;
+    disk.sync_folder("")
+}
+
+fn migrate(disk: &Arc<dyn Disk>) -> anyhow::Result<()> {
+    tracing::info!("the store has format 1 and is brought to format {VERSION}");
+    let now = clock::now();
+    disk.make_folder(ASIDE)?;
+    for entry in disk.list(ASIDE)? {
+        disk.remove(&format!("{ASIDE}/{}", entry.name))?;
+    }
+    let mut files = Files { disk, open: None, next: 0 };
+    // A catalogue that cannot be opened has lost its steps; records come from the journal.
+    let (catalogue, _) = Catalogue::open(&**disk, "catalogue", now.wall_ns)?;
+    let mut failed = Ok(());
+    let scanned = catalogue.scan(&[STEPS_PREFIX], |key, block| {
+        failed = old_entry(key, block).map_or(Ok(()), |entry| files.append(&entry));
+        failed.is_ok()
+    });
+    failed?;
+    if let Err(why) = scanned {
+        tracing::error!("some step records of the past are lost: {why}");
+    }
+    let now_stretch = stretch(now.wall_ns);
+    for (series, rows) in old_log(&**disk)? {
+        for rows in rows.chunks(ROWS_MAX) {
+            let block = pack(rows);
+            files.append(&Entry::Block { stretch: now_stretch, series, block: &block })?;
+        }
+    }
+    files.finish()?;
+    disk.sync_folder(ASIDE)?;
+    disk.rename(ASIDE, segments::FOLDER)?;
+    disk.sync_folder("")?;
+    Ok(())
+}
+
+/// A block of version 1: kind, stretch, series and first step were the key.
+fn old_entry<'a>(key: &[u8], block: &'a [u8]) -> Option<Entry<'a>> {
+    let (_, rest) = key.split_first()?;
+    let (stretch, rest) = rest.split_first_chunk()?;
+    let (series, rest) = rest.split_at_checked(SERIES_BYTES)?;
+    if rest.len() != 8 {
+        return None;
+    }
+    let stretch = u32::from_be_bytes(*stretch);
+    Some(Entry::Block { stretch, series: series_of(series)?, block })
+}
+
+/// The log of version 1: a series, and a small block.
+fn old_log(disk: &dyn Disk) -> io::Result<Rows> {
+    let mut rows = Rows::new();
+    let read = frames::read(disk, OLD_LOG, 0, |_, payload| {
+        if let Some((key, block)) = payload.split_at_checked(SERIES_BYTES)
+            && let (Some(key), Some(more)) = (series_of(key), unpack(block))
+        {
+            rows.entry(key).or_default().extend(more);
+        }
+    });
+    match read {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(rows),
+    }
+}
+
+/// The files that migration writes: of one hour each, as far as time runs forward.
+struct Files<'a> {
+    disk: &'a Arc<dyn Disk>,
+    open: Option<(u32, Frames)>,
+    next: u32,
+}
+
+impl Files<'_> {
+    fn append(&mut self, entry: &Entry<'_>) -> io::Result<()> {
+        let Entry::Block { stretch, .. } = *entry else { return Ok(()) };
+        let is_over = self.open.as_ref().is_none_or(|(first, frames)| {
+            !(*first..first.saturating_add(segments::SEGMENT_STRETCHES)).contains(&stretch)
+                || frames.len_bytes() > segments::SEGMENT_BYTES_MAX
+        });
+        if is_over {
+            self.finish()?;
+            let name = segments::name(self.next).replacen(segments::FOLDER, ASIDE, 1);
+            self.next += 1;
+            self.open = Some((stretch, Frames::open(&**self.disk, &name, |_, _| {})?.0));
+        }
+        match &mut self.open {
+            Some((_, frames)) => frames.append([entry.encode().as_slice()]),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.open.take().map_or(Ok(()), |(_, frames)| frames.sync())
+    }
+}
