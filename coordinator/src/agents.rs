@@ -1,5 +1,7 @@
 //! What agents say: streams, announcements, reports and deaths.
 
+use std::time::Duration;
+
 use memtape_core::capture::{Answer, CaptureId, Triggers};
 use memtape_core::detector::Sample;
 use tokio::sync::mpsc;
@@ -15,6 +17,9 @@ use crate::wire::{self, Hello, Incoming, Outgoing, RankReport, RankUp, Report};
 /// Another agent under the same name is taken for a mistake while the first one was heard within
 /// this time; a rebooted node comes back later than that.
 const NAME_HELD_NS: u64 = 5_000_000_000;
+
+/// An agent whose records found no room comes again after this time.
+const NO_ROOM_WAIT: Duration = Duration::from_secs(5);
 
 impl Coordinator {
     /// An agent opened a stream.
@@ -131,14 +136,15 @@ impl Coordinator {
             self.rank_report(now, name, rank, &mut batch, &mut changes);
         }
         self.write(changes);
-        // The agent may forget these records when they survive the death of this process. Records
-        // that cannot be written are counted; holding up the agent would not bring them back.
+        // The agent may forget these records when they are durable. When there is no room for
+        // them at all it has to come again, and then begins where it was acknowledged last.
         let ack = wire::report_ack(report.number);
         self.store.steps(
             batch,
-            Box::new(move |_| {
+            Box::new(move |kept| {
+                let answer = if kept.is_ok() { ack } else { wire::goodbye(NO_ROOM_WAIT) };
                 // A full queue means an agent that does not read; the loop will find out.
-                let _ = outgoing.map(|outgoing| outgoing.try_send(ack));
+                let _ = outgoing.map(|outgoing| outgoing.try_send(answer));
             }),
         );
         if is_first {

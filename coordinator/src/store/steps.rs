@@ -108,7 +108,7 @@ impl OpenSteps {
         rows.frozen = std::mem::take(&mut rows.new);
     }
 
-    fn is_frozen(&self) -> bool {
+    pub(crate) fn is_frozen(&self) -> bool {
         !self.lock().frozen.is_empty()
     }
 

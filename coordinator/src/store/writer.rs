@@ -67,6 +67,11 @@ pub(super) struct Writer {
     kept: VecDeque<Group>,
     /// Those who wait for their steps to be durable.
     logged: Vec<Done>,
+    /// Those whose steps are not in the log, and those who came behind them: they wait until all
+    /// that is open now is packed. An acknowledgement speaks for all reports before it.
+    unlogged: Vec<Done>,
+    /// The same, for what is being packed.
+    frozen: Vec<Done>,
     log_synced_ns: u64,
     packed_ns: u64,
     is_failing: bool,
@@ -90,6 +95,8 @@ impl Writer {
             shared,
             kept: VecDeque::new(),
             logged: Vec::new(),
+            unlogged: Vec::new(),
+            frozen: Vec::new(),
             log_synced_ns: 0,
             packed_ns: clock::now().mono_ns,
             is_failing: false,
@@ -171,21 +178,28 @@ impl Writer {
     }
 
     fn other(&mut self, job: Job) {
-        let Shared { open, health, .. } = &*self.shared;
+        let shared = self.shared.clone();
+        let Shared { open, health, .. } = &*shared;
         match job {
             Job::Write { .. } => {}
             Job::Steps { batch, done } => {
                 let rows = batch.iter().map(|(_, rows)| rows.len() as u64).sum();
+                let is_full = open.is_full();
                 match self.steps.append(open, batch) {
-                    Ok(()) => self.logged.push(done),
+                    Ok(()) if self.unlogged.is_empty() && self.frozen.is_empty() => {
+                        self.logged.push(done);
+                    }
+                    Ok(()) => self.unlogged.push(done),
                     Err(error) => {
                         health.step_failures.fetch_add(1, Relaxed);
-                        if open.is_full() {
-                            health.steps_given_up.fetch_add(rows, Relaxed);
-                        }
                         // What is open and not logged is safe when it is packed.
                         self.pack_soon();
-                        done(Err(error.to_string()));
+                        if is_full {
+                            health.steps_given_up.fetch_add(rows, Relaxed);
+                            done(Err(error.to_string()));
+                        } else {
+                            self.unlogged.push(done);
+                        }
                     }
                 }
                 if self.steps.is_long() {
@@ -214,13 +228,14 @@ impl Writer {
             return;
         }
         let synced = self.steps.sync_log().map_err(|error| error.to_string());
-        if let Err(why) = &synced {
+        let logged = std::mem::take(&mut self.logged);
+        if let Err(why) = synced {
             self.shared.health.step_failures.fetch_add(1, Relaxed);
             tracing::error!("the log of steps cannot be synced: {why}");
+            self.unlogged.splice(..0, logged);
             self.pack_soon();
-        }
-        for done in std::mem::take(&mut self.logged) {
-            done(synced.clone());
+        } else {
+            logged.into_iter().for_each(|done| done(Ok(())));
         }
     }
 
@@ -292,10 +307,27 @@ impl Writer {
     }
 
     fn begin_packing(&mut self) {
-        let now = clock::now();
-        self.packed_ns = now.mono_ns;
-        let begun = self.steps.begin_packing(&self.shared.open, now.wall_ns);
+        self.packed_ns = clock::now().mono_ns;
+        let begun = self.freeze();
         self.packed(begun);
+    }
+
+    /// Begins to pack all that is open, with those who wait for it.
+    fn freeze(&mut self) -> Result<(), String> {
+        let was_frozen = self.shared.open.is_frozen();
+        let begun = self.steps.begin_packing(&self.shared.open, clock::now().wall_ns);
+        if begun.is_ok() && !was_frozen {
+            self.frozen.append(&mut self.unlogged);
+        }
+        begun
+    }
+
+    /// All that was frozen is packed, and durable.
+    fn tell_frozen(&mut self) {
+        std::mem::take(&mut self.frozen).into_iter().for_each(|done| done(Ok(())));
+        if !self.unlogged.is_empty() {
+            self.pack_soon();
+        }
     }
 
     fn pack_slice(&mut self) {
@@ -318,6 +350,7 @@ impl Writer {
             tracing::error!("step records could not be packed, trying again: {why}");
             self.pack_soon();
         } else if !self.steps.is_packing() {
+            self.tell_frozen();
             self.expire(i64::MIN);
         }
     }
@@ -330,16 +363,15 @@ impl Writer {
 
     /// Packs everything, at once.
     fn pack_all(&mut self) -> Result<(), String> {
-        let Shared { catalogue, open, .. } = &*self.shared;
-        let wall_ns = clock::now().wall_ns;
         // The second time for what came after the beginning of one that was under way.
         for _ in 0..2 {
-            self.steps.begin_packing(open, wall_ns)?;
+            self.freeze()?;
             while self.steps.is_packing() {
-                self.steps.pack_slice(open, catalogue)?;
+                self.steps.pack_slice(&self.shared.open, &self.shared.catalogue)?;
             }
+            self.tell_frozen();
         }
-        self.steps.forget_packed(catalogue, wall_ns)
+        self.steps.forget_packed(&self.shared.catalogue, clock::now().wall_ns)
     }
 
     /// Deletes the steps from before this moment, and those that are too much.

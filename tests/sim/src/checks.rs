@@ -12,9 +12,6 @@ use crate::world::{DEADLINE_NS, UPLOAD_BYTES_MAX, World, coordinator_now};
 /// second.
 const SLACK_NS: u64 = 500 * MS_NS;
 
-/// Step records of the last minutes may be lost when the machine loses power, as the store says.
-const UNSYNCED_NS: u64 = 120 * SECOND_NS;
-
 /// Steps that the coordinator may be behind at the end: they are on their way.
 const BEHIND_NS: u64 = 5 * SECOND_NS;
 
@@ -205,21 +202,13 @@ impl Checks<'_> {
             let acked = self.world.truth.rows.get(tape_id).map_or(&[][..], Vec::as_slice);
             let lost: Vec<u64> = acked
                 .iter()
-                .filter(|(at_ns, row)| {
-                    stored.get(&row.last) != Some(&row.end_allocated) && !self.may_be_lost(*at_ns)
-                })
-                .map(|(_, row)| row.last)
+                .filter(|row| stored.get(&row.last) != Some(&row.end_allocated))
+                .map(|row| row.last)
                 .collect();
             self.expect(lost.is_empty(), || {
                 format!("{tape_id}: steps {lost:?} were acknowledged and are not there")
             });
         }
-    }
-
-    /// A power loss within a while after this moment.
-    fn may_be_lost(&self, at_ns: u64) -> bool {
-        let losses = &self.world.truth.power_losses;
-        losses.iter().any(|loss_ns| at_ns <= loss_ns + UNSYNCED_NS)
     }
 
     fn ends_are_known(&mut self) {

@@ -134,6 +134,13 @@ impl World {
         if !conn.is_open_for_agent || self.nodes[node].agents != agent {
             return;
         }
+        if let Some(Told::Goodbye(_)) = &message.body {
+            // The agent leaves at once, and hears nothing more of this stream.
+            let wait_ns = self.delay_ns();
+            self.break_conn(number, None, Some(wait_ns));
+            self.agent_sees_end(number);
+            return;
+        }
         let event = match &message.body {
             Some(Told::Welcome(_)) => {
                 self.nodes[node].failures = 0;
@@ -227,8 +234,7 @@ impl World {
             if let Some(Told::ReportAck(ack)) = &message.body {
                 let acked = conn.reports.extract_if(.., |(report, _)| *report <= ack.number);
                 for (tape_id, rows) in acked.flat_map(|(_, rows)| rows) {
-                    let known = self.truth.rows.entry(tape_id).or_default();
-                    known.extend(rows.into_iter().map(|row| (self.now_ns, row)));
+                    self.truth.rows.entry(tape_id).or_default().extend(rows);
                 }
             }
             conn.down_ns = conn.down_ns.max(self.now_ns + wait_ns);

@@ -41,16 +41,14 @@ pub(crate) struct Row {
 pub(crate) struct Truth {
     /// By tape id.
     pub(crate) tapes: BTreeMap<String, TapeTruth>,
-    /// Acknowledged step records with the time of the acknowledgement, by tape id.
-    pub(crate) rows: BTreeMap<String, Vec<(u64, Row)>>,
+    /// Acknowledged step records, by tape id.
+    pub(crate) rows: BTreeMap<String, Vec<Row>>,
     /// Bodies with a receipt: capture, tape id and hash.
     pub(crate) bodies: Vec<(String, String, [u8; 32])>,
     /// Captures that somebody was told are taken, with the time of the request.
     pub(crate) accepted: BTreeMap<String, u64>,
     /// When the coordinator was started, in order.
     pub(crate) starts: Vec<u64>,
-    /// When its machine lost power.
-    pub(crate) power_losses: Vec<u64>,
     /// Restart actions that were carried out.
     pub(crate) restarts: Vec<String>,
 }

@@ -554,9 +554,6 @@ impl World {
             }
             Fault::KillCoordinator { is_power_loss, operations, down_ns } => {
                 self.down_ns = down_ns;
-                if is_power_loss {
-                    self.truth.power_losses.push(self.now_ns);
-                }
                 match operations {
                     Some(operations) => self.disk.crash_after(operations, is_power_loss),
                     None if is_power_loss => self.disk.power_loss(),
