@@ -356,6 +356,12 @@ impl Coordinator {
     }
 }
 
+/// A body without its answer may show any step.
+fn shows_its_step(part: &PartRecord) -> bool {
+    let blind = [Outcome::NoTape, Outcome::Unreachable];
+    !blind.iter().any(|outcome| part.outcome == outcome.as_str())
+}
+
 fn is_baseline(state: &CaptureState) -> bool {
     state.record.reason == Reason::Baseline.as_str()
 }
@@ -367,12 +373,12 @@ pub(crate) fn chosen_parts(
     suspect: u32,
     peers_max: usize,
 ) -> Option<(&PartRecord, Vec<&PartRecord>)> {
-    let suspect = state.part(suspect).filter(|part| part.hash.is_some())?;
+    let suspect = state.part(suspect).filter(|part| part.hash.is_some() && shows_its_step(part))?;
     let peers: Vec<&PartRecord> = state
         .parts
         .iter()
         .filter(|part| part.rank != suspect.rank && part.hash.is_some())
-        .filter(|part| part.step == suspect.step && part.outcome != Outcome::NoTape.as_str())
+        .filter(|part| part.step == suspect.step && shows_its_step(part))
         .collect();
     let count = peers.len().min(peers_max);
     let chosen = (0..count).map(|index| peers[index * peers.len() / count.max(1)]).collect();

@@ -34,9 +34,16 @@ struct Progress {
 impl Progress {
     fn is_over(&self) -> bool {
         match &self.answer {
-            Some(answer) => answer.body_bytes == 0 || self.body.is_some(),
+            Some(answer) => answer.body_bytes == 0 || self.has_promised_body(answer),
             None => false,
         }
+    }
+
+    /// An agent that was started anew has rewound anew: its answer is about another body than the
+    /// one that may be here.
+    fn has_promised_body(&self, answer: &Answer) -> bool {
+        let stored = self.body.map(|(_, hash)| hash);
+        stored.is_some_and(|hash| answer.body_hash.is_none_or(|promised| promised == hash))
     }
 }
 
@@ -153,17 +160,17 @@ impl Flight {
             answer.outcome = Outcome::NoTape;
             answer.detail = "the agent sent no body".to_string();
         }
-        // An agent that was started anew has rewound anew: its answer is about another body.
-        if answer.body_hash.is_some() && part.body.map(|(_, hash)| hash) != answer.body_hash {
-            part.body = None;
-        }
         part.answer = Some(answer);
         *open -= usize::from(part.is_over());
         true
     }
 
     pub(super) fn wants_body(&self, tape_id: &str) -> bool {
-        self.parts.get(tape_id).is_some_and(|part| part.body.is_none() && !part.is_over())
+        // With an answer and not over: its body is not here. Without one any body will do.
+        self.parts.get(tape_id).is_some_and(|part| match part.answer {
+            Some(_) => !part.is_over(),
+            None => part.body.is_none(),
+        })
     }
 
     /// Takes the first body of a tape; false for strangers and repetitions.

@@ -88,6 +88,7 @@ pub(crate) struct World {
     pub(crate) ranks: Vec<Rank>,
     pub(crate) attempt: u32,
     pub(crate) is_start_due: bool,
+    started_ns: Option<u64>,
     pub(crate) coordinator: Option<SimulatedCoordinator>,
     pub(crate) coordinators: u64,
     pub(crate) disk: Disk,
@@ -130,6 +131,7 @@ impl World {
             ranks,
             attempt: 0,
             is_start_due: false,
+            started_ns: None,
             coordinator: None,
             coordinators: 0,
             crashes_seen: 0,
@@ -239,7 +241,7 @@ impl World {
             }
             Happening::StartJob { is_counted } => {
                 self.is_start_due = false;
-                if !self.is_calm {
+                if !self.is_calm || self.ranks.iter().any(|rank| rank.process.is_none()) {
                     self.start_job(is_counted);
                 }
             }
@@ -438,6 +440,13 @@ impl World {
     }
 
     fn start_job(&mut self, is_counted: bool) {
+        // Starting takes longer than this, and nodes' clocks differ by less.
+        let is_soon = self.started_ns.is_some_and(|at_ns| self.now_ns - at_ns < 2 * SECOND_NS);
+        if is_soon {
+            self.after(2 * SECOND_NS, Happening::StartJob { is_counted });
+            return;
+        }
+        self.started_ns = Some(self.now_ns);
         self.attempt += u32::from(is_counted);
         for rank in 0..self.ranks.len() {
             self.kill_rank(rank);
