@@ -44,3 +44,5 @@ mod work;
 
 pub use config::{Config, RestartConfig, Webhook};
 pub use run::run;
+pub use store::check::{Finding, StoreCheck, check as check_store};
+pub use store::rebuild::{StoreRebuild, rebuild as rebuild_store};

@@ -17,6 +17,9 @@ use tokio::sync::Notify;
 
 use super::disk::{Disk, folder_of, read_all};
 
+/// Folder of the bodies.
+pub(crate) const FOLDER: &str = "bodies";
+
 /// The bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct Blobs {
@@ -56,9 +59,9 @@ pub(crate) struct Swept {
 }
 
 impl Blobs {
-    /// Bodies below this folder, which must be there.
-    pub(crate) fn new(disk: &Arc<dyn Disk>, folder: &str) -> Self {
-        let folder = Folder { disk: disk.clone(), name: folder.to_string() };
+    /// Bodies on the store's disk, whose folder must be there.
+    pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
+        let folder = Folder { disk: disk.clone() };
         Self { folder, uses: Arc::default(), is_gone: Arc::default() }
     }
 
@@ -175,7 +178,7 @@ impl Blobs {
 
     fn sweep_folder(&self) -> Swept {
         let mut swept = Swept::default();
-        for (name, hash, bytes) in self.folder.list() {
+        for (name, hash, bytes) in list(&*self.folder.disk) {
             if hash.is_some_and(|hash| self.lock().of.contains_key(hash.as_bytes())) {
                 swept.kept += 1;
                 swept.kept_bytes += bytes;
@@ -219,26 +222,40 @@ impl Drop for Used<'_> {
 #[derive(Clone, Debug)]
 struct Folder {
     disk: Arc<dyn Disk>,
-    name: String,
+}
+
+/// A body's name.
+pub(crate) fn name(hash: blake3::Hash) -> String {
+    let hash = hash.to_hex();
+    format!("{FOLDER}/{}/{hash}", &hash[..2])
+}
+
+/// Every file with its name and size; one that was being written aside when a process died has no
+/// hash.
+pub(crate) fn list(disk: &dyn Disk) -> Vec<(String, Option<blake3::Hash>, u64)> {
+    let mut found = Vec::new();
+    for folder in disk.list(FOLDER).unwrap_or_default() {
+        let folder = format!("{FOLDER}/{}", folder.name);
+        for file in disk.list(&folder).unwrap_or_default() {
+            let hash = blake3::Hash::from_hex(&file.name).ok();
+            found.push((format!("{folder}/{}", file.name), hash, file.bytes));
+        }
+    }
+    found
 }
 
 impl Folder {
-    fn path(&self, hash: blake3::Hash) -> String {
-        let hash = hash.to_hex();
-        format!("{}/{}/{hash}", self.name, &hash[..2])
-    }
-
     fn put(&self, hash: blake3::Hash, body: &[u8]) -> io::Result<()> {
         /// Two uploads of the same content do not write into one file.
         static STAGED: AtomicU64 = AtomicU64::new(0);
-        let path = self.path(hash);
+        let path = name(hash);
         let folder = folder_of(&path);
         if self.get(hash).is_ok_and(|known| blake3::hash(&known) == hash) {
             // Whoever put it there may not have come to this yet.
             return self.disk.sync_folder(folder);
         }
         self.disk.make_folder(folder)?;
-        self.disk.sync_folder(&self.name)?;
+        self.disk.sync_folder(FOLDER)?;
         let aside = format!("{path}#{}", STAGED.fetch_add(1, Ordering::Relaxed));
         let put = self.disk.make(&aside).and_then(|file| {
             file.set_len(0)?;
@@ -255,25 +272,11 @@ impl Folder {
     }
 
     fn get(&self, hash: blake3::Hash) -> io::Result<Bytes> {
-        read_all(&*self.disk, &self.path(hash)).map(Bytes::from)
+        read_all(&*self.disk, &name(hash)).map(Bytes::from)
     }
 
     fn remove(&self, hash: blake3::Hash) -> io::Result<()> {
-        self.disk.remove(&self.path(hash))
-    }
-
-    /// Every file with its path and size; one that was being written aside when a process died has
-    /// no hash.
-    fn list(&self) -> Vec<(String, Option<blake3::Hash>, u64)> {
-        let mut found = Vec::new();
-        for folder in self.disk.list(&self.name).unwrap_or_default() {
-            let folder = format!("{}/{}", self.name, folder.name);
-            for file in self.disk.list(&folder).unwrap_or_default() {
-                let hash = blake3::Hash::from_hex(&file.name).ok();
-                found.push((format!("{folder}/{}", file.name), hash, file.bytes));
-            }
-        }
-        found
+        self.disk.remove(&name(hash))
     }
 }
 
@@ -285,7 +288,7 @@ mod tests {
     fn open(folder: &std::path::Path) -> Blobs {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
         disk.make_folder("bodies").unwrap();
-        Blobs::new(&disk, "bodies")
+        Blobs::new(&disk)
     }
 
     #[tokio::test]

@@ -86,12 +86,12 @@ impl Catalogue {
     /// # Errors
     /// Those of the file system, when not even a new one can be made.
     pub(crate) fn open(disk: &dyn Disk, folder: &str, wall_ns: i64) -> io::Result<(Self, Opened)> {
-        let mut opened = Self::try_open(disk, folder);
+        let mut opened = Self::open_as_it_is(disk, folder);
         // sled's own threads may outlive its handle for a moment.
         for _ in 0..LOCKED_TRIES {
             if opened.as_ref().is_err_and(|why| why == LOCKED) && !disk.is_simulated() {
                 std::thread::sleep(LOCKED_PAUSE);
-                opened = Self::try_open(disk, folder);
+                opened = Self::open_as_it_is(disk, folder);
             }
         }
         let why = match opened {
@@ -102,19 +102,22 @@ impl Catalogue {
         };
         if move_snapshots(disk, folder, wall_ns)? {
             // sled makes the snapshot anew from its log.
-            if let Ok(catalogue) = Self::try_open(disk, folder) {
+            if let Ok(catalogue) = Self::open_as_it_is(disk, folder) {
                 return Ok((catalogue, Opened::WithoutSnapshot(why)));
             }
         }
         let aside = format!("{folder}.damaged-{wall_ns}");
         disk.rename(folder, &aside)?;
-        let catalogue = Self::try_open(disk, folder).map_err(io::Error::other)?;
+        let catalogue = Self::open_as_it_is(disk, folder).map_err(io::Error::other)?;
         Ok((catalogue, Opened::Anew(why, aside)))
     }
 
     /// Opens it, and reads all records: a damaged page shows itself only when it is read. The
     /// index of the steps is left out, as it is large; it is looked at by itself.
-    fn try_open(disk: &dyn Disk, folder: &str) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// [`LOCKED`], or what is wrong with it.
+    pub(crate) fn open_as_it_is(disk: &dyn Disk, folder: &str) -> Result<Self, String> {
         let catalogue = Self { tree: disk.tree(folder)? };
         catalogue.tree.scan(&[], &[STEPS_PREFIX], &mut |_, _| true)?;
         catalogue.tree.scan(&[STEPS_PREFIX + 1], &KEYS_END, &mut |_, _| true)?;

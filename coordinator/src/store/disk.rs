@@ -153,6 +153,20 @@ impl RealDisk {
         Self { folder: folder.to_path_buf() }
     }
 
+    /// Keeps others from writing, and writes nothing; or says who has it.
+    pub(crate) fn lock_to_read(&self, name: &str) -> io::Result<Result<Option<File>, String>> {
+        let mut file = match File::open(self.path(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(None)),
+            Err(error) => return Err(error),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Ok(Some(file))),
+            Err(TryLockError::WouldBlock) => Ok(Err(holder(&mut file))),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -209,9 +223,7 @@ impl Disk for RealDisk {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = file.read_to_string(&mut holder);
-                return Ok(Err(holder.trim().to_string()));
+                return Ok(Err(holder(&mut file)));
             }
             Err(TryLockError::Error(error)) => return Err(error),
         }
@@ -224,6 +236,13 @@ impl Disk for RealDisk {
     fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>, String> {
         Ok(Arc::new(SledTree::open(&self.path(folder))?))
     }
+}
+
+/// What the one who has the lock wrote into it.
+fn holder(file: &mut File) -> String {
+    let mut holder = String::new();
+    let _ = file.read_to_string(&mut holder);
+    holder.trim().to_string()
 }
 
 #[derive(Debug)]

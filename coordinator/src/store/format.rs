@@ -111,6 +111,9 @@ pub(super) fn settle(disk: &Arc<dyn Disk>) -> anyhow::Result<Option<u32>> {
         if has(OLD_LOG) {
             disk.remove(OLD_LOG)?;
         }
+        // Names that the process before made, and had no time to sync, are relied on from now on.
+        disk.sync_folder(segments::FOLDER)?;
+        disk.sync_folder(rows::FOLDER)?;
         disk.sync_folder("")
     })();
     is_made.with_context(|| format!("the data folder {shown} cannot be written"))?;

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use super::disk::{Disk, folder_of};
-use super::frames::{Damage, Frames};
+use super::disk::{Disk, folder_of, read_all};
+use super::frames::{self, Damage, Frames};
 
 /// One change: a new value of a key, or its end.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,13 +47,28 @@ pub(crate) struct Contents {
     pub(crate) dead: BTreeSet<Vec<u8>>,
     /// Number of the last change.
     pub(crate) sequence: u64,
+    /// Records whose checksums are right and that make no sense.
+    pub(crate) strange: u64,
     /// What was wrong with the file.
     pub(crate) damage: Damage,
 }
 
+/// Reads a journal, and changes nothing.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn read(disk: &dyn Disk, name: &str) -> io::Result<Contents> {
+    let mut contents = Contents::default();
+    contents.damage = frames::read(disk, name, 0, |_, payload| contents.take(payload))?;
+    Ok(contents)
+}
+
 impl Contents {
     fn take(&mut self, payload: &[u8]) {
-        let Some((number, change)) = decode(payload) else { return };
+        let Some((number, change)) = decode(payload) else {
+            self.strange += 1;
+            return;
+        };
         // A record from inside a damaged one would be out of order.
         if number <= self.sequence {
             return;
@@ -161,6 +176,17 @@ impl Journal {
         (self.frames, self.sequence) = (frames, number);
         self.is_name_unsynced = true;
         self.sync_name()
+    }
+
+    /// Copies the file, for somebody to look at.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn keep_aside(&self, wall_ns: i64) -> io::Result<()> {
+        let contents = read_all(&*self.disk, &self.name)?;
+        let copy = self.disk.make(&format!("{}.damaged-{wall_ns}", self.name))?;
+        copy.write_all_at(&contents, 0)?;
+        copy.sync()
     }
 
     /// Nothing may be told durable in a file whose name is not.

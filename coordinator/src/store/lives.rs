@@ -2,7 +2,7 @@
 //! next one. Each seed is one disk; a seed that fails is printed, and `MEMTAPE_STORE_SEED` tries
 //! it alone. `MEMTAPE_STORE_SEEDS` tries more of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -10,15 +10,17 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
+use super::check::check_simulated;
 use super::platter::Dice;
 use super::simulated::SimulatedDisk;
 use super::{Changes, Loaded, Store};
 use crate::clock::{self, Now};
-use crate::model::{IncidentRecord, PartRecord};
+use crate::model::{IncidentRecord, PartRecord, SeriesKey, StepRow};
 
 const SEEDS: u64 = 300;
 const LIVES: usize = 6;
 const KEYS: usize = 12;
+const SERIALS: usize = 3;
 
 /// What a record may be after a crash: its last acknowledged state, or any later one.
 #[derive(Clone, Debug, Default)]
@@ -29,10 +31,17 @@ struct Expected {
 
 type Model = Arc<Mutex<BTreeMap<usize, Expected>>>;
 
+/// Steps by series, and whether each was acknowledged.
+type Steps = Arc<Mutex<BTreeMap<(SeriesKey, u64), bool>>>;
+
+/// When the first life begins.
+const BEGIN_NS: i64 = 1 << 60;
+
 /// One disk with what is known of it.
 struct Life<'a> {
     store: Store,
     model: &'a Model,
+    steps: &'a Steps,
     bodies: &'a mut BTreeMap<usize, (blake3::Hash, Bytes)>,
     version: &'a mut u64,
 }
@@ -43,7 +52,7 @@ fn record(key: usize, version: u64) -> IncidentRecord {
 }
 
 /// A future of the store is ready at once: nothing in it waits for a runtime.
-fn at_once<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("it waits"),
@@ -52,7 +61,9 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
 
 impl Life<'_> {
     fn act(&mut self, disk: &SimulatedDisk, dice: &mut Dice) {
-        match dice.below(16) {
+        match dice.below(24) {
+            16..=21 => self.step(dice),
+            22 => self.forget(dice.below(SERIALS) as u32),
             0..=6 => self.write(dice.below(KEYS), true, dice.below(4) > 0),
             7..=8 => self.write(dice.below(KEYS), dice.below(2) == 0, false),
             9..=10 => self.body(dice.below(KEYS), dice.below(20_000)),
@@ -135,6 +146,74 @@ impl Life<'_> {
         }
     }
 
+    /// Takes a few steps of a few series.
+    fn step(&mut self, dice: &mut Dice) {
+        let mut batch = Vec::new();
+        let mut taken = Vec::new();
+        for _ in 0..=dice.below(3) {
+            let key = SeriesKey {
+                serial: dice.below(SERIALS) as u32,
+                rank: dice.below(2) as u32,
+                device: 0,
+            };
+            let mut rows = Vec::new();
+            for _ in 0..=dice.below(4) {
+                *self.version += 1;
+                rows.push(row(*self.version));
+                taken.push((key, *self.version));
+            }
+            batch.push((key, rows));
+        }
+        let mut known = self.steps.lock().unwrap();
+        known.extend(taken.iter().map(|step| (*step, false)));
+        drop(known);
+        let known = self.steps.clone();
+        let done = Box::new(move |result: Result<(), String>| {
+            let mut known = known.lock().unwrap();
+            for step in taken.iter().filter(|_| result.is_ok()) {
+                // Unless they were forgotten meanwhile.
+                known.entry(*step).and_modify(|is_acknowledged| *is_acknowledged = true);
+            }
+        });
+        self.store.steps(batch, done);
+    }
+
+    /// From now on its steps may be there, or not.
+    fn forget(&mut self, serial: u32) {
+        let mut known = self.steps.lock().unwrap();
+        for ((key, _), is_acknowledged) in known.iter_mut() {
+            *is_acknowledged &= key.serial != serial;
+        }
+        drop(known);
+        // What is on its way was acknowledged before it is forgotten.
+        self.store.turn();
+        let now = clock::now();
+        self.store.forget_steps(serial, BEGIN_NS, now.wall_ns);
+        let mut known = self.steps.lock().unwrap();
+        for ((key, _), is_acknowledged) in known.iter_mut() {
+            *is_acknowledged &= key.serial != serial;
+        }
+    }
+
+    /// Every acknowledged step is there, as it was, and no other than was taken.
+    fn check_steps(&self) {
+        let known = self.steps.lock().unwrap();
+        let series: BTreeSet<SeriesKey> = known.keys().map(|(key, _)| *key).collect();
+        for key in series {
+            let found = self.store.series(key, BEGIN_NS, clock::now().wall_ns).unwrap();
+            let steps: BTreeSet<u64> = found.iter().map(|row| row.last_step).collect();
+            assert_eq!(steps.len(), found.len(), "a step twice");
+            for found in &found {
+                assert_eq!(*found, row(found.last_step));
+                assert!(known.contains_key(&(key, found.last_step)), "{found:?}");
+            }
+            let range = known.range((key, 0)..=(key, u64::MAX));
+            for ((_, step), _) in range.filter(|(_, is_acknowledged)| **is_acknowledged) {
+                assert!(steps.contains(step), "step {step} of {key:?} is lost");
+            }
+        }
+    }
+
     /// What is there is what may be there; from now on it counts as acknowledged.
     fn check(&mut self, loaded: &Loaded) {
         assert_eq!(loaded.unreadable, 0);
@@ -164,7 +243,12 @@ impl Life<'_> {
             assert_eq!(at_once(self.store.blobs().get(*hash)).as_ref(), Ok(body));
         }
         at_once(self.store.blobs().sweep());
+        self.check_steps();
     }
+}
+
+fn row(step: u64) -> StepRow {
+    StepRow { first_step: step, last_step: step, blocks: step * 3, ..StepRow::default() }
 }
 
 fn open(disk: &SimulatedDisk) -> (Store, Loaded) {
@@ -184,12 +268,13 @@ fn open(disk: &SimulatedDisk) -> (Store, Loaded) {
 fn live(seed: u64) -> super::simulated::Counts {
     let disk = SimulatedDisk::new(seed);
     let mut dice = Dice::new(seed ^ 0xd15c);
-    let (model, mut bodies, mut version) = (Model::default(), BTreeMap::new(), 0);
-    clock::set(Now { mono_ns: 1 << 60, wall_ns: 1 << 60 });
+    let (model, steps) = (Model::default(), Steps::default());
+    let (mut bodies, mut version) = (BTreeMap::new(), 0);
+    clock::set(Now { mono_ns: 1 << 60, wall_ns: BEGIN_NS });
     for _ in 0..LIVES {
         let (store, loaded) = open(&disk);
         let (bodies, version) = (&mut bodies, &mut version);
-        let mut life = Life { store, model: &model, bodies, version };
+        let mut life = Life { store, model: &model, steps: &steps, bodies, version };
         life.check(&loaded);
         let is_power_loss = dice.below(3) > 0;
         if dice.below(2) == 0 {
@@ -204,11 +289,18 @@ fn live(seed: u64) -> super::simulated::Counts {
         if is_power_loss { disk.power_loss() } else { disk.kill() }
     }
     let (store, loaded) = open(&disk);
-    Life { store, model: &model, bodies: &mut bodies, version: &mut version }.check(&loaded);
+    let (bodies, version) = (&mut bodies, &mut version);
+    let mut life = Life { store, model: &model, steps: &steps, bodies, version };
+    life.check(&loaded);
+    // Nothing is left to complain about.
+    life.store.flush(Box::new(|result| result.unwrap()));
+    life.store.turn();
+    let findings = check_simulated(&disk);
+    assert_eq!(findings, []);
     disk.counts()
 }
 
-fn number(name: &str) -> Option<u64> {
+pub(super) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 

@@ -12,16 +12,20 @@
 
 mod blobs;
 mod catalogue;
+pub(crate) mod check;
 mod disk;
 mod format;
 mod frames;
 mod index;
 mod journal;
 #[cfg(test)]
+mod kills;
+#[cfg(test)]
 mod lives;
 mod packing;
 #[cfg(any(test, feature = "simulation"))]
 mod platter;
+pub(crate) mod rebuild;
 mod recovery;
 mod rows;
 mod segments;
@@ -312,7 +316,7 @@ fn open_parts(disk: &Arc<dyn Disk>) -> anyhow::Result<(Writer, Loaded, Recovery)
     let records = recovery::records(&parts.catalogue)
         .map_err(anyhow::Error::msg)
         .with_context(|| format!("the catalogue in {} cannot be read", disk.folder().display()))?;
-    let loaded = load(records);
+    let loaded = load(&records);
     if loaded.unreadable > 0 {
         tracing::error!(records = loaded.unreadable, "records of the store make no sense");
     }
@@ -332,7 +336,11 @@ fn open_parts(disk: &Arc<dyn Disk>) -> anyhow::Result<(Writer, Loaded, Recovery)
         _lock: parts.lock,
         closed: Closed::default(),
     });
-    Ok((Writer::new(parts.journal, parts.steps, shared), loaded, recovery))
+    let mut writer = Writer::new(parts.journal, parts.steps, shared);
+    if recovery.log_gaps > 0 {
+        writer.pack_now();
+    }
+    Ok((writer, loaded, recovery))
 }
 
 /// A record as bytes: a first byte that tells the form, then JSON, compressed when it is long.
@@ -358,12 +366,12 @@ fn decode<R: Record>(bytes: &[u8]) -> Option<R> {
     }
 }
 
-fn load(records: BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
+fn load(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
     fn take<R: Record>(into: &mut Vec<R>, value: &[u8]) -> bool {
         decode(value).map(|record| into.push(record)).is_some()
     }
     let mut loaded = Loaded::default();
-    for (key, value) in &records {
+    for (key, value) in records {
         let is_taken = match key.first().copied() {
             Some(AttemptRecord::KIND) => take(&mut loaded.attempts, value),
             Some(RankRecord::KIND) => take(&mut loaded.ranks, value),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 
-use super::blobs::Blobs;
+use super::blobs::{self, Blobs};
 use super::catalogue::{Catalogue, Opened, STEPS_PREFIX};
 use super::disk::{Disk, Held};
 use super::journal::{Change, Contents, Journal};
@@ -51,6 +51,8 @@ pub(crate) struct Recovery {
     pub(crate) log_gaps: u64,
     /// Bytes of half-written blocks cut from the end of the newest file of steps.
     pub(crate) steps_cut_bytes: u64,
+    /// Damaged places in that file, which is written anew without them.
+    pub(crate) steps_gaps: u64,
     /// Blocks of steps that the index had not heard of.
     pub(crate) caught_up: u64,
     /// Why the index of the steps was made anew.
@@ -63,9 +65,21 @@ pub(crate) struct Recovery {
 /// One line that names the folder and what to do.
 pub(super) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
     let shown = disk.folder().display();
-    disk.make_folder("bodies")
+    disk.make_folder(blobs::FOLDER)
         .with_context(|| format!("the data folder {shown} cannot be made"))?;
     let lock = lock(&**disk)?;
+    open_locked(disk, lock)
+}
+
+/// Opens all parts of a folder that is locked.
+///
+/// # Errors
+/// As [`open`].
+pub(super) fn open_locked(
+    disk: &Arc<dyn Disk>,
+    lock: Box<dyn Held>,
+) -> anyhow::Result<(Parts, Recovery)> {
+    let shown = disk.folder().display();
     let migrated = format::settle(disk)?;
     let mut recovery = Recovery { migrated, ..Recovery::default() };
     let (mut journal, contents) = Journal::open(disk, "journal")
@@ -89,7 +103,7 @@ pub(super) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
         .with_context(|| format!("the store in {shown} cannot be repaired"))?;
     let (files, damage) =
         Segments::open(disk).with_context(|| format!("the steps in {shown} cannot be opened"))?;
-    recovery.steps_cut_bytes = damage.cut_bytes;
+    (recovery.steps_cut_bytes, recovery.steps_gaps) = (damage.cut_bytes, damage.gaps);
     let mended = index::mend(&catalogue, &files)
         .map_err(anyhow::Error::msg)
         .with_context(|| format!("the index of the steps in {shown} cannot be repaired"))?;
@@ -98,7 +112,7 @@ pub(super) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
         RowLog::open(disk).with_context(|| format!("the step log in {shown} cannot be opened"))?;
     (recovery.log_cut_bytes, recovery.log_gaps) = (damage.cut_bytes, damage.gaps);
     let (open, steps) = (OpenSteps::new(rows), Steps::new(log, files));
-    let blobs = Blobs::new(disk, "bodies");
+    let blobs = Blobs::new(disk);
     disk.sync_folder("").with_context(|| format!("the data folder {shown} cannot be synced"))?;
     recovery.say();
     Ok((Parts { lock, journal, catalogue, open, steps, blobs }, recovery))
@@ -120,6 +134,10 @@ impl Recovery {
             let blocks = self.caught_up;
             tracing::warn!(blocks, "the index of the steps is made anew: {why}");
         }
+        if self.steps_gaps > 0 {
+            let places = self.steps_gaps;
+            tracing::warn!(places, "the newest file of steps was damaged; what is whole stays");
+        }
         if self.steps_cut_bytes > 0 {
             let bytes = self.steps_cut_bytes;
             tracing::warn!(bytes, "the newest step block was half written and is cut off");
@@ -138,7 +156,7 @@ impl Recovery {
 }
 
 /// One coordinator at a time.
-fn lock(disk: &dyn Disk) -> anyhow::Result<Box<dyn Held>> {
+pub(super) fn lock(disk: &dyn Disk) -> anyhow::Result<Box<dyn Held>> {
     let shown = disk.folder().display();
     let locked = disk.lock("lock");
     match locked.with_context(|| format!("the data folder {shown} cannot be written"))? {
@@ -161,7 +179,7 @@ fn reconcile(
     // Normally the journal is as new as the catalogue or newer. It is not when somebody removed
     // it or put an old one back.
     let is_behind = catalogue_sequence > journal.sequence();
-    let Contents { mut live, dead, .. } = contents;
+    let Contents { mut live, dead, damage, .. } = contents;
     let mut changes = Vec::new();
     for (key, value) in known {
         match live.get(&key) {
@@ -173,7 +191,9 @@ fn reconcile(
             }
         }
     }
-    if is_behind || recovery.taken_back > 0 {
+    // A damaged journal is written anew, too, so that it does not stay so.
+    let is_damaged = damage.gaps > 0 && keep_aside(journal).is_ok();
+    if is_behind || recovery.taken_back > 0 || is_damaged {
         let entries = live.iter().map(|(key, value)| (key.clone(), value.clone()));
         journal.rewrite(journal.sequence().max(catalogue_sequence), entries)?;
     }
@@ -184,6 +204,15 @@ fn reconcile(
         }
     }
     catalogue.apply(changes.iter(), journal.sequence()).map_err(anyhow::Error::msg)
+}
+
+/// Whatever can still be read from a damaged journal by other means stays.
+fn keep_aside(journal: &Journal) -> std::io::Result<()> {
+    let kept = journal.keep_aside(clock::now().wall_ns);
+    if let Err(error) = &kept {
+        tracing::warn!("the damaged journal cannot be copied, and stays as it is: {error}");
+    }
+    kept
 }
 
 /// All records of the catalogue: everything but steps and what sled needs for itself.

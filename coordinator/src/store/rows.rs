@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::disk::Disk;
-use super::frames::{self, Damage, Frames, PAYLOAD_BYTES_MAX};
+use super::frames::{Damage, Frames, PAYLOAD_BYTES_MAX};
 use super::packing::{put_rows, take_rows};
 use super::segments::{SERIES_BYTES, series_bytes, series_of};
 use crate::model::{SeriesKey, StepRow};
@@ -73,7 +73,7 @@ pub(crate) fn take(payload: &[u8], into: &mut Rows) -> Option<()> {
 }
 
 impl RowLog {
-    /// Reads all files, and begins a new one.
+    /// Reads all files, cuts off what is half written, and begins a new one.
     ///
     /// # Errors
     /// Those of the file system.
@@ -81,7 +81,7 @@ impl RowLog {
         let (mut rows, mut damage) = (Rows::new(), Damage::default());
         let numbers = list(&**disk)?;
         for number in &numbers {
-            let seen = frames::read(&**disk, &name(*number), 0, |_, payload| {
+            let (_, seen) = Frames::open(&**disk, &name(*number), |_, payload| {
                 // A record whose checksum is right and that makes no sense is a newer version's.
                 let _ = take(payload, &mut rows);
             })?;

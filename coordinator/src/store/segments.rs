@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::Disk;
 use super::frames::{self, Damage, Frames, frame_bytes};
+use crate::clock;
 use crate::model::SeriesKey;
 
 /// Folder of the files.
@@ -166,7 +167,9 @@ pub(crate) fn scan(
 }
 
 impl Segments {
-    /// Opens the newest file, cuts off what is half written, and knows the lengths of all.
+    /// Opens the newest file, cuts off what is half written, and knows the lengths of all. When it
+    /// has gaps, as a power cut in the middle of a packing can leave them, the next one is made of
+    /// its whole records.
     ///
     /// # Errors
     /// Those of the file system.
@@ -174,9 +177,15 @@ impl Segments {
         let mut found = list(&**disk)?;
         let mut damage = Damage::default();
         let mut current = None;
-        if let Some((&number, bytes)) = found.iter_mut().next_back() {
-            let (frames, seen) = Frames::open(&**disk, &name(number), |_, _| {})?;
-            *bytes = frames.len_bytes();
+        if let Some((&last, _)) = found.last_key_value() {
+            let (mut frames, seen) = Frames::open(&**disk, &name(last), |_, _| {})?;
+            let mut number = last;
+            if seen.gaps > 0 {
+                found.remove(&last);
+                number += 1;
+                frames = without_gaps(&**disk, last, number)?;
+            }
+            found.insert(number, frames.len_bytes());
             (current, damage) = (Some((number, frames)), seen);
         }
         let next = found.last_key_value().map_or(0, |(last, _)| last + 1);
@@ -285,6 +294,30 @@ impl Segments {
         self.table.lock().remove(&number);
         Ok(())
     }
+}
+
+/// Makes a file of the whole records of another, which is then kept beside it under another name.
+fn without_gaps(disk: &dyn Disk, from: u32, to: u32) -> io::Result<Frames> {
+    let (from, to) = (name(from), name(to));
+    let aside = format!("{to}.new");
+    match disk.remove(&aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let (mut frames, _) = Frames::open(disk, &aside, |_, _| {})?;
+    let mut written = Ok(());
+    frames::read(disk, &from, 0, |_, payload| {
+        if written.is_ok() {
+            written = frames.append([payload]);
+        }
+    })?;
+    written?;
+    frames.sync()?;
+    disk.rename(&aside, &to)?;
+    disk.sync_folder(FOLDER)?;
+    disk.rename(&from, &format!("{from}.damaged-{}", clock::now().wall_ns))?;
+    disk.sync_folder(FOLDER)?;
+    Ok(frames)
 }
 
 pub(crate) fn series_bytes(key: SeriesKey) -> [u8; SERIES_BYTES] {

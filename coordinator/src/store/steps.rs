@@ -197,10 +197,17 @@ impl Steps {
     ///
     /// # Errors
     /// One line; all then stays open, and in the log.
-    pub(crate) fn begin_packing(&mut self, open: &OpenSteps, wall_ns: i64) -> Result<(), String> {
+    pub(crate) fn begin_packing(
+        &mut self,
+        open: &OpenSteps,
+        catalogue: &Catalogue,
+        wall_ns: i64,
+    ) -> Result<(), String> {
         if self.packing.is_some() {
             return Ok(());
         }
+        // What came after an attempt was forgotten must lie behind the record that says so.
+        self.forget_packed(catalogue, wall_ns)?;
         let one_line = |error: io::Error| error.to_string();
         if self.frozen_before.is_none() {
             self.frozen_before = Some(self.log.begin_next().map_err(one_line)?);

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 
 use super::*;
 
-fn incident(id: &str, sentence: &str) -> IncidentRecord {
+pub(super) fn incident(id: &str, sentence: &str) -> IncidentRecord {
     IncidentRecord { id: id.to_string(), sentence: sentence.to_string(), ..Default::default() }
 }
 
@@ -74,7 +74,7 @@ fn check(damage: fn(&Path), expected_steps: std::ops::Range<u64>) -> Recovery {
     copy(&dir.path().join("live"), &picture);
     damage(&picture);
     for _ in 0..2 {
-        let (store, loaded, _) = reopen(&picture);
+        let (store, loaded) = reopen(&picture);
         assert_eq!((loaded.incidents.len(), loaded.parts.len(), loaded.unreadable), (49, 1, 0));
         let seventh = loaded.incidents.iter().find(|incident| incident.id == "inc-7").unwrap();
         assert_eq!(seventh.sentence, "second");
@@ -84,11 +84,16 @@ fn check(damage: fn(&Path), expected_steps: std::ops::Range<u64>) -> Recovery {
     }
     copy(&dir.path().join("live"), &dir.path().join("again"));
     damage(&dir.path().join("again"));
-    reopen(&dir.path().join("again")).2
+    recover(&dir.path().join("again")).2
+}
+
+pub(super) fn reopen(folder: &Path) -> (Store, Loaded) {
+    let (store, loaded, _) = recover(folder);
+    (store, loaded)
 }
 
 /// The thread of the last handle may still be closing the store.
-fn reopen(folder: &Path) -> (Store, Loaded, Recovery) {
+fn recover(folder: &Path) -> (Store, Loaded, Recovery) {
     for _ in 0..500 {
         match Store::open(folder) {
             Err(error) if error.to_string().contains("in use") => {
@@ -174,7 +179,7 @@ fn flipped_bytes_anywhere_in_the_catalogue_lose_no_record() {
             let end = bytes.len().min(at as usize + 64);
             bytes[at as usize..end].iter_mut().for_each(|byte| *byte ^= 0xff);
         });
-        let (_, loaded, _) = reopen(&picture);
+        let (_, loaded) = reopen(&picture);
         assert_eq!(loaded.incidents.len(), 20, "flipped at {at} of {length}");
         std::fs::remove_dir_all(&picture).unwrap();
     }

@@ -307,6 +307,8 @@ impl Writer {
     }
 
     fn begin_packing(&mut self) {
+        // What is in the log so far is synced; the next sync is of another file.
+        self.sync_log();
         self.packed_ns = clock::now().mono_ns;
         let begun = self.freeze();
         self.packed(begun);
@@ -315,7 +317,8 @@ impl Writer {
     /// Begins to pack all that is open, with those who wait for it.
     fn freeze(&mut self) -> Result<(), String> {
         let was_frozen = self.shared.open.is_frozen();
-        let begun = self.steps.begin_packing(&self.shared.open, clock::now().wall_ns);
+        let Shared { catalogue, open, .. } = &*self.shared;
+        let begun = self.steps.begin_packing(open, catalogue, clock::now().wall_ns);
         if begun.is_ok() && !was_frozen {
             self.frozen.append(&mut self.unlogged);
         }
@@ -353,6 +356,11 @@ impl Writer {
             self.tell_frozen();
             self.expire(i64::MIN);
         }
+    }
+
+    /// Packs as soon as it runs: the log is damaged, and goes then.
+    pub(super) fn pack_now(&mut self) {
+        self.packed_ns = 0;
     }
 
     /// Packs in a moment: something may not be in the log.
