@@ -314,7 +314,15 @@ impl Coordinator {
         }
         let parts: usize = self.captures.values().map(|state| state.parts.len()).sum();
         let bytes = self.store.blobs().used_bytes();
-        let is_too_much = parts > PARTS_MAX || bytes > self.config.bodies_bytes_max;
+        let is_too_large = bytes > self.config.bodies_bytes_max;
+        let age_ns = i64::try_from(self.config.captures_age_max.as_nanos()).unwrap_or(i64::MAX);
+        let before_wall_ns = crate::clock::now().wall_ns.saturating_sub(age_ns);
+        let is_old = |state: &CaptureState| {
+            state
+                .record
+                .closed_wall_ns
+                .is_some_and(|closed_wall_ns| closed_wall_ns < before_wall_ns)
+        };
         let needed: Vec<&String> = self
             .incidents
             .values()
@@ -328,9 +336,19 @@ impl Coordinator {
         let victim = self.captures.iter().find(|(id, state)| {
             let is_crowded = count(&per_job, state) > CAPTURES_PER_JOB_MAX
                 || is_baseline(state) && count(&baselines, state) > BASELINES_PER_JOB_MAX;
-            (is_too_much || is_crowded) && state.record.is_closed() && !needed.contains(id)
+            let is_too_much = parts > PARTS_MAX || is_too_large || is_crowded;
+            let is_free = state.record.is_closed() && !needed.contains(id);
+            (is_too_much || is_old(state)) && is_free
         });
-        if let Some(id) = victim.map(|(id, _)| id.clone()) {
+        if let Some((id, state)) = victim {
+            let counters = &self.counters;
+            let count = match (is_old(state), is_too_large) {
+                (true, _) => &counters.captures_by_age,
+                (_, true) => &counters.captures_by_bytes,
+                _ => &counters.captures_by_count,
+            };
+            count.fetch_add(1, Relaxed);
+            let id = id.clone();
             tracing::info!(capture = %id, "an old capture is forgotten");
             self.forget_capture(&id);
         }

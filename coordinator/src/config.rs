@@ -34,7 +34,13 @@ pub struct Config {
     /// Bodies of captures kept, together, in bytes. When they are more, the oldest captures that
     /// no open incident needs are deleted. Default: 64 GiB.
     pub bodies_bytes_max: u64,
-    /// Step records older than this are deleted. Default: 14 days.
+    /// Captures closed longer ago than this are deleted, unless an open incident needs them.
+    /// Default: 90 days.
+    pub captures_age_max: Duration,
+    /// Step records kept, in bytes on disk, give or take 64 MiB. When they are more, the oldest
+    /// are deleted. Default: 64 GiB.
+    pub steps_bytes_max: u64,
+    /// Step records older than this are deleted, an hour of them at a time. Default: 14 days.
     pub steps_age_max: Duration,
     /// Whether and how to ask the orchestrator for a restart.
     pub restart: RestartConfig,
@@ -94,6 +100,8 @@ impl Default for Config {
             capture: capture::Limits::default(),
             triggers: capture::TriggerLimits::default(),
             bodies_bytes_max: 64 << 30,
+            captures_age_max: Duration::from_secs(90 * 24 * 3600),
+            steps_bytes_max: 64 << 30,
             steps_age_max: Duration::from_secs(14 * 24 * 3600),
             restart: RestartConfig::default(),
             otlp_endpoint: None,

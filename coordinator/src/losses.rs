@@ -48,6 +48,10 @@ pub(crate) struct Counters {
     pub(crate) captures_complete: AtomicU64,
     pub(crate) captures_partial: AtomicU64,
     pub(crate) captures_refused: AtomicU64,
+    /// Captures deleted because they were too old, took too many bytes, or were too many.
+    pub(crate) captures_by_age: AtomicU64,
+    pub(crate) captures_by_bytes: AtomicU64,
+    pub(crate) captures_by_count: AtomicU64,
     pub(crate) bodies: AtomicU64,
     pub(crate) body_bytes: AtomicU64,
     pub(crate) incidents: AtomicU64,

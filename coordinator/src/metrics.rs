@@ -299,6 +299,11 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         ("partial", count(&counters.captures_partial)),
         ("refused", count(&counters.captures_refused)),
     ];
+    let expired = [
+        ("age", count(&counters.captures_by_age)),
+        ("bytes", count(&counters.captures_by_bytes)),
+        ("count", count(&counters.captures_by_count)),
+    ];
     let actions = [
         ("taken", count(&counters.actions_taken)),
         ("dry_run", count(&counters.actions_dry_run)),
@@ -324,6 +329,11 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         counter("memtape_reports", "Reports of agents", one(count(&counters.reports))),
         counter("memtape_steps", "Step records taken", one(count(&counters.steps))),
         counter("memtape_captures", "Captures by result", named("result", &captures)),
+        counter(
+            "memtape_captures_expired",
+            "Captures deleted, by the limit that they were beyond",
+            named("limit", &expired),
+        ),
         counter("memtape_bodies", "Bodies of captures stored", one(count(&counters.bodies))),
         counter("memtape_body_bytes", "Bytes of those", one(count(&counters.body_bytes))),
         counter("memtape_actions", "Restart decisions by result", named("result", &actions)),
@@ -335,7 +345,8 @@ fn store_families(store: &Store) -> Vec<Family> {
     let health = store.health();
     let count = |counter: &AtomicU64| vec![(Labels::new(), counter.load(Relaxed) as f64)];
     let seconds = health.commit_ns.load(Relaxed) as f64 / 1e9;
-    let bytes = |part: &str, bytes: u64| (vec![("part", part.to_string())], bytes as f64);
+    let by = |label, name: &str, value: u64| (vec![(label, name.to_string())], value as f64);
+    let (damaged_blocks, without_index) = store.damaged_reads();
     vec![
         counter("memtape_store_commits", "Groups of writes made durable", count(&health.commits)),
         counter(
@@ -350,14 +361,38 @@ fn store_families(store: &Store) -> Vec<Family> {
             count(&health.step_failures),
         ),
         counter("memtape_store_given_up", "Changes that were lost", count(&health.given_up)),
+        counter(
+            "memtape_store_steps_given_up",
+            "Step records that were lost because too many waited for the disk",
+            count(&health.steps_given_up),
+        ),
+        counter(
+            "memtape_store_expired_files",
+            "Files of steps deleted, by the limit that they were beyond",
+            vec![
+                by("limit", "age", health.steps_expired_by_age.load(Relaxed)),
+                by("limit", "bytes", health.steps_expired_by_bytes.load(Relaxed)),
+            ],
+        ),
+        counter(
+            "memtape_store_expired_bytes",
+            "Bytes of those",
+            count(&health.steps_expired_bytes),
+        ),
+        counter(
+            "memtape_store_damaged_reads",
+            "Reads of steps that met a damaged block, or an index that could not be read",
+            vec![by("part", "block", damaged_blocks), by("part", "index", without_index)],
+        ),
         gauge("memtape_store_waiting", "Changes that wait for the disk", count(&health.waiting)),
         gauge(
             "memtape_store_bytes",
             "Bytes on disk",
             vec![
-                bytes("journal", health.journal_bytes.load(Relaxed)),
-                bytes("catalogue", store.catalogue_bytes()),
-                bytes("bodies", store.blobs().used_bytes()),
+                by("part", "journal", health.journal_bytes.load(Relaxed)),
+                by("part", "catalogue", store.catalogue_bytes()),
+                by("part", "steps", store.steps_bytes()),
+                by("part", "bodies", store.blobs().used_bytes()),
             ],
         ),
     ]

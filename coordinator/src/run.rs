@@ -94,6 +94,7 @@ pub async fn run(
 async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
     let opening = tokio::task::spawn_blocking(move || {
         let (store, loaded, _) = Store::open(&config.data_dir)?;
+        store.set_steps_bytes_max(config.steps_bytes_max);
         let restored = restore::restore(clock::now(), loaded, &store, &limits(&config));
         anyhow::Ok((store, restored))
     });
