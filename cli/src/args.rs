@@ -45,6 +45,9 @@ pub(crate) enum Command {
     Agent(AgentArgs),
     /// Run the coordinator of the cluster.
     Coordinator(Box<CoordinatorArgs>),
+    /// Look after the store of a coordinator that is not running.
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Show the whole system on this machine, with a rank that leaks.
     Demo(DemoArgs),
     /// List the jobs.
@@ -66,6 +69,23 @@ pub(crate) enum Command {
     /// One rank of the demo.
     #[command(hide = true)]
     DemoRank(DemoRankArgs),
+}
+
+/// `memtape store`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Read all of it and say what is wrong; nothing is changed. The exit code is 1 then.
+    Check(StoreArgs),
+    /// Make the index anew from the journal and the steps; the old one is kept beside it.
+    Rebuild(StoreArgs),
+}
+
+/// Which store.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// The coordinator's data folder.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
 }
 
 /// `memtape run`.
@@ -132,6 +152,12 @@ pub(crate) struct CoordinatorArgs {
     /// The bodies of captures may take this many bytes, such as 64GiB.
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     pub(crate) bodies_bytes_max: Option<u64>,
+    /// Captures are kept for this time, such as 2160h.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) captures_age_max: Option<Duration>,
+    /// Step records may take this many bytes on disk, such as 64GiB.
+    #[arg(long, value_name = "BYTES", value_parser = byte_count)]
+    pub(crate) steps_bytes_max: Option<u64>,
     /// Step records are kept for this time, such as 336h.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) steps_age_max: Option<Duration>,

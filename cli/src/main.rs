@@ -57,6 +57,7 @@ fn start(cli: Cli) -> anyhow::Result<()> {
         Command::Run(args) => commands::run::run(args, json),
         Command::Agent(args) => commands::agent::run(args, &coordinator, json),
         Command::Coordinator(args) => commands::coordinator::run(*args, json),
+        Command::Store(command) => commands::store::run(&command, json),
         Command::Demo(args) => demo::run(args, json),
         Command::DemoRank(args) => demo::training::run(args),
         Command::Tape(args) => commands::tape::run(&args, json),

@@ -52,6 +52,8 @@ fn config(args: CoordinatorArgs) -> Config {
         detector: default.detector,
         capture,
         bodies_bytes_max: args.bodies_bytes_max.unwrap_or(default.bodies_bytes_max),
+        captures_age_max: args.captures_age_max.unwrap_or(default.captures_age_max),
+        steps_bytes_max: args.steps_bytes_max.unwrap_or(default.steps_bytes_max),
         steps_age_max: args.steps_age_max.unwrap_or(default.steps_age_max),
         restart,
         otlp_endpoint: args.otlp_endpoint,

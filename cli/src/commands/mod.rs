@@ -4,6 +4,7 @@ pub(crate) mod run;
 
 pub(crate) mod agent;
 pub(crate) mod coordinator;
+pub(crate) mod store;
 
 pub(crate) mod list;
 pub(crate) mod show;

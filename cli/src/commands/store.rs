@@ -1,0 +1,83 @@
+//! `memtape store`: looks after the folder of a coordinator that is not running.
+
+use std::path::Path;
+
+use anyhow::bail;
+use memtape_coordinator::{Finding, StoreCheck, check_store, rebuild_store};
+use serde_json::{Value, json};
+
+use crate::args::StoreCommand;
+use crate::output;
+
+/// Checks or rebuilds.
+///
+/// # Errors
+/// One line: what is wrong with the store, or that it cannot be had.
+pub(crate) fn run(command: &StoreCommand, json: bool) -> anyhow::Result<()> {
+    match command {
+        StoreCommand::Check(args) => check(&args.dir, json),
+        StoreCommand::Rebuild(args) => rebuild(&args.dir, json),
+    }
+}
+
+fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
+    let checked = check_store(dir)?;
+    if json {
+        output::print_json(&object(&checked))?;
+    } else {
+        let StoreCheck { records, blocks, rows, bodies, bytes, .. } = &checked;
+        for Finding { part, what, remedy } in &checked.findings {
+            output::print(&format!("{part} {what}: {remedy}"))?;
+        }
+        output::print(&format!(
+            "{records} records, {rows} steps in {blocks} blocks, {bodies} bodies; {bytes} bytes \
+             read"
+        ))?;
+    }
+    match checked.findings.len() {
+        0 => Ok(()),
+        1 => bail!("the store in {} has one finding", dir.display()),
+        count => bail!("the store in {} has {count} findings", dir.display()),
+    }
+}
+
+fn object(checked: &StoreCheck) -> Value {
+    let finding = |finding: &Finding| json!({ "part": finding.part, "what": finding.what, "remedy": finding.remedy });
+    json!({
+        "ok": checked.findings.is_empty(),
+        "findings": checked.findings.iter().map(finding).collect::<Vec<_>>(),
+        "records": checked.records,
+        "blocks": checked.blocks,
+        "steps": checked.rows,
+        "bodies": checked.bodies,
+        "bodies_unused": checked.bodies_unused,
+        "bytes": checked.bytes,
+    })
+}
+
+fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
+    let rebuilt = rebuild_store(dir)?;
+    if json {
+        return output::print_json(&json!({
+            "records": rebuilt.records,
+            "blocks": rebuilt.blocks,
+            "journal_gaps": rebuilt.journal_gaps,
+            "aside": rebuilt.aside,
+        }));
+    }
+    output::print(&format!(
+        "the index is made anew: {} records, {} blocks of steps",
+        rebuilt.records, rebuilt.blocks
+    ))?;
+    if let Some(aside) = &rebuilt.aside {
+        output::print(&format!("the old one is kept in {}", aside.display()))?;
+    }
+    if rebuilt.journal_gaps > 0 {
+        output::print(&format!(
+            "the journal had {} damaged places: records that were there may still be in the old \
+             index",
+            rebuilt.journal_gaps
+        ))?;
+    }
+    Ok(())
+}
