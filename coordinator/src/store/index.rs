@@ -6,6 +6,7 @@
 //! themselves: what is behind is caught up, and if anything else is wrong all is made anew.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use super::catalogue::{Catalogue, STEPS_PREFIX};
 use super::journal::Change;
@@ -122,7 +123,7 @@ pub(crate) fn states(catalogue: &Catalogue) -> Result<BTreeMap<u32, Segment>, St
 /// One line.
 pub(crate) fn delete(
     catalogue: &Catalogue,
-    stretches: std::ops::RangeInclusive<u32>,
+    stretches: RangeInclusive<u32>,
     is_meant: impl Fn(Option<Place>) -> bool,
 ) -> Result<BTreeMap<u32, u64>, String> {
     let mut deleted = BTreeMap::new();
@@ -203,19 +204,23 @@ pub(crate) fn delete_segment(
     catalogue.write([state(number, None)].iter())
 }
 
-/// Deletes all entries of an attempt from these stretches of time, and brings the states of the
-/// files up to date.
+/// Deletes all entries of these attempts, from these stretches of time. The states of the files
+/// are brought up to date behind all of it: they tell that it is done.
 ///
 /// # Errors
 /// One line.
 pub(crate) fn forget(
     catalogue: &Catalogue,
     files: &Segments,
-    serial: u32,
-    stretches: std::ops::RangeInclusive<u32>,
+    attempts: impl IntoIterator<Item = (u32, RangeInclusive<u32>)>,
 ) -> Result<(), String> {
-    let is_its = |place: Option<Place>| place.is_some_and(|place| place.series.serial == serial);
-    let deleted = delete(catalogue, stretches, is_its)?;
+    let mut deleted: BTreeMap<u32, u64> = BTreeMap::new();
+    for (serial, stretches) in attempts {
+        let is_its = |place: Option<Place>| place.is_some_and(|at| at.series.serial == serial);
+        for (number, count) in delete(catalogue, stretches, is_its)? {
+            *deleted.entry(number).or_default() += count;
+        }
+    }
     let mut changes = Vec::new();
     let mut table = files.table().lock();
     for (number, count) in deleted {
@@ -323,15 +328,14 @@ fn catch_up(
     known.blocks += places.len() as u64;
     known.bytes = files.table().lock().get(&number).map_or(0, |segment| segment.bytes);
     files.table().lock().insert(number, known);
-    for serial in forgotten {
-        let stretches = match seen {
-            Some(seen) => seen.get(&serial).copied(),
-            None => Some((0, u32::MAX)),
+    let forgotten = forgotten.into_iter().filter_map(|serial| {
+        let (first, last) = match seen {
+            Some(seen) => *seen.get(&serial)?,
+            None => (0, u32::MAX),
         };
-        if let Some((first, last)) = stretches {
-            forget(catalogue, files, serial, first..=last)?;
-        }
-    }
+        Some((serial, first..=last))
+    });
+    forget(catalogue, files, forgotten)?;
     let changes: Vec<Change> = entries(&places).collect();
     catalogue.write(changes.iter())?;
     let state = files.table().lock().get(&number).map(|known| state(number, Some(known)));

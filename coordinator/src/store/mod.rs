@@ -13,6 +13,8 @@
 mod blobs;
 mod catalogue;
 pub(crate) mod check;
+#[cfg(test)]
+mod damage;
 mod disk;
 mod format;
 mod frames;

@@ -326,9 +326,7 @@ impl Steps {
             self.files.take_back();
             return Err(error.to_string());
         }
-        for (serial, stretches) in std::mem::take(&mut self.forgotten) {
-            index::forget(catalogue, &self.files, serial, stretches)?;
-        }
+        index::forget(catalogue, &self.files, std::mem::take(&mut self.forgotten))?;
         self.index(&[], catalogue)
     }
 

@@ -9,13 +9,13 @@ pub(super) fn incident(id: &str, sentence: &str) -> IncidentRecord {
     IncidentRecord { id: id.to_string(), sentence: sentence.to_string(), ..Default::default() }
 }
 
-fn row(step: u64) -> StepRow {
+pub(super) fn row(step: u64) -> StepRow {
     StepRow { first_step: step, last_step: step, floor_allocated: step * 512, ..StepRow::default() }
 }
 
-const SERIES: SeriesKey = SeriesKey { serial: 1, rank: 3, device: 0 };
+pub(super) const SERIES: SeriesKey = SeriesKey { serial: 1, rank: 3, device: 0 };
 
-fn write(store: &Store, fill: impl FnOnce(&mut Changes)) {
+pub(super) fn write(store: &Store, fill: impl FnOnce(&mut Changes)) {
     let mut changes = Changes::default();
     fill(&mut changes);
     let (sender, receiver) = channel();
@@ -23,26 +23,26 @@ fn write(store: &Store, fill: impl FnOnce(&mut Changes)) {
     receiver.recv().unwrap().unwrap();
 }
 
-fn steps(store: &Store, steps: std::ops::Range<u64>) {
+pub(super) fn steps(store: &Store, steps: std::ops::Range<u64>) {
     let (sender, receiver) = channel();
     let batch = vec![(SERIES, steps.map(row).collect())];
     store.steps(batch, Box::new(move |result| sender.send(result).unwrap()));
     receiver.recv().unwrap().unwrap();
 }
 
-fn flush(store: &Store) {
+pub(super) fn flush(store: &Store) {
     let (sender, receiver) = channel();
     store.flush(Box::new(move |result| sender.send(result).unwrap()));
     receiver.recv().unwrap().unwrap();
 }
 
-fn read_steps(store: &Store) -> Vec<u64> {
+pub(super) fn read_steps(store: &Store) -> Vec<u64> {
     let wall_ns = crate::clock::now().wall_ns;
     let rows = store.series(SERIES, wall_ns, wall_ns).unwrap();
     rows.into_iter().map(|row| row.last_step).collect()
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let target = to.join(entry.file_name());
