@@ -18,6 +18,8 @@ mod damage;
 mod disk;
 mod format;
 mod frames;
+#[cfg(test)]
+mod full;
 mod index;
 mod journal;
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::catalogue::Catalogue;
@@ -39,6 +39,9 @@ pub(crate) struct OpenSteps {
     pub(crate) damaged_blocks: AtomicU64,
     /// Times that a series was read without the index.
     pub(crate) without_index: AtomicU64,
+    /// The index could not be written, as after a full disk: until the next start it may lack
+    /// blocks, and is not asked.
+    pub(crate) is_index_behind: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -274,6 +277,10 @@ impl Steps {
             return Err(error.to_string());
         }
         let indexed = self.index(&packing.places, catalogue);
+        if indexed.is_err() {
+            // Before what is frozen thaws, or a reader would miss it in between.
+            open.is_index_behind.store(true, Relaxed);
+        }
         // Readers that look at both find the same rows twice, which they allow for.
         open.thaw();
         let removed = self.forget_log();
@@ -391,6 +398,9 @@ pub(crate) fn read(
     let mut rows = Vec::new();
     let mut places = Vec::new();
     let found = stretches.clone().try_for_each(|stretch| {
+        if open.is_index_behind.load(Relaxed) {
+            return Err("it could not be written".to_string());
+        }
         let prefix = index::prefix(stretch, key);
         reader.catalogue.scan(&prefix, |key, value| {
             places.extend(index::place(key, value));
@@ -400,8 +410,9 @@ pub(crate) fn read(
     match found {
         Ok(()) => read_places(reader, open, &places, &mut rows)?,
         Err(why) => {
-            tracing::warn!("steps are read without their index: {why}");
-            open.without_index.fetch_add(1, Relaxed);
+            if open.without_index.fetch_add(1, Relaxed) == 0 {
+                tracing::warn!("steps are read without their index until the next start: {why}");
+            }
             read_files(reader, key, stretches, &mut rows)?;
         }
     }
