@@ -7,22 +7,26 @@
 //! takes time is handed out as [`Work`]. `run.rs` carries it out on a node, a simulation in its
 //! own way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use crate::alone::Alone;
 use crate::capture::{Captures, JobKey, UploadError, Work, WorkId, refusal};
 use crate::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
 use crate::clock::Now;
 use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
 use crate::deliveries::Deliveries;
 use crate::node::Node;
-use crate::report;
+use crate::report::{self, RECORDS_MAX};
 use crate::rewind::{Rewind, Rewound};
 use crate::shelf::Shelf;
+use crate::spool::Spool;
 use crate::tapes::{KnownTape, TapeKey, Tapes};
-use crate::wire::{self, CaptureRequest, Incoming, Outgoing, RankUp};
+use crate::wire::{self, CaptureRequest, Incoming, Outgoing, RankReport, RankUp};
+
+mod spooling;
 
 /// Tapes that one capture request may name.
 const TAPES_PER_REQUEST_MAX: usize = 1024;
@@ -53,6 +57,8 @@ pub(crate) struct Session {
     pub(crate) outgoing: mpsc::Sender<Outgoing>,
     /// How often the coordinator wants reports.
     pub(crate) report_interval: Option<Duration>,
+    /// Minor version of the protocol that the coordinator speaks.
+    pub(crate) minor: u32,
 }
 
 /// The state of one agent.
@@ -71,6 +77,16 @@ pub(crate) struct Agent {
     report_interval: Duration,
     /// Since when there is no coordinator.
     alone_since_ns: u64,
+    alone: Alone,
+    /// None keeps nothing on disk.
+    spool: Option<Spool>,
+    /// Tapes of which the spool was asked what it has.
+    recalled: BTreeSet<TapeKey>,
+    /// Ranks without tapes that were announced on the present stream, and whether they were ended.
+    told_ghosts: BTreeMap<String, bool>,
+    solo_upload: Option<spooling::SoloUpload>,
+    /// When keeping step records is worth another try.
+    keep_again_ns: u64,
 }
 
 impl Agent {
@@ -80,7 +96,12 @@ impl Agent {
         config: Config,
         node: Box<dyn Node>,
         shelf: Box<dyn Shelf>,
+        spool: Option<Spool>,
     ) -> Self {
+        let mut alone = Alone::default();
+        for solo in spool.iter().flat_map(Spool::solos) {
+            alone.note_taken(now.mono_ns, solo.tape_id(), solo.reason());
+        }
         Self {
             tapes: Tapes::new(shelf),
             captures: Captures::new(&config),
@@ -90,6 +111,12 @@ impl Agent {
             has_more: false,
             report_interval: config.report_interval,
             alone_since_ns: now.mono_ns,
+            alone,
+            spool,
+            recalled: BTreeSet::new(),
+            told_ghosts: BTreeMap::new(),
+            solo_upload: None,
+            keep_again_ns: 0,
             config,
             node,
         }
@@ -102,7 +129,7 @@ impl Agent {
 
     /// When an [`Event::Timeout`] is wanted, on the monotonic clock; none when it is not.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        self.captures.next_ns()
+        self.captures.next_ns().into_iter().chain(self.next_solo_ns()).min()
     }
 
     /// Bytes of bodies that are being uploaded.
@@ -122,21 +149,34 @@ impl Agent {
             Event::Tick => {
                 self.tapes.look(now, self.node.as_ref());
                 self.captures.pass_time(now.mono_ns);
+                self.keep(now);
                 self.tell(now);
+                self.upload_solo(now);
                 self.clean(now);
+                if let Some(spool) = &mut self.spool {
+                    spool.pass_time(now.mono_ns);
+                }
             }
             Event::Timeout => {
                 self.captures.pass_time(now.mono_ns);
+                self.take_solos(now);
+                self.upload_solo(now);
                 self.tell_answers();
             }
             Event::Connected(session) => self.start_stream(now, session),
             Event::Disconnected => {
                 self.session = None;
                 self.alone_since_ns = now.mono_ns;
+                // What was sent and not acknowledged may have to be kept.
+                self.deliveries.start_stream();
             }
             Event::Message(Incoming::Ack(number)) => {
                 let number = self.deliveries.acked(number);
                 self.captures.acked(number);
+                if let Some(spool) = &mut self.spool {
+                    spool.acked(number);
+                }
+                self.upload_solo(now);
                 if self.has_more {
                     self.tell(now);
                 }
@@ -145,11 +185,15 @@ impl Agent {
             // Both are the link's own business.
             Event::Message(Incoming::Welcome { .. } | Incoming::Goodbye(_)) => {}
             Event::Rewound(id, rewound) => {
-                self.captures.rewound(now.mono_ns, id, rewound);
+                if let Some((key, rewound)) = self.captures.rewound(now.mono_ns, id, rewound) {
+                    self.keep_solo(&key, &rewound);
+                }
                 self.tell_answers();
             }
             Event::Uploaded(id, result) => {
-                self.captures.uploaded(now.mono_ns, id, result);
+                if !self.solo_uploaded(now, id, &result) {
+                    self.captures.uploaded(now.mono_ns, id, result);
+                }
                 self.tell_answers();
             }
         }
@@ -165,17 +209,24 @@ impl Agent {
         // A stream's first report says that all tapes were announced: an agent that has just
         // started must not say so before it has looked.
         self.tapes.look(now, self.node.as_ref());
+        self.recall();
+        self.told_ghosts.clear();
+        if let Some(spool) = &mut self.spool {
+            spool.start_stream();
+        }
         self.tell(now);
     }
 
     /// Sends what the coordinator does not know yet on this stream.
     fn tell(&mut self, now: Now) {
-        if self.session.is_none() || !self.tell_ranks() {
+        if self.session.is_none() || !self.tell_ghosts() || !self.tell_ranks() {
             return;
         }
         self.tell_answers();
-        let Some(drained) = self.tell_report(now) else { return };
+        let Ok(kept) = self.tell_kept() else { return };
+        let Some(drained) = self.tell_report(now, kept) else { return };
         self.tell_ends(&drained);
+        self.tell_last(now);
     }
 
     /// Tells of ranks that are new or changed; false when the queue is full.
@@ -204,25 +255,40 @@ impl Agent {
         true
     }
 
-    /// Sends a report; answers the ranks of which nothing more is to be reported.
-    fn tell_report(&mut self, now: Now) -> Option<Vec<TapeKey>> {
+    /// Sends a report; answers the ranks of which nothing more is to be reported. While there are
+    /// kept records, those of the tapes wait.
+    fn tell_report(
+        &mut self,
+        now: Now,
+        kept: Option<(u64, Vec<RankReport>)>,
+    ) -> Option<Vec<TapeKey>> {
         if !self.deliveries.may_send() {
             return None;
         }
         let gpus = self.node.gpus();
         let reading = gpus.as_deref().ok();
-        let ranks = report::ranks(&self.tapes, &self.deliveries, reading, self.node.as_ref());
+        let node = self.node.as_ref();
+        let room = if kept.is_some() { 0 } else { RECORDS_MAX };
+        let mut ranks = report::ranks(&self.tapes, &self.deliveries, reading, node, room);
+        let kept_until = kept.map(|(number, kept)| {
+            ranks.add_kept(kept);
+            number
+        });
         let message = wire::report(
             self.deliveries.next_number(),
             now.wall_ns,
             ranks.reports,
             self.node.memory(),
             gpus.as_deref().map_err(String::as_str),
+            self.spool_report(),
         );
         if !self.send(message) {
             return None;
         }
         self.deliveries.report_sent(ranks.marks);
+        if let Some((number, spool)) = kept_until.zip(self.spool.as_mut()) {
+            spool.sent_with(number, self.deliveries.next_number() - 1);
+        }
         self.has_more = ranks.has_more;
         Some(ranks.drained)
     }
@@ -255,15 +321,7 @@ impl Agent {
             let at_once = match self.tapes.find(tape_id) {
                 Some((_, known)) if known.is_cut => Some(refusal(&key, "the tape was cut short")),
                 Some((_, known)) => {
-                    let rewind = Rewind {
-                        tape: known.tape.clone(),
-                        file: known.file(),
-                        same_boot: known.life.seen_alive(),
-                        rank: rank_up(known),
-                        step: request.step,
-                        before: request.before,
-                        trace_events_max: self.config.trace_events_max,
-                    };
+                    let rewind = self.rewind(known, request.step, request.before);
                     self.captures.start(now.mono_ns, key, rewind, request.deadline)
                 }
                 None => Some(refusal(&key, "this node has no such tape")),
@@ -274,10 +332,21 @@ impl Agent {
         }
     }
 
+    fn rewind(&self, known: &KnownTape, step: Option<u64>, before: Option<u64>) -> Rewind {
+        Rewind {
+            tape: known.tape.clone(),
+            file: known.file(),
+            same_boot: known.life.seen_alive(),
+            rank: rank_up(known),
+            step,
+            before,
+            trace_events_max: self.config.trace_events_max,
+        }
+    }
+
     /// Deletes tapes of dead processes that are too old or too many.
     fn clean(&mut self, now: Now) {
-        let alone_for = Duration::from_nanos(now.mono_ns.saturating_sub(self.alone_since_ns));
-        let is_alone = self.session.is_none() && alone_for > UNREPORTED_MAX;
+        let is_alone = self.session.is_none() && self.alone_for(now) > UNREPORTED_MAX;
         let candidates = self.tapes.iter().filter(|(_, known)| !known.is_kept);
         let dead = candidates.filter_map(|(key, known)| {
             let age_ns = now.wall_ns.saturating_sub(known.life.death()?.wall_ns);
@@ -286,7 +355,9 @@ impl Agent {
                 key,
                 age: Duration::from_nanos(u64::try_from(age_ns).unwrap_or(0)),
                 bytes: known.occupied_bytes,
-                is_settled: is_known && !self.captures.needs(known.tape_id()),
+                is_settled: is_known
+                    && !self.captures.needs(known.tape_id())
+                    && !self.alone.needs(key),
                 is_linked: known.is_linked,
             })
         });
@@ -297,6 +368,7 @@ impl Agent {
         for (key, reason) in cleanup::choose(dead.collect(), limits) {
             let Some(known) = self.tapes.get(key) else { continue };
             let (path, bytes) = (known.path.clone(), known.occupied_bytes);
+            let tape_id = known.tape_id().to_string();
             if let Err(error) = self.tapes.delete(key) {
                 tracing::warn!("tape {} cannot be deleted: {error}", path.display());
                 continue;
@@ -304,6 +376,8 @@ impl Agent {
             tracing::info!(bytes, "tape {} is deleted: {reason}", path.display());
             self.deliveries.forget(key);
             self.told.remove(&key);
+            self.recalled.remove(&key);
+            self.alone.forget(&tape_id);
         }
     }
 

@@ -7,7 +7,7 @@
 //! there are turns can be beyond it. Nothing here pauses a rank. Each work is answered with one
 //! result, whatever has become of its capture meanwhile.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::config::Config;
@@ -57,6 +57,8 @@ pub(crate) struct UploadError {
 #[derive(Debug)]
 pub(crate) struct Captures {
     jobs: BTreeMap<JobKey, Job>,
+    /// Rewinds for the agent itself, which are not uploaded from here.
+    solos: BTreeSet<WorkId>,
     /// Rewinds that wait for their turn.
     waiting: VecDeque<(WorkId, JobKey, Rewind)>,
     /// Rewinds that are being made.
@@ -99,6 +101,7 @@ impl Captures {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             jobs: BTreeMap::new(),
+            solos: BTreeSet::new(),
             waiting: VecDeque::new(),
             rewinding: BTreeMap::new(),
             rewound: VecDeque::new(),
@@ -141,16 +144,35 @@ impl Captures {
         None
     }
 
+    /// Starts a rewind for the agent itself; [`Self::rewound`] gives back what came of it.
+    pub(crate) fn start_solo(&mut self, key: JobKey, rewind: Rewind) {
+        let work = self.name_work();
+        self.solos.insert(work);
+        self.waiting.push_back((work, key, rewind));
+        self.begin_rewinds();
+    }
+
     /// What is to be done next; none when nothing is.
     pub(crate) fn take_work(&mut self) -> Option<Work> {
         self.work.pop_front()
     }
 
-    /// A rewind is made.
-    pub(crate) fn rewound(&mut self, now_ns: u64, id: WorkId, rewound: Rewound) {
-        let Some(key) = self.rewinding.remove(&id) else { return };
-        self.rewound.push_back((id, key, rewound));
+    /// A rewind is made; one that was for the agent itself is given back.
+    pub(crate) fn rewound(
+        &mut self,
+        now_ns: u64,
+        id: WorkId,
+        rewound: Rewound,
+    ) -> Option<(JobKey, Rewound)> {
+        let key = self.rewinding.remove(&id)?;
+        let solo = if self.solos.remove(&id) {
+            Some((key, rewound))
+        } else {
+            self.rewound.push_back((id, key, rewound));
+            None
+        };
         self.admit(now_ns);
+        solo
     }
 
     /// A try at sending a body came to its end.
@@ -256,7 +278,13 @@ impl Captures {
         (body.bytes.len() as u64).min(self.upload_bytes_max)
     }
 
-    fn name_work(&mut self) -> WorkId {
+    /// Hands out a work that belongs to no answer.
+    pub(crate) fn add_work(&mut self, work: Work) {
+        self.work.push_back(work);
+    }
+
+    /// A name for such a work.
+    pub(crate) fn name_work(&mut self) -> WorkId {
         self.works_named += 1;
         WorkId(self.works_named)
     }
@@ -264,7 +292,8 @@ impl Captures {
     fn begin_rewinds(&mut self) {
         while self.rewinding.len() + self.rewound.len() < self.rewinds_max {
             let Some((id, key, rewind)) = self.waiting.pop_front() else { return };
-            if self.jobs.get(&key).is_none_or(|job| job.work != id) {
+            let is_wanted = self.jobs.get(&key).is_some_and(|job| job.work == id);
+            if !is_wanted && !self.solos.contains(&id) {
                 continue;
             }
             self.rewinding.insert(id, key);
@@ -332,6 +361,7 @@ fn answer(key: &JobKey, rewound: &Rewound) -> Outgoing {
     wire::capture_answer(&key.capture_id, &key.tape_id, &rewound.answer, hash)
 }
 
-fn after(now_ns: u64, time: Duration) -> u64 {
+/// The moment that is so much later.
+pub(crate) fn after(now_ns: u64, time: Duration) -> u64 {
     now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -34,7 +34,21 @@ pub struct Config {
     pub upload_bytes_max: u64,
     /// Newest events that a capture carries for each device. Default: 65,536.
     pub trace_events_max: usize,
+    /// Folder of this agent's own, on a disk, for what has to be kept while no coordinator is
+    /// there; none keeps nothing. Default: `$STATE_DIRECTORY/spool` where systemd gives one,
+    /// `/var/lib/memtape-agent/spool` for root, else `$XDG_STATE_HOME/memtape/agent/spool` or
+    /// `~/.local/state/memtape/agent/spool`.
+    pub spool_dir: Option<PathBuf>,
+    /// Bytes that may lie in that folder, at least 1 MiB. When it is full, step records are
+    /// dropped first, then bodies of captures, facts about ranks last. Default: 1 GiB.
+    pub spool_bytes_max: u64,
 }
+
+/// Smallest accepted [`Config::spool_bytes_max`].
+const SPOOL_BYTES_MIN: u64 = 1 << 20;
+
+/// Where the spool lies for root.
+const SPOOL_DIR_OF_ROOT: &str = "/var/lib/memtape-agent/spool";
 
 /// Shortest accepted [`Config::report_interval`].
 pub(crate) const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
@@ -59,8 +73,24 @@ impl Default for Config {
             rewinds_max: 2,
             upload_bytes_max: 512 << 20,
             trace_events_max: 65_536,
+            spool_dir: spool_dir(),
+            spool_bytes_max: 1 << 30,
         }
     }
+}
+
+/// Where a service of this user keeps its state; none where that cannot be told.
+fn spool_dir() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(state) = variable("STATE_DIRECTORY") {
+        return Some(PathBuf::from(state).join("spool"));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some(SPOOL_DIR_OF_ROOT.into());
+    }
+    let of_user = variable("XDG_STATE_HOME").map(PathBuf::from);
+    let state = of_user.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".local/state")))?;
+    Some(state.join("memtape/agent/spool"))
 }
 
 impl Config {
@@ -74,6 +104,10 @@ impl Config {
             (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
             (self.rewinds_max == 0, "rewinds_max must be at least 1"),
             (self.upload_bytes_max == 0, "upload_bytes_max must be at least 1"),
+            (
+                self.spool_dir.is_some() && self.spool_bytes_max < SPOOL_BYTES_MIN,
+                "spool_bytes_max must be at least 1 MiB",
+            ),
             (
                 !self.coordinator.starts_with("http://"),
                 "coordinator must be a URL such as http://127.0.0.1:7771",
@@ -103,6 +137,21 @@ mod tests {
         check(|config| config.node = " ".into(), &["node"]);
         check(|config| config.coordinator = "10.0.0.1:7771".into(), &["URL"]);
         check(|config| config.report_interval = Duration::ZERO, &["report_interval"]);
+        let small = |config: &mut Config| config.spool_bytes_max = 1 << 10;
+        check(
+            |config| {
+                config.spool_dir = Some("/spool".into());
+                small(config);
+            },
+            &["spool_bytes_max"],
+        );
+        check(
+            |config| {
+                config.spool_dir = None;
+                small(config);
+            },
+            &[],
+        );
         check(
             |config| {
                 config.tape_dirs.clear();

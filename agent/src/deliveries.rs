@@ -94,6 +94,17 @@ impl Deliveries {
         self.in_flight.push_back(InFlight { number: self.reports_sent, marks });
     }
 
+    /// Records found another safe place than the coordinator: they are never sent from the tape.
+    pub(crate) fn kept(&mut self, marks: &[Mark]) {
+        for mark in marks {
+            let cursor = self.cursors.entry((mark.tape, mark.device)).or_default();
+            cursor.acked_step = cursor.acked_step.max(mark.last_step);
+            cursor.sent_step = cursor.sent_step.max(mark.last_step);
+            cursor.acked_missed = cursor.acked_missed.saturating_add(mark.missed);
+            cursor.sent_missed = cursor.sent_missed.saturating_add(mark.missed);
+        }
+    }
+
     /// Reports up to this number have arrived; answers the part of it that can be true. Said twice
     /// or of the future, it changes nothing.
     pub(crate) fn acked(&mut self, number: u64) -> u64 {

@@ -14,6 +14,10 @@ mod config;
 
 mod agent;
 
+mod alone;
+
+mod spool;
+
 mod run;
 
 mod shelf;

@@ -119,16 +119,16 @@ async fn attach(channel: &Channel, hello: Outgoing, events: &mpsc::Sender<Event>
         Ok(Err(status)) => return failed(reason(&status)),
         Ok(Ok(opened)) => opened,
     };
-    let Some(Incoming::Welcome { protocol, version, report_interval }) =
+    let Some(Incoming::Welcome { protocol, minor, version, report_interval }) =
         first.and_then(wire::incoming)
     else {
         return failed("its first message was no welcome".to_string());
     };
-    tracing::info!(protocol, coordinator = %version, "connected to the coordinator");
+    tracing::info!(protocol, minor, coordinator = %version, "connected to the coordinator");
     let welcomed = Instant::now();
     let end =
         |wait, why: &str| End { lasted: Some(welcomed.elapsed()), wait, why: why.to_string() };
-    let session = Session { outgoing, report_interval };
+    let session = Session { outgoing, report_interval, minor };
     if events.send(Event::Connected(session)).await.is_err() {
         return end(None, "the agent stops");
     }

@@ -15,7 +15,7 @@ use crate::tapes::{KnownTape, TapeKey, Tapes};
 use crate::wire::{self, RankFacts, RankReport};
 
 /// Step records in one report, at most; one is at most 170 bytes on the wire.
-const RECORDS_MAX: usize = 4096;
+pub(crate) const RECORDS_MAX: usize = 4096;
 
 /// The ranks' part of a report.
 #[derive(Debug, Default)]
@@ -30,15 +30,30 @@ pub(crate) struct Ranks {
     pub(crate) has_more: bool,
 }
 
-/// Builds the ranks' part.
+impl Ranks {
+    /// Adds records that were kept elsewhere; what the tapes hold comes after them.
+    pub(crate) fn add_kept(&mut self, kept: Vec<RankReport>) {
+        self.has_more = true;
+        for rank in kept {
+            let known = self.reports.iter_mut().find(|known| known.tape_id == rank.tape_id);
+            match known {
+                Some(known) => known.steps.extend(rank.steps),
+                None => self.reports.push(rank),
+            }
+        }
+    }
+}
+
+/// Builds the ranks' part, with at most `room` step records. Without any room no rank is drained.
 pub(crate) fn ranks(
     tapes: &Tapes,
     deliveries: &Deliveries,
     gpus: Option<&nvml::Reading>,
     node: &dyn Node,
+    mut room: usize,
 ) -> Ranks {
     let mut ranks = Ranks::default();
-    let mut room = RECORDS_MAX;
+    let may_drain = room > 0;
     let mut order: Vec<(TapeKey, &KnownTape)> =
         tapes.iter().filter(|(key, _)| !deliveries.is_down_sent(*key)).collect();
     let first = usize::try_from(deliveries.next_number()).unwrap_or(0) % order.len().max(1);
@@ -48,7 +63,8 @@ pub(crate) fn ranks(
             ranks.drained.push(key);
             continue;
         }
-        let is_drained = add_rank(&mut ranks, (key, known), deliveries, gpus, node, &mut room);
+        let is_drained =
+            may_drain & add_rank(&mut ranks, (key, known), deliveries, gpus, node, &mut room);
         if is_drained {
             ranks.drained.push(key);
         } else {

@@ -23,6 +23,7 @@ use crate::nvml::Gpus;
 use crate::process;
 use crate::rewind::Rewound;
 use crate::shelf::Folders;
+use crate::spool::{Folder, Spool};
 use crate::wire;
 
 /// Events waiting for the loop; those who send them wait when they are more.
@@ -50,7 +51,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> a
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
 
     let shelf = Box::new(Folders::new(config.tape_dirs.clone()));
-    let mut agent = Agent::new(clock::now(), config, Box::new(ThisNode { host, gpus }), shelf);
+    let spool = config.spool_dir.clone().and_then(|dir| spool(&dir, config.spool_bytes_max));
+    let node = Box::new(ThisNode { host, gpus });
+    let mut agent = Agent::new(clock::now(), config, node, shelf, spool);
     let mut ticks = ticks(agent.report_interval());
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -71,6 +74,19 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> a
     holding.abort();
     tracing::info!("agent stopped");
     Ok(())
+}
+
+/// The spool in a folder; without one the agent works, and says so.
+fn spool(dir: &Path, bytes_max: u64) -> Option<Spool> {
+    let opened = Folder::open(dir).and_then(|folder| Spool::open(Box::new(folder), bytes_max));
+    let tell = |error: &std::io::Error| {
+        let path = dir.display();
+        tracing::warn!(
+            "folder {path} cannot be used for the spool ({error}): nothing is kept on disk while \
+             the coordinator is away; give --spool-dir another folder"
+        );
+    };
+    opened.inspect_err(tell).ok()
 }
 
 /// Carries out one work; its result comes back as an event.

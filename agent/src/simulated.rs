@@ -25,10 +25,12 @@ use crate::node::Node;
 use crate::nvml::Reading;
 use crate::process::Process;
 use crate::rewind::Rewind;
+use crate::spool::Spool;
 use crate::wire::{self, Incoming, Outgoing, Raw};
 
 mod tapes;
 
+pub use crate::spool::MemoryDisk;
 pub use tapes::{MemoryRank, MemoryTape, MemoryTapes, SMALL};
 
 /// Both clocks of a simulated node.
@@ -152,16 +154,19 @@ impl Node for MemoryNode {
 }
 
 impl SimulatedAgent {
-    /// Starts an agent; `config.node` is its name, `config.tape_dirs` means nothing.
+    /// Starts an agent; `config.node` is its name, its folders mean nothing. Without a disk, or
+    /// with one that cannot be read, it keeps nothing, as the real one does.
     pub fn new(
         now: Now,
         boot_id: &str,
         config: Config,
         node: MemoryNode,
         tapes: MemoryTapes,
+        disk: Option<MemoryDisk>,
     ) -> Self {
         let hello = wire::hello(&config.node, boot_id);
-        let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes));
+        let spool = disk.and_then(|disk| Spool::open(Box::new(disk), config.spool_bytes_max).ok());
+        let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes), spool);
         Self { agent, hello, outgoing: None, rewinds: BTreeMap::new() }
     }
 
@@ -192,13 +197,14 @@ impl SimulatedAgent {
             Event::Tick => agent::Event::Tick,
             Event::Timeout => agent::Event::Timeout,
             Event::Connected { welcome } => {
-                let Some(Incoming::Welcome { report_interval, .. }) = wire::incoming(welcome)
+                let Some(Incoming::Welcome { report_interval, minor, .. }) =
+                    wire::incoming(welcome)
                 else {
                     return;
                 };
                 let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
                 self.outgoing = Some(receiver);
-                agent::Event::Connected(Session { outgoing, report_interval })
+                agent::Event::Connected(Session { outgoing, report_interval, minor })
             }
             Event::Disconnected => {
                 self.outgoing = None;

@@ -14,12 +14,16 @@ use memtape_core::snapshot::{
 use memtape_core::tape::reader::DeviceTotals;
 use memtape_core::tape::status::Status;
 use memtape_core::tape::steps::StepRecord;
-use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, v1};
+use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, PROTOCOL_MINOR, v1};
 use prost::Message as _;
 
 use crate::host::HostMemory;
 use crate::liveness::{Cause, Death};
 use crate::nvml;
+
+mod kept;
+
+pub(crate) use kept::{Kept, Solo, SoloReason, encode, kept, steps_message};
 
 /// The client of the coordinator's service.
 pub(crate) type Client = v1::coordinator_client::CoordinatorClient<tonic::transport::Channel>;
@@ -39,6 +43,9 @@ pub(crate) type Chunk = v1::UploadChunk;
 /// One rank's part of a report.
 pub(crate) type RankReport = v1::RankReport;
 
+/// What lies in the spool, and what was dropped from it.
+pub(crate) type SpoolReport = v1::SpoolReport;
+
 /// Lines of limitations sent for one rank; each is cut to [`NAME_BYTES_MAX`].
 const LIMITATIONS_MAX: usize = 32;
 
@@ -47,8 +54,10 @@ const LIMITATIONS_MAX: usize = 32;
 pub(crate) enum Incoming {
     /// The stream was taken.
     Welcome {
-        /// Version of the protocol.
+        /// Major version of the protocol.
         protocol: u32,
+        /// Minor version.
+        minor: u32,
         /// Version of the coordinator.
         version: String,
         /// How often to report; none leaves it to the agent.
@@ -101,6 +110,7 @@ pub(crate) fn incoming(raw: Raw) -> Option<Incoming> {
     Some(match raw.body? {
         Body::Welcome(welcome) => Incoming::Welcome {
             protocol: welcome.protocol,
+            minor: welcome.protocol_minor,
             version: cut(&welcome.version, NAME_BYTES_MAX).to_string(),
             report_interval: millis(welcome.report_interval_ms),
         },
@@ -125,6 +135,7 @@ pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
         node: node.to_string(),
         boot_id: boot_id.to_string(),
         version: env!("CARGO_PKG_VERSION").to_string(),
+        protocol_minor: PROTOCOL_MINOR,
     }))
 }
 
@@ -222,6 +233,7 @@ pub(crate) fn report(
     ranks: Vec<RankReport>,
     memory: HostMemory,
     gpus: Result<&nvml::Reading, &str>,
+    spool: Option<SpoolReport>,
 ) -> Outgoing {
     let gpu = |gpu: &nvml::Gpu| v1::GpuReport {
         uuid: gpu.uuid.clone(),
@@ -242,6 +254,7 @@ pub(crate) fn report(
             cgroup_limit_bytes: memory.cgroup.limit_bytes,
             nvml_missing: gpus.err().unwrap_or_default().to_string(),
         }),
+        spool,
     }))
 }
 
@@ -269,6 +282,16 @@ pub(crate) fn capture_answer(
     answer: &Answer,
     hash: Option<blake3::Hash>,
 ) -> Outgoing {
+    let answer = raw_answer(capture_id, tape_id, answer, hash);
+    message(v1::agent_message::Body::CaptureAnswer(answer))
+}
+
+fn raw_answer(
+    capture_id: &str,
+    tape_id: &str,
+    answer: &Answer,
+    hash: Option<blake3::Hash>,
+) -> v1::CaptureAnswer {
     let outcome = match answer.outcome {
         Outcome::Aligned => v1::RankOutcome::Aligned,
         Outcome::Late => v1::RankOutcome::Late,
@@ -277,7 +300,7 @@ pub(crate) fn capture_answer(
         Outcome::NoTape => v1::RankOutcome::NoTape,
         Outcome::Unreachable => v1::RankOutcome::Unreachable,
     };
-    message(v1::agent_message::Body::CaptureAnswer(v1::CaptureAnswer {
+    v1::CaptureAnswer {
         capture_id: capture_id.to_string(),
         tape_id: tape_id.to_string(),
         outcome: outcome.into(),
@@ -289,7 +312,7 @@ pub(crate) fn capture_answer(
         body_bytes: answer.body_bytes,
         body_hash: hash.map(|hash| hash.as_bytes().to_vec()).unwrap_or_default(),
         detail: answer.detail.clone(),
-    }))
+    }
 }
 
 /// The chunks of a body, without copying it. An empty body is one empty chunk.

@@ -1,5 +1,7 @@
 //! An agent between real tapes and a coordinator that only listens.
 
+mod alone;
+
 mod support;
 
 use std::collections::BTreeSet;

@@ -43,7 +43,7 @@ impl World {
             MemoryRank::start(&tapes, now, (7, 100 + rank), &identity, SMALL)
         };
         let ranks = (0..ranks).map(start).collect();
-        let agent = SimulatedAgent::new(now, "boot-1", config, node.clone(), tapes.clone());
+        let agent = SimulatedAgent::new(now, "boot-1", config, node.clone(), tapes.clone(), None);
         let (said, rewinds, uploads) = (Vec::new(), Vec::new(), Vec::new());
         Self { now, node, tapes, ranks, agent, said, rewinds, uploads }
     }
@@ -162,7 +162,7 @@ fn a_restarted_agent_tells_everything_again() {
     assert_eq!(world.steps(0), [1, 2, 3, 4, 5]);
     let config = Config { node: "node-1".to_string(), ..Config::default() };
     let (node, tapes) = (world.node.clone(), world.tapes.clone());
-    world.agent = SimulatedAgent::new(world.now, "boot-1", config, node, tapes);
+    world.agent = SimulatedAgent::new(world.now, "boot-1", config, node, tapes, None);
     world.said.clear();
     world.connect();
     world.tick();

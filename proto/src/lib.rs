@@ -9,8 +9,12 @@ pub mod v1 {
     tonic::include_proto!("memtape.v1");
 }
 
-/// The version this code speaks, sent in `Hello` and `Welcome`.
+/// The major version this code speaks, sent in `Hello` and `Welcome`: sides with different ones
+/// refuse each other.
 pub const PROTOCOL: u32 = 1;
+
+/// The minor version this code speaks. 1 brought `SoloCapture` and `Report.spool`.
+pub const PROTOCOL_MINOR: u32 = 1;
 
 /// Largest `data` of an `UploadChunk`, in bytes: well under tonic's 4 MiB message limit.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;

@@ -32,6 +32,7 @@ pub(crate) struct Seen {
     pub(crate) reports: Vec<(usize, v1::Report)>,
     pub(crate) downs: Vec<v1::RankDown>,
     pub(crate) answers: Vec<v1::CaptureAnswer>,
+    pub(crate) solos: Vec<v1::SoloCapture>,
     /// By capture and tape.
     pub(crate) bodies: BTreeMap<(String, String), Vec<u8>>,
     /// Every message in order, by kind: `up 0`, `report 3`, `down 0`.
@@ -182,6 +183,11 @@ impl Service {
                 seen.order.push(format!("down {}", down.tape_id));
                 seen.downs.push(down);
             }
+            FromAgent::SoloCapture(solo) => {
+                let answer = solo.answer.clone().unwrap_or_default();
+                seen.order.push(format!("solo {}", answer.tape_id));
+                seen.solos.push(solo);
+            }
             FromAgent::CaptureAnswer(answer) => {
                 seen.order.push(format!("answer {}", answer.capture_id));
                 seen.answers.push(answer);
@@ -203,7 +209,12 @@ impl Coordinator for Service {
         let say = |sender: &ToAgents, body| {
             let _ = sender.send(Ok(v1::CoordinatorMessage { body: Some(body) })); // agent gone
         };
-        let welcome = v1::Welcome { protocol: 1, version: "test".into(), report_interval_ms: 0 };
+        let welcome = v1::Welcome {
+            protocol: 1,
+            version: "test".into(),
+            report_interval_ms: 0,
+            protocol_minor: 1,
+        };
         say(&sender, ToAgent::Welcome(welcome));
         let stream = {
             let mut seen = self.seen();

@@ -27,6 +27,7 @@ impl RunningAgent {
             coordinator: coordinator.to_string(),
             tape_dirs: vec![dir.to_path_buf()],
             report_interval: Duration::from_millis(50),
+            spool_dir: None,
             ..Config::default()
         };
         change(&mut config);

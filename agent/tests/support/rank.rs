@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicU64;
 
 use memtape_core::identity::Identity;
 use memtape_core::tape::atoms::AtomWriter;
+use memtape_core::tape::event::Kind;
 use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{Layout, Sizes, State, device, header};
 use memtape_core::tape::reader::identity_text;
@@ -123,6 +124,12 @@ impl Rank {
         let now = now_ns(ClockId::Monotonic);
         let grant = Grant { address, size, stack: self.stack, ..Grant::default() };
         self.lane().alloc(now, grant, self.totals());
+    }
+
+    /// A request for memory fails for good.
+    pub(crate) fn out_of_memory(&mut self, size: u64) {
+        let grant = Grant { size, stack: self.stack, ..Grant::default() };
+        self.lane().failure(now_ns(ClockId::Monotonic), Kind::Oom, grant, self.totals());
     }
 
     /// Ends steps, each with one block that stays (at 0x10000 times the step) and one that goes.

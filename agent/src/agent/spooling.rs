@@ -1,0 +1,313 @@
+//! What the agent does with its spool: filling it while no coordinator is there, emptying it when
+//! one is.
+//!
+//! Kept step records come before what the tapes hold, for all ranks, so that each rank's steps
+//! stay in order: the coordinator ignores what is older than what it has. Ranks whose tapes are
+//! gone are announced, reported and ended from the spool alone.
+
+use std::time::Duration;
+
+use crate::capture::{JobKey, UploadError, Work, WorkId, after};
+use crate::clock::Now;
+use crate::deliveries::Mark;
+use crate::link;
+use crate::liveness::{Cause, Death};
+use crate::report::{self, RECORDS_MAX};
+use crate::rewind::Rewound;
+use crate::spool::Next;
+use crate::wire::{self, RankReport, Solo};
+
+use super::Agent;
+
+/// Without a coordinator for this long, step records and ends of ranks are kept: a moment's
+/// absence costs no disk.
+const KEEP_AFTER: Duration = Duration::from_secs(2);
+
+/// Time between two tries at keeping step records on a disk that took none.
+const KEEP_AGAIN: Duration = Duration::from_secs(10);
+
+/// Time for one try at sending the body of a solo capture.
+const SOLO_UPLOAD_TIME: Duration = Duration::from_secs(600);
+
+/// The minor version of the protocol that knows solo captures and the spool's report.
+pub(super) const MINOR: u32 = 1;
+
+/// The one solo capture that is being sent.
+#[derive(Debug)]
+pub(super) struct SoloUpload {
+    number: u64,
+    work: WorkId,
+    failures: u32,
+    retry_ns: Option<u64>,
+}
+
+impl Agent {
+    /// After a look at the tapes: does what an agent alone has to do.
+    pub(super) fn keep(&mut self, now: Now) {
+        self.recall();
+        let Some(spool) = &self.spool else { return };
+        let is_alone = self.session.is_none();
+        let deliveries = &self.deliveries;
+        self.alone.watch(now, &self.tapes, is_alone, |key, known| {
+            let was_alive = known.life.seen_alive() || spool.knows(known.tape_id());
+            was_alive && !deliveries.is_settled(key)
+        });
+        if !is_alone {
+            return;
+        }
+        self.take_solos(now);
+        if self.alone_for(now) >= KEEP_AFTER && now.mono_ns >= self.keep_again_ns {
+            self.keep_steps(now);
+            self.keep_ends();
+        }
+    }
+
+    /// What an earlier life of the agent has kept of a tape is not sent from the tape again.
+    pub(super) fn recall(&mut self) {
+        let Some(spool) = &self.spool else { return };
+        for (key, known) in self.tapes.iter() {
+            if !self.recalled.insert(key) {
+                continue;
+            }
+            let marks = known.tape.devices().into_iter().filter_map(|device| {
+                let last_step = spool.newest_step(known.tape_id(), device);
+                (last_step > 0).then_some(Mark { tape: key, device, last_step, missed: 0 })
+            });
+            self.deliveries.kept(&marks.collect::<Vec<_>>());
+        }
+    }
+
+    /// Keeps all step records that the tapes hold beyond what is kept already.
+    fn keep_steps(&mut self, now: Now) {
+        loop {
+            let Some(spool) = &mut self.spool else { return };
+            let node = self.node.as_ref();
+            let mut ranks = report::ranks(&self.tapes, &self.deliveries, None, node, RECORDS_MAX);
+            ranks.reports.retain(|rank| !rank.steps.is_empty());
+            if ranks.reports.is_empty() {
+                return;
+            }
+            for rank in &ranks.reports {
+                let Some((_, known)) = self.tapes.find(&rank.tape_id) else { continue };
+                spool.add_up(&super::rank_up(known));
+            }
+            if !spool.add_steps(&ranks.reports) {
+                self.keep_again_ns = after(now.mono_ns, KEEP_AGAIN);
+                return;
+            }
+            self.deliveries.kept(&ranks.marks);
+            if !ranks.has_more {
+                return;
+            }
+        }
+    }
+
+    /// Keeps the ends of ranks that nobody knows of.
+    fn keep_ends(&mut self) {
+        let Some(spool) = &mut self.spool else { return };
+        for (key, known) in self.tapes.iter() {
+            let Some(death) = known.life.death() else { continue };
+            if self.deliveries.is_settled(key) || spool.is_down(known.tape_id()) {
+                continue;
+            }
+            if spool.add_up(&super::rank_up(known)) {
+                let down = wire::rank_down(known.tape_id(), death, known.status.step);
+                spool.add_down(known.tape_id(), &down);
+            }
+        }
+    }
+
+    /// Begins the captures whose moment has come.
+    pub(super) fn take_solos(&mut self, now: Now) {
+        if self.session.is_some() {
+            return;
+        }
+        for wanted in self.alone.take_due(now) {
+            let Some(known) = self.tapes.get(wanted.tape) else {
+                self.alone.made(&wanted.capture_id);
+                continue;
+            };
+            let (tape_id, reason) = (known.tape_id().to_string(), wanted.reason);
+            let capture = &wanted.capture_id;
+            tracing::info!(capture, tape = %tape_id, ?reason, "a capture is taken alone");
+            let rewind = self.rewind(known, None, None);
+            let key = JobKey { capture_id: wanted.capture_id, tape_id };
+            self.captures.start_solo(key, rewind);
+        }
+    }
+
+    /// A state that the agent took by itself is kept.
+    pub(super) fn keep_solo(&mut self, key: &JobKey, rewound: &Rewound) {
+        let Some(wanted) = self.alone.made(&key.capture_id) else { return };
+        let Some(known) = self.tapes.get(wanted.tape) else { return };
+        let up = super::rank_up(known);
+        let Some(spool) = &mut self.spool else { return };
+        let hash = rewound.body.as_ref().map(|body| body.hash);
+        let name = (key.capture_id.as_str(), key.tape_id.as_str());
+        let reason = (wanted.reason, wanted.seen_wall_ns);
+        let solo = Solo::new(name, reason, &rewound.answer, hash);
+        spool.add_solo(up, solo, rewound.body.as_ref().map(|body| &body.bytes[..]));
+    }
+
+    /// Announces the ranks of which only the spool knows; false when the queue is full.
+    pub(super) fn tell_ghosts(&mut self) -> bool {
+        let Some(spool) = &self.spool else { return true };
+        let is_told = |tape_id: &str| self.told_ghosts.contains_key(tape_id);
+        let ghosts = spool
+            .ups()
+            .filter(|up| !is_told(&up.tape_id) && self.tapes.find(&up.tape_id).is_none());
+        for up in ghosts.cloned().collect::<Vec<_>>() {
+            let tape_id = up.tape_id.clone();
+            if !self.send(wire::up_message(up)) {
+                return false;
+            }
+            self.told_ghosts.insert(tape_id, false);
+        }
+        true
+    }
+
+    /// Sends the kept ends whose turn it is. The step records that come next, with the number
+    /// they reach to; `Err` when the queue is full.
+    pub(super) fn tell_kept(&mut self) -> Result<Option<(u64, Vec<RankReport>)>, ()> {
+        loop {
+            let Some(spool) = &mut self.spool else { return Ok(None) };
+            match spool.next(RECORDS_MAX) {
+                None => return Ok(None),
+                Some(Next::Steps(number, ranks)) => return Ok(Some((number, ranks))),
+                Some(Next::Down(number, tape_id, message)) => {
+                    // A tape that is there tells its end itself, after its last step.
+                    if self.tapes.find(&tape_id).is_none() && !self.send(message) {
+                        return Err(());
+                    }
+                    if let Some(is_ended) = self.told_ghosts.get_mut(&tape_id) {
+                        *is_ended = true;
+                    }
+                    let report = self.deliveries.next_number();
+                    if let Some(spool) = &mut self.spool {
+                        spool.sent_with(number, report);
+                    }
+                }
+            }
+        }
+    }
+
+    /// When all that is kept was sent: ends the ranks whose tapes vanished unseen, and announces
+    /// solo captures.
+    pub(super) fn tell_last(&mut self, now: Now) {
+        let Some(spool) = &mut self.spool else { return };
+        let knows_solos = self.session.as_ref().is_some_and(|session| session.minor >= MINOR);
+        if knows_solos {
+            for (number, message) in spool.solos_to_tell() {
+                let sent = self.session.as_ref().map(|to| to.outgoing.try_send(message).is_ok());
+                if sent != Some(true) {
+                    return;
+                }
+                spool.solo_told(number, self.deliveries.next_number());
+            }
+        }
+        if spool.has_unsent() {
+            return;
+        }
+        let unended: Vec<String> = self
+            .told_ghosts
+            .iter()
+            .filter(|(_, is_ended)| !**is_ended)
+            .map(|(tape_id, _)| tape_id.clone())
+            .collect();
+        for tape_id in unended {
+            let detail = "its tape was gone when the agent came back".to_string();
+            let death = Death { cause: Cause::Unknown, detail, wall_ns: now.wall_ns };
+            if !self.send(wire::rank_down(&tape_id, &death, 0)) {
+                return;
+            }
+            self.told_ghosts.insert(tape_id, true);
+        }
+    }
+
+    /// Begins to send the next solo capture, unless one is being sent.
+    pub(super) fn upload_solo(&mut self, now: Now) {
+        if self.session.is_none() {
+            return;
+        }
+        let is_due = match &self.solo_upload {
+            Some(upload) => upload.retry_ns.is_some_and(|at_ns| at_ns <= now.mono_ns),
+            None => true,
+        };
+        let Some(spool) = self.spool.as_mut().filter(|_| is_due) else { return };
+        let next = spool.next_upload().map(|(number, solo)| {
+            let (capture_id, tape_id) = (solo.capture_id(), solo.tape_id());
+            let key = JobKey { capture_id: capture_id.to_string(), tape_id: tape_id.to_string() };
+            (number, key)
+        });
+        let Some((number, key)) = next else {
+            self.solo_upload = None;
+            return;
+        };
+        let failures = match &self.solo_upload {
+            Some(upload) if upload.number == number => upload.failures,
+            _ => 0,
+        };
+        let Some(body) = spool.solo_body(number) else {
+            self.solo_upload = None;
+            return;
+        };
+        let work = self.captures.name_work();
+        self.solo_upload = Some(SoloUpload { number, work, failures, retry_ns: None });
+        self.captures.add_work(Work::Upload(work, key, body, SOLO_UPLOAD_TIME));
+    }
+
+    /// A try at sending a solo capture came to its end; false when it was not one.
+    pub(super) fn solo_uploaded(
+        &mut self,
+        now: Now,
+        id: WorkId,
+        result: &Result<(), UploadError>,
+    ) -> bool {
+        let Some(upload) = self.solo_upload.as_mut().filter(|upload| upload.work == id) else {
+            return false;
+        };
+        let Some(spool) = &mut self.spool else { return true };
+        match result {
+            Ok(()) => spool.forget_solo(upload.number),
+            Err(error) if error.is_final => {
+                tracing::warn!("the coordinator refuses a solo capture: {}", error.why);
+                spool.solo_refused(upload.number);
+            }
+            Err(_) => {
+                let wait = link::backoff(upload.failures, link::MIDDLE);
+                upload.failures = upload.failures.saturating_add(1);
+                upload.retry_ns = Some(after(now.mono_ns, wait));
+                return true;
+            }
+        }
+        self.solo_upload = None;
+        self.upload_solo(now);
+        true
+    }
+
+    /// When a solo capture is to be taken or sent again; none when never.
+    pub(super) fn next_solo_ns(&self) -> Option<u64> {
+        let wanted_ns = self.alone.next_ns().filter(|_| self.session.is_none());
+        let retry_ns = self.solo_upload.as_ref().and_then(|upload| upload.retry_ns);
+        let retry_ns = retry_ns.filter(|_| self.session.is_some());
+        wanted_ns.into_iter().chain(retry_ns).min()
+    }
+
+    /// What a report says of the spool; none when there is nothing to say, or nobody to hear it.
+    pub(super) fn spool_report(&self) -> Option<wire::SpoolReport> {
+        let spool = self.spool.as_ref()?;
+        let dropped = spool.dropped();
+        let report = wire::SpoolReport {
+            bytes: if spool.is_empty() { 0 } else { spool.bytes() },
+            steps_dropped: dropped.steps,
+            bodies_dropped: dropped.bodies,
+            facts_dropped: dropped.facts,
+        };
+        let knows = self.session.as_ref().is_some_and(|session| session.minor >= MINOR);
+        (knows && report != wire::SpoolReport::default()).then_some(report)
+    }
+
+    pub(super) fn alone_for(&self, now: Now) -> Duration {
+        Duration::from_nanos(now.mono_ns.saturating_sub(self.alone_since_ns))
+    }
+}

@@ -1,0 +1,169 @@
+//! What an agent does on its own account while no coordinator is there: which ranks need a
+//! capture, of what it can see alone, and when.
+//!
+//! Two reasons: a request of a rank failed for good, or a rank was killed. The state is taken a
+//! moment later, so that it shows what followed, and only if there is still no coordinator then;
+//! a coordinator that is there sees both by itself and asks for all ranks. Nothing here takes a
+//! capture or keeps one.
+
+use std::collections::BTreeMap;
+
+use crate::clock::Now;
+use crate::liveness::Cause;
+use crate::tapes::{KnownTape, TapeKey, Tapes};
+use crate::wire::SoloReason;
+
+/// Time between the reason and the capture.
+const DELAY_NS: u64 = 1_000_000_000;
+
+/// Least time between two captures of one tape for the same reason: a job that fails again and
+/// again would otherwise be captured all the time. A process dies only once.
+const INTERVAL_NS: u64 = 30_000_000_000;
+
+/// 2024-01-01T00:00:00Z in nanoseconds: names of captures begin with the time since then, in
+/// tenths of a second, as the coordinator's own do, so that they sort by age together.
+const EPOCH_WALL_NS: i64 = 1_704_067_200_000_000_000;
+const TENTH_NS: i64 = 100_000_000;
+
+/// The digits of the coordinator's names.
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// A capture that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Its name.
+    pub(crate) capture_id: String,
+    /// Of which tape.
+    pub(crate) tape: TapeKey,
+    /// Why.
+    pub(crate) reason: SoloReason,
+    /// When the reason was seen.
+    pub(crate) seen_wall_ns: i64,
+    due_ns: u64,
+}
+
+/// The watcher.
+#[derive(Debug, Default)]
+pub(crate) struct Alone {
+    /// Failed requests of each rank at the last look.
+    ooms: BTreeMap<TapeKey, u64>,
+    wanted: Vec<Wanted>,
+    /// Captures in the making, by their names.
+    making: BTreeMap<String, Wanted>,
+    /// When the last one was wanted.
+    taken: BTreeMap<(String, SoloReason), u64>,
+}
+
+impl Alone {
+    /// A capture for this reason is there already, from an earlier life of the agent.
+    pub(crate) fn note_taken(&mut self, now_ns: u64, tape_id: &str, reason: SoloReason) {
+        self.taken.insert((tape_id.to_string(), reason), now_ns);
+    }
+
+    /// Looks at all tapes. `is_news` says of a dead rank whether its end is news to everybody.
+    pub(crate) fn watch(
+        &mut self,
+        now: Now,
+        tapes: &Tapes,
+        is_alone: bool,
+        is_news: impl Fn(TapeKey, &KnownTape) -> bool,
+    ) {
+        for (key, known) in tapes.iter().filter(|(_, known)| !known.is_cut) {
+            let ooms = known.tape.totals().iter().map(|totals| totals.ooms).sum();
+            let before = self.ooms.insert(key, ooms);
+            if is_alone && before.is_some_and(|before| ooms > before) {
+                self.want(now, key, known, SoloReason::OutOfMemory);
+            }
+            let death = known.life.death();
+            let was_killed =
+                death.is_some_and(|end| matches!(end.cause, Cause::Killed | Cause::OomKilled));
+            if is_alone && was_killed && is_news(key, known) {
+                self.want(now, key, known, SoloReason::Death);
+            }
+        }
+        self.ooms.retain(|key, _| tapes.get(*key).is_some());
+        if !is_alone {
+            self.wanted.clear();
+        }
+    }
+
+    fn want(&mut self, now: Now, tape: TapeKey, known: &KnownTape, reason: SoloReason) {
+        let key = (known.tape_id().to_string(), reason);
+        let is_recent = self.taken.get(&key).is_some_and(|at_ns| {
+            reason == SoloReason::Death || now.mono_ns.saturating_sub(*at_ns) < INTERVAL_NS
+        });
+        if is_recent {
+            return;
+        }
+        let capture_id = name(now, known.tape_id(), reason);
+        self.taken.insert(key, now.mono_ns);
+        let due_ns = now.mono_ns.saturating_add(DELAY_NS);
+        let seen_wall_ns = now.wall_ns;
+        self.wanted.push(Wanted { capture_id, tape, reason, seen_wall_ns, due_ns });
+    }
+
+    /// The captures whose moment has come; they are in the making then.
+    pub(crate) fn take_due(&mut self, now: Now) -> Vec<Wanted> {
+        let (due, later) =
+            self.wanted.drain(..).partition(|wanted: &Wanted| wanted.due_ns <= now.mono_ns);
+        self.wanted = later;
+        for wanted in &due {
+            self.making.insert(wanted.capture_id.clone(), wanted.clone());
+        }
+        due
+    }
+
+    /// A capture is made.
+    pub(crate) fn made(&mut self, capture_id: &str) -> Option<Wanted> {
+        self.making.remove(capture_id)
+    }
+
+    /// When [`Self::take_due`] will have something; none when never.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.wanted.iter().map(|wanted| wanted.due_ns).min()
+    }
+
+    /// True while a capture of this tape is wanted or in the making.
+    pub(crate) fn needs(&self, tape: TapeKey) -> bool {
+        self.wanted.iter().chain(self.making.values()).any(|wanted| wanted.tape == tape)
+    }
+
+    /// A tape is gone for good.
+    pub(crate) fn forget(&mut self, tape_id: &str) {
+        self.taken.retain(|(known, _), _| known != tape_id);
+    }
+}
+
+/// A name that no other capture has: `cap-`, the time, ten digits of a hash, `-alone`.
+fn name(now: Now, tape_id: &str, reason: SoloReason) -> String {
+    let tenths = u64::try_from((now.wall_ns - EPOCH_WALL_NS) / TENTH_NS).unwrap_or(0);
+    let digit = |place: u32| char::from(DIGITS[((tenths >> (5 * place)) & 31) as usize]);
+    let time: String = (0..7).rev().map(digit).collect();
+    let what = format!("{tape_id} {reason:?} {} {}", now.wall_ns, now.mono_ns);
+    let hash = blake3::hash(what.as_bytes()).to_hex();
+    format!("cap-{time}-{}-alone", &hash[..10])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_by_age_and_are_never_a_coordinators() {
+        let at = |tenths: i64| Now {
+            wall_ns: EPOCH_WALL_NS + tenths * TENTH_NS,
+            mono_ns: u64::try_from(tenths).expect("positive"),
+        };
+        let first = name(at(12_345), "a", SoloReason::Death);
+        assert!(first.starts_with("cap-0000c1s-") && first.ends_with("-alone"), "{first}");
+        assert_eq!(first.len(), 28);
+        assert!(first.as_str() > "cap-0000c1s" && first.as_str() < "cap-0000c1t");
+        let others = [
+            name(at(12_345), "b", SoloReason::Death),
+            name(at(12_345), "a", SoloReason::OutOfMemory),
+            name(at(12_346), "a", SoloReason::Death),
+        ];
+        assert!(others.iter().all(|other| *other != first), "{others:?}");
+        assert!(name(Now::default(), "a", SoloReason::Death).starts_with("cap-0000000-"));
+    }
+}

@@ -1,0 +1,431 @@
+//! What the agent keeps on disk while no coordinator is there, and delivers afterwards.
+//!
+//! Three kinds: step records, before the tape overwrites them; facts, which are announcements and
+//! ends of ranks; and solo captures, states that the agent took by itself, each a file of its own.
+//! Step records and facts share one row of rising numbers and are delivered in its order; a solo
+//! capture comes when everything before it was sent. Delivered is what the coordinator has
+//! acknowledged: up to there reaches the cursor, a file that is replaced as a whole, and what lies
+//! before it is deleted. A cursor that is too old only delivers twice what the coordinator knows.
+//!
+//! All of it stays within a bound. Where that is reached, or the disk is full, step records go
+//! first, then bodies of solo captures, facts last, the oldest of each kind first; each drop is
+//! counted by kind. Nothing here knows what a coordinator is or reads a clock.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+
+use crate::wire::{self, Kept, Outgoing, RankReport, RankUp, Solo};
+
+mod delivery;
+
+mod disk;
+
+mod log;
+
+#[cfg(any(test, feature = "simulation"))]
+mod memory;
+
+#[cfg(test)]
+mod tests;
+
+use delivery::{Cursor, open_solos};
+pub(crate) use disk::{Disk, Folder};
+use log::{Entry, Log};
+#[cfg(feature = "simulation")]
+pub use memory::MemoryDisk;
+
+/// Most bytes in one segment of step records or facts; less where the bound is small.
+const SEGMENT_BYTES_MAX: u64 = 4 << 20;
+
+/// At least this many segments fit into the bound, so that one drop does not lose all.
+const SEGMENTS_MIN: u64 = 8;
+
+/// Ranks remembered with their announcements, and solo captures; those beyond count as dropped.
+const RANKS_MAX: usize = 4096;
+const SOLOS_MAX: usize = 1024;
+
+/// Time between two syncs of step records, and between two writes of the cursor.
+const SYNC_EVERY_NS: u64 = 10_000_000_000;
+const CURSOR_EVERY_NS: u64 = 1_000_000_000;
+
+const STEPS: &str = "steps";
+const FACTS: &str = "facts";
+const SOLO: &str = "solo";
+const CURSOR: &str = "cursor";
+
+/// Version of all files here; others are left alone, and the spool is not used.
+const FORMAT: u64 = 1;
+
+/// What was dropped since the spool was made, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// Step records.
+    pub(crate) steps: u64,
+    /// Bodies of solo captures.
+    pub(crate) bodies: u64,
+    /// Announcements and ends of ranks, announcements of solo captures.
+    pub(crate) facts: u64,
+}
+
+/// The spool.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    disk: Box<dyn Disk>,
+    bytes_max: u64,
+    steps: Log,
+    facts: Log,
+    solos: BTreeMap<u64, KeptSolo>,
+    /// The number of the next entry.
+    next: u64,
+    /// Everything up to this number is the coordinator's.
+    delivered: u64,
+    /// Everything up to this number was sent on the present stream.
+    sent: u64,
+    /// Reports on their way, each with what its acknowledgement speaks for.
+    in_flight: VecDeque<(u64, u64)>,
+    /// Announcements that are kept, by tape.
+    ups: BTreeMap<String, RankUp>,
+    /// Tapes whose ends are kept.
+    downs: BTreeSet<String>,
+    /// The newest step kept of each device.
+    newest: BTreeMap<(String, u8), u64>,
+    dropped: Dropped,
+    cursor_ns: u64,
+    is_cursor_due: bool,
+    synced_ns: u64,
+    /// It was said that the disk fails.
+    is_failing: bool,
+}
+
+/// What is worth how much when there is no room for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Steps,
+    Bodies,
+    Facts,
+}
+
+/// A solo capture on disk.
+#[derive(Debug)]
+struct KeptSolo {
+    solo: Solo,
+    up: RankUp,
+    /// Bytes of the file before the body, and of all of it.
+    head_bytes: u64,
+    bytes: u64,
+    /// The report of the present stream that its announcement goes with.
+    told_with: Option<u64>,
+    has_arrived: bool,
+}
+
+/// What is to be sent next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Next {
+    /// The end of a rank, with its tape.
+    Down(u64, String, Outgoing),
+    /// Step records; up to this number they are all there.
+    Steps(u64, Vec<RankReport>),
+}
+
+impl Spool {
+    /// Opens a spool, or makes one.
+    ///
+    /// # Errors
+    /// Those of the disk, and when a newer version has written it.
+    pub(crate) fn open(mut disk: Box<dyn Disk>, bytes_max: u64) -> io::Result<Self> {
+        let cursor = match disk.list()?.iter().any(|(name, _)| name == CURSOR) {
+            true => Cursor::decode(&disk.read(CURSOR, 0, 4096)?)?,
+            false => Cursor::default(),
+        };
+        let segment_bytes_max = SEGMENT_BYTES_MAX.min(bytes_max / SEGMENTS_MIN);
+        let mut ups = BTreeMap::new();
+        let mut downs = BTreeSet::new();
+        let mut newest = BTreeMap::new();
+        let delivered = cursor.delivered;
+        let facts =
+            Log::open(disk.as_mut(), FACTS, segment_bytes_max, |entry| {
+                match wire::kept(&entry.payload).filter(|_| entry.number > delivered) {
+                    Some(Kept::Up(up)) => {
+                        ups.insert(up.tape_id.clone(), up);
+                    }
+                    Some(Kept::Down(tape_id, _)) => {
+                        downs.insert(tape_id);
+                    }
+                    _ => {}
+                }
+            })?;
+        let steps = Log::open(disk.as_mut(), STEPS, segment_bytes_max, |entry| {
+            if let Some(Kept::Steps(ranks)) = wire::kept(&entry.payload) {
+                note_newest(&mut newest, &ranks);
+            }
+        })?;
+        let solos = open_solos(disk.as_mut())?;
+        let newest_solo = solos.keys().next_back().copied().unwrap_or(0);
+        let last = facts.last().max(steps.last()).max(newest_solo).max(cursor.next);
+        let spool = Self {
+            next: last.max(delivered) + 1,
+            sent: delivered,
+            in_flight: VecDeque::new(),
+            dropped: cursor.dropped,
+            cursor_ns: 0,
+            is_cursor_due: true,
+            synced_ns: 0,
+            is_failing: false,
+            disk,
+            bytes_max,
+            steps,
+            facts,
+            solos,
+            delivered,
+            ups,
+            downs,
+            newest,
+        };
+        if !spool.is_empty() {
+            let bytes = spool.bytes();
+            tracing::info!(bytes, "the spool holds what no coordinator has taken yet");
+        }
+        Ok(spool)
+    }
+
+    /// True when all is delivered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.solos.is_empty() && self.last() <= self.delivered
+    }
+
+    /// Bytes on the disk.
+    pub(crate) fn bytes(&self) -> u64 {
+        let solos: u64 = self.solos.values().map(|each| each.bytes).sum();
+        self.steps.bytes() + self.facts.bytes() + solos
+    }
+
+    /// What was dropped.
+    pub(crate) fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// The ranks of which something is kept.
+    pub(crate) fn ups(&self) -> impl Iterator<Item = &RankUp> {
+        let of_solos = self.solos.values().map(|each| &each.up);
+        self.ups.values().chain(of_solos.filter(|up| !self.ups.contains_key(&up.tape_id)))
+    }
+
+    /// The solo captures that are kept, oldest first.
+    pub(crate) fn solos(&self) -> impl Iterator<Item = &Solo> {
+        self.solos.values().map(|each| &each.solo)
+    }
+
+    /// True when a rank's announcement is kept.
+    pub(crate) fn knows(&self, tape_id: &str) -> bool {
+        self.ups.contains_key(tape_id)
+    }
+
+    /// True when a rank's end is kept.
+    pub(crate) fn is_down(&self, tape_id: &str) -> bool {
+        self.downs.contains(tape_id)
+    }
+
+    /// The newest step kept of a device; 0 without any.
+    pub(crate) fn newest_step(&self, tape_id: &str, device: u8) -> u64 {
+        self.newest.get(&(tape_id.to_string(), device)).copied().unwrap_or(0)
+    }
+
+    /// Keeps a rank's announcement, before anything else about it; false when it is not kept.
+    pub(crate) fn add_up(&mut self, up: &RankUp) -> bool {
+        if self.knows(&up.tape_id) {
+            return true;
+        }
+        let is_kept = self.ups.len() < RANKS_MAX
+            && self.add_fact(wire::encode(&wire::up_message(up.clone())));
+        if is_kept {
+            self.ups.insert(up.tape_id.clone(), up.clone());
+        }
+        is_kept
+    }
+
+    /// Keeps a rank's end; when that fails the tape still tells it.
+    pub(crate) fn add_down(&mut self, tape_id: &str, message: &Outgoing) {
+        if self.add_fact(wire::encode(message)) {
+            self.downs.insert(tape_id.to_string());
+        }
+    }
+
+    /// Keeps step records; false when there is no room for them: the tape still has them.
+    pub(crate) fn add_steps(&mut self, ranks: &[RankReport]) -> bool {
+        let items = ranks.iter().map(|rank| rank.steps.len()).sum::<usize>();
+        let payload = wire::encode(&wire::steps_message(ranks.to_vec()));
+        let number = self.take_number();
+        let entry = Entry { number, items: u32::try_from(items).unwrap_or(u32::MAX), payload };
+        let bytes = log::encode(0, 0, &entry.payload).len() as u64;
+        let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
+        while self.make_room(bytes, Kind::Steps) {
+            result = self.steps.append(self.disk.as_mut(), &entry);
+            if !result.as_ref().is_err_and(is_full) || !self.drop_one(Kind::Steps) {
+                break;
+            }
+        }
+        let is_kept = self.note(result);
+        if is_kept {
+            note_newest(&mut self.newest, ranks);
+        }
+        is_kept
+    }
+
+    /// Keeps a solo capture with its body, or without where there is no room for that.
+    pub(crate) fn add_solo(&mut self, up: RankUp, mut solo: Solo, body: Option<&[u8]>) {
+        let number = self.take_number();
+        while self.solos.len() >= SOLOS_MAX && self.drop_solo() {}
+        if let Some(body) = body {
+            // Half of the bound at most: it would take the room of everything else.
+            let fits = body.len() as u64 <= self.bytes_max / 2;
+            if fits && self.write_solo(number, &up, &solo, body, Kind::Bodies) {
+                return;
+            }
+            self.dropped.bodies += 1;
+            self.is_cursor_due = true;
+            solo.drop_body();
+        }
+        if !self.write_solo(number, &up, &solo, &[], Kind::Facts) {
+            self.dropped.facts += 1;
+            self.is_cursor_due = true;
+        }
+    }
+
+    fn write_solo(
+        &mut self,
+        number: u64,
+        up: &RankUp,
+        solo: &Solo,
+        body: &[u8],
+        kind: Kind,
+    ) -> bool {
+        let mut bytes = log::encode(number, 0, &wire::encode(&wire::up_message(up.clone())));
+        bytes.extend(log::encode(number, 1, &wire::encode(&solo.message())));
+        let head_bytes = bytes.len() as u64;
+        bytes.extend_from_slice(body);
+        let name = log::name_of(SOLO, number);
+        let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
+        while self.make_room(bytes.len() as u64, kind) {
+            result = self.disk.replace(&name, &bytes);
+            if !result.as_ref().is_err_and(is_full) || !self.drop_one(kind) {
+                break;
+            }
+        }
+        if !self.note(result) {
+            return false;
+        }
+        let kept = KeptSolo {
+            solo: solo.clone(),
+            up: up.clone(),
+            head_bytes,
+            bytes: bytes.len() as u64,
+            told_with: None,
+            has_arrived: false,
+        };
+        self.solos.insert(number, kept);
+        true
+    }
+
+    fn add_fact(&mut self, payload: Vec<u8>) -> bool {
+        let entry = Entry { number: self.take_number(), items: 1, payload };
+        let bytes = log::encode(0, 0, &entry.payload).len() as u64;
+        let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
+        while self.make_room(bytes, Kind::Facts) {
+            result = self.facts.append(self.disk.as_mut(), &entry);
+            if !result.as_ref().is_err_and(is_full) || !self.drop_one(Kind::Facts) {
+                break;
+            }
+        }
+        let result = result.and_then(|()| self.facts.sync(self.disk.as_mut()));
+        self.note(result)
+    }
+
+    /// Drops what is worth less than `kind` until so many bytes fit; false when they never will.
+    fn make_room(&mut self, bytes: u64, kind: Kind) -> bool {
+        while self.bytes().saturating_add(bytes) > self.bytes_max {
+            if !self.drop_one(kind) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Drops the oldest of what is worth no more than `kind`; false when there is nothing.
+    fn drop_one(&mut self, kind: Kind) -> bool {
+        if let Some(steps) = self.steps.drop_oldest(self.disk.as_mut(), self.delivered) {
+            self.dropped.steps += steps;
+            self.is_cursor_due = true;
+            tracing::warn!(steps, "the spool is full: its oldest step records are dropped");
+            return true;
+        }
+        if kind >= Kind::Bodies && self.drop_body() {
+            return true;
+        }
+        kind >= Kind::Facts && (self.drop_facts() || self.drop_solo())
+    }
+
+    /// Drops the body of the oldest solo capture that has one, and keeps its announcement.
+    fn drop_body(&mut self) -> bool {
+        let found = self.solos.iter().find(|(_, each)| each.bytes > each.head_bytes);
+        let Some(number) = found.map(|(number, _)| *number) else { return false };
+        let Some(mut each) = self.solos.remove(&number) else { return false };
+        self.dropped.bodies += 1;
+        self.is_cursor_due = true;
+        let capture = &each.solo.capture_id();
+        tracing::warn!(capture, "the spool is full: the body of a solo capture is dropped");
+        each.solo.drop_body();
+        let mut head = log::encode(number, 0, &wire::encode(&wire::up_message(each.up.clone())));
+        head.extend(log::encode(number, 1, &wire::encode(&each.solo.message())));
+        let name = log::name_of(SOLO, number);
+        let mut replaced = self.disk.replace(&name, &head);
+        if replaced.is_err() {
+            // A full disk may have no room for the short one beside the long one.
+            let _ = self.disk.remove(&name);
+            replaced = self.disk.replace(&name, &head);
+        }
+        if replaced.is_ok() {
+            (each.head_bytes, each.bytes) = (head.len() as u64, head.len() as u64);
+            (each.told_with, each.has_arrived) = (None, false);
+            self.solos.insert(number, each);
+        } else {
+            self.dropped.facts += 1;
+        }
+        true
+    }
+
+    fn drop_facts(&mut self) -> bool {
+        let Some(facts) = self.facts.drop_oldest(self.disk.as_mut(), self.delivered) else {
+            return false;
+        };
+        self.dropped.facts += facts;
+        self.is_cursor_due = true;
+        tracing::warn!(facts, "the spool is full: its oldest facts about ranks are dropped");
+        true
+    }
+
+    /// Drops the oldest solo capture.
+    fn drop_solo(&mut self) -> bool {
+        let Some((number, each)) = self.solos.pop_first() else { return false };
+        self.dropped.facts += 1;
+        self.dropped.bodies += u64::from(each.bytes > each.head_bytes);
+        self.is_cursor_due = true;
+        tracing::warn!("the spool is full: its oldest solo capture is dropped");
+        let _ = self.disk.remove(&log::name_of(SOLO, number)); // it comes again after a restart
+        true
+    }
+}
+
+/// The newest steps among these.
+fn note_newest(newest: &mut BTreeMap<(String, u8), u64>, ranks: &[RankReport]) {
+    for rank in ranks {
+        for step in &rank.steps {
+            let device = u8::try_from(step.device).unwrap_or(u8::MAX);
+            let known = newest.entry((rank.tape_id.clone(), device)).or_default();
+            *known = step.last_step.max(*known);
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -1,0 +1,294 @@
+//! The spool's way out: what is sent next, what has arrived, and what may then be forgotten.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use bytes::Bytes;
+
+use super::disk::Disk;
+use super::log::{self, Entry};
+use super::{CURSOR, CURSOR_EVERY_NS, Dropped, FORMAT, KeptSolo, Next, SOLO, SYNC_EVERY_NS, Spool};
+use crate::rewind::Body;
+use crate::wire::{self, Kept, Outgoing, RankReport, Solo};
+
+/// Most bytes of a solo capture's file before its body.
+const SOLO_HEAD_BYTES_MAX: usize = 256 << 10;
+
+/// The state of the spool that is in no other file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cursor {
+    pub(super) delivered: u64,
+    pub(super) next: u64,
+    pub(super) dropped: Dropped,
+}
+
+impl Spool {
+    /// A new stream: what was sent and not acknowledged has to be sent again.
+    pub(crate) fn start_stream(&mut self) {
+        self.sent = self.delivered;
+        self.in_flight.clear();
+        for each in self.solos.values_mut() {
+            each.told_with = None;
+        }
+    }
+
+    /// True while not everything was sent on this stream.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.last() > self.sent
+    }
+
+    /// What is to be sent next on this stream: an end, or step records, at most so many together.
+    pub(crate) fn next(&mut self, records_max: usize) -> Option<Next> {
+        let mut packed: Vec<RankReport> = Vec::new();
+        let (mut at, mut records) = (self.sent, 0);
+        loop {
+            let Some((number, items, kept)) = self.entry_after(at) else { break };
+            match kept {
+                // Announced before everything else; or written by a newer version.
+                Some(Kept::Up(_) | Kept::Solo(_)) | None => at = number,
+                Some(Kept::Down(tape_id, message)) if packed.is_empty() => {
+                    return Some(Next::Down(number, tape_id, message));
+                }
+                Some(Kept::Steps(ranks)) if packed.is_empty() || records + items <= records_max => {
+                    (at, records) = (number, records + items);
+                    merge(&mut packed, ranks);
+                }
+                Some(Kept::Down(..) | Kept::Steps(_)) => break,
+            }
+        }
+        if at == self.sent {
+            // What could not be read is no longer there to be sent.
+            self.sent = self.sent.max(self.last());
+            return None;
+        }
+        Some(Next::Steps(at, packed))
+    }
+
+    fn entry_after(&mut self, number: u64) -> Option<(u64, usize, Option<Kept>)> {
+        let disk: &mut dyn Disk = self.disk.as_mut();
+        let steps = self.steps.after(disk, number);
+        let facts = self.facts.after(disk, number);
+        let first: Option<&Entry> = match (steps, facts) {
+            (Some(step), Some(fact)) if fact.number < step.number => Some(fact),
+            (None, fact) => fact,
+            (step, _) => step,
+        };
+        let found =
+            first.map(|entry| (entry.number, entry.items as usize, wire::kept(&entry.payload)));
+        let (steps, facts) = (self.steps.take_lost(), self.facts.take_lost());
+        self.dropped.steps += steps;
+        self.dropped.facts += facts;
+        self.is_cursor_due |= steps + facts > 0;
+        found
+    }
+
+    /// Everything up to this number was sent; the acknowledgement of this report speaks for it.
+    pub(crate) fn sent_with(&mut self, number: u64, report: u64) {
+        self.sent = self.sent.max(number);
+        self.in_flight.push_back((report, self.sent));
+    }
+
+    /// Announcements of solo captures that are to be sent on this stream now, with their names.
+    pub(crate) fn solos_to_tell(&mut self) -> Vec<(u64, Outgoing)> {
+        // In order: not before what is older than they are.
+        let next = self.entry_after(self.sent).map_or(u64::MAX, |(number, ..)| number);
+        let due = self
+            .solos
+            .range(..next)
+            .filter(|(_, each)| each.told_with.is_none() && !each.has_arrived);
+        due.map(|(number, each)| (*number, each.solo.message())).collect()
+    }
+
+    /// A solo capture was announced; the acknowledgement of this report speaks for that.
+    pub(crate) fn solo_told(&mut self, number: u64, report: u64) {
+        if let Some(each) = self.solos.get_mut(&number) {
+            each.told_with = Some(report);
+        }
+    }
+
+    /// Reports up to this number have arrived.
+    pub(crate) fn acked(&mut self, report: u64) {
+        let before = self.delivered;
+        while let Some((_, number)) = self.in_flight.pop_front_if(|(sent, _)| *sent <= report) {
+            self.delivered = self.delivered.max(number);
+        }
+        self.is_cursor_due |= self.delivered > before;
+        let mut stored = Vec::new();
+        for (number, each) in &mut self.solos {
+            each.has_arrived |= each.told_with.is_some_and(|told| told <= report);
+            if each.has_arrived && each.bytes == each.head_bytes {
+                stored.push(*number);
+            }
+        }
+        stored.into_iter().for_each(|number| self.forget_solo(number));
+    }
+
+    /// The oldest solo capture whose announcement has arrived, and whose body has not.
+    pub(crate) fn next_upload(&self) -> Option<(u64, &Solo)> {
+        let (number, each) = self.solos.iter().find(|(_, each)| each.has_arrived)?;
+        Some((*number, &each.solo))
+    }
+
+    /// Its body; none when the disk has lost or damaged it: the announcement is then told anew.
+    pub(crate) fn solo_body(&mut self, number: u64) -> Option<Body> {
+        let each = self.solos.get(&number)?;
+        let bytes_max = usize::try_from(each.bytes).unwrap_or(usize::MAX);
+        let read = self.disk.read(&log::name_of(SOLO, number), each.head_bytes, bytes_max);
+        let bytes = read.unwrap_or_default();
+        let hash = blake3::hash(&bytes);
+        if each.solo.hash() == Some(*hash.as_bytes()) {
+            return Some(Body { bytes: Bytes::from(bytes), hash });
+        }
+        tracing::warn!(capture = each.solo.capture_id(), "the spool has lost a body");
+        self.dropped.bodies += 1;
+        self.is_cursor_due = true;
+        let each = self.solos.get_mut(&number)?;
+        each.solo.drop_body();
+        (each.bytes, each.told_with, each.has_arrived) = (each.head_bytes, None, false);
+        None
+    }
+
+    /// A solo capture is stored, or nobody wants it.
+    pub(crate) fn forget_solo(&mut self, number: u64) {
+        if self.solos.remove(&number).is_none() {
+            return;
+        }
+        if let Err(error) = self.disk.remove(&log::name_of(SOLO, number)) {
+            tracing::warn!("a solo capture that is stored cannot be deleted: {error}");
+        }
+    }
+
+    /// A body was refused for good.
+    pub(crate) fn solo_refused(&mut self, number: u64) {
+        self.dropped.bodies += 1;
+        self.is_cursor_due = true;
+        self.forget_solo(number);
+    }
+
+    /// Syncs what is due, and deletes what is delivered.
+    pub(crate) fn pass_time(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.synced_ns) >= SYNC_EVERY_NS {
+            self.synced_ns = now_ns;
+            let synced = self.steps.sync(self.disk.as_mut());
+            self.note(synced);
+        }
+        if self.is_cursor_due && now_ns.saturating_sub(self.cursor_ns) >= CURSOR_EVERY_NS {
+            self.cursor_ns = now_ns;
+            let cursor =
+                Cursor { delivered: self.delivered, next: self.next, dropped: self.dropped };
+            let written = self.disk.replace(CURSOR, &cursor.encode());
+            if self.note(written) {
+                self.is_cursor_due = false;
+                self.forget_delivered();
+            }
+        }
+    }
+
+    /// Deletes what lies before the cursor.
+    fn forget_delivered(&mut self) {
+        self.steps.forget(self.disk.as_mut(), self.delivered);
+        self.facts.forget(self.disk.as_mut(), self.delivered);
+        if self.last() <= self.delivered {
+            self.ups.clear();
+            self.downs.clear();
+            self.newest.clear();
+        }
+    }
+
+    /// Says once that the disk fails, and once that it does no more; true when it did not.
+    pub(super) fn note(&mut self, result: io::Result<()>) -> bool {
+        match result {
+            Ok(()) => {
+                if std::mem::take(&mut self.is_failing) {
+                    tracing::info!("the spool's disk can be written again");
+                }
+                true
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    tracing::warn!(
+                        "the spool cannot be written ({error}): what the tapes do not hold until \
+                         the coordinator is back is lost"
+                    );
+                }
+                false
+            }
+        }
+    }
+
+    /// Number of the newest entry of both logs.
+    pub(super) fn last(&self) -> u64 {
+        self.steps.last().max(self.facts.last())
+    }
+
+    pub(super) fn take_number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+}
+
+impl Cursor {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let Dropped { steps, bodies, facts } = self.dropped;
+        let words = [FORMAT, self.delivered, self.next, steps, bodies, facts];
+        log::encode(0, 0, &words.map(u64::to_le_bytes).concat())
+    }
+
+    /// One that is damaged is as none: what is there is then delivered again.
+    pub(super) fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let entries = log::decode(bytes).0;
+        let payload = entries.first().map_or(&[][..], |entry| &entry.payload);
+        let words: Vec<u64> =
+            payload.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        match words[..] {
+            [FORMAT, delivered, next, steps, bodies, facts, ..] => {
+                Ok(Self { delivered, next, dropped: Dropped { steps, bodies, facts } })
+            }
+            [format, ..] => {
+                let why = format!("it has format {format}, this agent knows {FORMAT}");
+                Err(io::Error::other(why))
+            }
+            [] => {
+                tracing::warn!("the spool's cursor is damaged: what is there is delivered again");
+                Ok(Self::default())
+            }
+        }
+    }
+}
+
+/// The solo captures on the disk.
+pub(super) fn open_solos(disk: &mut dyn Disk) -> io::Result<BTreeMap<u64, KeptSolo>> {
+    let mut solos = BTreeMap::new();
+    for (name, bytes) in disk.list()? {
+        let Some(number) = log::number_in(&name, SOLO) else { continue };
+        let (entries, _) = log::decode(&disk.read(&name, 0, SOLO_HEAD_BYTES_MAX)?);
+        let mut kept = entries.iter().map(|entry| wire::kept(&entry.payload));
+        let (Some(Some(Kept::Up(up))), Some(Some(Kept::Solo(solo)))) = (kept.next(), kept.next())
+        else {
+            tracing::warn!("{name} in the spool is damaged: it is deleted");
+            disk.remove(&name)?;
+            continue;
+        };
+        let heads = entries.iter().take(2);
+        let head_bytes =
+            heads.map(|entry| log::encode(0, 0, &entry.payload).len() as u64).sum::<u64>();
+        let (told_with, has_arrived) = (None, false);
+        solos.insert(number, KeptSolo { solo, up, head_bytes, bytes, told_with, has_arrived });
+    }
+    Ok(solos)
+}
+
+/// Adds ranks to those of one report.
+fn merge(packed: &mut Vec<RankReport>, ranks: Vec<RankReport>) {
+    for rank in ranks {
+        match packed.iter_mut().find(|known| known.tape_id == rank.tape_id) {
+            Some(known) => {
+                let mut steps = std::mem::take(&mut known.steps);
+                steps.extend(rank.steps);
+                *known = RankReport { steps, ..rank };
+            }
+            None => packed.push(rank),
+        }
+    }
+}

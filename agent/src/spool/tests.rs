@@ -1,0 +1,345 @@
+//! The spool against a disk that fills up, fails, loses its power and is damaged.
+
+use memtape_core::capture::{Answer, Outcome};
+
+use super::memory::MemoryDisk;
+use super::*;
+use crate::wire::{SoloReason, rank_down};
+
+const BOUND: u64 = 1 << 20;
+
+fn open(disk: &MemoryDisk, bytes_max: u64) -> Spool {
+    Spool::open(Box::new(disk.clone()), bytes_max).expect("a spool")
+}
+
+fn up(tape_id: &str) -> RankUp {
+    RankUp { tape_id: tape_id.to_string(), job: "job".to_string(), ..RankUp::default() }
+}
+
+fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {
+    let mut rank = RankReport { tape_id: tape_id.to_string(), ..RankReport::default() };
+    for step in first..=last {
+        let record = memtape_core::tape::steps::StepRecord {
+            first_step: step,
+            last_step: step,
+            ..Default::default()
+        };
+        wire::add_step(&mut rank, 0, &record, 1_000 + step as i64);
+    }
+    vec![rank]
+}
+
+fn down(tape_id: &str) -> Outgoing {
+    let death = crate::liveness::Death {
+        cause: crate::liveness::Cause::Killed,
+        detail: "gone".to_string(),
+        wall_ns: 5,
+    };
+    rank_down(tape_id, &death, 3)
+}
+
+fn solo(name: &str, body: &[u8]) -> Solo {
+    let answer = Answer {
+        outcome: Outcome::Aligned,
+        step: 3,
+        wall_ns: 5,
+        wall_error_ns: 1,
+        dead: true,
+        before_step: 0,
+        body_bytes: body.len() as u64,
+        body_hash: None,
+        detail: String::new(),
+    };
+    let hash = (!body.is_empty()).then(|| blake3::hash(body));
+    Solo::new((name, "tape-1"), (SoloReason::Death, 4), &answer, hash)
+}
+
+/// Sends everything on one stream and acknowledges it: steps of each tape, ends, solo captures.
+#[derive(Debug, Default, PartialEq)]
+struct Received {
+    steps: BTreeMap<String, Vec<u64>>,
+    downs: Vec<String>,
+    /// With the length of the body, 0 for none.
+    solos: Vec<(String, usize)>,
+}
+
+fn drain(spool: &mut Spool) -> Received {
+    let mut received = Received::default();
+    spool.start_stream();
+    for report in 1.. {
+        match spool.next(100) {
+            Some(Next::Down(number, tape_id, _)) => {
+                received.downs.push(tape_id);
+                spool.sent_with(number, report);
+            }
+            Some(Next::Steps(number, ranks)) => {
+                for rank in ranks {
+                    let records = rank.steps.iter().map(|step| step.last_step);
+                    received.steps.entry(rank.tape_id).or_default().extend(records);
+                }
+                spool.sent_with(number, report);
+            }
+            None => break,
+        }
+        spool.acked(report);
+    }
+    loop {
+        let told = spool.solos_to_tell();
+        told.iter().for_each(|(number, _)| spool.solo_told(*number, 1 << 40));
+        for (_, message) in &told {
+            if let Some(Kept::Solo(solo)) = wire::kept(&wire::encode(message))
+                && solo.hash().is_none()
+            {
+                received.solos.push((solo.capture_id().to_string(), 0));
+            }
+        }
+        spool.acked(1 << 40);
+        let Some((number, name)) =
+            spool.next_upload().map(|(number, solo)| (number, solo.capture_id().to_string()))
+        else {
+            if told.is_empty() {
+                break;
+            }
+            continue;
+        };
+        if let Some(body) = spool.solo_body(number) {
+            received.solos.push((name, body.bytes.len()));
+            spool.forget_solo(number);
+        }
+    }
+    spool.pass_time(u64::MAX / 2);
+    received
+}
+
+fn fill(spool: &mut Spool) {
+    assert!(spool.add_up(&up("tape-1")));
+    assert!(spool.add_steps(&steps("tape-1", 1, 150)));
+    assert!(spool.add_up(&up("tape-2")));
+    assert!(spool.add_steps(&steps("tape-2", 1, 20)));
+    assert!(spool.add_steps(&steps("tape-1", 151, 160)));
+    spool.add_down("tape-1", &down("tape-1"));
+    spool.add_solo(up("tape-1"), solo("cap-1-alone", b"a body"), Some(b"a body"));
+    assert!(spool.add_steps(&steps("tape-2", 21, 30)));
+}
+
+fn whole() -> Received {
+    Received {
+        steps: BTreeMap::from([
+            ("tape-1".to_string(), (1..=160).collect()),
+            ("tape-2".to_string(), (1..=30).collect()),
+        ]),
+        downs: vec!["tape-1".to_string()],
+        solos: vec![("cap-1-alone".to_string(), 6)],
+    }
+}
+
+#[test]
+fn what_is_kept_is_delivered_once_and_in_order() {
+    let disk = MemoryDisk::default();
+    let mut spool = open(&disk, BOUND);
+    fill(&mut spool);
+    // A restart, and a stream that ends before anything is acknowledged.
+    drop(spool);
+    let mut spool = open(&disk, BOUND);
+    assert_eq!(spool.ups().map(|up| &up.tape_id).collect::<Vec<_>>(), ["tape-1", "tape-2"]);
+    assert!(spool.is_down("tape-1") && !spool.is_down("tape-2"));
+    assert_eq!((spool.newest_step("tape-1", 0), spool.newest_step("tape-2", 0)), (160, 30));
+    spool.start_stream();
+    while let Some(Next::Steps(number, _)) = spool.next(100) {
+        spool.sent_with(number, 1);
+    }
+    assert_eq!(drain(&mut spool), whole());
+    assert!(spool.is_empty());
+    assert_eq!(drain(&mut spool), Received::default());
+    drop(spool);
+    let mut spool = open(&disk, BOUND);
+    assert!(spool.is_empty() && spool.dropped() == Dropped::default());
+    assert_eq!(drain(&mut spool), Received::default());
+    assert!(disk.bytes() < 200, "{} bytes are left for nothing", disk.bytes());
+}
+
+#[test]
+fn an_acknowledged_part_is_not_delivered_again() {
+    let disk = MemoryDisk::default();
+    let mut spool = open(&disk, BOUND);
+    fill(&mut spool);
+    spool.start_stream();
+    let Some(Next::Steps(number, ranks)) = spool.next(170) else { panic!("steps") };
+    assert_eq!(ranks.iter().map(|rank| rank.steps.len()).sum::<usize>(), 170);
+    spool.sent_with(number, 1);
+    spool.acked(1);
+    spool.pass_time(1 << 40);
+    drop(spool);
+    let received = drain(&mut open(&disk, BOUND));
+    assert_eq!(received.steps["tape-1"], (151..=160).collect::<Vec<_>>());
+    assert_eq!(received.steps["tape-2"], (21..=30).collect::<Vec<_>>());
+    assert_eq!((received.downs.len(), received.solos.len()), (1, 1));
+}
+
+/// Fills a small spool: steps go first, then bodies, facts stay; every drop is counted.
+#[test]
+fn a_full_spool_drops_what_is_worth_least() {
+    for is_disk_full in [false, true] {
+        let disk = MemoryDisk::default();
+        let bound = 64 << 10;
+        if is_disk_full {
+            disk.set_bytes_max(Some(bound));
+        }
+        let mut spool = open(&disk, if is_disk_full { BOUND } else { bound });
+        spool.add_up(&up("tape-1"));
+        for number in 0..500 {
+            assert!(spool.add_steps(&steps("tape-1", number * 10 + 1, number * 10 + 10)));
+        }
+        let dropped = spool.dropped();
+        assert!(dropped.steps > 0 && dropped.bodies == 0 && dropped.facts == 0, "{dropped:?}");
+        assert!(disk.bytes() <= bound);
+        // Six bodies of a fifth of the bound.
+        for number in 0..6_u8 {
+            let body = vec![number; 13 << 10];
+            let name = format!("cap-{number}-alone");
+            spool.add_solo(up("tape-1"), solo(&name, &body), Some(&body));
+        }
+        spool.add_down("tape-1", &down("tape-1"));
+        assert!(!spool.add_steps(&steps("tape-1", 5001, 9000)), "steps displaced something");
+        spool.pass_time(1 << 40);
+        drop(spool);
+        let mut spool = open(&disk, if is_disk_full { BOUND } else { bound });
+        let dropped = spool.dropped();
+        assert!(dropped.steps <= 5000 && dropped.bodies >= 2 && dropped.facts == 0, "{dropped:?}");
+        let received = drain(&mut spool);
+        let kept = received.steps.get("tape-1").map_or(0, |steps| steps.len() as u64);
+        assert_eq!(kept + dropped.steps, 5000);
+        assert_eq!((received.solos.len(), received.downs.len()), (6, 1));
+        let bodies = received.solos.iter().filter(|(_, bytes)| *bytes > 0).count() as u64;
+        assert_eq!(bodies + dropped.bodies, 6, "{:?}", received.solos);
+        // The oldest went first.
+        assert!(received.solos.iter().any(|(name, bytes)| name == "cap-5-alone" && *bytes > 0));
+    }
+}
+
+#[test]
+fn facts_go_last_and_are_counted() {
+    let disk = MemoryDisk::default();
+    let mut spool = open(&disk, 16 << 10);
+    for number in 0..400 {
+        spool.add_up(&up(&format!("tape-{number}")));
+        spool.add_down("tape", &down(&format!("tape-{number}")));
+    }
+    let dropped = spool.dropped();
+    assert!(dropped.facts > 0 && dropped.steps == 0, "{dropped:?}");
+    let received = drain(&mut spool);
+    assert_eq!(received.downs.last().map(String::as_str), Some("tape-399"));
+    assert!(disk.bytes() <= 16 << 10);
+}
+
+/// Cuts the power in the midst of every single call, and of some more; what was synced is there.
+#[test]
+fn a_loss_of_power_loses_nothing_that_was_synced() {
+    let calls = {
+        let disk = MemoryDisk::default();
+        let mut spool = open(&disk, BOUND);
+        let before = disk.calls();
+        fill(&mut spool);
+        spool.pass_time(1 << 40);
+        disk.calls() - before
+    };
+    for seed in 0..calls * 20 {
+        let disk = MemoryDisk::default();
+        let mut spool = open(&disk, BOUND);
+        spool.add_up(&up("tape-0"));
+        spool.add_down("tape-0", &down("tape-0"));
+        disk.cut_power_after(seed % calls);
+        spool.add_up(&up("tape-1"));
+        spool.add_steps(&steps("tape-1", 1, 150));
+        spool.add_steps(&steps("tape-1", 151, 160));
+        spool.add_down("tape-1", &down("tape-1"));
+        let is_down_kept = spool.is_down("tape-1");
+        spool.add_solo(up("tape-1"), solo("cap-1-alone", b"a body"), Some(b"a body"));
+        let is_solo_kept = spool.solos().count() == 1;
+        spool.pass_time(1 << 40);
+        drop(spool);
+        disk.power_on(seed);
+        let mut spool = open(&disk, BOUND);
+        let received = drain(&mut spool);
+        assert_eq!(received.downs[0], "tape-0", "seed {seed}");
+        assert!(!is_down_kept || received.downs[1..] == ["tape-1"], "seed {seed}: {received:?}");
+        assert!(!is_solo_kept || received.solos.len() == 1, "seed {seed}: {received:?}");
+        let kept = received.steps.get("tape-1").cloned().unwrap_or_default();
+        assert!(kept.iter().copied().eq(1..=kept.len() as u64), "seed {seed}: {kept:?}");
+        // And it goes on.
+        assert!(spool.add_up(&up("tape-9")) && spool.add_steps(&steps("tape-9", 1, 5)));
+        assert_eq!(drain(&mut spool).steps["tape-9"], [1, 2, 3, 4, 5]);
+    }
+}
+
+/// One byte is changed at every place: nothing wrong is ever delivered, and what is lost is what
+/// lay there.
+#[test]
+fn damage_is_never_delivered() {
+    let size = {
+        let disk = MemoryDisk::default();
+        fill(&mut open(&disk, BOUND));
+        disk.bytes()
+    };
+    for at in (0..size).step_by(37) {
+        let disk = MemoryDisk::default();
+        fill(&mut open(&disk, BOUND));
+        disk.damage(at);
+        let mut spool = open(&disk, BOUND);
+        let received = drain(&mut spool);
+        for (tape_id, steps) in &received.steps {
+            let expected = &whole().steps[tape_id];
+            assert!(steps.iter().all(|step| expected.contains(step)), "byte {at}: {steps:?}");
+            assert!(steps.is_sorted_by(|one, next| one < next), "byte {at}: {steps:?}");
+        }
+        assert!(received.downs.len() <= 1 && received.solos.len() <= 1);
+        assert!(received.solos.iter().all(|(_, bytes)| matches!(bytes, 0 | 6)), "byte {at}");
+        assert!(spool.is_empty(), "byte {at}");
+    }
+}
+
+#[test]
+fn a_failing_disk_is_survived() {
+    let disk = MemoryDisk::default();
+    let mut spool = open(&disk, BOUND);
+    fill(&mut spool);
+    disk.set_failing(true);
+    assert!(!spool.add_steps(&steps("tape-2", 31, 40)) && !spool.add_up(&up("tape-3")));
+    spool.add_solo(up("tape-1"), solo("cap-2-alone", b"b"), Some(b"b"));
+    spool.pass_time(1 << 40);
+    assert_eq!(spool.dropped(), Dropped { steps: 0, bodies: 1, facts: 1 });
+    disk.set_failing(false);
+    assert!(spool.add_steps(&steps("tape-2", 31, 40)));
+    let mut expected = whole();
+    expected.steps.insert("tape-2".to_string(), (1..=40).collect());
+    assert_eq!(drain(&mut spool), expected);
+}
+
+#[test]
+fn a_newer_format_is_left_alone() {
+    let disk = MemoryDisk::default();
+    let words = [FORMAT + 1, 0, 0, 0, 0, 0];
+    let bytes = log::encode(0, 0, &words.map(u64::to_le_bytes).concat());
+    Disk::replace(&mut disk.clone(), CURSOR, &bytes).expect("a file");
+    let error = Spool::open(Box::new(disk), BOUND).expect_err("a refusal");
+    assert!(error.to_string().contains("format 2"), "{error}");
+}
+
+/// The real folder does what the one in memory does, and is one agent's own.
+#[test]
+fn a_folder_is_a_disk() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("state/spool");
+    let folder = || Folder::open(&path);
+    let mut spool = Spool::open(Box::new(folder().expect("mine")), BOUND).expect("a spool");
+    fill(&mut spool);
+    let error = folder().expect_err("another's");
+    assert!(error.to_string().contains("another agent"), "{error}");
+    drop(spool);
+    let mut spool = Spool::open(Box::new(folder().expect("mine again")), BOUND).expect("a spool");
+    assert_eq!(drain(&mut spool), whole());
+    let left: Vec<_> = std::fs::read_dir(&path).expect("folder").flatten().collect();
+    let names: BTreeSet<_> =
+        left.iter().filter_map(|each| each.file_name().into_string().ok()).collect();
+    assert_eq!(names, BTreeSet::from([CURSOR.to_string(), "lock".to_string()]));
+}

@@ -1,0 +1,110 @@
+//! Messages as the spool keeps them: the bytes that will be sent.
+
+use memtape_core::capture::Answer;
+use memtape_proto::v1;
+use memtape_proto::v1::agent_message::Body;
+use prost::Message as _;
+
+use super::{Outgoing, RankReport, RankUp, message, raw_answer};
+
+/// A message that was kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kept {
+    /// A rank's announcement.
+    Up(RankUp),
+    /// A rank's end: its tape, and the message.
+    Down(String, Outgoing),
+    /// Step records.
+    Steps(Vec<RankReport>),
+    /// A solo capture's announcement.
+    Solo(Solo),
+}
+
+/// Why the agent takes a state by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SoloReason {
+    /// A request failed for good.
+    OutOfMemory,
+    /// The process was killed.
+    Death,
+}
+
+/// The announcement of a state that the agent took by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Solo(v1::SoloCapture);
+
+impl Solo {
+    /// An announcement.
+    pub(crate) fn new(
+        (capture_id, tape_id): (&str, &str),
+        (reason, seen_wall_ns): (SoloReason, i64),
+        answer: &Answer,
+        hash: Option<blake3::Hash>,
+    ) -> Self {
+        let reason = match reason {
+            SoloReason::OutOfMemory => v1::SoloReason::OutOfMemory,
+            SoloReason::Death => v1::SoloReason::Death,
+        };
+        let answer = Some(raw_answer(capture_id, tape_id, answer, hash));
+        Self(v1::SoloCapture { answer, reason: reason.into(), seen_wall_ns })
+    }
+
+    /// Its name.
+    pub(crate) fn capture_id(&self) -> &str {
+        self.0.answer.as_ref().map_or("", |answer| &answer.capture_id)
+    }
+
+    /// Whose state.
+    pub(crate) fn tape_id(&self) -> &str {
+        self.0.answer.as_ref().map_or("", |answer| &answer.tape_id)
+    }
+
+    /// Why it was taken.
+    pub(crate) fn reason(&self) -> SoloReason {
+        match self.0.reason() {
+            v1::SoloReason::OutOfMemory => SoloReason::OutOfMemory,
+            v1::SoloReason::Death | v1::SoloReason::Unspecified => SoloReason::Death,
+        }
+    }
+
+    /// Of its body, if there is one.
+    pub(crate) fn hash(&self) -> Option<[u8; 32]> {
+        self.0.answer.as_ref()?.body_hash.as_slice().try_into().ok()
+    }
+
+    /// The body is no more.
+    pub(crate) fn drop_body(&mut self) {
+        let Some(answer) = &mut self.0.answer else { return };
+        (answer.body_bytes, answer.body_hash) = (0, Vec::new());
+        let why = "its body found no room on the agent's disk";
+        let before = if answer.detail.is_empty() { "" } else { "; " };
+        answer.detail = format!("{}{before}{why}", answer.detail);
+    }
+
+    /// As it is sent.
+    pub(crate) fn message(&self) -> Outgoing {
+        message(Body::SoloCapture(self.0.clone()))
+    }
+}
+
+/// Step records alone, as they are kept.
+pub(crate) fn steps_message(ranks: Vec<RankReport>) -> Outgoing {
+    message(Body::Report(v1::Report { ranks, ..v1::Report::default() }))
+}
+
+/// The bytes of a message.
+pub(crate) fn encode(message: &Outgoing) -> Vec<u8> {
+    message.encode_to_vec()
+}
+
+/// Understands those bytes; none for what this version never keeps.
+pub(crate) fn kept(bytes: &[u8]) -> Option<Kept> {
+    let message = Outgoing::decode(bytes).ok()?;
+    Some(match message.body.clone()? {
+        Body::RankUp(up) => Kept::Up(up),
+        Body::RankDown(down) => Kept::Down(down.tape_id, message),
+        Body::Report(report) => Kept::Steps(report.ranks),
+        Body::SoloCapture(solo) => Kept::Solo(Solo(solo)),
+        Body::Hello(_) | Body::CaptureAnswer(_) => return None,
+    })
+}
