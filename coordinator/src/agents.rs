@@ -11,6 +11,7 @@ use crate::cluster::{Attempt, NODES_MAX, Node, Presence, Rank, StreamId};
 use crate::coordinator::Coordinator;
 use crate::losses::Loss;
 use crate::model::{End, SeriesKey, StepRow, Totals};
+use crate::solo::note_spool;
 use crate::store::Changes;
 use crate::wire::{self, Hello, Incoming, Outgoing, RankReport, RankUp, Report};
 
@@ -90,6 +91,7 @@ impl Coordinator {
             Incoming::Answer { capture, tape_id, answer } => {
                 self.capture_answer(now, &name, &capture, &tape_id, answer);
             }
+            Incoming::Solo(solo) => self.solo_capture(now, &name, solo),
         }
     }
 
@@ -128,6 +130,7 @@ impl Coordinator {
         node.last_report_wall_ns = now.wall_ns;
         node.gpus = report.gpus;
         node.host = report.host;
+        note_spool(&self.counters, name, node, report.spool);
         let is_first = !std::mem::replace(&mut node.has_reported, true);
         let outgoing = node.stream.as_ref().map(|(_, outgoing)| outgoing.clone());
         let mut batch = Vec::new();

@@ -209,6 +209,9 @@ impl Coordinator {
     }
 
     fn upload_verdict(&mut self, capture: &str, tape_id: &str) -> Upload {
+        if let Some(verdict) = self.solo_verdict(capture, tape_id) {
+            return verdict;
+        }
         if let Some(state) = self.captures.get_mut(capture) {
             let promised = state.answers.get(tape_id);
             let promised = promised.map(|answer| (answer.body_bytes, answer.body_hash));
@@ -259,6 +262,9 @@ impl Coordinator {
         bytes: u64,
         hash: blake3::Hash,
     ) -> Result<PartRecord, (Loss, &'static str)> {
+        if let Some(taken) = self.take_solo_body(capture, tape_id, bytes, hash) {
+            return taken;
+        }
         let stale = (Loss::StaleBody, "the capture is closed, or has this body already");
         let id = CaptureId(capture.to_string());
         let state = self.captures.get_mut(capture).ok_or(stale)?;

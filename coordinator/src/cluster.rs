@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use crate::clock::Now;
 use crate::losses::Loss;
 use crate::model::{AttemptRecord, End, RankRecord, StepRow, Totals};
-use crate::wire::{Gpu, Host, Outgoing, RankUp};
+use crate::wire::{Gpu, Host, Outgoing, RankUp, Spool};
 
 /// Jobs remembered, with all their attempts. When one more comes, the job that ended longest ago
 /// is forgotten.
@@ -96,6 +96,8 @@ pub(crate) struct Node {
     pub(crate) has_reported: bool,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,
+    /// What its agent last said of its spool.
+    pub(crate) spool: Spool,
 }
 
 /// What an announcement changed.

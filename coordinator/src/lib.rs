@@ -36,6 +36,7 @@ mod server;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulated;
+mod solo;
 mod store;
 mod telemetry;
 mod views;

@@ -25,9 +25,15 @@ pub(crate) enum Loss {
     BadBody,
     /// An incident beyond the number that may be open, or a record beyond the number kept.
     Forgotten,
+    /// Step records that agents dropped from their full disks while they were alone.
+    SpooledSteps,
+    /// Bodies of solo captures, likewise.
+    SpooledBodies,
+    /// Ends of ranks and announcements of solo captures, likewise.
+    SpooledFacts,
 }
 
-const REASONS: [(Loss, &str); 9] = [
+const REASONS: [(Loss, &str); 12] = [
     (Loss::BadMessage, "bad_message"),
     (Loss::UnknownTape, "unknown_tape"),
     (Loss::NoRoom, "no_room"),
@@ -37,6 +43,9 @@ const REASONS: [(Loss, &str); 9] = [
     (Loss::StaleBody, "stale_body"),
     (Loss::BadBody, "bad_body"),
     (Loss::Forgotten, "forgotten"),
+    (Loss::SpooledSteps, "spooled_steps"),
+    (Loss::SpooledBodies, "spooled_bodies"),
+    (Loss::SpooledFacts, "spooled_facts"),
 ];
 
 /// All counters.
@@ -89,6 +98,6 @@ mod tests {
             assert_eq!(*loss as usize, index);
             counters.lose_many(*loss, index as u64);
         }
-        assert_eq!(counters.losses().map(|(_, count)| count).max(), Some(8));
+        assert_eq!(counters.losses().map(|(_, count)| count).max(), Some(11));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{COMMAND_BYTES_MAX, NAME_BYTES_MAX, cut};
-use memtape_proto::{PROTOCOL, v1};
+use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 
 use crate::model::{End, StepRow, Totals};
 
@@ -38,6 +38,33 @@ pub(crate) enum Incoming {
     Report(Report),
     RankDown { tape_id: String, end: End, detail: String, wall_ns: i64, step: u64 },
     Answer { capture: String, tape_id: String, answer: Answer },
+    Solo(SoloCapture),
+}
+
+/// A state that an agent took by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SoloCapture {
+    pub(crate) capture: String,
+    pub(crate) tape_id: String,
+    pub(crate) answer: Answer,
+    pub(crate) reason: SoloReason,
+    pub(crate) seen_wall_ns: i64,
+}
+
+/// Why it did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum SoloReason {
+    OutOfMemory,
+    Death,
+}
+
+/// What lies on an agent's disk, and what was dropped from it since it was made.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Spool {
+    pub(crate) bytes: u64,
+    pub(crate) steps_dropped: u64,
+    pub(crate) bodies_dropped: u64,
+    pub(crate) facts_dropped: u64,
 }
 
 /// Who an agent is.
@@ -47,6 +74,7 @@ pub(crate) struct Hello {
     pub(crate) node: String,
     pub(crate) boot_id: String,
     pub(crate) version: String,
+    pub(crate) minor: u32,
 }
 
 /// Who a rank is.
@@ -73,6 +101,7 @@ pub(crate) struct Report {
     pub(crate) ranks: Vec<RankReport>,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,
+    pub(crate) spool: Spool,
 }
 
 /// One rank's part of a report.
@@ -126,6 +155,7 @@ pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, String> {
         node: named(&hello.node, "a node's name", NAME_BYTES_MAX)?,
         boot_id: short(&hello.boot_id),
         version: short(&hello.version),
+        minor: hello.protocol_minor,
     })
 }
 
@@ -152,7 +182,11 @@ pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, String
             wall_ns: down.wall_ns,
             step: number(down.step)?,
         },
-        Some(Body::CaptureAnswer(answer)) => capture_answer(&answer)?,
+        Some(Body::CaptureAnswer(answer)) => {
+            let (capture, tape_id, answer) = capture_answer(&answer)?;
+            Incoming::Answer { capture, tape_id, answer }
+        }
+        Some(Body::SoloCapture(solo)) => Incoming::Solo(solo_capture(&solo)?),
     }))
 }
 
@@ -210,6 +244,12 @@ fn report(sent: v1::Report) -> Result<Report, String> {
             cgroup_limit_bytes: bounded(host.cgroup_limit_bytes),
             nvml_missing: short(&host.nvml_missing),
         },
+        spool: sent.spool.map_or_else(Spool::default, |spool| Spool {
+            bytes: spool.bytes.min(NUMBER_MAX),
+            steps_dropped: spool.steps_dropped.min(NUMBER_MAX),
+            bodies_dropped: spool.bodies_dropped.min(NUMBER_MAX),
+            facts_dropped: spool.facts_dropped.min(NUMBER_MAX),
+        }),
     })
 }
 
@@ -268,7 +308,24 @@ fn step_row(step: &v1::StepRecord) -> Result<(u8, StepRow), String> {
     Ok((device(step.device)?, row))
 }
 
-fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Incoming, String> {
+fn solo_capture(solo: &v1::SoloCapture) -> Result<SoloCapture, String> {
+    let answer = solo.answer.as_ref().ok_or("a solo capture says nothing of its state")?;
+    let (capture, tape_id, answer) = capture_answer(answer)?;
+    // Another name could be that of a capture of the coordinator's own.
+    if !crate::solo::is_solo(&capture) {
+        return Err(format!("{capture:?} is no name of a solo capture"));
+    }
+    let reason = match solo.reason() {
+        v1::SoloReason::OutOfMemory => SoloReason::OutOfMemory,
+        v1::SoloReason::Death | v1::SoloReason::Unspecified => SoloReason::Death,
+    };
+    Ok(SoloCapture { capture, tape_id, answer, reason, seen_wall_ns: solo.seen_wall_ns })
+}
+
+/// Capture, tape, and what became of it.
+type Answered = (String, String, Answer);
+
+fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, String> {
     let outcome = match answer.outcome() {
         v1::RankOutcome::Aligned => Outcome::Aligned,
         v1::RankOutcome::Late => Outcome::Late,
@@ -278,10 +335,10 @@ fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Incoming, String> {
         // Only the coordinator says so.
         v1::RankOutcome::Unreachable => return Err("an agent cannot be unreachable".to_string()),
     };
-    Ok(Incoming::Answer {
-        capture: id(&answer.capture_id)?,
-        tape_id: id(&answer.tape_id)?,
-        answer: Answer {
+    Ok((
+        id(&answer.capture_id)?,
+        id(&answer.tape_id)?,
+        Answer {
             outcome,
             step: number(answer.step)?,
             wall_ns: answer.wall_ns,
@@ -292,7 +349,7 @@ fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Incoming, String> {
             body_hash: answer.body_hash.as_slice().try_into().ok(),
             detail: short(&answer.detail),
         },
-    })
+    ))
 }
 
 /// The first answer on every stream.
@@ -301,6 +358,7 @@ pub(crate) fn welcome(report_interval: Duration) -> Outgoing {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_string(),
         report_interval_ms: millis(report_interval),
+        protocol_minor: PROTOCOL_MINOR,
     }))
 }
 

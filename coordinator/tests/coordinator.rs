@@ -1,6 +1,7 @@
 //! The coordinator as agents and users see it: over gRPC and HTTP, through kills and bad input.
 
 mod fake;
+mod solo;
 
 use std::time::Duration;
 

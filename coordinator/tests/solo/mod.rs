@@ -1,0 +1,122 @@
+//! Captures that an agent took alone: announced, sent, said twice, kept over a restart.
+
+use memtape_core::identity::NAME_BYTES_MAX;
+use memtape_proto::v1;
+use memtape_proto::v1::agent_message::Body as FromAgent;
+use serde_json::json;
+use tonic::Code;
+
+use crate::JOB;
+use crate::fake::{Agent, answer, config, start};
+
+const CAPTURE: &str = "cap-0k3f9a2-0123456789-alone";
+
+fn solo(capture: &str, rank: u32, body: &[u8]) -> FromAgent {
+    let request = v1::CaptureRequest {
+        capture_id: capture.to_string(),
+        step: 3,
+        ..v1::CaptureRequest::default()
+    };
+    FromAgent::SoloCapture(v1::SoloCapture {
+        answer: Some(v1::CaptureAnswer { dead: true, ..answer(&JOB, rank, &request, body) }),
+        reason: v1::SoloReason::Death.into(),
+        seen_wall_ns: 1_700_000_000_000_000_000,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_capture_taken_alone_is_kept_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    agent.train(&JOB, 1..=3).await;
+    let body = JOB.body(1, 3, 0);
+    let tape = JOB.tape(1);
+    let refused = agent.upload(CAPTURE, &tape, &body).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "it was never announced");
+    for _ in 0..2 {
+        agent.say(solo(CAPTURE, 1, &body)).await;
+    }
+    agent.train(&JOB, 4..=4).await;
+    let path = format!("/api/v1/captures/{CAPTURE}");
+    let (status, capture) = running.get(&path).await;
+    assert_eq!((status, &capture["reason"]), (200, &json!("death")), "{capture:#}");
+    for _ in 0..2 {
+        let receipt = agent.upload(CAPTURE, &tape, &body).await.unwrap();
+        assert_eq!(receipt, blake3::hash(&body).as_bytes());
+    }
+    // A restart in between: it is there, and what is said again changes nothing.
+    running.stop().await;
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    agent.say(solo(CAPTURE, 1, &body)).await;
+    agent.train(&JOB, 5..=5).await;
+    agent.upload(CAPTURE, &tape, &body).await.unwrap();
+    let (_, capture) = running.get(&path).await;
+    assert_eq!((&capture["step"], &capture["reason_rank"]), (&json!(3), &json!(1)), "{capture:#}");
+    let parts = capture["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 1);
+    assert_eq!((&parts[0]["outcome"], &parts[0]["dead"]), (&json!("aligned"), &json!(true)));
+    assert!(parts[0]["detail"].as_str().unwrap().starts_with("taken by the agent alone"));
+    let stored = reqwest::get(running.url(&format!("{path}/ranks/1"))).await.unwrap();
+    assert_eq!(stored.bytes().await.unwrap(), body);
+    running.stop().await;
+}
+
+/// The announcement came, the coordinator died, the body comes to the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_may_come_after_a_restart_or_never() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let body = JOB.body(2, 3, 0);
+    let lost = "cap-0k3f9a3-0123456789-alone";
+    agent.say(solo(CAPTURE, 2, &body)).await;
+    agent.say(solo(lost, 2, &body)).await;
+    agent.train(&JOB, 1..=3).await;
+    running.stop().await;
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    agent.upload(CAPTURE, &JOB.tape(2), &body).await.unwrap();
+    // The agent had to drop this one, and says so.
+    agent.say(solo(lost, 2, &[])).await;
+    agent.train(&JOB, 4..=4).await;
+    let refused = agent.upload(lost, &JOB.tape(2), &body).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let (_, capture) = running.get(&format!("/api/v1/captures/{lost}")).await;
+    assert_eq!(capture["reason"], "death", "{capture:#}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn solo_captures_are_bounded_and_their_names_are_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    for number in 0..80 {
+        agent.say(solo(&format!("cap-0k3f9a2-{number:010}-alone"), 0, b"")).await;
+    }
+    agent.train(&JOB, 1..=1).await;
+    let (_, captures) = running.get("/api/v1/captures").await;
+    let count = captures["captures"].as_array().unwrap().len();
+    assert!((60..=64).contains(&count), "{count}");
+    let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+    assert!(text.contains(r#"memtape_losses_total{reason="no_room"} 16"#));
+    // A stranger's tape is nobody's; a name of the coordinator's own ends the stream.
+    let mut other = Agent::attach(&running, "node-b").await;
+    other.say(solo(CAPTURE, 0, b"")).await;
+    other.report(Vec::new()).await;
+    let (status, _) = running.get(&format!("/api/v1/captures/{CAPTURE}")).await;
+    assert_eq!(status, 404);
+    for name in ["cap-0k3f9a2", "cap-0K-alone", "", &"x".repeat(NAME_BYTES_MAX)] {
+        let mut bad = Agent::attach(&running, "node-c").await;
+        bad.say(solo(name, 0, b"")).await;
+        assert!(!bad.ended().await, "{name:?} is no goodbye");
+    }
+    running.stop().await;
+}
