@@ -40,6 +40,7 @@ impl Cluster {
             command.args(["agent", "--node", node, "--report-interval", "250ms"]);
             command.args(["--coordinator", &self.url()]);
             command.arg("--tape-dir").arg(self.tapes(node));
+            command.arg("--spool-dir").arg(self.scratch.path().join(format!("spool-{node}")));
             self.agents.push(Process::start(&mut command));
         }
     }

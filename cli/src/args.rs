@@ -126,6 +126,14 @@ pub(crate) struct AgentArgs {
     /// Tapes of dead processes are deleted after this time, such as 24h.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) dead_tape_age_max: Option<Duration>,
+    /// Folder on a disk for what has to be kept while no coordinator is there [default:
+    /// $STATE_DIRECTORY/spool, or /var/lib/memtape-agent/spool for root, or
+    /// ~/.local/state/memtape/agent/spool].
+    #[arg(long, env = "MEMTAPE_SPOOL_DIR", value_name = "DIR")]
+    pub(crate) spool_dir: Option<PathBuf>,
+    /// Bytes that may lie in that folder; 0 keeps nothing [default: 1 GiB].
+    #[arg(long, env = "MEMTAPE_SPOOL_BYTES_MAX", value_name = "BYTES", value_parser = byte_count)]
+    pub(crate) spool_bytes_max: Option<u64>,
 }
 
 /// `memtape coordinator`.

@@ -29,7 +29,11 @@ pub(crate) fn run(args: AgentArgs, coordinator: &str, json: bool) -> anyhow::Res
 
 fn config(args: AgentArgs, coordinator: &str) -> Config {
     let default = Config::default();
+    let spool_bytes_max = args.spool_bytes_max.unwrap_or(default.spool_bytes_max);
+    let spool_dir = args.spool_dir.or(default.spool_dir.clone());
     Config {
+        spool_dir: spool_dir.filter(|_| spool_bytes_max > 0),
+        spool_bytes_max,
         node: args.node.unwrap_or(default.node),
         coordinator: coordinator.to_string(),
         tape_dirs: if args.tape_dirs.is_empty() { default.tape_dirs } else { args.tape_dirs },

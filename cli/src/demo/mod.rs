@@ -183,6 +183,9 @@ impl Demo {
                 &folder.to_string_lossy(),
                 "--report-interval",
                 &format!("{}ms", REPORT_TIME.as_millis()),
+                // Its coordinator ends with it: there is nobody to keep anything for.
+                "--spool-bytes-max",
+                "0",
             ];
             self.children.start(Start {
                 name: format!("agent-{node}"),
