@@ -22,10 +22,10 @@ mod disk;
 
 mod log;
 
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(feature = "simulation")]
 mod memory;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "simulation"))]
 mod tests;
 
 use delivery::{Cursor, open_solos};

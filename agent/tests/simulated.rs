@@ -1,10 +1,12 @@
 //! The agent's logic with a coordinator's part played by hand, in one thread.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use memtape_agent::Config;
 use memtape_agent::simulated::{
-    Event, MemoryNode, MemoryRank, MemoryTapes, Now, Output, SMALL, SimulatedAgent, UploadEnd,
+    Event, MemoryDisk, MemoryNode, MemoryRank, MemoryTapes, Now, Output, SMALL, SimulatedAgent,
+    UploadEnd,
 };
 use memtape_core::identity::Identity;
 use memtape_proto::v1;
@@ -27,7 +29,7 @@ struct World {
 }
 
 fn welcome() -> v1::CoordinatorMessage {
-    let welcome = v1::Welcome { protocol: 1, ..v1::Welcome::default() };
+    let welcome = v1::Welcome { protocol: 1, protocol_minor: 1, ..v1::Welcome::default() };
     v1::CoordinatorMessage { body: Some(ToAgent::Welcome(welcome)) }
 }
 
@@ -261,4 +263,197 @@ fn a_slow_reader_only_postpones() {
         world.tick();
     }
     assert_eq!(world.steps(2), [1, 2, 3, 4]);
+}
+
+/// A coordinator's view: what it knows of each tape.
+#[derive(Default)]
+struct Known {
+    newest: BTreeMap<String, u64>,
+    downs: BTreeSet<String>,
+    solos: BTreeMap<String, v1::SoloCapture>,
+    stored: BTreeSet<String>,
+}
+
+impl Known {
+    /// Takes a message; the number of a report.
+    fn take(&mut self, said: &Said, seed: u64) -> Option<u64> {
+        match said {
+            Said::Report(report) => {
+                for rank in &report.ranks {
+                    let newest = self.newest.entry(rank.tape_id.clone()).or_default();
+                    for step in &rank.steps {
+                        if step.last_step <= *newest {
+                            continue;
+                        }
+                        assert_eq!(step.first_step, *newest + 1, "seed {seed}: a gap");
+                        assert!(!self.downs.contains(&rank.tape_id), "seed {seed}: after its end");
+                        *newest = step.last_step;
+                    }
+                }
+                return Some(report.number);
+            }
+            Said::RankDown(down) => {
+                self.downs.insert(down.tape_id.clone());
+            }
+            Said::SoloCapture(solo) => {
+                let name = solo.answer.as_ref().expect("an answer").capture_id.clone();
+                assert!(!self.stored.contains(&name), "seed {seed}: {name} is said again");
+                self.solos.insert(name, solo.clone());
+            }
+            _ => {}
+        }
+        None
+    }
+}
+
+/// One node whose agent dies, whose coordinator comes and goes, and whose ranks fail.
+struct Lives {
+    seed: u64,
+    random: u64,
+    world: World,
+    disk: MemoryDisk,
+    known: Known,
+    is_connected: bool,
+    /// Not acknowledged yet.
+    unacked: Option<u64>,
+    dead: BTreeSet<usize>,
+}
+
+impl Lives {
+    fn new(seed: u64) -> Self {
+        let disk = MemoryDisk::default();
+        let mut world = World::new(3, |_| ());
+        world.agent = Self::agent(&world, &disk);
+        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let (known, dead) = (Known::default(), BTreeSet::new());
+        Self { seed, random, world, disk, known, is_connected: false, unacked: None, dead }
+    }
+
+    fn agent(world: &World, disk: &MemoryDisk) -> SimulatedAgent {
+        let config = Config { node: "node-1".to_string(), ..Config::default() };
+        let (node, tapes) = (world.node.clone(), world.tapes.clone());
+        SimulatedAgent::new(world.now, "boot-1", config, node, tapes, Some(disk.clone()))
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound
+    }
+
+    /// Carries out what the agent wants, as a coordinator that is there or not would.
+    fn settle(&mut self) {
+        loop {
+            let said = std::mem::take(&mut self.world.said);
+            for said in &said {
+                self.unacked = self.known.take(said, self.seed).or(self.unacked);
+            }
+            self.world.do_rewinds();
+            for (id, capture, body) in std::mem::take(&mut self.world.uploads) {
+                let answer = self.known.solos.get(&capture).and_then(|solo| solo.answer.clone());
+                let answer = answer.expect("announced before it is sent");
+                assert_eq!(answer.body_hash, blake3::hash(&body).as_bytes());
+                let is_stored = self.is_connected && self.below(3) > 0;
+                let end = if is_stored { UploadEnd::Stored } else { UploadEnd::Failed };
+                if is_stored {
+                    self.known.stored.insert(capture);
+                }
+                self.world.handle(Event::Uploaded { id, end });
+            }
+            if self.world.said.is_empty() && self.world.uploads.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn train(&mut self, steps: u64) {
+        for _ in 0..steps {
+            self.world.pass(1_000_000);
+            for (index, rank) in self.world.ranks.iter_mut().enumerate() {
+                if !self.dead.contains(&index) {
+                    rank.train(self.world.now, 512);
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self) {
+        self.world.connect();
+        (self.is_connected, self.unacked) = (true, None);
+    }
+
+    fn acknowledge(&mut self) {
+        if let Some(number) = self.unacked.take().filter(|_| self.is_connected) {
+            self.world.say(ToAgent::ReportAck(v1::ReportAck { number }));
+        }
+    }
+
+    fn tick(&mut self) {
+        self.world.tick();
+        self.settle();
+    }
+
+    fn act(&mut self) {
+        match self.below(12) {
+            0..=3 => {
+                let steps = self.below(12);
+                self.train(steps);
+            }
+            4 if self.is_connected => {
+                self.world.handle(Event::Disconnected);
+                self.is_connected = false;
+            }
+            4 => self.connect(),
+            5 if self.below(3) == 0 => {
+                self.world.rewinds.clear();
+                self.world.uploads.clear();
+                self.world.agent = Self::agent(&self.world, &self.disk);
+                self.is_connected = false;
+            }
+            6 if self.below(8) == 0 && self.dead.len() < 2 => {
+                let rank = usize::try_from(self.below(3)).expect("small");
+                if self.dead.insert(rank) {
+                    self.world.ranks[rank].kill();
+                }
+            }
+            7 if self.below(4) == 0 => self.world.ranks[2].out_of_memory(self.world.now, 1 << 40),
+            8 | 9 => self.acknowledge(),
+            _ => {}
+        }
+        self.settle();
+        self.tick();
+    }
+}
+
+/// Whatever the order of things, nothing is lost, nothing is stored twice, and at the end nothing
+/// is left on the disk.
+#[test]
+fn random_lives() {
+    let mut solos = 0;
+    for seed in 0..150 {
+        let mut lives = Lives::new(seed);
+        for _ in 0..120 {
+            lives.act();
+        }
+        if !lives.is_connected {
+            lives.connect();
+        }
+        for _ in 0..40 {
+            lives.acknowledge();
+            lives.settle();
+            lives.tick();
+        }
+        for (index, rank) in lives.world.ranks.iter().enumerate() {
+            let newest = lives.known.newest.get(rank.tape_id()).copied().unwrap_or(0);
+            assert_eq!(newest, rank.step(), "seed {seed}: rank {index}");
+            let is_told = lives.known.downs.contains(rank.tape_id());
+            assert_eq!(is_told, lives.dead.contains(&index), "seed {seed}: rank {index}");
+        }
+        let names: BTreeSet<String> = lives.known.solos.keys().cloned().collect();
+        assert_eq!(names, lives.known.stored, "seed {seed}");
+        solos += names.len();
+        assert!(lives.disk.bytes() < 200, "seed {seed}: {} bytes are left", lives.disk.bytes());
+    }
+    assert!(solos > 150, "only {solos} captures were taken alone");
 }

@@ -41,8 +41,7 @@ impl Spool {
     pub(crate) fn next(&mut self, records_max: usize) -> Option<Next> {
         let mut packed: Vec<RankReport> = Vec::new();
         let (mut at, mut records) = (self.sent, 0);
-        loop {
-            let Some((number, items, kept)) = self.entry_after(at) else { break };
+        while let Some((number, items, kept)) = self.entry_after(at) {
             match kept {
                 // Announced before everything else; or written by a newer version.
                 Some(Kept::Up(_) | Kept::Solo(_)) | None => at = number,
