@@ -124,6 +124,9 @@ async fn attach(channel: &Channel, hello: Outgoing, events: &mpsc::Sender<Event>
     else {
         return failed("its first message was no welcome".to_string());
     };
+    if let Err(why) = wire::check_protocol(protocol) {
+        return failed(why);
+    }
     tracing::info!(protocol, minor, coordinator = %version, "connected to the coordinator");
     let welcomed = Instant::now();
     let end =

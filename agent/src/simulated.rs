@@ -49,7 +49,8 @@ pub enum Event {
     Tick,
     /// The moment of [`SimulatedAgent::next_ns`] has come.
     Timeout,
-    /// The coordinator answered a stream's hello with a welcome; anything else is no stream.
+    /// The coordinator answered a stream's hello with a welcome; anything else, or another major
+    /// version, is no stream.
     Connected {
         /// Its first message.
         welcome: Raw,
@@ -197,11 +198,14 @@ impl SimulatedAgent {
             Event::Tick => agent::Event::Tick,
             Event::Timeout => agent::Event::Timeout,
             Event::Connected { welcome } => {
-                let Some(Incoming::Welcome { report_interval, minor, .. }) =
+                let Some(Incoming::Welcome { protocol, report_interval, minor, .. }) =
                     wire::incoming(welcome)
                 else {
                     return;
                 };
+                if wire::check_protocol(protocol).is_err() {
+                    return;
+                }
                 let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
                 self.outgoing = Some(receiver);
                 agent::Event::Connected(Session { outgoing, report_interval, minor })

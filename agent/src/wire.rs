@@ -128,6 +128,18 @@ pub(crate) fn incoming(raw: Raw) -> Option<Incoming> {
     })
 }
 
+/// Refuses a coordinator of another major version.
+///
+/// # Errors
+/// One line on which side to update.
+pub(crate) fn check_protocol(protocol: u32) -> Result<(), String> {
+    if protocol == PROTOCOL {
+        return Ok(());
+    }
+    let side = if protocol > PROTOCOL { "agent" } else { "coordinator" };
+    Err(format!("it speaks protocol {protocol}, the agent {PROTOCOL}: update the {side}"))
+}
+
 /// The first message of a stream.
 pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
     message(v1::agent_message::Body::Hello(v1::Hello {

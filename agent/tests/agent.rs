@@ -4,6 +4,8 @@ mod alone;
 
 mod support;
 
+mod versions;
+
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -150,6 +150,13 @@ pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, String> {
     if hello.protocol == 0 {
         return Err("Hello names no protocol version".to_string());
     }
+    if hello.protocol != PROTOCOL {
+        let side = if hello.protocol > PROTOCOL { "coordinator" } else { "agent" };
+        return Err(format!(
+            "the agent speaks protocol {}, the coordinator {PROTOCOL}: update the {side}",
+            hello.protocol
+        ));
+    }
     Ok(Hello {
         protocol: hello.protocol,
         node: named(&hello.node, "a node's name", NAME_BYTES_MAX)?,

@@ -2,6 +2,7 @@
 
 mod fake;
 mod solo;
+mod versions;
 
 use std::time::Duration;
 

@@ -9,6 +9,12 @@ pub mod v1 {
     tonic::include_proto!("memtape.v1");
 }
 
+/// Version 1.0 as it was, for tests that speak as an old agent or an old coordinator.
+#[cfg(feature = "frozen")]
+pub mod frozen_1_0 {
+    include!(concat!(env!("OUT_DIR"), "/frozen-1.0/memtape.v1.rs"));
+}
+
 /// The major version this code speaks, sent in `Hello` and `Welcome`: sides with different ones
 /// refuse each other.
 pub const PROTOCOL: u32 = 1;

@@ -23,8 +23,9 @@ use tonic::{Request, Response, Status, Streaming};
 type ToAgents = mpsc::UnboundedSender<Result<v1::CoordinatorMessage, Status>>;
 
 /// Everything a coordinator was told, over all of its lives.
-#[derive(Default)]
 pub(crate) struct Seen {
+    /// What it says to each agent first.
+    pub(crate) welcome: v1::Welcome,
     /// First messages of streams.
     pub(crate) hellos: Vec<v1::Hello>,
     pub(crate) ups: Vec<v1::RankUp>,
@@ -57,7 +58,7 @@ struct Service(Arc<Mutex<Seen>>);
 impl FakeCoordinator {
     /// Listens on a free port.
     pub(crate) fn start() -> Self {
-        let seen = Arc::default();
+        let seen = Arc::new(Mutex::new(Seen::default()));
         let (runtime, address) = serve("127.0.0.1:0".parse().expect("address"), &seen);
         Self { address, seen, runtime: Some(runtime) }
     }
@@ -103,6 +104,30 @@ impl FakeCoordinator {
     pub(crate) async fn wait_for_reports(&self, more: usize) {
         let before = self.seen().reports.len();
         self.wait("more reports", |seen| (seen.reports.len() >= before + more).then_some(())).await;
+    }
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            welcome: v1::Welcome {
+                protocol: 1,
+                version: "test".to_string(),
+                report_interval_ms: 0,
+                protocol_minor: 1,
+            },
+            hellos: Vec::new(),
+            ups: Vec::new(),
+            reports: Vec::new(),
+            downs: Vec::new(),
+            answers: Vec::new(),
+            solos: Vec::new(),
+            bodies: BTreeMap::new(),
+            order: Vec::new(),
+            uploads_to_fail: 0,
+            acks_until: None,
+            agents: Vec::new(),
+        }
     }
 }
 
@@ -209,15 +234,9 @@ impl Coordinator for Service {
         let say = |sender: &ToAgents, body| {
             let _ = sender.send(Ok(v1::CoordinatorMessage { body: Some(body) })); // agent gone
         };
-        let welcome = v1::Welcome {
-            protocol: 1,
-            version: "test".into(),
-            report_interval_ms: 0,
-            protocol_minor: 1,
-        };
-        say(&sender, ToAgent::Welcome(welcome));
         let stream = {
             let mut seen = self.seen();
+            say(&sender, ToAgent::Welcome(seen.welcome.clone()));
             seen.agents.push(sender.clone());
             seen.hellos.len() + 1
         };
