@@ -68,6 +68,10 @@ impl Checks<'_> {
         }
         for capture in self.coordinator.captures() {
             let id = &capture.id;
+            // An agent alone took it, and handed it over when it could.
+            if id.ends_with("-alone") {
+                continue;
+            }
             let begun_ns = (capture.requested_wall_ns as u64).saturating_sub(WALL_NS);
             let Some(closed_wall_ns) = capture.closed_wall_ns else {
                 let age_ns = (end_wall_ns - capture.requested_wall_ns) as u64;

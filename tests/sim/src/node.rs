@@ -1,7 +1,9 @@
 //! One simulated node: its clocks, its tapes, its ranks and its agent.
 
 use memtape_agent::Config;
-use memtape_agent::simulated::{MemoryNode, MemoryRank, MemoryTapes, Now, SMALL, SimulatedAgent};
+use memtape_agent::simulated::{
+    MemoryDisk, MemoryNode, MemoryRank, MemoryTapes, Now, SMALL, SimulatedAgent,
+};
 use memtape_core::identity::Identity;
 use memtape_core::tape::layout::Sizes;
 
@@ -30,6 +32,8 @@ pub(crate) struct Node {
     pub(crate) skew_ns: i64,
     /// Tapes in its memory.
     pub(crate) tapes: MemoryTapes,
+    /// The disk of its agent's spool.
+    pub(crate) disk: MemoryDisk,
     /// The agent; none while it is down.
     pub(crate) agent: Option<SimulatedAgent>,
     /// Agents so far: what belongs to an earlier one is stale.
@@ -54,6 +58,7 @@ impl Node {
             boots: (number as u32 + 1) << 16,
             skew_ns,
             tapes: MemoryTapes::default(),
+            disk: MemoryDisk::default(),
             agent: None,
             agents: 0,
             wakes_ns: None,
@@ -80,7 +85,8 @@ impl Node {
         let config = Config { node: self.name.clone(), upload_bytes_max, ..Config::default() };
         let boot = format!("boot-{}", self.boots);
         let node = MemoryNode::default();
-        let agent = SimulatedAgent::new(self.now(now_ns), &boot, config, node, self.tapes.clone());
+        let (tapes, disk) = (self.tapes.clone(), Some(self.disk.clone()));
+        let agent = SimulatedAgent::new(self.now(now_ns), &boot, config, node, tapes, disk);
         self.agent = Some(agent);
         self.agents += 1;
         (self.wakes_ns, self.stream, self.failures) = (None, None, 0);
