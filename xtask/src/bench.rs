@@ -1,3 +1,4 @@
 //! `cargo xtask bench`: what things cost, measured. One module for each thing.
 
+pub(crate) mod cluster;
 pub(crate) mod recorder;

@@ -8,6 +8,7 @@ mod bench;
 mod compat;
 mod elf;
 mod fuzz;
+mod line;
 mod model;
 mod report;
 mod step;
@@ -18,6 +19,8 @@ mod wheel;
 
 use std::process::ExitCode;
 
+use crate::line::Line;
+
 const USAGE: &str = "\
 usage: cargo xtask COMMAND [--json]
 
@@ -27,6 +30,10 @@ usage: cargo xtask COMMAND [--json]
           `wheel dev` makes one from the debug build, for this machine only
   bench recorder
           what recording costs PyTorch, beside PyTorch's own history
+  bench cluster [--ranks N] [--storm]
+          thousands of simulated agents against one coordinator on this machine: 1 record per
+          second and rank, for 512 to 16,384 ranks or for this many
+          `--storm`: every agent uploads 1 MiB of one capture at the same moment
   fuzz [SECONDS]
           the tape's reader against whatever may lie on a tape; needs nightly and cargo-fuzz
   compat [VERSION…]
@@ -39,21 +46,22 @@ usage: cargo xtask COMMAND [--json]
 const EXIT_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let (flags, words): (Vec<String>, Vec<String>) =
-        std::env::args().skip(1).partition(|argument| argument.starts_with('-'));
-    let asks_for_help = flags.iter().any(|flag| flag == "--help" || flag == "-h");
-    if asks_for_help || words.first().is_some_and(|word| word == "help") {
+    let line = match Line::of(std::env::args().skip(1)) {
+        Ok(line) => line,
+        Err(why) => return usage_error(&why),
+    };
+    if line.asks_for_help() {
         print(USAGE);
         return ExitCode::SUCCESS;
     }
-    if let Some(unknown) = flags.iter().find(|flag| *flag != "--json") {
-        return usage_error(&format!("there is no option {unknown}"));
-    }
-    let outcome = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    let ranks = line.number("--ranks");
+    let outcome = match line.words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["test"] => test::run_all().outcome(),
         ["wheel"] => wheel::build(&wheel::DIST),
         ["wheel", "dev"] => wheel::build(&wheel::DEV),
         ["bench", "recorder"] => bench::recorder::bench(),
+        ["bench", "cluster"] if line.has("--storm") => bench::cluster::storm(ranks),
+        ["bench", "cluster"] => bench::cluster::bench(ranks),
         ["compat", versions @ ..] => compat::try_all(versions),
         ["fuzz"] => fuzz::run_all(None).outcome(),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {
@@ -62,7 +70,7 @@ fn main() -> ExitCode {
         [] => return usage_error("name a command"),
         [other, ..] => return usage_error(&format!("there is no command {other:?} of that form")),
     };
-    print(if flags.is_empty() { &outcome.text } else { &outcome.json });
+    print(if line.has("--json") { &outcome.json } else { &outcome.text });
     if outcome.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

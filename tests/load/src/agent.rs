@@ -1,0 +1,293 @@
+//! One simulated agent: a stream that reports once a second, and uploads when it is asked to.
+//!
+//! It speaks the protocol as the real one does (proto/README.md): at most 32 reports without an
+//! acknowledgement, and what was not sent in time is sent with the next one. It reads no tape; its
+//! ranks finish one step a second.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use memtape_proto::v1::{self, agent_message::Body as Said, coordinator_message::Body as Heard};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::body::{self, Sent};
+use crate::job::Node;
+
+/// Reports without an acknowledgement, as for the real agent.
+const UNACKED_MAX: usize = 32;
+
+/// Messages that wait to be sent.
+const OUTGOING_MAX: usize = 256;
+
+/// Time for connecting and for the welcome.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Time between two reports, and between two steps of a rank.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The first steps are no part of the measurement: thousands have connected just before.
+pub(crate) const RAMP_UP_STEPS: u64 = 5;
+
+/// After the end of the load, acknowledgements may take this long before they count as missing.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// What all agents are told to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Phase {
+    /// Be connected, and say nothing more.
+    Wait,
+    /// Report from this moment on.
+    Report { begin: Instant },
+    /// Report no more; wait for what is not acknowledged.
+    Stop,
+}
+
+/// How its bodies are to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Uploads {
+    /// Size of the one body that each agent has, as sent.
+    pub(crate) body: Arc<body::Template>,
+    /// Everybody has a body to send.
+    pub(crate) all_ready: Arc<tokio::sync::Barrier>,
+    pub(crate) sent: mpsc::UnboundedSender<Sent>,
+}
+
+/// What became of an agent.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Last step of its ranks that was acknowledged.
+    pub(crate) acked_step: u64,
+    /// Last step that was sent.
+    pub(crate) sent_step: u64,
+    /// Time from sending to acknowledgement of each report after the ramp-up, in microseconds.
+    pub(crate) latencies_us: Vec<u32>,
+    /// Reports that were not sent within a second of their time.
+    pub(crate) late: u64,
+    /// Why its stream broke.
+    pub(crate) broke: Option<String>,
+}
+
+struct Agent {
+    node: Node,
+    channel: Channel,
+    outgoing: mpsc::Sender<v1::AgentMessage>,
+    /// Number, time, and last step of each report without an acknowledgement.
+    unacked: VecDeque<(u64, Instant, u64)>,
+    number: u64,
+    told: Told,
+    uploads: Option<Uploads>,
+}
+
+/// Lives until the load is over. `ready` hears of it when the agent is connected.
+pub(crate) async fn run(
+    node: Node,
+    url: String,
+    phase: watch::Receiver<Phase>,
+    ready: mpsc::UnboundedSender<()>,
+    uploads: Option<Uploads>,
+) -> (Node, Told) {
+    let connected = timeout(CONNECT_TIME_MAX, connect(&node, &url, uploads)).await;
+    let (mut agent, stream) = match connected {
+        Ok(Ok(connected)) => connected,
+        Ok(Err(error)) => return (node, broken(&format!("{error:#}"))),
+        Err(_) => return (node, broken("it was not welcomed in time")),
+    };
+    let _ = ready.send(());
+    let lived = agent.live(stream, phase).await;
+    agent.told.broke = lived.err().map(|error| format!("{error:#}"));
+    (node, agent.told)
+}
+
+fn broken(why: &str) -> Told {
+    Told { broke: Some(why.to_string()), ..Told::default() }
+}
+
+type Stream = tonic::Streaming<v1::CoordinatorMessage>;
+
+async fn connect(
+    node: &Node,
+    url: &str,
+    uploads: Option<Uploads>,
+) -> anyhow::Result<(Agent, Stream)> {
+    let channel = Endpoint::from_shared(url.to_string())?.tcp_nodelay(true).connect().await?;
+    let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
+    let hello = v1::Hello {
+        protocol: memtape_proto::PROTOCOL,
+        node: node.name(),
+        boot_id: format!("boot-{}", node.index),
+        version: "load".to_string(),
+    };
+    outgoing.try_send(message(Said::Hello(hello)))?;
+    let mut client = v1::coordinator_client::CoordinatorClient::new(channel.clone());
+    let mut stream = client.attach(ReceiverStream::new(messages)).await?.into_inner();
+    let welcome = stream.message().await?.and_then(|message| message.body);
+    if !matches!(welcome, Some(Heard::Welcome(_))) {
+        bail!("the first message was no welcome");
+    }
+    let start_wall_ns = wall_ns();
+    for rank in node.ranks.clone() {
+        outgoing.send(message(Said::RankUp(node.rank_up(rank, start_wall_ns)))).await?;
+    }
+    let agent = Agent {
+        node: node.clone(),
+        channel,
+        outgoing,
+        unacked: VecDeque::new(),
+        number: 0,
+        told: Told::default(),
+        uploads,
+    };
+    Ok((agent, stream))
+}
+
+impl Agent {
+    async fn live(
+        &mut self,
+        mut stream: Stream,
+        mut phase: watch::Receiver<Phase>,
+    ) -> anyhow::Result<()> {
+        // The first report has no steps; it says that all ranks are announced.
+        self.report(0, wall_ns()).await?;
+        let mut next: Option<Instant> = None;
+        let mut end: Option<Instant> = None;
+        loop {
+            let is_done = end.is_some() && self.unacked.is_empty();
+            if is_done || end.is_some_and(|end| Instant::now() > end) {
+                return Ok(());
+            }
+            let wake = next.or(end).unwrap_or_else(|| Instant::now() + INTERVAL);
+            tokio::select! {
+                heard = stream.message() => {
+                    let heard = heard?.context("the coordinator closed the stream")?;
+                    self.hear(heard).await?;
+                }
+                changed = phase.changed() => {
+                    changed.context("the load is gone")?;
+                    (next, end) = match *phase.borrow() {
+                        Phase::Wait => (None, None),
+                        // Spread over the second: no two nodes' clocks tick together.
+                        Phase::Report { begin } => (Some(begin + self.offset()), None),
+                        Phase::Stop => (None, Some(Instant::now() + DRAIN_TIME_MAX)),
+                    };
+                }
+                () = sleep_until(wake) => {
+                    if let Some(due) = next {
+                        next = Some(due + INTERVAL);
+                        self.turn(due).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn offset(&self) -> Duration {
+        Duration::from_micros(crate::job::mix(u64::from(self.node.index)) % 1_000_000)
+    }
+
+    /// A second has passed: one more step of every rank is to be told.
+    async fn turn(&mut self, due: Instant) -> anyhow::Result<()> {
+        self.told.late += u64::from(due.elapsed() > INTERVAL);
+        self.told.sent_step += 1;
+        if self.unacked.len() < UNACKED_MAX {
+            self.report(self.told.sent_step, wall_ns()).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells all steps up to this one that were not told before.
+    async fn report(&mut self, step: u64, wall_ns: i64) -> anyhow::Result<()> {
+        let told = self.unacked.back().map_or(self.told.acked_step, |(_, _, step)| *step);
+        let rank = |rank| self.node.rank_report(rank, told + 1..=step, wall_ns);
+        self.number += 1;
+        let report = v1::Report {
+            number: self.number,
+            wall_ns,
+            ranks: self.node.ranks.clone().map(rank).collect(),
+            ..v1::Report::default()
+        };
+        self.outgoing.send(message(Said::Report(report))).await.context("the stream is over")?;
+        self.unacked.push_back((self.number, Instant::now(), step));
+        Ok(())
+    }
+
+    async fn hear(&mut self, heard: v1::CoordinatorMessage) -> anyhow::Result<()> {
+        match heard.body {
+            Some(Heard::ReportAck(ack)) => {
+                while let Some(&(number, sent, step)) = self.unacked.front() {
+                    if number > ack.number {
+                        break;
+                    }
+                    self.unacked.pop_front();
+                    self.told.acked_step = step;
+                    let micros = u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX);
+                    if step > RAMP_UP_STEPS {
+                        self.told.latencies_us.push(micros);
+                    }
+                }
+            }
+            Some(Heard::CaptureRequest(request)) => self.capture(request).await?,
+            Some(Heard::Goodbye(_)) => bail!("the coordinator is going away"),
+            Some(Heard::Welcome(_)) | None => {}
+        }
+        Ok(())
+    }
+
+    /// Answers for all tapes; the first of them has the body.
+    async fn capture(&mut self, request: v1::CaptureRequest) -> anyhow::Result<()> {
+        let ranks: BTreeMap<String, u32> =
+            self.node.ranks.clone().map(|rank| (self.node.tape_id(rank), rank)).collect();
+        let uploads = self.uploads.clone();
+        for tape_id in request.tape_ids {
+            let rank = *ranks.get(&tape_id).context("a tape of another node was asked for")?;
+            let mut answer = v1::CaptureAnswer {
+                capture_id: request.capture_id.clone(),
+                tape_id: tape_id.clone(),
+                detail: "this rank has nothing to say".to_string(),
+                ..v1::CaptureAnswer::default()
+            };
+            answer.set_outcome(v1::RankOutcome::NoTape);
+            let has_body = rank == self.node.ranks.start;
+            let uploads = uploads.as_ref().filter(|_| has_body);
+            let Some(uploads) = uploads else {
+                self.outgoing.send(message(Said::CaptureAnswer(answer))).await?;
+                continue;
+            };
+            let up = self.node.rank_up(rank, 0);
+            let body = uploads.body.of(up, request.step);
+            let hash = blake3::hash(&body);
+            answer.set_outcome(v1::RankOutcome::Aligned);
+            answer.detail.clear();
+            answer.step = request.step;
+            answer.wall_ns = wall_ns();
+            answer.before_step = request.before_step;
+            answer.body_bytes = body.len() as u64;
+            answer.body_hash = hash.as_bytes().to_vec();
+            self.outgoing.send(message(Said::CaptureAnswer(answer))).await?;
+            let deadline = Duration::from_millis(u64::from(request.deadline_ms));
+            let upload = body::Upload {
+                capture_id: request.capture_id.clone(),
+                tape_id,
+                rank,
+                body,
+                hash,
+                deadline: Instant::now() + deadline,
+            };
+            tokio::spawn(upload.send(self.channel.clone(), uploads.clone()));
+        }
+        Ok(())
+    }
+}
+
+fn message(body: Said) -> v1::AgentMessage {
+    v1::AgentMessage { body: Some(body) }
+}
+
+fn wall_ns() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}

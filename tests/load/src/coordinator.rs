@@ -1,0 +1,156 @@
+//! The coordinator under load: a real process on a folder of its own, watched from outside.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
+
+/// A coordinator may take this long to read its store and listen.
+const START_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// A running coordinator. It is killed when dropped: nothing that it holds in memory survives.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    child: Child,
+    /// Where it answers, without a slash at the end.
+    pub(crate) url: String,
+    /// How long it took to listen.
+    pub(crate) started_in: Duration,
+    http: reqwest::Client,
+}
+
+/// What a process has used so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    at: Instant,
+    cpu_ticks: u64,
+    /// Resident memory now, and at its highest.
+    pub(crate) rss_bytes: u64,
+    pub(crate) rss_bytes_max: u64,
+}
+
+/// How to start one.
+#[derive(Clone, Debug)]
+pub(crate) struct Binary {
+    /// The `memtape` binary.
+    pub(crate) path: PathBuf,
+    /// More arguments of `memtape coordinator`.
+    pub(crate) arguments: Vec<String>,
+}
+
+impl Binary {
+    /// Starts a coordinator on a free port with its store in `folder`; returns when it listens.
+    pub(crate) fn start(&self, folder: &Path) -> anyhow::Result<Coordinator> {
+        let begin = Instant::now();
+        let mut command = Command::new(&self.path);
+        command.args(["coordinator", "--json", "--listen", "127.0.0.1:0", "--data-dir"]);
+        command.arg(folder).args(&self.arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        // Each agent that comes and goes would be a line.
+        let log = std::env::var("MEMTAPE_LOG").unwrap_or("error".to_string());
+        command.env("MEMTAPE_LOG", log);
+        let mut child =
+            command.spawn().with_context(|| format!("cannot run {}", self.path.display()))?;
+        let out = child.stdout.take().context("its output cannot be read")?;
+        let url = match first_url(BufReader::new(out)) {
+            Some(url) if begin.elapsed() < START_TIME_MAX => url,
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                bail!("the coordinator did not start");
+            }
+        };
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(120)).build()?;
+        Ok(Coordinator { child, url, started_in: begin.elapsed(), http })
+    }
+}
+
+/// The address in the first line with one. Later lines are read to nowhere, so that the pipe
+/// stays open.
+fn first_url(mut out: BufReader<std::process::ChildStdout>) -> Option<String> {
+    let mut line = String::new();
+    while out.read_line(&mut line).ok()? > 0 {
+        let said: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        if let Some(url) = said["listening"].as_str() {
+            std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+            return Some(url.to_string());
+        }
+        line.clear();
+    }
+    None
+}
+
+impl Coordinator {
+    /// What it has used so far.
+    pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
+        let folder = PathBuf::from(format!("/proc/{}", self.child.id()));
+        let stat = std::fs::read_to_string(folder.join("stat"))?;
+        // Behind the name, which may contain anything: state is field 3, utime 14 and stime 15.
+        let (_, fields) = stat.rsplit_once(')').context("/proc/PID/stat has no name")?;
+        let field = |number: usize| fields.split_whitespace().nth(number - 3);
+        let ticks = |number| field(number).and_then(|text| text.parse::<u64>().ok());
+        let status = std::fs::read_to_string(folder.join("status"))?;
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+        };
+        Ok(Usage {
+            at: Instant::now(),
+            cpu_ticks: ticks(14)
+                .zip(ticks(15))
+                .map(|(user, kernel)| user + kernel)
+                .context("/proc/PID/stat has no times")?,
+            rss_bytes: bytes("VmRSS:").context("/proc/PID/status has no VmRSS")?,
+            rss_bytes_max: bytes("VmHWM:").context("/proc/PID/status has no VmHWM")?,
+        })
+    }
+
+    /// The JSON answer to a GET below `/api/v1`.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        let url = format!("{}/api/v1{path}", self.url);
+        let answer = self.http.get(&url).send().await?.error_for_status()?;
+        Ok(answer.json().await?)
+    }
+
+    /// The bytes behind a path below `/api/v1`.
+    pub(crate) async fn bytes(&self, path: &str) -> anyhow::Result<bytes::Bytes> {
+        let url = format!("{}/api/v1{path}", self.url);
+        Ok(self.http.get(&url).send().await?.error_for_status()?.bytes().await?)
+    }
+
+    /// Asks for a capture of a job; its id.
+    pub(crate) async fn capture(&self, job: &str) -> anyhow::Result<String> {
+        let url = format!("{}/api/v1/jobs/{job}/captures", self.url);
+        let answer: serde_json::Value =
+            self.http.post(&url).send().await?.error_for_status()?.json().await?;
+        Ok(answer["id"].as_str().context("the answer names no capture")?.to_string())
+    }
+
+    /// Value of a metric without labels, or of the one series with this text among its labels.
+    pub(crate) async fn metric(&self, name: &str, label: &str) -> anyhow::Result<Option<f64>> {
+        let text = self.http.get(format!("{}/metrics", self.url)).send().await?.text().await?;
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(name) && line.contains(label) && !line.starts_with('#'));
+        Ok(line.and_then(|line| line.rsplit(' ').next()?.parse().ok()))
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Usage {
+    /// CPU time since an earlier look, as a share of one core.
+    pub(crate) fn cpu_share_since(&self, earlier: &Self) -> f64 {
+        // Linux counts in USER_HZ, which is 100 on every architecture.
+        let seconds = (self.cpu_ticks - earlier.cpu_ticks) as f64 / 100.0;
+        seconds / self.at.duration_since(earlier.at).as_secs_f64()
+    }
+}

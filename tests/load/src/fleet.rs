@@ -1,0 +1,79 @@
+//! All agents together: connected a few at a time, told what to do, and asked what became of them.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::agent::{self, Phase, Told, Uploads};
+use crate::coordinator::Coordinator;
+use crate::job::Node;
+
+/// Agents that connect at the same time.
+const CONNECTING_MAX: usize = 128;
+
+/// Wait between the last connection and the first report, so that the announcements are stored.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Agents at work.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    agents: JoinSet<(Node, Told)>,
+    phase: watch::Sender<Phase>,
+    /// How long it took until all were connected.
+    pub(crate) connected_in: Duration,
+}
+
+impl Fleet {
+    /// Connects all agents.
+    pub(crate) async fn connect(
+        nodes: &[Node],
+        coordinator: &Coordinator,
+        uploads: Option<&Uploads>,
+    ) -> anyhow::Result<Self> {
+        let begin = Instant::now();
+        let (phase, phases) = watch::channel(Phase::Wait);
+        let mut agents = JoinSet::new();
+        let (ready, mut readies) = mpsc::unbounded_channel();
+        for some in nodes.chunks(CONNECTING_MAX) {
+            for node in some {
+                let (url, uploads) = (coordinator.url.clone(), uploads.cloned());
+                agents.spawn(agent::run(node.clone(), url, phases.clone(), ready.clone(), uploads));
+            }
+            for _ in some {
+                tokio::select! {
+                    _ = readies.recv() => {}
+                    Some(ended) = agents.join_next() => {
+                        let (node, told) = ended?;
+                        let why = told.broke.unwrap_or_default();
+                        bail!("{} could not be connected: {why}", node.name());
+                    }
+                }
+            }
+        }
+        let connected_in = begin.elapsed();
+        sleep(SETTLE).await;
+        Ok(Self { agents, phase, connected_in })
+    }
+
+    /// Lets them report from now on.
+    pub(crate) fn report(&self) -> anyhow::Result<()> {
+        self.tell(Phase::Report { begin: Instant::now() })
+    }
+
+    /// Stops them, and waits for the last acknowledgements.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<Vec<(Node, Told)>> {
+        self.tell(Phase::Stop)?;
+        let mut all = Vec::new();
+        while let Some(ended) = self.agents.join_next().await {
+            all.push(ended?);
+        }
+        Ok(all)
+    }
+
+    fn tell(&self, phase: Phase) -> anyhow::Result<()> {
+        self.phase.send(phase).ok().context("all agents are gone")
+    }
+}

@@ -1,0 +1,111 @@
+//! The load generator: thousands of simulated agents against a real coordinator.
+//!
+//! `memtape-load hold` and `memtape-load storm` start a coordinator on a temporary folder, connect
+//! agents of eight ranks each over gRPC on loopback, and print one JSON object with what they
+//! found. `cargo xtask bench cluster` builds and runs them, and puts the figures into words.
+//!
+//! The agents share the machine's cores with the coordinator, as a benchmark on one machine must;
+//! what they use themselves is told beside it.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod body;
+mod coordinator;
+mod figures;
+mod fleet;
+mod hold;
+mod job;
+mod readback;
+mod storm;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+const USAGE: &str = "\
+usage: memtape-load hold  --memtape FILE --ranks N [--seconds S] [--jobs N]
+       memtape-load storm --memtape FILE --ranks N [--body-bytes N]
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((mode, options)) = arguments.split_first() else {
+        eprint!("{USAGE}");
+        return ExitCode::from(64);
+    };
+    match run(mode, options) {
+        Ok(figures) => {
+            println!("{figures}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("memtape-load: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(mode: &str, options: &[String]) -> anyhow::Result<serde_json::Value> {
+    let options = Options::of(options)?;
+    // For reqwest; it fails only when somebody was first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    raise_file_limit();
+    let binary = coordinator::Binary { path: options.path("--memtape")?, arguments: Vec::new() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match mode {
+            "hold" => {
+                let load = hold::Load {
+                    ranks: options.number("--ranks", None)?,
+                    jobs: options.number("--jobs", Some(1))?,
+                    time: Duration::from_secs(options.number("--seconds", Some(70))?.into()),
+                };
+                hold::hold(&binary, load).await
+            }
+            "storm" => {
+                let storm = storm::Storm {
+                    ranks: options.number("--ranks", None)?,
+                    body_bytes: options.number("--body-bytes", Some(1 << 20))? as usize,
+                };
+                storm::storm(&binary, storm).await
+            }
+            other => bail!("there is no {other:?}\n{USAGE}"),
+        }
+    })
+}
+
+/// Options by their names, each with a value.
+struct Options(BTreeMap<String, String>);
+
+impl Options {
+    fn of(arguments: &[String]) -> anyhow::Result<Self> {
+        let pairs = arguments.chunks(2).map(|pair| match pair {
+            [name, value] => Ok((name.clone(), value.clone())),
+            rest => bail!("{rest:?} has no value\n{USAGE}"),
+        });
+        Ok(Self(pairs.collect::<Result<_, _>>()?))
+    }
+
+    fn number(&self, name: &str, default: Option<u32>) -> anyhow::Result<u32> {
+        match self.0.get(name) {
+            Some(text) => text.parse().with_context(|| format!("{name} must be a number")),
+            None => default.with_context(|| format!("{name} is missing\n{USAGE}")),
+        }
+    }
+
+    fn path(&self, name: &str) -> anyhow::Result<PathBuf> {
+        self.0.get(name).map(PathBuf::from).with_context(|| format!("{name} is missing\n{USAGE}"))
+    }
+}
+
+/// One connection for each agent: as many files as we may have.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Refused is no harm: connecting says so then.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}

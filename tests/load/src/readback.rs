@@ -1,0 +1,130 @@
+//! Reading back what was acknowledged: record by record, body by body.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::body::Sent;
+use crate::coordinator::Coordinator;
+use crate::job::{Node, record};
+
+/// Questions at the same time.
+const ASKED_MAX: usize = 16;
+
+/// More points than a run has steps, so that the answer is not thinned out.
+const POINTS: usize = 20_000;
+
+/// A series as the API has it.
+#[derive(Debug, Default, Deserialize)]
+struct Series {
+    steps: Vec<u64>,
+    floor_allocated: Vec<u64>,
+    peak_allocated: Vec<u64>,
+    reserved: Vec<u64>,
+}
+
+/// What was read back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Found {
+    /// As it was told.
+    pub(crate) whole: u64,
+    /// Acknowledged, and not there or not what was told.
+    pub(crate) lost: u64,
+}
+
+impl std::ops::AddAssign for Found {
+    fn add_assign(&mut self, other: Self) {
+        self.whole += other.whole;
+        self.lost += other.lost;
+    }
+}
+
+/// Reads the records of all ranks up to the last acknowledged step of each node.
+pub(crate) async fn records(
+    coordinator: &Arc<Coordinator>,
+    acked: &[(Node, u64)],
+) -> anyhow::Result<Found> {
+    let turns = Arc::new(Semaphore::new(ASKED_MAX));
+    let mut asking = JoinSet::new();
+    for (node, acked_step) in acked {
+        for rank in node.ranks.clone() {
+            let (coordinator, job, last) = (coordinator.clone(), node.job.clone(), *acked_step);
+            let turn = turns.clone().acquire_owned().await?;
+            asking.spawn(async move {
+                let _turn = turn;
+                let path = format!("/jobs/{job}/series?rank={rank}&points={POINTS}");
+                let series: Series = coordinator.get(&path).await?;
+                anyhow::Ok(compare(rank, last, &series))
+            });
+        }
+    }
+    let mut all = Found::default();
+    while let Some(found) = asking.join_next().await {
+        all += found??;
+    }
+    Ok(all)
+}
+
+fn compare(rank: u32, acked_step: u64, series: &Series) -> Found {
+    let mut found = Found::default();
+    for step in 1..=acked_step {
+        let told = record(rank, step, 0);
+        let is_there = series.steps.binary_search(&step).is_ok_and(|at| {
+            series.floor_allocated.get(at) == Some(&told.floor_allocated)
+                && series.peak_allocated.get(at) == Some(&told.peak_allocated)
+                && series.reserved.get(at) == Some(&told.peak_reserved)
+        });
+        found.whole += u64::from(is_there);
+        found.lost += u64::from(!is_there);
+    }
+    found
+}
+
+/// Reads the bodies of a capture that have a receipt.
+pub(crate) async fn bodies(
+    coordinator: &Arc<Coordinator>,
+    capture: &str,
+    sent: &[Sent],
+) -> anyhow::Result<Found> {
+    let turns = Arc::new(Semaphore::new(ASKED_MAX));
+    let mut asking = JoinSet::new();
+    for sent in sent.iter().filter(|sent| sent.failure.is_none()) {
+        let (coordinator, sent) = (coordinator.clone(), sent.clone());
+        let path = format!("/captures/{capture}/ranks/{}", sent.rank);
+        let turn = turns.clone().acquire_owned().await?;
+        asking.spawn(async move {
+            let _turn = turn;
+            let body = coordinator.bytes(&path).await;
+            body.is_ok_and(|body| blake3::hash(&body) == sent.hash)
+        });
+    }
+    let mut all = Found::default();
+    while let Some(is_there) = asking.join_next().await {
+        let is_there = is_there?;
+        all += Found { whole: u64::from(is_there), lost: u64::from(!is_there) };
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_or_other_is_lost() {
+        let mut series = Series::default();
+        for step in [1, 2, 4] {
+            let told = record(7, step, 0);
+            series.steps.push(step);
+            series.floor_allocated.push(told.floor_allocated + u64::from(step == 4));
+            series.peak_allocated.push(told.peak_allocated);
+            series.reserved.push(told.peak_reserved);
+        }
+        let found = compare(7, 4, &series);
+        assert_eq!((found.whole, found.lost), (2, 2));
+        let found = compare(7, 2, &series);
+        assert_eq!((found.whole, found.lost), (2, 0));
+    }
+}

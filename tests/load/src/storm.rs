@@ -1,0 +1,129 @@
+//! A storm: every agent uploads its part of one capture at the same moment.
+//!
+//! The agents go on reporting meanwhile. Memory of the coordinator is watched; afterwards it is
+//! killed and started again, and every body that has a receipt, and every record that was
+//! acknowledged, is read back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use tokio::sync::{Barrier, mpsc};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::agent::Uploads;
+use crate::body::{Sent, Template};
+use crate::coordinator::{Binary, Coordinator};
+use crate::figures::latencies;
+use crate::fleet::Fleet;
+use crate::job::{Node, nodes};
+use crate::readback;
+
+/// Reports before the capture: every rank has finished a few steps.
+const WARM_UP: Duration = Duration::from_secs(5);
+
+/// Longer than any upload may take.
+const STORM_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// The capture may take as long as this disk takes; what is tested is memory.
+const CAPTURE_DEADLINE: &str = "240s";
+
+/// What to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Storm {
+    pub(crate) ranks: u32,
+    /// Body of each agent.
+    pub(crate) body_bytes: usize,
+}
+
+/// Sends it, and tells what it found.
+pub(crate) async fn storm(binary: &Binary, storm: Storm) -> anyhow::Result<Value> {
+    let folder = tempfile::tempdir()?;
+    let mut binary = binary.clone();
+    binary.arguments.extend(["--capture-deadline", CAPTURE_DEADLINE].map(String::from));
+    let coordinator = Arc::new(binary.start(folder.path())?);
+    let nodes = nodes(storm.ranks, 1);
+    let (sent, mut all_sent) = mpsc::unbounded_channel();
+    let uploads = Uploads {
+        body: Arc::new(Template::new(storm.body_bytes)),
+        all_ready: Arc::new(Barrier::new(nodes.len())),
+        sent,
+    };
+    let fleet = Fleet::connect(&nodes, &coordinator, Some(&uploads)).await?;
+    fleet.report()?;
+    sleep(WARM_UP).await;
+    let before = coordinator.usage()?;
+    let job = &nodes.first().context("there is no node")?.job;
+    let capture = coordinator.capture(job).await?;
+    let mut bodies = Vec::new();
+    while bodies.len() < nodes.len() {
+        match timeout(STORM_TIME_MAX, all_sent.recv()).await {
+            Ok(Some(body)) => bodies.push(body),
+            _ => bail!("{} of {} uploads came to an end", bodies.len(), nodes.len()),
+        }
+    }
+    let manifest = closed(&coordinator, &capture).await?;
+    let after = coordinator.usage()?;
+    let bound = coordinator.metric("memtape_upload_bytes_max", "").await?;
+    let told = fleet.stop().await?;
+    let acked: Vec<(Node, u64)> =
+        told.iter().map(|(node, told)| (node.clone(), told.acked_step)).collect();
+    let broken = told.iter().filter(|(_, told)| told.broke.is_some()).count();
+    let mut acks: Vec<u32> = told.iter().flat_map(|(_, told)| told.latencies_us.clone()).collect();
+    drop(coordinator);
+
+    let restarted = Arc::new(binary.start(folder.path())?);
+    let kept = readback::bodies(&restarted, &capture, &bodies).await?;
+    let records = readback::records(&restarted, &acked).await?;
+    let seconds = span(&bodies);
+    let failed = bodies.iter().filter_map(|body| body.failure.as_ref());
+    let bytes: u64 = bodies.iter().map(|body| body.bytes).sum();
+    Ok(json!({
+        "ranks": nodes.len() as u32 * crate::job::RANKS_PER_AGENT,
+        "agents": nodes.len(),
+        "bodies": kept.whole,
+        "body_bytes": bytes,
+        "bodies_failed": failed.clone().count(),
+        "failure": failed.clone().next(),
+        "tries": bodies.iter().map(|body| body.tries).sum::<u32>(),
+        "seconds": seconds.as_secs_f64(),
+        "upload": latencies(&mut waits(&bodies)),
+        "ack": latencies(&mut acks),
+        "streams_broken": broken,
+        "aligned": manifest["aligned"],
+        "state": manifest["state"],
+        "rss_before_bytes": before.rss_bytes,
+        "rss_bytes": after.rss_bytes_max,
+        "bound_bytes": bound.map(|bytes| before.rss_bytes + bytes as u64),
+        "records": records.whole,
+        "lost": kept.lost + records.lost,
+    }))
+}
+
+/// The capture's manifest, when it is closed.
+async fn closed(coordinator: &Coordinator, capture: &str) -> anyhow::Result<Value> {
+    let begin = Instant::now();
+    loop {
+        let manifest: Value = coordinator.get(&format!("/captures/{capture}")).await?;
+        if !manifest["closed_wall_ns"].is_null() {
+            return Ok(manifest);
+        }
+        if begin.elapsed() > STORM_TIME_MAX {
+            bail!("capture {capture} did not close");
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// From the first byte to the last receipt.
+fn span(bodies: &[Sent]) -> Duration {
+    let first = bodies.iter().map(|body| body.begin).min();
+    let last = bodies.iter().map(|body| body.end).max();
+    first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first)
+}
+
+fn waits(bodies: &[Sent]) -> Vec<u32> {
+    let wait = |body: &Sent| (body.end - body.begin).as_micros();
+    bodies.iter().map(|body| u32::try_from(wait(body)).unwrap_or(u32::MAX)).collect()
+}
