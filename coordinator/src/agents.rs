@@ -6,6 +6,7 @@ use memtape_core::capture::{Answer, CaptureId, Triggers};
 use memtape_core::detector::Sample;
 use tokio::sync::mpsc;
 
+use crate::admission::Share;
 use crate::clock::Now;
 use crate::cluster::{Attempt, NODES_MAX, Node, Presence, Rank, StreamId};
 use crate::coordinator::Coordinator;
@@ -77,14 +78,14 @@ impl Coordinator {
     }
 
     /// An agent said something.
-    pub(crate) fn said(&mut self, now: Now, stream: StreamId, message: Incoming) {
+    pub(crate) fn said(&mut self, now: Now, stream: StreamId, message: Incoming, share: Share) {
         let Some(name) = self.streams.get(&stream).cloned() else { return };
         if let Some(node) = self.cluster.nodes.get_mut(&name) {
             node.heard_ns = now.mono_ns;
         }
         match message {
             Incoming::RankUp(up) => self.rank_up(now, &name, up),
-            Incoming::Report(report) => self.report(now, &name, report),
+            Incoming::Report(report) => self.report(now, &name, report, share),
             Incoming::RankDown { tape_id, end, detail, wall_ns, step } => {
                 self.rank_down(now, &name, &tape_id, (end, detail, wall_ns), step);
             }
@@ -124,7 +125,7 @@ impl Coordinator {
         self.write(changes);
     }
 
-    fn report(&mut self, now: Now, name: &str, report: Report) {
+    fn report(&mut self, now: Now, name: &str, report: Report, share: Share) {
         self.counters.reports.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let Some(node) = self.cluster.nodes.get_mut(name) else { return };
         node.last_report_wall_ns = now.wall_ns;
@@ -145,6 +146,7 @@ impl Coordinator {
         self.store.steps(
             batch,
             Box::new(move |kept| {
+                drop(share);
                 let answer = if kept.is_ok() { ack } else { wire::goodbye(NO_ROOM_WAIT) };
                 // A full queue means an agent that does not read; the loop will find out.
                 let _ = outgoing.map(|outgoing| outgoing.try_send(answer));

@@ -20,6 +20,13 @@ pub(crate) const UNPACKED_BYTES_MAX: u64 = 1 << 30;
 /// made for that purpose; an honest one of this size has several million blocks.
 pub(crate) const DECODED_BYTES_MAX: u64 = 128 << 20;
 
+/// Furthest that unpacking looks back, as a power of two; what was packed to need more is refused.
+/// zstd's levels up to 19 need no more.
+const WINDOW_BYTES_LOG_MAX: u32 = 23;
+
+/// Memory that unpacking takes: the window, and zstd's own buffers.
+pub(crate) const CHECK_BYTES: u64 = (1 << WINDOW_BYTES_LOG_MAX) + (1 << 20);
+
 /// Unpacks a body to nowhere, to see that it can be.
 ///
 /// # Errors
@@ -46,8 +53,10 @@ pub(crate) fn decode(body: &[u8]) -> Result<RankSnapshot, String> {
 }
 
 fn reader(body: &[u8]) -> Result<impl Read + '_, String> {
-    zstd::stream::read::Decoder::with_buffer(body)
-        .map_err(|error| format!("the body cannot be unpacked: {error}"))
+    let failed = |error: std::io::Error| format!("the body cannot be unpacked: {error}");
+    let mut reader = zstd::stream::read::Decoder::with_buffer(body).map_err(failed)?;
+    reader.window_log_max(WINDOW_BYTES_LOG_MAX).map_err(failed)?;
+    Ok(reader)
 }
 
 fn bounded(bytes: u64, bytes_max: u64) -> Result<(), String> {

@@ -12,6 +12,7 @@ use memtape_core::diagnosis::Diagnosis;
 use memtape_core::restart::Policy;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::admission::Share;
 use crate::captures::CaptureState;
 use crate::clock::Now;
 use crate::cluster::{Cluster, Limits, StreamId};
@@ -36,8 +37,8 @@ pub(crate) enum Event {
         outgoing: mpsc::Sender<Outgoing>,
         reply: oneshot::Sender<Result<StreamId, String>>,
     },
-    /// An agent said something on its stream.
-    Said { stream: StreamId, message: Incoming },
+    /// An agent said something on its stream; the share of memory is held until that is stored.
+    Said { stream: StreamId, message: Incoming, share: Share },
     /// A stream is over.
     Gone { stream: StreamId },
     /// An agent begins to send a body.
@@ -134,7 +135,7 @@ impl Coordinator {
                 // Nobody waits any more if the connection broke meanwhile; `Gone` then follows.
                 let _ = reply.send(self.attach(now, hello, outgoing));
             }
-            Event::Said { stream, message } => self.said(now, stream, message),
+            Event::Said { stream, message, share } => self.said(now, stream, message, share),
             Event::Gone { stream } => self.gone(now, stream),
             Event::UploadBegun { capture, tape_id, reply } => {
                 self.upload_begun(&capture, &tape_id, reply);

@@ -11,11 +11,12 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use memtape_proto::{CHUNK_BYTES_MAX, v1};
 use opentelemetry::KeyValue;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::time::{Duration, timeout};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::admission::Turn;
 use crate::body::{self, BODY_BYTES_MAX};
 use crate::clock;
 use crate::coordinator::{BodyRefused, Event, Upload};
@@ -27,8 +28,8 @@ use crate::wire::{self, Incoming, Outgoing};
 /// Messages waiting for one agent. One that leaves so many is not reading.
 const OUTGOING_MAX: usize = 256;
 
-/// Bytes of bodies in memory, all uploads together; others wait to be read.
-const UPLOAD_BYTES_MAX: u64 = 512 << 20;
+/// Largest message of an agent. Decoded it takes more memory, but not many times as much.
+pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
 
 /// Reports of one stream that are not acknowledged yet; the next ones wait to be read. Agents
 /// keep to half of it on their own.
@@ -40,6 +41,17 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// A body that makes no progress for this long is given up.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The first chunk must come sooner: few may be on their way at the same time, and those whose
+/// machine is gone must not hold up the others for long.
+const FIRST_CHUNK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A body may be here before the answer that announced it, by this much; then it is taken for as
+/// large as a body can be.
+const ANSWER_TIME_MAX: Duration = Duration::from_millis(200);
+
+/// Time between two looks for that answer.
+const ANSWER_POLL: Duration = Duration::from_millis(10);
+
 /// The service.
 #[derive(Clone)]
 pub(crate) struct Service {
@@ -47,7 +59,6 @@ pub(crate) struct Service {
     store: Store,
     counters: Arc<Counters>,
     telemetry: Arc<Telemetry>,
-    upload_kib: Arc<Semaphore>,
 }
 
 impl Service {
@@ -57,15 +68,13 @@ impl Service {
         counters: Arc<Counters>,
         telemetry: Arc<Telemetry>,
     ) -> Self {
-        let upload_kib = Arc::new(Semaphore::new(kib(UPLOAD_BYTES_MAX) as usize));
-        Self { events, store, counters, telemetry, upload_kib }
+        Self { events, store, counters, telemetry }
     }
 
     /// The service for the router.
     pub(crate) fn server(self) -> v1::coordinator_server::CoordinatorServer<Self> {
-        // Decoded, a message takes more memory than this, but not many times as much.
         v1::coordinator_server::CoordinatorServer::new(self)
-            .max_decoding_message_size(CHUNK_BYTES_MAX * 4)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 }
 
@@ -128,13 +137,16 @@ impl v1::coordinator_server::Coordinator for Service {
         &self,
         request: Request<Streaming<v1::UploadChunk>>,
     ) -> Result<Response<v1::UploadReceipt>, Status> {
+        // Nothing of a body is read before its turn.
+        let turn = self.counters.admission.turn().await;
+        let turn = turn.ok_or_else(|| Status::unavailable("too many bodies come at once"))?;
         let begin = clock::now();
         let mut chunks = request.into_inner();
-        let first = next_chunk(&mut chunks).await?;
+        let first = next_chunk(&mut chunks, FIRST_CHUNK_TIMEOUT).await?;
         let first = first.ok_or_else(|| Status::invalid_argument("the body has no chunk"))?;
         let capture = wire::id(&first.capture_id).map_err(Status::invalid_argument)?;
         let tape_id = wire::id(&first.tape_id).map_err(Status::invalid_argument)?;
-        let result = self.receive(&capture, &tape_id, first, chunks).await;
+        let result = self.receive(&capture, &tape_id, (turn, first), chunks).await;
         let failure = result.as_ref().err().map(Status::message);
         let attributes = [
             KeyValue::new("memtape.capture.id", capture),
@@ -163,13 +175,15 @@ impl Service {
                     return;
                 }
             };
-            if matches!(message, Incoming::Report(_)) {
+            let mut share = None;
+            if let Incoming::Report(report) = &message {
                 match reports.acquire().await {
                     Ok(permit) => permit.forget(),
                     Err(_) => return,
                 }
+                share = self.counters.admission.reports.enter(report.bytes()).await;
             }
-            if self.tell(Event::Said { stream, message }).await.is_err() {
+            if self.tell(Event::Said { stream, message, share }).await.is_err() {
                 return;
             }
         }
@@ -190,10 +204,10 @@ impl Service {
         &self,
         capture: &str,
         tape_id: &str,
-        first: v1::UploadChunk,
+        (turn, first): (Turn, v1::UploadChunk),
         chunks: Streaming<v1::UploadChunk>,
     ) -> Result<blake3::Hash, Status> {
-        let promised = match self.ask(capture, tape_id).await? {
+        let promised = match self.ask_patiently(capture, tape_id).await? {
             Upload::Wanted { promised } => promised,
             Upload::Stored { hash } => return Ok(hash),
             Upload::Later => return Err(Status::unavailable("the store cannot be written now")),
@@ -207,7 +221,8 @@ impl Service {
             return Err(Status::out_of_range(format!("a body has at most {BODY_BYTES_MAX} bytes")));
         }
         // All of it at once: bodies that wait for each other's rest would wait forever.
-        let share = self.reserve(bytes_max).await?;
+        let share = self.counters.admission.upload(bytes_max).await;
+        drop(turn);
         let body = self.collect(first, chunks, bytes_max).await?;
         let hash = blake3::hash(&body);
         let is_other =
@@ -225,15 +240,25 @@ impl Service {
         kept.await.map_err(|error| Status::internal(error.to_string()))?
     }
 
+    /// As [`Self::ask`]; waits a little for the answer that tells the body's size. It was sent
+    /// before the body, but on another stream.
+    async fn ask_patiently(&self, capture: &str, tape_id: &str) -> Result<Upload, Status> {
+        let begin = Instant::now();
+        loop {
+            let upload = self.ask(capture, tape_id).await?;
+            let is_known = upload != Upload::Wanted { promised: None };
+            if is_known || begin.elapsed() >= ANSWER_TIME_MAX {
+                return Ok(upload);
+            }
+            sleep(ANSWER_POLL).await;
+        }
+    }
+
     async fn ask(&self, capture: &str, tape_id: &str) -> Result<Upload, Status> {
         let (reply, answer) = oneshot::channel();
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
         self.tell(Event::UploadBegun { capture, tape_id, reply }).await?;
         answer.await.map_err(|_| stopping())
-    }
-
-    async fn reserve(&self, bytes: u64) -> Result<OwnedSemaphorePermit, Status> {
-        self.upload_kib.clone().acquire_many_owned(kib(bytes)).await.map_err(|_| stopping())
     }
 
     async fn collect(
@@ -242,7 +267,8 @@ impl Service {
         mut chunks: Streaming<v1::UploadChunk>,
         bytes_max: u64,
     ) -> Result<Bytes, Status> {
-        let mut body = BytesMut::new();
+        // Not by doubling, which would take twice the share. Memory is taken as it is written to.
+        let mut body = BytesMut::with_capacity(usize::try_from(bytes_max).unwrap_or(0));
         let mut next = Some(first);
         while let Some(chunk) = next {
             let is_next = chunk.offset == body.len() as u64;
@@ -252,7 +278,7 @@ impl Service {
                 return Err(Status::invalid_argument(line));
             }
             body.extend_from_slice(&chunk.data);
-            next = next_chunk(&mut chunks).await?;
+            next = next_chunk(&mut chunks, CHUNK_TIMEOUT).await?;
         }
         Ok(body.freeze())
     }
@@ -265,7 +291,9 @@ impl Service {
         hash: blake3::Hash,
     ) -> Result<blake3::Hash, Status> {
         let checked = body.clone();
+        let place = self.counters.admission.check().await;
         let check = tokio::task::spawn_blocking(move || body::check(&checked)).await;
+        drop(place);
         check.map_err(|error| Status::internal(error.to_string()))?.map_err(|why| {
             self.counters.lose(Loss::BadBody);
             Status::invalid_argument(why)
@@ -293,13 +321,10 @@ impl Service {
 
 async fn next_chunk(
     chunks: &mut Streaming<v1::UploadChunk>,
+    patience: Duration,
 ) -> Result<Option<v1::UploadChunk>, Status> {
-    let chunk = timeout(CHUNK_TIMEOUT, chunks.message()).await;
+    let chunk = timeout(patience, chunks.message()).await;
     chunk.map_err(|_| Status::deadline_exceeded("the body makes no progress"))?
-}
-
-fn kib(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
 fn stopping() -> Status {

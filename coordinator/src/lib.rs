@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod agents;
 mod api;
 mod body;

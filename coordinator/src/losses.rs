@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::admission::Admission;
+
 /// Why something is not there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Loss {
@@ -51,6 +53,8 @@ const REASONS: [(Loss, &str); 12] = [
 /// All counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    /// What is in memory for agents, and who had to wait for it.
+    pub(crate) admission: Admission,
     losses: [AtomicU64; REASONS.len()],
     pub(crate) reports: AtomicU64,
     pub(crate) steps: AtomicU64,

@@ -15,8 +15,10 @@ use prometheus_client::registry::Registry;
 
 use crate::cluster::{Attempt, Rank};
 use crate::coordinator::Coordinator;
+use crate::grpc::MESSAGE_BYTES_MAX;
 use crate::losses::Counters;
 use crate::model::Totals;
+use crate::server::STREAM_WINDOW_BYTES;
 use crate::store::Store;
 
 /// A picture of the loop's state.
@@ -310,6 +312,14 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         ("declined", count(&counters.actions_declined)),
         ("failed", count(&counters.actions_failed)),
     ];
+    let admission = &counters.admission;
+    let uploads_max =
+        admission.upload_bytes_max(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());
+    let waits = [
+        ("upload", count(&admission.uploads.waits)),
+        ("upload_deferred", count(&admission.deferred)),
+        ("report", count(&admission.reports.waits)),
+    ];
     let version = vec![(vec![("version", env!("CARGO_PKG_VERSION").to_string())], 1.0)];
     vec![
         gauge("memtape_build_info", "Version of the coordinator", version),
@@ -337,6 +347,15 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         counter("memtape_bodies", "Bodies of captures stored", one(count(&counters.bodies))),
         counter("memtape_body_bytes", "Bytes of those", one(count(&counters.body_bytes))),
         counter("memtape_actions", "Restart decisions by result", named("result", &actions)),
+        gauge("memtape_upload_bytes", "Bodies in memory", one(admission.uploads.bytes() as f64)),
+        gauge("memtape_upload_bytes_max", "Memory that uploads may take", one(uploads_max as f64)),
+        gauge("memtape_report_bytes", "Reports in memory", one(admission.reports.bytes() as f64)),
+        gauge(
+            "memtape_report_bytes_max",
+            "Memory that reports may take",
+            one(admission.reports.bytes_max() as f64),
+        ),
+        counter("memtape_waits", "Agents that were made to wait, by what for", named("of", &waits)),
         counter("memtape_losses", "What was refused or lost, by reason", named("reason", &losses)),
     ]
 }

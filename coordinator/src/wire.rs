@@ -139,6 +139,20 @@ pub(crate) struct Host {
     pub(crate) nvml_missing: String,
 }
 
+impl Report {
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let of_rank = |rank: &RankReport| {
+            size_of_val(rank)
+                + rank.tape_id.len()
+                + size_of_val(rank.totals.as_slice())
+                + size_of_val(rank.steps.as_slice())
+        };
+        let ranks: usize = self.ranks.iter().map(of_rank).sum();
+        (size_of_val(self) + ranks + size_of_val(self.gpus.as_slice())) as u64
+    }
+}
+
 /// Understands the first message of a stream.
 ///
 /// # Errors
