@@ -51,6 +51,7 @@ fn config(args: CoordinatorArgs) -> Config {
         report_interval: args.report_interval.unwrap_or(default.report_interval),
         detector: default.detector,
         capture,
+        triggers: default.triggers,
         bodies_bytes_max: args.bodies_bytes_max.unwrap_or(default.bodies_bytes_max),
         captures_age_max: args.captures_age_max.unwrap_or(default.captures_age_max),
         steps_bytes_max: args.steps_bytes_max.unwrap_or(default.steps_bytes_max),
