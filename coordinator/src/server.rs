@@ -1,7 +1,8 @@
 //! The accept loop: gRPC and HTTP/1 on one port.
 //!
 //! It is our own because of two things that ready-made ones do not have: HTTP/2 pings, which find
-//! agents whose machine is gone, and a bound on connections.
+//! agents whose machine is gone, and a bound on connections. For each connection the process needs
+//! a file descriptor, and most systems give a service 1,024 unless it asks for more.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -20,6 +22,9 @@ use tokio::time::{sleep, timeout};
 
 /// Connections at the same time; others wait to be accepted.
 const CONNECTIONS_MAX: usize = 16_384;
+
+/// Open files that are no connections: the store, and bodies on their way to the disk.
+const FILES_BESIDE: usize = 1024;
 
 /// A connection without a sign of life for the sum of both is closed.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
@@ -68,6 +73,7 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     listener.local_addr().context("the listener is broken")?;
+    ask_for_files();
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder
@@ -105,6 +111,21 @@ pub(crate) async fn serve(
     }
     connections.shutdown().await;
     Ok(())
+}
+
+/// Raises the soft limit of open files as far as the hard one lets us.
+fn ask_for_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (CONNECTIONS_MAX + FILES_BESIDE) as u64;
+    let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    if raised.is_err() || current < wanted {
+        let agents = current.saturating_sub(FILES_BESIDE as u64);
+        tracing::warn!("at most {agents} agents can connect: raise the limit of open files");
+    }
 }
 
 async fn accept(
