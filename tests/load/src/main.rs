@@ -2,7 +2,8 @@
 //!
 //! `memtape-load hold` and `memtape-load storm` start a coordinator on a temporary folder, connect
 //! agents of eight ranks each over gRPC on loopback, and print one JSON object with what they
-//! found. `cargo xtask bench cluster` builds and runs them, and puts the figures into words.
+//! found; `memtape-load capture` does it with real agents and ranks. `cargo xtask bench cluster` and
+//! `bench capture` build and run them, and put the figures into words.
 //!
 //! The agents share the machine's cores with the coordinator, as a benchmark on one machine must;
 //! what they use themselves is told beside it.
@@ -11,6 +12,7 @@
 
 mod agent;
 mod body;
+mod capture;
 mod coordinator;
 mod figures;
 mod fleet;
@@ -29,6 +31,7 @@ use anyhow::{Context, bail};
 const USAGE: &str = "\
 usage: memtape-load hold  --memtape FILE --ranks N [--seconds S] [--jobs N]
        memtape-load storm --memtape FILE --ranks N [--body-bytes N]
+       memtape-load capture --memtape FILE --ranks N [--captures N]
 ";
 
 fn main() -> ExitCode {
@@ -72,6 +75,13 @@ fn run(mode: &str, options: &[String]) -> anyhow::Result<serde_json::Value> {
                     body_bytes: options.number("--body-bytes", Some(1 << 20))? as usize,
                 };
                 storm::storm(&binary, storm).await
+            }
+            "capture" => {
+                let wish = capture::Wish {
+                    ranks: options.number("--ranks", None)?,
+                    captures: options.number("--captures", Some(20))?,
+                };
+                capture::capture(&binary, wish).await
             }
             other => bail!("there is no {other:?}\n{USAGE}"),
         }
