@@ -1,4 +1,5 @@
 //! `cargo xtask bench`: what things cost, measured. One module for each thing.
 
+pub(crate) mod capture;
 pub(crate) mod cluster;
 pub(crate) mod recorder;

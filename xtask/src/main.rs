@@ -34,6 +34,8 @@ usage: cargo xtask COMMAND [--json]
           thousands of simulated agents against one coordinator on this machine: 1 record per
           second and rank, for 512 to 16,384 ranks or for this many
           `--storm`: every agent uploads 1 MiB of one capture at the same moment
+  bench capture
+          how long a capture of 64 ranks takes, and one rank's snapshot beside PyTorch's own
   fuzz [SECONDS]
           the tape's reader against whatever may lie on a tape; needs nightly and cargo-fuzz
   compat [VERSION…]
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         ["wheel"] => wheel::build(&wheel::DIST),
         ["wheel", "dev"] => wheel::build(&wheel::DEV),
         ["bench", "recorder"] => bench::recorder::bench(),
+        ["bench", "capture"] => bench::capture::bench(),
         ["bench", "cluster"] if line.has("--storm") => bench::cluster::storm(ranks),
         ["bench", "cluster"] => bench::cluster::bench(ranks),
         ["compat", versions @ ..] => compat::try_all(versions),

@@ -19,6 +19,7 @@ mod fleet;
 mod hold;
 mod job;
 mod readback;
+mod snapshot;
 mod storm;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ const USAGE: &str = "\
 usage: memtape-load hold  --memtape FILE --ranks N [--seconds S] [--jobs N]
        memtape-load storm --memtape FILE --ranks N [--body-bytes N]
        memtape-load capture --memtape FILE --ranks N [--captures N]
+       memtape-load snapshot --tape FILE
 ";
 
 fn main() -> ExitCode {
@@ -54,6 +56,9 @@ fn main() -> ExitCode {
 
 fn run(mode: &str, options: &[String]) -> anyhow::Result<serde_json::Value> {
     let options = Options::of(options)?;
+    if mode == "snapshot" {
+        return snapshot::snapshot(&options.path("--tape")?);
+    }
     // For reqwest; it fails only when somebody was first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     raise_file_limit();

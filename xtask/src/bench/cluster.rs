@@ -4,6 +4,8 @@
 //! and rank, against the coordinator as it is released. Here it is built, run for each size, and
 //! its figures put into words. Generator and coordinator share the machine's cores.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 
 use crate::report::{Outcome, Step};
@@ -15,12 +17,14 @@ const RANKS: [u64; 4] = [512, 2_048, 8_192, 16_384];
 /// Ranks of a storm, unless another number is asked for: 2,048 agents, 2 GiB.
 const STORM_RANKS: u64 = 16_384;
 
+const PACKAGES: [&str; 2] = ["memtape", "memtape-load"];
+
 /// Holds each size, or this one.
 pub(crate) fn bench(ranks: Option<u64>) -> Outcome {
     let sizes = ranks.map_or(RANKS.to_vec(), |ranks| vec![ranks]);
     let mut steps = Vec::new();
     let mut held = Vec::new();
-    let mut failure = build(&mut steps).err();
+    let mut failure = build(&mut steps, &PACKAGES).err();
     for ranks in sizes.iter().filter(|_| failure.is_none()).collect::<Vec<_>>() {
         say(&format!("{ranks} ranks …\n"));
         match generate(&["hold", "--ranks", &ranks.to_string()]) {
@@ -45,7 +49,7 @@ pub(crate) fn bench(ranks: Option<u64>) -> Outcome {
 pub(crate) fn storm(ranks: Option<u64>) -> Outcome {
     let mut steps = Vec::new();
     let ranks = ranks.unwrap_or(STORM_RANKS).to_string();
-    let found = build(&mut steps).and_then(|()| {
+    let found = build(&mut steps, &PACKAGES).and_then(|()| {
         say(&format!("a storm of {ranks} ranks …\n"));
         generate(&["storm", "--ranks", &ranks])
     });
@@ -76,20 +80,26 @@ fn is_sound(figures: &Value) -> bool {
     figures["lost"] == 0 && figures["streams_broken"] == 0
 }
 
-fn build(steps: &mut Vec<Step>) -> Result<(), String> {
-    let packages = ["-p", "memtape", "-p", "memtape-load"];
-    let build = cargo(&[["build", "--locked", "--release"].as_slice(), &packages].concat());
-    steps.push(run("build", build));
+/// Builds these packages as they are released.
+pub(super) fn build(steps: &mut Vec<Step>, packages: &[&str]) -> Result<(), String> {
+    let packages = packages.iter().flat_map(|package| ["-p", package]);
+    let arguments: Vec<&str> =
+        ["build", "--locked", "--release"].into_iter().chain(packages).collect();
+    steps.push(run("build", cargo(&arguments)));
     let is_built = steps.last().is_some_and(|step| step.is_good);
     is_built.then_some(()).ok_or_else(|| "the build failed".to_string())
 }
 
-/// Runs the generator; its one line of figures.
-pub(crate) fn generate(arguments: &[&str]) -> Result<Value, String> {
+/// Where that leaves a file.
+pub(super) fn released(file: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR");
-    let folder = target.map_or(root().join("target"), std::path::PathBuf::from).join("release");
-    let mut generator = command(folder.join("memtape-load"));
-    generator.args(arguments).arg("--memtape").arg(folder.join("memtape"));
+    target.map_or(root().join("target"), PathBuf::from).join("release").join(file)
+}
+
+/// Runs the generator; its one line of figures.
+pub(super) fn generate(arguments: &[&str]) -> Result<Value, String> {
+    let mut generator = command(released("memtape-load"));
+    generator.args(arguments).arg("--memtape").arg(released("memtape"));
     generator.stderr(std::process::Stdio::inherit());
     let output = generator.output().map_err(|error| format!("memtape-load: {error}"))?;
     if !output.status.success() {
