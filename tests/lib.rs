@@ -5,6 +5,7 @@
 //! none. `cargo xtask test` sets everything up, and makes a missing PyTorch an error.
 
 pub mod cluster;
+pub mod namespaces;
 pub mod processes;
 pub mod tapes;
 

@@ -36,6 +36,9 @@ mod memory;
 // Memory that is taken from the driver, past every other hook.
 mod cupti;
 
+// Captures finish with stopped, killed and unreachable ranks.
+mod partition;
+
 // Gradients have the line of the forward pass.
 mod backward;
 
