@@ -44,6 +44,8 @@ pub mod status;
 
 pub mod cupti;
 
+pub mod dump;
+
 pub mod steps;
 
 pub mod rewind;
