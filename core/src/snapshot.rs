@@ -8,6 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::identity::Identity;
+pub use crate::tape::collective::CollectiveSource;
 use crate::tape::layout::Origin;
 
 /// State of one rank at the end of one step.
@@ -34,6 +35,50 @@ pub struct RankSnapshot {
     pub outside_missing: bool,
     /// The earlier step that the `before` sums show; 0 when there are none.
     pub before_step: u64,
+    /// How far it has come in its collectives: of the last look, not of the step.
+    pub collectives: Collectives,
+}
+
+/// How far a rank has come in its collectives, as PyTorch's NCCL flight recorder last said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collectives {
+    /// Whom it is known from, or why nothing new is known.
+    pub source: CollectiveSource,
+    /// Unix time since when that is so, in nanoseconds; 0 is unknown.
+    pub source_since_ns: i64,
+    /// Unix time of the last look; 0 when there was none, and then nothing is known of any group.
+    pub look_wall_ns: i64,
+    /// How long that look took.
+    pub look_took_ns: u64,
+    /// Unix time at which a look began that has not ended; 0 when none was under way.
+    pub asked_wall_ns: i64,
+    /// Process groups that have begun a collective.
+    pub groups: Vec<CollectiveGroup>,
+    /// Process groups that found no room or could not be read.
+    pub groups_lost: u64,
+}
+
+/// One process group of one rank, and how far it has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CollectiveGroup {
+    /// Its number in the process, counted as the groups were made.
+    pub id: u64,
+    /// The same on all of its ranks, and for no other group; 0 where that cannot be told.
+    pub key: u64,
+    /// Its name, the same on all of its ranks; empty where it cannot be told.
+    pub name: String,
+    /// What it is for; empty where it cannot be told.
+    pub desc: String,
+    /// Number of its ranks; 0 is unknown.
+    pub size: u32,
+    /// Newest collective that the program has asked for; `None` before the first.
+    pub enqueued: Option<u64>,
+    /// Newest one that the GPU has begun; `None` before the first, and where PyTorch takes no times.
+    pub started: Option<u64>,
+    /// Newest one that PyTorch has seen to be over; `None` before the first.
+    pub completed: Option<u64>,
+    /// Unix time of the first look that found these numbers, in nanoseconds.
+    pub since_wall_ns: i64,
 }
 
 /// One device of one rank.

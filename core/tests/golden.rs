@@ -12,8 +12,10 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::snapshot::{RankSnapshot, SegmentSource};
+use memtape_core::snapshot::{CollectiveSource, Collectives, RankSnapshot, SegmentSource};
 use memtape_core::tape::atoms::AtomWriter;
+use memtape_core::tape::collective::CollectiveWriter;
+use memtape_core::tape::dump::Dump;
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{HOST_LANE, LANES, Origin, Tracker, VERSION, descriptor, header};
@@ -25,6 +27,11 @@ use memtape_core::tape::words::{Birth, Words};
 
 /// A block's address on the golden tape.
 const BLOCK: u64 = 0x7f00_0000_0000;
+
+/// What a flight recorder says of two groups, one of which it cannot name.
+const FLIGHT_RECORDER: &[u8] = br#"{"pg_config":{"0":{"desc":"default_pg","ranks":"[0, 3]"},
+    "7":{"ranks":"[3, 5]"},"9":{}},"pg_status":{"0":{"last_enqueued_collective":"12","last_completed_collective":"11"},
+    "2":{"last_enqueued_collective":"-1"}}}"#;
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -149,6 +156,11 @@ fn made() -> Vec<AtomicU64> {
     lane.segment(140, Kind::SegmentFree, grant(0, GRANULE_SMALL, 0));
     lane.mark(150, Kind::Snapshot, 0, 0);
     host.mark(160, Kind::Mark, 0, u64::from(file.expect("room")));
+    let mut collectives = CollectiveWriter::new(words, layout.collectives);
+    CollectiveWriter::source(words, 170, CollectiveSource::FlightRecorder);
+    collectives.ask(180);
+    collectives.look(180, 5, Dump::parse(FLIGHT_RECORDER).expect("a dump"));
+    collectives.answered();
     memory
 }
 
@@ -173,6 +185,11 @@ fn reads(memory: &[AtomicU64]) -> String {
     for event in tape.tail(0, 100) {
         line(format!("{event:?}"));
     }
+    let collectives = tape.collectives();
+    for group in &collectives.groups {
+        line(format!("{group:?}"));
+    }
+    line(format!("{:?}", Collectives { groups: Vec::new(), ..collectives }));
     for mark in tape.marks(10) {
         line(format!("{mark:?}"));
     }

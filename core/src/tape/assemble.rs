@@ -47,6 +47,7 @@ impl<S: Source> Tape<S> {
             outside,
             outside_missing,
             places: self.places(),
+            collectives: self.collectives(),
             frames: stacks.frames,
             stacks: stacks.stacks,
         }

@@ -36,7 +36,8 @@ fn a_dump_is_understood() {
 
 #[test]
 fn an_empty_recorder_has_no_groups() {
-    let dump = parsed(r#"{"pg_config":{},"pg_status":{},"version":"2.10","entries":[{"a":[1,{}]}]}"#);
+    let dump =
+        parsed(r#"{"pg_config":{},"pg_status":{},"version":"2.10","entries":[{"a":[1,{}]}]}"#);
     assert_eq!(dump, Dump::default());
 }
 
@@ -102,7 +103,8 @@ fn groups_beyond_the_bound_are_counted_and_nothing_is_named_then() {
             (0..PARSED_GROUPS_MAX + 3).map(|n| format!("\"{n}\":{value}")).collect();
         all.join(",")
     };
-    let text = format!(r#"{{"pg_config":{{{}}},"pg_status":{{{}}}}}"#, entries("{}"), entries("{}"));
+    let text =
+        format!(r#"{{"pg_config":{{{}}},"pg_status":{{{}}}}}"#, entries("{}"), entries("{}"));
     let dump = parsed(&text);
     assert_eq!((dump.lost, dump.statuses.len()), (6, PARSED_GROUPS_MAX));
     assert!(dump.groups().iter().all(|group| group.config.is_none()));

@@ -1,13 +1,16 @@
 //! Where everything is on a tape, in 64-bit words.
 //!
 //! ```text
-//! header | identity text | places | atoms (strings, frames, stacks) | lane 0 … 15 | host | CPU
+//! header | identity | places | collectives | atoms (strings, frames, stacks) | lane 0 … 15 | host | CPU
 //! lane = head | events (ring) | live table | segment table | step index
 //! ```
 //!
 //! The header says where each region is, so a reader needs no constant but the header's own.
 //! Lanes start at page borders: the writer asks the file system for a lane's pages only when its
 //! device is first used. All numbers are little-endian `u64`.
+
+use super::collective::TABLES_WORDS;
+pub use super::origin::Origin;
 
 /// First word of every tape: the bytes `MEMTAPE` and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MEMTAPE\0");
@@ -116,6 +119,17 @@ pub mod header {
     pub const ANNOTATION: usize = 97;
     /// What came of `MEMTAPE_CUPTI=1`: `tape/cupti.rs`.
     pub const CUPTI: usize = 98;
+    /// Where the numbers of collectives come from, one of `CollectiveSource`: see
+    /// `tape/collective.rs`.
+    pub const COLLECTIVE: usize = 99;
+    /// CLOCK_MONOTONIC since when that is so.
+    pub const COLLECTIVE_SINCE_NS: usize = 100;
+    /// First word of the tables of collectives; 0 on a tape without them.
+    pub const COLLECTIVE_OFFSET: usize = 101;
+    /// Looks at the flight recorder that are on the tape: the newest is in table *looks mod 2*.
+    pub const COLLECTIVE_LOOKS: usize = 102;
+    /// CLOCK_MONOTONIC when the look began that is under way; 0 when none is.
+    pub const COLLECTIVE_ASKED_NS: usize = 103;
     /// Twelve words for each lane: see [`super::descriptor`].
     pub const DESCRIPTORS: usize = 128;
 }
@@ -370,69 +384,6 @@ pub enum StepSource {
     Unavailable = 3,
 }
 
-/// Where memory outside PyTorch's caching allocator came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Origin {
-    /// Not known to this version.
-    Unknown = 0,
-    /// `cudaMalloc`: PyTorch's own segments, and other users of the runtime.
-    CudaMalloc = 1,
-    /// `cudaMallocAsync` and its relatives.
-    CudaMallocAsync = 2,
-    /// `cudaMallocManaged`.
-    Managed = 3,
-    /// `cudaHostAlloc`, `cudaMallocHost`: pinned host memory.
-    HostPinned = 4,
-    /// `cudaHostRegister`: host memory pinned after the fact.
-    HostRegistered = 5,
-    /// PyTorch's CPU tensors.
-    CpuTensor = 6,
-    /// What NCCL took while a communicator was made, and `ncclMemAlloc`.
-    Nccl = 7,
-    /// Taken from the driver past every other hook, or for expandable segments of PyTorch.
-    DriverVmm = 8,
-}
-
-impl Origin {
-    /// All that have a name, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
-        Self::CudaMalloc,
-        Self::CudaMallocAsync,
-        Self::Managed,
-        Self::HostPinned,
-        Self::HostRegistered,
-        Self::CpuTensor,
-        Self::Nccl,
-        Self::DriverVmm,
-    ];
-
-    /// The origin with this number on a tape.
-    pub fn from_number(number: u16) -> Self {
-        Self::ALL.into_iter().find(|&each| each as u16 == number).unwrap_or(Self::Unknown)
-    }
-
-    /// True when the memory lies on the device.
-    pub fn is_on_device(self) -> bool {
-        !matches!(self, Self::HostPinned | Self::HostRegistered | Self::CpuTensor | Self::Unknown)
-    }
-
-    /// Its name in output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::CudaMalloc => "cudaMalloc",
-            Self::CudaMallocAsync => "cudaMallocAsync",
-            Self::Managed => "managed",
-            Self::HostPinned => "pinned",
-            Self::HostRegistered => "registered",
-            Self::CpuTensor => "cpu tensors",
-            Self::Nccl => "nccl",
-            Self::DriverVmm => "driver",
-        }
-    }
-}
-
 /// How large the regions of a tape are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -496,6 +447,8 @@ impl Sizes {
 pub struct Layout {
     /// First word of the places.
     pub places: usize,
+    /// First word of the tables of collectives.
+    pub collectives: usize,
     /// First word of the atoms.
     pub atoms: usize,
     /// Words of atoms.
@@ -536,7 +489,8 @@ impl Layout {
     pub fn new(sizes: Sizes) -> Self {
         let sizes = sizes.rounded();
         let places = HEADER_WORDS + IDENTITY_WORDS;
-        let atoms = places + pages(PLACES_MAX * PLACE_WORDS);
+        let collectives = places + pages(PLACES_MAX * PLACE_WORDS);
+        let atoms = collectives + pages(TABLES_WORDS);
         let mut next = atoms + sizes.atom_words;
         let lanes = core::array::from_fn(|index| {
             let lane_sizes = match index {
@@ -548,10 +502,11 @@ impl Layout {
             next = lane.end;
             lane
         });
-        Self { places, atoms, atom_words: sizes.atom_words, lanes, file_words: next }
+        let atom_words = sizes.atom_words;
+        Self { places, collectives, atoms, atom_words, lanes, file_words: next }
     }
 
-    /// Words that must exist before anything is written: header, identity, places and atoms.
+    /// Words that must exist before anything is written: all but the lanes.
     pub fn front_words(&self) -> usize {
         self.atoms + self.atom_words
     }

@@ -15,6 +15,8 @@
 
 pub mod layout;
 
+mod origin;
+
 pub mod event;
 
 #[cfg(any(memtape_loom, memtape_shuttle))]
@@ -45,6 +47,8 @@ pub mod status;
 pub mod cupti;
 
 pub mod dump;
+
+pub mod collective;
 
 pub mod steps;
 

@@ -86,6 +86,7 @@ impl<'a> Words<'a> {
         self.set(header::IDENTITY_OFFSET, HEADER_WORDS as u64);
         self.set(header::PLACES_OFFSET, layout.places as u64);
         self.set(header::PLACES_USED, 1); // place 0 means unknown
+        self.set(header::COLLECTIVE_OFFSET, layout.collectives as u64);
         self.set(header::ATOMS_OFFSET, layout.atoms as u64);
         self.set(header::ATOMS_WORDS, layout.atom_words as u64);
         self.set(header::ATOMS_USED, 1); // atom 0 means unknown

@@ -1,0 +1,308 @@
+//! How far a rank has come in its collectives, as the tape has it.
+//!
+//! ```text
+//! table 0 | table 1          table = head (8 words) | group 0 … 63 (16 words each)
+//! ```
+//!
+//! The recorder asks PyTorch's NCCL flight recorder now and then (`recorder/src/collective.rs`) and
+//! writes each answer into the table that is not the newest; then it raises `COLLECTIVE_LOOKS`.
+//! So a writer that dies at any instant leaves its last answer whole, and the table that a reader
+//! copies changes only after another look is out. Each head and each group carries a check of its
+//! words and of the look, which tells what is torn or made up all the same: it is left out, and
+//! counted.
+//!
+//! Beside it stands where the numbers come from, or why there are none ([`CollectiveSource`]), and
+//! since when a look has been under way: a flight recorder that does not answer is a finding, too.
+//! It is the state of the last look, whatever step a snapshot shows; its own times are with it.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::atomic::Ordering;
+use super::dump::{Dump, Group, Status, TEXT_BYTES_MAX};
+use super::event::check;
+use super::layout::{CURSOR_MAX, HEADER_WORDS, header};
+use super::reader::{Tape, believable};
+use super::source::Source;
+use super::words::{Words, pack};
+use crate::snapshot::{CollectiveGroup, Collectives};
+
+/// Process groups on a tape; more are counted. Jobs with tensor, pipeline, context, expert and data
+/// parallelism have some twenty for each rank.
+pub const GROUPS_MAX: usize = 64;
+
+/// Words of both tables.
+pub const TABLES_WORDS: usize = 2 * TABLE_WORDS;
+
+const TABLE_WORDS: usize = TABLE_HEAD_WORDS + GROUPS_MAX * GROUP_WORDS;
+/// Check, time of the look, how long it took, groups, groups that found no room, three spare.
+const TABLE_HEAD_WORDS: usize = 8;
+/// Check, number, key, size, last enqueued, started and completed (each plus one, 0 is none), time
+/// since when these are so, name, description.
+const GROUP_WORDS: usize = 16;
+const TEXT_WORDS: usize = TEXT_BYTES_MAX / 8;
+
+/// Copies of a table that are tried before it counts as torn.
+const TRIES: usize = 4;
+
+/// Where the numbers of collectives come from, or why there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u64)]
+pub enum CollectiveSource {
+    /// Not known to this version, or the recorder does not say: an older one.
+    #[default]
+    Unknown = 0,
+    /// PyTorch's NCCL flight recorder, which is asked again and again.
+    FlightRecorder = 1,
+    /// No communicator was made.
+    NoCommunicator = 2,
+    /// One is being made: nothing is asked meanwhile.
+    Making = 3,
+    /// One was made just now: the first look comes soon.
+    Soon = 4,
+    /// The flight recorder was switched off by the environment.
+    Off = 5,
+    /// It has no process group.
+    Empty = 6,
+    /// This PyTorch has no such function.
+    NoFunction = 7,
+    /// `MEMTAPE_COLLECTIVES=0`.
+    NotWanted = 8,
+    /// Its answer was not understood.
+    NotUnderstood = 9,
+    /// It threw an exception; it is not asked again.
+    Threw = 10,
+    /// There is no thread to ask it.
+    NoThread = 11,
+}
+
+impl CollectiveSource {
+    /// All but the unknown one, in the order of their numbers.
+    const ALL: [Self; 11] = [
+        Self::FlightRecorder,
+        Self::NoCommunicator,
+        Self::Making,
+        Self::Soon,
+        Self::Off,
+        Self::Empty,
+        Self::NoFunction,
+        Self::NotWanted,
+        Self::NotUnderstood,
+        Self::Threw,
+        Self::NoThread,
+    ];
+
+    /// The source with this number on a tape or on the wire.
+    pub fn from_number(number: u64) -> Self {
+        Self::ALL.into_iter().find(|&each| each as u64 == number).unwrap_or(Self::Unknown)
+    }
+
+    /// Why nothing new is known; `None` where answers come.
+    pub fn why_not(self) -> Option<&'static str> {
+        Some(match self {
+            Self::FlightRecorder => return None,
+            Self::Unknown => "the recorder does not say",
+            Self::NoCommunicator => "no NCCL communicator was made",
+            Self::Making => "an NCCL communicator is being made",
+            Self::Soon => "an NCCL communicator was made just now",
+            Self::Off => "the flight recorder is off (TORCH_FR_BUFFER_SIZE)",
+            Self::Empty => {
+                "the flight recorder has no process group: it is off (TORCH_FR_BUFFER_SIZE), or \
+                 the communicators are not those of PyTorch's NCCL process groups"
+            }
+            Self::NoFunction => "this PyTorch cannot be asked: that takes 2.7 or newer, with NCCL",
+            Self::NotWanted => "MEMTAPE_COLLECTIVES=0",
+            Self::NotUnderstood => "the flight recorder's answer was not understood",
+            Self::Threw => "the flight recorder threw an exception, and is not asked again",
+            Self::NoThread => "there was no thread to ask the flight recorder",
+        })
+    }
+}
+
+/// Writes looks onto a tape; one thread has it. It believes nothing that it finds there.
+#[derive(Debug)]
+pub struct CollectiveWriter<'a> {
+    words: Words<'a>,
+    /// First word of the tables.
+    first: usize,
+    looks: u64,
+    /// The last look's numbers and since when they have been so.
+    last: Vec<(Status, u64)>,
+}
+
+impl<'a> CollectiveWriter<'a> {
+    /// A writer for a tape whose tables begin at this word of its layout.
+    pub fn new(words: Words<'a>, first: usize) -> Self {
+        Self { words, first, looks: 0, last: Vec::new() }
+    }
+
+    /// Says where the numbers come from, and since when; a source that stays keeps its time.
+    pub fn source(words: Words<'_>, now_ns: u64, source: CollectiveSource) {
+        if words.get(header::COLLECTIVE) != source as u64 {
+            words.set(header::COLLECTIVE_SINCE_NS, now_ns);
+            words.at(header::COLLECTIVE).store(source as u64, Ordering::Release);
+        }
+    }
+
+    /// A look begins.
+    pub fn ask(&self, now_ns: u64) {
+        self.words.at(header::COLLECTIVE_ASKED_NS).store(now_ns, Ordering::Release);
+    }
+
+    /// It has ended, with an answer or without.
+    pub fn answered(&self) {
+        self.words.at(header::COLLECTIVE_ASKED_NS).store(0, Ordering::Release);
+    }
+
+    /// Writes what a look has found, which began at `asked_ns`. Numbers that the last look has
+    /// found as well keep their time.
+    pub fn look(&mut self, asked_ns: u64, took_ns: u64, dump: Dump) {
+        let parsed_away = dump.lost;
+        let groups = dump.groups();
+        let lost = parsed_away.saturating_add(groups.len().saturating_sub(GROUPS_MAX) as u64);
+        let look = self.looks + 1;
+        let table = self.first + (look & 1) as usize * TABLE_WORDS;
+        let mut last = Vec::with_capacity(groups.len().min(GROUPS_MAX));
+        for (index, group) in groups.iter().take(GROUPS_MAX).enumerate() {
+            let since_ns = self
+                .last
+                .iter()
+                .find(|(status, _)| *status == group.status)
+                .map_or(asked_ns, |&(_, since_ns)| since_ns);
+            last.push((group.status, since_ns));
+            let words = encode(group, since_ns, look, index);
+            self.set_all(table + TABLE_HEAD_WORDS + index * GROUP_WORDS, &words);
+        }
+        let mut words = [0, asked_ns, took_ns, last.len() as u64, lost, 0, 0, 0];
+        words[0] = check(ticket(look, 0), &words);
+        self.set_all(table, &words);
+        self.words.at(header::COLLECTIVE_LOOKS).store(look, Ordering::Release);
+        (self.looks, self.last) = (look, last);
+    }
+
+    fn set_all(&self, first: usize, words: &[u64]) {
+        for (index, &word) in words.iter().enumerate() {
+            self.words.set(first + index, word);
+        }
+    }
+}
+
+/// What a check binds the words to: 0 is a table's head, groups count from 1.
+fn ticket(look: u64, part: usize) -> u64 {
+    look << 8 | part as u64
+}
+
+fn encode(group: &Group, since_ns: u64, look: u64, index: usize) -> [u64; GROUP_WORDS] {
+    let plus_one = |number: Option<u64>| number.map_or(0, |number| number.saturating_add(1));
+    let Status { id, enqueued, started, completed } = group.status;
+    let config = group.config.as_ref();
+    let (key, size) = config.map_or((0, 0), |config| (config.key, u64::from(config.size)));
+    let mut words = [0; GROUP_WORDS];
+    let numbers =
+        [id, key, size, plus_one(enqueued), plus_one(started), plus_one(completed), since_ns];
+    let texts = config.map(|config| [config.name.as_str(), config.desc.as_str()]);
+    let text_words = texts.unwrap_or_default().into_iter().flat_map(|text| {
+        let bytes = text.as_bytes();
+        (0..TEXT_WORDS).map(|word| {
+            let rest = bytes.get(word * 8..).unwrap_or_default();
+            pack(rest.get(..8).unwrap_or(rest))
+        })
+    });
+    for (word, value) in words.iter_mut().skip(1).zip(numbers.into_iter().chain(text_words)) {
+        *word = value;
+    }
+    words[0] = check(ticket(look, index + 1), &words);
+    words
+}
+
+impl<S: Source> Tape<S> {
+    /// How far the rank has come in its collectives, as the last look has found.
+    pub fn collectives(&self) -> Collectives {
+        let (source, since_ns) = self.collective_source();
+        let asked_ns = self.word(header::COLLECTIVE_ASKED_NS);
+        let wall = |mono_ns: u64| if mono_ns == 0 { 0 } else { self.wall_ns(mono_ns) };
+        let mut found = Collectives {
+            source,
+            source_since_ns: wall(since_ns),
+            asked_wall_ns: wall(asked_ns),
+            ..Collectives::default()
+        };
+        let offset = usize::try_from(self.word(header::COLLECTIVE_OFFSET)).unwrap_or(0);
+        if offset < HEADER_WORDS {
+            return found;
+        }
+        for _ in 0..TRIES {
+            let looks = self.word(header::COLLECTIVE_LOOKS);
+            if looks == 0 || looks > CURSOR_MAX {
+                break;
+            }
+            let table = self.look_in(offset, looks);
+            if self.word(header::COLLECTIVE_LOOKS) == looks {
+                if let Some((asked_ns, took_ns, groups, lost)) = table {
+                    found.look_wall_ns = wall(asked_ns);
+                    (found.look_took_ns, found.groups) = (believable(took_ns), groups);
+                    found.groups_lost = believable(lost);
+                }
+                break;
+            }
+        }
+        found
+    }
+
+    fn collective_source(&self) -> (CollectiveSource, u64) {
+        let read = || self.words::<2>(header::COLLECTIVE).unwrap_or_default();
+        let mut words = read();
+        for _ in 0..TRIES {
+            let again = read();
+            if again == words {
+                break;
+            }
+            words = again;
+        }
+        (CollectiveSource::from_number(words[0]), words[1])
+    }
+
+    /// Time, length, groups and groups that are missing of a look; `None` when its head is torn.
+    fn look_in(&self, first: usize, look: u64) -> Option<(u64, u64, Vec<CollectiveGroup>, u64)> {
+        let table = first.checked_add((look & 1) as usize * TABLE_WORDS)?;
+        let head = self.words::<TABLE_HEAD_WORDS>(table)?;
+        let [stored, asked_ns, took_ns, count, lost, ..] = head;
+        if stored != check(ticket(look, 0), &head) {
+            return None;
+        }
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(GROUPS_MAX);
+        let place = |index| table.checked_add(TABLE_HEAD_WORDS + index * GROUP_WORDS);
+        let groups: Vec<CollectiveGroup> = (0..count)
+            .filter_map(|index| Some((index, self.words::<GROUP_WORDS>(place(index)?)?)))
+            .filter(|(index, words)| words[0] == check(ticket(look, index + 1), words))
+            .map(|(_, words)| self.group(&words))
+            .collect();
+        let torn = count.saturating_sub(groups.len()) as u64;
+        Some((asked_ns, took_ns, groups, lost.saturating_add(torn)))
+    }
+
+    fn group(&self, words: &[u64; GROUP_WORDS]) -> CollectiveGroup {
+        let &[_, id, key, size, enqueued, started, completed, since_ns, ..] = words;
+        let number = |word: u64| word.checked_sub(1).filter(|&number| number <= CURSOR_MAX);
+        let text = |first: usize| {
+            let words = words.get(first..first + TEXT_WORDS).unwrap_or_default();
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+            let text = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default());
+            text.replace(char::is_control, " ")
+        };
+        CollectiveGroup {
+            id: believable(id),
+            key,
+            size: u32::try_from(size).unwrap_or(0),
+            enqueued: number(enqueued),
+            started: number(started),
+            completed: number(completed),
+            since_wall_ns: self.wall_ns(since_ns),
+            name: text(GROUP_WORDS - 2 * TEXT_WORDS),
+            desc: text(GROUP_WORDS - TEXT_WORDS),
+        }
+    }
+}
+
+const _: () = assert!(GROUP_WORDS == 8 + 2 * TEXT_WORDS && GROUPS_MAX < 255);
