@@ -90,10 +90,10 @@ fn a_look_is_read_as_it_was_written() {
     let words = Words(&memory);
     let mut writer = CollectiveWriter::new(words, layout.collectives);
     CollectiveWriter::source(words, 100, CollectiveSource::FlightRecorder);
-    writer.ask(100);
+    CollectiveWriter::asks(words, 100);
     assert_eq!(read(&memory).asked_wall_ns, WALL_NS + 100, "under way");
     writer.look(100, 7, dump(&[(812, -1, 811), (0, 0, -1)]));
-    writer.answered();
+    CollectiveWriter::answered(words);
     writer.look(200, 8, dump(&[(812, -1, 811), (1, 0, -1)]));
     let found = read(&memory);
     assert_eq!((found.look_wall_ns, found.look_took_ns), (WALL_NS + 200, 8));

@@ -158,9 +158,9 @@ fn made() -> Vec<AtomicU64> {
     host.mark(160, Kind::Mark, 0, u64::from(file.expect("room")));
     let mut collectives = CollectiveWriter::new(words, layout.collectives);
     CollectiveWriter::source(words, 170, CollectiveSource::FlightRecorder);
-    collectives.ask(180);
+    CollectiveWriter::asks(words, 180);
     collectives.look(180, 5, Dump::parse(FLIGHT_RECORDER).expect("a dump"));
-    collectives.answered();
+    CollectiveWriter::answered(words);
     memory
 }
 

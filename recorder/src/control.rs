@@ -1,8 +1,9 @@
 //! The guest's own thread: everything that must not happen on the hot path.
 //!
 //! It asks the driver about the devices, subscribes to CUPTI where that was asked for and nobody
-//! has yet, and sees to it that PyTorch's optimizer hook is registered. It takes no signal but the
-//! one that says its tape is gone, holds no lock and sleeps nearly always.
+//! has yet, and sees to it that PyTorch's optimizer hook is registered; it starts the thread that
+//! looks at collectives (`collective.rs`). It takes no signal but the one that says its tape is
+//! gone, holds no lock and sleeps nearly always.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use memtape_core::tape::layout::{StepSource, descriptor, header};
 
 use crate::edge::guarded;
 use crate::guest::{self, Guest};
-use crate::{clock, cupti, driver, interpreter};
+use crate::{clock, collective, cupti, driver, interpreter};
 
 /// Pause while something is still to be done …
 const PAUSE_BUSY: Duration = Duration::from_millis(50);
@@ -22,6 +23,11 @@ const TURNS_FOR_MAIN: u32 = 40;
 /// Starts the thread; without it, only steps and device names are missing.
 pub(crate) fn start() {
     interpreter::ask_main_thread();
+    let _ = spawn("memtape", 256 << 10, run);
+}
+
+/// Starts a thread that takes none of the program's signals; false where there can be none.
+pub(crate) fn spawn(name: &str, stack_bytes: usize, work: fn()) -> bool {
     // The new thread inherits the mask of its maker: the program's signals are not its business.
     // SAFETY: the sets are local, and the old mask is restored.
     unsafe {
@@ -30,9 +36,10 @@ pub(crate) fn start() {
         libc::sigfillset(&raw mut all);
         libc::sigdelset(&raw mut all, libc::SIGBUS); // this thread, too, touches the tape
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let thread = std::thread::Builder::new().name("memtape".into()).stack_size(256 << 10);
-        let _ = thread.spawn(run);
+        let thread = std::thread::Builder::new().name(name.into()).stack_size(stack_bytes);
+        let is_there = thread.spawn(work).is_ok();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        is_there
     }
 }
 
@@ -57,6 +64,7 @@ fn work(guest: &'static Guest, turn: u32) -> bool {
     };
     cupti::subscribe();
     cupti::report();
+    collective::begin(guest);
     let described = driver::describe_devices(guest, has_lane);
     let registered = guest.words.get(header::STEP_SOURCE) != StepSource::None as u64;
     if !registered {

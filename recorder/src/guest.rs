@@ -26,7 +26,7 @@ use crate::process::{OwnPage, Place};
 use crate::reports::Traces;
 use crate::stacks::Interner;
 use crate::tape_file::TapeFile;
-use crate::{clock, control, cupti, edge, frames, marks, process, tracker};
+use crate::{clock, collective, control, cupti, edge, frames, marks, process, tracker};
 
 pub(crate) use crate::marks::{annotate, optimizer_stepped, phase, step, step_to};
 pub(crate) use crate::outside::{failed, returned, taken};
@@ -211,6 +211,11 @@ impl Guest {
         self.words.set(header::TRACKER, TRACKER.load(Ordering::Relaxed));
     }
 
+    /// First word of the tables of collectives.
+    pub(crate) fn collectives(&self) -> usize {
+        self.file.layout.collectives
+    }
+
     /// True when the allocator itself tells of everything.
     #[inline]
     pub(crate) fn is_traced(&self) -> bool {
@@ -302,6 +307,7 @@ pub(crate) fn detach() {
 /// exits too, but the tape is not its own.
 pub(crate) fn seal(status: i32) {
     if let Some(guest) = GUEST.get().filter(|guest| guest.pid == std::process::id()) {
+        collective::end();
         guest.words.set(header::EXIT_STATUS, u64::from(status as u32) + 1);
         guest.words.set(header::STATE, State::Sealed as u64);
     }

@@ -15,8 +15,8 @@
 //! `autograd.rs` (reading nodes), `interpreter.rs` (Python's C functions), `guest.rs` (itself),
 //! `thread_word.rs` and `thread_slot.rs` (reading what other libraries keep for a thread),
 //! `elf.rs`, `tracker.rs` and `tracker/tests.rs` (PyTorch's libraries, its trace tracker),
-//! `driver.rs` and `cupti.rs` (CUDA's), `process.rs` (fork and exit), `control.rs` (the thread's
-//! signal mask), `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's
+//! `flight_recorder.rs` (PyTorch's flight recorder), `driver.rs` and `cupti.rs` (CUDA's),
+//! `process.rs` (fork and exit), `control.rs` (the threads' signal mask), `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's
 //! clocks).
 
 pub mod exports;
@@ -48,6 +48,10 @@ mod control;
 mod driver;
 
 mod cupti;
+
+mod collective;
+
+mod flight_recorder;
 
 mod elf;
 

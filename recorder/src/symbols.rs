@@ -52,6 +52,9 @@ const C10: Library = Library::named(&[c"libc10.so"]);
 /// PyTorch's operators and its autograd engine.
 const TORCH: Library = Library::named(&[c"libtorch_cpu.so"]);
 
+/// PyTorch's CUDA half, and what it was linked with.
+const TORCH_CUDA: Library = Library::named(&[c"libtorch_cuda.so"]);
+
 /// The CUDA driver.
 const DRIVER: Library = Library::named(&[c"libcuda.so.1"]);
 
@@ -114,6 +117,15 @@ impl<F: Copy> Symbol<F> {
     pub(crate) const unsafe fn of_torch(name: &'static CStr) -> Self {
         // SAFETY: the caller's promise.
         unsafe { Self::new(name, &TORCH) }
+    }
+
+    /// A function of PyTorch's CUDA half, or of a library that it was linked with.
+    ///
+    /// # Safety
+    /// `F` must be the function's type.
+    pub(crate) const unsafe fn of_torch_cuda(name: &'static CStr) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(name, &TORCH_CUDA) }
     }
 
     /// A function of the CUDA runtime.

@@ -145,13 +145,13 @@ impl<'a> CollectiveWriter<'a> {
     }
 
     /// A look begins.
-    pub fn ask(&self, now_ns: u64) {
-        self.words.at(header::COLLECTIVE_ASKED_NS).store(now_ns, Ordering::Release);
+    pub fn asks(words: Words<'_>, now_ns: u64) {
+        words.at(header::COLLECTIVE_ASKED_NS).store(now_ns, Ordering::Release);
     }
 
     /// It has ended, with an answer or without.
-    pub fn answered(&self) {
-        self.words.at(header::COLLECTIVE_ASKED_NS).store(0, Ordering::Release);
+    pub fn answered(words: Words<'_>) {
+        words.at(header::COLLECTIVE_ASKED_NS).store(0, Ordering::Release);
     }
 
     /// Writes what a look has found, which began at `asked_ns`. Numbers that the last look has

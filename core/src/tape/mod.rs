@@ -50,6 +50,8 @@ pub mod dump;
 
 pub mod collective;
 
+pub mod looks;
+
 pub mod steps;
 
 pub mod rewind;

@@ -18,7 +18,7 @@ use crate::exports::cudart::Outermost;
 use crate::guest;
 use crate::symbols::Symbol;
 use crate::window::{self, Window};
-use crate::{clock, driver};
+use crate::{clock, collective, driver};
 
 /// `ncclConfig_t` grows with every release; it is only passed on.
 type Config = c_void;
@@ -246,6 +246,7 @@ fn create<F: Copy>(
 ) -> c_int {
     let Some(real) = real.get() else { return NOT_THERE };
     let Some(_outermost) = Outermost::enter() else { return call(real) };
+    let _making = collective::Making::begin();
     let mut window = None;
     guarded(|| window = Window::open());
     let result = call(real);
