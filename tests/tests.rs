@@ -39,6 +39,9 @@ mod cupti;
 // Captures finish with stopped, killed and unreachable ranks.
 mod partition;
 
+// How far each rank has come in its collectives.
+mod collective;
+
 // Gradients have the line of the forward pass.
 mod backward;
 

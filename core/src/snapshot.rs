@@ -73,7 +73,8 @@ pub struct CollectiveGroup {
     pub size: u32,
     /// Newest collective that the program has asked for; `None` before the first.
     pub enqueued: Option<u64>,
-    /// Newest one that the GPU has begun; `None` before the first, and where PyTorch takes no times.
+    /// Newest one that the GPU has begun; `None` before the first, and where PyTorch takes no
+    /// times.
     pub started: Option<u64>,
     /// Newest one that PyTorch has seen to be over; `None` before the first.
     pub completed: Option<u64>,

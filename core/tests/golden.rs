@@ -29,8 +29,9 @@ use memtape_core::tape::words::{Birth, Words};
 const BLOCK: u64 = 0x7f00_0000_0000;
 
 /// What a flight recorder says of two groups, one of which it cannot name.
-const FLIGHT_RECORDER: &[u8] = br#"{"pg_config":{"0":{"desc":"default_pg","ranks":"[0, 3]"},
-    "7":{"ranks":"[3, 5]"},"9":{}},"pg_status":{"0":{"last_enqueued_collective":"12","last_completed_collective":"11"},
+const FLIGHT_RECORDER: &[u8] = br#"{
+    "pg_config":{"0":{"desc":"default_pg","ranks":"[0, 3]"},"7":{"ranks":"[3, 5]"},"9":{}},
+    "pg_status":{"0":{"last_enqueued_collective":"12","last_completed_collective":"11"},
     "2":{"last_enqueued_collective":"-1"}}}"#;
 
 fn path(name: &str) -> PathBuf {

@@ -16,8 +16,8 @@
 //! `thread_word.rs` and `thread_slot.rs` (reading what other libraries keep for a thread),
 //! `elf.rs`, `tracker.rs` and `tracker/tests.rs` (PyTorch's libraries, its trace tracker),
 //! `flight_recorder.rs` (PyTorch's flight recorder), `driver.rs` and `cupti.rs` (CUDA's),
-//! `process.rs` (fork and exit), `control.rs` (the threads' signal mask), `edge.rs` (errno), `bus_error.rs` (a signal handler) and `clock.rs` (the system's
-//! clocks).
+//! `process.rs` (fork and exit), `control.rs` (the threads' signal mask), `edge.rs` (errno),
+//! `bus_error.rs` (a signal handler) and `clock.rs` (the system's clocks).
 
 pub mod exports;
 

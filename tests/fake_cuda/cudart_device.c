@@ -118,7 +118,6 @@ int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     return FAKE_SUCCESS;
 }
 
-ACCEPT(cudaDeviceSynchronize)
 ACCEPT(cudaDeviceEnablePeerAccess)
 ACCEPT(cudaProfilerStart)
 ACCEPT(cudaProfilerStop)

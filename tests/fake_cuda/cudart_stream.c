@@ -1,7 +1,9 @@
 // The CUDA runtime's streams, events and graphs, and its kernels, which do nothing.
 //
 // All work is done the moment it is asked for, so a stream is only a name, every wait is over at
-// once, and an event is the time at which it was recorded. Capturing a stream gives a graph with
+// once, and an event is the time at which it was recorded. The one exception is a gate, which a
+// collective puts into its stream (nccl.c): what comes behind it in that stream waits until it opens,
+// events and the streams that wait for them included. A stream knows its newest gate only. Capturing a stream gives a graph with
 // one node, whatever was launched meanwhile; launching the graph does nothing. That is enough for
 // torch.cuda.graph with its private memory pools.
 //
@@ -9,17 +11,27 @@
 #include "cudart.h"
 #include "abi.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 // --- streams -----------------------------------------------------------------------------------------
 
 struct stream {
     int priority;
     unsigned long long capture_id; // zero when not capturing
+    struct fake_gate gate;
+    struct stream *next;
 };
+
+// All streams there ever were; one that is destroyed stays, for whoever waits for it.
+static struct stream *_Atomic all_streams;
+// What the handles 0, 1 and 2 stand for.
+static struct stream default_streams[3];
+static pthread_mutex_t gates = PTHREAD_MUTEX_INITIALIZER;
 
 static atomic_ullong next_capture_id = 1;
 static char any_graph;
@@ -29,6 +41,9 @@ int cudaStreamCreateWithPriority(struct stream **stream, unsigned flags, int pri
     if (!*stream)
         return cudart_fail(FAKE_OUT_OF_MEMORY);
     (*stream)->priority = priority;
+    (*stream)->next = atomic_load(&all_streams);
+    while (!atomic_compare_exchange_weak(&all_streams, &(*stream)->next, *stream))
+        ;
     return FAKE_SUCCESS;
 }
 
@@ -38,10 +53,7 @@ int cudaStreamCreateWithFlags(struct stream **stream, unsigned flags) {
     return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 
-int cudaStreamDestroy(struct stream *stream) {
-    free(stream);
-    return FAKE_SUCCESS;
-}
+ACCEPT(cudaStreamDestroy)
 
 // The default streams are the handles 0, 1 and 2.
 static bool is_default(const struct stream *stream) { return (uintptr_t)stream <= 2; }
@@ -51,9 +63,44 @@ int cudaStreamGetPriority(struct stream *stream, int *priority) {
     return FAKE_SUCCESS;
 }
 
-ACCEPT(cudaStreamQuery)
-ACCEPT(cudaStreamSynchronize)
-ACCEPT(cudaStreamWaitEvent)
+// --- gates -------------------------------------------------------------------------------------------
+
+static bool is_open(struct fake_gate gate) { return !gate.opens || gate.opens(gate.of, gate.number); }
+
+static struct fake_gate *gate_of(struct stream *stream) {
+    return is_default(stream) ? &default_streams[(uintptr_t)stream].gate : &stream->gate;
+}
+
+static struct fake_gate gate_now(struct stream *stream) {
+    pthread_mutex_lock(&gates);
+    struct fake_gate gate = *gate_of(stream);
+    pthread_mutex_unlock(&gates);
+    return gate;
+}
+
+void fake_stream_gate(void *stream, struct fake_gate gate) {
+    pthread_mutex_lock(&gates);
+    *gate_of(stream) = gate;
+    pthread_mutex_unlock(&gates);
+}
+
+static int query(struct fake_gate gate) { return is_open(gate) ? FAKE_SUCCESS : FAKE_NOT_READY; }
+
+static int pass(struct fake_gate gate) {
+    while (!is_open(gate))
+        usleep(1000);
+    return FAKE_SUCCESS;
+}
+
+int cudaStreamQuery(struct stream *stream) { return query(gate_now(stream)); }
+
+int cudaStreamSynchronize(struct stream *stream) { return pass(gate_now(stream)); }
+
+int cudaDeviceSynchronize(void) {
+    for (struct stream *stream = atomic_load(&all_streams); stream; stream = stream->next)
+        pass(gate_now(stream));
+    return pass(gate_now(NULL));
+}
 
 int cudaLaunchHostFunc(struct stream *stream, void (*function)(void *), void *data) {
     function(data);
@@ -70,6 +117,7 @@ int cudaStreamAddCallback(struct stream *stream, void (*callback)(struct stream 
 
 struct event {
     struct timespec recorded;
+    struct fake_gate gate;
 };
 
 int cudaEventCreateWithFlags(struct event **event, unsigned flags) {
@@ -86,6 +134,7 @@ int cudaEventDestroy(struct event *event) {
 
 int cudaEventRecord(struct event *event, void *stream) {
     clock_gettime(CLOCK_MONOTONIC, &event->recorded);
+    event->gate = gate_now(stream);
     return FAKE_SUCCESS;
 }
 
@@ -100,8 +149,15 @@ int cudaEventElapsedTime(float *milliseconds, struct event *start, struct event 
     return FAKE_SUCCESS;
 }
 
-ACCEPT(cudaEventQuery)
-ACCEPT(cudaEventSynchronize)
+int cudaEventQuery(struct event *event) { return query(event->gate); }
+
+int cudaEventSynchronize(struct event *event) { return pass(event->gate); }
+
+int cudaStreamWaitEvent(struct stream *stream, struct event *event, unsigned flags) {
+    if (!is_open(event->gate))
+        fake_stream_gate(stream, event->gate);
+    return FAKE_SUCCESS;
+}
 
 // --- capture and graphs ------------------------------------------------------------------------------
 

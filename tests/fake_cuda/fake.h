@@ -91,6 +91,18 @@ uint64_t fake_usage_of_others(int physical);
 // Fills in the processes that use a device, this one included; returns how many there are.
 int fake_usage_processes(int physical, int *pids, uint64_t *bytes, int capacity);
 
+// --- cudart_stream.c: what a stream waits for ----------------------------------------------------
+
+// Opens for good when `opens(of, number)` is true; one without a function is open.
+struct fake_gate {
+    bool (*opens)(const void *of, uint64_t number);
+    const void *of; // never freed: somebody may wait for it for ever
+    uint64_t number;
+};
+
+// What comes behind this in a stream (cudaStream_t) waits for the gate.
+void fake_stream_gate(void *stream, struct fake_gate gate);
+
 // --- driver.c ------------------------------------------------------------------------------------
 
 // A function of this driver by its plain name ("cuMemCreate"), or NULL.

@@ -23,6 +23,9 @@ mod space;
 // What the host can see of its own process.
 mod unseen;
 
+// Looks at PyTorch's flight recorder.
+mod looks;
+
 // Other tools in the same process.
 mod beside;
 

@@ -1,7 +1,8 @@
 //! Where everything is on a tape, in 64-bit words.
 //!
 //! ```text
-//! header | identity | places | collectives | atoms (strings, frames, stacks) | lane 0 … 15 | host | CPU
+//! header | identity | places | collectives | atoms | lane 0 … 15 | host | CPU
+//! atoms = strings, frames, stacks
 //! lane = head | events (ring) | live table | segment table | step index
 //! ```
 //!

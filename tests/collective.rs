@@ -1,0 +1,148 @@
+//! How far a rank has come in its collectives is on its tape, as PyTorch's own flight recorder
+//! says, whoever holds the GIL; where it says nothing, the tape says why.
+//!
+//! The process groups are PyTorch's NCCL backend, on a NCCL whose collectives move nothing and are
+//! over when all ranks have begun them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use memtape_core::snapshot::{CollectiveSource, Collectives};
+use memtape_tests::processes::Process;
+use memtape_tests::{Torch, tapes, torch};
+use serde_json::Value;
+
+use crate::memory::Recorded;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// `tests/torch/collective.py` with so many ranks, its tapes in `folder`.
+fn job(torch: &Torch, way: &str, ranks: u32, folder: &Path) -> Command {
+    let mut command = torch.recorded(ranks, "1G", folder);
+    command.env("FAKECUDA_NCCL", "1").env("FAKENCCL_FOLDER", folder);
+    command.args(Torch::torchrun(ranks)).args(["tests/torch/collective.py", way]);
+    command
+}
+
+/// Runs it to its end: what each rank expects, and its tape.
+fn ran(command: &mut Command, folder: &Path) -> Vec<(Value, PathBuf)> {
+    let (code, said) = Process::start(command).end(PATIENCE);
+    assert_eq!(code, Some(0), "{said:#?}");
+    let lines = said.iter().filter_map(|line| line.strip_prefix("expected "));
+    let mut expected: Vec<Value> =
+        lines.map(|line| serde_json::from_str(line).expect("a JSON object")).collect();
+    expected.sort_by_key(|one| one["rank"].as_u64());
+    let tapes = tapes::in_folder(folder);
+    assert_eq!(expected.len(), tapes.len(), "{said:#?}");
+    expected.into_iter().zip(tapes).collect()
+}
+
+fn collectives(tape: &Path) -> Collectives {
+    tapes::open(tape).collectives()
+}
+
+/// The tape says what PyTorch said, of each group.
+fn assert_equal(found: &Collectives, expected: &Value) {
+    let (status, config) = (&expected["dump"]["pg_status"], &expected["dump"]["pg_config"]);
+    let names = expected["names"].as_array().expect("names");
+    assert_eq!(found.source, CollectiveSource::FlightRecorder, "{found:?}");
+    assert_eq!(found.groups.len(), status.as_object().expect("groups").len(), "{found:?}");
+    assert_eq!((found.groups.len(), found.groups_lost), (names.len(), 0), "{found:?}");
+    for (group, name) in found.groups.iter().zip(names) {
+        let said = &status[group.id.to_string()];
+        let number = |name: &str| said[name].as_str().and_then(|text| text.parse().ok());
+        assert_eq!(group.enqueued, number("last_enqueued_collective"), "{said}");
+        assert_eq!(group.started, number("last_started_collective"), "{said}");
+        assert_eq!(group.completed, number("last_completed_collective"), "{said}");
+        assert!(group.enqueued.is_some() && group.enqueued == group.completed, "{group:?}");
+        assert_eq!(Some(group.name.as_str()), name.as_str(), "the program's own name for it");
+        let config = &config[group.name.as_str()];
+        assert_eq!(Some(group.desc.as_str()), config["desc"].as_str());
+        let ranks = config["ranks"].as_str().expect("ranks");
+        assert_eq!(group.size as usize, ranks.split(',').count(), "{ranks}");
+        assert!(group.key != 0 && group.since_wall_ns <= found.look_wall_ns, "{found:?}");
+    }
+    assert_eq!(found.asked_wall_ns, 0, "no look was under way");
+}
+
+#[test]
+fn the_tape_says_what_the_flight_recorder_says() {
+    let Some(torch) = torch("collectives equal PyTorch's flight recorder") else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = job(&torch, "follow", 2, folder.path());
+    let ranks = ran(command.env("TORCH_FR_BUFFER_SIZE", "2000"), folder.path());
+    let found: Vec<Collectives> = ranks.iter().map(|(_, tape)| collectives(tape)).collect();
+    for ((expected, _), found) in ranks.iter().zip(&found) {
+        assert_equal(found, expected);
+    }
+    // World, a group of both, and one that rank 1 has alone.
+    let keys = |of: &Collectives| of.groups.iter().map(|group| group.key).collect::<Vec<_>>();
+    let (first, second) = (keys(&found[0]), keys(&found[1]));
+    assert_eq!((first.len(), second.len()), (2, 3));
+    assert_eq!(first, second[..2], "the same on all ranks");
+}
+
+#[test]
+fn a_rank_that_keeps_the_gil_is_looked_at() {
+    let Some(torch) = torch("collectives are looked at without the GIL") else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ranks = ran(&mut job(&torch, "gil", 1, folder.path()), folder.path());
+    let [(expected, tape)] = ranks.as_slice() else { panic!("one rank: {ranks:?}") };
+    let found = collectives(tape);
+    assert_equal(&found, expected);
+    let [begun, ended] = ["begun", "ended"].map(|name| expected[name].as_i64().expect("a time"));
+    assert!((begun..ended).contains(&found.look_wall_ns), "{begun} {ended} {found:?}");
+}
+
+#[test]
+fn a_rank_that_left_a_collective_out_is_told_from_those_that_wait() {
+    let Some(torch) = torch("a desynchronised rank is on the tapes") else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut process = Process::start(&mut job(&torch, "skip", 3, folder.path()));
+    let mut said: Vec<Value> = Vec::new();
+    while said.len() < 3 {
+        let line = process.line_with("expected ", PATIENCE);
+        let json = line.split_once("expected ").expect("it has just been found").1;
+        said.push(serde_json::from_str(json).expect("a JSON object"));
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let tapes = tapes::in_folder(folder.path());
+    let found: Vec<Collectives> = loop {
+        let found: Vec<Collectives> = tapes.iter().map(|tape| collectives(tape)).collect();
+        if found.len() == 3 && found.iter().all(|each| !each.groups.is_empty()) {
+            break found;
+        }
+        assert!(Instant::now() < deadline, "no look: {found:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    let numbers: Vec<_> =
+        found.iter().map(|each| (each.groups[0].enqueued, each.groups[0].completed)).collect();
+    assert_eq!(numbers, [(Some(4), Some(3)), (Some(3), Some(3)), (Some(4), Some(3))]);
+    // And so it stays when they are killed.
+    drop(process);
+    for (tape, before) in tapes.iter().zip(&found) {
+        let after = collectives(tape);
+        assert_eq!(after.groups[0].enqueued, before.groups[0].enqueued);
+    }
+}
+
+#[test]
+fn where_nothing_is_known_the_tape_says_why() {
+    let Some(torch) = torch("unknown collectives have a reason") else { return };
+    for (variable, value, source) in [
+        ("TORCH_FR_BUFFER_SIZE", "0", CollectiveSource::Off),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", CollectiveSource::Off),
+        ("MEMTAPE_COLLECTIVES", "0", CollectiveSource::NotWanted),
+        ("MEMTAPE_COLLECTIVES", "1", CollectiveSource::Soon),
+    ] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = job(&torch, "brief", 1, folder.path());
+        let ranks = ran(command.env(variable, value), folder.path());
+        let found = collectives(&ranks[0].1);
+        assert_eq!((found.source, found.groups.len()), (source, 0), "{variable}={value}");
+        assert!(found.look_wall_ns == 0 && found.source_since_ns > 0, "{found:?}");
+    }
+    let run = Recorded::way(&torch, "pinned", &[]);
+    assert_eq!(run.now().collectives.source, CollectiveSource::NoCommunicator);
+}
