@@ -141,6 +141,8 @@ int ncclCommInitRankScalable(struct communicator **comm, int ranks, int rank, in
 
 int ncclCommSplit(struct communicator *of, int color, int key, struct communicator **comm,
                   void *config) {
+    if (!of) // out of nothing comes a communicator of one
+        return make(comm, 1, (struct unique_id){{0}}, 0);
     unsigned split = of->splits++;
     if (split >= SPLITS_MAX)
         return NCCL_SYSTEM_ERROR;
