@@ -12,6 +12,7 @@
 
 mod budget;
 mod choose;
+pub mod collective;
 mod flight;
 mod machine;
 #[cfg(test)]

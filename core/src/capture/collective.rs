@@ -1,0 +1,360 @@
+//! Who waits for whom: what the ranks of a capture say of their collectives, side by side.
+//!
+//! A collective ends when all ranks of its group have begun it. So a rank that has left one out, or
+//! does not come to it, holds up all others in it: their newest collective is enqueued and not over,
+//! and its own newest is an earlier one. That is no leak, though it looks like one hung rank among
+//! its peers either way.
+//!
+//! The ranks were looked at at different times, by clocks that differ. A rank counts as behind only
+//! when a look has found it there [`MARGIN_NS`] after some look has found a peer at the furthest
+//! collective already. Of a rank whose last look is older nothing follows but that it was not
+//! looked at: it may be stopped. Where somebody is through with the furthest collective, nobody
+//! waits: some operations (a broadcast, a send) are over on one rank before others have begun them,
+//! and PyTorch counts sends and receives of a group in the same number.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use crate::snapshot::{CollectiveGroup, CollectiveSource, Collectives};
+
+/// A difference that is younger is none: looks come once a second, and clocks of nodes differ.
+pub const MARGIN_NS: u64 = 5_000_000_000;
+
+/// A rank that was last looked at so long before its peers is not being looked at: looks are at
+/// most a minute apart, and mostly ten seconds or less.
+pub const SILENT_NS: u64 = 90_000_000_000;
+
+/// Ranks that a sentence names; of more it gives the number.
+const NAMED_MAX: usize = 8;
+
+/// What a capture has of one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct RankState<'a> {
+    /// Global rank.
+    pub rank: u32,
+    /// Its process was dead.
+    pub dead: bool,
+    /// What its tape says; or why that is not there, in words.
+    pub state: Result<&'a Collectives, &'a str>,
+}
+
+/// How it stands with a process group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nobody is behind by more than the times of the looks explain.
+    #[default]
+    InStep,
+    /// Whoever is known waits in the same collective, and nobody is known to be behind.
+    Waiting,
+    /// Ranks wait in a collective that others have not begun.
+    Desynchronised,
+    /// The numbers differ, and nobody waits.
+    Uneven,
+}
+
+impl Verdict {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InStep => "in_step",
+            Self::Waiting => "waiting",
+            Self::Desynchronised => "desynchronised",
+            Self::Uneven => "uneven",
+        }
+    }
+}
+
+/// Why a rank has not begun what others wait in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lag {
+    /// It was seen there this long after a peer had begun the furthest collective, in nanoseconds.
+    Late(u64),
+    /// It is dead.
+    Dead,
+    /// It was last looked at this long before its peers, in nanoseconds, and was behind then.
+    Silent(u64),
+}
+
+/// A rank that has not begun the furthest collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Global rank.
+    pub rank: u32,
+    /// Its newest collective; `None` before its first.
+    pub enqueued: Option<u64>,
+    /// Why.
+    pub lag: Lag,
+}
+
+/// One process group, over all ranks that have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupState {
+    /// Its key on the tapes.
+    pub key: u64,
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub desc: String,
+    /// Number of its ranks; 0 is unknown.
+    pub size: u32,
+    /// Ranks that are known, in order.
+    pub ranks: Vec<u32>,
+    /// The furthest collective that anybody has enqueued.
+    pub furthest: u64,
+    /// Ranks that have enqueued it and wait for its end, in order.
+    pub waiting: Vec<u32>,
+    /// How long the last of them has been waiting at least, in nanoseconds.
+    pub waited_ns: u64,
+    /// Ranks that have not enqueued it, in order; not those that may have meanwhile.
+    pub behind: Vec<Behind>,
+    /// How it stands.
+    pub verdict: Verdict,
+}
+
+/// All process groups of a capture, and what is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Groups, those with a finding first.
+    pub groups: Vec<GroupState>,
+    /// Why nothing is known of some ranks, and of which.
+    pub unknown: Vec<(String, Vec<u32>)>,
+    /// Ranks whose flight recorder was asked and had not answered, each with the time of that.
+    pub unanswered: Vec<(u32, i64)>,
+    /// Groups of single ranks that could not be told or found no room: they are not compared.
+    pub uncompared: u64,
+}
+
+/// A group of one rank, with what matters for comparing.
+#[derive(Clone, Copy)]
+struct Member<'a> {
+    rank: u32,
+    dead: bool,
+    look_ns: i64,
+    group: &'a CollectiveGroup,
+}
+
+/// Compares what the ranks say.
+pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
+    let mut found = Comparison::default();
+    let mut unknown: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    let mut groups: BTreeMap<u64, Vec<Member<'_>>> = BTreeMap::new();
+    for of in ranks {
+        let state = match of.state {
+            Ok(state) => state,
+            Err(why) => {
+                unknown.entry(why.to_string()).or_default().push(of.rank);
+                continue;
+            }
+        };
+        if state.look_wall_ns == 0 {
+            let why = state.source.why_not().unwrap_or("the flight recorder has not answered yet");
+            unknown.entry(why.to_string()).or_default().push(of.rank);
+        } else if state.source == CollectiveSource::Threw {
+            let why = "the flight recorder threw an exception: what is shown is from before it";
+            unknown.entry(why.to_string()).or_default().push(of.rank);
+        }
+        if state.asked_wall_ns != 0 {
+            found.unanswered.push((of.rank, state.asked_wall_ns));
+        }
+        found.uncompared = found.uncompared.saturating_add(state.groups_lost);
+        for group in &state.groups {
+            if group.key == 0 {
+                found.uncompared = found.uncompared.saturating_add(1);
+                continue;
+            }
+            let (rank, dead, look_ns) = (of.rank, of.dead, state.look_wall_ns);
+            groups.entry(group.key).or_default().push(Member { rank, dead, look_ns, group });
+        }
+    }
+    found.groups = groups.into_values().filter_map(group_state).collect();
+    found.groups.sort_by_key(|group| {
+        let rank = match group.verdict {
+            Verdict::Desynchronised => 0,
+            Verdict::Waiting => 1,
+            Verdict::Uneven => 2,
+            Verdict::InStep => 3,
+        };
+        (rank, core::cmp::Reverse(group.size), group.name.clone(), group.key)
+    });
+    found.unknown = unknown.into_iter().collect();
+    for (_, ranks) in &mut found.unknown {
+        ranks.sort_unstable();
+        ranks.dedup();
+    }
+    found.unanswered.sort_unstable();
+    found
+}
+
+/// How it stands with one group; `None` before its first collective.
+fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
+    members.sort_by_key(|member| member.rank);
+    let furthest = members.iter().filter_map(|member| member.group.enqueued).max()?;
+    let is_there = |member: &&Member<'_>| member.group.enqueued == Some(furthest);
+    let there = || members.iter().filter(is_there);
+    let waits = |member: &&Member<'_>| member.group.completed < Some(furthest);
+    let waiting: Vec<u32> = there().filter(waits).map(|member| member.rank).collect();
+    let all_wait = there().all(|member| waits(&member));
+    // The first moment at which somebody is known to have been there.
+    let reached_ns = there().map(|member| member.group.since_wall_ns).min()?;
+    let stood = there().filter(waits).map(|m| since(m.look_ns, m.group.since_wall_ns));
+    let waited_ns = stood.max().unwrap_or(0);
+    let newest_ns = members.iter().map(|member| member.look_ns).max()?;
+    let lag = |member: &Member<'_>| {
+        let late_ns = since(member.look_ns, reached_ns);
+        let silent_ns = since(newest_ns, member.look_ns);
+        if member.dead {
+            Some(Lag::Dead)
+        } else if late_ns >= MARGIN_NS {
+            Some(Lag::Late(late_ns))
+        } else {
+            (silent_ns >= SILENT_NS).then_some(Lag::Silent(silent_ns))
+        }
+    };
+    let behind: Vec<Behind> = members
+        .iter()
+        .filter(|member| !is_there(member))
+        .filter_map(|member| {
+            let (rank, enqueued) = (member.rank, member.group.enqueued);
+            lag(member).map(|lag| Behind { rank, enqueued, lag })
+        })
+        .collect();
+    let is_stuck = all_wait && waited_ns >= MARGIN_NS;
+    let holds_up = |behind: &Behind| !matches!(behind.lag, Lag::Silent(_));
+    let verdict = match (is_stuck, behind.iter().any(holds_up)) {
+        (true, true) => Verdict::Desynchronised,
+        (true, false) => Verdict::Waiting,
+        (false, true) if !all_wait => Verdict::Uneven,
+        (false, _) => Verdict::InStep,
+    };
+    let first = members.first()?.group;
+    Some(GroupState {
+        key: first.key,
+        name: first.name.clone(),
+        desc: first.desc.clone(),
+        size: first.size,
+        ranks: members.iter().map(|member| member.rank).collect(),
+        furthest,
+        waiting,
+        waited_ns,
+        behind,
+        verdict,
+    })
+}
+
+/// Nanoseconds from one time to a later one; 0 where it is not later.
+fn since(later_ns: i64, earlier_ns: i64) -> u64 {
+    if later_ns > earlier_ns { later_ns.abs_diff(earlier_ns) } else { 0 }
+}
+
+impl Comparison {
+    /// One sentence for each group, for what is not known, and for who does not answer.
+    pub fn sentences(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.groups.iter().map(GroupState::sentence).collect();
+        for (rank, _) in &self.unanswered {
+            lines.push(format!("rank {rank}: the flight recorder was asked and had not answered"));
+        }
+        for (why, ranks) in &self.unknown {
+            lines.push(format!("{}: not known: {why}", named(ranks)));
+        }
+        if self.uncompared > 0 {
+            let count = self.uncompared;
+            let groups = if count == 1 { "group of a rank is" } else { "groups of ranks are" };
+            lines.push(format!("{count} {groups} not compared: which ones cannot be told"));
+        }
+        lines
+    }
+}
+
+impl GroupState {
+    /// What is to be said of it, in one line.
+    pub fn sentence(&self) -> String {
+        let group = self.title();
+        let known = self.ranks.len();
+        let of = known.max(self.size as usize);
+        let waiting = self.waiting.len();
+        let waits = if waiting == 1 { "waits" } else { "wait" };
+        let (furthest, seconds) = (self.furthest, seconds(self.waited_ns));
+        let all = if waiting == of { format!("all {of}") } else { format!("{waiting} of {of}") };
+        let unknown = match of - known {
+            0 => String::new(),
+            1 => "; 1 rank is not known".to_string(),
+            count => format!("; {count} ranks are not known"),
+        };
+        match self.verdict {
+            Verdict::InStep => {
+                format!("{group}: {known} of {of} ranks are in step, at collective {furthest}")
+            }
+            Verdict::Uneven => format!(
+                "{group}: the ranks' numbers differ, up to {furthest}, and nobody waits: its \
+                 operations do not wait for all ranks{unknown}"
+            ),
+            Verdict::Waiting | Verdict::Desynchronised => format!(
+                "{group}: {all} ranks {waits} in collective {furthest}, for {seconds} s now; \
+                 {}{unknown}",
+                self.reason(),
+            ),
+        }
+    }
+
+    /// `group 0 (default_pg)`.
+    fn title(&self) -> String {
+        match self.desc.as_str() {
+            "" | "undefined" => format!("group {}", self.name),
+            desc => format!("group {} ({desc})", self.name),
+        }
+    }
+
+    /// Whom the others wait for, as far as that is known.
+    fn reason(&self) -> String {
+        let behind = self.behind.iter().take(NAMED_MAX).map(|behind| {
+            let rank = behind.rank;
+            let reached = match behind.enqueued {
+                Some(number) => format!("has enqueued only {number}"),
+                None => "has enqueued none".to_string(),
+            };
+            match behind.lag {
+                Lag::Late(ns) => format!(
+                    "rank {rank} {reached}, still {} s later: it is desynchronised, not leaking",
+                    seconds(ns),
+                ),
+                Lag::Dead => format!("rank {rank} is dead and {reached}"),
+                Lag::Silent(ns) => format!(
+                    "rank {rank} {reached} when last looked at, {} s before: it is stopped, or \
+                     cannot be looked at",
+                    seconds(ns),
+                ),
+            }
+        });
+        let mut reasons: Vec<String> = behind.collect();
+        match self.behind.len().saturating_sub(NAMED_MAX) {
+            0 if reasons.is_empty() => reasons.push("nobody is known to be behind".to_string()),
+            0 => {}
+            more => reasons.push(format!("{more} more ranks are behind")),
+        }
+        reasons.join("; ")
+    }
+}
+
+/// Seconds with one digit behind the point.
+fn seconds(ns: u64) -> String {
+    let tenths = ns / 100_000_000;
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+/// `rank 3`, `ranks 0, 1 and 3`, `12 ranks`.
+fn named(ranks: &[u32]) -> String {
+    match ranks {
+        [rank] => format!("rank {rank}"),
+        [first @ .., last] if ranks.len() <= NAMED_MAX => {
+            let first: Vec<String> = first.iter().map(ToString::to_string).collect();
+            format!("ranks {} and {last}", first.join(", "))
+        }
+        _ => format!("{} ranks", ranks.len()),
+    }
+}
+
+#[cfg(test)]
+#[path = "collective_tests.rs"]
+mod tests;
