@@ -9,8 +9,10 @@ use std::time::Duration;
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, OutsideUse, Place, RankSnapshot, Segment, SegmentSource, TraceKind,
+    Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideUse, Place, RankSnapshot, Segment,
+    SegmentSource, TraceKind,
 };
+use memtape_core::tape::dump::TEXT_BYTES_MAX as COLLECTIVE_TEXT_BYTES_MAX;
 use memtape_core::tape::reader::DeviceTotals;
 use memtape_core::tape::status::Status;
 use memtape_core::tape::steps::StepRecord;
@@ -357,6 +359,7 @@ pub(crate) fn rank_body(
         line: frame.line,
         function: frame.function,
     });
+    let collectives = collectives(snapshot.collectives);
     let body = v1::RankBody {
         rank: Some(rank),
         step: snapshot.step,
@@ -367,9 +370,17 @@ pub(crate) fn rank_body(
         before_step: snapshot.before_step,
         places: snapshot.places.iter().map(place).collect(),
         outside: snapshot.outside.iter().map(outside).collect(),
+        collectives: None,
     };
-    let bytes = body.encoded_len();
-    if bytes > bytes_max { Err(bytes) } else { Ok(body.encode_to_vec()) }
+    // In front: whoever wants only these need not unpack the rest.
+    let front = v1::RankBody { collectives: Some(collectives), ..v1::RankBody::default() };
+    let bytes = front.encoded_len().saturating_add(body.encoded_len());
+    if bytes > bytes_max {
+        return Err(bytes);
+    }
+    let mut encoded = Vec::with_capacity(bytes);
+    let written = front.encode(&mut encoded).and_then(|()| body.encode(&mut encoded));
+    written.map(|()| encoded).map_err(|_| bytes)
 }
 
 fn place(place: &Place) -> v1::Place {
@@ -377,6 +388,29 @@ fn place(place: &Place) -> v1::Place {
         stream: place.stream,
         pool_first: place.pool.map(|pool| pool.0),
         pool_second: place.pool.map(|pool| pool.1),
+    }
+}
+
+fn collectives(of: Collectives) -> v1::Collectives {
+    let group = |group: CollectiveGroup| v1::CollectiveGroup {
+        id: group.id,
+        key: group.key,
+        name: cut(&group.name, COLLECTIVE_TEXT_BYTES_MAX).to_string(),
+        desc: cut(&group.desc, COLLECTIVE_TEXT_BYTES_MAX).to_string(),
+        size: group.size,
+        enqueued: group.enqueued,
+        started: group.started,
+        completed: group.completed,
+        since_wall_ns: group.since_wall_ns,
+    };
+    v1::Collectives {
+        source: of.source as u32,
+        source_since_ns: of.source_since_ns,
+        look_wall_ns: of.look_wall_ns,
+        look_took_ns: of.look_took_ns,
+        asked_wall_ns: of.asked_wall_ns,
+        groups: of.groups.into_iter().map(group).collect(),
+        groups_lost: of.groups_lost,
     }
 }
 
@@ -480,6 +514,8 @@ fn message(body: v1::agent_message::Body) -> Outgoing {
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::snapshot::CollectiveSource;
+
     use super::*;
 
     #[test]
@@ -541,6 +577,33 @@ mod tests {
         let body = v1::coordinator_message::Body::CaptureRequest(zero);
         let request = CaptureRequest::default();
         assert_eq!(incoming(Raw { body: Some(body) }), Some(Incoming::Capture(request)));
+    }
+
+    #[test]
+    fn collectives_come_first_and_whole() {
+        let group = CollectiveGroup {
+            key: 7,
+            name: "n".repeat(99),
+            enqueued: Some(0),
+            since_wall_ns: 5,
+            ..CollectiveGroup::default()
+        };
+        let collectives = Collectives {
+            source: CollectiveSource::FlightRecorder,
+            look_wall_ns: 9,
+            groups: vec![group],
+            groups_lost: 2,
+            ..Collectives::default()
+        };
+        let snapshot = RankSnapshot { step: 3, collectives, ..RankSnapshot::default() };
+        let bytes = rank_body(snapshot, RankUp::default(), 1 << 20).expect("small");
+        assert_eq!(bytes.first(), Some(&(10 << 3 | 2)), "field 10, with a length");
+        let body = v1::RankBody::decode(bytes.as_slice()).expect("own encoding");
+        let found = body.collectives.expect("they are there");
+        assert_eq!((found.source, found.look_wall_ns, found.groups_lost), (1, 9, 2));
+        let [group] = found.groups.as_slice() else { panic!("one group: {found:?}") };
+        assert_eq!((group.key, group.name.len(), body.step), (7, 32, 3));
+        assert_eq!((group.enqueued, group.completed), (Some(0), None), "none is not zero");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::io::Read;
 use anyhow::{Context, bail};
 use memtape_core::identity::Identity;
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Frame, OutsideUse, Place, RankSnapshot, Segment, SegmentSource,
-    StackUse, TraceEvent, TraceKind,
+    Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, OutsideUse,
+    Place, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent, TraceKind,
 };
 use memtape_core::tape::layout::Origin;
 use memtape_proto::v1;
@@ -60,12 +60,36 @@ fn snapshot(body: v1::RankBody) -> RankSnapshot {
         before_step: body.before_step,
         places: body.places.iter().map(place).collect(),
         outside: body.outside.iter().map(outside).collect(),
+        collectives: body.collectives.map(collectives).unwrap_or_default(),
         ..RankSnapshot::default()
     }
 }
 
 fn place(place: &v1::Place) -> Place {
     Place { stream: place.stream, pool: place.pool_first.zip(place.pool_second) }
+}
+
+fn collectives(of: v1::Collectives) -> Collectives {
+    let group = |group: v1::CollectiveGroup| CollectiveGroup {
+        id: group.id,
+        key: group.key,
+        name: group.name,
+        desc: group.desc,
+        size: group.size,
+        enqueued: group.enqueued,
+        started: group.started,
+        completed: group.completed,
+        since_wall_ns: group.since_wall_ns,
+    };
+    Collectives {
+        source: CollectiveSource::from_number(u64::from(of.source)),
+        source_since_ns: of.source_since_ns,
+        look_wall_ns: of.look_wall_ns,
+        look_took_ns: of.look_took_ns,
+        asked_wall_ns: of.asked_wall_ns,
+        groups: of.groups.into_iter().map(group).collect(),
+        groups_lost: of.groups_lost,
+    }
 }
 
 fn outside(each: &v1::OutsideUse) -> OutsideUse {

@@ -6,7 +6,12 @@
 use std::io::Read;
 
 use memtape_core::identity::{Identity, NAME_BYTES_MAX, cut};
-use memtape_core::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, Segment, StackUse};
+use memtape_core::snapshot::{
+    Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, RankSnapshot,
+    Segment, StackUse,
+};
+use memtape_core::tape::collective::GROUPS_MAX;
+use memtape_core::tape::dump::TEXT_BYTES_MAX;
 use memtape_proto::v1;
 use prost::Message as _;
 
@@ -26,6 +31,12 @@ const WINDOW_BYTES_LOG_MAX: u32 = 23;
 
 /// Memory that unpacking takes: the window, and zstd's own buffers.
 pub(crate) const CHECK_BYTES: u64 = (1 << WINDOW_BYTES_LOG_MAX) + (1 << 20);
+
+/// Number of the collectives' field in a body.
+const COLLECTIVES_FIELD: u64 = 10;
+
+/// Largest such field: 64 groups take 8 KiB.
+const COLLECTIVES_BYTES_MAX: u64 = 1 << 20;
 
 /// Unpacks a body to nowhere, to see that it can be.
 ///
@@ -50,6 +61,83 @@ pub(crate) fn decode(body: &[u8]) -> Result<RankSnapshot, String> {
     let body = v1::RankBody::decode(unpacked.as_slice())
         .map_err(|error| format!("the body makes no sense: {error}"))?;
     snapshot(body)
+}
+
+/// How far the rank of a body has come in its collectives; `None` where the body does not say.
+/// Unpacks no further than to there, which is the beginning.
+///
+/// # Errors
+/// One line.
+pub(crate) fn collectives_of(body: &[u8]) -> Result<Option<Collectives>, String> {
+    let mut reader = reader(body)?.take(UNPACKED_BYTES_MAX);
+    let broken = |error: std::io::Error| format!("the body makes no sense: {error}");
+    while let Some(field) = varint(&mut reader).map_err(broken)? {
+        let bytes = match field & 7 {
+            0 => varint(&mut reader).map(|_| 0),
+            1 => Ok(8),
+            2 => varint(&mut reader).map(Option::unwrap_or_default),
+            5 => Ok(4),
+            _ => return Err("the body makes no sense: a field of no kind".to_string()),
+        };
+        let bytes = bytes.map_err(broken)?;
+        let mut value = reader.by_ref().take(bytes);
+        if field == COLLECTIVES_FIELD << 3 | 2 {
+            let mut encoded = Vec::new();
+            let mut bounded = value.take(COLLECTIVES_BYTES_MAX);
+            bounded.read_to_end(&mut encoded).map_err(broken)?;
+            let decoded = v1::Collectives::decode(encoded.as_slice());
+            let decoded = decoded.map_err(|error| format!("the body makes no sense: {error}"))?;
+            return Ok(Some(collectives(decoded)));
+        }
+        let skipped = std::io::copy(&mut value, &mut std::io::sink()).map_err(broken)?;
+        if skipped < bytes {
+            return Err("the body is cut short".to_string());
+        }
+    }
+    Ok(None)
+}
+
+/// A number as protobuf packs it; `None` at the end.
+fn varint(reader: &mut impl Read) -> std::io::Result<Option<u64>> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let mut byte = [0];
+        if reader.read(&mut byte)? == 0 {
+            return Ok(None);
+        }
+        number |= u64::from(byte[0] & 0x7f) << shift;
+        if byte[0] < 0x80 {
+            return Ok(Some(number));
+        }
+    }
+    Err(std::io::Error::other("a number is too long"))
+}
+
+fn collectives(of: v1::Collectives) -> Collectives {
+    let group = |group: v1::CollectiveGroup| CollectiveGroup {
+        id: group.id,
+        key: group.key,
+        name: one_line(&group.name),
+        desc: one_line(&group.desc),
+        size: group.size,
+        enqueued: group.enqueued,
+        started: group.started,
+        completed: group.completed,
+        since_wall_ns: group.since_wall_ns,
+    };
+    Collectives {
+        source: CollectiveSource::from_number(u64::from(of.source)),
+        source_since_ns: of.source_since_ns,
+        look_wall_ns: of.look_wall_ns,
+        look_took_ns: of.look_took_ns,
+        asked_wall_ns: of.asked_wall_ns,
+        groups: of.groups.into_iter().take(GROUPS_MAX).map(group).collect(),
+        groups_lost: of.groups_lost,
+    }
+}
+
+fn one_line(text: &str) -> String {
+    cut(text, TEXT_BYTES_MAX).replace(char::is_control, " ")
 }
 
 fn reader(body: &[u8]) -> Result<impl Read + '_, String> {
@@ -93,6 +181,7 @@ fn snapshot(body: v1::RankBody) -> Result<RankSnapshot, String> {
         frames,
         stacks,
         before_step: body.before_step,
+        collectives: body.collectives.map(collectives).unwrap_or_default(),
         ..RankSnapshot::default()
     })
 }
@@ -248,6 +337,41 @@ mod tests {
         let blocks = &found.devices[0].blocks;
         assert_eq!((blocks[0].address, blocks[1].address), (512, 1024));
         assert_eq!((blocks[0].stack, blocks[1].stack), (1, 0));
+    }
+
+    #[test]
+    fn collectives_are_found_wherever_they_stand() {
+        let group = v1::CollectiveGroup {
+            key: u64::MAX,
+            name: "a\nb".into(),
+            enqueued: Some(812),
+            ..Default::default()
+        };
+        let collectives = v1::Collectives {
+            source: 1,
+            look_wall_ns: -5,
+            groups: vec![group; 99],
+            ..Default::default()
+        };
+        let front = v1::RankBody { collectives: Some(collectives), ..Default::default() };
+        let (front, rest) = (front.encode_to_vec(), body().encode_to_vec());
+        let pack = |bytes: &[u8]| zstd::bulk::compress(bytes, 3).unwrap();
+        for bytes in [[front.clone(), rest.clone()].concat(), [rest.clone(), front].concat()] {
+            let found = collectives_of(&pack(&bytes)).unwrap().expect("they are there");
+            assert_eq!((found.source, found.look_wall_ns), (CollectiveSource::FlightRecorder, -5));
+            assert_eq!(found.groups.len(), GROUPS_MAX, "no more than a tape has");
+            assert_eq!((found.groups[0].key, found.groups[0].name.as_str()), (u64::MAX, "a b"));
+            assert_eq!((found.groups[0].enqueued, found.groups[0].completed), (Some(812), None));
+            assert_eq!(decode(&pack(&bytes)).unwrap().collectives, found);
+        }
+        assert_eq!(collectives_of(&pack(&rest)), Ok(None), "an older agent's");
+        for length in 1..rest.len() {
+            let _ = collectives_of(&pack(&rest[..length]));
+        }
+        for wrong in [&[0x53, 0xff, 0xff][..], &[0xff; 11], &[0x52, 0x05, 0xff], &[0x0a, 0x09]] {
+            assert!(collectives_of(&pack(wrong)).is_err(), "{wrong:?}");
+        }
+        assert!(collectives_of(b"not zstd").is_err());
     }
 
     #[test]
