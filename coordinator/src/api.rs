@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::collectives;
 use crate::coordinator::Event;
 use crate::metrics;
 use crate::page;
@@ -47,6 +48,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/jobs/{job}/captures", post(take_capture))
         .route("/captures", get(captures))
         .route("/captures/{id}", get(capture))
+        .route("/captures/{id}/collectives", get(capture_collectives))
         .route("/captures/{id}/ranks/{rank}", get(body))
         .route("/incidents", get(incidents))
         .route("/incidents/{id}", get(incident))
@@ -210,6 +212,12 @@ async fn capture(State(api): State<Api>, id: Named<String>) -> Answer<Response> 
     let Path(id) = id?;
     let capture = api.ask(|reply| Request::Capture { id, reply }).await??;
     Ok(Json(capture).into_response())
+}
+
+async fn capture_collectives(State(api): State<Api>, id: Named<String>) -> Answer {
+    let Path(id) = id?;
+    let parts = api.ask(|reply| Request::Parts { id, reply }).await??;
+    Ok(Json(collectives::of(&api.store, parts).await))
 }
 
 async fn body(State(api): State<Api>, place: Named<(String, u32)>) -> Answer<Response> {

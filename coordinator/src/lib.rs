@@ -17,6 +17,7 @@ mod body;
 mod captures;
 mod clock;
 mod cluster;
+mod collectives;
 mod config;
 mod coordinator;
 mod diagnosing;

@@ -10,7 +10,7 @@ use crate::clock::Now;
 use crate::cluster::Attempt;
 use crate::coordinator::Coordinator;
 use crate::metrics::{self, MetricsView};
-use crate::model::{ActionRecord, SeriesKey};
+use crate::model::{ActionRecord, PartRecord, SeriesKey};
 use crate::store::Changes;
 use crate::views::{self, CaptureView, IncidentView, JobView, NodeView, RanksView};
 
@@ -63,6 +63,10 @@ pub(crate) enum Request {
         id: String,
         reply: Reply<Result<CaptureView, Refused>>,
     },
+    Parts {
+        id: String,
+        reply: Reply<Result<Vec<PartRecord>, Refused>>,
+    },
     Body {
         id: String,
         rank: u32,
@@ -110,6 +114,10 @@ impl Coordinator {
             }
             Request::Capture { id, reply } => {
                 let found = self.captures.get(&id).map(|state| views::capture(state, true));
+                let _ = reply.send(found.ok_or_else(|| no("capture", &id)));
+            }
+            Request::Parts { id, reply } => {
+                let found = self.captures.get(&id).map(|state| state.parts.clone());
                 let _ = reply.send(found.ok_or_else(|| no("capture", &id)));
             }
             Request::Body { id, rank, reply } => {
