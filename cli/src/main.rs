@@ -8,6 +8,7 @@
 mod api;
 mod args;
 mod clock;
+mod collectives;
 mod commands;
 mod demo;
 mod export;

@@ -3,7 +3,7 @@
 use anyhow::bail;
 
 use crate::api::{Client, Incident, Manifest, parse};
-use crate::{output, render};
+use crate::{collectives, output, render};
 
 /// Shows what has this id.
 ///
@@ -15,12 +15,23 @@ pub(crate) fn run(id: &str, client: Client, json: bool) -> anyhow::Result<()> {
         Some(("cap", _)) => "captures",
         _ => bail!("{id:?} is no id: those of incidents begin with inc-, of captures with cap-"),
     };
-    let answer = client.get(&[kind, id], &[])?;
+    let mut answer = client.get(&[kind, id], &[])?;
+    // An older coordinator does not know of collectives.
+    let collectives_of = |id: &str| {
+        let path = ["captures", id, "collectives"];
+        client.get(&path, &[]).unwrap_or_default()
+    };
+    if kind == "captures" {
+        let collectives = collectives_of(id);
+        if json {
+            answer["collectives"] = collectives;
+            return output::print_json(&answer);
+        }
+        let text = render::manifest(&parse(&answer)?);
+        return output::print(&(text + &collectives::of_capture(&collectives)));
+    }
     if json {
         return output::print_json(&answer);
-    }
-    if kind == "captures" {
-        return output::print(&render::manifest(&parse(&answer)?));
     }
     let incident: Incident = parse(&answer)?;
     // The capture may still be in the making, or have been deleted since.
@@ -28,5 +39,9 @@ pub(crate) fn run(id: &str, client: Client, json: bool) -> anyhow::Result<()> {
         let answer = client.get(&["captures", id], &[]).ok()?;
         parse::<Manifest>(&answer).ok()
     });
-    output::print(&render::incident(&incident, capture.as_ref()))
+    let mut text = render::incident(&incident, capture.as_ref());
+    if let Some(capture) = &capture {
+        text += &collectives::of_capture(&collectives_of(&capture.id));
+    }
+    output::print(&text)
 }

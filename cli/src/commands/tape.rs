@@ -20,7 +20,7 @@ use crate::liveness::Writer;
 use crate::output::clean;
 use crate::render::{bytes, frame, table};
 use crate::tape_file::{self, FileSource};
-use crate::{Mistakes, export, ledger, output};
+use crate::{Mistakes, collectives, export, ledger, output};
 
 use super::tapes;
 
@@ -180,6 +180,7 @@ impl Summary {
         for totals in &self.totals {
             self.device_text(totals, &mut text);
         }
+        text += &collectives::text(&self.tape.collectives());
         match &self.state {
             Ok(state) => {
                 if !state.outside.is_empty() {
@@ -378,6 +379,7 @@ impl Summary {
             "limitations": self.status.limitations, "lost": self.status.lost, "losses": losses,
             "step": self.status.step, "oldest_step": self.tape.oldest_step(),
             "start_wall_ns": self.status.start_wall_ns,
+            "collectives": collectives::json(&self.tape.collectives()),
             "devices": devices, "phase": self.tape.phase(), "marks": self.marks_json(),
             "outside_missing": self.state.as_ref().ok().map(|state| state.outside_missing),
             "outside": self.state.as_ref().ok().map(|state| ledger::outside_json(&state.outside)),
