@@ -304,7 +304,7 @@ impl SimulatedCoordinator {
     /// Why the stream is closed.
     pub fn said(&mut self, now: Now, stream: u64, raw: v1::AgentMessage) -> Result<(), String> {
         if let Some(message) = wire::incoming(raw)? {
-            self.handle(now, Event::Said { stream, message });
+            self.handle(now, Event::Said { stream, message, share: None });
         }
         Ok(())
     }

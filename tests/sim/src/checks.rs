@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_coordinator::simulated::{Capture, RankSeen, SimulatedCoordinator};
+use memtape_coordinator::simulated::{Capture, RankSeen, SimulatedCoordinator, Step};
 
 use crate::node::WALL_NS;
 use crate::plan::{MS_NS, SECOND_NS};
-use crate::world::{DEADLINE_NS, UPLOAD_BYTES_MAX, World, coordinator_now};
+use crate::truth::TapeTruth;
+use crate::world::{DEADLINE_NS, SPOOL_BYTES_MAX, UPLOAD_BYTES_MAX, World, coordinator_now};
 
 /// A manifest may be closed this much after its deadline: the coordinator looks five times a
 /// second.
@@ -28,6 +29,11 @@ pub(crate) fn check(world: &mut World) -> Vec<String> {
     broken
 }
 
+/// True for what an agent took by itself and handed over when it could.
+fn is_solo(capture: &Capture) -> bool {
+    capture.id.ends_with("-alone")
+}
+
 struct Checks<'a> {
     world: &'a World,
     coordinator: &'a SimulatedCoordinator,
@@ -39,6 +45,7 @@ impl Checks<'_> {
     fn all(mut self) {
         self.everybody_is_connected();
         self.captures_are_closed_in_time();
+        self.one_solo_capture_for_one_death();
         self.captures_show_the_truth();
         self.bodies_with_a_receipt_are_there();
         self.acknowledged_steps_are_there();
@@ -69,7 +76,8 @@ impl Checks<'_> {
         for capture in self.coordinator.captures() {
             let id = &capture.id;
             // An agent alone took it, and handed it over when it could.
-            if id.ends_with("-alone") {
+            if is_solo(&capture) {
+                self.expect(capture.closed_wall_ns.is_some(), || format!("{id} is open"));
                 continue;
             }
             let begun_ns = (capture.requested_wall_ns as u64).saturating_sub(WALL_NS);
@@ -95,6 +103,17 @@ impl Checks<'_> {
                     "{id} was asked for at {begun_ns}, due by {limit_ns}, closed at {closed_ns}"
                 )
             });
+        }
+    }
+
+    /// An agent alone takes one picture of a death, however often it is restarted.
+    fn one_solo_capture_for_one_death(&mut self) {
+        let mut deaths = BTreeSet::new();
+        let solos = self.coordinator.captures().filter(is_solo);
+        for capture in solos.filter(|capture| capture.reason == "death") {
+            let tape_id = capture.parts.first().map(|part| part.tape_id.clone());
+            let is_new = deaths.insert(tape_id);
+            self.expect(is_new, || format!("the same death twice: {capture:?}"));
         }
     }
 
@@ -156,10 +175,10 @@ impl Checks<'_> {
     }
 
     fn bodies_with_a_receipt_are_there(&mut self) {
-        for (id, tape_id, hash) in &self.world.truth.bodies {
+        for (id, tape_id) in &self.world.truth.bodies {
             let capture = self.coordinator.capture(id);
             // Of healthy states only the newest are kept.
-            if capture.is_none() && !self.world.truth.accepted.contains_key(id) {
+            if capture.is_none() && self.world.truth.baselines.contains(id) {
                 continue;
             }
             let part = capture
@@ -200,6 +219,7 @@ impl Checks<'_> {
             }
             let stored: BTreeMap<u64, u64> =
                 rows.iter().map(|&(_, last, end_allocated)| (last, end_allocated)).collect();
+            self.what_is_missing_is_counted(seen, tape, &rows);
             let acked = self.world.truth.rows.get(tape_id).map_or(&[][..], Vec::as_slice);
             let lost: Vec<u64> = acked
                 .iter()
@@ -210,6 +230,18 @@ impl Checks<'_> {
                 format!("{tape_id}: steps {lost:?} were acknowledged and are not there")
             });
         }
+    }
+
+    /// Between the first step and the newest one that is stored, what is not there was said to be
+    /// missed. A tape that was lost with its node could not be asked.
+    fn what_is_missing_is_counted(&mut self, seen: &RankSeen, tape: &TapeTruth, rows: &[Step]) {
+        let newest = rows.iter().map(|(_, last, _)| *last).max().unwrap_or(0);
+        let covered: BTreeSet<u64> =
+            rows.iter().flat_map(|&(first, last, _)| first..=last.min(first + 1000)).collect();
+        let missing = (1..=newest).filter(|step| !covered.contains(step)).count() as u64;
+        self.expect(tape.is_lost || missing <= seen.steps_missed, || {
+            format!("of {seen:?} {missing} steps are not there")
+        });
     }
 
     fn ends_are_known(&mut self) {
@@ -273,6 +305,7 @@ impl Checks<'_> {
         }
     }
 
+    /// Everything in memory and on disk is within its bounds.
     fn nothing_grew(&mut self) {
         let held = self.coordinator.held();
         self.expect(held.outgoing_max <= 256 && held.in_flight <= 4, || format!("{held:?}"));
@@ -281,6 +314,9 @@ impl Checks<'_> {
             let held_bytes = node.agent.as_ref().map_or(0, |agent| agent.held_bytes());
             self.expect(held_bytes <= UPLOAD_BYTES_MAX, || {
                 format!("{} holds {held_bytes} bytes", node.name)
+            });
+            self.expect(node.disk.bytes() <= SPOOL_BYTES_MAX, || {
+                format!("the spool of {} has {} bytes", node.name, node.disk.bytes())
             });
         }
     }

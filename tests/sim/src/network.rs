@@ -342,9 +342,13 @@ impl World {
     pub(crate) fn receipt(&mut self, number: u64, receipt: Receipt) {
         let Some(upload) = self.uploads.get(&number) else { return };
         let end = match receipt {
-            Receipt::Stored(hash) => {
-                let (capture, tape_id) = (upload.capture.clone(), upload.tape_id.clone());
-                self.truth.bodies.push((capture, tape_id, hash));
+            Receipt::Stored(_) => {
+                let (id, tape_id) = (upload.capture.clone(), upload.tape_id.clone());
+                let capture = self.coordinator.as_ref().and_then(|known| known.capture(&id));
+                if capture.is_some_and(|capture| capture.reason == "baseline") {
+                    self.truth.baselines.insert(id.clone());
+                }
+                self.truth.bodies.push((id, tape_id));
                 UploadEnd::Stored
             }
             Receipt::Failed(_) => UploadEnd::Failed,

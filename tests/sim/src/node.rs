@@ -8,6 +8,7 @@ use memtape_core::identity::Identity;
 use memtape_core::tape::layout::Sizes;
 
 use crate::plan::SECOND_NS;
+use crate::world::{SPOOL_BYTES_MAX, UPLOAD_BYTES_MAX};
 
 /// Unix time at which every simulation begins.
 pub(crate) const WALL_NS: u64 = 1_750_000_000 * SECOND_NS;
@@ -80,9 +81,20 @@ impl Node {
         mono_ns.saturating_sub(SECOND_NS)
     }
 
+    /// Its disk is well again.
+    pub(crate) fn mend_disk(&self) {
+        self.disk.set_failing(false);
+        self.disk.set_bytes_max(None);
+    }
+
     /// Starts the agent.
-    pub(crate) fn start_agent(&mut self, now_ns: u64, upload_bytes_max: u64) {
-        let config = Config { node: self.name.clone(), upload_bytes_max, ..Config::default() };
+    pub(crate) fn start_agent(&mut self, now_ns: u64) {
+        let config = Config {
+            node: self.name.clone(),
+            upload_bytes_max: UPLOAD_BYTES_MAX,
+            spool_bytes_max: SPOOL_BYTES_MAX,
+            ..Config::default()
+        };
         let boot = format!("boot-{}", self.boots);
         let node = MemoryNode::default();
         let (tapes, disk) = (self.tapes.clone(), Some(self.disk.clone()));

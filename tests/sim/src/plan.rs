@@ -71,6 +71,10 @@ pub enum Fault {
     },
     /// The coordinator's disk takes no more bytes for this long.
     FullDisk(u64),
+    /// A node's disk takes no more bytes for this long.
+    FullSpool(usize, u64),
+    /// A node's disk fails in every call for this long.
+    FailSpool(usize, u64),
     /// The next so many writes fail.
     FailWrites(u64),
     /// The next so many syncs fail.
@@ -105,6 +109,21 @@ impl Plan {
             let at_ns = dice.u64(0..chaos_ns);
             plan.faults.push((at_ns, fault(&mut dice, nodes, ranks)));
         }
+        // What agents do alone shows itself only while they are.
+        if dice.u8(0..4) == 0 {
+            let at_ns = dice.u64(0..chaos_ns - 10 * SECOND_NS);
+            let down_ns = dice.u64(5 * SECOND_NS..chaos_ns - at_ns);
+            let is_power_loss = dice.bool();
+            let kill = Fault::KillCoordinator { is_power_loss, operations: None, down_ns };
+            plan.faults.push((at_ns, kill));
+            for _ in 0..dice.usize(0..4) {
+                let rank = dice.usize(0..ranks);
+                let at_ns = at_ns + dice.u64(0..down_ns);
+                let is_death = dice.bool();
+                let fault = if is_death { Fault::KillRank(rank) } else { Fault::OutOfMemory(rank) };
+                plan.faults.push((at_ns, fault));
+            }
+        }
         plan.faults.sort_by_key(|(at_ns, _)| *at_ns);
         plan
     }
@@ -112,7 +131,7 @@ impl Plan {
 
 fn fault(dice: &mut Rng, nodes: usize, ranks: usize) -> Fault {
     let some_time = |dice: &mut Rng| (100 * MS_NS) << dice.u32(0..9);
-    match dice.u32(0..26) {
+    match dice.u32(0..28) {
         0..=2 => Fault::KillRank(dice.usize(0..ranks)),
         3..=4 => Fault::HangRank(dice.usize(0..ranks), some_time(dice)),
         5..=6 => Fault::OutOfMemory(dice.usize(0..ranks)),
@@ -129,6 +148,8 @@ fn fault(dice: &mut Rng, nodes: usize, ranks: usize) -> Fault {
         21..=22 => Fault::FullDisk(some_time(dice)),
         23 => Fault::FailWrites(dice.u64(1..20)),
         24 => Fault::FailSyncs(dice.u64(1..20)),
+        25 => Fault::FullSpool(dice.usize(0..nodes), some_time(dice)),
+        26 => Fault::FailSpool(dice.usize(0..nodes), some_time(dice)),
         _ => Fault::SlowDisk(dice.u64(1..2_000) * MS_NS),
     }
 }

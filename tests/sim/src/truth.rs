@@ -1,7 +1,7 @@
 //! What really happened, to compare with what the coordinator says: every step of every tape, and
 //! everything that was acknowledged to an agent or to a person.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One tape as its rank wrote it.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +43,10 @@ pub(crate) struct Truth {
     pub(crate) tapes: BTreeMap<String, TapeTruth>,
     /// Acknowledged step records, by tape id.
     pub(crate) rows: BTreeMap<String, Vec<Row>>,
-    /// Bodies with a receipt: capture, tape id and hash.
-    pub(crate) bodies: Vec<(String, String, [u8; 32])>,
+    /// Bodies with a receipt: capture and tape id.
+    pub(crate) bodies: Vec<(String, String)>,
+    /// Captures that were taken as healthy states, of which not all are kept.
+    pub(crate) baselines: BTreeSet<String>,
     /// Captures that somebody was told are taken, with the time of the request.
     pub(crate) accepted: BTreeMap<String, u64>,
     /// When the coordinator was started, in order.

@@ -34,6 +34,9 @@ const LAST_CAPTURE_NS: u64 = 15 * SECOND_NS;
 /// Bytes of bodies an agent may hold, small enough to matter.
 pub(crate) const UPLOAD_BYTES_MAX: u64 = 64 << 10;
 
+/// Bytes an agent may spool.
+pub(crate) const SPOOL_BYTES_MAX: u64 = 1 << 20;
+
 /// Name of the one job.
 pub(crate) const JOB: &str = "job";
 
@@ -61,6 +64,7 @@ pub(crate) enum Happening {
     StartJob { is_counted: bool },
     Uncut(usize),
     EmptyDisk,
+    MendSpool(usize),
     Fault(Fault),
     Request(u64),
     AllIsWell,
@@ -247,6 +251,7 @@ impl World {
             }
             Happening::Uncut(node) => self.uncut(node),
             Happening::EmptyDisk => self.disk.set_room(None),
+            Happening::MendSpool(node) => self.nodes[node].mend_disk(),
             Happening::Fault(fault) => self.go_wrong(fault),
             Happening::Request(number) => self.request(number),
             Happening::AllIsWell => self.all_is_well(),
@@ -395,7 +400,7 @@ impl World {
         if self.nodes[node].agent.is_some() {
             return;
         }
-        self.nodes[node].start_agent(self.now_ns, UPLOAD_BYTES_MAX);
+        self.nodes[node].start_agent(self.now_ns);
         let number = self.nodes[node].agents;
         let wait_ns = self.dice.u64(0..SECOND_NS);
         self.after(wait_ns, Happening::AgentTick(node, number));
@@ -574,6 +579,15 @@ impl World {
                 self.disk.set_room(Some(self.disk.used_bytes()));
                 self.after(for_ns, Happening::EmptyDisk);
             }
+            Fault::FullSpool(node, for_ns) => {
+                let disk = &self.nodes[node].disk;
+                disk.set_bytes_max(Some(disk.bytes()));
+                self.after(for_ns, Happening::MendSpool(node));
+            }
+            Fault::FailSpool(node, for_ns) => {
+                self.nodes[node].disk.set_failing(true);
+                self.after(for_ns, Happening::MendSpool(node));
+            }
             Fault::FailWrites(count) => self.disk.fail_writes(count),
             Fault::FailSyncs(count) => self.disk.fail_syncs(count),
             Fault::SlowDisk(delay_ns) => self.disk_delay_ns = delay_ns,
@@ -591,6 +605,7 @@ impl World {
             tape.is_lost = true;
         }
         self.nodes[node].tapes.clear();
+        self.nodes[node].disk.power_on(self.dice.u64(..));
         self.nodes[node].boots += 1;
         self.launcher_looks();
         self.after(for_ns, Happening::StartAgent(node));
@@ -609,6 +624,7 @@ impl World {
         (self.plan.lost_percent, self.plan.twice_percent) = (0, 0);
         self.plan.delay_ns = self.plan.delay_ns.min(10 * MS_NS);
         for node in 0..self.nodes.len() {
+            self.nodes[node].mend_disk();
             self.uncut(node);
             self.start_agent(node);
         }
