@@ -81,17 +81,32 @@ impl Coordinator {
             return Err(Refusal::NoRanks);
         };
         let id = self.ids.next(now.wall_ns, "cap");
+        let asked = reason.clone();
         let result = attempt.captures.request(now.mono_ns, CaptureId(id), reason, step);
         self.touched.insert(serial);
         match result {
             Ok(CaptureId(id)) => {
                 self.begin_capture(now, serial, &id);
+                self.rename_capture(&id, &asked);
                 Ok(id)
             }
             Err(refusal) => {
                 self.counters.captures_refused.fetch_add(1, Relaxed);
                 Err(refusal)
             }
+        }
+    }
+
+    /// A healthy state that serves another request too is no longer one of those of which only the
+    /// newest are kept.
+    fn rename_capture(&mut self, id: &str, reason: &Reason) {
+        let Some(state) = self.captures.get_mut(id) else { return };
+        if is_baseline(state) && *reason != Reason::Baseline {
+            state.record.reason = reason.as_str().to_string();
+            state.record.reason_rank = rank_of(reason);
+            let mut changes = Changes::default();
+            changes.put(&state.record);
+            self.write(changes);
         }
     }
 

@@ -6,7 +6,7 @@
 //! of its own of the same death does not matter: this one shows the moment itself. Everything may
 //! be said twice.
 
-use memtape_core::capture::{Answer, Reason};
+use memtape_core::capture::{Answer, Outcome, Reason};
 
 use crate::captures::CaptureState;
 use crate::clock::Now;
@@ -22,6 +22,9 @@ const SOLOS_PER_JOB_MAX: usize = 64;
 
 /// What a part says of itself, whatever else there is to say.
 const DETAIL: &str = "taken by the agent alone while the coordinator was away";
+
+/// What it adds until its body is here.
+const PENDING: &str = "; its body is on its way";
 
 impl Coordinator {
     /// An agent announces a state that it took by itself.
@@ -106,6 +109,9 @@ impl Coordinator {
             return Some(Err((Loss::StaleBody, "the capture has this body already")));
         }
         (part.bytes, part.hash) = (bytes, Some(hash.to_hex().to_string()));
+        // What an agent takes alone is the state of that moment.
+        part.outcome = Outcome::Aligned.as_str().to_string();
+        part.detail = part.detail.replace(PENDING, "");
         let part = part.clone();
         self.counters.bodies.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.counters.body_bytes.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
@@ -152,12 +158,16 @@ fn reason(reason: SoloReason, rank: u32) -> Reason {
     }
 }
 
-/// The part as it is announced: its size is a promise until there is a hash.
+/// The part as it is announced: its size is a promise until there is a hash, and nothing is
+/// aligned that is not stored.
 fn part(solo: &SoloCapture, node: &str, rank: u32) -> PartRecord {
-    let Answer { outcome, step, wall_ns, wall_error_ns, dead, before_step, body_bytes, .. } =
-        solo.answer;
+    let Answer { step, wall_ns, wall_error_ns, dead, before_step, body_bytes, .. } = solo.answer;
     let more = &solo.answer.detail;
-    let detail = if more.is_empty() { DETAIL.to_string() } else { format!("{DETAIL}; {more}") };
+    let mut detail = if more.is_empty() { DETAIL.to_string() } else { format!("{DETAIL}; {more}") };
+    let outcome = if body_bytes == 0 { Outcome::NoTape } else { Outcome::Unreachable };
+    if body_bytes > 0 {
+        detail += PENDING;
+    }
     PartRecord {
         capture: solo.capture.clone(),
         rank,

@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 
 /// Options: the name, whether a number follows, and the commands that have it; an empty command
 /// stands for all of them.
-const OPTIONS: [(&str, bool, &str); 3] = [
+const OPTIONS: [(&str, bool, &str); 7] = [
     ("--json", false, ""),
+    ("--first", true, "sim"),
+    ("--mutations", false, "sim"),
     ("--ranks", true, "bench cluster"),
+    ("--seed", true, "sim"),
+    ("--seeds", true, "sim"),
     ("--storm", false, "bench cluster"),
 ];
 

@@ -10,7 +10,9 @@ mod elf;
 mod fuzz;
 mod line;
 mod model;
+mod mutations;
 mod report;
+mod sim;
 mod step;
 mod test;
 mod torch;
@@ -36,6 +38,9 @@ usage: cargo xtask COMMAND [--json]
           `--storm`: every agent uploads 1 MiB of one capture at the same moment
   bench capture
           how long a capture of 64 ranks takes, and one rank's snapshot beside PyTorch's own
+  sim [--seeds N] [--first S] [--seed S] [--mutations]
+          whole clusters in one thread, with virtual time and faults, N of them from seed S on, or
+          one seed aloud; `--mutations`: each rule that is broken on purpose must be found
   fuzz [SECONDS]
           the tape's reader against whatever may lie on a tape; needs nightly and cargo-fuzz
   compat [VERSION…]
@@ -66,6 +71,12 @@ fn main() -> ExitCode {
         ["bench", "cluster"] if line.has("--storm") => bench::cluster::storm(ranks),
         ["bench", "cluster"] => bench::cluster::bench(ranks),
         ["compat", versions @ ..] => compat::try_all(versions),
+        ["sim"] if line.has("--mutations") => mutations::try_all(line.number("--seeds")),
+        ["sim"] => sim::simulate(&sim::Choice {
+            seed: line.number("--seed"),
+            first: line.number("--first"),
+            seeds: line.number("--seeds"),
+        }),
         ["fuzz"] => fuzz::run_all(None).outcome(),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {
             fuzz::run_all(seconds.parse().ok()).outcome()

@@ -96,7 +96,7 @@ pub fn check(folder: &Path) -> anyhow::Result<StoreCheck> {
 }
 
 /// Checks a simulated store between two lives.
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(test)]
 pub(crate) fn check_simulated(disk: &super::simulated::SimulatedDisk) -> Vec<Finding> {
     let disk = disk.process();
     let catalogue = Catalogue::open_as_it_is(&*disk, "catalogue");

@@ -74,6 +74,7 @@ impl Inode {
         self.edit(Edit::SetLen(usize::try_from(bytes).unwrap_or(usize::MAX)));
     }
 
+    #[cfg(test)]
     pub(super) fn flip(&mut self, offset: u64, mask: u8) -> bool {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         for bytes in [&mut self.seen, &mut self.synced] {

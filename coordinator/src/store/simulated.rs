@@ -107,6 +107,7 @@ impl SimulatedDisk {
     }
 
     /// Changes one byte of a file, on the platter; false when it has none there.
+    #[cfg(test)]
     pub(crate) fn flip(&self, name: &str, offset: u64, mask: u8) -> bool {
         let mut inner = self.lock_inner();
         let Some(inode) = inner.names.file(name) else { return false };
@@ -114,6 +115,7 @@ impl SimulatedDisk {
     }
 
     /// All files with their lengths.
+    #[cfg(test)]
     pub(crate) fn files(&self) -> Vec<(String, u64)> {
         let inner = self.lock_inner();
         let length = |inode: u64| inner.inodes.get(&inode).map_or(0, Inode::len_bytes);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memtape_coordinator::simulated::{Capture, RankSeen, SimulatedCoordinator, Step};
 
 use crate::node::WALL_NS;
-use crate::plan::{MS_NS, SECOND_NS};
+use crate::plan::{Fault, MS_NS, SECOND_NS};
 use crate::truth::TapeTruth;
 use crate::world::{DEADLINE_NS, SPOOL_BYTES_MAX, UPLOAD_BYTES_MAX, World, coordinator_now};
 
@@ -233,13 +233,17 @@ impl Checks<'_> {
     }
 
     /// Between the first step and the newest one that is stored, what is not there was said to be
-    /// missed. A tape that was lost with its node could not be asked.
+    /// missed. A tape that was lost with its node could not be asked, and what found no room on a
+    /// node's disk is counted for the node.
     fn what_is_missing_is_counted(&mut self, seen: &RankSeen, tape: &TapeTruth, rows: &[Step]) {
         let newest = rows.iter().map(|(_, last, _)| *last).max().unwrap_or(0);
         let covered: BTreeSet<u64> =
             rows.iter().flat_map(|&(first, last, _)| first..=last.min(first + 1000)).collect();
         let missing = (1..=newest).filter(|step| !covered.contains(step)).count() as u64;
-        self.expect(tape.is_lost || missing <= seen.steps_missed, || {
+        let is_full = self.world.plan.faults.iter().any(|(_, fault)| {
+            matches!(fault, Fault::FullSpool(node, _) | Fault::FailSpool(node, _) if *node == tape.node)
+        });
+        self.expect(tape.is_lost || is_full || missing <= seen.steps_missed, || {
             format!("of {seen:?} {missing} steps are not there")
         });
     }

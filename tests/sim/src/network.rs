@@ -115,7 +115,9 @@ impl World {
             return;
         }
         let Some(conn) = self.conns.get(&number) else { return };
-        let Some(stream) = conn.stream.filter(|_| conn.is_open_for_coordinator) else { return };
+        // What was said to an earlier coordinator dies with its socket.
+        let is_open = conn.is_open_for_coordinator && conn.coordinator == self.coordinators;
+        let Some(stream) = conn.stream.filter(|_| is_open) else { return };
         let Some(coordinator) = &mut self.coordinator else { return };
         let said = coordinator.said(coordinator_now(self.now_ns), stream, message);
         if let Err(why) = said {

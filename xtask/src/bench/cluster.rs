@@ -81,7 +81,7 @@ fn is_sound(figures: &Value) -> bool {
 }
 
 /// Builds these packages as they are released.
-pub(super) fn build(steps: &mut Vec<Step>, packages: &[&str]) -> Result<(), String> {
+pub(crate) fn build(steps: &mut Vec<Step>, packages: &[&str]) -> Result<(), String> {
     let packages = packages.iter().flat_map(|package| ["-p", package]);
     let arguments: Vec<&str> =
         ["build", "--locked", "--release"].into_iter().chain(packages).collect();
@@ -91,7 +91,7 @@ pub(super) fn build(steps: &mut Vec<Step>, packages: &[&str]) -> Result<(), Stri
 }
 
 /// Where that leaves a file.
-pub(super) fn released(file: &str) -> PathBuf {
+pub(crate) fn released(file: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     target.map_or(root().join("target"), PathBuf::from).join("release").join(file)
 }

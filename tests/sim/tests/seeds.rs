@@ -1,0 +1,36 @@
+//! A few hundred seeds on every change; `cargo xtask sim` has as many as one likes.
+
+use memtape_sim::{Counts, simulate};
+
+/// Seeds of a short run; unoptimized, each takes a tenth of a second.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=300;
+
+#[test]
+fn what_must_hold_holds_whatever_goes_wrong() {
+    let mut counts = Counts::default();
+    let mut failures = Vec::new();
+    for seed in SEEDS {
+        let outcome = simulate(seed, false);
+        counts.add(&outcome.counts);
+        failures.extend(outcome.broken.into_iter().map(|line| format!("seed {seed}: {line}")));
+    }
+    assert!(
+        failures.is_empty(),
+        "{}\nrepeat one with: cargo xtask sim --seed S",
+        failures.join("\n")
+    );
+    // A simulation in which nothing happens holds everything.
+    println!("{counts:?}");
+    let seeds = SEEDS.count() as u64;
+    assert!(counts.captures > seeds && counts.complete > seeds && counts.aligned > 4 * seeds);
+    assert!(counts.steps > 100 * seeds && counts.incidents > seeds / 10);
+    assert!(counts.starts > seeds && counts.faults > seeds && counts.index_losses > 0);
+}
+
+#[test]
+fn a_seed_repeats_itself() {
+    for seed in [3, 17, 131] {
+        let (one, two) = (simulate(seed, false), simulate(seed, false));
+        assert_eq!(format!("{one:?}"), format!("{two:?}"));
+    }
+}

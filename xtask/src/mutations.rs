@@ -1,0 +1,170 @@
+//! `cargo xtask sim --mutations`: a simulation that finds nothing may be blind, so rules are broken
+//! on purpose, one at a time, and each must be found.
+//!
+//! The tree is copied aside, one line of it is changed, and the simulation runs on that. A change
+//! whose line is no longer there is a failure too: the list is then out of date.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::report::Outcome;
+use crate::step::{command, root, say};
+
+/// Seeds that each mutation is tried on.
+const SEEDS: u64 = 300;
+
+/// One rule, broken.
+struct Mutation {
+    rule: &'static str,
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+const MUTATIONS: [Mutation; 10] = [
+    Mutation {
+        rule: "a manifest is closed by its deadline",
+        file: "core/src/capture/machine.rs",
+        from: "if now_ns >= flight.deadline_ns() {",
+        to: "if now_ns >= flight.deadline_ns().saturating_add(60_000_000_000) {",
+    },
+    Mutation {
+        rule: "aligned is the state at exactly T",
+        file: "agent/src/rewind.rs",
+        from: "rewind.step.map_or(Moment::Present, Moment::EndOf)",
+        to: "rewind.step.map_or(Moment::Present, |_| Moment::Present)",
+    },
+    Mutation {
+        rule: "a stored body survives its agent's stream",
+        file: "core/src/capture/flight.rs",
+        from: "            part.answer = None;\n        }\n        self.ask_silent",
+        to: "            (part.answer, part.body) = (None, None);\n        }\n        self.ask_silent",
+    },
+    Mutation {
+        rule: "a stored body survives the coordinator",
+        file: "core/src/capture/flight.rs",
+        from: "flight.body_stored(&part.tape_id, part.bytes, hash);",
+        to: "let _ = hash;",
+    },
+    Mutation {
+        rule: "a capture that was cut short is taken up again",
+        file: "coordinator/src/restore.rs",
+        from: "attempt.captures.resume(",
+        to: "let _ = (",
+    },
+    Mutation {
+        rule: "steps are acknowledged when they are durable",
+        file: "coordinator/src/store/writer.rs",
+        from: "                        self.logged.push(done);",
+        to: "                        done(Ok(()));",
+    },
+    Mutation {
+        rule: "records are acknowledged when they are synced",
+        file: "coordinator/src/store/journal.rs",
+        from: "written.and_then(|()| self.frames.sync())",
+        to: "written",
+    },
+    Mutation {
+        rule: "a new stream begins at what was acknowledged",
+        file: "agent/src/deliveries.rs",
+        from: "cursor.sent_step = cursor.acked_step;",
+        to: "cursor.sent_step = cursor.sent_step.max(cursor.acked_step);",
+    },
+    Mutation {
+        rule: "one incident for one cause",
+        file: "coordinator/src/incidents.rs",
+        from: "open.find(|(_, incident)| incident.record.is_about(serial, key))",
+        to: "open.find(|(_, incident)| incident.record.is_about(serial, key) && serial == u32::MAX)",
+    },
+    Mutation {
+        rule: "a rank that was taken for gone and is not comes back",
+        file: "coordinator/src/cluster.rs",
+        from: "rank.presence == Presence::Ended && rank.record.end == Some(End::Unknown);",
+        to: "false;",
+    },
+];
+
+/// Tries them all.
+pub(crate) fn try_all(seeds: Option<u64>) -> Outcome {
+    let seeds = seeds.unwrap_or(SEEDS);
+    let aside = root().join("target/mutations");
+    let mut lines = Vec::new();
+    let sound = copy_tree(&aside).and_then(|()| failures(&aside, seeds));
+    lines.push(match &sound {
+        Ok(0) => (true, "nothing is broken".to_string(), 0),
+        Ok(failures) => (false, "nothing is broken".to_string(), *failures),
+        Err(why) => (false, why.clone(), 0),
+    });
+    if sound.is_ok() {
+        for mutation in &MUTATIONS {
+            say(&format!("broken on purpose: {} …\n", mutation.rule));
+            lines.push(match try_one(&aside, mutation, seeds) {
+                Ok(failures) => (failures > 0, mutation.rule.to_string(), failures),
+                Err(why) => (false, format!("{}: {why}", mutation.rule), 0),
+            });
+        }
+    }
+    let is_good = lines.iter().all(|(is_good, _, _)| *is_good);
+    let found = lines.iter().skip(1).filter(|(is_good, _, _)| *is_good).count();
+    let shown = lines.iter().map(|(is_good, rule, failures)| {
+        let verdict = if *is_good { "ok    " } else { "MISSED" };
+        format!("{verdict} {failures:>5} of {seeds} seeds fail: {rule}\n")
+    });
+    let text: String = shown.collect();
+    let figures = json!({ "mutations": MUTATIONS.len(), "found": found, "seeds": seeds });
+    let object = json!({ "command": "sim --mutations", "ok": is_good, "figures": figures });
+    Outcome { is_good, text, json: format!("{object}\n") }
+}
+
+fn try_one(aside: &Path, mutation: &Mutation, seeds: u64) -> Result<u64, String> {
+    let path = aside.join(mutation.file);
+    let one_line = |error: std::io::Error| format!("{}: {error}", mutation.file);
+    let sound = std::fs::read_to_string(&path).map_err(one_line)?;
+    if sound.matches(mutation.from).count() != 1 {
+        return Err(format!("{} does not have the line once that is to be changed", mutation.file));
+    }
+    std::fs::write(&path, sound.replace(mutation.from, mutation.to)).map_err(one_line)?;
+    let found = failures(aside, seeds);
+    std::fs::write(&path, sound).map_err(one_line)?;
+    found
+}
+
+/// Builds the simulation from the tree aside and runs it; how many seeds fail.
+fn failures(aside: &Path, seeds: u64) -> Result<u64, String> {
+    let target = aside.join("target");
+    let mut build = command(env!("CARGO"));
+    build.args(["build", "--quiet", "--locked", "-p", "memtape-sim"]).current_dir(aside);
+    // What is unused because of a change is no finding.
+    build.env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", "--cap-lints=allow");
+    let built = build.status().map_err(|error| format!("cargo: {error}"))?;
+    if !built.success() {
+        return Err("it does not build".to_string());
+    }
+    let mut simulation = command(target.join("debug/memtape-sim"));
+    simulation.args(["--json", "--seeds", &seeds.to_string()]);
+    simulation.stderr(std::process::Stdio::null());
+    let output = simulation.output().map_err(|error| format!("memtape-sim: {error}"))?;
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("memtape-sim said nothing that can be read: {error}"))?;
+    object["figures"]["failures"].as_u64().ok_or_else(|| "there are no figures".to_string())
+}
+
+/// Copies what the simulation is built from. Files that are the same are left alone, so that a
+/// second time builds little.
+fn copy_tree(aside: &Path) -> Result<(), String> {
+    let listed = command("git").args(["ls-files", "-z"]).current_dir(root()).output();
+    let listed = listed.map_err(|error| format!("git: {error}"))?.stdout;
+    let names = listed.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    for name in names.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned())) {
+        let (from, to) = (root().join(&name), aside.join(&name));
+        let Ok(bytes) = std::fs::read(&from) else { continue };
+        if std::fs::read(&to).is_ok_and(|known| known == bytes) {
+            continue;
+        }
+        let folder = to.parent().unwrap_or(aside);
+        let copied = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&to, bytes));
+        copied.map_err(|error| format!("{}: {error}", to.display()))?;
+    }
+    Ok(())
+}
