@@ -160,6 +160,10 @@ pub(crate) struct CoordinatorArgs {
     /// The bodies of captures may take this many bytes, such as 64GiB.
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     pub(crate) bodies_bytes_max: Option<u64>,
+    /// Where the bodies of captures go instead of the data folder: s3://BUCKET/PREFIX. Endpoint,
+    /// region and credentials come from AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on.
+    #[arg(long, value_name = "URL", env = "MEMTAPE_BODIES_URL")]
+    pub(crate) bodies_url: Option<String>,
     /// Captures are kept for this time, such as 2160h.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) captures_age_max: Option<Duration>,

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use memtape_core::{capture, detector, restart};
 
+use crate::store;
+
 /// Settings of one coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -34,6 +36,10 @@ pub struct Config {
     /// Bodies of captures kept, together, in bytes. When they are more, the oldest captures that
     /// no open incident needs are deleted. Default: 64 GiB.
     pub bodies_bytes_max: u64,
+    /// Where bodies of captures go, if not to the data folder: `s3://BUCKET/PREFIX`. Endpoint,
+    /// region and credentials come from the usual `AWS_…` environment variables. Two coordinators
+    /// must not share a prefix. Default: none.
+    pub bodies_url: Option<String>,
     /// Captures closed longer ago than this are deleted, unless an open incident needs them.
     /// Default: 90 days.
     pub captures_age_max: Duration,
@@ -100,6 +106,7 @@ impl Default for Config {
             capture: capture::Limits::default(),
             triggers: capture::TriggerLimits::default(),
             bodies_bytes_max: 64 << 30,
+            bodies_url: None,
             captures_age_max: Duration::from_secs(90 * 24 * 3600),
             steps_bytes_max: 64 << 30,
             steps_age_max: Duration::from_secs(14 * 24 * 3600),
@@ -131,6 +138,7 @@ impl Config {
         let deadline_is_sound = (1..=DEADLINE_NS_MAX).contains(&self.capture.deadline_ns);
         let is_url = |url: &str| url.starts_with("http://") || url.starts_with("https://");
         let webhook_is_sound = self.restart.webhook.as_ref().is_none_or(|hook| is_url(&hook.url));
+        let bodies_are_sound = self.bodies_url.as_deref().is_none_or(store::is_bodies_url);
         let acts = self.restart.policy.mode == restart::Mode::Act;
         let has_hook = !self.restart.command.is_empty() || self.restart.webhook.is_some();
         let rules = [
@@ -140,6 +148,7 @@ impl Config {
             (self.capture.ranks_max == 0, "the number of ranks in a capture must be at least 1"),
             (self.restart.timeout.is_zero(), "the timeout of restart hooks must not be zero"),
             (!webhook_is_sound, "the webhook must be a URL such as https://host/path"),
+            (!bodies_are_sound, "the store of bodies must be a URL such as s3://bucket/prefix"),
             (acts && !has_hook, "restarts are to be made, but there is no command and no webhook"),
             (
                 self.otlp_endpoint.as_deref().is_some_and(|url| !is_url(url)),

@@ -92,6 +92,7 @@ pub async fn run(
 }
 
 async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
+    let bodies_url = config.bodies_url.clone();
     let opening = tokio::task::spawn_blocking(move || {
         let (store, loaded, _) = Store::open(&config.data_dir)?;
         store.set_steps_bytes_max(config.steps_bytes_max);
@@ -99,6 +100,9 @@ async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
         anyhow::Ok((store, restored))
     });
     let (store, restored) = opening.await.context("the store broke")??;
+    if let Some(url) = bodies_url {
+        store.keep_bodies_at(&url).await?;
+    }
     let swept = store.blobs().sweep().await;
     let (jobs, incidents) = (restored.cluster.jobs.len(), restored.incidents.len());
     let (captures, bodies) = (restored.captures.len(), swept.kept);

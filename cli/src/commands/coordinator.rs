@@ -53,6 +53,7 @@ fn config(args: CoordinatorArgs) -> Config {
         capture,
         triggers: default.triggers,
         bodies_bytes_max: args.bodies_bytes_max.unwrap_or(default.bodies_bytes_max),
+        bodies_url: args.bodies_url,
         captures_age_max: args.captures_age_max.unwrap_or(default.captures_age_max),
         steps_bytes_max: args.steps_bytes_max.unwrap_or(default.steps_bytes_max),
         steps_age_max: args.steps_age_max.unwrap_or(default.steps_age_max),

@@ -26,6 +26,10 @@ fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
         output::print_json(&object(&checked))?;
     } else {
         let StoreCheck { records, blocks, rows, bodies, bytes, .. } = &checked;
+        if checked.bodies_elsewhere > 0 {
+            let count = checked.bodies_elsewhere;
+            output::print(&format!("{count} bodies are in a store of bodies: not looked at"))?;
+        }
         for Finding { part, what, remedy } in &checked.findings {
             output::print(&format!("{part} {what}: {remedy}"))?;
         }
@@ -42,17 +46,21 @@ fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
 }
 
 fn object(checked: &StoreCheck) -> Value {
-    let finding = |finding: &Finding| json!({ "part": finding.part, "what": finding.what, "remedy": finding.remedy });
     json!({
         "ok": checked.findings.is_empty(),
-        "findings": checked.findings.iter().map(finding).collect::<Vec<_>>(),
+        "findings": checked.findings.iter().map(finding_object).collect::<Vec<_>>(),
         "records": checked.records,
         "blocks": checked.blocks,
         "steps": checked.rows,
         "bodies": checked.bodies,
+        "bodies_elsewhere": checked.bodies_elsewhere,
         "bodies_unused": checked.bodies_unused,
         "bytes": checked.bytes,
     })
+}
+
+fn finding_object(Finding { part, what, remedy }: &Finding) -> Value {
+    json!({ "part": part, "what": what, "remedy": remedy })
 }
 
 fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {

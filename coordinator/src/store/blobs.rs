@@ -9,13 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::disk::{Disk, folder_of, read_all};
+use super::remote::Remote;
 
 /// Folder of the bodies.
 pub(crate) const FOLDER: &str = "bodies";
@@ -24,6 +25,8 @@ pub(crate) const FOLDER: &str = "bodies";
 #[derive(Clone, Debug)]
 pub(crate) struct Blobs {
     folder: Folder,
+    /// Where new bodies go instead, when there is such a place. Older ones stay where they are.
+    remote: Arc<OnceLock<Remote>>,
     uses: Arc<Mutex<AllUses>>,
     /// Wakes uploads that wait for a removal of the same content.
     is_gone: Arc<Notify>,
@@ -62,7 +65,14 @@ impl Blobs {
     /// Bodies on the store's disk, whose folder must be there.
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
         let folder = Folder { disk: disk.clone() };
-        Self { folder, uses: Arc::default(), is_gone: Arc::default() }
+        let (remote, uses, is_gone) = (Arc::default(), Arc::default(), Arc::default());
+        Self { folder, remote, uses, is_gone }
+    }
+
+    /// From now on new bodies go there.
+    pub(super) fn move_to(&self, remote: Remote) {
+        // It is set once, before anything is stored.
+        let _ = self.remote.set(remote);
     }
 
     /// Stores a body; returns when it is durable. It then counts as used once: by the part that
@@ -81,9 +91,13 @@ impl Blobs {
         }
         // Also when whoever waits for this is dropped.
         let mut used = Used { blobs: self, hash: Some(hash) };
-        let folder = self.folder.clone();
-        let put = self.blocking(move || folder.put(hash, &body)).await;
-        put.map_err(|error| error.to_string())?;
+        if let Some(remote) = self.remote.get() {
+            remote.put(hash, body).await?;
+        } else {
+            let folder = self.folder.clone();
+            let put = self.blocking(move || folder.put(hash, &body)).await;
+            put.map_err(|error| error.to_string())?;
+        }
         used.hash = None;
         Ok(())
     }
@@ -119,14 +133,25 @@ impl Blobs {
         while let Some(hash) = self.next_released() {
             any = true;
             // What cannot be removed is swept at the next start.
-            let _ = self.folder.remove(blake3::Hash::from_bytes(hash));
-            let mut all = self.lock();
-            let bytes = all.of.remove(&hash).map_or(0, |uses| uses.bytes);
-            all.bytes = all.bytes.saturating_sub(bytes);
-            drop(all);
-            self.is_gone.notify_waiters();
+            let name = blake3::Hash::from_bytes(hash);
+            let is_here = self.folder.remove(name).is_ok();
+            match self.remote.get() {
+                Some(remote) if !is_here => {
+                    let blobs = self.clone();
+                    remote.remove(name, move || blobs.removed(&hash));
+                }
+                _ => self.removed(&hash),
+            }
         }
         any
+    }
+
+    fn removed(&self, hash: &[u8; 32]) {
+        let mut all = self.lock();
+        let bytes = all.of.remove(hash).map_or(0, |uses| uses.bytes);
+        all.bytes = all.bytes.saturating_sub(bytes);
+        drop(all);
+        self.is_gone.notify_waiters();
     }
 
     fn next_released(&self) -> Option<[u8; 32]> {
@@ -157,7 +182,15 @@ impl Blobs {
     /// One line: it is not there, or it is damaged.
     pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Bytes, String> {
         let folder = self.folder.clone();
-        let body = match self.blocking(move || folder.get(hash)).await {
+        let remote = match self.remote.get() {
+            Some(remote) => remote.get(hash).await?,
+            None => None,
+        };
+        let body = match remote {
+            Some(body) => Ok(body),
+            None => self.blocking(move || folder.get(hash)).await,
+        };
+        let body = match body {
             Ok(body) => body,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err("the stored body is gone".to_string());
@@ -173,7 +206,32 @@ impl Blobs {
     /// Removes every body that is not in use. Only while no body is being stored.
     pub(crate) async fn sweep(&self) -> Swept {
         let blobs = self.clone();
-        self.blocking(move || Ok(blobs.sweep_folder())).await.unwrap_or_default()
+        let here = self.blocking(move || Ok(blobs.sweep_folder())).await.unwrap_or_default();
+        let there = self.sweep_remote().await;
+        Swept {
+            kept: here.kept + there.kept,
+            kept_bytes: here.kept_bytes + there.kept_bytes,
+            removed: here.removed + there.removed,
+        }
+    }
+
+    async fn sweep_remote(&self) -> Swept {
+        let mut swept = Swept::default();
+        let Some(remote) = self.remote.get() else { return swept };
+        let found = remote.list().await.unwrap_or_else(|why| {
+            tracing::warn!("the store of bodies cannot be listed, and is not swept: {why}");
+            Vec::new()
+        });
+        for (hash, bytes) in found {
+            if self.lock().of.contains_key(hash.as_bytes()) {
+                swept.kept += 1;
+                swept.kept_bytes += bytes;
+            } else {
+                swept.removed += 1;
+                remote.remove(hash, || {});
+            }
+        }
+        swept
     }
 
     fn sweep_folder(&self) -> Swept {

@@ -52,6 +52,9 @@ pub struct StoreCheck {
     pub rows: u64,
     /// Bodies, all of them hashed.
     pub bodies: u64,
+    /// Bodies that are not in the folder, but in the store of bodies that it names. They were not
+    /// looked at.
+    pub bodies_elsewhere: u64,
     /// Bodies that nothing refers to; the next start removes them.
     pub bodies_unused: u64,
     /// Bytes that were read.
@@ -287,6 +290,10 @@ fn look_at_bodies(
         if blake3::hash(&super::disk::read_all(disk, &name)?) != hash && is_needed {
             checked.findings.push(finding(name, "is not what its name says", BODY));
         }
+    }
+    if format::read(disk).is_ok_and(|format| format.bodies_url.is_some()) {
+        checked.bodies_elsewhere = needed.len() as u64;
+        return Ok(());
     }
     for (hash, (capture, rank)) in needed {
         let name = blobs::name(blake3::Hash::from_bytes(hash));

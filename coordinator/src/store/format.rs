@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use ring::rand::SecureRandom as _;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::{Catalogue, STEPS_PREFIX};
@@ -38,6 +39,12 @@ pub(crate) struct Format {
     /// When the folder got this version.
     #[serde(default)]
     pub(crate) made_wall_ns: i64,
+    /// Tells stores apart that share a place for bodies.
+    #[serde(default)]
+    pub(crate) id: String,
+    /// Where bodies go, if not to this folder.
+    #[serde(default)]
+    pub(crate) bodies_url: Option<String>,
 }
 
 /// What the file says.
@@ -102,7 +109,8 @@ pub(super) fn settle(disk: &Arc<dyn Disk>) -> anyhow::Result<Option<u32>> {
                 })?;
                 migrated = Some(1);
             }
-            write(&**disk).with_context(|| format!("the data folder {shown} cannot be written"))?;
+            write(&**disk, &new(&**disk))
+                .with_context(|| format!("the data folder {shown} cannot be written"))?;
         }
     }
     let is_made = (|| {
@@ -120,9 +128,40 @@ pub(super) fn settle(disk: &Arc<dyn Disk>) -> anyhow::Result<Option<u32>> {
     Ok(migrated)
 }
 
-fn write(disk: &dyn Disk) -> io::Result<()> {
-    let format = Format { version: VERSION, made_wall_ns: clock::now().wall_ns };
-    let mut text = serde_json::to_vec(&format).map_err(io::Error::other)?;
+fn new(disk: &dyn Disk) -> Format {
+    let mut id = [0; 16];
+    if !disk.is_simulated() {
+        // Without random numbers the time serves.
+        let _ = ring::rand::SystemRandom::new().fill(&mut id);
+    }
+    let made_wall_ns = clock::now().wall_ns;
+    let hash = blake3::hash(&[id.as_slice(), &made_wall_ns.to_le_bytes()].concat()).to_hex();
+    Format { version: VERSION, made_wall_ns, id: hash[..32].to_string(), bodies_url: None }
+}
+
+/// Writes down where bodies go.
+///
+/// # Errors
+/// Those of the file system, or that the file makes no sense.
+pub(crate) fn set_bodies_url(disk: &dyn Disk, url: &str) -> io::Result<()> {
+    let mut format = read(disk)?;
+    if format.bodies_url.as_deref() != Some(url) {
+        format.bodies_url = Some(url.to_string());
+        write(disk, &format)?;
+    }
+    Ok(())
+}
+
+/// The whole file.
+///
+/// # Errors
+/// Those of the file system, or that the file makes no sense.
+pub(crate) fn read(disk: &dyn Disk) -> io::Result<Format> {
+    serde_json::from_slice(&read_all(disk, NAME)?).map_err(io::Error::other)
+}
+
+fn write(disk: &dyn Disk, format: &Format) -> io::Result<()> {
+    let mut text = serde_json::to_vec(format).map_err(io::Error::other)?;
     text.push(b'\n');
     let aside = format!("{NAME}.new");
     let file = disk.make(&aside)?;

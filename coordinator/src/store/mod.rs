@@ -31,6 +31,9 @@ mod packing;
 mod platter;
 pub(crate) mod rebuild;
 mod recovery;
+mod remote;
+#[cfg(test)]
+mod remote_tests;
 mod rows;
 mod segments;
 #[cfg(any(test, feature = "simulation"))]
@@ -219,6 +222,31 @@ impl Store {
         writer.turn(jobs)
     }
 
+    /// From now on new bodies go to an S3-compatible store, of which the `AWS_…` variables tell the
+    /// rest. Before anything is stored.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub(crate) async fn keep_bodies_at(&self, url: &str) -> anyhow::Result<()> {
+        let settings = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        self.keep_bodies_with(url, settings).await
+    }
+
+    async fn keep_bodies_with(
+        &self,
+        url: &str,
+        settings: impl Iterator<Item = (String, String)>,
+    ) -> anyhow::Result<()> {
+        let disk = &*self.shared.reader.disk;
+        let format = format::read(disk).context("the store's file FORMAT cannot be read")?;
+        let remote = remote::Remote::connect(url, &format.id, settings).await?;
+        format::set_bodies_url(disk, url).context("the store's file FORMAT cannot be written")?;
+        self.shared.blobs.move_to(remote);
+        Ok(())
+    }
+
     /// Writes changes; `done` is called from another thread when they are durable. When they
     /// cannot be written now they are kept and tried again, and `done` is called then.
     pub(crate) fn write(&self, changes: Changes, done: Done) {
@@ -313,6 +341,11 @@ impl Store {
             self.shared.health.failures.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// True when bodies could be kept at this URL.
+pub(crate) fn is_bodies_url(url: &str) -> bool {
+    remote::parse(url).is_some()
 }
 
 fn open_parts(disk: &Arc<dyn Disk>) -> anyhow::Result<(Writer, Loaded, Recovery)> {
