@@ -12,6 +12,7 @@ mod line;
 mod model;
 mod mutations;
 mod report;
+mod s3;
 mod sim;
 mod step;
 mod test;

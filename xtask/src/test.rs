@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::model;
 use crate::report::Report;
+use crate::s3;
 use crate::step::{cargo, command, root, run};
 use crate::torch;
 
@@ -23,6 +24,10 @@ pub(crate) fn run_all() -> Report {
             run("build", cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"])),
             run("lints", cargo(&LINTS)),
         ];
+        // Without it the store's tests of S3 fail, and say what is missing.
+        if !s3::is_ready() {
+            run("fetch an S3 server", s3::install());
+        }
         // Where it cannot be had, the tests say so and check what they can without it.
         if !root().join("target/viz/VERSION").is_file() {
             run("fetch PyTorch's viewer", viewer());
@@ -61,5 +66,6 @@ fn tests(python: &Path) -> std::process::Command {
     let mut tests = cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--quiet"]);
     // Without PyTorch half of the promises would go unchecked: that is a failure here.
     tests.env("MEMTAPE_TEST_PYTHON", python).env("MEMTAPE_TEST_TORCH", "1");
+    tests.env("MEMTAPE_TEST_S3", "1");
     tests
 }

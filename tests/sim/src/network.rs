@@ -25,6 +25,9 @@ const GIVEN_UP_NS: u64 = 20 * SECOND_NS;
 const BACKOFF_MIN_NS: u64 = 200 * MS_NS;
 const BACKOFF_MAX_NS: u64 = 10 * SECOND_NS;
 
+/// What a report carries of each tape.
+type RowsByTape = Vec<(String, Vec<Row>)>;
+
 /// One stream.
 #[derive(Debug, Default)]
 pub(crate) struct Conn {
@@ -42,7 +45,7 @@ pub(crate) struct Conn {
     /// What waits for the node to be joined again.
     held: Vec<Happening>,
     /// What reports carried that are not acknowledged: number, tape and rows.
-    reports: Vec<(u64, Vec<(String, Vec<Row>)>)>,
+    reports: Vec<(u64, RowsByTape)>,
 }
 
 /// A body on its way.
@@ -381,7 +384,7 @@ impl World {
 }
 
 /// What a report carries of each tape's first device.
-fn rows(report: &v1::Report) -> Vec<(String, Vec<Row>)> {
+fn rows(report: &v1::Report) -> RowsByTape {
     let of_rank = |rank: &v1::RankReport| {
         let of_device = rank.steps.iter().filter(|step| step.device == 0);
         let rows = of_device.map(|step| Row {
