@@ -6,6 +6,9 @@ mod bad_input;
 // A killed rank is on its tape and in the capture.
 mod dead_rank;
 
+// No capture runs code in a training process.
+mod disturbance;
+
 // What a newcomer runs first.
 mod demo;
 

@@ -2,4 +2,5 @@
 
 pub(crate) mod capture;
 pub(crate) mod cluster;
+pub(crate) mod disturbance;
 pub(crate) mod recorder;

@@ -39,6 +39,8 @@ usage: cargo xtask COMMAND [--json]
           `--storm`: every agent uploads 1 MiB of one capture at the same moment
   bench capture
           how long a capture of 64 ranks takes, and one rank's snapshot beside PyTorch's own
+  bench disturbance
+          step times of a training job with captures, back to back, and without
   sim [--seeds N] [--first S] [--seed S] [--mutations]
           whole clusters in one thread, with virtual time and faults, N of them from seed S on, or
           one seed aloud; `--mutations`: each rule that is broken on purpose must be found
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         ["wheel", "dev"] => wheel::build(&wheel::DEV),
         ["bench", "recorder"] => bench::recorder::bench(),
         ["bench", "capture"] => bench::capture::bench(),
+        ["bench", "disturbance"] => bench::disturbance::bench(),
         ["bench", "cluster"] if line.has("--storm") => bench::cluster::storm(ranks),
         ["bench", "cluster"] => bench::cluster::bench(ranks),
         ["compat", versions @ ..] => compat::try_all(versions),
