@@ -20,7 +20,8 @@ capture gives to the process, also on a machine that has too much to do for time
 
 On the fake runtime, `cargo xtask bench disturbance` runs it with one rank and --backend gloo. The "GPU" is
 a core then, which on a real node nobody else could use: with --apart the job has the first core for
-itself, and the services, of which a real node has the agent alone, share the others.
+itself, before all other processes where we may say so (root), and the services, of which a real node has
+the agent alone, share the others.
 """
 
 import argparse
@@ -109,9 +110,18 @@ def train(options):
     dist.destroy_process_group()
 
 
-def on_cores(cores):
+def on_cores(cores, is_job=False):
     """What a child does first to stay on these; nothing for none."""
-    return (lambda: os.sched_setaffinity(0, cores)) if cores else None
+
+    def stay():
+        os.sched_setaffinity(0, cores)
+        if is_job:
+            try:
+                os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+            except PermissionError:
+                pass  # others may come in between, which the figures then show
+
+    return stay if cores else None
 
 
 # --- the services ---------------------------------------------------------------------------------------
@@ -307,7 +317,7 @@ def main():
                 ]  # fmt: skip
                 log = open(scratch / "job.log", "w")
                 command = [str(word) for word in command]
-                job = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=on_cores(own_cores))
+                job = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=on_cores(own_cores, True))
                 try:
                     line = server.accept()[0].makefile("rw")
                     blocks, cpu, manifests = referee(line, services, options.ranks)

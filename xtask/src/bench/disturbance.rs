@@ -12,7 +12,7 @@ use crate::step::{command, root, run, say};
 use crate::torch;
 
 /// A job that fits on one core: steps of a few milliseconds.
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 14] = [
     "--ranks",
     "1",
     "--backend",
@@ -23,6 +23,8 @@ const OPTIONS: [&str; 12] = [
     "256",
     "--rounds",
     "24",
+    "--steps",
+    "150",
     "--apart",
     "--json",
 ];
