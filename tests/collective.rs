@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use memtape_core::capture::collective::MARGIN_NS;
 use memtape_core::snapshot::{CollectiveSource, Collectives};
-use memtape_tests::processes::Process;
+use memtape_tests::cluster::Cluster;
+use memtape_tests::processes::{Process, wait_for};
 use memtape_tests::{Torch, tapes, torch};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::memory::Recorded;
 
@@ -145,4 +147,48 @@ fn where_nothing_is_known_the_tape_says_why() {
     }
     let run = Recorded::way(&torch, "pinned", &[]);
     assert_eq!(run.now().collectives.source, CollectiveSource::NoCommunicator);
+}
+
+#[test]
+fn a_capture_names_the_rank_that_left_a_collective_out() {
+    let Some(torch) = torch("a capture names a desynchronised rank") else { return };
+    let cluster = Cluster::start(&["node-a"]);
+    let folder = cluster.tapes("node-a");
+    let mut command = job(&torch, "skip", 3, &folder);
+    let mut process = Process::start(command.env("MEMTAPE_JOB", "skips"));
+    for _ in 0..3 {
+        process.line_with("expected ", PATIENCE);
+    }
+    // From the first look that finds them waiting it takes the margin of the comparison.
+    let tapes = tapes::in_folder(&folder);
+    wait_for("the ranks have waited", PATIENCE, || {
+        let waited = |tape: &PathBuf| {
+            let found = collectives(tape);
+            let group = found.groups.first()?;
+            Some(found.look_wall_ns.abs_diff(group.since_wall_ns) > MARGIN_NS + 1_000_000_000)
+        };
+        (tapes.len() == 3 && tapes.iter().all(|tape| waited(tape) == Some(true))).then_some(())
+    });
+    let asked = cluster.ask(&["capture", "skips"]);
+    let id = asked["id"].as_str().unwrap_or_else(|| panic!("an id: {asked}"));
+    let shown = wait_for("the capture is closed", PATIENCE, || {
+        let shown = cluster.ask(&["show", id]);
+        (shown["state"] == "complete").then_some(shown)
+    });
+    let group = &shown["collectives"]["groups"][0];
+    assert_eq!(group["verdict"], "desynchronised", "{shown:#}");
+    assert_eq!((&group["waiting"], &group["furthest"]), (&json!([0, 2]), &json!(4)), "{shown:#}");
+    assert_eq!(group["behind"][0]["rank"], 1);
+    assert_eq!(group["behind"].as_array().map(Vec::len), Some(1), "and nobody else: {shown:#}");
+    let text = String::from_utf8(cluster.memtape(&["show", id]).stdout).expect("text");
+    let line = text.lines().find(|line| line.contains("2 of 3 ranks wait in collective 4"));
+    let line = line.unwrap_or_else(|| panic!("the sentence: {text}"));
+    assert!(line.contains("rank 1 has enqueued only 3"), "{line}");
+    assert!(line.ends_with("it is desynchronised, not leaking"), "{line}");
+
+    let file = tapes[1].to_string_lossy().into_owned();
+    let tape = cluster.ask(&["tape", &file]);
+    assert_eq!(tape["collectives"]["groups"][0]["enqueued"], 3, "{tape:#}");
+    let text = String::from_utf8(cluster.memtape(&["tape", &file]).stdout).expect("text");
+    assert!(text.contains("\nCollectives at ") && text.contains("default_pg"), "{text}");
 }

@@ -142,8 +142,11 @@ mod tests {
 
     #[test]
     fn a_captures_sentences_are_shown_and_an_older_coordinator_has_none() {
-        let answer = json!({ "sentences": ["group 0: one", "rank 3: not\nknown"] });
-        assert_eq!(of_capture(&answer), "\nCollectives\n  group 0: one\n  rank 3: not known\n");
+        let answer = json!({ "sentences": ["group 0: one", "rank 3:\u{1b}not known"] });
+        assert_eq!(
+            of_capture(&answer),
+            "\nCollectives\n  group 0: one\n  rank 3:\u{fffd}not known\n"
+        );
         assert_eq!(of_capture(&Value::Null), "");
     }
 }

@@ -17,14 +17,15 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::snapshot::{CollectiveGroup, CollectiveSource, Collectives};
+use crate::snapshot::{CollectiveGroup, Collectives};
+use crate::tape::looks::{UNSETTLED_NS, rest_ns};
 
 /// A difference that is younger is none: looks come once a second, and clocks of nodes differ.
 pub const MARGIN_NS: u64 = 5_000_000_000;
 
-/// A rank that was last looked at so long before its peers is not being looked at: looks are at
-/// most a minute apart, and mostly ten seconds or less.
-pub const SILENT_NS: u64 = 90_000_000_000;
+/// A rank that was last looked at so much longer before its peers than its looks are apart is not
+/// being looked at.
+pub const SILENT_MARGIN_NS: u64 = 2 * MARGIN_NS;
 
 /// Ranks that a sentence names; of more it gives the number.
 const NAMED_MAX: usize = 8;
@@ -132,6 +133,8 @@ struct Member<'a> {
     rank: u32,
     dead: bool,
     look_ns: i64,
+    /// From one look to the next, at most.
+    rest_ns: u64,
     group: &'a CollectiveGroup,
 }
 
@@ -151,9 +154,9 @@ pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
         if state.look_wall_ns == 0 {
             let why = state.source.why_not().unwrap_or("the flight recorder has not answered yet");
             unknown.entry(why.to_string()).or_default().push(of.rank);
-        } else if state.source == CollectiveSource::Threw {
-            let why = "the flight recorder threw an exception: what is shown is from before it";
-            unknown.entry(why.to_string()).or_default().push(of.rank);
+        } else if let Some(why) = state.source.why_not() {
+            let why = format!("since its last look: {why}");
+            unknown.entry(why).or_default().push(of.rank);
         }
         if state.asked_wall_ns != 0 {
             found.unanswered.push((of.rank, state.asked_wall_ns));
@@ -165,7 +168,9 @@ pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
                 continue;
             }
             let (rank, dead, look_ns) = (of.rank, of.dead, state.look_wall_ns);
-            groups.entry(group.key).or_default().push(Member { rank, dead, look_ns, group });
+            let rest_ns = rest_ns(state.look_took_ns, UNSETTLED_NS);
+            let member = Member { rank, dead, look_ns, rest_ns, group };
+            groups.entry(group.key).or_default().push(member);
         }
     }
     found.groups = groups.into_values().filter_map(group_state).collect();
@@ -209,7 +214,8 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
         } else if late_ns >= MARGIN_NS {
             Some(Lag::Late(late_ns))
         } else {
-            (silent_ns >= SILENT_NS).then_some(Lag::Silent(silent_ns))
+            let is_silent = silent_ns >= member.rest_ns.saturating_add(SILENT_MARGIN_NS);
+            is_silent.then_some(Lag::Silent(silent_ns))
         }
     };
     let behind: Vec<Behind> = members
@@ -310,9 +316,10 @@ impl GroupState {
     fn reason(&self) -> String {
         let behind = self.behind.iter().take(NAMED_MAX).map(|behind| {
             let rank = behind.rank;
+            let has = if matches!(behind.lag, Lag::Late(_)) { "has" } else { "had" };
             let reached = match behind.enqueued {
-                Some(number) => format!("has enqueued only {number}"),
-                None => "has enqueued none".to_string(),
+                Some(number) => format!("{has} enqueued only {number}"),
+                None => format!("{has} enqueued none"),
             };
             match behind.lag {
                 Lag::Late(ns) => format!(

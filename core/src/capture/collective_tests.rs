@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::snapshot::CollectiveSource;
 
 const S: i64 = 1_000_000_000;
 
@@ -68,14 +69,14 @@ fn a_rank_that_does_not_come_is_named() {
         &[2],
         Verdict::Desynchronised,
         "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; rank 2 is dead \
-         and has enqueued only 811",
+         and had enqueued only 811",
     );
     check(
-        &[waits(), table(811, 811, 10, 20)],
+        &[waits(), table(811, 811, 10, 94)],
         &[],
         Verdict::Waiting,
-        "group 0 (default_pg): 1 of 4 ranks waits in collective 812, for 14.0 s now; rank 1 has \
-         enqueued only 811 when last looked at, 94.0 s before: it is stopped, or cannot be looked \
+        "group 0 (default_pg): 1 of 4 ranks waits in collective 812, for 14.0 s now; rank 1 had \
+         enqueued only 811 when last looked at, 20.0 s before: it is stopped, or cannot be looked \
          at; 2 ranks are not known",
     );
 }
@@ -129,6 +130,7 @@ fn what_is_not_known_is_said_with_its_reason() {
     let off = Collectives { source: CollectiveSource::Off, ..Collectives::default() };
     let mut hung = table(5, 4, 1, 2);
     (hung.asked_wall_ns, hung.groups_lost) = (3 * S, 1);
+    hung.source = CollectiveSource::Making;
     let mut nameless = table(5, 4, 1, 2);
     nameless.groups[0].key = 0;
     let ranks = [
@@ -145,6 +147,7 @@ fn what_is_not_known_is_said_with_its_reason() {
             "group 0 (default_pg): 1 of 4 ranks are in step, at collective 5",
             "rank 2: the flight recorder was asked and had not answered",
             "rank 5: not known: no answer in time",
+            "rank 2: not known: since its last look: an NCCL communicator is being made",
             "ranks 4 and 9: not known: the flight recorder is off (TORCH_FR_BUFFER_SIZE)",
             "2 groups of ranks are not compared: which ones cannot be told",
         ]

@@ -75,8 +75,7 @@ impl Pace {
     /// A look that took this long has found so many groups that have begun a collective.
     pub fn answered(&mut self, now_ns: u64, took_ns: u64, groups: u64, seen: Communicators) {
         let least = if groups >= seen.made { LOOK_NS } else { UNSETTLED_NS };
-        let rest = took_ns.saturating_mul(REST_FACTOR).clamp(least, REST_NS_MAX);
-        self.due_ns = now_ns.saturating_add(rest);
+        self.due_ns = now_ns.saturating_add(rest_ns(took_ns, least));
         self.useless_at = None;
     }
 
@@ -84,6 +83,11 @@ impl Pace {
     pub fn useless(&mut self, seen: Communicators) {
         self.useless_at = Some(seen.made);
     }
+}
+
+/// How long a look rests that took this long, and not less than this.
+pub fn rest_ns(took_ns: u64, least_ns: u64) -> u64 {
+    took_ns.saturating_mul(REST_FACTOR).clamp(least_ns.min(REST_NS_MAX), REST_NS_MAX)
 }
 
 #[cfg(test)]
