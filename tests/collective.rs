@@ -12,7 +12,7 @@ use memtape_core::capture::collective::MARGIN_NS;
 use memtape_core::snapshot::{CollectiveSource, Collectives};
 use memtape_tests::cluster::Cluster;
 use memtape_tests::processes::{Process, wait_for};
-use memtape_tests::{Torch, tapes, torch};
+use memtape_tests::{Torch, library, root, tapes, torch};
 use serde_json::{Value, json};
 
 use crate::memory::Recorded;
@@ -191,4 +191,42 @@ fn a_capture_names_the_rank_that_left_a_collective_out() {
     assert_eq!(tape["collectives"]["groups"][0]["enqueued"], 3, "{tape:#}");
     let text = String::from_utf8(cluster.memtape(&["tape", &file]).stdout).expect("text");
     assert!(text.contains("\nCollectives at ") && text.contains("default_pg"), "{text}");
+}
+
+/// What becomes of a process whose flight recorder answers as it should, nonsense, with an
+/// exception, or never: it goes on, and ends as it would have.
+#[test]
+fn a_flight_recorder_that_does_not_answer_is_on_the_tape_and_disturbs_nobody() {
+    let built = tempfile::tempdir().expect("a temporary folder");
+    let standin = built.path().join("libtorch_cuda.so");
+    let mut compiler = Command::new("g++");
+    compiler.args(["-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libtorch_cuda.so", "-o"]);
+    compiler.args([&standin, &root().join("recorder/src/flight_recorder.cpp")]);
+    assert!(compiler.status().expect("g++ runs").success());
+    let runs = ["0", "1", "4", "5"].map(|kind| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new(root().join("tests/fake_cuda/run"));
+        command.args(["-b", "1G", "--", "python3", "tests/torch/looks.py"]);
+        command.arg(root().join("target/fake_cuda/nccl/libnccluser.so")).arg(&standin).arg(kind);
+        command.env("LD_PRELOAD", library()).env("MEMTAPE_DIR", folder.path());
+        (kind, Process::start(command.current_dir(root())), folder)
+    });
+    for (kind, process, folder) in runs {
+        let (code, said) = process.end(PATIENCE);
+        assert_eq!(code, Some(0), "{kind}: it ends as it would have: {said:#?}");
+        let [tape] = tapes::in_folder(folder.path()).try_into().expect("one tape");
+        let status = tapes::open(&tape).status();
+        assert!(status.sealed && status.disabled.is_none(), "{kind}: {status:?}");
+        let found = collectives(&tape);
+        let numbers: Vec<_> = found.groups.iter().map(|of| (of.id, of.enqueued)).collect();
+        let expected = match kind {
+            "0" => (CollectiveSource::FlightRecorder, vec![(3, Some(812))], false),
+            "1" => (CollectiveSource::NotUnderstood, vec![], false),
+            "4" => (CollectiveSource::Threw, vec![], false),
+            _ => (CollectiveSource::FlightRecorder, vec![], true),
+        };
+        assert_eq!((found.source, numbers, found.asked_wall_ns != 0), expected, "{kind}: {said:?}");
+        let asked = said.iter().find_map(|line| line.strip_prefix("asked "));
+        assert!(asked.is_some_and(|count| count == "1" || kind == "0"), "{kind}: {said:?}");
+    }
 }

@@ -151,6 +151,7 @@ fn turn(guest: &Guest, pace: &mut Pace, writer: &mut CollectiveWriter<'_>) {
         LOOKS.store(false, Ordering::SeqCst);
         return;
     }
+    say(CollectiveSource::FlightRecorder);
     CollectiveWriter::asks(guest.words, now_ns);
     let answer = flight_recorder.ask(threw);
     LOOKS.store(false, Ordering::SeqCst);
@@ -167,7 +168,6 @@ fn turn(guest: &Guest, pace: &mut Pace, writer: &mut CollectiveWriter<'_>) {
         Answer::Dump(dump) => {
             let groups = dump.statuses.len() as u64;
             writer.look(now_ns, took_ns, dump);
-            say(CollectiveSource::FlightRecorder);
             pace.answered(now_ns.saturating_add(took_ns), took_ns, groups, seen);
         }
     }
@@ -185,7 +185,16 @@ fn threw() {
 
 #[cfg(test)]
 mod tests {
-    use super::is_off;
+    use super::*;
+
+    #[test]
+    fn an_exit_does_not_wait_for_ever_and_no_look_begins_after_it() {
+        assert!(!ENDS.load(Ordering::SeqCst));
+        LOOKS.store(true, Ordering::SeqCst); // one that never ends
+        end();
+        LOOKS.store(false, Ordering::SeqCst);
+        assert!(ENDS.load(Ordering::SeqCst));
+    }
 
     #[test]
     fn the_flight_recorder_is_off_where_the_environment_says_nothing_else() {

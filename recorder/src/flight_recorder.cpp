@@ -1,10 +1,11 @@
-// A stand-in for PyTorch's flight recorder: answers of several kinds, from the heap that is counted,
-// and an exception.
+// A stand-in for PyTorch's flight recorder: answers of several kinds, from a heap that is counted,
+// an exception, and no answer at all. Also for tests/collective.rs.
 #include <atomic>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <unistd.h>
 
 static std::atomic<int> asked, live;
 static int mode;
@@ -36,6 +37,7 @@ __attribute__((visibility("default"))) std::string dump_nccl_trace_json(bool col
     case 1: return "{}";
     case 2: return std::string(100, 'x');
     case 3: return std::string(17 << 20, ' ');
+    case 5: for (;;) pause();
     default: throw std::runtime_error("not today");
     }
 }

@@ -1,9 +1,9 @@
 //! Who waits for whom: what the ranks of a capture say of their collectives, side by side.
 //!
-//! A collective ends when all ranks of its group have begun it. So a rank that has left one out, or
-//! does not come to it, holds up all others in it: their newest collective is enqueued and not over,
-//! and its own newest is an earlier one. That is no leak, though it looks like one hung rank among
-//! its peers either way.
+//! A collective ends when all ranks of its group have begun it. So a rank that has left one out,
+//! or does not come to it, holds up all others in it: their newest collective is enqueued and not
+//! over, and its own newest is an earlier one. That is no leak, though it looks like one hung rank
+//! among its peers either way.
 //!
 //! The ranks were looked at at different times, by clocks that differ. A rank counts as behind only
 //! when a look has found it there [`MARGIN_NS`] after some look has found a peer at the furthest

@@ -101,15 +101,15 @@ fn all_ranks_in_one_collective_is_told_from_a_rank_that_is_missing() {
         &[waits(), waits(), waits(), waits()],
         &[],
         Verdict::Waiting,
-        "group 0 (default_pg): all 4 ranks wait in collective 812, for 14.0 s now; nobody is known \
-         to be behind",
+        "group 0 (default_pg): all 4 ranks wait in collective 812, for 14.0 s now; nobody is \
+         known to be behind",
     );
     check(
         &[waits(), waits(), waits()],
         &[],
         Verdict::Waiting,
-        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; nobody is known \
-         to be behind; 1 rank is not known",
+        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; nobody is \
+         known to be behind; 1 rank is not known",
     );
 }
 
