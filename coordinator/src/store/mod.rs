@@ -231,7 +231,9 @@ impl Store {
         let settings = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
-        self.keep_bodies_with(url, settings).await
+        // The environment's own iterator does not go from thread to thread.
+        let settings: Vec<(String, String)> = settings.collect();
+        self.keep_bodies_with(url, settings.into_iter()).await
     }
 
     async fn keep_bodies_with(

@@ -271,9 +271,7 @@ impl Checks<'_> {
         let mut causes = BTreeMap::new();
         for incident in self.coordinator.incidents() {
             let leaks = self.world.plan.leak.is_some_and(|(rank, _)| rank == incident.rank);
-            self.expect(leaks, || {
-                format!("an incident without a cause: {incident:?}")
-            });
+            self.expect(leaks, || format!("an incident without a cause: {incident:?}"));
             let of_cause: &mut Vec<_> = causes.entry((incident.serial, incident.rank)).or_default();
             of_cause.push(incident);
         }
