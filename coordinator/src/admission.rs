@@ -7,8 +7,9 @@
 //! memory.
 //!
 //! There are two doors. *Uploads* hold a share as large as their body, all of it at once, because
-//! bodies that wait for each other's rest would wait forever. *Reports* hold theirs until they are
-//! acknowledged, so that a slow disk stops the streams and not the coordinator.
+//! bodies that wait for each other's rest would wait forever. *Reports*, and all else on a stream,
+//! hold theirs until they are stored, so that a slow disk stops the streams and not the
+//! coordinator.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,7 +35,7 @@ const WAITING_MAX: usize = 4096;
 /// Bodies that are unpacked at the same time, to see that they can be.
 const CHECKS_MAX: usize = 4;
 
-/// Bytes of reports that are not acknowledged, all streams together; the next ones are not read.
+/// Bytes of messages that are not stored yet, all streams together; the next ones are not read.
 const REPORT_BYTES_MAX: u64 = 128 << 20;
 
 /// Both doors, and what was seen at them.

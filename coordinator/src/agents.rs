@@ -84,7 +84,7 @@ impl Coordinator {
             node.heard_ns = now.mono_ns;
         }
         match message {
-            Incoming::RankUp(up) => self.rank_up(now, &name, up),
+            Incoming::RankUp(up) => self.rank_up(now, &name, up, share),
             Incoming::Report(report) => self.report(now, &name, report, share),
             Incoming::RankDown { tape_id, end, detail, wall_ns, step } => {
                 self.rank_down(now, &name, &tape_id, (end, detail, wall_ns), step);
@@ -96,7 +96,7 @@ impl Coordinator {
         }
     }
 
-    fn rank_up(&mut self, now: Now, node: &str, up: RankUp) {
+    fn rank_up(&mut self, now: Now, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
         if let Some(serial) = self.cluster.to_forget() {
             self.forget_attempt(now, serial);
@@ -122,7 +122,7 @@ impl Coordinator {
             }
         }
         self.touched.insert(announced.serial);
-        self.write(changes);
+        self.write_with(changes, share);
     }
 
     fn report(&mut self, now: Now, name: &str, report: Report, share: Share) {

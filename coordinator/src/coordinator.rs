@@ -246,6 +246,13 @@ impl Coordinator {
         }
     }
 
+    /// As [`Self::write`]; whoever sent this has its share of memory back when it is written.
+    pub(crate) fn write_with(&self, changes: Changes, share: Share) {
+        if !changes.is_empty() {
+            self.store.write(changes, Box::new(move |_| drop(share)));
+        }
+    }
+
     /// Sends a message to the agent of a node; false when there is none, or it is too slow.
     pub(crate) fn send(&mut self, now: Now, node: &str, message: Outgoing) -> bool {
         let Some(known) = self.cluster.nodes.get(node) else { return false };

@@ -35,6 +35,9 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
 /// keep to half of it on their own.
 const REPORTS_MAX: usize = 64;
 
+/// Memory that any message but a report takes, its record on the way to the store included.
+const SMALL_MESSAGE_BYTES: u64 = 8 << 10;
+
 /// Time for the first message of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -175,14 +178,15 @@ impl Service {
                     return;
                 }
             };
-            let mut share = None;
+            let mut bytes = SMALL_MESSAGE_BYTES;
             if let Incoming::Report(report) = &message {
                 match reports.acquire().await {
                     Ok(permit) => permit.forget(),
                     Err(_) => return,
                 }
-                share = self.counters.admission.reports.enter(report.bytes()).await;
+                bytes = report.bytes();
             }
+            let share = self.counters.admission.reports.enter(bytes).await;
             if self.tell(Event::Said { stream, message, share }).await.is_err() {
                 return;
             }
