@@ -20,6 +20,10 @@ use std::os::fd::AsRawFd;
 /// before it can lock it.
 const ABSENT_SIGHTINGS: u32 = 2;
 
+/// A process that was killed holds its lock until its memory is torn down: a counter that rose
+/// within this time before the last sight of life may have risen for it.
+const DYING_NS: i64 = 1_000_000_000;
+
 /// Who holds the lock of a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
@@ -87,8 +91,18 @@ pub(crate) struct Life {
     seen_alive: bool,
     absent: u32,
     absent_since_wall_ns: i64,
-    oom_kills: OomKills,
+    /// Counters at two sights of life, at least [`DYING_NS`] apart once there are two such, and
+    /// the newer one not much older than that.
+    recent: Counted,
+    before: Counted,
     death: Option<Death>,
+}
+
+/// Counters at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    wall_ns: i64,
+    oom_kills: OomKills,
 }
 
 impl Life {
@@ -105,8 +119,16 @@ impl Life {
     /// Takes note of a sighting.
     pub(crate) fn sight(&mut self, now: Sighting) {
         if now.held {
+            let counted = Counted { wall_ns: now.wall_ns, oom_kills: now.oom_kills };
+            let (recent, before) = if !self.seen_alive {
+                (counted, counted)
+            } else if now.wall_ns.abs_diff(self.recent.wall_ns) < DYING_NS.unsigned_abs() {
+                (self.recent, self.before)
+            } else {
+                (counted, self.recent)
+            };
             // A lock that comes back was taken late; the process was never dead.
-            *self = Self { seen_alive: true, oom_kills: now.oom_kills, ..Self::default() };
+            *self = Self { seen_alive: true, recent, before, ..Self::default() };
             return;
         }
         if self.death.is_some() {
@@ -145,7 +167,7 @@ impl Life {
         Death { cause, detail, wall_ns }
     }
 
-    /// The counter that rose since the process was last seen alive. The cgroup's is the more
+    /// The counter that rose since shortly before the process was last seen alive. The cgroup's is the more
     /// telling one; the host's also counts kills elsewhere, so it is asked only where the
     /// cgroup's cannot be read (it is often gone together with the process).
     fn rise(&self, now: OomKills) -> Option<(&'static str, u64, u64)> {
@@ -153,8 +175,9 @@ impl Life {
             let (before, after) = (before?, after?);
             Some((place, before, after))
         };
-        rose("cgroup", self.oom_kills.cgroup, now.cgroup)
-            .or(rose("host", self.oom_kills.host, now.host))
+        let before = self.before.oom_kills;
+        rose("cgroup", before.cgroup, now.cgroup)
+            .or(rose("host", before.host, now.host))
             .filter(|(_, before, after)| after > before)
     }
 }
@@ -261,6 +284,22 @@ mod tests {
         check(&dead(Some(3), Some(10)), killed);
         check(&dead(None, None), killed);
         check(&dead(Some(0), Some(0)), killed);
+        // The counter rose while the process was still being torn down, not long before that.
+        let alive = |wall_ns, cgroup| {
+            let oom_kills = OomKills { cgroup: Some(cgroup), host: None };
+            Sighting { wall_ns, oom_kills, ..ALIVE }
+        };
+        let end = |wall_ns| [gone(wall_ns, Some(4), None), gone(wall_ns + 1, Some(4), None)];
+        let second = DYING_NS;
+        let dying = [alive(0, 3), alive(second, 3), alive(2 * second, 4)];
+        let [first, last] = end(3 * second);
+        let killed_at = |cause, words| Some((cause, 3 * second, words));
+        let seen = [&dying[..], &[first, last]].concat();
+        check(&seen, killed_at(Cause::OomKilled, "cgroup rose from 3 to 4"));
+        let quick = [alive(0, 3), alive(10, 4), alive(20, 4), first, last];
+        check(&quick, killed_at(Cause::OomKilled, "from 3 to 4"));
+        let long_ago = [alive(-second, 3), alive(0, 4), alive(second, 4), alive(2 * second, 4)];
+        check(&[&long_ago[..], &[first, last]].concat(), killed_at(Cause::Killed, ""));
         // The counter rose only after the first sighting without the lock.
         check(&[ALIVE, gone(200, Some(3), None), gone(300, Some(4), None)], oom("from 3 to 4"));
     }
