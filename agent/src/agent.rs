@@ -224,6 +224,9 @@ impl Agent {
         }
         self.tell_answers();
         let Ok(kept) = self.tell_kept() else { return };
+        if self.spool.as_mut().is_some_and(Spool::take_has_lost) {
+            self.deliveries.distrust_kept();
+        }
         let Some(drained) = self.tell_report(now, kept) else { return };
         self.tell_ends(&drained);
         self.tell_last(now);

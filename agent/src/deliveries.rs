@@ -19,6 +19,9 @@ pub(crate) struct Deliveries {
     cursors: BTreeMap<(TapeKey, u8), Cursor>,
     in_flight: VecDeque<InFlight>,
     reports_sent: u64,
+    /// Sent from the tape once more, because what was kept elsewhere is lost: what the tape has
+    /// no longer was counted there.
+    resending: BTreeSet<(TapeKey, u8)>,
     downs_sent: BTreeMap<TapeKey, u64>,
     downs_acked: BTreeSet<TapeKey>,
 }
@@ -87,6 +90,7 @@ impl Deliveries {
     pub(crate) fn report_sent(&mut self, marks: Vec<Mark>) {
         self.reports_sent += 1;
         for mark in &marks {
+            self.resending.remove(&(mark.tape, mark.device));
             let cursor = self.cursors.entry((mark.tape, mark.device)).or_default();
             cursor.sent_step = cursor.sent_step.max(mark.last_step);
             cursor.sent_missed = cursor.sent_missed.saturating_add(mark.missed);
@@ -103,6 +107,19 @@ impl Deliveries {
             cursor.acked_missed = cursor.acked_missed.saturating_add(mark.missed);
             cursor.sent_missed = cursor.sent_missed.saturating_add(mark.missed);
         }
+    }
+
+    /// Something that was kept elsewhere is lost: the tapes may still have it.
+    pub(crate) fn distrust_kept(&mut self) {
+        for (key, cursor) in &mut self.cursors {
+            (cursor.acked_step, cursor.sent_step) = (0, 0);
+            self.resending.insert(*key);
+        }
+    }
+
+    /// True when steps that a device's tape has no longer are not to be counted again.
+    pub(crate) fn is_resending(&self, tape: TapeKey, device: u8) -> bool {
+        self.resending.contains(&(tape, device))
     }
 
     /// Reports up to this number have arrived; answers the part of it that can be true. Said twice
@@ -148,6 +165,7 @@ impl Deliveries {
     /// A tape is gone for good.
     pub(crate) fn forget(&mut self, tape: TapeKey) {
         self.cursors.retain(|(key, _), _| *key != tape);
+        self.resending.retain(|(key, _)| *key != tape);
         self.revive(tape);
     }
 }

@@ -167,8 +167,8 @@ impl Life {
         Death { cause, detail, wall_ns }
     }
 
-    /// The counter that rose since shortly before the process was last seen alive. The cgroup's is the more
-    /// telling one; the host's also counts kills elsewhere, so it is asked only where the
+    /// The counter that rose since shortly before the process was last seen alive. The cgroup's is
+    /// the more telling one; the host's also counts kills elsewhere, so it is asked only where the
     /// cgroup's cannot be read (it is often gone together with the process).
     fn rise(&self, now: OomKills) -> Option<(&'static str, u64, u64)> {
         let rose = |place, before: Option<u64>, after: Option<u64>| {

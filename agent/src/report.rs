@@ -102,7 +102,10 @@ fn add_rank(
     let mut is_drained = true;
     let mut missed = deliveries.missed(key);
     for device in known.tape.devices() {
-        let steps = known.tape.steps_after(device, deliveries.sent_step(key, device));
+        let mut steps = known.tape.steps_after(device, deliveries.sent_step(key, device));
+        if deliveries.is_resending(key, device) {
+            steps.missed = 0;
+        }
         is_drained &= steps.records.len() <= *room;
         if let Some(mark) = add_steps(&mut report, (key, known), device, &steps, room) {
             missed = missed.saturating_add(mark.missed);

@@ -95,6 +95,8 @@ pub(crate) struct Spool {
     synced_ns: u64,
     /// It was said that the disk fails.
     is_failing: bool,
+    /// The tapes may have what was kept and is lost, and nobody has asked yet.
+    has_lost: bool,
 }
 
 /// What is worth how much when there is no room for all.
@@ -171,6 +173,7 @@ impl Spool {
             is_cursor_due: true,
             synced_ns: 0,
             is_failing: false,
+            has_lost: false,
             disk,
             bytes_max,
             steps,
@@ -291,6 +294,12 @@ impl Spool {
         }
     }
 
+    /// Counts steps that the tapes had overwritten before they could be kept.
+    pub(crate) fn count_missed(&mut self, steps: u64) {
+        self.dropped.steps = self.dropped.steps.saturating_add(steps);
+        self.is_cursor_due |= steps > 0;
+    }
+
     fn write_solo(
         &mut self,
         number: u64,
@@ -355,6 +364,8 @@ impl Spool {
         if let Some(steps) = self.steps.drop_oldest(self.disk.as_mut(), self.delivered) {
             self.dropped.steps += steps;
             self.is_cursor_due = true;
+            // The newest of a silent rank may be among them, and still on its tape.
+            self.has_lost |= steps > 0;
             tracing::warn!(steps, "the spool is full: its oldest step records are dropped");
             return true;
         }

@@ -95,6 +95,9 @@ impl Agent {
                 self.keep_again_ns = after(now.mono_ns, KEEP_AGAIN);
                 return;
             }
+            // Counted where the count outlives this agent.
+            spool.count_missed(ranks.marks.iter().map(|mark| mark.missed).sum());
+            ranks.marks.iter_mut().for_each(|mark| mark.missed = 0);
             self.deliveries.kept(&ranks.marks);
             if !ranks.has_more {
                 return;

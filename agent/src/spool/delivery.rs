@@ -78,7 +78,13 @@ impl Spool {
         self.dropped.steps += steps;
         self.dropped.facts += facts;
         self.is_cursor_due |= steps + facts > 0;
+        self.has_lost |= steps > 0;
         found
+    }
+
+    /// True once after step records that were kept were lost.
+    pub(crate) fn take_has_lost(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost)
     }
 
     /// Everything up to this number was sent; the acknowledgement of this report speaks for it.

@@ -72,6 +72,11 @@ impl MemoryDisk {
         state.files = files;
     }
 
+    /// True while it has no power.
+    pub fn is_off(&self) -> bool {
+        self.state().is_off
+    }
+
     /// Bytes on it.
     pub fn bytes(&self) -> u64 {
         self.state().bytes()
