@@ -30,6 +30,9 @@ mod killed;
 // The same a thousand times, with everything a lane can hold.
 mod killed_lane;
 
+// A coordinator's folder can be checked and its index made anew.
+mod stored;
+
 // The recorder changes nothing for its host.
 mod manners;
 

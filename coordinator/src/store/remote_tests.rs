@@ -224,7 +224,7 @@ async fn pass(
         }
         Some(Behaviour::Drop) => {}
         Some(Behaviour::Busy) => {
-            let _ = client.read(&mut [0; 4096]).await?;
+            client.read_exact(&mut [0; 1]).await?;
             let busy = b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
             client.write_all(busy).await?;
             // The rest of the request is read, or the answer could be lost with it.
