@@ -17,7 +17,7 @@ pub(crate) struct Now {
 
 /// The present moment.
 pub(crate) fn now() -> Now {
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "simulation", feature = "bench"))]
     if let Some(now) = SET.get() {
         return now;
     }
@@ -30,14 +30,14 @@ pub(crate) fn now() -> Now {
     Now { mono_ns: start_wall_ns.unsigned_abs().saturating_add(passed_ns), wall_ns }
 }
 
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(any(test, feature = "simulation", feature = "bench"))]
 thread_local! {
     /// What a simulation says the time is.
     static SET: std::cell::Cell<Option<Now>> = const { std::cell::Cell::new(None) };
 }
 
 /// From now on it is this moment, in this thread, until another is set.
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(any(test, feature = "simulation", feature = "bench"))]
 pub(crate) fn set(now: Now) {
     SET.set(Some(now));
 }

@@ -47,5 +47,7 @@ mod work;
 
 pub use config::{Config, RestartConfig, Webhook};
 pub use run::run;
+#[cfg(feature = "bench")]
+pub use store::bench::{BenchStore, Row, decode as decode_row, encode as encode_row};
 pub use store::check::{Finding, StoreCheck, check as check_store};
 pub use store::rebuild::{StoreRebuild, rebuild as rebuild_store};

@@ -4,3 +4,4 @@ pub(crate) mod capture;
 pub(crate) mod cluster;
 pub(crate) mod disturbance;
 pub(crate) mod recorder;
+pub(crate) mod store;

@@ -41,6 +41,8 @@ usage: cargo xtask COMMAND [--json]
           how long a capture of 64 ranks takes, and one rank's snapshot beside PyTorch's own
   bench disturbance
           step times of a training job with captures, back to back, and without
+  bench store
+          what keeping step records costs, beside a plain sled and redb
   sim [--seeds N] [--first S] [--seed S] [--mutations]
           whole clusters in one thread, with virtual time and faults, N of them from seed S on, or
           one seed aloud; `--mutations`: each rule that is broken on purpose must be found
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         ["bench", "disturbance"] => bench::disturbance::bench(),
         ["bench", "cluster"] if line.has("--storm") => bench::cluster::storm(ranks),
         ["bench", "cluster"] => bench::cluster::bench(ranks),
+        ["bench", "store"] => bench::store::bench(),
         ["compat", versions @ ..] => compat::try_all(versions),
         ["sim"] if line.has("--mutations") => mutations::try_all(line.number("--seeds")),
         ["sim"] => sim::simulate(&sim::Choice {

@@ -10,6 +10,8 @@
 //! loop. Order of writes: body, journal, catalogue, then whoever waits is told. What is told to be
 //! durable is synced, steps as well. `docs/store.md` has the files and their formats.
 
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
 mod blobs;
 mod catalogue;
 pub(crate) mod check;
@@ -78,16 +80,16 @@ pub(crate) struct Store {
     jobs: mpsc::Sender<Job>,
     shared: Arc<Shared>,
     /// In the place of the thread, in a simulation.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "simulation", feature = "bench"))]
     turns: Option<Turns>,
 }
 
 /// A writer that works when it is called.
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(any(test, feature = "simulation", feature = "bench"))]
 #[derive(Clone)]
 struct Turns(Arc<std::sync::Mutex<(Writer, mpsc::Receiver<Job>)>>);
 
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(any(test, feature = "simulation", feature = "bench"))]
 impl std::fmt::Debug for Turns {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Turns")
@@ -190,7 +192,7 @@ impl Store {
         let store = Self {
             jobs,
             shared,
-            #[cfg(any(test, feature = "simulation"))]
+            #[cfg(any(test, feature = "simulation", feature = "bench"))]
             turns: None,
         };
         Ok((store, loaded, recovery))
@@ -205,7 +207,13 @@ impl Store {
     pub(crate) fn open_simulated(
         disk: &simulated::SimulatedDisk,
     ) -> anyhow::Result<(Self, Loaded, Recovery)> {
-        let (writer, loaded, recovery) = open_parts(&disk.process())?;
+        Self::open_in_turns(&disk.process())
+    }
+
+    /// Opens or makes a store without a thread.
+    #[cfg(any(test, feature = "simulation", feature = "bench"))]
+    fn open_in_turns(disk: &Arc<dyn Disk>) -> anyhow::Result<(Self, Loaded, Recovery)> {
+        let (writer, loaded, recovery) = open_parts(disk)?;
         let shared = writer.shared().clone();
         let (jobs, receiver) = mpsc::channel();
         let turns = Turns(Arc::new(std::sync::Mutex::new((writer, receiver))));
@@ -214,7 +222,7 @@ impl Store {
 
     /// Does all that waits, in this thread, and calls every `done`; says whether anything did.
     /// Only for a simulated store, and not from a `done`.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "simulation", feature = "bench"))]
     pub(crate) fn turn(&self) -> bool {
         let Some(Turns(turns)) = &self.turns else { return false };
         let mut turns = turns.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -13,7 +13,7 @@ pub(crate) const ROWS_MAX: usize = 512;
 /// Version of the layout, the first byte of a block.
 const VERSION: u8 = 1;
 
-const COLUMNS: usize = 14;
+pub(crate) const COLUMNS: usize = 14;
 
 /// Columns of the largest possible block, unpacked: ten bytes a number.
 const COLUMNS_BYTES_MAX: usize = ROWS_MAX * COLUMNS * 10 + 16;
@@ -93,7 +93,7 @@ pub(crate) fn take_rows(bytes: &mut &[u8]) -> Option<Vec<StepRow>> {
     Some(rows)
 }
 
-fn numbers(row: &StepRow) -> [u64; COLUMNS] {
+pub(crate) fn numbers(row: &StepRow) -> [u64; COLUMNS] {
     [
         row.first_step,
         row.last_step,
@@ -112,7 +112,7 @@ fn numbers(row: &StepRow) -> [u64; COLUMNS] {
     ]
 }
 
-fn row(numbers: [u64; COLUMNS]) -> StepRow {
+pub(crate) fn row(numbers: [u64; COLUMNS]) -> StepRow {
     let [
         first_step,
         last_step,

@@ -138,7 +138,7 @@ impl Writer {
     }
 
     /// Does all that waits; says whether anything did.
-    #[cfg(any(test, feature = "simulation"))]
+    #[cfg(any(test, feature = "simulation", feature = "bench"))]
     pub(super) fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
         let mut any = false;
         let mut next = jobs.try_recv().ok();

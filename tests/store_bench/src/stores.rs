@@ -1,0 +1,130 @@
+//! The stores, each as its users would use it for this: Memtape packs; sled and redb have a key
+//! for each record, in the order in which it is asked for, and the record in the same small code.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use memtape_coordinator::{BenchStore, Row, decode_row, encode_row};
+use redb::{Database, TableDefinition};
+
+use crate::times;
+
+/// Rows by rank.
+type Group = Vec<(u32, Vec<Row>)>;
+
+/// What is measured.
+pub(crate) trait Peer: Sized {
+    fn open(folder: &Path, wall_ns: i64) -> anyhow::Result<Self>;
+
+    /// Everything is durable when it returns.
+    fn write(&self, wall_ns: i64, group: Group) -> anyhow::Result<()>;
+
+    fn flush(&self) -> anyhow::Result<()>;
+
+    /// The rows of a rank from `first` to before `end`, in order.
+    fn window(&self, rank: u32, first: u64, end: u64) -> anyhow::Result<Vec<Row>>;
+}
+
+pub(crate) struct Memtape(BenchStore);
+
+impl Peer for Memtape {
+    fn open(folder: &Path, wall_ns: i64) -> anyhow::Result<Self> {
+        BenchStore::open(folder, wall_ns).map(Self)
+    }
+
+    fn write(&self, wall_ns: i64, group: Group) -> anyhow::Result<()> {
+        self.0.write(wall_ns, group)
+    }
+
+    fn flush(&self) -> anyhow::Result<()> {
+        self.0.flush()
+    }
+
+    fn window(&self, rank: u32, first: u64, end: u64) -> anyhow::Result<Vec<Row>> {
+        let (from_ns, to_ns) = times(first, end);
+        self.0.window(rank, from_ns, to_ns)
+    }
+}
+
+pub(crate) struct Sled {
+    tree: sled::Db,
+    log: PathBuf,
+}
+
+/// Larger batches cost sled gigabytes of memory.
+const SLED_BATCH_MAX: usize = 512;
+
+fn key(rank: u32, step: u64) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..4].copy_from_slice(&rank.to_be_bytes());
+    key[4..].copy_from_slice(&step.to_be_bytes());
+    key
+}
+
+impl Peer for Sled {
+    fn open(folder: &Path, _: i64) -> anyhow::Result<Self> {
+        let config = sled::Config::new().path(folder).cache_capacity(64 << 20);
+        Ok(Self { tree: config.open()?, log: folder.join("db") })
+    }
+
+    fn write(&self, _: i64, group: Group) -> anyhow::Result<()> {
+        let rows = group.iter().flat_map(|(rank, rows)| rows.iter().map(move |row| (*rank, row)));
+        let rows: Vec<(u32, &Row)> = rows.collect();
+        for rows in rows.chunks(SLED_BATCH_MAX) {
+            let mut batch = sled::Batch::default();
+            for (rank, row) in rows {
+                batch.insert(&key(*rank, row[1]), encode_row(**row));
+            }
+            self.tree.apply_batch(batch)?;
+        }
+        self.flush()
+    }
+
+    /// sled's own leaves the kernel's cache unsynced.
+    fn flush(&self) -> anyhow::Result<()> {
+        self.tree.flush()?;
+        Ok(File::open(&self.log)?.sync_data()?)
+    }
+
+    fn window(&self, rank: u32, first: u64, end: u64) -> anyhow::Result<Vec<Row>> {
+        let found = self.tree.range(key(rank, first)..key(rank, end));
+        found.map(|entry| decode_row(&entry?.1).context("a damaged row")).collect()
+    }
+}
+
+pub(crate) struct Redb(Database);
+
+const ROWS: TableDefinition<'_, (u32, u64), &[u8]> = TableDefinition::new("rows");
+
+impl Peer for Redb {
+    fn open(folder: &Path, _: i64) -> anyhow::Result<Self> {
+        let cache_bytes = 64 << 20;
+        let path = folder.join("rows.redb");
+        Ok(Self(Database::builder().set_cache_size(cache_bytes).create(path)?))
+    }
+
+    fn write(&self, _: i64, group: Group) -> anyhow::Result<()> {
+        let transaction = self.0.begin_write()?;
+        {
+            let mut table = transaction.open_table(ROWS)?;
+            for (rank, rows) in &group {
+                for row in rows {
+                    table.insert((*rank, row[1]), encode_row(*row).as_slice())?;
+                }
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn flush(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn window(&self, rank: u32, first: u64, end: u64) -> anyhow::Result<Vec<Row>> {
+        use redb::ReadableDatabase;
+        let table = self.0.begin_read()?.open_table(ROWS)?;
+        let found = table.range((rank, first)..(rank, end))?;
+        found.map(|entry| decode_row(entry?.1.value()).context("a damaged row")).collect()
+    }
+}
