@@ -13,6 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use crate::admission::Admission;
 use crate::cluster::{Attempt, Rank};
 use crate::coordinator::Coordinator;
 use crate::grpc::MESSAGE_BYTES_MAX;
@@ -106,6 +107,7 @@ fn figures(attempt: &Attempt, rank: &Rank) -> RankFigures {
 pub(crate) fn text(view: MetricsView, store: &Store) -> Result<String, String> {
     let mut families = rank_families(&view);
     families.extend(service_families(&view));
+    families.extend(admission_families(&view.counters.admission));
     families.extend(store_families(store));
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Families(families)));
@@ -312,14 +314,6 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         ("declined", count(&counters.actions_declined)),
         ("failed", count(&counters.actions_failed)),
     ];
-    let admission = &counters.admission;
-    let uploads_max =
-        admission.upload_bytes_max(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());
-    let waits = [
-        ("upload", count(&admission.uploads.waits)),
-        ("upload_deferred", count(&admission.deferred)),
-        ("report", count(&admission.reports.waits)),
-    ];
     let version = vec![(vec![("version", env!("CARGO_PKG_VERSION").to_string())], 1.0)];
     vec![
         gauge("memtape_build_info", "Version of the coordinator", version),
@@ -347,6 +341,22 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         counter("memtape_bodies", "Bodies of captures stored", one(count(&counters.bodies))),
         counter("memtape_body_bytes", "Bytes of those", one(count(&counters.body_bytes))),
         counter("memtape_actions", "Restart decisions by result", named("result", &actions)),
+        counter("memtape_losses", "What was refused or lost, by reason", named("reason", &losses)),
+    ]
+}
+
+/// What is in memory on its way to the store, with its bounds.
+fn admission_families(admission: &Admission) -> Vec<Family> {
+    let one = |value: f64| vec![(Labels::new(), value)];
+    let uploads_max =
+        admission.upload_bytes_max(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());
+    let waits = [
+        ("upload", &admission.uploads.waits),
+        ("upload_deferred", &admission.deferred),
+        ("report", &admission.reports.waits),
+    ];
+    let waits = waits.map(|(of, waits)| (vec![("of", of.to_string())], waits.load(Relaxed) as f64));
+    vec![
         gauge("memtape_upload_bytes", "Bodies in memory", one(admission.uploads.bytes() as f64)),
         gauge("memtape_upload_bytes_max", "Memory that uploads may take", one(uploads_max as f64)),
         gauge("memtape_report_bytes", "Reports in memory", one(admission.reports.bytes() as f64)),
@@ -355,8 +365,7 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
             "Memory that reports may take",
             one(admission.reports.bytes_max() as f64),
         ),
-        counter("memtape_waits", "Agents that were made to wait, by what for", named("of", &waits)),
-        counter("memtape_losses", "What was refused or lost, by reason", named("reason", &losses)),
+        counter("memtape_waits", "Agents that were made to wait, by what for", waits.to_vec()),
     ]
 }
 

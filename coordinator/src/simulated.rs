@@ -12,7 +12,6 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use memtape_core::snapshot::RankSnapshot;
-use memtape_proto::v1;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::body;
@@ -28,7 +27,7 @@ use crate::run::{self, Shared};
 use crate::store::Store;
 use crate::store::simulated::SimulatedDisk;
 use crate::telemetry::Telemetry;
-use crate::wire::{self, Outgoing};
+use crate::wire::{self, Outgoing, Raw};
 use crate::work::Work;
 
 /// Events in the queue between two turns, as many as a simulation may make at once.
@@ -288,7 +287,7 @@ impl SimulatedCoordinator {
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn attach(&mut self, now: Now, hello: v1::AgentMessage) -> Result<u64, String> {
+    pub fn attach(&mut self, now: Now, hello: Raw) -> Result<u64, String> {
         let hello = wire::hello(hello)?;
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let (reply, mut answer) = oneshot::channel();
@@ -302,7 +301,7 @@ impl SimulatedCoordinator {
     ///
     /// # Errors
     /// Why the stream is closed.
-    pub fn said(&mut self, now: Now, stream: u64, raw: v1::AgentMessage) -> Result<(), String> {
+    pub fn said(&mut self, now: Now, stream: u64, raw: Raw) -> Result<(), String> {
         if let Some(message) = wire::incoming(raw)? {
             self.handle(now, Event::Said { stream, message, share: None });
         }

@@ -15,6 +15,9 @@ use crate::model::{End, StepRow, Totals};
 /// A message to an agent, ready to be sent.
 pub(crate) type Outgoing = v1::CoordinatorMessage;
 
+/// What an agent says, before it is understood.
+pub(crate) type Raw = v1::AgentMessage;
+
 /// Global ranks are below this.
 pub(crate) const RANKS_MAX: u32 = 65_536;
 

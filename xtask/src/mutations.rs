@@ -38,8 +38,8 @@ const MUTATIONS: [Mutation; 10] = [
     Mutation {
         rule: "a stored body survives its agent's stream",
         file: "core/src/capture/flight.rs",
-        from: "            part.answer = None;\n        }\n        self.ask_silent",
-        to: "            (part.answer, part.body) = (None, None);\n        }\n        self.ask_silent",
+        from: "            part.answer = None;\n",
+        to: "            (part.answer, part.body) = (None, None);\n",
     },
     Mutation {
         rule: "a stored body survives the coordinator",
@@ -75,7 +75,7 @@ const MUTATIONS: [Mutation; 10] = [
         rule: "one incident for one cause",
         file: "coordinator/src/incidents.rs",
         from: "open.find(|(_, incident)| incident.record.is_about(serial, key))",
-        to: "open.find(|(_, incident)| incident.record.is_about(serial, key) && serial == u32::MAX)",
+        to: "open.find(|_| false && serial == 0 && key.rank == 0)",
     },
     Mutation {
         rule: "a rank that was taken for gone and is not comes back",

@@ -2,8 +2,8 @@
 //!
 //! `memtape-load hold` and `memtape-load storm` start a coordinator on a temporary folder, connect
 //! agents of eight ranks each over gRPC on loopback, and print one JSON object with what they
-//! found; `memtape-load capture` does it with real agents and ranks. `cargo xtask bench cluster` and
-//! `bench capture` build and run them, and put the figures into words.
+//! found; `memtape-load capture` does it with real agents and ranks. `cargo xtask bench cluster`
+//! and `bench capture` build and run them, and put the figures into words.
 //!
 //! The agents share the machine's cores with the coordinator, as a benchmark on one machine must;
 //! what they use themselves is told beside it.

@@ -240,8 +240,9 @@ impl Checks<'_> {
         let covered: BTreeSet<u64> =
             rows.iter().flat_map(|&(first, last, _)| first..=last.min(first + 1000)).collect();
         let missing = (1..=newest).filter(|step| !covered.contains(step)).count() as u64;
-        let is_full = self.world.plan.faults.iter().any(|(_, fault)| {
-            matches!(fault, Fault::FullSpool(node, _) | Fault::FailSpool(node, _) if *node == tape.node)
+        let is_full = self.world.plan.faults.iter().any(|(_, fault)| match fault {
+            Fault::FullSpool(node, _) | Fault::FailSpool(node, _) => *node == tape.node,
+            _ => false,
         });
         self.expect(tape.is_lost || is_full || missing <= seen.steps_missed, || {
             format!("of {seen:?} {missing} steps are not there")

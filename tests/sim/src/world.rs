@@ -99,8 +99,8 @@ pub(crate) struct World {
     crashes_seen: u64,
     has_turn: bool,
     has_work: bool,
-    disk_delay_ns: u64,
-    down_ns: u64,
+    pub(crate) disk_delay_ns: u64,
+    pub(crate) down_ns: u64,
     pub(crate) conns: BTreeMap<u64, Conn>,
     pub(crate) uploads: BTreeMap<u64, Upload>,
     pub(crate) numbers: u64,
@@ -296,7 +296,7 @@ impl World {
 
     // --- the coordinator ------------------------------------------------------------------------
 
-    fn start_coordinator(&mut self) {
+    pub(crate) fn start_coordinator(&mut self) {
         if self.coordinator.is_some() {
             return;
         }
@@ -396,7 +396,7 @@ impl World {
 
     // --- agents ---------------------------------------------------------------------------------
 
-    fn start_agent(&mut self, node: usize) {
+    pub(crate) fn start_agent(&mut self, node: usize) {
         if self.nodes[node].agent.is_some() {
             return;
         }
@@ -407,7 +407,7 @@ impl World {
         self.after(wait_ns / 2, Happening::Connect(node, number));
     }
 
-    fn stop_agent(&mut self, node: usize) {
+    pub(crate) fn stop_agent(&mut self, node: usize) {
         if self.nodes[node].agent.take().is_none() {
             return;
         }
@@ -440,11 +440,11 @@ impl World {
 
     // --- ranks ----------------------------------------------------------------------------------
 
-    fn node_of(&self, rank: usize) -> usize {
+    pub(crate) fn node_of(&self, rank: usize) -> usize {
         rank / self.plan.ranks_per_node
     }
 
-    fn start_job(&mut self, is_counted: bool) {
+    pub(crate) fn start_job(&mut self, is_counted: bool) {
         // Starting takes longer than this, and nodes' clocks differ by less.
         let is_soon = self.started_ns.is_some_and(|at_ns| self.now_ns - at_ns < 2 * SECOND_NS);
         if is_soon {
@@ -483,7 +483,7 @@ impl World {
         }
     }
 
-    fn kill_rank(&mut self, rank: usize) {
+    pub(crate) fn kill_rank(&mut self, rank: usize) {
         let known = &mut self.ranks[rank];
         if let Some(mut process) = known.process.take() {
             process.kill();
@@ -494,7 +494,7 @@ impl World {
     }
 
     /// The launcher notices a death, and starts the job again if that is its way.
-    fn launcher_looks(&mut self) {
+    pub(crate) fn launcher_looks(&mut self) {
         if self.plan.is_restarted && !self.is_start_due && !self.is_calm {
             self.is_start_due = true;
             let wait_ns = self.dice.u64(SECOND_NS..8 * SECOND_NS);
@@ -528,113 +528,6 @@ impl World {
         let leaks = tape.leaks && self.plan.leak.is_some_and(|(_, from)| mine >= from);
         let before = tape.allocated.last().copied().unwrap_or(0);
         tape.allocated.push(node::step(process, now, before, leaks));
-    }
-
-    // --- faults ---------------------------------------------------------------------------------
-
-    fn go_wrong(&mut self, fault: Fault) {
-        match fault {
-            Fault::KillRank(rank) => {
-                self.kill_rank(rank);
-                self.launcher_looks();
-            }
-            Fault::HangRank(rank, for_ns) => {
-                self.ranks[rank].hangs_until_ns = Some(self.now_ns + for_ns);
-                let processes = self.ranks[rank].processes;
-                self.after(for_ns, Happening::Resume(rank, processes));
-            }
-            Fault::OutOfMemory(rank) => {
-                let now = self.nodes[self.node_of(rank)].now(self.now_ns);
-                if let Some(process) = &mut self.ranks[rank].process {
-                    process.out_of_memory(now, 80 << 30);
-                }
-                if self.dice.bool() {
-                    self.kill_rank(rank);
-                    self.launcher_looks();
-                }
-            }
-            Fault::RestartJob { is_counted } => self.start_job(is_counted),
-            Fault::KillAgent(node, for_ns) => {
-                self.stop_agent(node);
-                self.after(for_ns, Happening::StartAgent(node));
-            }
-            Fault::Reboot(node, for_ns) => self.reboot(node, for_ns),
-            Fault::Cut(node, for_ns) => self.cut(node, for_ns),
-            Fault::Break(node) => {
-                if let Some(conn) = self.nodes[node].stream {
-                    let (agent_ns, coordinator_ns) = (self.delay_ns(), self.delay_ns());
-                    self.break_conn(conn, Some(agent_ns), Some(coordinator_ns));
-                }
-            }
-            Fault::KillCoordinator { is_power_loss, operations, down_ns } => {
-                self.down_ns = down_ns;
-                match operations {
-                    Some(operations) => self.disk.crash_after(operations, is_power_loss),
-                    None if is_power_loss => self.disk.power_loss(),
-                    None => self.disk.kill(),
-                }
-                self.heed_coordinator();
-            }
-            Fault::FullDisk(for_ns) => {
-                self.disk.set_room(Some(self.disk.used_bytes()));
-                self.after(for_ns, Happening::EmptyDisk);
-            }
-            Fault::FullSpool(node, for_ns) => {
-                let disk = &self.nodes[node].disk;
-                disk.set_bytes_max(Some(disk.bytes()));
-                self.after(for_ns, Happening::MendSpool(node));
-            }
-            Fault::FailSpool(node, for_ns) => {
-                self.nodes[node].disk.set_failing(true);
-                self.after(for_ns, Happening::MendSpool(node));
-            }
-            Fault::FailWrites(count) => self.disk.fail_writes(count),
-            Fault::FailSyncs(count) => self.disk.fail_syncs(count),
-            Fault::SlowDisk(delay_ns) => self.disk_delay_ns = delay_ns,
-        }
-    }
-
-    fn reboot(&mut self, node: usize, for_ns: u64) {
-        self.stop_agent(node);
-        for rank in 0..self.ranks.len() {
-            if self.node_of(rank) == node {
-                self.kill_rank(rank);
-            }
-        }
-        for tape in self.truth.tapes.values_mut().filter(|tape| tape.node == node) {
-            tape.is_lost = true;
-        }
-        self.nodes[node].tapes.clear();
-        self.nodes[node].disk.power_on(self.dice.u64(..));
-        self.nodes[node].boots += 1;
-        self.launcher_looks();
-        self.after(for_ns, Happening::StartAgent(node));
-    }
-
-    /// No more faults: whatever is down comes up, whatever is cut is joined, and a job that lost
-    /// ranks is started again.
-    fn all_is_well(&mut self) {
-        self.is_calm = true;
-        self.disk.set_room(None);
-        self.disk.fail_writes(0);
-        self.disk.fail_syncs(0);
-        self.disk.crash_never();
-        self.disk_delay_ns = 0;
-        self.down_ns = 0;
-        (self.plan.lost_percent, self.plan.twice_percent) = (0, 0);
-        self.plan.delay_ns = self.plan.delay_ns.min(10 * MS_NS);
-        for node in 0..self.nodes.len() {
-            self.nodes[node].mend_disk();
-            self.uncut(node);
-            self.start_agent(node);
-        }
-        for rank in &mut self.ranks {
-            rank.hangs_until_ns = None;
-        }
-        self.start_coordinator();
-        if self.ranks.iter().any(|rank| rank.process.is_none()) {
-            self.start_job(true);
-        }
     }
 
     /// How much happened.

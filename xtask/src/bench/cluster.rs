@@ -116,7 +116,8 @@ fn held_text(held: &[Value]) -> String {
         let number = |name: &str| figures[name].as_f64().unwrap_or(f64::NAN);
         let ack = |name: &str| figures["ack"][name].as_f64().unwrap_or(f64::NAN);
         text += &format!(
-            "{:>8}  {:>9.0}  {:>14.1}%  {:>8.2}%  {:>3.0} MB  {:>3.0} MB  {:>4.1} ms  {:>4.1} ms  {:>4}{}\n",
+            "{:>8}  {:>9.0}  {:>14.1}%  {:>8.2}%  {:>3.0} MB  {:>3.0} MB  {:>4.1} ms  {:>4.1} ms  \
+             {:>4}{}\n",
             number("ranks"),
             number("records_per_s"),
             number("cpu_share") * 100.0,
