@@ -3,9 +3,9 @@
 //!
 //! Read in this order: `plan.rs` (what a seed means), `world.rs` (the queue of happenings),
 //! `network.rs` and `node.rs` (what carries and what computes), `faults.rs` (what goes wrong),
-//! `truth.rs` and `checks.rs` (what must hold at the end). Simulated are the network, the disk, time
-//! and the launcher; gRPC itself, sled and NVML are not in it: scenarios with real processes have
-//! those.
+//! `truth.rs` and `checks.rs` (what must hold at the end). Simulated are the network, the disk,
+//! time and the launcher; gRPC itself, sled and NVML are not in it: scenarios with real processes
+//! have those.
 
 mod checks;
 mod faults;
