@@ -412,6 +412,11 @@ fn store_families(store: &Store) -> Vec<Family> {
             "Reads of steps that met a damaged block, or an index that could not be read",
             vec![by("part", "block", damaged_blocks), by("part", "index", without_index)],
         ),
+        gauge(
+            "memtape_store_index_behind",
+            "1 when the index could not be written; a restart mends it",
+            vec![(Labels::new(), f64::from(u8::from(store.is_index_behind())))],
+        ),
         gauge("memtape_store_waiting", "Changes that wait for the disk", count(&health.waiting)),
         gauge(
             "memtape_store_bytes",

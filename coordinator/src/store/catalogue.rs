@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::disk::{Disk, Entry};
@@ -67,6 +68,9 @@ pub(crate) trait Tree: std::fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) struct Catalogue {
     tree: Arc<dyn Tree>,
+    /// It could not be written, as after a full disk: sled then refuses everything until it is
+    /// opened again. It is neither asked nor written any more; the next start mends it.
+    is_behind: Arc<AtomicBool>,
 }
 
 /// How the catalogue was had.
@@ -118,7 +122,7 @@ impl Catalogue {
     /// # Errors
     /// [`LOCKED`], or what is wrong with it.
     pub(crate) fn open_as_it_is(disk: &dyn Disk, folder: &str) -> Result<Self, String> {
-        let catalogue = Self { tree: disk.tree(folder)? };
+        let catalogue = Self { tree: disk.tree(folder)?, is_behind: Arc::default() };
         catalogue.tree.scan(&[], &[STEPS_PREFIX], &mut |_, _| true)?;
         catalogue.tree.scan(&[STEPS_PREFIX + 1], &KEYS_END, &mut |_, _| true)?;
         Ok(catalogue)
@@ -143,22 +147,36 @@ impl Catalogue {
         self.write(changes.chain(std::iter::once(&numbered)))
     }
 
-    /// Applies changes that no journal knows.
+    /// Applies changes that no journal knows; nothing when it is behind.
     pub(crate) fn write<'a>(
         &self,
         changes: impl Iterator<Item = &'a Change>,
     ) -> Result<(), String> {
         let mut changes = changes.peekable();
-        while changes.peek().is_some() {
+        while changes.peek().is_some() && !self.is_behind() {
             let batch: Vec<&Change> = changes.by_ref().take(BATCH_MAX).collect();
-            self.tree.apply(&batch)?;
+            let applied = self.tree.apply(&batch);
+            self.is_behind.store(applied.is_err(), Ordering::Relaxed);
+            applied?;
         }
         Ok(())
     }
 
+    /// True when a write failed, and so until the next start.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
+    }
+
+    fn asked(&self) -> Result<&dyn Tree, String> {
+        match self.is_behind() {
+            true => Err("it could not be written, and is mended at the next start".to_string()),
+            false => Ok(&*self.tree),
+        }
+    }
+
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, String> {
-        self.tree.get(key)
+        self.asked()?.get(key)
     }
 
     /// Shows every entry whose key has this prefix, in order, until `visit` answers false.
@@ -167,7 +185,7 @@ impl Catalogue {
         prefix: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), String> {
-        self.tree
+        self.asked()?
             .scan(prefix, &KEYS_END, &mut |key, value| key.starts_with(prefix) && visit(key, value))
     }
 
@@ -178,11 +196,14 @@ impl Catalogue {
         to: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), String> {
-        self.tree.scan(from, to, &mut visit)
+        self.asked()?.scan(from, to, &mut visit)
     }
 
-    /// Makes everything durable.
+    /// Makes everything durable, unless it is behind.
     pub(crate) fn flush(&self) -> Result<(), String> {
+        if self.is_behind() {
+            return Ok(());
+        }
         self.tree.flush()
     }
 

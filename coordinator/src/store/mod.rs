@@ -47,6 +47,7 @@ mod tests;
 mod writer;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -236,18 +237,17 @@ impl Store {
     /// # Errors
     /// One line that says what to do.
     pub(crate) async fn keep_bodies_at(&self, url: &str) -> anyhow::Result<()> {
-        let settings = std::env::vars_os().filter_map(|(name, value)| {
+        let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        // The environment's own iterator does not go from thread to thread.
-        let settings: Vec<(String, String)> = settings.collect();
-        self.keep_bodies_with(url, settings.into_iter()).await
+        };
+        let settings: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
+        self.keep_bodies_with(url, settings).await
     }
 
     async fn keep_bodies_with(
         &self,
         url: &str,
-        settings: impl Iterator<Item = (String, String)>,
+        settings: Vec<(String, String)>,
     ) -> anyhow::Result<()> {
         let disk = &*self.shared.reader.disk;
         let format = format::read(disk).context("the store's file FORMAT cannot be read")?;
@@ -286,6 +286,12 @@ impl Store {
     /// Bytes of the packed steps on disk.
     pub(crate) fn steps_bytes(&self) -> u64 {
         self.shared.reader.table.bytes()
+    }
+
+    /// True when the index could not be written: it is mended at the next start, and until then
+    /// steps are read from their files.
+    pub(crate) fn is_index_behind(&self) -> bool {
+        self.shared.catalogue.is_behind()
     }
 
     /// Blocks of steps that turned out to be damaged when they were read, and how often a series

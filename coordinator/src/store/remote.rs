@@ -49,13 +49,13 @@ impl Remote {
     pub(crate) async fn connect(
         url: &str,
         owner: &str,
-        settings: impl Iterator<Item = (String, String)>,
+        settings: Vec<(String, String)>,
     ) -> anyhow::Result<Self> {
         let (bucket, prefix) = parse(url)
             .with_context(|| format!("{url:?} is no place for bodies: write s3://BUCKET/PREFIX"))?;
         let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
         let mut builder = AmazonS3Builder::new().with_config(timeout, REQUEST_TIME);
-        for (name, value) in settings.filter(|(name, _)| name.starts_with("AWS_")) {
+        for (name, value) in settings.into_iter().filter(|(name, _)| name.starts_with("AWS_")) {
             if let Ok(key) = name.to_ascii_lowercase().parse() {
                 builder = builder.with_config(key, value);
             }

@@ -87,7 +87,7 @@ async fn connect(store: &Store, url: &str, address: SocketAddr) -> anyhow::Resul
         ("AWS_REGION", "us-east-1".to_string()),
     ];
     let settings = settings.into_iter().map(|(name, value)| (name.to_string(), value));
-    store.keep_bodies_with(url, settings).await
+    store.keep_bodies_with(url, settings.collect()).await
 }
 
 fn body(fill: u8, bytes: usize) -> (blake3::Hash, Bytes) {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::catalogue::Catalogue;
@@ -39,9 +39,6 @@ pub(crate) struct OpenSteps {
     pub(crate) damaged_blocks: AtomicU64,
     /// Times that a series was read without the index.
     pub(crate) without_index: AtomicU64,
-    /// The index could not be written, as after a full disk: until the next start it may lack
-    /// blocks, and is not asked.
-    pub(crate) is_index_behind: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -277,14 +274,12 @@ impl Steps {
             return Err(error.to_string());
         }
         let indexed = self.index(&packing.places, catalogue);
-        if indexed.is_err() {
-            // Before what is frozen thaws, or a reader would miss it in between.
-            open.is_index_behind.store(true, Relaxed);
-        }
         // Readers that look at both find the same rows twice, which they allow for.
         open.thaw();
         let removed = self.forget_log();
-        indexed?;
+        if let Err(why) = indexed {
+            tracing::error!("the index cannot be written, a restart mends it: {why}");
+        }
         removed.map_err(|error| error.to_string())
     }
 
@@ -398,9 +393,6 @@ pub(crate) fn read(
     let mut rows = Vec::new();
     let mut places = Vec::new();
     let found = stretches.clone().try_for_each(|stretch| {
-        if open.is_index_behind.load(Relaxed) {
-            return Err("it could not be written".to_string());
-        }
         let prefix = index::prefix(stretch, key);
         reader.catalogue.scan(&prefix, |key, value| {
             places.extend(index::place(key, value));

@@ -216,7 +216,10 @@ impl Writer {
             Job::Flush { done } => {
                 self.sync_log();
                 let packed = self.pack_all();
-                done(packed.and_then(|()| self.shared.catalogue.flush()));
+                // What is not in the index then is caught up with at the next start.
+                let flushed = self.shared.catalogue.flush();
+                self.note(flushed, "the catalogue could not be flushed");
+                done(packed);
             }
         }
     }
