@@ -89,6 +89,8 @@ pub(crate) struct Spool {
     downs: BTreeSet<String>,
     /// The newest step kept of each device.
     newest: BTreeMap<(String, u8), u64>,
+    /// Steps of each tape that could not be kept, as its newest kept report says.
+    missed: BTreeMap<String, u64>,
     dropped: Dropped,
     cursor_ns: u64,
     is_cursor_due: bool,
@@ -143,6 +145,7 @@ impl Spool {
         let mut ups = BTreeMap::new();
         let mut downs = BTreeSet::new();
         let mut newest = BTreeMap::new();
+        let mut missed = BTreeMap::new();
         let delivered = cursor.delivered;
         let facts =
             Log::open(disk.as_mut(), FACTS, segment_bytes_max, |entry| {
@@ -158,7 +161,7 @@ impl Spool {
             })?;
         let steps = Log::open(disk.as_mut(), STEPS, segment_bytes_max, |entry| {
             if let Some(Kept::Steps(ranks)) = wire::kept(&entry.payload) {
-                note_newest(&mut newest, &ranks);
+                note_newest(&mut newest, &mut missed, &ranks);
             }
         })?;
         let solos = open_solos(disk.as_mut())?;
@@ -183,6 +186,7 @@ impl Spool {
             ups,
             downs,
             newest,
+            missed,
         };
         if !spool.is_empty() {
             let bytes = spool.bytes();
@@ -233,6 +237,11 @@ impl Spool {
         self.newest.get(&(tape_id.to_string(), device)).copied().unwrap_or(0)
     }
 
+    /// Steps of a tape that were overwritten before they could be kept.
+    pub(crate) fn missed(&self, tape_id: &str) -> u64 {
+        self.missed.get(tape_id).copied().unwrap_or(0)
+    }
+
     /// Keeps a rank's announcement, before anything else about it; false when it is not kept.
     pub(crate) fn add_up(&mut self, up: &RankUp) -> bool {
         if self.knows(&up.tape_id) {
@@ -269,7 +278,7 @@ impl Spool {
         }
         let is_kept = self.note(result);
         if is_kept {
-            note_newest(&mut self.newest, ranks);
+            note_newest(&mut self.newest, &mut self.missed, ranks);
         }
         is_kept
     }
@@ -292,12 +301,6 @@ impl Spool {
             self.dropped.facts += 1;
             self.is_cursor_due = true;
         }
-    }
-
-    /// Counts steps that the tapes had overwritten before they could be kept.
-    pub(crate) fn count_missed(&mut self, steps: u64) {
-        self.dropped.steps = self.dropped.steps.saturating_add(steps);
-        self.is_cursor_due |= steps > 0;
     }
 
     fn write_solo(
@@ -426,9 +429,14 @@ impl Spool {
     }
 }
 
-/// The newest steps among these.
-fn note_newest(newest: &mut BTreeMap<(String, u8), u64>, ranks: &[RankReport]) {
+/// The newest steps among these, and what was missed before them.
+fn note_newest(
+    newest: &mut BTreeMap<(String, u8), u64>,
+    missed: &mut BTreeMap<String, u64>,
+    ranks: &[RankReport],
+) {
     for rank in ranks {
+        missed.insert(rank.tape_id.clone(), rank.steps_missed);
         for step in &rank.steps {
             let device = u8::try_from(step.device).unwrap_or(u8::MAX);
             let known = newest.entry((rank.tape_id.clone(), device)).or_default();

@@ -73,7 +73,12 @@ impl Agent {
                 let last_step = spool.newest_step(known.tape_id(), device);
                 (last_step > 0).then_some(Mark { tape: key, device, last_step, missed: 0 })
             });
-            self.deliveries.kept(&marks.collect::<Vec<_>>());
+            let mut marks: Vec<Mark> = marks.collect();
+            // The tape's count, whichever of its devices it was.
+            if let Some(first) = marks.first_mut() {
+                first.missed = spool.missed(known.tape_id());
+            }
+            self.deliveries.kept(&marks);
         }
     }
 
@@ -95,9 +100,6 @@ impl Agent {
                 self.keep_again_ns = after(now.mono_ns, KEEP_AGAIN);
                 return;
             }
-            // Counted where the count outlives this agent.
-            spool.count_missed(ranks.marks.iter().map(|mark| mark.missed).sum());
-            ranks.marks.iter_mut().for_each(|mark| mark.missed = 0);
             self.deliveries.kept(&ranks.marks);
             if !ranks.has_more {
                 return;

@@ -197,6 +197,7 @@ impl Spool {
             self.ups.clear();
             self.downs.clear();
             self.newest.clear();
+            self.missed.clear();
         }
     }
 
