@@ -3,7 +3,9 @@
 //! Python's `torch._C._distributed_c10d._dump_nccl_trace_json` calls the same function, but holds
 //! the GIL. Without collectives in its answer it takes no lock, asks the GPU nothing and needs no
 //! Python. It is there from PyTorch 2.5 on, and with a `std::string` that can be read here in all
-//! builds with the C++11 one: those of PyPI from 2.7 on. The symbol's name tells which it is.
+//! builds with the C++11 one: those of PyPI from 2.7 on. The symbol's name tells which it is. The
+//! flight recorder itself is on by default from 2.11 on. One that is off has no process group, and
+//! neither has this one in 2.15, whose default backend keeps its numbers in another.
 //!
 //! *Exceptions.* Rust cannot catch one of C++. So a value whose drop never returns stands between
 //! the call and the thread's end: while the exception unwinds it is dropped, says so, and the
