@@ -40,7 +40,7 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Value {
         "sentences": found.sentences(),
         "groups": found.groups.iter().map(group).collect::<Vec<_>>(),
         "unknown": unknown.collect::<Vec<_>>(),
-        "uncompared": found.uncompared,
+        "uncompared": found.uncompared, "waiting_untold": found.waiting_untold,
         "ranks": ranks.iter().map(rank).collect::<Vec<_>>(),
     })
 }

@@ -125,6 +125,8 @@ pub struct Comparison {
     pub unanswered: Vec<(u32, i64)>,
     /// Groups of single ranks that could not be told or found no room: they are not compared.
     pub uncompared: u64,
+    /// Ranks that wait in a collective of a group that could not be told, in order.
+    pub waiting_untold: Vec<u32>,
 }
 
 /// A group of one rank, with what matters for comparing.
@@ -165,6 +167,10 @@ pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
         for group in &state.groups {
             if group.key == 0 {
                 found.uncompared = found.uncompared.saturating_add(1);
+                let stood_ns = since(state.look_wall_ns, group.since_wall_ns);
+                if group.completed < group.enqueued && stood_ns >= MARGIN_NS {
+                    found.waiting_untold.push(of.rank);
+                }
                 continue;
             }
             let (rank, dead, look_ns) = (of.rank, of.dead, state.look_wall_ns);
@@ -189,6 +195,8 @@ pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
         ranks.dedup();
     }
     found.unanswered.sort_unstable();
+    found.waiting_untold.sort_unstable();
+    found.waiting_untold.dedup();
     found
 }
 
@@ -263,6 +271,11 @@ impl Comparison {
         }
         for (why, ranks) in &self.unknown {
             lines.push(format!("{}: not known: {why}", named(ranks)));
+        }
+        if !self.waiting_untold.is_empty() {
+            let waits = if self.waiting_untold.len() == 1 { "waits" } else { "wait" };
+            let who = named(&self.waiting_untold);
+            lines.push(format!("{who} {waits} in a collective of a group that cannot be told"));
         }
         if self.uncompared > 0 {
             let count = self.uncompared;

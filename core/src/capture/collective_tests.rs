@@ -131,7 +131,7 @@ fn what_is_not_known_is_said_with_its_reason() {
     let mut hung = table(5, 4, 1, 2);
     (hung.asked_wall_ns, hung.groups_lost) = (3 * S, 1);
     hung.source = CollectiveSource::Making;
-    let mut nameless = table(5, 4, 1, 2);
+    let mut nameless = table(5, 4, 1, 20);
     nameless.groups[0].key = 0;
     let ranks = [
         RankState { rank: 9, dead: false, state: Ok(&off) },
@@ -149,6 +149,7 @@ fn what_is_not_known_is_said_with_its_reason() {
             "rank 5: not known: no answer in time",
             "rank 2: not known: since its last look: an NCCL communicator is being made",
             "ranks 4 and 9: not known: the flight recorder is off (TORCH_FR_BUFFER_SIZE)",
+            "rank 6 waits in a collective of a group that cannot be told",
             "2 groups of ranks are not compared: which ones cannot be told",
         ]
     );

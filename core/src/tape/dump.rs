@@ -156,13 +156,14 @@ impl Dump {
         self.configured.sort_by_key(|config| config.number);
         let ids: Vec<u64> = self.statuses.iter().map(|status| status.id).collect();
         let are_ordered = self.lost == 0 && self.configured.iter().all(|of| of.number.is_some());
-        let places = match (ids.len(), self.configured.len()) {
-            (1, 1) => vec![Some(0)],
-            (_, count) if are_ordered => {
-                let first = self.configured.first();
-                places(&ids, count, first.is_some_and(|first| first.desc == DEFAULT_GROUP))
-            }
-            _ => vec![None; ids.len()],
+        let count = self.configured.len();
+        let default = self.configured.iter().position(|of| of.desc == DEFAULT_GROUP);
+        let places = if self.lost > 0 || ids.len() > count {
+            vec![None; ids.len()]
+        } else if are_ordered {
+            places(&ids, count, default == Some(0))
+        } else {
+            only_places(&ids, count, default)
         };
         let configured = self.configured;
         let group = |(status, place): (Status, Option<usize>)| Group {
@@ -189,6 +190,16 @@ fn places(ids: &[u64], configured: usize, has_default: bool) -> Vec<Option<usize
         (low == high).then_some(low)
     };
     ids.iter().enumerate().map(place).collect()
+}
+
+/// The same where the names say nothing of the order: since 2.11, groups that are split from another
+/// (device meshes, where `init_process_group` was given a device) have a hash for a name. The
+/// default group is number 0; whatever else there is must be alone to be told.
+fn only_places(ids: &[u64], configured: usize, default: Option<usize>) -> Vec<Option<usize>> {
+    let others = ids.iter().filter(|&&id| id != 0 || default.is_none()).count();
+    let mut left = (0..configured).filter(|place| Some(*place) != default);
+    let only = left.next().filter(|_| left.next().is_none() && others == 1);
+    ids.iter().map(|&id| if id == 0 && default.is_some() { default } else { only }).collect()
 }
 
 /// The same for the same name and ranks; never 0. FNV-1a: it only has to tell groups apart.

@@ -35,6 +35,31 @@ fn a_dump_is_understood() {
 }
 
 #[test]
+fn groups_with_hashes_for_names_are_told_where_there_is_one_way() {
+    let default = r#""0":{"desc":"default_pg","ranks":"[0, 1]"}"#;
+    let (one, two) = (r#""d876":{"ranks":"[1]"}"#, r#""6bed":{"ranks":"[0]"}"#);
+    let check = |configs: &[&str], ids: &[u64], names: &[&str]| {
+        let statuses: Vec<String> = ids.iter().map(|id| format!(r#""{id}":{{}}"#)).collect();
+        let (configs, statuses) = (configs.join(","), statuses.join(","));
+        let text = format!(r#"{{"pg_config":{{{configs}}},"pg_status":{{{statuses}}}}}"#);
+        let found: Vec<String> = parsed(&text)
+            .groups()
+            .into_iter()
+            .map(|group| group.config.map_or("?".into(), |config| config.name))
+            .collect();
+        assert_eq!(found, names, "{text}");
+    };
+    check(&[default, one], &[0, 1], &["0", "d876"]);
+    check(&[default, one], &[1], &["d876"]);
+    check(&[default, one], &[0], &["0"]);
+    check(&[default, one, two], &[0, 1, 2], &["0", "?", "?"]);
+    check(&[default, one, two], &[1], &["?"]);
+    check(&[one], &[4], &["d876"]);
+    check(&[one, two], &[0, 1], &["?", "?"]);
+    check(&[default], &[0, 1], &["?", "?"]);
+}
+
+#[test]
 fn an_empty_recorder_has_no_groups() {
     let dump =
         parsed(r#"{"pg_config":{},"pg_status":{},"version":"2.10","entries":[{"a":[1,{}]}]}"#);
@@ -119,13 +144,16 @@ fn process() -> impl Strategy<Value = Vec<(u64, bool, bool)>> {
 proptest! {
     /// A group is given its own name or none, whichever groups exist, are made or are used.
     #[test]
-    fn a_group_never_has_anothers_name(made in process(), has_desc: bool) {
+    fn a_group_never_has_anothers_name(made in process(), has_desc: bool, is_hashed: bool) {
         let mut name = 0;
         let (mut configs, mut statuses, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for (id, (step, is_made, is_used)) in made.iter().enumerate() {
-            names.push(name.to_string());
+            // A hash of a kind: it says nothing of the order.
+            let hash = format!("x{:016x}", (id as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            names.push(if is_hashed && id > 0 { hash } else { name.to_string() });
             let desc = if id == 0 && has_desc { "default_pg" } else { "undefined" };
             if *is_made || *is_used {
+                let name = &names[id];
                 configs.push(format!(r#""{name}":{{"desc":"{desc}","ranks":"[{id}]"}}"#));
             }
             if *is_used {
@@ -140,7 +168,8 @@ proptest! {
         for group in parsed(&text).groups() {
             let id = group.status.id;
             prop_assert_eq!(group.status.enqueued, Some(id));
-            prop_assert!(!all_used || group.config.is_some(), "there is one way: {}", text);
+            let is_told = group.config.is_some() || is_hashed;
+            prop_assert!(!all_used || is_told, "there is one way: {}", text);
             if let Some(config) = group.config {
                 prop_assert_eq!(&config.name, &names[id as usize], "{}", text);
             }
