@@ -32,6 +32,9 @@ impl Coordinator {
         outgoing: mpsc::Sender<Outgoing>,
     ) -> Result<StreamId, String> {
         let name = hello.node;
+        if self.cluster.nodes.len() >= NODES_MAX && !self.cluster.nodes.contains_key(&name) {
+            self.cluster.forget_a_node();
+        }
         let is_full = self.cluster.nodes.len() >= NODES_MAX;
         if is_full && !self.cluster.nodes.contains_key(&name) {
             self.counters.lose(Loss::AgentRefused);

@@ -37,6 +37,8 @@ const TAPES_PER_REQUEST_MAX: usize = 512;
 pub(crate) struct CaptureState {
     pub(crate) record: CaptureRecord,
     pub(crate) parts: Vec<PartRecord>,
+    /// Where each tape's part is: a job has thousands.
+    by_tape: BTreeMap<String, usize>,
     /// What agents have said of their tapes.
     answers: BTreeMap<String, Answer>,
 }
@@ -44,13 +46,15 @@ pub(crate) struct CaptureState {
 impl CaptureState {
     pub(crate) fn new(record: CaptureRecord, mut parts: Vec<PartRecord>) -> Self {
         parts.sort_by_key(|part| part.rank);
-        Self { record, parts, answers: BTreeMap::new() }
+        let places = parts.iter().enumerate().map(|(place, part)| (part.tape_id.clone(), place));
+        let by_tape = places.collect();
+        Self { record, parts, by_tape, answers: BTreeMap::new() }
     }
 
     /// An agent said what became of a tape.
     pub(crate) fn note(&mut self, tape_id: &str, answer: &Answer) {
         // Bounded by the parts: others have no place here.
-        if self.parts.iter().any(|part| part.tape_id == tape_id) && !self.record.is_closed() {
+        if self.by_tape.contains_key(tape_id) && !self.record.is_closed() {
             self.answers.insert(tape_id.to_string(), answer.clone());
         }
     }
@@ -64,7 +68,7 @@ impl CaptureState {
     }
 
     fn part_of_tape(&mut self, tape_id: &str) -> Option<&mut PartRecord> {
-        self.parts.iter_mut().find(|part| part.tape_id == tape_id)
+        self.by_tape.get(tape_id).and_then(|place| self.parts.get_mut(*place))
     }
 }
 
@@ -177,7 +181,8 @@ impl Coordinator {
             changes.put(&part);
             match state.part_of_tape(&part.tape_id) {
                 Some(known) => *known = part,
-                None => state.parts.push(part),
+                // The parts of a capture are those it began with.
+                None => self.counters.lose(Loss::StaleBody),
             }
         }
         let (aligned, ranks) = (manifest.aligned(), manifest.parts.len());
@@ -318,14 +323,20 @@ impl Coordinator {
             .filter_map(|(serial, attempt)| Some((*serial, attempt.triggers.poll(now.mono_ns)?)))
             .collect();
         for (serial, reason) in due {
-            if let Err(refusal) = self.request_capture(now, serial, reason, None) {
-                tracing::warn!("no capture could be taken: {refusal}");
+            let asked = self.request_capture(now, serial, reason.clone(), None);
+            let Some(attempt) = self.cluster.attempts.get_mut(&serial) else { continue };
+            match asked {
+                Ok(_) => attempt.triggers.taken(now.mono_ns, &reason),
+                Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
+                    attempt.triggers.put_off(now.mono_ns, reason, wait_ns);
+                }
+                Err(refusal) => tracing::warn!("no capture could be taken: {refusal}"),
             }
         }
     }
 
     /// Keeps captures within their bounds.
-    pub(crate) fn make_room_for_captures(&mut self) {
+    pub(crate) fn make_room_for_captures(&mut self, now: Now) {
         let (mut per_job, mut baselines) = (BTreeMap::new(), BTreeMap::new());
         for state in self.captures.values() {
             *per_job.entry(state.record.job.as_str()).or_default() += 1_usize;
@@ -333,11 +344,14 @@ impl Coordinator {
                 *baselines.entry(state.record.job.as_str()).or_default() += 1_usize;
             }
         }
-        let parts: usize = self.captures.values().map(|state| state.parts.len()).sum();
-        let bytes = self.store.blobs().used_bytes();
+        let all = || self.captures.values().flat_map(|state| &state.parts);
+        let parts = all().count();
+        // Of what is remembered, not of what is on disk: what was forgotten goes from there later.
+        let stored = all().filter(|part| part.hash.is_some());
+        let bytes = stored.fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
         let is_too_large = bytes > self.config.bodies_bytes_max;
         let age_ns = i64::try_from(self.config.captures_age_max.as_nanos()).unwrap_or(i64::MAX);
-        let before_wall_ns = crate::clock::now().wall_ns.saturating_sub(age_ns);
+        let before_wall_ns = now.wall_ns.saturating_sub(age_ns);
         let is_old = |state: &CaptureState| {
             state
                 .record

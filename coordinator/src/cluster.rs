@@ -5,7 +5,7 @@
 //! ordinal of its own. Tapes never move between attempts, so a message about a tape is always
 //! about the right one, however late it comes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::detector::{self, Detector};
@@ -298,7 +298,12 @@ impl Cluster {
             first_seen_wall_ns: now.wall_ns,
             ended_wall_ns: None,
         };
-        self.insert(Attempt::new(record, limits));
+        let mut attempt = Attempt::new(record, limits);
+        if let Some(earlier) = self.newest(&up.job) {
+            attempt.captures.continue_from(&earlier.captures);
+            attempt.triggers.continue_from(&earlier.triggers);
+        }
+        self.insert(attempt);
         Ok(serial)
     }
 
@@ -347,6 +352,20 @@ impl Cluster {
         }
         self.tapes.retain(|_, (of, _)| *of != serial);
         Some(attempt)
+    }
+
+    /// Forgets the node that was heard longest ago, of those without a stream and without ranks.
+    pub(crate) fn forget_a_node(&mut self) {
+        let ranks = self.attempts.values().flat_map(|attempt| attempt.ranks.values());
+        let needed: BTreeSet<&str> = ranks.map(|rank| rank.record.node.as_str()).collect();
+        let idle = self
+            .nodes
+            .iter()
+            .filter(|(name, node)| node.stream.is_none() && !needed.contains(name.as_str()));
+        let oldest = idle.min_by_key(|(_, node)| node.heard_ns).map(|(name, _)| name.clone());
+        if let Some(name) = oldest {
+            self.nodes.remove(&name);
+        }
     }
 
     /// The agent of a node is gone: what it told is not known any more.

@@ -76,6 +76,14 @@ pub(crate) enum Upload {
     Refused,
 }
 
+impl Upload {
+    /// Is this the body that was announced? True where nothing was.
+    pub(crate) fn is_as_promised(&self, bytes: u64, hash: &blake3::Hash) -> bool {
+        let Self::Wanted { promised: Some((promised, promised_hash)) } = self else { return true };
+        *promised == bytes && promised_hash.is_none_or(|promised| promised == *hash.as_bytes())
+    }
+}
+
 /// Why a stored body does not become part of a capture.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum BodyRefused {
@@ -192,7 +200,7 @@ impl Coordinator {
         if let Some(serial) = self.cluster.to_forget() {
             self.forget_attempt(now, serial);
         }
-        self.make_room_for_captures();
+        self.make_room_for_captures(now);
         self.make_room_for_incidents();
         let mut changes = Changes::default();
         while self.actions.len() > ACTIONS_MAX {

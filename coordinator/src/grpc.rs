@@ -211,7 +211,8 @@ impl Service {
         (turn, first): (Turn, v1::UploadChunk),
         chunks: Streaming<v1::UploadChunk>,
     ) -> Result<blake3::Hash, Status> {
-        let promised = match self.ask_patiently(capture, tape_id).await? {
+        let verdict = self.ask_patiently(capture, tape_id).await?;
+        let promised = match verdict {
             Upload::Wanted { promised } => promised,
             Upload::Stored { hash } => return Ok(hash),
             Upload::Later => return Err(Status::unavailable("the store cannot be written now")),
@@ -229,9 +230,7 @@ impl Service {
         drop(turn);
         let body = self.collect(first, chunks, bytes_max).await?;
         let hash = blake3::hash(&body);
-        let is_other =
-            promised.and_then(|(_, hash)| hash).is_some_and(|sent| sent != *hash.as_bytes());
-        if is_other || promised.is_some_and(|(bytes, _)| bytes != body.len() as u64) {
+        if !verdict.is_as_promised(body.len() as u64, &hash) {
             self.counters.lose(Loss::BadBody);
             return Err(Status::aborted("the body is not the one that was announced"));
         }
@@ -275,7 +274,9 @@ impl Service {
         let mut body = BytesMut::with_capacity(usize::try_from(bytes_max).unwrap_or(0));
         let mut next = Some(first);
         while let Some(chunk) = next {
-            let is_next = chunk.offset == body.len() as u64;
+            // An empty one is no progress, and would hold the share for ever.
+            let is_next =
+                chunk.offset == body.len() as u64 && (body.is_empty() || !chunk.data.is_empty());
             if !is_next || (body.len() + chunk.data.len()) as u64 > bytes_max {
                 self.counters.lose(Loss::BadBody);
                 let line = if is_next { "the body is too long" } else { "a chunk is missing" };

@@ -204,7 +204,6 @@ impl Coordinator {
     fn close_incident(&mut self, now: Now, id: &str, why: &str) {
         let Some(state) = self.incidents.get_mut(id) else { return };
         state.record.closed_wall_ns = Some(now.wall_ns);
-        state.wants_ns = None; // what ended is not looked at again
         state.record.updated_wall_ns = now.wall_ns;
         state.record.closed_why = why.to_string();
         let attempt = self.cluster.attempts.get(&state.record.serial);
@@ -252,7 +251,7 @@ impl Coordinator {
                     state.wants_ns = None;
                     state.waits_for = Some(capture);
                 }
-                Err(Refusal::TooSoon { wait_ns }) => {
+                Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
                     state.wants_ns = Some(now.mono_ns + wait_ns);
                 }
                 Err(refusal) => {

@@ -157,6 +157,16 @@ pub(crate) struct PartRecord {
     pub(crate) detail: String,
 }
 
+/// The outcome of a restart that waits begins like this; the capture's name follows.
+pub(crate) const HELD_OUTCOME: &str = "waiting for capture ";
+
+impl ActionRecord {
+    /// It waits for a capture.
+    pub(crate) fn is_held(&self) -> bool {
+        self.outcome.starts_with(HELD_OUTCOME)
+    }
+}
+
 /// One Python frame.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]

@@ -13,7 +13,7 @@ use crate::clock::Now;
 use crate::coordinator::Coordinator;
 use crate::hooks::{Kind, Order};
 use crate::incidents::IncidentState;
-use crate::model::ActionRecord;
+use crate::model::{ActionRecord, HELD_OUTCOME};
 use crate::store::Changes;
 use crate::work::Work;
 
@@ -29,6 +29,7 @@ const FRESH_NS: i64 = 60_000_000_000;
 /// A restart that waits for a capture. Bounded by the policy: each is a restart it allowed.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldRestart {
+    serial: u32,
     capture: String,
     kind: Kind,
     order: Order,
@@ -123,10 +124,8 @@ impl Coordinator {
     ) {
         order.action = self.ids.next(now.wall_ns, "act");
         let has_hook = kind != Kind::None;
-        let running = picture.map_or_else(
-            || "running".to_string(),
-            |capture| format!("waiting for capture {capture}"),
-        );
+        let running = picture
+            .map_or_else(|| "running".to_string(), |capture| format!("{HELD_OUTCOME}{capture}"));
         let (verdict, outcome, counter) = match (decision.act, decision.dry_run) {
             (true, _) if has_hook => ("restart", running.as_str(), &self.counters.actions_taken),
             (true, _) => ("restart", "no hook is configured", &self.counters.actions_failed),
@@ -155,7 +154,8 @@ impl Coordinator {
         }
         if let Some(capture) = picture {
             self.write(changes);
-            self.held.push(HeldRestart { capture: capture.to_string(), kind, order });
+            let serial = self.incidents.get(&order.incident).map_or(0, |known| known.record.serial);
+            self.held.push(HeldRestart { serial, capture: capture.to_string(), kind, order });
             return;
         }
         self.run_restart(changes, kind, order);
@@ -165,14 +165,23 @@ impl Coordinator {
     pub(crate) fn run_restarts_after(&mut self, capture: &str) {
         let due: Vec<HeldRestart> =
             self.held.extract_if(.., |held| held.capture == capture).collect();
-        for HeldRestart { kind, order, .. } in due {
+        for HeldRestart { serial, kind, order, .. } in due {
+            // The launcher may have been quicker, or the growth may have ended.
+            let incident = self.incidents.get(&order.incident);
+            let is_open = incident.is_some_and(|incident| incident.record.is_open());
+            let is_due = is_open && !self.cluster.is_over(serial);
             let mut changes = Changes::default();
             let mut actions = self.actions.iter_mut().rev();
             if let Some(record) = actions.find(|record| record.id == order.action) {
-                record.outcome = "running".to_string();
+                let outcome = if is_due { "running" } else { "not run: its reason is gone" };
+                record.outcome = outcome.to_string();
                 changes.put(record);
             }
-            self.run_restart(changes, kind, order);
+            if is_due {
+                self.run_restart(changes, kind, order);
+            } else {
+                self.write(changes);
+            }
         }
     }
 

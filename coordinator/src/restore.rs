@@ -19,7 +19,7 @@ use crate::incidents::IncidentState;
 use crate::model::{
     ActionRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, SeriesKey, StepRow, Totals,
 };
-use crate::store::{Loaded, Store};
+use crate::store::{Changes, Loaded, Store};
 
 /// Detectors look back this far at most.
 const LOOK_BACK_NS: i64 = 6 * 3_600_000_000_000;
@@ -29,6 +29,9 @@ const LOOK_BACK_ROWS: usize = 1 << 20;
 
 /// Newest records of each series that the detectors look at.
 const LOOK_BACK_ROWS_OF_SERIES: usize = 4096;
+
+/// What became of a restart that waited for a capture when its coordinator died.
+const LOST_OUTCOME: &str = "not run: the coordinator was restarted before its capture was closed";
 
 /// What an earlier process left, ready to go on.
 #[derive(Debug, Default)]
@@ -66,10 +69,17 @@ pub(crate) fn restore(now: Now, loaded: Loaded, store: &Store, limits: &Limits) 
     }
     restored.captures(now, loaded.captures, loaded.parts, store);
     restored.incidents(now, loaded.incidents);
-    for action in &loaded.actions {
-        restored.ids.seen(&action.id);
-    }
     restored.actions = loaded.actions;
+    for action in &mut restored.actions {
+        restored.ids.seen(&action.id);
+        if action.is_held() {
+            // What the hook was to be told is gone; the policy decides anew.
+            action.outcome = LOST_OUTCOME.to_string();
+            let mut changes = Changes::default();
+            changes.put(action);
+            store.write(changes, Box::new(|_| {}));
+        }
+    }
     restored
 }
 
@@ -77,7 +87,9 @@ pub(crate) fn restore(now: Now, loaded: Loaded, store: &Store, limits: &Limits) 
 pub(crate) fn remember_restarts(now: Now, policy: &mut Policy, actions: &[ActionRecord]) {
     // A decision has an action for each hook, but is one restart.
     let mut known = BTreeSet::new();
-    for action in actions.iter().filter(|action| action.decision != "nothing") {
+    let made =
+        |action: &&ActionRecord| action.decision != "nothing" && action.outcome != LOST_OUTCOME;
+    for action in actions.iter().filter(made) {
         if !known.insert((&action.incident_id, action.wall_ns)) {
             continue;
         }
@@ -119,17 +131,23 @@ impl Restored {
         for part in parts {
             by_capture.entry(part.capture.clone()).or_default().push(part);
         }
-        for record in records {
+        for mut record in records {
             let parts = by_capture.remove(&record.id).unwrap_or_default();
             for part in &parts {
                 if let Some(hash) = part.hash() {
                     store.blobs().retain(hash, part.bytes);
                 }
             }
-            if !record.is_closed()
-                && let Some(attempt) = self.cluster.attempts.get_mut(&record.serial)
-            {
-                attempt.captures.resume(now.mono_ns, &record.manifest(&parts, now.mono_ns));
+            let manifest = record.manifest(&parts, now.mono_ns);
+            let attempt = self.cluster.attempts.get_mut(&record.serial);
+            let is_resumed = !record.is_closed()
+                && attempt.is_some_and(|known| known.captures.resume(now.mono_ns, &manifest));
+            if !record.is_closed() && !is_resumed {
+                // Its attempt is gone, or has another one in flight: it ends with what it has.
+                record.closed_wall_ns = Some(now.wall_ns);
+                let mut changes = Changes::default();
+                changes.put(&record);
+                store.write(changes, Box::new(|_| {}));
             }
             self.ids.seen(&record.id);
             self.captures.insert(record.id.clone(), CaptureState::new(record, parts));

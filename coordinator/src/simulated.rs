@@ -491,7 +491,7 @@ impl SimulatedCoordinator {
     fn look(&mut self, now: Now, waiting: Waiting) -> Result<Receipt, Waiting> {
         match waiting {
             Waiting::Begun { mut reply, upload } => match reply.try_recv() {
-                Ok(Upload::Wanted { promised }) => self.keep(now, promised, *upload),
+                Ok(verdict @ Upload::Wanted { .. }) => self.keep(now, verdict, *upload),
                 Ok(Upload::Stored { hash }) => Ok(Receipt::Stored(*hash.as_bytes())),
                 Ok(Upload::Later) => Ok(Receipt::Failed("the store cannot be written".into())),
                 Ok(Upload::Refused) => Ok(Receipt::Refused("nobody waits for it".into())),
@@ -511,12 +511,12 @@ impl SimulatedCoordinator {
     fn keep(
         &mut self,
         now: Now,
-        promised: Option<(u64, Option<[u8; 32]>)>,
+        verdict: Upload,
         upload: BodyOnItsWay,
     ) -> Result<Receipt, Waiting> {
         let BodyOnItsWay { capture, tape_id, body } = upload;
         let (bytes, hash) = (body.len() as u64, blake3::hash(&body));
-        if promised.is_some_and(|(promised, _)| promised != bytes) {
+        if !verdict.is_as_promised(bytes, &hash) {
             return Ok(Receipt::Failed("the body is not the one that was announced".into()));
         }
         if let Err(why) = body::check(&body) {

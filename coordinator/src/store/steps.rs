@@ -328,7 +328,8 @@ impl Steps {
             self.files.take_back();
             return Err(error.to_string());
         }
-        index::forget(catalogue, &self.files, std::mem::take(&mut self.forgotten))?;
+        index::forget(catalogue, &self.files, self.forgotten.clone())?;
+        self.forgotten.clear();
         self.index(&[], catalogue)
     }
 

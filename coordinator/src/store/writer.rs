@@ -72,6 +72,8 @@ pub(super) struct Writer {
     unlogged: Vec<Done>,
     /// The same, for what is being packed.
     frozen: Vec<Done>,
+    /// What they wait for is packed.
+    is_frozen_safe: bool,
     log_synced_ns: u64,
     packed_ns: u64,
     is_failing: bool,
@@ -97,6 +99,7 @@ impl Writer {
             logged: Vec::new(),
             unlogged: Vec::new(),
             frozen: Vec::new(),
+            is_frozen_safe: false,
             log_synced_ns: 0,
             packed_ns: clock::now().mono_ns,
             is_failing: false,
@@ -227,7 +230,8 @@ impl Writer {
     /// Makes the log of steps durable, and tells those who wait.
     fn sync_log(&mut self) {
         self.log_synced_ns = clock::now().mono_ns;
-        if self.logged.is_empty() {
+        // An acknowledgement speaks for the records before it, too: while these wait, it waits.
+        if self.logged.is_empty() || !self.kept.is_empty() {
             return;
         }
         let synced = self.steps.sync_log().map_err(|error| error.to_string());
@@ -277,8 +281,10 @@ impl Writer {
     }
 
     fn keep(&mut self, groups: Vec<Group>, why: &str) {
-        let health = &self.shared.health;
+        let shared = self.shared.clone();
+        let health = &shared.health;
         let mut waiting = 0;
+        let mut is_given_up = false;
         for group in groups {
             let count = group.changes.len();
             if group.is_kept && waiting + count <= KEPT_MAX {
@@ -286,10 +292,17 @@ impl Writer {
                 self.kept.push_back(group);
             } else {
                 health.given_up.fetch_add(if group.is_kept { count as u64 } else { 0 }, Relaxed);
+                is_given_up |= group.is_kept;
                 (group.done)(Err(why.to_string()));
             }
         }
         health.waiting.store(waiting as u64, Relaxed);
+        if is_given_up {
+            // Agents have to say all of it again.
+            let waiting = [&mut self.logged, &mut self.unlogged, &mut self.frozen];
+            let waiting = waiting.into_iter().flat_map(std::mem::take);
+            waiting.for_each(|done| done(Err(why.to_string())));
+        }
     }
 
     /// Does what is due; says whether a body was removed.
@@ -302,6 +315,9 @@ impl Writer {
             self.begin_packing();
         }
         self.pack_slice();
+        if self.is_frozen_safe {
+            self.tell_frozen();
+        }
         if self.journal.is_bloated() {
             let compacted = self.journal.compact().map_err(|error| error.to_string());
             self.note(compacted, "the journal could not be written anew");
@@ -328,8 +344,14 @@ impl Writer {
         begun
     }
 
-    /// All that was frozen is packed, and durable.
+    /// All that was frozen is packed, and durable. Those who wait for it also wait for the records
+    /// before.
     fn tell_frozen(&mut self) {
+        self.is_frozen_safe = true;
+        if !self.kept.is_empty() {
+            return;
+        }
+        self.is_frozen_safe = false;
         std::mem::take(&mut self.frozen).into_iter().for_each(|done| done(Ok(())));
         if !self.unlogged.is_empty() {
             self.pack_soon();

@@ -107,10 +107,6 @@ impl Flight {
         self.open == 0
     }
 
-    pub(super) fn nodes(&self) -> BTreeSet<String> {
-        self.parts.values().map(|part| part.node.clone()).collect()
-    }
-
     pub(super) fn add(&mut self, rank: u32, tape_id: &str, node: &str) {
         let part = Progress { rank, node: node.to_string(), answer: None, body: None };
         if self.parts.insert(tape_id.to_string(), part).is_none() {
@@ -128,13 +124,25 @@ impl Flight {
         self.ask_silent(now_ns, node)
     }
 
+    /// Asks all nodes but the lost ones for the parts they have said nothing of.
+    pub(super) fn ask_all(&self, now_ns: u64, lost: &BTreeSet<String>) -> Vec<Action> {
+        let mut silent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (tape_id, part) in self.parts.iter().filter(|(_, part)| part.answer.is_none()) {
+            silent.entry(&part.node).or_default().push(tape_id.clone());
+        }
+        let there = silent.into_iter().filter(|(node, _)| !lost.contains(*node));
+        there.filter_map(|(node, tapes)| self.question(now_ns, node, tapes)).collect()
+    }
+
     /// Asks a node for the parts it has said nothing of; none when there are none.
-    pub(super) fn ask_silent(&self, now_ns: u64, node: &str) -> Option<Action> {
-        let silent = self
-            .parts
-            .iter()
-            .filter(|(_, part)| part.node == node && part.answer.is_none() && !part.is_over());
-        let tapes: Vec<String> = silent.map(|(tape_id, _)| tape_id.clone()).collect();
+    fn ask_silent(&self, now_ns: u64, node: &str) -> Option<Action> {
+        let silent =
+            self.parts.iter().filter(|(_, part)| part.node == node && part.answer.is_none());
+        let tapes = silent.map(|(tape_id, _)| tape_id.clone()).collect();
+        self.question(now_ns, node, tapes)
+    }
+
+    fn question(&self, now_ns: u64, node: &str, tapes: Vec<String>) -> Option<Action> {
         (!tapes.is_empty()).then(|| Action::Ask {
             node: node.to_string(),
             capture: self.id.clone(),

@@ -118,10 +118,11 @@ impl Captures {
     /// moves, by as much as half of it, but never beyond twice the first one: a shell that dies
     /// again and again must not keep a capture open forever. Does nothing while another is in
     /// flight.
-    pub fn resume(&mut self, now_ns: u64, manifest: &Manifest) {
+    #[must_use = "a capture that is not taken up has to be closed by the shell"]
+    pub fn resume(&mut self, now_ns: u64, manifest: &Manifest) -> bool {
         if self.flight.is_some() {
             self.dropped += 1;
-            return;
+            return false;
         }
         let limit_ns = self.limits.deadline_ns;
         let first_ns = manifest.requested_ns.saturating_add(limit_ns);
@@ -131,6 +132,12 @@ impl Captures {
         self.ask_all(now_ns);
         self.close_if_done(now_ns);
         self.handle_timeout(now_ns);
+        true
+    }
+
+    /// A new attempt of the same job: what was stored of the last one, and when, still counts.
+    pub fn continue_from(&mut self, earlier: &Self) {
+        (self.last_ns, self.budget) = (earlier.last_ns, earlier.budget);
     }
 
     /// A tape of a rank was found on a node. A newer tape of the same rank takes its place.
@@ -242,11 +249,7 @@ impl Captures {
             self.close(now_ns);
         } else if now_ns >= flight.retry_ns() {
             flight.retry_at(now_ns.saturating_add(self.limits.retry_ns));
-            for node in flight.nodes() {
-                if !self.lost_nodes.contains(&node) {
-                    self.actions.extend(flight.ask_silent(now_ns, &node));
-                }
-            }
+            self.actions.extend(flight.ask_all(now_ns, &self.lost_nodes));
         }
     }
 
@@ -294,11 +297,7 @@ impl Captures {
     fn ask_all(&mut self, now_ns: u64) {
         if let Some(flight) = &mut self.flight {
             flight.retry_at(now_ns.saturating_add(self.limits.retry_ns));
-            for node in flight.nodes() {
-                if !self.lost_nodes.contains(&node) {
-                    self.actions.extend(flight.ask(now_ns, &node));
-                }
-            }
+            self.actions.extend(flight.ask_all(now_ns, &self.lost_nodes));
         }
     }
 

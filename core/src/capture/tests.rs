@@ -203,7 +203,7 @@ fn a_capture_survives_its_coordinator() {
     aligned(&mut captures, 1, "a", 0, 700);
     let saved = captures.in_flight().expect("one is in flight");
     let mut captures = Captures::new("job", 0, Limits::default());
-    captures.resume(7, &saved);
+    assert!(captures.resume(7, &saved) && !captures.resume(7, &saved));
     let asked: usize = drain(&mut captures)
         .iter()
         .map(|action| match action {
@@ -251,7 +251,7 @@ fn a_shell_that_dies_again_and_again_does_not_keep_a_capture_open() {
     let saved = captures.in_flight().expect("one is in flight");
     let check = |back_s: u64, expected_s: Option<u64>| {
         let mut captures = Captures::new("job", 0, Limits::default());
-        captures.resume(back_s * SECOND, &saved);
+        assert!(captures.resume(back_s * SECOND, &saved));
         let flight = captures.in_flight();
         assert_eq!(flight.is_some(), expected_s.is_some(), "back at {back_s} s");
         let Some(expected_s) = expected_s else {

@@ -60,8 +60,8 @@ pub struct Triggers {
     ranks: BTreeMap<u32, Rank>,
     /// What was noticed, and when to ask.
     pending: Option<(u64, Reason)>,
-    /// When a capture was last asked for.
-    asked_ns: Option<u64>,
+    /// When a capture was last taken by what is noticed here, and how grave that was.
+    taken: Option<(u64, u8)>,
     /// When the attempt was first seen at [`TriggerLimits::baseline_steps_min`], or the last
     /// healthy state was asked for.
     baseline_ns: Option<u64>,
@@ -86,7 +86,7 @@ impl Triggers {
             limits,
             ranks: BTreeMap::new(),
             pending: None,
-            asked_ns: None,
+            taken: None,
             baseline_ns: None,
             has_baseline: false,
             suppressed: 0,
@@ -159,14 +159,32 @@ impl Triggers {
         }
     }
 
-    /// The reason to ask for a capture now, once.
+    /// The reason to ask for a capture now, once. Then either [`Self::taken`] or
+    /// [`Self::put_off`] says what became of it; without a word the moment is over.
     pub fn poll(&mut self, now_ns: u64) -> Option<Reason> {
-        let (_, reason) = self.pending.take_if(|(due_ns, _)| *due_ns <= now_ns)?;
-        if reason == Reason::Baseline {
+        self.pending.take_if(|(due_ns, _)| *due_ns <= now_ns).map(|(_, reason)| reason)
+    }
+
+    /// A capture is taken for this reason.
+    pub fn taken(&mut self, now_ns: u64, reason: &Reason) {
+        if *reason == Reason::Baseline {
             (self.baseline_ns, self.has_baseline) = (Some(now_ns), true);
         }
-        self.asked_ns = Some(now_ns);
-        Some(reason)
+        self.taken = Some((now_ns, gravity(reason)));
+    }
+
+    /// None can be taken before this much time has passed: the reason is polled again then,
+    /// unless a graver one comes before.
+    pub fn put_off(&mut self, now_ns: u64, reason: Reason, wait_ns: u64) {
+        let due_ns = now_ns.saturating_add(wait_ns);
+        if self.pending.as_ref().is_none_or(|(_, known)| gravity(known) < gravity(&reason)) {
+            self.pending = Some((due_ns, reason));
+        }
+    }
+
+    /// A new attempt of the same job: what the last one was captured for still counts.
+    pub fn continue_from(&mut self, earlier: &Self) {
+        self.taken = earlier.taken;
     }
 
     /// When [`Self::poll`] will have something to say.
@@ -174,27 +192,36 @@ impl Triggers {
         self.pending.as_ref().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Moments that came too soon after the last capture.
+    /// Moments that came too soon after a capture of at least the same gravity, and ranks beyond
+    /// the bound.
     pub fn suppressed(&self) -> u64 {
         self.suppressed
     }
 
     /// The one place where a moment is taken, joined with another or dropped.
     fn notice(&mut self, now_ns: u64, reason: Reason) {
-        let since_ns = self.asked_ns.map(|asked_ns| now_ns.saturating_sub(asked_ns));
-        if since_ns.is_some_and(|since_ns| since_ns < self.limits.interval_ns_min) {
-            self.suppressed += 1;
+        let is_fresh = self.taken.is_some_and(|(taken_ns, known)| {
+            let since_ns = now_ns.saturating_sub(taken_ns);
+            since_ns < self.limits.interval_ns_min && gravity(&reason) <= known
+        });
+        if is_fresh {
+            // A healthy state is wanted at every step until there is one.
+            self.suppressed += u64::from(reason != Reason::Baseline);
             return;
         }
+        let due_ns = now_ns.saturating_add(self.limits.delay_ns);
         match &mut self.pending {
-            Some((_, known)) if gravity(&reason) > gravity(known) => *known = reason,
+            Some((known_ns, known)) if gravity(&reason) > gravity(known) => {
+                (*known_ns, *known) = (due_ns.min(*known_ns), reason);
+            }
             Some(_) => {}
-            None => self.pending = Some((now_ns.saturating_add(self.limits.delay_ns), reason)),
+            None => self.pending = Some((due_ns, reason)),
         }
     }
 
     fn rank(&mut self, rank: u32) -> Option<&mut Rank> {
         if !self.ranks.contains_key(&rank) && self.ranks.len() >= RANKS_MAX {
+            self.suppressed += 1;
             return None;
         }
         Some(self.ranks.entry(rank).or_default())
@@ -250,6 +277,7 @@ mod tests {
             let due = triggers.poll_timeout().is_some_and(|due_ns| due_ns <= now_ns);
             let reason = triggers.poll(now_ns);
             assert_eq!(reason.is_some(), due);
+            reason.iter().for_each(|reason| triggers.taken(now_ns, reason));
             asked.extend(reason.map(|reason| (tenth, reason)));
         }
         assert_eq!(asked, expected);
@@ -266,8 +294,8 @@ mod tests {
         check(&[(1, Died(3)), (1, Died(0))], &[(15, Reason::Death { rank: 3 })]);
         // Too soon, and later again.
         check(
-            &[(1, Died(3)), (20, Oom(1)), (40, Oom(1))],
-            &[(15, Reason::Death { rank: 3 }), (405, Reason::OutOfMemory { rank: 1 })],
+            &[(1, Oom(1)), (20, Died(3)), (40, Oom(1))],
+            &[(15, Reason::OutOfMemory { rank: 1 }), (405, Reason::OutOfMemory { rank: 1 })],
         );
     }
 
@@ -319,6 +347,31 @@ mod tests {
         triggers.retries(1, 0, 0);
         triggers.retries(1, 0, 100);
         assert_eq!(triggers.poll(u64::MAX), None);
+    }
+
+    #[test]
+    fn graver_moments_do_not_wait_and_what_is_put_off_is_not_forgotten() {
+        use At::{Died, Oom, Reserved};
+        // Nearly full, and ten seconds later out of memory: both are wanted.
+        let oom = Reason::OutOfMemory { rank: 0 };
+        check(
+            &[(1, Reserved(0, 98)), (11, Oom(0)), (12, Died(0))],
+            &[(15, Reason::Reserved { rank: 0 }), (115, oom.clone())],
+        );
+        let mut triggers = Triggers::new(TriggerLimits::default());
+        triggers.reserved(0, 0, 98, 100);
+        let reason = triggers.poll(SECOND).expect("it is due");
+        triggers.put_off(SECOND, reason, 60 * SECOND);
+        assert_eq!(triggers.poll(60 * SECOND), None);
+        assert_eq!(triggers.poll(61 * SECOND), Some(Reason::Reserved { rank: 0 }));
+        triggers.put_off(61 * SECOND, Reason::Baseline, 60 * SECOND);
+        triggers.out_of_memory(62 * SECOND, 0);
+        assert_eq!(triggers.poll(63 * SECOND), Some(oom.clone()));
+        triggers.taken(63 * SECOND, &oom);
+        let mut next = Triggers::new(TriggerLimits::default());
+        next.continue_from(&triggers);
+        next.out_of_memory(64 * SECOND, 0);
+        assert_eq!((next.poll(70 * SECOND), next.suppressed()), (None, 1));
     }
 
     #[test]

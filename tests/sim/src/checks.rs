@@ -13,6 +13,9 @@ use crate::world::{DEADLINE_NS, SPOOL_BYTES_MAX, UPLOAD_BYTES_MAX, World, coordi
 /// second.
 const SLACK_NS: u64 = 500 * MS_NS;
 
+/// A rank that has leaked for so many steps must have an incident: warm-up and a long window.
+const LEAK_STEPS: u64 = 600;
+
 /// Steps that the coordinator may be behind at the end: they are on their way.
 const BEHIND_NS: u64 = 5 * SECOND_NS;
 
@@ -45,6 +48,8 @@ impl Checks<'_> {
     fn all(mut self) {
         self.everybody_is_connected();
         self.captures_are_closed_in_time();
+        self.acknowledged_facts_are_there();
+        self.leaks_are_found();
         self.one_solo_capture_for_one_death();
         self.captures_show_the_truth();
         self.bodies_with_a_receipt_are_there();
@@ -104,6 +109,36 @@ impl Checks<'_> {
                 )
             });
         }
+    }
+
+    fn acknowledged_facts_are_there(&mut self) {
+        for id in &self.world.truth.alone {
+            let found = self.coordinator.capture(id);
+            self.expect(found.is_some(), || format!("{id} was acknowledged and is not there"));
+        }
+        for tape_id in &self.world.truth.ends {
+            let seen = self.ranks.iter().find(|seen| seen.tape_id == *tape_id);
+            self.expect(seen.is_some_and(|seen| seen.end.is_some()), || {
+                format!("the end of {tape_id} was acknowledged, and the coordinator says {seen:?}")
+            });
+        }
+        let known: BTreeSet<&String> = self.ranks.iter().map(|seen| &seen.tape_id).collect();
+        for tape_id in self.world.truth.rows.keys() {
+            self.expect(known.contains(tape_id), || {
+                format!("steps of {tape_id} were acknowledged, and it is not known")
+            });
+        }
+    }
+
+    /// A leak that goes on for long enough is found.
+    fn leaks_are_found(&mut self) {
+        let Some((rank, from)) = self.world.plan.leak else { return };
+        let tape_id = &self.world.ranks[rank as usize].tape_id;
+        let steps = self.world.truth.tapes.get(tape_id).map_or(0, |tape| tape.step());
+        let found = self.coordinator.incidents().any(|known| known.rank == rank);
+        self.expect(found || steps < from + LEAK_STEPS, || {
+            format!("rank {rank} leaks since step {from}, is at {steps}, and nobody says so")
+        });
     }
 
     /// An agent alone takes one picture of a death, however often it is restarted.

@@ -47,6 +47,10 @@ pub struct Counts {
     pub starts: u64,
     /// Faults.
     pub faults: u64,
+    /// Restarts that the coordinator asked for.
+    pub restarts: u64,
+    /// Captures that agents took alone.
+    pub alone: u64,
     /// Times that the index came back older, empty or unreadable.
     pub index_losses: u64,
 }
@@ -62,6 +66,8 @@ impl Counts {
         self.incidents += other.incidents;
         self.starts += other.starts;
         self.faults += other.faults;
+        self.restarts += other.restarts;
+        self.alone += other.alone;
         self.index_losses += other.index_losses;
     }
 }

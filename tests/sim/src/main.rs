@@ -99,6 +99,8 @@ fn report(seeds: u64, failures: u64, counts: &Counts, is_json: bool) {
             "incidents": counts.incidents,
             "starts": counts.starts,
             "faults": counts.faults,
+            "restarts": counts.restarts,
+            "alone": counts.alone,
             "index_losses": counts.index_losses,
         });
         println!("{}", serde_json::json!({ "figures": figures }));

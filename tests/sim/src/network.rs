@@ -16,7 +16,7 @@ use memtape_proto::v1::coordinator_message::Body as Told;
 use crate::node::Node;
 use crate::plan::{MS_NS, SECOND_NS};
 use crate::truth::Row;
-use crate::world::{Happening, World, coordinator_now};
+use crate::world::{Happening, SPOOL_BYTES_MAX, UPLOAD_BYTES_MAX, World, coordinator_now};
 
 /// A stream without a sign of life for this long is given up, as HTTP/2's pings do.
 const GIVEN_UP_NS: u64 = 20 * SECOND_NS;
@@ -24,6 +24,15 @@ const GIVEN_UP_NS: u64 = 20 * SECOND_NS;
 /// Waits between tries to connect.
 const BACKOFF_MIN_NS: u64 = 200 * MS_NS;
 const BACKOFF_MAX_NS: u64 = 10 * SECOND_NS;
+
+/// What an agent said once, and an acknowledgement covers.
+#[derive(Clone, Debug)]
+enum Fact {
+    /// This tape's process is gone.
+    End(String),
+    /// This capture was taken alone.
+    Alone(String),
+}
 
 /// What a report carries of each tape.
 type RowsByTape = Vec<(String, Vec<Row>)>;
@@ -46,6 +55,10 @@ pub(crate) struct Conn {
     held: Vec<Happening>,
     /// What reports carried that are not acknowledged: number, tape and rows.
     reports: Vec<(u64, RowsByTape)>,
+    /// Ends of ranks and captures by agents alone: the next report's acknowledgement speaks for
+    /// them.
+    facts: Vec<(u64, Fact)>,
+    reports_sent: u64,
 }
 
 /// A body on its way.
@@ -173,6 +186,11 @@ impl World {
         while let Some(output) = agent.poll() {
             outputs.push(output);
         }
+        let (held_bytes, spool_bytes) = (agent.held_bytes(), self.nodes[node].disk.bytes());
+        if held_bytes > UPLOAD_BYTES_MAX || spool_bytes > SPOOL_BYTES_MAX {
+            self.broken.push(format!("node {node} holds {held_bytes}, and {spool_bytes} on disk"));
+        }
+        let Some(agent) = &mut self.nodes[node].agent else { return };
         let wakes_ns = agent.next_ns().map(Node::time_of);
         let number = self.nodes[node].agents;
         for output in outputs {
@@ -208,8 +226,20 @@ impl World {
         let is_twice = self.dice.u8(0..100) < self.plan.twice_percent
             && !matches!(message.body, Some(Said::Report(_)));
         let Some(conn) = self.conns.get_mut(&number) else { return };
-        if let Some(Said::Report(report)) = &message.body {
-            conn.reports.push((report.number, rows(report)));
+        let next = conn.reports_sent + 1;
+        match &message.body {
+            Some(Said::Report(report)) => {
+                conn.reports_sent = report.number;
+                conn.reports.push((report.number, rows(report)));
+            }
+            Some(Said::RankDown(down)) => {
+                conn.facts.push((next, Fact::End(down.tape_id.clone())));
+            }
+            Some(Said::SoloCapture(solo)) => {
+                let id = solo.answer.as_ref().map(|answer| answer.capture_id.clone());
+                conn.facts.push((next, Fact::Alone(id.unwrap_or_default())));
+            }
+            _ => {}
         }
         conn.up_ns = conn.up_ns.max(self.now_ns + wait_ns);
         let at_ns = conn.up_ns;
@@ -240,6 +270,15 @@ impl World {
                 let acked = conn.reports.extract_if(.., |(report, _)| *report <= ack.number);
                 for (tape_id, rows) in acked.flat_map(|(_, rows)| rows) {
                     self.truth.rows.entry(tape_id).or_default().extend(rows);
+                }
+            }
+            if let Some(Told::ReportAck(ack)) = &message.body {
+                let acked = conn.facts.extract_if(.., |(report, _)| *report <= ack.number);
+                for (_, fact) in acked {
+                    match fact {
+                        Fact::End(tape_id) => self.truth.ends.insert(tape_id),
+                        Fact::Alone(id) => self.truth.alone.insert(id),
+                    };
                 }
             }
             conn.down_ns = conn.down_ns.max(self.now_ns + wait_ns);

@@ -47,6 +47,10 @@ pub(crate) struct Truth {
     pub(crate) bodies: Vec<(String, String)>,
     /// Captures that were taken as healthy states, of which not all are kept.
     pub(crate) baselines: BTreeSet<String>,
+    /// Tapes whose end was acknowledged.
+    pub(crate) ends: BTreeSet<String>,
+    /// Captures by agents alone that were acknowledged.
+    pub(crate) alone: BTreeSet<String>,
     /// Captures that somebody was told are taken, with the time of the request.
     pub(crate) accepted: BTreeMap<String, u64>,
     /// When the coordinator was started, in order.

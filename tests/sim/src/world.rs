@@ -199,6 +199,11 @@ impl World {
             Happening::CoordinatorTick(number) if number == self.coordinators => {
                 if let Some(coordinator) = &mut self.coordinator {
                     coordinator.tick(coordinator_now(self.now_ns));
+                    let held = coordinator.held();
+                    // Two attempts may each have one in flight, while one of them ends.
+                    if held.in_flight > 4 || held.captures > 80 || held.given_up > 0 {
+                        self.broken.push(format!("the coordinator holds too much: {held:?}"));
+                    }
                     self.after(TICK_NS, Happening::CoordinatorTick(number));
                     self.heed_coordinator();
                 }
@@ -342,9 +347,8 @@ impl World {
         while let Some(receipt) = coordinator.receipt(now) {
             receipts.push(receipt);
         }
-        for (action, _) in coordinator.restarts() {
-            self.truth.restarts.push(action);
-        }
+        let restarts = coordinator.restarts();
+        self.truth.restarts.extend(restarts.into_iter().map(|(action, _)| action));
         for (number, answer) in taken {
             if self.is_traced {
                 eprintln!("          capture {number}: {answer:?}");
@@ -544,6 +548,8 @@ impl World {
                 as u64,
             starts: self.truth.starts.len() as u64,
             faults: self.plan.faults.len() as u64,
+            restarts: self.truth.restarts.len() as u64,
+            alone: captures().filter(|capture| capture.id.ends_with("-alone")).count() as u64,
             index_losses: self.disk.index_losses(),
         }
     }
@@ -562,7 +568,8 @@ impl World {
         let is_cut = self.nodes[upload.node].cut_until_ns.is_some();
         let is_lost = is_cut || self.dice.u8(0..100) < self.plan.lost_percent;
         self.uploads.insert(number, upload);
-        self.after(time_left_ns, Happening::UploadEnds(number, UploadEnd::Refused));
+        // Too late is not refused: the agent knows whether another try makes sense.
+        self.after(time_left_ns, Happening::UploadEnds(number, UploadEnd::Failed));
         if is_lost {
             self.after(wait_ns, Happening::UploadEnds(number, UploadEnd::Failed));
             return;
@@ -588,6 +595,8 @@ fn config() -> memtape_coordinator::Config {
     config.capture.retry_ns = 3 * SECOND_NS;
     config.capture.interval_ns_min = 5 * SECOND_NS;
     config.triggers.interval_ns_min = 5 * SECOND_NS;
+    config.restart.policy.mode = memtape_core::restart::Mode::Act;
+    config.restart.command = vec!["restart".to_string()];
     config.triggers.baseline_interval_ns = 20 * SECOND_NS;
     config.triggers.baseline_steps_min = 50;
     config
