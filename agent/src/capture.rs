@@ -207,9 +207,10 @@ impl Captures {
         for key in late {
             self.give_up(&key, "its deadline passed");
         }
-        let jobs = &self.jobs;
+        let (jobs, solos) = (&self.jobs, &self.solos);
         let is_wanted = |id: WorkId, key: &JobKey| jobs.get(key).is_some_and(|job| job.work == id);
-        self.waiting.retain(|(id, key, _)| is_wanted(*id, key));
+        // The agent's own have no job and no deadline: they wait for as long as it takes.
+        self.waiting.retain(|(id, key, _)| solos.contains(id) || is_wanted(*id, key));
         // What is being sent keeps its share until it has come to its end.
         self.uploads.retain(|id, each| each.retry_ns.is_none() || is_wanted(*id, &each.key));
         let is_due = |each: &&mut Upload| each.retry_ns.is_some_and(|at_ns| at_ns <= now_ns);

@@ -14,6 +14,8 @@ use memtape_proto::v1::agent_message::Body as Said;
 use memtape_proto::v1::coordinator_message::Body as ToAgent;
 use prost::Message;
 
+mod solos;
+
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// One node with its ranks.
