@@ -53,6 +53,14 @@ pub(crate) struct UploadError {
     pub(crate) why: String,
 }
 
+impl UploadError {
+    /// The try took longer than its time. That says nothing of whether the body is wanted: whether
+    /// there is another try is up to the deadline of the capture, if it has one.
+    pub(crate) fn late() -> Self {
+        Self { is_final: false, why: "its deadline passed".to_string() }
+    }
+}
+
 /// All answers in the making.
 #[derive(Debug)]
 pub(crate) struct Captures {

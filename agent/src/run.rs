@@ -102,13 +102,19 @@ fn begin(work: Work, channel: &Channel, events: &mpsc::Sender<Event>) {
             }
             Work::Upload(id, key, body, time_left) => {
                 let uploading = link::upload(channel, &key.capture_id, &key.tape_id, body);
-                let late = || UploadError { is_final: true, why: "its deadline passed".into() };
-                let result = timeout(time_left, uploading).await.unwrap_or_else(|_| Err(late()));
-                Event::Uploaded(id, result)
+                Event::Uploaded(id, within(time_left, uploading).await)
             }
         };
         let _ = events.send(event).await; // the loop is gone: the agent stops
     });
+}
+
+/// The end of a try at an upload, which may take this long.
+async fn within(
+    time_left: Duration,
+    uploading: impl Future<Output = Result<(), UploadError>>,
+) -> Result<(), UploadError> {
+    timeout(time_left, uploading).await.unwrap_or_else(|_| Err(UploadError::late()))
 }
 
 /// Waits for a moment of the monotonic clock; forever for none.
@@ -122,4 +128,20 @@ fn ticks(period: Duration) -> Interval {
     // A slow look at the tapes is not made up for by several quick ones.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     ticks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_try_that_takes_too_long_is_no_refusal() {
+        let end = within(Duration::from_millis(1), std::future::pending()).await;
+        assert_eq!(end, Err(UploadError::late()));
+        assert!(!UploadError::late().is_final);
+        let why = "it is not wanted".to_string();
+        let refusal = Err(UploadError { is_final: true, why });
+        let end = within(Duration::MAX, std::future::ready(refusal.clone())).await;
+        assert_eq!(end, refusal);
+    }
 }

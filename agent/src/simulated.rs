@@ -73,7 +73,8 @@ pub enum Event {
 pub enum UploadEnd {
     /// The receipt came, with the hash of the body.
     Stored,
-    /// It failed in a way that another try may mend.
+    /// It failed in a way that another try may mend; so does one that took longer than its
+    /// `time_left`.
     Failed,
     /// The coordinator said that it does not want it.
     Refused,
@@ -101,7 +102,7 @@ pub enum Output {
         body: Bytes,
         /// Its BLAKE3.
         hash: [u8; 32],
-        /// After this long the real agent gives up the try, as refused.
+        /// After this long the real agent gives up the try, as [`UploadEnd::Failed`].
         time_left: Duration,
     },
 }

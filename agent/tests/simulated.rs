@@ -28,6 +28,8 @@ struct World {
     said: Vec<Said>,
     rewinds: Vec<u64>,
     uploads: Vec<(u64, String, Vec<u8>)>,
+    /// Of each upload, when it was wanted.
+    times_left: BTreeMap<u64, Duration>,
 }
 
 fn welcome() -> v1::CoordinatorMessage {
@@ -49,7 +51,8 @@ impl World {
         let ranks = (0..ranks).map(start).collect();
         let agent = SimulatedAgent::new(now, "boot-1", config, node.clone(), tapes.clone(), None);
         let (said, rewinds, uploads) = (Vec::new(), Vec::new(), Vec::new());
-        Self { now, node, tapes, ranks, agent, said, rewinds, uploads }
+        let times_left = BTreeMap::new();
+        Self { now, node, tapes, ranks, agent, said, rewinds, uploads, times_left }
     }
 
     fn handle(&mut self, event: Event) {
@@ -58,7 +61,8 @@ impl World {
             match output {
                 Output::Message(message) => self.said.extend(message.body),
                 Output::Rewind { id } => self.rewinds.push(id),
-                Output::Upload { id, capture_id, body, hash, .. } => {
+                Output::Upload { id, capture_id, body, hash, time_left, .. } => {
+                    self.times_left.insert(id, time_left);
                     assert_eq!(blake3::hash(&body), hash);
                     self.uploads.push((id, capture_id, body.to_vec()));
                 }

@@ -78,3 +78,54 @@ fn captures_taken_alone_wait_for_their_turns() {
     world.tick();
     assert_eq!(world.tapes.len(), 0);
 }
+
+/// However often a try takes too long: a capture taken alone has no deadline.
+#[test]
+fn a_capture_taken_alone_is_sent_as_often_as_it_takes() {
+    let mut world = alone(1, |_| ());
+    world.ranks[0].kill();
+    for _ in 0..3 {
+        world.tick();
+    }
+    world.do_rewinds();
+    connect_and_hear(&mut world);
+    for _ in 0..5 {
+        let (id, ..) = world.uploads.pop().expect("a try");
+        assert!(world.uploads.is_empty());
+        let time_left = world.times_left[&id];
+        world.pass(u64::try_from(time_left.as_nanos()).expect("small"));
+        world.handle(Event::Uploaded { id, end: UploadEnd::Failed });
+        let retry_ns = world.agent.next_ns().expect("another try");
+        world.pass(retry_ns.saturating_sub(world.now.mono_ns));
+        world.handle(Event::Timeout);
+    }
+    assert_eq!(store_all(&mut world).len(), 1);
+    // It is not announced again, and not sent again.
+    world.handle(Event::Disconnected);
+    connect_and_hear(&mut world);
+    assert_eq!((solos(&world).len(), world.uploads.len()), (1, 0));
+}
+
+/// A part of a coordinator's capture has one: a try that takes too long is its last, though it is
+/// no refusal.
+#[test]
+fn an_ordinary_upload_ends_at_its_deadline() {
+    for early_ns in [0, 1_000] {
+        let mut world = alone(1, |_| ());
+        world.connect();
+        world.tick();
+        world.ask("cap-1", 3, 2_000);
+        world.do_rewinds();
+        let (id, ..) = world.uploads.pop().expect("a try");
+        assert!(world.agent.held_bytes() > 0);
+        let time_left = world.times_left[&id];
+        let left_ns = u64::try_from(time_left.as_nanos()).expect("small");
+        // The clocks of the shell and of the agent may differ by a little.
+        world.pass(left_ns - early_ns);
+        world.handle(Event::Uploaded { id, end: UploadEnd::Failed });
+        world.pass(early_ns);
+        world.handle(Event::Timeout);
+        assert_eq!((world.uploads.len(), world.agent.held_bytes()), (0, 0), "{early_ns}");
+        assert_eq!(world.agent.next_ns(), None, "{early_ns}");
+    }
+}
