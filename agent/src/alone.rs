@@ -83,7 +83,18 @@ impl Alone {
         }
         self.ooms.retain(|key, _| tapes.get(*key).is_some());
         if !is_alone {
-            self.wanted.clear();
+            self.cancel(tapes);
+        }
+    }
+
+    /// A coordinator is there before these captures were begun. It may be gone again before it has
+    /// learned of a death, which is then wanted anew; so nothing says any longer that these were
+    /// taken. What was begun before is none of them, and still counts: a second capture of a death
+    /// is never wanted, and one of failed requests only when the first is old.
+    fn cancel(&mut self, tapes: &Tapes) {
+        for wanted in self.wanted.drain(..) {
+            let Some(known) = tapes.get(wanted.tape) else { continue };
+            self.taken.remove(&(known.tape_id().to_string(), wanted.reason));
         }
     }
 

@@ -129,3 +129,60 @@ fn an_ordinary_upload_ends_at_its_deadline() {
         assert_eq!(world.agent.next_ns(), None, "{early_ns}");
     }
 }
+
+/// Kills the first rank. A capture is wanted then, and not begun.
+fn kill_seen(world: &mut World) {
+    world.ranks[0].kill();
+    for _ in 0..5 {
+        if world.agent.next_ns().is_some() {
+            return;
+        }
+        world.tick();
+    }
+    panic!("no capture is wanted");
+}
+
+/// A coordinator welcomes the agent, and is gone before it has acknowledged anything.
+fn flap(world: &mut World) {
+    world.connect();
+    world.pass(crate::SECOND_NS / 2);
+    world.handle(Event::Tick);
+    world.handle(Event::Disconnected);
+}
+
+/// One that stays for half a second does not cancel the capture of a death, and causes no second.
+#[test]
+fn a_death_is_captured_once_however_often_a_coordinator_flaps() {
+    // Flaps before the capture is begun, while it is made, and when it is there.
+    for flaps in [[1, 0, 0], [3, 0, 0], [0, 1, 0], [0, 0, 1], [2, 2, 2]] {
+        let mut world = alone(1, |_| ());
+        kill_seen(&mut world);
+        (0..flaps[0]).for_each(|_| flap(&mut world));
+        assert_eq!(world.rewinds.len(), 0, "{flaps:?}");
+        (0..3).for_each(|_| world.tick());
+        assert_eq!(world.rewinds.len(), 1, "{flaps:?}");
+        (0..flaps[1]).for_each(|_| flap(&mut world));
+        (0..3).for_each(|_| world.tick());
+        assert_eq!(world.rewinds.len(), 1, "{flaps:?}");
+        world.do_rewinds();
+        for _ in 0..flaps[2] {
+            flap(&mut world);
+            (0..3).for_each(|_| world.tick());
+        }
+        assert_eq!(world.rewinds.len(), 0, "{flaps:?}");
+        connect_and_hear(&mut world);
+        let names: BTreeSet<_> = solos(&world).into_iter().collect();
+        assert_eq!((names.len(), store_all(&mut world).len()), (1, 1), "{flaps:?}");
+    }
+}
+
+/// What a coordinator knows is not captured when it is gone.
+#[test]
+fn a_death_that_was_acknowledged_is_not_captured_alone() {
+    let mut world = alone(1, |_| ());
+    kill_seen(&mut world);
+    connect_and_hear(&mut world);
+    world.handle(Event::Disconnected);
+    (0..5).for_each(|_| world.tick());
+    assert_eq!((world.rewinds.len(), solos(&world).len()), (0, 0));
+}
