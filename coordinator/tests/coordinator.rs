@@ -577,3 +577,30 @@ async fn a_coordinator_that_cannot_start_says_why_in_one_line() {
     // What was in use is free again.
     start(config(&dir.path().join("data"))).await.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn captures_are_kept_for_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let captures_age_max = Duration::from_secs(1);
+    let running = start(Config { captures_age_max, ..config(&dir.path().join("data")) }).await;
+    let job = Job { leaking: None, ..JOB };
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&job).await;
+    agent.train(&job, 1..=40).await;
+    let (_, answer) = running.post("/api/v1/jobs/train/captures", r#"{"step":35}"#).await;
+    let path = format!("/api/v1/captures/{}", answer["id"].as_str().unwrap());
+    assert_eq!(running.get(&path).await.0, 200);
+    let request = agent.asked().await;
+    agent.serve(&job, &request).await;
+    // It is closed, old, and gone, and nobody keeps its bodies.
+    for _ in 0..600 {
+        if running.get(&path).await.0 == 404 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(running.get(&path).await.0, 404);
+    let metrics = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+    assert!(metrics.contains(r#"memtape_captures_expired_total{limit="age"} 1"#), "{metrics}");
+    running.stop().await;
+}

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -346,4 +347,52 @@ fn a_flipped_byte_of_the_journal_loses_nothing() {
         assert_eq!(loaded.incidents.len(), KEYS, "flipped at {offset}");
         write(&store, offset as usize % KEYS);
     }
+}
+
+/// Files of an hour each go as wholes, the oldest first, by either limit.
+#[test]
+fn steps_are_kept_within_both_limits() {
+    const HOUR_NS: i64 = 3_600_000_000_000;
+    let key = SeriesKey { serial: 1, rank: 0, device: 0 };
+    let disk = SimulatedDisk::new(0);
+    let at = |hour: i64| {
+        let wall_ns = BEGIN_NS + hour * HOUR_NS;
+        clock::set(Now { mono_ns: wall_ns as u64, wall_ns });
+    };
+    at(0);
+    let (store, _) = open(&disk);
+    for hour in 0..10 {
+        at(hour);
+        store.steps(vec![(key, vec![row(hour as u64)])], Box::new(|result| result.unwrap()));
+        store.flush(Box::new(|result| result.unwrap()));
+        store.turn();
+    }
+    let steps = |store: &Store| -> Vec<u64> {
+        let rows = store.series(key, BEGIN_NS, BEGIN_NS + 10 * HOUR_NS).unwrap();
+        rows.iter().map(|row| row.last_step).collect()
+    };
+    let files = || disk.files().iter().filter(|(name, _)| name.starts_with("steps/")).count();
+    assert_eq!((steps(&store), files()), ((0..10).collect(), 10));
+    let bytes = store.steps_bytes();
+    store.expire_steps(BEGIN_NS + 2 * HOUR_NS + HOUR_NS / 2);
+    store.turn();
+    assert_eq!((steps(&store), files()), ((3..10).collect(), 7));
+    store.set_steps_bytes_max(bytes * 55 / 100);
+    store.expire_steps(BEGIN_NS);
+    store.turn();
+    assert_eq!((steps(&store), files()), ((5..10).collect(), 5));
+    // The newest stays, whatever the limit.
+    store.set_steps_bytes_max(0);
+    store.expire_steps(BEGIN_NS);
+    store.turn();
+    assert_eq!(steps(&store), [9]);
+    let health = store.health();
+    let load = |count: &std::sync::atomic::AtomicU64| count.load(Relaxed);
+    assert_eq!(load(&health.steps_expired_by_age), 3);
+    assert_eq!(load(&health.steps_expired_by_bytes), 6);
+    assert!((bytes * 8 / 10..bytes).contains(&load(&health.steps_expired_bytes)));
+    drop(store);
+    assert_eq!(check_simulated(&disk), []);
+    let (store, _) = open(&disk);
+    assert_eq!(steps(&store), [9]);
 }

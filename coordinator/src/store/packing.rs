@@ -4,6 +4,11 @@
 //! columns of a training job hardly change from step to step. zstd then takes what is regular.
 //! Differences wrap around, so that any numbers at all come back as they were.
 
+use std::cell::RefCell;
+use std::io;
+
+use zstd::bulk::{Compressor, Decompressor};
+
 use crate::model::StepRow;
 
 /// Records in one block, at most. Even if nothing compresses, a block then stays below 128 KiB,
@@ -37,7 +42,7 @@ pub(crate) fn pack(rows: &[StepRow]) -> Vec<u8> {
     }
     let mut block = vec![VERSION];
     // Compressing a slice in memory cannot fail; the columns themselves would do if it did.
-    match zstd::bulk::compress(&columns, ZSTD_LEVEL) {
+    match compress(&columns) {
         Ok(packed) => block.extend(packed),
         Err(_) => block = [vec![0], columns].concat(),
     }
@@ -47,7 +52,7 @@ pub(crate) fn pack(rows: &[StepRow]) -> Vec<u8> {
 /// Takes a block apart; none when it is damaged.
 pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRow>> {
     let columns = match block.split_first()? {
-        (&VERSION, packed) => zstd::bulk::decompress(packed, COLUMNS_BYTES_MAX).ok()?,
+        (&VERSION, packed) => decompress(packed).ok()?,
         (0, columns) => columns.to_vec(),
         _ => return None,
     };
@@ -63,6 +68,32 @@ pub(crate) fn unpack(block: &[u8]) -> Option<Vec<StepRow>> {
         }
     }
     columns.is_empty().then(|| rows.into_iter().map(row).collect())
+}
+
+thread_local! {
+    /// Kept, because making one costs more than a block: each has tables of its own.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+fn compress(columns: &[u8]) -> io::Result<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|kept| {
+        let compressor = match kept.take() {
+            Some(compressor) => compressor,
+            None => Compressor::new(ZSTD_LEVEL)?,
+        };
+        kept.insert(compressor).compress(columns)
+    })
+}
+
+fn decompress(packed: &[u8]) -> io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|kept| {
+        let decompressor = match kept.take() {
+            Some(decompressor) => decompressor,
+            None => Decompressor::new()?,
+        };
+        kept.insert(decompressor).decompress(packed, COLUMNS_BYTES_MAX)
+    })
 }
 
 /// Appends records as they are, each as its differences to the one before: larger than a block,
