@@ -7,9 +7,9 @@
 //! memory.
 //!
 //! There are two doors. *Uploads* hold a share as large as their body, all of it at once, because
-//! bodies that wait for each other's rest would wait forever. *Reports*, and all else on a stream,
-//! hold theirs until they are stored, so that a slow disk stops the streams and not the
-//! coordinator.
+//! bodies that wait for each other's rest would wait forever. *Reports* and announcements hold
+//! theirs until they are stored, so that a slow disk stops the streams and not the coordinator;
+//! ends, answers and captures by agents alone, which are few, until the loop has taken them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

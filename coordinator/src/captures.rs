@@ -2,8 +2,9 @@
 //!
 //! What is asked of whom, and when it is over, core's machine decides. Here its actions are
 //! carried out, and every capture's record and parts are kept, in memory and in the store: a
-//! request before the first agent is asked, each part before its body is acknowledged, the whole
-//! when it is closed. So a capture that a crash cut short is taken up again with what it had.
+//! request when the first agent is asked (a person is told when it is written), each part before
+//! its body is acknowledged, the whole when it is closed. So a capture that a crash cut short is
+//! taken up again with what it had.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;

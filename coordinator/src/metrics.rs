@@ -30,6 +30,7 @@ pub(crate) struct MetricsView {
     agents: u64,
     jobs: u64,
     machine_drops: u64,
+    triggers_suppressed: u64,
     samples_refused: u64,
     counters: Arc<Counters>,
 }
@@ -79,6 +80,11 @@ pub(crate) fn view(coordinator: &Coordinator) -> MetricsView {
         agents: coordinator.streams.len() as u64,
         jobs: cluster.jobs.len() as u64,
         machine_drops: cluster.attempts.values().map(|known| known.captures.dropped()).sum(),
+        triggers_suppressed: cluster
+            .attempts
+            .values()
+            .map(|known| known.triggers.suppressed())
+            .sum(),
         samples_refused: running().map(|known| known.detector.samples_refused()).sum(),
         counters: coordinator.counters.clone(),
     }
@@ -297,6 +303,7 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
     let mut losses: Vec<(&str, f64)> =
         counters.losses().map(|(reason, count)| (reason, count as f64)).collect();
     losses.push(("stale_capture_message", view.machine_drops as f64));
+    losses.push(("trigger_too_soon", view.triggers_suppressed as f64));
     losses.push(("sample_refused", view.samples_refused as f64));
     let captures = [
         ("complete", count(&counters.captures_complete)),

@@ -32,8 +32,27 @@ struct Expected {
 
 type Model = Arc<Mutex<BTreeMap<usize, Expected>>>;
 
-/// Steps by series, and whether each was acknowledged.
-type Steps = Arc<Mutex<BTreeMap<(SeriesKey, u64), bool>>>;
+/// Steps by series, and what was said of each.
+type Steps = Arc<Mutex<BTreeMap<(SeriesKey, u64), Fate>>>;
+
+/// What is known of a step.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Fate {
+    /// Nobody was told that it is there.
+    Pending,
+    /// It must be there.
+    Acknowledged,
+    /// It may be there, or not.
+    Forgotten,
+}
+
+impl Fate {
+    fn acknowledge(&mut self) {
+        if *self == Self::Pending {
+            *self = Self::Acknowledged;
+        }
+    }
+}
 
 /// When the first life begins.
 const BEGIN_NS: i64 = 1 << 60;
@@ -45,6 +64,8 @@ struct Life<'a> {
     steps: &'a Steps,
     bodies: &'a mut BTreeMap<usize, (blake3::Hash, Bytes)>,
     version: &'a mut u64,
+    /// Attempts that were forgotten: their numbers are never used again.
+    retired: &'a mut BTreeSet<u32>,
 }
 
 fn record(key: usize, version: u64) -> IncidentRecord {
@@ -64,7 +85,7 @@ impl Life<'_> {
     fn act(&mut self, disk: &SimulatedDisk, dice: &mut Dice) {
         match dice.below(24) {
             16..=21 => self.step(dice),
-            22 => self.forget(dice.below(SERIALS) as u32),
+            22 => self.forget(dice),
             0..=6 => self.write(dice.below(KEYS), true, dice.below(4) > 0),
             7..=8 => self.write(dice.below(KEYS), dice.below(2) == 0, false),
             9..=10 => self.body(dice.below(KEYS), dice.below(20_000)),
@@ -152,11 +173,8 @@ impl Life<'_> {
         let mut batch = Vec::new();
         let mut taken = Vec::new();
         for _ in 0..=dice.below(3) {
-            let key = SeriesKey {
-                serial: dice.below(SERIALS) as u32,
-                rank: dice.below(2) as u32,
-                device: 0,
-            };
+            let key =
+                SeriesKey { serial: self.serial(dice), rank: dice.below(2) as u32, device: 0 };
             let mut rows = Vec::new();
             for _ in 0..=dice.below(4) {
                 *self.version += 1;
@@ -166,34 +184,35 @@ impl Life<'_> {
             batch.push((key, rows));
         }
         let mut known = self.steps.lock().unwrap();
-        known.extend(taken.iter().map(|step| (*step, false)));
+        known.extend(taken.iter().map(|step| (*step, Fate::Pending)));
         drop(known);
         let known = self.steps.clone();
         let done = Box::new(move |result: Result<(), String>| {
             let mut known = known.lock().unwrap();
             for step in taken.iter().filter(|_| result.is_ok()) {
                 // Unless they were forgotten meanwhile.
-                known.entry(*step).and_modify(|is_acknowledged| *is_acknowledged = true);
+                known.entry(*step).and_modify(|fate| fate.acknowledge());
             }
         });
         self.store.steps(batch, done);
     }
 
-    /// From now on its steps may be there, or not.
-    fn forget(&mut self, serial: u32) {
-        let mut known = self.steps.lock().unwrap();
-        for ((key, _), is_acknowledged) in known.iter_mut() {
-            *is_acknowledged &= key.serial != serial;
-        }
-        drop(known);
-        // What is on its way was acknowledged before it is forgotten.
-        self.store.turn();
+    /// An attempt that was not forgotten.
+    fn serial(&self, dice: &mut Dice) -> u32 {
+        let first = dice.below(SERIALS) as u32;
+        let mut serials = (first..).step_by(SERIALS);
+        serials.find(|serial| !self.retired.contains(serial)).unwrap_or(first)
+    }
+
+    /// From now on its steps may be there, or not, also those whose acknowledgement is to come.
+    fn forget(&mut self, dice: &mut Dice) {
+        let serial = self.serial(dice);
+        self.retired.insert(serial);
         let now = clock::now();
         self.store.forget_steps(serial, BEGIN_NS, now.wall_ns);
         let mut known = self.steps.lock().unwrap();
-        for ((key, _), is_acknowledged) in known.iter_mut() {
-            *is_acknowledged &= key.serial != serial;
-        }
+        let of_serial = known.iter_mut().filter(|((key, _), _)| key.serial == serial);
+        of_serial.for_each(|(_, fate)| *fate = Fate::Forgotten);
     }
 
     /// Every acknowledged step is there, as it was, and no other than was taken.
@@ -209,7 +228,7 @@ impl Life<'_> {
                 assert!(known.contains_key(&(key, found.last_step)), "{found:?}");
             }
             let range = known.range((key, 0)..=(key, u64::MAX));
-            for ((_, step), _) in range.filter(|(_, is_acknowledged)| **is_acknowledged) {
+            for ((_, step), _) in range.filter(|(_, fate)| **fate == Fate::Acknowledged) {
                 assert!(steps.contains(step), "step {step} of {key:?} is lost");
             }
         }
@@ -270,12 +289,12 @@ fn live(seed: u64) -> super::simulated::Counts {
     let disk = SimulatedDisk::new(seed);
     let mut dice = Dice::new(seed ^ 0xd15c);
     let (model, steps) = (Model::default(), Steps::default());
-    let (mut bodies, mut version) = (BTreeMap::new(), 0);
+    let (mut bodies, mut version, mut retired) = (BTreeMap::new(), 0, BTreeSet::new());
     clock::set(Now { mono_ns: 1 << 60, wall_ns: BEGIN_NS });
     for _ in 0..LIVES {
         let (store, loaded) = open(&disk);
-        let (bodies, version) = (&mut bodies, &mut version);
-        let mut life = Life { store, model: &model, steps: &steps, bodies, version };
+        let (bodies, version, retired) = (&mut bodies, &mut version, &mut retired);
+        let mut life = Life { store, model: &model, steps: &steps, bodies, version, retired };
         life.check(&loaded);
         let is_power_loss = dice.below(3) > 0;
         if dice.below(2) == 0 {
@@ -290,8 +309,8 @@ fn live(seed: u64) -> super::simulated::Counts {
         if is_power_loss { disk.power_loss() } else { disk.kill() }
     }
     let (store, loaded) = open(&disk);
-    let (bodies, version) = (&mut bodies, &mut version);
-    let mut life = Life { store, model: &model, steps: &steps, bodies, version };
+    let (bodies, version, retired) = (&mut bodies, &mut version, &mut retired);
+    let mut life = Life { store, model: &model, steps: &steps, bodies, version, retired };
     life.check(&loaded);
     // Nothing is left to complain about.
     life.store.flush(Box::new(|result| result.unwrap()));

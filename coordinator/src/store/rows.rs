@@ -147,10 +147,13 @@ impl RowLog {
     /// # Errors
     /// Those of the file system; what is left goes the next time.
     pub(crate) fn remove_before(&self, number: u64) -> io::Result<()> {
-        for old in list(&*self.disk)?.into_iter().filter(|old| *old < number) {
-            self.disk.remove(&name(old))?;
+        let old: Vec<u64> = list(&*self.disk)?.into_iter().filter(|old| *old < number).collect();
+        for old in &old {
+            self.disk.remove(&name(*old))?;
         }
-        Ok(())
+        // Durably: one that came back could say again that an attempt is forgotten, after rows of
+        // it that came later, and are in no log, were packed.
+        if old.is_empty() { Ok(()) } else { self.disk.sync_folder(FOLDER) }
     }
 
     /// Length in bytes of the newest file.

@@ -108,7 +108,7 @@ impl OpenSteps {
         rows.frozen = std::mem::take(&mut rows.new);
     }
 
-    pub(crate) fn is_frozen(&self) -> bool {
+    fn is_frozen(&self) -> bool {
         !self.lock().frozen.is_empty()
     }
 
@@ -223,6 +223,11 @@ impl Steps {
         Ok(())
     }
 
+    /// Something is frozen, and not packed yet.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen_before.is_some()
+    }
+
     /// Removes the log of what was frozen.
     fn forget_log(&mut self) -> io::Result<()> {
         self.frozen_before.take().map_or(Ok(()), |number| self.log.remove_before(number))
@@ -311,7 +316,7 @@ impl Steps {
     /// are until their files go.
     ///
     /// # Errors
-    /// One line; it is tried again.
+    /// One line; what could not be said is tried again.
     pub(crate) fn forget_packed(
         &mut self,
         catalogue: &Catalogue,
@@ -328,8 +333,9 @@ impl Steps {
             self.files.take_back();
             return Err(error.to_string());
         }
-        index::forget(catalogue, &self.files, self.forgotten.clone())?;
-        self.forgotten.clear();
+        // Said once: said again, it would be about what came later, too. An index that fails here
+        // is behind until the next start.
+        index::forget(catalogue, &self.files, std::mem::take(&mut self.forgotten))?;
         self.index(&[], catalogue)
     }
 

@@ -72,8 +72,8 @@ pub(super) struct Writer {
     unlogged: Vec<Done>,
     /// The same, for what is being packed.
     frozen: Vec<Done>,
-    /// What they wait for is packed.
-    is_frozen_safe: bool,
+    /// Those whose steps are durable; they wait for the records before them.
+    safe: Vec<Done>,
     log_synced_ns: u64,
     packed_ns: u64,
     is_failing: bool,
@@ -99,7 +99,7 @@ impl Writer {
             logged: Vec::new(),
             unlogged: Vec::new(),
             frozen: Vec::new(),
-            is_frozen_safe: false,
+            safe: Vec::new(),
             log_synced_ns: 0,
             packed_ns: clock::now().mono_ns,
             is_failing: false,
@@ -189,9 +189,7 @@ impl Writer {
                 let rows = batch.iter().map(|(_, rows)| rows.len() as u64).sum();
                 let is_full = open.is_full();
                 match self.steps.append(open, batch) {
-                    Ok(()) if self.unlogged.is_empty() && self.frozen.is_empty() => {
-                        self.logged.push(done);
-                    }
+                    Ok(()) if self.is_all_logged() => self.logged.push(done),
                     Ok(()) => self.unlogged.push(done),
                     Err(error) => {
                         health.step_failures.fetch_add(1, Relaxed);
@@ -227,11 +225,15 @@ impl Writer {
         }
     }
 
+    /// Nobody waits for a packing: what is logged now may be told once it is synced.
+    fn is_all_logged(&self) -> bool {
+        self.unlogged.is_empty() && self.frozen.is_empty()
+    }
+
     /// Makes the log of steps durable, and tells those who wait.
     fn sync_log(&mut self) {
         self.log_synced_ns = clock::now().mono_ns;
-        // An acknowledgement speaks for the records before it, too: while these wait, it waits.
-        if self.logged.is_empty() || !self.kept.is_empty() {
+        if self.logged.is_empty() {
             return;
         }
         let synced = self.steps.sync_log().map_err(|error| error.to_string());
@@ -242,7 +244,8 @@ impl Writer {
             self.unlogged.splice(..0, logged);
             self.pack_soon();
         } else {
-            logged.into_iter().for_each(|done| done(Ok(())));
+            self.safe.extend(logged);
+            self.tell_safe();
         }
     }
 
@@ -299,7 +302,7 @@ impl Writer {
         health.waiting.store(waiting as u64, Relaxed);
         if is_given_up {
             // Agents have to say all of it again.
-            let waiting = [&mut self.logged, &mut self.unlogged, &mut self.frozen];
+            let waiting = [&mut self.logged, &mut self.unlogged, &mut self.frozen, &mut self.safe];
             let waiting = waiting.into_iter().flat_map(std::mem::take);
             waiting.for_each(|done| done(Err(why.to_string())));
         }
@@ -315,9 +318,7 @@ impl Writer {
             self.begin_packing();
         }
         self.pack_slice();
-        if self.is_frozen_safe {
-            self.tell_frozen();
-        }
+        self.tell_safe();
         if self.journal.is_bloated() {
             let compacted = self.journal.compact().map_err(|error| error.to_string());
             self.note(compacted, "the journal could not be written anew");
@@ -335,24 +336,27 @@ impl Writer {
 
     /// Begins to pack all that is open, with those who wait for it.
     fn freeze(&mut self) -> Result<(), String> {
-        let was_frozen = self.shared.open.is_frozen();
+        let was_frozen = self.steps.is_frozen();
         let Shared { catalogue, open, .. } = &*self.shared;
         let begun = self.steps.begin_packing(open, catalogue, clock::now().wall_ns);
-        if begun.is_ok() && !was_frozen {
+        if !was_frozen && (begun.is_ok() || self.steps.is_frozen()) {
             self.frozen.append(&mut self.unlogged);
         }
         begun
     }
 
-    /// All that was frozen is packed, and durable. Those who wait for it also wait for the records
-    /// before.
-    fn tell_frozen(&mut self) {
-        self.is_frozen_safe = true;
-        if !self.kept.is_empty() {
-            return;
+    /// Tells those whose steps are durable. An acknowledgement speaks for the records before it,
+    /// too: while these wait for the journal, it waits.
+    fn tell_safe(&mut self) {
+        if self.kept.is_empty() {
+            std::mem::take(&mut self.safe).into_iter().for_each(|done| done(Ok(())));
         }
-        self.is_frozen_safe = false;
-        std::mem::take(&mut self.frozen).into_iter().for_each(|done| done(Ok(())));
+    }
+
+    /// All that was frozen is packed, and durable.
+    fn tell_frozen(&mut self) {
+        self.safe.append(&mut self.frozen);
+        self.tell_safe();
         if !self.unlogged.is_empty() {
             self.pack_soon();
         }
