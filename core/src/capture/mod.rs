@@ -5,9 +5,9 @@
 //! (step T, and an earlier T0 to compare with), asks each node for it, and closes the album by
 //! its deadline, with a list of who is missing.
 //!
-//! Invariants: one capture in flight per attempt at a job; every accepted request ends in exactly one
-//! [`Manifest`]; no two aligned parts of it show different steps; a part with a body counts only
-//! when the body is stored. It sends and stores nothing itself: the shell does what
+//! Invariants: one capture in flight per attempt at a job; every accepted request ends in exactly
+//! one [`Manifest`]; no two aligned parts of it show different steps; a part with a body counts
+//! only when the body is stored. It sends and stores nothing itself: the shell does what
 //! [`Captures::poll`] says.
 
 mod budget;

@@ -197,16 +197,7 @@ impl World {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::CoordinatorTick(number) if number == self.coordinators => {
-                if let Some(coordinator) = &mut self.coordinator {
-                    coordinator.tick(coordinator_now(self.now_ns));
-                    let held = coordinator.held();
-                    // Two attempts may each have one in flight, while one of them ends.
-                    if held.in_flight > 4 || held.captures > 80 || held.given_up > 0 {
-                        self.broken.push(format!("the coordinator holds too much: {held:?}"));
-                    }
-                    self.after(TICK_NS, Happening::CoordinatorTick(number));
-                    self.heed_coordinator();
-                }
+                self.tick_coordinator();
             }
             Happening::CoordinatorTurn(number) if number == self.coordinators => {
                 self.has_turn = false;
@@ -396,6 +387,18 @@ impl World {
             coordinator.request_capture(coordinator_now(self.now_ns), number, JOB, None);
             self.heed_coordinator();
         }
+    }
+
+    fn tick_coordinator(&mut self) {
+        let Some(coordinator) = &mut self.coordinator else { return };
+        coordinator.tick(coordinator_now(self.now_ns));
+        let held = coordinator.held();
+        // Attempts may each have one in flight, while they end.
+        if held.in_flight > 4 || held.captures > 80 || held.given_up > 0 {
+            self.broken.push(format!("the coordinator holds too much: {held:?}"));
+        }
+        self.after(TICK_NS, Happening::CoordinatorTick(self.coordinators));
+        self.heed_coordinator();
     }
 
     // --- agents ---------------------------------------------------------------------------------
