@@ -193,8 +193,8 @@ fn places(ids: &[u64], configured: usize, has_default: bool) -> Vec<Option<usize
 }
 
 /// The same where the names say nothing of the order: since 2.11, groups that are split from
-/// another (device meshes, where `init_process_group` was given a device) have a hash for a name. The
-/// default group is number 0; whatever else there is must be alone to be told.
+/// another (device meshes, where `init_process_group` was given a device) have a hash for a
+/// name. The default group is number 0; whatever else there is must be alone to be told.
 fn only_places(ids: &[u64], configured: usize, default: Option<usize>) -> Vec<Option<usize>> {
     let others = ids.iter().filter(|&&id| id != 0 || default.is_none()).count();
     let mut left = (0..configured).filter(|place| Some(*place) != default);
