@@ -292,6 +292,10 @@ impl Coordinator {
         let serial = state.record.serial;
         let answer = state.answers.get(tape_id).cloned();
         let attempt = self.cluster.attempts.get_mut(&serial).ok_or(stale)?;
+        // Its deadline may have come since the last tick: nobody gets a receipt for a body that
+        // the manifest does not have.
+        attempt.captures.handle_timeout(now.mono_ns);
+        self.touched.insert(serial);
         if !attempt.captures.accepts_body(&id, tape_id) {
             return Err(stale);
         }

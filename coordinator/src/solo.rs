@@ -65,6 +65,18 @@ impl Coordinator {
             changes.put(&part);
             return self.write(changes);
         }
+        // An agent that was started anew does not know of every death that an earlier one captured.
+        let is_known = |(id, state): (&String, &CaptureState)| {
+            let parts = &state.parts;
+            is_solo(id)
+                && state.record.reason == record.reason
+                && parts.iter().any(|part| part.tape_id == solo.tape_id)
+        };
+        if solo.reason == SoloReason::Death && self.captures.iter().any(is_known) {
+            // Its body is refused, and the agent forgets it.
+            self.counters.lose(Loss::StaleBody);
+            return;
+        }
         let of_job = self.captures.iter().filter(|(_, state)| state.record.job == record.job);
         if of_job.filter(|(id, _)| is_solo(id)).count() >= SOLOS_PER_JOB_MAX {
             self.counters.lose(Loss::NoRoom);

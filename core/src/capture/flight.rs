@@ -153,11 +153,14 @@ impl Flight {
         })
     }
 
-    /// Takes the first answer for a tape; false for strangers and repetitions.
+    /// Takes an answer for a tape; false for strangers and repetitions.
     pub(super) fn answer(&mut self, tape_id: &str, mut answer: Answer) -> bool {
         let (step, open) = (self.step, &mut self.open);
         let Some(part) = self.parts.get_mut(tape_id) else { return false };
-        if part.answer.is_some() {
+        // Said again; or, while its body is not here, about the body of an agent that was started
+        // anew: then that one is to come.
+        let known_hash = part.answer.as_ref().map(|known| known.body_hash);
+        if part.is_over() || known_hash.is_some_and(|known| known == answer.body_hash) {
             return false;
         }
         // The promise of this whole machine: aligned means exactly T, with a body.

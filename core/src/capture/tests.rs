@@ -179,6 +179,15 @@ fn a_stored_body_counts_when_its_agent_was_gone_before_it_could_answer() {
     captures.body_stored(5, &id("a"), "tape", 10, [9; 32]);
     captures.body_stored(6, &id("a"), "tape", 10, [8; 32]);
     assert_eq!(only_manifest(&mut captures).parts[0].hash, Some([8; 32]));
+    // Started anew once more before that body came, it has a third one.
+    let mut captures = one();
+    assert!(!stored(&mut captures, Some([8; 32])));
+    let answer = Answer { body_hash: Some([9; 32]), ..answer(Outcome::Aligned, 700, 10) };
+    captures.answer(5, &id("a"), "tape", answer);
+    captures.body_stored(6, &id("a"), "tape", 10, [8; 32]);
+    assert!(captures.in_flight().is_some());
+    captures.body_stored(6, &id("a"), "tape", 10, [9; 32]);
+    assert_eq!(only_manifest(&mut captures).parts[0].hash, Some([9; 32]));
 }
 
 #[test]

@@ -76,6 +76,7 @@ impl World {
         for tape in self.truth.tapes.values_mut().filter(|tape| tape.node == node) {
             tape.is_lost = true;
         }
+        self.is_count_needed = true;
         self.nodes[node].tapes.clear();
         self.nodes[node].disk.power_on(self.dice.u64(..));
         self.nodes[node].boots += 1;

@@ -30,8 +30,8 @@ const BACKOFF_MAX_NS: u64 = 10 * SECOND_NS;
 enum Fact {
     /// This tape's process is gone.
     End(String),
-    /// This capture was taken alone.
-    Alone(String),
+    /// This capture of this tape was taken alone.
+    Alone(String, String),
 }
 
 /// What a report carries of each tape.
@@ -236,8 +236,8 @@ impl World {
                 conn.facts.push((next, Fact::End(down.tape_id.clone())));
             }
             Some(Said::SoloCapture(solo)) => {
-                let id = solo.answer.as_ref().map(|answer| answer.capture_id.clone());
-                conn.facts.push((next, Fact::Alone(id.unwrap_or_default())));
+                let answer = solo.answer.clone().unwrap_or_default();
+                conn.facts.push((next, Fact::Alone(answer.capture_id, answer.tape_id)));
             }
             _ => {}
         }
@@ -277,7 +277,7 @@ impl World {
                 for (_, fact) in acked {
                     match fact {
                         Fact::End(tape_id) => self.truth.ends.insert(tape_id),
-                        Fact::Alone(id) => self.truth.alone.insert(id),
+                        Fact::Alone(id, tape_id) => self.truth.alone.insert((id, tape_id)),
                     };
                 }
             }

@@ -49,8 +49,8 @@ pub(crate) struct Truth {
     pub(crate) baselines: BTreeSet<String>,
     /// Tapes whose end was acknowledged.
     pub(crate) ends: BTreeSet<String>,
-    /// Captures by agents alone that were acknowledged.
-    pub(crate) alone: BTreeSet<String>,
+    /// Captures by agents alone that were acknowledged, each with its tape.
+    pub(crate) alone: BTreeSet<(String, String)>,
     /// Captures that somebody was told are taken, with the time of the request.
     pub(crate) accepted: BTreeMap<String, u64>,
     /// When the coordinator was started, in order.

@@ -93,6 +93,7 @@ pub(crate) struct World {
     pub(crate) attempt: u32,
     pub(crate) is_start_due: bool,
     started_ns: Option<u64>,
+    pub(crate) is_count_needed: bool,
     pub(crate) coordinator: Option<SimulatedCoordinator>,
     pub(crate) coordinators: u64,
     pub(crate) disk: Disk,
@@ -136,6 +137,7 @@ impl World {
             attempt: 0,
             is_start_due: false,
             started_ns: None,
+            is_count_needed: false,
             coordinator: None,
             coordinators: 0,
             crashes_seen: 0,
@@ -393,8 +395,8 @@ impl World {
         let Some(coordinator) = &mut self.coordinator else { return };
         coordinator.tick(coordinator_now(self.now_ns));
         let held = coordinator.held();
-        // Attempts may each have one in flight, while they end.
-        if held.in_flight > 4 || held.captures > 80 || held.given_up > 0 {
+        // Each attempt of the last seconds may have one in flight.
+        if held.in_flight > 10 || held.captures > 80 || held.given_up > 0 {
             self.broken.push(format!("the coordinator holds too much: {held:?}"));
         }
         self.after(TICK_NS, Happening::CoordinatorTick(self.coordinators));
@@ -459,7 +461,9 @@ impl World {
             return;
         }
         self.started_ns = Some(self.now_ns);
-        self.attempt += u32::from(is_counted);
+        // Where a tape was lost before anybody saw it, only the launcher's number tells attempts
+        // apart.
+        self.attempt += u32::from(std::mem::take(&mut self.is_count_needed) || is_counted);
         for rank in 0..self.ranks.len() {
             self.kill_rank(rank);
             let node = self.node_of(rank);
