@@ -66,11 +66,12 @@ impl Coordinator {
             return self.write(changes);
         }
         // An agent that was started anew does not know of every death that an earlier one captured.
+        // One whose body never came shows nothing, and stands in nobody's way.
         let is_known = |(id, state): (&String, &CaptureState)| {
             let parts = &state.parts;
             is_solo(id)
                 && state.record.reason == record.reason
-                && parts.iter().any(|part| part.tape_id == solo.tape_id)
+                && parts.iter().any(|part| part.tape_id == solo.tape_id && part.hash.is_some())
         };
         if solo.reason == SoloReason::Death && self.captures.iter().any(is_known) {
             // Its body is refused, and the agent forgets it.

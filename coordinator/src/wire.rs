@@ -16,6 +16,7 @@ use crate::model::{End, StepRow, Totals};
 pub(crate) type Outgoing = v1::CoordinatorMessage;
 
 /// What an agent says, before it is understood.
+#[cfg(feature = "simulation")]
 pub(crate) type Raw = v1::AgentMessage;
 
 /// Global ranks are below this.

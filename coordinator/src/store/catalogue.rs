@@ -204,7 +204,10 @@ impl Catalogue {
         if self.is_behind() {
             return Ok(());
         }
-        self.tree.flush()
+        let flushed = self.tree.flush();
+        // Whether what it was told before arrived, nobody knows.
+        self.is_behind.fetch_or(flushed.is_err(), Ordering::Relaxed);
+        flushed
     }
 
     /// Bytes on disk; 0 when sled cannot say.

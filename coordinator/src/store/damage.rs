@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 
@@ -316,9 +315,7 @@ fn a_store_of_a_newer_version_is_left_alone() {
 fn a_store_in_use_is_not_checked() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = reopen(dir.path());
-    let (sender, receiver) = channel();
-    store.flush(Box::new(move |result| sender.send(result).unwrap()));
-    receiver.recv().unwrap().unwrap();
+    flush(&store);
     for line in [
         format!("{:#}", check(dir.path()).unwrap_err()),
         format!("{:#}", rebuild(dir.path()).unwrap_err()),

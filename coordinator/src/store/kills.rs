@@ -15,7 +15,7 @@ use super::Changes;
 use super::check::check;
 use super::lives::{at_once, number};
 use super::platter::Dice;
-use super::tests::{incident, reopen};
+use super::tests::{flush, incident, reopen};
 use crate::model::{PartRecord, SeriesKey, StepRow};
 
 const KILLS: u64 = 24;
@@ -148,9 +148,7 @@ impl Acknowledged {
             assert_eq!(acknowledged as u64, newest, "steps of series {number}");
             last = steps.last().copied().unwrap_or(0).max(last);
         }
-        let (sender, receiver) = channel();
-        store.flush(Box::new(move |result| sender.send(result).unwrap()));
-        receiver.recv().unwrap().unwrap();
+        flush(&store);
         let is_closed = store.closed();
         while !is_closed() {
             std::thread::sleep(Duration::from_millis(1));
