@@ -6,6 +6,7 @@
 
 mod bench;
 mod compat;
+mod descendants;
 mod elf;
 mod fuzz;
 mod line;

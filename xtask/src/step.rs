@@ -3,10 +3,22 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::time::Instant;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
+use crate::descendants;
 use crate::report::{Counts, Step};
+
+/// A step that takes longer hangs: it is ended and fails, and its processes are named. The longest
+/// one, all tests from nothing on 2 busy cores, takes about 15 minutes.
+const STEP_TIME_MAX: Duration = Duration::from_mins(30);
+
+/// How long a step's output is waited for after its end: a process that it left behind may hold
+/// the pipe open for ever.
+const OUTPUT_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How often a step is asked whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Lines of a failed step that are shown; the newest are the ones that tell.
 const LINES_SHOWN_MAX: usize = 2_000;
@@ -58,7 +70,7 @@ pub(crate) fn run(name: &'static str, command: Command) -> Step {
 /// The step, and every line it wrote. Summaries of the test harness are added up.
 fn perform(name: &'static str, mut command: Command) -> (Step, Vec<String>) {
     let started = Instant::now();
-    let (is_good, lines) = match run_to_end(&mut command) {
+    let (is_good, lines) = match run_to_end(&mut command, STEP_TIME_MAX) {
         Ok(end) => end,
         Err(error) => {
             let program = command.get_program().to_string_lossy().into_owned();
@@ -75,8 +87,39 @@ fn perform(name: &'static str, mut command: Command) -> (Step, Vec<String>) {
 }
 
 /// Whether it succeeded, and every line it wrote, of both streams as they came.
-fn run_to_end(command: &mut Command) -> std::io::Result<(bool, Vec<String>)> {
+fn run_to_end(command: &mut Command, time_max: Duration) -> std::io::Result<(bool, Vec<String>)> {
+    let started = Instant::now();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let lines = read_lines(&mut child);
+    let mut seen = Vec::new();
+    let mut ended: Option<(bool, Instant)> = None;
+    loop {
+        match lines.recv_timeout(LOOK_EVERY) {
+            Ok(line) => seen.push(line),
+            Err(RecvTimeoutError::Disconnected) => {
+                let is_good =
+                    ended.map_or_else(|| child.wait().map(|end| end.success()), |end| Ok(end.0));
+                return Ok((is_good?, seen));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        match ended {
+            Some((is_good, at)) if at.elapsed() > OUTPUT_TIME_MAX => {
+                say("it left a process behind that holds its output open\n");
+                return Ok((is_good, seen));
+            }
+            None if started.elapsed() > time_max => {
+                seen.extend(end_all(child.id(), time_max));
+                ended = child.wait().ok().map(|_| (false, Instant::now()));
+            }
+            None => ended = child.try_wait()?.map(|end| (end.success(), Instant::now())),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Every line of both its streams, as they come.
+fn read_lines(child: &mut std::process::Child) -> mpsc::Receiver<String> {
     let (send, lines) = mpsc::channel();
     let stdout = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read + Send>);
     let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read + Send>);
@@ -89,9 +132,16 @@ fn run_to_end(command: &mut Command) -> std::io::Result<(bool, Vec<String>)> {
             }
         });
     }
-    drop(send);
-    let seen = lines.into_iter().collect();
-    Ok((child.wait()?.success(), seen))
+    lines
+}
+
+/// Ends a step that hangs; returns what to say about it.
+fn end_all(root: u32, time_max: Duration) -> Vec<String> {
+    let processes = descendants::tree(root);
+    descendants::kill(&processes);
+    let what = format!("not finished after {} s and ended; it ran:", time_max.as_secs());
+    let each = processes.into_iter().map(|one| format!("  {} {}", one.id, one.command));
+    std::iter::once(what).chain(each).collect()
 }
 
 /// The counts in a summary of the test harness.
@@ -162,5 +212,22 @@ mod tests {
         let (missing, lines) = perform("no program", command("/nonexistent/program"));
         assert!(!missing.is_good);
         assert!(lines[0].contains("/nonexistent/program cannot be run"), "{lines:?}");
+    }
+    #[test]
+    fn a_step_that_hangs_is_ended() {
+        let run = |script: &str, time_max: Duration| {
+            let mut shell = command("sh");
+            shell.args(["-c", script]);
+            run_to_end(&mut shell, time_max).expect("a shell")
+        };
+        let (is_good, lines) = run("echo begun; sleep 1234; echo over", Duration::from_secs(1));
+        assert!(!is_good);
+        assert_eq!(lines[0], "begun");
+        assert_eq!(lines[1], "not finished after 1 s and ended; it ran:");
+        assert!(lines.iter().any(|line| line.ends_with(" sleep 1234")), "{lines:?}");
+        assert!(!lines.iter().any(|line| line == "over"), "{lines:?}");
+        // One that leaves something behind keeps nobody waiting.
+        let (is_good, lines) = run("echo done; sleep 30 &", Duration::from_secs(60));
+        assert_eq!((is_good, lines), (true, vec!["done".to_string()]));
     }
 }
