@@ -29,6 +29,10 @@ pub(crate) const RANKS_MAX: usize = 262_144;
 /// Nodes remembered.
 pub(crate) const NODES_MAX: usize = 16_384;
 
+/// Clocks of two nodes may differ by this much, as one node tells when an attempt ended and another
+/// when a rank of it began. No launcher starts a job again so soon.
+const CLOCKS_APART_NS: i64 = 500_000_000;
+
 /// All jobs and nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
@@ -271,7 +275,9 @@ impl Cluster {
             let record = &attempt.record;
             record.attempt == up.attempt
                 && !attempt.ranks.contains_key(&up.rank)
-                && record.ended_wall_ns.is_none_or(|ended_ns| up.start_wall_ns <= ended_ns)
+                && record.ended_wall_ns.is_none_or(|ended_ns| {
+                    up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS)
+                })
         });
         let nearest =
             fitting.min_by_key(|attempt| attempt.record.started_wall_ns.abs_diff(up.start_wall_ns));

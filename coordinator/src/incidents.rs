@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtape_core::capture::{Reason, Refusal};
-use memtape_core::detector::{Finding, Growth, GrowthKey, RankState};
+use memtape_core::detector::{Finding, Growth, GrowthKey, RankState, Scope};
 use memtape_core::diagnosis::{Class, Diagnosis, first_sentence};
 use memtape_core::identity::cut;
 use memtape_core::snapshot;
@@ -117,8 +117,22 @@ impl Coordinator {
         open.find(|(_, incident)| incident.record.is_about(serial, key)).map(|(id, _)| id.clone())
     }
 
+    /// The open incident about all ranks for which this one stood. It turns out to be about this
+    /// rank alone: the same cause, seen more clearly.
+    fn narrowed(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
+        let wide = GrowthKey { scope: Scope::AllRanks, ..*key };
+        let id = self.open_about(serial, &wide).filter(|_| key.scope == Scope::OneRank)?;
+        let record = &mut self.incidents.get_mut(&id)?.record;
+        if (record.rank, record.device) != (key.rank, key.device) {
+            return None;
+        }
+        record.scope = key.scope.as_str().to_string();
+        Some(id)
+    }
+
     fn opened(&mut self, now: Now, serial: u32, growth: &Growth, step_time_ns: Option<u64>) {
-        if let Some(id) = self.open_about(serial, &growth.key()) {
+        let known = self.open_about(serial, &growth.key());
+        if let Some(id) = known.or_else(|| self.narrowed(serial, &growth.key())) {
             // Found again after a restart. What was known of its begin stays.
             self.grew(now, &id, growth, step_time_ns);
             return;

@@ -20,6 +20,10 @@ pub const SETTLE_NS: u64 = 10_000_000_000;
 /// A new high in warm-up is at least this much higher, in bytes.
 pub(super) const NEW_HIGH_BYTES_MIN: i64 = 1 << 20;
 
+/// A rank that said something within this time takes part, in nanoseconds: what all ranks do is
+/// judged when most of these have come so far. Longer than a node is usually away.
+const TAKES_PART_NS: u64 = 30_000_000_000;
+
 const ALL_LAYERS: [Layer; LAYERS] = [Layer::Allocated, Layer::Reserved];
 
 /// Streaming detector for one attempt at one job.
@@ -33,6 +37,8 @@ pub struct Detector {
     pub(super) ranks: BTreeMap<u32, Rank>,
     ranks_expected: u32,
     newest_rank_ns: u64,
+    /// Of the newest sample.
+    now_ns: u64,
     /// Number of ranks that have finished each block of the shortest length.
     finished: BTreeMap<u64, u32>,
     /// Next block of the shortest length to sweep.
@@ -54,6 +60,7 @@ pub(super) struct Rank {
     pub(super) home: u8,
     /// Blocks of the shortest length that it has finished.
     finished: u64,
+    seen_ns: u64,
 }
 
 /// Follows the typical level until it is quiet.
@@ -120,6 +127,7 @@ impl Detector {
             ranks: BTreeMap::new(),
             ranks_expected: 0,
             newest_rank_ns: 0,
+            now_ns: 0,
             finished: BTreeMap::new(),
             next_block: 0,
             warm_up: WarmUp::default(),
@@ -205,8 +213,9 @@ impl Detector {
         if !self.ranks.contains_key(&sample.rank) {
             self.newest_rank_ns = now_ns;
         }
-        let fresh = Rank { home: sample.device, finished: 0 };
+        let fresh = Rank { home: sample.device, finished: 0, seen_ns: now_ns };
         let rank = self.ranks.entry(sample.rank).or_insert(fresh);
+        (self.now_ns, rank.seen_ns) = (now_ns, now_ns);
         let level_of = |device: u8| {
             self.series.get(&(sample.rank, device)).map_or(0, |series| series.last.end_allocated)
         };
@@ -305,13 +314,14 @@ impl Detector {
         if values.iter().any(Vec::is_empty) {
             return;
         }
+        let are_most = self.are_most(values.first().map_or(0, Vec::len));
         let medians = values.map(Medians::of);
         let swept = &mut self.medians[scale];
         swept.insert(block, medians);
         while swept.len() > BLOCKS_AHEAD {
             swept.pop_first();
         }
-        for layer in ALL_LAYERS {
+        for layer in ALL_LAYERS.into_iter().filter(|_| are_most) {
             self.common.push(layer, scale, block, medians[index_of(layer)].all);
         }
         let keys: Vec<(u32, u8)> = self.series.keys().copied().collect();
@@ -319,9 +329,17 @@ impl Detector {
             self.catch_up(key, true);
         }
         let end_step = (block + 1) * BLOCK_STEPS[scale] - 1;
-        for layer in ALL_LAYERS {
+        for layer in ALL_LAYERS.into_iter().filter(|_| are_most) {
             self.judge_common(layer, scale, end_step);
         }
+    }
+
+    /// Are so many ranks three quarters of those that take part? When nodes come back one by one,
+    /// the first one's ranks alone are not what all ranks do.
+    fn are_most(&self, count: usize) -> bool {
+        let since_ns = self.now_ns.saturating_sub(TAKES_PART_NS);
+        let taking_part = self.ranks.values().filter(|rank| rank.seen_ns >= since_ns).count();
+        count * 4 >= taking_part * 3
     }
 
     /// Compares a series at all swept blocks that it has finished since. `is_member` says that

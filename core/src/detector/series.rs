@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::envelope::{BLOCK_STEPS, LAYERS, Minima, SCALES, Tracks};
+use super::envelope::{BLOCK_STEPS, BLOCKS_AHEAD, LAYERS, Minima, SCALES, Tracks};
 use super::{Layer, Sample};
 
 #[derive(Debug)]
@@ -84,7 +84,9 @@ impl Series {
         if self.anchor.is_none() {
             let block = step / BLOCK_STEPS[0];
             let newest = self.last_step / BLOCK_STEPS[0];
-            let anchor = (block..=newest).take(64).find_map(|block| self.minima(0, block));
+            // Of a rank that comes late with a long past, only the newest blocks are known.
+            let oldest = newest.saturating_sub(BLOCKS_AHEAD as u64 - 1).max(block);
+            let anchor = (oldest..=newest).find_map(|block| self.minima(0, block));
             self.anchor = anchor;
             self.warm_step = step;
         }

@@ -420,6 +420,35 @@ fn late_doubled_and_missing_samples_change_little() {
     }
 }
 
+/// A coordinator that was away hears of the steps since then node by node: the first one's ranks
+/// are not all ranks, and the leak is told once, of its rank, whoever comes first.
+#[test]
+fn ranks_that_come_one_by_one_with_a_long_past() {
+    let orders: [[u32; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for (order, away) in orders.into_iter().flat_map(|order| [(order, 300), (order, 600)]) {
+        let leak = Leak { ranks: (1, 1), onset: 50, bytes: 16 * MIB, every: 1 };
+        let mut job = Job::new(1, Habit::Flat, 3, Some(leak));
+        let mut detector = Detector::new(Limits::default());
+        detector.expect_ranks(3);
+        let mut findings = Vec::new();
+        let mut held: BTreeMap<u32, Vec<Sample>> = BTreeMap::new();
+        for step in 1..=away + 400 {
+            for (place, rank) in (0..).zip(order) {
+                let held = held.entry(rank).or_default();
+                held.push(job.sample(rank, step));
+                // The first steps were heard; then each node is back 100 steps after another.
+                if step < 8 || step > away + place * 100 {
+                    held.drain(..).for_each(|one| detector.sample(step * STEP_NS, &one));
+                }
+            }
+            findings.extend(core::iter::from_fn(|| detector.poll()));
+        }
+        let found = opened(&findings);
+        let told: Vec<_> = found.iter().map(|growth| (growth.rank, growth.scope)).collect();
+        assert_eq!(told, [(1, Scope::OneRank)], "{order:?} after {away}: {findings:?}");
+    }
+}
+
 /// The recorded samples of one job, in order of steps. The floor of a step is not recorded; the
 /// end stands for it, which is where these jobs are lowest.
 fn recorded(job: &str) -> Vec<Sample> {
