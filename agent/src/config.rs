@@ -101,6 +101,10 @@ impl Config {
         let rules = [
             (self.node.trim().is_empty(), "node is empty: give this node a name"),
             (self.tape_dirs.is_empty(), "tape_dirs is empty: name at least one folder"),
+            (
+                self.tape_dirs.iter().any(|path| path.is_file()),
+                "tape_dirs has a file: name the folder that tapes are in",
+            ),
             (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
             (self.rewinds_max == 0, "rewinds_max must be at least 1"),
             (self.upload_bytes_max == 0, "upload_bytes_max must be at least 1"),

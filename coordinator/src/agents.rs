@@ -10,6 +10,7 @@ use crate::admission::Share;
 use crate::clock::Now;
 use crate::cluster::{Attempt, NODES_MAX, Node, Presence, Rank, StreamId};
 use crate::coordinator::Coordinator;
+use crate::incidents::ATTEMPT_OVER;
 use crate::losses::Loss;
 use crate::model::{End, SeriesKey, StepRow, Totals};
 use crate::solo::note_spool;
@@ -19,6 +20,10 @@ use crate::wire::{self, Hello, Incoming, Outgoing, RankReport, RankUp, Report};
 /// Another agent under the same name is taken for a mistake while the first one was heard within
 /// this time; a rebooted node comes back later than that.
 const NAME_HELD_NS: u64 = 5_000_000_000;
+
+/// So many streams of one node that take each other's place within [`TURNS_NS`] are two agents.
+const TURNS_MAX: u32 = 4;
+const TURNS_NS: u64 = 60_000_000_000;
 
 /// An agent whose records found no room comes again after this time.
 const NO_ROOM_WAIT: Duration = Duration::from_secs(5);
@@ -51,6 +56,7 @@ impl Coordinator {
                 ));
             }
             self.gone(now, stream);
+            self.note_turn(now, &name);
         }
         self.streams_begun += 1;
         let stream = self.streams_begun;
@@ -68,6 +74,24 @@ impl Coordinator {
         let welcome = wire::welcome(self.config.report_interval);
         self.send(now, &name, welcome);
         Ok(stream)
+    }
+
+    /// A stream took the place of another that was alive. An agent that lost its connection does
+    /// that now and then; two agents of one name do it in turns for ever.
+    fn note_turn(&mut self, now: Now, name: &str) {
+        let Some(node) = self.cluster.nodes.get_mut(name) else { return };
+        let (turns, since_ns) = &mut node.turns;
+        if now.mono_ns.saturating_sub(*since_ns) > TURNS_NS {
+            (*turns, *since_ns) = (0, now.mono_ns);
+        }
+        *turns += 1;
+        if *turns == TURNS_MAX {
+            tracing::warn!(
+                node = ?name,
+                "connections of this node take each other's place: if it has two agents, stop one \
+                 or give each its own --node"
+            );
+        }
     }
 
     /// A stream is over.
@@ -118,6 +142,9 @@ impl Coordinator {
             let number = attempt.record.attempt;
             tracing::info!(job = ?job, attempt = number, "a job begins");
         }
+        if announced.is_back {
+            tracing::info!(job = ?job, rank, "rank is back: its agent knows its tape again");
+        }
         if announced.is_news {
             changes.put(&attempt.record);
             if let Some(rank) = attempt.ranks.get(&rank) {
@@ -126,6 +153,9 @@ impl Coordinator {
         }
         self.touched.insert(announced.serial);
         self.write_with(changes, share);
+        if announced.is_back {
+            self.reopen_incidents_of(announced.serial);
+        }
     }
 
     fn report(&mut self, now: Now, name: &str, report: Report, share: Share) {
@@ -279,7 +309,7 @@ impl Coordinator {
         self.touched.insert(serial);
         self.write(changes);
         if is_over {
-            self.close_incidents_of(now, serial, "the attempt is over");
+            self.close_incidents_of(now, serial, ATTEMPT_OVER);
         }
     }
 

@@ -275,6 +275,15 @@ impl Coordinator {
         }
     }
 
+    /// A body came and could not be kept: the manifest will say so.
+    pub(crate) fn body_failed(&mut self, capture: &str, tape_id: &str, why: &str) {
+        let Some(state) = self.captures.get(capture) else { return };
+        let attempt = self.cluster.attempts.get_mut(&state.record.serial);
+        if let Some(attempt) = attempt {
+            attempt.captures.body_failed(&CaptureId(capture.to_string()), tape_id, why);
+        }
+    }
+
     fn take_body(
         &mut self,
         now: Now,

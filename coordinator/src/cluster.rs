@@ -102,6 +102,8 @@ pub(crate) struct Node {
     pub(crate) host: Host,
     /// What its agent last said of its spool.
     pub(crate) spool: Spool,
+    /// Streams that took the place of one that was alive, and since when they are counted.
+    pub(crate) turns: (u32, u64),
 }
 
 /// What an announcement changed.
@@ -111,6 +113,8 @@ pub(crate) struct Announced {
     pub(crate) is_new_attempt: bool,
     /// The rank's record is new or has changed.
     pub(crate) is_news: bool,
+    /// The rank counted as gone, and is not.
+    pub(crate) is_back: bool,
 }
 
 /// Bounds and settings of new attempts.
@@ -229,7 +233,7 @@ impl Cluster {
         attempt.ranks.insert(rank.record.rank, rank);
         // It goes on; if this rank is gone too, its agent says so next.
         attempt.record.ended_wall_ns = None;
-        Ok(Announced { serial, is_new_attempt, is_news: true })
+        Ok(Announced { serial, is_new_attempt, is_news: true, is_back: false })
     }
 
     /// Agents repeat everything after a reconnect.
@@ -263,7 +267,7 @@ impl Cluster {
         let before = rank.record.clone();
         describe(&mut rank.record, node, up);
         let is_news = is_back || rank.record != before;
-        Ok(Announced { serial, is_new_attempt: false, is_news })
+        Ok(Announced { serial, is_new_attempt: false, is_news, is_back })
     }
 
     /// The attempt that a new tape joins: one of the same number that lacks this rank and was not
@@ -442,11 +446,12 @@ mod tests {
         }
     }
 
-    /// Announces tapes `(id, attempt, rank, start)` and ends those named `!id`; answers the
-    /// attempts as (number, ordinal, ranks).
+    /// Announces tapes `(id, attempt, rank, start in tenths of a second)` and ends those named
+    /// `!id`; answers the attempts as (number, ordinal, ranks).
     fn check(script: &[(&str, u32, u32, i64)], expected: &[(u32, u32, &[u32])]) {
         let mut cluster = Cluster::default();
-        for &(tape, attempt, rank, start_wall_ns) in script {
+        for &(tape, attempt, rank, start) in script {
+            let start_wall_ns = start * 100_000_000;
             let now = Now { mono_ns: 1, wall_ns: start_wall_ns };
             if let Some(tape) = tape.strip_prefix('!') {
                 let (attempt, rank) = cluster.rank_of(tape).unwrap();
@@ -495,6 +500,9 @@ mod tests {
         check(&again, &[(0, 0, both), (0, 1, both)]);
         let died = [("a0", 0, 0, 1), ("!a0", 0, 0, 50), ("b1", 0, 1, 90), ("b0", 0, 0, 91)];
         check(&died, &[(0, 0, &[0]), (0, 1, both)]);
+        // The clock of the other node is 0.3 s ahead, and the first life was a short one.
+        let short = [("a0", 0, 0, 1), ("!a0", 0, 0, 3), ("b0", 0, 0, 50), ("a1", 0, 1, 6)];
+        check(&short, &[(0, 0, both), (0, 1, &[0])]);
         // An agent that starts late announces old and new tapes in any order.
         let mixed = [("b0", 0, 0, 91), ("a0", 0, 0, 1), ("a1", 0, 1, 2), ("b1", 0, 1, 90)];
         check(&mixed, &[(0, 1, both), (0, 0, both)]);

@@ -51,6 +51,8 @@ pub(crate) enum Event {
         hash: blake3::Hash,
         reply: oneshot::Sender<Result<(), BodyRefused>>,
     },
+    /// A body came and could not be kept.
+    BodyFailed { capture: String, tape_id: String, why: String },
     /// Somebody asks over HTTP.
     Asked(Request),
     /// The states of a capture were compared.
@@ -147,6 +149,9 @@ impl Coordinator {
             Event::Gone { stream } => self.gone(now, stream),
             Event::UploadBegun { capture, tape_id, reply } => {
                 self.upload_begun(&capture, &tape_id, reply);
+            }
+            Event::BodyFailed { capture, tape_id, why } => {
+                self.body_failed(&capture, &tape_id, &why);
             }
             Event::BodyStored { capture, tape_id, bytes, hash, reply } => {
                 self.body_stored(now, &capture, &tape_id, (bytes, hash), reply);

@@ -309,12 +309,14 @@ impl Service {
         let failure = stored.as_ref().err().map(ToString::to_string);
         let size = KeyValue::new("memtape.body.bytes", i64::try_from(bytes).unwrap_or(i64::MAX));
         self.telemetry.work("store body", begin, failure.as_deref(), [size]);
-        stored.map_err(|error| {
-            tracing::error!("a body cannot be stored: {error}");
-            Status::unavailable("the body cannot be stored now")
-        })?;
-        let (reply, answer) = oneshot::channel();
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
+        if let Err(error) = stored {
+            tracing::error!("a body cannot be stored: {error}");
+            let why = error.to_string();
+            self.tell(Event::BodyFailed { capture, tape_id, why }).await?;
+            return Err(Status::unavailable(format!("the body cannot be stored now: {error}")));
+        }
+        let (reply, answer) = oneshot::channel();
         self.tell(Event::BodyStored { capture, tape_id, bytes, hash, reply }).await?;
         match answer.await.map_err(|_| stopping())? {
             Ok(()) => Ok(hash),

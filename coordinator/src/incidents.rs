@@ -37,6 +37,9 @@ const RETRY_NS: u64 = 2_000_000_000;
 /// growth again; without it, the growth is over.
 const CONFIRM_STEPS: u64 = 1024;
 
+/// Why an incident is closed with its attempt.
+pub(crate) const ATTEMPT_OVER: &str = "the attempt is over";
+
 /// Frames of a stack that are kept, the innermost.
 const STACK_FRAMES_MAX: usize = 48;
 
@@ -242,6 +245,27 @@ impl Coordinator {
             .collect();
         for id in ids {
             self.close_incident(now, &id, why);
+        }
+    }
+
+    /// An attempt that counted as over goes on: what was closed with it is open again, and closes
+    /// when its growth is not found again.
+    pub(crate) fn reopen_incidents_of(&mut self, serial: u32) {
+        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+        let is_of = |incident: &&mut IncidentState| {
+            incident.record.serial == serial && incident.record.closed_why == ATTEMPT_OVER
+        };
+        let mut reopened = Vec::new();
+        for state in self.incidents.values_mut().filter(is_of) {
+            state.record.closed_wall_ns = None;
+            state.record.closed_why.clear();
+            let step = attempt.detector.state(state.record.rank).last_step;
+            state.confirm_by_step = Some(step + CONFIRM_STEPS);
+            reopened.push(state.record.id.clone());
+        }
+        for id in reopened {
+            tracing::info!(incident = %id, "incident is open again: its attempt goes on");
+            self.store_incident(&id);
         }
     }
 

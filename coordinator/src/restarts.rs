@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use memtape_core::capture::Reason;
 use memtape_core::diagnosis::Class;
-use memtape_core::restart::{Decision, Facts};
+use memtape_core::restart::{Decision, Facts, Mode};
 
 use crate::clock::Now;
 use crate::coordinator::Coordinator;
@@ -140,7 +140,7 @@ impl Coordinator {
             attempt: order.attempt,
             kind: kind.as_str().to_string(),
             decision: verdict.to_string(),
-            dry_run: decision.dry_run,
+            dry_run: self.policy.settings().mode == Mode::DryRun,
             why: decision.why.clone(),
             wall_ns: now.wall_ns,
             outcome: outcome.to_string(),

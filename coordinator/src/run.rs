@@ -57,6 +57,8 @@ pub async fn run(
     let listener = server::bind(config.listen).await?;
     let address = listener.local_addr().context("the listener is broken")?;
     let config = Arc::new(config);
+    // Said in full: a folder that is meant relative to another one is an empty one.
+    let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
     let (store, mut restored) = open(config.clone()).await?;
     let findings = std::mem::take(&mut restored.findings);
     let counters = Arc::new(Counters::default());
@@ -81,7 +83,7 @@ pub async fn run(
     for (serial, finding) in findings {
         coordinator.found(clock::now(), serial, finding);
     }
-    tracing::info!("listening on http://{address}");
+    tracing::info!(data = %data_dir.display(), "listening on http://{address}");
     on_bound(address);
     let coordinator = follow(coordinator, queue, shutdown).await;
     tracing::info!("stopping");

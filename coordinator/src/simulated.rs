@@ -523,6 +523,7 @@ impl SimulatedCoordinator {
             return Ok(Receipt::Refused(why));
         }
         if let Err(why) = at_once(self.store.blobs().put(hash, body)) {
+            self.handle(now, Event::BodyFailed { capture, tape_id, why: why.clone() });
             return Ok(Receipt::Failed(why));
         }
         let (reply, answer) = oneshot::channel();

@@ -7,6 +7,7 @@ use crate::cluster::{Attempt, Cluster, Node, Presence, Rank};
 use crate::incidents::IncidentState;
 use crate::model::{CaptureRecord, Frame, IncidentRecord, PartRecord, Suspect};
 use crate::wire::{Gpu, Host};
+use memtape_core::capture::Outcome;
 use memtape_core::detector::RankState;
 
 /// A job by its newest attempt.
@@ -316,17 +317,21 @@ pub(crate) fn capture(state: &CaptureState, with_parts: bool) -> CaptureView {
                 detail: part.detail.clone(),
             })
             .collect(),
-        parts: parts.map(part).collect(),
+        parts: parts.map(|one| part(one, is_closed)).collect(),
         parts_left_out: !with_parts,
     }
 }
 
-fn part(part: &PartRecord) -> PartView {
+/// Of a capture that is not closed, what has not come is awaited, and not missing.
+const AWAITED: &str = "awaited";
+
+fn part(part: &PartRecord, is_closed: bool) -> PartView {
+    let is_awaited = !is_closed && part.outcome == Outcome::Unreachable.as_str();
     PartView {
         rank: part.rank,
         node: part.node.clone(),
         tape_id: part.tape_id.clone(),
-        outcome: part.outcome.clone(),
+        outcome: if is_awaited { AWAITED.to_string() } else { part.outcome.clone() },
         step: part.step,
         wall_ns: part.wall_ns,
         wall_error_ns: part.wall_error_ns,

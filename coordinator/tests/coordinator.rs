@@ -323,6 +323,34 @@ async fn a_dead_rank_is_captured_with_the_others() {
     running.stop().await;
 }
 
+/// A second agent of the same name, or one that looks into the wrong folder, does not know the
+/// tapes. Its word counts, until somebody knows them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_taken_for_over_keeps_its_incident() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    let is = |state: &'static str| {
+        move |answer: &Value| {
+            let incidents = answer["incidents"].as_array().unwrap();
+            incidents.len() == 1 && incidents[0]["state"] == state
+        }
+    };
+    let before = running.wait("/api/v1/incidents", is("open")).await;
+    let mut ignorant = Agent::attach(&running, "node-a").await;
+    ignorant.report(Vec::new()).await;
+    running.wait("/api/v1/incidents", is("closed")).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    agent.train(&JOB, step + 1..=step + 64).await;
+    let after = running.wait("/api/v1/incidents", is("open")).await;
+    assert_eq!(after["incidents"][0]["id"], before["incidents"][0]["id"]);
+    assert_eq!(after["incidents"][0]["onset_step"], before["incidents"][0]["onset_step"]);
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_node_makes_a_capture_partial_by_its_deadline() {
     let dir = tempfile::tempdir().unwrap();
@@ -336,8 +364,10 @@ async fn an_unreachable_node_makes_a_capture_partial_by_its_deadline() {
     let (_, answer) = running.post("/api/v1/jobs/train/captures", "").await;
     let request = agent.asked().await;
     let one = v1::CaptureRequest { tape_ids: vec![job.tape(0)], ..request.clone() };
-    agent.serve(&job, &one).await;
     let path = format!("/api/v1/captures/{}", answer["id"].as_str().unwrap());
+    let (_, capture) = running.get(&path).await;
+    assert_eq!(capture["parts"][1]["outcome"], "awaited", "it may still come: {capture:#}");
+    agent.serve(&job, &one).await;
     let capture = running.wait(&path, |capture| capture["state"] == "partial").await;
     assert_eq!(capture["missing"][0]["rank"], 1);
     assert_eq!(capture["missing"][0]["outcome"], "unreachable");

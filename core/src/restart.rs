@@ -187,7 +187,11 @@ impl Policy {
             // the number must not decide.
             return Some(if history.attempt == Some(facts.attempt) {
                 let attempt = facts.attempt;
-                format!("attempt {attempt} was already told to restart: {left} of cool-down left")
+                let was = match self.settings.mode {
+                    Mode::Act => "was already told to restart",
+                    _ => "would have been told to restart already (dry run)",
+                };
+                format!("attempt {attempt} {was}: {left} of cool-down left")
             } else {
                 format!("the last restart is too recent: {left} of cool-down left")
             });
@@ -305,6 +309,16 @@ mod tests {
         check(on.clone(), blind, false, false, why);
         let ended = Facts { ended: true, ..leak() };
         check(on, ended, false, false, "did nothing: attempt 0 is over");
+    }
+
+    #[test]
+    fn a_dry_run_says_of_nobody_that_he_was_told() {
+        let mut policy = Policy::new(settings(Mode::DryRun));
+        let mut why = || policy.decide(MINUTE, &leak()).why;
+        assert_eq!(why(), "would restart: leak (inc-1), out of memory in 10 min");
+        let again = "did nothing: attempt 0 would have been told to restart already (dry run): \
+                     30 min of cool-down left";
+        assert_eq!(why(), again);
     }
 
     #[test]

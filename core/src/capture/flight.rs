@@ -1,10 +1,16 @@
 //! One capture in flight: who was asked, who answered, whose body is stored.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use crate::identity::cut;
+
 use super::{Action, Answer, CaptureId, Manifest, Outcome, Part, Reason};
+
+/// Bytes of the reason for a body that is not kept.
+const FAILURE_BYTES_MAX: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Flight {
@@ -29,6 +35,8 @@ struct Progress {
     node: String,
     answer: Option<Answer>,
     body: Option<(u64, [u8; 32])>,
+    /// Why a body that came could not be kept; empty when none was refused.
+    body_failure: String,
 }
 
 impl Progress {
@@ -108,7 +116,8 @@ impl Flight {
     }
 
     pub(super) fn add(&mut self, rank: u32, tape_id: &str, node: &str) {
-        let part = Progress { rank, node: node.to_string(), answer: None, body: None };
+        let node = node.to_string();
+        let part = Progress { rank, node, answer: None, body: None, body_failure: String::new() };
         if self.parts.insert(tape_id.to_string(), part).is_none() {
             self.open += 1;
         }
@@ -199,6 +208,13 @@ impl Flight {
         true
     }
 
+    /// A body came and could not be kept; it may be sent again.
+    pub(super) fn body_failed(&mut self, tape_id: &str, why: &str) {
+        if let Some(part) = self.parts.get_mut(tape_id) {
+            part.body_failure = cut(why, FAILURE_BYTES_MAX).to_string();
+        }
+    }
+
     pub(super) fn manifest(&self, job: &str, attempt: u32, closed_ns: u64) -> Manifest {
         let mut parts: Vec<Part> =
             self.parts.iter().map(|(tape_id, part)| part_of(tape_id, part)).collect();
@@ -247,6 +263,9 @@ fn part_of(tape_id: &str, part: &Progress) -> Part {
         } else {
             result.detail = "its body did not arrive in time".to_string();
         }
+    }
+    if result.outcome == Outcome::Unreachable && !part.body_failure.is_empty() {
+        result.detail = format!("its body came and could not be stored: {}", part.body_failure);
     }
     result
 }

@@ -225,6 +225,14 @@ impl Captures {
             .is_some_and(|flight| flight.id() == capture && flight.wants_body(tape_id))
     }
 
+    /// The body of one part came and could not be kept: if it does not come again in time, that is
+    /// the reason, and not its agent.
+    pub fn body_failed(&mut self, capture: &CaptureId, tape_id: &str, why: &str) {
+        if let Some(flight) = self.flight_named(capture) {
+            flight.body_failed(tape_id, why);
+        }
+    }
+
     /// The body of one part is stored and synced. It may come before the answer.
     pub fn body_stored(
         &mut self,

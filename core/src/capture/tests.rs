@@ -102,6 +102,8 @@ fn the_deadline_closes_it_with_a_list_of_who_is_missing() {
     captures.answer(1, &id("cap-1"), &tape(1), answer(Outcome::Late, 720, 10));
     // A body is promised and does not come.
     captures.answer(1, &id("cap-1"), &tape(2), answer(Outcome::Aligned, 700, 10));
+    // One came, and the disk was full.
+    captures.body_failed(&id("cap-1"), &tape(3), "No space left on device");
     captures.handle_timeout(30 * SECOND - 1);
     assert!(captures.in_flight().is_some());
     captures.handle_timeout(captures.poll_timeout().expect("one is in flight"));
@@ -111,6 +113,8 @@ fn the_deadline_closes_it_with_a_list_of_who_is_missing() {
     use Outcome::{Aligned, Late, Unreachable};
     assert_eq!(outcomes, [Aligned, Late, Unreachable, Unreachable]);
     assert_eq!(manifest.parts[2].detail, "its body did not arrive in time");
+    let full = "its body came and could not be stored: No space left on device";
+    assert_eq!(manifest.parts[3].detail, full);
     // What comes afterwards is dropped.
     assert!(!captures.accepts_body(&id("cap-1"), &tape(2)));
     let dropped = captures.dropped();
