@@ -85,6 +85,8 @@ pub(crate) struct Agent {
     /// Ranks without tapes that were announced on the present stream, and whether they were ended.
     told_ghosts: BTreeMap<String, bool>,
     solo_upload: Option<spooling::SoloUpload>,
+    /// What the log says of the spool.
+    spool_news: spooling::News,
     /// When keeping step records is worth another try.
     keep_again_ns: u64,
 }
@@ -116,6 +118,7 @@ impl Agent {
             recalled: BTreeSet::new(),
             told_ghosts: BTreeMap::new(),
             solo_upload: None,
+            spool_news: spooling::News::default(),
             keep_again_ns: 0,
             config,
             node,
@@ -156,6 +159,7 @@ impl Agent {
                 if let Some(spool) = &mut self.spool {
                     spool.pass_time(now.mono_ns);
                 }
+                self.say_spool_news();
             }
             Event::Timeout => {
                 self.captures.pass_time(now.mono_ns);

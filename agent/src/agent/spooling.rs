@@ -41,7 +41,38 @@ pub(super) struct SoloUpload {
     retry_ns: Option<u64>,
 }
 
+/// What a person who reads the log knows of the spool.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum News {
+    /// Nothing is in it.
+    #[default]
+    Empty,
+    /// The coordinator is away, and it fills.
+    Filling,
+    /// The coordinator is there, and it is delivered.
+    Delivering,
+}
+
 impl Agent {
+    /// Says when the spool begins to be filled, to be delivered, and when it is empty again.
+    pub(super) fn say_spool_news(&mut self) {
+        let Some(spool) = &self.spool else { return };
+        let news = match (spool.is_empty(), self.session.is_some()) {
+            (true, _) => News::Empty,
+            (false, false) => News::Filling,
+            (false, true) => News::Delivering,
+        };
+        if std::mem::replace(&mut self.spool_news, news) == news {
+            return;
+        }
+        let (bytes, captures) = (spool.bytes(), spool.solos().count());
+        match news {
+            News::Empty => tracing::info!("all that the spool held is delivered"),
+            News::Filling => tracing::info!(bytes, captures, "records are kept in the spool"),
+            News::Delivering => tracing::info!(bytes, captures, "delivering what the spool holds"),
+        }
+    }
+
     /// After a look at the tapes: does what an agent alone has to do.
     pub(super) fn keep(&mut self, now: Now) {
         self.recall();
