@@ -97,7 +97,7 @@ fn main() -> ExitCode {
 }
 
 fn usage_error(why: &str) -> ExitCode {
-    eprint!("xtask: {why}\n\n{USAGE}");
+    eprintln!("xtask: {why}; `cargo xtask --help` lists the commands");
     ExitCode::from(EXIT_USAGE)
 }
 

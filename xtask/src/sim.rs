@@ -56,5 +56,9 @@ fn run(choice: &Choice) -> Result<Value, String> {
 
 fn text(figures: &Value) -> String {
     let Some(figures) = figures.as_object() else { return String::new() };
-    figures.iter().map(|(name, value)| format!("{name:>14}  {value}\n")).collect()
+    let count = |name: &str| figures.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let verdict = format!("{} seeds, {} of them fail\n", count("seeds"), count("failures"));
+    let each: String =
+        figures.iter().map(|(name, value)| format!("{name:>14}  {value}\n")).collect();
+    verdict + &each
 }
