@@ -133,6 +133,17 @@ impl Coordinator {
         Some(id)
     }
 
+    /// The incident that was closed with its attempt. A node that comes late brings ranks of it:
+    /// the attempt is not over, or is told again to its end.
+    fn reopened(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
+        let (id, state) = self.incidents.iter_mut().find(|(_, state)| {
+            state.record.is_about(serial, key) && state.record.closed_why == ATTEMPT_OVER
+        })?;
+        state.record.closed_wall_ns = None;
+        state.record.closed_why.clear();
+        Some(id.clone())
+    }
+
     fn opened(&mut self, now: Now, serial: u32, growth: &Growth, step_time_ns: Option<u64>) {
         let known = self.open_about(serial, &growth.key());
         if let Some(id) = known.or_else(|| self.narrowed(serial, &growth.key())) {
@@ -140,13 +151,18 @@ impl Coordinator {
             self.grew(now, &id, growth, step_time_ns);
             return;
         }
-        let open = self.incidents.values().filter(|incident| incident.record.is_open()).count();
         let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
         // After a restart of everything, agents send again what the tapes of an attempt hold that
         // is over: what grew there was found while it ran, or is nobody's business any more.
         if attempt.has_ended() {
             return;
         }
+        if let Some(id) = self.reopened(serial, &growth.key()) {
+            self.grew(now, &id, growth, step_time_ns);
+            return;
+        }
+        let open = self.incidents.values().filter(|incident| incident.record.is_open()).count();
+        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
         if open >= INCIDENTS_OPEN_MAX {
             self.counters.lose(Loss::Forgotten);
             return;
