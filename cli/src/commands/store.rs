@@ -70,6 +70,7 @@ fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
             "records": rebuilt.records,
             "blocks": rebuilt.blocks,
             "journal_gaps": rebuilt.journal_gaps,
+            "journal_mended": rebuilt.journal_mended,
             "aside": rebuilt.aside,
         }));
     }
@@ -85,6 +86,12 @@ fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
             "the journal had {} damaged places: records that were there may still be in the old \
              index",
             rebuilt.journal_gaps
+        ))?;
+    }
+    if rebuilt.journal_mended > 0 {
+        output::print(&format!(
+            "the journal had lost the last change of {} records: it has them from the old index",
+            rebuilt.journal_mended
         ))?;
     }
     Ok(())

@@ -15,6 +15,7 @@ use super::disk::{Disk, RealDisk};
 use super::format::{self, Found};
 use super::frames::Damage;
 use super::journal::{self, Contents};
+use super::merge::Merge;
 use super::packing::unpack;
 use super::segments::{Entry, Place, Segment};
 use super::{blobs, frames, index, load, recovery, rows, segments};
@@ -24,6 +25,9 @@ const START: &str = "start the coordinator: it mends this by itself";
 
 /// What to do about an index that is not what it should be.
 const REBUILD: &str = "run memtape store rebuild, or start the coordinator";
+
+/// What to do about a catalogue that has what a damaged journal lost.
+const MEND: &str = "start the coordinator: it mends the journal from the catalogue";
 
 /// What to do about bodies that are not what they should be.
 const BODY: &str = "put the file back from a copy, or forget the capture";
@@ -326,14 +330,21 @@ fn compare_records(
     let missing = live.keys().filter(|key| !known.contains_key(*key)).count();
     let other = live.iter().filter(|(key, value)| known.get(*key).is_some_and(|is| is != *value));
     let other = other.count();
-    let more = known.keys().filter(|key| !live.contains_key(*key)).count();
-    for (count, what) in [
-        (missing, "records of the journal are missing"),
-        (other, "records are not what the journal says"),
-        (more, "records are not in the journal"),
+    let merge = Merge::compare(contents, known, catalogue.sequence()?);
+    // What the journal lost is whole in the catalogue, and nobody should make that anew.
+    let newer = live.keys().filter(|key| merge.taken.contains_key(*key)).count();
+    let lost = merge.taken.len() - newer;
+    let (more, lost) = if merge.is_mending { (0, lost) } else { (lost, 0) };
+    for (count, what, remedy) in [
+        (missing - merge.gone.len(), "records of the journal are missing", REBUILD),
+        (other - newer, "records are not what the journal says", REBUILD),
+        (more + merge.stale.len(), "records are not in the journal", REBUILD),
+        (lost, "records were lost by the journal", MEND),
+        (newer, "records are newer than the journal has them", MEND),
+        (merge.gone.len(), "records are deleted, and the journal lost that", MEND),
     ] {
         if count > 0 {
-            checked.findings.push(finding("catalogue", format!("{count} {what}"), REBUILD));
+            checked.findings.push(finding("catalogue", format!("{count} {what}"), remedy));
         }
     }
     Ok(())

@@ -22,12 +22,15 @@ mod format;
 mod frames;
 #[cfg(test)]
 mod full;
+#[cfg(test)]
+mod gaps;
 mod index;
 mod journal;
 #[cfg(test)]
 mod kills;
 #[cfg(test)]
 mod lives;
+mod merge;
 mod packing;
 #[cfg(any(test, feature = "simulation"))]
 mod platter;

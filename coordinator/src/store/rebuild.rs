@@ -1,14 +1,18 @@
 //! Makes the index of a store anew, from the journal and the files of steps. The old one is kept
-//! beside it; nothing that cannot be made anew is deleted.
+//! beside it; nothing that cannot be made anew is deleted. What a damaged journal lost, and the old
+//! index still has, goes into the journal first, as at a start of the coordinator.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 
+use super::catalogue::{Catalogue, LOCKED};
 use super::disk::{Disk, RealDisk};
 use super::format::{self, Found};
-use super::recovery;
+use super::journal::{self, Journal};
+use super::merge::Merge;
+use super::recovery::{self, Recovery};
 use crate::clock;
 
 /// What was done.
@@ -22,6 +26,8 @@ pub struct StoreRebuild {
     pub aside: Option<PathBuf>,
     /// Damaged places in the journal: what was there may still be in the old index.
     pub journal_gaps: u64,
+    /// Records whose last change the journal had lost, and the old index had: they are mended.
+    pub journal_mended: u64,
 }
 
 /// Rebuilds the index of the store in a folder.
@@ -47,6 +53,7 @@ pub fn rebuild(folder: &Path) -> anyhow::Result<StoreRebuild> {
         _ => {}
     }
     let mut rebuilt = StoreRebuild::default();
+    let mended = mend(&disk).with_context(|| format!("the journal in {shown} cannot be mended"))?;
     if folder.join("catalogue").is_dir() {
         let aside = format!("catalogue.before-rebuild-{}", clock::now().wall_ns);
         disk.rename("catalogue", &aside)
@@ -57,6 +64,30 @@ pub fn rebuild(folder: &Path) -> anyhow::Result<StoreRebuild> {
     parts.catalogue.flush().map_err(anyhow::Error::msg).context("the index cannot be synced")?;
     rebuilt.records = recovery.restored;
     rebuilt.blocks = recovery.caught_up;
-    rebuilt.journal_gaps = recovery.journal_gaps;
+    rebuilt.journal_gaps = recovery.journal_gaps.max(mended.journal_gaps);
+    rebuilt.journal_mended = mended.taken_back + mended.deleted_again;
     Ok(rebuilt)
+}
+
+/// Brings into the journal what it lost and the old index has, and nothing else: a journal that lost
+/// nothing is right.
+fn mend(disk: &Arc<dyn Disk>) -> anyhow::Result<Recovery> {
+    let mut recovery = Recovery::default();
+    let contents = journal::read(&**disk, "journal")?;
+    recovery.journal_gaps = contents.damage.gaps;
+    if !disk.list("")?.iter().any(|entry| entry.name == "catalogue" && entry.is_folder) {
+        return Ok(recovery);
+    }
+    let catalogue = match Catalogue::open_as_it_is(&**disk, "catalogue") {
+        Ok(catalogue) => catalogue,
+        Err(why) if why == LOCKED => bail!(why),
+        // It is damaged, and knows nothing for sure.
+        Err(_) => return Ok(recovery),
+    };
+    let Ok(merge) = Merge::of(&contents, &catalogue) else { return Ok(recovery) };
+    if merge.is_mending && merge.has_more() {
+        let (mut journal, contents) = Journal::open(disk, "journal")?;
+        recovery::mend(&mut journal, contents, merge, &mut recovery)?;
+    }
+    Ok(recovery)
 }

@@ -3,9 +3,10 @@
 //! The journal is the truth about records and the catalogue its index. They are compared record by
 //! record: what the catalogue lacks or has otherwise comes from the journal, what the journal says
 //! is deleted goes, and what only the catalogue knows (the journal was damaged) goes back into the
-//! journal. Every repair is counted and said aloud.
+//! journal (`merge.rs`). Every repair is counted and said aloud.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -14,6 +15,7 @@ use super::blobs::{self, Blobs};
 use super::catalogue::{Catalogue, Opened, STEPS_PREFIX};
 use super::disk::{Disk, Held};
 use super::journal::{Change, Contents, Journal};
+use super::merge::Merge;
 use super::rows::RowLog;
 use super::segments::Segments;
 use super::steps::{OpenSteps, Steps};
@@ -40,8 +42,10 @@ pub(crate) struct Recovery {
     pub(crate) journal_gaps: u64,
     /// Records the catalogue had lost or had otherwise.
     pub(crate) restored: u64,
-    /// Records the journal had lost, and the catalogue had.
+    /// Records the journal had lost, or had older, and the catalogue had.
     pub(crate) taken_back: u64,
+    /// Records whose deletion the journal had lost, and the catalogue had not.
+    pub(crate) deleted_again: u64,
     /// The catalogue was damaged and made anew.
     pub(crate) rebuilt: Option<String>,
     /// The version the folder had, when it was brought to this one.
@@ -148,6 +152,10 @@ impl Recovery {
         if self.taken_back > 0 {
             tracing::warn!(records = self.taken_back, "records came back from the catalogue");
         }
+        if self.deleted_again > 0 {
+            let records = self.deleted_again;
+            tracing::warn!(records, "records were deleted, says the catalogue");
+        }
         if self.log_cut_bytes > 0 || self.log_gaps > 0 {
             let (bytes, places) = (self.log_cut_bytes, self.log_gaps);
             tracing::warn!(bytes, places, "the log of the newest steps is damaged");
@@ -168,35 +176,17 @@ pub(super) fn lock(disk: &dyn Disk) -> anyhow::Result<Box<dyn Held>> {
     }
 }
 
+/// Makes journal and catalogue say the same.
 fn reconcile(
     journal: &mut Journal,
     contents: Contents,
     catalogue: &Catalogue,
     recovery: &mut Recovery,
 ) -> anyhow::Result<()> {
-    let known = records(catalogue).map_err(anyhow::Error::msg)?;
-    let catalogue_sequence = catalogue.sequence().map_err(anyhow::Error::msg)?;
-    // Normally the journal is as new as the catalogue or newer. It is not when somebody removed
-    // it or put an old one back.
-    let is_behind = catalogue_sequence > journal.sequence();
-    let Contents { mut live, dead, damage, .. } = contents;
-    let mut changes = Vec::new();
-    for (key, value) in known {
-        match live.get(&key) {
-            Some(newer) if *newer == value || !is_behind => {}
-            None if dead.contains(&key) && !is_behind => changes.push(Change { key, value: None }),
-            _ => {
-                recovery.taken_back += 1;
-                live.insert(key, value);
-            }
-        }
-    }
-    // A damaged journal is written anew, too, so that it does not stay so.
-    let is_damaged = damage.gaps > 0 && keep_aside(journal).is_ok();
-    if is_behind || recovery.taken_back > 0 || is_damaged {
-        let entries = live.iter().map(|(key, value)| (key.clone(), value.clone()));
-        journal.rewrite(journal.sequence().max(catalogue_sequence), entries)?;
-    }
+    let mut merge = Merge::of(&contents, catalogue).map_err(anyhow::Error::msg)?;
+    let deleted = std::mem::take(&mut merge.stale).into_iter();
+    let mut changes: Vec<Change> = deleted.map(|key| Change { key, value: None }).collect();
+    let live = mend(journal, contents, merge, recovery)?;
     for (key, value) in live {
         if catalogue.get(&key).map_err(anyhow::Error::msg)?.as_ref() != Some(&value) {
             recovery.restored += 1;
@@ -206,8 +196,35 @@ fn reconcile(
     catalogue.apply(changes.iter(), journal.sequence()).map_err(anyhow::Error::msg)
 }
 
+/// Brings the journal to what it should be, and answers its records. One that is damaged is written
+/// anew, too, so that it does not stay so.
+///
+/// # Errors
+/// Those of the file system.
+pub(super) fn mend(
+    journal: &mut Journal,
+    contents: Contents,
+    mut merge: Merge,
+    recovery: &mut Recovery,
+) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    recovery.taken_back = merge.taken.len() as u64;
+    recovery.deleted_again = merge.gone.len() as u64;
+    merge.say();
+    let is_worth_keeping = contents.damage.gaps > 0 || merge.overrules();
+    let is_kept = is_worth_keeping && keep_aside(journal).is_ok();
+    let is_behind = merge.arrived > journal.sequence();
+    let is_anew = is_behind || merge.has_more() || is_kept;
+    let mut live = contents.live;
+    merge.mend(&mut live);
+    if is_anew {
+        let entries = live.iter().map(|(key, value)| (key.clone(), value.clone()));
+        journal.rewrite(journal.sequence().max(merge.arrived), entries)?;
+    }
+    Ok(live)
+}
+
 /// Whatever can still be read from a damaged journal by other means stays.
-fn keep_aside(journal: &Journal) -> std::io::Result<()> {
+fn keep_aside(journal: &Journal) -> io::Result<()> {
     let kept = journal.keep_aside(clock::now().wall_ns);
     if let Err(error) = &kept {
         tracing::warn!("the damaged journal cannot be copied, and stays as it is: {error}");
