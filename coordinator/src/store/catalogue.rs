@@ -17,6 +17,9 @@ const BATCH_MAX: usize = 512;
 /// Why a tree cannot be opened that is not damaged: somebody has it.
 pub(crate) const LOCKED: &str = "another process has it open";
 
+/// Why a tree cannot be opened that is not damaged either: it makes files when it is opened.
+pub(crate) const FULL: &str = "No space left on device";
+
 const LOCKED_TRIES: u32 = 30;
 const LOCKED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -102,12 +105,15 @@ impl Catalogue {
             Ok(catalogue) => return Ok((catalogue, Opened::Whole)),
             // No damage, and no reason to put anything aside.
             Err(why) if why == LOCKED => return Err(io::Error::other(why)),
+            Err(why) if why.contains(FULL) => return Err(io::ErrorKind::StorageFull.into()),
             Err(why) => why,
         };
         if move_snapshots(disk, folder, wall_ns)? {
             // sled makes the snapshot anew from its log.
-            if let Ok(catalogue) = Self::open_as_it_is(disk, folder) {
-                return Ok((catalogue, Opened::WithoutSnapshot(why)));
+            match Self::open_as_it_is(disk, folder) {
+                Ok(catalogue) => return Ok((catalogue, Opened::WithoutSnapshot(why))),
+                Err(why) if why.contains(FULL) => return Err(io::ErrorKind::StorageFull.into()),
+                Err(_) => {}
             }
         }
         let aside = format!("{folder}.damaged-{wall_ns}");

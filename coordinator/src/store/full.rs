@@ -1,6 +1,8 @@
 //! A store on a real file system of a few megabytes that is full. Such a file system needs a mount
 //! namespace of one's own; where that cannot be had, the test says so.
 
+use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -76,6 +78,29 @@ fn child() {
     std::fs::write(folder.with_file_name(WRITTEN), written.to_string()).unwrap();
 }
 
+/// Not a test of its own: a process that is started while there is no room says so, and puts
+/// nothing aside.
+#[test]
+fn start_child() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let filler = folder.join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while file.write_all(&[1; 512]).is_ok() {}
+    let folder = folder.join("store");
+    let names = || {
+        let names = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<BTreeSet<_>>()
+    };
+    let before = names();
+    let line = format!("{:#}", Store::open(&folder).unwrap_err());
+    assert!(line.contains("is full: make room, then start again"), "{line}");
+    assert!(line.contains(&folder.display().to_string()) && !line.contains('\n'), "{line}");
+    // A catalogue that is put aside for damaged would be one that is lost.
+    assert_eq!(names(), before);
+    println!("{line}");
+    std::fs::remove_file(filler).unwrap();
+}
+
 /// Not a test of its own: the next process on that file system.
 #[test]
 fn next_child() {
@@ -101,7 +126,7 @@ fn a_real_full_disk_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let script = format!(
         "mount -t tmpfs -o size={DISK} memtape \"$0\" || exit 42; \
-         for child in child next_child; do \
+         for child in child start_child next_child; do \
          timeout 120 \"$@\" --exact store::full::$child --nocapture --test-threads=1 || exit 1; \
          done"
     );

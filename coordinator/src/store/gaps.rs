@@ -19,7 +19,7 @@ use super::tests::{copy, flush, incident, reopen, write};
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Histories that are damaged at random.
-const ROUNDS: u64 = 500;
+const ROUNDS: u64 = 150;
 
 /// Every record of this journal is shorter than what is compressed, so that it can be found.
 fn make(folder: &Path) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 
-use super::catalogue::{Catalogue, LOCKED};
+use super::catalogue::{Catalogue, FULL, LOCKED};
 use super::disk::{Disk, RealDisk};
 use super::format::{self, Found};
 use super::journal::{self, Journal};
@@ -40,11 +40,16 @@ pub fn rebuild(folder: &Path) -> anyhow::Result<StoreRebuild> {
         bail!("there is no journal in {shown}: name the coordinator's data folder");
     }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
-    let lock = recovery::lock(&*disk)?;
-    let found = format::find(&*disk).with_context(|| format!("{shown} cannot be read"))?;
+    rebuild_on(&disk).map_err(|error| recovery::say_full(&*disk, error))
+}
+
+fn rebuild_on(disk: &Arc<dyn Disk>) -> anyhow::Result<StoreRebuild> {
+    let (folder, shown) = (disk.folder(), disk.folder().display());
+    let lock = recovery::lock(&**disk)?;
+    let found = format::find(&**disk).with_context(|| format!("{shown} cannot be read"))?;
     match found {
         Found::Version(version) if version > format::VERSION => {
-            bail!(format::too_new(&*disk, version))
+            bail!(format::too_new(&**disk, version))
         }
         _ if !folder.join(super::segments::FOLDER).is_dir() => bail!(
             "the store in {shown} is of an older version, whose steps are in the index alone: \
@@ -53,14 +58,14 @@ pub fn rebuild(folder: &Path) -> anyhow::Result<StoreRebuild> {
         _ => {}
     }
     let mut rebuilt = StoreRebuild::default();
-    let mended = mend(&disk).with_context(|| format!("the journal in {shown} cannot be mended"))?;
+    let mended = mend(disk).with_context(|| format!("the journal in {shown} cannot be mended"))?;
     if folder.join("catalogue").is_dir() {
         let aside = format!("catalogue.before-rebuild-{}", clock::now().wall_ns);
         disk.rename("catalogue", &aside)
             .with_context(|| format!("the index in {shown} cannot be put aside"))?;
         rebuilt.aside = Some(folder.join(aside));
     }
-    let (parts, recovery) = recovery::open_locked(&disk, lock)?;
+    let (parts, recovery) = recovery::open_locked(disk, lock)?;
     parts.catalogue.flush().map_err(anyhow::Error::msg).context("the index cannot be synced")?;
     rebuilt.records = recovery.restored;
     rebuilt.blocks = recovery.caught_up;
@@ -80,7 +85,7 @@ fn mend(disk: &Arc<dyn Disk>) -> anyhow::Result<Recovery> {
     }
     let catalogue = match Catalogue::open_as_it_is(&**disk, "catalogue") {
         Ok(catalogue) => catalogue,
-        Err(why) if why == LOCKED => bail!(why),
+        Err(why) if why == LOCKED || why.contains(FULL) => bail!(why),
         // It is damaged, and knows nothing for sure.
         Err(_) => return Ok(recovery),
     };

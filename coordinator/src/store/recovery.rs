@@ -6,13 +6,13 @@
 //! journal (`merge.rs`). Every repair is counted and said aloud.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
 use super::blobs::{self, Blobs};
-use super::catalogue::{Catalogue, Opened, STEPS_PREFIX};
+use super::catalogue::{Catalogue, FULL, Opened, STEPS_PREFIX};
 use super::disk::{Disk, Held};
 use super::journal::{Change, Contents, Journal};
 use super::merge::Merge;
@@ -69,16 +69,34 @@ pub(crate) struct Recovery {
 /// One line that names the folder and what to do.
 pub(super) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
     let shown = disk.folder().display();
-    disk.make_folder(blobs::FOLDER)
-        .with_context(|| format!("the data folder {shown} cannot be made"))?;
-    let lock = lock(&**disk)?;
-    open_locked(disk, lock)
+    let opened = (|| {
+        disk.make_folder(blobs::FOLDER)
+            .with_context(|| format!("the data folder {shown} cannot be made"))?;
+        let lock = lock(&**disk)?;
+        open_locked(disk, lock)
+    })();
+    opened.map_err(|error| say_full(&**disk, error))
+}
+
+/// An error that a full disk is the cause of becomes a line that says what to do.
+pub(super) fn say_full(disk: &dyn Disk, error: anyhow::Error) -> anyhow::Error {
+    let is_full = |cause: &(dyn std::error::Error + 'static)| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        // What sled says is text.
+        matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
+            || cause.to_string().contains(FULL)
+    };
+    if !error.chain().any(is_full) {
+        return error;
+    }
+    let shown = disk.folder().display();
+    anyhow!("the disk of {shown} is full: make room, then start again ({error:#})")
 }
 
 /// Opens all parts of a folder that is locked.
 ///
 /// # Errors
-/// As [`open`].
+/// One line that names the folder and what to do.
 pub(super) fn open_locked(
     disk: &Arc<dyn Disk>,
     lock: Box<dyn Held>,
