@@ -5,14 +5,14 @@
 //! what the journal and the files say it should be.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use anyhow::{Context, bail};
 
 use super::catalogue::Catalogue;
 use super::disk::{Disk, RealDisk};
-use super::format::{self, Found};
+use super::format::{self, Found, Whose};
 use super::frames::Damage;
 use super::journal::{self, Contents};
 use super::merge::Merge;
@@ -72,8 +72,12 @@ pub struct StoreCheck {
 pub fn check(folder: &Path) -> anyhow::Result<StoreCheck> {
     let shown = folder.display();
     let disk = RealDisk::new(folder);
-    if !folder.is_dir() {
-        bail!("there is no store in {shown}: name the coordinator's data folder");
+    match format::whose(&disk) {
+        Ok(Whose::Ours) => {}
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Err(error).with_context(|| format!("the store in {shown} cannot be read"));
+        }
+        _ => bail!("there is no store in {shown}: name the coordinator's data folder"),
     }
     let lock = disk.lock_to_read("lock");
     let _lock = match lock.with_context(|| format!("the store in {shown} cannot be read"))? {

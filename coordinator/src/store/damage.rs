@@ -324,6 +324,45 @@ fn a_store_in_use_is_not_checked() {
     }
     close(store);
     assert_eq!(findings(dir.path()), []);
-    let line = format!("{:#}", check(&dir.path().join("nowhere")).unwrap_err());
-    assert!(line.contains("there is no store"), "{line}");
+}
+
+#[test]
+fn a_folder_of_something_else_is_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let no_store = |folder: &Path| {
+        let line = format!("{:#}", check(folder).unwrap_err());
+        assert!(line.starts_with("there is no store in") && !line.contains('\n'), "{line}");
+    };
+    no_store(&dir.path().join("nowhere"));
+    let folder = dir.path().join("etc");
+    std::fs::create_dir(&folder).unwrap();
+    no_store(&folder);
+    for (name, is_folder) in [("hosts", false), ("journal", true), ("catalogue", false)] {
+        let path = folder.join(name);
+        if is_folder {
+            std::fs::create_dir(&path).unwrap()
+        } else {
+            std::fs::write(&path, "").unwrap()
+        }
+    }
+    std::fs::write(folder.join(".hidden"), "").unwrap();
+    no_store(&folder);
+    let before = contents(&folder);
+    let line = format!("{:#}", Store::open(&folder).unwrap_err());
+    assert!(line.contains("holds \"hosts\"") && line.contains("name an empty folder"), "{line}");
+    assert!(!line.contains('\n'), "{line}");
+    assert!(contents(&folder) == before && !folder.join("bodies").exists());
+    // What file systems and shells leave there disturbs nobody, and neither does what a store
+    // that lost the rest leaves.
+    let folder = dir.path().join("mine");
+    for name in ["lost+found", ".cache", "bodies", "steps", "journal.damaged-1"] {
+        std::fs::create_dir_all(folder.join(name)).unwrap();
+    }
+    let (store, _) = reopen(&folder);
+    close(store);
+    // And beside a store there may be anything.
+    std::fs::write(folder.join("hosts"), "").unwrap();
+    let (store, _) = reopen(&folder);
+    close(store);
+    assert_eq!(findings(&folder), []);
 }

@@ -12,12 +12,13 @@ use anyhow::{Context, bail};
 use ring::rand::SecureRandom as _;
 use serde::{Deserialize, Serialize};
 
+use super::blobs;
 use super::catalogue::{Catalogue, STEPS_PREFIX};
-use super::disk::{Disk, read_all};
+use super::disk::{Disk, Entry, read_all};
 use super::frames::{self, Frames};
 use super::packing::{ROWS_MAX, pack, unpack};
 use super::rows::{self, Rows};
-use super::segments::{self, Entry, SERIES_BYTES, series_of, stretch};
+use super::segments::{self, SERIES_BYTES, series_of, stretch};
 use crate::clock;
 
 /// What this program writes.
@@ -31,6 +32,29 @@ const ASIDE: &str = "steps.new";
 
 /// The log of steps of version 1.
 const OLD_LOG: &str = "steps.log";
+
+/// What lies in a store's folder, of any version; and what is put aside in it.
+const NAMES: [&str; 11] = [
+    NAME,
+    "FORMAT.new",
+    "lock",
+    JOURNAL,
+    "journal.new",
+    CATALOGUE,
+    segments::FOLDER,
+    ASIDE,
+    rows::FOLDER,
+    OLD_LOG,
+    blobs::FOLDER,
+];
+const ASIDES: [&str; 3] = ["journal.damaged-", "catalogue.damaged-", "catalogue.before-rebuild-"];
+
+/// What a folder without a store may hold, too: file systems make it.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// Files that tell that a folder is a store.
+const JOURNAL: &str = "journal";
+const CATALOGUE: &str = "catalogue";
 
 /// The file's contents: one line of JSON.
 #[derive(Debug, Deserialize, Serialize)]
@@ -69,6 +93,41 @@ pub(crate) fn find(disk: &dyn Disk) -> io::Result<Found> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Missing),
         Err(error) => Err(error),
     }
+}
+
+/// Whose a folder is.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Whose {
+    /// There is a store, in whatever state.
+    Ours,
+    /// There is none, and there may be one.
+    Nobodys,
+    /// There is none, and something else, of this name.
+    Foreign(String),
+}
+
+/// Tells whose a folder is.
+///
+/// # Errors
+/// Those of the file system.
+pub(super) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
+    let entries = disk.list("")?;
+    let is_sign = |entry: &Entry| match entry.name.as_str() {
+        NAME | JOURNAL => !entry.is_folder,
+        CATALOGUE => entry.is_folder,
+        _ => false,
+    };
+    if entries.iter().any(is_sign) {
+        return Ok(Whose::Ours);
+    }
+    let is_known = |name: &str| {
+        NAMES.contains(&name)
+            || ASIDES.iter().any(|aside| name.starts_with(aside))
+            || name == LOST_AND_FOUND
+            || name.starts_with('.')
+    };
+    let foreign = entries.into_iter().find(|entry| !is_known(&entry.name));
+    Ok(foreign.map_or(Whose::Nobodys, |entry| Whose::Foreign(entry.name)))
 }
 
 /// The line for a store that is too new.
@@ -195,7 +254,11 @@ fn migrate(disk: &Arc<dyn Disk>) -> anyhow::Result<()> {
     for (series, rows) in old_log(&**disk)? {
         for rows in rows.chunks(ROWS_MAX) {
             let block = pack(rows);
-            files.append(&Entry::Block { stretch: now_stretch, series, block: &block })?;
+            files.append(&segments::Entry::Block {
+                stretch: now_stretch,
+                series,
+                block: &block,
+            })?;
         }
     }
     files.finish()?;
@@ -206,7 +269,7 @@ fn migrate(disk: &Arc<dyn Disk>) -> anyhow::Result<()> {
 }
 
 /// A block of version 1: kind, stretch, series and first step were the key.
-fn old_entry<'a>(key: &[u8], block: &'a [u8]) -> Option<Entry<'a>> {
+fn old_entry<'a>(key: &[u8], block: &'a [u8]) -> Option<segments::Entry<'a>> {
     let (_, rest) = key.split_first()?;
     let (stretch, rest) = rest.split_first_chunk()?;
     let (series, rest) = rest.split_at_checked(SERIES_BYTES)?;
@@ -214,7 +277,7 @@ fn old_entry<'a>(key: &[u8], block: &'a [u8]) -> Option<Entry<'a>> {
         return None;
     }
     let stretch = u32::from_be_bytes(*stretch);
-    Some(Entry::Block { stretch, series: series_of(series)?, block })
+    Some(segments::Entry::Block { stretch, series: series_of(series)?, block })
 }
 
 /// The log of version 1: a series, and a small block.
@@ -241,8 +304,8 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    fn append(&mut self, entry: &Entry<'_>) -> io::Result<()> {
-        let Entry::Block { stretch, .. } = *entry else { return Ok(()) };
+    fn append(&mut self, entry: &segments::Entry<'_>) -> io::Result<()> {
+        let segments::Entry::Block { stretch, .. } = *entry else { return Ok(()) };
         let is_over = self.open.as_ref().is_none_or(|(first, frames)| {
             !(*first..first.saturating_add(segments::SEGMENT_STRETCHES)).contains(&stretch)
                 || frames.len_bytes() > segments::SEGMENT_BYTES_MAX

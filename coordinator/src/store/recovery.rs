@@ -14,12 +14,13 @@ use anyhow::{Context, anyhow, bail};
 use super::blobs::{self, Blobs};
 use super::catalogue::{Catalogue, FULL, Opened, STEPS_PREFIX};
 use super::disk::{Disk, Held};
+use super::format::{self, Whose};
+use super::index;
 use super::journal::{Change, Contents, Journal};
 use super::merge::Merge;
 use super::rows::RowLog;
 use super::segments::Segments;
 use super::steps::{OpenSteps, Steps};
-use super::{format, index};
 use crate::clock;
 
 /// Everything a store consists of, open.
@@ -69,6 +70,13 @@ pub(crate) struct Recovery {
 /// One line that names the folder and what to do.
 pub(super) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
     let shown = disk.folder().display();
+    // A folder that is not there is made; what else is wrong with it shows itself then.
+    if let Ok(Whose::Foreign(name)) = format::whose(&**disk) {
+        bail!(
+            "the data folder {shown} holds {name:?}, and no store: name an empty folder, or that \
+             of a coordinator"
+        );
+    }
     let opened = (|| {
         disk.make_folder(blobs::FOLDER)
             .with_context(|| format!("the data folder {shown} cannot be made"))?;
