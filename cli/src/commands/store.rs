@@ -88,10 +88,9 @@ fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
             rebuilt.journal_gaps
         ))?;
     }
-    if rebuilt.journal_mended > 0 {
+    for record in &rebuilt.journal_mended {
         output::print(&format!(
-            "the journal had lost the last change of {} records: it has them from the old index",
-            rebuilt.journal_mended
+            "the journal had lost the last change of {record}: it has it from the old index"
         ))?;
     }
     Ok(())

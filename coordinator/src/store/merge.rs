@@ -92,6 +92,11 @@ impl Merge {
         live.append(&mut self.taken);
     }
 
+    /// Kind and id of each record that the journal had lost, or has older.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.taken.keys().chain(&self.gone).map(|key| name(key)).collect()
+    }
+
     /// Says which records differ, if the journal lost changes.
     pub(super) fn say(&self) {
         if !self.is_mending {

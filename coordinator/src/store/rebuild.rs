@@ -26,8 +26,8 @@ pub struct StoreRebuild {
     pub aside: Option<PathBuf>,
     /// Damaged places in the journal: what was there may still be in the old index.
     pub journal_gaps: u64,
-    /// Records whose last change the journal had lost, and the old index had: they are mended.
-    pub journal_mended: u64,
+    /// Records whose last change the journal had lost, and the old index had, with kind and id.
+    pub journal_mended: Vec<String>,
 }
 
 /// Rebuilds the index of the store in a folder.
@@ -58,7 +58,8 @@ fn rebuild_on(disk: &Arc<dyn Disk>) -> anyhow::Result<StoreRebuild> {
         _ => {}
     }
     let mut rebuilt = StoreRebuild::default();
-    let mended = mend(disk).with_context(|| format!("the journal in {shown} cannot be mended"))?;
+    let (gaps, mended) =
+        mend(disk).with_context(|| format!("the journal in {shown} cannot be mended"))?;
     if folder.join("catalogue").is_dir() {
         let aside = format!("catalogue.before-rebuild-{}", clock::now().wall_ns);
         disk.rename("catalogue", &aside)
@@ -69,30 +70,31 @@ fn rebuild_on(disk: &Arc<dyn Disk>) -> anyhow::Result<StoreRebuild> {
     parts.catalogue.flush().map_err(anyhow::Error::msg).context("the index cannot be synced")?;
     rebuilt.records = recovery.restored;
     rebuilt.blocks = recovery.caught_up;
-    rebuilt.journal_gaps = recovery.journal_gaps.max(mended.journal_gaps);
-    rebuilt.journal_mended = mended.taken_back + mended.deleted_again;
+    rebuilt.journal_gaps = recovery.journal_gaps.max(gaps);
+    rebuilt.journal_mended = mended;
     Ok(rebuilt)
 }
 
 /// Brings into the journal what it lost and the old index has, and nothing else: a journal that lost
-/// nothing is right.
-fn mend(disk: &Arc<dyn Disk>) -> anyhow::Result<Recovery> {
-    let mut recovery = Recovery::default();
+/// nothing is right. Answers its damaged places, and what is mended.
+fn mend(disk: &Arc<dyn Disk>) -> anyhow::Result<(u64, Vec<String>)> {
     let contents = journal::read(&**disk, "journal")?;
-    recovery.journal_gaps = contents.damage.gaps;
+    let gaps = contents.damage.gaps;
     if !disk.list("")?.iter().any(|entry| entry.name == "catalogue" && entry.is_folder) {
-        return Ok(recovery);
+        return Ok((gaps, Vec::new()));
     }
     let catalogue = match Catalogue::open_as_it_is(&**disk, "catalogue") {
         Ok(catalogue) => catalogue,
         Err(why) if why == LOCKED || why.contains(FULL) => bail!(why),
         // It is damaged, and knows nothing for sure.
-        Err(_) => return Ok(recovery),
+        Err(_) => return Ok((gaps, Vec::new())),
     };
-    let Ok(merge) = Merge::of(&contents, &catalogue) else { return Ok(recovery) };
-    if merge.is_mending && merge.has_more() {
-        let (mut journal, contents) = Journal::open(disk, "journal")?;
-        recovery::mend(&mut journal, contents, merge, &mut recovery)?;
+    let Ok(merge) = Merge::of(&contents, &catalogue) else { return Ok((gaps, Vec::new())) };
+    if !merge.is_mending || !merge.has_more() {
+        return Ok((gaps, Vec::new()));
     }
-    Ok(recovery)
+    let mended = merge.names();
+    let (mut journal, contents) = Journal::open(disk, "journal")?;
+    recovery::mend(&mut journal, contents, merge, &mut Recovery::default())?;
+    Ok((gaps, mended))
 }

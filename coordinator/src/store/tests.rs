@@ -98,14 +98,19 @@ pub(super) fn reopen(folder: &Path) -> (Store, Loaded) {
     (store, loaded)
 }
 
-/// The thread of the last handle may still be closing the store.
 fn recover(folder: &Path) -> (Store, Loaded, Recovery) {
+    when_closed(|| Store::open(folder)).unwrap()
+}
+
+/// The thread of the last handle may still be closing the store, or a process that another test
+/// starts at this moment may have inherited the lock until it runs its program.
+pub(super) fn when_closed<T>(call: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
     for _ in 0..500 {
-        match Store::open(folder) {
+        match call() {
             Err(error) if error.to_string().contains("in use") => {
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
-            opened => return opened.unwrap(),
+            called => return called,
         }
     }
     panic!("the store was not closed");
