@@ -34,14 +34,22 @@ pub(crate) fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send> {
     })
 }
 
+/// What the log leaves out unless `MEMTAPE_LOG` names it: sled complains of damage and of full disks
+/// in words of its own, and the store says what became of it.
+const QUIET: &str = "sled=off";
+
 /// What is logged, in the words of `tracing_subscriber::EnvFilter`.
 ///
 /// # Errors
 /// When `MEMTAPE_LOG` makes no sense.
 pub(crate) fn log_filter() -> anyhow::Result<EnvFilter> {
-    let text = std::env::var("MEMTAPE_LOG").unwrap_or_default();
+    filter(&std::env::var("MEMTAPE_LOG").unwrap_or_default())
+}
+
+fn filter(text: &str) -> anyhow::Result<EnvFilter> {
     let text = if text.trim().is_empty() { "info" } else { text.trim() };
-    EnvFilter::try_new(text).map_err(|_| {
+    // Of two directives for one target the later counts.
+    EnvFilter::try_new(format!("{QUIET},{text}")).map_err(|_| {
         let line = format!("MEMTAPE_LOG is {text:?}: say info, debug or memtape_agent=debug");
         crate::Mistakes(vec![line]).into()
     })
@@ -60,4 +68,23 @@ pub(crate) fn log(json: bool) -> anyhow::Result<()> {
         logger.with_target(false).init();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sled_is_quiet_unless_it_is_asked_for() {
+        let directives = |text: &str| {
+            let shown = filter(text).expect(text).to_string();
+            let mut directives: Vec<String> = shown.split(',').map(str::to_string).collect();
+            directives.sort();
+            directives
+        };
+        assert_eq!(directives(""), ["info", "sled=off"]);
+        assert_eq!(directives("debug"), ["debug", "sled=off"]);
+        assert_eq!(directives("info,sled=warn"), ["info", "sled=warn"]);
+        assert!(filter("=,=").is_err());
+    }
 }

@@ -30,7 +30,8 @@ const REBUILD: &str = "run memtape store rebuild, or start the coordinator";
 const MEND: &str = "start the coordinator: it mends the journal from the catalogue";
 
 /// What to do about bodies that are not what they should be.
-const BODY: &str = "put the file back from a copy, or forget the capture";
+const BODY: &str = "put the file back from a copy; without one this state is lost, and the rest of \
+                    the capture is not";
 
 /// Something that is not as it should be.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -26,6 +26,9 @@ const FLUSH_EVERY_MS: u64 = 500;
 /// sled's words when another process, or another handle, has the catalogue.
 const SLED_LOCKED: &str = "could not acquire lock";
 
+/// What sled appends to some of its errors.
+const NO_BACKTRACE: &str = " backtrace ()";
+
 /// Longest that sled may take for a write; then it is left to itself, and the catalogue is behind
 /// until the next start. A busy disk takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -187,15 +190,33 @@ impl Tree for SledTree {
     }
 }
 
+/// sled's words in one line, without the backtrace that it has none of.
+fn in_short(words: &str) -> String {
+    let line = words.lines().next().unwrap_or_default();
+    line.strip_suffix(NO_BACKTRACE).unwrap_or(line).to_string()
+}
+
 /// Calls sled; a panic becomes an error.
 fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(error.to_string().lines().next().unwrap_or_default().to_string()),
+        Ok(Err(error)) => Err(in_short(&error.to_string())),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
             Err(format!("sled panicked: {}", text.lines().next().unwrap_or_default()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sled_says_of_damage_is_one_short_line() {
+        let error = sled::Error::Corruption { at: None, bt: () };
+        let line = guarded::<()>(|| Err(error)).unwrap_err();
+        assert!(line.starts_with("Read corrupted data") && !line.contains("backtrace"), "{line}");
     }
 }
