@@ -34,8 +34,8 @@ pub(crate) fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send> {
     })
 }
 
-/// What the log leaves out unless `MEMTAPE_LOG` names it: sled complains of damage and of full disks
-/// in words of its own, and the store says what became of it.
+/// What the log leaves out unless `MEMTAPE_LOG` names it: sled complains of damage and of full
+/// disks in words of its own, and the store says what became of it.
 const QUIET: &str = "sled=off";
 
 /// What is logged, in the words of `tracing_subscriber::EnvFilter`.

@@ -75,8 +75,8 @@ fn rebuild_on(disk: &Arc<dyn Disk>) -> anyhow::Result<StoreRebuild> {
     Ok(rebuilt)
 }
 
-/// Brings into the journal what it lost and the old index has, and nothing else: a journal that lost
-/// nothing is right. Answers its damaged places, and what is mended.
+/// Brings into the journal what it lost and the old index has, and nothing else: a journal that
+/// lost nothing is right. Answers its damaged places, and what is mended.
 fn mend(disk: &Arc<dyn Disk>) -> anyhow::Result<(u64, Vec<String>)> {
     let contents = journal::read(&**disk, "journal")?;
     let gaps = contents.damage.gaps;
