@@ -299,11 +299,15 @@ impl World {
             return;
         }
         let config = config();
+        self.crashes_seen = self.disk.crashes();
         match SimulatedCoordinator::open(coordinator_now(self.now_ns), config, &self.disk) {
+            // It was killed in the middle of something that a start does not depend on.
+            Ok(_) if self.disk.crashes() > self.crashes_seen => {
+                self.after(SECOND_NS, Happening::StartCoordinator);
+            }
             Ok(coordinator) => {
                 self.coordinators += 1;
                 self.truth.starts.push(self.now_ns);
-                self.crashes_seen = self.disk.crashes();
                 (self.has_turn, self.has_work) = (false, false);
                 self.coordinator = Some(coordinator);
                 self.after(TICK_NS, Happening::CoordinatorTick(self.coordinators));
@@ -316,7 +320,6 @@ impl World {
                 // Its supervisor tries again. The disk may have to become better first.
                 if self.disk.crashes() == self.crashes_seen {
                     self.disk.kill();
-                    self.crashes_seen = self.disk.crashes();
                 }
                 self.after(SECOND_NS, Happening::StartCoordinator);
             }
