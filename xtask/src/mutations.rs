@@ -51,7 +51,7 @@ const MUTATIONS: [Mutation; 10] = [
         rule: "a capture that was cut short ends",
         file: "coordinator/src/restore.rs",
         from: "attempt.is_some_and(|known| known.captures.resume(now.mono_ns, &manifest))",
-        to: "attempt.is_some_and(|_| manifest.id.len() < usize::MAX)",
+        to: "attempt.is_some_and(|_| manifest.id.0.len() < usize::MAX)",
     },
     Mutation {
         rule: "steps are acknowledged when they are durable",
