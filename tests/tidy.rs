@@ -108,13 +108,14 @@ fn functions_fit_the_screen() {
 }
 
 /// In formatted code a function ends with the first `}` at its own indent; one of a trait that has
-/// no body, with a `;` there.
+/// no body, with a `)` and a `;` there.
 fn long_functions(file: &Source) -> Vec<String> {
     let mut found = Vec::new();
     let mut open: Option<(usize, usize, String)> = None;
     for (number, line) in file.lines() {
         let indent = line.len() - line.trim_start().len();
-        if open.as_ref().is_some_and(|(_, at, _)| indent == *at && line.trim_end().ends_with(';')) {
+        let is_declared = line.trim_start().starts_with(')') && line.trim_end().ends_with(';');
+        if is_declared && open.as_ref().is_some_and(|(_, at, _)| indent == *at) {
             open = None;
         }
         if let Some((first, at, name)) = &open {
