@@ -306,15 +306,15 @@ impl Service {
         let bytes = body.len() as u64;
         let begin = clock::now();
         let stored = self.store.blobs().put(hash, body).await;
-        let failure = stored.as_ref().err().map(ToString::to_string);
+        let failure = stored.err().map(|error| error.to_string());
         let size = KeyValue::new("memtape.body.bytes", i64::try_from(bytes).unwrap_or(i64::MAX));
         self.telemetry.work("store body", begin, failure.as_deref(), [size]);
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
-        if let Err(error) = stored {
-            tracing::error!("a body cannot be stored: {error}");
-            let why = error.to_string();
+        if let Some(why) = failure {
+            tracing::error!("a body cannot be stored: {why}");
+            let status = Status::unavailable(format!("the body cannot be stored now: {why}"));
             self.tell(Event::BodyFailed { capture, tape_id, why }).await?;
-            return Err(Status::unavailable(format!("the body cannot be stored now: {error}")));
+            return Err(status);
         }
         let (reply, answer) = oneshot::channel();
         self.tell(Event::BodyStored { capture, tape_id, bytes, hash, reply }).await?;

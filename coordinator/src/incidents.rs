@@ -14,6 +14,7 @@ use memtape_core::identity::cut;
 use memtape_core::snapshot;
 
 use crate::clock::Now;
+use crate::cluster::Attempt;
 use crate::coordinator::Coordinator;
 use crate::diagnosing;
 use crate::losses::Loss;
@@ -78,6 +79,11 @@ impl IncidentState {
         }
     }
 
+    fn reopen(&mut self) {
+        self.record.closed_wall_ns = None;
+        self.record.closed_why.clear();
+    }
+
     pub(crate) fn class(&self) -> Class {
         let classes = [Class::Leak, Class::Pressure, Class::Fragmentation];
         let known = classes.into_iter().find(|class| class.as_str() == self.record.class);
@@ -139,25 +145,24 @@ impl Coordinator {
         let (id, state) = self.incidents.iter_mut().find(|(_, state)| {
             state.record.is_about(serial, key) && state.record.closed_why == ATTEMPT_OVER
         })?;
-        state.record.closed_wall_ns = None;
-        state.record.closed_why.clear();
+        state.reopen();
         Some(id.clone())
     }
 
     fn opened(&mut self, now: Now, serial: u32, growth: &Growth, step_time_ns: Option<u64>) {
-        let known = self.open_about(serial, &growth.key());
-        if let Some(id) = known.or_else(|| self.narrowed(serial, &growth.key())) {
+        let key = growth.key();
+        let known = self.open_about(serial, &key);
+        if let Some(id) = known.or_else(|| self.narrowed(serial, &key)) {
             // Found again after a restart. What was known of its begin stays.
             self.grew(now, &id, growth, step_time_ns);
             return;
         }
-        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
         // After a restart of everything, agents send again what the tapes of an attempt hold that
         // is over: what grew there was found while it ran, or is nobody's business any more.
-        if attempt.has_ended() {
+        if self.cluster.attempts.get(&serial).is_none_or(Attempt::has_ended) {
             return;
         }
-        if let Some(id) = self.reopened(serial, &growth.key()) {
+        if let Some(id) = self.reopened(serial, &key) {
             self.grew(now, &id, growth, step_time_ns);
             return;
         }
@@ -273,8 +278,7 @@ impl Coordinator {
         };
         let mut reopened = Vec::new();
         for state in self.incidents.values_mut().filter(is_of) {
-            state.record.closed_wall_ns = None;
-            state.record.closed_why.clear();
+            state.reopen();
             let step = attempt.detector.state(state.record.rank).last_step;
             state.confirm_by_step = Some(step + CONFIRM_STEPS);
             reopened.push(state.record.id.clone());

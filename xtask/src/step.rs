@@ -213,6 +213,7 @@ mod tests {
         assert!(!missing.is_good);
         assert!(lines[0].contains("/nonexistent/program cannot be run"), "{lines:?}");
     }
+
     #[test]
     fn a_step_that_hangs_is_ended() {
         let run = |script: &str, time_max: Duration| {

@@ -76,8 +76,8 @@ fn look(folder: &Path, name: &str) {
     }
 }
 
-#[test]
-fn the_catalogue_tells_what_a_damaged_place_held() {
+/// Shows a store with a damaged journal for each place; afterwards all of it is there.
+fn check_each_place(mend: impl Fn(&str, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     make(&whole);
@@ -85,25 +85,26 @@ fn the_catalogue_tells_what_a_damaged_place_held() {
         let folder = dir.path().join(name);
         copy(&whole, &folder);
         flip(&folder, text);
-        let found = findings(&folder);
-        assert!(found.iter().any(|finding| finding.part == "journal"), "{name}: {found:?}");
-        for Finding { part, what, remedy } in &found {
-            assert!(remedy.starts_with("start the coordinator"), "{name}: {part} {what}: {remedy}");
-        }
+        mend(name, &folder);
         look(&folder, name);
     }
 }
 
 #[test]
+fn the_catalogue_tells_what_a_damaged_place_held() {
+    check_each_place(|name, folder| {
+        let found = findings(folder);
+        assert!(found.iter().any(|finding| finding.part == "journal"), "{name}: {found:?}");
+        for Finding { part, what, remedy } in &found {
+            assert!(remedy.starts_with("start the coordinator"), "{name}: {part} {what}: {remedy}");
+        }
+    });
+}
+
+#[test]
 fn a_rebuild_keeps_what_only_the_catalogue_has() {
-    let dir = tempfile::tempdir().unwrap();
-    let whole = dir.path().join("whole");
-    make(&whole);
-    for (name, text) in PLACES {
-        let folder = dir.path().join(name);
-        copy(&whole, &folder);
-        flip(&folder, text);
-        let mended = when_closed(|| rebuild(&folder)).unwrap().journal_mended;
+    check_each_place(|name, folder| {
+        let mended = when_closed(|| rebuild(folder)).unwrap().journal_mended;
         let expected = match name {
             "an older version" => &[][..],
             "a newer version" => &["incident inc-1"],
@@ -111,8 +112,7 @@ fn a_rebuild_keeps_what_only_the_catalogue_has() {
             _ => &["incident inc-4"],
         };
         assert_eq!(mended, expected, "{name}");
-        look(&folder, name);
-    }
+    });
 }
 
 /// A journal that is whole is right, whatever the catalogue says.

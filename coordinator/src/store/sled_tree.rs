@@ -102,8 +102,7 @@ impl SledTree {
     fn call(&self, what: Write) -> Result<(), String> {
         let (reply, replied) = channel();
         let calls = self.calls.as_ref().ok_or("sled is being closed")?;
-        let called = calls.send(Call { what, reply }).map_err(|_| "sled's thread is gone");
-        called?;
+        calls.send(Call { what, reply }).map_err(|_| "sled's thread is gone")?;
         let done = replied.recv_timeout(PATIENCE);
         let done = done
             .unwrap_or_else(|_| Err(format!("sled did not answer for {} s", PATIENCE.as_secs())));
