@@ -2,6 +2,9 @@
 
 mod harness;
 
+#[path = "pickles/harness.rs"]
+mod pickle;
+
 use std::path::Path;
 
 /// All files of a corpus, which a fuzz target of the same name reads.
@@ -26,4 +29,9 @@ fn any_bytes_are_answered_or_refused() {
 #[test]
 fn lies_are_answered_or_refused() {
     each("lies", |data| harness::read_all(harness::lies(data)));
+}
+
+#[test]
+fn pickles_are_read_or_refused() {
+    each("pickle", pickle::read_any);
 }

@@ -1,4 +1,8 @@
-//! PyTorch's memory snapshot, written from a rank's state.
+//! PyTorch's memory snapshot: written from a rank's state, and read from a file.
+//!
+//! [`assemble::TorchReader`] reads: [`opcodes`] says what is data and what could run code,
+//! [`reader`] is the machine that carries out the former, [`value`] holds what it builds, `fold`
+//! makes records of it on the way, and [`torch`] is what comes out.
 //!
 //! [`torch_snapshot`] makes the file that `torch.cuda.memory._dump_snapshot()` would have made:
 //! it opens in pytorch.org/memory_viz and in `torch.cuda._memory_viz`. [`writer`] writes pickles,
@@ -27,9 +31,27 @@ use crate::snapshot::{
     Block, DeviceSnapshot, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
 };
 
+pub mod opcodes;
+
 pub mod writer;
 
 pub mod layout;
+
+pub mod fault;
+
+pub mod intern;
+
+pub mod value;
+
+pub mod reader;
+
+pub mod torch;
+
+mod fold;
+
+mod notes;
+
+pub mod assemble;
 
 #[cfg(test)]
 mod tests;

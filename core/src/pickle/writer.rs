@@ -13,45 +13,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Opcodes of the pickle format, by the names `pickletools` uses.
-pub mod opcode {
-    /// Protocol version, one byte.
-    pub const PROTO: u8 = 0x80;
-    /// End of the pickle.
-    pub const STOP: u8 = b'.';
-    /// Start of a batch of items.
-    pub const MARK: u8 = b'(';
-    /// Empty list.
-    pub const EMPTY_LIST: u8 = b']';
-    /// Appends everything after the mark to the list below it.
-    pub const APPENDS: u8 = b'e';
-    /// Empty dictionary.
-    pub const EMPTY_DICT: u8 = b'}';
-    /// Sets all pairs after the mark in the dictionary below it.
-    pub const SETITEMS: u8 = b'u';
-    /// Tuple of the two topmost values.
-    pub const TUPLE2: u8 = 0x86;
-    /// True.
-    pub const NEWTRUE: u8 = 0x88;
-    /// False.
-    pub const NEWFALSE: u8 = 0x89;
-    /// Unsigned byte.
-    pub const BININT1: u8 = b'K';
-    /// Signed 32-bit integer, little-endian.
-    pub const BININT: u8 = b'J';
-    /// Integer of up to 255 bytes, two's complement, little-endian.
-    pub const LONG1: u8 = 0x8a;
-    /// UTF-8 text with a 32-bit length.
-    pub const BINUNICODE: u8 = b'X';
-    /// Stores the topmost value in the memo, one byte of number.
-    pub const BINPUT: u8 = b'q';
-    /// Stores the topmost value in the memo, four bytes of number.
-    pub const LONG_BINPUT: u8 = b'r';
-    /// Loads a value from the memo, one byte of number.
-    pub const BINGET: u8 = b'h';
-    /// Loads a value from the memo, four bytes of number.
-    pub const LONG_BINGET: u8 = b'j';
-}
+pub use super::opcodes as opcode;
 
 /// The protocol that is written: memory_viz takes 2 to 4, PyTorch writes 2.
 pub const PROTOCOL: u8 = 2;
