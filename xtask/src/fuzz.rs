@@ -13,10 +13,10 @@ use crate::step::{command, root, run};
 /// Seconds for each target when none are given.
 const SECONDS: u64 = 60;
 
-/// Memory that reading one tape may take.
+/// Memory that reading one tape or pickle may take.
 const RSS_MIB_MAX: u32 = 3_000;
 
-/// Seconds that reading one tape may take, with all the fuzzer's checks.
+/// Seconds that reading one tape or pickle may take, with all the fuzzer's checks.
 const INPUT_SECONDS_MAX: u32 = 20;
 
 /// Runs all targets, each for so many seconds.
@@ -26,6 +26,7 @@ pub(crate) fn run_all(seconds: Option<u64>) -> Report {
     let steps = vec![
         run("fuzz any bytes", target("bytes", 12_304, seconds)),
         run("fuzz lies", target("lies", 512, seconds)),
+        run("fuzz pickles", target("pickle", 4_096, seconds)),
     ];
     Report { command: "fuzz", steps, took: started.elapsed() }
 }

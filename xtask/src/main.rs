@@ -48,7 +48,8 @@ usage: cargo xtask COMMAND [--json]
           whole clusters in one thread, with virtual time and faults, N of them from seed S on, or
           one seed aloud; `--mutations`: each rule that is broken on purpose must be found
   fuzz [SECONDS]
-          the tape's reader against whatever may lie on a tape; needs nightly and cargo-fuzz
+          the readers of tapes and pickles against whatever may lie there; needs nightly and
+          cargo-fuzz
   compat [VERSION…]
           the hooks against the real libraries of PyTorch 2.0 to the newest, or of these versions
 
