@@ -139,8 +139,11 @@ impl Item for u8 {
 
 impl Item for u32 {
     fn hash(items: &[Self]) -> u64 {
-        let start = items.len() as u64;
-        mix(items.iter().fold(start, |hash, &item| mix(hash, u64::from(item))), 0)
+        let (pairs, rest) = items.as_chunks::<2>();
+        let hash = pairs.iter().fold(items.len() as u64, |hash, &[low, high]| {
+            mix(hash, u64::from(high) << 32 | u64::from(low))
+        });
+        mix(hash, rest.first().map_or(0, |&last| u64::from(last)))
     }
 }
 

@@ -156,7 +156,7 @@ impl<F: Folder> Reader<F> {
     }
 
     /// How far the opcode reaches at whose first byte these bytes begin.
-    #[inline]
+    #[inline(always)] // 10 % of the time
     fn extent(&self, bytes: &[u8]) -> Result<Extent, Fault> {
         let Some(&byte) = bytes.first() else {
             return Ok(Extent { header: 1, bytes: 1, is_known: false });
@@ -561,7 +561,12 @@ fn data(whole: &[u8], header: usize) -> &[u8] {
 /// Up to eight bytes as a number.
 #[inline]
 fn little_endian(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    match *bytes {
+        [only] => u64::from(only),
+        [low, high] => u64::from(u16::from_le_bytes([low, high])),
+        [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        _ => bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)),
+    }
 }
 
 /// A memo number as the text opcodes write it, with its line feed.
