@@ -291,6 +291,23 @@ fn a_list_that_grows_by_one_at_a_time_costs_its_length() {
 }
 
 #[test]
+fn a_shared_list_is_gone_through_once() {
+    // 20,000 numbers, and 20,000 segments or traces that share the list of them: 4·10⁸ items.
+    let numbers = ["] put0 ( ", &"1 ".repeat(20_000), "e pop "].concat();
+    let segments = "} ( 'total_size 1 'blocks get0 u ".repeat(20_000);
+    let of_segments = [&numbers, "} 'segments ] ( ", &segments, "e s"].concat();
+    let of_traces = [&numbers, "} 'device_traces ] ( ", &"get0 ".repeat(20_000), "e s"].concat();
+    for parts in [of_segments, of_traces] {
+        let error = snapshot(&made(&[&parts])).expect_err("shared");
+        assert_eq!(error.fault, Fault::Twice("list"));
+    }
+    // Nothing in it: PyTorch's own may be one list.
+    let empty = read(&["] put0 pop } 'device_traces ] ( get0 get0 ] e s"]);
+    assert_eq!(empty.traces.len(), 3);
+    assert_eq!(read(&["} 'device_traces ] ( N ] } 5 e s"]).notes.misplaced, 3);
+}
+
+#[test]
 fn settings_cannot_be_made_endless() {
     // Each dictionary holds the one before eight times.
     let mut parts = "} 'segments ] s 'allocator_settings } 'a 1 s ".to_string();

@@ -7,7 +7,7 @@
 //! Every record is used once. A pickle can refer to one list a million times in a few bytes, so
 //! a record that stands in the snapshot twice is an error, not a copy.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use alloc::{format, vec};
@@ -23,6 +23,10 @@ use super::value::{Heap, Limits, Slot, Value, View, over};
 
 /// Settings that are kept, those in inner dictionaries among them; PyTorch writes some 30.
 const SETTINGS_MAX: usize = 4096;
+
+/// Keys of an entry of a block's history that are looked at; PyTorch wrote 3. Entries can be
+/// shared, so that there must be an end to each.
+const HISTORY_KEYS_MAX: usize = 16;
 
 /// How deep settings may be nested; PyTorch's are one deep.
 const SETTINGS_DEPTH_MAX: u32 = 8;
@@ -79,57 +83,13 @@ impl TorchReader {
 fn assemble(mut whole: Whole<TorchFolder>) -> Result<TorchSnapshot, Fault> {
     let parts = Parts::of(&whole.heap, whole.root)?;
     let mut order = Order::default();
-    let segments = order.flat(&whole.heap, parts.segments, fold::SEGMENT, "segment")?;
-    let hosts = order.flat(&whole.heap, parts.host_segments, fold::SEGMENT, "segment")?;
-    let segment_order = order.next();
-    let traces = order.nested(&whole.heap, parts.traces, "trace entry")?;
-    let host_traces = order.nested(&whole.heap, parts.host_traces, "trace entry")?;
-    let event_order = order.next();
-    order.flat(&whole.heap, parts.annotations, fold::ANNOTATION, "annotation")?;
-    let annotation_order = order.next();
-
-    let folder = &mut whole.folder;
-    let block_lists = arrange(core::mem::take(&mut folder.block_lists), &segment_order);
-    let mut all = arrange(core::mem::take(&mut folder.segments), &segment_order);
-    for (segment, &list) in all.iter_mut().zip(&block_lists) {
-        if let Some(list) = list {
-            let list = Some(Value::object(list));
-            let range = order.flat(&whole.heap, list, fold::BLOCK, "block")?;
-            segment.blocks = Some((range.start, range.end));
-        }
-    }
-    let block_order = order.next();
+    let records = arranged(&mut whole, &parts, &mut order)?;
     let misplaced = order.misplaced;
-    drop((order, block_lists));
-
-    let mut stacks = Stacks::of(&whole)?;
-    stacks.resolve_histories(&mut whole)?;
-    let Whole { heap, mut folder, .. } = whole;
-    for segment in &mut all {
-        segment.stack =
-            segment.stack.map(|slot| stacks.of_list(&heap, &folder, slot)).transpose()?;
-        segment.stack = segment.stack.filter(|&stack| stack != NOTHING);
-    }
-    let mut blocks = arrange(core::mem::take(&mut folder.blocks), &block_order);
-    for block in &mut blocks {
-        block.stack = stacks.of_list(&heap, &folder, block.stack)?;
-    }
-    let mut events = arrange(core::mem::take(&mut folder.events), &event_order);
-    for event in &mut events {
-        event.stack = stacks.of_list(&heap, &folder, event.stack)?;
-    }
-    let host_segments = all.split_off((segments.end as usize).min(all.len()));
-    debug_assert_eq!(hosts.len(), host_segments.len());
+    drop(order);
+    let Whole { heap, folder, .. } = whole;
     let mut settings_left_out = 0;
     let mut snapshot = TorchSnapshot {
         shape: parts.shape,
-        segments: all,
-        host_segments,
-        blocks,
-        traces,
-        host_traces,
-        events,
-        annotations: arrange(folder.annotations, &annotation_order),
         settings: settings(&heap, parts.settings, &mut settings_left_out),
         origin: settings(&heap, parts.origin, &mut settings_left_out),
         notes: Notes {
@@ -139,21 +99,98 @@ fn assemble(mut whole: Whole<TorchFolder>) -> Result<TorchSnapshot, Fault> {
             skipped: notes::counts(&heap, &folder.skipped, &parts.skipped),
             mistyped: notes::counts(&heap, &folder.mistyped, &[]),
             counts_left_out: folder.skipped.left_out + folder.mistyped.left_out,
-            misplaced: misplaced + stacks.misplaced,
+            misplaced: misplaced + records.notes.misplaced,
             settings_left_out,
             odd_texts: heap.odd_texts,
             missing: Vec::new(),
         },
         texts: heap.texts,
-        frames: stacks.frames,
-        stacks: stacks.stacks,
         places: folder.places,
+        ..records
     };
     snapshot.notes.missing = notes::missing(&snapshot, &parts.missing);
     snapshot.texts.shrink();
     snapshot.frames.shrink();
     snapshot.stacks.shrink();
     Ok(snapshot)
+}
+
+/// All records in the order of the file, with their stacks.
+fn arranged(
+    whole: &mut Whole<TorchFolder>,
+    parts: &Parts,
+    order: &mut Order,
+) -> Result<TorchSnapshot, Fault> {
+    let heap = &whole.heap;
+    let own = order.flat(heap, parts.segments, fold::SEGMENT, "segment")?;
+    order.flat(heap, parts.host_segments, fold::SEGMENT, "segment")?;
+    let segment_order = order.next();
+    let traces = order.nested(heap, parts.traces, "trace entry")?;
+    let host_traces = order.nested(heap, parts.host_traces, "trace entry")?;
+    let event_order = order.next();
+    order.flat(heap, parts.annotations, fold::ANNOTATION, "annotation")?;
+    let annotation_order = order.next();
+    let folder = &mut whole.folder;
+    let block_lists = arrange(core::mem::take(&mut folder.block_lists), &segment_order);
+    let mut segments = arrange(core::mem::take(&mut folder.segments), &segment_order);
+    for (segment, list) in segments.iter_mut().zip(block_lists) {
+        if let Some(list) = list {
+            let list = Some(Value::object(list));
+            let range = order.flat(heap, list, fold::BLOCK, "block")?;
+            segment.blocks = Some((range.start, range.end));
+        }
+    }
+    let block_order = order.next();
+
+    resolve_histories(heap, folder);
+    let mut blocks = arrange(core::mem::take(&mut folder.blocks), &block_order);
+    let mut events = arrange(core::mem::take(&mut folder.events), &event_order);
+    let annotations = arrange(core::mem::take(&mut folder.annotations), &annotation_order);
+    let mut stacks = Stacks::of(heap, folder)?;
+    for segment in &mut segments {
+        let stack = segment.stack.map(|slot| stacks.of_list(heap, folder, slot)).transpose()?;
+        segment.stack = stack.filter(|&stack| stack != NOTHING);
+    }
+    for block in &mut blocks {
+        block.stack = stacks.of_list(heap, folder, block.stack)?;
+    }
+    for event in &mut events {
+        event.stack = stacks.of_list(heap, folder, event.stack)?;
+    }
+    let host_segments = segments.split_off((own.end as usize).min(segments.len()));
+    let Stacks { stacks, frames, misplaced, .. } = stacks;
+    let notes = Notes { misplaced, ..Notes::default() };
+    Ok(TorchSnapshot {
+        segments,
+        host_segments,
+        blocks,
+        traces,
+        host_traces,
+        events,
+        annotations,
+        notes,
+        frames,
+        stacks,
+        ..TorchSnapshot::default()
+    })
+}
+
+/// Old releases: the newest entry of a block's history has its stack and its real size.
+fn resolve_histories(heap: &Heap, folder: &mut TorchFolder) {
+    for (number, list) in core::mem::take(&mut folder.histories) {
+        let newest = heap.items(heap.slot(list)).next().map(Value::view);
+        let block = folder.blocks.get_mut(number as usize);
+        let (Some(block), Some(View::Object(entry))) = (block, newest) else { continue };
+        let mut pairs = heap.items(heap.slot(entry)).take(2 * HISTORY_KEYS_MAX);
+        while let (Some(key), Some(value)) = (pairs.next(), pairs.next()) {
+            match (word(key), value.view(), heap.unsigned(value)) {
+                (Some(Word::Frames), View::Object(slot), _) => block.stack = slot,
+                (Some(Word::RealSize), _, Some(bytes)) => block.set_requested(bytes),
+                (Some(Word::Addr), _, Some(address)) => block.set_address(address),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// What stands at the top of the pickle.
@@ -236,6 +273,8 @@ struct Order {
     numbers: Vec<u32>,
     /// One bit for each record that has been used.
     used: Vec<u64>,
+    /// Slots of lists that have been gone through.
+    lists: BTreeSet<u32>,
     misplaced: u64,
 }
 
@@ -255,9 +294,12 @@ impl Order {
         name: &'static str,
     ) -> Result<Range<u32>, Fault> {
         let start = self.numbers.len() as u32;
-        match list.map(Value::view) {
-            Some(View::Object(slot)) => {
-                for item in heap.items(heap.slot(slot)) {
+        match list.map(|list| (list.view(), heap.list(list))) {
+            Some((View::Object(slot), Some(items))) => {
+                if items.len() > 0 && !self.lists.insert(slot) {
+                    return Err(Fault::Twice("list"));
+                }
+                for item in items {
                     self.one(heap, item, kind, name)?;
                 }
             }
@@ -274,7 +316,7 @@ impl Order {
         list: Option<Value>,
         name: &'static str,
     ) -> Result<Vec<Range<u32>>, Fault> {
-        let Some(View::Object(slot)) = list.map(Value::view) else {
+        let Some(mut inner) = list.and_then(|list| heap.list(list)) else {
             self.misplaced += u64::from(list.is_some());
             return Ok(Vec::new());
         };
@@ -282,10 +324,10 @@ impl Order {
             View::Object(slot) => matches!(heap.slot(slot), Slot::Folded(fold::EVENT, _)),
             _ => false,
         };
-        if heap.items(heap.slot(slot)).next().is_some_and(is_event) {
+        if inner.any(is_event) {
             return Ok(vec![self.flat(heap, list, fold::EVENT, name)?]);
         }
-        let inner = heap.items(heap.slot(slot));
+        let inner = list.and_then(|list| heap.list(list)).into_iter().flatten();
         inner.map(|list| self.flat(heap, Some(list), fold::EVENT, name)).collect()
     }
 
@@ -343,8 +385,7 @@ struct Stacks {
 }
 
 impl Stacks {
-    fn of(whole: &Whole<TorchFolder>) -> Result<Self, Fault> {
-        let (heap, folder) = (&whole.heap, &whole.folder);
+    fn of(heap: &Heap, folder: &TorchFolder) -> Result<Self, Fault> {
         let mut all =
             Self { frames_renumbered: vec![NOTHING; folder.frames.len()], ..Self::default() };
         all.intern(heap)?;
@@ -411,29 +452,6 @@ impl Stacks {
             }
         }
         self.intern(heap)
-    }
-
-    /// Old releases: the newest entry of a block's history has its stack and its real size.
-    fn resolve_histories(&mut self, whole: &mut Whole<TorchFolder>) -> Result<(), Fault> {
-        for (number, list) in core::mem::take(&mut whole.folder.histories) {
-            let heap = &whole.heap;
-            let newest = heap.items(heap.slot(list)).next().map(Value::view);
-            let (Some(block), Some(View::Object(entry))) =
-                (whole.folder.blocks.get_mut(number as usize), newest)
-            else {
-                continue;
-            };
-            let mut pairs = heap.items(heap.slot(entry));
-            while let (Some(key), Some(value)) = (pairs.next(), pairs.next()) {
-                match (word(key), value.view(), heap.unsigned(value)) {
-                    (Some(Word::Frames), View::Object(slot), _) => block.stack = slot,
-                    (Some(Word::RealSize), _, Some(bytes)) => block.set_requested(bytes),
-                    (Some(Word::Addr), _, Some(address)) => block.set_address(address),
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
     }
 }
 

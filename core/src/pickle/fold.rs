@@ -248,15 +248,15 @@ impl TorchFolder {
                 for &[key, value] in chunks {
                     self.set_frame(heap, &mut parts, key, value);
                 }
-                return Ok(Slot::Folded(FRAME, self.frame(&parts)?));
+                return Ok(Slot::Folded(FRAME, self.frame(&parts, heap.limits.items_max)?));
             }
         }
         Ok(Slot::Folded(kind, index))
     }
 
     /// The number of a frame. One that gets a key later becomes another; its slot says which.
-    fn frame(&mut self, parts: &[u32; 3]) -> Result<u32, Fault> {
-        self.frames.intern(parts, usize::MAX).ok_or(over("frames", u32::MAX as usize, "frames"))
+    fn frame(&mut self, parts: &[u32; 3], max: usize) -> Result<u32, Fault> {
+        self.frames.intern(parts, max).ok_or(over("parts of frames", max, "items_max"))
     }
 
     fn set_event(

@@ -46,7 +46,7 @@ pub(super) fn missing(snapshot: &TorchSnapshot, of_snapshot: &[&'static str]) ->
         ("state", &|block| block.state().is_none()),
         ("frames", &|block| block.stack().is_none()),
     ];
-    list.add(blocks, &checks);
+    list.add(blocks.iter().copied(), &checks);
     of_events(snapshot, &mut found);
     let mut list = List { found: &mut found, record: Record::Annotation };
     let checks: [Check<Annotation>; 4] = [
@@ -55,16 +55,15 @@ pub(super) fn missing(snapshot: &TorchSnapshot, of_snapshot: &[&'static str]) ->
         ("time_us", &|annotation| annotation.time_us().is_none()),
         ("device", &|annotation| annotation.device().is_none()),
     ];
-    list.add(&snapshot.annotations, &checks);
+    list.add(snapshot.annotations.iter().copied(), &checks);
     let mut list = List { found: &mut found, record: Record::Frame };
-    let frames: Vec<Frame<'_>> =
-        (0..snapshot.frame_count() as u32).map(|number| snapshot.frame(number)).collect();
+    let frames = (0..snapshot.frame_count() as u32).map(|number| snapshot.frame(number));
     let checks: [Check<Frame<'_>>; 3] = [
         ("name", &|frame| frame.name.is_none()),
         ("filename", &|frame| frame.file.is_none()),
         ("line", &|frame| frame.line.is_none()),
     ];
-    list.add(&frames, &checks);
+    list.add(frames, &checks);
     found
 }
 
@@ -78,9 +77,13 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    fn add<T>(&mut self, records: &[T], checks: &[Check<'_, T>]) {
+    fn add<T>(
+        &mut self,
+        records: impl ExactSizeIterator<Item = T> + Clone,
+        checks: &[Check<'_, T>],
+    ) {
         for (key, lacks) in checks {
-            let count = records.iter().filter(|record| lacks(record)).count() as u64;
+            let count = records.clone().filter(|record| lacks(record)).count() as u64;
             if count > 0 {
                 let of = records.len() as u64;
                 self.found.push(Missing { record: self.record, key, count, of });
@@ -104,7 +107,7 @@ fn of_segments(snapshot: &TorchSnapshot, found: &mut Vec<Missing>) {
         ("frames", &|segment| segment.stack.is_none()),
         ("blocks", &|segment| segment.blocks.is_none()),
     ];
-    List { found, record: Record::Segment }.add(&snapshot.segments, &checks);
+    List { found, record: Record::Segment }.add(snapshot.segments.iter().copied(), &checks);
 }
 
 fn of_events(snapshot: &TorchSnapshot, found: &mut Vec<Missing>) {
@@ -121,5 +124,5 @@ fn of_events(snapshot: &TorchSnapshot, found: &mut Vec<Missing>) {
         ("compile_context", &|event| event.compile_context == NOTHING),
         ("user_metadata", &|event| event.user_metadata == NOTHING),
     ];
-    List { found, record: Record::Event }.add(&snapshot.events, &checks);
+    List { found, record: Record::Event }.add(snapshot.events.iter().copied(), &checks);
 }

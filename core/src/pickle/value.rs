@@ -17,7 +17,8 @@ use super::intern::Interner;
 /// What a reader may hold at once, and how deep it may go.
 ///
 /// Each is far beyond what PyTorch writes. Reaching one ends the reading with an error that names
-/// it. A hostile file can make a reader hold about 16 bytes for each of its own, up to them.
+/// it. A hostile file can make a reader hold some dozens of bytes for each of its own, up to
+/// them; a length that it only claims costs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Marks open at once: how deep lists and dictionaries may be nested.
@@ -271,6 +272,14 @@ impl Heap {
             None => tuple.get(index).map_or(Value::NONE, |&bits| Value(bits)),
         };
         (0..count).map(item)
+    }
+
+    /// Items of a list or tuple; `None` for anything else.
+    pub fn list(&self, value: Value) -> Option<impl ExactSizeIterator<Item = Value> + '_> {
+        let View::Object(slot) = value.view() else { return None };
+        let slot = self.slot(slot);
+        let is_list = matches!(slot, Slot::EmptyList | Slot::List(_) | Slot::Tuple(_));
+        is_list.then(|| self.items(slot))
     }
 
     /// An integer that is not negative and fits.
