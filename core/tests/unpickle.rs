@@ -30,7 +30,7 @@ fn golden() -> Vec<(Vec<u8>, String)> {
 }
 
 /// Pickles with what CPython's pickler does not write by itself, and what they are.
-const BY_HAND: [(&[u8], &str); 20] = [
+const BY_HAND: [(&[u8], &str); 21] = [
     (b"\x80\x02(K\x01K\x02l.", "[i1,i2]"),
     (b"\x80\x02(l.", "[]"),
     (b"\x80\x02(K\x01Nd.", "{i1:N}"),
@@ -41,6 +41,7 @@ const BY_HAND: [(&[u8], &str); 20] = [
     (b"\x80\x02]p1\n0g1\n.", "[]"),
     (b"\x80\x02K\x05q\x000(h\x00j\x00\x00\x00\x00t.", "(i5,i5)"),
     (b"\x80\x02K\x05r\x02\x00\x00\x000h\x02.", "i5"),
+    (b"\x80\x04K\x01q\x000K\x02q\x00\x94h\x01\x86.", "(i2,i2)"),
     (b"\x80\x02U\x02hi.", "s6869"),
     (b"\x80\x02T\x02\x00\x00\x00hi.", "s6869"),
     (b"\x80\x02\x8a\x00.", "i0"),

@@ -69,9 +69,8 @@ pub struct Whole<F> {
 struct Extent {
     /// Bytes before its counted data, or all of it.
     header: usize,
-    /// All its bytes, as far as that is known.
+    /// All its bytes; while that cannot be known, more than there are.
     bytes: usize,
-    is_known: bool,
 }
 
 impl<F: Folder> Reader<F> {
@@ -130,7 +129,7 @@ impl<F: Folder> Reader<F> {
             self.pending.extend_from_slice(now);
             piece = later;
             let extent = self.extent(&self.pending)?;
-            if extent.is_known && extent.bytes <= self.pending.len() {
+            if extent.bytes <= self.pending.len() {
                 let whole = core::mem::take(&mut self.pending);
                 self.step(&whole, extent.header)?;
             }
@@ -142,11 +141,11 @@ impl<F: Folder> Reader<F> {
             }
             let extent = self.extent(piece)?;
             match piece.split_at_checked(extent.bytes) {
-                Some((whole, rest)) if extent.is_known => {
+                Some((whole, rest)) => {
                     self.step(whole, extent.header)?;
                     piece = rest;
                 }
-                _ => {
+                None => {
                     self.pending.extend_from_slice(piece);
                     break;
                 }
@@ -159,7 +158,7 @@ impl<F: Folder> Reader<F> {
     #[inline(always)] // 10 % of the time
     fn extent(&self, bytes: &[u8]) -> Result<Extent, Fault> {
         let Some(&byte) = bytes.first() else {
-            return Ok(Extent { header: 1, bytes: 1, is_known: false });
+            return Ok(Extent { header: 1, bytes: 1 });
         };
         let entry = opcode::EXTENTS[usize::from(byte)];
         if self.protocol.is_none() && byte != opcode::PROTO {
@@ -167,7 +166,7 @@ impl<F: Folder> Reader<F> {
         }
         if entry & (opcode::COUNTED | opcode::LINE) == 0 && entry != 0 {
             let header = usize::from(entry);
-            return Ok(Extent { header, bytes: header, is_known: true });
+            return Ok(Extent { header, bytes: header });
         }
         self.extent_of_data(byte, entry, bytes)
     }
@@ -178,14 +177,14 @@ impl<F: Folder> Reader<F> {
         }
         if entry & opcode::LINE != 0 {
             return match bytes.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') {
-                Some(end) => Ok(Extent { header: 1, bytes: end + 1, is_known: true }),
+                Some(end) => Ok(Extent { header: 1, bytes: end + 1 }),
                 None if bytes.len() >= LINE_BYTES_MAX => Err(Fault::Operand(opcode::name(byte))),
-                None => Ok(Extent { header: 1, bytes: bytes.len() + 1, is_known: false }),
+                None => Ok(Extent { header: 1, bytes: bytes.len() + 1 }),
             };
         }
         let header = usize::from(entry & !opcode::COUNTED);
         let Some(count) = bytes.get(1..header) else {
-            return Ok(Extent { header, bytes: header, is_known: false });
+            return Ok(Extent { header, bytes: header });
         };
         let count = little_endian(count);
         let is_signed = matches!(byte, opcode::LONG4 | opcode::BINSTRING);
@@ -200,9 +199,7 @@ impl<F: Folder> Reader<F> {
             _ => ("bytes of one text", limits.text_bytes_max, "text_bytes_max"),
         };
         match usize::try_from(count) {
-            Ok(count) if count <= max => {
-                Ok(Extent { header, bytes: header + count, is_known: true })
-            }
+            Ok(count) if count <= max => Ok(Extent { header, bytes: header + count }),
             _ => Err(over(what, max, name)),
         }
     }
