@@ -366,5 +366,6 @@ pub(crate) fn sample(rank: u32, device: u8, row: &StepRow, device_bytes: u64) ->
         end_reserved: row.end_reserved,
         device_bytes,
         blocks: row.blocks,
+        malloc_failures: row.malloc_failures,
     }
 }

@@ -129,8 +129,9 @@ impl Coordinator {
     /// The open incident about all ranks for which this one stood. It turns out to be about this
     /// rank alone: the same cause, seen more clearly.
     fn narrowed(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
-        let wide = GrowthKey { scope: Scope::AllRanks, ..*key };
-        let id = self.open_about(serial, &wide).filter(|_| key.scope == Scope::OneRank)?;
+        let wider = [Scope::AllRanks, Scope::Role].map(|scope| GrowthKey { scope, ..*key });
+        let found = wider.iter().find_map(|wide| self.open_about(serial, wide));
+        let id = found.filter(|_| key.scope == Scope::OneRank)?;
         let record = &mut self.incidents.get_mut(&id)?.record;
         if (record.rank, record.device) != (key.rank, key.device) {
             return None;
@@ -421,7 +422,10 @@ fn measure(record: &mut IncidentRecord, growth: &Growth, step_time_ns: Option<u6
     record.bytes_per_step = growth.bytes_per_step;
     record.grown_bytes = growth.grown_bytes;
     record.peers = growth.peers;
+    record.ranks = growth.ranks;
     record.steps_to_oom = growth.steps_to_oom;
+    record.steps_to_oom_p10 = growth.forecast.map(|forecast| forecast.p10);
+    record.steps_to_oom_p90 = growth.forecast.map(|forecast| forecast.p90);
     record.seconds_to_oom = growth
         .steps_to_oom
         .zip(step_time_ns)

@@ -5,7 +5,7 @@
 //! `views.rs`; core's types never serialize themselves.
 
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
-use memtape_core::detector::{Growth, GrowthKey, Layer, Scope};
+use memtape_core::detector::{Forecast, Growth, GrowthKey, Layer, Scope};
 use memtape_core::snapshot;
 use serde::{Deserialize, Serialize};
 
@@ -213,8 +213,12 @@ pub(crate) struct IncidentRecord {
     pub(crate) explained_ppm: u32,
     pub(crate) generations: u64,
     pub(crate) steps_to_oom: Option<u64>,
+    pub(crate) steps_to_oom_p10: Option<u64>,
+    pub(crate) steps_to_oom_p90: Option<u64>,
     pub(crate) seconds_to_oom: Option<u64>,
     pub(crate) peers: u32,
+    /// Ranks that grow alike.
+    pub(crate) ranks: u32,
     pub(crate) evidence: Vec<String>,
     pub(crate) against: Vec<String>,
     pub(crate) advice: String,
@@ -325,20 +329,26 @@ impl IncidentRecord {
 
     /// The growth behind it, as the diagnosis wants it.
     pub(crate) fn growth(&self) -> Growth {
-        let is_all = self.scope == Scope::AllRanks.as_str();
-        let is_reserved = self.layer == Layer::Reserved.as_str();
+        // What is found again after a restart is measured anew.
+        let forecast = self.steps_to_oom.map(|p50| Forecast {
+            p10: self.steps_to_oom_p10.unwrap_or(p50),
+            p50,
+            p90: self.steps_to_oom_p90.unwrap_or(p50),
+        });
         Growth {
             rank: self.rank,
             device: self.device,
-            scope: if is_all { Scope::AllRanks } else { Scope::OneRank },
+            scope: Scope::named(&self.scope).unwrap_or(Scope::OneRank),
             onset_step: self.onset_step,
             detected_step: self.detected_step,
             last_step: self.last_step,
             bytes_per_step: self.bytes_per_step,
             grown_bytes: self.grown_bytes,
-            layer: if is_reserved { Layer::Reserved } else { Layer::Allocated },
+            layer: Layer::named(&self.layer).unwrap_or(Layer::Allocated),
             steps_to_oom: self.steps_to_oom,
+            forecast,
             peers: self.peers,
+            ranks: self.ranks.max(1),
         }
     }
 }

@@ -1,13 +1,19 @@
 //! The open findings: one for each cause, updated seldom, closed when the growth is over.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use super::envelope::{BLOCK_STEPS, WINDOW};
-use super::{Finding, Growth, GrowthKey, Layer, Scope};
+use super::layers::Layer;
+use super::ring::BLOCK_STEPS;
+use super::window::WINDOW;
+use super::{Finding, Growth, GrowthKey, Scope};
 
 /// Windows without a new high after which a growth counts as over.
 const QUIET_WINDOWS: u64 = 2;
+
+/// Growth of two ranks that began within so many steps may have one cause. A quarter of its age is
+/// added: onsets are dated the less exactly the longer ago they were.
+const SAME_ONSET_STEPS: u64 = 64;
 
 /// One open finding.
 #[derive(Debug)]
@@ -23,6 +29,17 @@ pub(super) struct Open {
     best: (u64, i64),
     /// As it was last said.
     said: Growth,
+    /// Ranks that grow alike.
+    others: BTreeSet<u32>,
+    /// Group of the rank.
+    group: usize,
+}
+
+impl Open {
+    /// Is it about growth? Else it is about a difference or a habit.
+    pub(super) fn grows(&self) -> bool {
+        self.growth.layer.place().is_some()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -40,15 +57,66 @@ impl Incidents {
         self.open.iter().map(|(&key, open)| (key, open.scale)).collect()
     }
 
-    /// The open finding about all ranks; `home` tells main devices from others.
-    pub(super) fn common(&self, layer: Layer) -> Option<&Open> {
-        let is_common =
-            |open: &&Open| open.growth.scope == Scope::AllRanks && open.growth.layer == layer;
+    /// The open findings about a series, and at which scale each is followed.
+    pub(super) fn keys_of(&self, rank: u32, device: u8, layer: Layer) -> Vec<(GrowthKey, usize)> {
+        let lowest = GrowthKey { rank, device, layer, scope: Scope::OneRank };
+        let highest = GrowthKey { scope: Scope::AllRanks, ..lowest };
+        let open = self.open.range(lowest..=highest);
+        open.map(|(&key, open)| (key, open.scale)).collect()
+    }
+
+    /// The open finding about all ranks, or about all of a group.
+    pub(super) fn common(&self, layer: Layer, group: usize) -> Option<&Open> {
+        let is_common = |open: &&Open| match open.growth.scope {
+            Scope::OneRank => false,
+            Scope::Role => open.growth.layer == layer && open.group == group,
+            Scope::AllRanks => open.growth.layer == layer,
+        };
         self.open.values().find(is_common)
     }
 
+    /// Another rank grows like one about which there is a finding, since about the same step: the
+    /// same cause. It is counted there.
+    pub(super) fn joined(&mut self, growth: &Growth) -> bool {
+        let alike = |a: u64, b: u64| a <= b.saturating_mul(2) && b <= a.saturating_mul(2);
+        let span = growth.last_step.saturating_sub(growth.onset_step);
+        // A habit has no onset, only a sight of the last steps.
+        let is_habit = growth.layer.place().is_none();
+        let is_same = |open: &&mut Open| {
+            let known = &open.growth;
+            known.layer == growth.layer
+                && known.scope == Scope::OneRank
+                && known.rank != growth.rank
+                && alike(known.bytes_per_step, growth.bytes_per_step)
+                && (is_habit
+                    || known.onset_step.abs_diff(growth.onset_step) <= SAME_ONSET_STEPS + span / 4)
+        };
+        let found = self.open.values_mut().find(is_same);
+        if let Some(open) = found {
+            open.others.insert(growth.rank);
+            open.growth.ranks = 1 + u32::try_from(open.others.len()).unwrap_or(u32::MAX - 1);
+            return true;
+        }
+        false
+    }
+
+    /// Ends findings about ranks that another one explains.
+    pub(super) fn close_caused(
+        &mut self,
+        is_of: impl Fn(u32) -> bool,
+        is_caused: impl Fn(Layer) -> bool,
+        at_step: u64,
+    ) {
+        for (key, _) in self.keys() {
+            if is_of(key.rank) && is_caused(key.layer) {
+                self.close(&key, at_step);
+            }
+        }
+    }
+
     pub(super) fn of_rank(&self, rank: u32) -> impl Iterator<Item = &Open> {
-        self.open.values().filter(move |open| open.growth.rank == rank)
+        let is_of = move |open: &&Open| open.growth.rank == rank || open.others.contains(&rank);
+        self.open.values().filter(is_of)
     }
 
     pub(super) fn get(&self, key: &GrowthKey) -> Option<&Open> {
@@ -58,12 +126,14 @@ impl Incidents {
     pub(super) fn open(
         &mut self,
         growth: Growth,
-        scale: usize,
+        (group, scale): (usize, usize),
         onset_value: i64,
         rise_min: i64,
         last: (u64, i64),
     ) {
-        let open = Open { growth, scale, onset_value, rise_min, best: last, said: growth };
+        let others = BTreeSet::new();
+        let said = growth;
+        let open = Open { growth, scale, onset_value, rise_min, best: last, said, others, group };
         self.open.insert(growth.key(), open);
         self.findings.push_back(Finding::Opened(growth));
     }

@@ -1,14 +1,15 @@
 //! The tests: does this course of values grow, and will it go on?
 //!
-//! Three ways lead to *growing*. Steady growth (every block adds about the same) is so unlike
-//! noise that half a window is enough, unless the past moved far more. New growth is a full window
-//! of records that rises by more than the values ever moved in a long past. Old growth, without
-//! such a past, is two windows of records. Trend tests (Mann-Kendall, Page-Hinkley, a line and its
-//! fit) were rejected: they answer to every drift.
+//! Four ways lead to *growing*. Steady growth (every block adds about the same) is so unlike
+//! noise that half a window is enough, unless the past moved far more. A staircase (every so many
+//! blocks the same jump, and nothing between) is a round trip that leaves something behind each
+//! time: an evaluation, an epoch. New growth is a full window of records that rises by more than
+//! the values ever moved in a long past. Old growth, without such a past, is two windows of
+//! records. Trend tests (Mann-Kendall, Page-Hinkley, a line and its fit) were rejected: they
+//! answer to every drift.
 
-use alloc::vec::Vec;
-
-use super::envelope::{Track, WINDOW};
+use super::Gates;
+use super::window::{POINTS_MAX, WINDOW, Window};
 
 /// How sure a judgement must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(super) struct Rule {
     pub(super) rise_min: i64,
     /// Points of a steady rise; under noise one point more is about nine times less likely.
     pub(super) steady_points_min: usize,
+    /// Jumps of a staircase.
+    pub(super) jumps_min: usize,
     /// New highs among the points of a full window. Exchangeable noise has three or four.
     pub(super) records_min: usize,
     /// Two windows of records are enough without a long past. Not so for the shortest blocks: over
@@ -25,28 +28,34 @@ pub(super) struct Rule {
     /// Share of the rise that the second half of a window must hold, in percent: 50 is a line,
     /// less is a curve that flattens (a cache that fills).
     pub(super) second_half_percent_min: i64,
+    /// What of all this is asked.
+    pub(super) gates: Gates,
 }
 
 impl Rule {
     /// For a rank against its peers, who take away all that is common.
-    pub(super) fn against_peers(rise_min: i64, scale: usize) -> Self {
+    pub(super) fn against_peers(rise_min: i64, scale: usize, gates: Gates) -> Self {
         Self {
             rise_min,
             trusts_records: scale > 0,
             steady_points_min: 8,
+            jumps_min: 4,
             records_min: 9,
             second_half_percent_min: 40,
+            gates,
         }
     }
 
     /// For absolute values, which also move with the job.
-    pub(super) fn strict(rise_min: i64, scale: usize) -> Self {
+    pub(super) fn strict(rise_min: i64, scale: usize, gates: Gates) -> Self {
         Self {
             trusts_records: scale > 0,
             rise_min: rise_min.saturating_mul(2),
             steady_points_min: 12,
+            jumps_min: 6,
             records_min: 12,
             second_half_percent_min: 45,
+            gates,
         }
     }
 }
@@ -75,32 +84,36 @@ const STEADY_DIVISOR: i64 = 4;
 /// A rise may give back a quarter of itself on its way.
 const GIVE_BACK_DIVISOR: i64 = 4;
 
-/// Judges the newest points of a track, its window against what was before.
-pub(super) fn judge(track: &Track, rule: &Rule) -> Course {
-    let values = &track.values()[..];
-    let (high, before) = (track.high(), track.moved_before());
-    let (past, window) = values.split_at(values.len().saturating_sub(WINDOW));
+/// A jump of a staircase, and the blocks between two, may differ from the typical one by a
+/// quarter.
+const STAIRS_DIVISOR: i64 = 4;
+
+/// Judges the newest points of a course, its window against what was before.
+pub(super) fn judge(points: &Window, rule: &Rule) -> Course {
+    let (values, gates) = (points.values(), &rule.gates);
+    let window = values.split_at(values.len().saturating_sub(WINDOW)).1;
     let Some(&last) = window.last() else { return Course::Flat };
+    let high = points.past.high().filter(|_| gates.high_water);
+    let moved = points.past.moved().filter(|_| gates.past);
     let over_high = last.saturating_sub(high.unwrap_or(i64::MIN / 2));
     if over_high < rule.rise_min / 2 {
         return Course::Flat;
     }
-    let steady = steady_suffix(window);
-    let rise = window.get(window.len() - steady.len()).map_or(0, |first| last - first);
-    let is_unusual = before.is_none_or(|moved| over_high >= moved / 2);
-    if steady.len() >= rule.steady_points_min && rise >= rule.rise_min && is_unusual {
-        let per_point = median(steady.windows(2).map(difference).collect());
-        return Course::Growing { points: steady.len(), rise, per_point };
+    if moved.is_none_or(|moved| over_high >= moved / 2) {
+        let steady = gates.steady.then(|| steady(window, rule)).flatten();
+        let stairs = || gates.stairs.then(|| stairs(values, rule)).flatten();
+        if let Some(course) = steady.or_else(stairs) {
+            return course;
+        }
     }
     let is_new = is_record_run(window, rule.records_min, rule)
-        && before.is_some_and(|moved| over_high >= moved + moved / 2);
+        && moved.is_some_and(|moved| over_high >= moved + moved / 2);
     let is_old = rule.trusts_records
-        && past.len() == WINDOW
+        && values.len() == POINTS_MAX
         && is_record_run(values, rule.records_min + 1, rule);
-    if is_new || is_old {
+    if gates.records && (is_new || is_old) {
         let half = WINDOW / 2;
-        let across: Vec<i64> =
-            window.iter().zip(window.iter().skip(half)).map(|(a, b)| b - a).collect();
+        let across = window.iter().zip(window.iter().skip(half)).map(|(a, b)| b - a);
         let per_point = median(across).max(rise_of(&window[half..])) / half as i64;
         return Course::Growing { points: WINDOW, rise: rise_of(window), per_point };
     }
@@ -110,17 +123,57 @@ pub(super) fn judge(track: &Track, rule: &Rule) -> Course {
 }
 
 /// The longest run of newest points, each of which adds about the same.
-fn steady_suffix(window: &[i64]) -> &[i64] {
-    for start in 0..window.len().saturating_sub(1) {
+fn steady(window: &[i64], rule: &Rule) -> Option<Course> {
+    let last = window.last()?;
+    for start in 0..=window.len().checked_sub(rule.steady_points_min)? {
         let run = &window[start..];
-        let typical = median(run.windows(2).map(difference).collect());
+        let typical = median(run.windows(2).map(difference));
         let spread = typical / STEADY_DIVISOR;
         let fits = |pair: &[i64]| (difference(pair) - typical).abs() <= spread;
         if typical > 0 && run.windows(2).all(fits) {
-            return run;
+            let rise = last - run.first()?;
+            let course = Course::Growing { points: run.len(), rise, per_point: typical };
+            return (rise >= rule.rise_min).then_some(course);
         }
     }
-    &window[window.len().saturating_sub(1)..]
+    None
+}
+
+/// The newest jumps that are alike, as far apart as each other, with nothing between them.
+fn stairs(values: &[i64], rule: &Rule) -> Option<Course> {
+    let largest = values.windows(2).map(difference).max()?;
+    let is_jump = |pair: &[i64]| difference(pair) > largest / 2;
+    let jumps = values.windows(2).filter(|pair| is_jump(pair));
+    let height = median(jumps.map(difference));
+    let mut at = [0_usize; POINTS_MAX];
+    let mut count = 0;
+    // Newest first, until something does not fit.
+    for (index, pair) in values.windows(2).enumerate().rev() {
+        let rise = difference(pair);
+        let is_level = rise.abs() <= height / STAIRS_DIVISOR;
+        if (rise - height).abs() <= height / STAIRS_DIVISOR {
+            at[count] = index;
+            count += 1;
+        } else if !is_level {
+            break;
+        }
+    }
+    let at = at.get(..count)?;
+    let tread = median(at.windows(2).map(|pair| (pair[0] - pair[1]) as i64));
+    let slack = (tread / STAIRS_DIVISOR).max(1);
+    let even = |pair: &&[usize]| ((pair[0] - pair[1]) as i64 - tread).abs() <= slack;
+    let count = 1 + at.windows(2).take_while(even).count();
+    let (&newest, &oldest) = (at.first()?, at.get(count - 1)?);
+    let since = (values.len() - 2).saturating_sub(newest) as i64;
+    let rise = height.saturating_mul(count as i64);
+    let goes_on = tread >= 2 && since <= tread + slack;
+    let is_enough = height > 0 && count >= rule.jumps_min && rise >= rule.rise_min;
+    let points = (values.len() - oldest).max(2);
+    (goes_on && is_enough).then(|| Course::Growing {
+        points,
+        rise: rise_of(&values[values.len() - points..]),
+        per_point: (height / tread).max(1),
+    })
 }
 
 /// One new high after the other, to the end, with little given back. `records_min` is for a window
@@ -140,9 +193,10 @@ fn is_record_run(values: &[i64], records_min: usize, rule: &Rule) -> bool {
         given_back = given_back.max(top - value);
     }
     let second_half = last - values[values.len() / 2 - 1];
+    let least = rise.saturating_mul(rule.second_half_percent_min);
     records * WINDOW >= records_min * values.len()
-        && given_back <= rise / GIVE_BACK_DIVISOR
-        && second_half.saturating_mul(100) >= rise.saturating_mul(rule.second_half_percent_min)
+        && (given_back <= rise / GIVE_BACK_DIVISOR || !rule.gates.give_back)
+        && (second_half.saturating_mul(100) >= least || !rule.gates.saturation)
 }
 
 fn rise_of(values: &[i64]) -> i64 {
@@ -153,24 +207,36 @@ fn difference(pair: &[i64]) -> i64 {
     rise_of(pair)
 }
 
-/// The lower median; 0 of nothing.
-fn median(mut values: Vec<i64>) -> i64 {
-    values.sort_unstable();
-    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+/// The lower median of the first [`POINTS_MAX`] values; 0 of nothing.
+fn median(values: impl Iterator<Item = i64>) -> i64 {
+    let mut sorted = [0; POINTS_MAX];
+    let mut count = 0;
+    for (value, place) in values.zip(&mut sorted) {
+        *place = value;
+        count += 1;
+    }
+    let sorted = &mut sorted[..count];
+    sorted.sort_unstable();
+    sorted.get(count.saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
+    use super::super::window::Past;
     use super::*;
 
     const MIB: i64 = 1 << 20;
 
     fn course(values: &[i64]) -> &'static str {
-        let mut track = Track::default();
-        for (block, value) in (0..).zip(values) {
-            track.push(block * 4, 4, value * MIB);
-        }
-        match judge(&track, &Rule::against_peers(4 * MIB, 1)) {
+        let mut past = Past::default();
+        let left = values.len().saturating_sub(WINDOW);
+        values[..left].iter().for_each(|value| past.add(value * MIB));
+        let value_at = |block: u64| values.get(block as usize).map(|value| value * MIB);
+        let newest = values.len().saturating_sub(1) as u64;
+        let window = Window::collect(newest, 0, past, value_at);
+        match judge(&window, &Rule::against_peers(4 * MIB, 1, Gates::default())) {
             Course::Flat => "flat",
             Course::Rising => "rising",
             Course::Growing { .. } => "growing",
@@ -193,7 +259,16 @@ mod tests {
         check("flat", &points(4, |n| n / 3));
         // A jump, and a staircase of few steps.
         check("flat", &points(40, |n| if n < 30 { 0 } else { 500 }));
-        check("flat", &points(40, |n| n / 8 * 100));
+        check("flat", &points(40, |n| n / 14 * 100));
+        // A staircase: the same every so many points; not so when it has few steps, gives back,
+        // ends, or is one flank of a longer wave.
+        check("growing", &points(40, |n| n / 6 * 100));
+        check("growing", &points(33, |n| n / 8 * 100));
+        let no_stairs = |values: &[i64]| assert_ne!(course(values), "growing");
+        no_stairs(&points(31, |n| n / 8 * 100));
+        no_stairs(&points(40, |n| n / 6 * 100 - if n == 27 { 60 } else { 0 }));
+        no_stairs(&points(44, |n| n.min(32) / 6 * 100));
+        no_stairs(&points(90, |n| n % 45 / 6 * 100));
         // It fills up.
         check("rising", &points(40, |n| 900 - 900 * 10 / (10 + n * n / 8)));
         // Sawteeth, short and long.

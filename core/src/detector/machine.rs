@@ -7,11 +7,14 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::envelope::{BLOCK_STEPS, BLOCKS_AHEAD, LAYERS, SCALES, Tracks, WINDOW, index_of};
+use super::groups::{Groups, Medians};
 use super::incidents::Incidents;
+use super::layers::{COURSE_LAYERS, COURSES, Layer};
 use super::pace::Pace;
+use super::ring::{BLOCK_STEPS, BLOCKS, SCALES};
 use super::series::Series;
-use super::{Finding, Layer, Limits, RankState, RankView, Sample};
+use super::window::WINDOW;
+use super::{Finding, Limits, RankState, RankView, Reading, Sample};
 
 /// With ranks still missing, judging starts this long after the last new rank appeared, in
 /// nanoseconds.
@@ -24,12 +27,11 @@ pub(super) const NEW_HIGH_BYTES_MIN: i64 = 1 << 20;
 /// judged when most of these have come so far. Longer than a node is usually away.
 const TAKES_PART_NS: u64 = 30_000_000_000;
 
-const ALL_LAYERS: [Layer; LAYERS] = [Layer::Allocated, Layer::Reserved];
-
 /// Streaming detector for one attempt at one job.
 ///
-/// Feed it with [`sample`](Self::sample), then call [`poll`](Self::poll) until it is empty. Memory
-/// per rank and device is bounded (about 10 KiB), whatever the length of the job.
+/// Feed it with [`sample`](Self::sample) and [`reading`](Self::reading), then call
+/// [`poll`](Self::poll) until it is empty. Memory per rank and device is bounded (about 1.5 KiB
+/// for each layer that is known), whatever the length of the job.
 #[derive(Debug)]
 pub struct Detector {
     pub(super) limits: Limits,
@@ -44,10 +46,7 @@ pub struct Detector {
     /// Next block of the shortest length to sweep.
     next_block: u64,
     warm_up: WarmUp,
-    /// Median of all ranks.
-    pub(super) common: Tracks,
-    /// Medians of the swept blocks, for ranks that come late.
-    medians: [BTreeMap<u64, [Medians; LAYERS]>; SCALES],
+    pub(super) groups: Groups,
     pub(super) incidents: Incidents,
     pace: Pace,
     samples_refused: u64,
@@ -74,38 +73,6 @@ struct WarmUp {
     warm_step: Option<u64>,
 }
 
-/// What a rank is compared with at one block.
-#[derive(Clone, Copy, Debug, Default)]
-struct Medians {
-    /// Number of values.
-    count: usize,
-    /// Lower median of all of them.
-    all: i64,
-    /// Of the sorted values, the two between which the median of the others lies.
-    low: i64,
-    high: i64,
-}
-
-impl Medians {
-    fn of(mut values: Vec<i64>) -> Self {
-        values.sort_unstable();
-        let count = values.len();
-        let at = |index: usize| values.get(index).copied().unwrap_or(0);
-        let others = count.saturating_sub(2) / 2;
-        let all = at(count.saturating_sub(1) / 2);
-        Self { count, all, low: at(others), high: at((others + 1).min(count.saturating_sub(1))) }
-    }
-
-    /// Lower median without the member `value`; the median of all for someone else.
-    fn of_peers(&self, value: i64, is_member: bool) -> (i64, usize) {
-        match (is_member, self.count) {
-            (true, 0 | 1) => (0, 0),
-            (true, count) => (if value > self.low { self.low } else { self.high }, count - 1),
-            (false, count) => (self.all, count),
-        }
-    }
-}
-
 /// A point that was just added, and what it was compared with.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
@@ -113,9 +80,15 @@ pub(super) struct Place {
     pub(super) device: u8,
     pub(super) layer: Layer,
     pub(super) scale: usize,
+    pub(super) block: u64,
+    pub(super) peers: u32,
+}
+
+impl Place {
     /// Last step of the block.
-    pub(super) end_step: u64,
-    pub(super) peers: usize,
+    pub(super) fn end_step(&self) -> u64 {
+        (self.block + 1) * BLOCK_STEPS[self.scale] - 1
+    }
 }
 
 impl Detector {
@@ -131,8 +104,7 @@ impl Detector {
             finished: BTreeMap::new(),
             next_block: 0,
             warm_up: WarmUp::default(),
-            common: Tracks::default(),
-            medians: Default::default(),
+            groups: Groups::default(),
             incidents: Incidents::default(),
             pace: Pace::default(),
             samples_refused: 0,
@@ -143,6 +115,14 @@ impl Detector {
     /// [`SETTLE_NS`]; without it, it waits that long after every new rank.
     pub fn expect_ranks(&mut self, ranks: u32) {
         self.ranks_expected = self.ranks_expected.max(ranks);
+    }
+
+    /// The parallel role of a rank is known: ranks of equal role do the same work. Roles that are
+    /// never given are learnt from the ranks' levels.
+    pub fn set_role(&mut self, rank: u32, role: u64) {
+        if self.limits.gates.roles {
+            self.groups.give(rank, role);
+        }
     }
 
     /// Takes one sample. Late, duplicated and missing samples are harmless.
@@ -159,12 +139,23 @@ impl Detector {
         series.take(sample);
         self.note_rank(now_ns, sample);
         self.pace.note(now_ns, sample.last_step);
+        self.judge_habits(key);
         while let Some(block) = self.ready_block(now_ns) {
             self.next_block = block + 1;
             self.finished = self.finished.split_off(&(block + 1));
             self.sweep(block);
         }
         self.catch_up(key, false);
+    }
+
+    /// Takes one reading of a layer that samples do not hold, of a device that has samples. It
+    /// counts for the block of steps in which it lies, when that block is judged.
+    pub fn reading(&mut self, now_ns: u64, reading: &Reading) {
+        match self.series.get_mut(&(reading.rank, reading.device)) {
+            Some(series) => series.read(reading),
+            None => self.samples_refused += 1,
+        }
+        self.now_ns = self.now_ns.max(now_ns);
     }
 
     /// What there is to say next; call until none.
@@ -178,22 +169,24 @@ impl Detector {
             return RankView::default();
         };
         let Some(series) = self.series.get(&(rank, home)) else { return RankView::default() };
-        let scale = usize::from(series.own.get(Layer::Allocated, 1).values().len() > 2);
-        let growing = self.incidents.of_rank(rank).next().is_some()
-            || ALL_LAYERS.iter().any(|&layer| self.incidents.common(layer).is_some());
-        let judged = !series.own.get(Layer::Allocated, 0).values().is_empty();
+        let group = self.groups.of(rank);
+        let growing = self.incidents.of_rank(rank).any(|open| open.grows())
+            || COURSE_LAYERS.iter().any(|&layer| self.incidents.common(layer, group).is_some());
+        let is_rising = |layer: Layer| {
+            series.course(layer).is_some_and(|course| course.rising.iter().any(|&rising| rising))
+        };
         let state = if growing {
             RankState::Growing
-        } else if !judged {
+        } else if self.own_window_is_empty((rank, home)) {
             RankState::Warming
-        } else if series.rising.iter().flatten().any(|&rising| rising) {
+        } else if COURSE_LAYERS.into_iter().any(is_rising) {
             RankState::Watching
         } else {
             RankState::Healthy
         };
         RankView {
             state,
-            growth_bytes_per_step: series.own.get(Layer::Allocated, scale).rate(),
+            growth_bytes_per_step: self.own_rate((rank, home), Layer::Allocated),
             last_step: series.last_step,
         }
     }
@@ -203,7 +196,8 @@ impl Detector {
         self.pace.step_time_ns()
     }
 
-    /// Samples that were not judged: beyond [`Limits::series_max`], or with their steps reversed.
+    /// Samples and readings that were not judged: beyond [`Limits::series_max`], with their steps
+    /// reversed, or of a device without samples.
     pub fn samples_refused(&self) -> u64 {
         self.samples_refused
     }
@@ -212,6 +206,7 @@ impl Detector {
     fn note_rank(&mut self, now_ns: u64, sample: &Sample) {
         if !self.ranks.contains_key(&sample.rank) {
             self.newest_rank_ns = now_ns;
+            self.groups.add(sample.rank);
         }
         let fresh = Rank { home: sample.device, finished: 0, seen_ns: now_ns };
         let rank = self.ranks.entry(sample.rank).or_insert(fresh);
@@ -228,7 +223,7 @@ impl Detector {
         }
         let Some(series) = self.series.get(&(sample.rank, sample.device)) else { return };
         let finished = series.last_step.saturating_add(1) / BLOCK_STEPS[0];
-        let oldest = rank.finished.max(finished.saturating_sub(BLOCKS_AHEAD as u64));
+        let oldest = rank.finished.max(finished.saturating_sub(BLOCKS as u64));
         for block in oldest.max(self.next_block)..finished {
             *self.finished.entry(block).or_default() += 1;
         }
@@ -249,7 +244,7 @@ impl Detector {
             return Some(self.next_block);
         }
         // After a gap in the steps the next block never comes: go on where there is enough.
-        let is_far_ahead = newest.saturating_sub(self.next_block) >= BLOCKS_AHEAD as u64 / 2
+        let is_far_ahead = newest.saturating_sub(self.next_block) >= BLOCKS as u64 / 2
             || self.warm_up.first_step.is_none();
         let later = self.finished.range(self.next_block..).map(|(&block, _)| block);
         if is_far_ahead { later.into_iter().find(is_ready) } else { None }
@@ -271,9 +266,16 @@ impl Detector {
 
     /// Ends warm-up when the typical rank made no new high for a while.
     fn warm_up(&mut self, block: u64) {
-        let levels = self.home_values(|series| series.minima(0, block));
-        let Some(levels) = levels.first().filter(|levels| !levels.is_empty()) else { return };
-        let level = Medians::of(levels.clone()).all;
+        let level = |(&rank, known): (&u32, &Rank)| {
+            let series = self.series.get(&(rank, known.home))?;
+            Some((series.absolute(Layer::Allocated, 0, block)?, rank))
+        };
+        let levels: Vec<(i64, u32)> = self.ranks.iter().filter_map(level).collect();
+        if levels.is_empty() {
+            return;
+        }
+        let mut values: Vec<i64> = levels.iter().map(|&(level, _)| level).collect();
+        let level = Medians::of(&mut values).all;
         let end_step = (block + 1) * BLOCK_STEPS[0] - 1;
         let warm_up = &mut self.warm_up;
         let first_step = *warm_up.first_step.get_or_insert(end_step);
@@ -288,58 +290,83 @@ impl Detector {
             for series in self.series.values_mut() {
                 series.warm_up_ends(warm_step);
             }
+            if self.limits.gates.roles {
+                self.groups.learn(&levels);
+            }
             self.sweep(block);
         }
     }
 
-    /// The values of the main device of each rank, layer by layer.
-    fn home_values(&self, value: impl Fn(&Series) -> Option<[i64; LAYERS]>) -> [Vec<i64>; LAYERS] {
-        let mut values: [Vec<i64>; LAYERS] = Default::default();
-        for (&rank, known) in &self.ranks {
-            if let Some(found) = self.series.get(&(rank, known.home)).and_then(&value) {
-                for (layer, value) in values.iter_mut().zip(found) {
-                    layer.push(value);
-                }
-            }
-        }
-        values
-    }
-
     /// The medians of one block are known: compare everyone who has finished it.
     fn sweep_scale(&mut self, scale: usize, block: u64) {
-        let values = self.home_values(|series| {
-            let finished = series.has_finished(scale, block);
-            series.since_warm(scale, block).filter(|_| finished)
-        });
-        if values.iter().any(Vec::is_empty) {
+        let mut is_known = false;
+        for group in 0..self.groups.list.len() {
+            is_known |= self.sweep_group(group, scale, block);
+        }
+        if !is_known {
             return;
-        }
-        let are_most = self.are_most(values.first().map_or(0, Vec::len));
-        let medians = values.map(Medians::of);
-        let swept = &mut self.medians[scale];
-        swept.insert(block, medians);
-        while swept.len() > BLOCKS_AHEAD {
-            swept.pop_first();
-        }
-        for layer in ALL_LAYERS.into_iter().filter(|_| are_most) {
-            self.common.push(layer, scale, block, medians[index_of(layer)].all);
         }
         let keys: Vec<(u32, u8)> = self.series.keys().copied().collect();
         for key in keys {
             self.catch_up(key, true);
         }
-        let end_step = (block + 1) * BLOCK_STEPS[scale] - 1;
-        for layer in ALL_LAYERS.into_iter().filter(|_| are_most) {
-            self.judge_common(layer, scale, end_step);
+        for group in 0..self.groups.list.len() {
+            let swept = self.groups.list.get(group).and_then(|group| group.swept(scale, block));
+            if swept.is_none_or(|swept| !swept.are_most) {
+                continue;
+            }
+            for layer in COURSE_LAYERS {
+                self.judge_common(group, layer, scale, block);
+            }
         }
     }
 
-    /// Are so many ranks three quarters of those that take part? When nodes come back one by one,
-    /// the first one's ranks alone are not what all ranks do.
-    fn are_most(&self, count: usize) -> bool {
+    /// Finds what is usual in a group at one block. False when nobody has anything to say.
+    fn sweep_group(&mut self, group: usize, scale: usize, block: u64) -> bool {
+        let mut values: [Vec<i64>; COURSES] = Default::default();
+        let mut peaks = Vec::new();
+        let mut count = 0;
+        for rank in self.groups.list.get(group).map_or(&[][..], |group| &group.ranks) {
+            let Some(home) = self.ranks.get(rank).map(|known| known.home) else { continue };
+            let Some(series) = self.series.get_mut(&(*rank, home)) else { continue };
+            if !series.has_finished(scale, block) {
+                continue;
+            }
+            series.anchor();
+            let is_there = series.since_warm(Layer::Allocated, scale, block).is_some();
+            count += usize::from(is_there);
+            for (layer, values) in COURSE_LAYERS.into_iter().zip(&mut values) {
+                values.extend(series.since_warm(layer, scale, block).filter(|_| is_there));
+            }
+            let peak = series.absolute(Layer::Peak, scale, block).filter(|_| is_there);
+            peaks.extend(peak.map(|peak| (*rank, peak)));
+        }
+        if count == 0 {
+            return false;
+        }
+        let are_most = self.are_most(group, count);
+        let layers =
+            values.map(|mut values| (!values.is_empty()).then(|| Medians::of(&mut values)));
+        if let Some(group) = self.groups.list.get_mut(group) {
+            group.keep(scale, block, are_most, layers);
+            let leaving = block.checked_sub(WINDOW as u64);
+            for layer in 0..COURSES {
+                let value = leaving.and_then(|block| group.common(layer, scale, block));
+                value.into_iter().for_each(|value| group.past[layer][scale].add(value));
+            }
+        }
+        self.judge_spread(scale, block, &peaks);
+        true
+    }
+
+    /// Are so many ranks three quarters of those of the group that take part? When nodes come back
+    /// one by one, the first one's ranks alone are not what all ranks do.
+    fn are_most(&self, group: usize, count: usize) -> bool {
         let since_ns = self.now_ns.saturating_sub(TAKES_PART_NS);
-        let taking_part = self.ranks.values().filter(|rank| rank.seen_ns >= since_ns).count();
-        count * 4 >= taking_part * 3
+        let ranks = self.groups.list.get(group).map_or(&[][..], |group| &group.ranks);
+        let takes_part =
+            |rank: &&u32| self.ranks.get(rank).is_some_and(|rank| rank.seen_ns >= since_ns);
+        count * 4 >= ranks.iter().filter(takes_part).count() * 3
     }
 
     /// Compares a series at all swept blocks that it has finished since. `is_member` says that
@@ -353,48 +380,60 @@ impl Detector {
         if series.last_step >= own_warm_step {
             series.warm_up_ends(own_warm_step / BLOCK_STEPS[0] * BLOCK_STEPS[0]);
         }
+        let group = self.groups.of(key.0);
         for scale in 0..SCALES {
-            let Some(series) = self.series.get(&key) else { return };
-            let newest = self.medians[scale].last_key_value().map(|(&block, _)| block);
-            let finished: Vec<(u64, [Medians; LAYERS])> = self.medians[scale]
-                .range(series.next_block[scale]..)
-                .take_while(|&(&block, _)| series.has_finished(scale, block))
-                .map(|(&block, &medians)| (block, medians))
-                .collect();
-            for (block, medians) in finished {
-                self.compare(key, scale, block, medians, is_member && Some(block) == newest);
+            let Some(newest) = self.groups.list.get(group).and_then(|group| group.newest(scale))
+            else {
+                continue;
+            };
+            loop {
+                let Some(series) = self.series.get_mut(&key) else { return };
+                let oldest = newest.saturating_sub(BLOCKS as u64 - 1);
+                let block = series.next_block[scale].max(oldest);
+                if block > newest || !series.has_finished(scale, block) {
+                    break;
+                }
+                series.next_block[scale] = block + 1;
+                let is_swept =
+                    self.groups.list.get(group).is_some_and(|it| it.swept(scale, block).is_some());
+                if is_swept {
+                    self.compare(key, group, scale, block, is_member && block == newest);
+                }
             }
         }
     }
 
-    /// Adds one block of one series to its tracks and judges it.
-    fn compare(
-        &mut self,
-        key: (u32, u8),
-        scale: usize,
-        block: u64,
-        medians: [Medians; LAYERS],
-        is_member: bool,
-    ) {
+    /// Compares one block of one series with its peers, layer by layer.
+    fn compare(&mut self, key: (u32, u8), group: usize, scale: usize, block: u64, is_member: bool) {
         let is_home = self.ranks.get(&key.0).is_some_and(|rank| rank.home == key.1);
         let Some(series) = self.series.get_mut(&key) else { return };
-        series.next_block[scale] = block + 1;
-        let Some(values) = series.since_warm(scale, block) else { return };
-        for layer in ALL_LAYERS {
-            let (value, medians) = (values[index_of(layer)], &medians[index_of(layer)]);
-            let (median, peers) = if is_home { medians.of_peers(value, is_member) } else { (0, 0) };
-            let Some(series) = self.series.get_mut(&key) else { return };
-            series.own.push(layer, scale, block, value);
-            series.beyond_peers.push(layer, scale, block, value - median);
-            let end_step = (block + 1) * BLOCK_STEPS[scale] - 1;
-            let place = Place { rank: key.0, device: key.1, layer, scale, end_step, peers };
+        series.anchor();
+        series.note_member(scale, block, is_member);
+        let layers: Vec<Layer> = series.layers().collect();
+        for layer in layers {
+            let place = layer.place().unwrap_or(0);
+            if let Some(leaving) = block.checked_sub(WINDOW as u64)
+                && let Some(value) = self.beyond_peers(key, layer, scale, leaving)
+                && let Some(course) = self.series.get_mut(&key).and_then(|it| it.course_mut(layer))
+            {
+                course.past[scale].add(value);
+            }
+            let Some(series) = self.series.get(&key) else { return };
+            let Some(value) = series.since_warm(layer, scale, block) else { continue };
+            let medians =
+                self.groups.list.get(group).and_then(|it| it.medians(place, scale, block));
+            let is_compared = is_home && self.limits.gates.peers;
+            let peers =
+                medians.filter(|_| is_compared).map_or(0, |it| it.of_peers(value, is_member).1);
+            let (rank, device) = key;
+            let place = Place { rank, device, layer, scale, block, peers };
             self.follow(place);
             // A rank alone is judged as the common course of its job.
-            if !is_home || peers > 0 {
+            if !is_home || peers > 0 || !self.limits.gates.peers {
                 self.judge_rank(place);
             }
         }
     }
 }
 
-const _: () = assert!(WINDOW <= BLOCKS_AHEAD);
+const _: () = assert!(2 * WINDOW <= BLOCKS);

@@ -5,18 +5,28 @@
 //! the low water is the *floor* of a step, a minute is a block of steps, and the harbours next
 //! door are the peers: ranks that do the same work at the same steps.
 //!
+//! Every layer of memory is followed in the same way: what lies on the tape step by step
+//! ([`Sample`]), and what is read from outside about once a second ([`Reading`]).
+//!
 //! It does not read stacks and does not name code: that is [`crate::diagnosis`].
 
-mod envelope;
+mod forecast;
+mod groups;
+mod habits;
 mod incidents;
 mod judge;
+mod layers;
 mod machine;
 mod pace;
+mod ring;
 mod series;
 #[cfg(test)]
 mod tests;
 mod verdicts;
+mod window;
 
+pub use forecast::Forecast;
+pub use layers::Layer;
 pub use machine::{Detector, SETTLE_NS};
 
 /// What the detector may use and how sure it must be.
@@ -42,6 +52,59 @@ pub struct Limits {
     pub urgent_windows: u64,
     /// Series (rank and device) beyond this many are counted and not judged.
     pub series_max: usize,
+    /// What is asked before growth is told; all of it, except where the worth of one is measured.
+    pub gates: Gates,
+}
+
+/// The conditions under which growth is told, each of which can be left out to see what it is
+/// good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gates {
+    /// A rank is compared with its peers.
+    pub peers: bool,
+    /// Peers are ranks of equal role.
+    pub roles: bool,
+    /// Even growth is enough.
+    pub steady: bool,
+    /// An even staircase is enough.
+    pub stairs: bool,
+    /// A run of records is enough.
+    pub records: bool,
+    /// The second half of a window must rise like the first.
+    pub saturation: bool,
+    /// Little may be given back on the way.
+    pub give_back: bool,
+    /// The level must be higher than ever.
+    pub high_water: bool,
+    /// The rise must be unlike what was before.
+    pub past: bool,
+    /// Growth that all share must come near the end of the memory.
+    pub urgency: bool,
+    /// Growth that another growth explains is not told again.
+    pub one_cause: bool,
+}
+
+impl Gates {
+    /// All of them.
+    pub const ALL: Self = Self {
+        peers: true,
+        roles: true,
+        steady: true,
+        stairs: true,
+        records: true,
+        saturation: true,
+        give_back: true,
+        high_water: true,
+        past: true,
+        urgency: true,
+        one_cause: true,
+    };
+}
+
+impl Default for Gates {
+    fn default() -> Self {
+        Self::ALL
+    }
 }
 
 impl Default for Limits {
@@ -56,6 +119,7 @@ impl Default for Limits {
             reserved_ppm_min: 20_000,
             urgent_windows: 64,
             series_max: 65_536,
+            gates: Gates::ALL,
         }
     }
 }
@@ -81,36 +145,39 @@ pub struct Sample {
     pub floor_reserved: u64,
     /// Reserved bytes at the end of the span.
     pub end_reserved: u64,
+    /// Failed `cudaMalloc` calls since the start.
+    pub malloc_failures: u64,
     /// Size of the device in bytes; 0 when unknown.
     pub device_bytes: u64,
     /// Live blocks at the end of the span.
     pub blocks: u64,
 }
 
-/// Which account grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Layer {
-    /// Bytes in tensors.
-    Allocated,
-    /// Bytes held from the device beyond what the peaks ever needed.
-    Reserved,
-}
-
-impl Layer {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Allocated => "allocated",
-            Self::Reserved => "reserved",
-        }
-    }
+/// What a layer that is not on the tape held while a step was under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Global rank.
+    pub rank: u32,
+    /// Device index in the process; 0 for memory of the host.
+    pub device: u8,
+    /// The step.
+    pub step: u64,
+    /// Which layer: one that is read, not one of those that [`Sample`] holds.
+    pub layer: Layer,
+    /// How much it held.
+    pub bytes: u64,
+    /// How much it can hold at most (a cgroup's limit); 0 when unknown. For memory of a device
+    /// its size is taken.
+    pub limit_bytes: u64,
 }
 
 /// Who grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// One rank, and its peers do not.
+    /// One rank, or few, and their peers do not.
     OneRank,
+    /// Most ranks of one parallel role; the finding names the steepest.
+    Role,
     /// Most ranks; the finding names the steepest.
     AllRanks,
 }
@@ -120,15 +187,21 @@ impl Scope {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OneRank => "one_rank",
+            Self::Role => "role",
             Self::AllRanks => "all_ranks",
         }
+    }
+
+    /// The scope with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::OneRank, Self::Role, Self::AllRanks].into_iter().find(|it| it.as_str() == name)
     }
 }
 
 /// What stays the same over the life of one finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GrowthKey {
-    /// Global rank; for [`Scope::AllRanks`] the steepest when it was opened.
+    /// Global rank; the steepest when it was opened, where several grow.
     pub rank: u32,
     /// Device index in that process.
     pub device: u8,
@@ -141,7 +214,7 @@ pub struct GrowthKey {
 /// Growth that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// Global rank; for [`Scope::AllRanks`] the steepest when it was opened.
+    /// Global rank; the steepest when it was opened, where several grow.
     pub rank: u32,
     /// Device index in that process.
     pub device: u8,
@@ -153,16 +226,23 @@ pub struct Growth {
     pub detected_step: u64,
     /// Newest step that this value rests on.
     pub last_step: u64,
-    /// Bytes kept from each step, less the peers' median for [`Scope::OneRank`].
+    /// Bytes kept from each step, less the peers' median for [`Scope::OneRank`]; blocks for
+    /// [`Layer::Blocks`]; 0 for what does not grow ([`Layer::Spread`], [`Layer::Retries`],
+    /// [`Layer::Churn`]).
     pub bytes_per_step: u64,
-    /// Bytes grown since the onset, on the same terms.
+    /// Bytes grown since the onset, on the same terms; for what does not grow the bytes beyond
+    /// the peers, or the number of the last 64 steps.
     pub grown_bytes: u64,
     /// Which account grows.
     pub layer: Layer,
-    /// Steps until the device is full at this rate; none when its size is unknown.
+    /// Steps until the memory is full at this rate; none when its size is unknown.
     pub steps_to_oom: Option<u64>,
+    /// The same with how sure it is.
+    pub forecast: Option<Forecast>,
     /// Number of other ranks it was compared with.
     pub peers: u32,
+    /// Ranks that grow alike, this one included.
+    pub ranks: u32,
 }
 
 impl Growth {

@@ -1,77 +1,140 @@
 //! What the detector keeps of one device of one rank.
 
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 
-use super::envelope::{BLOCK_STEPS, BLOCKS_AHEAD, LAYERS, Minima, SCALES, Tracks};
-use super::{Layer, Sample};
+use super::habits::Habits;
+use super::layers::{COURSE_LAYERS, COURSES, Layer};
+use super::ring::{BLOCK_STEPS, BLOCKS, Keep, Ring, SCALES};
+use super::window::Past;
+use super::{Limits, Reading, Sample};
 
-#[derive(Debug)]
+/// The course of one layer.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    rings: [Ring; SCALES],
+    /// Level at the end of warm-up, which counts as 0; none before.
+    anchor: Option<i64>,
+    /// Of the values beyond the peers, for each length of block.
+    pub(super) past: [Past; SCALES],
+    /// Looks as if it grows, for each length of block.
+    pub(super) rising: [bool; SCALES],
+    /// Newest value.
+    level: u64,
+    limit_bytes: u64,
+}
+
+#[derive(Debug, Default)]
 pub(super) struct Series {
-    minima: Vec<Minima>,
-    /// The floor of each block, less the level at the end of warm-up.
-    pub(super) own: Tracks,
-    /// The same, less the peers' median.
-    pub(super) beyond_peers: Tracks,
-    /// Levels at the end of warm-up; none before.
-    anchor: Option<[i64; LAYERS]>,
-    /// First step that may be judged.
-    pub(super) warm_step: u64,
+    courses: [Option<Box<Course>>; COURSES],
+    /// First step that may be judged; none in warm-up.
+    pub(super) warm_step: Option<u64>,
     pub(super) first_step: u64,
     pub(super) last_step: u64,
     pub(super) last: Sample,
     /// Highest allocated bytes ever.
     pub(super) peak_allocated: u64,
-    /// Next block to be compared, for each scale.
+    /// Most that a step needed beyond its floor, since warm-up.
+    excess: u64,
+    /// Next block to be compared, for each length.
     pub(super) next_block: [u64; SCALES],
-    /// Looks as if it grows, for each layer and scale.
-    pub(super) rising: [[bool; SCALES]; LAYERS],
+    /// One bit for each of the newest blocks: its medians contain this series.
+    member: [u64; SCALES],
+    pub(super) habits: Habits,
+    /// Peak beyond the peers, as long as it stays so: since when, least, of the peers.
+    pub(super) spread: Option<Spread>,
+}
+
+/// A peak that stays beyond the peers'.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spread {
+    pub(super) since_step: u64,
+    pub(super) bytes_min: u64,
+    pub(super) blocks: u32,
 }
 
 impl Series {
     pub(super) fn new(first_step: u64) -> Self {
-        Self {
-            minima: (0..SCALES).map(Minima::new).collect(),
-            own: Tracks::default(),
-            beyond_peers: Tracks::default(),
-            anchor: None,
-            warm_step: 0,
-            first_step,
-            last_step: 0,
-            last: Sample::default(),
-            peak_allocated: 0,
-            next_block: [0; SCALES],
-            rising: [[false; SCALES]; LAYERS],
-        }
+        Self { first_step, ..Self::default() }
     }
 
     pub(super) fn take(&mut self, sample: &Sample) {
         self.peak_allocated = self.peak_allocated.max(sample.peak_allocated);
+        if self.warm_step.is_some() {
+            let excess = sample.peak_allocated.saturating_sub(sample.floor_allocated);
+            self.excess = self.excess.max(excess);
+        }
         // Reserved memory follows the peaks; only what goes beyond the highest of them is kept
         // for nothing.
         let idle = sample.floor_reserved.saturating_sub(self.peak_allocated);
-        for minima in &mut self.minima {
-            minima.take(sample.first_step, sample.last_step, [sample.floor_allocated, idle]);
+        let steps = (sample.first_step, sample.last_step);
+        for (layer, value) in [
+            (Layer::Allocated, sample.floor_allocated),
+            (Layer::Reserved, idle),
+            (Layer::Blocks, sample.blocks),
+            (Layer::Peak, sample.peak_allocated),
+        ] {
+            self.put(layer, steps, value, 0);
         }
+        self.habits.take(sample);
         if sample.last_step >= self.last_step {
             self.last_step = sample.last_step;
             self.last = *sample;
         }
     }
 
-    /// Lowest values of a block; none when no sample fell into it.
-    pub(super) fn minima(&self, scale: usize, block: u64) -> Option<[i64; LAYERS]> {
-        let minima = self.minima.get(scale)?.get(block)?;
-        Some(minima.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX / 4)))
+    /// Takes a reading of a layer that no sample holds; others are left alone.
+    pub(super) fn read(&mut self, reading: &Reading) {
+        let of_sample = matches!(
+            reading.layer,
+            Layer::Allocated | Layer::Reserved | Layer::Blocks | Layer::Peak
+        );
+        if !of_sample {
+            let steps = (reading.step, reading.step);
+            self.put(reading.layer, steps, reading.bytes, reading.limit_bytes);
+        }
+    }
+
+    fn put(&mut self, layer: Layer, steps: (u64, u64), value: u64, limit_bytes: u64) {
+        let Some(place) = layer.place() else { return };
+        let course = self.courses[place].get_or_insert_default();
+        let keep = if layer == Layer::Peak { Keep::Highest } else { Keep::Lowest };
+        let units = value >> layer.unit_shift();
+        for (ring, length) in course.rings.iter_mut().zip(BLOCK_STEPS) {
+            ring.take(steps.0 / length, steps.1 / length, units, keep);
+        }
+        (course.level, course.limit_bytes) = (value, limit_bytes);
+    }
+
+    pub(super) fn course(&self, layer: Layer) -> Option<&Course> {
+        self.courses.get(layer.place()?)?.as_deref()
+    }
+
+    pub(super) fn course_mut(&mut self, layer: Layer) -> Option<&mut Course> {
+        self.courses.get_mut(layer.place()?)?.as_deref_mut()
+    }
+
+    /// Layers of which something is known.
+    pub(super) fn layers(&self) -> impl Iterator<Item = Layer> {
+        let known = |&layer: &Layer| self.course(layer).is_some();
+        COURSE_LAYERS.into_iter().filter(known)
+    }
+
+    /// Newest value of a layer; none when it is not known.
+    pub(super) fn level(&self, layer: Layer) -> Option<u64> {
+        self.course(layer).map(|course| course.level)
+    }
+
+    /// The value of a block, in the layer's own terms.
+    pub(super) fn absolute(&self, layer: Layer, scale: usize, block: u64) -> Option<i64> {
+        Some(self.course(layer)?.rings[scale].get(block)? << layer.unit_shift())
     }
 
     /// The same, less the level at the end of warm-up; none for blocks within warm-up.
-    pub(super) fn since_warm(&self, scale: usize, block: u64) -> Option<[i64; LAYERS]> {
-        let anchor = self.anchor?;
-        if block * BLOCK_STEPS[scale] < self.warm_step {
+    pub(super) fn since_warm(&self, layer: Layer, scale: usize, block: u64) -> Option<i64> {
+        if block * BLOCK_STEPS[scale] < self.warm_step? {
             return None;
         }
-        let minima = self.minima(scale, block)?;
-        Some([minima[0] - anchor[0], minima[1] - anchor[1]])
+        Some(self.absolute(layer, scale, block)? - self.course(layer)?.anchor?)
     }
 
     /// Has the block been finished?
@@ -81,40 +144,75 @@ impl Series {
 
     /// Warm-up is over as of `step`: values count from here on.
     pub(super) fn warm_up_ends(&mut self, step: u64) {
-        if self.anchor.is_none() {
-            let block = step / BLOCK_STEPS[0];
-            let newest = self.last_step / BLOCK_STEPS[0];
-            // Of a rank that comes late with a long past, only the newest blocks are known.
-            let oldest = newest.saturating_sub(BLOCKS_AHEAD as u64 - 1).max(block);
-            let anchor = (oldest..=newest).find_map(|block| self.minima(0, block));
-            self.anchor = anchor;
-            self.warm_step = step;
+        if self.warm_step.is_none() {
+            self.warm_step = Some(step);
         }
     }
 
-    /// Smallest rise of a layer that counts, in bytes.
-    pub(super) fn rise_min(&self, layer: Layer, limits: &super::Limits) -> i64 {
-        let (bytes_min, ppm, level) = match layer {
-            Layer::Allocated => {
-                (limits.growth_bytes_min, limits.growth_ppm_min, self.last.floor_allocated)
+    /// Gives each layer that has none its anchor: the first value since warm-up that is known.
+    pub(super) fn anchor(&mut self) {
+        let Some(step) = self.warm_step else { return };
+        for layer in COURSE_LAYERS {
+            let Some(course) = self.course(layer).filter(|course| course.anchor.is_none()) else {
+                continue;
+            };
+            let known = course.rings.iter().zip(BLOCK_STEPS).find_map(|(ring, length)| {
+                // Of a rank that comes late with a long past, only the newest blocks are known.
+                let newest = self.last_step / length;
+                let oldest = newest.saturating_sub(BLOCKS as u64 - 1).max(step.div_ceil(length));
+                (oldest..=newest).find_map(|block| ring.get(block))
+            });
+            let anchor = known.map(|units| units << layer.unit_shift());
+            if let Some(course) = self.course_mut(layer) {
+                course.anchor = anchor;
             }
-            Layer::Reserved => {
-                (limits.reserved_bytes_min, limits.reserved_ppm_min, self.last.floor_reserved)
-            }
-        };
-        let share = u128::from(level) * u128::from(ppm) / 1_000_000;
-        let rise_min = u128::from(bytes_min).max(share);
-        i64::try_from(rise_min).unwrap_or(i64::MAX / 4)
+        }
     }
 
-    /// Steps until the device is full at this rate; none when its size is unknown.
-    pub(super) fn steps_to_oom(&self, layer: Layer, bytes_per_step: i64) -> Option<u64> {
-        let rate = u64::try_from(bytes_per_step).ok().filter(|&rate| rate > 0)?;
-        // The allocator gives its cache back before it fails, so tensors count, at their peak.
-        let used = match layer {
-            Layer::Allocated => self.peak_allocated,
-            Layer::Reserved => self.last.end_reserved,
+    /// Notes whether the medians of a block contain this series.
+    pub(super) fn note_member(&mut self, scale: usize, block: u64, is_member: bool) {
+        let bit = 1 << (block % BLOCKS as u64);
+        let bits = &mut self.member[scale];
+        *bits = if is_member { *bits | bit } else { *bits & !bit };
+    }
+
+    /// Do the medians of this recent block contain this series?
+    pub(super) fn is_member(&self, scale: usize, block: u64) -> bool {
+        self.member[scale] & (1 << (block % BLOCKS as u64)) != 0
+    }
+
+    /// Smallest rise of a layer that counts.
+    pub(super) fn rise_min(&self, layer: Layer, limits: &Limits) -> i64 {
+        let (least, ppm) = layer.least_rise(limits);
+        let level = match layer {
+            Layer::Allocated => self.last.floor_allocated,
+            Layer::Reserved => self.last.floor_reserved,
+            _ => self.level(layer).unwrap_or(0),
         };
-        (self.last.device_bytes > 0).then(|| self.last.device_bytes.saturating_sub(used) / rate)
+        let share = u128::from(level) * u128::from(ppm) / 1_000_000;
+        i64::try_from(u128::from(least).max(share)).unwrap_or(i64::MAX / 4)
+    }
+
+    /// Bytes that a layer can still grow by; none when that is not known.
+    pub(super) fn left(&self, layer: Layer) -> Option<u64> {
+        if layer.is_host() {
+            let course = self.course(layer).filter(|course| course.limit_bytes > 0)?;
+            return Some(course.limit_bytes.saturating_sub(course.level));
+        }
+        if !layer.is_bytes() || self.last.device_bytes == 0 {
+            return None;
+        }
+        let level = |layer: Layer| self.level(layer).unwrap_or(0);
+        // The allocator gives its cache back before it fails, so tensors count, at their peak.
+        let usual = self.last.floor_allocated.saturating_add(self.excess);
+        let tensors = match layer {
+            Layer::Reserved => self.last.end_reserved,
+            Layer::Peak => self.level(Layer::Peak).unwrap_or(0),
+            _ if self.excess == 0 => self.peak_allocated,
+            _ => usual,
+        };
+        let others = [Layer::NonTorch, Layer::Other, Layer::Deferred].map(level);
+        let used = others.into_iter().fold(tensors, u64::saturating_add);
+        Some(self.last.device_bytes.saturating_sub(used))
     }
 }

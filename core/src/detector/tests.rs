@@ -11,6 +11,8 @@ use super::*;
 
 extern crate std;
 
+mod layers;
+
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const STEP_NS: u64 = 30_000_000;
@@ -128,6 +130,7 @@ impl Job {
             end_reserved: *reserved,
             device_bytes: 80 * GIB,
             blocks: 1_000,
+            malloc_failures: 0,
         }
     }
 
@@ -472,6 +475,7 @@ fn recorded(job: &str) -> Vec<Sample> {
             end_reserved: reserved,
             device_bytes: 140 * GIB,
             blocks: 0,
+            malloc_failures: 0,
         }
     };
     let steps = |span: Sample| {
@@ -560,6 +564,7 @@ proptest! {
                 end_reserved: size,
                 device_bytes: size,
                 blocks: 0,
+            malloc_failures: 0,
             });
             while detector.poll().is_some() {}
             let known = detector.ranks_known();

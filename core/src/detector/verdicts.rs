@@ -1,150 +1,232 @@
 //! Verdicts on the newest points: a finding begins, goes on, or is another's.
 
-use super::envelope::{BLOCK_STEPS, SCALES, Tracks, index_of};
+use super::forecast::forecast;
 use super::judge::{Course, Rule, judge};
+use super::layers::Layer;
 use super::machine::{Detector, NEW_HIGH_BYTES_MIN, Place};
-use super::series::Series;
-use super::{Growth, GrowthKey, Layer, Scope};
+use super::ring::{BLOCK_STEPS, SCALES};
+use super::series::{Series, Spread};
+use super::window::{Past, WINDOW, Window, onset};
+use super::{Growth, GrowthKey, Scope};
 
 /// While all ranks grow, a rank grows for a reason of its own if it adds more than one and a half
 /// times (3 / 2) as much again.
 const APART_NUMERATOR: i64 = 3;
 const APART_DENOMINATOR: i64 = 2;
 
+/// A peak stands apart when it stays beyond the peers' by a tenth of the device …
+const SPREAD_DIVISOR: u64 = 10;
+
+/// … in so many blocks of 16 steps in turn …
+const SPREAD_BLOCKS_MIN: u32 = 16;
+
+/// … and comes this near to the device's size, in percent: before, it is nobody's trouble.
+const SPREAD_LEVEL_PERCENT_MIN: u64 = 80;
+
+/// Length of block at which peaks are compared.
+const SPREAD_SCALE: usize = 1;
+
 impl Detector {
     /// Brings the open findings about this series up to date.
     pub(super) fn follow(&mut self, place: Place) {
         let Some(series) = self.series.get(&(place.rank, place.device)) else { return };
-        for (key, scale) in self.incidents.keys() {
-            if (key.rank, key.device, key.layer, scale)
-                != (place.rank, place.device, place.layer, place.scale)
-            {
+        for (key, scale) in self.incidents.keys_of(place.rank, place.device, place.layer) {
+            if scale != place.scale {
                 continue;
             }
-            let track = followed(series, &key).get(place.layer, place.scale);
-            let rule = Rule::against_peers(series.rise_min(place.layer, &self.limits), place.scale);
-            let block_steps = BLOCK_STEPS[place.scale] as i64;
-            let rate = match judge(track, &rule) {
-                Course::Growing { per_point, .. } => per_point / block_steps,
-                Course::Flat | Course::Rising => track.rate(),
+            let window = self.followed(&key, scale, place.block);
+            let rise_min = series.rise_min(place.layer, &self.limits);
+            let rule = Rule::against_peers(rise_min, scale, self.limits.gates);
+            let block_steps = BLOCK_STEPS[scale];
+            let (points, rate) = match judge(&window, &rule) {
+                Course::Growing { points, per_point, .. } => {
+                    (points, window.per_step(points, per_point, block_steps))
+                }
+                Course::Flat | Course::Rising => (WINDOW, window.rate(block_steps)),
             };
-            let own_rate = series.own.get(place.layer, place.scale).rate().max(rate);
-            let steps_to_oom = series.steps_to_oom(place.layer, own_rate);
-            let Some((_, value)) = track.last() else { continue };
-            self.incidents.follow(&key, (place.end_step, value), |growth| {
+            let left = series.left(place.layer);
+            let own = self.own_window(&place, scale);
+            let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
+            let Some(value) = window.last() else { continue };
+            self.incidents.follow(&key, (place.end_step(), value), |growth| {
                 growth.bytes_per_step = u64::try_from(rate).unwrap_or(0);
-                growth.steps_to_oom = steps_to_oom;
+                growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
+                growth.forecast = ahead;
             });
         }
     }
 
     /// Does this series grow beyond its peers?
     pub(super) fn judge_rank(&mut self, place: Place) {
-        let Place { rank, device, layer, scale, .. } = place;
+        let Place { rank, device, layer, scale, block, .. } = place;
+        if scale < layer.finest_scale() {
+            return;
+        }
         let Some(series) = self.series.get(&(rank, device)) else { return };
         let rise_min = series.rise_min(layer, &self.limits);
-        let rule = if place.peers >= 2 && layer == Layer::Allocated {
-            Rule::against_peers(rise_min, scale)
-        } else {
-            Rule::strict(rise_min, scale)
-        };
-        let track = series.beyond_peers.get(layer, scale);
-        let course = judge(track, &rule);
+        let is_sure = place.peers >= 2 && layer != Layer::Reserved && layer != Layer::Peak;
+        let rule = if is_sure { Rule::against_peers } else { Rule::strict };
+        let rule = rule(rise_min, scale, self.limits.gates);
+        let window = self.beyond_window(&place, scale);
+        let course = judge(&window, &rule);
         let Course::Growing { points, rise, per_point } = course else {
             self.mark(place, course != Course::Flat);
             return;
         };
-        let is_own = series.own.get(layer, scale).rise(points) >= rise / 2;
+        let own = self.own_window(&place, scale);
+        let is_own = own.rise(points) >= rise / 2;
         let key = GrowthKey { rank, device, layer, scope: Scope::OneRank };
+        let is_due = self.is_due(series, &own, points, place);
         self.mark(place, is_own);
         if is_own
-            && !self.is_told(&key, scale)
-            && rise / APART_NUMERATOR > self.common_rise(place, points) / APART_DENOMINATOR
+            && is_due
+            && !self.is_told(&key, self.groups.of(rank))
+            && rise / APART_NUMERATOR > self.common_rise(&place, points) / APART_DENOMINATOR
         {
-            self.open(key, scale, place.end_step, (rise, per_point), place.peers);
+            self.open(key, (scale, block), (points, rise, per_point), place.peers);
         }
     }
 
-    /// Do all ranks grow?
-    pub(super) fn judge_common(&mut self, layer: Layer, scale: usize, end_step: u64) {
-        let track = self.common.get(layer, scale);
-        let home = self.ranks.iter().filter_map(|(&rank, known)| {
-            self.series.get(&(rank, known.home)).map(|series| (rank, known.home, series))
-        });
-        let rise_min = home.clone().map(|(.., series)| series.rise_min(layer, &self.limits)).max();
-        let rule = Rule::strict(rise_min.unwrap_or(0), scale);
-        let Course::Growing { points, rise, per_point } = judge(track, &rule) else {
+    /// Do all ranks of a group grow?
+    pub(super) fn judge_common(&mut self, group: usize, layer: Layer, scale: usize, block: u64) {
+        if scale < layer.finest_scale() {
             return;
-        };
-        let steepest = home.max_by_key(|(.., series)| series.own.get(layer, scale).rise(points));
-        let Some((rank, device, series)) = steepest else { return };
-        let ranks = self.ranks.len();
-        let scope = if ranks > 1 { Scope::AllRanks } else { Scope::OneRank };
-        let key = GrowthKey { rank, device, layer, scope };
-        let window_steps = points as u64 * BLOCK_STEPS[scale];
-        let rate = series.own.get(layer, scale).rate();
-        let is_urgent = match series.steps_to_oom(layer, rate) {
-            Some(steps) => steps / self.limits.urgent_windows.max(1) <= window_steps,
-            // Of an unknown device only the shortest window is left out.
-            None => scale > 0,
-        };
-        if (is_urgent || scale == SCALES - 1) && !self.is_told(&key, scale) {
-            self.open(key, scale, end_step, (rise, per_point), ranks - 1);
-            self.merge(layer, scale, points, end_step);
+        }
+        let Some(ranks) = self.groups.list.get(group).map(|group| &group.ranks) else { return };
+        let home = ranks.iter().filter_map(|&rank| {
+            let home = self.ranks.get(&rank)?.home;
+            let series = self.series.get(&(rank, home))?;
+            series.course(layer)?;
+            let peers = u32::try_from(ranks.len() - 1).unwrap_or(u32::MAX);
+            let place = Place { rank, device: home, layer, scale, block, peers };
+            Some((place, series))
+        });
+        let rise_min = home.clone().map(|(_, series)| series.rise_min(layer, &self.limits)).max();
+        let Some(rise_min) = rise_min else { return };
+        let window = self.common_window(group, layer, scale, block);
+        let rule = Rule::strict(rise_min, scale, self.limits.gates);
+        let Course::Growing { points, rise, per_point } = judge(&window, &rule) else { return };
+        let own_rise = |place: &Place| self.own_window(place, scale).rise(points);
+        let Some((place, series)) = home.max_by_key(|(place, _)| own_rise(place)) else { return };
+        let own = self.own_window(&place, scale);
+        let scope = self.scope_of(group, &place, points, rise);
+        let key = GrowthKey { rank: place.rank, device: place.device, layer, scope };
+        let is_urgent = self.is_urgent(series, &own, points, place);
+        let is_long = scale == SCALES - 1;
+        let is_due = self.is_due(series, &own, points, place);
+        if (is_urgent || is_long) && is_due && !self.is_told(&key, group) {
+            self.open(key, (scale, block), (points, rise, per_point), place.peers);
+            self.merge(group, layer, (scale, block), points);
         }
     }
 
-    /// Is this growth, or the one that causes it, told already? Is its scale fit to tell?
-    fn is_told(&self, key: &GrowthKey, scale: usize) -> bool {
-        let tensors = |of_rank: u32| {
-            self.incidents.of_rank(of_rank).any(|open| open.growth.layer == Layer::Allocated)
-                || self.incidents.common(Layer::Allocated).is_some()
+    /// Who grows, when a whole group does: the group alone, or everyone.
+    fn scope_of(&self, group: usize, place: &Place, points: usize, rise: i64) -> Scope {
+        let Place { layer, scale, block, .. } = *place;
+        if self.ranks.len() == 1 {
+            return Scope::OneRank;
+        }
+        let rises = |index: usize| {
+            index == group || self.common_window(index, layer, scale, block).rise(points) > rise / 4
         };
-        let is_common = key.scope == Scope::AllRanks && self.incidents.common(key.layer).is_some();
-        // Segments come in large pieces: a short block shows their size, not a course.
-        let is_reserved = key.layer == Layer::Reserved && (scale == 0 || tensors(key.rank));
-        self.incidents.get(key).is_some() || is_common || is_reserved
+        let groups = self.groups.list.iter().enumerate();
+        let rising = groups.filter(|&(index, _)| rises(index)).map(|(_, it)| it.ranks.len());
+        if rising.sum::<usize>() * 4 >= self.ranks.len() * 3 {
+            Scope::AllRanks
+        } else {
+            Scope::Role
+        }
     }
 
-    /// Rise that all ranks share over the last points; 0 when there is none to speak of.
-    fn common_rise(&self, place: Place, points: usize) -> i64 {
-        let track = self.common.get(place.layer, place.scale);
-        let rule = Rule::against_peers(NEW_HIGH_BYTES_MIN, place.scale);
-        let grows = matches!(judge(track, &rule), Course::Growing { .. });
-        let is_open = self.incidents.common(place.layer).is_some();
-        if place.peers > 0 && (grows || is_open) { track.rise(points).max(0) } else { 0 }
+    /// Peaks that grow are of interest only where the floors do not, and when the end is near.
+    fn is_due(&self, series: &Series, own: &Window, points: usize, place: Place) -> bool {
+        if place.layer != Layer::Peak {
+            return true;
+        }
+        let floor = self.own_window(&Place { layer: Layer::Allocated, ..place }, place.scale);
+        floor.rise(points) <= own.rise(points) / 2 && self.is_urgent(series, own, points, place)
+    }
+
+    /// Is the memory full within some windows, if it goes on like this?
+    fn is_urgent(&self, series: &Series, own: &Window, points: usize, place: Place) -> bool {
+        let block_steps = BLOCK_STEPS[place.scale];
+        let window_steps = points as u64 * block_steps;
+        let rate = u64::try_from(own.rate(block_steps)).unwrap_or(0).max(1);
+        match series.left(place.layer) {
+            _ if !self.limits.gates.urgency => true,
+            Some(left) => left / rate / self.limits.urgent_windows.max(1) <= window_steps,
+            // Of an unknown size only the shortest window is left out.
+            None => place.scale > 0 && place.layer.is_bytes(),
+        }
+    }
+
+    /// Is this growth, or the one that causes it, told already?
+    fn is_told(&self, key: &GrowthKey, group: usize) -> bool {
+        let is_same = self.incidents.get(key).is_some();
+        if !self.limits.gates.one_cause {
+            return is_same;
+        }
+        let of_rank = |layer: Layer| {
+            self.incidents.of_rank(key.rank).any(|open| open.growth.layer == layer)
+                || self.incidents.common(layer, group).is_some()
+        };
+        let is_common =
+            key.scope != Scope::OneRank && self.incidents.common(key.layer, group).is_some();
+        let causes = super::layers::COURSE_LAYERS.into_iter();
+        let is_caused = causes.filter(|layer| layer.explains(key.layer)).any(of_rank);
+        is_same || is_common || is_caused
+    }
+
+    /// Rise that all ranks of the group share over the last points; 0 when there is none to speak
+    /// of.
+    fn common_rise(&self, place: &Place, points: usize) -> i64 {
+        let group = self.groups.of(place.rank);
+        let window = self.common_window(group, place.layer, place.scale, place.block);
+        let rule = Rule::against_peers(NEW_HIGH_BYTES_MIN, place.scale, self.limits.gates);
+        let grows = matches!(judge(&window, &rule), Course::Growing { .. });
+        let is_open = self.incidents.common(place.layer, group).is_some();
+        if place.peers > 0 && (grows || is_open) { window.rise(points).max(0) } else { 0 }
     }
 
     fn mark(&mut self, place: Place, rising: bool) {
-        if let Some(series) = self.series.get_mut(&(place.rank, place.device)) {
-            series.rising[index_of(place.layer)][place.scale] = rising;
+        let series = self.series.get_mut(&(place.rank, place.device));
+        if let Some(course) = series.and_then(|series| series.course_mut(place.layer)) {
+            course.rising[place.scale] = rising;
         }
     }
 
-    /// The only place where a finding begins.
+    /// The only place where growth begins to be told.
     fn open(
         &mut self,
         key: GrowthKey,
-        scale: usize,
-        detected_step: u64,
-        (rise, per_point): (i64, i64),
-        peers: usize,
+        (scale, block): (usize, u64),
+        (points, rise, per_point): (usize, i64, i64),
+        peers: u32,
     ) {
         let Some(series) = self.series.get(&(key.rank, key.device)) else { return };
-        let tracks = followed(series, &key);
-        let own_rate = series.own.get(key.layer, scale).rate();
+        let block_steps = BLOCK_STEPS[scale];
+        let place = self.place_of(&key, scale, block);
+        let own = self.own_window(&place, scale);
+        let followed = self.followed(&key, scale, block);
         let rate = match key.scope {
-            Scope::OneRank => per_point / BLOCK_STEPS[scale] as i64,
-            Scope::AllRanks => own_rate,
+            Scope::OneRank => followed.per_step(points, per_point, block_steps),
+            Scope::Role | Scope::AllRanks => own.rate(block_steps),
         };
         let rate = rate.max(1);
-        let Some((onset_step, onset_value)) = tracks.onset(key.layer, scale, rate) else { return };
-        let Some((_, value)) = tracks.get(key.layer, scale).last() else { return };
+        let windows = core::array::from_fn(|coarser| {
+            let newest = block * block_steps / BLOCK_STEPS[coarser];
+            (coarser >= scale).then(|| self.followed(&key, coarser, newest))
+        });
+        let Some((onset_step, onset_value)) = onset(&windows, scale, rate) else { return };
+        let Some(value) = windows[scale].as_ref().and_then(Window::last) else { return };
         if value - onset_value < rise / 2 {
             // Its beginning does not show: no line leads from there to here.
             return;
         }
-        let growth = Growth {
+        let detected_step = place.end_step();
+        let left = series.left(key.layer);
+        let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
+        let mut growth = Growth {
             rank: key.rank,
             device: key.device,
             scope: key.scope,
@@ -154,34 +236,208 @@ impl Detector {
             bytes_per_step: rate.unsigned_abs(),
             grown_bytes: u64::try_from(value - onset_value).unwrap_or(0),
             layer: key.layer,
-            steps_to_oom: series.steps_to_oom(key.layer, own_rate.max(rate)),
-            peers: u32::try_from(peers).unwrap_or(u32::MAX),
+            steps_to_oom: ahead.map(|ahead| ahead.p50),
+            forecast: ahead,
+            peers,
+            ranks: 1,
         };
-        let rise_min = series.rise_min(key.layer, &self.limits);
-        self.incidents.open(growth, scale, onset_value, rise_min, (detected_step, value));
-    }
-
-    /// All ranks grow: findings about single ranks that are no more than that are the same cause.
-    fn merge(&mut self, layer: Layer, scale: usize, points: usize, end_step: u64) {
-        if self.incidents.common(layer).is_none() {
+        if key.scope != Scope::OneRank {
+            growth.ranks = peers + 1;
+        } else if self.limits.gates.one_cause && self.incidents.joined(&growth) {
             return;
         }
-        let common_rise = self.common.get(layer, scale).rise(points);
+        let rise_min = series.rise_min(key.layer, &self.limits);
+        let is_caused = |other: Layer| key.layer.explains(other);
+        if self.limits.gates.one_cause {
+            let is_of = |rank: u32| match key.scope {
+                Scope::OneRank => rank == key.rank,
+                Scope::Role => self.groups.of(rank) == self.groups.of(key.rank),
+                Scope::AllRanks => true,
+            };
+            self.incidents.close_caused(is_of, is_caused, detected_step);
+        }
+        let group = self.groups.of(key.rank);
+        let last = (detected_step, value);
+        self.incidents.open(growth, (group, scale), onset_value, rise_min, last);
+    }
+
+    /// All ranks of a group grow: findings about single ranks that are no more than that are the
+    /// same cause.
+    fn merge(&mut self, group: usize, layer: Layer, (scale, block): (usize, u64), points: usize) {
+        if self.incidents.common(layer, group).is_none() {
+            return;
+        }
+        let common_rise = self.common_window(group, layer, scale, block).rise(points);
         for (key, _) in self.incidents.keys() {
-            let Some(series) = self.series.get(&(key.rank, key.device)) else { continue };
-            let rise = series.beyond_peers.get(layer, scale).rise(points);
+            if self.groups.of(key.rank) != group {
+                continue;
+            }
+            let place = self.place_of(&key, scale, block);
+            let rise = self.beyond_window(&place, scale).rise(points);
             let is_apart = rise / APART_NUMERATOR > common_rise / APART_DENOMINATOR;
             if key.scope == Scope::OneRank && key.layer == layer && !is_apart {
-                self.incidents.close(&key, end_step);
+                self.incidents.close(&key, place.end_step());
             }
         }
     }
+
+    /// A rank whose peaks stay far beyond its peers', near the end of the device.
+    pub(super) fn judge_spread(&mut self, scale: usize, block: u64, peaks: &[(u32, i64)]) {
+        if scale != SPREAD_SCALE || peaks.len() < 3 || !self.limits.gates.peers {
+            return;
+        }
+        let mut values: alloc::vec::Vec<i64> = peaks.iter().map(|&(_, peak)| peak).collect();
+        let medians = super::groups::Medians::of(&mut values);
+        let end_step = (block + 1) * BLOCK_STEPS[scale] - 1;
+        for &(rank, peak) in peaks {
+            let Some(device) = self.ranks.get(&rank).map(|known| known.home) else { continue };
+            let Some(series) = self.series.get_mut(&(rank, device)) else { continue };
+            let device_bytes = series.last.device_bytes;
+            let beyond = u64::try_from(peak - medians.of_peers(peak, true).0).unwrap_or(0);
+            let is_full = u128::try_from(peak).unwrap_or(0) * 100
+                >= u128::from(device_bytes) * u128::from(SPREAD_LEVEL_PERCENT_MIN);
+            let is_apart = device_bytes > 0 && beyond >= device_bytes / SPREAD_DIVISOR;
+            let key = GrowthKey { rank, device, layer: Layer::Spread, scope: Scope::OneRank };
+            if !is_apart {
+                series.spread = None;
+                self.incidents.close(&key, end_step);
+                continue;
+            }
+            let fresh = Spread { since_step: end_step, bytes_min: beyond, blocks: 0 };
+            let spread = series.spread.get_or_insert(fresh);
+            spread.blocks = spread.blocks.saturating_add(1);
+            spread.bytes_min = spread.bytes_min.min(beyond);
+            let spread = *spread;
+            let is_due = spread.blocks >= SPREAD_BLOCKS_MIN && is_full;
+            let grows = self.incidents.of_rank(rank).any(|open| open.grows());
+            if is_due && !grows && self.incidents.get(&key).is_none() {
+                let peers = u32::try_from(peaks.len() - 1).unwrap_or(u32::MAX);
+                let growth = still(&key, (spread.since_step, end_step), spread.bytes_min, peers);
+                self.incidents.open(growth, (0, scale), 0, 0, (end_step, 0));
+            }
+        }
+    }
+
+    /// What a rank does in most of its steps.
+    pub(super) fn judge_habits(&mut self, (rank, device): (u32, u8)) {
+        let Some(series) = self.series.get(&(rank, device)) else { return };
+        let (habits, last_step) = (series.habits, series.last_step);
+        if series.warm_step.is_none() {
+            return;
+        }
+        for (layer, has_it, steps) in [
+            (Layer::Retries, habits.has_retries, habits.retries()),
+            (Layer::Churn, habits.has_churn, habits.churn()),
+        ] {
+            let key = GrowthKey { rank, device, layer, scope: Scope::OneRank };
+            let is_open = self.incidents.get(&key).is_some();
+            if is_open && !has_it {
+                self.incidents.close(&key, last_step);
+            } else if has_it && !is_open && !self.is_told(&key, self.groups.of(rank)) {
+                let steps_seen = (last_step.saturating_sub(63), last_step);
+                let growth = still(&key, steps_seen, u64::from(steps), 0);
+                if !self.incidents.joined(&growth) {
+                    self.incidents.open(growth, (0, 0), 0, 0, (last_step, 0));
+                }
+            }
+        }
+    }
+
+    /// Value of a block less that of the peers; none when there is no such block.
+    pub(super) fn beyond_peers(
+        &self,
+        key: (u32, u8),
+        layer: Layer,
+        scale: usize,
+        block: u64,
+    ) -> Option<i64> {
+        let series = self.series.get(&key)?;
+        let value = series.since_warm(layer, scale, block)?;
+        let is_home = self.ranks.get(&key.0).is_some_and(|rank| rank.home == key.1);
+        if !is_home || !self.limits.gates.peers {
+            return Some(value);
+        }
+        let group = self.groups.list.get(self.groups.of(key.0))?;
+        let medians = group.medians(layer.place()?, scale, block)?;
+        Some(value - medians.of_peers(value, series.is_member(scale, block)).0)
+    }
+
+    fn place_of(&self, key: &GrowthKey, scale: usize, block: u64) -> Place {
+        let GrowthKey { rank, device, layer, .. } = *key;
+        Place { rank, device, layer, scale, block, peers: 0 }
+    }
+
+    /// The course of a series less its peers'.
+    fn beyond_window(&self, place: &Place, scale: usize) -> Window {
+        let key = (place.rank, place.device);
+        let course = self.series.get(&key).and_then(|series| series.course(place.layer));
+        let past = course.map_or(Past::default(), |course| course.past[scale]);
+        Window::collect(place.block, 0, past, |block| {
+            self.beyond_peers(key, place.layer, scale, block)
+        })
+    }
+
+    /// The course of a series by itself.
+    fn own_window(&self, place: &Place, scale: usize) -> Window {
+        let series = self.series.get(&(place.rank, place.device));
+        Window::collect(place.block, 0, Past::default(), |block| {
+            series?.since_warm(place.layer, scale, block)
+        })
+    }
+
+    /// The course of the median of a group.
+    fn common_window(&self, group: usize, layer: Layer, scale: usize, block: u64) -> Window {
+        let group = self.groups.list.get(group);
+        let place = layer.place().unwrap_or(0);
+        let past = group.map_or(Past::default(), |group| group.past[place][scale]);
+        Window::collect(block, 0, past, |block| group?.common(place, scale, block))
+    }
+
+    /// The course that tells how a finding goes on.
+    fn followed(&self, key: &GrowthKey, scale: usize, block: u64) -> Window {
+        let place = self.place_of(key, scale, block);
+        match key.scope {
+            Scope::OneRank => self.beyond_window(&place, scale),
+            Scope::Role | Scope::AllRanks => self.own_window(&place, scale),
+        }
+    }
+
+    /// Has nothing of a series been compared yet?
+    pub(super) fn own_window_is_empty(&self, key: (u32, u8)) -> bool {
+        self.series.get(&key).is_none_or(|series| {
+            let newest = series.next_block[0].checked_sub(1);
+            newest.is_none_or(|block| series.since_warm(Layer::Allocated, 0, block).is_none())
+        })
+    }
+
+    /// Rise of the floor of a series per step over the last window.
+    pub(super) fn own_rate(&self, key: (u32, u8), layer: Layer) -> i64 {
+        let Some(series) = self.series.get(&key) else { return 0 };
+        let window = |scale: usize| {
+            let block = series.next_block[scale].checked_sub(1)?;
+            let place = GrowthKey { rank: key.0, device: key.1, layer, scope: Scope::OneRank };
+            let window = self.own_window(&self.place_of(&place, scale, block), scale);
+            (window.values().len() > 2).then(|| window.rate(BLOCK_STEPS[scale]))
+        };
+        window(1).or_else(|| window(0)).unwrap_or(0)
+    }
 }
 
-/// The tracks that tell how a finding goes on.
-fn followed<'a>(series: &'a Series, key: &GrowthKey) -> &'a Tracks {
-    match key.scope {
-        Scope::OneRank => &series.beyond_peers,
-        Scope::AllRanks => &series.own,
+/// A finding about what does not grow.
+fn still(key: &GrowthKey, steps: (u64, u64), amount: u64, peers: u32) -> Growth {
+    Growth {
+        rank: key.rank,
+        device: key.device,
+        scope: key.scope,
+        onset_step: steps.0,
+        detected_step: steps.1,
+        last_step: steps.1,
+        bytes_per_step: 0,
+        grown_bytes: amount,
+        layer: key.layer,
+        steps_to_oom: None,
+        forecast: None,
+        peers,
+        ranks: 1,
     }
 }

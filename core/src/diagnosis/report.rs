@@ -63,20 +63,23 @@ pub(super) fn report(case: &Case<'_>) -> Diagnosis {
 fn sentence(growth: &Growth, where_to: &str, peers: &str) -> String {
     let (rank, rate) = (growth.rank, bytes(growth.bytes_per_step));
     let since = format!("each step since step {}", growth.onset_step);
+    let layer = growth.layer.as_str();
     let who = match (growth.scope, growth.layer) {
         (Scope::OneRank, Layer::Allocated) => format!("rank {rank} keeps {rate} more {since}"),
         (Scope::OneRank, Layer::Reserved) => {
             format!("rank {rank} reserves {rate} more {since}, and its tensors do not need it")
         }
-        (Scope::AllRanks, Layer::Allocated) => {
+        (Scope::OneRank, _) => format!("rank {rank} grows by {rate} ({layer}) {since}"),
+        (_, Layer::Allocated) => {
             format!("most ranks keep more {since}, rank {rank} the most with {rate}")
         }
-        (Scope::AllRanks, Layer::Reserved) => {
+        (_, Layer::Reserved) => {
             format!(
                 "most ranks reserve more {since}, rank {rank} the most with {rate}, and their \
                  tensors do not need it"
             )
         }
+        (..) => format!("most ranks grow ({layer}) {since}, rank {rank} the most with {rate}"),
     };
     let end = match growth.steps_to_oom {
         Some(steps) => format!("; out of memory in about {} steps", about(steps)),
@@ -87,7 +90,7 @@ fn sentence(growth: &Growth, where_to: &str, peers: &str) -> String {
 
 fn flat_peers(growth: &Growth, peers: usize) -> String {
     match (growth.scope, peers) {
-        (Scope::AllRanks, _) | (_, 0) => String::new(),
+        (Scope::AllRanks | Scope::Role, _) | (_, 0) => String::new(),
         (_, 1) => "; its only peer is flat".to_string(),
         (_, peers) => format!("; its {peers} peers are flat"),
     }
@@ -102,7 +105,7 @@ fn about_peers(case: &Case<'_>) -> String {
     let steps = case.counted_steps().max(1);
     let rate = bytes(case.peer_grown.unsigned_abs() / steps);
     match case.growth.scope {
-        Scope::AllRanks => String::new(),
+        Scope::AllRanks | Scope::Role => String::new(),
         Scope::OneRank => format!("; that is beyond the {rate} each step of its median peer"),
     }
 }

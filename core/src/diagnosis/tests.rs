@@ -93,6 +93,8 @@ const LOSS: [&str; 3] = [
 
 fn growth(rank: u32) -> Growth {
     Growth {
+        forecast: None,
+        ranks: 1,
         rank,
         device: rank as u8,
         scope: Scope::OneRank,

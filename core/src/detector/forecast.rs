@@ -1,0 +1,99 @@
+//! How many steps are left until the memory is full, and how sure that is.
+//!
+//! The slope between every two points of the window, Theil and Sen's way: the middle one is the
+//! rate, and the spread of them says how far it may be off. No line is fitted and no noise is
+//! assumed.
+
+use alloc::vec::Vec;
+
+use super::window::Window;
+
+/// Steps left, by how likely it is that they will not be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forecast {
+    /// One in ten ends before this.
+    pub p10: u64,
+    /// Half of them do.
+    pub p50: u64,
+    /// Nine in ten do.
+    pub p90: u64,
+}
+
+/// Slopes between neighbours say more of the noise than of the course: points at least so many
+/// blocks apart are used.
+const APART_MIN: usize = 4;
+
+/// The level of the end itself is not known better than this: one part of so many of what is left.
+const LEFT_DIVISOR: u64 = 16;
+
+/// Rates in bytes per 256 steps at the tenth, the middle and the ninth tenth of the slopes; none
+/// when the middle one does not rise.
+fn rates(window: &Window, points: usize, block_steps: u64) -> Option<[i64; 3]> {
+    let newest: Vec<(u64, i64)> = window.backwards().take(points).collect();
+    let apart = APART_MIN.min(newest.len().saturating_sub(1) / 2).max(1);
+    let mut slopes = Vec::new();
+    for (index, (to, last)) in newest.iter().enumerate() {
+        for (from, first) in newest.iter().skip(index + apart) {
+            let steps = (to - from).saturating_mul(block_steps).max(1);
+            let steps = i64::try_from(steps).unwrap_or(i64::MAX);
+            slopes.push((last - first).saturating_mul(256) / steps);
+        }
+    }
+    slopes.sort_unstable();
+    let at = |percent: usize| slopes.get(slopes.len() * percent / 100).copied();
+    let rates = [at(10)?, at(50)?, at(90)?];
+    (rates[1] > 0).then_some(rates)
+}
+
+/// When `left_bytes` will be used up, as the last `points` of the window go on.
+pub(super) fn forecast(
+    window: &Window,
+    points: usize,
+    block_steps: u64,
+    left_bytes: u64,
+) -> Option<Forecast> {
+    let [slow, typical, fast] = rates(window, points, block_steps)?;
+    let steps = |left: u64, rate: i64| {
+        let rate = u128::try_from(rate.max(typical / 4).max(1)).unwrap_or(1);
+        u64::try_from(u128::from(left) * 256 / rate).unwrap_or(u64::MAX)
+    };
+    let slack = left_bytes / LEFT_DIVISOR;
+    Some(Forecast {
+        p10: steps(left_bytes - slack, fast),
+        p50: steps(left_bytes, typical),
+        p90: steps(left_bytes.saturating_add(slack), slow),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::window::Past;
+    use super::*;
+
+    fn of(values: &[i64], left_bytes: u64) -> Option<Forecast> {
+        let value_at = |block: u64| values.get(block as usize).copied();
+        let newest = values.len().saturating_sub(1) as u64;
+        let window = Window::collect(newest, 0, Past::default(), value_at);
+        forecast(&window, 16, 4, left_bytes)
+    }
+
+    #[test]
+    fn the_end_of_a_line_is_its_end() {
+        let line: Vec<i64> = (0..16).map(|n| n * 400).collect();
+        let Some(Forecast { p10, p50, p90 }) = of(&line, 1_000_000) else { panic!("it rises") };
+        assert_eq!(p50, 10_000);
+        assert!((9_000..10_000).contains(&p10) && (10_000..11_000).contains(&p90), "{p10} {p90}");
+        assert_eq!(of(&line, 0).map(|forecast| forecast.p50), Some(0));
+        assert_eq!(of(&[5; 16], 1_000), None);
+        assert_eq!(of(&[], 1_000), None);
+        assert_eq!(of(&[1], u64::MAX), None);
+    }
+
+    #[test]
+    fn noise_widens_it() {
+        let noisy: Vec<i64> = (0..16).map(|n| n * 400 + n * 7919 % 13 * 100).collect();
+        let Some(Forecast { p10, p50, p90 }) = of(&noisy, 1_000_000) else { panic!("it rises") };
+        assert!(p10 < p50 && p50 < p90);
+        assert!(p90 - p10 > p50 / 5, "{p10} {p50} {p90}");
+    }
+}

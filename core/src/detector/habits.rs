@@ -1,0 +1,111 @@
+//! What a rank does in most of its steps: having to ask twice for memory, or throwing its cache
+//! away and filling it again. One bit for each of the last 64 steps.
+
+use super::Sample;
+
+/// The allocator tried again in so many of the last steps: memory is short.
+const RETRIES_MIN: u32 = 8;
+
+/// Segments came and went in so many of the last steps: more than an evaluation now and then.
+const CHURN_MIN: u32 = 40;
+
+/// A habit is over when it shows in no more than so many.
+const OVER_MAX: u32 = 2;
+
+/// Reserved bytes that come and go within a step, to count as such.
+const CHURN_BYTES_MIN: u64 = 16 << 20;
+
+/// The last steps of a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Habits {
+    last_step: u64,
+    retries: u64,
+    churn: u64,
+    malloc_failures: u64,
+    end_reserved: u64,
+    was_seen: bool,
+    pub(super) has_retries: bool,
+    pub(super) has_churn: bool,
+}
+
+impl Habits {
+    /// Takes the newest sample; older ones say nothing new.
+    pub(super) fn take(&mut self, sample: &Sample) {
+        if self.was_seen && sample.last_step <= self.last_step {
+            return;
+        }
+        let steps = sample.last_step - self.last_step;
+        let shift = |bits: u64| bits.checked_shl(u32::try_from(steps).unwrap_or(64)).unwrap_or(0);
+        let tried = sample.malloc_failures > self.malloc_failures && self.was_seen;
+        // A dip: a step that ends at its lowest only gives back, one that begins there only takes.
+        let fell = self.end_reserved.saturating_sub(sample.floor_reserved);
+        let came_back = sample.end_reserved.saturating_sub(sample.floor_reserved);
+        let churned = fell.min(came_back) >= CHURN_BYTES_MIN && self.was_seen && !tried;
+        self.retries = shift(self.retries) | u64::from(tried);
+        self.churn = shift(self.churn) | u64::from(churned);
+        self.malloc_failures = self.malloc_failures.max(sample.malloc_failures);
+        self.end_reserved = sample.end_reserved;
+        (self.last_step, self.was_seen) = (sample.last_step, true);
+        let holds = |bits: u64, least: u32, held: bool| {
+            bits.count_ones() >= if held { OVER_MAX + 1 } else { least }
+        };
+        self.has_retries = holds(self.retries, RETRIES_MIN, self.has_retries);
+        self.has_churn = holds(self.churn, CHURN_MIN, self.has_churn);
+    }
+
+    /// Steps of the last 64 in which the allocator tried again.
+    pub(super) fn retries(&self) -> u32 {
+        self.retries.count_ones()
+    }
+
+    /// Steps of the last 64 in which segments came and went.
+    pub(super) fn churn(&self) -> u32 {
+        self.churn.count_ones()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn after(steps: u64, sample: impl Fn(u64) -> Sample) -> Habits {
+        let mut habits = Habits::default();
+        (1..=steps).for_each(|step| habits.take(&Sample { last_step: step, ..sample(step) }));
+        habits
+    }
+
+    #[test]
+    fn habits_are_what_most_steps_do() {
+        let churning = |step: u64, every: u64| Sample {
+            floor_reserved: if step.is_multiple_of(every) { 100 * MIB } else { 900 * MIB },
+            end_reserved: 900 * MIB,
+            ..Sample::default()
+        };
+        assert!(after(64, |step| churning(step, 1)).has_churn);
+        assert!(!after(40, |step| churning(step, 1)).has_churn);
+        assert!(!after(500, |step| churning(step, 2)).has_churn);
+        let growing = |step: u64| Sample {
+            floor_reserved: step * 50 * MIB,
+            end_reserved: step * 50 * MIB + 50 * MIB,
+            ..Sample::default()
+        };
+        assert!(!after(99, growing).has_churn);
+        let retrying = |step: u64| Sample { malloc_failures: step / 4, ..Sample::default() };
+        assert!(after(64, retrying).has_retries);
+        assert!(!after(20, retrying).has_retries);
+        let once = |step: u64| Sample { malloc_failures: step.min(9), ..Sample::default() };
+        assert!(after(12, once).has_retries);
+        assert!(!after(99, once).has_retries, "it is over");
+    }
+
+    #[test]
+    fn late_steps_and_long_spans_are_harmless() {
+        let mut habits = Habits::default();
+        for step in [5, 3, u64::MAX, 0] {
+            habits.take(&Sample { last_step: step, malloc_failures: step, ..Sample::default() });
+        }
+        assert_eq!((habits.retries(), habits.churn()), (1, 0));
+    }
+}

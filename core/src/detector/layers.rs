@@ -1,0 +1,171 @@
+//! The accounts that are followed, and how much of a rise counts in each.
+
+use super::Limits;
+
+/// Which account grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    /// Bytes in tensors: the lowest level of each step.
+    Allocated,
+    /// Bytes held from the device beyond what the peaks ever needed.
+    Reserved,
+    /// Number of live blocks.
+    Blocks,
+    /// Bytes in tensors at the highest moment of each step.
+    Peak,
+    /// Bytes taken back that other streams still use.
+    Deferred,
+    /// Bytes of the device that the process holds beside PyTorch's allocator.
+    NonTorch,
+    /// Bytes of the device that other processes hold.
+    Other,
+    /// Anonymous memory of the process on the host.
+    Host,
+    /// Pinned memory of the process on the host.
+    Pinned,
+    /// Shared memory of the process on the host.
+    Shared,
+    /// Memory of the processes that the rank has started.
+    Workers,
+    /// Peak beyond that of the peers, which stays so: no growth, a difference.
+    Spread,
+    /// Steps in which the allocator had to try again: no growth, a habit.
+    Retries,
+    /// Steps that give segments back and take others: no growth, a habit.
+    Churn,
+}
+
+/// Number of layers whose course is followed.
+pub(super) const COURSES: usize = 11;
+
+/// Those layers, in the order of their places.
+pub(super) const COURSE_LAYERS: [Layer; COURSES] = [
+    Layer::Allocated,
+    Layer::Reserved,
+    Layer::Blocks,
+    Layer::Peak,
+    Layer::Deferred,
+    Layer::NonTorch,
+    Layer::Other,
+    Layer::Host,
+    Layer::Pinned,
+    Layer::Shared,
+    Layer::Workers,
+];
+
+/// Every layer.
+const ALL: [Layer; COURSES + 3] = [
+    Layer::Allocated,
+    Layer::Reserved,
+    Layer::Blocks,
+    Layer::Peak,
+    Layer::Deferred,
+    Layer::NonTorch,
+    Layer::Other,
+    Layer::Host,
+    Layer::Pinned,
+    Layer::Shared,
+    Layer::Workers,
+    Layer::Spread,
+    Layer::Retries,
+    Layer::Churn,
+];
+
+impl Layer {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allocated => "allocated",
+            Self::Reserved => "reserved",
+            Self::Blocks => "blocks",
+            Self::Peak => "peak",
+            Self::Deferred => "deferred",
+            Self::NonTorch => "non_torch",
+            Self::Other => "other",
+            Self::Host => "host",
+            Self::Pinned => "pinned",
+            Self::Shared => "shared",
+            Self::Workers => "workers",
+            Self::Spread => "spread",
+            Self::Retries => "retries",
+            Self::Churn => "churn",
+        }
+    }
+
+    /// The layer with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        ALL.into_iter().find(|layer| layer.as_str() == name)
+    }
+
+    /// Are its values bytes? Else they are blocks, or steps.
+    pub fn is_bytes(self) -> bool {
+        !matches!(self, Self::Blocks | Self::Retries | Self::Churn)
+    }
+
+    /// Is it memory of the host?
+    pub fn is_host(self) -> bool {
+        matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)
+    }
+
+    /// Place among the layers whose course is followed.
+    pub(super) fn place(self) -> Option<usize> {
+        COURSE_LAYERS.iter().position(|&layer| layer == self)
+    }
+
+    /// Values are kept in units of two to this power: pages of 4 KiB.
+    pub(super) fn unit_shift(self) -> u32 {
+        if self.is_bytes() { 12 } else { 0 }
+    }
+
+    /// Shortest block length whose courses are judged. Segments and readings come in large pieces:
+    /// a short block shows their size, not a course.
+    pub(super) fn finest_scale(self) -> usize {
+        usize::from(!matches!(self, Self::Allocated | Self::Blocks))
+    }
+
+    /// Does growth of `self` on a rank explain growth of `other` there? One cause is told once.
+    pub(super) fn explains(self, other: Self) -> bool {
+        use Layer::{Allocated, Blocks, Churn, Deferred, Host, Peak, Pinned, Reserved, Retries};
+        match self {
+            Allocated => matches!(other, Reserved | Blocks | Peak | Retries | Churn),
+            Deferred => matches!(other, Reserved | Retries | Churn),
+            Reserved => matches!(other, Retries | Churn),
+            Peak => matches!(other, Reserved | Retries | Churn),
+            Pinned => matches!(other, Host),
+            _ => false,
+        }
+    }
+
+    /// Smallest rise that counts: in values, and in parts per million of the level.
+    pub(super) fn least_rise(self, limits: &Limits) -> (u64, u64) {
+        const MIB: u64 = 1 << 20;
+        match self {
+            Self::Allocated => (limits.growth_bytes_min, limits.growth_ppm_min),
+            Self::Reserved => (limits.reserved_bytes_min, limits.reserved_ppm_min),
+            Self::Blocks => (256, 20_000),
+            Self::Peak => (256 * MIB, 20_000),
+            Self::Deferred | Self::NonTorch | Self::Pinned => (64 * MIB, 20_000),
+            Self::Other | Self::Workers => (256 * MIB, 20_000),
+            Self::Host | Self::Shared => (128 * MIB, 20_000),
+            Self::Spread | Self::Retries | Self::Churn => (0, 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_places_go_both_ways() {
+        for layer in ALL {
+            assert_eq!(Layer::named(layer.as_str()), Some(layer));
+            assert!(!layer.explains(layer), "{layer:?}");
+        }
+        for (place, layer) in COURSE_LAYERS.into_iter().enumerate() {
+            assert_eq!(layer.place(), Some(place));
+        }
+        assert_eq!(Layer::named("tensors"), None);
+        assert_eq!(Layer::Churn.place(), None);
+    }
+}

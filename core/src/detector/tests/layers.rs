@@ -1,0 +1,180 @@
+//! The layers beside the tensors' bytes, and ranks that grow together.
+
+use super::*;
+
+/// Runs a flat job whose readings of `layer` are `bytes` by rank and step, one every `every` steps.
+fn run_with_readings(
+    ranks: u32,
+    steps: u64,
+    layer: Layer,
+    every: u64,
+    bytes: impl Fn(u32, u64) -> u64,
+) -> Vec<Growth> {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(ranks);
+    let (mut job, mut findings) = (Job::new(7, Habit::Flat, ranks, None), Vec::new());
+    for step in 1..=steps {
+        for rank in 0..ranks {
+            let sample = job.sample(rank, step);
+            detector.sample(step * STEP_NS, &sample);
+            if (step + u64::from(rank)).is_multiple_of(every) {
+                let bytes = bytes(rank, step);
+                let (device, limit_bytes) = (sample.device, 100 * GIB);
+                let step = step + 1;
+                let reading = Reading { rank, device, step, layer, bytes, limit_bytes };
+                detector.reading(step * STEP_NS, &reading);
+            }
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    opened(&findings)
+}
+
+#[test]
+fn layers_that_are_read_are_judged_like_the_others() {
+    let layers = [
+        Layer::Deferred,
+        Layer::NonTorch,
+        Layer::Other,
+        Layer::Host,
+        Layer::Pinned,
+        Layer::Shared,
+        Layer::Workers,
+    ];
+    for (layer, every) in layers.into_iter().flat_map(|layer| [(layer, 1), (layer, 33)]) {
+        let level = |rank: u32| GIB * u64::from(rank + 3);
+        let noise = |rank: u32, step: u64| (step * 7919 + u64::from(rank) * 31) % 13 * MIB;
+        let grown = |rank: u32, step: u64| {
+            if rank == 2 { step.saturating_sub(400) * 4 * MIB } else { 0 }
+        };
+        let found = run_with_readings(4, 2_400, layer, every, |rank, step| {
+            level(rank) + noise(rank, step) + grown(rank, step)
+        });
+        let told: Vec<_> = found.iter().map(|it| (it.rank, it.layer, it.scope)).collect();
+        assert_eq!(told, [(2, layer, Scope::OneRank)], "every {every} steps: {found:?}");
+        let rate = found[0].bytes_per_step;
+        assert!(rate.abs_diff(4 * MIB) < MIB, "{layer:?}: {rate}");
+        assert!(found[0].forecast.is_some());
+        let flat =
+            run_with_readings(4, 2_400, layer, every, |rank, step| level(rank) + noise(rank, step));
+        assert_eq!(flat, [], "{layer:?}");
+    }
+}
+
+#[test]
+fn a_stage_that_leaks_is_one_finding_about_its_role() {
+    for are_roles_given in [false, true] {
+        let mut detector = Detector::new(Limits::default());
+        detector.expect_ranks(16);
+        let (mut job, mut findings) = (Job::new(7, Habit::Flat, 16, None), Vec::new());
+        for step in 1..=900 {
+            for rank in 0..16 {
+                let stage = u64::from(rank / 4);
+                if are_roles_given {
+                    detector.set_role(rank, 1_000 + stage);
+                }
+                let mut sample = job.sample(rank, step);
+                let leaked = if stage == 1 { step.saturating_sub(200) * 24 * MIB } else { 0 };
+                let level = if are_roles_given { 0 } else { stage * 4 * GIB };
+                sample.floor_allocated += level + leaked;
+                sample.peak_allocated += level + leaked;
+                detector.sample(step * STEP_NS, &sample);
+            }
+            findings.extend(core::iter::from_fn(|| detector.poll()));
+        }
+        let found = opened(&findings);
+        let told: Vec<_> = found.iter().map(|it| (it.scope, it.rank / 4, it.ranks)).collect();
+        assert_eq!(told, [(Scope::Role, 1, 4)], "roles given: {are_roles_given}: {found:?}");
+    }
+}
+
+#[test]
+fn ranks_that_leak_alike_are_one_finding() {
+    let leaks = |rank: u32, step: u64| {
+        if rank == 3 || rank == 9 { 3 * step.saturating_sub(200) } else { 0 }
+    };
+    let findings = run_with(16, 900, leaks);
+    let found = opened(&findings);
+    assert_eq!(found.len(), 1, "{findings:?}");
+    let last = findings.iter().rev().find_map(|finding| match finding {
+        Finding::Updated(growth) => Some(growth.ranks),
+        _ => None,
+    });
+    assert_eq!(last, Some(2), "{findings:?}");
+    // Two that began at different times have two causes.
+    let apart = |rank: u32, step: u64| match rank {
+        3 => 3 * step.saturating_sub(200),
+        9 => 3 * step.saturating_sub(600),
+        _ => 0,
+    };
+    assert_eq!(opened(&run_with(16, 900, apart)).len(), 2);
+}
+
+#[test]
+fn an_evaluation_that_leaves_something_behind_is_found_by_its_stairs() {
+    let evaluations = |rank: u32, step: u64| if rank == 1 { step / 100 * 200 } else { 0 };
+    let found = opened(&run_with(4, 900, evaluations));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].detected_step < 600, "{found:?}");
+    let rate = found[0].bytes_per_step;
+    assert!(rate.abs_diff(2 * MIB) < MIB / 2, "{rate}");
+}
+
+#[test]
+fn blocks_that_grow_in_number_alone_are_found() {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(4);
+    let (mut job, mut findings) = (Job::new(7, Habit::Flat, 4, None), Vec::new());
+    for step in 1..=1_500_u64 {
+        for rank in 0..4 {
+            let mut sample = job.sample(rank, step);
+            sample.blocks += if rank == 3 { step.saturating_sub(300) * 3 } else { 0 };
+            detector.sample(step * STEP_NS, &sample);
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    let found = opened(&findings);
+    let told: Vec<_> = found.iter().map(|it| (it.rank, it.layer, it.bytes_per_step)).collect();
+    assert_eq!(told, [(3, Layer::Blocks, 3)], "{found:?}");
+}
+
+#[test]
+fn a_peak_far_beyond_its_peers_near_the_end_is_told_and_taken_back() {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(4);
+    let (mut job, mut findings) = (Job::new(7, Habit::Flat, 4, None), Vec::new());
+    job.level = 50 * GIB;
+    for step in 1..=1_200_u64 {
+        for rank in 0..4 {
+            let mut sample = job.sample(rank, step);
+            let is_large = rank == 2 && step < 800;
+            sample.peak_allocated += if is_large { 20 * GIB } else { 0 };
+            detector.sample(step * STEP_NS, &sample);
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    let key = GrowthKey { rank: 2, device: 2, layer: Layer::Spread, scope: Scope::OneRank };
+    let [Finding::Opened(growth), Finding::Closed { key: closed, .. }] = &findings[..] else {
+        panic!("told once and closed: {findings:?}")
+    };
+    assert_eq!((growth.key(), *closed), (key, key));
+    assert!(growth.grown_bytes.abs_diff(20 * GIB) < GIB, "{growth:?}");
+}
+
+#[test]
+fn a_cache_that_is_thrown_away_in_every_step_is_told_once() {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(4);
+    let (mut job, mut findings) = (Job::new(7, Habit::Flat, 4, None), Vec::new());
+    for step in 1..=400_u64 {
+        for rank in 0..4 {
+            let mut sample = job.sample(rank, step);
+            sample.floor_reserved -= GIB;
+            detector.sample(step * STEP_NS, &sample);
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    let found = opened(&findings);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].layer, found[0].bytes_per_step), (Layer::Churn, 0));
+}

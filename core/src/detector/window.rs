@@ -1,0 +1,231 @@
+//! The newest points of a course, as the tests look at them, and where a growth began.
+
+use super::ring::{BLOCK_STEPS, SCALES};
+
+/// Points in the window that a test looks at.
+pub(super) const WINDOW: usize = 16;
+
+/// Points that are looked at in all.
+pub(super) const POINTS_MAX: usize = 2 * WINDOW;
+
+/// Points before the window that make a past: three windows show what is normal.
+const PAST_POINTS_MIN: u32 = 3 * WINDOW as u32;
+
+/// A longer hole than this many blocks ends a window: there is no inference over gaps.
+const HOLE_BLOCKS_MAX: u64 = 2;
+
+/// Range of the values that have left the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Past {
+    low: i64,
+    high: i64,
+    points: u32,
+}
+
+impl Past {
+    /// A value leaves the window.
+    pub(super) fn add(&mut self, value: i64) {
+        if self.points == 0 {
+            (self.low, self.high) = (value, value);
+        }
+        (self.low, self.high) = (self.low.min(value), self.high.max(value));
+        self.points = self.points.saturating_add(1);
+    }
+
+    /// Highest value; none when the window holds all there is.
+    pub(super) fn high(&self) -> Option<i64> {
+        (self.points > 0).then_some(self.high)
+    }
+
+    /// How far the values ranged; none when that past is too short to tell.
+    pub(super) fn moved(&self) -> Option<i64> {
+        (self.points >= PAST_POINTS_MIN).then_some(self.high - self.low)
+    }
+}
+
+/// The newest points of a course, oldest first.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    blocks: [u64; POINTS_MAX],
+    values: [i64; POINTS_MAX],
+    /// The first point is at this index.
+    start: usize,
+    pub(super) past: Past,
+}
+
+impl Window {
+    /// Collects the points up to the block `newest` and back to `oldest`, and knows of those that
+    /// left the window before.
+    pub(super) fn collect(
+        newest: u64,
+        oldest: u64,
+        mut past: Past,
+        value_at: impl Fn(u64) -> Option<i64>,
+    ) -> Self {
+        let mut window =
+            Self { blocks: [0; POINTS_MAX], values: [0; POINTS_MAX], start: POINTS_MAX, past };
+        let reach = (HOLE_BLOCKS_MAX + 1) * POINTS_MAX as u64;
+        let (mut last, mut is_cut) = (newest, false);
+        for block in (oldest.max(newest.saturating_sub(reach))..=newest).rev() {
+            let Some(value) = value_at(block) else { continue };
+            is_cut |= last - block > HOLE_BLOCKS_MAX + 1;
+            if is_cut {
+                // Before a hole: past, though it has not been counted as such yet.
+                if newest - block < WINDOW as u64 {
+                    past.add(value);
+                }
+                continue;
+            }
+            let Some(at) = window.start.checked_sub(1) else { break };
+            (window.blocks[at], window.values[at], window.start) = (block, value, at);
+            last = block;
+        }
+        window.past = past;
+        window
+    }
+
+    /// The values, oldest first.
+    pub(super) fn values(&self) -> &[i64] {
+        &self.values[self.start..]
+    }
+
+    /// (block, value), newest first.
+    pub(super) fn backwards(&self) -> impl Iterator<Item = (u64, i64)> {
+        let points = self.blocks[self.start..].iter().zip(self.values());
+        points.rev().map(|(&block, &value)| (block, value))
+    }
+
+    /// The newest value.
+    pub(super) fn last(&self) -> Option<i64> {
+        self.values().last().copied()
+    }
+
+    /// Rise over the last `points` points.
+    pub(super) fn rise(&self, points: usize) -> i64 {
+        let first = self.backwards().take(points.max(1)).last();
+        first.zip(self.last()).map_or(0, |((_, first), last)| last - first)
+    }
+
+    /// A rise from each point to the next, as a rise with each step: points may lie further apart
+    /// than one block.
+    pub(super) fn per_step(&self, points: usize, per_point: i64, block_steps: u64) -> i64 {
+        let newest = self.backwards().next().map_or(0, |(block, _)| block);
+        let mut oldest = (newest, 0_i64);
+        for (count, (block, _)) in self.backwards().take(points).enumerate() {
+            oldest = (block, count as i64);
+        }
+        let steps = (newest - oldest.0).saturating_mul(block_steps);
+        let steps = i64::try_from(steps).unwrap_or(i64::MAX).max(1);
+        per_point.saturating_mul(oldest.1) / steps
+    }
+
+    /// Rise over the window for each block, in parts of `block_steps`: for each step, rounded
+    /// towards zero.
+    pub(super) fn rate(&self, block_steps: u64) -> i64 {
+        let newest = self.backwards().next();
+        match (self.backwards().take(WINDOW).last(), newest) {
+            (Some((from, first)), Some((to, last))) if to > from => {
+                let steps = (to - from).saturating_mul(block_steps);
+                (last - first) / i64::try_from(steps).unwrap_or(i64::MAX)
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// When the growth that now has `rate` a step began, and the level there. `windows` are those of
+/// the block lengths from `scale` on.
+///
+/// Walks back from the newest point of `scale`, then along the coarser scales, for as long as the
+/// points lie on the line of the growth. Two points above the line are the level from before: the
+/// growth began where the line left it.
+pub(super) fn onset(
+    windows: &[Option<Window>; SCALES],
+    scale: usize,
+    rate: i64,
+) -> Option<(u64, i64)> {
+    let window = windows[scale].as_ref()?;
+    let (newest, last) = window.backwards().next()?;
+    let last_step = newest * BLOCK_STEPS[scale];
+    let risen = |step: u64| {
+        let steps = i64::try_from(last_step.saturating_sub(step)).unwrap_or(i64::MAX);
+        rate.saturating_mul(steps)
+    };
+    // The newest point may be noisy; the middle one of several is less so.
+    let lately = window.backwards().take(WINDOW / 2 - 1);
+    let mut ends: [i64; WINDOW / 2 - 1] = [0; WINDOW / 2 - 1];
+    let mut count = 0;
+    for ((block, value), end) in lately.zip(&mut ends) {
+        *end = value.saturating_add(risen(block * BLOCK_STEPS[scale]));
+        count += 1;
+    }
+    let ends = &mut ends[..count];
+    ends.sort_unstable();
+    let end = ends.get(count / 2).copied().unwrap_or(last);
+    let rise = window.rise(WINDOW).max(1);
+    let tolerance = (rise / 8).max(rate.saturating_mul(BLOCK_STEPS[scale] as i64));
+    let (mut onset, mut above) = ((last_step, last), None);
+    for (coarser, steps) in BLOCK_STEPS.into_iter().enumerate().skip(scale) {
+        let Some(window) = &windows[coarser] else { continue };
+        for (block, value) in window.backwards() {
+            let step = block * steps;
+            let line = end.saturating_sub(risen(step));
+            if step >= onset.0 {
+                continue;
+            }
+            if value > line.saturating_add(tolerance) {
+                if above.is_some() {
+                    let steps = u64::try_from((end - value).max(0) / rate.max(1)).unwrap_or(0);
+                    return Some((last_step.saturating_sub(steps), value));
+                }
+                above = Some(step);
+                continue;
+            }
+            if value < line.saturating_sub(rise) {
+                return Some(onset);
+            }
+            (onset, above) = ((step, value), None);
+        }
+    }
+    Some(onset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_onset_is_where_the_line_leaves_the_old_level() {
+        let check = |onset_step: u64, level: i64, rate: i64| {
+            let value = |step: u64| level + step.saturating_sub(onset_step) as i64 * rate;
+            let window = |scale: usize, newest: u64| {
+                let steps = BLOCK_STEPS[scale];
+                let known = |block: u64| (block * steps >= 24).then(|| value(block * steps));
+                Some(Window::collect(newest, 0, Past::default(), known))
+            };
+            let windows = [window(0, 59), window(1, 14), None, None];
+            let found = onset(&windows, 0, rate).map(|(step, _)| step);
+            let distance = found.unwrap_or(0).abs_diff(onset_step.max(24));
+            assert!(distance <= 8, "{found:?} is not near {onset_step}");
+        };
+        check(120, 0, 1 << 20);
+        check(200, 1 << 30, 3 << 20);
+        check(60, 0, 1 << 17);
+        check(10, 0, 1 << 20);
+    }
+
+    #[test]
+    fn a_hole_ends_a_window_and_what_lies_before_is_past() {
+        let known = |block: u64| (!(20..24).contains(&block)).then_some(block as i64);
+        let window = Window::collect(30, 0, Past::default(), known);
+        assert_eq!(window.values(), [24, 25, 26, 27, 28, 29, 30]);
+        assert_eq!(window.past.high(), Some(19));
+        assert_eq!((window.rise(3), window.rise(99), window.rate(2)), (2, 6, 0));
+        let small = |block: u64| block.is_multiple_of(3).then_some(block as i64);
+        let window = Window::collect(99, 60, Past::default(), small);
+        assert_eq!(window.values().len(), 14, "holes of two blocks are no end");
+        assert_eq!(window.per_step(14, 12, 4), 1);
+        let none = Window::collect(9, 0, Past::default(), |_| None);
+        assert_eq!((none.last(), none.rise(4), none.rate(4)), (None, 0, 0));
+    }
+}
