@@ -295,6 +295,7 @@ impl Coordinator {
         }
         tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {detail}");
         rank.end(end, detail, wall_ns);
+        attempt.detector.rank_ended(number);
         let mut changes = Changes::default();
         changes.put(&rank.record);
         let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);

@@ -208,6 +208,9 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
         let at_ns = u64::try_from(*wall_ns).unwrap_or(0).min(now.mono_ns);
         attempt.detector.sample(at_ns, sample);
     }
+    for (rank, _) in attempt.ranks.iter().filter(|(_, rank)| rank.record.end.is_some()) {
+        attempt.detector.rank_ended(*rank);
+    }
 }
 
 /// The last finding on each growth: what began and ended in the past is no news.

@@ -33,6 +33,8 @@ pub enum Layer {
     Retries,
     /// Steps that give segments back and take others: no growth, a habit.
     Churn,
+    /// Steps that its peers have finished and of which it says nothing: no growth, a silence.
+    Progress,
 }
 
 /// Number of layers whose course is followed.
@@ -54,7 +56,7 @@ pub(super) const COURSE_LAYERS: [Layer; COURSES] = [
 ];
 
 /// Every layer.
-const ALL: [Layer; COURSES + 3] = [
+const ALL: [Layer; COURSES + 4] = [
     Layer::Allocated,
     Layer::Reserved,
     Layer::Blocks,
@@ -69,6 +71,7 @@ const ALL: [Layer; COURSES + 3] = [
     Layer::Spread,
     Layer::Retries,
     Layer::Churn,
+    Layer::Progress,
 ];
 
 impl Layer {
@@ -89,6 +92,7 @@ impl Layer {
             Self::Spread => "spread",
             Self::Retries => "retries",
             Self::Churn => "churn",
+            Self::Progress => "progress",
         }
     }
 
@@ -99,7 +103,7 @@ impl Layer {
 
     /// Are its values bytes? Else they are blocks, or steps.
     pub fn is_bytes(self) -> bool {
-        !matches!(self, Self::Blocks | Self::Retries | Self::Churn)
+        !matches!(self, Self::Blocks | Self::Retries | Self::Churn | Self::Progress)
     }
 
     /// Is it memory of the host?
@@ -147,7 +151,7 @@ impl Layer {
             Self::Deferred | Self::NonTorch | Self::Pinned => (64 * MIB, 20_000),
             Self::Other | Self::Workers => (256 * MIB, 20_000),
             Self::Host | Self::Shared => (128 * MIB, 20_000),
-            Self::Spread | Self::Retries | Self::Churn => (0, 0),
+            Self::Spread | Self::Retries | Self::Churn | Self::Progress => (0, 0),
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct Detector {
     ranks_expected: u32,
     newest_rank_ns: u64,
     /// Of the newest sample.
-    now_ns: u64,
+    pub(super) now_ns: u64,
     /// Number of ranks that have finished each block of the shortest length.
     finished: BTreeMap<u64, u32>,
     /// Next block of the shortest length to sweep.
@@ -59,7 +59,9 @@ pub(super) struct Rank {
     pub(super) home: u8,
     /// Blocks of the shortest length that it has finished.
     finished: u64,
-    seen_ns: u64,
+    pub(super) seen_ns: u64,
+    /// Its process is over: it says nothing for a good reason.
+    pub(super) has_ended: bool,
 }
 
 /// Follows the typical level until it is quiet.
@@ -123,6 +125,14 @@ impl Detector {
         if self.limits.gates.roles {
             self.groups.give(rank, role);
         }
+    }
+
+    /// The process of a rank is over: its silence means nothing.
+    pub fn rank_ended(&mut self, rank: u32) {
+        if let Some(known) = self.ranks.get_mut(&rank) {
+            known.has_ended = true;
+        }
+        self.judge_silence();
     }
 
     /// Takes one sample. Late, duplicated and missing samples are harmless.
@@ -208,7 +218,7 @@ impl Detector {
             self.newest_rank_ns = now_ns;
             self.groups.add(sample.rank);
         }
-        let fresh = Rank { home: sample.device, finished: 0, seen_ns: now_ns };
+        let fresh = Rank { home: sample.device, finished: 0, seen_ns: now_ns, has_ended: false };
         let rank = self.ranks.entry(sample.rank).or_insert(fresh);
         (self.now_ns, rank.seen_ns) = (now_ns, now_ns);
         let level_of = |device: u8| {
@@ -262,6 +272,7 @@ impl Detector {
                 self.sweep_scale(scale, block / of_this);
             }
         }
+        self.judge_silence();
     }
 
     /// Ends warm-up when the typical rank made no new high for a while.

@@ -228,10 +228,10 @@ pub struct Growth {
     pub last_step: u64,
     /// Bytes kept from each step, less the peers' median for [`Scope::OneRank`]; blocks for
     /// [`Layer::Blocks`]; 0 for what does not grow ([`Layer::Spread`], [`Layer::Retries`],
-    /// [`Layer::Churn`]).
+    /// [`Layer::Churn`], [`Layer::Progress`]).
     pub bytes_per_step: u64,
     /// Bytes grown since the onset, on the same terms; for what does not grow the bytes beyond
-    /// the peers, or the number of the last 64 steps.
+    /// the peers, the number of the last 64 steps, or of steps that are missing.
     pub grown_bytes: u64,
     /// Which account grows.
     pub layer: Layer,

@@ -3,7 +3,7 @@
 use super::forecast::forecast;
 use super::judge::{Course, Rule, judge};
 use super::layers::Layer;
-use super::machine::{Detector, NEW_HIGH_BYTES_MIN, Place};
+use super::machine::{Detector, NEW_HIGH_BYTES_MIN, Place, Rank};
 use super::ring::{BLOCK_STEPS, SCALES};
 use super::series::{Series, Spread};
 use super::window::{Past, WINDOW, Window, onset};
@@ -25,6 +25,12 @@ const SPREAD_LEVEL_PERCENT_MIN: u64 = 80;
 
 /// Length of block at which peaks are compared.
 const SPREAD_SCALE: usize = 1;
+
+/// A rank is silent when it has said nothing for this long, in nanoseconds …
+const SILENT_NS: u64 = 30_000_000_000;
+
+/// … and its median peer has finished so many steps since.
+const SILENT_STEPS_MIN: u64 = 8;
 
 impl Detector {
     /// Brings the open findings about this series up to date.
@@ -64,6 +70,11 @@ impl Detector {
         }
         let Some(series) = self.series.get(&(rank, device)) else { return };
         let rise_min = series.rise_min(layer, &self.limits);
+        if self.is_below_high(series, &place, rise_min) {
+            // Nearly always: the window need not be collected.
+            self.mark(place, false);
+            return;
+        }
         let is_sure = place.peers >= 2 && layer != Layer::Reserved && layer != Layer::Peak;
         let rule = if is_sure { Rule::against_peers } else { Rule::strict };
         let rule = rule(rise_min, scale, self.limits.gates);
@@ -85,6 +96,15 @@ impl Detector {
         {
             self.open(key, (scale, block), (points, rise, per_point), place.peers);
         }
+    }
+
+    /// Is the newest value no higher than one that has left the window? No test would pass then.
+    fn is_below_high(&self, series: &Series, place: &Place, rise_min: i64) -> bool {
+        let Place { rank, device, layer, scale, block, .. } = *place;
+        let high = series.course(layer).and_then(|course| course.past[scale].high());
+        let value = self.beyond_peers((rank, device), layer, scale, block);
+        let is_below = high.zip(value).is_some_and(|(high, value)| value - high < rise_min / 2);
+        is_below && self.limits.gates.high_water
     }
 
     /// Do all ranks of a group grow?
@@ -338,6 +358,37 @@ impl Detector {
                 let growth = still(&key, steps_seen, u64::from(steps), 0);
                 if !self.incidents.joined(&growth) {
                     self.incidents.open(growth, (0, 0), 0, 0, (last_step, 0));
+                }
+            }
+        }
+    }
+
+    /// Ranks that say nothing while their peers go on. What all do, or one that is alone, is no
+    /// silence: an evaluation takes its time.
+    pub(super) fn judge_silence(&mut self) {
+        let step_of = |(&rank, known): (&u32, &Rank)| {
+            let series = self.series.get(&(rank, known.home))?;
+            Some((rank, known.home, series.last_step, known.seen_ns, known.has_ended))
+        };
+        let ranks: alloc::vec::Vec<_> = self.ranks.iter().filter_map(step_of).collect();
+        let mut steps: alloc::vec::Vec<u64> = ranks.iter().map(|&(_, _, step, ..)| step).collect();
+        let median = steps.len().saturating_sub(1) / 2;
+        let typical = match steps.get_mut(..) {
+            Some(steps) if !steps.is_empty() => *steps.select_nth_unstable(median).1,
+            _ => return,
+        };
+        let peers = u32::try_from(ranks.len() - 1).unwrap_or(u32::MAX);
+        for (rank, device, step, seen_ns, has_ended) in ranks {
+            let key = GrowthKey { rank, device, layer: Layer::Progress, scope: Scope::OneRank };
+            let missing = typical.saturating_sub(step);
+            let is_open = self.incidents.get(&key).is_some();
+            let is_quiet = self.now_ns.saturating_sub(seen_ns) >= SILENT_NS;
+            if is_open && (has_ended || missing < SILENT_STEPS_MIN) {
+                self.incidents.close(&key, step);
+            } else if !is_open && !has_ended && is_quiet && missing >= SILENT_STEPS_MIN {
+                let growth = still(&key, (step, typical), missing, peers);
+                if !self.incidents.joined(&growth) {
+                    self.incidents.open(growth, (0, 0), 0, 0, (typical, 0));
                 }
             }
         }

@@ -178,3 +178,35 @@ fn a_cache_that_is_thrown_away_in_every_step_is_told_once() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].layer, found[0].bytes_per_step), (Layer::Churn, 0));
 }
+
+#[test]
+fn a_rank_that_falls_silent_is_told_unless_it_has_ended() {
+    for has_ended in [false, true] {
+        let mut detector = Detector::new(Limits::default());
+        detector.expect_ranks(8);
+        let (mut job, mut findings) = (Job::new(7, Habit::Flat, 8, None), Vec::new());
+        for step in 1..=4_000_u64 {
+            let is_away = (1_000..3_000).contains(&step);
+            for rank in 0..8 {
+                let sample = job.sample(rank, step);
+                if !(is_away && rank >= 6) {
+                    detector.sample(step * STEP_NS, &sample);
+                }
+            }
+            if has_ended && step == 1_001 {
+                detector.rank_ended(6);
+                detector.rank_ended(7);
+            }
+            findings.extend(core::iter::from_fn(|| detector.poll()));
+        }
+        let key = GrowthKey { rank: 6, device: 6, layer: Layer::Progress, scope: Scope::OneRank };
+        match (&findings[..], has_ended) {
+            ([], true) => {}
+            ([Finding::Opened(growth), Finding::Closed { key: closed, .. }], false) => {
+                assert_eq!((growth.key(), *closed), (key, key), "two silent ranks, one cause");
+                assert!(growth.grown_bytes.abs_diff(SETTLE_NS * 3 / STEP_NS) < 20, "{growth:?}");
+            }
+            _ => panic!("{has_ended}: {findings:?}"),
+        }
+    }
+}
