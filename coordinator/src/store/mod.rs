@@ -73,7 +73,7 @@ use writer::{Job, Writer};
 pub(crate) type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// Records longer than this are compressed.
-const COMPRESS_BYTES_MIN: usize = 512;
+const COMPRESS_BYTES_MIN: usize = 1024;
 
 /// A record is at most this large, not compressed; larger is damage.
 const RECORD_BYTES_MAX: usize = 8 << 20;
