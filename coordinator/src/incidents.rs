@@ -8,13 +8,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtape_core::capture::{Reason, Refusal};
-use memtape_core::detector::{Finding, Growth, GrowthKey, RankState, Scope};
+use memtape_core::detector::{Finding, Growth, GrowthKey, Layer, RankState, Scope};
 use memtape_core::diagnosis::{Class, Diagnosis, first_sentence};
 use memtape_core::identity::cut;
 use memtape_core::snapshot;
 
 use crate::clock::Now;
-use crate::cluster::Attempt;
+use crate::cluster::{Attempt, Presence, Rank};
 use crate::coordinator::Coordinator;
 use crate::diagnosing;
 use crate::losses::Loss;
@@ -169,6 +169,12 @@ impl Coordinator {
         }
         let open = self.incidents.values().filter(|incident| incident.record.is_open()).count();
         let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+        // A rank whose agent is away is silent for that reason, which its state tells.
+        let is_here = |rank: &Rank| rank.presence == Presence::Here;
+        if growth.layer == Layer::Progress && !attempt.ranks.get(&growth.rank).is_some_and(is_here)
+        {
+            return;
+        }
         if open >= INCIDENTS_OPEN_MAX {
             self.counters.lose(Loss::Forgotten);
             return;

@@ -59,7 +59,9 @@ pub(super) struct Rank {
     pub(super) home: u8,
     /// Blocks of the shortest length that it has finished.
     finished: u64,
-    pub(super) seen_ns: u64,
+    seen_ns: u64,
+    /// Since when it has said nothing while its peers went on.
+    pub(super) silent_since_ns: Option<u64>,
     /// Its process is over: it says nothing for a good reason.
     pub(super) has_ended: bool,
 }
@@ -218,9 +220,15 @@ impl Detector {
             self.newest_rank_ns = now_ns;
             self.groups.add(sample.rank);
         }
-        let fresh = Rank { home: sample.device, finished: 0, seen_ns: now_ns, has_ended: false };
+        let fresh = Rank {
+            home: sample.device,
+            finished: 0,
+            seen_ns: now_ns,
+            silent_since_ns: None,
+            has_ended: false,
+        };
         let rank = self.ranks.entry(sample.rank).or_insert(fresh);
-        (self.now_ns, rank.seen_ns) = (now_ns, now_ns);
+        (self.now_ns, rank.seen_ns, rank.silent_since_ns) = (now_ns, now_ns, None);
         let level_of = |device: u8| {
             self.series.get(&(sample.rank, device)).map_or(0, |series| series.last.end_allocated)
         };

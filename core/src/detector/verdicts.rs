@@ -26,10 +26,11 @@ const SPREAD_LEVEL_PERCENT_MIN: u64 = 80;
 /// Length of block at which peaks are compared.
 const SPREAD_SCALE: usize = 1;
 
-/// A rank is silent when it has said nothing for this long, in nanoseconds …
+/// A rank is silent when it says nothing for this long, in nanoseconds …
 const SILENT_NS: u64 = 30_000_000_000;
 
-/// … and its median peer has finished so many steps since.
+/// … while its median peer is so many steps ahead. Both are counted from the first step of others
+/// that is heard without it: after a pause of everybody somebody has to be the first.
 const SILENT_STEPS_MIN: u64 = 8;
 
 impl Detector {
@@ -368,24 +369,27 @@ impl Detector {
     pub(super) fn judge_silence(&mut self) {
         let step_of = |(&rank, known): (&u32, &Rank)| {
             let series = self.series.get(&(rank, known.home))?;
-            Some((rank, known.home, series.last_step, known.seen_ns, known.has_ended))
+            Some((rank, known.home, series.last_step))
         };
         let ranks: alloc::vec::Vec<_> = self.ranks.iter().filter_map(step_of).collect();
-        let mut steps: alloc::vec::Vec<u64> = ranks.iter().map(|&(_, _, step, ..)| step).collect();
+        let mut steps: alloc::vec::Vec<u64> = ranks.iter().map(|&(.., step)| step).collect();
         let median = steps.len().saturating_sub(1) / 2;
         let typical = match steps.get_mut(..) {
             Some(steps) if !steps.is_empty() => *steps.select_nth_unstable(median).1,
             _ => return,
         };
         let peers = u32::try_from(ranks.len() - 1).unwrap_or(u32::MAX);
-        for (rank, device, step, seen_ns, has_ended) in ranks {
+        for (rank, device, step) in ranks {
+            let Some(known) = self.ranks.get_mut(&rank) else { continue };
             let key = GrowthKey { rank, device, layer: Layer::Progress, scope: Scope::OneRank };
             let missing = typical.saturating_sub(step);
-            let is_open = self.incidents.get(&key).is_some();
-            let is_quiet = self.now_ns.saturating_sub(seen_ns) >= SILENT_NS;
-            if is_open && (has_ended || missing < SILENT_STEPS_MIN) {
+            if known.has_ended || missing < SILENT_STEPS_MIN {
                 self.incidents.close(&key, step);
-            } else if !is_open && !has_ended && is_quiet && missing >= SILENT_STEPS_MIN {
+                continue;
+            }
+            let since_ns = *known.silent_since_ns.get_or_insert(self.now_ns);
+            let is_due = self.now_ns.saturating_sub(since_ns) >= SILENT_NS;
+            if is_due && self.incidents.get(&key).is_none() {
                 let growth = still(&key, (step, typical), missing, peers);
                 if !self.incidents.joined(&growth) {
                     self.incidents.open(growth, (0, 0), 0, 0, (typical, 0));
