@@ -237,8 +237,19 @@ impl Policy {
 /// when nobody knows what it is.
 fn helps(class: Class) -> bool {
     match class {
-        Class::Leak | Class::Fragmentation => true,
-        Class::Pressure | Class::Unknown => false,
+        Class::Leak
+        | Class::ReferenceCycles
+        | Class::DeferredFrees
+        | Class::Fragmentation
+        | Class::CompilePools
+        | Class::NonTorch
+        | Class::Host => true,
+        Class::Pressure
+        | Class::Imbalance
+        | Class::CacheThrash
+        | Class::Desynchronised
+        | Class::Telemetry
+        | Class::Unknown => false,
     }
 }
 

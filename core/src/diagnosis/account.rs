@@ -1,9 +1,10 @@
 //! What each stack of a rank kept between two steps.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot};
+use super::generations::Births;
+use crate::snapshot::{Block, DeviceSnapshot, Frame, Place, RankSnapshot};
 
 /// Blocks born within this many steps of the snapshot may be passing through (gradients, a batch
 /// that was fetched ahead), so without an earlier state they do not count as kept.
@@ -12,20 +13,72 @@ const PASSING_STEPS: u64 = 2;
 /// A stack by what it says, not by its number: numbers differ from rank to rank.
 pub(super) type Stack<'a> = Vec<&'a Frame>;
 
+/// Bytes and the number of blocks they lie in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) bytes: i64,
+    pub(super) blocks: i64,
+}
+
+/// What growth is measured by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Measure {
+    #[default]
+    Bytes,
+    Blocks,
+}
+
+impl Amount {
+    pub(super) fn by(self, measure: Measure) -> i64 {
+        match measure {
+            Measure::Bytes => self.bytes,
+            Measure::Blocks => self.blocks,
+        }
+    }
+
+    pub(super) fn add(&mut self, more: Self) {
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.blocks = self.blocks.saturating_add(more.blocks);
+    }
+
+    pub(super) fn less(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            blocks: self.blocks.saturating_sub(other.blocks),
+        }
+    }
+
+    fn min(self, other: Self) -> Self {
+        Self { bytes: self.bytes.min(other.bytes), blocks: self.blocks.min(other.blocks) }
+    }
+}
+
+/// Which blocks are added up, and from which birth step on they count as new.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub(super) since_step: u64,
+    /// Blocks that were taken back and are still used by other streams, instead of the live ones.
+    pub(super) deferred: bool,
+    /// Nobody knows when blocks were born: all of them count as new.
+    pub(super) births_missing: bool,
+}
+
 /// What one stack holds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Use {
-    /// Bytes at the later step less bytes at the earlier one, as far as blocks born since the
-    /// growth began make them up.
-    pub(super) grown: i64,
-    /// Bytes at the later step, less those at the earlier one.
-    bytes: i64,
-    /// Of those, bytes in blocks born since the growth began.
-    fresh: i64,
+    /// What is there at the later step less what was at the earlier one, as far as blocks born
+    /// since the growth began make it up.
+    pub(super) grown: Amount,
+    /// What is there at the later step, less what was at the earlier one.
+    held: Amount,
+    /// Of that, blocks born since the growth began.
+    fresh: Amount,
+    /// Bytes of those in private pools.
+    pub(super) private: i64,
     /// Live blocks at the later step.
     pub(super) blocks: u64,
-    /// Their birth steps.
-    pub(super) births: BTreeSet<u64>,
+    /// When they were born.
+    pub(super) births: Births,
 }
 
 /// One rank's device in figures.
@@ -33,9 +86,13 @@ pub(super) struct Use {
 pub(super) struct Account<'a> {
     pub(super) stacks: BTreeMap<Stack<'a>, Use>,
     /// Growth of all stacks together.
-    pub(super) grown: i64,
+    pub(super) grown: Amount,
     /// The same of stacks that say nothing.
-    pub(super) nameless: i64,
+    pub(super) nameless: Amount,
+    /// Bytes of new blocks in private pools.
+    pub(super) private: i64,
+    /// Bytes of all blocks that were added up.
+    pub(super) held_bytes: u64,
     /// Is the earlier state known, or was it made up from the birth steps?
     pub(super) has_before: bool,
     /// Some blocks may be missing.
@@ -47,58 +104,100 @@ pub(super) fn home(snapshot: &RankSnapshot) -> Option<&DeviceSnapshot> {
     snapshot.devices.iter().max_by_key(|device| device.allocated)
 }
 
-/// Adds up a device. Growth counts as far as blocks born from `since_step` on make it up; without
-/// an earlier state that is all there is to go by.
+/// Pools of CUDA graphs, and those that a program made for itself.
+pub(super) fn is_private(place: Place) -> bool {
+    place.pool.is_some_and(|pool| pool != (0, 0))
+}
+
+/// Adds up a device. Growth counts as far as new blocks make it up; without an earlier state that
+/// is all there is to go by.
 pub(super) fn account<'a>(
     snapshot: &'a RankSnapshot,
     device: &DeviceSnapshot,
-    since_step: u64,
+    reading: Reading,
 ) -> Account<'a> {
-    let has_before = snapshot.before_step != 0;
+    // The earlier sums are of live blocks only.
+    let has_before = snapshot.before_step != 0 && !reading.deferred;
     let mut uses: BTreeMap<u32, Use> = BTreeMap::new();
     // Like the earlier sums: what was taken back is not kept, though other streams still use it.
-    for block in device.blocks.iter().filter(|block| !block.pending) {
+    for block in device.blocks.iter().filter(|block| block.pending == reading.deferred) {
         let held = uses.entry(block.stack).or_default();
-        let size = signed(block.size);
-        held.bytes = held.bytes.saturating_add(size);
-        let is_passing = block.birth_step.saturating_add(PASSING_STEPS) > snapshot.step;
-        if block.birth_step >= since_step && (has_before || !is_passing) {
-            held.fresh = held.fresh.saturating_add(size);
+        let amount = Amount { bytes: signed(block.size), blocks: 1 };
+        held.held.add(amount);
+        if is_fresh(block, snapshot.step, reading, has_before) {
+            held.fresh.add(amount);
+            if is_private(snapshot.place(block.place)) {
+                held.private = held.private.saturating_add(amount.bytes);
+            }
         }
         held.blocks += 1;
-        held.births.insert(block.birth_step);
+        held.births.add(block.birth_step, block.size);
     }
     for before in device.before.iter().filter(|_| has_before) {
         let held = uses.entry(before.stack).or_default();
-        held.bytes = held.bytes.saturating_sub(signed(before.bytes));
+        let was = Amount { bytes: signed(before.bytes), blocks: signed(before.blocks) };
+        held.held = held.held.less(was);
     }
     for held in uses.values_mut() {
         // What grew and is older than the growth is something else: a state made lazily, a cache.
-        held.grown = if has_before { held.bytes.min(held.fresh) } else { held.fresh };
+        held.grown = if has_before { held.held.min(held.fresh) } else { held.fresh };
     }
-    let mut result = Account { has_before, incomplete: !device.complete, ..Account::default() };
+    sum(snapshot, device, uses, has_before)
+}
+
+fn is_fresh(block: &Block, step: u64, reading: Reading, has_before: bool) -> bool {
+    let is_passing = block.birth_step.saturating_add(PASSING_STEPS) > step;
+    reading.births_missing
+        || reading.deferred
+        || (block.birth_step >= reading.since_step && (has_before || !is_passing))
+}
+
+/// Stacks that say the same become one.
+fn sum<'a>(
+    snapshot: &'a RankSnapshot,
+    device: &DeviceSnapshot,
+    uses: BTreeMap<u32, Use>,
+    has_before: bool,
+) -> Account<'a> {
+    let held_bytes = device.blocks.iter().fold(0, |sum: u64, block| sum.saturating_add(block.size));
+    let mut result =
+        Account { has_before, incomplete: !device.complete, held_bytes, ..Account::default() };
     for (stack, held) in uses {
         let frames: Stack<'a> = snapshot.frames_of(stack).collect();
-        result.grown = result.grown.saturating_add(held.grown);
+        result.grown.add(held.grown);
+        result.private = result.private.saturating_add(held.private);
         let says_nothing =
             frames.iter().all(|frame| frame.file.is_empty() && frame.function.is_empty());
         if says_nothing {
-            result.nameless = result.nameless.saturating_add(held.grown);
+            result.nameless.add(held.grown);
         }
         let known = result.stacks.entry(frames).or_default();
-        known.grown = known.grown.saturating_add(held.grown);
+        known.grown.add(held.grown);
+        known.private = known.private.saturating_add(held.private);
         known.blocks += held.blocks;
-        known.births.extend(held.births);
+        known.births.merge(&held.births);
     }
     result
 }
 
-fn signed(bytes: u64) -> i64 {
+pub(super) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+pub(super) fn unsigned(bytes: i64) -> u64 {
+    u64::try_from(bytes).unwrap_or(0)
 }
 
 /// The lower median; 0 of nothing.
 pub(super) fn median(mut values: Vec<i64>) -> i64 {
     values.sort_unstable();
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+}
+
+/// The median of bytes and that of blocks.
+pub(super) fn median_amount(amounts: impl Iterator<Item = Amount> + Clone) -> Amount {
+    Amount {
+        bytes: median(amounts.clone().map(|amount| amount.bytes).collect()),
+        blocks: median(amounts.map(|amount| amount.blocks).collect()),
+    }
 }

@@ -79,12 +79,32 @@ fn is_inside_torch(file: &str) -> bool {
     false
 }
 
-/// The frame a person should look at: the innermost one of the user's, or else the innermost that
-/// is known.
+/// True for PyTorch's call of a module, which runs `forward` and the hooks.
+pub(super) fn is_module_call(frame: &Frame) -> bool {
+    frame.file.ends_with("torch/nn/modules/module.py")
+}
+
+/// True for a function of autograd that runs in the backward pass: `MmBackward0`, `f.backward`.
+pub(super) fn is_backward(frame: &Frame) -> bool {
+    let is_node = frame.file.is_empty() && frame.function.contains("Backward");
+    is_node || frame.function.ends_with(".backward")
+}
+
+/// True for code that was installed and is neither PyTorch's own nor Python's.
+pub(super) fn is_library_frame(frame: &Frame) -> bool {
+    let file = frame.file.as_str();
+    let packages = ["site-packages/", "dist-packages/"];
+    let is_torch = file.contains("-packages/torch/") || is_inside_torch(file);
+    packages.iter().any(|part| file.contains(part)) && !is_torch
+}
+
+/// The frame a person should look at: the innermost one of the user's; or else the innermost of a
+/// library that is not PyTorch, or else the innermost that is known.
 pub fn telling_frame<'a>(stack: &[&'a Frame]) -> Option<&'a Frame> {
     let known = |frame: &&&Frame| !frame.file.is_empty() || !frame.function.is_empty();
     let own = stack.iter().find(|frame| is_user_frame(frame));
-    own.or_else(|| stack.iter().find(known)).copied()
+    let of_library = || stack.iter().find(|frame| is_library_frame(frame));
+    own.or_else(of_library).or_else(|| stack.iter().find(known)).copied()
 }
 
 #[cfg(test)]

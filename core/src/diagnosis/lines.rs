@@ -1,13 +1,18 @@
 //! Stacks gathered by the line of code that a person should look at.
 //!
-//! A retained graph keeps tensors of many stacks alive, one for each operation. They share few
-//! lines of the user's code, so lines are what is ranked; their stacks are the detail.
+//! A stack names where memory was allocated, not who keeps it. Mostly that is near: a list of
+//! losses, a cache. Where a whole forward pass is kept by its graph it is not: the tensors are
+//! those of all layers, one line each, and what keeps them is beside the line that called the
+//! model. So lines are ranked by what their stacks keep together; where no line stands out, the
+//! innermost line of the user's that all of it went through is the one to name (see `shared.rs`),
+//! and the lines inside are the detail.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::account::{Account, Stack, median};
+use super::account::{Account, Amount, Measure, Stack, median_amount};
 use super::frames::telling_frame;
+use super::generations::Births;
 use crate::snapshot::Frame;
 
 /// One line of code and what it keeps.
@@ -18,57 +23,107 @@ pub(super) struct Line<'a> {
     pub(super) stack: &'a [&'a Frame],
     /// How many stacks grew.
     pub(super) stacks: u32,
+    /// Lines inside this one, when it stands for what all of them keep; else 0.
+    pub(super) lines_inside: u32,
     /// Growth on this rank.
-    pub(super) grown: i64,
+    pub(super) grown: Amount,
     /// Growth on the median peer.
-    pub(super) peer_grown: i64,
+    pub(super) peer_grown: Amount,
     /// Growth that counts: beyond the peers unless all ranks grow.
+    pub(super) net: Amount,
+    /// What counts of it, in the measure of the growth.
     pub(super) net_grown: i64,
+    /// Live blocks.
     pub(super) blocks: u64,
-    pub(super) births: BTreeSet<u64>,
+    /// The same on the median peer.
+    pub(super) peer_blocks: i64,
+    pub(super) births: Births,
 }
 
-impl Line<'_> {
-    /// Distinct birth steps from `step` on.
-    pub(super) fn generations_since(&self, step: u64) -> u64 {
-        self.births.range(step..).count() as u64
-    }
+/// A stack that grew, by how much.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growing<'a> {
+    pub(super) stack: &'a [&'a Frame],
+    pub(super) frame: &'a Frame,
+    pub(super) held: &'a super::account::Use,
+    pub(super) peer_grown: Amount,
+    pub(super) peer_blocks: i64,
+    pub(super) net: Amount,
+    pub(super) net_grown: i64,
 }
 
-/// The lines that grew, largest growth first. Stacks that say nothing are no line.
-pub(super) fn lines<'a>(
-    account: &'a Account<'a>,
-    peers: &[Account<'_>],
-    beyond_peers: bool,
-) -> Vec<Line<'a>> {
-    let mut lines: BTreeMap<&'a Frame, (Line<'a>, i64)> = BTreeMap::new();
-    for (stack, held) in &account.stacks {
-        let Some(frame) = telling_frame(stack) else { continue };
-        let of_peer = |peer: &Account<'_>| grown_of(peer, stack);
-        let peer_grown = median(peers.iter().map(of_peer).collect());
-        let fresh = Line {
+impl<'a> Line<'a> {
+    pub(super) fn new(frame: &'a Frame, stack: &'a [&'a Frame]) -> Self {
+        Self {
             frame,
             stack,
             stacks: 0,
-            grown: 0,
-            peer_grown: 0,
+            lines_inside: 0,
+            grown: Amount::default(),
+            peer_grown: Amount::default(),
+            net: Amount::default(),
             net_grown: 0,
             blocks: 0,
-            births: BTreeSet::new(),
-        };
-        let (line, most) = lines.entry(frame).or_insert((fresh, i64::MIN));
-        let net_grown = held.grown - if beyond_peers { peer_grown } else { 0 };
-        line.stacks += u32::from(net_grown > 0);
-        line.grown += held.grown;
-        line.peer_grown += peer_grown;
-        line.net_grown += net_grown;
-        line.blocks += held.blocks;
-        if net_grown > *most {
-            (*most, line.stack) = (net_grown, stack);
+            peer_blocks: 0,
+            births: Births::default(),
         }
+    }
+
+    pub(super) fn add(&mut self, growing: &Growing<'a>) {
+        self.stacks += u32::from(growing.net_grown > 0);
+        self.grown.add(growing.held.grown);
+        self.peer_grown.add(growing.peer_grown);
+        self.net.add(growing.net);
+        self.net_grown = self.net_grown.saturating_add(growing.net_grown);
+        self.blocks += growing.held.blocks;
+        self.peer_blocks = self.peer_blocks.saturating_add(growing.peer_blocks);
         // What does not grow says nothing about the growth: weights that share a line with a leak.
-        if net_grown > 0 {
-            line.births.extend(&held.births);
+        if growing.net_grown > 0 {
+            self.births.merge(&growing.held.births);
+        }
+    }
+}
+
+/// Every stack that has a telling frame, with what counts of its growth.
+pub(super) fn growing<'a>(
+    account: &'a Account<'a>,
+    peers: &[Account<'_>],
+    beyond_peers: bool,
+    measure: Measure,
+) -> Vec<Growing<'a>> {
+    let stacks = account.stacks.iter();
+    let growing = stacks.filter_map(|(stack, held)| {
+        let frame = telling_frame(stack)?;
+        let of_peers = peers.iter().map(|peer| grown_of(peer, stack));
+        let peer_grown = median_amount(of_peers);
+        let of_peers = peers.iter().map(|peer| peer.stacks.get(stack));
+        let peer_blocks = median_amount(of_peers.map(|held| Amount {
+            bytes: 0,
+            blocks: held.map_or(0, |held| super::account::signed(held.blocks)),
+        }));
+        let net = if beyond_peers { held.grown.less(peer_grown) } else { held.grown };
+        Some(Growing {
+            stack,
+            frame,
+            held,
+            peer_grown,
+            peer_blocks: peer_blocks.blocks,
+            net,
+            net_grown: net.by(measure),
+        })
+    });
+    growing.collect()
+}
+
+/// The lines that grew, largest growth first. Stacks that say nothing are no line.
+pub(super) fn lines<'a>(growing: &[Growing<'a>]) -> Vec<Line<'a>> {
+    let mut lines: BTreeMap<&'a Frame, (Line<'a>, i64)> = BTreeMap::new();
+    for each in growing {
+        let fresh = (Line::new(each.frame, each.stack), i64::MIN);
+        let (line, most) = lines.entry(each.frame).or_insert(fresh);
+        line.add(each);
+        if each.net_grown > *most {
+            (*most, line.stack) = (each.net_grown, each.stack);
         }
     }
     let grew = |(line, _): (Line<'a>, i64)| (line.net_grown > 0).then_some(line);
@@ -78,6 +133,6 @@ pub(super) fn lines<'a>(
 }
 
 /// Growth of the stack with the same frames.
-fn grown_of(account: &Account<'_>, stack: &Stack<'_>) -> i64 {
-    account.stacks.get(stack).map_or(0, |held| held.grown)
+fn grown_of(account: &Account<'_>, stack: &Stack<'_>) -> Amount {
+    account.stacks.get(stack).map_or(Amount::default(), |held| held.grown)
 }

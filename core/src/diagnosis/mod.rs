@@ -5,57 +5,63 @@
 //! the ones nobody fetched. Coats carry their owner's ticket (the stack) and the hour they were
 //! handed in (the birth step): many different hours under one ticket is what a leak looks like.
 //!
-//! It decides nothing about restarts and reads no tape.
+//! How it goes: `case.rs` puts the snapshots into figures, each once (`account.rs` per stack,
+//! `lines.rs` and `shared.rs` per line of code, `generations.rs` the birth steps, `shape.rs` the
+//! allocator, `bursts.rs` the trace). Then every class is heard (`alternatives.rs`): what it needs,
+//! what excludes it, what only helps. The first that holds is the answer; the others stay in the
+//! list with their sentences. `remedy.rs` says what to do, `restart.rs` whether a restart helps,
+//! `confidence.rs` how sure it is and `urgency.rs` whether to wake anybody.
+//!
+//! It decides nothing about restarts and reads no tape. What snapshots do not hold comes in as
+//! [`Circumstances`], in which everything may be unknown.
 
 mod account;
+mod alternatives;
+mod bursts;
+mod case;
+mod circumstances;
+mod classes;
+mod confidence;
 mod frames;
+mod generations;
+mod ground;
 mod lines;
+mod remedy;
 mod report;
+mod restart;
+mod sentence;
+mod shape;
+mod shared;
 #[cfg(test)]
 mod tests;
+mod urgency;
 mod words;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use self::account::{Account, account, home};
-use self::lines::{Line, lines};
+use self::account::{Reading, home};
+use self::case::{Case, peer_accounts};
+use self::ground::Ground;
 use crate::detector::{Growth, Layer, Scope};
-use crate::snapshot::{Frame, RankSnapshot};
+use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot};
 
+pub use alternatives::{Alternative, EXPLAINED_PPM_MIN, Standing};
+pub use circumstances::{AllocatorSettings, Circumstances, Peaks, Readings};
+pub use classes::Class;
 pub use frames::{is_user_frame, telling_frame};
-pub use report::first_sentence;
+pub use generations::{BUCKETS_MAX, Bucket, Course, GENERATIONS_MIN, Generations, OCCASIONS_MIN};
+pub use remedy::{Cause, Remedy};
+pub use restart::Restart;
+pub use sentence::first_sentence;
+pub use urgency::{PAGE_CONFIDENCE_PPM, SOON_NS, SOON_STEPS};
 pub use words::bytes;
-
-/// What kind of trouble it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Blocks of more and more steps stay alive.
-    Leak,
-    /// The job needs this much: nothing is kept that should not be.
-    Pressure,
-    /// The allocator holds memory that no tensor uses.
-    Fragmentation,
-    /// The snapshots do not explain the growth.
-    Unknown,
-}
-
-impl Class {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Leak => "leak",
-            Self::Pressure => "pressure",
-            Self::Fragmentation => "fragmentation",
-            Self::Unknown => "unknown",
-        }
-    }
-}
 
 /// One line of code that may be the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspect {
-    /// Innermost user frame of its stacks; the innermost known frame when there is none.
+    /// Innermost user frame of its stacks, or the one that all of them share; the innermost known
+    /// frame when there is none.
     pub frame: Frame,
     /// The stack that grew most through this line, innermost frame first.
     pub stack: Vec<Frame>,
@@ -76,24 +82,46 @@ pub struct Suspect {
 pub struct Diagnosis {
     /// What kind of trouble it is.
     pub class: Class,
+    /// Which account grows, and who: as it was asked.
+    pub layer: Layer,
+    /// Who grows.
+    pub scope: Scope,
     /// The line of code that keeps the memory; none when it cannot be told.
     pub culprit: Option<Frame>,
     /// Its main stack, innermost frame first.
     pub stack: Vec<Frame>,
-    /// Bytes that grew between the two steps on the suspect rank, less the peers' median.
+    /// Bytes that grew: for tensors between the two steps, less the peers' median for one rank
+    /// alone; for all else what the detector saw.
     pub grown_bytes: u64,
-    /// Share of that growth that the culprit explains, in parts per million.
+    /// Of those, bytes that the culprit explains, or the class where there is none.
+    pub explained_bytes: u64,
+    /// The rest of them.
+    pub unexplained_bytes: u64,
+    /// Share of the growth that is explained, in parts per million. When the stacks show far less
+    /// than the detector saw, it is a share of what was seen.
     pub explained_ppm: u32,
+    /// How sure it is of the class, in parts per million; 0 for [`Class::Unknown`].
+    pub confidence_ppm: u32,
     /// Distinct birth steps of the culprit's live blocks.
     pub generations: u64,
+    /// Their births in time: of the line that comes first, also when it is no culprit.
+    pub histogram: Generations,
     /// What speaks for the class, a sentence each.
     pub evidence: Vec<String>,
     /// What speaks against it, a sentence each.
     pub against: Vec<String>,
+    /// Every class that there is something to say about, this one first.
+    pub alternatives: Vec<Alternative>,
     /// Lines by their growth, largest first, at most [`SUSPECTS_MAX`].
     pub suspects: Vec<Suspect>,
     /// What to try first.
     pub advice: String,
+    /// The same with what it is about and what it saves.
+    pub remedy: Remedy,
+    /// Whether a restart helps, and for how long.
+    pub restart: Restart,
+    /// Memory has ended, or does within [`SOON_NS`].
+    pub ends_soon: bool,
     /// All of it in one sentence.
     pub sentence: String,
 }
@@ -101,135 +129,62 @@ pub struct Diagnosis {
 /// At most this many suspects are listed; the rest is in the explained share.
 pub const SUSPECTS_MAX: usize = 10;
 
-/// Distinct birth steps from which blocks of a line must live for it to be a leak. A buffer has
-/// one, what is fetched ahead has two or three.
-pub const GENERATIONS_MIN: u64 = 4;
-
-/// Below this share of explained growth the class is unknown, in parts per million.
-pub const EXPLAINED_PPM_MIN: u32 = 300_000;
-
-/// Blocks born this many steps before the dated onset still belong to the growth.
-const ONSET_SLACK_STEPS: u64 = 16;
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Inquiry<'a> {
+    /// The growth that was found.
+    pub growth: &'a Growth,
+    /// The rank that grows; one without devices where no snapshot of it was to be had.
+    pub suspect: &'a RankSnapshot,
+    /// Ranks to compare it with. Those at another step than the suspect are left out, and that is
+    /// said in `against`.
+    pub peers: &'a [&'a RankSnapshot],
+    /// What is known beside.
+    pub around: &'a Circumstances,
+}
 
 /// Compares the suspect with its earlier self and with its peers.
 ///
 /// Peers at another step than the suspect are left out, and that is said in `against`.
 pub fn diagnose(growth: &Growth, suspect: &RankSnapshot, peers: &[&RankSnapshot]) -> Diagnosis {
-    let device = suspect.devices.iter().find(|device| device.device == growth.device);
-    let Some(device) = device.or_else(|| home(suspect)) else {
-        return report::blind(growth, "the snapshot of the rank holds no device");
-    };
-    let born_since = onset_with_slack(growth, suspect.step);
-    let of_suspect = account(suspect, device, born_since);
-    let comparable = |peer: &&&RankSnapshot| {
-        peer.step == suspect.step && peer.before_step == suspect.before_step
-    };
-    let of_peers: Vec<Account<'_>> = peers
-        .iter()
-        .filter(comparable)
-        .filter_map(|peer| Some(account(peer, home(peer)?, born_since)))
-        .collect();
-    let case = Case::new(growth, suspect, &of_suspect, &of_peers, peers.len() - of_peers.len());
-    report::report(&case)
+    Inquiry { growth, suspect, peers, around: &Circumstances::default() }.diagnose()
 }
 
-/// The onset is dated from blocks of steps, so it may be some steps late.
-fn onset_with_slack(growth: &Growth, step: u64) -> u64 {
-    let slack = ONSET_SLACK_STEPS + step.saturating_sub(growth.onset_step) / 4;
-    growth.onset_step.saturating_sub(slack)
-}
+impl Inquiry<'_> {
+    /// Compares the suspect with its earlier self and with its peers, in the light of what is
+    /// known beside.
+    pub fn diagnose(&self) -> Diagnosis {
+        self.diagnose_on(Ground::of(self.growth.layer))
+    }
 
-/// Everything the report is made of.
-struct Case<'a> {
-    growth: &'a Growth,
-    step: u64,
-    /// Step from which growth is counted.
-    since_step: u64,
-    account: &'a Account<'a>,
-    peers: usize,
-    peers_left_out: usize,
-    /// Growth of the median peer.
-    peer_grown: i64,
-    /// Growth that is to be explained: beyond the peers unless all ranks grow.
-    net_grown: i64,
-    lines: Vec<Line<'a>>,
-    class: Class,
-}
-
-impl<'a> Case<'a> {
-    fn new(
-        growth: &'a Growth,
-        suspect: &RankSnapshot,
-        account: &'a Account<'a>,
-        peers: &[Account<'_>],
-        peers_left_out: usize,
-    ) -> Self {
-        let peer_grown = account::median(peers.iter().map(|peer| peer.grown).collect());
-        let beyond_peers = growth.scope == Scope::OneRank;
-        let net_grown = account.grown - if beyond_peers { peer_grown } else { 0 };
-        let since_step = if account.has_before { suspect.before_step } else { growth.onset_step };
-        let mut case = Self {
-            growth,
-            step: suspect.step,
-            since_step,
-            account,
-            peers: peers.len(),
-            peers_left_out,
-            peer_grown,
-            net_grown,
-            lines: lines(account, peers, beyond_peers),
-            class: Class::Unknown,
+    fn diagnose_on(&self, ground: Ground) -> Diagnosis {
+        let Self { growth, suspect, peers, around } = *self;
+        let empty = DeviceSnapshot { complete: true, ..DeviceSnapshot::default() };
+        let named = suspect.devices.iter().find(|device| device.device == growth.device);
+        let device = named.or_else(|| home(suspect)).unwrap_or(&empty);
+        let case = Case::new(ground, growth, suspect, device, peers, around);
+        let reading = Reading {
+            since_step: case.born_since,
+            deferred: ground == Ground::Deferred,
+            births_missing: around.births_missing,
         };
-        case.class = case.classify();
-        case
-    }
-
-    fn classify(&self) -> Class {
-        // A capture from before the growth, or from its first steps, explains nothing of it.
-        if self.counted_steps() < GENERATIONS_MIN {
-            return Class::Unknown;
+        let of_peers = peer_accounts(suspect, peers, reading);
+        let lines = case.lines(&of_peers);
+        let alternatives = alternatives::alternatives(&case, &lines);
+        let mut diagnosis = report::report(&case, &lines, alternatives);
+        if suspect.devices.is_empty() && !ground.is_outside() && !ground.is_on_host() {
+            diagnosis.doubt("the snapshot of the rank holds no device");
         }
-        let tensors_grew = u64::try_from(self.net_grown).unwrap_or(0) > self.seen() / 2;
-        if self.growth.layer == Layer::Reserved {
-            return if tensors_grew { Class::Unknown } else { Class::Fragmentation };
+        diagnosis
+    }
+}
+
+impl Diagnosis {
+    /// Adds what speaks against it.
+    pub fn doubt(&mut self, why: &str) {
+        self.against.push(why.into());
+        if let Some(first) = self.alternatives.first_mut() {
+            first.against.push(why.into());
         }
-        let Some(top) = self.lines.first() else { return Class::Unknown };
-        let grown = |sum: i64, line: &Line| sum.saturating_add(line.net_grown);
-        let explained = self.lines.iter().fold(0, grown);
-        if self.net_grown <= 0 || self.share_ppm(explained) < EXPLAINED_PPM_MIN {
-            return Class::Unknown;
-        }
-        let leaking = self.lines.iter().filter(|line| self.leaks(line)).fold(0, grown);
-        if self.leaks(top) || self.share_ppm(leaking) >= 500_000 {
-            Class::Leak
-        } else {
-            Class::Pressure
-        }
-    }
-
-    /// About what the detector saw between the two steps.
-    fn seen(&self) -> u64 {
-        self.growth.bytes_per_step.saturating_mul(self.counted_steps())
-    }
-
-    /// Steps over which growth is counted and was there.
-    fn counted_steps(&self) -> u64 {
-        self.step.saturating_sub(self.since_step.max(self.growth.onset_step))
-    }
-
-    /// Blocks of many steps are alive, also of late ones: it goes on.
-    fn leaks(&self, line: &Line<'_>) -> bool {
-        let since = self.since_step.max(self.growth.onset_step.min(self.step));
-        let span = self.step.saturating_sub(since);
-        let goes_on = line.births.last().is_some_and(|&last| last + span / 4 + 2 >= self.step);
-        line.generations_since(self.since_step) >= GENERATIONS_MIN && goes_on
-    }
-
-    /// Share of the growth that is to be explained, in parts per million, at most all of it. When
-    /// the stacks show far less than the detector saw, the rest is unexplained.
-    fn share_ppm(&self, bytes: i64) -> u32 {
-        let whole = i128::from(self.net_grown.max(1)).max(i128::from(self.seen() / 2));
-        let part = i128::from(bytes.max(0));
-        u32::try_from((part * 1_000_000 / whole).min(1_000_000)).unwrap_or(1_000_000)
     }
 }

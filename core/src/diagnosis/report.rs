@@ -1,157 +1,178 @@
-//! The diagnosis in words: sentence, evidence, doubts and advice.
+//! The diagnosis in words and figures, from the case and the class that was chosen.
 
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::account::{Measure, unsigned};
+use super::alternatives::{Alternative, Standing};
+use super::case::{Case, Lines, share_of};
+use super::confidence::confidence_ppm;
+use super::ground::Ground;
 use super::lines::Line;
-use super::words::{about, bytes, count, percent, place};
-use super::{Case, Class, Diagnosis, SUSPECTS_MAX, Suspect};
-use crate::detector::{Growth, Layer, Scope};
+use super::remedy::remedy;
+use super::restart::restart;
+use super::sentence::sentence;
+use super::shared::model_call;
+use super::words::{amount, bytes, count, percent, place};
+use super::{Class, Diagnosis, SUSPECTS_MAX, Suspect};
 use crate::snapshot::Frame;
 
-/// A peer that grows by less than a tenth of the suspect counts as flat.
-const FLAT_DIVISOR: i64 = 10;
-
-/// What can be said before any snapshot is there.
-pub fn first_sentence(growth: &Growth) -> String {
-    sentence(growth, "", &flat_peers(growth, growth.peers as usize))
-}
-
-/// A diagnosis without usable snapshots.
-pub(super) fn blind(growth: &Growth, why: &str) -> Diagnosis {
-    Diagnosis {
-        class: Class::Unknown,
-        culprit: None,
-        stack: Vec::new(),
-        grown_bytes: growth.grown_bytes,
-        explained_ppm: 0,
-        generations: 0,
-        evidence: Vec::new(),
-        against: [why.to_string()].to_vec(),
-        suspects: Vec::new(),
-        advice: advice(Class::Unknown).to_string(),
-        sentence: first_sentence(growth),
-    }
-}
-
-pub(super) fn report(case: &Case<'_>) -> Diagnosis {
+pub(super) fn report(
+    case: &Case<'_>,
+    lines: &Lines<'_>,
+    mut alternatives: Vec<Alternative>,
+) -> Diagnosis {
+    let answer = alternatives.first();
+    let class = answer
+        .filter(|each| each.standing == Standing::Holds)
+        .map_or(Class::Unknown, |each| each.class);
+    let confidence_ppm = confidence_ppm(case, lines, &alternatives);
     // Of memory that no tensor uses, no line of code is to blame.
-    let top = case.lines.first().filter(|_| case.class != Class::Fragmentation);
-    let culprit = top.filter(|_| case.class != Class::Unknown);
-    let where_to = match (culprit, top) {
-        (Some(line), _) => format!(", allocated at {}", place(line.frame)),
-        (None, Some(line)) => format!(", perhaps allocated at {}", place(line.frame)),
-        (None, None) => String::new(),
-    };
+    let names_line = case.ground.is_in_blocks() || class == Class::Leak;
+    let top = lines.top().filter(|_| names_line);
+    let culprit = top.filter(|_| class != Class::Unknown && class != Class::Telemetry);
+    if let Some(first) = alternatives.first_mut() {
+        let mut said = evidence(case, class, top);
+        said.append(&mut first.evidence);
+        first.evidence = said;
+        let mut doubts = against(case, class, top);
+        doubts.append(&mut first.against);
+        first.against = doubts;
+    }
+    let first = alternatives.first();
+    let (grown_bytes, explained_bytes) = explained(case, class, culprit);
+    let remedy = remedy(case, lines, class);
     Diagnosis {
-        class: case.class,
+        class,
+        layer: case.growth.layer,
+        scope: case.growth.scope,
         culprit: culprit.map(|line| line.frame.clone()),
         stack: culprit.map(|line| owned(line.stack)).unwrap_or_default(),
-        grown_bytes: u64::try_from(case.net_grown).unwrap_or(0),
-        explained_ppm: culprit.map_or(0, |line| case.share_ppm(line.net_grown)),
-        generations: culprit.map_or(0, |line| line.births.len() as u64),
-        evidence: evidence(case, top),
-        against: against(case, top),
-        suspects: case.lines.iter().take(SUSPECTS_MAX).map(suspect).collect(),
-        advice: advice(case.class).to_string(),
-        sentence: sentence(case.growth, &where_to, &about_peers(case)),
+        grown_bytes,
+        explained_bytes,
+        unexplained_bytes: grown_bytes.saturating_sub(explained_bytes),
+        explained_ppm: match culprit {
+            Some(line) => case.share_ppm(line.net_grown),
+            None => share_of(signed(explained_bytes), signed(grown_bytes)),
+        },
+        confidence_ppm,
+        generations: culprit.map_or(0, |line| line.births.count()),
+        histogram: top.map(|line| case.generations(line)).unwrap_or_default(),
+        evidence: first.map(|each| each.evidence.clone()).unwrap_or_default(),
+        against: first.map(|each| each.against.clone()).unwrap_or_default(),
+        suspects: suspects(lines),
+        advice: remedy.text.clone(),
+        remedy,
+        restart: restart(case, class),
+        ends_soon: super::urgency::ends_soon(case, class),
+        sentence: sentence(case, lines, class),
+        alternatives,
     }
 }
 
-/// Who, how much, since when, where, the others, and how long it lasts.
-fn sentence(growth: &Growth, where_to: &str, peers: &str) -> String {
-    let (rank, rate) = (growth.rank, bytes(growth.bytes_per_step));
-    let since = format!("each step since step {}", growth.onset_step);
-    let layer = growth.layer.as_str();
-    let who = match (growth.scope, growth.layer) {
-        (Scope::OneRank, Layer::Allocated) => format!("rank {rank} keeps {rate} more {since}"),
-        (Scope::OneRank, Layer::Reserved) => {
-            format!("rank {rank} reserves {rate} more {since}, and its tensors do not need it")
-        }
-        (Scope::OneRank, _) => format!("rank {rank} grows by {rate} ({layer}) {since}"),
-        (_, Layer::Allocated) => {
-            format!("most ranks keep more {since}, rank {rank} the most with {rate}")
-        }
-        (_, Layer::Reserved) => {
-            format!(
-                "most ranks reserve more {since}, rank {rank} the most with {rate}, and their \
-                 tensors do not need it"
-            )
-        }
-        (..) => format!("most ranks grow ({layer}) {since}, rank {rank} the most with {rate}"),
+fn signed(bytes: u64) -> i64 {
+    super::account::signed(bytes)
+}
+
+/// Bytes that grew, and how many of them are explained.
+fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64, u64) {
+    let shape = case.shape.as_ref();
+    let grown = match case.ground {
+        Ground::Tensors | Ground::Count => unsigned(case.net.bytes),
+        Ground::Retries | Ground::Churn => 0,
+        _ => case.growth.grown_bytes,
     };
-    let end = match growth.steps_to_oom {
-        Some(steps) => format!("; out of memory in about {} steps", about(steps)),
-        None => String::new(),
+    let explained = match class {
+        Class::Fragmentation => {
+            shape.map_or(0, |shape| shape.inactive.saturating_add(shape.cached))
+        }
+        Class::DeferredFrees => unsigned(case.deferred),
+        Class::CompilePools => unsigned(case.private).max(shape.map_or(0, |shape| shape.private)),
+        Class::NonTorch => {
+            let on_device = case.outside.iter().filter(|of| of.origin.is_on_device());
+            on_device.fold(0, |sum: u64, of| sum.saturating_add(of.bytes))
+        }
+        Class::Host => grown,
+        Class::Unknown | Class::Telemetry | Class::Desynchronised => 0,
+        _ => culprit.map_or(0, |line| unsigned(line.net.bytes)),
     };
-    format!("{who}{where_to}{peers}{end}")
+    (grown, explained.min(grown))
 }
 
-fn flat_peers(growth: &Growth, peers: usize) -> String {
-    match (growth.scope, peers) {
-        (Scope::AllRanks | Scope::Role, _) | (_, 0) => String::new(),
-        (_, 1) => "; its only peer is flat".to_string(),
-        (_, peers) => format!("; its {peers} peers are flat"),
-    }
-}
-
-fn about_peers(case: &Case<'_>) -> String {
-    // Of reserved memory the snapshots do not tell how it was before.
-    if case.peer_grown <= case.account.grown / FLAT_DIVISOR || case.growth.layer == Layer::Reserved
-    {
-        return flat_peers(case.growth, case.peers);
-    }
-    let steps = case.counted_steps().max(1);
-    let rate = bytes(case.peer_grown.unsigned_abs() / steps);
-    match case.growth.scope {
-        Scope::AllRanks | Scope::Role => String::new(),
-        Scope::OneRank => format!("; that is beyond the {rate} each step of its median peer"),
-    }
-}
-
-fn evidence(case: &Case<'_>, top: Option<&Line<'_>>) -> Vec<String> {
+/// What the named line's blocks say.
+fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String> {
     let mut evidence = Vec::new();
-    let (from, to) = (case.since_step, case.step);
-    if case.class == Class::Fragmentation {
+    if class == Class::Fragmentation && case.ground == Ground::Reserved {
         let rate = bytes(case.growth.bytes_per_step);
-        let grown = bytes(u64::try_from(case.account.grown).unwrap_or(0));
         evidence.push(format!(
             "reserved memory beyond the highest peak of the tensors grows by {rate} each step"
         ));
-        evidence.push(format!("live tensors grew by {grown} from step {from} to step {to}"));
+    }
+    let (Some(line), true) = (top, case.ground.is_in_blocks()) else { return evidence };
+    let (from, to) = (case.since_step, case.step);
+    let here = place(line.frame);
+    if case.ground == Ground::Deferred {
+        let held = amount(Measure::Bytes, line.grown.bytes);
+        evidence.push(format!("{held} of it were allocated at {here}"));
         return evidence;
     }
-    let Some(line) = top else { return evidence };
-    let here = place(line.frame);
-    let grown = bytes(line.grown.unsigned_abs());
-    evidence.push(format!("blocks from {here} grew by {grown} from step {from} to step {to}"));
+    let grown = amount(case.measure, line.grown.by(case.measure));
+    let below = match line.lines_inside {
+        0 | 1 => String::new(),
+        lines => format!("{lines} lines below "),
+    };
+    evidence
+        .push(format!("blocks from {below}{here} grew by {grown} from step {from} to step {to}"));
     if case.peers > 0 {
-        let peers = bytes(u64::try_from(line.peer_grown).unwrap_or(0));
+        let peers = amount(case.measure, line.peer_grown.by(case.measure));
         evidence
             .push(format!("the same stacks grew by {peers} on the median of {} peers", case.peers));
     }
-    if let (Some(first), Some(last)) = (line.births.first(), line.births.last()) {
-        let generations = line.births.len();
-        let meaning = match case.class {
-            Class::Leak => ": blocks of all ages stay",
-            _ => "",
-        };
-        evidence.push(format!(
-            "its {} live blocks were born in {generations} different steps, {first} to \
-             {last}{meaning}",
-            count(line.blocks)
-        ));
-    }
+    evidence.extend(births(case, class, line));
     let share = percent(case.share_ppm(line.net_grown));
     evidence.push(format!("this line explains {share} of the growth"));
     if line.stacks > 1 {
         evidence.push(format!("{} stacks through it grew together", line.stacks));
     }
+    let caller = model_call(line.stack).filter(|&frame| frame != line.frame);
+    evidence.extend(caller.map(|frame| {
+        format!("{} called the model: what keeps the tensors may be there", place(frame))
+    }));
+    evidence
+        .extend(library(line).map(|frame| {
+            format!("most of it was allocated inside a library, at {}", place(frame))
+        }));
     evidence
 }
 
-fn against(case: &Case<'_>, top: Option<&Line<'_>>) -> Vec<String> {
+/// The line of a library that a line of the user's ended up in.
+fn library<'a>(line: &Line<'a>) -> Option<&'a Frame> {
+    let inside = line.stack.iter().take_while(|&&frame| frame != line.frame);
+    inside.copied().find(|frame| super::frames::is_library_frame(frame))
+}
+
+fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
+    if case.around.births_missing {
+        return None;
+    }
+    let (first, last) = (line.births.first()?, line.births.last()?);
+    let generations = line.births.count();
+    let blocks = count(line.blocks);
+    if generations == 1 {
+        return Some(format!("its {blocks} live blocks were all born in step {first}"));
+    }
+    let every = line.births.every_steps(case.born_since).filter(|&every| every > 2);
+    let every = every.map_or(String::new(), |every| format!(", about every {every} steps"));
+    let meaning = if class == Class::Leak { ": blocks of all ages stay" } else { "" };
+    Some(format!(
+        "its {blocks} live blocks were born in {generations} different steps, {first} to \
+         {last}{every}{meaning}",
+    ))
+}
+
+/// Doubts: what the comparison lacks.
+fn against(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String> {
     let mut against = Vec::new();
     if case.peers_left_out > 0 {
         let left_out = case.peers_left_out;
@@ -160,27 +181,28 @@ fn against(case: &Case<'_>, top: Option<&Line<'_>>) -> Vec<String> {
             _ => format!("{left_out} peers are shown at other steps and were left out"),
         });
     }
-    if case.peers == 0 {
+    if case.compared() == 0 {
         against.push("there are no peers to compare with".to_string());
     }
-    if !case.account.has_before {
+    if !case.ground.is_in_blocks() {
+        return against;
+    }
+    if case.around.births_missing {
+        against.push("when blocks were born is not known: their number stands for it".into());
+    } else if !case.account.has_before && case.ground != Ground::Deferred {
         against.push("there is no earlier state: growth is told from the birth of blocks".into());
     }
     if case.account.incomplete {
         against.push("the tape's table of live blocks was full: some blocks are missing".into());
     }
-    if case.account.nameless > case.net_grown.max(0) / 10 {
-        let nameless = bytes(case.account.nameless.unsigned_abs());
-        against.push(format!("{nameless} of the growth have no stack"));
+    let nameless = case.account.nameless.by(case.measure);
+    if nameless > case.net_grown().max(0) / 10 {
+        against.push(format!("{} of the growth have no stack", amount(case.measure, nameless)));
     }
-    if case.net_grown <= 0 && case.class != Class::Fragmentation {
+    if case.net_grown() <= 0 && case.ground != Ground::Deferred {
         against.push("the snapshots show no growth beyond the peers".to_string());
     }
-    if case.class == Class::Unknown && case.growth.layer == Layer::Reserved {
-        let grown = bytes(case.net_grown.unsigned_abs());
-        against.push(format!("tensors grew by {grown} too, so it is more than fragmentation"));
-    }
-    if let Some(line) = top.filter(|_| case.class == Class::Leak) {
+    if let Some(line) = top.filter(|_| class == Class::Leak) {
         let share = case.share_ppm(line.net_grown);
         if share < 500_000 {
             against.push(format!("the top line explains only {} of the growth", percent(share)));
@@ -189,41 +211,32 @@ fn against(case: &Case<'_>, top: Option<&Line<'_>>) -> Vec<String> {
     against
 }
 
+/// The line to name first, then the others; the line that called the model is among them, even if
+/// it is not the one to name.
+fn suspects(lines: &Lines<'_>) -> Vec<Suspect> {
+    let mut all: Vec<Suspect> = lines.shared.iter().chain(&lines.all).map(suspect).collect();
+    all.truncate(SUSPECTS_MAX);
+    let caller = lines.top().and_then(|line| Some((line, model_call(line.stack)?)));
+    let is_missing = |frame: &Frame| !all.iter().any(|suspect| suspect.frame == *frame);
+    if let Some((line, frame)) = caller.filter(|(_, frame)| is_missing(frame)) {
+        all.truncate(SUSPECTS_MAX - 1);
+        all.insert(1.min(all.len()), Suspect { frame: frame.clone(), ..suspect(line) });
+    }
+    all
+}
+
 fn suspect(line: &Line<'_>) -> Suspect {
     Suspect {
         frame: line.frame.clone(),
         stack: owned(line.stack),
         stacks: line.stacks,
-        grown_bytes: u64::try_from(line.grown).unwrap_or(0),
-        peer_bytes: u64::try_from(line.peer_grown).unwrap_or(0),
+        grown_bytes: unsigned(line.grown.bytes),
+        peer_bytes: unsigned(line.peer_grown.bytes),
         blocks: line.blocks,
-        generations: line.births.len() as u64,
+        generations: line.births.count(),
     }
 }
 
 fn owned(stack: &[&Frame]) -> Vec<Frame> {
     stack.iter().map(|&frame| frame.clone()).collect()
-}
-
-/// What to try first.
-fn advice(class: Class) -> &'static str {
-    match class {
-        Class::Leak => {
-            "look for what keeps the tensors of this line: a list or dict that grows, a loss added \
-             up without .item() or .detach(), outputs kept by a hook or a logger; a restart from \
-             the last checkpoint gives the memory back for as long as it took to grow"
-        }
-        Class::Fragmentation => {
-            "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or fewer different tensor sizes \
-             (pad to a few lengths, run the largest batch first); a restart gives the memory back"
-        }
-        Class::Pressure => {
-            "the job needs this memory: a smaller micro-batch, activation checkpointing or more \
-             sharding; a restart does not help"
-        }
-        Class::Unknown => {
-            "the stacks do not explain the growth: take another capture in some hundred steps, and \
-             check that stacks are recorded (limitations of the rank)"
-        }
-    }
 }

@@ -3,6 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
+use super::account::Measure;
 use super::frames::{is_compiled_region, resumed_function};
 use crate::snapshot::Frame;
 
@@ -40,6 +41,25 @@ pub(super) fn about(count: u64) -> String {
         unit *= 10;
     }
     grouped(u128::from(count / unit) * u128::from(unit))
+}
+
+/// An amount of growth: bytes, or a number of tensors.
+pub(super) fn amount(measure: Measure, value: i64) -> String {
+    let value = value.max(0).unsigned_abs();
+    match (measure, value) {
+        (Measure::Bytes, _) => bytes(value),
+        (Measure::Blocks, 1) => "1 tensor".to_string(),
+        (Measure::Blocks, _) => format!("{} tensors", count(value)),
+    }
+}
+
+/// `once`, `twice`, `12 times`.
+pub(super) fn times(count: u64) -> String {
+    match count {
+        1 => "once".to_string(),
+        2 => "twice".to_string(),
+        _ => format!("{} times", grouped(u128::from(count))),
+    }
 }
 
 /// Parts per million as a percentage.

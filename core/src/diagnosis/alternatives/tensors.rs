@@ -1,0 +1,261 @@
+//! The classes that live in tensors: leak, reference cycles, pressure, imbalance.
+
+use alloc::format;
+use alloc::string::String;
+
+use super::super::Class;
+use super::super::account::signed;
+use super::super::case::{Case, Lines, share_of};
+use super::super::generations::Course;
+use super::super::ground::Ground;
+use super::super::lines::Line;
+use super::super::words::{amount, bytes, count, percent, place, times};
+use super::{EXPLAINED_PPM_MIN, Hearing};
+
+/// A level that gave back most of its growth so often is a sawtooth.
+const GIVE_BACKS_MIN: u64 = 2;
+
+/// A line has about as many blocks as on the peers when they differ by at most this part of them.
+const SAME_BLOCKS_DIVISOR: i64 = 4;
+
+/// A peak is out of line from this share of that of the peers on, in parts per million.
+const PEAK_PPM_MIN: u128 = 1_100_000;
+
+/// Lines that leak explain a growth from this share on, in parts per million.
+const LEAKING_PPM_MIN: u32 = 500_000;
+
+const NOTHING: String = String::new();
+
+pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
+    let top = lines.top();
+    let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
+    let leaking = lines.all.iter().filter(|line| case.leaks(line)).fold(0, sum);
+    let is_leaking =
+        top.is_some_and(|line| case.leaks(line)) || case.share_ppm(leaking) >= LEAKING_PPM_MIN;
+    let backs = case.around.give_backs;
+    Hearing::of(Class::Leak)
+        .must(Some(is_about_tensors(case)), NOTHING, elsewhere(case))
+        .must(Some(case.is_counted()), NOTHING, too_early(case))
+        .must(Some(is_explained(case, lines)), NOTHING, unexplained(case, lines))
+        .must(Some(is_leaking), NOTHING, top.map_or(NOTHING, |line| no_leak(case, line)))
+        .must_not(is_sawtooth(case), gave_back(backs), NOTHING)
+        .must_not(
+            case.around.in_peaks,
+            "the peaks within steps grow, the floors between them do not".into(),
+            "the floors between steps grow, not only the peaks".into(),
+        )
+}
+
+pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
+    let bursts = case.bursts.as_ref();
+    let burst = bursts.filter(|bursts| bursts.count > 0);
+    let said = burst.map_or(NOTHING, |burst| {
+        let line = burst.frame.as_ref().map(|frame| format!(", most of it from {}", place(frame)));
+        format!(
+            "{} blocks ({}) of {} different steps were freed at one moment, in step {}{}",
+            count(burst.blocks),
+            bytes(burst.bytes),
+            burst.births,
+            burst.step,
+            line.unwrap_or_default(),
+        )
+    });
+    let backs = case.around.give_backs;
+    let collects = match is_sawtooth(case) {
+        Some(is_sawtooth) => {
+            Some(is_sawtooth || (backs.is_some_and(|backs| backs > 0) && burst.is_some()))
+        }
+        None => bursts.filter(|bursts| bursts.count >= GIVE_BACKS_MIN).map(|_| true),
+    };
+    let many = lines.top().map(|line| line.births.count() >= super::super::GENERATIONS_MIN);
+    let many = many.filter(|_| !case.around.births_missing);
+    let steady = "the level never gave back what it had grown by".into();
+    let steady = if backs == Some(0) { steady } else { gave_back_rarely(case) };
+    Hearing::of(Class::ReferenceCycles)
+        .must(Some(is_about_tensors(case) || case.ground == Ground::Peaks), NOTHING, NOTHING)
+        .must(collects, gave_back(backs), steady)
+        .helps(burst.map(|_| true), said, NOTHING)
+        .helps(
+            many.filter(|&many| many && collects == Some(true)),
+            "what is alive was born in many different steps and goes together".into(),
+            NOTHING,
+        )
+}
+
+pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
+    let heard = Hearing::of(Class::Pressure);
+    if matches!(case.ground, Ground::Peaks | Ground::Retries) {
+        let said = match case.ground {
+            Ground::Peaks => "the peaks within steps grow: it is given back in each step",
+            _ => "the allocator had to empty its cache to serve what the steps ask for",
+        };
+        return heard.must(Some(true), said.into(), NOTHING);
+    }
+    let reason = lines.top().map_or(NOTHING, |line| why_needed(case, line));
+    heard
+        .must(Some(is_about_tensors(case)), NOTHING, elsewhere(case))
+        .must(Some(case.is_counted()), NOTHING, too_early(case))
+        .must(Some(is_explained(case, lines)), NOTHING, unexplained(case, lines))
+        .must_not(
+            Some(leaks),
+            "blocks of all ages stay: a job that only needs more does not keep old ones".into(),
+            reason,
+        )
+        .helps(
+            case.around.in_peaks.filter(|&in_peaks| in_peaks),
+            "the peaks within steps grow, and the floors between them do not".into(),
+            NOTHING,
+        )
+}
+
+pub(super) fn imbalance(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
+    let alone = case.growth.scope == crate::detector::Scope::OneRank;
+    let compared = case.growth.peers.max(u32::try_from(case.peers).unwrap_or(u32::MAX));
+    let top = lines.top();
+    let larger = top.is_some_and(has_larger_blocks);
+    let peaks = case.around.peaks.map(|peaks| {
+        let is_high = u128::from(peaks.own) * 1_000_000 >= u128::from(peaks.peers) * PEAK_PPM_MIN;
+        (peaks, is_high)
+    });
+    let in_peaks = case.around.in_peaks == Some(true) && peaks.is_some_and(|(_, is_high)| is_high);
+    let is_uneven = matches!(case.ground, Ground::Spread | Ground::Peaks) || larger || in_peaks;
+    let blocks = top.filter(|line| has_larger_blocks(line)).map_or(NOTHING, |line| {
+        format!(
+            "{} has {} blocks here and {} on the median peer, and here they are larger",
+            place(line.frame),
+            count(line.blocks),
+            count(line.peer_blocks.unsigned_abs()),
+        )
+    });
+    let peaks_said = peaks.map_or(NOTHING, |(peaks, _)| {
+        format!("its peak is {}, that of its median peer {}", bytes(peaks.own), bytes(peaks.peers))
+    });
+    let none = "there are no blocks here that are the same on the peers and only larger";
+    Hearing::of(Class::Imbalance)
+        .must(Some(alone), NOTHING, "most ranks grow alike".into())
+        .must(Some(compared > 0), NOTHING, "there are no peers to compare with".into())
+        .must(Some(is_uneven), blocks, if alone { none.into() } else { NOTHING })
+        .must_not(
+            Some(leaks),
+            "blocks of all ages stay, which more work does not do".into(),
+            NOTHING,
+        )
+        .helps(peaks.map(|(_, is_high)| is_high), peaks_said.clone(), peaks_said)
+}
+
+/// Is the growth in tensors, or did they grow while something else was followed?
+fn is_about_tensors(case: &Case<'_>) -> bool {
+    match case.ground {
+        Ground::Tensors | Ground::Count => true,
+        Ground::Reserved => case.tensors_grew(),
+        _ => false,
+    }
+}
+
+/// Where the growth is, if it is not in tensors.
+pub(super) fn elsewhere(case: &Case<'_>) -> String {
+    match case.ground {
+        Ground::Tensors | Ground::Count => NOTHING,
+        Ground::Reserved => {
+            let grown = bytes(super::super::account::unsigned(case.net.bytes));
+            format!("live tensors grew by {grown} only")
+        }
+        Ground::Peaks | Ground::Spread => "what is high is the peaks within steps, and they are \
+                                           given back"
+            .into(),
+        Ground::Deferred => "the blocks are not kept: they were freed".into(),
+        Ground::Retries | Ground::Churn => "it is about how the allocator works, not about what \
+                                            grows"
+            .into(),
+        ground if ground.is_on_host() => {
+            "the growth is in the host's memory, not on the GPU".into()
+        }
+        _ => "the growth is outside PyTorch's allocator".into(),
+    }
+}
+
+fn too_early(case: &Case<'_>) -> String {
+    let (step, onset) = (case.step, case.growth.onset_step);
+    format!("the snapshot of step {step} shows too little of a growth that began at step {onset}")
+}
+
+fn is_explained(case: &Case<'_>, lines: &Lines<'_>) -> bool {
+    let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
+    let explained = lines.all.iter().fold(0, sum);
+    case.net_grown() > 0 && !lines.all.is_empty() && case.share_ppm(explained) >= EXPLAINED_PPM_MIN
+}
+
+fn unexplained(case: &Case<'_>, lines: &Lines<'_>) -> String {
+    if case.net_grown() <= 0 {
+        return "the stacks of live blocks show no growth".into();
+    }
+    let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
+    let explained = lines.all.iter().fold(0, sum);
+    format!("known lines explain only {} of the growth", percent(case.share_ppm(explained)))
+}
+
+/// None when nobody counted.
+fn is_sawtooth(case: &Case<'_>) -> Option<bool> {
+    let backs = case.around.give_backs?;
+    let of_phases = case.around.give_backs_at_phase_ends.unwrap_or(0);
+    Some(backs.saturating_sub(of_phases) >= GIVE_BACKS_MIN)
+}
+
+fn gave_back(backs: Option<u64>) -> String {
+    backs.filter(|&backs| backs > 0).map_or(NOTHING, |backs| {
+        format!("the level gave back most of what it had grown by {}", times(backs))
+    })
+}
+
+fn gave_back_rarely(case: &Case<'_>) -> String {
+    let (backs, of_phases) = (case.around.give_backs, case.around.give_backs_at_phase_ends);
+    match (backs, of_phases) {
+        (Some(backs), Some(ends)) if ends > 0 => format!(
+            "the level gave back most of its growth {}, {ends} of them at the end of a phase",
+            times(backs),
+        ),
+        _ => gave_back(backs),
+    }
+}
+
+/// Why a line's blocks are not those of a leak.
+fn no_leak(case: &Case<'_>, line: &Line<'_>) -> String {
+    let here = place(line.frame);
+    let births = line.births.count();
+    if case.around.births_missing {
+        let more = amount(case.measure, line.net_grown);
+        return format!(
+            "{here} has only {} blocks more ({more})",
+            count(line.net.blocks.max(0).unsigned_abs())
+        );
+    }
+    match case.course(line) {
+        Course::Once => format!("all blocks of {here} were born in one step"),
+        Course::Few => format!("the blocks of {here} were born in {births} steps only"),
+        Course::Passing => format!("the older blocks of {here} are gone again"),
+        Course::Ended => format!("{here} has no blocks of late steps: it has ended"),
+        Course::Filling => format!("{here} adds less and less"),
+        Course::Steady | Course::Unknown => NOTHING,
+    }
+}
+
+/// What the births say of memory that the job needs.
+fn why_needed(case: &Case<'_>, line: &Line<'_>) -> String {
+    let births = line.births.count();
+    match case.course(line) {
+        Course::Once => "all of its blocks were born in one step: it was made once".into(),
+        Course::Few => format!("its blocks were born in {births} steps only: it does not go on"),
+        Course::Passing => "its older blocks are gone again: it passes through".into(),
+        Course::Ended => "it has no blocks of late steps: it has ended".into(),
+        Course::Filling => "it adds less and less: something fills up".into(),
+        Course::Steady | Course::Unknown => NOTHING,
+    }
+}
+
+/// As many blocks as on the peers, and more bytes.
+fn has_larger_blocks(line: &Line<'_>) -> bool {
+    let (here, there) = (signed(line.blocks), line.peer_blocks);
+    there > 0
+        && here.abs_diff(there) <= (there / SAME_BLOCKS_DIVISOR).unsigned_abs()
+        && share_of(line.peer_grown.bytes, line.grown.bytes) < 900_000
+}

@@ -1,0 +1,279 @@
+//! Everything a diagnosis is made of: the snapshots in figures, each worked out once.
+
+use alloc::vec::Vec;
+
+use super::account::{
+    Account, Amount, Measure, Reading, account, home, median, median_amount, signed, unsigned,
+};
+use super::bursts::{Bursts, bursts};
+use super::circumstances::Circumstances;
+use super::generations::{Course, GENERATIONS_MIN, Generations};
+use super::ground::Ground;
+use super::lines::{Line, growing, lines};
+use super::shape::{Requests, Shape, requests, shape};
+use super::shared::shared;
+use crate::capture::collective::{Comparison, GroupState, RankState, Verdict, compare};
+use crate::detector::{Growth, Scope};
+use crate::snapshot::{DeviceSnapshot, OutsideUse, RankSnapshot};
+use crate::thrash::Churn;
+
+/// Blocks born this many steps before the dated onset still belong to the growth.
+const ONSET_SLACK_STEPS: u64 = 16;
+
+/// Without birth steps, so many blocks of a line beyond those of its peers stand for generations.
+const KEPT_BLOCKS_MIN: i64 = 8;
+
+/// The snapshots in figures.
+pub(super) struct Case<'a> {
+    pub(super) ground: Ground,
+    pub(super) growth: &'a Growth,
+    pub(super) around: &'a Circumstances,
+    /// The step of the snapshots.
+    pub(super) step: u64,
+    /// Step from which growth is counted.
+    pub(super) since_step: u64,
+    /// Birth step from which blocks belong to the growth.
+    pub(super) born_since: u64,
+    pub(super) account: Account<'a>,
+    pub(super) measure: Measure,
+    pub(super) peers: usize,
+    pub(super) peers_left_out: usize,
+    /// Growth of the median peer.
+    pub(super) peer_grown: Amount,
+    /// Growth that is to be explained: beyond the peers unless all ranks grow.
+    pub(super) net: Amount,
+    /// Bytes in private pools, on the same terms.
+    pub(super) private: i64,
+    /// Bytes that were taken back and are still used by other streams, beyond the peers.
+    pub(super) deferred: i64,
+    pub(super) shape: Option<Shape>,
+    /// Bytes of private pools of the median peer.
+    pub(super) peer_private: u64,
+    pub(super) requests: Option<Requests>,
+    pub(super) bursts: Option<Bursts>,
+    pub(super) churn: Churn,
+    /// Memory that other code than PyTorch's allocator holds, and of how many peers is known too.
+    pub(super) outside: &'a [OutsideUse],
+    pub(super) comparison: Comparison,
+    /// The allocator's own counter at the step of the snapshots.
+    pub(super) allocated: u64,
+}
+
+/// Lines are told from the accounts, which the case owns: they come apart from it.
+pub(super) struct Lines<'a> {
+    /// Largest growth first.
+    pub(super) all: Vec<Line<'a>>,
+    /// The line that all the rest went through, where no line stands out.
+    pub(super) shared: Option<Line<'a>>,
+}
+
+impl<'a> Lines<'a> {
+    /// The line to name.
+    pub(super) fn top(&self) -> Option<&Line<'a>> {
+        self.shared.as_ref().or(self.all.first())
+    }
+}
+
+/// The onset is dated from blocks of steps, so it may be some steps late.
+fn onset_with_slack(growth: &Growth, step: u64) -> u64 {
+    let slack = ONSET_SLACK_STEPS + step.saturating_sub(growth.onset_step) / 4;
+    growth.onset_step.saturating_sub(slack)
+}
+
+/// The accounts of the peers that are shown at the same steps.
+pub(super) fn peer_accounts<'p>(
+    suspect: &RankSnapshot,
+    peers: &[&'p RankSnapshot],
+    reading: Reading,
+) -> Vec<Account<'p>> {
+    let accounts = comparable(suspect, peers);
+    accounts.map(|(peer, device)| account(peer, device, reading)).collect()
+}
+
+fn comparable<'p>(
+    suspect: &RankSnapshot,
+    peers: &[&'p RankSnapshot],
+) -> impl Iterator<Item = (&'p RankSnapshot, &'p DeviceSnapshot)> {
+    let at = (suspect.step, suspect.before_step);
+    let is_at = move |peer: &&'p RankSnapshot| (peer.step, peer.before_step) == at;
+    peers.iter().copied().filter(is_at).filter_map(|peer| Some((peer, home(peer)?)))
+}
+
+impl<'a> Case<'a> {
+    pub(super) fn new(
+        ground: Ground,
+        growth: &'a Growth,
+        suspect: &'a RankSnapshot,
+        device: &'a DeviceSnapshot,
+        peers: &[&RankSnapshot],
+        around: &'a Circumstances,
+    ) -> Self {
+        let reading = Reading {
+            since_step: onset_with_slack(growth, suspect.step),
+            deferred: ground == Ground::Deferred,
+            births_missing: around.births_missing,
+        };
+        let account = account(suspect, device, reading);
+        let of_peers = peer_accounts(suspect, peers, reading);
+        let peer_grown = median_amount(of_peers.iter().map(|peer| peer.grown));
+        let peer_private = median(of_peers.iter().map(|peer| peer.private).collect());
+        let beyond_peers = growth.scope == Scope::OneRank;
+        let less = |own: i64, peers: i64| {
+            if beyond_peers { own.saturating_sub(peers) } else { own }
+        };
+        let shapes: Vec<Shape> =
+            comparable(suspect, peers).filter_map(|(peer, device)| shape(peer, device)).collect();
+        let pending: Vec<i64> =
+            comparable(suspect, peers).map(|(_, device)| deferred(device)).collect();
+        let since_step = if account.has_before { suspect.before_step } else { growth.onset_step };
+        Self {
+            ground,
+            growth,
+            around,
+            step: suspect.step,
+            since_step,
+            born_since: reading.since_step,
+            measure: if ground == Ground::Count { Measure::Blocks } else { Measure::Bytes },
+            peers: of_peers.len(),
+            peers_left_out: peers.len() - of_peers.len(),
+            peer_grown,
+            net: if beyond_peers { account.grown.less(peer_grown) } else { account.grown },
+            private: less(account.private, peer_private),
+            deferred: less(deferred(device), median(pending)),
+            account,
+            shape: shape(suspect, device),
+            peer_private: unsigned(median(
+                shapes.iter().map(|shape| signed(shape.private)).collect(),
+            )),
+            requests: requests(device),
+            bursts: bursts(suspect, device),
+            churn: Churn::of(&device.trace, suspect.step),
+            outside: &suspect.outside,
+            comparison: match &around.collectives {
+                Some(comparison) => comparison.clone(),
+                None => compared(suspect, peers),
+            },
+            allocated: device.allocated,
+        }
+    }
+
+    /// The lines that grew.
+    pub(super) fn lines(&self, peers: &[Account<'_>]) -> Lines<'_> {
+        let beyond_peers = self.growth.scope == Scope::OneRank;
+        let growing = growing(&self.account, peers, beyond_peers, self.measure);
+        let all = lines(&growing);
+        Lines { shared: shared(&growing, &all), all }
+    }
+
+    /// What is to be explained, in the measure of the growth.
+    pub(super) fn net_grown(&self) -> i64 {
+        self.net.by(self.measure)
+    }
+
+    /// About what the detector saw between the two steps.
+    pub(super) fn seen(&self) -> u64 {
+        if !self.ground.has_rate() {
+            return 0;
+        }
+        self.growth.bytes_per_step.saturating_mul(self.counted_steps())
+    }
+
+    /// Steps over which growth is counted and was there.
+    pub(super) fn counted_steps(&self) -> u64 {
+        self.step.saturating_sub(self.since_step.max(self.growth.onset_step))
+    }
+
+    /// Peers that it was compared with: by their snapshots where those matter, else by what the
+    /// detector saw of them.
+    pub(super) fn compared(&self) -> usize {
+        if self.ground.is_in_blocks() { self.peers } else { self.growth.peers as usize }
+    }
+
+    /// Is that long enough to say anything?
+    pub(super) fn is_counted(&self) -> bool {
+        self.counted_steps() >= GENERATIONS_MIN || self.around.births_missing
+    }
+
+    /// Did tensors grow by more than half of what the detector saw?
+    pub(super) fn tensors_grew(&self) -> bool {
+        self.ground != Ground::Deferred && unsigned(self.net.bytes) > self.seen() / 2
+    }
+
+    /// How the births of a line's blocks lie in time.
+    pub(super) fn course(&self, line: &Line<'_>) -> Course {
+        if self.around.births_missing {
+            return Course::Unknown;
+        }
+        // Births count from the onset, also those of before the earlier step: they live still.
+        line.births.course(self.born_since, self.growth.onset_step, self.step)
+    }
+
+    /// The same as a histogram.
+    pub(super) fn generations(&self, line: &Line<'_>) -> Generations {
+        let mut generations =
+            line.births.generations(self.born_since, self.growth.onset_step, self.step);
+        generations.course = self.course(line);
+        generations
+    }
+
+    /// Blocks of many steps are alive, also of late ones, and as much late as early.
+    pub(super) fn leaks(&self, line: &Line<'_>) -> bool {
+        if self.around.births_missing {
+            return line.net.blocks >= KEPT_BLOCKS_MIN;
+        }
+        self.course(line) == Course::Steady
+    }
+
+    /// Share of the growth that is to be explained, in parts per million, at most all of it. When
+    /// the stacks show far less than the detector saw, the rest is unexplained.
+    pub(super) fn share_ppm(&self, part: i64) -> u32 {
+        share_of(part, self.whole())
+    }
+
+    /// What all shares are shares of.
+    pub(super) fn whole(&self) -> i64 {
+        self.net_grown().max(signed(self.seen() / 2)).max(1)
+    }
+
+    /// The group of processes in which this rank, or others for it, wait.
+    pub(super) fn desynchronised(&self) -> Option<&GroupState> {
+        let rank = self.growth.rank;
+        let concerns = |group: &&GroupState| {
+            group.verdict == Verdict::Desynchronised
+                && (group.behind.iter().any(|behind| behind.rank == rank)
+                    || group.waiting.contains(&rank))
+        };
+        self.comparison.groups.iter().find(concerns)
+    }
+
+    /// Is anything known of the collectives of this rank?
+    pub(super) fn knows_collectives(&self) -> bool {
+        self.comparison.groups.iter().any(|group| group.ranks.contains(&self.growth.rank))
+    }
+}
+
+/// A part of a whole in parts per million, from nothing to all of it.
+pub(super) fn share_of(part: i64, whole: i64) -> u32 {
+    let share = i128::from(part.max(0)) * 1_000_000 / i128::from(whole.max(1));
+    u32::try_from(share.min(1_000_000)).unwrap_or(1_000_000)
+}
+
+/// Bytes that were taken back and are still used by other streams.
+fn deferred(device: &DeviceSnapshot) -> i64 {
+    let pending = device.blocks.iter().filter(|block| block.pending);
+    pending.fold(0, |sum: i64, block| sum.saturating_add(signed(block.size)))
+}
+
+/// How the collectives of the suspect and its peers stand, told from their own states.
+fn compared(suspect: &RankSnapshot, peers: &[&RankSnapshot]) -> Comparison {
+    let all = core::iter::once(&suspect).chain(peers);
+    let known = all.filter(|snapshot| snapshot.collectives.look_wall_ns != 0);
+    let states: Vec<RankState<'_>> = known
+        .map(|snapshot| RankState {
+            rank: snapshot.identity.rank,
+            dead: false,
+            state: Ok(&snapshot.collectives),
+        })
+        .collect();
+    compare(&states)
+}

@@ -1,0 +1,97 @@
+//! What snapshots do not hold and a diagnosis can use: readings, counters, settings.
+//!
+//! Everything here may be missing, and what is missing is unknown, never zero: no class is chosen,
+//! and none is ruled out, because something was not measured.
+
+use crate::capture::collective::Comparison;
+
+/// What was read from outside the tape at one moment. `None` is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readings {
+    /// Anonymous memory of the process, in bytes.
+    pub rss_anon: Option<u64>,
+    /// Memory that it shares with others (`/dev/shm` and the like), in bytes.
+    pub shared: Option<u64>,
+    /// Pinned host memory, in bytes.
+    pub pinned: Option<u64>,
+    /// Memory of its worker processes, all together, in bytes.
+    pub workers: Option<u64>,
+    /// How many workers those are.
+    pub worker_count: Option<u32>,
+    /// Bytes that the cgroup allows.
+    pub host_limit: Option<u64>,
+    /// Memory of the process on the device beyond what PyTorch's allocator reserved, in bytes.
+    pub non_torch: Option<u64>,
+    /// Memory of other processes on the device, in bytes.
+    pub other: Option<u64>,
+    /// Processes of this job that have a context on this device.
+    pub contexts: Option<u32>,
+    /// Bytes that the allocator held from the device.
+    pub reserved: Option<u64>,
+}
+
+/// How the allocator was set up. `None` is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocatorSettings {
+    /// `expandable_segments`. Where it is not given, the segments of the snapshot may show it.
+    pub expandable_segments: Option<bool>,
+    /// `max_split_size_mb`, in bytes; 0 where it is known to have no limit.
+    pub max_split_bytes: Option<u64>,
+    /// Whether `roundup_power2_divisions` is set.
+    pub rounds_up: Option<bool>,
+}
+
+/// The highest use within a step, of this rank and of its peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Highest bytes of the suspect.
+    pub own: u64,
+    /// Median of the same over its peers.
+    pub peers: u64,
+}
+
+/// What is known beside the growth and the snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Circumstances {
+    /// What was read at the earlier step.
+    pub before: Readings,
+    /// What was read at the step of the snapshots.
+    pub now: Readings,
+    /// Failed `cudaMalloc`s after which the allocator emptied its cache, since the onset.
+    pub retries: Option<u64>,
+    /// Requests that failed for good, since the onset.
+    pub ooms: Option<u64>,
+    /// How the collectives of the ranks stand. Where it is not given, it is told from the
+    /// snapshots.
+    pub collectives: Option<Comparison>,
+    /// How often since the onset, or in the window before it, the level gave back most of what it
+    /// had grown by.
+    pub give_backs: Option<u64>,
+    /// How many of those fell together with the end of a phase (an evaluation, a checkpoint, an
+    /// epoch).
+    pub give_backs_at_phase_ends: Option<u64>,
+    /// Length of a step, in nanoseconds.
+    pub step_time_ns: Option<u64>,
+    /// Is it the peaks within steps that grow, and not the floors?
+    pub in_peaks: Option<bool>,
+    /// Peaks of this rank and of its peers.
+    pub peaks: Option<Peaks>,
+    /// Recompilations since the onset.
+    pub recompiles: Option<u64>,
+    /// Process groups made since the onset.
+    pub groups_made: Option<u64>,
+    /// Steps since the onset of which there is no record.
+    pub steps_missing: Option<u64>,
+    /// How the allocator was set up.
+    pub allocator: AllocatorSettings,
+    /// True when the snapshots do not tell when blocks were born, as plain files of PyTorch often
+    /// do not: numbers of blocks stand for generations then, and that is said.
+    pub births_missing: bool,
+}
+
+impl Readings {
+    /// How much something grew from one moment to another; none unless it is known at both.
+    pub(super) fn grown(before: Option<u64>, now: Option<u64>) -> Option<u64> {
+        before.zip(now).map(|(before, now)| now.saturating_sub(before))
+    }
+}

@@ -1,0 +1,274 @@
+//! When the live blocks of a line were born, and what that says.
+//!
+//! What is kept for good shows in the birth steps of what is still there. Weights and buffers have
+//! one birth. What is fetched ahead, and the gradients of an accumulation, have the last few steps
+//! only: older ones are gone. A cache that fills has many births, most of them early. A leak has
+//! births from the onset to now, as many bytes late as early.
+//!
+//! A line that allocates in every hundredth step can have no more births than it had occasions. So
+//! births are counted against occasions, which their own distances show, and not against steps.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// Most buckets of a histogram: as many as fit into a line of a terminal.
+pub const BUCKETS_MAX: usize = 32;
+
+/// Distinct birth steps from which blocks of a line must live for it to be a leak. A buffer has
+/// one, what is fetched ahead has two or three.
+pub const GENERATIONS_MIN: u64 = 4;
+
+/// As many are enough where they come at regular distances of at least [`PERIOD_STEPS_MIN`]: what
+/// is fetched ahead comes from steps beside each other.
+pub const OCCASIONS_MIN: u64 = 3;
+
+/// Occasions that are so far apart are no neighbours.
+const PERIOD_STEPS_MIN: u64 = 4;
+
+/// With fewer births, where most of the bytes lie says nothing of a course.
+const COURSE_BIRTHS_MIN: u64 = 8;
+
+/// A course that adds less than this share of its bytes in the later half of its steps comes to
+/// its end, in parts per million. Even growth adds half.
+const LATER_HALF_PPM_MIN: u64 = 300_000;
+
+/// What is alive of one birth step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Born {
+    pub(super) bytes: u64,
+    pub(super) blocks: u64,
+}
+
+/// Live blocks by birth step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Births(BTreeMap<u64, Born>);
+
+/// A span of birth steps and what is alive of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// First birth step of the span.
+    pub first_step: u64,
+    /// Last birth step of the span.
+    pub last_step: u64,
+    /// Live bytes born in it.
+    pub bytes: u64,
+    /// Live blocks born in it.
+    pub blocks: u64,
+}
+
+/// How the births of live blocks lie in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Course {
+    /// Nothing is alive, or births are not known.
+    #[default]
+    Unknown,
+    /// All were born in the same step.
+    Once,
+    /// Born in so few steps that nothing follows from it.
+    Few,
+    /// Only the newest steps: what is older is gone again.
+    Passing,
+    /// Many steps, but no late ones: it has ended.
+    Ended,
+    /// Many steps, most bytes early: it comes to its end.
+    Filling,
+    /// From the beginning to now, and as much late as early.
+    Steady,
+}
+
+impl Course {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Once => "once",
+            Self::Few => "few",
+            Self::Passing => "passing",
+            Self::Ended => "ended",
+            Self::Filling => "filling",
+            Self::Steady => "steady",
+        }
+    }
+}
+
+/// The births of a line's live blocks in a bounded number of buckets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Generations {
+    /// Buckets of equal length, oldest first, without the empty ones; at most [`BUCKETS_MAX`].
+    pub buckets: Vec<Bucket>,
+    /// Distinct birth steps.
+    pub births: u64,
+    /// Steps from one occasion to the next, where they come at regular distances.
+    pub every_steps: Option<u64>,
+    /// What follows from it.
+    pub course: Course,
+}
+
+impl Births {
+    pub(super) fn add(&mut self, step: u64, bytes: u64) {
+        let born = self.0.entry(step).or_default();
+        born.bytes = born.bytes.saturating_add(bytes);
+        born.blocks = born.blocks.saturating_add(1);
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        for (&step, more) in &other.0 {
+            let born = self.0.entry(step).or_default();
+            born.bytes = born.bytes.saturating_add(more.bytes);
+            born.blocks = born.blocks.saturating_add(more.blocks);
+        }
+    }
+
+    /// Distinct birth steps.
+    pub(super) fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    pub(super) fn first(&self) -> Option<u64> {
+        self.0.keys().next().copied()
+    }
+
+    pub(super) fn last(&self) -> Option<u64> {
+        self.0.keys().next_back().copied()
+    }
+
+    /// Steps between occasions, where three quarters of the distances are about the same.
+    pub(super) fn every_steps(&self, since: u64) -> Option<u64> {
+        let steps: Vec<u64> = self.0.range(since..).map(|(&step, _)| step).collect();
+        let mut gaps: Vec<u64> = steps.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        if gaps.len() + 1 < OCCASIONS_MIN as usize {
+            return None;
+        }
+        gaps.sort_unstable();
+        let usual = gaps.get(gaps.len() / 2).copied()?;
+        let slack = (usual / 4).max(1);
+        let is_usual = |gap: &&u64| gap.abs_diff(usual) <= slack;
+        let regular = gaps.iter().filter(is_usual).count();
+        (regular * 4 >= gaps.len() * 3).then_some(usual)
+    }
+
+    /// What the births say at `step` of a growth that began at `onset`; those of before `since`
+    /// are older than it.
+    pub(super) fn course(&self, since: u64, onset: u64, step: u64) -> Course {
+        let count = self.0.range(since..).count() as u64;
+        let Some((&first, _)) = self.0.range(since..).next() else { return Course::Unknown };
+        let last = self.last().unwrap_or(first);
+        let every = self.every_steps(since).unwrap_or(1).max(1);
+        let is_occasional = every >= PERIOD_STEPS_MIN && count >= OCCASIONS_MIN;
+        if count == 1 {
+            return Course::Once;
+        }
+        if count < GENERATIONS_MIN && !is_occasional {
+            return Course::Few;
+        }
+        let span = step.saturating_sub(onset);
+        let far_back = onset.saturating_add(span - span / 4).saturating_add(every);
+        let far_on = last.saturating_add((span / 4).max(every)).saturating_add(2);
+        // Where the distances are regular, at least half of the occasions have left something.
+        let occasions = self.every_steps(since).map_or(0, |every| span / every.max(1));
+        if far_on < step {
+            Course::Ended
+        } else if first > far_back || count.saturating_mul(2) < occasions {
+            Course::Passing
+        } else if count >= COURSE_BIRTHS_MIN && self.comes_to_its_end(first, step) {
+            Course::Filling
+        } else {
+            Course::Steady
+        }
+    }
+
+    fn comes_to_its_end(&self, first: u64, step: u64) -> bool {
+        let half = first.saturating_add(step.saturating_sub(first) / 2);
+        let sum = |sum: u128, (_, born): (&u64, &Born)| sum + u128::from(born.bytes);
+        let all = self.0.range(first..).fold(0, sum);
+        let later = self.0.range(half..).fold(0, sum);
+        later * 1_000_000 < all * u128::from(LATER_HALF_PPM_MIN)
+    }
+
+    /// The births as a histogram, with what follows from those since `since`.
+    pub(super) fn generations(&self, since: u64, onset: u64, step: u64) -> Generations {
+        let mut buckets: Vec<Bucket> = Vec::new();
+        let (first, last) = (self.first().unwrap_or(0), self.last().unwrap_or(0));
+        let width = (last - first) / BUCKETS_MAX as u64 + 1;
+        for (&birth, born) in &self.0 {
+            let first_step = first + (birth - first) / width * width;
+            let is_new = buckets.last().is_none_or(|bucket| bucket.first_step != first_step);
+            if is_new {
+                let last_step = first_step.saturating_add(width - 1).min(last);
+                buckets.push(Bucket { first_step, last_step, ..Bucket::default() });
+            }
+            if let Some(bucket) = buckets.last_mut() {
+                bucket.bytes = bucket.bytes.saturating_add(born.bytes);
+                bucket.blocks = bucket.blocks.saturating_add(born.blocks);
+            }
+        }
+        Generations {
+            buckets,
+            births: self.count(),
+            every_steps: self.every_steps(since),
+            course: self.course(since, onset, step),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn births(steps: impl IntoIterator<Item = u64>, bytes: impl Fn(u64) -> u64) -> Births {
+        let mut births = Births::default();
+        steps.into_iter().for_each(|step| births.add(step, bytes(step)));
+        births
+    }
+
+    #[test]
+    fn courses_are_told_apart() {
+        let even = |steps: &mut dyn Iterator<Item = u64>| births(steps, |_| 100);
+        let check = |births: Births, expected: Course| {
+            assert_eq!(births.course(90, 100, 356), expected, "{births:?}");
+        };
+        check(Births::default(), Course::Unknown);
+        check(even(&mut (0..90)), Course::Unknown);
+        check(even(&mut (0..100)), Course::Ended);
+        check(even(&mut [200].into_iter()), Course::Once);
+        check(even(&mut [200, 200, 200].into_iter()), Course::Once);
+        check(even(&mut [353, 354, 355].into_iter()), Course::Few);
+        check(even(&mut (348..356)), Course::Passing);
+        check(even(&mut (100..200)), Course::Ended);
+        check(even(&mut (100..356)), Course::Steady);
+        check(even(&mut (100..356).step_by(10)), Course::Steady);
+        // An evaluation every hundred steps has had three occasions, checkpoints too.
+        check(even(&mut [110, 210, 310].into_iter()), Course::Steady);
+        // Of which an older one was let go: then the oldest is young.
+        check(even(&mut [300, 320, 340].into_iter()), Course::Passing);
+        check(even(&mut [100, 101, 180, 190, 250, 340].into_iter()), Course::Steady);
+        // A cache: an exponential approach, and one that each new key makes larger more rarely.
+        check(births(100..356, |step| 1 << (20 - (step - 100) / 16)), Course::Filling);
+        check(births(100..356, |step| 1_000_000 / (step - 99)), Course::Filling);
+    }
+
+    #[test]
+    fn occasions_show_by_their_distance() {
+        let every = |steps: &[u64]| births(steps.iter().copied(), |_| 1).every_steps(0);
+        assert_eq!(every(&[10, 20, 30, 40]), Some(10));
+        assert_eq!(every(&[99, 201, 300, 398]), Some(99));
+        assert_eq!(every(&[1, 2, 3, 4, 5]), Some(1));
+        assert_eq!(every(&[1, 2, 50, 51, 400]), None);
+        assert_eq!(every(&[1, 9]), None);
+    }
+
+    #[test]
+    fn a_histogram_holds_every_byte_in_few_buckets() {
+        for (count, stride) in [(1, 1), (31, 1), (33, 1), (1000, 1), (500, 7), (2, u64::MAX / 2)] {
+            let steps = (0..count).map(|index: u64| index.saturating_mul(stride));
+            let births = births(steps, |_| 3);
+            let generations = births.generations(0, 0, u64::MAX);
+            assert!(generations.buckets.len() <= BUCKETS_MAX, "{count} {stride}");
+            let sum: u64 = generations.buckets.iter().map(|bucket| bucket.bytes).sum();
+            let blocks: u64 = generations.buckets.iter().map(|bucket| bucket.blocks).sum();
+            assert_eq!((sum, blocks, generations.births), (3 * count, count, count));
+            let is_apart = |pair: &[Bucket]| pair[0].last_step < pair[1].first_step;
+            assert!(generations.buckets.windows(2).all(is_apart));
+        }
+    }
+}

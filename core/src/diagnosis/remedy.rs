@@ -1,0 +1,208 @@
+//! What to do, and how many bytes it would save.
+//!
+//! What is known of a line is where its memory was allocated: the frames inside PyTorch tell
+//! activations from optimizer state and a hook from a checkpoint. Names of the user's own files and
+//! functions are hints, no more; advice that rests on them says "perhaps".
+
+use alloc::format;
+use alloc::string::String;
+
+use super::Class;
+use super::account::unsigned;
+use super::case::{Case, Lines};
+use super::frames::{is_backward, is_module_call, is_user_frame};
+use super::lines::Line;
+use super::words::{bytes, place};
+use crate::snapshot::Frame;
+
+mod allocator;
+mod elsewhere;
+mod tensors;
+
+/// What the advice is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// Activations of a forward pass that nobody needs any more.
+    RetainedGraph,
+    /// A loss that is kept with its graph.
+    RetainedLoss,
+    /// What a hook stores.
+    Hook,
+    /// Gradients, or a graph of the backward pass.
+    Gradients,
+    /// State of an optimizer.
+    OptimizerState,
+    /// Copies made for a checkpoint.
+    Checkpoint,
+    /// Batches.
+    Batches,
+    /// Perhaps a cache without bound.
+    Cache,
+    /// Perhaps the state of a metric.
+    Metric,
+    /// A list, dict or attribute, of which nothing more is known.
+    Kept,
+    /// Reference cycles.
+    Cycles,
+    /// Other streams still use what was freed.
+    Streams,
+    /// Free pieces that are too small.
+    Fragments,
+    /// Free segments that wait in the cache.
+    CachedSegments,
+    /// Settings of the allocator that work against each other.
+    Settings,
+    /// A cache that is emptied in the loop.
+    EmptyCache,
+    /// Recompilations.
+    Recompiles,
+    /// The job is too large.
+    Load,
+    /// Something that is made once, or fills up and stays.
+    OneTime,
+    /// Work is spread unevenly.
+    Balance,
+    /// Communicators of NCCL.
+    Communicators,
+    /// Contexts of other processes of the job.
+    Contexts,
+    /// Other processes on the device.
+    Neighbours,
+    /// Memory of the device that nobody knows.
+    Outside,
+    /// Pinned memory.
+    PinnedPool,
+    /// Shared memory of the workers' queues.
+    SharedQueues,
+    /// Workers that load data.
+    Workers,
+    /// Python objects and arrays.
+    HostObjects,
+    /// Collectives.
+    Collectives,
+    /// The recording.
+    Recording,
+    /// Nothing is known.
+    #[default]
+    Unknown,
+}
+
+impl Cause {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RetainedGraph => "retained_graph",
+            Self::RetainedLoss => "retained_loss",
+            Self::Hook => "hook",
+            Self::Gradients => "gradients",
+            Self::OptimizerState => "optimizer_state",
+            Self::Checkpoint => "checkpoint",
+            Self::Batches => "batches",
+            Self::Cache => "cache",
+            Self::Metric => "metric",
+            Self::Kept => "kept",
+            Self::Cycles => "cycles",
+            Self::Streams => "streams",
+            Self::Fragments => "fragments",
+            Self::CachedSegments => "cached_segments",
+            Self::Settings => "settings",
+            Self::EmptyCache => "empty_cache",
+            Self::Recompiles => "recompiles",
+            Self::Load => "load",
+            Self::OneTime => "one_time",
+            Self::Balance => "balance",
+            Self::Communicators => "communicators",
+            Self::Contexts => "contexts",
+            Self::Neighbours => "neighbours",
+            Self::Outside => "outside",
+            Self::PinnedPool => "pinned_pool",
+            Self::SharedQueues => "shared_queues",
+            Self::Workers => "workers",
+            Self::HostObjects => "host_objects",
+            Self::Collectives => "collectives",
+            Self::Recording => "recording",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What to try first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remedy {
+    /// What it is about.
+    pub cause: Cause,
+    /// True when it rests on names alone: then the text says "perhaps".
+    pub is_guess: bool,
+    /// What to do.
+    pub text: String,
+    /// Bytes that it would give back by now; none when that cannot be told.
+    pub saves_bytes: Option<u64>,
+}
+
+impl Remedy {
+    fn new(cause: Cause, text: String, saves_bytes: Option<u64>) -> Self {
+        Self { cause, is_guess: false, text, saves_bytes: saves_bytes.filter(|&bytes| bytes > 0) }
+    }
+
+    fn guess(self) -> Self {
+        Self { is_guess: true, ..self }
+    }
+
+    /// What to do when nothing can be told.
+    pub(super) fn unknown() -> Self {
+        let text = "the stacks do not explain the growth: take another capture in some hundred \
+                    steps, and check that stacks are recorded (limitations of the rank)";
+        Self::new(Cause::Unknown, text.into(), None)
+    }
+}
+
+/// The remedy for a class.
+pub(super) fn remedy(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Remedy {
+    match class {
+        Class::Leak => tensors::leak(case, lines),
+        Class::ReferenceCycles => tensors::cycles(case, lines),
+        Class::Pressure => tensors::pressure(case, lines),
+        Class::Imbalance => tensors::imbalance(lines),
+        Class::DeferredFrees => allocator::deferred(case),
+        Class::Fragmentation => allocator::fragmentation(case),
+        Class::CompilePools => allocator::compile_pools(case),
+        Class::CacheThrash => allocator::thrash(),
+        Class::NonTorch => elsewhere::non_torch(case),
+        Class::Host => elsewhere::host(case),
+        Class::Desynchronised => elsewhere::desynchronised(),
+        Class::Telemetry => elsewhere::telemetry(),
+        Class::Unknown => Remedy::unknown(),
+    }
+}
+
+/// Is there a frame of this part of PyTorch, or of this file of it?
+fn is_inside(stack: &[&Frame], part: &str) -> bool {
+    stack.iter().any(|frame| frame.file.contains(part))
+}
+
+/// The last part of a qualified name.
+fn function(frame: &Frame) -> &str {
+    frame.function.rsplit('.').next().unwrap_or_default()
+}
+
+/// True when PyTorch's call of a module called this stack's telling frame, and it is not the
+/// `forward`: then it is a hook.
+fn is_hook(stack: &[&Frame]) -> bool {
+    let in_hooks = is_inside(stack, "torch/utils/hooks.py");
+    let Some(at) = stack.iter().position(|frame| is_user_frame(frame)) else { return in_hooks };
+    let name = stack.get(at).map(|frame| function(frame)).unwrap_or_default();
+    let is_called = stack.get(at + 1).is_some_and(|frame| is_module_call(frame));
+    let is_own = name.contains("forward") || name.contains("state_dict") || name.starts_with("__");
+    in_hooks || (is_called && !is_own && !name.is_empty())
+}
+
+/// Does the name of a file or function of the user's contain one of these words?
+fn is_named(stack: &[&Frame], words: &[&str]) -> bool {
+    let Some(frame) = super::telling_frame(stack) else { return false };
+    let file = frame.file.rsplit('/').next().unwrap_or_default();
+    let says = |text: &str| {
+        let text = text.to_ascii_lowercase();
+        words.iter().any(|word| text.contains(word))
+    };
+    says(file) || says(&frame.function)
+}

@@ -1,0 +1,94 @@
+//! Remedies for what PyTorch's allocator does not know.
+
+use super::*;
+use crate::diagnosis::circumstances::Readings;
+use crate::diagnosis::ground::Ground;
+use crate::tape::layout::Origin;
+
+pub(super) fn non_torch(case: &Case<'_>) -> Remedy {
+    let grown = Some(case.growth.grown_bytes);
+    if case.ground == Ground::Other {
+        let text = "other processes take memory on this GPU: nvidia-smi names them; look for a \
+                    process of an earlier attempt that did not end, a notebook, or ranks that \
+                    share the device by mistake (CUDA_VISIBLE_DEVICES)";
+        return Remedy::new(Cause::Neighbours, text.into(), grown);
+    }
+    if case.around.now.contexts.is_some_and(|contexts| contexts > 1) {
+        let text = "other ranks have made a context on this device: call \
+                    torch.cuda.set_device(local_rank) before anything else, and load checkpoints \
+                    with map_location";
+        return Remedy::new(Cause::Contexts, text.into(), grown);
+    }
+    let nccl = case.outside.iter().filter(|of| of.origin == Origin::Nccl);
+    let nccl = nccl.fold(0, |sum: u64, of| sum.saturating_add(of.bytes));
+    let made = case.around.groups_made.is_some_and(|made| made > 0);
+    if made || (nccl > 0 && nccl.saturating_mul(2) >= case.growth.grown_bytes) {
+        let text = "communicators of NCCL take this memory: make process groups once and use them \
+                    again, destroy_process_group() those that are done, and lower \
+                    NCCL_BUFFSIZE or NCCL_MAX_NCHANNELS where many are needed";
+        let saved = if nccl > 0 { Some(nccl.min(case.growth.grown_bytes)) } else { grown };
+        return Remedy::new(Cause::Communicators, text.into(), saved);
+    }
+    let text = "something beside PyTorch's allocator takes this memory, perhaps kernels that are \
+                compiled while the job runs (Triton, cuDNN plans), perhaps a library with \
+                cudaMalloc of its own, perhaps a new communicator of NCCL: look at what the job \
+                began to do at that step";
+    Remedy::new(Cause::Outside, text.into(), None).guess()
+}
+
+pub(super) fn host(case: &Case<'_>) -> Remedy {
+    let grown = Some(case.growth.grown_bytes);
+    let (before, now) = (&case.around.before, &case.around.now);
+    match case.ground {
+        Ground::Pinned => {
+            let text = "pinned memory grows: keep fewer batches in flight (prefetch_factor, \
+                        non_blocking copies that nobody waits for), use few sizes so that the \
+                        pool can hand blocks out again, or set pin_memory=False";
+            Remedy::new(Cause::PinnedPool, text.into(), grown)
+        }
+        Ground::Shared => {
+            let text = "shared memory grows: batches wait in the queues of the workers; lower \
+                        prefetch_factor and num_workers, and drop batches that the step no \
+                        longer needs";
+            Remedy::new(Cause::SharedQueues, text.into(), grown)
+        }
+        Ground::Workers => {
+            let more = before.worker_count.zip(now.worker_count).is_some_and(|(was, is)| is > was);
+            let text = if more {
+                "more and more workers run: make the DataLoader once and not in each epoch, or \
+                 set persistent_workers=True"
+            } else {
+                "the workers grow: lower num_workers and prefetch_factor, keep the index of the \
+                 data in arrays instead of lists of Python objects (each worker copies those as \
+                 it reads them), and look for what the dataset remembers"
+            };
+            Remedy::new(Cause::Workers, text.into(), grown)
+        }
+        _ => {
+            let pinned = Readings::grown(before.pinned, now.pinned);
+            let is_pinned = pinned.is_some_and(|pinned| pinned >= case.growth.grown_bytes / 2);
+            if is_pinned {
+                let text = "most of what grows is pinned memory: keep fewer batches in flight \
+                            (prefetch_factor), use few sizes so that the pool can hand blocks \
+                            out again, or set pin_memory=False";
+                return Remedy::new(Cause::PinnedPool, text.into(), pinned);
+            }
+            let text = "the process itself grows on the host: look for lists of results, logs or \
+                        samples that grow, tensors kept on the CPU, and a data pipeline that runs \
+                        ahead; memray attach shows where";
+            Remedy::new(Cause::HostObjects, text.into(), grown)
+        }
+    }
+}
+
+pub(super) fn desynchronised() -> Remedy {
+    let text = "memory is not to blame: look at the collective that the others wait in, and at \
+                the stacks of the rank that has not begun it";
+    Remedy::new(Cause::Collectives, text.into(), None)
+}
+
+pub(super) fn telemetry() -> Remedy {
+    let text = "repair the recording first: give the tape more room (limitations of the rank name \
+                what was lost), then take another capture";
+    Remedy::new(Cause::Recording, text.into(), None)
+}

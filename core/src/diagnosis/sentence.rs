@@ -1,0 +1,194 @@
+//! All of a finding in one sentence: who, how much, since when, where, the others, and the end.
+
+use alloc::format;
+use alloc::string::String;
+
+use super::Class;
+use super::account::{Measure, unsigned};
+use super::case::{Case, Lines};
+use super::frames::is_backward;
+use super::ground::Ground;
+use super::lines::Line;
+use super::words::{about, amount, bytes, count, place};
+use crate::detector::{Growth, Scope};
+
+/// A peer that grows by less than a tenth of the suspect counts as flat.
+const FLAT_DIVISOR: i64 = 10;
+
+/// What can be said before any snapshot is there.
+pub fn first_sentence(growth: &Growth) -> String {
+    let ground = Ground::of(growth.layer);
+    let peers = flat_peers(ground, growth, growth.peers as usize);
+    format!("{}{peers}{}", who(ground, growth), end(growth))
+}
+
+pub(super) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
+    let (ground, growth) = (case.ground, case.growth);
+    let where_to = if ground.is_in_blocks() || class == Class::Leak {
+        where_to(case, lines, class)
+    } else {
+        String::new()
+    };
+    let what = what(case, lines, class);
+    format!("{}{where_to}{what}{}{}", who(ground, growth), about_peers(case), end(growth))
+}
+
+/// Who grows, by how much, since when.
+fn who(ground: Ground, growth: &Growth) -> String {
+    let rank = growth.rank;
+    let since = format!("each step since step {}", growth.onset_step);
+    if !ground.has_rate() {
+        return out_of_line(ground, growth);
+    }
+    let measure = if ground == Ground::Count { Measure::Blocks } else { Measure::Bytes };
+    let rate = amount(measure, i64::try_from(growth.bytes_per_step).unwrap_or(i64::MAX));
+    if growth.scope == Scope::OneRank {
+        return match ground {
+            Ground::Tensors | Ground::Count => format!("rank {rank} keeps {rate} more {since}"),
+            Ground::Peaks => format!("the peaks of rank {rank} rise by {rate} {since}"),
+            Ground::Reserved => {
+                format!("rank {rank} reserves {rate} more {since}, and its tensors do not need it")
+            }
+            Ground::Deferred => format!(
+                "rank {rank} holds {rate} more {since} in blocks that were freed and that other \
+                 streams still use"
+            ),
+            Ground::Other => {
+                format!("other processes on the GPU of rank {rank} take {rate} more {since}")
+            }
+            _ => format!("{} of rank {rank} grows by {rate} {since}", memory(ground)),
+        };
+    }
+    let most = format!("rank {rank} the most with {rate}");
+    let ranks =
+        if growth.scope == Scope::AllRanks { "most ranks" } else { "most ranks of one role" };
+    match ground {
+        Ground::Tensors => format!("{ranks} keep more {since}, {most}"),
+        Ground::Count => format!("{ranks} keep more tensors {since}, {most}"),
+        Ground::Peaks => format!("the peaks of {ranks} rise {since}, {most}"),
+        Ground::Reserved => {
+            format!("{ranks} reserve more {since}, {most}, and their tensors do not need it")
+        }
+        Ground::Deferred => format!(
+            "{ranks} hold more {since} in blocks that were freed and that other streams still \
+             use, {most}"
+        ),
+        Ground::Other => {
+            format!("other processes on the GPUs of {ranks} take more {since}, {most}")
+        }
+        _ => format!("{} of {ranks} grows {since}, {most}", memory(ground)),
+    }
+}
+
+/// What does not grow and is out of line all the same.
+fn out_of_line(ground: Ground, growth: &Growth) -> String {
+    let (rank, onset) = (growth.rank, growth.onset_step);
+    let who = match growth.scope {
+        Scope::OneRank => format!("rank {rank}"),
+        _ => format!("most ranks, rank {rank} among them,"),
+    };
+    let some = count(growth.grown_bytes);
+    match ground {
+        Ground::Spread => {
+            let more = bytes(growth.grown_bytes);
+            format!(
+                "the peak of rank {rank} has been {more} above that of its peers since step {onset}"
+            )
+        }
+        Ground::Retries => {
+            format!("{who} had to empty the allocator's cache in {some} of the last 64 steps")
+        }
+        _ => format!(
+            "{who} gave memory back to the device and took it again in {some} of the last 64 steps"
+        ),
+    }
+}
+
+fn memory(ground: Ground) -> &'static str {
+    match ground {
+        Ground::NonTorch => "GPU memory beside PyTorch's",
+        Ground::Pinned => "pinned host memory",
+        Ground::Shared => "shared host memory",
+        Ground::Workers => "the workers' memory",
+        _ => "host memory",
+    }
+}
+
+/// Where it was allocated.
+fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
+    let Some(line) = lines.top() else { return String::new() };
+    let perhaps = if class == Class::Unknown { "perhaps " } else { "" };
+    let here = place(line.frame);
+    if line.lines_inside > 1 {
+        return format!(", {perhaps}allocated on {} lines below {here}", line.lines_inside);
+    }
+    let is_backward = line.stack.first().is_some_and(|frame| is_backward(frame));
+    if is_backward && case.ground != Ground::Deferred {
+        return format!(", {perhaps}allocated in the backward pass of {here}");
+    }
+    format!(", {perhaps}allocated at {here}")
+}
+
+/// What it is, where that is not plain from what grows.
+fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
+    match class {
+        Class::ReferenceCycles => "; it comes back in bursts: reference cycles".into(),
+        Class::CompilePools => "; it lies in private pools of compiled graphs".into(),
+        Class::Imbalance if case.ground != Ground::Spread => {
+            "; it has more work than its peers".into()
+        }
+        Class::Desynchronised => "; it is out of step with its peers".into(),
+        Class::Telemetry => "; too little was recorded to say more".into(),
+        Class::CacheThrash if case.ground != Ground::Churn => {
+            "; the cache is emptied in most steps".into()
+        }
+        Class::DeferredFrees if case.ground != Ground::Deferred => format!(
+            "; {} of it were freed and are still in use by other streams",
+            bytes(unsigned(case.deferred)),
+        ),
+        Class::Pressure if case.ground.is_in_blocks() => needed(case, lines.top()),
+        _ => String::new(),
+    }
+}
+
+fn needed(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
+    use super::generations::Course;
+    match line.map(|line| case.course(line)) {
+        Some(Course::Once) => "; it was made once and stays".into(),
+        Some(Course::Filling) => "; it fills up and slows down".into(),
+        Some(Course::Ended) => "; it has ended".into(),
+        Some(Course::Passing) => "; it passes through".into(),
+        _ => String::new(),
+    }
+}
+
+fn flat_peers(ground: Ground, growth: &Growth, peers: usize) -> String {
+    match (growth.scope, peers) {
+        _ if !ground.has_rate() => String::new(),
+        (Scope::OneRank, 1) => "; its only peer is flat".into(),
+        (Scope::OneRank, 2..) => format!("; its {peers} peers are flat"),
+        _ => String::new(),
+    }
+}
+
+fn about_peers(case: &Case<'_>) -> String {
+    let (own, peers) = (case.account.grown, case.peer_grown);
+    // Of other memory than tensors the snapshots do not tell how it was before.
+    let is_flat = peers.by(case.measure) <= own.by(case.measure) / FLAT_DIVISOR;
+    if is_flat || !matches!(case.ground, Ground::Tensors | Ground::Count) {
+        return flat_peers(case.ground, case.growth, case.compared());
+    }
+    let steps = i64::try_from(case.counted_steps().max(1)).unwrap_or(i64::MAX);
+    let rate = amount(case.measure, peers.by(case.measure) / steps);
+    match case.growth.scope {
+        Scope::OneRank => format!("; that is beyond the {rate} each step of its median peer"),
+        _ => String::new(),
+    }
+}
+
+fn end(growth: &Growth) -> String {
+    match growth.steps_to_oom {
+        Some(steps) => format!("; out of memory in about {} steps", about(steps)),
+        None => String::new(),
+    }
+}
