@@ -97,7 +97,7 @@ async fn compare_bodies(
         diagnose(&growth, &suspect, &peers)
     });
     let mut diagnosis = compared.await.map_err(|why| format!("the comparison failed: {why}"))?;
-    diagnosis.against.extend(left_out);
+    left_out.iter().for_each(|why| diagnosis.doubt(why));
     Ok(Box::new(diagnosis))
 }
 

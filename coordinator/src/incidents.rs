@@ -85,9 +85,7 @@ impl IncidentState {
     }
 
     pub(crate) fn class(&self) -> Class {
-        let classes = [Class::Leak, Class::Pressure, Class::Fragmentation];
-        let known = classes.into_iter().find(|class| class.as_str() == self.record.class);
-        known.unwrap_or(Class::Unknown)
+        Class::from_name(&self.record.class)
     }
 }
 
