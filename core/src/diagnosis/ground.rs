@@ -38,21 +38,21 @@ pub(super) enum Ground {
 impl Ground {
     /// What a layer of the detector is about.
     pub(super) fn of(layer: Layer) -> Self {
-        match layer.as_str() {
-            "reserved" => Self::Reserved,
-            "blocks" => Self::Count,
-            "peak" => Self::Peaks,
-            "spread" => Self::Spread,
-            "deferred" => Self::Deferred,
-            "retries" => Self::Retries,
-            "churn" => Self::Churn,
-            "non_torch" => Self::NonTorch,
-            "other" => Self::Other,
-            "host" => Self::Host,
-            "pinned" => Self::Pinned,
-            "shared" => Self::Shared,
-            "workers" => Self::Workers,
-            _ => Self::Tensors,
+        match layer {
+            Layer::Allocated => Self::Tensors,
+            Layer::Reserved => Self::Reserved,
+            Layer::Blocks => Self::Count,
+            Layer::Peak => Self::Peaks,
+            Layer::Deferred => Self::Deferred,
+            Layer::NonTorch => Self::NonTorch,
+            Layer::Other => Self::Other,
+            Layer::Host => Self::Host,
+            Layer::Pinned => Self::Pinned,
+            Layer::Shared => Self::Shared,
+            Layer::Workers => Self::Workers,
+            Layer::Spread => Self::Spread,
+            Layer::Retries => Self::Retries,
+            Layer::Churn => Self::Churn,
         }
     }
 
