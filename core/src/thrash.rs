@@ -40,7 +40,7 @@ impl Churn {
     pub fn of(trace: &[TraceEvent], step: u64) -> Self {
         let Some(oldest) = trace.first() else { return Self::default() };
         // Events carry the number of steps finished before them: those of step 7 carry 6.
-        let first = (oldest.step + 1).max(step.saturating_sub(STEPS_LOOKED_AT));
+        let first = oldest.step.saturating_add(1).max(step.saturating_sub(STEPS_LOOKED_AT));
         let mut by_step: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let mut churn = Self { steps: step.saturating_sub(first), ..Self::default() };
         for event in trace.iter().filter(|event| (first..step).contains(&event.step)) {
