@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::Inquiry;
 use super::account::{
     Account, Amount, Measure, Reading, account, home, median, median_amount, signed, unsigned,
 };
@@ -14,7 +15,7 @@ use super::shape::{Requests, Shape, requests, shape};
 use super::shared::shared;
 use crate::capture::collective::{Comparison, GroupState, RankState, Verdict, compare};
 use crate::detector::{Growth, Scope};
-use crate::snapshot::{DeviceSnapshot, OutsideUse, RankSnapshot};
+use crate::snapshot::{DeviceSnapshot, Frame, OutsideUse, RankSnapshot};
 use crate::thrash::Churn;
 
 /// Blocks born this many steps before the dated onset still belong to the growth.
@@ -34,7 +35,7 @@ pub(super) struct Case<'a> {
     pub(super) since_step: u64,
     /// Birth step from which blocks belong to the growth.
     pub(super) born_since: u64,
-    pub(super) account: Account<'a>,
+    pub(super) account: &'a Account<'a>,
     pub(super) measure: Measure,
     pub(super) peers: usize,
     pub(super) peers_left_out: usize,
@@ -42,6 +43,9 @@ pub(super) struct Case<'a> {
     pub(super) peer_grown: Amount,
     /// Growth that is to be explained: beyond the peers unless all ranks grow.
     pub(super) net: Amount,
+    /// Of that, what only passes through, where something else is what grows: see
+    /// [`Case::leave_out_passing`].
+    pub(super) passing: i64,
     /// Bytes in private pools, on the same terms.
     pub(super) private: i64,
     /// Bytes that were taken back and are still used by other streams, beyond the peers.
@@ -59,7 +63,7 @@ pub(super) struct Case<'a> {
     pub(super) allocated: u64,
 }
 
-/// Lines are told from the accounts, which the case owns: they come apart from it.
+/// The lines that grew.
 pub(super) struct Lines<'a> {
     /// Largest growth first.
     pub(super) all: Vec<Line<'a>>,
@@ -78,6 +82,20 @@ impl<'a> Lines<'a> {
 fn onset_with_slack(growth: &Growth, step: u64) -> u64 {
     let slack = ONSET_SLACK_STEPS + step.saturating_sub(growth.onset_step) / 4;
     growth.onset_step.saturating_sub(slack)
+}
+
+/// How blocks are read for a growth.
+pub(super) fn reading(
+    ground: Ground,
+    growth: &Growth,
+    suspect: &RankSnapshot,
+    around: &Circumstances,
+) -> Reading {
+    Reading {
+        since_step: onset_with_slack(growth, suspect.step),
+        deferred: ground == Ground::Deferred,
+        births_missing: around.births_missing,
+    }
 }
 
 /// The accounts of the peers that are shown at the same steps.
@@ -102,19 +120,12 @@ fn comparable<'p>(
 impl<'a> Case<'a> {
     pub(super) fn new(
         ground: Ground,
-        growth: &'a Growth,
-        suspect: &'a RankSnapshot,
+        inquiry: &Inquiry<'a>,
         device: &'a DeviceSnapshot,
-        peers: &[&RankSnapshot],
-        around: &'a Circumstances,
+        account: &'a Account<'a>,
+        of_peers: &[Account<'_>],
     ) -> Self {
-        let reading = Reading {
-            since_step: onset_with_slack(growth, suspect.step),
-            deferred: ground == Ground::Deferred,
-            births_missing: around.births_missing,
-        };
-        let account = account(suspect, device, reading);
-        let of_peers = peer_accounts(suspect, peers, reading);
+        let Inquiry { growth, suspect, peers, around } = *inquiry;
         let peer_grown = median_amount(of_peers.iter().map(|peer| peer.grown));
         let peer_private = median(of_peers.iter().map(|peer| peer.private).collect());
         let beyond_peers = growth.scope == Scope::OneRank;
@@ -132,12 +143,13 @@ impl<'a> Case<'a> {
             around,
             step: suspect.step,
             since_step,
-            born_since: reading.since_step,
+            born_since: onset_with_slack(growth, suspect.step),
             measure: if ground == Ground::Count { Measure::Blocks } else { Measure::Bytes },
             peers: of_peers.len(),
             peers_left_out: peers.len() - of_peers.len(),
             peer_grown,
             net: if beyond_peers { account.grown.less(peer_grown) } else { account.grown },
+            passing: 0,
             private: less(account.private, peer_private),
             deferred: less(deferred(device), median(pending)),
             account,
@@ -158,16 +170,49 @@ impl<'a> Case<'a> {
     }
 
     /// The lines that grew.
-    pub(super) fn lines(&self, peers: &[Account<'_>]) -> Lines<'_> {
+    pub(super) fn lines(&mut self, peers: &[Account<'_>]) -> Lines<'a> {
         let beyond_peers = self.growth.scope == Scope::OneRank;
-        let growing = growing(&self.account, peers, beyond_peers, self.measure);
-        let all = lines(&growing);
+        let mut growing = growing(self.account, peers, beyond_peers, self.measure);
+        let mut all = lines(&growing);
+        self.leave_out_passing(&mut all);
+        if self.passing > 0 {
+            let out: Vec<&Frame> =
+                all.iter().filter(|line| self.passes(line)).map(|line| line.frame).collect();
+            growing.retain(|each| !out.contains(&each.frame));
+        }
         Lines { shared: shared(&growing, &all), all }
+    }
+
+    /// The lowest level of a step is without what the step itself needs, and so is the growth that
+    /// the detector saw. The snapshots are of a moment. When lines that leak account for what was
+    /// seen, what else is new and young (gradients, a batch, longer activations) is no part of it,
+    /// however large it is.
+    fn leave_out_passing(&mut self, all: &mut [Line<'_>]) {
+        let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
+        let leaking = all.iter().filter(|line| self.leaks(line)).fold(0, sum);
+        let seen = signed(self.seen());
+        if seen == 0 || leaking.saturating_mul(2) < seen {
+            return;
+        }
+        let passing = all.iter().filter(|line| self.passes(line)).fold(0, sum);
+        self.passing = passing.min(self.net.by(self.measure).saturating_sub(leaking)).max(0);
+        if self.passing > 0 {
+            // The sort is stable: the others stay in their order.
+            all.sort_by_key(|line| self.passes(line));
+        }
+    }
+
+    /// Is all of a line young?
+    fn passes(&self, line: &Line<'_>) -> bool {
+        let span = self.step.saturating_sub(self.growth.onset_step);
+        let young = self.step.saturating_sub((span / 4).max(2));
+        let is_young = line.births.first().is_some_and(|first| first >= young);
+        is_young && matches!(self.course(line), Course::Once | Course::Few | Course::Passing)
     }
 
     /// What is to be explained, in the measure of the growth.
     pub(super) fn net_grown(&self) -> i64 {
-        self.net.by(self.measure)
+        self.net.by(self.measure).saturating_sub(self.passing)
     }
 
     /// About what the detector saw between the two steps.

@@ -91,7 +91,7 @@ fn of_leak(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
         return times(explained.min(SURE), 800_000);
     }
     let births = match lines.top().map_or(0, |line| line.births.count()) {
-        0..4 => 650_000,
+        0..4 => 550_000,
         4..8 => 800_000,
         8..16 => 950_000,
         _ => SURE,
@@ -115,7 +115,7 @@ fn of_fragmentation(case: &Case<'_>) -> u64 {
     let is_cache = shape.cached > shape.inactive;
     let retried = case.around.retries.is_some_and(|retries| retries > 0);
     match (is_cache, retried) {
-        (true, _) => 600_000,
+        (true, _) => 500_000,
         (false, true) => SURE,
         (false, false) => 900_000,
     }

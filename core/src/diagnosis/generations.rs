@@ -25,6 +25,9 @@ pub const OCCASIONS_MIN: u64 = 3;
 /// Occasions that are so far apart are no neighbours.
 const PERIOD_STEPS_MIN: u64 = 4;
 
+/// Blocks of so many of the last steps may well be gone in the next ones.
+const PASSING_STEPS: u64 = 3;
+
 /// With fewer births, where most of the bytes lie says nothing of a course.
 const COURSE_BIRTHS_MIN: u64 = 8;
 
@@ -155,20 +158,26 @@ impl Births {
         let last = self.last().unwrap_or(first);
         let every = self.every_steps(since).unwrap_or(1).max(1);
         let is_occasional = every >= PERIOD_STEPS_MIN && count >= OCCASIONS_MIN;
-        if count == 1 {
-            return Course::Once;
-        }
         if count < GENERATIONS_MIN && !is_occasional {
-            return Course::Few;
+            let is_young = first.saturating_add(PASSING_STEPS) >= step;
+            return match count {
+                _ if is_young => Course::Passing,
+                1 => Course::Once,
+                _ => Course::Few,
+            };
         }
         let span = step.saturating_sub(onset);
         let far_back = onset.saturating_add(span - span / 4).saturating_add(every);
         let far_on = last.saturating_add((span / 4).max(every)).saturating_add(2);
-        // Where the distances are regular, at least half of the occasions have left something.
-        let occasions = self.every_steps(since).map_or(0, |every| span / every.max(1));
+        // Of many occasions only the last few have left something.
+        let left_nothing = first.saturating_sub(onset) / every;
+        let is_window = is_occasional
+            && count < COURSE_BIRTHS_MIN
+            && first > onset.saturating_add(span / 2)
+            && left_nothing > count;
         if far_on < step {
             Course::Ended
-        } else if first > far_back || count.saturating_mul(2) < occasions {
+        } else if first > far_back || is_window {
             Course::Passing
         } else if count >= COURSE_BIRTHS_MIN && self.comes_to_its_end(first, step) {
             Course::Filling
@@ -232,7 +241,9 @@ mod tests {
         check(even(&mut (0..100)), Course::Ended);
         check(even(&mut [200].into_iter()), Course::Once);
         check(even(&mut [200, 200, 200].into_iter()), Course::Once);
-        check(even(&mut [353, 354, 355].into_iter()), Course::Few);
+        check(even(&mut [355].into_iter()), Course::Passing);
+        check(even(&mut [353, 354, 355].into_iter()), Course::Passing);
+        check(even(&mut [150, 151, 300].into_iter()), Course::Few);
         check(even(&mut (348..356)), Course::Passing);
         check(even(&mut (100..200)), Course::Ended);
         check(even(&mut (100..356)), Course::Steady);
@@ -244,6 +255,8 @@ mod tests {
         check(even(&mut [100, 101, 180, 190, 250, 340].into_iter()), Course::Steady);
         // A cache: an exponential approach, and one that each new key makes larger more rarely.
         check(births(100..356, |step| 1 << (20 - (step - 100) / 16)), Course::Filling);
+        let stops = (100..140).chain([150, 180, 240, 310]);
+        check(even(&mut stops.into_iter()), Course::Filling);
         check(births(100..356, |step| 1_000_000 / (step - 99)), Course::Filling);
     }
 

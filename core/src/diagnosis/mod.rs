@@ -40,7 +40,7 @@ mod words;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use self::account::{Reading, home};
+use self::account::home;
 use self::case::{Case, peer_accounts};
 use self::ground::Ground;
 use crate::detector::{Growth, Layer, Scope};
@@ -162,13 +162,10 @@ impl Inquiry<'_> {
         let empty = DeviceSnapshot { complete: true, ..DeviceSnapshot::default() };
         let named = suspect.devices.iter().find(|device| device.device == growth.device);
         let device = named.or_else(|| home(suspect)).unwrap_or(&empty);
-        let case = Case::new(ground, growth, suspect, device, peers, around);
-        let reading = Reading {
-            since_step: case.born_since,
-            deferred: ground == Ground::Deferred,
-            births_missing: around.births_missing,
-        };
+        let reading = case::reading(ground, growth, suspect, around);
+        let account = account::account(suspect, device, reading);
         let of_peers = peer_accounts(suspect, peers, reading);
+        let mut case = Case::new(ground, self, device, &account, &of_peers);
         let lines = case.lines(&of_peers);
         let alternatives = alternatives::alternatives(&case, &lines);
         let mut diagnosis = report::report(&case, &lines, alternatives);

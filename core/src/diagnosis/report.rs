@@ -31,7 +31,8 @@ pub(super) fn report(
     // Of memory that no tensor uses, no line of code is to blame.
     let names_line = case.ground.is_in_blocks() || class == Class::Leak;
     let top = lines.top().filter(|_| names_line);
-    let culprit = top.filter(|_| class != Class::Unknown && class != Class::Telemetry);
+    let is_to_blame = !matches!(class, Class::Unknown | Class::Telemetry | Class::Desynchronised);
+    let culprit = top.filter(|_| is_to_blame);
     if let Some(first) = alternatives.first_mut() {
         let mut said = evidence(case, class, top);
         said.append(&mut first.evidence);
@@ -79,7 +80,8 @@ fn signed(bytes: u64) -> i64 {
 fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64, u64) {
     let shape = case.shape.as_ref();
     let grown = match case.ground {
-        Ground::Tensors | Ground::Count => unsigned(case.net.bytes),
+        Ground::Tensors => unsigned(case.net_grown()),
+        Ground::Count => unsigned(case.net.bytes),
         Ground::Retries | Ground::Churn => 0,
         _ => case.growth.grown_bytes,
     };
@@ -109,6 +111,11 @@ fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String
             "reserved memory beyond the highest peak of the tensors grows by {rate} each step"
         ));
     }
+    let is_named = class == Class::Fragmentation || case.ground.is_in_blocks();
+    if !is_named && case.ground.has_rate() {
+        let (grown, onset) = (bytes(case.growth.grown_bytes), case.growth.onset_step);
+        evidence.push(format!("it grew by {grown} since step {onset}"));
+    }
     let (Some(line), true) = (top, case.ground.is_in_blocks()) else { return evidence };
     let (from, to) = (case.since_step, case.step);
     let here = place(line.frame);
@@ -126,12 +133,20 @@ fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String
         .push(format!("blocks from {below}{here} grew by {grown} from step {from} to step {to}"));
     if case.peers > 0 {
         let peers = amount(case.measure, line.peer_grown.by(case.measure));
-        evidence
-            .push(format!("the same stacks grew by {peers} on the median of {} peers", case.peers));
+        evidence.push(match case.peers {
+            1 => format!("the same stacks grew by {peers} on its only peer"),
+            count => format!("the same stacks grew by {peers} on the median of {count} peers"),
+        });
     }
     evidence.extend(births(case, class, line));
     let share = percent(case.share_ppm(line.net_grown));
     evidence.push(format!("this line explains {share} of the growth"));
+    if case.passing > 0 {
+        evidence.push(format!(
+            "{} more are in blocks of the last steps only, which pass through",
+            amount(case.measure, case.passing),
+        ));
+    }
     if line.stacks > 1 {
         evidence.push(format!("{} stacks through it grew together", line.stacks));
     }
@@ -159,6 +174,9 @@ fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
     let (first, last) = (line.births.first()?, line.births.last()?);
     let generations = line.births.count();
     let blocks = count(line.blocks);
+    if line.blocks == 1 {
+        return Some(format!("its only live block was born in step {first}"));
+    }
     if generations == 1 {
         return Some(format!("its {blocks} live blocks were all born in step {first}"));
     }

@@ -7,6 +7,7 @@ use super::Class;
 use super::account::{Measure, unsigned};
 use super::case::{Case, Lines};
 use super::frames::is_backward;
+use super::generations::Course;
 use super::ground::Ground;
 use super::lines::Line;
 use super::words::{about, amount, bytes, count, place};
@@ -19,7 +20,7 @@ const FLAT_DIVISOR: i64 = 10;
 pub fn first_sentence(growth: &Growth) -> String {
     let ground = Ground::of(growth.layer);
     let peers = flat_peers(ground, growth, growth.peers as usize);
-    format!("{}{peers}{}", who(ground, growth), end(growth))
+    format!("{}{peers}{}{}", who(ground, growth), others(growth), end(growth))
 }
 
 pub(super) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
@@ -30,7 +31,9 @@ pub(super) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Stri
         String::new()
     };
     let what = what(case, lines, class);
-    format!("{}{where_to}{what}{}{}", who(ground, growth), about_peers(case), end(growth))
+    let peers = about_peers(case, lines);
+    let end = if goes_on(case, lines, class) { end(growth) } else { String::new() };
+    format!("{}{where_to}{what}{peers}{}{end}", who(ground, growth), others(growth))
 }
 
 /// Who grows, by how much, since when.
@@ -60,8 +63,7 @@ fn who(ground: Ground, growth: &Growth) -> String {
         };
     }
     let most = format!("rank {rank} the most with {rate}");
-    let ranks =
-        if growth.scope == Scope::AllRanks { "most ranks" } else { "most ranks of one role" };
+    let ranks = ranks(growth);
     match ground {
         Ground::Tensors => format!("{ranks} keep more {since}, {most}"),
         Ground::Count => format!("{ranks} keep more tensors {since}, {most}"),
@@ -78,6 +80,27 @@ fn who(ground: Ground, growth: &Growth) -> String {
         }
         _ => format!("{} of {ranks} grows {since}, {most}", memory(ground)),
     }
+}
+
+/// How many ranks grow, where that is known.
+fn ranks(growth: &Growth) -> String {
+    let all = growth.peers.saturating_add(1);
+    match growth.scope {
+        Scope::AllRanks if (2..all).contains(&growth.ranks) => {
+            format!("{} of {all} ranks", growth.ranks)
+        }
+        Scope::AllRanks if growth.ranks > 1 => format!("all {all} ranks"),
+        Scope::Role => "most ranks of one role".into(),
+        _ => "most ranks".into(),
+    }
+}
+
+/// Does a forecast make sense? What the job needs and has, it does not need again and again.
+fn goes_on(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> bool {
+    let course = lines.top().map(|line| case.course(line));
+    let has_ended =
+        matches!(course, Some(Course::Once | Course::Few | Course::Ended | Course::Filling));
+    !(class == Class::Pressure && case.ground.is_in_blocks() && has_ended)
 }
 
 /// What does not grow and is out of line all the same.
@@ -117,7 +140,11 @@ fn memory(ground: Ground) -> &'static str {
 /// Where it was allocated.
 fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
     let Some(line) = lines.top() else { return String::new() };
-    let perhaps = if class == Class::Unknown { "perhaps " } else { "" };
+    let perhaps = match class {
+        Class::Desynchronised => return String::new(),
+        Class::Unknown | Class::Telemetry => "perhaps ",
+        _ => "",
+    };
     let here = place(line.frame);
     if line.lines_inside > 1 {
         return format!(", {perhaps}allocated on {} lines below {here}", line.lines_inside);
@@ -152,7 +179,6 @@ fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
 }
 
 fn needed(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
-    use super::generations::Course;
     match line.map(|line| case.course(line)) {
         Some(Course::Once) => "; it was made once and stays".into(),
         Some(Course::Filling) => "; it fills up and slows down".into(),
@@ -171,7 +197,19 @@ fn flat_peers(ground: Ground, growth: &Growth, peers: usize) -> String {
     }
 }
 
-fn about_peers(case: &Case<'_>) -> String {
+/// Other ranks that do the same.
+fn others(growth: &Growth) -> String {
+    match (growth.scope, growth.ranks) {
+        (Scope::OneRank, 2) => "; one more rank grows alike".into(),
+        (Scope::OneRank, 3..) => format!("; {} more ranks grow alike", growth.ranks - 1),
+        _ => String::new(),
+    }
+}
+
+fn about_peers(case: &Case<'_>, lines: &Lines<'_>) -> String {
+    if case.around.births_missing {
+        return without_births(case, lines);
+    }
     let (own, peers) = (case.account.grown, case.peer_grown);
     // Of other memory than tensors the snapshots do not tell how it was before.
     let is_flat = peers.by(case.measure) <= own.by(case.measure) / FLAT_DIVISOR;
@@ -186,9 +224,29 @@ fn about_peers(case: &Case<'_>) -> String {
     }
 }
 
-fn end(growth: &Growth) -> String {
-    match growth.steps_to_oom {
-        Some(steps) => format!("; out of memory in about {} steps", about(steps)),
-        None => String::new(),
+/// Whole levels are compared where nobody knows what is new: of the line alone something follows.
+fn without_births(case: &Case<'_>, lines: &Lines<'_>) -> String {
+    let Some(line) = lines.top().filter(|_| case.growth.scope == Scope::OneRank) else {
+        return String::new();
+    };
+    let (own, peers) = (line.grown.by(case.measure), line.peer_grown.by(case.measure));
+    match case.peers {
+        0 => String::new(),
+        _ if peers > own / FLAT_DIVISOR => {
+            format!("; its median peer has {} of it", amount(case.measure, peers))
+        }
+        1 => "; its only peer has next to nothing of it".into(),
+        peers => format!("; its {peers} peers have next to nothing of it"),
     }
+}
+
+fn end(growth: &Growth) -> String {
+    let Some(steps) = growth.steps_to_oom.filter(|_| Ground::of(growth.layer).has_rate()) else {
+        return String::new();
+    };
+    let likely = growth.forecast.filter(|likely| about(likely.p10) != about(likely.p90));
+    let likely = likely.map_or(String::new(), |likely| {
+        format!(" ({} to {})", about(likely.p10), about(likely.p90))
+    });
+    format!("; out of memory in about {} steps{likely}", about(steps))
 }

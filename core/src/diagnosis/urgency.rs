@@ -35,7 +35,7 @@ impl Diagnosis {
     pub fn pages(&self) -> bool {
         let has_ended = matches!(
             self.histogram.course,
-            Course::Once | Course::Ended | Course::Filling | Course::Passing
+            Course::Once | Course::Few | Course::Ended | Course::Filling
         );
         let is_needed = self.class == Class::Pressure && has_ended;
         let is_confirmed = self.class.is_fault() && self.confidence_ppm >= PAGE_CONFIDENCE_PPM;

@@ -53,6 +53,11 @@ pub(super) fn amount(measure: Measure, value: i64) -> String {
     }
 }
 
+/// `1 block`, `12 blocks`.
+pub(super) fn blocks(number: u64) -> String {
+    if number == 1 { "1 block".to_string() } else { format!("{} blocks", count(number)) }
+}
+
 /// `once`, `twice`, `12 times`.
 pub(super) fn times(count: u64) -> String {
     match count {

@@ -9,8 +9,9 @@ use super::super::case::{Case, Lines, share_of};
 use super::super::generations::Course;
 use super::super::ground::Ground;
 use super::super::lines::Line;
-use super::super::words::{amount, bytes, count, percent, place, times};
+use super::super::words::{amount, blocks, bytes, count, percent, place, times};
 use super::{EXPLAINED_PPM_MIN, Hearing};
+use crate::detector::Scope;
 
 /// A level that gave back most of its growth so often is a sawtooth.
 const GIVE_BACKS_MIN: u64 = 2;
@@ -27,18 +28,20 @@ const LEAKING_PPM_MIN: u32 = 500_000;
 const NOTHING: String = String::new();
 
 pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
+    let heard = Hearing::of(Class::Leak);
+    if !is_about_tensors(case) {
+        return heard.must(Some(false), NOTHING, elsewhere(case));
+    }
     let top = lines.top();
     let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
     let leaking = lines.all.iter().filter(|line| case.leaks(line)).fold(0, sum);
     let is_leaking =
         top.is_some_and(|line| case.leaks(line)) || case.share_ppm(leaking) >= LEAKING_PPM_MIN;
-    let backs = case.around.give_backs;
-    Hearing::of(Class::Leak)
-        .must(Some(is_about_tensors(case)), NOTHING, elsewhere(case))
+    heard
         .must(Some(case.is_counted()), NOTHING, too_early(case))
         .must(Some(is_explained(case, lines)), NOTHING, unexplained(case, lines))
         .must(Some(is_leaking), NOTHING, top.map_or(NOTHING, |line| no_leak(case, line)))
-        .must_not(is_sawtooth(case), gave_back(backs), NOTHING)
+        .must_not(is_sawtooth(case), gave_back(case.around.give_backs), NOTHING)
         .must_not(
             case.around.in_peaks,
             "the peaks within steps grow, the floors between them do not".into(),
@@ -60,6 +63,10 @@ pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
             line.unwrap_or_default(),
         )
     });
+    let heard = Hearing::of(Class::ReferenceCycles);
+    if !is_about_tensors(case) && case.ground != Ground::Peaks {
+        return heard.must(Some(false), NOTHING, NOTHING);
+    }
     let backs = case.around.give_backs;
     let collects = match is_sawtooth(case) {
         Some(is_sawtooth) => {
@@ -71,15 +78,11 @@ pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
     let many = many.filter(|_| !case.around.births_missing);
     let steady = "the level never gave back what it had grown by".into();
     let steady = if backs == Some(0) { steady } else { gave_back_rarely(case) };
-    Hearing::of(Class::ReferenceCycles)
-        .must(Some(is_about_tensors(case) || case.ground == Ground::Peaks), NOTHING, NOTHING)
-        .must(collects, gave_back(backs), steady)
-        .helps(burst.map(|_| true), said, NOTHING)
-        .helps(
-            many.filter(|&many| many && collects == Some(true)),
-            "what is alive was born in many different steps and goes together".into(),
-            NOTHING,
-        )
+    heard.must(collects, gave_back(backs), steady).helps(burst.map(|_| true), said, NOTHING).helps(
+        many.filter(|&many| many && collects == Some(true)),
+        "what is alive was born in many different steps and goes together".into(),
+        NOTHING,
+    )
 }
 
 pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
@@ -91,9 +94,11 @@ pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Heari
         };
         return heard.must(Some(true), said.into(), NOTHING);
     }
+    if !is_about_tensors(case) {
+        return heard.must(Some(false), NOTHING, NOTHING);
+    }
     let reason = lines.top().map_or(NOTHING, |line| why_needed(case, line));
     heard
-        .must(Some(is_about_tensors(case)), NOTHING, elsewhere(case))
         .must(Some(case.is_counted()), NOTHING, too_early(case))
         .must(Some(is_explained(case, lines)), NOTHING, unexplained(case, lines))
         .must_not(
@@ -109,38 +114,54 @@ pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Heari
 }
 
 pub(super) fn imbalance(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
-    let alone = case.growth.scope == crate::detector::Scope::OneRank;
+    let heard = Hearing::of(Class::Imbalance);
+    let in_peaks = matches!(case.ground, Ground::Spread | Ground::Peaks);
+    if !is_about_tensors(case) && !in_peaks {
+        return heard.must(Some(false), NOTHING, NOTHING);
+    }
+    let heard = heard.must_not(
+        Some(leaks),
+        "blocks of all ages stay, which more work does not do".into(),
+        NOTHING,
+    );
+    if leaks {
+        return heard;
+    }
+    let is_alone = case.growth.scope == Scope::OneRank;
     let compared = case.growth.peers.max(u32::try_from(case.peers).unwrap_or(u32::MAX));
-    let top = lines.top();
-    let larger = top.is_some_and(has_larger_blocks);
+    let heard = heard.must(Some(is_alone), NOTHING, "most ranks grow alike".into()).must(
+        Some(compared > 0),
+        NOTHING,
+        "there are no peers to compare with".into(),
+    );
     let peaks = case.around.peaks.map(|peaks| {
         let is_high = u128::from(peaks.own) * 1_000_000 >= u128::from(peaks.peers) * PEAK_PPM_MIN;
         (peaks, is_high)
     });
-    let in_peaks = case.around.in_peaks == Some(true) && peaks.is_some_and(|(_, is_high)| is_high);
-    let is_uneven = matches!(case.ground, Ground::Spread | Ground::Peaks) || larger || in_peaks;
-    let blocks = top.filter(|line| has_larger_blocks(line)).map_or(NOTHING, |line| {
-        format!(
-            "{} has {} blocks here and {} on the median peer, and here they are larger",
+    let has_high_peak = peaks.is_some_and(|(_, is_high)| is_high);
+    let larger = lines.top().filter(|line| has_larger_blocks(line));
+    let is_uneven =
+        in_peaks || larger.is_some() || (case.around.in_peaks == Some(true) && has_high_peak);
+    let said = match (case.ground, larger) {
+        (Ground::Spread, _) => "its peak is above that of its peers, and stays so".into(),
+        (Ground::Peaks, _) => "its peaks rise, and those of its peers do not".into(),
+        (_, Some(line)) => format!(
+            "{} has {} here and {} on the median peer, and here they are larger",
             place(line.frame),
-            count(line.blocks),
+            blocks(line.blocks),
             count(line.peer_blocks.unsigned_abs()),
-        )
-    });
+        ),
+        _ => NOTHING,
+    };
+    let none = "its blocks are not those of its peers, only larger";
     let peaks_said = peaks.map_or(NOTHING, |(peaks, _)| {
         format!("its peak is {}, that of its median peer {}", bytes(peaks.own), bytes(peaks.peers))
     });
-    let none = "there are no blocks here that are the same on the peers and only larger";
-    Hearing::of(Class::Imbalance)
-        .must(Some(alone), NOTHING, "most ranks grow alike".into())
-        .must(Some(compared > 0), NOTHING, "there are no peers to compare with".into())
-        .must(Some(is_uneven), blocks, if alone { none.into() } else { NOTHING })
-        .must_not(
-            Some(leaks),
-            "blocks of all ages stay, which more work does not do".into(),
-            NOTHING,
-        )
-        .helps(peaks.map(|(_, is_high)| is_high), peaks_said.clone(), peaks_said)
+    heard.must(Some(is_uneven), said, if is_alone { none.into() } else { NOTHING }).helps(
+        peaks.map(|(_, is_high)| is_high),
+        peaks_said.clone(),
+        peaks_said,
+    )
 }
 
 /// Is the growth in tensors, or did they grow while something else was followed?

@@ -8,11 +8,11 @@ use crate::diagnosis::shared::model_call;
 /// A loss is one number: the allocator's smallest block.
 const SCALAR_BYTES_MAX: u64 = 512;
 
-pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
+pub(super) fn leak(lines: &Lines<'_>) -> Remedy {
     let Some(line) = lines.top() else { return Remedy::unknown() };
     let saved = Some(unsigned(line.net.bytes));
     let here = place(line.frame);
-    let (cause, is_guess) = cause(case, line);
+    let (cause, is_guess) = cause(line);
     let text = match cause {
         Cause::RetainedGraph => format!(
             "what is kept are the activations of the forward pass that {here} begins: look for an \
@@ -62,7 +62,7 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
 }
 
 /// What the stacks of a line say about it, and whether that is a guess.
-fn cause(case: &Case<'_>, line: &Line<'_>) -> (Cause, bool) {
+fn cause(line: &Line<'_>) -> (Cause, bool) {
     let stack = line.stack;
     let each = line.grown.bytes.max(0).unsigned_abs() / line.grown.blocks.max(1).unsigned_abs();
     let is_small = line.grown.blocks > 0 && each <= SCALAR_BYTES_MAX;
@@ -84,7 +84,7 @@ fn cause(case: &Case<'_>, line: &Line<'_>) -> (Cause, bool) {
         (Cause::RetainedGraph, false)
     } else if stack.first().is_some_and(|frame| is_backward(frame)) {
         (Cause::Gradients, false)
-    } else if is_small && in_loss && case.measure == crate::diagnosis::account::Measure::Bytes {
+    } else if is_small && in_loss {
         (Cause::RetainedLoss, false)
     } else if is_inside(stack, "torch/utils/data/") {
         (Cause::Batches, false)

@@ -1,0 +1,273 @@
+//! Growths that no tensor explains: in the allocator, beside PyTorch, on the host, in step.
+
+use memtape_core::capture::collective::{Behind, Comparison, GroupState, Lag, Verdict};
+use memtape_core::detector::Layer;
+use memtape_core::diagnosis::{Cause, Class};
+use memtape_core::snapshot::{OutsideUse, TraceKind};
+use memtape_core::tape::layout::Origin;
+
+use super::maker::*;
+use super::{Scenario, scenario};
+
+pub(crate) fn all() -> Vec<Scenario> {
+    let mut all = allocator();
+    all.extend(held_back());
+    all.extend(habits());
+    all.extend(outside());
+    all.extend(host());
+    all.push(out_of_step());
+    all
+}
+
+fn without_line(class: Class, cause: Cause) -> (Class, Option<String>, Cause) {
+    (class, None, cause)
+}
+
+/// Segments that are held by one small block each.
+fn split(rank: &mut Rank, expandable: bool) {
+    rank.segment(0, 0, expandable);
+    for _ in 0..4 {
+        rank.add(&["/app/data.py:12:collate", MAIN], 512, [5]);
+        rank.segment(300 * MIB, 0, expandable);
+    }
+    rank.event(TraceKind::Alloc, 1, 512 * MIB, 375);
+}
+
+fn allocator() -> Vec<Scenario> {
+    let reserved = || growth(Layer::Reserved, 4 * MIB);
+    vec![
+        scenario(
+            "free pieces that are too small",
+            without_line(Class::Fragmentation, Cause::Fragments),
+            true,
+            Asked::new(reserved(), |rank| split(rank, false)).with(|around| {
+                around.retries = Some(12);
+            }),
+        ),
+        scenario(
+            "free pieces in expandable segments",
+            without_line(Class::Fragmentation, Cause::Fragments),
+            true,
+            Asked::new(reserved(), |rank| split(rank, true)),
+        ),
+        scenario(
+            "settings that work against each other",
+            without_line(Class::Fragmentation, Cause::Settings),
+            true,
+            Asked::new(reserved(), |rank| split(rank, true)).with(|around| {
+                around.allocator.max_split_bytes = Some(128 * MIB);
+            }),
+        ),
+        scenario(
+            "whole segments wait in the cache",
+            without_line(Class::Fragmentation, Cause::CachedSegments),
+            false,
+            Asked::new(reserved(), |rank| {
+                rank.segment(MIB, 0, false).segment(GIB, 0, false);
+            }),
+        ),
+        scenario(
+            "nothing is known of the segments",
+            without_line(Class::Fragmentation, Cause::Fragments),
+            true,
+            Asked::new(reserved(), |_| {}),
+        ),
+    ]
+}
+
+fn held_back() -> Vec<Scenario> {
+    let reserved = || growth(Layer::Reserved, 4 * MIB);
+    vec![
+        scenario(
+            "other streams use what was freed",
+            (Class::DeferredFrees, Some("copy.py:8".to_string()), Cause::Streams),
+            true,
+            Asked::new(growth(Layer::Deferred, 4 * MIB), |rank| {
+                rank.add(&["/app/copy.py:8:prefetch", MAIN], 4 * MIB, ONSET..STEP);
+                rank.last(|block| block.pending = true);
+            }),
+        ),
+        scenario(
+            "reserved for what was freed",
+            without_line(Class::DeferredFrees, Cause::Streams),
+            true,
+            Asked::new(reserved(), |rank| {
+                rank.add(&["/app/copy.py:8:prefetch", MAIN], 4 * MIB, ONSET..STEP);
+                rank.last(|block| block.pending = true);
+            }),
+        ),
+        scenario(
+            "a graph for each shape",
+            (Class::CompilePools, Some("model.py:40".to_string()), Cause::Recompiles),
+            true,
+            Asked::on_all(growth(Layer::Allocated, 2 * MIB), |rank| {
+                rank.segment(0, 0, false);
+                let inner = "/x/site-packages/torch/_inductor/cudagraph_trees.py:7:run";
+                rank.add(
+                    &[inner, "/app/model.py:40:forward", MAIN],
+                    57 * MIB,
+                    (ONSET..STEP).step_by(30),
+                );
+                rank.last(|block| block.place = 1);
+                rank.segment(0, 1, false);
+            })
+            .with(|around| around.recompiles = Some(9)),
+        ),
+    ]
+}
+
+fn habits() -> Vec<Scenario> {
+    vec![
+        scenario(
+            "the loop empties the cache",
+            without_line(Class::CacheThrash, Cause::EmptyCache),
+            false,
+            Asked::new(growth(Layer::Churn, 0), |rank| {
+                for step in 360..STEP {
+                    rank.event(TraceKind::SegmentFree, 1, 20 * MIB, step);
+                    rank.event(TraceKind::SegmentAlloc, 1, 20 * MIB, step);
+                }
+            })
+            .but(|asked| {
+                asked.growth.grown_bytes = 64;
+                asked.growth.steps_to_oom = None;
+            }),
+        ),
+        scenario(
+            "the allocator tries again over free pieces",
+            without_line(Class::Fragmentation, Cause::Fragments),
+            true,
+            Asked::new(growth(Layer::Retries, 0), |rank| split(rank, false)).but(|asked| {
+                asked.growth.grown_bytes = 40;
+                asked.growth.steps_to_oom = None;
+            }),
+        ),
+    ]
+}
+
+fn outside() -> Vec<Scenario> {
+    let class = |cause: Cause| without_line(Class::NonTorch, cause);
+    vec![
+        scenario(
+            "process groups in the loop",
+            class(Cause::Communicators),
+            true,
+            Asked::new(growth(Layer::NonTorch, 10 * MIB), |rank| {
+                let bytes = 2_560 * MIB;
+                let nccl = OutsideUse { origin: Origin::Nccl, device: 0, bytes, count: 5 };
+                rank.snapshot().outside.push(nccl);
+            })
+            .with(|around| {
+                around.groups_made = Some(5);
+                around.before.non_torch = Some(600 * MIB);
+                around.now.non_torch = Some(3_160 * MIB);
+            }),
+        ),
+        scenario(
+            "contexts of other ranks",
+            class(Cause::Contexts),
+            true,
+            Asked::new(growth(Layer::NonTorch, 2 * MIB), |_| {})
+                .with(|around| around.now.contexts = Some(8)),
+        ),
+        scenario(
+            "nobody knows who takes it",
+            class(Cause::Outside),
+            true,
+            Asked::new(growth(Layer::NonTorch, 2 * MIB), |_| {}),
+        ),
+        scenario(
+            "a neighbour on the GPU",
+            class(Cause::Neighbours),
+            true,
+            Asked::new(growth(Layer::Other, 8 * MIB), |_| {}).with(|around| {
+                around.before.other = Some(0);
+                around.now.other = Some(2 * GIB);
+            }),
+        ),
+    ]
+}
+
+fn host() -> Vec<Scenario> {
+    let class = |cause: Cause| without_line(Class::Host, cause);
+    let blind = |asked: &mut Asked| {
+        // Nothing on the GPU is needed to tell it.
+        asked.suspect.devices.clear();
+        asked.peers.clear();
+    };
+    vec![
+        scenario(
+            "the process grows",
+            class(Cause::HostObjects),
+            true,
+            Asked::new(growth(Layer::Host, 8 * MIB), |_| {}).but(blind),
+        ),
+        scenario(
+            "the process grows by pinned memory",
+            class(Cause::PinnedPool),
+            true,
+            Asked::new(growth(Layer::Host, 8 * MIB), |_| {}).with(|around| {
+                around.before.pinned = Some(GIB);
+                around.now.pinned = Some(3 * GIB);
+            }),
+        ),
+        scenario(
+            "pinned memory grows",
+            class(Cause::PinnedPool),
+            true,
+            Asked::new(growth(Layer::Pinned, 8 * MIB), |_| {}).but(blind),
+        ),
+        scenario(
+            "shared memory grows",
+            class(Cause::SharedQueues),
+            true,
+            Asked::new(growth(Layer::Shared, 8 * MIB), |_| {}),
+        ),
+        scenario(
+            "the workers grow",
+            class(Cause::Workers),
+            true,
+            Asked::new(growth(Layer::Workers, 8 * MIB), |_| {}).with(|around| {
+                around.before.workers = Some(8 * GIB);
+                around.now.workers = Some(10 * GIB);
+                around.before.worker_count = Some(8);
+                around.now.worker_count = Some(8);
+                around.now.host_limit = Some(64 * GIB);
+            }),
+        ),
+        scenario(
+            "more and more workers",
+            class(Cause::Workers),
+            true,
+            Asked::new(growth(Layer::Workers, 8 * MIB), |_| {}).with(|around| {
+                around.before.worker_count = Some(8);
+                around.now.worker_count = Some(24);
+            }),
+        ),
+    ]
+}
+
+fn out_of_step() -> Scenario {
+    let group = GroupState {
+        key: 1,
+        name: "0".to_string(),
+        desc: "default_pg".to_string(),
+        size: 4,
+        ranks: vec![0, 1, 2, 3],
+        furthest: 4_010,
+        waiting: vec![0, 1, 3],
+        waited_ns: 61_000_000_000,
+        behind: vec![Behind { rank: 2, enqueued: Some(4_007), lag: Lag::Late(58_000_000_000) }],
+        verdict: Verdict::Desynchronised,
+    };
+    let comparison = Comparison { groups: vec![group], ..Comparison::default() };
+    scenario(
+        "a rank out of step",
+        (Class::Desynchronised, None, Cause::Collectives),
+        true,
+        Asked::new(growth(Layer::Allocated, MIB), |rank| {
+            rank.add(&[LINEAR, "/app/train.py:34:train_step", MAIN], 128 * MIB, [375, 375]);
+        })
+        .with(|around| around.collectives = Some(comparison)),
+    )
+}

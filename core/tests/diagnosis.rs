@@ -1,0 +1,165 @@
+//! Diagnoses of made-up jobs whose trouble is known: faults, and what is near to them and none.
+//!
+//! `golden/diagnoses.txt` has what is said about each, side by side, to be read by a person. It is
+//! made anew, after a change that is meant, by
+//! `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test diagnosis`.
+
+#[path = "diagnosing/beyond.rs"]
+mod beyond;
+
+#[path = "diagnosing/benign.rs"]
+mod benign;
+
+#[path = "diagnosing/faults.rs"]
+mod faults;
+
+#[path = "diagnosing/maker.rs"]
+mod maker;
+
+#[path = "diagnosing/properties.rs"]
+mod properties;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use maker::Asked;
+use memtape_core::diagnosis::{Cause, Class, Diagnosis, Standing};
+
+/// A job whose trouble is known.
+struct Scenario {
+    name: &'static str,
+    class: Class,
+    /// File and line of the culprit.
+    culprit: Option<String>,
+    cause: Cause,
+    pages: bool,
+    asked: Asked,
+}
+
+fn scenario(
+    name: &'static str,
+    (class, culprit, cause): (Class, Option<String>, Cause),
+    pages: bool,
+    asked: Asked,
+) -> Scenario {
+    Scenario { name, class, culprit, cause, pages, asked }
+}
+
+fn scenarios() -> Vec<Scenario> {
+    faults::all().into_iter().chain(benign::all()).chain(beyond::all()).collect()
+}
+
+fn place(diagnosis: &Diagnosis) -> Option<String> {
+    let frame = diagnosis.culprit.as_ref()?;
+    let name = frame.file.rsplit('/').next().unwrap_or_default();
+    Some(format!("{name}:{}", frame.line))
+}
+
+#[test]
+fn every_scenario_is_told_right() {
+    let mut wrong = String::new();
+    for scenario in scenarios() {
+        let said = scenario.asked.diagnosed();
+        let expected = (scenario.class, scenario.culprit, scenario.cause, scenario.pages);
+        let found = (said.class, place(&said), said.remedy.cause, said.pages());
+        if found != expected {
+            let _ = writeln!(
+                wrong,
+                "{}:\n  {found:?}\n  instead of {expected:?}\n{}",
+                scenario.name,
+                text(&said)
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn every_class_has_a_scenario() {
+    let told: Vec<Class> = scenarios().iter().map(|scenario| scenario.class).collect();
+    let untold: Vec<&str> = Class::ALL
+        .iter()
+        .filter(|class| !told.contains(class))
+        .map(|class| class.as_str())
+        .collect();
+    assert_eq!(untold, Vec::<&str>::new());
+}
+
+#[test]
+fn restarts_are_advised_for_what_grows_again_slowly() {
+    for scenario in scenarios() {
+        let said = scenario.asked.diagnosed();
+        let helps = said.restart.helps;
+        match scenario.class {
+            Class::Pressure | Class::Imbalance | Class::CacheThrash => {
+                assert_eq!(helps, Some(false), "{}", scenario.name);
+            }
+            Class::Unknown | Class::Telemetry | Class::Desynchronised => {
+                assert_eq!(helps, None, "{}", scenario.name);
+            }
+            _ => {
+                let others = scenario.cause == Cause::Neighbours;
+                assert_eq!(helps, Some(!others), "{}", scenario.name);
+                assert_eq!(said.restart.gives_back_bytes.is_some(), !others, "{}", scenario.name);
+            }
+        }
+    }
+}
+
+/// What a person reads.
+fn text(diagnosis: &Diagnosis) -> String {
+    let mut text = format!("{}\n", diagnosis.sentence);
+    let sure = diagnosis.confidence_ppm / 10_000;
+    let pages = if diagnosis.pages() { "wakes a person" } else { "quiet" };
+    let _ = writeln!(text, "  {}, {sure} % sure, {pages}", diagnosis.class.as_str());
+    let mut say = |what: &str, lines: &[String]| {
+        lines.iter().for_each(|line| {
+            let _ = writeln!(text, "  {what} {line}");
+        });
+    };
+    say("+", &diagnosis.evidence);
+    say("-", &diagnosis.against);
+    for other in diagnosis.alternatives.iter().skip(1) {
+        let name =
+            format!("{} ({})", other.class.as_str(), other.standing.as_str().replace('_', " "));
+        say(&format!("or {name}: +"), &other.evidence);
+        say(&format!("or {name}: -"), &other.against);
+    }
+    let saves = diagnosis.remedy.saves_bytes.map(memtape_core::diagnosis::bytes);
+    let saves = saves.map_or(String::new(), |bytes| format!(" (saves {bytes})"));
+    say("try:", &[format!("{}{saves}", diagnosis.advice)]);
+    say("restart:", std::slice::from_ref(&diagnosis.restart.why));
+    text
+}
+
+#[test]
+fn what_is_said_stays_what_it_is() {
+    let mut said = String::new();
+    for scenario in scenarios() {
+        let _ = writeln!(said, "# {}\n{}", scenario.name, text(&scenario.asked.diagnosed()));
+    }
+    println!("{said}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/diagnoses.txt");
+    if std::env::var_os("MEMTAPE_GOLDEN").is_some_and(|value| value == "make") {
+        std::fs::write(&path, &said).expect("the file can be written");
+    }
+    let golden = std::fs::read_to_string(&path).expect("the file is in the repository");
+    assert_eq!(said, golden, "MEMTAPE_GOLDEN=make writes it anew");
+}
+
+#[test]
+fn the_answer_is_the_first_alternative() {
+    for scenario in scenarios() {
+        let said = scenario.asked.diagnosed();
+        let first = said.alternatives.first().expect("there is always one");
+        assert_eq!(
+            (first.class, first.standing),
+            (said.class, Standing::Holds),
+            "{}",
+            scenario.name
+        );
+        assert_eq!((&first.evidence, &first.against), (&said.evidence, &said.against));
+        let order: Vec<Standing> = said.alternatives.iter().map(|each| each.standing).collect();
+        assert!(order.is_sorted(), "{}: {order:?}", scenario.name);
+    }
+}
