@@ -33,6 +33,8 @@ pub(super) enum Ground {
     Shared,
     /// Memory of its workers.
     Workers,
+    /// Steps that its peers have finished and of which it says nothing.
+    Progress,
 }
 
 impl Ground {
@@ -53,6 +55,7 @@ impl Ground {
             Layer::Spread => Self::Spread,
             Layer::Retries => Self::Retries,
             Layer::Churn => Self::Churn,
+            Layer::Progress => Self::Progress,
         }
     }
 
@@ -78,6 +81,6 @@ impl Ground {
 
     /// Does a rate in bytes a step make sense?
     pub(super) fn has_rate(self) -> bool {
-        !matches!(self, Self::Spread | Self::Retries | Self::Churn)
+        !matches!(self, Self::Spread | Self::Retries | Self::Churn | Self::Progress)
     }
 }

@@ -170,7 +170,7 @@ pub(super) fn remedy(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Remedy
         Class::NonTorch => elsewhere::non_torch(case),
         Class::Host => elsewhere::host(case),
         Class::Desynchronised => elsewhere::desynchronised(),
-        Class::Telemetry => elsewhere::telemetry(),
+        Class::Telemetry => elsewhere::telemetry(case),
         Class::Unknown => Remedy::unknown(),
     }
 }

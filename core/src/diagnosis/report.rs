@@ -82,7 +82,7 @@ fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64,
     let grown = match case.ground {
         Ground::Tensors => unsigned(case.net_grown()),
         Ground::Count => unsigned(case.net.bytes),
-        Ground::Retries | Ground::Churn => 0,
+        Ground::Retries | Ground::Churn | Ground::Progress => 0,
         _ => case.growth.grown_bytes,
     };
     let explained = match class {

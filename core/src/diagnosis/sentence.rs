@@ -121,6 +121,17 @@ fn out_of_line(ground: Ground, growth: &Growth) -> String {
         Ground::Retries => {
             format!("{who} had to empty the allocator's cache in {some} of the last 64 steps")
         }
+        Ground::Progress => {
+            let peers = match growth.peers {
+                1 => "its only peer has".into(),
+                peers => format!("its {peers} peers have"),
+            };
+            let steps = if growth.grown_bytes == 1 { "step" } else { "steps" };
+            format!(
+                "nothing was heard of rank {rank} since step {onset}, and {peers} finished {some} \
+                 {steps} more"
+            )
+        }
         _ => format!(
             "{who} gave memory back to the device and took it again in {some} of the last 64 steps"
         ),
@@ -165,6 +176,7 @@ fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
             "; it has more work than its peers".into()
         }
         Class::Desynchronised => "; it is out of step with its peers".into(),
+        Class::Telemetry if case.ground == Ground::Progress => String::new(),
         Class::Telemetry => "; too little was recorded to say more".into(),
         Class::CacheThrash if case.ground != Ground::Churn => {
             "; the cache is emptied in most steps".into()

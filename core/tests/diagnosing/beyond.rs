@@ -15,7 +15,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     all.extend(habits());
     all.extend(outside());
     all.extend(host());
-    all.push(out_of_step());
+    all.extend(out_of_step());
     all
 }
 
@@ -247,7 +247,8 @@ fn host() -> Vec<Scenario> {
     ]
 }
 
-fn out_of_step() -> Scenario {
+/// Ranks 0, 1 and 3 wait for rank 2.
+fn stuck() -> Comparison {
     let group = GroupState {
         key: 1,
         name: "0".to_string(),
@@ -260,14 +261,37 @@ fn out_of_step() -> Scenario {
         behind: vec![Behind { rank: 2, enqueued: Some(4_007), lag: Lag::Late(58_000_000_000) }],
         verdict: Verdict::Desynchronised,
     };
-    let comparison = Comparison { groups: vec![group], ..Comparison::default() };
-    scenario(
-        "a rank out of step",
-        (Class::Desynchronised, None, Cause::Collectives),
-        true,
-        Asked::new(growth(Layer::Allocated, MIB), |rank| {
-            rank.add(&[LINEAR, "/app/train.py:34:train_step", MAIN], 128 * MIB, [375, 375]);
+    Comparison { groups: vec![group], ..Comparison::default() }
+}
+
+fn out_of_step() -> Vec<Scenario> {
+    let silent = || {
+        Asked::new(growth(Layer::Progress, 0), |_| {}).but(|asked| {
+            asked.growth.grown_bytes = STEP - ONSET;
+            asked.growth.steps_to_oom = None;
         })
-        .with(|around| around.collectives = Some(comparison)),
-    )
+    };
+    vec![
+        scenario(
+            "a rank out of step",
+            without_line(Class::Desynchronised, Cause::Collectives),
+            true,
+            Asked::new(growth(Layer::Allocated, MIB), |rank| {
+                rank.add(&[LINEAR, "/app/train.py:34:train_step", MAIN], 128 * MIB, [375, 375]);
+            })
+            .with(|around| around.collectives = Some(stuck())),
+        ),
+        scenario(
+            "a silent rank for which the others wait",
+            without_line(Class::Desynchronised, Cause::Collectives),
+            true,
+            silent().with(|around| around.collectives = Some(stuck())),
+        ),
+        scenario(
+            "a rank that falls silent",
+            without_line(Class::Telemetry, Cause::Recording),
+            false,
+            silent(),
+        ),
+    ]
 }

@@ -123,7 +123,7 @@ fn growth() -> impl Strategy<Value = Growth> {
     use Layer::*;
     let layers = proptest::sample::select(vec![
         Allocated, Reserved, Blocks, Peak, Deferred, NonTorch, Other, Host, Pinned, Shared,
-        Workers, Spread, Retries, Churn,
+        Workers, Spread, Retries, Churn, Progress,
     ]);
     let scopes = proptest::sample::select(vec![Scope::OneRank, Scope::Role, Scope::AllRanks]);
     let numbers = (any_u64(), any_u64(), any_u64(), any_u64());

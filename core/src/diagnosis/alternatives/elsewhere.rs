@@ -24,7 +24,8 @@ pub(super) fn non_torch(case: &Case<'_>) -> Hearing {
         Ground::Other => (before.other, now.other, "memory of other processes on the device"),
         _ => (before.non_torch, now.non_torch, "memory of the process beside PyTorch's"),
     };
-    let inside = if case.ground.is_on_host() { NOTHING } else { inside_said(case) };
+    let is_off = case.ground.is_on_host() || case.ground == Ground::Progress;
+    let inside = if is_off { NOTHING } else { inside_said(case) };
     let mut heard = Hearing::of(Class::NonTorch).must(Some(is_outside), NOTHING, inside).helps(
         was.zip(is).filter(|_| is_outside).map(|_| true),
         grew(name, was, is),
@@ -125,6 +126,15 @@ pub(super) fn desynchronised(case: &Case<'_>, leaks: bool) -> Hearing {
 }
 
 pub(super) fn telemetry(case: &Case<'_>) -> Hearing {
+    if case.ground == Ground::Progress {
+        let (last, peers) = (case.growth.onset_step, case.growth.last_step);
+        let said = format!(
+            "its last step is {}, its peers have finished step {}",
+            count(last),
+            count(peers),
+        );
+        return Hearing::of(Class::Telemetry).must(Some(true), said, NOTHING);
+    }
     let held = case.account.held_bytes;
     let missing = case.allocated.saturating_sub(held);
     let is_short = case.account.incomplete

@@ -188,6 +188,7 @@ pub(super) fn elsewhere(case: &Case<'_>) -> String {
         Ground::Retries | Ground::Churn => "it is about how the allocator works, not about what \
                                             grows"
             .into(),
+        Ground::Progress => "nothing was heard of its memory since it fell silent".into(),
         ground if ground.is_on_host() => {
             "the growth is in the host's memory, not on the GPU".into()
         }

@@ -87,7 +87,12 @@ pub(super) fn desynchronised() -> Remedy {
     Remedy::new(Cause::Collectives, text.into(), None)
 }
 
-pub(super) fn telemetry() -> Remedy {
+pub(super) fn telemetry(case: &Case<'_>) -> Remedy {
+    if case.ground == Ground::Progress {
+        let text = "look whether the process lives and whether the agent of its node runs: \
+                    nothing is known of its memory until it is heard again";
+        return Remedy::new(Cause::Recording, text.into(), None);
+    }
     let text = "repair the recording first: give the tape more room (limitations of the rank name \
                 what was lost), then take another capture";
     Remedy::new(Cause::Recording, text.into(), None)
