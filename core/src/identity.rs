@@ -13,6 +13,9 @@ pub struct Identity {
     pub tape_id: String,
     /// Name of the job.
     pub job: String,
+    /// What it does in the job's parallelism, in the job's own words (`pp0`): ranks of one role do
+    /// the same work. Empty when nobody says so.
+    pub role: String,
     /// Which attempt at the job, as the launcher counts; 0 is the first.
     pub attempt: u32,
     /// Global rank.
@@ -35,6 +38,9 @@ pub const COMMAND_BYTES_MAX: usize = 4096;
 /// Names are cut to this many bytes.
 pub const NAME_BYTES_MAX: usize = 256;
 
+/// A role is cut to this many bytes.
+pub const ROLE_BYTES_MAX: usize = 64;
+
 impl Identity {
     /// Reads job, attempt and ranks from environment variables, as `lookup` finds them.
     pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Self {
@@ -53,6 +59,8 @@ impl Identity {
             .unwrap_or_else(|| "unnamed".to_string());
         Self {
             job: cut(&job, NAME_BYTES_MAX).to_string(),
+            role: cut(text(&["MEMTAPE_ROLE"]).unwrap_or_default().trim(), ROLE_BYTES_MAX)
+                .to_string(),
             attempt: number(&[
                 "MEMTAPE_ATTEMPT",
                 "TORCHELASTIC_RESTART_COUNT",
@@ -152,6 +160,17 @@ mod tests {
             16,
         );
         check(&[("MEMTAPE_JOB", "mine"), ("SLURM_JOB_ID", "55"), ("RANK", "x")], "mine", 0, 0, 0);
+    }
+
+    #[test]
+    fn a_role_is_what_somebody_says() {
+        let role = |value: Option<&str>| {
+            let lookup = |name: &str| value.filter(|_| name == "MEMTAPE_ROLE").map(String::from);
+            Identity::from_environment(lookup).role
+        };
+        assert_eq!((role(None), role(Some(" "))), (String::new(), String::new()));
+        assert_eq!(role(Some(" pp0 tp1 ")), "pp0 tp1");
+        assert_eq!(role(Some(&"x".repeat(99))).len(), ROLE_BYTES_MAX);
     }
 
     #[test]

@@ -108,6 +108,7 @@ impl Guest {
         let (stacks, python) = frames::prepare();
         words.set(header::STACKS, stacks as u64);
         words.set(header::PYTHON, u64::from(python));
+        words.set(header::OUTSIDE, 1);
         let slot = |index: usize| {
             let at = file.layout.lanes.get(index).copied().unwrap_or_default();
             LaneSlot { used: AtomicU8::new(0), lane: Lane::new(words, at, index as u8) }

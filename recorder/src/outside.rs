@@ -6,9 +6,9 @@
 //! the device's memory and go onto the device's lane, which that allocator then does not write.
 
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
+use memtape_core::tape::lane::{Grant, Lane, LiveBlock, Totals};
 use memtape_core::tape::layout::{
-    CPU_LANE, DEVICES_MAX, HOST_LANE, Origin, device as device_words, header, hooks,
+    CPU_LANE, DEVICES_MAX, HOST_LANE, Origin, device as device_words, header,
 };
 use memtape_core::tape::words::Words;
 
@@ -24,20 +24,25 @@ pub(crate) fn taken(origin: Origin, pointer: u64, size: u64, device: u8) {
     let lane = guest.lane_for(origin, device);
     let written = guest.with_shared_lane(lane, |lane| {
         // Its end was missed: another thread had the lane for long.
-        if let Some((bytes, of)) = lane.live(pointer) {
-            let held = lane.live_bytes().wrapping_sub(bytes);
-            lane.of_device(of).free(clock::mono_ns(), pointer, bytes, totals(held));
+        if let Some(block) = lane.live(pointer) {
+            guest.take_back(lane, pointer, block);
         }
         // On a device's own lane a place is a stream and pool.
         let place = if lane_index(lane) < DEVICES_MAX { 0 } else { origin as u16 };
         let grant = Grant { address: pointer, size, requested: size, place, stack };
-        let held = lane.live_bytes().wrapping_add(size);
-        lane.of_device(device).alloc(clock::mono_ns(), grant, totals(held));
+        let before = lane.live_bytes();
+        let held = totals(before.wrapping_add(size));
+        lane.of_device(device).alloc(clock::mono_ns(), grant, held);
+        if place != 0 {
+            // Nothing, where the block found no room.
+            let more = lane.live_bytes().wrapping_sub(before);
+            guest.words.add_outside(origin, device, more);
+        }
     });
     if written.is_none() {
         guest.words.count(header::LOST_HOST_EVENTS);
     }
-    note_hook(hook_of(origin));
+    note_hook(origin.hook());
 }
 
 /// The memory at `pointer` is about to be given back. Never wakes the recorder: there is nothing
@@ -106,15 +111,27 @@ impl Guest {
             return false;
         }
         let found = self.with_shared_lane(index, |lane| {
-            let Some((size, device)) = lane.live(pointer) else { return false };
-            let held = lane.live_bytes().wrapping_sub(size);
-            lane.of_device(device).free(clock::mono_ns(), pointer, size, totals(held));
+            let Some(block) = lane.live(pointer) else { return false };
+            self.take_back(lane, pointer, block);
             true
         });
         if found.is_none() {
             self.words.count(header::LOST_HOST_EVENTS);
         }
         found.unwrap_or(true)
+    }
+}
+
+impl Guest {
+    /// A block is no longer live; under the lane's lock. On a device's own lane it was the
+    /// allocator's, and is in no sum.
+    fn take_back(&self, lane: &Lane<'_>, pointer: u64, block: LiveBlock) {
+        let LiveBlock { size, device, place } = block;
+        let held = totals(lane.live_bytes().wrapping_sub(size));
+        lane.of_device(device).free(clock::mono_ns(), pointer, size, held);
+        if lane_index(lane) >= DEVICES_MAX {
+            self.words.add_outside(Origin::from_number(place), device, size.wrapping_neg());
+        }
     }
 }
 
@@ -126,15 +143,4 @@ fn lane_index(lane: &Lane<'_>) -> usize {
 /// A lane whose allocator reports no totals holds what is live on it.
 fn totals(held: u64) -> Totals {
     Totals { allocated: held, reserved: held }
-}
-
-fn hook_of(origin: Origin) -> u64 {
-    match origin {
-        Origin::CudaMalloc => hooks::SEGMENTS,
-        Origin::CudaMallocAsync => hooks::ASYNC,
-        Origin::HostPinned | Origin::HostRegistered => hooks::PINNED,
-        Origin::CpuTensor => hooks::CPU,
-        Origin::Nccl => hooks::NCCL,
-        Origin::Managed | Origin::DriverVmm | Origin::Unknown => hooks::OTHER_MEMORY,
-    }
 }

@@ -46,6 +46,17 @@ pub struct Grant {
     pub stack: u32,
 }
 
+/// A block of the live table, as its writer asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Its bytes.
+    pub size: u64,
+    /// Of which device.
+    pub device: u8,
+    /// Stream and pool, or origin.
+    pub place: u16,
+}
+
 /// The writer's view of one lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane<'a> {
@@ -206,11 +217,11 @@ impl<'a> Lane<'a> {
         self.get(head::LIVE_BYTES)
     }
 
-    /// The block at `address`, if it is live: its size and device.
-    pub fn live(&self, address: u64) -> Option<(u64, u8)> {
+    /// The block at `address`, if it is live.
+    pub fn live(&self, address: u64) -> Option<LiveBlock> {
         let (_, entry) = self.table.find(address)?;
         let entry = Entry::decode(&loaded(entry))?;
-        Some((entry.size, entry.device))
+        Some(LiveBlock { size: entry.size, device: entry.device, place: entry.place })
     }
 
     /// Runs `write` as the lane's only writer, or not at all: `false` says it was not.

@@ -133,6 +133,11 @@ pub mod header {
     pub const COLLECTIVE_ASKED_NS: usize = 103;
     /// Twelve words for each lane: see [`super::descriptor`].
     pub const DESCRIPTORS: usize = 128;
+    /// 1 where the recorder keeps the sums that follow; 0 is not known.
+    pub const OUTSIDE: usize = 351;
+    /// Bytes that other code than PyTorch's allocator holds: eight words for each device, one for
+    /// each origin from 1. What lies on the host stands with device 0.
+    pub const OUTSIDE_BYTES: usize = 352;
 }
 
 /// Words about one device, from `header::DEVICES + 4 * device`.

@@ -52,6 +52,8 @@ pub mod collective;
 
 pub mod looks;
 
+pub mod outside;
+
 pub mod steps;
 
 pub mod rewind;

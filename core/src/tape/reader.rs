@@ -13,11 +13,11 @@ use super::atoms::Atoms;
 use super::event::Event;
 use super::layout::{
     CURSOR_MAX, DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, LaneLayout, MAGIC, PLACE_WORDS,
-    PLACES_MAX, REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, VERSION, descriptor, device, head,
-    header,
+    PLACES_MAX, REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, Tracker, VERSION, descriptor, device,
+    head, header,
 };
 use super::source::Source;
-use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
+use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
 
 /// The largest tape a reader takes, in bytes: 16 lanes of the largest sizes in use are far less.
 pub const TAPE_BYTES_MAX: u64 = 64 << 30;
@@ -75,6 +75,8 @@ pub struct DeviceTotals {
     pub malloc_failures: u64,
     /// Size of the device; 0 is unknown.
     pub device_bytes: u64,
+    /// Bytes taken back that other streams still use; none where that is not recorded.
+    pub deferred: Option<u64>,
 }
 
 /// A tape that passed its checks.
@@ -183,6 +185,7 @@ impl<S: Source> Tape<S> {
 
     /// Present totals of each device.
     pub fn totals(&self) -> Vec<DeviceTotals> {
+        let traced = self.word(header::TRACKER) == Tracker::Attached as u64;
         let of = |device: u8| {
             let lane = self.lane(usize::from(device))?;
             let words = self.words::<{ head::WORDS }>(lane.head)?;
@@ -201,6 +204,7 @@ impl<S: Source> Tape<S> {
                 ooms: words[head::OOMS],
                 malloc_failures: info[device::MALLOC_FAILURES],
                 device_bytes: info[device::TOTAL_BYTES],
+                deferred: traced.then_some(words[head::DEFERRED_BYTES]),
             })
         };
         self.devices().into_iter().filter_map(of).collect()
@@ -350,6 +354,9 @@ fn read_identity<S: Source>(
         job: Some(name("job"))
             .filter(|job| !job.trim().is_empty() && !job.contains(char::is_control))
             .unwrap_or_else(|| "unnamed".to_string()),
+        role: Some(field("role"))
+            .filter(|role| !role.contains(char::is_control))
+            .map_or_else(String::new, |role| cut(role.trim(), ROLE_BYTES_MAX).to_string()),
         attempt: number("attempt"),
         rank: number("rank"),
         world_size: Some(number("world_size")).filter(|&size| size <= RANKS_MAX).unwrap_or(0),
@@ -365,8 +372,12 @@ pub fn identity_text(identity: &Identity) -> String {
     // A line break inside a value would start another key; other control characters are no part
     // of a name either.
     let one_line = |text: &str| text.replace(char::is_control, " ");
+    let role = match one_line(&identity.role) {
+        role if role.is_empty() => role,
+        role => format!("role={role}\n"),
+    };
     format!(
-        "job={}\nattempt={}\nrank={}\nworld_size={}\nlocal_rank={}\nhost={}\ncommand={}\n",
+        "{role}job={}\nattempt={}\nrank={}\nworld_size={}\nlocal_rank={}\nhost={}\ncommand={}\n",
         one_line(&identity.job),
         identity.attempt,
         identity.rank,

@@ -6,7 +6,8 @@
 
 use super::atomic::{AtomicU64, Ordering, fence};
 use super::layout::{
-    self, HEADER_WORDS, LANES, Layout, State, VERSION, descriptor, device, head, header,
+    self, DEVICES_MAX, HEADER_WORDS, LANES, Layout, Origin, State, VERSION, descriptor, device,
+    head, header,
 };
 
 /// Where accesses outside the tape go.
@@ -68,6 +69,21 @@ impl<'a> Words<'a> {
     #[inline(always)]
     pub fn device_word(number: u8, index: usize) -> usize {
         header::DEVICES + usize::from(number) * device::WORDS + index
+    }
+
+    /// Word of the header that sums up what an origin holds on a device; none for what has no sum.
+    pub fn outside_word(origin: Origin, device: u8) -> Option<usize> {
+        let device = if origin.is_on_device() { usize::from(device) } else { 0 };
+        let place = (origin as usize).checked_sub(1).filter(|_| device < DEVICES_MAX)?;
+        Some(header::OUTSIDE_BYTES + device * Origin::ALL.len() + place)
+    }
+
+    /// Adds to what an origin holds on a device; less is added as its complement. Only the writer
+    /// of the origin's lane may.
+    pub fn add_outside(self, origin: Origin, device: u8, more: u64) {
+        if let Some(word) = Self::outside_word(origin, device) {
+            self.add(word, more);
+        }
     }
 
     /// Makes a tape out of zeroed words. The magic comes last, so that no reader takes a tape that
