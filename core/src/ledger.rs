@@ -32,6 +32,25 @@ pub struct Sources<'a> {
     pub outside: Option<&'a [OutsideUse]>,
 }
 
+/// What is known of one device at every moment, without a look at its blocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standing<'a> {
+    /// Size of the device.
+    pub device_bytes: Option<u64>,
+    /// Free on it, as NVML says.
+    pub free_bytes: Option<u64>,
+    /// What this process holds of it, as NVML says.
+    pub process_bytes: Option<u64>,
+    /// What the allocator has handed out.
+    pub allocated: u64,
+    /// What it holds from the device.
+    pub reserved: u64,
+    /// Taken back, but in use by other streams.
+    pub deferred: Option<u64>,
+    /// What came from elsewhere, on this device.
+    pub outside: Option<&'a [OutsideUse]>,
+}
+
 /// The partition of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
@@ -112,23 +131,62 @@ impl Name {
 impl Ledger {
     /// Adds up what is known.
     pub fn of(sources: &Sources<'_>) -> Self {
+        Self::add_up(sources.device_bytes, |layer| {
+            layer(Name::Free, sources.free_bytes);
+            let Sources { device_bytes, free_bytes, process_bytes, .. } = *sources;
+            layer(Name::OtherProcesses, other_processes(device_bytes, free_bytes, process_bytes));
+            layer(Name::Nccl, taken_by(sources.outside, Origin::Nccl));
+            layer(Name::OtherCode, other_code(sources));
+            match sources.allocator {
+                Some(allocator) => of_allocator(allocator, layer),
+                None => ALLOCATORS.into_iter().for_each(|name| layer(name, None)),
+            }
+        })
+    }
+
+    /// The same from totals alone: what only a look at all blocks can tell is unknown, and stands
+    /// in sums. Other code is told where the driver's calls are recorded, or where PyTorch's
+    /// allocator holds nothing: which of its segments `cudaMalloc` gave is in no total.
+    pub fn live(standing: &Standing<'_>) -> Self {
+        let &Standing { allocated, reserved, deferred, outside, .. } = standing;
+        let Standing { device_bytes, free_bytes, process_bytes, .. } = *standing;
+        let plain = taken_by(outside, Origin::CudaMalloc);
+        let driver = taken_by(outside, Origin::DriverVmm);
+        let others = match (plain, driver) {
+            (Some(plain), None) => (reserved == 0).then_some(plain),
+            (_, None) => None,
+            (plain, Some(driver)) => {
+                Some(plain.unwrap_or(0).saturating_add(driver).saturating_sub(reserved))
+            }
+        };
+        let unused = reserved.saturating_sub(allocated).saturating_sub(deferred.unwrap_or(0));
+        Self::add_up(device_bytes, |layer| {
+            layer(Name::Free, free_bytes);
+            layer(Name::OtherProcesses, other_processes(device_bytes, free_bytes, process_bytes));
+            layer(Name::Nccl, taken_by(outside, Origin::Nccl));
+            layer(Name::OtherCode, with_pools(others, outside));
+            layer(Name::Cached, None);
+            layer(Name::InactiveSplit, None);
+            layer(Name::Unused, Some(unused));
+            layer(Name::Deferred, deferred);
+            layer(Name::Rounding, None);
+            layer(Name::Requested, None);
+            layer(Name::InUse, Some(allocated));
+        })
+    }
+
+    fn add_up(
+        device_bytes: Option<u64>,
+        tell: impl FnOnce(&mut dyn FnMut(Name, Option<u64>)),
+    ) -> Self {
         let mut layers = Vec::new();
-        let mut layer = |name: Name, bytes: Option<u64>| {
+        tell(&mut |name: Name, bytes: Option<u64>| {
             let amount = bytes.map_or(Amount::Unknown, Amount::Known);
             layers.push(Layer { name, amount });
-        };
-        layer(Name::Free, sources.free_bytes);
-        layer(Name::OtherProcesses, other_processes(sources));
-        layer(Name::Nccl, taken_by(sources.outside, Origin::Nccl));
-        layer(Name::OtherCode, other_code(sources));
-        match sources.allocator {
-            Some(allocator) => of_allocator(allocator, &mut layer),
-            None => ALLOCATORS.into_iter().for_each(|name| layer(name, None)),
-        }
+        });
         let known: u128 = layers.iter().map(|layer| u128::from(layer.amount.known())).sum();
         let rest = |device: u64| i128::from(device) - i128::try_from(known).unwrap_or(i128::MAX);
-        let rest_bytes = sources.device_bytes.map(rest);
-        Self { device_bytes: sources.device_bytes, layers, rest_bytes }
+        Self { device_bytes, layers, rest_bytes: device_bytes.map(rest) }
     }
 
     /// How much a layer is; unknown when it is not among them.
@@ -152,9 +210,8 @@ impl Amount {
 const ALLOCATORS: [Name; 5] =
     [Name::Cached, Name::InactiveSplit, Name::Deferred, Name::Rounding, Name::Requested];
 
-fn other_processes(sources: &Sources<'_>) -> Option<u64> {
-    let used = sources.device_bytes?.saturating_sub(sources.free_bytes?);
-    Some(used.saturating_sub(sources.process_bytes?))
+fn other_processes(device: Option<u64>, free: Option<u64>, process: Option<u64>) -> Option<u64> {
+    Some(device?.saturating_sub(free?).saturating_sub(process?))
 }
 
 /// What came from an origin; `None` when it was never seen, which need not mean that there is none.
@@ -167,7 +224,6 @@ fn taken_by(outside: Option<&[OutsideUse]>, origin: Origin) -> Option<u64> {
 /// What the runtime and the driver gave, less the allocator's segments. Those of an expandable kind
 /// come from the driver, so it must be known which are, unless the driver's calls are recorded.
 fn other_code(sources: &Sources<'_>) -> Option<u64> {
-    let pools = taken_by(sources.outside, Origin::CudaMallocAsync);
     let plain = taken_by(sources.outside, Origin::CudaMalloc);
     let driver = taken_by(sources.outside, Origin::DriverVmm);
     let others = match (plain, driver, sources.allocator) {
@@ -183,7 +239,12 @@ fn other_code(sources: &Sources<'_>) -> Option<u64> {
             held.filter(|_| is_told).map(|held| given.saturating_sub(held))
         }
     };
-    match (others, pools) {
+    with_pools(others, sources.outside)
+}
+
+/// What the pools of `cudaMallocAsync` hold is nobody else's.
+fn with_pools(others: Option<u64>, outside: Option<&[OutsideUse]>) -> Option<u64> {
+    match (others, taken_by(outside, Origin::CudaMallocAsync)) {
         (None, None) => None,
         (others, pools) => Some(others.unwrap_or(0).saturating_add(pools.unwrap_or(0))),
     }
@@ -209,7 +270,7 @@ fn held(allocator: &DeviceSnapshot) -> Option<u64> {
 }
 
 /// The allocator's part: what it holds, told apart as far as it can be.
-fn of_allocator(allocator: &DeviceSnapshot, layer: &mut impl FnMut(Name, Option<u64>)) {
+fn of_allocator(allocator: &DeviceSnapshot, layer: &mut dyn FnMut(Name, Option<u64>)) {
     let has_trace = allocator.segment_source == SegmentSource::Allocator;
     let sum = |count: &dyn Fn(&crate::snapshot::Block) -> u64| {
         allocator.blocks.iter().fold(0, |sum: u64, block| sum.saturating_add(count(block)))
@@ -281,240 +342,4 @@ fn free_part(segment: &Segment, used: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use alloc::vec;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::snapshot::Block;
-
-    const MIB: u64 = 1 << 20;
-
-    fn outside(origin: Origin, bytes: u64) -> OutsideUse {
-        OutsideUse { origin, device: 0, bytes, count: 1 }
-    }
-
-    fn segment(address: u64, size: u64) -> Segment {
-        Segment { address, size, ..Segment::default() }
-    }
-
-    fn block(address: u64, size: u64, requested: u64) -> Block {
-        Block { address, size, requested, ..Block::default() }
-    }
-
-    /// Two segments, one of them half in use and one empty; one free is deferred.
-    fn allocator(segment_source: SegmentSource) -> DeviceSnapshot {
-        let pending = Block { pending: true, ..block(0x2_0040_0000, MIB, 1) };
-        DeviceSnapshot {
-            allocated: 4 * MIB,
-            reserved: 40 * MIB,
-            blocks: vec![block(0x2_0000_0000, 4 * MIB, 4 * MIB - 100), pending],
-            segments: vec![segment(0x1_0000_0000, 20 * MIB), segment(0x2_0000_0000, 20 * MIB)],
-            segment_source,
-            complete: true,
-            ..DeviceSnapshot::default()
-        }
-    }
-
-    fn amounts(ledger: &Ledger) -> Vec<(Name, Option<u64>)> {
-        let amount = |layer: &Layer| match layer.amount {
-            Amount::Known(bytes) => (layer.name, Some(bytes)),
-            Amount::Unknown => (layer.name, None),
-        };
-        ledger.layers.iter().map(amount).collect()
-    }
-
-    #[test]
-    fn with_every_source_the_rest_is_the_context() {
-        let allocator = allocator(SegmentSource::Allocator);
-        let outside = [outside(Origin::CudaMalloc, 50 * MIB), outside(Origin::Nccl, 7 * MIB)];
-        let ledger = Ledger::of(&Sources {
-            device_bytes: Some(1000 * MIB),
-            free_bytes: Some(500 * MIB),
-            process_bytes: Some(400 * MIB),
-            allocator: Some(&allocator),
-            outside: Some(&outside),
-        });
-        let expected = [
-            (Name::Free, Some(500 * MIB)),
-            (Name::OtherProcesses, Some(100 * MIB)),
-            (Name::Nccl, Some(7 * MIB)),
-            (Name::OtherCode, Some(10 * MIB)),
-            (Name::Cached, Some(20 * MIB)),
-            (Name::InactiveSplit, Some(15 * MIB)),
-            (Name::Deferred, Some(MIB)),
-            (Name::Rounding, Some(100)),
-            (Name::Requested, Some(4 * MIB - 100)),
-        ];
-        assert_eq!(amounts(&ledger), expected);
-        assert_eq!(ledger.rest_bytes, Some(i128::from((400 - 40 - 10 - 7) * MIB)));
-    }
-
-    #[test]
-    fn what_no_source_knows_is_unknown_and_in_the_rest() {
-        let mut allocator = allocator(SegmentSource::None);
-        allocator.segments.clear();
-        allocator.blocks.iter_mut().for_each(|block| block.requested = 0);
-        allocator.blocks.truncate(1);
-        let ledger = Ledger::of(&Sources {
-            device_bytes: Some(1000 * MIB),
-            allocator: Some(&allocator),
-            outside: Some(&[]),
-            ..Sources::default()
-        });
-        let expected = [
-            (Name::Free, None),
-            (Name::OtherProcesses, None),
-            (Name::Nccl, None),
-            (Name::OtherCode, None),
-            (Name::Cached, None),
-            (Name::InactiveSplit, None),
-            (Name::Unused, Some(36 * MIB)),
-            (Name::Deferred, None),
-            (Name::Rounding, None),
-            (Name::Requested, None),
-            (Name::InUse, Some(4 * MIB)),
-        ];
-        assert_eq!(amounts(&ledger), expected);
-        assert_eq!(ledger.rest_bytes, Some(i128::from(960 * MIB)));
-        let nothing = Ledger::of(&Sources::default());
-        assert!(nothing.layers.iter().all(|layer| layer.amount == Amount::Unknown));
-        assert_eq!((nothing.device_bytes, nothing.rest_bytes), (None, None));
-    }
-
-    #[test]
-    fn other_code_is_told_only_where_the_allocators_segments_are() {
-        let taken = [outside(Origin::CudaMalloc, 50 * MIB)];
-        let other = |allocator: Option<&DeviceSnapshot>| {
-            let sources = Sources { allocator, outside: Some(&taken), ..Sources::default() };
-            Ledger::of(&sources).amount(Name::OtherCode)
-        };
-        // No allocator at all (PYTORCH_NO_CUDA_MEMORY_CACHING=1): everything is.
-        assert_eq!(other(None), Amount::Known(50 * MIB));
-        let by_calls = allocator(SegmentSource::Runtime);
-        assert_eq!(other(Some(&by_calls)), Amount::Known(10 * MIB));
-        // A block outside of what cudaMalloc gave: expandable segments are in use as well.
-        let mut mixed = by_calls.clone();
-        mixed.blocks.insert(0, block(0x1000, 512, 0));
-        assert_eq!(other(Some(&mixed)), Amount::Unknown);
-        let mut expandable = allocator(SegmentSource::Allocator);
-        expandable.segments.iter_mut().for_each(|segment| segment.expandable = true);
-        assert_eq!(other(Some(&expandable)), Amount::Known(50 * MIB));
-    }
-
-    #[test]
-    fn where_the_drivers_calls_are_recorded_all_segments_are_taken_off() {
-        let taken = [outside(Origin::CudaMalloc, 25 * MIB), outside(Origin::DriverVmm, 30 * MIB)];
-        let other = |allocator: Option<&DeviceSnapshot>| {
-            let sources = Sources { allocator, outside: Some(&taken), ..Sources::default() };
-            Ledger::of(&sources).amount(Name::OtherCode)
-        };
-        assert_eq!(other(None), Amount::Known(55 * MIB));
-        // One of its two segments came from each.
-        let mut mixed = allocator(SegmentSource::Allocator);
-        mixed.segments[1].expandable = true;
-        assert_eq!(other(Some(&mixed)), Amount::Known(15 * MIB));
-        mixed.segment_source = SegmentSource::Runtime;
-        assert_eq!(other(Some(&mixed)), Amount::Known(15 * MIB));
-        mixed.segment_source = SegmentSource::None;
-        assert_eq!(other(Some(&mixed)), Amount::Unknown);
-    }
-
-    #[test]
-    fn the_free_part_of_an_expandable_segment_is_cached() {
-        let mut allocator = allocator(SegmentSource::Allocator);
-        for segment in &mut allocator.segments {
-            segment.expandable = true;
-        }
-        // This one begins in the first part and ends in the second.
-        let first_end = 0x1_0000_0000 + 20 * MIB;
-        allocator.segments[1].address = first_end;
-        allocator.blocks = vec![block(first_end - MIB, 4 * MIB, 4 * MIB)];
-        let sources = Sources { allocator: Some(&allocator), ..Sources::default() };
-        let ledger = Ledger::of(&sources);
-        assert_eq!(ledger.amount(Name::InactiveSplit), Amount::Known(0));
-        assert_eq!(ledger.amount(Name::Cached), Amount::Known(36 * MIB));
-    }
-
-    fn any_bytes() -> impl Strategy<Value = u64> {
-        prop_oneof![0..1u64 << 40, any::<u64>()]
-    }
-
-    fn any_origin() -> impl Strategy<Value = Origin> {
-        (0u16..10).prop_map(Origin::from_number)
-    }
-
-    fn any_allocator() -> impl Strategy<Value = DeviceSnapshot> {
-        let source = prop_oneof![
-            Just(SegmentSource::None),
-            Just(SegmentSource::Runtime),
-            Just(SegmentSource::Allocator)
-        ];
-        let blocks = proptest::collection::vec(any::<(u32, u32, u32, bool)>(), 0..20);
-        let segments = proptest::collection::vec(any::<(u32, u32, bool)>(), 0..8);
-        (any_bytes(), any_bytes(), source, blocks, segments, any::<bool>()).prop_map(
-            |(allocated, reserved, segment_source, mut blocks, mut segments, complete)| {
-                blocks.sort_unstable();
-                segments.sort_unstable();
-                let blocks = blocks.into_iter().map(|(address, size, requested, pending)| Block {
-                    pending,
-                    ..block(address.into(), size.into(), requested.into())
-                });
-                let segments = segments.into_iter().map(|(address, size, expandable)| Segment {
-                    expandable,
-                    ..segment(address.into(), size.into())
-                });
-                DeviceSnapshot {
-                    allocated,
-                    reserved,
-                    segment_source,
-                    blocks: blocks.collect(),
-                    segments: segments.collect(),
-                    complete,
-                    ..DeviceSnapshot::default()
-                }
-            },
-        )
-    }
-
-    proptest! {
-        /// Whatever the sources say, even against each other: nothing is lost, nothing is hidden.
-        #[test]
-        fn it_always_adds_up(
-            bytes in proptest::array::uniform3(proptest::option::of(any_bytes())),
-            allocator in proptest::option::of(any_allocator()),
-            uses in proptest::option::of(
-                proptest::collection::vec((any_origin(), any_bytes()), 0..5)
-            ),
-        ) {
-            let [device_bytes, free_bytes, process_bytes] = bytes;
-            let uses: Option<Vec<OutsideUse>> = uses.map(|uses| {
-                uses.into_iter().map(|(origin, bytes)| outside(origin, bytes)).collect()
-            });
-            let sources = Sources {
-                device_bytes,
-                free_bytes,
-                process_bytes,
-                allocator: allocator.as_ref(),
-                outside: uses.as_deref(),
-            };
-            let ledger = Ledger::of(&sources);
-            let known: i128 =
-                amounts(&ledger).iter().filter_map(|(_, bytes)| bytes.map(i128::from)).sum();
-            let whole = ledger.rest_bytes.map(|rest| known + rest);
-            prop_assert_eq!(whole, device_bytes.map(i128::from));
-            // What the allocator holds is split, never counted twice.
-            if let Some(allocator) = &allocator && allocator.segment_source != SegmentSource::None {
-                let inside = |(name, _): &&(Name, Option<u64>)| *name > Name::OtherCode;
-                let amounts = amounts(&ledger);
-                let held: u128 = amounts
-                    .iter()
-                    .filter(inside)
-                    .filter_map(|(_, bytes)| bytes.map(u128::from))
-                    .sum();
-                prop_assert!(held >= u128::from(allocator.reserved.min(allocator.allocated)));
-            }
-        }
-    }
-}
+mod tests;
