@@ -15,6 +15,8 @@ pub mod identity;
 
 pub mod tape;
 
+pub mod roles;
+
 pub mod boundary;
 
 pub mod python;

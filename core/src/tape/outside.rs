@@ -46,8 +46,6 @@ impl<S: Source> Tape<S> {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec;
-
     use super::super::atomic::AtomicU64;
     use super::super::layout::{Layout, Sizes};
     use super::super::words::{Birth, Words};
