@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use memtape_core::roles;
 use tokio::sync::mpsc;
 
 use crate::alone::Alone;
@@ -59,6 +60,13 @@ pub(crate) struct Session {
     pub(crate) report_interval: Option<Duration>,
     /// Minor version of the protocol that the coordinator speaks.
     pub(crate) minor: u32,
+}
+
+impl Session {
+    /// Queues a message, without what the coordinator does not know; false when the queue is full.
+    fn send(&self, message: Outgoing) -> bool {
+        self.outgoing.try_send(wire::for_minor(message, self.minor)).is_ok()
+    }
 }
 
 /// The state of one agent.
@@ -390,11 +398,13 @@ impl Agent {
 
     /// Queues a message on the present stream; false when there is none or its queue is full.
     fn send(&self, message: Outgoing) -> bool {
-        self.session.as_ref().is_some_and(|session| session.outgoing.try_send(message).is_ok())
+        self.session.as_ref().is_some_and(|session| session.send(message))
     }
 }
 
 fn rank_up(known: &KnownTape) -> RankUp {
     let pid = known.process.map(|process| process.pid);
-    wire::rank_up(known.tape.identity(), &known.status, &known.tape.device_uuids(), pid)
+    let peer_groups = roles::peer_groups(&known.tape.collectives().groups);
+    let uuids = known.tape.device_uuids();
+    wire::rank_up(known.tape.identity(), &known.status, &uuids, pid, peer_groups)
 }

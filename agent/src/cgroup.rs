@@ -30,6 +30,20 @@ pub(crate) struct Use {
     pub(crate) bytes: Option<u64>,
     /// Most that may be used; absent when there is no limit.
     pub(crate) limit_bytes: Option<u64>,
+    /// What has happened in it.
+    pub(crate) events: Events,
+}
+
+/// What has happened in a cgroup and in those below since it was made. Version 1 has the kills
+/// alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Events {
+    /// It was slowed down for being above its soft limit.
+    pub(crate) highs: Option<u64>,
+    /// It was at its limit, and nothing could be freed.
+    pub(crate) ooms: Option<u64>,
+    /// A process was killed for want of memory.
+    pub(crate) oom_kills: Option<u64>,
 }
 
 impl Cgroup {
@@ -59,11 +73,22 @@ impl Cgroup {
 
     /// Processes killed in it for want of memory since it was made.
     pub(crate) fn oom_kills(&self) -> Option<u64> {
+        self.events().oom_kills
+    }
+
+    fn events(&self) -> Events {
         let name = match self.version {
             Version::One => "memory.oom_control",
             Version::Two => "memory.events",
         };
-        parse_oom_kills(&std::fs::read_to_string(self.folder.join(name)).ok()?)
+        let text = std::fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+        let count = |name| parse_count(&text, name);
+        match self.version {
+            Version::One => Events { oom_kills: count("oom_kill "), ..Events::default() },
+            Version::Two => {
+                Events { highs: count("high "), ooms: count("oom "), oom_kills: count("oom_kill ") }
+            }
+        }
     }
 
     /// Use and limit of the nearest cgroup upward that has a limit; without any, its own use.
@@ -72,10 +97,12 @@ impl Cgroup {
         loop {
             let limit_bytes = cgroup.number(cgroup.limit_name());
             if limit_bytes.is_some() {
-                return Use { bytes: cgroup.number(cgroup.usage_name()), limit_bytes };
+                let bytes = cgroup.number(cgroup.usage_name());
+                return Use { bytes, limit_bytes, events: cgroup.events() };
             }
             if cgroup.folder == cgroup.mount || !cgroup.folder.pop() {
-                return Use { bytes: self.number(self.usage_name()), limit_bytes: None };
+                let bytes = self.number(self.usage_name());
+                return Use { bytes, limit_bytes: None, events: self.events() };
             }
         }
     }
@@ -111,7 +138,11 @@ impl Version {
 
 /// The value of the line `oom_kill N` in `memory.events`, `memory.oom_control` or `vmstat`.
 pub(crate) fn parse_oom_kills(text: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix("oom_kill ")).and_then(|n| n.trim().parse().ok())
+    parse_count(text, "oom_kill ")
+}
+
+fn parse_count(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)).and_then(|n| n.trim().parse().ok())
 }
 
 /// Version and path of the memory controller in a `/proc/PID/cgroup`. A memory controller that
@@ -161,7 +192,10 @@ mod tests {
 
     #[test]
     fn both_versions() {
-        let limited = |bytes, limit| Some(Use { bytes: Some(bytes), limit_bytes: limit });
+        let limited = |bytes, limit_bytes| {
+            Some(Use { bytes: Some(bytes), limit_bytes, events: Events::default() })
+        };
+        let with = |events, of: Option<Use>| of.map(|of| Use { events, ..of });
         check(&[], None, None);
         check(&[("proc/self/cgroup", "0::/\n")], None, None);
         check(
@@ -170,9 +204,12 @@ mod tests {
                 ("proc/7/cgroup", "0::/kube/pod\n"),
                 ("sys/fs/cgroup/kube/pod/memory.current", "1000\n"),
                 ("sys/fs/cgroup/kube/pod/memory.max", "4000\n"),
-                ("sys/fs/cgroup/kube/pod/memory.events", "low 0\noom 3\noom_kill 2\n"),
+                ("sys/fs/cgroup/kube/pod/memory.events", "low 0\nhigh 7\noom 3\noom_kill 2\n"),
             ],
-            limited(1000, Some(4000)),
+            with(
+                Events { highs: Some(7), ooms: Some(3), oom_kills: Some(2) },
+                limited(1000, Some(4000)),
+            ),
             Some(2),
         );
         // The limit stands further up: use and limit are both of that cgroup.
@@ -183,8 +220,12 @@ mod tests {
                 ("sys/fs/cgroup/a/b/memory.max", "max\n"),
                 ("sys/fs/cgroup/a/memory.current", "25\n"),
                 ("sys/fs/cgroup/a/memory.max", "90\n"),
+                ("sys/fs/cgroup/a/memory.events", "high 0\nmax 5\noom 1\noom_kill 0\n"),
             ],
-            limited(25, Some(90)),
+            with(
+                Events { highs: Some(0), ooms: Some(1), oom_kills: Some(0) },
+                limited(25, Some(90)),
+            ),
             None,
         );
         // Version 1, unlimited, in a container whose mount begins at its own cgroup.
@@ -196,7 +237,7 @@ mod tests {
                 ("proc/7/cgroup", "4:memory:/\n"),
                 ("sys/fs/cgroup/memory/memory.oom_control", "under_oom 0\noom_kill 5\n"),
             ],
-            limited(77, None),
+            with(Events { oom_kills: Some(5), ..Events::default() }, limited(77, None)),
             Some(5),
         );
         // A cgroup outside of the agent's cgroup namespace is not guessed at.

@@ -48,6 +48,8 @@ mod cgroup;
 
 mod process;
 
+mod workers;
+
 mod nvml;
 
 mod clock;

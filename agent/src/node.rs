@@ -1,7 +1,7 @@
 //! What the agent asks the machine it runs on: memory, GPUs, processes.
 //!
 //! The agent knows its node by a trait alone, so that a simulated one costs nothing. The real one
-//! is made of `host.rs`, `cgroup.rs`, `process.rs` and `nvml.rs`.
+//! is made of `host.rs`, `cgroup.rs`, `process.rs`, `workers.rs` and `nvml.rs`.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::cgroup::Cgroup;
 use crate::host::{Host, HostMemory};
 use crate::nvml::{Gpus, Reading};
-use crate::process::Process;
+use crate::process::{Memory, Process};
+use crate::workers::{Below, Workers};
 
 /// A machine. What cannot be read is none.
 pub(crate) trait Node: Debug + Send {
@@ -22,8 +23,14 @@ pub(crate) trait Node: Debug + Send {
     /// The process `pid`, if it is the one that calls itself `own_pid`.
     fn process(&self, pid: u32, own_pid: u32) -> Option<Process>;
 
-    /// Resident memory of a process.
-    fn rss_bytes(&self, process: Process) -> Option<u64>;
+    /// What a process takes.
+    fn memory_of(&self, process: Process) -> Option<Memory>;
+
+    /// Whose descendants to look at from now on.
+    fn watch_below(&self, ranks: Vec<Process>);
+
+    /// What the processes below a rank hold.
+    fn below(&self, rank: Process) -> Option<Below>;
 
     /// The cgroup of a process.
     fn cgroup(&self, pid: u32) -> Option<Cgroup>;
@@ -39,6 +46,8 @@ pub(crate) struct ThisNode {
     pub(crate) host: Host,
     /// Hears what the driver says.
     pub(crate) gpus: Gpus,
+    /// Looks at the processes below ranks.
+    pub(crate) workers: Workers,
 }
 
 impl Node for ThisNode {
@@ -54,8 +63,16 @@ impl Node for ThisNode {
         Process::find(self.host.root(), pid, own_pid)
     }
 
-    fn rss_bytes(&self, process: Process) -> Option<u64> {
-        process.rss_bytes(self.host.root())
+    fn memory_of(&self, process: Process) -> Option<Memory> {
+        process.memory(self.host.root())
+    }
+
+    fn watch_below(&self, ranks: Vec<Process>) {
+        self.workers.watch(ranks);
+    }
+
+    fn below(&self, rank: Process) -> Option<Below> {
+        self.workers.below(rank)
     }
 
     fn cgroup(&self, pid: u32) -> Option<Cgroup> {

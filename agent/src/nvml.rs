@@ -51,6 +51,8 @@ pub(crate) struct Gpu {
     pub(crate) used_bytes: u64,
     /// Free, in bytes.
     pub(crate) free_bytes: u64,
+    /// Processes that compute on it; none where they cannot be told.
+    pub(crate) processes: Option<u32>,
 }
 
 /// The newest reading, or why there is none.
@@ -165,8 +167,9 @@ fn read_all(nvml: &Nvml, with_processes: bool) -> Result<Reading, nvml_wrapper::
         // One lost GPU hides no other.
         let Ok(device) = nvml.device_by_index(index) else { continue };
         let (Ok(uuid), Ok(memory)) = (device.uuid(), device.memory_info()) else { continue };
+        let mut processes = None;
         if with_processes {
-            read_processes(&device, &uuid, &mut reading.processes);
+            processes = read_processes(&device, &uuid, &mut reading.processes);
             for instance in 0..device.mig_device_count().unwrap_or_default().min(GPUS_MAX) {
                 let Ok(instance) = device.mig_device_by_index(instance) else { continue };
                 let Ok(uuid) = instance.uuid() else { continue };
@@ -174,17 +177,25 @@ fn read_all(nvml: &Nvml, with_processes: bool) -> Result<Reading, nvml_wrapper::
             }
         }
         let (total_bytes, used_bytes) = (memory.total, memory.used);
-        reading.gpus.push(Gpu { uuid, index, total_bytes, used_bytes, free_bytes: memory.free });
+        let free_bytes = memory.free;
+        reading.gpus.push(Gpu { uuid, index, total_bytes, used_bytes, free_bytes, processes });
     }
     Ok(reading)
 }
 
-fn read_processes(device: &Device, uuid: &str, processes: &mut BTreeMap<(u32, String), u64>) {
-    for process in device.running_compute_processes().unwrap_or_default() {
+/// Notes what each process holds; answers how many there are.
+fn read_processes(
+    device: &Device,
+    uuid: &str,
+    processes: &mut BTreeMap<(u32, String), u64>,
+) -> Option<u32> {
+    let running = device.running_compute_processes().ok()?;
+    for process in &running {
         if let UsedGpuMemory::Used(bytes) = process.used_gpu_memory {
             processes.insert((process.pid, uuid.to_ascii_lowercase()), bytes);
         }
     }
+    u32::try_from(running.len()).ok()
 }
 
 /// Sleeps in short pieces, so that a stopped agent does not keep its thread.

@@ -20,8 +20,24 @@ pub(crate) struct Process {
 pub(crate) struct Status {
     /// The process's ids, from the namespace of this `/proc` inward; the last is its own.
     pub(crate) pids: Vec<u32>,
-    /// Resident memory; absent for kernel threads and zombies.
-    pub(crate) rss_bytes: Option<u64>,
+    /// What it takes; all absent for kernel threads and zombies.
+    pub(crate) memory: Memory,
+}
+
+/// Memory of one process, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// Resident, of all kinds.
+    pub(crate) rss: Option<u64>,
+    /// Resident and private. Kernels before 4.5 tell no kinds.
+    pub(crate) anon: Option<u64>,
+    /// Resident pages of files.
+    pub(crate) file: Option<u64>,
+    /// Resident and shared; what `cudaHostAlloc` gives is there (a mapping of `/dev/zero`, seen
+    /// with driver 580 on an H100), what `cudaHostRegister` takes stays what it was.
+    pub(crate) shmem: Option<u64>,
+    /// Swapped out, private.
+    pub(crate) swap: Option<u64>,
 }
 
 impl Process {
@@ -33,12 +49,31 @@ impl Process {
         (status.pids.last() == Some(&own_pid)).then_some(Self { pid, start_ticks })
     }
 
-    /// Its resident memory; none when it is gone.
-    pub(crate) fn rss_bytes(&self, root: &Path) -> Option<u64> {
-        let rss_bytes = parse_status(&read(root, self.pid, "status")?).rss_bytes;
+    /// A process whose start is known already.
+    pub(crate) fn known(pid: u32, start_ticks: u64) -> Self {
+        Self { pid, start_ticks }
+    }
+
+    /// When it started, in clock ticks since boot.
+    pub(crate) fn start_ticks(&self) -> u64 {
+        self.start_ticks
+    }
+
+    /// What it takes; none when it is gone. The kernel keeps these as counters: nothing is walked
+    /// and no lock of the process's memory is taken.
+    pub(crate) fn memory(&self, root: &Path) -> Option<Memory> {
+        let memory = parse_status(&read(root, self.pid, "status")?).memory;
         // The start is read last: a process that still has it now had it above.
         let start_ticks = start_ticks(&read(root, self.pid, "stat")?)?;
-        rss_bytes.filter(|_| start_ticks == self.start_ticks)
+        (start_ticks == self.start_ticks).then_some(memory)
+    }
+
+    /// Its private memory with shared pages in equal parts, in bytes; none when it is gone, or the
+    /// kernel does not tell. The kernel walks all its pages for that: some milliseconds a gigabyte.
+    pub(crate) fn anon_parts_bytes(&self, root: &Path) -> Option<u64> {
+        let text = read(root, self.pid, "smaps_rollup")?;
+        let start_ticks = start_ticks(&read(root, self.pid, "stat")?)?;
+        parse_anon_parts(&text).filter(|_| start_ticks == self.start_ticks)
     }
 }
 
@@ -66,11 +101,20 @@ pub(crate) fn parse_status(text: &str) -> Status {
             }
             // Kernels before 4.1 have no NSpid; what stands here is then overwritten by nothing.
             "Pid" => status.pids = value.trim().parse().into_iter().collect(),
-            "VmRSS" => status.rss_bytes = parse_kib(value),
+            "VmRSS" => status.memory.rss = parse_kib(value),
+            "RssAnon" => status.memory.anon = parse_kib(value),
+            "RssFile" => status.memory.file = parse_kib(value),
+            "RssShmem" => status.memory.shmem = parse_kib(value),
+            "VmSwap" => status.memory.swap = parse_kib(value),
             _ => {}
         }
     }
     status
+}
+
+/// The line `Pss_Anon` of `/proc/PID/smaps_rollup` (kernels from 5.4 on).
+fn parse_anon_parts(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).and_then(parse_kib)
 }
 
 /// `  1234 kB` in bytes.
@@ -78,14 +122,23 @@ pub(crate) fn parse_kib(value: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The 22nd field of `/proc/PID/stat`. The second is the command in brackets and may hold
-/// anything, brackets and spaces included, so that counting starts after the last bracket.
+/// The start, which is the 22nd field of `/proc/PID/stat`.
 pub(crate) fn start_ticks(text: &str) -> Option<u64> {
-    let (_, after_command) = text.rsplit_once(')')?;
-    after_command.split_whitespace().nth(19)?.parse().ok()
+    parse_stat(text).map(|(_, start_ticks)| start_ticks)
 }
 
-fn read(root: &Path, pid: u32, name: &str) -> Option<String> {
+/// The parent's pid and the start: the 4th and the 22nd field of `/proc/PID/stat`. The second is
+/// the command in brackets and may hold anything, brackets and spaces included, so that counting
+/// starts after the last bracket.
+pub(crate) fn parse_stat(text: &str) -> Option<(u32, u64)> {
+    let (_, after_command) = text.rsplit_once(')')?;
+    let mut fields = after_command.split_whitespace();
+    Some((fields.nth(1)?.parse().ok()?, fields.nth(17)?.parse().ok()?))
+}
+
+/// A file of a process, as far as it is text. A process names itself as it likes, and with it its
+/// lines; all that is parsed here stands behind that.
+pub(crate) fn read(root: &Path, pid: u32, name: &str) -> Option<String> {
     let path: PathBuf = root.join("proc").join(pid.to_string()).join(name);
     std::fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -94,8 +147,28 @@ fn read(root: &Path, pid: u32, name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn check_status(text: &str, pids: &[u32], rss_bytes: Option<u64>) {
-        assert_eq!(parse_status(text), Status { pids: pids.to_vec(), rss_bytes }, "{text:?}");
+    fn check_status(text: &str, pids: &[u32], rss: Option<u64>) {
+        let memory = Memory { rss, ..Memory::default() };
+        assert_eq!(parse_status(text), Status { pids: pids.to_vec(), memory }, "{text:?}");
+    }
+
+    #[test]
+    fn kinds_of_memory() {
+        let text = "Name:\tpython\nVmRSS:\t 10 kB\nRssAnon:\t 4 kB\nRssFile:\t 5 kB\nRssShmem:\t 1 kB\nVmSwap:\t 2 kB\n";
+        let kib = |count: u64| Some(count * 1024);
+        let memory =
+            Memory { rss: kib(10), anon: kib(4), file: kib(5), shmem: kib(1), swap: kib(2) };
+        assert_eq!(parse_status(text).memory, memory);
+        // An older kernel tells no kinds: they are absent, not zero.
+        assert_eq!(parse_status("VmRSS:\t10 kB\n").memory.anon, None);
+        for (text, expected) in [
+            ("", None),
+            ("0-1 ---p 0 00:00 0 [rollup]\nPss: 9 kB\nPss_Anon:   7 kB\n", kib(7)),
+            ("Pss: 9 kB\n", None),
+            ("Pss_Anon: many kB\n", None),
+        ] {
+            assert_eq!(parse_anon_parts(text), expected, "{text:?}");
+        }
     }
 
     #[test]
@@ -125,9 +198,9 @@ mod tests {
     fn a_process_is_pid_and_start() {
         let root = Path::new("/");
         let me = Process::find(root, std::process::id(), std::process::id()).expect("own process");
-        assert!(me.rss_bytes(root).is_some_and(|bytes| bytes > 0));
+        assert!(me.memory(root).and_then(|memory| memory.rss).is_some_and(|bytes| bytes > 0));
         let reused = Process { start_ticks: me.start_ticks + 1, ..me };
-        assert_eq!(reused.rss_bytes(root), None);
+        assert_eq!((reused.memory(root), reused.anon_parts_bytes(root)), (None, None));
         assert_eq!(Process::find(root, std::process::id(), 1_999_999_999), None);
     }
 }

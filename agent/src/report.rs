@@ -12,10 +12,14 @@ use crate::deliveries::{Deliveries, Mark};
 use crate::node::Node;
 use crate::nvml;
 use crate::tapes::{KnownTape, TapeKey, Tapes};
-use crate::wire::{self, RankFacts, RankReport};
+use crate::wire::{self, HostFacts, RankFacts, RankReport};
 
 /// Step records in one report, at most; one is at most 170 bytes on the wire.
 pub(crate) const RECORDS_MAX: usize = 4096;
+
+/// Why a rank's process cannot be read, although it lives.
+const OUT_OF_SIGHT: &str =
+    "its process is in a pid namespace that the agent does not see: run the agent in the host's";
 
 /// The ranks' part of a report.
 #[derive(Debug, Default)]
@@ -88,7 +92,8 @@ fn add_rank(
         status: &known.status,
         step_wall_ns: known.last_sign_wall_ns(),
         oldest_step: known.tape.oldest_step(),
-        rss_bytes: known.process.and_then(|process| node.rss_bytes(process)),
+        host: host_facts(known, node),
+        outside: known.tape.outside().unwrap_or_default(),
         steps_missed: 0,
     });
     let uuids: BTreeMap<u8, String> = known.tape.device_uuids().into_iter().collect();
@@ -115,6 +120,22 @@ fn add_rank(
     report.steps_missed = missed;
     ranks.reports.push(report);
     is_drained
+}
+
+/// What the rank's process takes of its host; none when it is gone.
+fn host_facts(known: &KnownTape, node: &dyn Node) -> Option<HostFacts> {
+    if known.life.death().is_some() {
+        return None;
+    }
+    let Some(process) = known.process else {
+        return Some(HostFacts { missing: OUT_OF_SIGHT, ..HostFacts::default() });
+    };
+    Some(HostFacts {
+        memory: Some(node.memory_of(process)?),
+        below: node.below(process),
+        cgroup: known.cgroup_use(),
+        missing: "",
+    })
 }
 
 fn add_steps(

@@ -25,6 +25,7 @@ use crate::rewind::Rewound;
 use crate::shelf::Folders;
 use crate::spool::{Folder, Spool};
 use crate::wire;
+use crate::workers::Workers;
 
 /// Events waiting for the loop; those who send them wait when they are more.
 const EVENTS_MAX: usize = 256;
@@ -44,6 +45,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> a
     let channel = link::channel(&config.coordinator)?;
     let host = Host::new(Path::new("/"));
     let gpus = Gpus::start(host.root()).context("the NVML thread cannot be started")?;
+    let workers = Workers::start(host.root()).context("a thread cannot be started")?;
     let (sender, mut events) = mpsc::channel(EVENTS_MAX);
     let hello = wire::hello(&config.node, &process::boot_id(host.root()));
     let coordinator = config.coordinator.clone();
@@ -52,7 +54,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> a
 
     let shelf = Box::new(Folders::new(config.tape_dirs.clone()));
     let spool = config.spool_dir.clone().and_then(|dir| spool(&dir, config.spool_bytes_max));
-    let node = Box::new(ThisNode { host, gpus });
+    let node = Box::new(ThisNode { host, gpus, workers });
     let mut agent = Agent::new(clock::now(), config, node, shelf, spool);
     let mut ticks = ticks(agent.report_interval());
     let mut shutdown = std::pin::pin!(shutdown);

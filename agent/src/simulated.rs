@@ -23,10 +23,11 @@ use crate::host::HostMemory;
 use crate::link::OUTGOING_MAX;
 use crate::node::Node;
 use crate::nvml::Reading;
-use crate::process::Process;
+use crate::process::{Memory, Process};
 use crate::rewind::Rewind;
 use crate::spool::Spool;
 use crate::wire::{self, Incoming, Outgoing, Raw};
+use crate::workers::Below;
 
 mod tapes;
 
@@ -142,7 +143,13 @@ impl Node for MemoryNode {
         None
     }
 
-    fn rss_bytes(&self, _: Process) -> Option<u64> {
+    fn memory_of(&self, _: Process) -> Option<Memory> {
+        None
+    }
+
+    fn watch_below(&self, _: Vec<Process>) {}
+
+    fn below(&self, _: Process) -> Option<Below> {
         None
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use memtape_core::tape::reader::Tape;
 use memtape_core::tape::status::Status;
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{self, Cgroup};
 use crate::clock::Now;
 use crate::liveness::{Holder, Life, OomKills, Sighting};
 use crate::node::Node;
@@ -111,6 +111,11 @@ impl KnownTape {
             return self.status.start_wall_ns;
         }
         self.tape.wall_ns(self.status.step_mono_ns)
+    }
+
+    /// The cgroup's use and limit, where it can be seen.
+    pub(crate) fn cgroup_use(&self) -> Option<cgroup::Use> {
+        self.cgroup.as_ref().map(Cgroup::memory)
     }
 
     /// A handle for asking the lock from another thread.
@@ -232,6 +237,7 @@ impl Tapes {
         for known in self.known.values_mut() {
             known.look(now, node, host_oom_kills);
         }
+        node.watch_below(self.known.values().filter_map(|known| known.process).collect());
     }
 
     fn search(&mut self) -> BTreeSet<FileId> {

@@ -7,15 +7,13 @@
 use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
-use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, cut};
+use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
 use memtape_core::snapshot::{
     Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideUse, Place, RankSnapshot, Segment,
     SegmentSource, TraceKind,
 };
 use memtape_core::tape::dump::TEXT_BYTES_MAX as COLLECTIVE_TEXT_BYTES_MAX;
-use memtape_core::tape::reader::DeviceTotals;
 use memtape_core::tape::status::Status;
-use memtape_core::tape::steps::StepRecord;
 use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, PROTOCOL_MINOR, v1};
 use prost::Message as _;
 
@@ -23,8 +21,11 @@ use crate::host::HostMemory;
 use crate::liveness::{Cause, Death};
 use crate::nvml;
 
+mod facts;
+
 mod kept;
 
+pub(crate) use facts::{HostFacts, RankFacts, add_step, add_totals, for_minor, rank_report};
 pub(crate) use kept::{Kept, Solo, SoloReason, encode, kept, steps_message};
 
 /// The client of the coordinator's service.
@@ -88,23 +89,6 @@ pub(crate) struct CaptureRequest {
     pub(crate) deadline: Option<Duration>,
 }
 
-/// What a tape says of its rank at one moment, for a report.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RankFacts<'a> {
-    /// Identity of the tape.
-    pub(crate) tape_id: &'a str,
-    /// Its status.
-    pub(crate) status: &'a Status,
-    /// Unix time of the last step's end.
-    pub(crate) step_wall_ns: i64,
-    /// Oldest step that can be rewound to.
-    pub(crate) oldest_step: u64,
-    /// Resident memory.
-    pub(crate) rss_bytes: Option<u64>,
-    /// Steps that were overwritten before they were read.
-    pub(crate) steps_missed: u64,
-}
-
 /// Understands a message.
 pub(crate) fn incoming(raw: Raw) -> Option<Incoming> {
     use v1::coordinator_message::Body;
@@ -153,12 +137,14 @@ pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
     }))
 }
 
-/// Who a rank is. `pid` is in the agent's namespace, if it can be told.
+/// Who a rank is. `pid` is in the agent's namespace, if it can be told; the groups are those of
+/// its peers.
 pub(crate) fn rank_up(
     identity: &Identity,
     status: &Status,
     uuids: &[(u8, String)],
     pid: Option<u32>,
+    peer_groups: Vec<u64>,
 ) -> RankUp {
     let count = uuids.iter().map(|(device, _)| usize::from(*device) + 1).max().unwrap_or(0);
     let mut device_uuids = vec![String::new(); count];
@@ -179,65 +165,14 @@ pub(crate) fn rank_up(
         command: cut(&identity.command, COMMAND_BYTES_MAX).to_string(),
         device_uuids,
         limitations: lines.map(|line| cut(line, NAME_BYTES_MAX).to_string()).collect(),
+        role: cut(&identity.role, ROLE_BYTES_MAX).to_string(),
+        peer_groups,
     }
 }
 
 /// The message that carries a [`RankUp`].
 pub(crate) fn up_message(up: RankUp) -> Outgoing {
     message(v1::agent_message::Body::RankUp(up))
-}
-
-/// One rank's part of a report, without steps and totals.
-pub(crate) fn rank_report(facts: RankFacts) -> RankReport {
-    RankReport {
-        tape_id: facts.tape_id.to_string(),
-        step: facts.status.step,
-        step_wall_ns: if facts.status.step > 0 { facts.step_wall_ns } else { 0 },
-        oldest_step: facts.oldest_step,
-        totals: Vec::new(),
-        steps: Vec::new(),
-        rss_bytes: facts.rss_bytes,
-        lost: facts.status.lost,
-        steps_missed: facts.steps_missed,
-    }
-}
-
-/// Adds a device's present totals.
-pub(crate) fn add_totals(report: &mut RankReport, t: &DeviceTotals, process_bytes: Option<u64>) {
-    report.totals.push(v1::DeviceTotals {
-        device: u32::from(t.device),
-        allocated: t.allocated,
-        reserved: t.reserved,
-        peak_allocated: t.peak_allocated,
-        blocks: t.blocks,
-        allocs: t.allocs,
-        frees: t.frees,
-        ooms: t.ooms,
-        malloc_failures: t.malloc_failures,
-        device_bytes: t.device_bytes,
-        process_bytes,
-    });
-}
-
-/// Adds a finished step of a device.
-pub(crate) fn add_step(report: &mut RankReport, device: u8, r: &StepRecord, end_wall_ns: i64) {
-    report.steps.push(v1::StepRecord {
-        device: u32::from(device),
-        first_step: r.first_step,
-        last_step: r.last_step,
-        end_wall_ns,
-        floor_allocated: r.floor_allocated,
-        peak_allocated: r.peak_allocated,
-        end_allocated: r.end_allocated,
-        floor_reserved: r.floor_reserved,
-        peak_reserved: r.peak_reserved,
-        end_reserved: r.end_reserved,
-        blocks: r.blocks,
-        allocs: r.allocs,
-        frees: r.frees,
-        ooms: r.ooms,
-        malloc_failures: r.malloc_failures,
-    });
 }
 
 /// A whole report. `gpus` is the NVML reading, or why there is none.
@@ -255,6 +190,7 @@ pub(crate) fn report(
         total_bytes: gpu.total_bytes,
         used_bytes: gpu.used_bytes,
         free_bytes: gpu.free_bytes,
+        processes: gpu.processes,
     };
     message(v1::agent_message::Body::Report(v1::Report {
         number,
@@ -360,6 +296,8 @@ pub(crate) fn rank_body(
         function: frame.function,
     });
     let collectives = collectives(snapshot.collectives);
+    // A body is the same for every version: who its peers are is no part of it.
+    let rank = RankUp { role: String::new(), peer_groups: Vec::new(), ..rank };
     let body = v1::RankBody {
         rank: Some(rank),
         step: snapshot.step,
@@ -564,7 +502,7 @@ mod tests {
             disabled: Some("an inner failure".to_string()),
             ..Status::default()
         };
-        let up = rank_up(&identity, &status, &[(2, "GPU-1".to_string())], None);
+        let up = rank_up(&identity, &status, &[(2, "GPU-1".to_string())], None, Vec::new());
         assert!(up.encoded_len() < 16 << 10, "{} bytes", up.encoded_len());
         assert_eq!(up.device_uuids, ["", "", "GPU-1"]);
         assert_eq!(up.limitations[0], "recording stopped: an inner failure");

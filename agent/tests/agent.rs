@@ -2,6 +2,8 @@
 
 mod alone;
 
+mod host;
+
 mod support;
 
 mod versions;

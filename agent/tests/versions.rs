@@ -189,7 +189,9 @@ async fn an_old_coordinator_hears_only_what_it_knows() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_later_minor_is_taken_and_another_major_is_not() {
-    for (protocol, minor, is_taken) in [(1, 7, true), (1, 0, true), (2, 0, false)] {
+    for (protocol, minor, is_taken) in
+        [(1, 7, true), (1, 2, true), (1, 1, true), (1, 0, true), (2, 0, false)]
+    {
         let dir = folder();
         let coordinator = FakeCoordinator::start();
         let mut welcome = coordinator.seen().welcome.clone();
@@ -197,6 +199,7 @@ async fn a_later_minor_is_taken_and_another_major_is_not() {
         coordinator.seen().welcome = welcome;
         let mut rank = Rank::start(dir.path(), "job", 0, SMALL);
         rank.train(3);
+        rank.pin(1 << 20);
         let agent = RunningAgent::start(dir.path(), &coordinator.url(), |_| ());
         if is_taken {
             coordinator.wait("its steps", |seen| has_steps(seen, &rank, 3)).await;
@@ -207,7 +210,19 @@ async fn a_later_minor_is_taken_and_another_major_is_not() {
             assert!(coordinator.seen().ups.is_empty(), "it was told something");
         }
         let hello: v1::Hello = coordinator.seen().hellos[0].clone();
-        assert_eq!((hello.protocol, hello.protocol_minor), (1, 1));
+        assert_eq!((hello.protocol, hello.protocol_minor), (1, 2));
+        // What a version brought is said to those alone that have it.
+        let seen = coordinator.seen();
+        let ranks = || seen.reports.iter().flat_map(|(_, report)| &report.ranks);
+        let hosts = ranks().filter(|rank| rank.host.is_some()).count();
+        let pinned = ranks().filter(|rank| !rank.outside.is_empty()).count();
+        let roles = seen.ups.iter().filter(|up| up.role == "pp0").count();
+        if is_taken && minor >= 2 {
+            assert!(hosts > 0 && pinned > 0 && roles > 0, "{hosts} {pinned} {roles}");
+        } else {
+            assert_eq!((hosts, pinned, roles), (0, 0, 0), "said to {protocol}.{minor}");
+        }
+        drop(seen);
         agent.stop().await;
     }
 }

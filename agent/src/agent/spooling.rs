@@ -234,7 +234,7 @@ impl Agent {
         let knows_solos = self.session.as_ref().is_some_and(|session| session.minor >= MINOR);
         if knows_solos {
             for (number, message) in spool.solos_to_tell() {
-                let sent = self.session.as_ref().map(|to| to.outgoing.try_send(message).is_ok());
+                let sent = self.session.as_ref().map(|to| to.send(message));
                 if sent != Some(true) {
                     return;
                 }

@@ -114,7 +114,7 @@ impl Default for Seen {
                 protocol: 1,
                 version: "test".to_string(),
                 report_interval_ms: 0,
-                protocol_minor: 1,
+                protocol_minor: memtape_proto::PROTOCOL_MINOR,
             },
             hellos: Vec::new(),
             ups: Vec::new(),

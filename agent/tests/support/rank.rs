@@ -15,7 +15,7 @@ use memtape_core::identity::Identity;
 use memtape_core::tape::atoms::AtomWriter;
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::lane::{Grant, Lane, Totals};
-use memtape_core::tape::layout::{Layout, Sizes, State, device, header};
+use memtape_core::tape::layout::{Layout, Origin, Sizes, State, device, header, hooks};
 use memtape_core::tape::reader::identity_text;
 use memtape_core::tape::words::{Birth, Words};
 use rustix::time::{ClockId, clock_gettime};
@@ -76,6 +76,7 @@ impl Rank {
             world_size: 2,
             host: "node-1".to_string(),
             command: "python train.py".to_string(),
+            role: "pp0".to_string(),
             ..Identity::default()
         };
         let mono_ns = now_ns(ClockId::Monotonic);
@@ -124,6 +125,18 @@ impl Rank {
         let now = now_ns(ClockId::Monotonic);
         let grant = Grant { address, size, stack: self.stack, ..Grant::default() };
         self.lane().alloc(now, grant, self.totals());
+    }
+
+    /// Pinned host memory was taken.
+    pub(crate) fn pin(&mut self, bytes: u64) {
+        self.words.set(header::OUTSIDE, 1);
+        self.words.set(header::HOOKS, self.words.get(header::HOOKS) | hooks::PINNED);
+        self.words.add_outside(Origin::HostPinned, 0, bytes);
+    }
+
+    /// Writes a word of the header, whatever that makes of the tape.
+    pub(crate) fn scribble(&self, word: usize, value: u64) {
+        self.words.set(word, value);
     }
 
     /// A request for memory fails for good.

@@ -1,0 +1,155 @@
+//! What a report says of one rank.
+
+use memtape_core::snapshot::OutsideUse;
+use memtape_core::tape::reader::DeviceTotals;
+use memtape_core::tape::status::Status;
+use memtape_core::tape::steps::StepRecord;
+use memtape_proto::v1;
+
+use super::{Outgoing, RankReport, outside};
+use crate::cgroup;
+use crate::process::Memory;
+use crate::workers::Below;
+
+/// What a tape says of its rank at one moment, for a report.
+#[derive(Clone, Debug)]
+pub(crate) struct RankFacts<'a> {
+    /// Identity of the tape.
+    pub(crate) tape_id: &'a str,
+    /// Its status.
+    pub(crate) status: &'a Status,
+    /// Unix time of the last step's end.
+    pub(crate) step_wall_ns: i64,
+    /// Oldest step that can be rewound to.
+    pub(crate) oldest_step: u64,
+    /// What its process takes of the host; none when it is gone.
+    pub(crate) host: Option<HostFacts>,
+    /// What other code than PyTorch's allocator holds.
+    pub(crate) outside: Vec<OutsideUse>,
+    /// Steps that were overwritten before they were read.
+    pub(crate) steps_missed: u64,
+}
+
+/// What a rank's process takes of its host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostFacts {
+    /// The process itself.
+    pub(crate) memory: Option<Memory>,
+    /// The processes below it.
+    pub(crate) below: Option<Below>,
+    /// Its cgroup.
+    pub(crate) cgroup: Option<cgroup::Use>,
+    /// Why it cannot be read, although it lives; empty when it can be.
+    pub(crate) missing: &'static str,
+}
+
+/// One rank's part of a report, without steps and totals.
+pub(crate) fn rank_report(facts: RankFacts) -> RankReport {
+    RankReport {
+        tape_id: facts.tape_id.to_string(),
+        step: facts.status.step,
+        step_wall_ns: if facts.status.step > 0 { facts.step_wall_ns } else { 0 },
+        oldest_step: facts.oldest_step,
+        totals: Vec::new(),
+        steps: Vec::new(),
+        rss_bytes: facts.host.as_ref().and_then(|host| host.memory?.rss),
+        lost: facts.status.lost,
+        steps_missed: facts.steps_missed,
+        host: facts.host.map(rank_host),
+        outside: facts.outside.iter().map(outside).collect(),
+    }
+}
+
+fn rank_host(facts: HostFacts) -> v1::RankHost {
+    let HostFacts { memory, below, cgroup, missing } = facts;
+    let memory = memory.unwrap_or_default();
+    let workers = below.map(|below| v1::Workers {
+        count: below.count,
+        anon_bytes: below.anon_bytes,
+        shmem_bytes: below.shmem_bytes,
+        anon_parts_bytes: below.anon_parts_bytes,
+        left_out: below.left_out,
+    });
+    let cgroup = cgroup.map(|cgroup| v1::CgroupUse {
+        bytes: cgroup.bytes,
+        limit_bytes: cgroup.limit_bytes,
+        highs: cgroup.events.highs,
+        ooms: cgroup.events.ooms,
+        oom_kills: cgroup.events.oom_kills,
+    });
+    v1::RankHost {
+        anon_bytes: memory.anon,
+        file_bytes: memory.file,
+        shmem_bytes: memory.shmem,
+        swap_bytes: memory.swap,
+        workers,
+        cgroup,
+        missing: missing.to_string(),
+    }
+}
+
+/// Adds a device's present totals.
+pub(crate) fn add_totals(report: &mut RankReport, t: &DeviceTotals, process_bytes: Option<u64>) {
+    report.totals.push(v1::DeviceTotals {
+        device: u32::from(t.device),
+        allocated: t.allocated,
+        reserved: t.reserved,
+        peak_allocated: t.peak_allocated,
+        blocks: t.blocks,
+        allocs: t.allocs,
+        frees: t.frees,
+        ooms: t.ooms,
+        malloc_failures: t.malloc_failures,
+        device_bytes: t.device_bytes,
+        process_bytes,
+        deferred_bytes: t.deferred,
+    });
+}
+
+/// Adds a finished step of a device.
+pub(crate) fn add_step(report: &mut RankReport, device: u8, r: &StepRecord, end_wall_ns: i64) {
+    report.steps.push(v1::StepRecord {
+        device: u32::from(device),
+        first_step: r.first_step,
+        last_step: r.last_step,
+        end_wall_ns,
+        floor_allocated: r.floor_allocated,
+        peak_allocated: r.peak_allocated,
+        end_allocated: r.end_allocated,
+        floor_reserved: r.floor_reserved,
+        peak_reserved: r.peak_reserved,
+        end_reserved: r.end_reserved,
+        blocks: r.blocks,
+        allocs: r.allocs,
+        frees: r.frees,
+        ooms: r.ooms,
+        malloc_failures: r.malloc_failures,
+    });
+}
+
+/// The minor version of the protocol that knows what ranks take of their hosts.
+const MINOR: u32 = 2;
+
+/// A message without what a coordinator of this minor version does not know.
+pub(crate) fn for_minor(mut message: Outgoing, minor: u32) -> Outgoing {
+    use v1::agent_message::Body;
+    if minor >= MINOR {
+        return message;
+    }
+    match &mut message.body {
+        Some(Body::RankUp(up)) => {
+            up.role.clear();
+            up.peer_groups.clear();
+        }
+        Some(Body::Report(report)) => {
+            for rank in &mut report.ranks {
+                rank.host = None;
+                rank.outside.clear();
+                rank.totals.iter_mut().for_each(|totals| totals.deferred_bytes = None);
+            }
+            report.gpus.iter_mut().for_each(|gpu| gpu.processes = None);
+        }
+        _ => {}
+    }
+    message
+}

@@ -1,0 +1,388 @@
+//! The processes below each rank, such as the workers of a DataLoader: how many, and what they hold.
+//!
+//! Who is below whom takes a look at every process of the node, and what a worker has for itself
+//! alone, beside what a fork still shares, takes the kernel a walk over all its pages. So both run
+//! on a thread of their own that rests many times as long as it works; the agent's loop takes the
+//! newest sums, and none when they are too old. Files below `/proc` that this reads never wait for
+//! the process that they are about.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::process::{self, Process};
+
+/// Processes looked at on one node; those beyond are not seen. The kernel's own bound on a machine
+/// of usual size is 32,768.
+const PROCESSES_MAX: usize = 65_536;
+
+/// Processes below one rank that are read; those beyond are counted.
+pub(crate) const BELOW_MAX: usize = 1024;
+
+/// Time between two looks, at least …
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// … and so many times as long as the last one took: 2 % of one core.
+const REST_FACTOR: u32 = 50;
+
+/// Walks over pages take this part of the time: 2 % of one core.
+const WALK_PART: u32 = 50;
+
+/// Time for walks that may be saved up.
+const WALK_CREDIT_MAX: Duration = Duration::from_secs(1);
+
+/// Sums are used for this long after the next ones were due.
+const LATE_MAX: Duration = Duration::from_secs(10);
+
+/// What the processes below one rank hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Below {
+    /// How many, of which the sums are.
+    pub(crate) count: u32,
+    /// Resident and private; a page that a fork shares counts for each of them.
+    pub(crate) anon_bytes: u64,
+    /// Resident and shared; a page counts for each of them.
+    pub(crate) shmem_bytes: u64,
+    /// Private, with shared pages in equal parts; none until it is known of all of them.
+    pub(crate) anon_parts_bytes: Option<u64>,
+    /// Processes beyond [`BELOW_MAX`].
+    pub(crate) left_out: u32,
+}
+
+/// The thread's sums, and whom it looks at.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    wanted: watch::Sender<Vec<Process>>,
+    newest: watch::Receiver<Newest>,
+}
+
+#[derive(Clone, Debug)]
+struct Newest {
+    until: Instant,
+    sums: Arc<BTreeMap<Key, Below>>,
+}
+
+/// Pid and start of a process.
+type Key = (u32, u64);
+
+impl Workers {
+    /// Starts the thread; it ends by itself after this value is dropped.
+    pub(crate) fn start(root: &Path) -> std::io::Result<Self> {
+        let (wanted, ranks) = watch::channel(Vec::new());
+        let (sender, newest) =
+            watch::channel(Newest { until: Instant::now(), sums: Arc::default() });
+        let root = root.to_path_buf();
+        std::thread::Builder::new()
+            .name("memtape-workers".to_string())
+            .spawn(move || work(&root, &ranks, &sender))?;
+        Ok(Self { wanted, newest })
+    }
+
+    /// Whom to look at from now on.
+    pub(crate) fn watch(&self, ranks: Vec<Process>) {
+        self.wanted.send_if_modified(|known| {
+            let is_news = *known != ranks;
+            *known = ranks;
+            is_news
+        });
+    }
+
+    /// What the processes below a rank hold; none when nothing new enough is known.
+    pub(crate) fn below(&self, rank: Process) -> Option<Below> {
+        let newest = self.newest.borrow();
+        let is_new = newest.until > Instant::now();
+        newest.sums.get(&key(rank)).copied().filter(|_| is_new)
+    }
+}
+
+/// The thread: looks, and walks in between.
+fn work(root: &Path, ranks: &watch::Receiver<Vec<Process>>, sender: &watch::Sender<Newest>) {
+    let mut look = Look::new(root);
+    let mut credit = Duration::ZERO;
+    while !sender.is_closed() {
+        let begun = Instant::now();
+        let ranks = ranks.borrow().clone();
+        if !ranks.is_empty() {
+            look.look(&ranks);
+        }
+        let rest = LOOK_INTERVAL.max(begun.elapsed() * REST_FACTOR);
+        credit = (credit + rest / WALK_PART).min(WALK_CREDIT_MAX);
+        // Each worker once at most.
+        for _ in 0..look.turns.len() {
+            if credit.is_zero() || sender.is_closed() {
+                break;
+            }
+            let begun = Instant::now();
+            look.walk();
+            credit = credit.saturating_sub(begun.elapsed());
+        }
+        let until = Instant::now() + rest + LATE_MAX;
+        sender.send_replace(Newest { until, sums: Arc::new(look.sums()) });
+        sleep_while_open(sender, rest);
+    }
+}
+
+/// Sleeps in short pieces, so that a stopped agent does not keep its thread.
+fn sleep_while_open(sender: &watch::Sender<Newest>, time: Duration) {
+    let end = Instant::now() + time;
+    while !sender.is_closed() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(200)));
+    }
+}
+
+fn key(process: Process) -> Key {
+    (process.pid, process.start_ticks())
+}
+
+/// What the thread knows of the processes; without a clock.
+#[derive(Debug)]
+struct Look {
+    root: PathBuf,
+    ranks: BTreeMap<Key, Family>,
+    /// What each worker has for itself alone, as the last walk over it has found.
+    parts: BTreeMap<Key, u64>,
+    /// Workers in the order of the walks to come.
+    turns: VecDeque<Key>,
+}
+
+/// The processes below one rank.
+#[derive(Debug, Default)]
+struct Family {
+    sums: Below,
+    members: Vec<Key>,
+}
+
+/// One process as its `stat` has it.
+#[derive(Clone, Copy, Debug)]
+struct Listed {
+    key: Key,
+    parent: u32,
+}
+
+impl Look {
+    fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_path_buf(),
+            ranks: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            turns: VecDeque::new(),
+        }
+    }
+
+    /// Finds who is below these ranks, and what they hold.
+    fn look(&mut self, ranks: &[Process]) {
+        self.ranks.clear();
+        let mut children: BTreeMap<u32, Vec<Key>> = BTreeMap::new();
+        let mut present = BTreeSet::new();
+        for listed in list(&self.root) {
+            children.entry(listed.parent).or_default().push(listed.key);
+            present.insert(listed.key);
+        }
+        let pids: BTreeSet<u32> = ranks.iter().map(|rank| rank.pid).collect();
+        for rank in ranks.iter().filter(|rank| present.contains(&key(**rank))) {
+            let family = self.family(below(rank.pid, &children, &pids));
+            self.ranks.insert(key(*rank), family);
+        }
+        let members: BTreeSet<Key> =
+            self.ranks.values().flat_map(|family| family.members.iter().copied()).collect();
+        self.parts.retain(|worker, _| members.contains(worker));
+        self.turns.retain(|worker| members.contains(worker));
+        let waiting: BTreeSet<Key> = self.turns.iter().copied().collect();
+        // Those that nobody has walked over yet come first.
+        for worker in members.difference(&waiting) {
+            self.turns.push_front(*worker);
+        }
+    }
+
+    fn family(&self, members: Vec<Key>) -> Family {
+        let mut family = Family::default();
+        let too_many = members.len().saturating_sub(BELOW_MAX);
+        family.sums.left_out = u32::try_from(too_many).unwrap_or(u32::MAX);
+        for member in members.into_iter().take(BELOW_MAX) {
+            let memory = Process::known(member.0, member.1).memory(&self.root);
+            // Gone meanwhile, or a zombie, which holds nothing.
+            let Some((memory, anon)) = memory.and_then(|memory| Some((memory, memory.anon?)))
+            else {
+                continue;
+            };
+            let sums = &mut family.sums;
+            sums.count += 1;
+            sums.anon_bytes = sums.anon_bytes.saturating_add(anon);
+            sums.shmem_bytes = sums.shmem_bytes.saturating_add(memory.shmem.unwrap_or(0));
+            family.members.push(member);
+        }
+        family
+    }
+
+    /// Walks over the pages of the worker whose turn it is.
+    fn walk(&mut self) {
+        let Some(worker) = self.turns.pop_front() else { return };
+        let parts = Process::known(worker.0, worker.1).anon_parts_bytes(&self.root);
+        match parts {
+            Some(bytes) => self.parts.insert(worker, bytes),
+            None => self.parts.remove(&worker),
+        };
+        self.turns.push_back(worker);
+    }
+
+    fn sums(&self) -> BTreeMap<Key, Below> {
+        let with_parts = |family: &Family| {
+            let parts = family.members.iter().map(|member| self.parts.get(member).copied());
+            let sum = parts.reduce(|sum, part| Some(sum?.saturating_add(part?)));
+            Below { anon_parts_bytes: sum.unwrap_or(Some(0)), ..family.sums }
+        };
+        self.ranks.iter().map(|(rank, family)| (*rank, with_parts(family))).collect()
+    }
+}
+
+/// Everybody below a process, nearest first, without other ranks and what is below those.
+fn below(pid: u32, children: &BTreeMap<u32, Vec<Key>>, ranks: &BTreeSet<u32>) -> Vec<Key> {
+    let mut found: Vec<Key> = Vec::new();
+    let mut parents = VecDeque::from([pid]);
+    // Who is below whom is read one by one while it changes: a pid given away anew could close a
+    // circle.
+    let mut seen = BTreeSet::from([pid]);
+    while let Some(parent) = parents.pop_front() {
+        for child in children.get(&parent).into_iter().flatten() {
+            if !ranks.contains(&child.0) && seen.insert(child.0) {
+                found.push(*child);
+                parents.push_back(child.0);
+            }
+        }
+    }
+    found
+}
+
+/// All processes of the node that can be seen.
+fn list(root: &Path) -> Vec<Listed> {
+    let Ok(entries) = std::fs::read_dir(root.join("proc")) else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let listed = |pid: u32| {
+        let (parent, start_ticks) = process::parse_stat(&process::read(root, pid, "stat")?)?;
+        Some(Listed { key: (pid, start_ticks), parent })
+    };
+    pids.take(PROCESSES_MAX).filter_map(listed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A `/proc` of processes `(pid, parent, anon KiB, parts KiB)`; those without memory are
+    /// zombies, those without parts cannot be walked over.
+    fn root(processes: &[(u32, u32, Option<u64>, Option<u64>)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("folder");
+        for (pid, parent, anon, parts) in processes {
+            let folder = root.path().join("proc").join(pid.to_string());
+            std::fs::create_dir_all(&folder).expect("folder");
+            let write = |name: &str, text: String| {
+                std::fs::write(folder.join(name), text).expect("file");
+            };
+            let middle = "0 ".repeat(17);
+            write("stat", format!("{pid} (a) b)) S {parent} {middle}{} 0\n", u64::from(*pid) * 10));
+            let memory = anon.map(|kib| format!("RssAnon: {kib} kB\nRssShmem: 2 kB\n"));
+            write("status", format!("NSpid: {pid}\n{}", memory.unwrap_or_default()));
+            if let Some(parts) = parts {
+                write("smaps_rollup", format!("Pss: 1 kB\nPss_Anon: {parts} kB\n"));
+            }
+        }
+        // What is no process, or none any more.
+        std::fs::create_dir_all(root.path().join("proc/31337")).expect("folder");
+        std::fs::write(root.path().join("proc/meminfo"), "MemTotal: 1 kB\n").expect("file");
+        root
+    }
+
+    fn rank(pid: u32) -> Process {
+        Process::known(pid, u64::from(pid) * 10)
+    }
+
+    fn looked(root: &tempfile::TempDir, ranks: &[u32], walks: usize) -> BTreeMap<Key, Below> {
+        let mut look = Look::new(root.path());
+        look.look(&ranks.iter().copied().map(rank).collect::<Vec<_>>());
+        (0..walks).for_each(|_| look.walk());
+        look.sums()
+    }
+
+    #[test]
+    fn everybody_below_a_rank_is_counted_once() {
+        let some = Some;
+        let processes = [
+            (1, 0, some(1), None),
+            (10, 1, some(1000), None),
+            // Two workers, a child of one of them, and a zombie.
+            (11, 10, some(8), some(4)),
+            (12, 10, some(16), some(2)),
+            (13, 12, some(32), some(1)),
+            (14, 10, None, None),
+            // Another rank below the first, with a worker of its own.
+            (20, 10, some(1000), None),
+            (21, 20, some(64), None),
+            // A rank without workers, and a circle.
+            (30, 1, some(1000), None),
+            (40, 41, some(1), None),
+            (41, 40, some(1), some(1)),
+        ];
+        let root = root(&processes);
+        let all = looked(&root, &[10, 20, 30, 40, 99], 99);
+        let below = |pid: u32| all.get(&key(rank(pid))).copied();
+        let family = |count, anon: u64, parts: Option<u64>| Below {
+            count,
+            anon_bytes: anon << 10,
+            shmem_bytes: u64::from(count) << 11,
+            anon_parts_bytes: parts.map(|kib| kib << 10),
+            left_out: 0,
+        };
+        assert_eq!(below(10), Some(family(3, 56, Some(7))));
+        // One that cannot be walked over: the sum is not known.
+        assert_eq!(below(20), Some(family(1, 64, None)));
+        assert_eq!(below(30), Some(family(0, 0, Some(0))));
+        assert_eq!(below(40), Some(family(1, 1, Some(1))));
+        assert_eq!(below(99), None, "it is gone");
+        // Before all of them were walked over.
+        let few = looked(&root, &[10, 20], 2);
+        assert_eq!(few.values().next(), Some(&family(3, 56, None)));
+        // The pid was given away anew.
+        let reused = Process::known(10, 1);
+        let mut look = Look::new(root.path());
+        look.look(&[reused]);
+        assert!(look.sums().is_empty());
+    }
+
+    #[test]
+    fn what_is_beyond_the_bound_is_counted() {
+        let workers = (1000..1000 + BELOW_MAX as u32 + 7).map(|pid| (pid, 10, Some(1), None));
+        let processes: Vec<_> = std::iter::once((10, 1, Some(1), None)).chain(workers).collect();
+        let sums = looked(&root(&processes), &[10], 0);
+        let below = sums.values().next().expect("the rank");
+        assert_eq!((below.count as usize, below.left_out), (BELOW_MAX, 7));
+    }
+
+    #[test]
+    fn the_thread_looks_at_real_processes() {
+        let workers = Workers::start(Path::new("/")).expect("thread");
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
+        let me = std::process::id();
+        let me = Process::find(Path::new("/"), me, me).expect("own process");
+        assert_eq!(workers.below(me), None, "nobody asked");
+        workers.watch(vec![me]);
+        let end = Instant::now() + Duration::from_secs(30);
+        let found = loop {
+            let below = workers.below(me).filter(|below| below.count >= 1 && below.anon_bytes > 0);
+            if let Some(below) = below {
+                break below;
+            }
+            assert!(Instant::now() < end, "{:?}", workers.below(me));
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(found.left_out, 0);
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+}
