@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use memtape_core::capture::{Answer, CaptureId, Triggers};
-use memtape_core::detector::Sample;
+use memtape_core::detector::{Detector, Sample};
+use memtape_core::roles::{self, Known};
 use tokio::sync::mpsc;
 
 use crate::admission::Share;
@@ -11,6 +12,7 @@ use crate::clock::Now;
 use crate::cluster::{Attempt, NODES_MAX, Node, Presence, Rank, StreamId};
 use crate::coordinator::Coordinator;
 use crate::incidents::ATTEMPT_OVER;
+use crate::ledger::{self, Around, Shares};
 use crate::losses::Loss;
 use crate::model::{End, SeriesKey, StepRow, Totals};
 use crate::solo::note_spool;
@@ -67,6 +69,7 @@ impl Coordinator {
             version: hello.version,
             stream: Some((stream, outgoing)),
             heard_ns: now.mono_ns,
+            reported_ns: now.mono_ns,
             has_reported: false,
             ..std::mem::take(node)
         };
@@ -162,15 +165,24 @@ impl Coordinator {
         self.counters.reports.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let Some(node) = self.cluster.nodes.get_mut(name) else { return };
         node.last_report_wall_ns = now.wall_ns;
+        node.reported_ns = now.mono_ns;
         node.gpus = report.gpus;
         node.host = report.host;
         note_spool(&self.counters, name, node, report.spool);
         let is_first = !std::mem::replace(&mut node.has_reported, true);
         let outgoing = node.stream.as_ref().map(|(_, outgoing)| outgoing.clone());
+        let (gpus, memory_bytes) = (node.gpus.clone(), node.host.memory_total_bytes);
+        let mut shares = Shares::new();
+        for rank in &report.ranks {
+            let Some((attempt, number)) = self.cluster.rank_of(&rank.tape_id) else { continue };
+            let uuids = attempt.ranks.get(&number).map(|rank| rank.record.device_uuids.as_slice());
+            ledger::add_shares(&mut shares, uuids.unwrap_or_default(), rank);
+        }
+        let around = Around { gpus: &gpus, shares: &shares, memory_bytes };
         let mut batch = Vec::new();
         let mut changes = Changes::default();
         for rank in report.ranks {
-            self.rank_report(now, name, rank, &mut batch, &mut changes);
+            self.rank_report(now, name, rank, (&mut batch, &mut changes), around);
         }
         self.write(changes);
         // The agent may forget these records when they are durable. When there is no room for
@@ -206,8 +218,8 @@ impl Coordinator {
         now: Now,
         node: &str,
         report: RankReport,
-        batch: &mut Vec<(SeriesKey, Vec<StepRow>)>,
-        changes: &mut Changes,
+        (batch, changes): (&mut Vec<(SeriesKey, Vec<StepRow>)>, &mut Changes),
+        around: Around<'_>,
     ) {
         let found = self.cluster.rank_of(&report.tape_id);
         let Some((attempt, number)) = found.filter(|(attempt, rank)| is_on(attempt, *rank, node))
@@ -240,21 +252,8 @@ impl Coordinator {
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
         let missed = report.steps_missed.saturating_sub(rank.steps_missed);
         self.counters.lose_many(Loss::StepsMissed, missed);
-        for (device, row) in report.steps {
-            rank.newest.insert(device, row);
-        }
-        // The devices are told once, so that a later coordinator knows them.
-        let are_devices_news = rank.record.devices.len() < report.totals.len();
         let failed_before = rank.failures_known();
-        rank.step = rank.step.max(report.step);
-        rank.step_wall_ns = rank.step_wall_ns.max(report.step_wall_ns);
-        rank.oldest_step = report.oldest_step;
-        rank.totals = report.totals;
-        rank.rss_bytes = report.rss_bytes;
-        rank.lost = report.lost;
-        rank.steps_missed = report.steps_missed;
-        if are_devices_news {
-            rank.record.devices = rank.totals.clone();
+        if rank.take(now, report) {
             changes.put(&rank.record);
         }
         let is_out_of_memory = failed_before.is_some_and(|(ooms, _)| rank.failures().0 > ooms);
@@ -264,6 +263,9 @@ impl Coordinator {
         // What a tape held before this process knew it is no news.
         if failed_before.is_some() && rank.presence == Presence::Here {
             note_moments(now, &mut attempt.triggers, rank);
+        }
+        if rank.presence == Presence::Here {
+            feed(now, &mut attempt.detector, rank, around);
         }
         if is_out_of_memory {
             attempt.triggers.out_of_memory(now.mono_ns, number);
@@ -334,6 +336,67 @@ impl Coordinator {
         let id = CaptureId(capture.to_string());
         attempt.captures.answer(now.mono_ns, &id, tape_id, answer);
         self.touched.insert(serial);
+    }
+}
+
+impl Rank {
+    /// Takes what a report says of it; true when its record has changed.
+    fn take(&mut self, now: Now, report: RankReport) -> bool {
+        for (device, row) in report.steps {
+            self.newest.insert(device, row);
+        }
+        self.reported_ns = now.mono_ns;
+        if report.step > self.step {
+            self.stepped_ns = now.mono_ns;
+        }
+        self.step = self.step.max(report.step);
+        self.step_wall_ns = self.step_wall_ns.max(report.step_wall_ns);
+        self.oldest_step = report.oldest_step;
+        // The devices are told once, so that a later coordinator knows them.
+        let are_devices_news = self.record.devices.len() < report.totals.len();
+        self.totals = report.totals;
+        self.rss_bytes = report.rss_bytes;
+        (self.host, self.outside) = (report.host, report.outside);
+        self.lost = report.lost;
+        self.steps_missed = report.steps_missed;
+        if are_devices_news {
+            self.record.devices = self.totals.clone();
+        }
+        are_devices_news
+    }
+}
+
+/// Tells the detector the roles of an attempt's ranks, as far as they are known.
+pub(crate) fn tell_roles(attempt: &mut Attempt) {
+    attempt.roles_due = false;
+    let known: Vec<Known> = attempt
+        .ranks
+        .values()
+        .map(|rank| Known {
+            rank: rank.record.rank,
+            role: rank.record.role.clone(),
+            peer_groups: rank.record.peer_groups.clone(),
+        })
+        .collect();
+    for (number, role) in roles::roles(&known) {
+        let Some(rank) = attempt.ranks.get_mut(&number) else { continue };
+        if rank.role.replace(role) != Some(role) {
+            attempt.detector.set_role(number, role);
+        }
+    }
+}
+
+/// Shows the detector what a rank holds beside its step records, and keeps it for a while. The only
+/// place where readings are taken.
+fn feed(now: Now, detector: &mut Detector, rank: &mut Rank, around: Around<'_>) {
+    let readings = ledger::readings(rank, around);
+    // The detector knows a device by its steps.
+    for reading in readings.iter().filter(|reading| rank.newest.contains_key(&reading.device)) {
+        detector.reading(now.mono_ns, reading);
+    }
+    for of_device in readings.chunk_by(|a, b| a.device == b.device) {
+        let device = of_device.first().map_or(0, |reading| reading.device);
+        rank.history.entry(device).or_default().add(rank.step, of_device);
     }
 }
 

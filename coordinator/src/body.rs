@@ -190,6 +190,7 @@ fn identity(rank: v1::RankUp) -> Identity {
     Identity {
         tape_id: rank.tape_id,
         job: rank.job,
+        role: String::new(),
         attempt: rank.attempt,
         rank: rank.rank,
         world_size: rank.world_size,

@@ -12,6 +12,7 @@ use memtape_core::detector::{self, Detector};
 use tokio::sync::mpsc;
 
 use crate::clock::Now;
+use crate::ledger::{History, Outside, RankHost, WorkerMeasure};
 use crate::losses::Loss;
 use crate::model::{AttemptRecord, End, RankRecord, StepRow, Totals};
 use crate::wire::{Gpu, Host, Outgoing, RankUp, Spool};
@@ -53,6 +54,8 @@ pub(crate) struct Attempt {
     pub(crate) detector: Detector,
     pub(crate) captures: Captures,
     pub(crate) triggers: Triggers,
+    /// The detector has to be told what the ranks do.
+    pub(crate) roles_due: bool,
 }
 
 /// One rank.
@@ -67,6 +70,16 @@ pub(crate) struct Rank {
     /// Newest finished step of each device.
     pub(crate) newest: BTreeMap<u8, StepRow>,
     pub(crate) rss_bytes: Option<u64>,
+    pub(crate) host: Option<RankHost>,
+    pub(crate) outside: Vec<Outside>,
+    pub(crate) worker_measure: WorkerMeasure,
+    /// How each of its devices, and with the first one its host, was some time ago.
+    pub(crate) history: BTreeMap<u8, History>,
+    /// Its role as the detector was told.
+    pub(crate) role: Option<u64>,
+    /// When its agent last reported of it, and when it was last seen to have finished a step.
+    pub(crate) reported_ns: u64,
+    pub(crate) stepped_ns: u64,
     pub(crate) lost: u64,
     pub(crate) steps_missed: u64,
     /// When a request for memory last failed on it.
@@ -96,6 +109,8 @@ pub(crate) struct Node {
     pub(crate) stream: Option<(StreamId, mpsc::Sender<Outgoing>)>,
     pub(crate) heard_ns: u64,
     pub(crate) last_report_wall_ns: i64,
+    /// When the last report came, or the present stream began.
+    pub(crate) reported_ns: u64,
     /// A report came on the present stream: all its tapes are announced.
     pub(crate) has_reported: bool,
     pub(crate) gpus: Vec<Gpu>,
@@ -136,6 +151,7 @@ impl Attempt {
             detector,
             captures,
             triggers: Triggers::new(limits.triggers.clone()),
+            roles_due: false,
         }
     }
 
@@ -229,8 +245,11 @@ impl Cluster {
         self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
         let mut record = RankRecord { serial, rank: up.rank, ..RankRecord::default() };
         describe(&mut record, node, up);
-        let rank = Rank { record, presence: Presence::Here, ..Rank::default() };
+        let (reported_ns, stepped_ns) = (now.mono_ns, now.mono_ns);
+        let presence = Presence::Here;
+        let rank = Rank { record, presence, reported_ns, stepped_ns, ..Rank::default() };
         attempt.ranks.insert(rank.record.rank, rank);
+        attempt.roles_due = true;
         // It goes on; if this rank is gone too, its agent says so next.
         attempt.record.ended_wall_ns = None;
         Ok(Announced { serial, is_new_attempt, is_news: true, is_back: false })
@@ -263,10 +282,12 @@ impl Cluster {
         }
         if is_back || rank.presence == Presence::Unknown && rank.record.end.is_none() {
             rank.presence = Presence::Here;
+            (rank.reported_ns, rank.stepped_ns) = (now.mono_ns, now.mono_ns);
         }
         let before = rank.record.clone();
         describe(&mut rank.record, node, up);
         let is_news = is_back || rank.record != before;
+        attempt.roles_due |= is_news;
         Ok(Announced { serial, is_new_attempt: false, is_news, is_back })
     }
 
@@ -420,6 +441,8 @@ fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
     record.command = up.command;
     record.device_uuids = up.device_uuids;
     record.limitations = up.limitations;
+    record.role = up.role;
+    record.peer_groups = up.peer_groups;
 }
 
 impl Rank {
@@ -431,6 +454,8 @@ impl Rank {
         self.record.end_wall_ns = wall_ns;
         self.record.step = self.step;
         self.record.devices = self.totals.clone();
+        self.record.host = self.host.clone();
+        self.record.outside = self.outside.clone();
     }
 }
 

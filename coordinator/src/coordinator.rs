@@ -13,6 +13,7 @@ use memtape_core::restart::Policy;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admission::Share;
+use crate::agents;
 use crate::captures::CaptureState;
 use crate::clock::Now;
 use crate::cluster::{Cluster, Limits, StreamId};
@@ -185,6 +186,9 @@ impl Coordinator {
                 attempt.captures.handle_timeout(now.mono_ns);
                 self.touched.insert(*serial);
             }
+        }
+        for attempt in self.cluster.attempts.values_mut().filter(|attempt| attempt.roles_due) {
+            agents::tell_roles(attempt);
         }
         self.pull_triggers(now);
         self.want_captures(now);

@@ -25,6 +25,7 @@ mod grpc;
 mod hooks;
 mod ids;
 mod incidents;
+mod ledger;
 mod losses;
 mod metrics;
 mod model;
@@ -35,6 +36,7 @@ mod restore;
 mod run;
 mod series;
 mod server;
+mod silence;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulated;

@@ -13,14 +13,22 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use memtape_core::ledger::{Amount, Name};
+
 use crate::admission::Admission;
-use crate::cluster::{Attempt, Rank};
+use crate::clock::Now;
+use crate::cluster::{Attempt, Cluster, Rank};
 use crate::coordinator::Coordinator;
 use crate::grpc::MESSAGE_BYTES_MAX;
+use crate::ledger::RankHost;
 use crate::losses::Counters;
 use crate::model::Totals;
 use crate::server::STREAM_WINDOW_BYTES;
+use crate::silence::Watch;
 use crate::store::Store;
+use crate::views;
+
+mod ranks;
 
 /// A picture of the loop's state.
 #[derive(Debug)]
@@ -43,11 +51,22 @@ struct RankFigures {
     node: String,
     step: u64,
     alive: bool,
+    state: &'static str,
     rss_bytes: Option<u64>,
+    pinned_bytes: Option<u64>,
+    host: RankHost,
     lost: u64,
     growth_bytes_per_step: i64,
-    /// Totals and last step floor of each device.
-    devices: Vec<(Totals, Option<u64>)>,
+    devices: Vec<DeviceFigures>,
+}
+
+#[derive(Debug)]
+struct DeviceFigures {
+    totals: Totals,
+    /// Of the last step.
+    floor: Option<u64>,
+    /// What other processes hold of it.
+    others: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -60,13 +79,18 @@ struct IncidentFigures {
 }
 
 /// Takes the picture.
-pub(crate) fn view(coordinator: &Coordinator) -> MetricsView {
+pub(crate) fn view(now: Now, coordinator: &Coordinator) -> MetricsView {
     let cluster = &coordinator.cluster;
+    let interval_ns = coordinator.interval_ns();
     let running = || cluster.attempts.values().filter(|attempt| !attempt.has_ended());
     let incidents = coordinator.incidents.values().filter(|known| known.record.is_open());
     MetricsView {
         ranks: running()
-            .flat_map(|attempt| attempt.ranks.values().map(|rank| figures(attempt, rank)))
+            .flat_map(|attempt| {
+                let watch = Watch::new(cluster, attempt, now.mono_ns, interval_ns);
+                let of_rank = move |rank| figures(cluster, attempt, &watch, rank);
+                attempt.ranks.values().map(of_rank)
+            })
             .collect(),
         incidents: incidents
             .map(|known| IncidentFigures {
@@ -90,19 +114,30 @@ pub(crate) fn view(coordinator: &Coordinator) -> MetricsView {
     }
 }
 
-fn figures(attempt: &Attempt, rank: &Rank) -> RankFigures {
-    let floor = |totals: &Totals| rank.newest.get(&totals.device).map(|row| row.floor_allocated);
+fn figures(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> RankFigures {
+    let node = cluster.nodes.get(&rank.record.node);
+    let device = |totals: &Totals| DeviceFigures {
+        totals: *totals,
+        floor: rank.newest.get(&totals.device).map(|row| row.floor_allocated),
+        others: match rank.ledger(totals, node).amount(Name::OtherProcesses) {
+            Amount::Known(bytes) => Some(bytes),
+            Amount::Unknown => None,
+        },
+    };
     RankFigures {
         job: attempt.record.job.clone(),
         attempt: attempt.record.attempt,
         rank: rank.record.rank,
         node: rank.record.node.clone(),
         step: rank.step,
-        alive: rank.presence == crate::cluster::Presence::Here,
+        alive: views::ranks::is_alive(watch, rank),
+        state: views::ranks::state(attempt, watch, rank),
         rss_bytes: rank.rss_bytes,
+        pinned_bytes: rank.pinned_bytes(),
+        host: rank.host.clone().unwrap_or_default(),
         lost: rank.lost,
         growth_bytes_per_step: attempt.detector.state(rank.record.rank).growth_bytes_per_step,
-        devices: rank.totals.iter().map(|totals| (*totals, floor(totals))).collect(),
+        devices: rank.totals.iter().map(device).collect(),
     }
 }
 
@@ -111,7 +146,7 @@ fn figures(attempt: &Attempt, rank: &Rank) -> RankFigures {
 /// # Errors
 /// One line; writing to memory has none in practice.
 pub(crate) fn text(view: MetricsView, store: &Store) -> Result<String, String> {
-    let mut families = rank_families(&view);
+    let mut families = ranks::families(&view);
     families.extend(service_families(&view));
     families.extend(admission_families(&view.counters.admission));
     families.extend(store_families(store));
@@ -123,9 +158,6 @@ pub(crate) fn text(view: MetricsView, store: &Store) -> Result<String, String> {
 }
 
 type Labels = Vec<(&'static str, String)>;
-
-/// Values of one device by layer; an empty layer is no label, an unknown value no series.
-type DeviceValues<'a> = dyn Fn(&Totals, Option<u64>) -> Vec<(&'static str, Option<u64>)> + 'a;
 
 /// One metric with all its series. Counters get `_total` behind their names from the encoder.
 #[derive(Debug)]
@@ -173,114 +205,6 @@ fn gauge(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> Fa
 
 fn counter(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> Family {
     Family { name, help, kind: MetricType::Counter, rows }
-}
-
-fn rank_labels(rank: &RankFigures) -> Labels {
-    vec![
-        ("job", rank.job.clone()),
-        ("attempt", rank.attempt.to_string()),
-        ("rank", rank.rank.to_string()),
-        ("node", rank.node.clone()),
-    ]
-}
-
-fn rank_families(view: &MetricsView) -> Vec<Family> {
-    let mut families = device_families(view);
-    let of_ranks = |value: &dyn Fn(&RankFigures) -> Option<f64>| {
-        let rows = view.ranks.iter().filter_map(|rank| Some((rank_labels(rank), value(rank)?)));
-        rows.collect::<Vec<_>>()
-    };
-    families.extend([
-        gauge(
-            "memtape_rank_step",
-            "Finished optimizer steps",
-            of_ranks(&|rank| Some(rank.step as f64)),
-        ),
-        gauge(
-            "memtape_rank_growth_bytes_per_step",
-            "Rise of the step floor over the detector's window",
-            of_ranks(&|rank| Some(rank.growth_bytes_per_step as f64)),
-        ),
-        gauge(
-            "memtape_rank_alive",
-            "1 while the rank's agent sees its process",
-            of_ranks(&|rank| Some(f64::from(u8::from(rank.alive)))),
-        ),
-        gauge(
-            "memtape_rank_host_memory_bytes",
-            "Resident host memory of the process",
-            of_ranks(&|rank| rank.rss_bytes.map(|bytes| bytes as f64)),
-        ),
-        counter(
-            "memtape_rank_lost_events",
-            "Events, stacks, blocks and steps that did not fit on the tape",
-            of_ranks(&|rank| Some(rank.lost as f64)),
-        ),
-    ]);
-    families
-}
-
-fn device_families(view: &MetricsView) -> Vec<Family> {
-    vec![
-        gauge(
-            "memtape_rank_memory_bytes",
-            "Device memory of a rank; the layers add up to what the process holds",
-            of_devices(view, &|totals, _| {
-                let cached = totals.reserved.saturating_sub(totals.allocated);
-                let nontorch = totals.process_bytes.map(|all| all.saturating_sub(totals.reserved));
-                vec![
-                    ("allocated", Some(totals.allocated)),
-                    ("cached", Some(cached)),
-                    ("nontorch", nontorch),
-                ]
-            }),
-        ),
-        gauge(
-            "memtape_rank_memory_floor_bytes",
-            "Lowest allocated bytes during the last finished step",
-            of_devices(view, &|_, floor| vec![("", floor)]),
-        ),
-        gauge(
-            "memtape_rank_memory_peak_bytes",
-            "Highest allocated bytes since the process started",
-            of_devices(view, &|totals, _| vec![("", Some(totals.peak_allocated))]),
-        ),
-        gauge(
-            "memtape_rank_device_bytes",
-            "Size of the device",
-            of_devices(view, &|totals, _| {
-                vec![("", Some(totals.device_bytes).filter(|&bytes| bytes > 0))]
-            }),
-        ),
-        counter(
-            "memtape_rank_ooms",
-            "Requests for memory that failed for good",
-            of_devices(view, &|totals, _| vec![("", Some(totals.ooms))]),
-        ),
-        counter(
-            "memtape_rank_alloc_retries",
-            "Failed cudaMalloc calls; each makes the allocator free its cache and try again",
-            of_devices(view, &|totals, _| vec![("", Some(totals.malloc_failures))]),
-        ),
-    ]
-}
-
-fn of_devices(view: &MetricsView, values: &DeviceValues<'_>) -> Vec<(Labels, f64)> {
-    let mut rows = Vec::new();
-    for rank in &view.ranks {
-        for (totals, floor) in &rank.devices {
-            for (layer, value) in values(totals, *floor) {
-                let Some(value) = value else { continue };
-                let mut labels = rank_labels(rank);
-                labels.push(("device", totals.device.to_string()));
-                if !layer.is_empty() {
-                    labels.push(("layer", layer.to_string()));
-                }
-                rows.push((labels, value as f64));
-            }
-        }
-    }
-    rows
 }
 
 fn service_families(view: &MetricsView) -> Vec<Family> {

@@ -9,6 +9,8 @@ use memtape_core::detector::{Forecast, Growth, GrowthKey, Layer, Scope};
 use memtape_core::snapshot;
 use serde::{Deserialize, Serialize};
 
+use crate::ledger::{Outside, RankHost};
+
 /// Something the store keeps.
 pub(crate) trait Record: Serialize + serde::de::DeserializeOwned {
     /// First byte of the key; one for each kind.
@@ -65,6 +67,14 @@ pub(crate) struct RankRecord {
     pub(crate) step: u64,
     /// Last totals when this was written.
     pub(crate) devices: Vec<Totals>,
+    /// What it says that it does; empty when it does not.
+    pub(crate) role: String,
+    /// Keys of its groups of peers.
+    pub(crate) peer_groups: Vec<u64>,
+    /// What its process took of the host when it was last seen, once it has ended.
+    pub(crate) host: Option<RankHost>,
+    /// What other code than PyTorch's allocator then held.
+    pub(crate) outside: Vec<Outside>,
 }
 
 /// How a process ended.
@@ -91,6 +101,8 @@ pub(crate) struct Totals {
     pub(crate) malloc_failures: u64,
     pub(crate) device_bytes: u64,
     pub(crate) process_bytes: Option<u64>,
+    /// Taken back, but in use by other streams.
+    pub(crate) deferred: Option<u64>,
 }
 
 /// One or more finished steps of one device of one rank, as the store packs them.

@@ -11,6 +11,7 @@ use crate::cluster::Attempt;
 use crate::coordinator::Coordinator;
 use crate::metrics::{self, MetricsView};
 use crate::model::{ActionRecord, PartRecord, SeriesKey};
+use crate::silence::Watch;
 use crate::store::Changes;
 use crate::views::{self, CaptureView, IncidentView, JobView, NodeView, RanksView};
 
@@ -98,10 +99,19 @@ impl Coordinator {
     pub(crate) fn answer(&mut self, now: Now, request: Request) {
         match request {
             Request::Jobs(reply) => {
-                let _ = reply.send(views::jobs(&self.cluster, self.incidents.values()));
+                let _ = reply.send(views::jobs(
+                    &self.cluster,
+                    (now.mono_ns, self.interval_ns()),
+                    self.incidents.values(),
+                ));
             }
             Request::Ranks { job, attempt, reply } => {
-                let _ = reply.send(self.attempt_of(&job, attempt).map(views::ranks));
+                let shown = self.attempt_of(&job, attempt).map(|attempt| {
+                    let interval_ns = self.interval_ns();
+                    let watch = Watch::new(&self.cluster, attempt, now.mono_ns, interval_ns);
+                    views::ranks(&self.cluster, attempt, &watch)
+                });
+                let _ = reply.send(shown);
             }
             Request::Series { job, attempt, rank, device, reply } => {
                 let _ = reply.send(self.series_place(now, &job, attempt, rank, device));
@@ -141,9 +151,14 @@ impl Coordinator {
                 let _ = reply.send(nodes.map(|(name, node)| views::node(name, node)).collect());
             }
             Request::Metrics(reply) => {
-                let _ = reply.send(metrics::view(self));
+                let _ = reply.send(metrics::view(now, self));
             }
         }
+    }
+
+    /// How often agents report.
+    pub(crate) fn interval_ns(&self) -> u64 {
+        u64::try_from(self.config.report_interval.as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn attempt_of(&self, job: &str, attempt: Option<u32>) -> Result<&Attempt, Refused> {

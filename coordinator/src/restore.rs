@@ -114,10 +114,13 @@ impl Restored {
             presence,
             step: record.step,
             totals: record.devices.clone(),
+            host: record.host.clone(),
+            outside: record.outside.clone(),
             record,
             ..Rank::default()
         };
         attempt.ranks.insert(rank.record.rank, rank);
+        attempt.roles_due = true;
     }
 
     fn captures(

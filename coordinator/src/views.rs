@@ -3,12 +3,17 @@
 use serde::Serialize;
 
 use crate::captures::CaptureState;
-use crate::cluster::{Attempt, Cluster, Node, Presence, Rank};
+use crate::cluster::{Attempt, Cluster, Node};
 use crate::incidents::IncidentState;
 use crate::model::{CaptureRecord, Frame, IncidentRecord, PartRecord, Suspect};
+use crate::silence::{Silence, Watch};
 use crate::wire::{Gpu, Host};
 use memtape_core::capture::Outcome;
 use memtape_core::detector::RankState;
+
+pub(crate) mod ranks;
+
+pub(crate) use ranks::{RanksView, ranks};
 
 /// A job by its newest attempt.
 #[derive(Clone, Debug, Serialize)]
@@ -27,49 +32,6 @@ pub(crate) struct JobView {
     ended_wall_ns: Option<i64>,
     incidents_open: usize,
     nodes: Vec<String>,
-}
-
-/// All ranks of an attempt.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct RanksView {
-    job: String,
-    attempt: u32,
-    ranks: Vec<RankView>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct RankView {
-    rank: u32,
-    node: String,
-    local_rank: u32,
-    pid: u32,
-    tape_id: String,
-    state: &'static str,
-    alive: bool,
-    step: u64,
-    step_wall_ns: i64,
-    end: Option<&'static str>,
-    end_detail: String,
-    devices: Vec<DeviceView>,
-    rss_bytes: Option<u64>,
-    growth_bytes_per_step: i64,
-    lost: u64,
-    steps_missed: u64,
-    limitations: Vec<String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct DeviceView {
-    device: u8,
-    uuid: String,
-    allocated: u64,
-    reserved: u64,
-    peak_allocated: u64,
-    blocks: u64,
-    ooms: u64,
-    malloc_failures: u64,
-    device_bytes: u64,
-    process_bytes: Option<u64>,
 }
 
 /// A capture's manifest.
@@ -172,16 +134,22 @@ pub(crate) struct NodeView {
 /// All jobs.
 pub(crate) fn jobs<'a>(
     cluster: &Cluster,
+    (now_ns, interval_ns): (u64, u64),
     incidents: impl Iterator<Item = &'a IncidentState> + Clone,
 ) -> Vec<JobView> {
     let names = cluster.jobs.iter();
     let newest = names.filter_map(|(job, serials)| Some((serials.len(), cluster.newest(job)?)));
-    newest.map(|(attempts, attempt)| job(attempts, attempt, incidents.clone())).collect()
+    let view = |(attempts, attempt)| {
+        let watch = Watch::new(cluster, attempt, now_ns, interval_ns);
+        job(attempts, attempt, &watch, incidents.clone())
+    };
+    newest.map(view).collect()
 }
 
 fn job<'a>(
     attempts: usize,
     attempt: &Attempt,
+    watch: &Watch<'_>,
     incidents: impl Iterator<Item = &'a IncidentState>,
 ) -> JobView {
     let record = &attempt.record;
@@ -204,7 +172,7 @@ fn job<'a>(
         ranks: attempt.ranks.len(),
         step_min: steps().min().unwrap_or(0),
         step_max: steps().max().unwrap_or(0),
-        state: job_state(attempt, incidents_open),
+        state: job_state(attempt, watch, incidents_open),
         started_wall_ns: record.started_wall_ns,
         ended_wall_ns: record.ended_wall_ns,
         incidents_open,
@@ -212,81 +180,31 @@ fn job<'a>(
     }
 }
 
-/// The worst state of its ranks.
-fn job_state(attempt: &Attempt, incidents_open: usize) -> &'static str {
+/// The worst state of its ranks. One of which nothing new is known comes before those that are
+/// well: nobody knows whether all is.
+fn job_state(attempt: &Attempt, watch: &Watch<'_>, incidents_open: usize) -> &'static str {
     if attempt.has_ended() {
         return "ended";
     }
     if incidents_open > 0 {
         return "leaking";
     }
-    if attempt.ranks_here() == 0 {
-        return "unknown";
-    }
     let states: Vec<RankState> =
         attempt.ranks.keys().map(|rank| attempt.detector.state(*rank).state).collect();
-    if states.contains(&RankState::Growing) {
-        "leaking"
-    } else if states.contains(&RankState::Watching) {
+    if attempt.ranks_here() > 0 && states.contains(&RankState::Growing) {
+        return "leaking";
+    }
+    let silences: Vec<Silence> = attempt.ranks.values().filter_map(|rank| watch.of(rank)).collect();
+    if let Some(worst) = silences.into_iter().max() {
+        return worst.as_str();
+    }
+    if states.contains(&RankState::Watching) {
         "watching"
     } else if states.contains(&RankState::Healthy) {
         "healthy"
     } else {
         "warming"
     }
-}
-
-/// The ranks of an attempt.
-pub(crate) fn ranks(attempt: &Attempt) -> RanksView {
-    let rank_view = |rank: &Rank| {
-        let record = &rank.record;
-        let view = attempt.detector.state(record.rank);
-        let state = match rank.presence {
-            Presence::Here => view.state.as_str(),
-            Presence::Ended => "ended",
-            Presence::Unknown => "unknown",
-        };
-        RankView {
-            rank: record.rank,
-            node: record.node.clone(),
-            local_rank: record.local_rank,
-            pid: record.pid,
-            tape_id: record.tape_id.clone(),
-            state,
-            alive: rank.presence == Presence::Here,
-            step: rank.step,
-            step_wall_ns: rank.step_wall_ns,
-            end: record.end.map(crate::model::End::as_str),
-            end_detail: record.end_detail.clone(),
-            devices: devices(rank),
-            rss_bytes: rank.rss_bytes,
-            growth_bytes_per_step: view.growth_bytes_per_step,
-            lost: rank.lost,
-            steps_missed: rank.steps_missed,
-            limitations: record.limitations.clone(),
-        }
-    };
-    RanksView {
-        job: attempt.record.job.clone(),
-        attempt: attempt.record.attempt,
-        ranks: attempt.ranks.values().map(rank_view).collect(),
-    }
-}
-
-fn devices(rank: &Rank) -> Vec<DeviceView> {
-    let device = |totals: &crate::model::Totals| DeviceView {
-        device: totals.device,
-        uuid: rank.record.device_uuids.get(usize::from(totals.device)).cloned().unwrap_or_default(),
-        allocated: totals.allocated,
-        reserved: totals.reserved,
-        peak_allocated: totals.peak_allocated,
-        blocks: totals.blocks,
-        ooms: totals.ooms,
-        malloc_failures: totals.malloc_failures,
-        device_bytes: totals.device_bytes,
-        process_bytes: totals.process_bytes,
-    };
-    rank.totals.iter().map(device).collect()
 }
 
 /// A capture; with its parts or without.

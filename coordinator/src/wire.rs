@@ -8,9 +8,13 @@ use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{COMMAND_BYTES_MAX, NAME_BYTES_MAX, cut};
+use memtape_core::roles::PEER_GROUPS_MAX;
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 
+use crate::ledger::{Outside, RankHost};
 use crate::model::{End, StepRow, Totals};
+
+mod host;
 
 /// A message to an agent, ready to be sent.
 pub(crate) type Outgoing = v1::CoordinatorMessage;
@@ -95,6 +99,10 @@ pub(crate) struct RankUp {
     pub(crate) command: String,
     pub(crate) device_uuids: Vec<String>,
     pub(crate) limitations: Vec<String>,
+    /// What it says that it does; empty when it does not.
+    pub(crate) role: String,
+    /// Keys of its groups of peers.
+    pub(crate) peer_groups: Vec<u64>,
 }
 
 /// What happened on a node.
@@ -120,6 +128,10 @@ pub(crate) struct RankReport {
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) lost: u64,
     pub(crate) steps_missed: u64,
+    /// What its process takes of the host; none when it is gone, or its agent does not say.
+    pub(crate) host: Option<RankHost>,
+    /// What other code than PyTorch's allocator holds.
+    pub(crate) outside: Vec<Outside>,
 }
 
 /// One GPU as NVML sees it.
@@ -130,6 +142,8 @@ pub(crate) struct Gpu {
     pub(crate) total_bytes: u64,
     pub(crate) used_bytes: u64,
     pub(crate) free_bytes: u64,
+    /// Processes that compute on it.
+    pub(crate) processes: Option<u32>,
 }
 
 /// The host; what could not be read is none.
@@ -151,6 +165,8 @@ impl Report {
                 + rank.tape_id.len()
                 + size_of_val(rank.totals.as_slice())
                 + size_of_val(rank.steps.as_slice())
+                + size_of_val(rank.outside.as_slice())
+                + rank.host.as_ref().map_or(0, |host| host.missing.len())
         };
         let ranks: usize = self.ranks.iter().map(of_rank).sum();
         (size_of_val(self) + ranks + size_of_val(self.gpus.as_slice())) as u64
@@ -234,6 +250,8 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, String> {
         command: cut(&up.command, COMMAND_BYTES_MAX).to_string(),
         device_uuids: uuids.map(|uuid| short(uuid)).collect(),
         limitations: limitations.map(|line| short(line)).collect(),
+        role: host::role(&up.role),
+        peer_groups: up.peer_groups.into_iter().take(PEER_GROUPS_MAX).collect(),
     })
 }
 
@@ -254,6 +272,7 @@ fn report(sent: v1::Report) -> Result<Report, String> {
         total_bytes: gpu.total_bytes.min(NUMBER_MAX),
         used_bytes: gpu.used_bytes.min(NUMBER_MAX),
         free_bytes: gpu.free_bytes.min(NUMBER_MAX),
+        processes: gpu.processes,
     });
     let host = sent.host.unwrap_or_default();
     let bounded = |bytes: Option<u64>| bytes.map(|bytes| bytes.min(NUMBER_MAX));
@@ -292,6 +311,8 @@ fn rank_report(rank: v1::RankReport) -> Result<RankReport, String> {
         rss_bytes: rank.rss_bytes.map(|bytes| bytes.min(NUMBER_MAX)),
         lost: rank.lost,
         steps_missed: rank.steps_missed,
+        host: rank.host.as_ref().map(host::rank_host),
+        outside: host::outside(&rank.outside)?,
     })
 }
 
@@ -306,6 +327,7 @@ fn totals(totals: &v1::DeviceTotals) -> Result<Totals, String> {
         malloc_failures: number(totals.malloc_failures)?,
         device_bytes: number(totals.device_bytes)?,
         process_bytes: totals.process_bytes.map(number).transpose()?,
+        deferred: totals.deferred_bytes.map(number).transpose()?,
     })
 }
 
@@ -496,6 +518,16 @@ mod tests {
         let huge = v1::StepRecord { floor_allocated: u64::MAX, ..step };
         check(with(steps(vec![huge])), Err("beyond any real number"));
         check(with(steps(vec![v1::StepRecord { device: 64, ..step }])), Err("device 64"));
+        let outside = |use_: v1::OutsideUse, count| v1::RankReport {
+            outside: vec![use_; count],
+            ..rank.clone()
+        };
+        let nccl = v1::OutsideUse { origin: 7, device: 1, bytes: 5, count: 0 };
+        check(with(outside(nccl, 128)), Ok(()));
+        check(with(outside(nccl, 300)), Err("300 origins"));
+        check(with(outside(v1::OutsideUse { device: 99, ..nccl }, 1)), Err("device 99"));
+        let much = v1::OutsideUse { bytes: u64::MAX, ..nccl };
+        check(with(outside(much, 1)), Err("beyond any real number"));
         let unreachable = v1::CaptureAnswer {
             capture_id: "cap-1".to_string(),
             tape_id: "t".to_string(),

@@ -1,6 +1,7 @@
 //! The coordinator as agents and users see it: over gRPC and HTTP, through kills and bad input.
 
 mod fake;
+mod ledger;
 mod solo;
 mod versions;
 
@@ -203,7 +204,7 @@ async fn a_killed_coordinator_goes_on_where_it_was() {
     let (_, answer) = again.get("/api/v1/jobs/train/ranks").await;
     for rank in answer["ranks"].as_array().unwrap() {
         let found = (&rank["state"], &rank["alive"], &rank["step"]);
-        assert_eq!(found, (&json!("unknown"), &json!(false), &json!(step)));
+        assert_eq!(found, (&json!("blind"), &json!(false), &json!(step)));
     }
     let (_, series) = again.get("/api/v1/jobs/train/series?rank=2&points=50000").await;
     assert_eq!(series["steps"].as_array().unwrap().len() as u64, step);

@@ -134,7 +134,7 @@ impl Job {
             start_wall_ns: 1_700_000_000_000_000_000 + i64::from(self.run) * 1_000_000_000,
             command: "python train.py".to_string(),
             device_uuids: vec![format!("GPU-{rank}")],
-            limitations: Vec::new(),
+            ..v1::RankUp::default()
         }
     }
 
@@ -250,6 +250,8 @@ pub(crate) struct Agent {
     pub(crate) acked: u64,
     /// Requests that came while something else was awaited.
     pub(crate) requests: Vec<v1::CaptureRequest>,
+    /// What its reports say of the node's GPUs.
+    pub(crate) gpus: Vec<v1::GpuReport>,
 }
 
 impl Agent {
@@ -277,7 +279,15 @@ impl Agent {
         let first = timeout(PATIENCE, incoming.message()).await.unwrap()?;
         let welcome = first.and_then(|first| first.body);
         assert!(matches!(&welcome, Some(FromCoordinator::Welcome(w)) if w.protocol == PROTOCOL));
-        Ok(Self { outgoing, incoming, client, reports: 0, acked: 0, requests: Vec::new() })
+        Ok(Self {
+            outgoing,
+            incoming,
+            client,
+            reports: 0,
+            acked: 0,
+            requests: Vec::new(),
+            gpus: Vec::new(),
+        })
     }
 
     pub(crate) async fn say(&self, body: FromAgent) {
@@ -313,9 +323,7 @@ impl Agent {
             let ranks = ranks.clone().map(|rank| job.rank_report(rank, &some)).collect();
             self.report(ranks).await;
         }
-        while self.acked < self.reports {
-            self.hear().await;
-        }
+        self.settle().await;
     }
 
     pub(crate) async fn report(&mut self, ranks: Vec<v1::RankReport>) {
@@ -327,12 +335,20 @@ impl Agent {
             ..v1::HostReport::default()
         };
         let host = Some(host);
-        let report = v1::Report { number, wall_ns: wall_ns(), ranks, host, ..Default::default() };
+        let (gpus, wall_ns) = (self.gpus.clone(), wall_ns());
+        let report = v1::Report { number, wall_ns, ranks, gpus, host, ..Default::default() };
         self.say(FromAgent::Report(report)).await;
     }
 
     pub(crate) fn rank_report(job: &Job, rank: u32, step: u64) -> v1::RankReport {
         job.rank_report(rank, &(step..=step))
+    }
+
+    /// Waits until all reports are acknowledged.
+    pub(crate) async fn settle(&mut self) {
+        while self.acked < self.reports {
+            self.hear().await;
+        }
     }
 
     async fn hear(&mut self) {

@@ -7,7 +7,7 @@ use memtape_proto::v1;
 use old::agent_message::Body as Said;
 use old::coordinator_client::CoordinatorClient;
 use old::coordinator_message::Body as Heard;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -92,6 +92,11 @@ async fn an_old_agent_is_served() {
         let ack = agent.hear().await;
         assert!(matches!(&ack, Heard::ReportAck(ack) if ack.number == number), "{ack:?}");
     }
+    // What it does not say is unknown, and stays so.
+    let (_, ranks) = running.get("/api/v1/jobs/old/ranks").await;
+    let rank = &ranks["ranks"][0];
+    assert_eq!((&rank["host"], &rank["pinned_bytes"]), (&Value::Null, &Value::Null), "{rank:#}");
+    assert_eq!((&rank["role"], &rank["alive"]), (&json!(""), &json!(true)));
     let answer = tokio::spawn({
         let url = running.url("/api/v1/jobs/old/captures");
         async move { reqwest::Client::new().post(url).body("{}").send().await.unwrap().status() }
@@ -140,6 +145,8 @@ async fn a_later_minor_is_taken_and_another_major_is_not() {
     let running = start(config(dir.path())).await;
     for (protocol, minor, refusal) in [
         (1, 7, None),
+        (1, 2, None),
+        (1, 1, None),
         (1, 0, None),
         (2, 0, Some("update the coordinator")),
         (0, 0, Some("no protocol version")),
@@ -163,7 +170,7 @@ async fn a_later_minor_is_taken_and_another_major_is_not() {
                 let first = attached.unwrap().into_inner().message().await.unwrap().unwrap();
                 let welcome = first.body.expect("a welcome");
                 let v1::coordinator_message::Body::Welcome(welcome) = welcome else { panic!() };
-                assert_eq!((welcome.protocol, welcome.protocol_minor), (1, 1));
+                assert_eq!((welcome.protocol, welcome.protocol_minor), (1, 2));
             }
             Some(part) => {
                 let status = attached.unwrap_err();

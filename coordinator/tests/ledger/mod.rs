@@ -1,0 +1,210 @@
+//! What each rank holds, as agents say it and as people see it.
+
+use memtape_core::tape::layout::Origin;
+use memtape_proto::v1;
+use serde_json::{Value, json};
+
+use crate::fake::{Agent, Job, MIB, Running, config, start};
+
+const JOB: Job = Job { name: "held", attempt: 0, ranks: 2, leaking: None, run: 1 };
+
+fn outside(origin: Origin, bytes: u64) -> v1::OutsideUse {
+    v1::OutsideUse { origin: origin as u32, device: 0, bytes, count: 0 }
+}
+
+/// A rank's part of a report with everything that 1.2 brought.
+fn full(rank: u32, step: u64) -> v1::RankReport {
+    let mut report = Agent::rank_report(&JOB, rank, step);
+    report.totals[0].deferred_bytes = Some(6 * MIB);
+    report.outside = vec![
+        outside(Origin::HostPinned, 30 * MIB),
+        outside(Origin::HostRegistered, 2 * MIB),
+        outside(Origin::Nccl, 40 * MIB),
+        // Of a later version.
+        v1::OutsideUse { origin: 4000, ..outside(Origin::Nccl, 1) },
+    ];
+    report.host = Some(v1::RankHost {
+        anon_bytes: Some(500 * MIB),
+        file_bytes: Some(70 * MIB),
+        shmem_bytes: Some(100 * MIB),
+        swap_bytes: Some(0),
+        workers: Some(v1::Workers {
+            count: 4,
+            anon_bytes: 1000 * MIB,
+            shmem_bytes: 3 * MIB,
+            anon_parts_bytes: Some(200 * MIB),
+            left_out: 0,
+        }),
+        cgroup: Some(v1::CgroupUse {
+            bytes: Some(2000 * MIB),
+            limit_bytes: Some(8000 * MIB),
+            highs: Some(1),
+            ooms: Some(2),
+            oom_kills: Some(3),
+        }),
+        missing: String::new(),
+    });
+    report
+}
+
+fn gpu(rank: u32) -> v1::GpuReport {
+    v1::GpuReport {
+        uuid: format!("gpu-{rank}"),
+        index: rank,
+        total_bytes: 8192 * MIB,
+        used_bytes: 5000 * MIB,
+        free_bytes: 3192 * MIB,
+        processes: Some(2),
+    }
+}
+
+fn layers(ledger: &Value) -> Vec<(String, Option<u64>)> {
+    let layer =
+        |layer: &Value| (layer["layer"].as_str().unwrap().to_string(), layer["bytes"].as_u64());
+    ledger["layers"].as_array().unwrap().iter().map(layer).collect()
+}
+
+/// Whatever is known: the layers that are, and the rest, are the device.
+fn assert_adds_up(ledger: &Value) {
+    let known: u64 = layers(ledger).iter().filter_map(|(_, bytes)| *bytes).sum();
+    let rest = ledger["rest_bytes"].as_i64().unwrap();
+    let device = ledger["device_bytes"].as_i64().unwrap();
+    assert_eq!(i64::try_from(known).unwrap() + rest, device, "{ledger:#}");
+}
+
+async fn rank(running: &Running, number: usize) -> Value {
+    let (_, mut answer) = running.get("/api/v1/jobs/held/ranks").await;
+    answer["ranks"][number].take()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_rank_holds_is_a_partition_and_a_host_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    for number in 0..2 {
+        let role = format!("pp{number}");
+        let up = v1::RankUp { role, ..JOB.rank_up(number) };
+        agent.say(v1::agent_message::Body::RankUp(up)).await;
+    }
+    agent.gpus = vec![gpu(0)];
+    agent.report(vec![full(0, 5), Agent::rank_report(&JOB, 1, 5)]).await;
+    agent.settle().await;
+
+    let known = rank(&running, 0).await;
+    assert_eq!((&known["role"], &known["pinned_bytes"]), (&json!("pp0"), &json!(32 * MIB)));
+    assert_eq!(known["host"]["workers"]["anon_parts_bytes"], 200 * MIB);
+    assert_eq!(
+        (&known["host"]["cgroup"]["ooms"], &known["host"]["swap_bytes"]),
+        (&json!(2), &json!(0))
+    );
+    let device = &known["devices"][0];
+    assert_eq!((&device["gpu_processes"], &device["deferred"]), (&json!(2), &json!(6 * MIB)));
+    assert_adds_up(&device["ledger"]);
+    let held = 512 * MIB;
+    let expected = [
+        ("free", Some(3192 * MIB)),
+        ("other processes", Some(700 * MIB)),
+        ("nccl", Some(40 * MIB)),
+        ("other code", None),
+        ("cached", None),
+        ("inactive split", None),
+        ("unused by tensors", Some(4096 * MIB - held - 6 * MIB)),
+        ("deferred frees", Some(6 * MIB)),
+        ("rounding", None),
+        ("requested", None),
+        ("in use by tensors", Some(held)),
+    ];
+    let expected: Vec<_> = expected.map(|(name, bytes)| (name.to_string(), bytes)).to_vec();
+    assert_eq!(layers(&device["ledger"]), expected);
+
+    // An agent that says less: unknown is not zero.
+    let less = rank(&running, 1).await;
+    assert_eq!((&less["host"], &less["pinned_bytes"]), (&Value::Null, &Value::Null));
+    let ledger = &less["devices"][0]["ledger"];
+    assert_adds_up(ledger);
+    let unknown = layers(ledger).into_iter().filter(|(_, bytes)| bytes.is_none()).count();
+    assert_eq!(unknown, 9, "{ledger:#}");
+    check_metrics(&running).await;
+
+    // What the driver said is no word on the present once its agent is gone; the host side was
+    // never the driver's.
+    drop(agent);
+    let is_blind = |answer: &Value| answer["ranks"][0]["state"] == "blind";
+    let answer = running.wait("/api/v1/jobs/held/ranks", is_blind).await;
+    let gone = &answer["ranks"][0];
+    assert_eq!(gone["alive"], false);
+    assert_eq!(layers(&gone["devices"][0]["ledger"])[0], ("free".to_string(), None));
+    assert_adds_up(&gone["devices"][0]["ledger"]);
+    let (_, jobs) = running.get("/api/v1/jobs").await;
+    assert_eq!(jobs["jobs"][0]["state"], "blind");
+    running.stop().await;
+}
+
+async fn check_metrics(running: &Running) {
+    let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+    let series = |name: &str, rank: u32, rest: &str, mib: u64| {
+        let labels = format!(r#"job="held",attempt="0",rank="{rank}",node="node-a""#);
+        format!("{name}{{{labels}{rest}}} {}", mib * MIB)
+    };
+    let memory = "memtape_rank_memory_bytes";
+    let host = "memtape_rank_host_layer_bytes";
+    for line in [
+        series(memory, 0, r#",device="0",layer="allocated""#, 512),
+        series(memory, 0, r#",device="0",layer="deferred""#, 6),
+        series(memory, 0, r#",device="0",layer="cached""#, 4096 - 512 - 6),
+        series(memory, 0, r#",device="0",layer="nontorch""#, 204),
+        series(memory, 1, r#",device="0",layer="cached""#, 4096 - 512),
+        series("memtape_rank_other_processes_bytes", 0, r#",device="0""#, 700),
+        series(host, 0, r#",layer="anon""#, 500),
+        series(host, 0, r#",layer="pinned""#, 32),
+        series("memtape_rank_worker_memory_bytes", 0, r#",shared="in_parts""#, 200),
+        series("memtape_rank_cgroup_limit_bytes", 0, "", 8000),
+        r#"memtape_rank_workers{job="held",attempt="0",rank="0",node="node-a"} 4"#.to_string(),
+        r#"rank="0",node="node-a",event="oom_kill"} 3"#.to_string(),
+        r#"memtape_rank_state{job="held",attempt="0",rank="0",node="node-a",state="warming"} 1"#
+            .to_string(),
+    ] {
+        assert!(text.contains(&line), "no {line} in {text}");
+    }
+    for line in [
+        series("memtape_rank_other_processes_bytes", 1, "", 0),
+        r#"memtape_rank_host_layer_bytes{job="held",attempt="0",rank="1""#.to_string(),
+        r#"memtape_rank_memory_bytes{job="held",attempt="0",rank="1",node="node-a",device="0",layer="deferred""#
+            .to_string(),
+    ] {
+        let begin = line.split("} ").next().unwrap().trim_end_matches('}');
+        assert!(!text.contains(begin), "{begin} is not known");
+    }
+}
+
+/// What a rank held when it was last seen is there after a restart of the coordinator.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_words_of_a_rank_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    agent.report(vec![full(0, 5), full(1, 5)]).await;
+    for number in 0..2 {
+        let down = v1::RankDown {
+            tape_id: JOB.tape(number),
+            end: v1::RankEnd::OomKilled.into(),
+            step: 5,
+            ..v1::RankDown::default()
+        };
+        agent.say(v1::agent_message::Body::RankDown(down)).await;
+    }
+    agent.settle().await;
+    running.wait("/api/v1/jobs", |answer| answer["jobs"][0]["state"] == "ended").await;
+    running.stop().await;
+    let running = start(config(dir.path())).await;
+    let known = rank(&running, 1).await;
+    assert_eq!((&known["state"], &known["end"]), (&json!("ended"), &json!("oom_killed")));
+    assert_eq!(known["host"]["anon_bytes"], 500 * MIB);
+    assert_eq!(known["host"]["cgroup"]["oom_kills"], 3);
+    assert_eq!(known["pinned_bytes"], 32 * MIB);
+    assert_eq!(known["devices"][0]["deferred"], 6 * MIB);
+    assert_adds_up(&known["devices"][0]["ledger"]);
+    running.stop().await;
+}
