@@ -174,6 +174,9 @@ pub(crate) struct Rank {
     pub(crate) end: Option<String>,
     pub(crate) devices: Vec<Device>,
     pub(crate) rss_bytes: Option<u64>,
+    pub(crate) pinned_bytes: Option<u64>,
+    pub(crate) host: Option<RankHost>,
+    pub(crate) role: String,
     pub(crate) growth_bytes_per_step: Option<f64>,
     pub(crate) lost: u64,
     pub(crate) limitations: Vec<String>,
@@ -189,6 +192,65 @@ pub(crate) struct Device {
     pub(crate) blocks: u64,
     pub(crate) ooms: u64,
     pub(crate) malloc_failures: u64,
+    pub(crate) device: u32,
+    pub(crate) ledger: DeviceLedger,
+}
+
+/// Where the bytes of a device are.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct DeviceLedger {
+    pub(crate) device_bytes: Option<u64>,
+    pub(crate) layers: Vec<LedgerLayer>,
+    pub(crate) rest_bytes: Option<i64>,
+}
+
+/// One layer of it; without bytes it is unknown, and they are in the rest.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct LedgerLayer {
+    pub(crate) layer: String,
+    pub(crate) bytes: Option<u64>,
+}
+
+/// What a rank takes of its host.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RankHost {
+    pub(crate) anon_bytes: Option<u64>,
+    pub(crate) file_bytes: Option<u64>,
+    pub(crate) shmem_bytes: Option<u64>,
+    pub(crate) swap_bytes: Option<u64>,
+    pub(crate) workers: Option<Workers>,
+    pub(crate) cgroup: Option<Cgroup>,
+}
+
+/// The processes below it.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Workers {
+    pub(crate) count: u32,
+    pub(crate) anon_bytes: u64,
+    pub(crate) anon_parts_bytes: Option<u64>,
+    pub(crate) left_out: u32,
+}
+
+/// Its memory cgroup.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Cgroup {
+    pub(crate) bytes: Option<u64>,
+    pub(crate) limit_bytes: Option<u64>,
+    pub(crate) oom_kills: Option<u64>,
+}
+
+/// Why something is not known of some ranks.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Unknown {
+    pub(crate) what: String,
+    pub(crate) why: String,
+    pub(crate) ranks: Vec<u32>,
 }
 
 /// One Python frame.

@@ -280,6 +280,9 @@ pub(crate) struct JobFilter {
 pub(crate) struct ShowArgs {
     /// An incident (inc-…) or a capture (cap-…).
     pub(crate) id: String,
+    /// Of a capture: where the bytes of this rank's devices were.
+    #[arg(long)]
+    pub(crate) rank: Option<u32>,
 }
 
 /// `memtape capture`.

@@ -17,6 +17,7 @@ mod library;
 mod liveness;
 mod output;
 mod parent;
+mod ranks;
 mod render;
 mod tape_file;
 mod wire;
@@ -67,7 +68,7 @@ fn start(cli: Cli) -> anyhow::Result<()> {
         Command::Ranks(args) => commands::list::ranks(args.job.as_deref(), client()?, json),
         Command::Incidents(args) => commands::list::incidents(&args, client()?, json),
         Command::Captures(args) => commands::list::captures(&args, client()?, json),
-        Command::Show(args) => commands::show::run(&args.id, client()?, json),
+        Command::Show(args) => commands::show::run(&args, client()?, json),
         Command::Capture(args) => commands::capture::run(&args, client()?, json),
     }
 }

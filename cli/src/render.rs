@@ -8,7 +8,7 @@ use std::fmt::Write;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
-use crate::api::{Device, Frame, Incident, Job, Manifest, Rank};
+use crate::api::{Frame, Incident, Job, Manifest};
 use crate::clock::utc;
 use crate::output::clean;
 
@@ -103,63 +103,6 @@ pub(crate) fn jobs(jobs: &[Job]) -> String {
     let titles =
         ["job", ">attempt", "state", ">alive", ">step", ">incidents", "started (UTC)", "nodes"];
     table(&titles, jobs.iter().map(row).collect())
-}
-
-/// The ranks of a job.
-pub(crate) fn ranks(ranks: &[Rank]) -> String {
-    if ranks.is_empty() {
-        return "no rank of this job is known yet\n".to_string();
-    }
-    let row = |rank: &Rank| {
-        let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
-        let growth = rank
-            .growth_bytes_per_step
-            .map_or("–".to_string(), |growth| signed_bytes(growth as i64));
-        let alive = if rank.alive { "alive" } else { rank.end.as_deref().unwrap_or("gone") };
-        vec![
-            rank.rank.to_string(),
-            rank.state.clone(),
-            alive.to_string(),
-            rank.node.clone(),
-            if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() },
-            rank.step.to_string(),
-            growth,
-            bytes(sum(|device| device.allocated)),
-            bytes(sum(|device| device.reserved)),
-            bytes(sum(|device| device.peak_allocated)),
-            sum(|device| device.blocks).to_string(),
-            sum(|device| device.ooms).to_string(),
-            sum(|device| device.malloc_failures).to_string(),
-            rank.rss_bytes.map_or("–".to_string(), bytes),
-        ]
-    };
-    let titles = [
-        ">rank",
-        "state",
-        "process",
-        "node",
-        ">pid",
-        ">step",
-        ">growth/step",
-        ">allocated",
-        ">reserved",
-        ">peak",
-        ">blocks",
-        ">ooms",
-        ">retries",
-        ">rss",
-    ];
-    let mut text = table(&titles, ranks.iter().map(row).collect());
-    for rank in ranks {
-        if rank.lost > 0 {
-            let _ =
-                writeln!(text, "rank {}: {} records did not fit on its tape", rank.rank, rank.lost);
-        }
-        for limitation in &rank.limitations {
-            let _ = writeln!(text, "rank {}: {}", rank.rank, clean(limitation));
-        }
-    }
-    text
 }
 
 /// Incidents, one line each.
@@ -434,17 +377,6 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         assert!(jobs(&[]).contains("memtape run"));
         assert_eq!(incidents(&[]), "no incident\n");
         assert_eq!(captures(&[]), "no capture\n");
-        assert!(ranks(&[]).contains("no rank"));
-    }
-
-    #[test]
-    fn unknown_is_not_zero() {
-        let rank: Rank = parse(&json!({ "rank": 3, "alive": false, "end": "oom_killed", "lost": 2,
-            "limitations": ["no stacks"] }))
-        .expect("shape");
-        let text = ranks(&[rank]);
-        assert!(text.contains("oom_killed") && text.contains('–'), "{text}");
-        assert!(text.contains("rank 3: no stacks") && text.contains("2 records"), "{text}");
     }
 
     #[test]

@@ -43,6 +43,7 @@ fn snapshot(body: v1::RankBody) -> RankSnapshot {
         identity: Identity {
             tape_id: rank.tape_id,
             job: rank.job,
+            role: rank.role,
             attempt: rank.attempt,
             rank: rank.rank,
             world_size: rank.world_size,

@@ -2,9 +2,9 @@
 
 use anyhow::bail;
 
-use crate::api::{Client, Incident, Job, Manifest, Rank, parse};
+use crate::api::{Client, Incident, Job, Manifest, Rank, Unknown, parse};
 use crate::args::JobFilter;
-use crate::{output, render};
+use crate::{output, ranks, render};
 
 /// All jobs.
 ///
@@ -31,7 +31,10 @@ pub(crate) fn ranks(job: Option<&str>, client: Client, json: bool) -> anyhow::Re
     if json {
         return output::print_json(&answer);
     }
-    output::print(&render::ranks(&parse::<Vec<Rank>>(&answer["ranks"])?))
+    let ranks = parse::<Vec<Rank>>(&answer["ranks"])?;
+    // An older coordinator says nothing of what is unknown.
+    let unknown = parse::<Vec<Unknown>>(&answer["unknown"]).unwrap_or_default();
+    output::print(&ranks::text(&ranks, &unknown))
 }
 
 fn only_job(jobs: &[Job]) -> anyhow::Result<String> {

@@ -1,20 +1,33 @@
 //! `memtape show ID`: an incident with its capture, or a capture.
 
+use std::fmt::Write;
+
 use anyhow::bail;
+use memtape_core::snapshot::DeviceSnapshot;
+use serde_json::json;
 
 use crate::api::{Client, Incident, Manifest, parse};
-use crate::{collectives, output, render};
+use crate::args::ShowArgs;
+use crate::liveness::Writer;
+use crate::{collectives, ledger, output, render, wire};
 
 /// Shows what has this id.
 ///
 /// # Errors
 /// When the coordinator cannot be asked or does not know it.
-pub(crate) fn run(id: &str, client: Client, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ShowArgs, client: Client, json: bool) -> anyhow::Result<()> {
+    let id = args.id.as_str();
     let kind = match id.split_once('-') {
         Some(("inc", _)) => "incidents",
         Some(("cap", _)) => "captures",
         _ => bail!("{id:?} is no id: those of incidents begin with inc-, of captures with cap-"),
     };
+    if let Some(rank) = args.rank {
+        if kind != "captures" {
+            bail!("--rank is about a capture: `memtape show {id}` names that of an incident");
+        }
+        return of_rank(id, rank, &client, json);
+    }
     let mut answer = client.get(&[kind, id], &[])?;
     // An older coordinator does not know of collectives.
     let collectives_of = |id: &str| {
@@ -42,6 +55,32 @@ pub(crate) fn run(id: &str, client: Client, json: bool) -> anyhow::Result<()> {
     let mut text = render::incident(&incident, capture.as_ref());
     if let Some(capture) = &capture {
         text += &collectives::of_capture(&collectives_of(&capture.id));
+    }
+    output::print(&text)
+}
+
+/// Where the bytes of a rank's devices were at the step of a capture, from its stored state. What
+/// only the driver knows is not in it.
+fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Result<()> {
+    let state = wire::decode(&client.body(capture, rank)?)?;
+    let ledger = |device: &DeviceSnapshot| {
+        ledger::of(&state, device.device, device.device_bytes, Writer::Unknown)
+    };
+    if json {
+        let device = |device: &DeviceSnapshot| json!({ "device": device.device, "uuid": device.uuid, "ledger": ledger::json(&ledger(device)) });
+        return output::print_json(&json!({
+            "capture": capture, "rank": rank, "step": state.step,
+            "devices": state.devices.iter().map(device).collect::<Vec<_>>(),
+            "outside": ledger::outside_json(&state.outside),
+        }));
+    }
+    let mut text = format!("rank {rank} at the end of step {}\n", state.step);
+    for device in &state.devices {
+        let _ = write!(text, "\ndevice {} {}\n", device.device, output::clean(&device.uuid));
+        text.push_str(&ledger::text(&ledger(device)));
+    }
+    if !state.outside.is_empty() {
+        let _ = write!(text, "\n{}", ledger::outside_text(&state.outside));
     }
     output::print(&text)
 }

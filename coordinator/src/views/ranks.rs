@@ -1,6 +1,8 @@
 //! The ranks of an attempt: what each is doing, where the bytes of its devices are, and what it takes
 //! of its host. What is not known is `null`.
 
+use std::collections::BTreeMap;
+
 use memtape_core::ledger::{Amount, Ledger};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -10,12 +12,26 @@ use crate::ledger::RankHost;
 use crate::model::{End, Totals};
 use crate::silence::{Silence, Watch};
 
+/// An agent of protocol 1.1 does not say what ranks take of their hosts, and no agent does before it
+/// has looked.
+const OLD_AGENT: &str = "its agent does not say: it has not looked yet, or is an older one";
+
 /// All ranks of an attempt.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RanksView {
     job: String,
     attempt: u32,
     ranks: Vec<RankView>,
+    unknown: Vec<UnknownView>,
+}
+
+/// Why something is not known of some ranks: said once.
+#[derive(Clone, Debug, Serialize)]
+struct UnknownView {
+    /// `device` or `host`.
+    what: &'static str,
+    why: String,
+    ranks: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -65,7 +81,28 @@ pub(crate) fn ranks(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>) -> 
         job: attempt.record.job.clone(),
         attempt: attempt.record.attempt,
         ranks: attempt.ranks.values().map(|rank| view(cluster, attempt, watch, rank)).collect(),
+        unknown: unknown(cluster, attempt),
     }
+}
+
+/// Why the driver's word is missing, and what is not known of the host.
+fn unknown(cluster: &Cluster, attempt: &Attempt) -> Vec<UnknownView> {
+    let mut reasons: BTreeMap<(&'static str, &str), Vec<u32>> = BTreeMap::new();
+    for rank in attempt.ranks.values().filter(|rank| rank.presence == Presence::Here) {
+        let Some(node) = cluster.nodes.get(&rank.record.node) else { continue };
+        let host = rank.host.as_ref().map_or(OLD_AGENT, |host| &host.missing);
+        for (what, why) in [("device", node.host.nvml_missing.as_str()), ("host", host)] {
+            if !why.is_empty() {
+                reasons.entry((what, why)).or_default().push(rank.record.rank);
+            }
+        }
+    }
+    let view = |((what, why), ranks): ((&'static str, &str), _)| UnknownView {
+        what,
+        why: why.to_string(),
+        ranks,
+    };
+    reasons.into_iter().map(view).collect()
 }
 
 /// The state of one rank, as a word: what it is now, or that nothing new is known of it.

@@ -1,0 +1,238 @@
+//! The ranks of a job as text: what each is doing, where the bytes of its devices are, and what it
+//! takes of its host. `?` is unknown, which is not nothing.
+
+use std::fmt::Write;
+
+use crate::api::{Device, Rank, Unknown};
+use crate::output::clean;
+use crate::render::{bytes, signed_bytes, table};
+
+/// Layers as columns. What stands in a sum for others has them in it.
+const LAYERS: [(&str, &str); 7] = [
+    ("free", ">free"),
+    ("other processes", ">other processes"),
+    ("nccl", ">nccl"),
+    ("other code", ">other code"),
+    ("unused by tensors", ">unused"),
+    ("deferred frees", ">deferred"),
+    ("in use by tensors", ">in use"),
+];
+
+/// The ranks of a job.
+pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
+    if ranks.is_empty() {
+        return "no rank of this job is known yet\n".to_string();
+    }
+    let row = |rank: &Rank| {
+        let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
+        let growth = rank
+            .growth_bytes_per_step
+            .map_or("–".to_string(), |growth| signed_bytes(growth as i64));
+        let alive = if rank.alive { "alive" } else { rank.end.as_deref().unwrap_or("gone") };
+        vec![
+            rank.rank.to_string(),
+            rank.state.clone(),
+            rank.role.clone(),
+            alive.to_string(),
+            rank.node.clone(),
+            if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() },
+            rank.step.to_string(),
+            growth,
+            bytes(sum(|device| device.allocated)),
+            bytes(sum(|device| device.reserved)),
+            bytes(sum(|device| device.peak_allocated)),
+            sum(|device| device.blocks).to_string(),
+            sum(|device| device.ooms).to_string(),
+            sum(|device| device.malloc_failures).to_string(),
+            rank.rss_bytes.map_or("–".to_string(), bytes),
+        ]
+    };
+    let titles = [
+        ">rank",
+        "state",
+        "role",
+        "process",
+        "node",
+        ">pid",
+        ">step",
+        ">growth/step",
+        ">allocated",
+        ">reserved",
+        ">peak",
+        ">blocks",
+        ">ooms",
+        ">retries",
+        ">rss",
+    ];
+    let mut text = table(&titles, ranks.iter().map(row).collect());
+    text.push_str(&devices(ranks));
+    text.push_str(&hosts(ranks));
+    for reason in unknown {
+        let (what, of) = (&reason.what, which(&reason.ranks));
+        let _ = writeln!(text, "unknown of the {what} of {of}: {}", clean(&reason.why));
+    }
+    for rank in ranks {
+        if rank.lost > 0 {
+            let _ =
+                writeln!(text, "rank {}: {} records did not fit on its tape", rank.rank, rank.lost);
+        }
+        for limitation in &rank.limitations {
+            let _ = writeln!(text, "rank {}: {}", rank.rank, clean(limitation));
+        }
+    }
+    text
+}
+
+/// Where the bytes of each device are: the layers and the rest are the device. A layer that is
+/// unknown everywhere is no column; its bytes are in the rest, which says so.
+fn devices(ranks: &[Rank]) -> String {
+    let of_rank = |rank: &'_ Rank| -> Vec<(u32, Device)> {
+        rank.devices.iter().map(|device| (rank.rank, device.clone())).collect()
+    };
+    let devices: Vec<(u32, Device)> = ranks.iter().flat_map(of_rank).collect();
+    let amount = |device: &Device, name: &str| {
+        device.ledger.layers.iter().find(|layer| layer.layer == name).and_then(|layer| layer.bytes)
+    };
+    // A coordinator that knows no ledger says nothing of one.
+    if devices.iter().all(|(_, device)| device.ledger.layers.is_empty()) {
+        return String::new();
+    }
+    let is_known = |name: &str| devices.iter().any(|(_, device)| amount(device, name).is_some());
+    let (known, unknown): (Vec<_>, Vec<_>) = LAYERS.iter().partition(|(name, _)| is_known(name));
+    let row = |(rank, device): &(u32, Device)| {
+        let mut row = vec![rank.to_string(), device.device.to_string()];
+        row.extend(known.iter().map(|(name, _)| or_unknown(amount(device, name))));
+        let rest = device.ledger.rest_bytes.map(signed_bytes);
+        row.push(rest.map_or("?".to_string(), |rest| rest.trim_start_matches('+').to_string()));
+        row.push(or_unknown(device.ledger.device_bytes));
+        row
+    };
+    let mut titles = vec![">rank", ">device"];
+    titles.extend(known.iter().map(|(_, title)| title));
+    titles.extend([">the rest", ">size"]);
+    let mut text = format!("\n{}", table(&titles, devices.iter().map(row).collect()));
+    let names: Vec<&str> = unknown.iter().map(|(name, _)| *name).collect();
+    let names = [names.as_slice(), &["context and kernels"]].concat();
+    let _ = writeln!(text, "the rest: {}", names.join(", "));
+    text
+}
+
+/// What each rank takes of its host.
+fn hosts(ranks: &[Rank]) -> String {
+    if ranks.iter().all(|rank| rank.host.is_none() && rank.pinned_bytes.is_none()) {
+        return String::new();
+    }
+    let row = |rank: &Rank| {
+        let host = rank.host.clone().unwrap_or_default();
+        let workers = host.workers.map_or("?".to_string(), |workers| match workers.left_out {
+            0 => workers.count.to_string(),
+            more => format!("{} of {}", workers.count, workers.count.saturating_add(more)),
+        });
+        // Without parts, pages that a fork shares count for each.
+        let held = host.workers.map_or("?".to_string(), |workers| match workers.anon_parts_bytes {
+            Some(parts) => bytes(parts),
+            None => format!("<= {}", bytes(workers.anon_bytes)),
+        });
+        let cgroup = host.cgroup.unwrap_or_default();
+        let limit = cgroup.limit_bytes.map_or("no limit".to_string(), bytes);
+        vec![
+            rank.rank.to_string(),
+            or_unknown(host.anon_bytes),
+            or_unknown(host.file_bytes),
+            or_unknown(host.shmem_bytes),
+            or_unknown(host.swap_bytes),
+            or_unknown(rank.pinned_bytes),
+            workers,
+            held,
+            or_unknown(cgroup.bytes),
+            if host.cgroup.is_some() { limit } else { "?".to_string() },
+            cgroup.oom_kills.map_or("?".to_string(), |kills| kills.to_string()),
+        ]
+    };
+    let titles = [
+        ">rank",
+        ">private",
+        ">files",
+        ">shared",
+        ">swapped",
+        ">pinned",
+        ">workers",
+        ">theirs",
+        ">cgroup",
+        ">limit",
+        ">oom kills",
+    ];
+    format!("\n{}", table(&titles, ranks.iter().map(row).collect()))
+}
+
+/// `rank 3`, `ranks 0-2, 5`.
+fn which(ranks: &[u32]) -> String {
+    let runs = ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let run = |run: &[u32]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run.iter().map(u32::to_string).collect(),
+    };
+    let runs: Vec<String> = runs.map(run).collect();
+    format!("rank{} {}", if ranks.len() > 1 { "s" } else { "" }, runs.join(", "))
+}
+
+fn or_unknown(count: Option<u64>) -> String {
+    count.map_or("?".to_string(), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::parse;
+
+    #[test]
+    fn no_rank_is_said() {
+        assert!(text(&[], &[]).contains("no rank"));
+    }
+
+    #[test]
+    fn unknown_is_not_zero() {
+        let rank: Rank = parse(&json!({ "rank": 3, "alive": false, "end": "oom_killed", "lost": 2,
+            "limitations": ["no stacks"] }))
+        .expect("shape");
+        let text = text(&[rank], &[]);
+        assert!(text.contains("oom_killed") && text.contains('–'), "{text}");
+        assert!(text.contains("rank 3: no stacks") && text.contains("2 records"), "{text}");
+    }
+
+    #[test]
+    fn devices_and_hosts_have_tables_of_their_own() {
+        let mib = |count: u64| count << 20;
+        let ranks: Vec<Rank> = parse(&json!([
+            { "rank": 0, "role": "pp0", "state": "healthy", "alive": true, "node": "a",
+              "devices": [{ "device": 0, "ledger": { "device_bytes": mib(100), "rest_bytes": mib(70),
+                "layers": [{ "layer": "free", "bytes": null }, { "layer": "nccl", "bytes": mib(10) },
+                  { "layer": "in use by tensors", "bytes": mib(20) }] } }],
+              "pinned_bytes": mib(3),
+              "host": { "anon_bytes": mib(5), "workers": { "count": 2, "anon_bytes": mib(9) },
+                "cgroup": { "bytes": mib(40), "oom_kills": 0 } } },
+            { "rank": 1, "state": "blind", "alive": false, "node": "b", "devices": [] },
+        ]))
+        .expect("shape");
+        let unknown = Unknown {
+            what: "device".to_string(),
+            why: "no NVML on this node".to_string(),
+            ranks: vec![0, 1, 2, 5],
+        };
+        let found = text(&ranks, &[unknown]);
+        let expected = "\
+RANK  DEVICE      NCCL    IN USE  THE REST       SIZE
+   0       0  10.0 MiB  20.0 MiB  70.0 MiB  100.0 MiB
+the rest: free, other processes, other code, unused by tensors, deferred frees, context and kernels
+
+RANK   PRIVATE  FILES  SHARED  SWAPPED    PINNED  WORKERS       THEIRS    CGROUP     LIMIT  OOM KILLS
+   0  5.00 MiB      ?       ?        ?  3.00 MiB        2  <= 9.00 MiB  40.0 MiB  no limit          0
+   1         ?      ?       ?        ?         ?        ?            ?         ?         ?          ?
+unknown of the device of ranks 0-2, 5: no NVML on this node
+";
+        assert!(found.ends_with(expected), "{found}");
+        assert!(found.contains("pp0") && found.contains("blind"), "{found}");
+    }
+}
