@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn kinds_of_memory() {
-        let text = "Name:\tpython\nVmRSS:\t 10 kB\nRssAnon:\t 4 kB\nRssFile:\t 5 kB\nRssShmem:\t 1 kB\nVmSwap:\t 2 kB\n";
+        let text = "Name:\tpython\nVmRSS:\t 10 kB\nRssAnon:\t 4 kB\nRssFile:\t 5 kB\n\
+            RssShmem:\t 1 kB\nVmSwap:\t 2 kB\n";
         let kib = |count: u64| Some(count * 1024);
         let memory =
             Memory { rss: kib(10), anon: kib(4), file: kib(5), shmem: kib(1), swap: kib(2) };

@@ -1,4 +1,4 @@
-//! The processes below each rank, such as the workers of a DataLoader: how many, and what they hold.
+//! The processes below each rank, such as a DataLoader's workers: how many, and what they hold.
 //!
 //! Who is below whom takes a look at every process of the node, and what a worker has for itself
 //! alone, beside what a fork still shares, takes the kernel a walk over all its pages. So both run

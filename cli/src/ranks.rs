@@ -150,17 +150,8 @@ fn hosts(ranks: &[Rank]) -> String {
         ]
     };
     let titles = [
-        ">rank",
-        ">private",
-        ">files",
-        ">shared",
-        ">swapped",
-        ">pinned",
-        ">workers",
-        ">theirs",
-        ">cgroup",
-        ">limit",
-        ">oom kills",
+        ">rank", ">private", ">files", ">shared", ">swapped", ">pinned", ">workers", ">theirs",
+        ">cgroup", ">limit", ">kills",
     ];
     format!("\n{}", table(&titles, ranks.iter().map(row).collect()))
 }
@@ -207,8 +198,9 @@ mod tests {
         let mib = |count: u64| count << 20;
         let ranks: Vec<Rank> = parse(&json!([
             { "rank": 0, "role": "pp0", "state": "healthy", "alive": true, "node": "a",
-              "devices": [{ "device": 0, "ledger": { "device_bytes": mib(100), "rest_bytes": mib(70),
-                "layers": [{ "layer": "free", "bytes": null }, { "layer": "nccl", "bytes": mib(10) },
+              "devices": [{ "device": 0, "ledger": {
+                "device_bytes": mib(100), "rest_bytes": mib(70), "layers": [
+                  { "layer": "free", "bytes": null }, { "layer": "nccl", "bytes": mib(10) },
                   { "layer": "in use by tensors", "bytes": mib(20) }] } }],
               "pinned_bytes": mib(3),
               "host": { "anon_bytes": mib(5), "workers": { "count": 2, "anon_bytes": mib(9) },
@@ -227,9 +219,9 @@ RANK  DEVICE      NCCL    IN USE  THE REST       SIZE
    0       0  10.0 MiB  20.0 MiB  70.0 MiB  100.0 MiB
 the rest: free, other processes, other code, unused by tensors, deferred frees, context and kernels
 
-RANK   PRIVATE  FILES  SHARED  SWAPPED    PINNED  WORKERS       THEIRS    CGROUP     LIMIT  OOM KILLS
-   0  5.00 MiB      ?       ?        ?  3.00 MiB        2  <= 9.00 MiB  40.0 MiB  no limit          0
-   1         ?      ?       ?        ?         ?        ?            ?         ?         ?          ?
+RANK   PRIVATE  FILES  SHARED  SWAPPED    PINNED  WORKERS       THEIRS    CGROUP     LIMIT  KILLS
+   0  5.00 MiB      ?       ?        ?  3.00 MiB        2  <= 9.00 MiB  40.0 MiB  no limit      0
+   1         ?      ?       ?        ?         ?        ?            ?         ?         ?      ?
 unknown of the device of ranks 0-2, 5: no NVML on this node
 ";
         assert!(found.ends_with(expected), "{found}");

@@ -67,7 +67,10 @@ fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Res
         ledger::of(&state, device.device, device.device_bytes, Writer::Unknown)
     };
     if json {
-        let device = |device: &DeviceSnapshot| json!({ "device": device.device, "uuid": device.uuid, "ledger": ledger::json(&ledger(device)) });
+        let device = |device: &DeviceSnapshot| {
+            let ledger = ledger::json(&ledger(device));
+            json!({ "device": device.device, "uuid": device.uuid, "ledger": ledger })
+        };
         return output::print_json(&json!({
             "capture": capture, "rank": rank, "step": state.step,
             "devices": state.devices.iter().map(device).collect::<Vec<_>>(),

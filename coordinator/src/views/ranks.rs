@@ -1,5 +1,5 @@
-//! The ranks of an attempt: what each is doing, where the bytes of its devices are, and what it takes
-//! of its host. What is not known is `null`.
+//! The ranks of an attempt: what each is doing, where the bytes of its devices are, and what it
+//! takes of its host. What is not known is `null`.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::ledger::RankHost;
 use crate::model::{End, Totals};
 use crate::silence::{Silence, Watch};
 
-/// An agent of protocol 1.1 does not say what ranks take of their hosts, and no agent does before it
-/// has looked.
+/// An agent of protocol 1.1 does not say what ranks take of their hosts, and no agent does before
+/// it has looked.
 const OLD_AGENT: &str = "its agent does not say: it has not looked yet, or is an older one";
 
 /// All ranks of an attempt.
