@@ -1,0 +1,541 @@
+//! What goes wrong in real jobs, each with its label. Most of them come on top of something benign.
+
+use crate::allocator::Handle;
+use crate::code::{Library, Site};
+use crate::job::{Expect, Fault, GIB, Job, Layer, MIB};
+use crate::world::{Actor, Moment, World};
+
+use super::benign::BEHAVIOURS;
+
+/// Something that goes wrong.
+pub type Trouble = fn(&mut Job);
+
+/// All of them, by name.
+pub const TROUBLES: [(&str, Trouble); 24] = [
+    ("leak_one_rank", leak_one_rank),
+    ("leak_all_ranks", leak_all_ranks),
+    ("leak_one_role", leak_one_role),
+    ("leak_every_kth", leak_every_kth),
+    ("leak_bursty", leak_bursty),
+    ("leak_eval_only", leak_eval_only),
+    ("leak_slow", leak_slow),
+    ("leak_count_only", leak_count_only),
+    ("retained_graph", retained_graph),
+    ("unbounded_cache", unbounded_cache),
+    ("cross_restart", cross_restart),
+    ("reference_cycles", reference_cycles),
+    ("deferred_frees", deferred_frees),
+    ("fragmentation", fragmentation),
+    ("compile_pools", compile_pools),
+    ("router_collapse", router_collapse),
+    ("group_creation", group_creation),
+    ("library_cache", library_cache),
+    ("pinned_growth", pinned_growth),
+    ("worker_growth", worker_growth),
+    ("shared_growth", shared_growth),
+    ("host_growth", host_growth),
+    ("silent_rank", silent_rank),
+    ("leak_from_start", leak_from_start),
+];
+
+/// Those that can be put into a course that was recorded.
+pub const INJECTED: [Trouble; 8] = [
+    leak_one_rank,
+    leak_all_ranks,
+    leak_every_kth,
+    leak_bursty,
+    retained_graph,
+    unbounded_cache,
+    leak_slow,
+    leak_eval_only,
+];
+
+/// Behaviours that no fault is put on top of: they are labelled by what they do to samples, or
+/// would hide the fault's own beginning.
+const NOT_BELOW: [&str; 3] = ["bounded_window", "inprocess_restart", "flat"];
+
+/// How much, and since when.
+pub(super) struct Plan {
+    pub(super) rate: f64,
+    pub(super) onset: u64,
+}
+
+/// Draws a rate and the steps that memory will last, makes the model as large as that needs, and
+/// puts something benign below.
+pub(super) fn plan(job: &mut Job, slowest: f64, fastest: f64) -> Plan {
+    let rate = job.rng.log_uniform(slowest, fastest) * MIB as f64;
+    let onset = job.rng.between(100, (job.steps / 2).max(101));
+    let life = job.rng.log_uniform(200.0, 2_600.0).min(0.5 * job.device_bytes as f64 / rate);
+    background(job, (rate * life) as u64);
+    Plan { rate, onset }
+}
+
+/// One half of the jobs do nothing else of note, the others one or two things.
+pub(super) fn background(job: &mut Job, headroom: u64) {
+    let count = job.rng.pick(&[0, 0, 1, 1, 1, 2]).filter(|_| !job.is_bare).unwrap_or(0);
+    job.fill(headroom + count * job.device_bytes / 24);
+    for _ in 0..count {
+        let drawn = job.rng.between(0, BEHAVIOURS.len() as u64) as usize;
+        if let Some((name, behaviour)) = BEHAVIOURS.get(drawn)
+            && !NOT_BELOW.contains(name)
+            && !job.notes.contains(name)
+        {
+            job.notes.push(name);
+            behaviour(job);
+        }
+    }
+}
+
+/// Labels the job.
+pub(super) fn label(
+    job: &mut Job,
+    class: &'static str,
+    ranks: Vec<u32>,
+    plan: &Plan,
+    layers: &[Layer],
+    sites: &[Site],
+) {
+    job.fault = Some(Fault {
+        class,
+        ranks,
+        onset: plan.onset,
+        layers: layers.to_vec(),
+        sites: sites.to_vec(),
+        expect: Expect::Page,
+        rate: plan.rate,
+    });
+}
+
+const TENSORS: [Layer; 3] = [Layer::Allocated, Layer::Blocks, Layer::Reserved];
+
+/// Keeps so many bytes, in one to three blocks, in each step that is due.
+fn keep(
+    job: &mut Job,
+    ranks: &[u32],
+    site: &Site,
+    onset: u64,
+    bytes: f64,
+    is_due: impl Fn(&mut World) -> f64 + Send + Sync + Clone + 'static,
+) {
+    let stack = site.stack;
+    let blocks = job.rng.between(1, 4);
+    let jitter = if job.rng.chance(0.5) { 0.3 } else { 0.0 };
+    job.part_of(ranks, move |_| {
+        let is_due = is_due.clone();
+        Box::new(move |moment, world| {
+            if moment != Moment::Backward || world.step < onset {
+                return;
+            }
+            let times = is_due(world);
+            if times > 0.0 {
+                let size = bytes * times * (1.0 + jitter * (world.rng.unit() - 0.5));
+                for _ in 0..blocks {
+                    world.alloc((size / blocks as f64) as u64, stack);
+                }
+            }
+        })
+    });
+}
+
+fn some_site(job: &mut Job) -> Site {
+    let lines = [
+        (Library::None, "train.py", "log_metrics"),
+        (Library::Linear, "model.py", "Probe.hook"),
+        (Library::Functional, "losses.py", "total_loss"),
+        (Library::None, "callbacks/stats.py", "Stats.on_step"),
+        (Library::Copy, "data.py", "collate"),
+        (Library::Inductor, "model.py", "Tower.forward"),
+    ];
+    let (library, file, function) = job.rng.pick(&lines).unwrap_or(lines[0]);
+    job.code.site(library, file, function)
+}
+
+fn leak_one_rank(job: &mut Job) {
+    let plan = plan(job, 0.5, 48.0);
+    let (rank, site) = (job.one(), some_site(job));
+    keep(job, &[rank], &site, plan.onset, plan.rate, |_| 1.0);
+    label(job, "leak", vec![rank], &plan, &TENSORS, &[site]);
+}
+
+fn leak_all_ranks(job: &mut Job) {
+    let plan = plan(job, 0.5, 48.0);
+    let (ranks, site) = (job.all(), some_site(job));
+    keep(job, &ranks, &site, plan.onset, plan.rate, |_| 1.0);
+    label(job, "leak", ranks, &plan, &TENSORS, &[site]);
+}
+
+/// All ranks of one stage, or of one part of the tensors.
+fn leak_one_role(job: &mut Job) {
+    if job.ranks >= 8 {
+        job.map = crate::job::Map::PpEp(job.rng.pick(&[2, 4]).unwrap_or(2));
+    }
+    let plan = plan(job, 0.5, 48.0);
+    let rank = job.rng.between(0, u64::from(job.ranks)) as u32;
+    let ranks = job.of_role(job.map.role(rank, job.ranks));
+    let site = some_site(job);
+    keep(job, &ranks, &site, plan.onset, plan.rate, |_| 1.0);
+    label(job, "leak", ranks, &plan, &TENSORS, &[site]);
+}
+
+fn leak_every_kth(job: &mut Job) {
+    let plan = plan(job, 0.5, 24.0);
+    let (rank, site) = (job.one(), some_site(job));
+    let every = job.rng.between(4, 50);
+    let due = move |world: &mut World| if world.step % every == 0 { every as f64 } else { 0.0 };
+    keep(job, &[rank], &site, plan.onset, plan.rate, due);
+    label(job, "leak", vec![rank], &plan, &TENSORS, &[site]);
+}
+
+fn leak_bursty(job: &mut Job) {
+    let plan = plan(job, 0.5, 24.0);
+    let (rank, site) = (job.one(), some_site(job));
+    let rare = job.rng.log_uniform(0.03, 0.3);
+    let due = move |world: &mut World| {
+        if world.rng.chance(rare) { 2.0 * world.rng.unit() / rare } else { 0.0 }
+    };
+    keep(job, &[rank], &site, plan.onset, plan.rate, due);
+    label(job, "leak", vec![rank], &plan, &TENSORS, &[site]);
+}
+
+/// Predictions of each evaluation are kept for good.
+fn leak_eval_only(job: &mut Job) {
+    job.steps = job.steps.max(2_500);
+    let plan = plan(job, 0.5, 12.0);
+    let site = job.code.site(Library::None, "evaluate.py", "gather_predictions");
+    let every = job.rng.between(50, 220);
+    let ranks = if job.rng.chance(0.5) { job.all() } else { vec![job.one()] };
+    let due = move |world: &mut World| if world.step % every == 0 { every as f64 } else { 0.0 };
+    keep(job, &ranks, &site, plan.onset, plan.rate, due);
+    label(job, "leak", ranks, &plan, &TENSORS, &[site]);
+}
+
+fn leak_slow(job: &mut Job) {
+    job.ranks = job.ranks.min(64);
+    job.steps = job.steps.max(5_000);
+    let plan = plan(job, 0.1, 0.6);
+    let (rank, site) = (job.one(), some_site(job));
+    keep(job, &[rank], &site, plan.onset, plan.rate, |_| 1.0);
+    label(job, "leak", vec![rank], &plan, &TENSORS, &[site]);
+}
+
+fn leak_from_start(job: &mut Job) {
+    let mut plan = plan(job, 1.0, 32.0);
+    plan.onset = job.rng.between(1, 30);
+    let (rank, site) = (job.one(), some_site(job));
+    keep(job, &[rank], &site, plan.onset, plan.rate, |_| 1.0);
+    label(job, "leak", vec![rank], &plan, &TENSORS, &[site]);
+}
+
+/// Tiny tensors by the thousand: what grows is their number.
+fn leak_count_only(job: &mut Job) {
+    let mut plan = plan(job, 0.5, 1.0);
+    let (rank, site) = (job.one(), some_site(job));
+    let (stack, onset) = (site.stack, plan.onset);
+    let each = job.rng.log_uniform(1.0, 40.0) as u64 + 1;
+    plan.rate = each as f64 * 512.0;
+    job.part_of(&[rank], move |_| {
+        Box::new(move |moment, world| {
+            for _ in 0..if moment == Moment::Backward && world.step >= onset { each } else { 0 } {
+                world.alloc(8, stack);
+            }
+        })
+    });
+    label(job, "leak", vec![rank], &plan, &[Layer::Blocks, Layer::Allocated], &[site]);
+}
+
+/// A loss is added up without `.item()`: its whole graph stays, of many operations.
+fn retained_graph(job: &mut Job) {
+    let plan = plan(job, 2.0, 64.0);
+    let ranks = if job.rng.chance(0.6) { vec![job.one()] } else { job.all() };
+    let libraries = [Library::Linear, Library::Attention, Library::Functional, Library::Embedding];
+    let count = job.rng.between(2, 5) as usize;
+    let mut sites: Vec<Site> = Vec::new();
+    for &library in libraries.iter().take(count) {
+        let site = match sites.first() {
+            Some(first) if job.rng.chance(0.6) => job.code.same_line(&first.clone(), library),
+            _ => job.code.site(library, "model.py", "Model.forward"),
+        };
+        sites.push(site);
+    }
+    let stacks: Vec<u32> = sites.iter().map(|site| site.stack).collect();
+    let (onset, bytes) = (plan.onset, plan.rate / count as f64);
+    job.part_of(&ranks, move |_| {
+        let stacks = stacks.clone();
+        Box::new(move |moment, world| {
+            if moment == Moment::Forward && world.step >= onset {
+                for &stack in &stacks {
+                    world.alloc((bytes * world.load) as u64, stack);
+                }
+            }
+        })
+    });
+    label(job, "leak", ranks, &plan, &TENSORS, &sites);
+}
+
+/// A dictionary by key that never meets its last key.
+fn unbounded_cache(job: &mut Job) {
+    let plan = plan(job, 0.5, 16.0);
+    let site = job.code.site(Library::Functional, "masks.py", "mask_for");
+    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let new = 0.1 + 0.8 * job.rng.unit();
+    let is_common = ranks.len() > 1;
+    let due = move |world: &mut World| {
+        let draw = if is_common { world.common(0xcac4e) } else { world.rng.unit() };
+        if draw < new { 1.0 / new } else { 0.0 }
+    };
+    keep(job, &ranks, &site, plan.onset, plan.rate, due);
+    label(job, "leak", ranks, &plan, &TENSORS, &[site]);
+}
+
+/// Each restart within the processes leaves a part of the old state behind.
+fn cross_restart(job: &mut Job) {
+    job.steps = job.steps.max(2_000);
+    let mut plan = plan(job, 1.0, 8.0);
+    let site = job.code.site(Library::Copy, "resilience.py", "rebuild");
+    let every = job.rng.between(150, 400);
+    plan.onset = every;
+    let bytes = plan.rate * every as f64;
+    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let last = job.steps;
+    job.base.restarts = (1..).map(|nth| (nth * every, 1.0)).take_while(|at| at.0 < last).collect();
+    let stack = site.stack;
+    job.part_of(&ranks, move |_| {
+        Box::new(move |moment, world| {
+            if moment == Moment::Between && world.step % every == 0 {
+                for _ in 0..6 {
+                    world.alloc((bytes / 6.0) as u64, stack);
+                }
+            }
+        })
+    });
+    label(job, "leak", ranks, &plan, &TENSORS, &[site]);
+}
+
+/// Cycles that only the collector frees, and it comes later each time.
+fn reference_cycles(job: &mut Job) {
+    job.steps = job.steps.max(2_000);
+    let plan = plan(job, 1.0, 16.0);
+    let site = job.code.site(Library::Linear, "model.py", "Wrapper.forward");
+    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
+    let first = job.rng.between(20, 60);
+    let longer = 1.15 + 0.35 * job.rng.unit();
+    job.part_of(&ranks, move |_| {
+        let (mut garbage, mut every, mut next): (Vec<Handle>, _, _) = (vec![], first as f64, onset);
+        Box::new(move |moment, world| {
+            if moment == Moment::Backward && world.step >= onset {
+                garbage.push(world.alloc(bytes as u64, stack));
+            }
+            if moment == Moment::Between && world.step >= next {
+                world.free_all(&mut garbage);
+                every *= longer;
+                next = world.step + every as u64;
+            }
+        })
+    });
+    let layers = [Layer::Allocated, Layer::Blocks, Layer::Reserved];
+    label(job, "reference_cycles", ranks, &plan, &layers, &[site]);
+}
+
+/// Blocks that a second stream uses come back later and later.
+fn deferred_frees(job: &mut Job) {
+    let plan = plan(job, 1.0, 48.0);
+    let site = job.code.site(Library::Distributed, "offload.py", "Offloader.push");
+    let ranks = if job.rng.chance(0.6) { vec![job.one()] } else { job.all() };
+    let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
+    job.part_of(&ranks, move |_| {
+        let mut waiting = std::collections::VecDeque::new();
+        Box::new(move |moment, world| {
+            if moment == Moment::Backward {
+                // Two blocks a step; from the onset on only one of them comes back.
+                for _ in 0..2 {
+                    let block = world.alloc(bytes as u64, stack);
+                    world.defer(block);
+                    waiting.push_back(block);
+                }
+                let done = if world.step < onset { 2 } else { 1 };
+                if waiting.len() > 4 {
+                    waiting.drain(..done).for_each(|block| world.free(block));
+                }
+            }
+        })
+    });
+    label(job, "deferred_frees", ranks, &plan, &[Layer::Deferred, Layer::Reserved], &[site]);
+}
+
+/// Small survivors settle in large holes, so that large requests need new segments.
+fn fragmentation(job: &mut Job) {
+    job.steps = job.steps.max(1_500);
+    job.is_expandable = false;
+    let plan = plan(job, 4.0, 32.0);
+    let ring = job.code.site(Library::None, "replay.py", "Buffer.add");
+    let large = job.code.site(Library::Attention, "model.py", "Encoder.forward");
+    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let onset = plan.onset;
+    let item = job.rng.between(2, 6) * MIB;
+    let hole = job.rng.between(80, 300) * MIB;
+    // One item in so many steps lands in a hole and pins it.
+    let every = ((hole as f64 / plan.rate) as u64).clamp(2, 60);
+    let items = (job.steps / every + 8) as usize;
+    job.part_of(&ranks, move |_| {
+        let mut ring_held = std::collections::VecDeque::new();
+        Box::new(move |moment, world| {
+            if moment == Moment::Between && world.is_first() {
+                ring_held.extend((0..items).map(|_| world.alloc_on(3, item, ring.stack)));
+            }
+            if moment == Moment::Between && world.step >= onset && world.step % every == 0 {
+                // Bigger than any hole there is: sizes creep up with the data.
+                let bytes = hole + (world.step - onset) / every * 2 * MIB;
+                let block = world.alloc_on(3, bytes, large.stack);
+                world.free(block);
+                ring_held.pop_front().into_iter().for_each(|old| world.free(old));
+                ring_held.push_back(world.alloc_on(3, item, ring.stack));
+            }
+        })
+    });
+    label(job, "fragmentation", ranks, &plan, &[Layer::Reserved], &[]);
+}
+
+/// Shapes never repeat: every few steps another one is compiled, and nothing is ever freed.
+fn compile_pools(job: &mut Job) {
+    let plan = plan(job, 0.5, 6.0);
+    let site = job.code.site(Library::Graphs, "model.py", "Model.forward");
+    let bytes = job.rng.between(30, 120) * MIB;
+    let every = ((bytes as f64 / plan.rate) as u64).clamp(4, 80);
+    let (onset, stack) = (plan.onset, site.stack);
+    let ranks = job.all();
+    job.part(move |_| {
+        let act: Actor = Box::new(move |moment, world| {
+            let is_due = world.common(0xc0) < 1.0 / every as f64;
+            if moment == Moment::Forward && world.step >= onset && is_due {
+                for _ in 0..3 {
+                    world.alloc_on(16 + (world.step % 40_000) as u32, bytes / 3, stack);
+                }
+                world.outside.host += 20 * MIB;
+            }
+        });
+        Some(act)
+    });
+    label(job, "compile_pools", ranks, &plan, &TENSORS, &[site]);
+}
+
+/// One rank's experts get more and more of the tokens: its buffers and activations follow.
+fn router_collapse(job: &mut Job) {
+    job.ranks = job.ranks.max(8);
+    job.map = crate::job::Map::PpEp(2);
+    let plan = plan(job, 1.0, 12.0);
+    let site = job.code.site(Library::Distributed, "moe.py", "Dispatcher.dispatch");
+    let rank = job.one();
+    let (onset, rate, stack) = (plan.onset, plan.rate, site.stack);
+    let start = job.rng.log_uniform(5e7, 4e8);
+    job.part(move |seat| {
+        let (is_hot, mut buffers) = (seat.rank == rank, Vec::new());
+        let act: Actor = Box::new(move |moment, world| {
+            if moment == Moment::Forward {
+                let over = world.step.saturating_sub(onset) as f64 * rate;
+                let noise = 1.0 + 0.03 * world.rng.normal();
+                let bytes = start * noise.max(0.5) + if is_hot { over } else { 0.0 };
+                world.free_all(&mut buffers);
+                buffers.extend((0..2).map(|_| world.alloc((bytes / 2.0) as u64, stack)));
+            }
+        });
+        Some(act)
+    });
+    label(job, "imbalance", vec![rank], &plan, &TENSORS, &[site]);
+}
+
+/// A process group for every evaluation, and none is destroyed.
+fn group_creation(job: &mut Job) {
+    job.steps = job.steps.max(2_000);
+    let mut plan = plan(job, 1.0, 8.0);
+    let every = job.rng.between(40, 200);
+    let bytes = job.rng.between(64, 688) * MIB;
+    plan.rate = bytes as f64 / every as f64;
+    let (onset, ranks) = (plan.onset, job.all());
+    job.fill((plan.rate * 3_000.0) as u64 + 2 * GIB);
+    job.part(move |_| {
+        let act: Actor = Box::new(move |moment, world| {
+            if moment == Moment::Between && world.step >= onset && world.step % every == 0 {
+                world.outside.non_torch += bytes;
+            }
+        });
+        Some(act)
+    });
+    label(job, "non_torch", ranks, &plan, &[Layer::NonTorch], &[]);
+}
+
+/// Some other library compiles kernels and keeps them on the device.
+fn library_cache(job: &mut Job) {
+    let plan = plan(job, 1.0, 16.0);
+    let rank = job.one();
+    let (onset, rate) = (plan.onset, plan.rate);
+    job.part_of(&[rank], move |_| {
+        let mut owed = 0.0;
+        Box::new(move |moment, world| {
+            if moment == Moment::Backward && world.step >= onset {
+                owed += rate * 2.0 * world.rng.unit();
+                let taken = (owed / (2.0 * MIB as f64)) as u64 * 2 * MIB;
+                owed -= taken as f64;
+                world.outside.non_torch += taken;
+            }
+        })
+    });
+    label(job, "non_torch", vec![rank], &plan, &[Layer::NonTorch], &[]);
+}
+
+fn host_plan(job: &mut Job) -> (Plan, Vec<u32>) {
+    let plan = plan(job, 1.0, 64.0);
+    job.fill(job.device_bytes / 3);
+    let ranks = if job.rng.chance(0.5) {
+        vec![job.one()]
+    } else {
+        // Ranks of one node share the data's place.
+        let first = job.rng.between(0, u64::from(job.ranks.div_ceil(8))) as u32 * 8;
+        (first..job.ranks.min(first + 8)).collect()
+    };
+    (plan, ranks)
+}
+
+fn outside_growth(job: &mut Job, layer: Layer, grow: fn(&mut World, u64)) {
+    let (plan, ranks) = host_plan(job);
+    let (onset, rate) = (plan.onset, plan.rate);
+    job.part_of(&ranks, move |_| {
+        Box::new(move |moment, world| {
+            if moment == Moment::Between && world.step >= onset {
+                let bytes = rate * (0.5 + world.rng.unit());
+                grow(world, bytes as u64 / 4_096 * 4_096);
+            }
+        })
+    });
+    label(job, "host", ranks, &plan, &[layer, Layer::Host], &[]);
+}
+
+fn pinned_growth(job: &mut Job) {
+    outside_growth(job, Layer::Pinned, |world, bytes| world.outside.pinned += bytes);
+}
+
+fn worker_growth(job: &mut Job) {
+    outside_growth(job, Layer::Workers, |world, bytes| world.outside.workers += bytes);
+}
+
+fn shared_growth(job: &mut Job) {
+    outside_growth(job, Layer::Shared, |world, bytes| world.outside.shared += bytes);
+}
+
+fn host_growth(job: &mut Job) {
+    outside_growth(job, Layer::Host, |world, bytes| world.outside.host += bytes);
+}
+
+/// A rank goes on, and nothing is heard of it: its agent is dead, or its tape is full.
+fn silent_rank(job: &mut Job) {
+    job.ranks = job.ranks.max(2);
+    let plan = plan(job, 0.5, 1.0);
+    let rank = job.one();
+    job.fill(job.device_bytes / 3);
+    job.arrival.silent = Some((rank, plan.onset));
+    label(job, "telemetry", vec![rank], &plan, &Layer::ALL, &[]);
+    if let Some(fault) = &mut job.fault {
+        fault.expect = Expect::Notice;
+        fault.rate = 0.0;
+    }
+}

@@ -1,0 +1,11 @@
+//! Labelled scenarios of GPU memory in distributed training, and what a detector finds in them.
+pub mod actors;
+pub mod allocator;
+pub mod arrival;
+pub mod code;
+pub mod families;
+pub mod job;
+pub mod recorded;
+pub mod rng;
+pub mod scenario;
+pub mod world;

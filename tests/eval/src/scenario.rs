@@ -1,0 +1,222 @@
+//! A scenario: a job that was played, with its label. It answers what any of its ranks would have
+//! shown at any step: samples, readings from outside, and whole snapshots.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memtape_core::identity::Identity;
+use memtape_core::snapshot::{
+    Block, DeviceSnapshot, Place, RankSnapshot, Segment, SegmentSource, StackUse,
+};
+
+use crate::code::Code;
+use crate::job::{Arrival, Fault, Job, Layer};
+use crate::rng::mix;
+use crate::world::{Run, Step};
+
+/// A job that was played.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Seed of everything in it.
+    pub seed: u64,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// How work is divided, by name.
+    pub map: &'static str,
+    /// Role of each rank.
+    pub roles: Vec<u32>,
+    /// The detector is told the roles.
+    pub roles_known: bool,
+    /// Steps that all ranks made.
+    pub steps: u64,
+    /// Steps the job had made before.
+    pub first_step: u64,
+    /// How long a step takes.
+    pub step_ns: u64,
+    /// Size of each device.
+    pub device_bytes: u64,
+    /// How samples come.
+    pub arrival: Arrival,
+    /// What is wrong; nothing in benign jobs.
+    pub fault: Option<Fault>,
+    /// Benign behaviours, by name.
+    pub notes: Vec<&'static str>,
+    /// Step in which memory was out.
+    pub oom: Option<u64>,
+    code: Code,
+    runs: Vec<Arc<Run>>,
+}
+
+impl Scenario {
+    /// Plays a job.
+    pub fn of(job: Job) -> Self {
+        let runs = job.play();
+        let oom = runs.iter().filter_map(|run| run.oom).min();
+        let shortest = runs.iter().map(|run| run.steps.len() as u64).min().unwrap_or(0);
+        let roles = (0..job.ranks).map(|rank| job.map.role(rank, job.ranks)).collect();
+        Self {
+            seed: job.seed,
+            ranks: job.ranks,
+            map: job.map.name(),
+            roles,
+            roles_known: job.roles_known,
+            steps: shortest,
+            first_step: job.first_step,
+            step_ns: job.step_ns,
+            device_bytes: job.device_bytes,
+            arrival: job.arrival,
+            fault: job.fault,
+            notes: job.notes,
+            oom,
+            code: job.code,
+            runs,
+        }
+    }
+
+    /// Puts one together from courses that are there already.
+    pub(crate) fn from_runs(job: Job, runs: Vec<Arc<Run>>) -> Self {
+        let steps = runs.iter().map(|run| run.steps.len() as u64).min().unwrap_or(0);
+        let mut empty = job;
+        empty.steps = 0;
+        let mut scenario = Self::of(empty);
+        (scenario.oom, scenario.steps) = (runs.iter().filter_map(|run| run.oom).min(), steps);
+        scenario.runs = runs;
+        scenario
+    }
+
+    /// A healthy job must not run out of memory, a faulty one not before it is faulty, and there
+    /// must be something to see.
+    pub(crate) fn label_holds(&self) -> bool {
+        match &self.fault {
+            None => self.oom.is_none(),
+            // Fewer than this many steps are no life in which anything could be found.
+            Some(fault) => self.steps >= fault.onset + 60,
+        }
+    }
+
+    /// One rank's course.
+    pub fn run(&self, rank: u32) -> Option<&Run> {
+        self.runs.get(rank as usize).map(Arc::as_ref)
+    }
+
+    /// What one step of one rank was like; steps count from 1.
+    pub fn step(&self, rank: u32, step: u64) -> Option<&Step> {
+        self.run(rank)?.step(step)
+    }
+
+    /// The fault shows in these accounts, by the names the detector has.
+    pub fn fault_layers(&self) -> &[Layer] {
+        self.fault.as_ref().map_or(&[], |fault| &fault.layers)
+    }
+
+    /// Bytes (blocks: their number) that an account of a rank grew by between two steps.
+    pub fn growth(&self, rank: u32, layer: Layer, from: u64, to: u64) -> i64 {
+        let at = |step: u64| self.step(rank, step).map_or(0, |of| layer.of(of)) as i64;
+        at(to) - at(from)
+    }
+
+    /// Bytes that the fault's own lines gained between two steps; 0 where no line has it.
+    pub fn fault_bytes(&self, rank: u32, from: u64, to: u64) -> u64 {
+        let (Some(fault), Some(run)) = (&self.fault, self.run(rank)) else { return 0 };
+        let stacks: Vec<u32> = fault.sites.iter().map(|site| site.stack).collect();
+        run.held_by(&stacks, to).0.saturating_sub(run.held_by(&stacks, from).0)
+    }
+
+    /// State of a rank at the end of step `to`, with its sums at the end of step `from`; 0 is none.
+    pub fn snapshot(&self, rank: u32, from: u64, to: u64) -> Option<RankSnapshot> {
+        let run = self.run(rank)?;
+        let of = run.step(to)?;
+        let mut blocks: Vec<Block> = Vec::new();
+        let mut before: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        for life in &run.lives {
+            let (tag, is_pending) = (&life.lying.tag, life.is_pending_at(to));
+            if is_pending || life.is_live_at(to) {
+                let born = self.first_step + tag.step - 1;
+                blocks.push(Block {
+                    address: life.lying.address,
+                    size: life.lying.size,
+                    requested: tag.requested,
+                    stack: tag.stack,
+                    birth_step: born,
+                    birth_ns: born.saturating_mul(self.step_ns),
+                    place: 1,
+                    pending: is_pending,
+                });
+            }
+            if from > 0 && life.is_live_at(from) {
+                let sum = before.entry(tag.stack).or_default();
+                (sum.0, sum.1) = (sum.0 + life.lying.size, sum.1 + 1);
+            }
+        }
+        blocks.sort_unstable_by_key(|block| block.address);
+        let before = before
+            .into_iter()
+            .map(|(stack, (bytes, blocks))| StackUse { stack, bytes, blocks })
+            .collect();
+        let device = DeviceSnapshot {
+            device: 0,
+            uuid: format!("GPU-{:016x}", mix(u64::from(rank) ^ self.seed)),
+            allocated: of.end,
+            reserved: of.reserved,
+            device_bytes: self.device_bytes,
+            blocks,
+            segments: segments(run, to),
+            segment_source: SegmentSource::Allocator,
+            before,
+            trace: Vec::new(),
+            complete: true,
+        };
+        Some(RankSnapshot {
+            identity: self.identity(rank),
+            step: self.first_step + to,
+            wall_ns: self.wall_ns(rank, to),
+            devices: vec![device],
+            frames: self.code.frames.clone(),
+            stacks: self.code.stacks.clone(),
+            places: vec![Place::default(), Place { stream: Some(0), pool: Some((0, 0)) }],
+            before_step: if from > 0 { self.first_step + from } else { 0 },
+            ..RankSnapshot::default()
+        })
+    }
+
+    fn identity(&self, rank: u32) -> Identity {
+        Identity {
+            tape_id: format!("eval-{:016x}-{rank}", self.seed),
+            job: "eval".to_string(),
+            rank,
+            world_size: self.ranks,
+            local_rank: rank % crate::job::NODE_RANKS,
+            host: format!("node-{}", rank / crate::job::NODE_RANKS),
+            pid: 1_000 + rank,
+            command: "python train.py".to_string(),
+            ..Identity::default()
+        }
+    }
+
+    /// Unix time of the end of a step, as the node's clock had it.
+    fn wall_ns(&self, rank: u32, step: u64) -> i64 {
+        const BEGAN_NS: i64 = 1_790_000_000_000_000_000;
+        let node = u64::from(rank / crate::job::NODE_RANKS);
+        let span = self.arrival.clock_error_ns;
+        // The clock of a node is wrong in another way every few hundred steps.
+        let draw = mix(self.seed ^ mix(node ^ mix(step / 300)));
+        let error = if span == 0 { 0 } else { (draw % (2 * span)) as i64 - span as i64 };
+        BEGAN_NS + (step * self.step_ns) as i64 + error
+    }
+}
+
+fn segments(run: &Run, step: u64) -> Vec<Segment> {
+    let there = run.segments.iter().filter(|life| life.taken <= step && life.returned > step);
+    let mut segments: Vec<Segment> = there
+        .map(|life| Segment {
+            address: life.address,
+            size: life.size,
+            place: 1,
+            stack: 0,
+            expandable: life.is_expandable,
+            small: life.is_small,
+        })
+        .collect();
+    segments.sort_unstable_by_key(|segment| segment.address);
+    segments
+}
