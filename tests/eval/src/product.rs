@@ -1,0 +1,145 @@
+//! Memtape's own detector and diagnosis: the only file that knows how they are spoken to.
+
+use std::collections::BTreeMap;
+
+use memtape_core::detector::{self, Detector, Finding, Growth, GrowthKey, Limits, Sample, Scope};
+use memtape_core::diagnosis::{Class, Diagnosis, diagnose};
+use memtape_core::snapshot::RankSnapshot;
+
+use crate::job::Layer;
+use crate::judge::{Alarm, Forecast, Judge, Said, Verdict};
+use crate::scenario::Scenario;
+use crate::world::Step;
+
+/// Gates that can be switched off one by one, by name. A gate is what keeps one sort of false
+/// alarm out, or one sort of fault from being missed.
+pub const GATES: [&str; 0] = [];
+
+/// Memtape, as it is or with a gate switched off.
+#[derive(Debug)]
+pub struct Product {
+    limits: Limits,
+    detector: Detector,
+    first_step: u64,
+    growths: BTreeMap<u64, Growth>,
+    open: BTreeMap<GrowthKey, u64>,
+    next: u64,
+}
+
+impl Product {
+    /// The default configuration, frozen.
+    pub fn new() -> Self {
+        Self::with(Limits::default())
+    }
+
+    /// The default with one gate off; none when there is no such gate.
+    pub fn without(gate: &str) -> Option<Self> {
+        GATES.contains(&gate).then(Self::new)
+    }
+
+    fn with(limits: Limits) -> Self {
+        Self {
+            detector: Detector::new(limits.clone()),
+            limits,
+            first_step: 0,
+            growths: BTreeMap::new(),
+            open: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    fn alarm(&self, growth: &Growth) -> Alarm {
+        let of_scenario = |step: u64| step.saturating_sub(self.first_step);
+        Alarm {
+            rank: growth.rank,
+            layer: layer(growth.layer),
+            is_wide: growth.scope != Scope::OneRank,
+            onset: of_scenario(growth.onset_step),
+            step: of_scenario(growth.last_step),
+            forecast: forecast(growth),
+        }
+    }
+}
+
+impl Default for Product {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Judge for Product {
+    fn begin(&mut self, scenario: &Scenario) {
+        *self = Self::with(self.limits.clone());
+        self.first_step = scenario.first_step;
+        self.detector.expect_ranks(scenario.ranks);
+    }
+
+    fn sample(&mut self, now_ns: u64, _step: u64, sample: &Sample) {
+        self.detector.sample(now_ns, sample);
+    }
+
+    fn reading(&mut self, _now_ns: u64, _rank: u32, _step: u64, _of: &Step) {}
+
+    fn said(&mut self) -> Option<Said> {
+        let finding = self.detector.poll()?;
+        Some(match finding {
+            Finding::Opened(growth) => {
+                // One rank turns out to be what a finding about many was about.
+                let wide = GrowthKey { scope: Scope::AllRanks, ..growth.key() };
+                let known = self.open.remove(&wide).filter(|_| growth.scope == Scope::OneRank);
+                let number = known.unwrap_or_else(|| {
+                    self.next += 1;
+                    self.next
+                });
+                self.open.insert(growth.key(), number);
+                self.growths.insert(number, growth);
+                match known {
+                    Some(_) => Said::Updated(number, self.alarm(&growth)),
+                    None => Said::Opened(number, self.alarm(&growth)),
+                }
+            }
+            Finding::Updated(growth) => {
+                let number = self.open.get(&growth.key()).copied().unwrap_or(0);
+                self.growths.insert(number, growth);
+                Said::Updated(number, self.alarm(&growth))
+            }
+            Finding::Closed { key, .. } => Said::Closed(self.open.remove(&key).unwrap_or(0)),
+        })
+    }
+
+    fn wants_snapshots(&self) -> bool {
+        true
+    }
+
+    fn compare(&mut self, growth: u64, suspect: &RankSnapshot, peers: &[&RankSnapshot]) -> Verdict {
+        let Some(growth) = self.growths.get(&growth) else { return Verdict::default() };
+        let found = diagnose(growth, suspect, peers);
+        Verdict {
+            pages: pages(&found),
+            class: found.class.as_str().to_string(),
+            is_open: found.class == Class::Unknown,
+            culprit: found.culprit.clone(),
+            suspects: found
+                .suspects
+                .iter()
+                .map(|suspect| (suspect.frame.clone(), suspect.grown_bytes))
+                .collect(),
+        }
+    }
+}
+
+/// Is a person to be woken?
+fn pages(diagnosis: &Diagnosis) -> bool {
+    matches!(diagnosis.class, Class::Leak | Class::Fragmentation)
+}
+
+fn forecast(growth: &Growth) -> Option<Forecast> {
+    growth.steps_to_oom.map(|p50| Forecast { p10: None, p50, p90: None })
+}
+
+fn layer(layer: detector::Layer) -> Layer {
+    match layer {
+        detector::Layer::Allocated => Layer::Allocated,
+        detector::Layer::Reserved => Layer::Reserved,
+    }
+}
