@@ -8,6 +8,7 @@ mod bench;
 mod compat;
 mod descendants;
 mod elf;
+mod eval;
 mod fuzz;
 mod line;
 mod model;
@@ -47,6 +48,11 @@ usage: cargo xtask COMMAND [--json]
   sim [--seeds N] [--first S] [--seed S] [--mutations]
           whole clusters in one thread, with virtual time and faults, N of them from seed S on, or
           one seed aloud; `--mutations`: each rule that is broken on purpose must be found
+  eval [--families tuned|apart|all] [--family NAME] [--seeds N] [--baselines] [--ablations]
+       [--small] [--export DIR] [--cost]
+          what the detector and the diagnosis find in labelled jobs, healthy and faulty; beside
+          them other detectors, or themselves with one gate off; `--export`: the jobs as files;
+          `--cost`: what the detector costs for 16,384 ranks
   fuzz [SECONDS]
           the readers of tapes and pickles against whatever may lie there; needs nightly and
           cargo-fuzz
@@ -60,7 +66,11 @@ usage: cargo xtask COMMAND [--json]
 const EXIT_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let line = match Line::of(std::env::args().skip(1)) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if eval::is_meant(&arguments) {
+        return eval::eval(&arguments);
+    }
+    let line = match Line::of(arguments) {
         Ok(line) => line,
         Err(why) => return usage_error(&why),
     };

@@ -228,7 +228,8 @@ impl Allocator {
         let end = node.address + node.size;
         let step = self.step;
         // A growing segment was mapped in several pieces; all of them from this one on are its own.
-        for life in self.segments.iter_mut().skip(node.segment as usize) {
+        let pieces = if self.is_expandable { usize::MAX } else { 1 };
+        for life in self.segments.iter_mut().skip(node.segment as usize).take(pieces) {
             let is_inside = life.address >= node.address && life.address < end;
             if is_inside && life.returned == u64::MAX {
                 life.returned = step;

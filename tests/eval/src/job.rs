@@ -78,14 +78,37 @@ pub enum Layer {
     Shared,
     /// Of the data loader's workers.
     Workers,
+    /// Bytes in tensors at the highest moment of each step.
+    Peak,
+    /// Peaks beyond those of the peers.
+    Spread,
+    /// Steps in which the cache had to be emptied.
+    Retries,
+    /// Steps that give segments back and take others.
+    Churn,
 }
 
 impl Layer {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::Allocated,
         Self::Reserved,
         Self::Blocks,
+        Self::Deferred,
+        Self::NonTorch,
+        Self::Other,
+        Self::Host,
+        Self::Pinned,
+        Self::Shared,
+        Self::Workers,
+        Self::Peak,
+        Self::Spread,
+        Self::Retries,
+        Self::Churn,
+    ];
+
+    /// Those that are read beside the tape.
+    pub const READ: [Self; 7] = [
         Self::Deferred,
         Self::NonTorch,
         Self::Other,
@@ -108,10 +131,19 @@ impl Layer {
             Self::Pinned => "pinned",
             Self::Shared => "shared",
             Self::Workers => "workers",
+            Self::Peak => "peak",
+            Self::Spread => "spread",
+            Self::Retries => "retries",
+            Self::Churn => "churn",
         }
     }
 
-    /// Its bytes (blocks: their number) in a step.
+    /// It is memory of the host.
+    pub fn is_host(self) -> bool {
+        matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)
+    }
+
+    /// Its bytes (blocks and retries: their number) in a step.
     pub fn of(self, step: &crate::world::Step) -> u64 {
         let outside = &step.outside;
         match self {
@@ -125,6 +157,8 @@ impl Layer {
             Self::Pinned => outside.pinned,
             Self::Shared => outside.shared,
             Self::Workers => outside.workers,
+            Self::Peak | Self::Spread => step.peak,
+            Self::Retries | Self::Churn => u64::from(step.retries),
         }
     }
 }
@@ -155,6 +189,10 @@ pub struct Fault {
     pub expect: Expect,
     /// Bytes a step on each of the ranks, as it was drawn.
     pub rate: f64,
+    /// Rise of the first account, from the onset on, without which there is nothing to find.
+    pub rise_min: u64,
+    /// It begins when the first account rises first, at the onset or later.
+    pub begins_with_rise: bool,
 }
 
 /// How samples come to the coordinator.
@@ -206,6 +244,8 @@ pub struct Job {
     pub step_ns: u64,
     /// Size of each device.
     pub device_bytes: u64,
+    /// Limit of the host's memory for the job on a node; 0 where it has none.
+    pub host_limit: u64,
     /// Segments grow.
     pub is_expandable: bool,
     /// The model and what belongs to it.
@@ -271,6 +311,7 @@ impl Job {
             first_step: 0,
             step_ns: (rng.log_uniform(0.15, 6.0) * 1e9) as u64,
             device_bytes,
+            host_limit: rng.pick(&[0, 256 * GIB, 512 * GIB]).unwrap_or(0),
             is_expandable: rng.chance(0.4),
             base,
             code,

@@ -2,8 +2,11 @@
 pub mod actors;
 pub mod allocator;
 pub mod arrival;
+pub mod baselines;
 pub mod code;
+pub mod exam;
 pub mod families;
+pub mod figures;
 pub mod job;
 pub mod judge;
 pub mod product;
@@ -11,4 +14,6 @@ pub mod recorded;
 pub mod rng;
 pub mod runner;
 pub mod scenario;
+pub mod score;
+pub mod table;
 pub mod world;

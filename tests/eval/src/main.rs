@@ -1,46 +1,89 @@
-//! tmp
-use memtape_eval::families::families;
-fn main() {
-    let only = std::env::args().nth(1);
-    let mib = 1u64 << 20;
-    for family in families() {
-        if only.as_deref().is_some_and(|o| o != family.name) {
-            continue;
-        }
-        let t = std::time::Instant::now();
-        let mut ok = 0;
-        let mut line = String::new();
-        for seed in 0..6 {
-            let Some(s) = family.scenario(seed, 512) else { continue };
-            ok += 1;
-            if seed < 3 {
-                let r = s.fault.as_ref().map_or(0, |f| f.ranks[0]);
-                let on = s.fault.as_ref().map_or(1, |f| f.onset);
-                let lay =
-                    s.fault.as_ref().map_or(memtape_eval::job::Layer::Allocated, |f| f.layers[0]);
-                let at = |k: u64| {
-                    let st = (on + (s.steps - on) * k / 4).max(1);
-                    lay.of(s.step(r, st).unwrap())
-                        / if lay == memtape_eval::job::Layer::Blocks { 1 } else { mib }
+//! The harness on the command line; `cargo xtask eval` builds and runs it.
+
+use std::process::ExitCode;
+
+use memtape_eval::exam::{Plan, examine};
+use memtape_eval::families::{Family, Set};
+use memtape_eval::runner::Incident;
+use memtape_eval::scenario::Scenario;
+use memtape_eval::table;
+
+const USAGE: &str = "usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] \
+                     [--seeds N] [--first S] [--baselines] [--ablations] [--small] [--json]";
+
+/// Scenarios of each family, and ranks of a job at most; both smaller with `--small`.
+const SEEDS: u64 = 24;
+const SEEDS_SMALL: u64 = 4;
+const RANKS_MAX: u32 = 4_096;
+const RANKS_MAX_SMALL: u32 = 8;
+
+/// Exit code for a bad command line (`EX_USAGE` of sysexits).
+const EXIT_USAGE: u8 = 64;
+
+#[derive(Default)]
+struct Line {
+    plan: Plan,
+    is_small: bool,
+    is_json: bool,
+    each: bool,
+}
+
+fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
+    let mut line = Line::default();
+    line.plan.set = Some(Set::Tuned);
+    let mut seeds = None;
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--families" => {
+                line.plan.set = match arguments.next()?.as_str() {
+                    "tuned" => Some(Set::Tuned),
+                    "apart" => Some(Set::Apart),
+                    "all" => None,
+                    _ => return None,
                 };
-                let rs = |k: u64| {
-                    let st = (on + (s.steps - on) * k / 4).max(1);
-                    s.step(r, st).unwrap().reserved / mib
-                };
-                line += &format!(
-                    "\n   n={} dev={}G steps={} oom={:?} on={} {} {:?} res {:?} {:?}",
-                    s.ranks,
-                    s.device_bytes >> 30,
-                    s.steps,
-                    s.oom,
-                    on,
-                    lay.name(),
-                    [at(0), at(1), at(2), at(3), at(4)],
-                    [rs(0), rs(2), rs(4)],
-                    s.notes
-                );
             }
+            "--family" => (line.plan.family, line.plan.set) = (Some(arguments.next()?), None),
+            "--seeds" => seeds = Some(arguments.next()?.parse().ok()?),
+            "--first" => line.plan.first = arguments.next()?.parse().ok()?,
+            "--baselines" => line.plan.baselines = true,
+            "--ablations" => line.plan.ablations = true,
+            "--small" => line.is_small = true,
+            "--json" => line.is_json = true,
+            "--each" => line.each = true,
+            _ => return None,
         }
-        println!("{:24} ok {ok}/6 {:.2}s{}", family.name, t.elapsed().as_secs_f64() / 6.0, line);
     }
+    let (usual, ranks) =
+        if line.is_small { (SEEDS_SMALL, RANKS_MAX_SMALL) } else { (SEEDS, RANKS_MAX) };
+    line.plan.seeds = seeds.unwrap_or(usual);
+    line.plan.ranks_max = ranks;
+    Some(line)
+}
+
+fn main() -> ExitCode {
+    let Some(line) = line(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(EXIT_USAGE);
+    };
+    let quiet = |_: &Family, _: u64, _: &Scenario, _: &[Incident]| {};
+    let outcome = if line.each {
+        examine(&line.plan, &|family, seed, scenario, incidents| {
+            // Nobody looks at one scenario of those that are kept apart.
+            if family.set == Set::Tuned {
+                eprint!("{}", memtape_eval::table::one(family, seed, scenario, incidents));
+            }
+        })
+    } else {
+        examine(&line.plan, &quiet)
+    };
+    if outcome.families.is_empty() {
+        eprintln!("there is no such family");
+        return ExitCode::from(EXIT_USAGE);
+    }
+    if line.is_json {
+        println!("{}", table::json(&outcome));
+    } else {
+        print!("{}", table::text(&outcome));
+    }
+    ExitCode::SUCCESS
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::detector::{self, Detector, Finding, Growth, GrowthKey, Limits, Sample, Scope};
+use memtape_core::detector::{
+    self, Detector, Finding, Gates, Growth, GrowthKey, Limits, Reading, Sample, Scope,
+};
 use memtape_core::diagnosis::{Class, Diagnosis, diagnose};
 use memtape_core::snapshot::RankSnapshot;
 
@@ -13,7 +15,19 @@ use crate::world::Step;
 
 /// Gates that can be switched off one by one, by name. A gate is what keeps one sort of false
 /// alarm out, or one sort of fault from being missed.
-pub const GATES: [&str; 0] = [];
+pub const GATES: [(&str, fn(&mut Gates)); 11] = [
+    ("peers", |gates| gates.peers = false),
+    ("roles", |gates| gates.roles = false),
+    ("steady", |gates| gates.steady = false),
+    ("stairs", |gates| gates.stairs = false),
+    ("records", |gates| gates.records = false),
+    ("saturation", |gates| gates.saturation = false),
+    ("give_back", |gates| gates.give_back = false),
+    ("high_water", |gates| gates.high_water = false),
+    ("past", |gates| gates.past = false),
+    ("urgency", |gates| gates.urgency = false),
+    ("one_cause", |gates| gates.one_cause = false),
+];
 
 /// Memtape, as it is or with a gate switched off.
 #[derive(Debug)]
@@ -21,6 +35,7 @@ pub struct Product {
     limits: Limits,
     detector: Detector,
     first_step: u64,
+    host_limit: u64,
     growths: BTreeMap<u64, Growth>,
     open: BTreeMap<GrowthKey, u64>,
     next: u64,
@@ -34,7 +49,10 @@ impl Product {
 
     /// The default with one gate off; none when there is no such gate.
     pub fn without(gate: &str) -> Option<Self> {
-        GATES.contains(&gate).then(Self::new)
+        let (_, switch_off) = GATES.iter().find(|(name, _)| *name == gate)?;
+        let mut limits = Limits::default();
+        switch_off(&mut limits.gates);
+        Some(Self::with(limits))
     }
 
     fn with(limits: Limits) -> Self {
@@ -42,6 +60,7 @@ impl Product {
             detector: Detector::new(limits.clone()),
             limits,
             first_step: 0,
+            host_limit: 0,
             growths: BTreeMap::new(),
             open: BTreeMap::new(),
             next: 0,
@@ -71,22 +90,42 @@ impl Judge for Product {
     fn begin(&mut self, scenario: &Scenario) {
         *self = Self::with(self.limits.clone());
         self.first_step = scenario.first_step;
+        self.host_limit = scenario.host_limit;
         self.detector.expect_ranks(scenario.ranks);
+        for (rank, &role) in scenario.roles.iter().enumerate().filter(|_| scenario.roles_known) {
+            self.detector.set_role(rank as u32, u64::from(role));
+        }
     }
 
     fn sample(&mut self, now_ns: u64, _step: u64, sample: &Sample) {
         self.detector.sample(now_ns, sample);
     }
 
-    fn reading(&mut self, _now_ns: u64, _rank: u32, _step: u64, _of: &Step) {}
+    fn reading(&mut self, now_ns: u64, rank: u32, step: u64, of: &Step) {
+        for known in Layer::READ {
+            let Some(layer) = detector::Layer::named(known.name()) else { continue };
+            let reading = Reading {
+                rank,
+                device: 0,
+                step: self.first_step + step,
+                layer,
+                bytes: known.of(of),
+                limit_bytes: if known.is_host() { self.host_limit } else { 0 },
+            };
+            self.detector.reading(now_ns, &reading);
+        }
+    }
 
     fn said(&mut self) -> Option<Said> {
         let finding = self.detector.poll()?;
         Some(match finding {
             Finding::Opened(growth) => {
                 // One rank turns out to be what a finding about many was about.
-                let wide = GrowthKey { scope: Scope::AllRanks, ..growth.key() };
-                let known = self.open.remove(&wide).filter(|_| growth.scope == Scope::OneRank);
+                let wide = [Scope::AllRanks, Scope::Role]
+                    .map(|scope| GrowthKey { scope, ..growth.key() })
+                    .into_iter()
+                    .find(|key| growth.scope == Scope::OneRank && self.open.contains_key(key));
+                let known = wide.and_then(|key| self.open.remove(&key));
                 let number = known.unwrap_or_else(|| {
                     self.next += 1;
                     self.next
@@ -134,12 +173,13 @@ fn pages(diagnosis: &Diagnosis) -> bool {
 }
 
 fn forecast(growth: &Growth) -> Option<Forecast> {
-    growth.steps_to_oom.map(|p50| Forecast { p10: None, p50, p90: None })
+    let known = growth.forecast;
+    let p50 = known.map(|said| said.p50).or(growth.steps_to_oom)?;
+    let (p10, p90) = (known.map(|said| said.p10), known.map(|said| said.p90));
+    Some(Forecast { p10, p50, p90 })
 }
 
 fn layer(layer: detector::Layer) -> Layer {
-    match layer {
-        detector::Layer::Allocated => Layer::Allocated,
-        detector::Layer::Reserved => Layer::Reserved,
-    }
+    let known = Layer::ALL.into_iter().find(|known| known.name() == layer.as_str());
+    known.unwrap_or(Layer::Allocated)
 }

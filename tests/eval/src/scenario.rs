@@ -6,13 +6,21 @@ use std::sync::Arc;
 
 use memtape_core::identity::Identity;
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Place, RankSnapshot, Segment, SegmentSource, StackUse,
+    Block, DeviceSnapshot, Place, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent,
+    TraceKind,
 };
 
+use crate::allocator::SegmentLife;
 use crate::code::Code;
 use crate::job::{Arrival, Fault, Job, Layer};
 use crate::rng::mix;
 use crate::world::{Run, Step};
+
+/// Steps that a snapshot's trace goes back.
+const TRACE_STEPS: u64 = 24;
+
+/// Steps from the onset on without which nothing could be found.
+const STEPS_MIN: u64 = 60;
 
 /// A job that was played.
 #[derive(Clone, Debug)]
@@ -35,6 +43,8 @@ pub struct Scenario {
     pub step_ns: u64,
     /// Size of each device.
     pub device_bytes: u64,
+    /// Limit of the host's memory for the job on a node; 0 where it has none.
+    pub host_limit: u64,
     /// How samples come.
     pub arrival: Arrival,
     /// What is wrong; nothing in benign jobs.
@@ -54,7 +64,7 @@ impl Scenario {
         let oom = runs.iter().filter_map(|run| run.oom).min();
         let shortest = runs.iter().map(|run| run.steps.len() as u64).min().unwrap_or(0);
         let roles = (0..job.ranks).map(|rank| job.map.role(rank, job.ranks)).collect();
-        Self {
+        let mut scenario = Self {
             seed: job.seed,
             ranks: job.ranks,
             map: job.map.name(),
@@ -64,13 +74,16 @@ impl Scenario {
             first_step: job.first_step,
             step_ns: job.step_ns,
             device_bytes: job.device_bytes,
+            host_limit: job.host_limit,
             arrival: job.arrival,
             fault: job.fault,
             notes: job.notes,
             oom,
             code: job.code,
             runs,
-        }
+        };
+        scenario.date_onset();
+        scenario
     }
 
     /// Puts one together from courses that are there already.
@@ -84,13 +97,34 @@ impl Scenario {
         scenario
     }
 
-    /// A healthy job must not run out of memory, a faulty one not before it is faulty, and there
-    /// must be something to see.
+    /// A healthy job must not run out of memory, a faulty one not before there is something to
+    /// see: so many steps, and so much of a rise on each of the ranks that have it.
     pub(crate) fn label_holds(&self) -> bool {
-        match &self.fault {
-            None => self.oom.is_none(),
-            // Fewer than this many steps are no life in which anything could be found.
-            Some(fault) => self.steps >= fault.onset + 60,
+        let Some(fault) = &self.fault else { return self.oom.is_none() };
+        let Some(&layer) = fault.layers.first() else { return false };
+        let rises = |rank: u32| {
+            let at = |step: u64| self.step(rank, step).map_or(0, |of| layer.of(of));
+            let before = at(fault.onset.saturating_sub(1).max(1));
+            let highest = (fault.onset..=self.steps).map(at).max().unwrap_or(0);
+            highest.saturating_sub(before) >= fault.rise_min
+        };
+        // Ranks of one course are alike: the first and the last will do.
+        let seen = fault.ranks.first().into_iter().chain(fault.ranks.last());
+        self.steps >= fault.onset + STEPS_MIN && seen.copied().all(rises)
+    }
+
+    /// Dates the onset by the course, where the label says so.
+    fn date_onset(&mut self) {
+        let Some(fault) = self.fault.as_ref().filter(|fault| fault.begins_with_rise) else {
+            return;
+        };
+        let Some((&layer, onset)) = fault.layers.first().zip(Some(fault.onset)) else { return };
+        let level = |rank: u32, step: u64| self.step(rank, step).map_or(0, |of| layer.of(of));
+        let rose =
+            |step: &u64| fault.ranks.iter().any(|&rank| level(rank, *step) > level(rank, onset));
+        let begun = (onset..=self.steps).find(rose).unwrap_or(self.steps);
+        if let Some(fault) = &mut self.fault {
+            fault.onset = begun;
         }
     }
 
@@ -163,7 +197,7 @@ impl Scenario {
             segments: segments(run, to),
             segment_source: SegmentSource::Allocator,
             before,
-            trace: Vec::new(),
+            trace: self.trace(run, to),
             complete: true,
         };
         Some(RankSnapshot {
@@ -177,6 +211,46 @@ impl Scenario {
             before_step: if from > 0 { self.first_step + from } else { 0 },
             ..RankSnapshot::default()
         })
+    }
+
+    /// What happened to segments in the last steps, and where the device was full.
+    fn trace(&self, run: &Run, to: u64) -> Vec<TraceEvent> {
+        let mut trace = Vec::new();
+        let mut event = |kind: TraceKind, step: u64, life: Option<&SegmentLife>| {
+            let (address, size) = life.map_or((0, 0), |life| (life.address, life.size));
+            trace.push(TraceEvent {
+                kind,
+                mono_ns: step * self.step_ns,
+                address,
+                size,
+                detail: 0,
+                stack: 0,
+                place: 1,
+                // Events carry the number of steps finished before them.
+                step: self.first_step + step - 1,
+            });
+        };
+        let shown = to.saturating_sub(TRACE_STEPS) + 1..=to;
+        for life in &run.segments {
+            let (taken, returned) = match life.is_expandable {
+                true => (TraceKind::SegmentMap, TraceKind::SegmentUnmap),
+                false => (TraceKind::SegmentAlloc, TraceKind::SegmentFree),
+            };
+            if shown.contains(&life.taken) {
+                event(taken, life.taken, Some(life));
+            }
+            if shown.contains(&life.returned) {
+                event(returned, life.returned, Some(life));
+            }
+        }
+        let retries = |step: u64| run.step(step).map_or(0, |of| of.retries);
+        for step in shown {
+            for _ in retries(step - 1)..retries(step) {
+                event(TraceKind::MallocFailed, step, None);
+            }
+        }
+        trace.sort_by_key(|event| (event.step, event.kind != TraceKind::MallocFailed));
+        trace
     }
 
     fn identity(&self, rank: u32) -> Identity {

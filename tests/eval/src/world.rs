@@ -111,6 +111,7 @@ impl Run {
             end_allocated: of.end,
             floor_reserved: of.floor_reserved,
             end_reserved: of.reserved,
+            malloc_failures: u64::from(of.retries),
             device_bytes,
             blocks: of.blocks,
         })

@@ -33,7 +33,7 @@ pub const FAULTY: [(&str, Trouble); 7] = [
     ("handle_leak", handle_leak),
 ];
 
-const TENSORS: [Layer; 3] = [Layer::Allocated, Layer::Blocks, Layer::Reserved];
+const TENSORS: [Layer; 4] = [Layer::Allocated, Layer::Blocks, Layer::Reserved, Layer::Peak];
 
 /// Reinforcement learning: a phase of generation, whose cache of keys and values grows with every
 /// step and is dropped, and a phase of training.

@@ -11,7 +11,7 @@ use super::benign::BEHAVIOURS;
 pub type Trouble = fn(&mut Job);
 
 /// All of them, by name.
-pub const TROUBLES: [(&str, Trouble); 24] = [
+pub const TROUBLES: [(&str, Trouble); 27] = [
     ("leak_one_rank", leak_one_rank),
     ("leak_all_ranks", leak_all_ranks),
     ("leak_one_role", leak_one_role),
@@ -36,6 +36,9 @@ pub const TROUBLES: [(&str, Trouble); 24] = [
     ("host_growth", host_growth),
     ("silent_rank", silent_rank),
     ("leak_from_start", leak_from_start),
+    ("peak_spread", peak_spread),
+    ("cache_thrash", cache_thrash),
+    ("retry_storm", retry_storm),
 ];
 
 /// Those that can be put into a course that was recorded.
@@ -103,10 +106,28 @@ pub(super) fn label(
         sites: sites.to_vec(),
         expect: Expect::Page,
         rate: plan.rate,
+        rise_min: RISE_MIN,
+        begins_with_rise: false,
     });
 }
 
-const TENSORS: [Layer; 3] = [Layer::Allocated, Layer::Blocks, Layer::Reserved];
+/// Lets a job be found out without anybody being woken.
+fn notice(job: &mut Job, rise_min: u64) {
+    if let Some(fault) = &mut job.fault {
+        (fault.expect, fault.rise_min) = (Expect::Notice, rise_min);
+    }
+}
+
+/// A fault that has gained less than this is not there yet.
+const RISE_MIN: u64 = 128 * MIB;
+
+/// The same for the number of blocks.
+const BLOCKS_MIN: u64 = 1_500;
+
+/// And for retries.
+const RETRIES_MIN: u64 = 40;
+
+const TENSORS: [Layer; 4] = [Layer::Allocated, Layer::Blocks, Layer::Reserved, Layer::Peak];
 
 /// Keeps so many bytes, in one to three blocks, in each step that is due.
 fn keep(
@@ -178,9 +199,10 @@ fn leak_one_role(job: &mut Job) {
 }
 
 fn leak_every_kth(job: &mut Job) {
-    let plan = plan(job, 0.5, 24.0);
+    let mut plan = plan(job, 0.5, 24.0);
     let (rank, site) = (job.one(), some_site(job));
     let every = job.rng.between(4, 50);
+    plan.onset = plan.onset.next_multiple_of(every);
     let due = move |world: &mut World| if world.step % every == 0 { every as f64 } else { 0.0 };
     keep(job, &[rank], &site, plan.onset, plan.rate, due);
     label(job, "leak", vec![rank], &plan, &TENSORS, &[site]);
@@ -200,10 +222,11 @@ fn leak_bursty(job: &mut Job) {
 /// Predictions of each evaluation are kept for good.
 fn leak_eval_only(job: &mut Job) {
     job.steps = job.steps.max(2_500);
-    let plan = plan(job, 0.5, 12.0);
+    let mut plan = plan(job, 0.5, 12.0);
     let site = job.code.site(Library::None, "evaluate.py", "gather_predictions");
     let every = job.rng.between(50, 220);
     let ranks = if job.rng.chance(0.5) { job.all() } else { vec![job.one()] };
+    plan.onset = plan.onset.next_multiple_of(every);
     let due = move |world: &mut World| if world.step % every == 0 { every as f64 } else { 0.0 };
     keep(job, &ranks, &site, plan.onset, plan.rate, due);
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
@@ -241,6 +264,9 @@ fn leak_count_only(job: &mut Job) {
         })
     });
     label(job, "leak", vec![rank], &plan, &[Layer::Blocks, Layer::Allocated], &[site]);
+    if let Some(fault) = &mut job.fault {
+        fault.rise_min = BLOCKS_MIN;
+    }
 }
 
 /// A loss is added up without `.item()`: its whole graph stays, of many operations.
@@ -333,8 +359,10 @@ fn reference_cycles(job: &mut Job) {
             }
         })
     });
-    let layers = [Layer::Allocated, Layer::Blocks, Layer::Reserved];
-    label(job, "reference_cycles", ranks, &plan, &layers, &[site]);
+    label(job, "reference_cycles", ranks, &plan, &TENSORS, &[site]);
+    if let Some(fault) = &mut job.fault {
+        fault.rise_min = 4 * RISE_MIN;
+    }
 }
 
 /// Blocks that a second stream uses come back later and later.
@@ -451,6 +479,7 @@ fn group_creation(job: &mut Job) {
     let every = job.rng.between(40, 200);
     let bytes = job.rng.between(64, 688) * MIB;
     plan.rate = bytes as f64 / every as f64;
+    plan.onset = plan.onset.next_multiple_of(every);
     let (onset, ranks) = (plan.onset, job.all());
     job.fill((plan.rate * 3_000.0) as u64 + 2 * GIB);
     job.part(move |_| {
@@ -534,8 +563,76 @@ fn silent_rank(job: &mut Job) {
     job.fill(job.device_bytes / 3);
     job.arrival.silent = Some((rank, plan.onset));
     label(job, "telemetry", vec![rank], &plan, &Layer::ALL, &[]);
+    notice(job, 0);
+}
+
+/// One rank has more to do from some step on, and goes on with that: data that is not shuffled, a
+/// longer bucket.
+fn peak_spread(job: &mut Job) {
+    job.ranks = job.ranks.max(4);
+    let plan = plan(job, 0.5, 1.0);
+    let rank = job.one();
+    job.base.load_max = job.base.load_max.max(1.6);
+    job.fill(job.device_bytes / 4);
+    let (onset, more) = (plan.onset, 1.3 + 0.3 * job.rng.unit());
+    job.load(move |seat| {
+        let is_it = seat.rank == rank;
+        let act: Actor = Box::new(move |moment, world| {
+            if is_it && moment == Moment::Between && world.step >= onset {
+                world.load *= more;
+            }
+        });
+        Some(act)
+    });
+    label(job, "imbalance", vec![rank], &plan, &[Layer::Peak, Layer::Spread, Layer::Reserved], &[]);
+    notice(job, 2 * RISE_MIN);
+}
+
+/// `empty_cache()` in the loop.
+fn cache_thrash(job: &mut Job) {
+    job.is_expandable = false;
+    let plan = plan(job, 0.5, 1.0);
+    job.fill(job.device_bytes / 4);
+    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let onset = plan.onset;
+    // Most people call it between two steps, some within.
+    let places = [Moment::Between, Moment::Between, Moment::Backward, Moment::Optimizer];
+    let at = job.rng.pick(&places).unwrap_or(Moment::Between);
+    job.part_of(&ranks, move |_| {
+        Box::new(move |moment, world| {
+            if moment == at && world.step >= onset {
+                world.empty_cache();
+            }
+        })
+    });
+    label(job, "cache_thrash", ranks, &plan, &[Layer::Churn], &[]);
+    notice(job, 0);
+}
+
+/// Two streams take turns with large blocks, and the cache of the one leaves no room for the
+/// other's: it is emptied in every step.
+fn retry_storm(job: &mut Job) {
+    job.is_expandable = false;
+    let site = job.code.site(Library::Fsdp, "model.py", "Model.forward");
+    let plan = plan(job, 0.5, 1.0);
+    let share = 0.4 + 0.1 * job.rng.unit();
+    job.fill((job.device_bytes as f64 * share) as u64);
+    let bytes = (job.device_bytes as f64 * 0.29) as u64;
+    let onset = plan.onset;
+    job.part(move |_| {
+        let act: Actor = Box::new(move |moment, world| {
+            if moment == Moment::Between && world.step >= onset {
+                let stream = 5 + (world.step % 2) as u32;
+                let passing = world.alloc_on(stream, bytes, site.stack);
+                world.free(passing);
+            }
+        });
+        Some(act)
+    });
+    let ranks = job.all();
+    label(job, "pressure", ranks, &plan, &[Layer::Retries, Layer::Churn], &[]);
+    notice(job, RETRIES_MIN);
     if let Some(fault) = &mut job.fault {
-        fault.expect = Expect::Notice;
-        fault.rate = 0.0;
+        fault.begins_with_rise = true;
     }
 }
