@@ -8,8 +8,8 @@ use std::process::{ExitCode, Stdio};
 use crate::bench::cluster::{build, released};
 use crate::step::command;
 
-/// Is this what was asked for? Options of other commands are numbers and switches; those of this one
-/// are its own.
+/// Is this what was asked for? Options of other commands are numbers and switches; those of this
+/// one are its own.
 pub(crate) fn is_meant(arguments: &[String]) -> bool {
     arguments.iter().find(|argument| !argument.starts_with('-')).is_some_and(|it| it == "eval")
         && !arguments.iter().any(|argument| argument == "--help" || argument == "-h")

@@ -352,7 +352,8 @@ impl Allocator {
         let rest = node.size - size;
         let is_worth_it = if is_small { rest >= 512 } else { rest > SMALL_MAX };
         // A growing segment is split wherever it can be: what is behind may be unmapped.
-        if !is_worth_it && !(self.is_expandable && rest >= 512) {
+        let can_be = self.is_expandable && rest >= 512;
+        if !is_worth_it && !can_be {
             return;
         }
         let piece = Node {

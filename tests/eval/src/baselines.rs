@@ -1,8 +1,9 @@
-//! What others would have found: four textbook rules and the rule set of the nearest published tool.
+//! What others would have found: four textbook rules and the rule set of the nearest published
+//! tool.
 //!
-//! All take the same samples in the same order. None has a second look at stacks, so each alarm wakes
-//! somebody at once. To their favour one job has one alarm at a time: while any of its ranks fires,
-//! others are the same alarm, and it is over when none has fired for [`QUIET_STEPS`].
+//! All take the same samples in the same order. None has a second look at stacks, so each alarm
+//! wakes somebody at once. To their favour one job has one alarm at a time: while any of its ranks
+//! fires, others are the same alarm, and it is over when none has fired for 256 steps.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -208,8 +209,8 @@ impl Rule for MannKendall {
     }
 }
 
-/// Page and Hinkley's test for a change of the mean: what goes beyond the mean by more than 2 MiB is
-/// added up, and half a gigabyte of it fires.
+/// Page and Hinkley's test for a change of the mean: what goes beyond the mean by more than 2 MiB
+/// is added up, and half a gigabyte of it fires.
 #[derive(Debug, Default)]
 pub struct PageHinkley {
     count: f64,

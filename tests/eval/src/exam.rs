@@ -101,11 +101,11 @@ pub fn chosen(plan: &Plan) -> Vec<Family> {
     families().into_iter().filter(is_chosen).collect()
 }
 
+/// Told of one scenario: its family, its seed, itself, and what Memtape said.
+pub type Each<'a> = &'a (dyn Fn(&Family, u64, &Scenario, &[Incident]) + Sync);
+
 /// Examines. `each` is told of every scenario that Memtape itself was examined on.
-pub fn examine(
-    plan: &Plan,
-    each: &(dyn Fn(&Family, u64, &Scenario, &[Incident]) + Sync),
-) -> Outcome {
+pub fn examine(plan: &Plan, each: Each<'_>) -> Outcome {
     let begun = std::time::Instant::now();
     let families = chosen(plan);
     let seeds = plan.first..plan.first + plan.seeds;
@@ -142,7 +142,7 @@ fn one(
     seed: u64,
     ranks_max: u32,
     candidates: &mut [Candidate],
-    each: &(dyn Fn(&Family, u64, &Scenario, &[Incident]) + Sync),
+    each: Each<'_>,
 ) -> Vec<Tally> {
     let Some(scenario) = family.scenario(seed, ranks_max) else { return Vec::new() };
     let examined = candidates.iter_mut().map(|candidate| {

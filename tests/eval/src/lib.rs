@@ -9,6 +9,7 @@ pub mod families;
 pub mod figures;
 pub mod job;
 pub mod judge;
+pub mod listing;
 pub mod product;
 pub mod recorded;
 pub mod rng;

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         examine(&line.plan, &|family, seed, scenario, incidents| {
             // Nobody looks at one scenario of those that are kept apart.
             if family.set == Set::Tuned {
-                eprint!("{}", memtape_eval::table::one(family, seed, scenario, incidents));
+                eprint!("{}", memtape_eval::listing::one(family, seed, scenario, incidents));
             }
         })
     } else {

@@ -13,9 +13,12 @@ use crate::judge::{Alarm, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
 use crate::world::Step;
 
+/// A gate by its name, and how it is switched off.
+type Gate = (&'static str, fn(&mut Gates));
+
 /// Gates that can be switched off one by one, by name. A gate is what keeps one sort of false
 /// alarm out, or one sort of fault from being missed.
-pub const GATES: [(&str, fn(&mut Gates)); 11] = [
+pub const GATES: [Gate; 11] = [
     ("peers", |gates| gates.peers = false),
     ("roles", |gates| gates.roles = false),
     ("steady", |gates| gates.steady = false),

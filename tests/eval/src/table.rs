@@ -86,18 +86,18 @@ pub fn text(outcome: &Outcome) -> String {
     text
 }
 
-const HEAD: &str = "family                     jobs   seen  recall   prec  false  dupl  quiet  delay    p95  \
-                    page   rank  class   top1   top3  attr  fc.err  rank-days";
+const HEAD: &str = "family                     jobs   seen  recall   prec  false  dupl  quiet  \
+                    delay    p95  page   rank  class   top1   top3  attr  fc.err  rank-days";
 
 fn row(name: &str, tally: &Tally) -> String {
-    let share = |share: crate::figures::Share| share.value().map_or("-".into(), |v| percent(v));
+    let share = |share: crate::figures::Share| share.value().map_or("-".into(), percent);
     let number = |values: &[f64], at: f64| {
         quantile(values, at).map_or_else(|| "-".to_string(), |value| format!("{value:.0}"))
     };
-    let part = |values: &[f64]| quantile(values, 0.5).map_or("-".into(), |value| percent(value));
+    let part = |values: &[f64]| quantile(values, 0.5).map_or("-".into(), percent);
     format!(
-        "{name:26} {:4} {:>6} {:>7} {:>6} {:>6} {:>5} {:>6} {:>6} {:>6} {:>5} {:>6} {:>6} {:>6} {:>6} \
-         {:>5} {:>7} {:>10.2}",
+        "{name:26} {:4} {:>6} {:>7} {:>6} {:>6} {:>5} {:>6} {:>6} {:>6} {:>5} {:>6} {:>6} \
+         {:>6} {:>6} {:>5} {:>7} {:>10.2}",
         tally.jobs,
         share(tally.seen),
         share(tally.recall),
@@ -180,56 +180,4 @@ fn matrix(tally: &Tally) -> String {
         let _ = writeln!(text, "{mark} {is:18} {said:18} {count:>5}");
         text
     })
-}
-
-/// One scenario and what Memtape said of it, for whoever works on a family that may be tuned on.
-pub fn one(
-    family: &crate::families::Family,
-    seed: u64,
-    scenario: &crate::scenario::Scenario,
-    incidents: &[crate::runner::Incident],
-) -> String {
-    let mut text = format!(
-        "{} seed {seed}: {} ranks {}, {} steps of {:.1} s, {} GiB, oom {:?}, {:?}\n",
-        family.name,
-        scenario.ranks,
-        scenario.map,
-        scenario.steps,
-        scenario.step_ns as f64 / 1e9,
-        scenario.device_bytes >> 30,
-        scenario.oom,
-        scenario.notes,
-    );
-    if let Some(fault) = &scenario.fault {
-        let lines: Vec<u32> = fault.sites.iter().map(|site| site.frame.line).collect();
-        let _ = writeln!(
-            text,
-            "    is    {} on {:?}{} from step {}, {:.2} MiB a step, lines {lines:?}",
-            fault.class,
-            fault.ranks.iter().take(4).collect::<Vec<_>>(),
-            if fault.ranks.len() > 4 { " …" } else { "" },
-            fault.onset,
-            fault.rate / (1 << 20) as f64,
-        );
-    }
-    for incident in incidents {
-        let about = match &scenario.fault {
-            Some(fault) if crate::score::is_about(fault, incident) => "right",
-            _ => "false",
-        };
-        let line = incident.culprit().map(|frame| (frame.file.as_str(), frame.line));
-        let _ = writeln!(
-            text,
-            "    {about} {} rank {}{} since {} at {}, paged {:?}, closed {:?}, class {:?}, {line:?}",
-            incident.layer().name(),
-            incident.rank(),
-            if incident.last.is_wide { " and others" } else { "" },
-            incident.first.onset,
-            incident.opened_step,
-            incident.paged_step,
-            incident.closed_step,
-            incident.class(),
-        );
-    }
-    text
 }

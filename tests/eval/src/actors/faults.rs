@@ -158,6 +158,11 @@ fn keep(
     });
 }
 
+/// All of a period's bytes in one step of it.
+fn once_in(world: &World, every: u64) -> f64 {
+    if world.step.is_multiple_of(every) { every as f64 } else { 0.0 }
+}
+
 fn some_site(job: &mut Job) -> Site {
     let lines = [
         (Library::None, "train.py", "log_metrics"),
@@ -203,7 +208,7 @@ fn leak_every_kth(job: &mut Job) {
     let (rank, site) = (job.one(), some_site(job));
     let every = job.rng.between(4, 50);
     plan.onset = plan.onset.next_multiple_of(every);
-    let due = move |world: &mut World| if world.step % every == 0 { every as f64 } else { 0.0 };
+    let due = move |world: &mut World| once_in(world, every);
     keep(job, &[rank], &site, plan.onset, plan.rate, due);
     label(job, "leak", vec![rank], &plan, &TENSORS, &[site]);
 }
@@ -227,7 +232,7 @@ fn leak_eval_only(job: &mut Job) {
     let every = job.rng.between(50, 220);
     let ranks = if job.rng.chance(0.5) { job.all() } else { vec![job.one()] };
     plan.onset = plan.onset.next_multiple_of(every);
-    let due = move |world: &mut World| if world.step % every == 0 { every as f64 } else { 0.0 };
+    let due = move |world: &mut World| once_in(world, every);
     keep(job, &ranks, &site, plan.onset, plan.rate, due);
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
 }
