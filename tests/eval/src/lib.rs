@@ -5,6 +5,7 @@ pub mod arrival;
 pub mod baselines;
 pub mod code;
 pub mod exam;
+pub mod export;
 pub mod families;
 pub mod figures;
 pub mod job;

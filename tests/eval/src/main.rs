@@ -1,15 +1,18 @@
 //! The harness on the command line; `cargo xtask eval` builds and runs it.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use memtape_eval::exam::{Plan, examine};
+use memtape_eval::exam::{Plan, chosen, examine};
+use memtape_eval::export;
 use memtape_eval::families::{Family, Set};
 use memtape_eval::runner::Incident;
 use memtape_eval::scenario::Scenario;
 use memtape_eval::table;
 
 const USAGE: &str = "usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] \
-                     [--seeds N] [--first S] [--baselines] [--ablations] [--small] [--json]";
+                     [--seeds N] [--first S] [--baselines] [--ablations] [--small] [--json] \
+                     [--export DIR]";
 
 /// Scenarios of each family, and ranks of a job at most; both smaller with `--small`.
 const SEEDS: u64 = 24;
@@ -26,6 +29,7 @@ struct Line {
     is_small: bool,
     is_json: bool,
     each: bool,
+    export: Option<PathBuf>,
 }
 
 fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
@@ -50,6 +54,7 @@ fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
             "--small" => line.is_small = true,
             "--json" => line.is_json = true,
             "--each" => line.each = true,
+            "--export" => line.export = Some(PathBuf::from(arguments.next()?)),
             _ => return None,
         }
     }
@@ -65,6 +70,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(EXIT_USAGE);
     };
+    if let Some(folder) = &line.export {
+        return export(&line.plan, folder);
+    }
     let quiet = |_: &Family, _: u64, _: &Scenario, _: &[Incident]| {};
     let outcome = if line.each {
         examine(&line.plan, &|family, seed, scenario, incidents| {
@@ -86,4 +94,24 @@ fn main() -> ExitCode {
         print!("{}", table::text(&outcome));
     }
     ExitCode::SUCCESS
+}
+
+/// Writes the scenarios of a plan as files.
+fn export(plan: &Plan, folder: &Path) -> ExitCode {
+    let seeds = plan.first..plan.first + plan.seeds;
+    let families = chosen(plan);
+    let pairs = seeds.flat_map(|seed| families.iter().map(move |&family| (family, seed)));
+    let scenarios: Vec<(Family, u64, Scenario)> = pairs
+        .filter_map(|(family, seed)| Some((family, seed, family.scenario(seed, plan.ranks_max)?)))
+        .collect();
+    match export::write(folder, &scenarios) {
+        Ok(bytes) => {
+            println!("{} scenarios, {bytes} bytes in {}", scenarios.len(), folder.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{} cannot be written: {error}; name another folder", folder.display());
+            ExitCode::FAILURE
+        }
+    }
 }
