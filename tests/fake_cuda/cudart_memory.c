@@ -196,7 +196,11 @@ int cudaMemcpy(void *destination, const void *source, size_t bytes, int kind) {
     return FAKE_SUCCESS;
 }
 
+// The default streams, the handles 0 to 2, are never busy: everything waits for them.
 int cudaMemcpyAsync(void *destination, const void *source, size_t bytes, int kind, void *stream) {
+    uint64_t per_second = fake_copy_bytes_per_second();
+    if (per_second && (uintptr_t)stream > 2)
+        fake_stream_busy(stream, bytes * 1000000 / per_second);
     return cudaMemcpy(destination, source, bytes, kind);
 }
 

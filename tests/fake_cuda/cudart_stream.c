@@ -2,8 +2,9 @@
 //
 // All work is done the moment it is asked for, so a stream is only a name, every wait is over at
 // once, and an event is the time at which it was recorded. The one exception is a gate, which a
-// collective puts into its stream (nccl.c): what comes behind it in that stream waits until it opens,
-// events and the streams that wait for them included. A stream knows its newest gate only. Capturing a stream gives a graph with
+// collective puts into its stream (nccl.c), or a copy where copies take time (cudart_memory.c): what
+// comes behind it in that stream waits until it opens, events and the streams that wait for them
+// included. A stream knows its newest gate only. Capturing a stream gives a graph with
 // one node, whatever was launched meanwhile; launching the graph does nothing. That is enough for
 // torch.cuda.graph with its private memory pools.
 //
@@ -81,6 +82,22 @@ static struct fake_gate gate_now(struct stream *stream) {
 void fake_stream_gate(void *stream, struct fake_gate gate) {
     pthread_mutex_lock(&gates);
     *gate_of(stream) = gate;
+    pthread_mutex_unlock(&gates);
+}
+
+static uint64_t now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static bool has_come(const void *of, uint64_t number) { return now_us() >= number; }
+
+void fake_stream_busy(void *stream, uint64_t us) {
+    pthread_mutex_lock(&gates);
+    struct fake_gate *gate = gate_of(stream);
+    uint64_t from = gate->opens == has_come && !is_open(*gate) ? gate->number : now_us();
+    *gate = (struct fake_gate){has_come, NULL, from + us};
     pthread_mutex_unlock(&gates);
 }
 

@@ -19,6 +19,7 @@ static struct {
     int visible[FAKE_MAX_DEVICES]; // index on the machine, by visible index
     uint64_t bytes;
     unsigned malloc_us;
+    uint64_t copy_bytes_s;
     unsigned node;
 } config;
 
@@ -56,6 +57,7 @@ static void read_config(void) {
     const char *count = getenv("FAKECUDA_DEVICES");
     const char *bytes = getenv("FAKECUDA_BYTES");
     const char *malloc_us = getenv("FAKECUDA_MALLOC_US");
+    const char *copy_mib_s = getenv("FAKECUDA_COPY_MIB_S");
     const char *node = getenv("FAKECUDA_NODE");
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 
@@ -66,6 +68,7 @@ static void read_config(void) {
         config.physical_count = FAKE_MAX_DEVICES;
     config.bytes = bytes ? parse_bytes(bytes) : 16ull << 30;
     config.malloc_us = malloc_us ? (unsigned)atoi(malloc_us) : 0;
+    config.copy_bytes_s = copy_mib_s ? strtoull(copy_mib_s, NULL, 10) << 20 : 0;
     config.node = node ? (unsigned)atoi(node) : 0;
 
     config.visible_count = config.physical_count;
@@ -100,6 +103,11 @@ uint64_t fake_device_bytes(void) {
 unsigned fake_malloc_latency_us(void) {
     need_config();
     return config.malloc_us;
+}
+
+uint64_t fake_copy_bytes_per_second(void) {
+    need_config();
+    return config.copy_bytes_s;
 }
 
 const char *fake_device_name(void) { return "Fake GPU"; }

@@ -38,6 +38,8 @@ int fake_visible_count(void);
 int fake_physical(int device);
 uint64_t fake_device_bytes(void);
 unsigned fake_malloc_latency_us(void);
+// How many bytes a copy moves in a second, or 0: at once.
+uint64_t fake_copy_bytes_per_second(void);
 
 const char *fake_device_name(void);
 void fake_device_uuid(int physical, unsigned char uuid[16]);
@@ -102,6 +104,9 @@ struct fake_gate {
 
 // What comes behind this in a stream (cudaStream_t) waits for the gate.
 void fake_stream_gate(void *stream, struct fake_gate gate);
+
+// The stream is at work for so many microseconds more.
+void fake_stream_busy(void *stream, uint64_t us);
 
 // --- driver.c ------------------------------------------------------------------------------------
 
