@@ -102,11 +102,14 @@ impl Captures {
         };
         let before_step = choose::before(step, &coverage, self.limits.before_steps);
         let deadline_ns = now_ns.saturating_add(self.limits.deadline_ns);
+        // A routine capture keeps no other one waiting: growth is explained while it is fresh.
+        if reason != Reason::Baseline {
+            self.last_ns = Some(now_ns);
+        }
         let mut flight = Flight::new(id.clone(), reason, step, before_step, now_ns, deadline_ns);
         for (rank, tape_id, tape) in self.current() {
             flight.add(rank, tape_id, &tape.node);
         }
-        self.last_ns = Some(now_ns);
         self.flight = Some(flight);
         self.ask_all(now_ns);
         Ok(id)

@@ -34,7 +34,8 @@ pub struct Limits {
     pub deadline_ns: u64,
     /// A node that has not answered is asked again after this long, and again, in nanoseconds.
     pub retry_ns: u64,
-    /// Least time between two captures that nobody asked for by hand, in nanoseconds.
+    /// Least time between two captures that nobody asked for by hand, in nanoseconds. A routine
+    /// one ([`Reason::Baseline`]) keeps no other waiting.
     pub interval_ns_min: u64,
     /// Bytes that captures may store within [`Self::bytes_window_ns`] before those that nobody
     /// asked for by hand have to wait; urgent ones have twice as much. 0 is no limit.

@@ -145,6 +145,18 @@ fn requests_are_joined_spaced_and_checked() {
 }
 
 #[test]
+fn a_routine_capture_keeps_no_other_waiting() {
+    let mut captures = job(2, 700);
+    assert_eq!(captures.request(0, id("a"), Reason::Baseline, None), Ok(id("a")));
+    captures.close(1);
+    let growth = Reason::Growth { rank: 0 };
+    assert_eq!(captures.request(SECOND, id("b"), growth, None), Ok(id("b")));
+    captures.close(SECOND + 1);
+    let soon = captures.request(2 * SECOND, id("c"), Reason::Baseline, None);
+    assert_eq!(soon, Err(Refusal::TooSoon { wait_ns: 59 * SECOND }));
+}
+
+#[test]
 fn an_agent_that_comes_back_is_asked_again() {
     let mut captures = job(4, 700);
     captures.agent_lost(0, "node-1");
