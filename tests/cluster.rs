@@ -20,14 +20,25 @@ pub struct Cluster {
     port: u16,
     coordinator: Option<Process>,
     agents: Vec<Process>,
+    agents_see: Vec<(String, String)>,
 }
 
 impl Cluster {
     /// Starts a coordinator and one agent for each name, each with a tape folder of its own.
     pub fn start(nodes: &[&str]) -> Self {
+        Self::start_with(nodes, &[])
+    }
+
+    /// As [`Self::start`], with agents that have this in their environment.
+    pub fn start_with(nodes: &[&str], agents_see: &[(String, String)]) -> Self {
         let scratch = tempfile::tempdir().expect("a temporary folder");
-        let mut cluster =
-            Self { scratch, port: free_port(), coordinator: None, agents: Vec::new() };
+        let mut cluster = Self {
+            scratch,
+            port: free_port(),
+            coordinator: None,
+            agents: Vec::new(),
+            agents_see: agents_see.to_vec(),
+        };
         cluster.start_coordinator();
         cluster.start_agents(nodes);
         cluster
@@ -37,6 +48,7 @@ impl Cluster {
         for node in nodes {
             std::fs::create_dir_all(self.tapes(node)).expect("a folder for tapes");
             let mut command = Command::new(memtape());
+            command.envs(self.agents_see.iter().cloned());
             command.args(["agent", "--node", node, "--report-interval", "250ms"]);
             command.args(["--coordinator", &self.url()]);
             command.arg("--tape-dir").arg(self.tapes(node));

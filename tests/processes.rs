@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// A process in a group of its own that is killed, with all its children, when dropped.
+/// A process in a group of its own that is killed, with its children and theirs, when dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -75,24 +75,35 @@ impl Process {
     /// # Panics
     /// When it does not end in time.
     pub fn end(mut self, patience: Duration) -> (Option<i32>, Vec<String>) {
+        let ended = self.ended_within(patience);
+        assert!(ended.is_some(), "still running after {patience:?}: {:#?}", self.seen);
+        ended.expect("it has ended")
+    }
+
+    /// As [`Self::end`]; none when it does not end in time.
+    pub fn ended_within(&mut self, patience: Duration) -> Option<(Option<i32>, Vec<String>)> {
         let deadline = Instant::now() + patience;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 break status;
             }
             self.seen.extend(self.lines.try_iter());
-            assert!(
-                Instant::now() < deadline,
-                "still running after {patience:?}: {:#?}",
-                self.seen
-            );
+            if Instant::now() >= deadline {
+                return None;
+            }
             std::thread::sleep(Duration::from_millis(20));
         };
         // Its children may hold the pipes open for a moment longer.
         while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(300)) {
             self.seen.push(line);
         }
-        (status.code(), std::mem::take(&mut self.seen))
+        Some((status.code(), std::mem::take(&mut self.seen)))
+    }
+
+    /// All it has said so far.
+    pub fn said(&mut self) -> Vec<String> {
+        self.seen.extend(self.lines.try_iter());
+        self.seen.clone()
     }
 
     /// SIGKILL, to this process alone.
@@ -104,9 +115,34 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // torchrun gives its ranks sessions of their own, out of the group.
+        let family = descendants(self.child.id());
         signal_group(self.child.id(), libc::SIGKILL);
+        for pid in family {
+            signal(pid, libc::SIGKILL);
+        }
         let _ = self.child.wait();
     }
+}
+
+/// The children of a process that has not been waited for, and theirs.
+fn descendants(root: u32) -> Vec<u32> {
+    let parent_of = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in brackets, may hold anything; behind it come the state and the parent.
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    let folders = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parents: Vec<(u32, u32)> =
+        pids.filter_map(|pid| parent_of(pid).map(|parent| (pid, parent))).collect();
+    let mut family = vec![root];
+    let mut next = 0;
+    while let Some(&of) = family.get(next) {
+        family.extend(parents.iter().filter(|(_, parent)| *parent == of).map(|(pid, _)| pid));
+        next += 1;
+    }
+    family.split_off(1)
 }
 
 /// Sends a signal to a process.
