@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod namespaces;
 pub mod processes;
+pub mod programs;
 pub mod tapes;
 
 use std::io::Write;

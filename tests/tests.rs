@@ -15,6 +15,9 @@ mod demo;
 // A leaking DDP rank ends in one incident that names the line.
 mod end_to_end;
 
+// Faults of real programs are found, and benign habits are left alone.
+mod real_programs;
+
 // The tape says what PyTorch's own counters say, at every step.
 mod equals_pytorch;
 

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 /// Options: the name, whether a number follows, and the commands that have it; an empty command
 /// stands for all of them.
-const OPTIONS: [(&str, bool, &str); 7] = [
+const OPTIONS: [(&str, bool, &str); 8] = [
     ("--json", false, ""),
     ("--first", true, "sim"),
     ("--mutations", false, "sim"),
+    // Reads well before the names; they are words like any other.
+    ("--only", false, "programs"),
     ("--ranks", true, "bench cluster"),
     ("--seed", true, "sim"),
     ("--seeds", true, "sim"),
@@ -102,6 +104,8 @@ mod tests {
         check("bench cluster --ranks 0", Err("needs a number"));
         check("test --ranks 8", Err("bench cluster"));
         check("test --fast", Err("no option --fast"));
+        check("programs --only ema", Ok(("programs ema", None)));
+        check("test --only ema", Err("programs"));
         check("help --ranks 8", Ok(("help", Some(8))));
         check("--help", Ok(("", None)));
     }

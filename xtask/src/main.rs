@@ -13,6 +13,7 @@ mod fuzz;
 mod line;
 mod model;
 mod mutations;
+mod programs;
 mod report;
 mod s3;
 mod sim;
@@ -58,6 +59,9 @@ usage: cargo xtask COMMAND [--json]
           cargo-fuzz
   compat [VERSION…]
           the hooks against the real libraries of PyTorch 2.0 to the newest, or of these versions
+  programs [--only NAME…]
+          real PyTorch programs, each with a fault or a benign habit that people meet, through the
+          whole product on the fake CUDA runtime, and what was found; all, or those of these names
 
   --json  print one JSON object with the figures instead of text
 ";
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         ["bench", "cluster"] => bench::cluster::bench(ranks),
         ["bench", "store"] => bench::store::bench(),
         ["compat", versions @ ..] => compat::try_all(versions),
+        ["programs", names @ ..] => programs::run_all(names),
         ["sim"] if line.has("--mutations") => mutations::try_all(line.number("--seeds")),
         ["sim"] => sim::simulate(&sim::Choice {
             seed: line.number("--seed"),

@@ -1,0 +1,95 @@
+//! The programs and what is true of each.
+
+use super::{Fault, Program, Who};
+
+/// Faults first.
+pub const PROGRAMS: &[Program] = &[
+    // Tensors that are kept.
+    Program { is_quick: true, ..fault("retained_loss", "leak", Who::Rank(1), 2) },
+    fault("retained_activations", "leak", Who::Rank(0), 4),
+    Program { is_quick: true, ..fault("hook_keeps_tensors", "leak", Who::All, 2) },
+    fault("growing_cache", "leak", Who::All, 2),
+    fault("leak_in_eval", "leak", Who::All, 2),
+    fault("every_tenth_step", "leak", Who::Rank(0), 2),
+    fault("leak_on_all_ranks", "leak", Who::All, 4),
+    fault("one_of_eight", "leak", Who::Rank(5), 8),
+    fault("metric_keeps_graph", "leak", Who::All, 2),
+    fault("list_of_outputs", "leak", Who::All, 2),
+    fault("retain_graph", "leak", Who::All, 2),
+    fault("ema_copies", "leak", Who::Rank(0), 2),
+    fault("exception_keeps_frames", "leak", Who::Rank(1), 2),
+    fault("many_small_tensors", "leak", Who::All, 2),
+    Program {
+        script: "many_small_tensors",
+        arguments: &["--on-rank-0"],
+        ..fault("small_tensors_rank_0", "leak", Who::Rank(0), 2)
+    },
+    fault("reference_cycles", "reference_cycles", Who::All, 2),
+    fault("ctx_keeps_output", "leak", Who::All, 2),
+    // What the allocator holds.
+    Program { is_quick: true, ..lineless("fragmentation", "fragmentation", Who::All, 2) },
+    Program {
+        environment: &[("FAKECUDA_COPY_MIB_S", "800")],
+        ..lineless("deferred_frees", "deferred_frees", Who::All, 2)
+    },
+    fault("graph_per_shape", "compile_pools", Who::All, 1),
+    lineless("cache_thrash", "cache_thrash", Who::All, 2),
+    Program { device: "1G", ..lineless("imbalance", "imbalance", Who::Rank(2), 4) },
+    // What PyTorch does not know of.
+    fault("raw_cuda_malloc", "non_torch", Who::Rank(0), 2),
+    Program {
+        environment: &[("FAKECUDA_NCCL", "1")],
+        ..fault("process_groups", "non_torch", Who::All, 2)
+    },
+    fault("pinned_growth", "host", Who::Rank(1), 2),
+    lineless("host_growth", "host", Who::Rank(1), 2),
+    lineless("worker_growth", "host", Who::All, 1),
+    // Nothing is wrong.
+    Program { is_quick: true, ..benign("variable_lengths", 2) },
+    benign("length_curriculum", 2),
+    Program { is_quick: true, ..benign("eval_phases", 2) },
+    Program { is_quick: true, ..benign("checkpoint_saves", 2) },
+    benign("gradient_accumulation", 2),
+    benign("ema", 2),
+    benign("lora_unfreeze", 2),
+    benign("several_optimizers", 2),
+    benign("fsdp_prefetch", 1),
+    benign("activation_checkpointing", 2),
+    benign("warm_up", 2),
+    benign("cache_saturates", 2),
+    benign("gc_sawtooth", 2),
+    Program {
+        script: "fragmentation",
+        arguments: &["--expandable"],
+        ..benign("expandable_segments", 2)
+    },
+    benign("workers_respawn", 1),
+    benign("metric_buffer", 2),
+    benign("moe_routing", 4),
+];
+
+/// A program whose line ought to be named.
+const fn fault(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
+    let fault = Some(Fault { class, who, has_line: true });
+    Program { fault, ..benign(name, ranks) }
+}
+
+/// One whose fault no line of its own is to blame for, or none that the recorder looks at.
+const fn lineless(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
+    let fault = Some(Fault { class, who, has_line: false });
+    Program { fault, ..benign(name, ranks) }
+}
+
+/// One with which nothing is wrong.
+const fn benign(name: &'static str, ranks: u32) -> Program {
+    Program {
+        name,
+        script: name,
+        ranks,
+        device: "4G",
+        arguments: &[],
+        environment: &[],
+        fault: None,
+        is_quick: false,
+    }
+}

@@ -1,0 +1,57 @@
+//! Real PyTorch programs, each with one fault or one benign habit that people really meet, driven
+//! through the whole product and compared with what is true of them.
+//!
+//! `list.rs` says what is true of each, `drive.rs` runs one and asks what was found, `table.rs`
+//! makes a table of it. The programs themselves are in `tests/torch/programs/`. `main.rs` runs
+//! them all, for `cargo xtask programs`.
+//!
+//! What is true of a program never reaches Memtape: the line is a comment in its source, the onset
+//! a line that it prints.
+
+pub mod drive;
+pub mod list;
+pub mod table;
+
+/// A program and what is true of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// What it is called in the table.
+    pub name: &'static str,
+    /// Its file below `tests/torch/programs/`, without the `.py`; some have several rows.
+    pub script: &'static str,
+    /// Ranks, each with a device of its own.
+    pub ranks: u32,
+    /// Bytes of a device, as the fake runtime reads them (`4G`).
+    pub device: &'static str,
+    /// Arguments of the program.
+    pub arguments: &'static [&'static str],
+    /// What is in its environment.
+    pub environment: &'static [(&'static str, &'static str)],
+    /// Its fault; none for a benign one.
+    pub fault: Option<Fault>,
+    /// Short enough for every run of the tests.
+    pub is_quick: bool,
+}
+
+/// What ought to be found.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// Class by its name.
+    pub class: &'static str,
+    /// Whose fault it is.
+    pub who: Who,
+    /// The line is marked in the program, and ought to be named.
+    pub has_line: bool,
+}
+
+/// Ranks with a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// One of several.
+    Rank(u32),
+    /// All of them.
+    All,
+}
+
+/// The line that a fault is about carries this comment.
+pub const MARK: &str = "# CULPRIT";
