@@ -55,7 +55,7 @@ pub use remedy::{Cause, Remedy};
 pub use restart::Restart;
 pub use sentence::first_sentence;
 pub use urgency::{PAGE_CONFIDENCE_PPM, SOON_NS, SOON_STEPS};
-pub use words::bytes;
+pub use words::{bytes, place};
 
 /// One line of code that may be the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]

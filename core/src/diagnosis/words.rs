@@ -73,7 +73,7 @@ pub(super) fn percent(ppm: u32) -> String {
 }
 
 /// `train.py:36 in train_step`; of code that `torch.compile` made, that it is.
-pub(super) fn place(frame: &Frame) -> String {
+pub fn place(frame: &Frame) -> String {
     if is_compiled_region(frame) {
         return format!("a compiled region, line {} in {}", frame.line, frame.file);
     }
