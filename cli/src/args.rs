@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Read a tape after the fact, or list those there are.
     Tape(TapeArgs),
+    /// Say what is wrong from PyTorch's own memory snapshots, with no service running.
+    Analyze(AnalyzeArgs),
     /// One rank of the demo.
     #[command(hide = true)]
     DemoRank(DemoRankArgs),
@@ -360,6 +362,24 @@ pub(crate) struct TapeArgs {
     /// Show live blocks as they were when a request last failed for good.
     #[arg(long, conflicts_with = "step")]
     pub(crate) oom: bool,
+}
+
+/// `memtape analyze`.
+#[derive(Debug, Args)]
+pub(crate) struct AnalyzeArgs {
+    /// Snapshots that torch.cuda.memory._dump_snapshot wrote, packed or not; folders with such
+    /// files; - for stdin. Files of several ranks are compared with each other.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The files are moments of one rank, not several ranks; in the order of their newest event.
+    #[arg(long)]
+    pub(crate) over_time: bool,
+    /// Show all lines, ranks and notes, not one screen of them.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Exit with an error if this is found, such as leak; or any. For CI.
+    #[arg(long, value_name = "CLASS", value_delimiter = ',')]
+    pub(crate) fail_on: Vec<String>,
 }
 
 /// What is wrong with a command line, and what to do, in one line.

@@ -5,6 +5,7 @@
 //! no sense. A reader that went away (`memtape jobs | head`) is success.
 //! Commands are in `commands/`, the demo's machinery in `demo/`; nothing here decides anything.
 
+mod analysis;
 mod api;
 mod args;
 mod clock;
@@ -19,6 +20,7 @@ mod output;
 mod parent;
 mod ranks;
 mod render;
+mod snapshots;
 mod tape_file;
 mod wire;
 
@@ -63,6 +65,7 @@ fn start(cli: Cli) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(args, json),
         Command::DemoRank(args) => demo::training::run(args),
         Command::Tape(args) => commands::tape::run(&args, json),
+        Command::Analyze(args) => commands::analyze::run(&args, json),
         Command::Export(args) => commands::export::run(&args, client()?, json),
         Command::Jobs => commands::list::jobs(client()?, json),
         Command::Ranks(args) => commands::list::ranks(args.job.as_deref(), client()?, json),

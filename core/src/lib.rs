@@ -36,3 +36,5 @@ pub mod thrash;
 pub mod restart;
 
 pub mod pickle;
+
+pub mod analysis;

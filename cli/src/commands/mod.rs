@@ -12,6 +12,8 @@ pub(crate) mod show;
 pub(crate) mod capture;
 pub(crate) mod export;
 
+pub(crate) mod analyze;
+
 pub(crate) mod tape;
 pub(crate) mod tapes;
 

@@ -1,0 +1,187 @@
+//! An analysis as one JSON object: the verdict first, or null.
+
+use memtape_core::analysis::look::{DeviceLook, Look, Oom};
+use memtape_core::analysis::{Line, Verdict, why_refused};
+use memtape_core::snapshot::Frame;
+use serde_json::{Value, json};
+
+use super::notes::notes;
+use super::{Report, home};
+
+/// Lines in the lists; the rest is counted.
+const LINES_MAX: usize = 50;
+
+/// Everything.
+pub(crate) fn analysis(report: &Report<'_>) -> Value {
+    let analysis = report.analysis;
+    let ranks: Vec<Value> = report
+        .looks()
+        .map(|(_, rank, moment, look)| {
+            let mut value = home(look).map(device).unwrap_or_default();
+            value["rank"] = json!(rank);
+            value["moment"] = json!(moment);
+            value
+        })
+        .collect();
+    let files: Vec<Value> = report
+        .looks()
+        .map(|(file, rank, moment, look)| {
+            json!({
+                "path": file.path.to_string_lossy(),
+                "rank": rank,
+                "rank_from": report.ordered.source.as_str(),
+                "moment": moment,
+                "bytes": file.notes.bytes,
+                "protocol": file.notes.protocol,
+                "newest_us": look.newest_us,
+                "missing": file.notes.missing.iter().map(|missing| json!({
+                    "record": format!("{:?}", missing.record).to_lowercase(),
+                    "key": missing.key,
+                    "count": missing.count,
+                    "of": missing.of,
+                })).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let settings = report.focus().map(settings).unwrap_or_default();
+    json!({
+        "verdict": analysis.verdict.as_ref().map(verdict),
+        "mode": report.mode(),
+        "rank": analysis.rank,
+        "steps": analysis.steps,
+        "lines": analysis.lines.iter().take(LINES_MAX).map(line).collect::<Vec<_>>(),
+        "lines_left_out": analysis.lines.len().saturating_sub(LINES_MAX),
+        "peak": peak(report),
+        "ranks": ranks,
+        "files": files,
+        "settings": settings,
+        "notes": notes(report),
+    })
+}
+
+fn verdict(verdict: &Verdict) -> Value {
+    json!({
+        "class": verdict.class.as_str(),
+        "rank": verdict.rank,
+        "ranks": verdict.ranks,
+        "scope": verdict.scope.as_str(),
+        "device": verdict.device,
+        "culprit": verdict.culprit.as_ref().map(frame),
+        "bytes": verdict.bytes,
+        "blocks": verdict.blocks,
+        "bytes_per_step": verdict.bytes_per_step,
+        "generations": verdict.generations,
+        "explained": ratio(verdict.explained_ppm),
+        "confidence": ratio(verdict.confidence_ppm),
+        "sentence": verdict.sentence,
+        "evidence": verdict.evidence,
+        "against": verdict.against,
+        "advice": verdict.advice,
+        "also": verdict.also.iter().map(frame).collect::<Vec<_>>(),
+        "stack": verdict.stack.iter().map(frame).collect::<Vec<_>>(),
+    })
+}
+
+fn ratio(ppm: u32) -> f64 {
+    f64::from(ppm) / 1e6
+}
+
+/// A frame; a file, line or function that is not known is null.
+pub(crate) fn frame(frame: &Frame) -> Value {
+    let known = |text: &str| (!text.is_empty()).then(|| text.to_string());
+    json!({
+        "file": known(&frame.file),
+        "line": (frame.line > 0).then_some(frame.line),
+        "function": known(&frame.function),
+    })
+}
+
+fn line(line: &Line) -> Value {
+    json!({
+        "frame": frame(&line.frame),
+        "kind": line.kind.as_str(),
+        "bytes": line.bytes,
+        "blocks": line.blocks,
+        "stacks": line.stacks,
+        "grown": line.grown,
+        "fresh_blocks": line.fresh_blocks,
+        "generations": line.generations,
+        "others_bytes": line.others_bytes,
+        "others_blocks": line.others_blocks,
+    })
+}
+
+fn peak(report: &Report<'_>) -> Value {
+    let Some(peak) = report.focus().and_then(home).and_then(|d| d.trace.peak.as_ref()) else {
+        return Value::Null;
+    };
+    let lines = &report.analysis.peak;
+    json!({
+        "rank": report.analysis.rank,
+        "bytes": peak.bytes,
+        "time_us": peak.time_us,
+        "step": peak.step,
+        "older_bytes": report.analysis.peak_nameless.0,
+        "lines": lines.iter().take(LINES_MAX).map(line).collect::<Vec<_>>(),
+        "lines_left_out": lines.len().saturating_sub(LINES_MAX),
+    })
+}
+
+fn device(device: &DeviceLook) -> Value {
+    let space = &device.space;
+    let trace = &device.trace;
+    json!({
+        "device": device.device,
+        "allocated": device.allocated,
+        "requested": device.requested,
+        "pending": device.pending,
+        "blocks": device.blocks.len(),
+        "reserved": space.reserved,
+        "peak": trace.peak.as_ref().map(|peak| peak.bytes),
+        "fragmentation": {
+            "whole_free": space.whole_free,
+            "split_free": space.split_free,
+            "split_pieces": space.split_pieces,
+            "largest_piece": space.largest_piece,
+        },
+        "private_pools": {
+            "reserved": device.private_pools.0,
+            "allocated": device.private_pools.1,
+        },
+        "trace": {
+            "events": trace.events,
+            "span_us": trace.span_us.map(|(first, last)| [first, last]),
+            "steps_from": trace.source.as_str(),
+            "steps_ended": trace.ends,
+            "last_step_number": trace.last_number,
+            "floors": trace.floors,
+            "peaks": trace.peaks,
+            "is_whole": trace.is_whole,
+            "ooms": trace.oom_count,
+        },
+        "failed_requests": trace.ooms.iter().map(oom).collect::<Vec<_>>(),
+    })
+}
+
+fn oom(oom: &Oom) -> Value {
+    let refusal = &oom.refusal;
+    json!({
+        "bytes": oom.bytes,
+        "device_free": oom.device_free,
+        "reserved": oom.space.reserved,
+        "in_use": oom.space.in_use,
+        "eligible_free": refusal.eligible,
+        "eligible_pieces": refusal.eligible_pieces,
+        "eligible_largest": refusal.eligible_largest,
+        "other_streams": refusal.other_streams,
+        "other_pools": refusal.other_pools,
+        "other_size_class": refusal.small_segments,
+        "time_us": oom.moment.time_us,
+        "why": why_refused(oom),
+    })
+}
+
+fn settings(look: &Look) -> Value {
+    let pairs = look.settings.iter().map(|(name, value)| (name.clone(), json!(value)));
+    Value::Object(pairs.collect())
+}

@@ -1,0 +1,258 @@
+//! An analysis as text: one sentence, what it rests on, what holds the memory, what to do.
+//!
+//! By default it fits a screen.
+
+use std::fmt::Write;
+
+use memtape_core::analysis::look::{DeviceLook, Look};
+use memtape_core::analysis::{Kind, Line, Verdict, why_refused};
+use memtape_core::snapshot::Frame;
+
+use super::notes::notes;
+use super::{Report, home};
+use crate::output::clean;
+use crate::render::{bytes, signed_bytes, table};
+
+/// Lines of code that are shown, where not all are.
+const LINES_SHOWN: usize = 6;
+
+/// The same at the highest moment.
+const PEAK_LINES_SHOWN: usize = 5;
+
+/// Ranks that are shown, where not all are.
+const RANKS_SHOWN: usize = 8;
+
+/// Frames of the culprit's stack that are shown, where not all are.
+const FRAMES_SHOWN: usize = 4;
+
+/// Everything, or a screen of it.
+pub(crate) fn analysis(report: &Report<'_>, all: bool) -> String {
+    let mut text = String::new();
+    let limit = |shown: usize| if all { usize::MAX } else { shown };
+    match &report.analysis.verdict {
+        Some(verdict) => self::verdict(&mut text, verdict, limit(FRAMES_SHOWN)),
+        None => {
+            let _ = writeln!(text, "{}", healthy(report));
+        }
+    }
+    lines(&mut text, report, limit(LINES_SHOWN));
+    peak(&mut text, report, limit(PEAK_LINES_SHOWN));
+    ranks(&mut text, report, limit(RANKS_SHOWN));
+    requests(&mut text, report);
+    let notes = notes(report);
+    section(&mut text, "Good to know", notes.into_iter().chain(settings(report)));
+    if !all {
+        let _ = writeln!(text, "\n--all shows everything, --json the same for programs");
+    }
+    text
+}
+
+fn section(text: &mut String, title: &str, lines: impl IntoIterator<Item = String>) {
+    let mut lines = lines.into_iter().peekable();
+    if lines.peek().is_none() {
+        return;
+    }
+    let _ = writeln!(text, "\n{title}");
+    for line in lines {
+        let _ = writeln!(text, "  {}", clean(&line));
+    }
+}
+
+/// No fault, in one sentence.
+fn healthy(report: &Report<'_>) -> String {
+    let steps = report.analysis.steps;
+    let what = match report.mode() {
+        "one_file" => "this file".to_string(),
+        "over_time" => format!("these {} moments of one rank", report.files.len()),
+        _ => format!("these {} ranks", report.ordered.ranks.len()),
+    };
+    match steps {
+        0 => format!("nothing wrong is seen in {what}; growth cannot be judged without steps"),
+        1 => format!("nothing wrong is seen in {what}: nothing stays over one step"),
+        steps => format!("nothing wrong is seen in {what}: nothing stays over {steps} steps"),
+    }
+}
+
+fn verdict(text: &mut String, verdict: &Verdict, frames: usize) {
+    let _ = writeln!(text, "{}\n", clean(&verdict.sentence));
+    let percent = verdict.confidence_ppm / 10_000;
+    let mut pairs = vec![("class", format!("{}, {percent} % sure", verdict.class.as_str()))];
+    if let Some(culprit) = &verdict.culprit {
+        pairs.push(("line", frame(culprit)));
+    }
+    if let Some(rate) = verdict.bytes_per_step {
+        let explained = verdict.explained_ppm / 10_000;
+        pairs.push(("growth", format!("{} a step, {explained} % of it here", bytes(rate))));
+    }
+    pairs.push(("try first", verdict.advice.clone()));
+    for (name, value) in &pairs {
+        let _ = writeln!(text, "  {name:<11}{}", clean(value));
+    }
+    let stack: Vec<String> = verdict.stack.iter().take(frames).map(frame).collect();
+    let rest = verdict.stack.len().saturating_sub(stack.len());
+    let rest = (rest > 0).then(|| format!("… and {rest} more"));
+    section(text, "Stack, innermost first", stack.into_iter().chain(rest));
+    section(text, "Evidence for it", verdict.evidence.iter().cloned());
+    section(text, "Evidence against it", verdict.against.iter().cloned());
+}
+
+/// `/app/train.py:36 train_step`.
+fn frame(frame: &Frame) -> String {
+    let line = if frame.line == 0 { String::new() } else { format!(":{}", frame.line) };
+    format!("{}{line} {}", frame.file, frame.function).trim().to_string()
+}
+
+/// A line in a table: its frame, and what the memory is for.
+fn named(line: &Line) -> String {
+    match line.kind {
+        Kind::Nameless => "(no stack: a backward pass, or older than the recording)".to_string(),
+        Kind::OptimizerState => format!("{} (optimizer state)", frame(&line.frame)),
+        Kind::Backward => format!("{} (backward)", frame(&line.frame)),
+        Kind::Module | Kind::Other => frame(&line.frame),
+    }
+}
+
+fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
+    let Some(device) = report.focus().and_then(home) else { return };
+    let analysis = report.analysis;
+    let has_others = analysis.lines.iter().any(|line| line.others_bytes.is_some());
+    // What grows comes first: it may be small beside the weights.
+    let mut lines: Vec<&Line> = analysis.lines.iter().filter(|line| line.bytes > 0).collect();
+    let stays = |line: &Line| line.grown > 0 && line.generations > 1;
+    lines.sort_by_key(|line| std::cmp::Reverse((stays(line), line.bytes)));
+    let rest = lines.len().saturating_sub(shown);
+    let row = |line: &&Line| {
+        let mut row = vec![bytes(line.bytes)];
+        if has_others {
+            row.push(bytes(line.others_bytes.unwrap_or(0)));
+        }
+        row.extend([line.blocks.to_string(), growth(line.grown), births(line), named(line)]);
+        row
+    };
+    let mut titles = vec![">bytes"];
+    if has_others {
+        titles.push(">others");
+    }
+    titles.extend([">blocks", ">grown", ">born in", "line"]);
+    let rows = table(&titles, lines.iter().take(shown).map(row).collect());
+    let blocks = device.blocks.iter().filter(|block| !block.pending).count();
+    let title = format!(
+        "Rank {}, alive at the end: {} in {blocks} blocks",
+        analysis.rank,
+        bytes(device.allocated)
+    );
+    let more = (rest > 0).then(|| format!("… and {rest} more lines"));
+    section(text, &title, rows.lines().map(str::to_string).chain(more));
+}
+
+fn growth(grown: i64) -> String {
+    if grown == 0 { "–".to_string() } else { signed_bytes(grown) }
+}
+
+fn births(line: &Line) -> String {
+    match line.generations {
+        0 => "–".to_string(),
+        1 => "1 step".to_string(),
+        steps => format!("{steps} steps"),
+    }
+}
+
+fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
+    let trace = report.focus().and_then(home).map(|device| &device.trace);
+    let Some((trace, peak)) = trace.and_then(|trace| Some((trace, trace.peak.as_ref()?))) else {
+        return;
+    };
+    let share = |part: u64| format!("{} %", part.saturating_mul(100) / peak.bytes.max(1));
+    let lines = &report.analysis.peak;
+    let mut rows: Vec<Vec<String>> = lines
+        .iter()
+        .take(shown)
+        .map(|line| {
+            let numbers = [bytes(line.bytes), share(line.bytes), line.blocks.to_string()];
+            numbers.into_iter().chain([named(line)]).collect()
+        })
+        .collect();
+    let (older, blocks) = report.analysis.peak_nameless;
+    if older > 0 {
+        let what = "(older than the trace, freed since)".to_string();
+        rows.push(vec![bytes(older), share(older), blocks.to_string(), what]);
+    }
+    let rest = lines.len().saturating_sub(shown);
+    let more = (rest > 0).then(|| format!("… and {rest} more lines"));
+    let when = match trace.ends {
+        0 => String::new(),
+        _ => format!(", in step {} of {} of the trace", peak.step, trace.ends + 1),
+    };
+    let title = format!(
+        "Rank {}, alive at the highest moment: {}{when}",
+        report.analysis.rank,
+        bytes(peak.bytes)
+    );
+    let rows = table(&[">bytes", ">share", ">blocks", "line"], rows);
+    section(text, &title, rows.lines().map(str::to_string).chain(more));
+}
+
+fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
+    let over_time = report.mode() == "over_time";
+    let row = |(file, rank, moment, look): (&crate::snapshots::Snapshot, u32, usize, &Look)| {
+        let device = home(look)?;
+        let peak = device.trace.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
+        let number = if over_time { moment + 1 } else { rank as usize };
+        Some(vec![
+            number.to_string(),
+            bytes(device.allocated),
+            peak,
+            bytes(device.space.reserved),
+            bytes(device.space.split_free),
+            bytes(device.pending),
+            device.trace.ends.to_string(),
+            file.path.display().to_string(),
+        ])
+    };
+    let mut found: Vec<_> = report.looks().collect();
+    found.sort_by_key(|&(_, rank, moment, _)| (rank, moment));
+    let rest = found.len().saturating_sub(shown);
+    let rows: Vec<Vec<String>> = found.into_iter().take(shown).filter_map(row).collect();
+    let first = if over_time { ">moment" } else { ">rank" };
+    let titles =
+        [first, ">allocated", ">peak", ">reserved", ">in pieces", ">waiting", ">steps", "file"];
+    let rows = table(&titles, rows);
+    let more = (rest > 0).then(|| format!("… and {rest} more"));
+    section(text, "Files", rows.lines().map(str::to_string).chain(more));
+}
+
+/// Requests that failed.
+fn requests(text: &mut String, report: &Report<'_>) {
+    let is_verdict = |rank: u32| {
+        report.analysis.verdict.as_ref().is_some_and(|verdict| {
+            verdict.rank == rank && verdict.sentence.contains("a request of")
+        })
+    };
+    for (_, rank, _, look) in report.looks() {
+        let Some(device) = home(look).filter(|_| !is_verdict(rank)) else { continue };
+        if let Some(oom) = device.trace.ooms.last() {
+            let title = format!("Rank {rank}: a request of {} failed", bytes(oom.bytes));
+            section(text, &title, why_refused(oom));
+        }
+    }
+}
+
+/// What is set, and what lies in private pools.
+fn settings(report: &Report<'_>) -> Vec<String> {
+    let mut said = Vec::new();
+    let Some(look) = report.focus() else { return said };
+    let pools = |device: &DeviceLook| device.private_pools;
+    if let Some((held, used)) = home(look).map(pools).filter(|&(held, _)| held > 0) {
+        said.push(format!(
+            "private pools (CUDA graphs, MemPool) hold {}, {} of it in use",
+            bytes(held),
+            bytes(used)
+        ));
+    }
+    let set: Vec<String> =
+        look.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if !set.is_empty() {
+        said.push(format!("allocator settings: {}", set.join(", ")));
+    }
+    said
+}

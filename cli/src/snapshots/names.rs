@@ -1,0 +1,78 @@
+//! The rank that a file's name tells, as frameworks write them.
+
+use std::path::Path;
+
+/// Words before the number of a rank, in file and folder names. Longer ones come first, or the
+/// local rank of a node would be taken for the rank.
+const WORDS: [&str; 4] = ["global_rank", "globalrank", "rank", "worker"];
+
+/// Beginnings of words that end like one of these and mean another number.
+const OTHERS: [&str; 5] = ["local_", "local", "tp_", "pp_", "node_"];
+
+/// Characters that may stand between the word and the number.
+const BETWEEN: [char; 5] = ['_', '-', '=', '.', ' '];
+
+/// Folders above the file that are looked at.
+const FOLDERS_MAX: usize = 2;
+
+/// The rank after a word, in the name of the file or of a folder near it: `rank3.pickle`,
+/// `snapshot_rank_3.pickle`, `iteration_10/rank3_memory_snapshot.pickle`, `rank-3/memory.pickle`.
+pub(super) fn named_rank(path: &Path) -> Option<u32> {
+    let names = path.iter().rev().take(FOLDERS_MAX + 1).map(|name| name.to_string_lossy());
+    names.map(|name| after_word(&name.to_ascii_lowercase())).find_map(|rank| rank)
+}
+
+fn after_word(name: &str) -> Option<u32> {
+    WORDS.iter().find_map(|word| {
+        name.match_indices(word).find_map(|(at, _)| {
+            let before = name.get(..at).unwrap_or_default();
+            if OTHERS.iter().any(|other| before.ends_with(other)) {
+                return None;
+            }
+            let rest = name.get(at + word.len()..)?.trim_start_matches(BETWEEN);
+            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            rest.get(..digits)?.parse().ok()
+        })
+    })
+}
+
+/// All numbers in a file's name, first one first; an ending such as `.pickle.gz` holds none.
+pub(super) fn numbers(path: &Path) -> Vec<u64> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let parts = name.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_found_in_names() {
+        let check = |path: &str, expected: Option<u32>| {
+            assert_eq!(named_rank(Path::new(path)), expected, "{path}");
+        };
+        check("rank3.pickle", Some(3));
+        check("rank_12.pickle.gz", Some(12));
+        check("Rank-0.pkl", Some(0));
+        check("snapshots/step_100/rank7_memory_snapshot.pickle", Some(7));
+        check("snapshots/iteration_10/rank=4/memory.pickle", Some(4));
+        check("memory_snapshot_global_rank5_local_rank1.pickle", Some(5));
+        check("local_rank1_rank9.pickle", Some(9));
+        check("local_rank1.pickle", None);
+        check("worker2.pickle", Some(2));
+        check("snapshot_3.pickle", None);
+        check("ranking.pickle", None);
+        check("", None);
+    }
+
+    #[test]
+    fn numbers_are_found_in_names() {
+        let check = |path: &str, expected: &[u64]| {
+            assert_eq!(numbers(Path::new(path)), expected, "{path}");
+        };
+        check("a/b/snapshot_3.pickle.gz", &[3]);
+        check("host12_4711.1795215807.pickle", &[12, 4711, 1_795_215_807]);
+        check("memory.pickle", &[]);
+    }
+}

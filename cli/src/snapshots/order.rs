@@ -1,0 +1,134 @@
+//! Which file is which rank, and which moment of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memtape_core::analysis::Rank;
+
+use super::Snapshot;
+use super::names::{named_rank, numbers};
+
+/// Numbers of ranks lie close together; process ids and times do not.
+const RANKS_PER_FILE_MAX: u64 = 8;
+
+/// Where the number of a file's rank comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RankSource {
+    /// The file says it: Memtape exported it.
+    File,
+    /// A word in its name: `rank3`.
+    Name,
+    /// A number in its name, which no two files share: `_3.pickle`.
+    Number,
+    /// The device whose events it has, which no two files share.
+    Device,
+    /// The order in which the files were given.
+    Order,
+    /// All files were said to be of one rank.
+    One,
+}
+
+impl RankSource {
+    /// The name a user meets.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Name => "name",
+            Self::Number => "number_in_name",
+            Self::Device => "device",
+            Self::Order => "order",
+            Self::One => "one_rank",
+        }
+    }
+
+    /// In a sentence.
+    pub(crate) fn said(self) -> &'static str {
+        match self {
+            Self::File => "as the files say",
+            Self::Name => "as the names say",
+            Self::Number => "from the numbers in the names",
+            Self::Device => "by device, as the names do not say",
+            Self::Order => "in the order given, as the names do not say",
+            Self::One => "all files are of one rank",
+        }
+    }
+}
+
+/// Files in their places.
+#[derive(Debug)]
+pub(crate) struct Ordered {
+    /// By rank; the files of each oldest first.
+    pub(crate) ranks: Vec<Rank>,
+    /// For each file, in the order given: rank, and which of the rank's moments it is.
+    pub(crate) places: Vec<(u32, usize)>,
+    /// Where the ranks come from.
+    pub(crate) source: RankSource,
+}
+
+/// Puts files in their places. They are moments of one rank if `over_time` is set.
+pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
+    let (numbers, source) = if over_time {
+        let rank = snapshots.first().and_then(known).unwrap_or(0);
+        (vec![rank; snapshots.len()], RankSource::One)
+    } else {
+        ranks(snapshots)
+    };
+    let mut by_rank: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (at, &rank) in numbers.iter().enumerate() {
+        by_rank.entry(rank).or_default().push(at);
+    }
+    let mut places = vec![(0, 0); snapshots.len()];
+    let mut ranks = Vec::new();
+    for (rank, mut files) in by_rank {
+        // Files without any time stay in the order given.
+        files.sort_by_key(|&at| {
+            let look = snapshots.get(at).map(|snapshot| &snapshot.look);
+            look.map(|look| (look.origin.step, look.newest_us))
+        });
+        let mut looks = Vec::new();
+        for (moment, &at) in files.iter().enumerate() {
+            if let (Some(place), Some(snapshot)) = (places.get_mut(at), snapshots.get_mut(at)) {
+                *place = (rank, moment);
+                looks.push(std::mem::take(&mut snapshot.look));
+            }
+        }
+        ranks.push(Rank { rank, looks });
+    }
+    Ordered { ranks, places, source }
+}
+
+/// The rank that a file or its name says.
+fn known(snapshot: &Snapshot) -> Option<u32> {
+    snapshot.look.origin.rank.or_else(|| named_rank(&snapshot.path))
+}
+
+fn ranks(snapshots: &[Snapshot]) -> (Vec<u32>, RankSource) {
+    if let Some(ranks) = snapshots.iter().map(|s| s.look.origin.rank).collect::<Option<Vec<_>>>() {
+        return (ranks, RankSource::File);
+    }
+    if let Some(ranks) = snapshots.iter().map(known).collect::<Option<Vec<_>>>() {
+        return (ranks, RankSource::Name);
+    }
+    let count = snapshots.len() as u64;
+    let in_names: Vec<Vec<u64>> = snapshots.iter().map(|s| numbers(&s.path)).collect();
+    let positions = in_names.iter().map(Vec::len).min().unwrap_or(0);
+    let different = |ranks: &[u32]| ranks.iter().collect::<BTreeSet<_>>().len() == ranks.len();
+    for position in (0..positions).rev() {
+        let found = in_names.iter().filter_map(|numbers| numbers.get(position));
+        let small = found.filter(|&&number| number < count * RANKS_PER_FILE_MAX);
+        let ranks: Vec<u32> = small.filter_map(|&number| number.try_into().ok()).collect();
+        if ranks.len() == snapshots.len() && different(&ranks) {
+            return (ranks, RankSource::Number);
+        }
+    }
+    let only_device = |snapshot: &Snapshot| {
+        let mut devices = snapshot.look.devices.iter().filter(|d| d.trace.events > 0);
+        let only = devices.next()?;
+        devices.next().is_none().then_some(only.device)
+    };
+    let devices: Option<Vec<u32>> = snapshots.iter().map(only_device).collect();
+    if let Some(devices) = devices.filter(|devices| devices.len() > 1 && different(devices)) {
+        return (devices, RankSource::Device);
+    }
+    let count = u32::try_from(snapshots.len()).unwrap_or(u32::MAX);
+    ((0..count).collect(), RankSource::Order)
+}

@@ -1,0 +1,314 @@
+//! Faults other than memory that stays: requests that failed, memory that is held and cannot be
+//! used, a cache that is emptied again and again, ranks that differ.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::lines::{self, Line, median};
+use super::look::Oom;
+use super::verdict::Case;
+use super::words::{advice, plural};
+use super::{Fault, Verdict};
+use crate::diagnosis::{bytes, place, telling_frame};
+use crate::snapshot::Frame;
+
+/// Memory that was given back and waits for a stream counts from this many bytes …
+const PENDING_BYTES_MIN: u64 = 256 << 20;
+
+/// … and from this share of what is allocated, in percent.
+const PENDING_PERCENT_MIN: u64 = 10;
+
+/// Free pieces beside live blocks count as fragmentation from this many bytes …
+const SPLIT_BYTES_MIN: u64 = 1 << 30;
+
+/// … and from this share of what is reserved, in percent, at the highest moment.
+const SPLIT_PERCENT_MIN: u64 = 30;
+
+/// One rank holds more than the others from this many bytes …
+const IMBALANCE_BYTES_MIN: u64 = 1 << 30;
+
+/// … and from this share of what they hold, in percent.
+const IMBALANCE_PERCENT_MIN: u64 = 25;
+
+/// Steps with segments taken and given back, of all, that make a habit of it, in percent.
+const CHURN_PERCENT_MIN: u64 = 50;
+
+/// Fewer steps than this say nothing of habits.
+const CHURN_STEPS_MIN: u64 = 4;
+
+/// A request failed.
+pub(super) fn out_of_memory(cases: &[Case<'_, '_>]) -> Option<Verdict> {
+    let mut failed =
+        cases.iter().filter_map(|&(view, _)| Some((view, view.device.trace.ooms.last()?)));
+    let (view, oom) = failed.next()?;
+    let free = oom.space.reserved.saturating_sub(oom.space.in_use);
+    let would_fit = free.saturating_add(oom.device_free.unwrap_or(0)) >= oom.bytes;
+    let class = if would_fit { Fault::Fragmentation } else { Fault::Pressure };
+    let at_peak = lines::at_moment(view, &oom.moment.uses);
+    let asked = view.stack(oom.stack);
+    let culprit = telling_frame(&asked).cloned();
+    let by = culprit.as_ref().map_or(String::new(), |frame| format!(" at {}", place(frame)));
+    let size = bytes(oom.bytes);
+    let sentence = match class {
+        Fault::Fragmentation => format!(
+            "rank {}: a request of {size}{by} failed although {} were free, in pieces that it \
+             could not use",
+            view.rank,
+            bytes(free)
+        ),
+        _ => format!(
+            "rank {}: a request of {size}{by} failed: live tensors held {}",
+            view.rank,
+            bytes(oom.space.in_use)
+        ),
+    };
+    let mut evidence = why_refused(oom);
+    let top = at_peak.iter().take(3).map(|line| format!("{} {}", bytes(line.bytes), name(line)));
+    let top: Vec<String> = top.collect();
+    if !top.is_empty() {
+        evidence.push(format!("what was alive: {}", top.join(", ")));
+    }
+    let mut against = Vec::new();
+    if view.device.trace.oom_count > 1 {
+        against.push(format!(
+            "{} failed; this is the last",
+            plural(view.device.trace.oom_count, "request")
+        ));
+    }
+    if oom.device_free.is_none() {
+        against.push("the file does not say how much the device had free".to_string());
+    }
+    Some(Verdict {
+        class,
+        rank: view.rank,
+        ranks: alloc::vec![view.rank],
+        device: view.device.device,
+        stack: asked.into_iter().cloned().collect(),
+        culprit,
+        bytes: oom.bytes,
+        confidence_ppm: 900_000,
+        advice: advice(class).to_string(),
+        sentence,
+        evidence,
+        against,
+        ..Verdict::default()
+    })
+}
+
+/// Where the free memory was, and why it was not good enough.
+pub fn why_refused(oom: &Oom) -> Vec<String> {
+    let (space, refusal) = (&oom.space, &oom.refusal);
+    let mut said = Vec::new();
+    let device = oom.device_free.map_or("an unknown amount".to_string(), bytes);
+    said.push(format!(
+        "the device had {device} free; the allocator held {}, of which {} were in use",
+        bytes(space.reserved),
+        bytes(space.in_use)
+    ));
+    if refusal.eligible > 0 {
+        said.push(format!(
+            "{} were free for such a request, in {}, the largest {}",
+            bytes(refusal.eligible),
+            plural(refusal.eligible_pieces, "piece"),
+            bytes(refusal.eligible_largest)
+        ));
+    }
+    let others = [
+        (refusal.other_streams, "belong to other streams"),
+        (refusal.other_pools, "belong to private pools, such as those of CUDA graphs"),
+        (refusal.small_segments, "lie in segments for blocks of another size class"),
+    ];
+    let others = others.into_iter().filter(|&(free, _)| free > 0);
+    said.extend(others.map(|(free, what)| format!("{} were free and {what}", bytes(free))));
+    said
+}
+
+/// A line in words.
+fn name(line: &Line) -> String {
+    match line.kind {
+        lines::Kind::Nameless => "without a stack".to_string(),
+        lines::Kind::OptimizerState => format!("of optimizer state ({})", place(&line.frame)),
+        _ => format!("at {}", place(&line.frame)),
+    }
+}
+
+/// Segments are given back and taken anew in most steps.
+pub(super) fn thrashing(cases: &[Case<'_, '_>]) -> Option<Verdict> {
+    let is_thrashing = |(view, _): &&Case<'_, '_>| {
+        let churn = &view.device.trace.churn;
+        churn.of >= CHURN_STEPS_MIN && churn.steps * 100 >= churn.of * CHURN_PERCENT_MIN
+    };
+    let ranks: Vec<u32> = cases.iter().filter(is_thrashing).map(|(view, _)| view.rank).collect();
+    let (view, _) = cases.iter().find(is_thrashing)?;
+    let churn = &view.device.trace.churn;
+    let stack = view.stack(churn.stack);
+    let culprit = telling_frame(&stack).cloned();
+    let at = culprit.as_ref().map_or(String::new(), |frame| format!(", by {}", place(frame)));
+    let a_step = churn.taken_bytes / churn.of.max(1);
+    Some(Verdict {
+        class: Fault::CacheThrash,
+        rank: view.rank,
+        ranks,
+        device: view.device.device,
+        bytes: a_step,
+        confidence_ppm: 850_000,
+        advice: advice(Fault::CacheThrash).to_string(),
+        sentence: format!(
+            "rank {} gives memory back to the device and takes it again in most steps{at}: {} a \
+             step",
+            view.rank,
+            bytes(a_step)
+        ),
+        evidence: alloc::vec![format!(
+            "in {} of {} segments were given back and others taken",
+            churn.steps,
+            plural(churn.of, "step")
+        )],
+        stack: stack.into_iter().cloned().collect(),
+        culprit,
+        ..Verdict::default()
+    })
+}
+
+/// Memory was given back and a stream still uses it.
+pub(super) fn deferring(cases: &[Case<'_, '_>]) -> Option<Verdict> {
+    let (view, _) = cases.iter().max_by_key(|(view, _)| view.device.pending)?;
+    let (pending, allocated) = (view.device.pending, view.device.allocated);
+    if pending < PENDING_BYTES_MIN
+        || pending.saturating_mul(100) < allocated.saturating_mul(PENDING_PERCENT_MIN)
+    {
+        return None;
+    }
+    let waits = view.device.blocks.iter().filter(|block| block.pending);
+    let mut by_line: alloc::collections::BTreeMap<Frame, u64> = alloc::collections::BTreeMap::new();
+    for block in waits {
+        let frame = telling_frame(&view.stack(block.stack)).cloned().unwrap_or_default();
+        let sum = by_line.entry(frame).or_default();
+        *sum = sum.saturating_add(block.size);
+    }
+    let (culprit, most) = by_line.into_iter().max_by_key(|&(_, sum)| sum)?;
+    Some(Verdict {
+        class: Fault::DeferredFrees,
+        rank: view.rank,
+        ranks: alloc::vec![view.rank],
+        device: view.device.device,
+        bytes: pending,
+        confidence_ppm: 800_000,
+        advice: advice(Fault::DeferredFrees).to_string(),
+        sentence: format!(
+            "rank {}: {} were given back and wait for other streams, most of it from {}",
+            view.rank,
+            bytes(pending),
+            place(&culprit)
+        ),
+        evidence: alloc::vec![format!(
+            "{} of it come from {}; {} are in use",
+            bytes(most),
+            place(&culprit),
+            bytes(allocated)
+        )],
+        culprit: Some(culprit),
+        ..Verdict::default()
+    })
+}
+
+/// Much of what is held lies in pieces between live blocks, even at the highest moment.
+pub(super) fn fragmented(cases: &[Case<'_, '_>]) -> Option<Verdict> {
+    let stuck = |(view, _): &&Case<'_, '_>| {
+        // Without a trace the end is the only moment there is, and says little of the peak.
+        let peak = view.device.trace.peak.as_ref().filter(|_| view.device.trace.ends > 0)?;
+        let beyond = view.device.space.reserved.saturating_sub(peak.bytes);
+        Some((beyond.min(view.device.space.split_free), view.device.space.reserved, peak.bytes))
+    };
+    let found = cases.iter().filter_map(|case| Some((case, stuck(&case)?)));
+    let ((view, _), (split, reserved, peak)) = found.max_by_key(|(_, (split, ..))| *split)?;
+    let share_min = reserved.saturating_mul(SPLIT_PERCENT_MIN);
+    if split < SPLIT_BYTES_MIN || split.saturating_mul(100) < share_min {
+        return None;
+    }
+    let space = &view.device.space;
+    Some(Verdict {
+        class: Fault::Fragmentation,
+        rank: view.rank,
+        ranks: alloc::vec![view.rank],
+        device: view.device.device,
+        bytes: split,
+        confidence_ppm: 650_000,
+        advice: advice(Fault::Fragmentation).to_string(),
+        sentence: format!(
+            "rank {} holds {} more than its tensors needed at their highest, in pieces between \
+             live blocks",
+            view.rank,
+            bytes(split)
+        ),
+        evidence: alloc::vec![
+            format!("{} are reserved; the tensors needed {} at most", bytes(reserved), bytes(peak)),
+            format!(
+                "{} lie in {} beside live blocks, the largest {}",
+                bytes(space.split_free),
+                plural(space.split_pieces, "piece"),
+                bytes(space.largest_piece)
+            ),
+        ],
+        against: alloc::vec!["no request is seen to fail in the trace".to_string()],
+        ..Verdict::default()
+    })
+}
+
+/// One rank, or few, hold much more than the others, under the same lines.
+pub(super) fn imbalanced(cases: &[Case<'_, '_>]) -> Option<Verdict> {
+    if cases.len() < 3 {
+        return None;
+    }
+    let typical = median(cases.iter().map(|(view, _)| view.device.allocated).collect());
+    let more = |allocated: u64| {
+        let beyond = allocated.saturating_sub(typical);
+        beyond >= IMBALANCE_BYTES_MIN
+            && beyond.saturating_mul(100) >= typical.saturating_mul(IMBALANCE_PERCENT_MIN)
+    };
+    let heavy: Vec<&Case<'_, '_>> =
+        cases.iter().filter(|(view, _)| more(view.device.allocated)).collect();
+    // Stages of a pipeline differ by half and half; that is how they were cut.
+    if heavy.is_empty() || heavy.len() * 4 > cases.len().max(4) {
+        return None;
+    }
+    let (view, kept) = **heavy.iter().max_by_key(|(view, _)| view.device.allocated)?;
+    let others: Vec<_> = cases
+        .iter()
+        .filter(|(other, _)| other.rank != view.rank)
+        .map(|(other, kept)| lines::by_line(other, kept))
+        .collect();
+    let beyond = |line: &Line| line.bytes.saturating_sub(line.others_bytes.unwrap_or(0));
+    let lines = lines::lines(view, kept, &others);
+    let most = lines.iter().max_by_key(|line| beyond(line))?;
+    let excess = view.device.allocated.saturating_sub(typical);
+    let culprit = (most.kind != lines::Kind::Nameless).then(|| most.frame.clone());
+    Some(Verdict {
+        class: Fault::Imbalance,
+        rank: view.rank,
+        ranks: heavy.iter().map(|(view, _)| view.rank).collect(),
+        device: view.device.device,
+        bytes: excess,
+        confidence_ppm: 600_000,
+        advice: advice(Fault::Imbalance).to_string(),
+        sentence: format!(
+            "rank {} holds {} more than the median rank, most of it {}",
+            view.rank,
+            bytes(excess),
+            name(most)
+        ),
+        evidence: alloc::vec![format!(
+            "{} {}; {} on the median of the others",
+            bytes(most.bytes),
+            name(most),
+            bytes(most.others_bytes.unwrap_or(0))
+        )],
+        against: alloc::vec![
+            "ranks with other roles (stages of a pipeline, experts) may differ by design"
+                .to_string()
+        ],
+        culprit,
+        ..Verdict::default()
+    })
+}

@@ -1,0 +1,177 @@
+//! What is wrong with the memory of a job, told from PyTorch's own snapshots of it.
+//!
+//! Picture a detective with photographs and no witness: files that
+//! `torch.cuda.memory._dump_snapshot()` wrote on some ranks, at some moments. Each shows what is
+//! alive, and the last events that led there. [`look::look`] condenses one file; [`analyze`]
+//! compares ranks with each other and each with its own past, and gives one [`Verdict`] or none.
+//!
+//! The steps of a trace are found ([`steps`]), not told. What a file does not hold is not made
+//! up: a verdict says what speaks against it. It reads no file and prints nothing.
+
+mod addresses;
+mod faults;
+mod judge;
+mod lines;
+pub mod look;
+mod replay;
+pub mod space;
+mod stacks;
+pub mod steps;
+mod verdict;
+mod view;
+mod walk;
+mod words;
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::detector::Scope;
+use crate::snapshot::Frame;
+
+pub use faults::why_refused;
+pub use lines::{Kind, Line};
+pub use view::Rank;
+
+use view::{Kept, View};
+
+/// What kind of trouble it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// Blocks of more and more steps stay alive.
+    #[default]
+    Leak,
+    /// The allocator holds memory that no tensor uses and no request can.
+    Fragmentation,
+    /// The job needs more than there is.
+    Pressure,
+    /// Memory was given back, and streams still use it.
+    DeferredFrees,
+    /// The allocator's cache is emptied again and again.
+    CacheThrash,
+    /// One rank holds much more than others that do the same.
+    Imbalance,
+}
+
+impl Fault {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Leak => "leak",
+            Self::Fragmentation => "fragmentation",
+            Self::Pressure => "pressure",
+            Self::DeferredFrees => "deferred_frees",
+            Self::CacheThrash => "cache_thrash",
+            Self::Imbalance => "imbalance",
+        }
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What kind of trouble it is.
+    pub class: Fault,
+    /// The rank that has it, or the worst of several.
+    pub rank: u32,
+    /// All ranks that have it.
+    pub ranks: Vec<u32>,
+    /// One rank, or most.
+    pub scope: Scope,
+    /// Device index.
+    pub device: u32,
+    /// The line of code to look at, where there is one.
+    pub culprit: Option<Frame>,
+    /// Its main stack, innermost frame first.
+    pub stack: Vec<Frame>,
+    /// Other lines that grow with it.
+    pub also: Vec<Frame>,
+    /// Bytes that it is about: of a leak, what lives under the culprit line.
+    pub bytes: u64,
+    /// Live blocks of these.
+    pub blocks: u64,
+    /// Growth a step, of a leak.
+    pub bytes_per_step: Option<u64>,
+    /// Steps that have left something behind.
+    pub generations: u64,
+    /// Share of the growth that the culprit explains, in parts per million.
+    pub explained_ppm: u32,
+    /// How sure it is, in parts per million.
+    pub confidence_ppm: u32,
+    /// All of it in one sentence.
+    pub sentence: String,
+    /// What speaks for it, a sentence each.
+    pub evidence: Vec<String>,
+    /// What speaks against it, a sentence each.
+    pub against: Vec<String>,
+    /// What to try first.
+    pub advice: String,
+}
+
+impl Default for Verdict {
+    fn default() -> Self {
+        Self {
+            class: Fault::default(),
+            rank: 0,
+            ranks: Vec::new(),
+            scope: Scope::OneRank,
+            device: 0,
+            culprit: None,
+            stack: Vec::new(),
+            also: Vec::new(),
+            bytes: 0,
+            blocks: 0,
+            bytes_per_step: None,
+            generations: 0,
+            explained_ppm: 0,
+            confidence_ppm: 0,
+            sentence: String::new(),
+            evidence: Vec::new(),
+            against: Vec::new(),
+            advice: String::new(),
+        }
+    }
+}
+
+/// What the files say.
+#[derive(Clone, Debug, Default)]
+pub struct Analysis {
+    /// What is wrong; none where nothing is.
+    pub verdict: Option<Verdict>,
+    /// The rank that the lines below are of: that of the verdict, or the one that holds most.
+    pub rank: u32,
+    /// What each line holds now, largest first.
+    pub lines: Vec<Line>,
+    /// What each line held at the highest moment of the trace, largest first.
+    pub peak: Vec<Line>,
+    /// Of the highest moment, what is older than the trace and was freed since: bytes, blocks.
+    pub peak_nameless: (u64, u64),
+    /// Steps that growth was counted over; 0 where none are known.
+    pub steps: u64,
+}
+
+/// Compares the ranks. The files of each come oldest first.
+pub fn analyze(ranks: &[Rank]) -> Analysis {
+    let views: Vec<View<'_>> = view::views(ranks);
+    let kept: Vec<BTreeMap<u32, Kept>> = views.iter().map(View::kept).collect();
+    let cases: Vec<(&View<'_>, &BTreeMap<u32, Kept>)> = views.iter().zip(&kept).collect();
+    let verdict = verdict::verdict(&cases);
+    let most = || cases.iter().max_by_key(|(view, _)| view.device.allocated);
+    let of_verdict = verdict.as_ref().map(|verdict| verdict.rank);
+    let focus = cases.iter().find(|(view, _)| Some(view.rank) == of_verdict).or_else(most);
+    let Some(&(view, kept)) = focus else { return Analysis::default() };
+    let others: Vec<BTreeMap<(Frame, Kind), Line>> = cases
+        .iter()
+        .filter(|(other, _)| other.rank != view.rank)
+        .map(|(other, kept)| lines::by_line(other, kept))
+        .collect();
+    let peak = view.device.trace.peak.as_ref();
+    Analysis {
+        verdict,
+        rank: view.rank,
+        lines: lines::lines(view, kept, &others),
+        peak: peak.map(|peak| lines::at_moment(view, &peak.uses)).unwrap_or_default(),
+        peak_nameless: peak.map_or((0, 0), |p| (p.nameless.bytes, p.nameless.blocks)),
+        steps: view.steps(),
+    }
+}
