@@ -11,8 +11,14 @@ use super::{Report, home};
 /// Lines in the lists; the rest is counted.
 const LINES_MAX: usize = 50;
 
-/// Everything.
-pub(crate) fn analysis(report: &Report<'_>) -> Value {
+/// Everything, on one line; the verdict comes first, as a person reads it.
+pub(crate) fn analysis(report: &Report<'_>) -> String {
+    let verdict = report.analysis.verdict.as_ref().map(verdict).unwrap_or_default();
+    let rest = rest(report).to_string();
+    format!("{{\"verdict\":{verdict},{}", rest.trim_start_matches('{'))
+}
+
+fn rest(report: &Report<'_>) -> Value {
     let analysis = report.analysis;
     let ranks: Vec<Value> = report
         .looks()
@@ -45,7 +51,6 @@ pub(crate) fn analysis(report: &Report<'_>) -> Value {
         .collect();
     let settings = report.focus().map(settings).unwrap_or_default();
     json!({
-        "verdict": analysis.verdict.as_ref().map(verdict),
         "mode": report.mode(),
         "rank": analysis.rank,
         "steps": analysis.steps,
@@ -60,6 +65,26 @@ pub(crate) fn analysis(report: &Report<'_>) -> Value {
 }
 
 fn verdict(verdict: &Verdict) -> Value {
+    let diagnosis = verdict.diagnosis.as_ref();
+    let others = diagnosis.into_iter().flat_map(|diagnosis| &diagnosis.alternatives);
+    let others = others.filter(|other| other.class != verdict.class);
+    let alternatives: Vec<Value> = others
+        .map(|other| {
+            json!({
+                "class": other.class.as_str(),
+                "standing": other.standing.as_str(),
+                "evidence": other.evidence,
+                "against": other.against,
+            })
+        })
+        .collect();
+    let restart = diagnosis.filter(|diagnosis| diagnosis.class == verdict.class).map(|diagnosis| {
+        json!({
+            "helps": diagnosis.restart.helps,
+            "gives_back_bytes": diagnosis.restart.gives_back_bytes,
+            "why": diagnosis.restart.why,
+        })
+    });
     json!({
         "class": verdict.class.as_str(),
         "rank": verdict.rank,
@@ -77,6 +102,9 @@ fn verdict(verdict: &Verdict) -> Value {
         "evidence": verdict.evidence,
         "against": verdict.against,
         "advice": verdict.advice,
+        "saves_bytes": verdict.saves_bytes,
+        "alternatives": alternatives,
+        "restart": restart,
         "also": verdict.also.iter().map(frame).collect::<Vec<_>>(),
         "stack": verdict.stack.iter().map(frame).collect::<Vec<_>>(),
     })

@@ -85,6 +85,9 @@ fn verdict(text: &mut String, verdict: &Verdict, frames: usize) {
         pairs.push(("growth", format!("{} a step, {explained} % of it here", bytes(rate))));
     }
     pairs.push(("try first", verdict.advice.clone()));
+    if let Some(diagnosis) = verdict.diagnosis.as_ref().filter(|d| d.class == verdict.class) {
+        pairs.push(("restart", diagnosis.restart.why.clone()));
+    }
     for (name, value) in &pairs {
         let _ = writeln!(text, "  {name:<11}{}", clean(value));
     }

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &AnalyzeArgs, as_json: bool) -> anyhow::Result<()> {
     let analysis = analyze(&ordered.ranks);
     let report = Report { analysis: &analysis, ordered: &ordered, files: &snapshots };
     if as_json {
-        output::print_json(&json::analysis(&report))?;
+        output::print(&json::analysis(&report))?;
     } else {
         output::print(&text::analysis(&report, args.all))?;
     }

@@ -5,12 +5,12 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::Verdict;
 use super::lines::{self, Line, median};
 use super::look::Oom;
 use super::verdict::Case;
 use super::words::{advice, plural};
-use super::{Fault, Verdict};
-use crate::diagnosis::{bytes, place, telling_frame};
+use crate::diagnosis::{Class, bytes, place, telling_frame};
 use crate::snapshot::Frame;
 
 /// Memory that was given back and waits for a stream counts from this many bytes …
@@ -44,14 +44,14 @@ pub(super) fn out_of_memory(cases: &[Case<'_, '_>]) -> Option<Verdict> {
     let (view, oom) = failed.next()?;
     let free = oom.space.reserved.saturating_sub(oom.space.in_use);
     let would_fit = free.saturating_add(oom.device_free.unwrap_or(0)) >= oom.bytes;
-    let class = if would_fit { Fault::Fragmentation } else { Fault::Pressure };
+    let class = if would_fit { Class::Fragmentation } else { Class::Pressure };
     let at_peak = lines::at_moment(view, &oom.moment.uses);
     let asked = view.stack(oom.stack);
     let culprit = telling_frame(&asked).cloned();
     let by = culprit.as_ref().map_or(String::new(), |frame| format!(" at {}", place(frame)));
     let size = bytes(oom.bytes);
     let sentence = match class {
-        Fault::Fragmentation => format!(
+        Class::Fragmentation => format!(
             "rank {}: a request of {size}{by} failed although {} were free, in pieces that it \
              could not use",
             view.rank,
@@ -147,13 +147,13 @@ pub(super) fn thrashing(cases: &[Case<'_, '_>]) -> Option<Verdict> {
     let at = culprit.as_ref().map_or(String::new(), |frame| format!(", by {}", place(frame)));
     let a_step = churn.taken_bytes / churn.of.max(1);
     Some(Verdict {
-        class: Fault::CacheThrash,
+        class: Class::CacheThrash,
         rank: view.rank,
         ranks,
         device: view.device.device,
         bytes: a_step,
         confidence_ppm: 850_000,
-        advice: advice(Fault::CacheThrash).to_string(),
+        advice: advice(Class::CacheThrash).to_string(),
         sentence: format!(
             "rank {} gives memory back to the device and takes it again in most steps{at}: {} a \
              step",
@@ -189,13 +189,13 @@ pub(super) fn deferring(cases: &[Case<'_, '_>]) -> Option<Verdict> {
     }
     let (culprit, most) = by_line.into_iter().max_by_key(|&(_, sum)| sum)?;
     Some(Verdict {
-        class: Fault::DeferredFrees,
+        class: Class::DeferredFrees,
         rank: view.rank,
         ranks: alloc::vec![view.rank],
         device: view.device.device,
         bytes: pending,
         confidence_ppm: 800_000,
-        advice: advice(Fault::DeferredFrees).to_string(),
+        advice: advice(Class::DeferredFrees).to_string(),
         sentence: format!(
             "rank {}: {} were given back and wait for other streams, most of it from {}",
             view.rank,
@@ -229,13 +229,13 @@ pub(super) fn fragmented(cases: &[Case<'_, '_>]) -> Option<Verdict> {
     }
     let space = &view.device.space;
     Some(Verdict {
-        class: Fault::Fragmentation,
+        class: Class::Fragmentation,
         rank: view.rank,
         ranks: alloc::vec![view.rank],
         device: view.device.device,
         bytes: split,
         confidence_ppm: 650_000,
-        advice: advice(Fault::Fragmentation).to_string(),
+        advice: advice(Class::Fragmentation).to_string(),
         sentence: format!(
             "rank {} holds {} more than its tensors needed at their highest, in pieces between \
              live blocks",
@@ -285,13 +285,13 @@ pub(super) fn imbalanced(cases: &[Case<'_, '_>]) -> Option<Verdict> {
     let excess = view.device.allocated.saturating_sub(typical);
     let culprit = (most.kind != lines::Kind::Nameless).then(|| most.frame.clone());
     Some(Verdict {
-        class: Fault::Imbalance,
+        class: Class::Imbalance,
         rank: view.rank,
         ranks: heavy.iter().map(|(view, _)| view.rank).collect(),
         device: view.device.device,
         bytes: excess,
         confidence_ppm: 600_000,
-        advice: advice(Fault::Imbalance).to_string(),
+        advice: advice(Class::Imbalance).to_string(),
         sentence: format!(
             "rank {} holds {} more than the median rank, most of it {}",
             view.rank,

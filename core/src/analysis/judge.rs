@@ -43,8 +43,11 @@ pub(super) struct Leak {
     pub(super) grown: u64,
     /// Bytes they hold, of whatever age.
     pub(super) held: u64,
-    /// Steps since the growth began, as far as it is seen.
+    /// Steps from the first birth to the last.
     pub(super) steps: u64,
+    /// Older blocks of these stacks, for each step's worth of young ones: as many steps they may
+    /// be from.
+    pub(super) older_steps: u64,
     /// First step with a birth.
     pub(super) onset_step: u64,
     /// Steps with births that are alive.
@@ -72,12 +75,16 @@ pub(super) fn leak(view: &View<'_>, kept: &BTreeMap<u32, Kept>) -> Option<Leak> 
     found.sort_by(|a, b| b.1.grown.cmp(&a.1.grown).then(a.0.cmp(&b.0)));
     let births: BTreeSet<u64> = found.iter().flat_map(|(_, k)| k.births.iter().copied()).collect();
     let onset_step = *births.first()?;
+    let last_step = births.last().copied().unwrap_or(onset_step);
     let sum = |of: fn(&Kept) -> u64| found.iter().fold(0, |s: u64, (_, k)| s.saturating_add(of(k)));
+    let young = sum(|held| held.fresh_blocks);
+    let older = sum(|held| held.older_blocks);
     let mut leak = Leak {
         stacks: found.iter().map(|&(stack, _)| stack).collect(),
         grown: sum(|held| held.grown.unsigned_abs()),
         held: sum(|held| held.bytes),
-        steps: view.step.saturating_sub(onset_step.max(view.before_step)).max(1),
+        steps: last_step - onset_step + 1,
+        older_steps: older.saturating_mul(births.len() as u64) / young.max(1),
         onset_step,
         generations: births.len() as u64,
         floor_percent: None,

@@ -27,6 +27,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::detector::Scope;
+use crate::diagnosis::{Class, Diagnosis};
 use crate::snapshot::Frame;
 
 pub use faults::why_refused;
@@ -35,43 +36,11 @@ pub use view::Rank;
 
 use view::{Kept, View};
 
-/// What kind of trouble it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    /// Blocks of more and more steps stay alive.
-    #[default]
-    Leak,
-    /// The allocator holds memory that no tensor uses and no request can.
-    Fragmentation,
-    /// The job needs more than there is.
-    Pressure,
-    /// Memory was given back, and streams still use it.
-    DeferredFrees,
-    /// The allocator's cache is emptied again and again.
-    CacheThrash,
-    /// One rank holds much more than others that do the same.
-    Imbalance,
-}
-
-impl Fault {
-    /// The name a user meets.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Leak => "leak",
-            Self::Fragmentation => "fragmentation",
-            Self::Pressure => "pressure",
-            Self::DeferredFrees => "deferred_frees",
-            Self::CacheThrash => "cache_thrash",
-            Self::Imbalance => "imbalance",
-        }
-    }
-}
-
 /// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// What kind of trouble it is.
-    pub class: Fault,
+    pub class: Class,
     /// The rank that has it, or the worst of several.
     pub rank: u32,
     /// All ranks that have it.
@@ -106,12 +75,17 @@ pub struct Verdict {
     pub against: Vec<String>,
     /// What to try first.
     pub advice: String,
+    /// Bytes that it would give back by now; none when that cannot be told.
+    pub saves_bytes: Option<u64>,
+    /// What the diagnosis of a running job says of the same: other classes, and whether a restart
+    /// helps. Only of a leak.
+    pub diagnosis: Option<Diagnosis>,
 }
 
 impl Default for Verdict {
     fn default() -> Self {
         Self {
-            class: Fault::default(),
+            class: Class::Unknown,
             rank: 0,
             ranks: Vec::new(),
             scope: Scope::OneRank,
@@ -129,6 +103,8 @@ impl Default for Verdict {
             evidence: Vec::new(),
             against: Vec::new(),
             advice: String::new(),
+            saves_bytes: None,
+            diagnosis: None,
         }
     }
 }

@@ -76,6 +76,15 @@ pub(super) fn find(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> S
     let mut found = annotated(snapshot, device, events)
         .or_else(|| recurring(snapshot, events))
         .unwrap_or_default();
+    // A step ends when what it held is gone: it begins with the next allocation.
+    let mut from = 0;
+    for start in &mut found.starts {
+        from = from.max(*start as usize);
+        let rest = events.get(from..).unwrap_or_default();
+        from += rest.iter().take_while(|event| event.action != Action::Alloc).count();
+        *start = u32::try_from(from).unwrap_or(u32::MAX);
+    }
+    found.starts.dedup();
     let too_many = found.starts.len().saturating_sub(STEPS_MAX);
     found.starts.drain(..too_many);
     found

@@ -8,14 +8,16 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::Verdict;
 use super::faults::{deferring, fragmented, imbalanced, out_of_memory, thrashing};
 use super::judge::{Leak, leak};
 use super::lines::median;
 use super::view::{Kept, View};
 use super::words::{advice, plural, ranks_text};
-use super::{Fault, Verdict};
 use crate::detector::{Growth, Layer, Scope};
-use crate::diagnosis::{Class, Diagnosis, bytes, diagnose, place, telling_frame};
+use crate::diagnosis::{
+    AllocatorSettings, Circumstances, Class, Diagnosis, Inquiry, bytes, place, telling_frame,
+};
 use crate::snapshot::{Frame, RankSnapshot};
 
 /// A peer that keeps more than this share of the rank's own, in percent, keeps it too.
@@ -38,11 +40,12 @@ fn leaking(cases: &[Case<'_, '_>]) -> Option<Verdict> {
     let leaks: Vec<Option<Leak>> =
         cases.iter().map(|(view, kept)| leak(view, kept).filter(Leak::matters)).collect();
     let rate = |leak: &Option<Leak>| leak.as_ref().map_or(0, Leak::rate);
-    let typical = median(leaks.iter().map(rate).collect());
+    let is_alone = cases.len() == 1;
+    let typical = if is_alone { 0 } else { median(leaks.iter().map(rate).collect()) };
     let most = leaks.iter().map(rate).max().filter(|&rate| rate > 0)?;
     let at = leaks.iter().position(|leak| rate(leak) == most)?;
     let is_common =
-        cases.len() > 1 && typical.saturating_mul(100) >= most.saturating_mul(COMMON_PERCENT_MIN);
+        !is_alone && typical.saturating_mul(100) >= most.saturating_mul(COMMON_PERCENT_MIN);
     let concerned = |leak: &Option<Leak>| {
         rate(leak).saturating_sub(if is_common { 0 } else { typical }) >= most / 2 && rate(leak) > 0
     };
@@ -69,10 +72,35 @@ fn leaking(cases: &[Case<'_, '_>]) -> Option<Verdict> {
         grown_bytes: leak.grown,
         layer: Layer::Allocated,
         steps_to_oom: None,
+        forecast: None,
+        ranks: u32::try_from(ranks.len()).unwrap_or(u32::MAX),
         peers: u32::try_from(peers.len()).unwrap_or(u32::MAX),
     };
-    let diagnosis = diagnose(&growth, &view.snapshot(), &peers.iter().collect::<Vec<_>>());
+    let (suspect, peers) = (view.snapshot(), peers.iter().collect::<Vec<_>>());
+    let around = circumstances(view);
+    let inquiry = Inquiry { growth: &growth, suspect: &suspect, peers: &peers, around: &around };
+    let diagnosis = inquiry.diagnose();
     Some(leak_verdict(cases, (view, kept), leak, scope, ranks, diagnosis))
+}
+
+/// What a file says besides: settings, the length of a step, requests that failed.
+fn circumstances(view: &View<'_>) -> Circumstances {
+    let trace = &view.device.trace;
+    let set =
+        |name: &str| view.look.settings.iter().any(|(key, value)| key == name && value == "True");
+    let step_us = trace.span_us.filter(|_| trace.ends > 0 && view.earlier == 0);
+    let step_us =
+        step_us.map(|(first, last)| last.saturating_sub(first).max(0) as u64 / trace.ends);
+    Circumstances {
+        ooms: (trace.events > 0).then_some(trace.oom_count),
+        step_time_ns: step_us.map(|us| us.saturating_mul(1000)),
+        allocator: AllocatorSettings {
+            expandable_segments: (!view.look.settings.is_empty())
+                .then(|| set("expandable_segments")),
+            ..AllocatorSettings::default()
+        },
+        ..Circumstances::default()
+    }
 }
 
 fn leak_verdict(
@@ -95,7 +123,7 @@ fn leak_verdict(
     let mut lines: Vec<(&Frame, (u64, Vec<u32>))> = by_line.into_iter().collect();
     lines.sort_by(|a, b| b.1.0.cmp(&a.1.0).then(a.0.cmp(b.0)));
     let mut verdict = Verdict {
-        class: Fault::Leak,
+        class: Class::Leak,
         rank: view.rank,
         device: view.device.device,
         scope,
@@ -108,7 +136,7 @@ fn leak_verdict(
         ..Verdict::default()
     };
     if diagnosis.class != Class::Leak {
-        verdict.advice = advice(Fault::Leak).to_string();
+        verdict.advice = advice(Class::Leak).to_string();
     }
     if let Some((frame, (grown, stacks))) = lines.first() {
         verdict.culprit = Some((*frame).clone());
@@ -127,13 +155,18 @@ fn leak_verdict(
     verdict.evidence.extend(new_words(&diagnosis.evidence));
     verdict.against = leak_doubts(cases, view, leak);
     verdict.against.extend(new_words(&diagnosis.against));
+    if diagnosis.class == Class::Leak {
+        verdict.saves_bytes = diagnosis.remedy.saves_bytes;
+    }
+    verdict.diagnosis = Some(diagnosis);
     verdict
 }
 
 /// What the diagnosis says that is not said here in better words: steps of a trace are counted
 /// from where it begins.
 fn new_words(said: &[String]) -> Vec<String> {
-    const SAID: [&str; 4] = ["blocks from ", "the same stacks", "its ", "there are no peers"];
+    const SAID: [&str; 5] =
+        ["blocks from ", "the same stacks", "its ", "there are no peers", "this line explains"];
     let is_new = |line: &&String| !SAID.iter().any(|start| line.starts_with(start));
     said.iter().filter(is_new).cloned().collect()
 }
@@ -147,7 +180,7 @@ fn confidence_ppm(
     scope: Scope,
 ) -> u32 {
     // The more steps have left something behind, the less it is a buffer or a cache that fills.
-    let mut ppm: u32 = match leak.generations {
+    let mut ppm: u32 = match leak.generations + leak.older_steps {
         0..=3 => 550_000,
         4..=5 => 750_000,
         6..=11 => 850_000,
@@ -173,7 +206,7 @@ fn leak_sentence(cases: &[Case<'_, '_>], verdict: &Verdict, leak: &Leak) -> Stri
     let others = cases.len() - 1;
     let who = match (verdict.scope, others) {
         (_, 0) => format!("memory stays that grows by {rate} each step"),
-        (Scope::AllRanks, _) => {
+        (Scope::AllRanks | Scope::Role, _) => {
             let ranks = ranks_text(&verdict.ranks);
             format!("{ranks} keep more each step, rank {} the most with {rate}", verdict.rank)
         }
@@ -187,7 +220,7 @@ fn leak_sentence(cases: &[Case<'_, '_>], verdict: &Verdict, leak: &Leak) -> Stri
     };
     let rest = others.saturating_sub(verdict.ranks.len().saturating_sub(1));
     let others = match (verdict.scope, rest) {
-        (Scope::AllRanks, _) | (_, 0) => String::new(),
+        (Scope::AllRanks | Scope::Role, _) | (_, 0) => String::new(),
         (_, 1) => "; the other rank does not".to_string(),
         (_, rest) => format!("; the other {rest} ranks do not"),
     };
@@ -217,19 +250,20 @@ fn leak_evidence(
         _ => format!("; the median of the others is {}", bytes(median(others))),
     };
     evidence.push(format!("its {held}{beside}"));
-    let of = match view.earlier {
-        0 => format!("the last {}", plural(view.steps(), "step")),
-        _ => format!("{} between the first file and the last", plural(view.steps(), "step")),
+    let older = match (view.earlier, leak.older_steps) {
+        (0, 1..) => ", and it holds older ones".to_string(),
+        _ => String::new(),
     };
     evidence.push(format!(
-        "they were born in {} of {of}, and of those born since then more are alive than went",
-        plural(leak.generations, "step")
+        "blocks of {} since step {} are alive{older}: blocks of all ages stay",
+        plural(leak.generations, "different step"),
+        leak.onset_step
     ));
     if let Some(percent) = leak.floor_percent {
         let percent = percent.clamp(0, 999);
         evidence.push(match view.earlier {
-            0 => format!("the lowest level of the steps rose with it, by {percent} % of this"),
-            _ => format!("allocated memory rose with it, by {percent} % of this"),
+            0 => format!("the lowest level of each step rose by {percent} % of what it keeps"),
+            _ => format!("allocated memory rose by {percent} % of what it keeps"),
         });
     }
     if let Some(also) = verdict.also.first() {

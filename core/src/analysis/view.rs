@@ -256,6 +256,18 @@ impl<'a> View<'a> {
         stack_of(self.look, stack)
     }
 
+    /// What each stack held before, at most what it holds now: the two moments need not lie in the
+    /// same part of a step, and what was in flight at the earlier one would hide what stays.
+    fn before_at_most_now(&self) -> Vec<StackUse> {
+        let kept = self.kept();
+        let at_most = |before: &StackUse| {
+            let held = kept.get(&before.stack)?;
+            let (bytes, blocks) = (before.bytes.min(held.bytes), before.blocks.min(held.blocks));
+            Some(StackUse { bytes, blocks, ..*before })
+        };
+        self.before.iter().filter_map(at_most).collect()
+    }
+
     /// The state for the diagnosis.
     pub(super) fn snapshot(&self) -> RankSnapshot {
         let mut blocks = self.device.blocks.clone();
@@ -268,7 +280,7 @@ impl<'a> View<'a> {
             reserved: self.device.space.reserved,
             blocks,
             segments: self.device.segments.clone(),
-            before: self.before.clone(),
+            before: self.before_at_most_now(),
             complete: true,
             ..DeviceSnapshot::default()
         };

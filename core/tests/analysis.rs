@@ -1,0 +1,217 @@
+//! What is wrong is found in snapshots of PyTorch, and nothing where nothing is.
+
+mod training;
+
+use memtape_core::analysis::steps::StepSource;
+use memtape_core::analysis::{Analysis, Rank, analyze};
+use memtape_core::detector::Scope;
+use memtape_core::diagnosis::Class;
+use proptest::prelude::*;
+use training::{Habit, Job, MIB, Trainer, rank, ranks, through_a_file, trained};
+
+fn clean(ranks: &[Rank], what: &str) {
+    let verdict = analyze(ranks).verdict;
+    assert_eq!(verdict, None, "{what}");
+}
+
+/// It is a leak of this rank at this line.
+fn leaks(ranks: &[Rank], rank: u32, line: u32, what: &str) -> Analysis {
+    let analysis = analyze(ranks);
+    let verdict = analysis.verdict.as_ref().unwrap_or_else(|| panic!("{what}: nothing found"));
+    assert_eq!((verdict.class, verdict.rank), (Class::Leak, rank), "{what}: {verdict:?}");
+    let culprit = verdict.culprit.as_ref().unwrap_or_else(|| panic!("{what}: no line"));
+    assert_eq!(culprit.line, line, "{what}: {verdict:?}");
+    analysis
+}
+
+const LEAK: Habit = Habit::Leak { bytes: 3 * MIB / 2, every: 1 };
+
+#[test]
+fn a_leak_of_one_rank_is_named() {
+    for (count, odd) in [(1, 0), (2, 1), (4, 2), (64, 40)] {
+        let found = ranks(Job::default(), count, &[odd], LEAK);
+        let analysis = leaks(&found, odd, 36, &format!("{count} ranks"));
+        let verdict = analysis.verdict.expect("it is there");
+        assert_eq!((verdict.blocks, verdict.bytes), (12, 18 * MIB));
+        assert_eq!((verdict.bytes_per_step, verdict.scope), (Some(3 * MIB / 2), Scope::OneRank));
+        assert_eq!(verdict.ranks, [odd]);
+        clean(&ranks(Job::default(), count, &[], LEAK), &format!("{count} clean ranks"));
+    }
+}
+
+#[test]
+fn what_all_ranks_keep_is_a_leak_of_all() {
+    let found = ranks(Job { habit: LEAK, ..Job::default() }, 4, &[], LEAK);
+    let verdict = leaks(&found, 0, 36, "all ranks").verdict.expect("it is there");
+    assert_eq!((verdict.scope, verdict.ranks.len()), (Scope::AllRanks, 4));
+}
+
+#[test]
+fn a_ring_that_holds_few_steps_is_enough() {
+    // A step is 50 events here: the ring begins in the middle of one.
+    for (ring, what) in [(130, "two steps"), (275, "five steps"), (430, "eight steps")] {
+        let job = Job { steps: 30, ring, ..Job::default() };
+        leaks(&ranks(job, 4, &[1], LEAK), 1, 36, what);
+        leaks(&ranks(job, 1, &[0], LEAK), 0, 36, what);
+        clean(&ranks(job, 4, &[], LEAK), what);
+        let window = Habit::Window { bytes: 3 * MIB / 2, steps: 20 };
+        clean(&ranks(job, 4, &[1], window), &format!("{what}, a window"));
+        clean(&ranks(job, 1, &[0], window), &format!("{what}, a window on one rank"));
+    }
+}
+
+#[test]
+fn rare_leaks_and_whole_graphs_are_leaks_too() {
+    let job = Job { steps: 90, ..Job::default() };
+    leaks(&ranks(job, 4, &[3], Habit::Leak { bytes: MIB, every: 10 }), 3, 36, "every tenth step");
+    let verdict = analyze(&ranks(job, 4, &[3], Habit::Graph)).verdict.expect("graphs stay");
+    assert_eq!((verdict.class, verdict.rank), (Class::Leak, 3));
+    assert_eq!(verdict.also.len(), 4, "the lines of all layers grow: {verdict:?}");
+}
+
+#[test]
+fn what_only_looks_like_a_leak_is_none() {
+    let job = Job { steps: 40, ..Job::default() };
+    for habit in [
+        Habit::Window { bytes: 8 * MIB, steps: 6 },
+        Habit::Window { bytes: 8 * MIB, steps: 12 },
+        Habit::Epoch { bytes: 8 * MIB, steps: 10 },
+        Habit::Epoch { bytes: 8 * MIB, steps: 7 },
+        Habit::Varying,
+        Habit::Leak { bytes: 512, every: 1 },
+    ] {
+        clean(&ranks(job, 4, &[1], habit), &format!("{habit:?} on one of four"));
+        clean(&ranks(job, 1, &[0], habit), &format!("{habit:?} alone"));
+    }
+    for ends_in_layer in 1..8 {
+        let cut = Job { ends_in_layer, ..job };
+        clean(&ranks(cut, 1, &[], LEAK), "cut off in a forward pass");
+        let shown = Job { optimizer_shows: false, ..cut };
+        clean(&ranks(shown, 1, &[], LEAK), "the same with guessed steps");
+        let first = Job { steps: 0, layers: 40, ends_in_layer: 4 * ends_in_layer, ..shown };
+        clean(&ranks(first, 1, &[], LEAK), "the very first forward pass");
+    }
+}
+
+#[test]
+fn steps_are_guessed_where_nobody_counts() {
+    let job = Job { optimizer_shows: false, steps: 20, ..Job::default() };
+    let found = ranks(job, 1, &[0], LEAK);
+    let trace = &found[0].looks[0].devices[0].trace;
+    assert_eq!(trace.source, StepSource::Period);
+    assert!((18..=21).contains(&trace.ends), "{}", trace.ends);
+    let guessed = leaks(&found, 0, 36, "guessed steps").verdict.expect("it is there");
+    let known = ranks(Job { optimizer_shows: true, ..job }, 1, &[0], LEAK);
+    assert_eq!(known[0].looks[0].devices[0].trace.source, StepSource::OptimizerStacks);
+    let known = leaks(&known, 0, 36, "known steps").verdict.expect("it is there");
+    assert!(guessed.confidence_ppm < known.confidence_ppm);
+    assert!(guessed.against.iter().any(|doubt| doubt.contains("guessed")), "{guessed:?}");
+}
+
+/// The files of one rank at the ends of these steps.
+fn moments(job: Job, ends: &[u64]) -> Rank {
+    let mut trainer = Trainer::new(job);
+    let mut looks = Vec::new();
+    for step in 1..=*ends.last().expect("moments") {
+        trainer.step();
+        if ends.contains(&step) {
+            // The simulation goes on; its state so far is what a second one comes to.
+            looks.push(through_a_file(&trained(Job { steps: step, ..job }, 0)));
+        }
+    }
+    looks.iter_mut().for_each(|look| look.origin = Default::default());
+    Rank { rank: 0, looks }
+}
+
+#[test]
+fn files_of_one_rank_are_compared_over_time() {
+    for ring in [275, usize::MAX] {
+        let job = Job { ring, ..Job::default() };
+        let leaking = Job { habit: LEAK, ..job };
+        for ends in [&[10, 40][..], &[10, 20, 30], &[5, 50, 55, 60]] {
+            leaks(&[moments(leaking, ends)], 0, 36, &format!("{ends:?}"));
+            clean(&[moments(job, ends)], &format!("{ends:?}"));
+            let window = Habit::Window { bytes: 4 * MIB, steps: 8 };
+            clean(&[moments(Job { habit: window, ..job }, ends)], &format!("{ends:?}, a window"));
+        }
+    }
+}
+
+#[test]
+fn a_request_that_failed_is_explained() {
+    let mut trainer = Trainer::new(Job::default());
+    (0..3).for_each(|_| trainer.step());
+    // Every second one of many blocks goes: much is free, in pieces of 20 MiB.
+    let line = "/app/data.py:5:load /app/train.py:80:main";
+    let blocks: Vec<u64> = (0..100).map(|_| trainer.sim.alloc(line, 20 * MIB)).collect();
+    blocks.iter().step_by(2).for_each(|&address| trainer.sim.free(address));
+    trainer.sim.oom("/app/model.py:77:attend /app/train.py:80:main", 648 * MIB, 100 * MIB);
+    let look = through_a_file(&trainer.sim.done(0, usize::MAX));
+    let found = [Rank { rank: 0, looks: vec![look] }];
+    let verdict = analyze(&found).verdict.expect("a request failed");
+    assert_eq!(verdict.class, Class::Fragmentation, "{verdict:?}");
+    assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(77));
+    let oom = &found[0].looks[0].devices[0].trace.ooms[0];
+    assert_eq!((oom.bytes, oom.device_free), (648 * MIB, Some(100 * MIB)));
+    assert!(oom.refusal.eligible > 1000 * MIB && oom.refusal.eligible_largest < 648 * MIB);
+    assert!(verdict.sentence.contains("648 MiB"), "{}", verdict.sentence);
+}
+
+#[test]
+fn a_full_device_is_pressure() {
+    let mut trainer = Trainer::new(Job::default());
+    (0..3).for_each(|_| trainer.step());
+    trainer.sim.oom("/app/model.py:77:attend", 70 << 30, MIB);
+    let look = through_a_file(&trainer.sim.done(0, usize::MAX));
+    let verdict = analyze(&[Rank { rank: 0, looks: vec![look] }]).verdict.expect("it failed");
+    assert_eq!(verdict.class, Class::Pressure, "{verdict:?}");
+}
+
+#[test]
+fn the_highest_moment_is_told_by_line() {
+    let job = Job { ring: 275, ..Job::default() };
+    let found = [rank(job, 0)];
+    let analysis = analyze(&found);
+    let trace = &found[0].looks[0].devices[0].trace;
+    let peak = trace.peak.as_ref().expect("there is a trace");
+    // Weights, gradients, activations, batch, the last loss and the new one.
+    assert_eq!(peak.bytes, (8 * 16 + 8 * 16 + 8 * 4 + 2) * MIB + 1024);
+    let told: u64 = analysis.peak.iter().map(|line| line.bytes).sum();
+    assert_eq!(told + analysis.peak_nameless.0, peak.bytes);
+}
+
+#[test]
+fn less_is_told_of_less() {
+    assert_eq!(analyze(&[]).verdict, None);
+    let mut found = vec![rank(Job::default(), 0)];
+    found[0].looks.clear();
+    assert_eq!(analyze(&found).verdict, None);
+    // No events: nothing can be said of growth, and nothing is.
+    let snapshot = trained(Job { habit: LEAK, ring: 0, ..Job::default() }, 0);
+    let found = [Rank { rank: 0, looks: vec![through_a_file(&snapshot)] }];
+    let analysis = analyze(&found);
+    assert_eq!((analysis.verdict, analysis.steps), (None, 0));
+    assert!(analysis.lines.iter().any(|line| line.frame.line == 36 && line.bytes == 18 * MIB));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn leaks_of_any_size_are_found_and_clean_jobs_stay_clean(
+        (kib, count, odd) in (16_u64..20_000, 1_u32..6, 0_u32..6),
+        (steps, layers, ring) in (12_u64..40, 2_u64..24, 300_usize..5000),
+        shows in any::<bool>(),
+    ) {
+        let odd = odd % count;
+        let per_step = 6 * layers as usize + 20;
+        let job = Job {
+            steps, layers, ring: ring.max(6 * per_step), optimizer_shows: shows, ..Job::default()
+        };
+        // Where steps are guessed, what stays must be small beside what comes and goes.
+        let bytes = (kib << 10).min(if shows { u64::MAX } else { layers * 4 * MIB });
+        let habit = Habit::Leak { bytes, every: 1 };
+        leaks(&ranks(job, count, &[odd], habit), odd, 36, "a leak");
+        clean(&ranks(job, count, &[], habit), "clean ranks");
+    }
+}

@@ -1,0 +1,304 @@
+//! A training loop without PyTorch: what its allocator would hand out, as files that PyTorch would
+//! write. What is wrong in it is known, because it was put there.
+#![allow(dead_code)] // Each test uses a part.
+
+use std::collections::BTreeMap;
+
+use memtape_core::analysis::Rank;
+use memtape_core::analysis::look::{Look, look};
+use memtape_core::pickle::assemble::TorchReader;
+use memtape_core::pickle::torch_snapshot;
+use memtape_core::snapshot::{
+    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
+};
+
+pub(crate) const MIB: u64 = 1 << 20;
+const BASE: u64 = 0x7f00_0000_0000;
+
+/// What may be wrong in a loop, or only look as if it were.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Habit {
+    /// Nothing stays.
+    #[default]
+    Clean,
+    /// Each step keeps a block of this size, in every so many steps.
+    Leak { bytes: u64, every: u64 },
+    /// Each step keeps all activations of its forward pass.
+    Graph,
+    /// The last so many outputs are kept, and older ones dropped.
+    Window { bytes: u64, steps: usize },
+    /// Outputs are kept for so many steps and then dropped together.
+    Epoch { bytes: u64, steps: u64 },
+    /// Sizes differ from step to step.
+    Varying,
+}
+
+/// A loop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub(crate) habit: Habit,
+    pub(crate) steps: u64,
+    pub(crate) layers: u64,
+    /// Events that the ring of the trace holds.
+    pub(crate) ring: usize,
+    /// Its optimizer allocates where the stacks show it.
+    pub(crate) optimizer_shows: bool,
+    /// It is cut off after so many layers of one more step.
+    pub(crate) ends_in_layer: u64,
+}
+
+impl Default for Job {
+    fn default() -> Self {
+        let ring = usize::MAX;
+        let habit = Habit::Clean;
+        Self { habit, steps: 12, layers: 8, ring, optimizer_shows: true, ends_in_layer: 0 }
+    }
+}
+
+/// The allocator of one rank.
+pub(crate) struct Sim {
+    frames: Vec<Frame>,
+    stacks: Vec<Vec<u32>>,
+    numbers: BTreeMap<String, u32>,
+    events: Vec<TraceEvent>,
+    live: BTreeMap<u64, Block>,
+    free: BTreeMap<u64, Vec<u64>>,
+    next: u64,
+    now_ns: u64,
+}
+
+impl Sim {
+    pub(crate) fn new() -> Self {
+        Self {
+            frames: vec![Frame::default()],
+            stacks: vec![Vec::new()],
+            numbers: BTreeMap::new(),
+            events: Vec::new(),
+            live: BTreeMap::new(),
+            free: BTreeMap::new(),
+            next: BASE,
+            now_ns: 1_000_000,
+        }
+    }
+
+    /// `file:line:function` of each frame, innermost first, with spaces between.
+    fn stack(&mut self, text: &str) -> u32 {
+        if text.is_empty() {
+            return 0;
+        }
+        if let Some(&known) = self.numbers.get(text) {
+            return known;
+        }
+        let mut stack = Vec::new();
+        for frame in text.split(' ') {
+            let parts: Vec<&str> = frame.split(':').collect();
+            let (file, function) = (parts[0].to_string(), parts[2].to_string());
+            self.frames.push(Frame { file, line: parts[1].parse().expect("a line"), function });
+            stack.push(self.frames.len() as u32 - 1);
+        }
+        self.stacks.push(stack);
+        let number = self.stacks.len() as u32 - 1;
+        self.numbers.insert(text.to_string(), number);
+        number
+    }
+
+    fn event(&mut self, kind: TraceKind, address: u64, size: u64, stack: u32) {
+        self.now_ns += 10_000;
+        let mono_ns = self.now_ns;
+        let event =
+            TraceEvent { kind, mono_ns, address, size, detail: 0, stack, place: 0, step: 0 };
+        self.events.push(event);
+    }
+
+    pub(crate) fn alloc(&mut self, stack: &str, size: u64) -> u64 {
+        let stack = self.stack(stack);
+        let size = size.next_multiple_of(512);
+        let address = self.free.get_mut(&size).and_then(Vec::pop).unwrap_or_else(|| {
+            self.next += size;
+            self.next - size
+        });
+        self.live.insert(address, Block { address, size, stack, ..Block::default() });
+        self.event(TraceKind::Alloc, address, size, stack);
+        address
+    }
+
+    pub(crate) fn free(&mut self, address: u64) {
+        let block = self.live.remove(&address).expect("it is alive");
+        self.free.entry(block.size).or_default().push(address);
+        self.event(TraceKind::Free, address, block.size, block.stack);
+    }
+
+    /// A request that fails; the device has so much free.
+    pub(crate) fn oom(&mut self, stack: &str, size: u64, device_free: u64) {
+        let stack = self.stack(stack);
+        self.event(TraceKind::Oom, 0, size, stack);
+        self.events.last_mut().expect("it is there").detail = device_free;
+    }
+
+    /// The state at the end, with the newest events.
+    pub(crate) fn done(self, rank: u32, ring: usize) -> RankSnapshot {
+        let allocated = self.live.values().map(|block| block.size).sum();
+        let size = (self.next - BASE).next_multiple_of(2 * MIB).max(2 * MIB);
+        let first = self.events.len().saturating_sub(ring);
+        let device = DeviceSnapshot {
+            allocated,
+            reserved: size,
+            device_bytes: 80 << 30,
+            blocks: self.live.into_values().collect(),
+            segments: vec![Segment { address: BASE, size, ..Segment::default() }],
+            segment_source: SegmentSource::Allocator,
+            trace: self.events[first..].to_vec(),
+            complete: true,
+            ..DeviceSnapshot::default()
+        };
+        let mut snapshot = RankSnapshot {
+            step: 1,
+            wall_ns: 1_800_000_000_000_000_000 + self.now_ns as i64,
+            devices: vec![device],
+            frames: self.frames,
+            stacks: self.stacks,
+            ..RankSnapshot::default()
+        };
+        snapshot.identity.rank = rank;
+        snapshot
+    }
+}
+
+pub(crate) const LEAK: &str = "/x/site-packages/torch/_tensor.py:7:clone \
+                               /app/train.py:36:remember /app/train.py:80:main";
+const OUTPUT: &str = "/app/eval.py:12:predict /app/train.py:80:main";
+const OPTIMIZER: &str = "/x/site-packages/torch/optim/adam.py:220:step \
+                         /x/site-packages/torch/optim/optimizer.py:490:wrapper \
+                         /app/train.py:60:train_step /app/train.py:80:main";
+
+/// One rank of a job, and what it keeps between steps.
+pub(crate) struct Trainer {
+    pub(crate) sim: Sim,
+    job: Job,
+    step: u64,
+    kept: Vec<u64>,
+    held: Option<u64>,
+}
+
+impl Trainer {
+    pub(crate) fn new(job: Job) -> Self {
+        let mut sim = Sim::new();
+        for layer in 0..job.layers {
+            let line = format!(
+                "/x/site-packages/torch/nn/linear.py:9:__init__ /app/model.py:{}:__init__",
+                100 + layer
+            );
+            sim.alloc(&line, 16 * MIB);
+        }
+        Self { sim, job, step: 0, kept: Vec::new(), held: None }
+    }
+
+    fn activation(&self, layer: u64) -> (String, u64) {
+        let stack = format!(
+            "/x/site-packages/torch/nn/linear.py:114:forward /app/model.py:{}:forward \
+             /app/train.py:50:train_step /app/train.py:80:main",
+            10 + layer
+        );
+        let size = match self.job.habit {
+            // A length of its own for each step, as batches have.
+            Habit::Varying => MIB * (1 + (self.step * 7919 + layer) % 13) / 2,
+            _ => 4 * MIB,
+        };
+        (stack, size)
+    }
+
+    /// The forward pass as far as this layer.
+    fn forward(&mut self, layers: u64) -> Vec<u64> {
+        let batch = "/app/train.py:48:train_step /app/train.py:80:main";
+        let mut alive = vec![self.sim.alloc(batch, 2 * MIB)];
+        for layer in 0..layers {
+            let (stack, size) = self.activation(layer);
+            alive.push(self.sim.alloc(&stack, size));
+            let scratch = self.sim.alloc(&stack, 6 * MIB);
+            self.sim.free(scratch);
+        }
+        alive
+    }
+
+    pub(crate) fn step(&mut self) {
+        let mut alive = self.forward(self.job.layers);
+        let loss = "/x/site-packages/torch/nn/functional.py:3504:cross_entropy \
+                    /app/train.py:55:train_step /app/train.py:80:main";
+        let loss = self.sim.alloc(loss, 512);
+        let gradients: Vec<u64> =
+            (0..self.job.layers).map(|_| self.sim.alloc("", 16 * MIB)).collect();
+        if self.job.habit == Habit::Graph {
+            self.kept.append(&mut alive);
+        }
+        alive.into_iter().for_each(|address| self.sim.free(address));
+        let optimizer = if self.job.optimizer_shows { OPTIMIZER } else { "" };
+        for _ in 0..3 {
+            let scratch = self.sim.alloc(optimizer, 16 * MIB);
+            self.sim.free(scratch);
+        }
+        gradients.into_iter().for_each(|address| self.sim.free(address));
+        self.keep();
+        // The name `loss` holds the last one until there is a new one.
+        if let Some(old) = self.held.replace(loss) {
+            self.sim.free(old);
+        }
+        self.step += 1;
+    }
+
+    fn keep(&mut self) {
+        match self.job.habit {
+            Habit::Leak { bytes, every } if self.step.is_multiple_of(every) => {
+                let kept = self.sim.alloc(LEAK, bytes);
+                self.kept.push(kept);
+            }
+            Habit::Window { bytes, steps } => {
+                let kept = self.sim.alloc(OUTPUT, bytes);
+                self.kept.push(kept);
+                if self.kept.len() > steps {
+                    let old = self.kept.remove(0);
+                    self.sim.free(old);
+                }
+            }
+            Habit::Epoch { bytes, steps } => {
+                let kept = self.sim.alloc(OUTPUT, bytes);
+                self.kept.push(kept);
+                if self.step % steps == steps - 1 {
+                    let kept = std::mem::take(&mut self.kept);
+                    kept.into_iter().for_each(|address| self.sim.free(address));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The state of a rank at the end of its job.
+pub(crate) fn trained(job: Job, rank: u32) -> RankSnapshot {
+    let mut trainer = Trainer::new(job);
+    (0..job.steps).for_each(|_| trainer.step());
+    if job.ends_in_layer > 0 {
+        trainer.forward(job.ends_in_layer);
+    }
+    trainer.sim.done(rank, job.ring)
+}
+
+/// A state as a file of PyTorch, read again and condensed.
+pub(crate) fn through_a_file(snapshot: &RankSnapshot) -> Look {
+    let pickle = torch_snapshot(snapshot);
+    let mut reader = TorchReader::new();
+    for piece in pickle.chunks(70_000) {
+        reader.feed(piece).expect("our own pickle");
+    }
+    look(&reader.finish().expect("our own pickle"))
+}
+
+/// A rank with one file.
+pub(crate) fn rank(job: Job, rank: u32) -> Rank {
+    Rank { rank, looks: vec![through_a_file(&trained(job, rank))] }
+}
+
+/// So many ranks, of which these have another habit.
+pub(crate) fn ranks(job: Job, count: u32, odd: &[u32], habit: Habit) -> Vec<Rank> {
+    let of = |number: u32| if odd.contains(&number) { Job { habit, ..job } } else { job };
+    (0..count).map(|number| rank(of(number), number)).collect()
+}
