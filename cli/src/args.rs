@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Tape(TapeArgs),
     /// Say what is wrong from PyTorch's own memory snapshots, with no service running.
     Analyze(AnalyzeArgs),
+    /// Show what one such snapshot holds more or less than another, line by line.
+    Diff(DiffArgs),
     /// One rank of the demo.
     #[command(hide = true)]
     DemoRank(DemoRankArgs),
@@ -382,6 +384,20 @@ pub(crate) struct AnalyzeArgs {
     pub(crate) fail_on: Vec<String>,
 }
 
+/// `memtape diff`.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// The snapshot to begin with: an earlier moment, or a healthy rank; - for stdin.
+    #[arg(value_name = "A")]
+    pub(crate) from: PathBuf,
+    /// The snapshot to compare with it.
+    #[arg(value_name = "B")]
+    pub(crate) to: PathBuf,
+    /// Show all lines and stacks, not one screen of them.
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
 /// What is wrong with a command line, and what to do, in one line.
 pub(crate) fn mistake(error: &clap::Error) -> String {
     let said = |kind| error.get(kind).map(ToString::to_string);
@@ -489,6 +505,10 @@ mod tests {
         check("memtape demo --torch --python p", true);
         check("memtape coordinator --listen nowhere", false);
         check("memtape frobnicate", false);
+        check("memtape analyze", false);
+        check("memtape analyze a b --over-time --all --fail-on leak,pressure", true);
+        check("memtape diff a", false);
+        check("memtape diff a b --json", true);
     }
 
     #[test]

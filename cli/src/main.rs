@@ -66,6 +66,7 @@ fn start(cli: Cli) -> anyhow::Result<()> {
         Command::DemoRank(args) => demo::training::run(args),
         Command::Tape(args) => commands::tape::run(&args, json),
         Command::Analyze(args) => commands::analyze::run(&args, json),
+        Command::Diff(args) => commands::diff::run(&args, json),
         Command::Export(args) => commands::export::run(&args, client()?, json),
         Command::Jobs => commands::list::jobs(client()?, json),
         Command::Ranks(args) => commands::list::ranks(args.job.as_deref(), client()?, json),

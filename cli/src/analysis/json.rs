@@ -29,7 +29,24 @@ fn rest(report: &Report<'_>) -> Value {
             value
         })
         .collect();
-    let files: Vec<Value> = report
+    let settings = report.focus().map(settings).unwrap_or_default();
+    json!({
+        "mode": report.mode(),
+        "rank": analysis.rank,
+        "steps": analysis.steps,
+        "lines": analysis.lines.iter().take(LINES_MAX).map(line).collect::<Vec<_>>(),
+        "lines_left_out": analysis.lines.len().saturating_sub(LINES_MAX),
+        "peak": peak(report),
+        "ranks": ranks,
+        "files": files(report),
+        "settings": settings,
+        "notes": notes(report),
+    })
+}
+
+/// The files, and which rank and moment each is.
+pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
+    report
         .looks()
         .map(|(file, rank, moment, look)| {
             json!({
@@ -48,23 +65,10 @@ fn rest(report: &Report<'_>) -> Value {
                 })).collect::<Vec<_>>(),
             })
         })
-        .collect();
-    let settings = report.focus().map(settings).unwrap_or_default();
-    json!({
-        "mode": report.mode(),
-        "rank": analysis.rank,
-        "steps": analysis.steps,
-        "lines": analysis.lines.iter().take(LINES_MAX).map(line).collect::<Vec<_>>(),
-        "lines_left_out": analysis.lines.len().saturating_sub(LINES_MAX),
-        "peak": peak(report),
-        "ranks": ranks,
-        "files": files,
-        "settings": settings,
-        "notes": notes(report),
-    })
+        .collect()
 }
 
-fn verdict(verdict: &Verdict) -> Value {
+pub(super) fn verdict(verdict: &Verdict) -> Value {
     let diagnosis = verdict.diagnosis.as_ref();
     let others = diagnosis.into_iter().flat_map(|diagnosis| &diagnosis.alternatives);
     let others = others.filter(|other| other.class != verdict.class);
@@ -78,13 +82,6 @@ fn verdict(verdict: &Verdict) -> Value {
             })
         })
         .collect();
-    let restart = diagnosis.filter(|diagnosis| diagnosis.class == verdict.class).map(|diagnosis| {
-        json!({
-            "helps": diagnosis.restart.helps,
-            "gives_back_bytes": diagnosis.restart.gives_back_bytes,
-            "why": diagnosis.restart.why,
-        })
-    });
     json!({
         "class": verdict.class.as_str(),
         "rank": verdict.rank,
@@ -104,7 +101,7 @@ fn verdict(verdict: &Verdict) -> Value {
         "advice": verdict.advice,
         "saves_bytes": verdict.saves_bytes,
         "alternatives": alternatives,
-        "restart": restart,
+        "restart": verdict.restart,
         "also": verdict.also.iter().map(frame).collect::<Vec<_>>(),
         "stack": verdict.stack.iter().map(frame).collect::<Vec<_>>(),
     })

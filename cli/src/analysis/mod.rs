@@ -2,6 +2,7 @@
 //!
 //! Both say the same; [`notes`] has the sentences about what the files lack.
 
+pub(crate) mod difference;
 pub(crate) mod json;
 mod notes;
 pub(crate) mod text;

@@ -14,16 +14,16 @@ use crate::output::clean;
 use crate::render::{bytes, signed_bytes, table};
 
 /// Lines of code that are shown, where not all are.
-const LINES_SHOWN: usize = 6;
+const LINES_SHOWN: usize = 5;
 
 /// The same at the highest moment.
-const PEAK_LINES_SHOWN: usize = 5;
+const PEAK_LINES_SHOWN: usize = 4;
 
 /// Ranks that are shown, where not all are.
 const RANKS_SHOWN: usize = 8;
 
 /// Frames of the culprit's stack that are shown, where not all are.
-const FRAMES_SHOWN: usize = 4;
+const FRAMES_SHOWN: usize = 3;
 
 /// Everything, or a screen of it.
 pub(crate) fn analysis(report: &Report<'_>, all: bool) -> String {
@@ -47,7 +47,7 @@ pub(crate) fn analysis(report: &Report<'_>, all: bool) -> String {
     text
 }
 
-fn section(text: &mut String, title: &str, lines: impl IntoIterator<Item = String>) {
+pub(super) fn section(text: &mut String, title: &str, lines: impl IntoIterator<Item = String>) {
     let mut lines = lines.into_iter().peekable();
     if lines.peek().is_none() {
         return;
@@ -85,8 +85,8 @@ fn verdict(text: &mut String, verdict: &Verdict, frames: usize) {
         pairs.push(("growth", format!("{} a step, {explained} % of it here", bytes(rate))));
     }
     pairs.push(("try first", verdict.advice.clone()));
-    if let Some(diagnosis) = verdict.diagnosis.as_ref().filter(|d| d.class == verdict.class) {
-        pairs.push(("restart", diagnosis.restart.why.clone()));
+    if !verdict.restart.is_empty() {
+        pairs.push(("restart", verdict.restart.clone()));
     }
     for (name, value) in &pairs {
         let _ = writeln!(text, "  {name:<11}{}", clean(value));
@@ -100,18 +100,23 @@ fn verdict(text: &mut String, verdict: &Verdict, frames: usize) {
 }
 
 /// `/app/train.py:36 train_step`.
-fn frame(frame: &Frame) -> String {
+pub(super) fn frame(frame: &Frame) -> String {
     let line = if frame.line == 0 { String::new() } else { format!(":{}", frame.line) };
     format!("{}{line} {}", frame.file, frame.function).trim().to_string()
 }
 
 /// A line in a table: its frame, and what the memory is for.
 fn named(line: &Line) -> String {
-    match line.kind {
+    what(line.kind, &line.frame)
+}
+
+/// A frame, and what the memory is for.
+pub(super) fn what(kind: Kind, of: &Frame) -> String {
+    match kind {
         Kind::Nameless => "(no stack: a backward pass, or older than the recording)".to_string(),
-        Kind::OptimizerState => format!("{} (optimizer state)", frame(&line.frame)),
-        Kind::Backward => format!("{} (backward)", frame(&line.frame)),
-        Kind::Module | Kind::Other => frame(&line.frame),
+        Kind::OptimizerState => format!("{} (optimizer state)", frame(of)),
+        Kind::Backward => format!("{} (backward)", frame(of)),
+        Kind::Module | Kind::Other => frame(of),
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod capture;
 pub(crate) mod export;
 
 pub(crate) mod analyze;
+pub(crate) mod diff;
 
 pub(crate) mod tape;
 pub(crate) mod tapes;

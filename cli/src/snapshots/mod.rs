@@ -5,7 +5,7 @@
 //! kept of each is what `core::analysis` needs; no file is ever held as a whole.
 
 mod names;
-mod order;
+pub(crate) mod order;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::fault::Fault;
 use memtape_core::pickle::torch::{Notes, Shape};
 
-pub(crate) use order::{Ordered, order};
+pub(crate) use order::{Ordered, RankSource};
 
 /// Files that are read at the same time. Each may need one and a half times its size.
 const READERS_MAX: usize = 8;

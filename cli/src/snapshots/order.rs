@@ -96,6 +96,11 @@ pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
     Ordered { ranks, places, source }
 }
 
+/// Where the ranks of these files come from, if they are not of one.
+pub(crate) fn sources(snapshots: &[Snapshot]) -> RankSource {
+    ranks(snapshots).1
+}
+
 /// The rank that a file or its name says.
 fn known(snapshot: &Snapshot) -> Option<u32> {
     snapshot.look.origin.rank.or_else(|| named_rank(&snapshot.path))

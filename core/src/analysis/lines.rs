@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    fn of(stack: &[&Frame]) -> Self {
+    pub(super) fn of(stack: &[&Frame]) -> Self {
         let is = |frame: &&&Frame, file: &str, functions: &[&str]| {
             frame.file.contains(file) && functions.contains(&frame.function.as_str())
         };

@@ -9,6 +9,7 @@
 //! up: a verdict says what speaks against it. It reads no file and prints nothing.
 
 mod addresses;
+mod diff;
 mod faults;
 mod judge;
 mod lines;
@@ -30,6 +31,7 @@ use crate::detector::Scope;
 use crate::diagnosis::{Class, Diagnosis};
 use crate::snapshot::Frame;
 
+pub use diff::{Change, Diff, Held, diff};
 pub use faults::why_refused;
 pub use lines::{Kind, Line};
 pub use view::Rank;
@@ -77,8 +79,9 @@ pub struct Verdict {
     pub advice: String,
     /// Bytes that it would give back by now; none when that cannot be told.
     pub saves_bytes: Option<u64>,
-    /// What the diagnosis of a running job says of the same: other classes, and whether a restart
-    /// helps. Only of a leak.
+    /// Whether a restart helps, in a sentence; empty where that cannot be told.
+    pub restart: String,
+    /// What the diagnosis of a running job says of the same, with the other classes. Only of a leak.
     pub diagnosis: Option<Diagnosis>,
 }
 
@@ -104,6 +107,7 @@ impl Default for Verdict {
             against: Vec::new(),
             advice: String::new(),
             saves_bytes: None,
+            restart: String::new(),
             diagnosis: None,
         }
     }

@@ -152,12 +152,15 @@ fn leak_verdict(
     verdict.also = lines.iter().skip(1).map(|(frame, _)| (*frame).clone()).take(4).collect();
     verdict.sentence = leak_sentence(cases, &verdict, leak);
     verdict.evidence = leak_evidence(cases, view, &verdict, leak);
-    verdict.evidence.extend(new_words(&diagnosis.evidence));
     verdict.against = leak_doubts(cases, view, leak);
-    verdict.against.extend(new_words(&diagnosis.against));
     if diagnosis.class == Class::Leak {
-        verdict.saves_bytes = diagnosis.remedy.saves_bytes;
+        verdict.evidence.extend(new_words(&diagnosis.evidence));
+        verdict.against.extend(new_words(&diagnosis.against));
     }
+    // The diagnosis knows of the steps of the trace only; what is older would come back too.
+    verdict.saves_bytes = Some(leak.held);
+    verdict.restart =
+        format!("a restart gives {} back, for as long as it took to grow", bytes(leak.held));
     verdict.diagnosis = Some(diagnosis);
     verdict
 }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use super::look::{DeviceLook, Look, Mark};
 use super::walk::asked;
-use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot, StackUse};
+use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, StackUse};
 
 /// Traces with fewer ends of steps are compared with their very beginning, others with the end
 /// of their first step, where nothing is in flight.
@@ -152,7 +152,7 @@ impl<'a> View<'a> {
             last = Some((look, step));
         }
         self.step = step;
-        let birth = |block: &crate::snapshot::Block| {
+        let birth = |block: &Block| {
             let key = (block.address, block.size, stack_of(self.look, block.stack));
             known.get(&key).copied().unwrap_or_default()
         };
@@ -247,7 +247,7 @@ impl<'a> View<'a> {
     }
 
     /// A block as the sums before have it: those of the trace are rounded by us.
-    fn now_bytes(&self, block: &crate::snapshot::Block) -> u64 {
+    fn now_bytes(&self, block: &Block) -> u64 {
         if self.mark.is_some() && block.birth_step > 0 { asked(block) } else { block.size }
     }
 
@@ -256,31 +256,42 @@ impl<'a> View<'a> {
         stack_of(self.look, stack)
     }
 
-    /// What each stack held before, at most what it holds now: the two moments need not lie in the
-    /// same part of a step, and what was in flight at the earlier one would hide what stays.
-    fn before_at_most_now(&self) -> Vec<StackUse> {
+    /// The state for the diagnosis.
+    ///
+    /// Blocks without a birth are left out where others of their stack have one: they would look
+    /// as if they had come all at once. What a stack held before is at most what it holds now:
+    /// the two moments need not lie in the same part of a step, and what was in flight at the
+    /// earlier one would hide what stays.
+    pub(super) fn snapshot(&self) -> RankSnapshot {
         let kept = self.kept();
+        let is_young = |stack: u32| kept.get(&stack).is_some_and(|held| held.births.len() > 1);
+        let mut left_out: BTreeMap<u32, StackUse> = BTreeMap::new();
+        let mut blocks = Vec::with_capacity(self.device.blocks.len());
+        for (block, &birth_step) in self.device.blocks.iter().zip(&self.births) {
+            if birth_step == 0 && !block.pending && is_young(block.stack) {
+                let sum = left_out.entry(block.stack).or_default();
+                (sum.bytes, sum.blocks) = (sum.bytes.saturating_add(block.size), sum.blocks + 1);
+                continue;
+            }
+            blocks.push(Block { birth_step, ..*block });
+        }
         let at_most = |before: &StackUse| {
             let held = kept.get(&before.stack)?;
-            let (bytes, blocks) = (before.bytes.min(held.bytes), before.blocks.min(held.blocks));
-            Some(StackUse { bytes, blocks, ..*before })
+            let out = left_out.get(&before.stack).copied().unwrap_or_default();
+            let less = |sum: u64, now: u64, out: u64| sum.min(now).saturating_sub(out);
+            Some(StackUse {
+                bytes: less(before.bytes, held.bytes, out.bytes),
+                blocks: less(before.blocks, held.blocks, out.blocks),
+                ..*before
+            })
         };
-        self.before.iter().filter_map(at_most).collect()
-    }
-
-    /// The state for the diagnosis.
-    pub(super) fn snapshot(&self) -> RankSnapshot {
-        let mut blocks = self.device.blocks.clone();
-        for (block, &birth) in blocks.iter_mut().zip(&self.births) {
-            block.birth_step = birth;
-        }
         let device = DeviceSnapshot {
             device: u8::try_from(self.device.device).unwrap_or(u8::MAX),
             allocated: self.device.allocated,
             reserved: self.device.space.reserved,
             blocks,
             segments: self.device.segments.clone(),
-            before: self.before_at_most_now(),
+            before: self.before.iter().filter_map(at_most).collect(),
             complete: true,
             ..DeviceSnapshot::default()
         };
@@ -323,7 +334,7 @@ fn steps_between(earlier: &Look, later: &Look, device: &DeviceLook) -> u64 {
 const STEPS_BETWEEN_MAX: u64 = 1 << 40;
 
 /// The frames of a stack.
-fn stack_of(look: &Look, stack: u32) -> Stack<'_> {
+pub(super) fn stack_of(look: &Look, stack: u32) -> Stack<'_> {
     let frames = look.stacks.get(stack as usize).map(Vec::as_slice).unwrap_or_default();
     frames.iter().filter_map(|&frame| look.frames.get(frame as usize)).collect()
 }

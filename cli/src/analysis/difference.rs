@@ -1,0 +1,142 @@
+//! Two files beside each other, as text and as JSON.
+
+use std::fmt::Write;
+
+use memtape_core::analysis::{Change, Diff, Held};
+use serde_json::{Value, json};
+
+use super::json::{files, frame as frame_json, verdict};
+use super::text::{frame, section, what};
+use super::{Report, home};
+use crate::output::clean;
+use crate::render::{bytes, signed_bytes, table};
+
+/// Lines that are shown, where not all are.
+const LINES_SHOWN: usize = 12;
+
+/// Stacks that are shown, where not all are.
+const STACKS_SHOWN: usize = 3;
+
+/// Lines and stacks in the lists of the JSON; the rest is counted.
+const LISTED_MAX: usize = 200;
+
+/// Everything that changed, or a screen of it.
+pub(crate) fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
+    let mut text = String::new();
+    let limit = |shown: usize| if all { usize::MAX } else { shown };
+    let changed: Vec<&Change> = diff.lines.iter().filter(|line| line.from != line.to).collect();
+    let _ = writeln!(text, "{}", clean(&sentence(diff, &changed)));
+    if let Some(verdict) = &report.analysis.verdict {
+        let class = verdict.class.as_str();
+        let _ = writeln!(text, "{class}: {}", clean(&verdict.sentence));
+    }
+    let row = |change: &&Change| {
+        vec![
+            signed_bytes(change.bytes()),
+            bytes(change.from.bytes),
+            bytes(change.to.bytes),
+            signed(change.to.blocks, change.from.blocks),
+            change.as_str().to_string(),
+            what(change.kind, &change.frames.first().cloned().unwrap_or_default()),
+        ]
+    };
+    let rows = changed.iter().take(limit(LINES_SHOWN)).map(row).collect();
+    let rows = table(&[">change", ">in A", ">in B", ">blocks", "state", "line"], rows);
+    let rest = changed.len().saturating_sub(limit(LINES_SHOWN));
+    let same = diff.lines.len() - changed.len();
+    let more = [(rest, "more that differ"), (same, "that hold the same in both")];
+    let more = more.into_iter().filter(|(count, _)| *count > 0);
+    let more = more.map(|(count, which)| format!("… and {count} lines {which}"));
+    section(&mut text, "By line", rows.lines().map(str::to_string).chain(more));
+    let stacks = diff.stacks.iter().filter(|stack| stack.from != stack.to);
+    for stack in stacks.take(limit(STACKS_SHOWN)).filter(|stack| !stack.frames.is_empty()) {
+        let title = format!("{} {}", signed_bytes(stack.bytes()), stack.as_str());
+        section(&mut text, &title, stack.frames.iter().map(frame));
+    }
+    totals(&mut text, report);
+    text
+}
+
+fn signed(to: u64, from: u64) -> String {
+    match to.cmp(&from) {
+        std::cmp::Ordering::Greater => format!("+{}", to - from),
+        std::cmp::Ordering::Equal => "0".to_string(),
+        std::cmp::Ordering::Less => format!("-{}", from - to),
+    }
+}
+
+fn sentence(diff: &Diff, changed: &[&Change]) -> String {
+    let sum = diff.lines.iter().fold(0_i64, |sum, line| sum.saturating_add(line.bytes()));
+    let name = |change: &Change| change.frames.first().map(frame).unwrap_or_default();
+    match changed.first() {
+        None => "both hold the same under every line".to_string(),
+        Some(top) => {
+            let at = if top.frames.is_empty() { "without a stack".into() } else { name(top) };
+            format!(
+                "B holds {} than A in all; the line that differs most: {} {at}",
+                match sum {
+                    0 => "as much".to_string(),
+                    1.. => format!("{} more", bytes(sum.unsigned_abs())),
+                    _ => format!("{} less", bytes(sum.unsigned_abs())),
+                },
+                signed_bytes(top.bytes())
+            )
+            .replace("as much than", "as much as")
+        }
+    }
+}
+
+/// The whole of each file.
+fn totals(text: &mut String, report: &Report<'_>) {
+    let row = |(name, (file, _, _, look)): (&str, (&crate::snapshots::Snapshot, _, _, _))| {
+        let device = home(look)?;
+        let peak = device.trace.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
+        Some(vec![
+            name.to_string(),
+            bytes(device.allocated),
+            peak,
+            bytes(device.space.reserved),
+            bytes(device.space.split_free),
+            file.path.display().to_string(),
+        ])
+    };
+    let rows = ["A", "B"].into_iter().zip(report.looks()).filter_map(row).collect();
+    let titles = ["", ">allocated", ">peak", ">reserved", ">in pieces", "file"];
+    let rows = table(&titles, rows);
+    section(text, "Files", rows.lines().map(str::to_string));
+}
+
+/// The same for programs, on one line.
+pub(crate) fn json(report: &Report<'_>, diff: &Diff) -> String {
+    let found = report.analysis.verdict.as_ref().map(verdict).unwrap_or_default();
+    let list = |changes: &[Change]| {
+        let changed = changes.iter().filter(|change| change.from != change.to);
+        changed.take(LISTED_MAX).map(change).collect::<Vec<Value>>()
+    };
+    let differing = |changes: &[Change]| changes.iter().filter(|c| c.from != c.to).count();
+    let total = |of: fn(&Change) -> Held| {
+        let sum = |sum: u64, line: &Change| sum.saturating_add(of(line).bytes);
+        diff.lines.iter().fold(0, sum)
+    };
+    let rest = json!({
+        "mode": report.mode(),
+        "allocated": [total(|line| line.from), total(|line| line.to)],
+        "lines": list(&diff.lines),
+        "lines_differing": differing(&diff.lines),
+        "stacks": list(&diff.stacks),
+        "stacks_differing": differing(&diff.stacks),
+        "files": files(report),
+    });
+    format!("{{\"verdict\":{found},{}", rest.to_string().trim_start_matches('{'))
+}
+
+fn change(change: &Change) -> Value {
+    json!({
+        "state": change.as_str(),
+        "kind": change.kind.as_str(),
+        "frames": change.frames.iter().map(frame_json).collect::<Vec<_>>(),
+        "change_bytes": change.bytes(),
+        "bytes": [change.from.bytes, change.to.bytes],
+        "blocks": [change.from.blocks, change.to.blocks],
+    })
+}

@@ -1,0 +1,34 @@
+//! `memtape diff A B`: what B holds more or less than A, line by line.
+
+use std::path::PathBuf;
+
+use memtape_core::analysis::{analyze, diff};
+
+use crate::analysis::{Report, difference};
+use crate::args::DiffArgs;
+use crate::output;
+use crate::snapshots::{RankSource, order, read_all};
+
+/// Reads both files and compares them.
+///
+/// # Errors
+/// When a file is no snapshot.
+pub(crate) fn run(args: &DiffArgs, json: bool) -> anyhow::Result<()> {
+    let paths: [PathBuf; 2] = [args.from.clone(), args.to.clone()];
+    let mut snapshots = read_all(&paths)?;
+    let diff = match snapshots.as_slice() {
+        [from, to] => diff(&from.look, &to.look),
+        _ => anyhow::bail!("two files are needed"),
+    };
+    // Two files are two ranks if they say so, and else two moments of one.
+    let of_ranks = order::sources(&snapshots);
+    let over_time = !matches!(of_ranks, RankSource::File | RankSource::Name | RankSource::Number);
+    let ordered = order::order(&mut snapshots, over_time);
+    let analysis = analyze(&ordered.ranks);
+    let report = Report { analysis: &analysis, ordered: &ordered, files: &snapshots };
+    if json {
+        output::print(&difference::json(&report, &diff))
+    } else {
+        output::print(&difference::text(&report, &diff, args.all))
+    }
+}

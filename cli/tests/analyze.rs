@@ -1,0 +1,252 @@
+//! `memtape analyze` and `memtape diff` as a user runs them, on recorded snapshots of PyTorch and
+//! on files that are none.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Jobs to try besides, one in each folder below this one: `rank0.pickle.gz` and, for the truth,
+/// `rank0.series.json` with the allocated bytes of every step.
+const MORE: &str = "MEMTAPE_TEST_SNAPSHOTS";
+
+/// Growth of a rank's allocated bytes over its steps that makes it a leak.
+const LEAK_BYTES_MIN: u64 = 1 << 20;
+
+fn recorded(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/data/snapshots").join(name)
+}
+
+fn ddp_ranks(ranks: &[u32]) -> Vec<PathBuf> {
+    ranks.iter().map(|rank| recorded(&format!("ddp_leak_rank{rank}.pickle.gz"))).collect()
+}
+
+fn memtape(words: &[&str], files: &[PathBuf], stdin: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memtape"));
+    command.args(words).args(files).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    // A program that needs no stdin may have ended before it was written.
+    let _ = child.stdin.take().expect("a pipe").write_all(stdin);
+    child.wait_with_output().expect("the program ends")
+}
+
+fn json(words: &[&str], files: &[PathBuf]) -> Value {
+    let output = memtape(words, files, b"");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.starts_with("{\"verdict\":"), "{text}");
+    assert_eq!(text.lines().count(), 1);
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn unpacked(path: &Path) -> Vec<u8> {
+    let packed = std::fs::read(path).expect("the file is there");
+    let mut bytes = Vec::new();
+    let mut decoder = flate2::read::GzDecoder::new(packed.as_slice());
+    std::io::Read::read_to_end(&mut decoder, &mut bytes).expect("it is sound");
+    bytes
+}
+
+/// The verdict is a leak of this rank at `/app/train.py:36`.
+fn check_leak(found: &Value, rank: u32) {
+    let verdict = &found["verdict"];
+    assert_eq!(verdict["class"], "leak", "{verdict}");
+    assert_eq!(verdict["rank"], rank);
+    assert_eq!(verdict["culprit"]["file"], "/app/train.py");
+    assert_eq!(verdict["culprit"]["line"], 36);
+    assert_eq!(verdict["culprit"]["function"], "train_step");
+    let confidence = verdict["confidence"].as_f64().expect("a number");
+    assert!((0.5..1.0).contains(&confidence), "{confidence}");
+    assert!(!verdict["evidence"].as_array().expect("a list").is_empty());
+}
+
+#[test]
+fn a_leak_is_named_with_its_rank_and_line() {
+    let found = json(&["analyze", "--json"], &ddp_ranks(&[0, 1, 2, 3]));
+    check_leak(&found, 2);
+    assert_eq!(found["verdict"]["bytes"], 60 * 131_072);
+    assert_eq!(found["verdict"]["blocks"], 60);
+    assert_eq!(found["verdict"]["ranks"], serde_json::json!([2]));
+    assert_eq!(found["mode"], "across_ranks");
+    check_leak(&json(&["analyze", "--json"], &ddp_ranks(&[2])), 2);
+    check_leak(&json(&["analyze", "--json"], &ddp_ranks(&[2, 0])), 2);
+    for healthy in [&[0][..], &[1, 3], &[0, 1, 3]] {
+        let found = json(&["analyze", "--json"], &ddp_ranks(healthy));
+        assert_eq!(found["verdict"], Value::Null, "{healthy:?}");
+    }
+    let fsdp = json(&["analyze", "--json"], &[recorded("fsdp_leak_rank1.pickle.gz")]);
+    assert_eq!(fsdp["verdict"], Value::Null, "another rank of that job leaks");
+}
+
+#[test]
+fn the_text_fits_a_screen_and_says_it_first() {
+    let output = memtape(&["analyze"], &ddp_ranks(&[0, 1, 2, 3]), b"");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(
+        text.starts_with("rank 2 keeps 128 KiB more each step, allocated at train.py:36"),
+        "{text}"
+    );
+    assert!(text.lines().count() <= 50, "{text}");
+    let all = memtape(&["analyze", "--all"], &ddp_ranks(&[0, 1, 2, 3]), b"");
+    assert!(all.stdout.len() > text.len());
+    let healthy = memtape(&["analyze"], &ddp_ranks(&[0, 1, 3]), b"");
+    let healthy = String::from_utf8(healthy.stdout).expect("UTF-8");
+    assert!(healthy.starts_with("nothing wrong is seen in these 3 ranks"), "{healthy}");
+}
+
+#[test]
+fn ci_can_fail_on_a_class() {
+    let run = |words: &[&str], ranks: &[u32]| memtape(words, &ddp_ranks(ranks), b"").status.code();
+    assert_eq!(run(&["analyze"], &[0, 1, 2, 3]), Some(0), "a found leak is no failure");
+    assert_eq!(run(&["analyze", "--fail-on", "leak"], &[0, 1, 2, 3]), Some(1));
+    assert_eq!(run(&["analyze", "--fail-on", "any"], &[2]), Some(1));
+    assert_eq!(run(&["analyze", "--fail-on", "pressure,fragmentation"], &[2]), Some(0));
+    assert_eq!(run(&["analyze", "--fail-on", "any"], &[0, 1]), Some(0));
+    assert_eq!(run(&["analyze", "--fail-on", "leek"], &[0, 1]), Some(64));
+}
+
+#[test]
+fn files_are_known_by_what_is_in_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes = unpacked(&recorded("ddp_leak_rank2.pickle.gz"));
+    let plain = folder.path().join("plain.gz");
+    std::fs::write(&plain, &bytes).expect("written");
+    let zstd = folder.path().join("packed.pickle");
+    std::fs::write(&zstd, zstd::encode_all(bytes.as_slice(), 1).expect("packed")).expect("written");
+    for file in [&plain, &zstd] {
+        check_leak(&json(&["analyze", "--json"], std::slice::from_ref(file)), 0);
+    }
+    let output = memtape(&["analyze", "--json", "-"], &[], &bytes);
+    check_leak(&serde_json::from_slice(&output.stdout).expect("JSON"), 0);
+    // A folder stands for the snapshots in it and below.
+    let below = folder.path().join("job/iteration_10");
+    std::fs::create_dir_all(&below).expect("made");
+    for rank in 0..4 {
+        let from = recorded(&format!("ddp_leak_rank{rank}.pickle.gz"));
+        std::fs::copy(from, below.join(format!("rank{rank}_memory_snapshot.pickle"))).expect("it");
+    }
+    std::fs::write(below.join("notes.txt"), "no snapshot").expect("written");
+    let found = json(&["analyze", "--json"], &[folder.path().join("job")]);
+    check_leak(&found, 2);
+    assert_eq!(found["files"].as_array().map(Vec::len), Some(4));
+}
+
+#[test]
+fn moments_of_one_rank_are_put_in_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // The same rank twice, as torchtitan's folders have it: over time without being told.
+    for (number, rank) in [(10, 0), (20, 1)] {
+        let below = folder.path().join(format!("iteration_{number}"));
+        std::fs::create_dir_all(&below).expect("made");
+        let from = recorded(&format!("ddp_leak_rank{rank}.pickle.gz"));
+        std::fs::copy(from, below.join("rank5_memory_snapshot.pickle")).expect("copied");
+    }
+    let found = json(&["analyze", "--json"], &[folder.path().to_path_buf()]);
+    assert_eq!((&found["mode"], &found["rank"]), (&"over_time".into(), &5.into()));
+    let found = json(&["analyze", "--json", "--over-time"], &ddp_ranks(&[0, 1]));
+    assert_eq!(found["mode"], "over_time");
+}
+
+#[test]
+fn what_is_no_snapshot_is_said_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pickle = unpacked(&recorded("ddp_leak_rank0.pickle.gz"));
+    let packed = std::fs::read(recorded("ddp_leak_rank0.pickle.gz")).expect("it is there");
+    let mut code = pickle.clone();
+    code[500_000..500_012].copy_from_slice(b"cos\nsystem\n.");
+    let check = |name: &str, bytes: &[u8], words: &[&str]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("written");
+        let output = memtape(&["analyze"], &[path], b"");
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        let said = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        for word in words.iter().chain([&name]) {
+            assert!(said.contains(word), "{name}: no {word:?} in {said}");
+        }
+        assert!(output.stdout.is_empty());
+    };
+    check("empty.pickle", b"", &["empty"]);
+    check("page.html", b"\n <!DOCTYPE html><html>", &["web page", "_dump_snapshot"]);
+    check("trace.json", b"{\"traceEvents\": []}", &["JSON", "_dump_snapshot"]);
+    check("model.pt", b"PK\x03\x04....", &["zip"]);
+    check("text", b"hello", &["not a pickle", "0x68"]);
+    check("other.pickle", b"\x80\x04N.", &["not a memory snapshot"]);
+    check("cut.pickle", &pickle[..pickle.len() / 2], &["ends before", "is not used"]);
+    check("cut.pickle.gz", &packed[..packed.len() / 2], &["ends too early"]);
+    check("evil.pickle", b"\x80\x02cos\nsystem\nU\x02id\x85R.", &["byte 2", "GLOBAL", "run code"]);
+    let missing = memtape(&["analyze"], &[folder.path().join("missing")], b"");
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot open"));
+    let nothing = folder.path().join("nothing");
+    std::fs::create_dir(&nothing).expect("made");
+    let said = memtape(&["analyze"], &[nothing], b"");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("holds no snapshot"));
+    drop(code);
+}
+
+#[test]
+fn two_files_are_compared_line_by_line() {
+    let found = json(&["diff", "--json"], &ddp_ranks(&[0, 2]));
+    let top = &found["lines"][0];
+    assert_eq!((&top["state"], &top["change_bytes"]), (&"new".into(), &7_864_320.into()));
+    assert_eq!(top["frames"][0]["line"], 36);
+    assert_eq!(found["lines"][1]["frames"][0]["line"], 29);
+    assert_eq!(found["lines_differing"], 2);
+    check_leak(&found, 2);
+    let back = json(&["diff", "--json"], &ddp_ranks(&[2, 0]));
+    assert_eq!(
+        (&back["lines"][0]["state"], &back["lines"][0]["change_bytes"]),
+        (&"gone".into(), &(-7_864_320).into())
+    );
+    let same = json(&["diff", "--json"], &ddp_ranks(&[0, 1]));
+    assert_eq!((&same["lines_differing"], &same["verdict"]), (&0.into(), &Value::Null));
+    let output = memtape(&["diff"], &ddp_ranks(&[0, 2]), b"");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.starts_with("B holds 7.53 MiB more than A in all"), "{text}");
+}
+
+/// Ranks whose allocated bytes grow over their steps, by what was measured beside.
+fn truth(folder: &Path) -> Option<Vec<u64>> {
+    let mut leaking = Vec::new();
+    for rank in 0.. {
+        let series = folder.join(format!("rank{rank}.series.json"));
+        let Ok(text) = std::fs::read_to_string(series) else { break };
+        let value: Value = serde_json::from_str(&text).expect("JSON");
+        let steps = value["series"].as_array().expect("a list").clone();
+        let at = |step: usize| steps[step][1].as_u64().expect("bytes");
+        if at(steps.len() - 1) > at(2) + LEAK_BYTES_MIN {
+            leaking.push(rank);
+        }
+    }
+    folder.join("rank0.series.json").exists().then_some(leaking)
+}
+
+#[test]
+fn jobs_are_judged_as_their_series_say() {
+    let Some(folder) = std::env::var_os(MORE) else {
+        println!("set {MORE} to a folder with jobs for more");
+        return;
+    };
+    let mut jobs = 0;
+    for entry in std::fs::read_dir(folder).expect("the folder can be listed") {
+        let job = entry.expect("an entry").path();
+        let Some(leaking) = truth(&job) else { continue };
+        jobs += 1;
+        let found = json(&["analyze", "--json"], std::slice::from_ref(&job));
+        let verdict = &found["verdict"];
+        match leaking.as_slice() {
+            [] => assert_eq!(verdict, &Value::Null, "{}", job.display()),
+            [rank, ..] => {
+                assert_eq!(
+                    (&verdict["class"], &verdict["rank"]),
+                    (&"leak".into(), &(*rank).into())
+                );
+                let line = &verdict["culprit"]["file"];
+                assert_eq!(line, "/app/train.py", "{}", job.display());
+            }
+        }
+    }
+    assert!(jobs > 0, "no job with series in {MORE}");
+}
