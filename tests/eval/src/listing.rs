@@ -33,6 +33,9 @@ pub fn one(family: &Family, seed: u64, scenario: &Scenario, incidents: &[Inciden
         );
     }
     for incident in incidents {
+        if let (Some(oom), Some((step, said))) = (scenario.oom, incident.forecasts.last()) {
+            let _ = writeln!(text, "    end   in step {oom}; at {step} it said {said:?}");
+        }
         let about = match &scenario.fault {
             Some(fault) if is_about(fault, incident) => "right",
             _ => "false",

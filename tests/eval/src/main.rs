@@ -11,7 +11,7 @@ use memtape_eval::scenario::Scenario;
 use memtape_eval::table;
 
 const USAGE: &str = "usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] \
-                     [--seeds N] [--first S] [--baselines] [--ablations] [--small] [--json] \
+                     [--seeds N] [--first S] [--ranks-max N] [--baselines] [--ablations] [--small] [--json] \
                      [--export DIR]";
 
 /// Scenarios of each family, and ranks of a job at most; both smaller with `--small`.
@@ -48,6 +48,7 @@ fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
             }
             "--family" => (line.plan.family, line.plan.set) = (Some(arguments.next()?), None),
             "--seeds" => seeds = Some(arguments.next()?.parse().ok()?),
+            "--ranks-max" => line.plan.ranks_max = arguments.next()?.parse().ok()?,
             "--first" => line.plan.first = arguments.next()?.parse().ok()?,
             "--baselines" => line.plan.baselines = true,
             "--ablations" => line.plan.ablations = true,
@@ -61,7 +62,9 @@ fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
     let (usual, ranks) =
         if line.is_small { (SEEDS_SMALL, RANKS_MAX_SMALL) } else { (SEEDS, RANKS_MAX) };
     line.plan.seeds = seeds.unwrap_or(usual);
-    line.plan.ranks_max = ranks;
+    if line.plan.ranks_max == 0 {
+        line.plan.ranks_max = ranks;
+    }
     Some(line)
 }
 

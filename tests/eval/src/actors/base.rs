@@ -9,6 +9,10 @@ use crate::world::{Actor, Moment, World};
 /// Most that the process holds on the device beside the allocator.
 pub const NON_TORCH_MAX: u64 = 2 * GIB;
 
+/// Blocks of a layer's activations, and their sizes against the average.
+const PIECES: usize = 4;
+const PIECE_SHARES: [f64; PIECES] = [0.5, 0.9, 0.6, 2.0];
+
 /// The model and its loop.
 #[derive(Clone, Debug)]
 pub struct Base {
@@ -71,7 +75,7 @@ impl Base {
             static_share: 0.3 + 0.45 * rng.unit(),
             trained: 1.0,
             load_max: 1.0,
-            layers: rng.between(4, 9) as usize,
+            layers: rng.between(6, 13) as usize,
             accumulate: 1,
             frees_early: rng.chance(0.3),
             keeps_output: rng.chance(0.6),
@@ -173,11 +177,13 @@ impl Model {
     }
 
     fn forward(&mut self, base: &Base, world: &mut World, scale: f64) {
-        let layer = base.activations(scale) as f64 * world.load / base.layers as f64;
-        for index in 0..base.layers {
+        // Lengths are padded: sizes come in steps of one in 32.
+        let load = (world.load * 32.0).ceil() / 32.0;
+        let piece = base.activations(scale) as f64 * load / (base.layers * PIECES) as f64;
+        for index in 0..base.layers * PIECES {
             let sites = &base.sites.activations;
             let stack = sites.get(index % sites.len()).map_or(0, |site| site.stack);
-            let bytes = layer * (0.9 + 0.05 * (index % 4) as f64);
+            let bytes = piece * PIECE_SHARES.get(index % PIECES).copied().unwrap_or(1.0);
             self.activations.push(world.alloc(bytes as u64, stack));
         }
         let bytes = (base.output as f64 * world.load) as u64;
@@ -190,13 +196,15 @@ impl Model {
     fn backward(&mut self, base: &Base, world: &mut World) {
         let has_none = self.gradients.is_empty();
         let bytes = (self.layer_bytes as f64 * base.trained) as u64;
-        while let Some(block) = self.activations.pop() {
+        while !self.activations.is_empty() {
             let passing = world.alloc(bytes / 8 + MIB, base.sites.backward);
             if has_none {
                 self.gradients.push(world.alloc(bytes, base.sites.backward));
             }
             world.free(passing);
-            world.free(block);
+            for _ in 0..PIECES {
+                self.activations.pop().into_iter().for_each(|block| world.free(block));
+            }
         }
         if !base.keeps_output
             && let Some(old) = self.output.take()

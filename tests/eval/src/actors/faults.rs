@@ -68,7 +68,9 @@ pub(super) struct Plan {
 pub(super) fn plan(job: &mut Job, slowest: f64, fastest: f64) -> Plan {
     let rate = job.rng.log_uniform(slowest, fastest) * MIB as f64;
     let onset = job.rng.between(100, (job.steps / 2).max(101));
-    let life = job.rng.log_uniform(200.0, 2_600.0).min(0.5 * job.device_bytes as f64 / rate);
+    // Less than a few parts of the device is no room that anybody would leave.
+    let steps_of = |share: f64| share * job.device_bytes as f64 / rate;
+    let life = job.rng.log_uniform(200.0, 2_600.0).clamp(steps_of(0.04), steps_of(0.5));
     background(job, (rate * life) as u64);
     Plan { rate, onset }
 }
