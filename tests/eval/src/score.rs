@@ -90,7 +90,7 @@ fn describe(
     tally.delays.push(delay);
     let paged = incident.paged_step.map(|step| step.saturating_sub(fault.onset) as f64);
     tally.page_delays.extend(paged);
-    let is_leak = fault.layers.first() == Some(&Layer::Allocated);
+    let is_leak = fault.class == "leak" && fault.layers.first() == Some(&Layer::Allocated);
     if is_leak && fault.ranks.len() == 1 && fault.rate >= 4.0 * MIB as f64 {
         tally.local_delays.push(delay);
     }
