@@ -61,6 +61,27 @@ pub struct Verdict {
     pub suspects: Vec<(Frame, u64)>,
 }
 
+/// What there is to compare: a capture, and what the coordinator knows beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The rank that is named.
+    pub suspect: &'a RankSnapshot,
+    /// Others at the same steps.
+    pub peers: &'a [&'a RankSnapshot],
+    /// What the suspect was like at the earlier step.
+    pub before: Option<&'a Step>,
+    /// What it was like at the step of the snapshots.
+    pub now: &'a Step,
+    /// Times that its cache was emptied to find room since the growth began.
+    pub retries: u64,
+    /// Requests that failed for good by then.
+    pub ooms: u64,
+    /// How long a step takes.
+    pub step_ns: u64,
+    /// Highest peak of the suspect between the two steps, and the median of the same over others.
+    pub peaks: (u64, u64),
+}
+
 /// A detector under examination.
 pub trait Judge {
     /// A job begins.
@@ -84,12 +105,7 @@ pub trait Judge {
     }
 
     /// Compares the suspect's snapshot with those of others.
-    fn compare(
-        &mut self,
-        _growth: u64,
-        _suspect: &RankSnapshot,
-        _peers: &[&RankSnapshot],
-    ) -> Verdict {
+    fn compare(&mut self, _growth: u64, _case: &Case<'_>) -> Verdict {
         Verdict::default()
     }
 }

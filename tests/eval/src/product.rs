@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use memtape_core::detector::{
     self, Detector, Finding, Gates, Growth, GrowthKey, Limits, Reading, Sample, Scope,
 };
-use memtape_core::diagnosis::{Class, Diagnosis, diagnose};
-use memtape_core::snapshot::RankSnapshot;
+use memtape_core::diagnosis::{Circumstances, Class, Inquiry, Peaks, Readings};
 
 use crate::job::Layer;
-use crate::judge::{Alarm, Forecast, Judge, Said, Verdict};
+use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
 use crate::world::Step;
 
@@ -67,6 +66,21 @@ impl Product {
             growths: BTreeMap::new(),
             open: BTreeMap::new(),
             next: 0,
+        }
+    }
+
+    /// What a coordinator knows beside the snapshots: readings, counters, times.
+    fn around(&self, growth: &Growth, case: &Case<'_>) -> Circumstances {
+        let (own, peers) = case.peaks;
+        Circumstances {
+            before: case.before.map(|step| readings(step, self.host_limit)).unwrap_or_default(),
+            now: readings(case.now, self.host_limit),
+            retries: Some(case.retries),
+            ooms: Some(case.ooms),
+            step_time_ns: Some(case.step_ns),
+            in_peaks: (growth.layer == detector::Layer::Peak).then_some(true),
+            peaks: Some(Peaks { own, peers }),
+            ..Circumstances::default()
         }
     }
 
@@ -153,11 +167,13 @@ impl Judge for Product {
         true
     }
 
-    fn compare(&mut self, growth: u64, suspect: &RankSnapshot, peers: &[&RankSnapshot]) -> Verdict {
+    fn compare(&mut self, growth: u64, case: &Case<'_>) -> Verdict {
         let Some(growth) = self.growths.get(&growth) else { return Verdict::default() };
-        let found = diagnose(growth, suspect, peers);
+        let around = self.around(growth, case);
+        let (suspect, peers) = (case.suspect, case.peers);
+        let found = Inquiry { growth, suspect, peers, around: &around }.diagnose();
         Verdict {
-            pages: pages(&found),
+            pages: found.pages(),
             class: found.class.as_str().to_string(),
             is_open: found.class == Class::Unknown,
             culprit: found.culprit.clone(),
@@ -170,9 +186,20 @@ impl Judge for Product {
     }
 }
 
-/// Is a person to be woken?
-fn pages(diagnosis: &Diagnosis) -> bool {
-    matches!(diagnosis.class, Class::Leak | Class::Fragmentation)
+/// What is read beside the tape.
+fn readings(step: &Step, host_limit: u64) -> Readings {
+    let outside = &step.outside;
+    Readings {
+        rss_anon: Some(outside.host),
+        shared: Some(outside.shared),
+        pinned: Some(outside.pinned),
+        workers: Some(outside.workers),
+        host_limit: (host_limit > 0).then_some(host_limit),
+        non_torch: Some(outside.non_torch),
+        other: Some(outside.other),
+        reserved: Some(step.reserved),
+        ..Readings::default()
+    }
 }
 
 fn forecast(growth: &Growth) -> Option<Forecast> {

@@ -7,7 +7,7 @@ use memtape_core::snapshot::{Frame, RankSnapshot};
 
 use crate::arrival::Reports;
 use crate::job::Layer;
-use crate::judge::{Alarm, Forecast, Judge, Said, Verdict};
+use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 
@@ -189,8 +189,8 @@ impl Desk<'_> {
                 self.next_capture_ns = now_ns + CAPTURE_INTERVAL_NS;
             }
             if let Some((_, from, to)) = incident.due.take_if(|due| now_ns >= due.0) {
-                let (growth, rank) = (incident.growth, incident.rank());
-                let verdict = compare(self.scenario, judge, growth, rank, (from, to));
+                let about = (incident.growth, incident.rank(), incident.last.onset);
+                let verdict = compare(self.scenario, judge, about, (from, to));
                 if verdict.pages && incident.paged_step.is_none() {
                     incident.paged_step = Some(self.newest);
                 }
@@ -200,20 +200,44 @@ impl Desk<'_> {
     }
 }
 
+/// Takes the snapshots of a capture and has them compared.
 fn compare(
     scenario: &Scenario,
     judge: &mut dyn Judge,
-    growth: u64,
-    rank: u32,
+    (growth, rank, onset): (u64, u32, u64),
     (from, to): (u64, u64),
 ) -> Verdict {
     // The earlier state must be one: of the first step there is none.
     let from = if from < to { from } else { 0 };
-    let Some(suspect) = scenario.snapshot(rank, from, to) else { return Verdict::default() };
+    let (Some(suspect), Some(now)) = (scenario.snapshot(rank, from, to), scenario.step(rank, to))
+    else {
+        return Verdict::default();
+    };
     let others: Vec<u32> = (0..scenario.ranks).filter(|&other| other != rank).collect();
     let count = others.len().min(PEERS_MAX);
-    let spread = (0..count).filter_map(|at| others.get(at * others.len() / count.max(1)));
-    let peers: Vec<RankSnapshot> =
-        spread.filter_map(|&peer| scenario.snapshot(peer, from, to)).collect();
-    judge.compare(growth, &suspect, &peers.iter().collect::<Vec<_>>())
+    let peers: Vec<u32> =
+        (0..count).filter_map(|at| others.get(at * others.len() / count.max(1)).copied()).collect();
+    let snapshots: Vec<RankSnapshot> =
+        peers.iter().filter_map(|&peer| scenario.snapshot(peer, from, to)).collect();
+    let retries = |step: u64| scenario.step(rank, step).map_or(0, |of| u64::from(of.retries));
+    let mut peaks: Vec<u64> = peers.iter().map(|&peer| peak(scenario, peer, from, to)).collect();
+    peaks.sort_unstable();
+    let median = peaks.get(peaks.len().saturating_sub(1) / 2).copied().unwrap_or(0);
+    let case = Case {
+        suspect: &suspect,
+        peers: &snapshots.iter().collect::<Vec<_>>(),
+        before: scenario.step(rank, from),
+        now,
+        retries: retries(to).saturating_sub(retries(onset.min(to))),
+        ooms: u64::from(scenario.oom.is_some_and(|oom| oom <= to)),
+        step_ns: scenario.step_ns,
+        peaks: (peak(scenario, rank, from, to), median),
+    };
+    judge.compare(growth, &case)
+}
+
+/// Highest peak of a rank between two steps.
+fn peak(scenario: &Scenario, rank: u32, from: u64, to: u64) -> u64 {
+    let steps = (from.max(1)..=to).filter_map(|step| scenario.step(rank, step));
+    steps.map(|of| of.peak).max().unwrap_or(0)
 }

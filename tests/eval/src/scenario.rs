@@ -207,6 +207,7 @@ impl Scenario {
             devices: vec![device],
             frames: self.code.frames.clone(),
             stacks: self.code.stacks.clone(),
+            outside_missing: true,
             places: vec![Place::default(), Place { stream: Some(0), pool: Some((0, 0)) }],
             before_step: if from > 0 { self.first_step + from } else { 0 },
             ..RankSnapshot::default()

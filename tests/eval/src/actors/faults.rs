@@ -367,9 +367,8 @@ fn reference_cycles(job: &mut Job) {
         })
     });
     label(job, "reference_cycles", ranks, &plan, &TENSORS, &[site]);
-    if let Some(fault) = &mut job.fault {
-        fault.rise_min = 4 * RISE_MIN;
-    }
+    // Somebody should see it; nobody need get up before it comes near the end of the memory.
+    notice(job, 4 * RISE_MIN);
 }
 
 /// Blocks that a second stream uses come back later and later.
@@ -477,6 +476,7 @@ fn router_collapse(job: &mut Job) {
         Some(act)
     });
     label(job, "imbalance", vec![rank], &plan, &TENSORS, &[site]);
+    notice(job, RISE_MIN);
 }
 
 /// A process group for every evaluation, and none is destroyed.
