@@ -427,6 +427,7 @@ pub(crate) fn sample(rank: u32, device: u8, row: &StepRow, device_bytes: u64) ->
         peak_allocated: row.peak_allocated,
         end_allocated: row.end_allocated,
         floor_reserved: row.floor_reserved,
+        peak_reserved: row.peak_reserved,
         end_reserved: row.end_reserved,
         device_bytes,
         blocks: row.blocks,

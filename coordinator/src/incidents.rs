@@ -41,6 +41,9 @@ const CONFIRM_STEPS: u64 = 1024;
 /// Why an incident is closed with its attempt.
 pub(crate) const ATTEMPT_OVER: &str = "the attempt is over";
 
+/// How the reason begins for which an incident is closed when its growth is over.
+const GROWTH_ENDED: &str = "the growth ended";
+
 /// Frames of a stack that are kept, the innermost.
 const STACK_FRAMES_MAX: usize = 48;
 
@@ -112,7 +115,7 @@ impl Coordinator {
             }
             Finding::Closed { key, at_step } => {
                 if let Some(id) = self.open_about(serial, &key) {
-                    let why = format!("the growth ended at step {at_step}");
+                    let why = format!("{GROWTH_ENDED} at step {at_step}");
                     self.close_incident(now, &id, &why);
                 }
             }
@@ -138,12 +141,21 @@ impl Coordinator {
         Some(id)
     }
 
-    /// The incident that was closed with its attempt. A node that comes late brings ranks of it:
-    /// the attempt is not over, or is told again to its end.
-    fn reopened(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
-        let (id, state) = self.incidents.iter_mut().find(|(_, state)| {
-            state.record.is_about(serial, key) && state.record.closed_why == ATTEMPT_OVER
-        })?;
+    /// The closed incident that this growth goes on with. One that was closed with its attempt: a
+    /// node that comes late brings ranks of it, so it is not over, or is told again to its end.
+    /// And one that had given back what it had grown by, and grows again.
+    fn reopened(&mut self, serial: u32, growth: &Growth) -> Option<String> {
+        let key = growth.key();
+        let goes_on = |record: &IncidentRecord| {
+            record.closed_why == ATTEMPT_OVER
+                || (growth.returns > 0 && record.closed_why.starts_with(GROWTH_ENDED))
+        };
+        // Names are in order of age: the newest.
+        let (id, state) = self
+            .incidents
+            .iter_mut()
+            .rev()
+            .find(|(_, state)| state.record.is_about(serial, &key) && goes_on(&state.record))?;
         state.reopen();
         Some(id.clone())
     }
@@ -161,7 +173,11 @@ impl Coordinator {
         if self.cluster.attempts.get(&serial).is_none_or(Attempt::has_ended) {
             return;
         }
-        if let Some(id) = self.reopened(serial, &key) {
+        if let Some(id) = self.reopened(serial, growth) {
+            if let Some(state) = self.incidents.get_mut(&id).filter(|_| growth.returns > 0) {
+                // That it comes back says more than the first picture did.
+                (state.wants_ns, state.tries) = (Some(now.mono_ns), 0);
+            }
             self.grew(now, &id, growth, step_time_ns);
             return;
         }
@@ -427,6 +443,7 @@ fn measure(record: &mut IncidentRecord, growth: &Growth, step_time_ns: Option<u6
     record.grown_bytes = growth.grown_bytes;
     record.peers = growth.peers;
     record.ranks = growth.ranks;
+    record.returns = record.returns.max(growth.returns);
     record.steps_to_oom = growth.steps_to_oom;
     record.steps_to_oom_p10 = growth.forecast.map(|forecast| forecast.p10);
     record.steps_to_oom_p90 = growth.forecast.map(|forecast| forecast.p90);

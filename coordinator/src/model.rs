@@ -231,6 +231,8 @@ pub(crate) struct IncidentRecord {
     pub(crate) peers: u32,
     /// Ranks that grow alike.
     pub(crate) ranks: u32,
+    /// How often it gave back most of what it had grown by, and grew again.
+    pub(crate) returns: u32,
     pub(crate) evidence: Vec<String>,
     pub(crate) against: Vec<String>,
     pub(crate) advice: String,
@@ -361,6 +363,7 @@ impl IncidentRecord {
             forecast,
             peers: self.peers,
             ranks: self.ranks.max(1),
+            returns: self.returns,
         }
     }
 }

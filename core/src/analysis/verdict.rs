@@ -73,6 +73,7 @@ fn leaking(cases: &[Case<'_, '_>]) -> Option<Verdict> {
         layer: Layer::Allocated,
         steps_to_oom: None,
         forecast: None,
+        returns: 0,
         ranks: u32::try_from(ranks.len()).unwrap_or(u32::MAX),
         peers: u32::try_from(peers.len()).unwrap_or(u32::MAX),
     };

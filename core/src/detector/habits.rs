@@ -37,10 +37,11 @@ impl Habits {
         let steps = sample.last_step - self.last_step;
         let shift = |bits: u64| bits.checked_shl(u32::try_from(steps).unwrap_or(64)).unwrap_or(0);
         let tried = sample.malloc_failures > self.malloc_failures && self.was_seen;
-        // A dip: a step that ends at its lowest only gives back, one that begins there only takes.
-        let fell = self.end_reserved.saturating_sub(sample.floor_reserved);
-        let came_back = sample.end_reserved.saturating_sub(sample.floor_reserved);
-        let churned = fell.min(came_back) >= CHURN_BYTES_MIN && self.was_seen && !tried;
+        // What it took or gave back beyond what was left of it at the end.
+        let moved =
+            sample.peak_reserved.saturating_sub(sample.floor_reserved.min(self.end_reserved));
+        let net = sample.end_reserved.abs_diff(self.end_reserved);
+        let churned = moved.saturating_sub(net) >= CHURN_BYTES_MIN && self.was_seen && !tried;
         self.retries = shift(self.retries) | u64::from(tried);
         self.churn = shift(self.churn) | u64::from(churned);
         self.malloc_failures = self.malloc_failures.max(sample.malloc_failures);
@@ -80,6 +81,7 @@ mod tests {
     fn habits_are_what_most_steps_do() {
         let churning = |step: u64, every: u64| Sample {
             floor_reserved: if step.is_multiple_of(every) { 100 * MIB } else { 900 * MIB },
+            peak_reserved: 900 * MIB,
             end_reserved: 900 * MIB,
             ..Sample::default()
         };
@@ -88,10 +90,14 @@ mod tests {
         assert!(!after(500, |step| churning(step, 2)).has_churn);
         let growing = |step: u64| Sample {
             floor_reserved: step * 50 * MIB,
+            peak_reserved: step * 50 * MIB + 50 * MIB,
             end_reserved: step * 50 * MIB + 50 * MIB,
             ..Sample::default()
         };
         assert!(!after(99, growing).has_churn);
+        // Emptied just before the step ends, or between two steps.
+        let emptied = |_: u64| Sample { peak_reserved: 900 * MIB, ..Sample::default() };
+        assert!(after(64, emptied).has_churn);
         let retrying = |step: u64| Sample { malloc_failures: step / 4, ..Sample::default() };
         assert!(after(64, retrying).has_retries);
         assert!(!after(20, retrying).has_retries);

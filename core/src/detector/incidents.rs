@@ -15,6 +15,17 @@ const QUIET_WINDOWS: u64 = 2;
 /// added: onsets are dated the less exactly the longer ago they were.
 const SAME_ONSET_STEPS: u64 = 64;
 
+/// A value lasts when so many points in turn reach it: a checkpoint is no new high.
+const LASTING_POINTS: usize = 3;
+
+/// Growth that begins again within so many times its own age, and some steps, is the same growth
+/// that has given back: garbage that is collected too seldom.
+const RETURN_AGES: u64 = 4;
+const RETURN_STEPS: u64 = 256;
+
+/// Findings that are remembered when they are over.
+const OVER_MAX: usize = 1024;
+
 /// One open finding.
 #[derive(Debug)]
 pub(super) struct Open {
@@ -25,8 +36,10 @@ pub(super) struct Open {
     pub(super) onset_value: i64,
     /// Smallest rise that counts.
     pub(super) rise_min: i64,
-    /// Highest value so far, and its step.
+    /// Highest value that lasted, and its step.
     best: (u64, i64),
+    /// The newest values: one alone is a spike or a dip.
+    newest: [i64; LASTING_POINTS],
     /// As it was last said.
     said: Growth,
     /// Ranks that grow alike.
@@ -40,11 +53,27 @@ impl Open {
     pub(super) fn grows(&self) -> bool {
         self.growth.layer.place().is_some()
     }
+
+    /// Lowest and highest of the newest values.
+    fn range(&self) -> [i64; 2] {
+        let fold = |fold: fn(i64, i64) -> i64| self.newest.into_iter().reduce(fold).unwrap_or(0);
+        [fold(i64::min), fold(i64::max)]
+    }
+}
+
+/// A finding that is over.
+#[derive(Clone, Copy, Debug)]
+struct Over {
+    onset_step: u64,
+    closed_step: u64,
+    returns: u32,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Incidents {
     open: BTreeMap<GrowthKey, Open>,
+    /// Findings that gave back what they had grown by, not long ago.
+    over: BTreeMap<GrowthKey, Over>,
     findings: VecDeque<Finding>,
 }
 
@@ -125,15 +154,30 @@ impl Incidents {
 
     pub(super) fn open(
         &mut self,
-        growth: Growth,
+        mut growth: Growth,
         (group, scale): (usize, usize),
         onset_value: i64,
         rise_min: i64,
         last: (u64, i64),
     ) {
-        let others = BTreeSet::new();
-        let said = growth;
-        let open = Open { growth, scale, onset_value, rise_min, best: last, said, others, group };
+        if let Some(before) = self.over.remove(&growth.key()) {
+            let age = before.closed_step.saturating_sub(before.onset_step);
+            let reach = age.saturating_mul(RETURN_AGES).saturating_add(RETURN_STEPS);
+            if growth.detected_step.saturating_sub(before.closed_step) <= reach {
+                growth.returns = before.returns.saturating_add(1);
+            }
+        }
+        let open = Open {
+            growth,
+            scale,
+            onset_value,
+            rise_min,
+            best: last,
+            newest: [last.1; LASTING_POINTS],
+            said: growth,
+            others: BTreeSet::new(),
+            group,
+        };
         self.open.insert(growth.key(), open);
         self.findings.push_back(Finding::Opened(growth));
     }
@@ -146,12 +190,15 @@ impl Incidents {
         change: impl FnOnce(&mut Growth),
     ) {
         let Some(open) = self.open.get_mut(key) else { return };
+        open.newest.rotate_left(1);
+        open.newest[LASTING_POINTS - 1] = value;
+        let [low, high] = open.range();
         let grown = open.best.1 - open.onset_value;
-        if value > open.best.1 + open.rise_min / 4 {
-            open.best = (step, value);
+        if low > open.best.1 + open.rise_min / 4 {
+            open.best = (step, low);
         }
         let quiet_steps = QUIET_WINDOWS * WINDOW as u64 * BLOCK_STEPS[open.scale];
-        if value < open.best.1 - grown / 2 || step.saturating_sub(open.best.0) > quiet_steps {
+        if high < open.best.1 - grown / 2 || step.saturating_sub(open.best.0) > quiet_steps {
             self.close(key, step);
             return;
         }
@@ -171,7 +218,14 @@ impl Incidents {
 
     /// The only place where a finding ends.
     pub(super) fn close(&mut self, key: &GrowthKey, at_step: u64) {
-        if self.open.remove(key).is_some() {
+        if let Some(open) = self.open.remove(key) {
+            if open.grows() {
+                let Growth { onset_step, returns, .. } = open.growth;
+                self.over.insert(*key, Over { onset_step, closed_step: at_step, returns });
+            }
+            while self.over.len() > OVER_MAX {
+                self.over.pop_first();
+            }
             self.findings.push_back(Finding::Closed { key: *key, at_step });
         }
     }

@@ -143,6 +143,8 @@ pub struct Sample {
     pub end_allocated: u64,
     /// Lowest reserved bytes during the span.
     pub floor_reserved: u64,
+    /// Highest reserved bytes during the span.
+    pub peak_reserved: u64,
     /// Reserved bytes at the end of the span.
     pub end_reserved: u64,
     /// Failed `cudaMalloc` calls since the start.
@@ -243,6 +245,9 @@ pub struct Growth {
     pub peers: u32,
     /// Ranks that grow alike, this one included.
     pub ranks: u32,
+    /// How often it has given back most of what it had grown by, and grew again. A finding that
+    /// is opened with some is the one that was closed before.
+    pub returns: u32,
 }
 
 impl Growth {

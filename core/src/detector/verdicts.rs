@@ -1,6 +1,9 @@
 //! Verdicts on the newest points: a finding begins, goes on, or is another's.
 
+use alloc::vec::Vec;
+
 use super::forecast::forecast;
+use super::groups::Medians;
 use super::judge::{Course, Rule, judge};
 use super::layers::Layer;
 use super::machine::{Detector, NEW_HIGH_BYTES_MIN, Place, Rank};
@@ -14,14 +17,20 @@ use super::{Growth, GrowthKey, Scope};
 const APART_NUMERATOR: i64 = 3;
 const APART_DENOMINATOR: i64 = 2;
 
-/// A peak stands apart when it stays beyond the peers' by a tenth of the device …
+/// A peak stands apart when it stays beyond the peers' by a tenth of the device, and comes near
+/// the device's size …
 const SPREAD_DIVISOR: u64 = 10;
 
-/// … in so many blocks of 16 steps in turn …
-const SPREAD_BLOCKS_MIN: u32 = 16;
-
-/// … and comes this near to the device's size, in percent: before, it is nobody's trouble.
+/// … this near, in percent: before, a difference that was always there is nobody's trouble, and
+/// may be the stages of a pipeline.
 const SPREAD_LEVEL_PERCENT_MIN: u64 = 80;
+
+/// A difference that came after warm-up is no stage: a twenty-fifth of the device, and a tenth of
+/// the peak itself, is enough.
+const SPREAD_NEWS_DIVISOR: u64 = 25;
+
+/// It stays so when it does in so many blocks of 16 steps in turn.
+const SPREAD_BLOCKS_MIN: u32 = 16;
 
 /// Length of block at which peaks are compared.
 const SPREAD_SCALE: usize = 1;
@@ -177,7 +186,7 @@ impl Detector {
             _ if !self.limits.gates.urgency => true,
             Some(left) => left / rate / self.limits.urgent_windows.max(1) <= window_steps,
             // Of an unknown size only the shortest window is left out.
-            None => place.scale > 0 && place.layer.is_bytes(),
+            None => place.scale > 0,
         }
     }
 
@@ -261,6 +270,7 @@ impl Detector {
             forecast: ahead,
             peers,
             ranks: 1,
+            returns: 0,
         };
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
@@ -302,40 +312,62 @@ impl Detector {
         }
     }
 
-    /// A rank whose peaks stay far beyond its peers', near the end of the device.
+    /// A rank whose peaks stay far beyond its peers': more than they ever were, or near the end of
+    /// the device.
     pub(super) fn judge_spread(&mut self, scale: usize, block: u64, peaks: &[(u32, i64)]) {
         if scale != SPREAD_SCALE || peaks.len() < 3 || !self.limits.gates.peers {
             return;
         }
-        let mut values: alloc::vec::Vec<i64> = peaks.iter().map(|&(_, peak)| peak).collect();
-        let medians = super::groups::Medians::of(&mut values);
+        let anchored = |rank: u32| {
+            let home = self.ranks.get(&rank)?.home;
+            self.series.get(&(rank, home))?.since_warm(Layer::Peak, scale, block)
+        };
+        let since_warm: Vec<i64> =
+            peaks.iter().map(|&(rank, _)| anchored(rank).unwrap_or(0)).collect();
+        let usual = Medians::of(&mut peaks.iter().map(|&(_, peak)| peak).collect::<Vec<i64>>());
+        let usual_since = Medians::of(&mut since_warm.clone());
         let end_step = (block + 1) * BLOCK_STEPS[scale] - 1;
-        for &(rank, peak) in peaks {
-            let Some(device) = self.ranks.get(&rank).map(|known| known.home) else { continue };
-            let Some(series) = self.series.get_mut(&(rank, device)) else { continue };
-            let device_bytes = series.last.device_bytes;
-            let beyond = u64::try_from(peak - medians.of_peers(peak, true).0).unwrap_or(0);
-            let is_full = u128::try_from(peak).unwrap_or(0) * 100
-                >= u128::from(device_bytes) * u128::from(SPREAD_LEVEL_PERCENT_MIN);
-            let is_apart = device_bytes > 0 && beyond >= device_bytes / SPREAD_DIVISOR;
-            let key = GrowthKey { rank, device, layer: Layer::Spread, scope: Scope::OneRank };
-            if !is_apart {
-                series.spread = None;
-                self.incidents.close(&key, end_step);
-                continue;
-            }
-            let fresh = Spread { since_step: end_step, bytes_min: beyond, blocks: 0 };
-            let spread = series.spread.get_or_insert(fresh);
-            spread.blocks = spread.blocks.saturating_add(1);
-            spread.bytes_min = spread.bytes_min.min(beyond);
-            let spread = *spread;
-            let is_due = spread.blocks >= SPREAD_BLOCKS_MIN && is_full;
-            let grows = self.incidents.of_rank(rank).any(|open| open.grows());
-            if is_due && !grows && self.incidents.get(&key).is_none() {
-                let peers = u32::try_from(peaks.len() - 1).unwrap_or(u32::MAX);
-                let growth = still(&key, (spread.since_step, end_step), spread.bytes_min, peers);
-                self.incidents.open(growth, (0, scale), 0, 0, (end_step, 0));
-            }
+        for (&(rank, peak), since_warm) in peaks.iter().zip(since_warm) {
+            let beyond = peak - usual.of_peers(peak, true).0;
+            let came = since_warm - usual_since.of_peers(since_warm, true).0;
+            self.judge_peak(rank, peak, [beyond, came.min(beyond)], (end_step, peaks.len()));
+        }
+    }
+
+    /// One rank of them: its peak, what it is beyond the peers', and what of that came after
+    /// warm-up.
+    fn judge_peak(
+        &mut self,
+        rank: u32,
+        peak: i64,
+        beyond: [i64; 2],
+        (end_step, count): (u64, usize),
+    ) {
+        let Some(device) = self.ranks.get(&rank).map(|known| known.home) else { return };
+        let Some(series) = self.series.get_mut(&(rank, device)) else { return };
+        let device_bytes = series.last.device_bytes;
+        let [peak, beyond, came] =
+            [peak, beyond[0], beyond[1]].map(|bytes| u64::try_from(bytes).unwrap_or(0));
+        let is_full = u128::from(peak) * 100
+            >= u128::from(device_bytes) * u128::from(SPREAD_LEVEL_PERCENT_MIN);
+        let is_large = is_full && beyond >= device_bytes / SPREAD_DIVISOR;
+        let is_news = came >= (peak / SPREAD_DIVISOR).max(device_bytes / SPREAD_NEWS_DIVISOR);
+        let key = GrowthKey { rank, device, layer: Layer::Spread, scope: Scope::OneRank };
+        if device_bytes == 0 || !(is_large || is_news) {
+            series.spread = None;
+            self.incidents.close(&key, end_step);
+            return;
+        }
+        let fresh = Spread { since_step: end_step, bytes_min: beyond, blocks: 0 };
+        let spread = series.spread.get_or_insert(fresh);
+        spread.blocks = spread.blocks.saturating_add(1);
+        spread.bytes_min = spread.bytes_min.min(beyond);
+        let Spread { since_step, bytes_min, blocks } = *spread;
+        let grows = self.incidents.of_rank(rank).any(|open| open.grows());
+        if blocks >= SPREAD_BLOCKS_MIN && !grows && self.incidents.get(&key).is_none() {
+            let peers = u32::try_from(count - 1).unwrap_or(u32::MAX);
+            let growth = still(&key, (since_step, end_step), bytes_min, peers);
+            self.incidents.open(growth, (0, SPREAD_SCALE), 0, 0, (end_step, 0));
         }
     }
 
@@ -371,8 +403,8 @@ impl Detector {
             let series = self.series.get(&(rank, known.home))?;
             Some((rank, known.home, series.last_step))
         };
-        let ranks: alloc::vec::Vec<_> = self.ranks.iter().filter_map(step_of).collect();
-        let mut steps: alloc::vec::Vec<u64> = ranks.iter().map(|&(.., step)| step).collect();
+        let ranks: Vec<_> = self.ranks.iter().filter_map(step_of).collect();
+        let mut steps: Vec<u64> = ranks.iter().map(|&(.., step)| step).collect();
         let median = steps.len().saturating_sub(1) / 2;
         let typical = match steps.get_mut(..) {
             Some(steps) if !steps.is_empty() => *steps.select_nth_unstable(median).1,
@@ -494,5 +526,6 @@ fn still(key: &GrowthKey, steps: (u64, u64), amount: u64, peers: u32) -> Growth 
         forecast: None,
         peers,
         ranks: 1,
+        returns: 0,
     }
 }

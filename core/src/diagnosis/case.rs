@@ -234,6 +234,13 @@ impl<'a> Case<'a> {
         if self.ground.is_in_blocks() { self.peers } else { self.growth.peers as usize }
     }
 
+    /// How often the level gave back most of what it had grown by: as it was counted, or as the
+    /// detector saw it. None when nobody counted.
+    pub(super) fn give_backs(&self) -> Option<u64> {
+        let returns = u64::from(self.growth.returns);
+        self.around.give_backs.or((returns > 0).then_some(returns))
+    }
+
     /// Is that long enough to say anything?
     pub(super) fn is_counted(&self) -> bool {
         self.counted_steps() >= GENERATIONS_MIN || self.around.births_missing

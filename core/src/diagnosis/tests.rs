@@ -95,6 +95,7 @@ fn growth(rank: u32) -> Growth {
     Growth {
         forecast: None,
         ranks: 1,
+        returns: 0,
         rank,
         device: rank as u8,
         scope: Scope::OneRank,

@@ -190,6 +190,7 @@ pub(crate) fn growth(layer: Layer, bytes_per_step: u64) -> Growth {
         forecast: None,
         peers: 3,
         ranks: 1,
+        returns: 0,
     }
 }
 

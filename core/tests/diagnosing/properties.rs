@@ -150,6 +150,7 @@ fn growth() -> impl Strategy<Value = Growth> {
                 forecast: None,
                 peers,
                 ranks: 1,
+                returns: 0,
             }
         },
     )

@@ -107,6 +107,7 @@ fn sum(rows: &[Row], order: &[usize], added: &Run, device: u64, stack: u32) -> R
             peak: peak + step.peak,
             end: end + step.end,
             floor_reserved: reserved + step.floor_reserved,
+            peak_reserved: reserved + step.peak_reserved,
             reserved: reserved + step.reserved,
             blocks: 64 + step.blocks,
             outside: Outside { non_torch: CONTEXT, host: 3 * GIB, ..step.outside },

@@ -58,6 +58,8 @@ pub struct Step {
     pub end: u64,
     /// Lowest reserved bytes.
     pub floor_reserved: u64,
+    /// Highest reserved bytes.
+    pub peak_reserved: u64,
     /// Reserved bytes at the end.
     pub reserved: u64,
     /// Bytes taken back that other streams still used at the end.
@@ -110,6 +112,7 @@ impl Run {
             peak_allocated: of.peak,
             end_allocated: of.end,
             floor_reserved: of.floor_reserved,
+            peak_reserved: of.peak_reserved,
             end_reserved: of.reserved,
             malloc_failures: u64::from(of.retries),
             device_bytes,
@@ -158,6 +161,7 @@ pub struct World {
     floor: u64,
     peak: u64,
     floor_reserved: u64,
+    peak_reserved: u64,
     is_full: bool,
     run: Run,
 }
@@ -177,6 +181,7 @@ impl World {
             floor: 0,
             peak: 0,
             floor_reserved: 0,
+            peak_reserved: 0,
             is_full: false,
             run: Run::default(),
         }
@@ -217,6 +222,7 @@ impl World {
         let block = self.memory.alloc_on(stream, bytes, stack);
         self.is_full |= block.is_none();
         self.peak = self.peak.max(self.memory.allocated);
+        self.peak_reserved = self.peak_reserved.max(self.memory.reserved);
         block.unwrap_or(Handle::MAX)
     }
 
@@ -263,6 +269,7 @@ impl World {
         (self.step, self.memory.step, self.load) = (step, step, 1.0);
         (self.floor, self.peak) = (self.memory.allocated, self.memory.allocated);
         self.floor_reserved = self.memory.reserved;
+        self.peak_reserved = self.memory.reserved;
     }
 
     fn end(&mut self) {
@@ -271,6 +278,7 @@ impl World {
             peak: self.peak,
             end: self.memory.allocated,
             floor_reserved: self.floor_reserved,
+            peak_reserved: self.peak_reserved,
             reserved: self.memory.reserved,
             deferred: self.memory.pending,
             blocks: self.memory.blocks,

@@ -41,7 +41,7 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
         .must(Some(case.is_counted()), NOTHING, too_early(case))
         .must(Some(is_explained(case, lines)), NOTHING, unexplained(case, lines))
         .must(Some(is_leaking), NOTHING, top.map_or(NOTHING, |line| no_leak(case, line)))
-        .must_not(is_sawtooth(case), gave_back(case.around.give_backs), NOTHING)
+        .must_not(is_sawtooth(case), gave_back(case.give_backs()), NOTHING)
         .must_not(
             case.around.in_peaks,
             "the peaks within steps grow, the floors between them do not".into(),
@@ -67,7 +67,7 @@ pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
     if !is_about_tensors(case) && case.ground != Ground::Peaks {
         return heard.must(Some(false), NOTHING, NOTHING);
     }
-    let backs = case.around.give_backs;
+    let backs = case.give_backs();
     let collects = match is_sawtooth(case) {
         Some(is_sawtooth) => {
             Some(is_sawtooth || (backs.is_some_and(|backs| backs > 0) && burst.is_some()))
@@ -218,7 +218,7 @@ fn unexplained(case: &Case<'_>, lines: &Lines<'_>) -> String {
 
 /// None when nobody counted.
 fn is_sawtooth(case: &Case<'_>) -> Option<bool> {
-    let backs = case.around.give_backs?;
+    let backs = case.give_backs()?;
     let of_phases = case.around.give_backs_at_phase_ends.unwrap_or(0);
     Some(backs.saturating_sub(of_phases) >= GIVE_BACKS_MIN)
 }
@@ -230,7 +230,7 @@ fn gave_back(backs: Option<u64>) -> String {
 }
 
 fn gave_back_rarely(case: &Case<'_>) -> String {
-    let (backs, of_phases) = (case.around.give_backs, case.around.give_backs_at_phase_ends);
+    let (backs, of_phases) = (case.give_backs(), case.around.give_backs_at_phase_ends);
     match (backs, of_phases) {
         (Some(backs), Some(ends)) if ends > 0 => format!(
             "the level gave back most of its growth {}, {ends} of them at the end of a phase",
