@@ -406,8 +406,11 @@ fn dead_links(file: &Source, known: &[Source]) -> Vec<String> {
 
 #[test]
 fn dashboards_and_alerts_ask_for_what_is_exported() {
-    let path = root().join("coordinator/src/metrics.rs");
-    let exported = fs::read_to_string(path).expect("the coordinator exports metrics");
+    let exported = ["metrics.rs", "metrics/ranks.rs"].map(|path| {
+        let path = root().join("coordinator/src").join(path);
+        fs::read_to_string(path).expect("the coordinator exports metrics")
+    });
+    let exported = exported.concat();
     let mut files = sources(&["json", "yaml"]);
     let asks =
         |path: &str| ["deploy/grafana/", "deploy/prometheus/"].map(|at| path.starts_with(at));
