@@ -19,8 +19,8 @@ pub mod frozen_1_0 {
 /// refuse each other.
 pub const PROTOCOL: u32 = 1;
 
-/// The minor version this code speaks. 1 brought `SoloCapture` and `Report.spool`, 2 what ranks take
-/// of their hosts, their roles, and what other code than PyTorch's allocator holds.
+/// The minor version this code speaks. 1 brought `SoloCapture` and `Report.spool`, 2 what ranks
+/// take of their hosts, their roles, and what other code than PyTorch's allocator holds.
 pub const PROTOCOL_MINOR: u32 = 2;
 
 /// Largest `data` of an `UploadChunk`, in bytes: well under tonic's 4 MiB message limit.
