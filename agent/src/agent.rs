@@ -295,6 +295,7 @@ impl Agent {
             ranks.reports,
             self.node.memory(),
             gpus.as_deref().map_err(String::as_str),
+            &self.tapes.iter().filter_map(|(_, known)| Some(known.process?.pid)).collect(),
             self.spool_report(),
         );
         if !self.send(message) {

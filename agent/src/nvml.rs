@@ -98,6 +98,16 @@ impl Reading {
     }
 }
 
+impl Reading {
+    /// Pids of the processes on a GPU or MIG instance whose bytes the driver tells.
+    pub(crate) fn processes_on(&self, uuid: &str) -> impl Iterator<Item = u32> {
+        let of = move |((pid, of), _): (&(u32, String), &u64)| {
+            of.eq_ignore_ascii_case(uuid).then_some(*pid)
+        };
+        self.processes.iter().filter_map(of)
+    }
+}
+
 /// What a GPU, and one process on it, hold at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuUse {

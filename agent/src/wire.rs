@@ -4,6 +4,7 @@
 //! writer of a tape is not trusted to keep a message small. What comes in becomes [`Incoming`]; a
 //! message of a newer coordinator that this version does not know is `None`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
@@ -175,15 +176,20 @@ pub(crate) fn up_message(up: RankUp) -> Outgoing {
     message(v1::agent_message::Body::RankUp(up))
 }
 
-/// A whole report. `gpus` is the NVML reading, or why there is none.
+/// A whole report. `gpus` is the NVML reading, or why there is none; `pids` are those of ranks.
 pub(crate) fn report(
     number: u64,
     wall_ns: i64,
     ranks: Vec<RankReport>,
     memory: HostMemory,
     gpus: Result<&nvml::Reading, &str>,
+    pids: &BTreeSet<u32>,
     spool: Option<SpoolReport>,
 ) -> Outgoing {
+    let of_ranks = |uuid: &str| {
+        let held = gpus.map(|reading| reading.processes_on(uuid).filter(|pid| pids.contains(pid)));
+        held.map_or(0, |held| u32::try_from(held.count()).unwrap_or(u32::MAX))
+    };
     let gpu = |gpu: &nvml::Gpu| v1::GpuReport {
         uuid: gpu.uuid.clone(),
         index: gpu.index,
@@ -191,6 +197,7 @@ pub(crate) fn report(
         used_bytes: gpu.used_bytes,
         free_bytes: gpu.free_bytes,
         processes: gpu.processes,
+        ranks: gpu.processes.map(|_| of_ranks(&gpu.uuid)),
     };
     message(v1::agent_message::Body::Report(v1::Report {
         number,

@@ -389,14 +389,15 @@ pub(crate) fn tell_roles(attempt: &mut Attempt) {
 /// Shows the detector what a rank holds beside its step records, and keeps it for a while. The only
 /// place where readings are taken.
 fn feed(now: Now, detector: &mut Detector, rank: &mut Rank, around: Around<'_>) {
-    let readings = ledger::readings(rank, around);
-    // The detector knows a device by its steps.
-    for reading in readings.iter().filter(|reading| rank.newest.contains_key(&reading.device)) {
-        detector.reading(now.mono_ns, reading);
-    }
-    for of_device in readings.chunk_by(|a, b| a.device == b.device) {
-        let device = of_device.first().map_or(0, |reading| reading.device);
-        rank.history.entry(device).or_default().add(rank.step, of_device);
+    let number = rank.record.rank;
+    for (device, moment) in ledger::moments(rank, around) {
+        // The detector knows a device by its steps.
+        if rank.newest.contains_key(&device) {
+            for reading in moment.for_detector((number, device), around.memory_bytes) {
+                detector.reading(now.mono_ns, &reading);
+            }
+        }
+        rank.history.entry(device).or_default().add(moment);
     }
 }
 

@@ -3,11 +3,13 @@
 //! thousands of ranks needs no more of them to tell what is usual.
 
 use memtape_core::detector::Growth;
-use memtape_core::diagnosis::{Diagnosis, diagnose};
+use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
 use memtape_core::snapshot::RankSnapshot;
 
 use crate::body;
 use crate::captures::{CaptureState, chosen_parts};
+use crate::circumstances;
+use crate::cluster::Attempt;
 use crate::coordinator::Event;
 use crate::model::{IncidentRecord, PartRecord};
 use crate::store::Blobs;
@@ -26,6 +28,7 @@ pub(crate) struct Task {
     incident: String,
     capture: String,
     growth: Growth,
+    around: Circumstances,
     /// The suspect's body and its peers'; why not, when the suspect has none.
     bodies: Result<(Body, Vec<Body>), String>,
 }
@@ -37,7 +40,12 @@ struct Body {
 }
 
 impl Task {
-    pub(crate) fn new(incident: &str, record: &IncidentRecord, capture: &CaptureState) -> Self {
+    pub(crate) fn new(
+        incident: &str,
+        record: &IncidentRecord,
+        capture: &CaptureState,
+        attempt: Option<&Attempt>,
+    ) -> Self {
         let body = |part: &PartRecord| Body { rank: part.rank, hash: part.hash() };
         let rank = record.rank;
         let bodies = match chosen_parts(capture, rank, PEERS_MAX) {
@@ -49,10 +57,14 @@ impl Task {
                 None => format!("rank {rank} was not known when it was taken"),
             }),
         };
+        let growth = record.growth();
+        let steps = (capture.record.step, capture.record.before_step);
+        let around = attempt.map(|attempt| circumstances::around(attempt, &growth, steps));
         Self {
             incident: incident.to_string(),
             capture: capture.record.id.clone(),
-            growth: record.growth(),
+            growth,
+            around: around.unwrap_or_default(),
             bodies,
         }
     }
@@ -60,16 +72,16 @@ impl Task {
 
 /// Does it; the result is an event.
 pub(crate) async fn compare(task: Task, blobs: Blobs) -> Event {
-    let Task { incident, capture, growth, bodies } = task;
+    let Task { incident, capture, growth, around, bodies } = task;
     let result = match bodies {
-        Ok((suspect, peers)) => compare_bodies(growth, suspect, peers, blobs).await,
+        Ok((suspect, peers)) => compare_bodies((growth, around), suspect, peers, blobs).await,
         Err(why) => Err(why),
     };
     Event::Diagnosed { incident, capture, result }
 }
 
 async fn compare_bodies(
-    growth: Growth,
+    (growth, around): (Growth, Circumstances),
     suspect: Body,
     peers: Vec<Body>,
     blobs: Blobs,
@@ -94,7 +106,8 @@ async fn compare_bodies(
     }
     let compared = work::blocking(move || {
         let peers: Vec<&RankSnapshot> = snapshots.iter().collect();
-        diagnose(&growth, &suspect, &peers)
+        let (growth, around) = (&growth, &around);
+        Inquiry { growth, suspect: &suspect, peers: &peers, around }.diagnose()
     });
     let mut diagnosis = compared.await.map_err(|why| format!("the comparison failed: {why}"))?;
     left_out.iter().for_each(|why| diagnosis.doubt(why));

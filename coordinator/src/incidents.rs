@@ -347,7 +347,8 @@ impl Coordinator {
         for (id, incident) in &mut self.incidents {
             let waits = incident.waits_for.as_deref() == Some(capture);
             if incident.record.serial == serial && waits {
-                let task = diagnosing::Task::new(id, &incident.record, closed);
+                let attempt = self.cluster.attempts.get(&serial);
+                let task = diagnosing::Task::new(id, &incident.record, closed, attempt);
                 // Nobody works any more when the coordinator stops.
                 let _ = self.works.send(Work::Compare(task));
             }

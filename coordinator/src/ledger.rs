@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use memtape_core::detector::{Layer, Reading};
+use memtape_core::diagnosis::Readings;
 use memtape_core::ledger::{Ledger, Standing};
 use memtape_core::snapshot::OutsideUse;
 use memtape_core::tape::layout::Origin;
@@ -148,39 +149,81 @@ pub(crate) struct Around<'a> {
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// What a rank that has just reported holds, in layers that are not in its step records.
-pub(crate) fn readings(rank: &mut Rank, around: Around<'_>) -> Vec<Reading> {
-    let (number, step) = (rank.record.rank, rank.step);
-    let mut readings = Vec::new();
-    let mut add = |device, layer, bytes: Option<u64>, limit_bytes| {
-        let of = |bytes| Reading { rank: number, device, step, layer, bytes, limit_bytes };
-        readings.extend(bytes.map(of));
-    };
-    for totals in &rank.totals {
-        let nontorch = totals.process_bytes.map(|bytes| bytes.saturating_sub(totals.reserved));
-        let gpu = rank.gpu(totals.device, around.gpus);
-        let ranks_hold = gpu.and_then(|gpu| *around.shares.get(&gpu.uuid.to_ascii_lowercase())?);
-        let other = gpu.zip(ranks_hold).map(|(gpu, held)| gpu.used_bytes.saturating_sub(held));
-        add(totals.device, Layer::Deferred, totals.deferred, 0);
-        add(totals.device, Layer::NonTorch, nontorch, 0);
-        add(totals.device, Layer::Other, other, 0);
-    }
-    // The host's memory stands with the rank's first device: the detector knows no rank without.
-    if let Some(home) = rank.totals.first().map(|totals| totals.device) {
-        let cgroup = rank.host.as_ref().and_then(|host| host.cgroup);
-        let limit = cgroup.and_then(|cgroup| cgroup.limit_bytes).or(around.memory_bytes);
-        let limit = limit.unwrap_or(0);
+/// What a device of a rank, and with its first device its host, held at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// Steps that were finished.
+    pub(crate) step: u64,
+    pub(crate) readings: Readings,
+    pub(crate) deferred: Option<u64>,
+    /// Failed `cudaMalloc`s and requests that failed for good, since the process started.
+    pub(crate) retries: u64,
+    pub(crate) ooms: u64,
+}
+
+/// What a rank that has just reported holds beside its step records, by device. The host's memory
+/// stands with the first one: the detector knows no rank without.
+pub(crate) fn moments(rank: &mut Rank, around: Around<'_>) -> Vec<(u8, Moment)> {
+    let mut moments: Vec<_> =
+        rank.totals.iter().map(|totals| (totals.device, of_device(rank, totals, around))).collect();
+    if let Some((_, first)) = moments.first_mut() {
         let host = rank.host.as_ref();
-        let private = host
-            .and_then(|host| Some(host.anon_bytes?.saturating_add(host.swap_bytes.unwrap_or(0))));
-        add(home, Layer::Host, private, limit);
-        add(home, Layer::Pinned, rank.pinned_bytes(), limit);
-        add(home, Layer::Shared, rank.shared_bytes(), limit);
         let workers = host.and_then(|host| host.workers);
-        add(home, Layer::Workers, workers.and_then(|of| rank.worker_measure.bytes(of)), limit);
+        let readings = &mut first.readings;
+        readings.rss_anon = host
+            .and_then(|host| Some(host.anon_bytes?.saturating_add(host.swap_bytes.unwrap_or(0))));
+        readings.shared = rank.shared_bytes();
+        readings.pinned = rank.pinned_bytes();
+        readings.worker_count = workers.map(|workers| workers.count);
+        readings.host_limit = host.and_then(|host| host.cgroup?.limit_bytes);
+        readings.workers = workers.and_then(|workers| rank.worker_measure.bytes(workers));
     }
-    readings.sort_by_key(|reading| reading.device);
-    readings
+    moments
+}
+
+fn of_device(rank: &Rank, totals: &Totals, around: Around<'_>) -> Moment {
+    let gpu = rank.gpu(totals.device, around.gpus);
+    let ranks_hold = gpu.and_then(|gpu| *around.shares.get(&gpu.uuid.to_ascii_lowercase())?);
+    let readings = Readings {
+        non_torch: totals.process_bytes.map(|bytes| bytes.saturating_sub(totals.reserved)),
+        other: gpu.zip(ranks_hold).map(|(gpu, held)| gpu.used_bytes.saturating_sub(held)),
+        contexts: gpu.and_then(|gpu| gpu.ranks),
+        reserved: Some(totals.reserved),
+        ..Readings::default()
+    };
+    Moment {
+        step: rank.step,
+        readings,
+        deferred: totals.deferred,
+        retries: totals.malloc_failures,
+        ooms: totals.ooms,
+    }
+}
+
+impl Moment {
+    /// The same as the detector takes it: what is known, layer by layer, in the step that was under
+    /// way. Memory of the host can reach its cgroup's limit, or the size of the host.
+    pub(crate) fn for_detector(
+        &self,
+        (rank, device): (u32, u8),
+        memory_bytes: Option<u64>,
+    ) -> impl Iterator<Item = Reading> {
+        let (step, of) = (self.step.saturating_add(1), self.readings);
+        let host_limit = of.host_limit.or(memory_bytes).unwrap_or(0);
+        let layers = [
+            (Layer::Deferred, self.deferred),
+            (Layer::NonTorch, of.non_torch),
+            (Layer::Other, of.other),
+            (Layer::Host, of.rss_anon),
+            (Layer::Pinned, of.pinned),
+            (Layer::Shared, of.shared),
+            (Layer::Workers, of.workers),
+        ];
+        layers.into_iter().filter_map(move |(layer, bytes)| {
+            let limit_bytes = if layer.is_host() { host_limit } else { 0 };
+            Some(Reading { rank, device, step, layer, bytes: bytes?, limit_bytes })
+        })
+    }
 }
 
 /// How the memory of workers is measured: one measure for the whole life of a rank, or the change
@@ -218,40 +261,10 @@ impl WorkerMeasure {
     }
 }
 
-/// Layers of a [`Moment`], in the order of their places.
-const LAYERS: [Layer; 7] = [
-    Layer::Deferred,
-    Layer::NonTorch,
-    Layer::Other,
-    Layer::Host,
-    Layer::Pinned,
-    Layer::Shared,
-    Layer::Workers,
-];
-
-/// What a device of a rank, and its host, held while a step was under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment {
-    step: u64,
-    bytes: [Option<u64>; LAYERS.len()],
-}
-
-impl Moment {
-    /// The step that was under way.
-    pub(crate) fn step(&self) -> u64 {
-        self.step
-    }
-
-    /// What is known, layer by layer.
-    pub(crate) fn layers(&self) -> impl Iterator<Item = (Layer, u64)> {
-        LAYERS.into_iter().zip(self.bytes).filter_map(|(layer, bytes)| Some((layer, bytes?)))
-    }
-}
-
-/// Moments of each of the three lengths of memory: at a report a second the last 16 seconds, 4
-/// minutes and 68 minutes. The steps of a capture lie within them; for each device of a rank they
-/// take 6 KiB.
-const MOMENTS: usize = 16;
+/// Moments of each of the three lengths of memory: at a report a second the last 12 seconds, 3
+/// minutes and 51 minutes. The steps of a capture lie within them; for each device of a rank they
+/// take 7 KiB.
+const MOMENTS: usize = 12;
 const STRIDES: [u64; 3] = [1, 16, 256];
 
 /// How one device of a rank was: the less densely the longer ago.
@@ -262,10 +275,8 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Adds what was read at one moment, of one device.
-    pub(crate) fn add(&mut self, step: u64, readings: &[Reading]) {
-        let of = |layer: Layer| readings.iter().find(|reading| reading.layer == layer);
-        let moment = Moment { step, bytes: LAYERS.map(|layer| of(layer).map(|it| it.bytes)) };
+    /// Adds what was read at one moment.
+    pub(crate) fn add(&mut self, moment: Moment) {
         for (stride, moments) in STRIDES.iter().zip(&mut self.moments) {
             if self.told.is_multiple_of(*stride) {
                 if moments.len() == MOMENTS {
@@ -277,9 +288,12 @@ impl History {
         self.told += 1;
     }
 
-    /// The moment that is nearest to a step.
-    pub(crate) fn at(&self, step: u64) -> Option<&Moment> {
-        self.moments.iter().flatten().min_by_key(|moment| moment.step.abs_diff(step))
+    /// The moment that is nearest to a step, if it is at most so many steps from it: what was at
+    /// another time is not shown as if it had been then.
+    pub(crate) fn near(&self, step: u64, steps_max: u64) -> Option<&Moment> {
+        let moments = self.moments.iter().flatten();
+        let nearest = moments.min_by_key(|moment| moment.step.abs_diff(step));
+        nearest.filter(|moment| moment.step.abs_diff(step) <= steps_max)
     }
 }
 
@@ -333,11 +347,15 @@ mod tests {
         let shares = Shares::from([("gpu-a".to_string(), held)]);
         let gpus = [gpu()];
         let around = Around { gpus: &gpus, shares: &shares, memory_bytes: Some(999 * MIB) };
-        let of = |reading: Reading| {
-            assert_eq!((reading.rank, reading.device, reading.step), (3, 1, 7));
+        let moments = moments(rank, around);
+        let of = |(device, moment): (u8, Moment)| {
+            moment.for_detector((3, device), around.memory_bytes).collect::<Vec<_>>()
+        };
+        let of_reading = |reading: Reading| {
+            assert_eq!((reading.rank, reading.device, reading.step), (3, 1, 8));
             (reading.layer, reading.bytes / MIB, reading.limit_bytes / MIB)
         };
-        readings(rank, around).into_iter().map(of).collect()
+        moments.into_iter().flat_map(of).map(of_reading).collect()
     }
 
     #[test]
@@ -404,19 +422,20 @@ mod tests {
     #[test]
     fn the_past_gets_coarser_and_stays_bounded() {
         let mut history = History::default();
-        assert!(history.at(5).is_none());
+        assert!(history.near(5, u64::MAX).is_none());
         for step in 0..10_000 {
-            let layer = Layer::Host;
-            let reading =
-                Reading { rank: 0, device: 0, step, layer, bytes: step * 10, limit_bytes: 0 };
-            history.add(step, &[reading]);
+            let readings = Readings { rss_anon: Some(step * 10), ..Readings::default() };
+            history.add(Moment { step, readings, ..Moment::default() });
         }
-        let found = |step| history.at(step).map(|moment| moment.step()).unwrap();
+        let found = |step| history.near(step, u64::MAX).map(|moment| moment.step).unwrap();
         assert_eq!((found(9_999), found(9_990)), (9_999, 9_990));
-        assert!(found(9_800).abs_diff(9_800) <= 8 && found(7_000).abs_diff(7_000) <= 128);
-        assert!(found(0) > 5_000, "long ago is forgotten");
-        let layers: Vec<_> = history.at(9_990).unwrap().layers().collect();
-        assert_eq!(layers, [(Layer::Host, 99_900)]);
+        assert!(found(9_850).abs_diff(9_850) <= 8 && found(7_500).abs_diff(7_500) <= 128);
+        assert!(found(0) > 6_000, "long ago is forgotten");
+        assert!(history.near(0, 100).is_none() && history.near(7_500, 128).is_some());
+        let newest = history.near(9_990, 0).unwrap();
+        assert_eq!(newest.readings.rss_anon, Some(99_900));
         assert!(history.moments.iter().all(|moments| moments.len() == MOMENTS));
+        let bytes = MOMENTS * STRIDES.len() * size_of::<Moment>();
+        assert!(bytes <= 7 << 10, "{bytes}");
     }
 }

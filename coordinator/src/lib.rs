@@ -15,6 +15,7 @@ mod agents;
 mod api;
 mod body;
 mod captures;
+mod circumstances;
 mod clock;
 mod cluster;
 mod collectives;

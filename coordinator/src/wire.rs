@@ -144,6 +144,8 @@ pub(crate) struct Gpu {
     pub(crate) free_bytes: u64,
     /// Processes that compute on it.
     pub(crate) processes: Option<u32>,
+    /// Those of them that are ranks.
+    pub(crate) ranks: Option<u32>,
 }
 
 /// The host; what could not be read is none.
@@ -273,6 +275,7 @@ fn report(sent: v1::Report) -> Result<Report, String> {
         used_bytes: gpu.used_bytes.min(NUMBER_MAX),
         free_bytes: gpu.free_bytes.min(NUMBER_MAX),
         processes: gpu.processes,
+        ranks: gpu.ranks,
     });
     let host = sent.host.unwrap_or_default();
     let bounded = |bytes: Option<u64>| bytes.map(|bytes| bytes.min(NUMBER_MAX));

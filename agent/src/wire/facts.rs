@@ -147,7 +147,7 @@ pub(crate) fn for_minor(mut message: Outgoing, minor: u32) -> Outgoing {
                 rank.outside.clear();
                 rank.totals.iter_mut().for_each(|totals| totals.deferred_bytes = None);
             }
-            report.gpus.iter_mut().for_each(|gpu| gpu.processes = None);
+            report.gpus.iter_mut().for_each(|gpu| (gpu.processes, gpu.ranks) = (None, None));
         }
         _ => {}
     }

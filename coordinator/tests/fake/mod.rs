@@ -351,6 +351,14 @@ impl Agent {
         }
     }
 
+    pub(crate) fn rank_reports(
+        job: &Job,
+        rank: u32,
+        steps: std::ops::RangeInclusive<u64>,
+    ) -> v1::RankReport {
+        job.rank_report(rank, &steps)
+    }
+
     async fn hear(&mut self) {
         let message = timeout(PATIENCE, self.incoming.message()).await.expect("an answer in time");
         match message.unwrap().expect("the stream goes on").body {

@@ -55,6 +55,7 @@ fn gpu(rank: u32) -> v1::GpuReport {
         used_bytes: 5000 * MIB,
         free_bytes: 3192 * MIB,
         processes: Some(2),
+        ranks: Some(1),
     }
 }
 
@@ -206,4 +207,83 @@ async fn the_last_words_of_a_rank_are_kept() {
     assert_eq!(known["devices"][0]["deferred"], 6 * MIB);
     assert_adds_up(&known["devices"][0]["ledger"]);
     running.stop().await;
+}
+
+/// Steps after which growth on the host has been found, whatever the detector's settings.
+const FOUND_BY: u64 = 4_000;
+
+/// Trains with these readings of the ranks until an incident is diagnosed, and answers every capture.
+async fn diagnosed(job: &Job, change: impl Fn(&mut v1::RankReport, u32, u64)) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(job).await;
+    let mut step = 0;
+    let incident = loop {
+        assert!(step < FOUND_BY, "no incident by step {step}");
+        let report = |rank| {
+            let mut report = Agent::rank_reports(job, rank, step + 1..=step + 4);
+            change(&mut report, rank, step + 4);
+            report
+        };
+        let reports = (0..job.ranks).map(report).collect();
+        agent.report(reports).await;
+        agent.settle().await;
+        step += 4;
+        while let Some(request) = agent.requests.pop() {
+            agent.serve(job, &request).await;
+        }
+        if step % 64 == 0 {
+            let (_, mut answer) = running.get("/api/v1/incidents").await;
+            if answer["incidents"][0]["capture_id"].is_string() {
+                break answer["incidents"][0].take();
+            }
+        }
+    };
+    running.stop().await;
+    incident
+}
+
+/// Memory of the host that grows on one rank is found, and its diagnosis rests on what was read at
+/// the capture's two steps.
+#[tokio::test(flavor = "multi_thread")]
+async fn growth_on_the_host_is_found_and_told_with_its_readings() {
+    let job = Job { name: "workers", attempt: 0, ranks: 4, leaking: None, run: 1 };
+    let incident = diagnosed(&job, |report, rank, step| {
+        let grown = if rank == 1 { step.saturating_sub(300) * 4 * MIB } else { 0 };
+        let workers = v1::Workers {
+            count: 4,
+            anon_bytes: 900 * MIB + grown,
+            anon_parts_bytes: Some(500 * MIB + grown),
+            ..v1::Workers::default()
+        };
+        report.host = Some(v1::RankHost {
+            anon_bytes: Some(2000 * MIB),
+            shmem_bytes: Some(100 * MIB),
+            workers: Some(workers),
+            cgroup: Some(v1::CgroupUse { limit_bytes: Some(64 << 30), ..v1::CgroupUse::default() }),
+            ..v1::RankHost::default()
+        });
+    })
+    .await;
+    assert_eq!((&incident["layer"], &incident["rank"]), (&json!("workers"), &json!(1)));
+    assert_eq!(incident["class"], "host", "{incident:#}");
+    let rate = incident["bytes_per_step"].as_u64().unwrap();
+    assert!(rate.abs_diff(4 * MIB) < MIB, "{rate}");
+    let words = incident["evidence"].to_string() + &incident["advice"].to_string();
+    assert!(words.contains("worker"), "{incident:#}");
+    assert!(incident["steps_to_oom"].as_u64().is_some(), "the cgroup has a limit");
+}
+
+/// The same for what the process holds of the device beside PyTorch's allocator.
+#[tokio::test(flavor = "multi_thread")]
+async fn growth_beside_the_allocator_is_found_and_told() {
+    let job = Job { name: "nontorch", attempt: 0, ranks: 4, leaking: None, run: 1 };
+    let incident = diagnosed(&job, |report, rank, step| {
+        let grown = if rank == 2 { step.saturating_sub(300) * 2 * MIB } else { 0 };
+        report.totals[0].process_bytes = Some(4300 * MIB + grown);
+    })
+    .await;
+    assert_eq!((&incident["layer"], &incident["rank"]), (&json!("non_torch"), &json!(2)));
+    assert_eq!(incident["class"], "non_torch", "{incident:#}");
 }
