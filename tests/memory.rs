@@ -59,13 +59,18 @@ impl Recorded {
         self.tape.snapshot(Moment::Present, None, TRACE_EVENTS).expect("the last state")
     }
 
-    /// Bytes and pieces that came from an origin.
+    /// Bytes and pieces that came from an origin. The sums in the header say the same bytes.
     pub(crate) fn held(&self, origin: Origin) -> (u64, u64) {
-        let now = self.now();
         let of = |sum: (u64, u64), each: &memtape_core::snapshot::OutsideUse| {
             (sum.0 + each.bytes, sum.1 + each.count)
         };
-        now.outside.iter().filter(|each| each.origin == origin).fold((0, 0), of)
+        let held = |uses: &[memtape_core::snapshot::OutsideUse]| {
+            uses.iter().filter(|each| each.origin == origin).fold((0, 0), of)
+        };
+        let pieces = held(&self.now().outside);
+        let sums = held(&self.tape.outside().expect("the recorder keeps sums"));
+        assert_eq!(sums.0, pieces.0, "{origin:?}");
+        pieces
     }
 }
 

@@ -42,6 +42,9 @@ mod manners;
 // What PyTorch's allocator does not report is on the tape too, and the ledger adds up.
 mod memory;
 
+// What a rank takes of its host is told, its workers included.
+mod host_side;
+
 // Memory that is taken from the driver, past every other hook.
 mod cupti;
 

@@ -350,7 +350,7 @@ impl Coordinator {
                 let attempt = self.cluster.attempts.get(&serial);
                 let task = diagnosing::Task::new(id, &incident.record, closed, attempt);
                 // Nobody works any more when the coordinator stops.
-                let _ = self.works.send(Work::Compare(task));
+                let _ = self.works.send(Work::Compare(Box::new(task)));
             }
         }
     }

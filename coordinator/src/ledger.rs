@@ -304,9 +304,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn rank() -> Rank {
-        let mut rank = Rank::default();
-        rank.presence = Presence::Here;
-        rank.step = 7;
+        let mut rank = Rank { presence: Presence::Here, step: 7, ..Rank::default() };
         rank.record.rank = 3;
         rank.record.device_uuids = vec![String::new(), "GPU-A".to_string()];
         rank.totals = vec![Totals {
@@ -405,8 +403,7 @@ mod tests {
     #[test]
     fn a_device_is_split_without_stale_words_of_the_driver() {
         let mut rank = rank();
-        let mut node = Node::default();
-        node.gpus = vec![gpu()];
+        let node = Node { gpus: vec![gpu()], ..Node::default() };
         let check = |rank: &Rank, node: Option<&Node>, rest: i128| {
             let ledger = rank.ledger(&rank.totals[0], node);
             assert_eq!(ledger.rest_bytes.map(|bytes| bytes / i128::from(MIB)), Some(rest));

@@ -397,7 +397,7 @@ impl SimulatedCoordinator {
         set_clock(now);
         let Ok(work) = self.works.try_recv() else { return false };
         let event = match work {
-            Work::Compare(task) => at_once(diagnosing::compare(task, self.store.blobs().clone())),
+            Work::Compare(task) => at_once(diagnosing::compare(*task, self.store.blobs().clone())),
             Work::Restart(_, order) => {
                 self.restarts.push((order.action.clone(), order.job.clone()));
                 let outcome = "done".to_string();

@@ -18,7 +18,7 @@ use crate::store::Blobs;
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Compare the states of a capture.
-    Compare(diagnosing::Task),
+    Compare(Box<diagnosing::Task>),
     /// Ask the orchestrator for a restart.
     Restart(Kind, Order),
 }
@@ -60,7 +60,7 @@ pub(crate) async fn carry_out(
                 Work::Compare(task) => {
                     // Never closed, so that this cannot fail.
                     let _turn = turns.acquire().await;
-                    diagnosing::compare(task, blobs).await
+                    diagnosing::compare(*task, blobs).await
                 }
                 Work::Restart(kind, order) => hooks.run(kind, order).await,
             };
