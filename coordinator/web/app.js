@@ -67,7 +67,7 @@ const median = values => {
 const STATES = {
   warming: ['◔', '', 'warming up'], healthy: ['✓', 'good', 'healthy'], watching: ['◉', 'warn', 'watching'],
   growing: ['▲', 'bad', 'growing'], leaking: ['▲', 'bad', 'leaking'], ended: ['■', '', 'ended'],
-  unknown: ['?', 'warn', 'unknown'],
+  unknown: ['?', 'warn', 'unknown'], blind: ['?', 'warn', 'blind'], silent: ['?', 'warn', 'silent'],
   open: ['▲', 'bad', 'open'], closed: ['✓', '', 'closed'],
   complete: ['✓', 'good', 'complete'], partial: ['◑', 'warn', 'partial'], collecting: ['…', '', 'collecting'],
   aligned: ['✓', 'good', 'aligned'], late: ['↷', 'warn', 'late'], behind: ['↶', 'warn', 'behind'],
@@ -430,7 +430,7 @@ function actionTable(actions) {
   ], actions, { empty: 'no action was taken or considered' });
 }
 
-const JOB_ORDER = ['leaking', 'watching', 'warming', 'healthy', 'ended'];
+const JOB_ORDER = ['leaking', 'behind', 'silent', 'blind', 'watching', 'warming', 'healthy', 'ended'];
 
 const VIEWS = {
   jobs: {
