@@ -74,3 +74,101 @@ fn peaks(attempt: &Attempt, rank: &Rank, device: u8) -> Option<Peaks> {
     peers.sort_unstable();
     Some(Peaks { own, peers: *peers.get(peers.len().checked_sub(1)? / 2)? })
 }
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::detector::Scope;
+    use memtape_core::diagnosis::Readings;
+
+    use super::*;
+    use crate::clock::Now;
+    use crate::cluster::{Cluster, Limits};
+    use crate::model::StepRow;
+    use crate::wire::RankUp;
+
+    /// Four ranks with peaks of 10, 20, 30 and 40 bytes; rank 1 was read every 10 steps from 500 to
+    /// 1000, held as many bytes as steps, and failed once every 100 steps.
+    fn attempt() -> Attempt {
+        let limits = Limits {
+            detector: Default::default(),
+            capture: Default::default(),
+            triggers: Default::default(),
+        };
+        let mut cluster = Cluster::default();
+        for rank in 0..4 {
+            let (tape_id, job) = (format!("t{rank}"), "job".to_string());
+            let up = RankUp { tape_id, job, rank, ..RankUp::default() };
+            cluster.announce(Now::default(), "a", up, &limits).unwrap();
+        }
+        let mut attempt = cluster.attempts.remove(&0).unwrap();
+        for (number, rank) in &mut attempt.ranks {
+            let peak_allocated = (u64::from(*number) + 1) * 10;
+            rank.newest.insert(0, StepRow { peak_allocated, ..StepRow::default() });
+        }
+        let rank = attempt.ranks.get_mut(&1).unwrap();
+        rank.step = 1000;
+        let history = rank.history.entry(0).or_default();
+        for step in (500..=1000).step_by(10) {
+            let readings = Readings { pinned: Some(step), ..Readings::default() };
+            let retries = step / 100;
+            history.add(Moment { step, readings, retries, ..Moment::default() });
+        }
+        attempt
+    }
+
+    fn growth(layer: Layer, onset_step: u64) -> Growth {
+        Growth {
+            rank: 1,
+            device: 0,
+            scope: Scope::OneRank,
+            onset_step,
+            detected_step: 1000,
+            last_step: 1000,
+            bytes_per_step: 1,
+            grown_bytes: 1,
+            layer,
+            steps_to_oom: None,
+            forecast: None,
+            peers: 3,
+            ranks: 1,
+        }
+    }
+
+    #[test]
+    fn readings_are_those_of_the_captures_steps() {
+        let attempt = attempt();
+        let pinned = |steps, onset| {
+            let around = around(&attempt, &growth(Layer::Pinned, onset), steps);
+            (around.before.pinned, around.now.pinned, around.retries)
+        };
+        // The history has every 16th of the earlier readings.
+        let (before, now, retries) = pinned((1000, 600), 500);
+        assert!(before.is_some_and(|bytes| bytes.abs_diff(600) <= 80), "{before:?}");
+        assert_eq!((now, retries), (Some(1000), Some(5)));
+        assert_eq!(pinned((0, 600), 500).1, Some(1000), "the present");
+        // Nothing to compare with, long before the first reading, and the same moment twice.
+        assert_eq!(pinned((1000, 0), 500).0, None);
+        assert_eq!(pinned((1000, 10), 500).0, None);
+        assert_eq!(pinned((1000, 998), 500).0, None);
+        // A capture and an onset of which nothing was read.
+        assert_eq!(pinned((100, 50), 500), (None, None, Some(5)));
+        assert_eq!(pinned((1000, 600), 10).2, None);
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_rank_stays_so() {
+        let mut attempt = attempt();
+        let stranger = Growth { rank: 9, ..growth(Layer::Host, 500) };
+        assert_eq!(around(&attempt, &stranger, (1000, 600)), Circumstances::default());
+        let unread = Growth { rank: 2, ..growth(Layer::Peak, 500) };
+        let found = around(&attempt, &unread, (1000, 600));
+        assert_eq!((found.now, found.retries), (Readings::default(), None));
+        assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 20 }));
+        assert_eq!((found.in_peaks, found.steps_missing), (Some(true), Some(0)));
+        // A rank of another role is no peer, nor is one that has ended.
+        attempt.ranks.get_mut(&1).unwrap().role = Some(1);
+        attempt.ranks.get_mut(&0).unwrap().presence = Presence::Ended;
+        let found = around(&attempt, &unread, (1000, 600));
+        assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 40 }));
+    }
+}
