@@ -1,5 +1,5 @@
-//! What is known beside the states of a capture, for its diagnosis: what was read from outside at the
-//! capture's two steps, what failed since the growth began, and how high the peers reach.
+//! What is known beside the states of a capture, for its diagnosis: what was read from outside at
+//! the capture's two steps, what failed since the growth began, and how high the peers reach.
 //!
 //! It comes from the memory of this process alone: after a restart of the coordinator less is
 //! known, and what is not known stays so.

@@ -212,7 +212,7 @@ async fn the_last_words_of_a_rank_are_kept() {
 /// Steps after which growth on the host has been found, whatever the detector's settings.
 const FOUND_BY: u64 = 4_000;
 
-/// Trains with these readings of the ranks until an incident is diagnosed, and answers every capture.
+/// Trains with these readings until an incident is diagnosed, and answers every capture.
 async fn diagnosed(job: &Job, change: impl Fn(&mut v1::RankReport, u32, u64)) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(dir.path())).await;
