@@ -10,35 +10,41 @@ use alloc::vec::Vec;
 use super::frames::telling_frame;
 use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot, TraceKind};
 
-/// A run of frees is a burst when blocks of so many birth steps are among them.
+/// A run of frees is a burst of a line when blocks of so many birth steps are among them.
 const BURST_BIRTHS_MIN: usize = 6;
 
-/// Frees of one moment.
+/// What was freed of one line at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bursts {
-    /// How many there were in the trace.
-    pub(super) count: u64,
-    /// Blocks, birth steps and bytes of the largest.
+pub(super) struct Burst {
     pub(super) blocks: u64,
     pub(super) births: u64,
     pub(super) bytes: u64,
     /// The step in which that was.
     pub(super) step: u64,
-    /// The line that had allocated most of it.
-    pub(super) frame: Option<Frame>,
 }
+
+/// The bursts of each line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bursts<'a>(BTreeMap<&'a Frame, (u64, Burst)>);
 
 #[derive(Default)]
 struct Run {
-    births: BTreeSet<u64>,
-    by_stack: BTreeMap<u32, u64>,
-    blocks: u64,
-    bytes: u64,
+    by_stack: BTreeMap<u32, Freed>,
     step: u64,
 }
 
+#[derive(Default)]
+struct Freed {
+    births: BTreeSet<u64>,
+    blocks: u64,
+    bytes: u64,
+}
+
 /// What the trace shows; none where there is no trace.
-pub(super) fn bursts(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option<Bursts> {
+pub(super) fn bursts<'a>(
+    snapshot: &'a RankSnapshot,
+    device: &DeviceSnapshot,
+) -> Option<Bursts<'a>> {
     let oldest = device.trace.first()?.step;
     let mut found = Bursts::default();
     let mut alive: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
@@ -57,11 +63,10 @@ pub(super) fn bursts(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option
                 let before = (oldest.saturating_sub(1), event.stack);
                 let (birth, stack) = alive.remove(&event.address).unwrap_or(before);
                 run.step = event.step;
-                run.births.insert(birth);
-                run.blocks += 1;
-                run.bytes = run.bytes.saturating_add(event.size);
-                let sum = run.by_stack.entry(stack).or_default();
-                *sum = sum.saturating_add(event.size);
+                let freed = run.by_stack.entry(stack).or_default();
+                freed.births.insert(birth);
+                freed.blocks += 1;
+                freed.bytes = freed.bytes.saturating_add(event.size);
             }
             _ => {}
         }
@@ -70,38 +75,59 @@ pub(super) fn bursts(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option
     Some(found)
 }
 
-impl Bursts {
-    fn take(&mut self, snapshot: &RankSnapshot, run: Run) {
-        if run.births.len() < BURST_BIRTHS_MIN {
-            return;
+impl<'a> Bursts<'a> {
+    /// How many bursts a line had, and the last of them.
+    pub(super) fn of(&self, frame: &Frame) -> Option<(u64, &Burst)> {
+        self.0.get(frame).map(|(count, burst)| (*count, burst))
+    }
+
+    fn take(&mut self, snapshot: &'a RankSnapshot, run: Run) {
+        let mut by_line: BTreeMap<&'a Frame, Freed> = BTreeMap::new();
+        for (stack, freed) in run.by_stack {
+            let frames: Vec<&Frame> = snapshot.frames_of(stack).collect();
+            let Some(frame) = telling_frame(&frames) else { continue };
+            let line = by_line.entry(frame).or_default();
+            line.births.extend(freed.births);
+            line.blocks += freed.blocks;
+            line.bytes = line.bytes.saturating_add(freed.bytes);
         }
-        self.count += 1;
-        if run.bytes < self.bytes {
-            return;
+        for (frame, freed) in by_line {
+            if freed.births.len() < BURST_BIRTHS_MIN {
+                continue;
+            }
+            let (count, last) = self.0.entry(frame).or_default();
+            *count += 1;
+            let (blocks, bytes, step) = (freed.blocks, freed.bytes, run.step);
+            *last = Burst { blocks, births: freed.births.len() as u64, bytes, step };
         }
-        let most = run.by_stack.iter().max_by_key(|&(_, bytes)| *bytes);
-        let frames: Vec<&Frame> =
-            most.map(|(&stack, _)| snapshot.frames_of(stack).collect()).unwrap_or_default();
-        self.frame = telling_frame(&frames).cloned();
-        self.blocks = run.blocks;
-        self.births = run.births.len() as u64;
-        self.bytes = run.bytes;
-        self.step = run.step;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
     use crate::snapshot::TraceEvent;
 
     fn event(kind: TraceKind, address: u64, step: u64) -> TraceEvent {
-        TraceEvent { kind, mono_ns: 0, address, size: 10, detail: 0, stack: 0, place: 0, step }
+        TraceEvent { kind, mono_ns: 0, address, size: 10, detail: 0, stack: 1, place: 0, step }
     }
 
-    fn found(trace: Vec<TraceEvent>) -> Option<Bursts> {
+    fn frame() -> Frame {
+        Frame { file: "/app/t.py".to_string(), line: 3, function: "f".to_string() }
+    }
+
+    /// The bursts of the only line there is.
+    fn found(trace: Vec<TraceEvent>) -> Option<(u64, Burst)> {
         let device = DeviceSnapshot { trace, ..DeviceSnapshot::default() };
-        bursts(&RankSnapshot::default(), &device)
+        let snapshot = RankSnapshot {
+            frames: [Frame::default(), frame()].to_vec(),
+            stacks: [Vec::new(), [1].to_vec()].to_vec(),
+            ..RankSnapshot::default()
+        };
+        let bursts = bursts(&snapshot, &device)?;
+        bursts.of(&frame()).map(|(count, burst)| (count, burst.clone()))
     }
 
     #[test]
@@ -110,9 +136,8 @@ mod tests {
         assert_eq!(found(Vec::new()), None);
         let mut trace: Vec<TraceEvent> = (0..40).map(|step| event(Alloc, step, step)).collect();
         trace.extend((0..40).map(|address| event(Free, address, 40)));
-        let expected =
-            Bursts { count: 1, blocks: 40, births: 40, bytes: 400, step: 40, frame: None };
-        assert_eq!(found(trace), Some(expected));
+        let expected = Burst { blocks: 40, births: 40, bytes: 400, step: 40 };
+        assert_eq!(found(trace), Some((1, expected)));
     }
 
     #[test]
@@ -122,9 +147,8 @@ mod tests {
             let made = (0..50).map(move |address| event(Alloc, address, step));
             made.chain((0..50).map(move |address| event(Free, address, step)))
         };
-        assert_eq!(found((0..20).flat_map(step).collect()), Some(Bursts::default()));
+        assert_eq!(found((0..20).flat_map(step).collect()), None);
         // What was there before the trace has no known births.
-        let unknown = (0..50).map(|address| event(Free, address, 9)).collect();
-        assert_eq!(found(unknown), Some(Bursts::default()));
+        assert_eq!(found((0..50).map(|address| event(Free, address, 9)).collect()), None);
     }
 }

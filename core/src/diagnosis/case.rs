@@ -6,7 +6,7 @@ use super::Inquiry;
 use super::account::{
     Account, Amount, Measure, Reading, account, home, median, median_amount, signed, unsigned,
 };
-use super::bursts::{Bursts, bursts};
+use super::bursts::{Burst, Bursts, bursts};
 use super::circumstances::Circumstances;
 use super::generations::{Course, GENERATIONS_MIN, Generations};
 use super::ground::Ground;
@@ -54,7 +54,7 @@ pub(super) struct Case<'a> {
     /// Bytes of private pools of the median peer.
     pub(super) peer_private: u64,
     pub(super) requests: Option<Requests>,
-    pub(super) bursts: Option<Bursts>,
+    pub(super) bursts: Option<Bursts<'a>>,
     pub(super) churn: Churn,
     /// Memory that other code than PyTorch's allocator holds, and of how many peers is known too.
     pub(super) outside: &'a [OutsideUse],
@@ -296,6 +296,11 @@ impl<'a> Case<'a> {
                     || group.waiting.contains(&rank))
         };
         self.comparison.groups.iter().find(concerns)
+    }
+
+    /// How often many blocks of a line were freed at one moment, and the last of those.
+    pub(super) fn burst(&self, line: &Line<'_>) -> Option<(u64, &Burst)> {
+        self.bursts.as_ref()?.of(line.frame)
     }
 
     /// Is anything known of the collectives of this rank?

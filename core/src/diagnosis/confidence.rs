@@ -40,7 +40,7 @@ pub(super) fn confidence_ppm(
         Class::Unknown => 0,
         Class::Leak => of_leak(case, lines),
         Class::ReferenceCycles => {
-            let seen = case.bursts.as_ref().is_some_and(|bursts| bursts.count > 0);
+            let seen = lines.top().is_some_and(|line| case.burst(line).is_some());
             if seen { 950_000 } else { 850_000 }
         }
         Class::Pressure => of_pressure(case, lines),
@@ -52,7 +52,10 @@ pub(super) fn confidence_ppm(
         Class::NonTorch | Class::Host => of_readings(case),
         Class::Telemetry => 800_000,
     };
-    let others = alternatives.iter().skip(1).filter(|each| each.standing == Standing::Holds);
+    // What a rank does that is out of step is of no weight beside that.
+    let weighs = answer.class != Class::Desynchronised;
+    let others =
+        alternatives.iter().skip(1).filter(|each| weighs && each.standing == Standing::Holds);
     let sure = others.fold(base, |sure, _| times(sure, 850_000));
     u32::try_from(of_comparison(case, sure)).unwrap_or(0)
 }

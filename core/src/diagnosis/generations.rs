@@ -135,6 +135,12 @@ impl Births {
         self.0.keys().next_back().copied()
     }
 
+    /// Live bytes that were born before a step.
+    pub(super) fn bytes_before(&self, step: u64) -> u64 {
+        let older = self.0.range(..step).map(|(_, born)| born.bytes);
+        older.fold(0, u64::saturating_add)
+    }
+
     /// Steps between occasions, where three quarters of the distances are about the same.
     pub(super) fn every_steps(&self, since: u64) -> Option<u64> {
         let steps: Vec<u64> = self.0.range(since..).map(|(&step, _)| step).collect();

@@ -11,8 +11,9 @@ pub const SOON_NS: u64 = 30 * 60 * 1_000_000_000;
 /// The same in steps, where the length of a step is not known.
 pub const SOON_STEPS: u64 = 256;
 
-/// A confirmed fault wakes a person from this confidence on, in parts per million.
-pub const PAGE_CONFIDENCE_PPM: u32 = 600_000;
+/// A confirmed fault wakes a person from this confidence on, in parts per million. Lines that
+/// explain half of a growth can just reach it, if there is no other doubt.
+pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
 
 /// Has memory ended already, or does it before anybody can act?
 pub(super) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
@@ -21,11 +22,21 @@ pub(super) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
     }
     // What comes to its end by itself has no forecast; and whether these two say anything is open.
     let is_ending = matches!(class, Class::Telemetry | Class::ReferenceCycles);
-    let steps = case.growth.steps_to_oom.filter(|_| !is_ending && case.ground.has_rate());
-    match (steps, case.around.step_time_ns) {
-        (Some(steps), Some(step_ns)) => steps.saturating_mul(step_ns) <= SOON_NS,
-        (Some(steps), None) => steps <= SOON_STEPS,
-        (None, _) => false,
+    let Some(steps) = case.growth.steps_to_oom.filter(|_| !is_ending && case.ground.has_rate())
+    else {
+        return false;
+    };
+    // A job that fills its device is near its end all the time. Where nothing is wrong with it, it
+    // must be likely that it does not come to rest before.
+    let is_benign = matches!(class, Class::Pressure | Class::Imbalance);
+    let steps = match case.growth.forecast {
+        Some(likely) if is_benign => likely.p90,
+        None if is_benign => steps.saturating_mul(2),
+        _ => steps,
+    };
+    match case.around.step_time_ns {
+        Some(step_ns) => steps.saturating_mul(step_ns) <= SOON_NS,
+        None => steps <= SOON_STEPS,
     }
 }
 

@@ -233,12 +233,12 @@ fn graphs() -> Vec<Scenario> {
 fn rhythms() -> Vec<Scenario> {
     let leak = |line: &str| (Class::Leak, Some(line.to_string()), Cause::Kept);
     let mut cycles = Asked::new(growth(Allocated, 3 * MIB), |rank| {
-        rank.add(&["/app/agent.py:31:Agent.act", MAIN], 3 * MIB, 300..STEP);
-        for step in 300..360 {
+        rank.add(&["/app/agent.py:31:Agent.act", MAIN], 3 * MIB, 342..STEP);
+        for step in 300..342 {
             rank.event(TraceKind::Alloc, step, 3 * MIB, step);
         }
-        for address in 300..340 {
-            rank.event(TraceKind::Free, address, 3 * MIB, 360);
+        for address in 300..342 {
+            rank.event(TraceKind::Free, address, 3 * MIB, 342);
         }
     });
     cycles.growth.onset_step = 298;

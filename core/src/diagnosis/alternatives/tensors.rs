@@ -41,7 +41,7 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
         .must(Some(case.is_counted()), NOTHING, too_early(case))
         .must(Some(is_explained(case, lines)), NOTHING, unexplained(case, lines))
         .must(Some(is_leaking), NOTHING, top.map_or(NOTHING, |line| no_leak(case, line)))
-        .must_not(is_sawtooth(case), gave_back(case.give_backs()), NOTHING)
+        .must_not(gives_back(case, lines), gave_back(case.around.give_backs), NOTHING)
         .must_not(
             case.around.in_peaks,
             "the peaks within steps grow, the floors between them do not".into(),
@@ -50,39 +50,39 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
 }
 
 pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
-    let bursts = case.bursts.as_ref();
-    let burst = bursts.filter(|bursts| bursts.count > 0);
-    let said = burst.map_or(NOTHING, |burst| {
-        let line = burst.frame.as_ref().map(|frame| format!(", most of it from {}", place(frame)));
-        format!(
-            "{} blocks ({}) of {} different steps were freed at one moment, in step {}{}",
-            count(burst.blocks),
-            bytes(burst.bytes),
-            burst.births,
-            burst.step,
-            line.unwrap_or_default(),
-        )
-    });
     let heard = Hearing::of(Class::ReferenceCycles);
     if !is_about_tensors(case) && case.ground != Ground::Peaks {
         return heard.must(Some(false), NOTHING, NOTHING);
     }
-    let backs = case.give_backs();
+    let burst = lines.top().and_then(|line| Some((line, case.burst(line)?)));
+    let said = burst.map_or(NOTHING, |(line, (_, burst))| {
+        format!(
+            "{} ({}) of {} different steps from {} were freed at one moment, in step {}",
+            blocks(burst.blocks),
+            bytes(burst.bytes),
+            burst.births,
+            place(line.frame),
+            burst.step,
+        )
+    });
+    let backs = case.around.give_backs;
     let collects = match is_sawtooth(case) {
         Some(is_sawtooth) => {
             Some(is_sawtooth || (backs.is_some_and(|backs| backs > 0) && burst.is_some()))
         }
-        None => bursts.filter(|bursts| bursts.count >= GIVE_BACKS_MIN).map(|_| true),
+        None => burst.filter(|(_, (count, _))| *count >= GIVE_BACKS_MIN).map(|_| true),
     };
-    let many = lines.top().map(|line| line.births.count() >= super::super::GENERATIONS_MIN);
-    let many = many.filter(|_| !case.around.births_missing);
+    let stays = outlasts(case, lines);
     let steady = "the level never gave back what it had grown by".into();
     let steady = if backs == Some(0) { steady } else { gave_back_rarely(case) };
-    heard.must(collects, gave_back(backs), steady).helps(burst.map(|_| true), said, NOTHING).helps(
-        many.filter(|&many| many && collects == Some(true)),
-        "what is alive was born in many different steps and goes together".into(),
-        NOTHING,
-    )
+    heard
+        .must(collects, gave_back(backs), steady)
+        .helps(burst.map(|_| true), said, NOTHING)
+        .must_not(
+            stays.filter(|_| collects == Some(true)),
+            "most of what is alive is older than that and stayed".into(),
+            "most of what is alive is younger than that: it goes together".into(),
+        )
 }
 
 pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
@@ -111,6 +111,14 @@ pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Heari
             "the peaks within steps grow, and the floors between them do not".into(),
             NOTHING,
         )
+        .helps(ends_with_phases(case), gave_back_rarely(case), NOTHING)
+        .must_not(is_sawtooth(case), gave_back(case.around.give_backs), NOTHING)
+}
+
+/// Is it given back when a phase ends?
+fn ends_with_phases(case: &Case<'_>) -> Option<bool> {
+    let ends = case.around.give_backs_at_phase_ends?;
+    (ends >= GIVE_BACKS_MIN).then_some(true)
 }
 
 pub(super) fn imbalance(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
@@ -214,6 +222,22 @@ fn unexplained(case: &Case<'_>, lines: &Lines<'_>) -> String {
     let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
     let explained = lines.all.iter().fold(0, sum);
     format!("known lines explain only {} of the growth", percent(case.share_ppm(explained)))
+}
+
+/// Did the level give back most of its growth again and again, and what is alive is not what
+/// outlasted that? None when nobody counted.
+fn gives_back(case: &Case<'_>, lines: &Lines<'_>) -> Option<bool> {
+    let backs = case.around.give_backs?;
+    Some(backs >= GIVE_BACKS_MIN && outlasts(case, lines) != Some(true))
+}
+
+/// Is most of what is alive older than the last moment at which much of it was freed? None where
+/// no such moment is known.
+fn outlasts(case: &Case<'_>, lines: &Lines<'_>) -> Option<bool> {
+    let line = lines.top()?;
+    let (_, burst) = case.burst(line)?;
+    let all = line.births.bytes_before(u64::MAX);
+    Some(line.births.bytes_before(burst.step).saturating_mul(2) > all)
 }
 
 /// None when nobody counted.

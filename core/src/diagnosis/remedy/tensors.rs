@@ -98,7 +98,7 @@ fn cause(line: &Line<'_>) -> (Cause, bool) {
 }
 
 pub(super) fn cycles(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
-    let waiting = case.bursts.as_ref().filter(|bursts| bursts.count > 0).map(|bursts| bursts.bytes);
+    let waiting = lines.top().and_then(|line| case.burst(line)).map(|(_, burst)| burst.bytes);
     let waiting = waiting.unwrap_or_else(|| unsigned(case.net.bytes));
     let from = lines.top().map(|line| place(line.frame));
     let from = from.map_or_else(String::new, |from| format!(" around {from}"));
