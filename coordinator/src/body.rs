@@ -7,11 +7,12 @@ use std::io::Read;
 
 use memtape_core::identity::{Identity, NAME_BYTES_MAX, cut};
 use memtape_core::snapshot::{
-    Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, RankSnapshot,
-    Segment, StackUse,
+    Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, OutsideUse,
+    Place, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent, TraceKind,
 };
 use memtape_core::tape::collective::GROUPS_MAX;
 use memtape_core::tape::dump::TEXT_BYTES_MAX;
+use memtape_core::tape::layout::Origin;
 use memtape_proto::v1;
 use prost::Message as _;
 
@@ -32,6 +33,9 @@ const WINDOW_BYTES_LOG_MAX: u32 = 23;
 /// Memory that unpacking takes: the window, and zstd's own buffers.
 pub(crate) const CHECK_BYTES: u64 = (1 << WINDOW_BYTES_LOG_MAX) + (1 << 20);
 
+/// Events of a device that are kept, the newest; agents send as many by default.
+const TRACE_EVENTS_MAX: usize = 65_536;
+
 /// Number of the collectives' field in a body.
 const COLLECTIVES_FIELD: u64 = 10;
 
@@ -49,7 +53,7 @@ pub(crate) fn check(body: &[u8]) -> Result<(), String> {
     bounded(bytes, UNPACKED_BYTES_MAX)
 }
 
-/// The state that a body shows, without its trace: the diagnosis does not look at events.
+/// The state that a body shows, with the newest [`TRACE_EVENTS_MAX`] events of each device.
 ///
 /// # Errors
 /// One line.
@@ -173,6 +177,14 @@ fn snapshot(body: v1::RankBody) -> Result<RankSnapshot, String> {
         stacks.push(Vec::new());
     }
     let devices = body.devices.into_iter().map(|device| device_of(device, stacks.len()));
+    let outside = body.outside.iter().filter_map(|each| {
+        Some(OutsideUse {
+            origin: Origin::from_number(u16::try_from(each.origin).ok()?),
+            device: u8::try_from(each.device).ok()?,
+            bytes: each.bytes,
+            count: each.count,
+        })
+    });
     Ok(RankSnapshot {
         identity: identity(body.rank.unwrap_or_default()),
         step: body.step,
@@ -180,6 +192,8 @@ fn snapshot(body: v1::RankBody) -> Result<RankSnapshot, String> {
         devices: devices.collect::<Result<_, _>>()?,
         frames,
         stacks,
+        places: body.places.iter().map(place).collect(),
+        outside: outside.collect(),
         before_step: body.before_step,
         collectives: body.collectives.map(collectives).unwrap_or_default(),
         ..RankSnapshot::default()
@@ -201,8 +215,65 @@ fn identity(rank: v1::RankUp) -> Identity {
     }
 }
 
+fn place(place: &v1::Place) -> Place {
+    Place { stream: place.stream, pool: place.pool_first.zip(place.pool_second) }
+}
+
+/// Segments from their columns, of which the details are there only where the allocator tells.
+fn segments(columns: &v1::Segments, known: impl Fn(u32) -> u32) -> Result<Vec<Segment>, String> {
+    let count = columns.addresses.len();
+    let details = [columns.places.len(), columns.stacks.len(), columns.flags.len()];
+    let is_uneven = |&length: &usize| length != 0 && length != count;
+    if columns.sizes.len() != count || details.iter().any(is_uneven) {
+        return Err("the body's columns differ in length".to_string());
+    }
+    let detail = |column: &[u32], index: usize| column.get(index).copied().unwrap_or(0);
+    let segment = |(index, (&address, &size)): (usize, (&u64, &u64))| {
+        let flags = detail(&columns.flags, index);
+        Segment {
+            address,
+            size,
+            place: u16::try_from(detail(&columns.places, index)).unwrap_or(0),
+            stack: known(detail(&columns.stacks, index)),
+            expandable: flags & 1 != 0,
+            small: flags & 2 != 0,
+        }
+    };
+    let all = columns.addresses.iter().zip(&columns.sizes).enumerate();
+    Ok(all.map(segment).collect())
+}
+
+/// An event; none of a kind that this version does not know.
+fn event(event: &v1::TraceEvent, known: impl Fn(u32) -> u32) -> Option<TraceEvent> {
+    let kind = match event.kind() {
+        v1::TraceKind::Unspecified => return None,
+        v1::TraceKind::Alloc => TraceKind::Alloc,
+        v1::TraceKind::Free => TraceKind::Free,
+        v1::TraceKind::Oom => TraceKind::Oom,
+        v1::TraceKind::SegmentAlloc => TraceKind::SegmentAlloc,
+        v1::TraceKind::SegmentFree => TraceKind::SegmentFree,
+        v1::TraceKind::MallocFailed => TraceKind::MallocFailed,
+        v1::TraceKind::FreeDeferred => TraceKind::FreeDeferred,
+        v1::TraceKind::FreeCompleted => TraceKind::FreeCompleted,
+        v1::TraceKind::SegmentMap => TraceKind::SegmentMap,
+        v1::TraceKind::SegmentUnmap => TraceKind::SegmentUnmap,
+        v1::TraceKind::Snapshot => TraceKind::Snapshot,
+    };
+    Some(TraceEvent {
+        kind,
+        mono_ns: event.mono_ns,
+        address: event.address,
+        size: event.size,
+        detail: event.detail,
+        stack: known(event.stack),
+        place: u16::try_from(event.place).unwrap_or(0),
+        step: event.step,
+    })
+}
+
 fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, String> {
     let known = |stack: u32| if (stack as usize) < stacks { stack } else { 0 };
+    let source = device.segment_source();
     let columns = device.blocks.unwrap_or_default();
     let count = columns.address_deltas.len();
     let lengths = [
@@ -211,12 +282,10 @@ fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, S
         columns.birth_steps.len(),
         columns.birth_mono_ns.len(),
     ];
-    let segments = device.segments.unwrap_or_default();
     // Columns of details are as long as the others, or empty where the tape has none.
     let details = [columns.requested.len(), columns.places.len()];
     if lengths.iter().any(|&length| length != count)
         || details.iter().any(|&length| length != 0 && length != count)
-        || segments.addresses.len() != segments.sizes.len()
     {
         return Err("the body's columns differ in length".to_string());
     }
@@ -245,7 +314,9 @@ fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, S
         bytes: each.bytes,
         blocks: each.blocks,
     });
-    let taken = segments.addresses.iter().zip(&segments.sizes);
+    let segments = segments(&device.segments.unwrap_or_default(), known)?;
+    let newest = device.trace.len().saturating_sub(TRACE_EVENTS_MAX);
+    let trace = device.trace.iter().skip(newest).filter_map(|each| event(each, known));
     Ok(DeviceSnapshot {
         device: u8::try_from(device.device).map_err(|_| "the body's device is out of range")?,
         uuid: cut(&device.uuid, NAME_BYTES_MAX).to_string(),
@@ -253,12 +324,15 @@ fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, S
         reserved: device.reserved,
         device_bytes: device.device_bytes,
         blocks,
-        segments: taken
-            .map(|(&address, &size)| Segment { address, size, ..Segment::default() })
-            .collect(),
+        segments,
+        segment_source: match source {
+            v1::SegmentSource::Unspecified => SegmentSource::None,
+            v1::SegmentSource::Runtime => SegmentSource::Runtime,
+            v1::SegmentSource::Allocator => SegmentSource::Allocator,
+        },
         before: before.collect(),
+        trace: trace.collect(),
         complete: device.complete,
-        ..DeviceSnapshot::default()
     })
 }
 
@@ -312,10 +386,57 @@ mod tests {
             body.devices[0].blocks.as_mut().unwrap().requested.push(7);
         };
         check_body(requested, Err("differ in length"));
+        let flags = |body: &mut v1::RankBody| {
+            let (addresses, sizes) = (vec![512, 1024], vec![512, 512]);
+            let segments = v1::Segments { addresses, sizes, flags: vec![1], ..Default::default() };
+            body.devices[0].segments = Some(segments);
+        };
+        check_body(flags, Err("differ in length"));
         let beyond = |body: &mut v1::RankBody| {
             body.devices[0].blocks.as_mut().unwrap().pending.push(2);
         };
         check_body(beyond, Err("pending blocks are not there"));
+    }
+
+    #[test]
+    fn what_the_allocator_says_comes_along() {
+        let mut body = body();
+        body.places = vec![
+            v1::Place::default(),
+            v1::Place { stream: Some(7), pool_first: Some(0), pool_second: Some(3) },
+        ];
+        body.outside = vec![
+            v1::OutsideUse { origin: 7, device: 1, bytes: 9, count: 2 },
+            v1::OutsideUse { origin: 1 << 20, ..Default::default() },
+        ];
+        let event = |kind: v1::TraceKind, stack: u32| v1::TraceEvent {
+            kind: kind.into(),
+            size: 512,
+            stack,
+            step: 4,
+            ..Default::default()
+        };
+        let device = &mut body.devices[0];
+        device.trace = vec![event(v1::TraceKind::Unspecified, 0), event(v1::TraceKind::Free, 9)];
+        device.segment_source = v1::SegmentSource::Allocator.into();
+        device.segments = Some(v1::Segments {
+            addresses: vec![512],
+            sizes: vec![2 << 20],
+            places: vec![1],
+            stacks: vec![1],
+            flags: vec![1],
+        });
+        let packed = zstd::bulk::compress(&body.encode_to_vec(), 3).unwrap();
+        let found = decode(&packed).unwrap();
+        let device = &found.devices[0];
+        let segment = device.segments[0];
+        assert_eq!((segment.stack, segment.expandable, segment.small), (1, true, false));
+        assert_eq!(found.place(segment.place).pool, Some((0, 3)));
+        assert_eq!(device.segment_source, SegmentSource::Allocator);
+        let events: Vec<_> = device.trace.iter().map(|e| (e.kind, e.size, e.stack)).collect();
+        assert_eq!(events, [(TraceKind::Free, 512, 0)], "a stack that is not there is unknown");
+        let outside: Vec<_> = found.outside.iter().map(|of| (of.origin, of.bytes)).collect();
+        assert_eq!(outside, [(Origin::Nccl, 9)]);
     }
 
     #[test]
