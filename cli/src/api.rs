@@ -273,6 +273,30 @@ pub(crate) struct Suspect {
     pub(crate) generations: u64,
 }
 
+/// What the advice would give back.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Remedy {
+    pub(crate) saves_bytes: Option<u64>,
+}
+
+/// What a restart would do.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Restart {
+    pub(crate) why: String,
+}
+
+/// Another class that an incident may be.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Alternative {
+    pub(crate) class: String,
+    pub(crate) standing: String,
+    pub(crate) evidence: Vec<String>,
+    pub(crate) against: Vec<String>,
+}
+
 /// An incident.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -296,6 +320,10 @@ pub(crate) struct Incident {
     pub(crate) evidence: Vec<String>,
     pub(crate) against: Vec<String>,
     pub(crate) advice: String,
+    pub(crate) confidence: f64,
+    pub(crate) remedy: Remedy,
+    pub(crate) restart: Restart,
+    pub(crate) alternatives: Vec<Alternative>,
     pub(crate) suspects: Vec<Suspect>,
     pub(crate) capture_id: Option<String>,
     pub(crate) stored: bool,

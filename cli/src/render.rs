@@ -162,6 +162,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Manifest>) -> Strin
     section("Stack, innermost first", incident.stack.iter().map(frame).collect());
     section("Evidence for it", incident.evidence.iter().map(|line| clean(line)).collect());
     section("Evidence against it", incident.against.iter().map(|line| clean(line)).collect());
+    section("What else it may be", incident.alternatives.iter().flat_map(alternative).collect());
     if !incident.suspects.is_empty() {
         let row = |suspect: &crate::api::Suspect| {
             vec![
@@ -189,6 +190,16 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Manifest>) -> Strin
     text
 }
 
+/// Another class: what speaks for it and what against it.
+fn alternative(other: &crate::api::Alternative) -> Vec<String> {
+    let class = clean(&other.class).replace('_', " ");
+    let standing = clean(&other.standing).replace('_', " ");
+    let said =
+        |sign: &'static str, line: &String| format!("{class}, {standing}: {sign} {}", clean(line));
+    let evidence = other.evidence.iter().map(|line| said("+", line));
+    evidence.chain(other.against.iter().map(|line| said("-", line))).collect()
+}
+
 fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let out_of_memory = match (incident.steps_to_oom, incident.seconds_to_oom) {
         (Some(steps), Some(seconds)) => format!("in about {steps} steps ({})", duration(seconds)),
@@ -198,8 +209,12 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let explained = incident.explained.map_or(String::new(), |share| {
         format!(", this line explains {:.0} % of it", share * 100.0)
     });
+    let sure = match incident.confidence {
+        confidence if confidence > 0.0 => format!(", {:.0} % sure", confidence * 100.0),
+        _ => String::new(),
+    };
     let mut pairs = vec![
-        ("incident", format!("{} ({}, {})", incident.id, incident.state, incident.class)),
+        ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
         ("job", format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device)),
         ("culprit", incident.culprit.as_ref().map_or("not known yet".to_string(), frame)),
         (
@@ -228,7 +243,12 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
         pairs.push(("closed", incident.closed_why.clone()));
     }
     if !incident.advice.is_empty() {
-        pairs.push(("try first", incident.advice.clone()));
+        let saves = incident.remedy.saves_bytes.filter(|&saves| saves > 0);
+        let saves = saves.map_or(String::new(), |saves| format!(" (saves {})", bytes(saves)));
+        pairs.push(("try first", format!("{}{saves}", incident.advice)));
+    }
+    if !incident.restart.why.is_empty() {
+        pairs.push(("restart", incident.restart.why.clone()));
     }
     pairs
 }
@@ -316,7 +336,10 @@ mod tests {
             "onset_step": 41, "detected_step": 74, "bytes_per_step": 2_621_440,
             "grown_bytes": 86_507_520, "explained": 0.98, "steps_to_oom": 9000,
             "seconds_to_oom": 270.0, "evidence": ["33 birth steps"], "against": [],
-            "advice": "detach it", "suspects": [{ "frame": { "file": "train.py", "line": 36,
+            "advice": "detach it", "confidence": 0.95, "remedy": { "saves_bytes": 86_507_520 },
+            "restart": { "why": "a restart gives 82.5 MiB back" },
+            "alternatives": [{ "class": "reference_cycles", "standing": "ruled_out",
+            "evidence": [], "against": ["it never gave back"] }], "suspects": [{ "frame": { "file": "train.py", "line": 36,
             "function": "remember" }, "grown_bytes": 86_507_520, "peer_bytes": 0, "blocks": 33,
             "generations": 33 }], "stored": true, "opened_wall_ns": 1_795_244_404_000_000_000_i64,
         }))
@@ -341,14 +364,15 @@ mod tests {
         let expected = "\
 Rank 2 keeps 2.50 MiB a step since step 41
 
-  incident    inc-7 (open, leak)
+  incident    inc-7 (open, leak, 95 % sure)
   job         train-1, rank 2, device 0
   culprit     train.py:36 remember
   growth      +2.50 MiB a step, 82.5 MiB so far, this line explains 98 % of it
   onset       step 41, detected at step 74
   forecast    out of memory in about 9000 steps (4 min)
   opened      2026-11-21 07:00:04 UTC, stored
-  try first   detach it
+  try first   detach it (saves 82.5 MiB)
+  restart     a restart gives 82.5 MiB back
 
 Stack, innermost first
   train.py:36 remember
@@ -356,6 +380,9 @@ Stack, innermost first
 
 Evidence for it
   33 birth steps
+
+What else it may be
+  reference cycles, ruled out: - it never gave back
 
 Suspects
       GROWN  ON PEERS  BLOCKS  BIRTH STEPS  LINE

@@ -18,7 +18,7 @@ use crate::cluster::{Attempt, Presence, Rank};
 use crate::coordinator::Coordinator;
 use crate::diagnosing;
 use crate::losses::Loss;
-use crate::model::{Frame, IncidentRecord, Suspect};
+use crate::model::{Alternative, Bucket, Frame, IncidentRecord, Remedy, Restart, Suspect, Told};
 use crate::store::Changes;
 use crate::work::Work;
 
@@ -457,6 +457,7 @@ fn measure(record: &mut IncidentRecord, growth: &Growth, step_time_ns: Option<u6
 
 /// Writes a diagnosis into an incident. The rate and the growth stay those of the detector.
 fn tell(record: &mut IncidentRecord, diagnosis: Diagnosis) {
+    record.told = told(&diagnosis);
     record.class = diagnosis.class.as_str().to_string();
     record.sentence = cut(&diagnosis.sentence, TEXT_BYTES_MAX).to_string();
     record.culprit = diagnosis.culprit.as_ref().map(frame);
@@ -476,6 +477,48 @@ fn tell(record: &mut IncidentRecord, diagnosis: Diagnosis) {
         generations: suspect.generations,
     });
     record.suspects = suspects.collect();
+}
+
+/// What it says beside class, culprit and evidence.
+fn told(diagnosis: &Diagnosis) -> Told {
+    let (remedy, restart) = (&diagnosis.remedy, &diagnosis.restart);
+    let others = diagnosis.alternatives.iter().skip(1);
+    let births = diagnosis.histogram.buckets.iter();
+    Told {
+        confidence_ppm: diagnosis.confidence_ppm,
+        pages: diagnosis.pages(),
+        explained_bytes: diagnosis.explained_bytes,
+        unexplained_bytes: diagnosis.unexplained_bytes,
+        remedy: Remedy {
+            cause: remedy.cause.as_str().to_string(),
+            is_guess: remedy.is_guess,
+            saves_bytes: remedy.saves_bytes,
+        },
+        restart: Restart {
+            helps: restart.helps,
+            gives_back_bytes: restart.gives_back_bytes,
+            lasts_steps: restart.lasts_steps,
+            ends_after_steps: restart.ends_after_steps,
+            why: cut(&restart.why, TEXT_BYTES_MAX).to_string(),
+        },
+        alternatives: others
+            .map(|other| Alternative {
+                class: other.class.as_str().to_string(),
+                standing: other.standing.as_str().to_string(),
+                evidence: lines(other.evidence.clone()),
+                against: lines(other.against.clone()),
+            })
+            .collect(),
+        course: diagnosis.histogram.course.as_str().to_string(),
+        births: births
+            .map(|bucket| Bucket {
+                first_step: bucket.first_step,
+                last_step: bucket.last_step,
+                bytes: bucket.bytes,
+                blocks: bucket.blocks,
+            })
+            .collect(),
+    }
 }
 
 fn frame(frame: &snapshot::Frame) -> Frame {

@@ -236,6 +236,7 @@ pub(crate) struct IncidentRecord {
     pub(crate) evidence: Vec<String>,
     pub(crate) against: Vec<String>,
     pub(crate) advice: String,
+    pub(crate) told: Told,
     pub(crate) suspects: Vec<Suspect>,
     /// The capture that the diagnosis rests on.
     pub(crate) capture_id: Option<String>,
@@ -244,6 +245,67 @@ pub(crate) struct IncidentRecord {
     pub(crate) closed_wall_ns: Option<i64>,
     /// Why it was closed; empty while it is open.
     pub(crate) closed_why: String,
+}
+
+/// What a diagnosis says beside class, culprit and evidence.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Told {
+    /// How sure it is of the class.
+    pub(crate) confidence_ppm: u32,
+    /// A person should be woken.
+    pub(crate) pages: bool,
+    pub(crate) explained_bytes: u64,
+    pub(crate) unexplained_bytes: u64,
+    pub(crate) remedy: Remedy,
+    pub(crate) restart: Restart,
+    /// The other classes, the likely ones first.
+    pub(crate) alternatives: Vec<Alternative>,
+    /// How the births of the first line's live blocks lie in time, in a word and in buckets.
+    pub(crate) course: String,
+    pub(crate) births: Vec<Bucket>,
+}
+
+/// What the advice is about.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Remedy {
+    pub(crate) cause: String,
+    pub(crate) is_guess: bool,
+    pub(crate) saves_bytes: Option<u64>,
+}
+
+/// What a restart from the last checkpoint would do.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Restart {
+    /// `None` is unknown.
+    pub(crate) helps: Option<bool>,
+    pub(crate) gives_back_bytes: Option<u64>,
+    pub(crate) lasts_steps: Option<u64>,
+    pub(crate) ends_after_steps: Option<u64>,
+    pub(crate) why: String,
+}
+
+/// Another class that it may be.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Alternative {
+    pub(crate) class: String,
+    /// `holds`, `possible` or `ruled_out`.
+    pub(crate) standing: String,
+    pub(crate) evidence: Vec<String>,
+    pub(crate) against: Vec<String>,
+}
+
+/// Live blocks born in a span of steps.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Bucket {
+    pub(crate) first_step: u64,
+    pub(crate) last_step: u64,
+    pub(crate) bytes: u64,
+    pub(crate) blocks: u64,
 }
 
 /// A decision about a restart, and what came of it.

@@ -5,7 +5,9 @@ use serde::Serialize;
 use crate::captures::CaptureState;
 use crate::cluster::{Attempt, Cluster, Node};
 use crate::incidents::IncidentState;
-use crate::model::{CaptureRecord, Frame, IncidentRecord, PartRecord, Suspect};
+use crate::model::{
+    Alternative, Bucket, CaptureRecord, Frame, IncidentRecord, PartRecord, Remedy, Restart, Suspect,
+};
 use crate::silence::{Silence, Watch};
 use crate::wire::{Gpu, Host};
 use memtape_core::capture::Outcome;
@@ -110,6 +112,15 @@ pub(crate) struct IncidentView {
     evidence: Vec<String>,
     against: Vec<String>,
     advice: String,
+    confidence: f64,
+    pages: bool,
+    explained_bytes: u64,
+    unexplained_bytes: u64,
+    remedy: Remedy,
+    restart: Restart,
+    alternatives: Vec<Alternative>,
+    course: String,
+    births: Vec<Bucket>,
     suspects: Vec<Suspect>,
     capture_id: Option<String>,
     stored: bool,
@@ -297,6 +308,15 @@ pub(crate) fn incident(state: &IncidentState) -> IncidentView {
         evidence: record.evidence,
         against: record.against,
         advice: record.advice,
+        confidence: f64::from(record.told.confidence_ppm) / 1e6,
+        pages: record.told.pages,
+        explained_bytes: record.told.explained_bytes,
+        unexplained_bytes: record.told.unexplained_bytes,
+        remedy: record.told.remedy,
+        restart: record.told.restart,
+        alternatives: record.told.alternatives,
+        course: record.told.course,
+        births: record.told.births,
         suspects: record.suspects,
         capture_id: record.capture_id,
         opened_wall_ns: record.opened_wall_ns,
