@@ -41,7 +41,8 @@ pub(super) fn confidence_ppm(
         Class::Leak => of_leak(case, lines),
         Class::ReferenceCycles => {
             let seen = lines.top().is_some_and(|line| case.burst(line).is_some());
-            if seen { 950_000 } else { 850_000 }
+            let counted = case.around.give_backs.is_some_and(|backs| backs > 0);
+            if seen && counted { 900_000 } else { 750_000 }
         }
         Class::Pressure => of_pressure(case, lines),
         Class::Imbalance => 850_000,

@@ -89,6 +89,7 @@ fn ranks(growth: &Growth) -> String {
         Scope::AllRanks if (2..all).contains(&growth.ranks) => {
             format!("{} of {all} ranks", growth.ranks)
         }
+        Scope::AllRanks if growth.ranks == 2 => "both ranks".into(),
         Scope::AllRanks if growth.ranks > 1 => format!("all {all} ranks"),
         Scope::Role => "most ranks of one role".into(),
         _ => "most ranks".into(),
@@ -170,7 +171,7 @@ fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
 /// What it is, where that is not plain from what grows.
 fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
     match class {
-        Class::ReferenceCycles => "; it comes back in bursts: reference cycles".into(),
+        Class::ReferenceCycles => "; it comes back in bursts, as reference cycles do".into(),
         Class::CompilePools => "; it lies in private pools of compiled graphs".into(),
         Class::Imbalance if case.ground != Ground::Spread => {
             "; it has more work than its peers".into()

@@ -19,6 +19,9 @@ const DOMINANT_PPM: i64 = 600_000;
 /// most of the activations.
 const DOMINANT_IN_MODEL_PPM: i64 = 900_000;
 
+/// A model has at least so many lines. Of two lines, the larger is a good answer by itself.
+const LINES_MIN: usize = 3;
+
 /// The shared line is on stacks that keep at least this share, in parts per million.
 const SHARED_PPM: i64 = 800_000;
 
@@ -27,8 +30,8 @@ const CALL_PPM: i64 = 500_000;
 
 /// The line to name instead of the first one; none when that one stands out, or nothing else does.
 pub(super) fn shared<'a>(growing: &[Growing<'a>], lines: &[Line<'a>]) -> Option<Line<'a>> {
-    let (top, rest) = lines.split_first()?;
-    if rest.is_empty() {
+    let top = lines.first()?;
+    if lines.len() < LINES_MIN {
         return None;
     }
     let grew = || growing.iter().filter(|each| each.net_grown > 0);
@@ -64,7 +67,8 @@ pub(super) fn shared<'a>(growing: &[Growing<'a>], lines: &[Line<'a>]) -> Option<
     let chosen = innermost.filter(|frame| Some(*frame) != outermost || calls_model(frame));
     let largest_call = || call.filter(|&(_, sum)| is_share(sum, CALL_PPM)).map(|(frame, _)| frame);
     let chosen = chosen.or_else(largest_call).filter(|frame| *frame != top.frame)?;
-    Some(gather(chosen, growing))
+    let line = gather(chosen, growing);
+    (line.lines_inside as usize >= LINES_MIN).then_some(line)
 }
 
 /// The outermost line of the user's that calls a model, as PyTorch knows models: none where the

@@ -10,16 +10,16 @@ use super::{Scenario, scenario};
 
 const KEEP: [&str; 2] = ["/app/train.py:36:train_step", MAIN];
 
-/// The activations of a forward pass: for each layer two lines of the model, below one line.
+/// The activations of a forward pass: for each layer four lines of the model, below one line.
 fn forward(rank: &mut Rank, layers: u32, size: u64, births: impl Iterator<Item = u64> + Clone) {
+    let gelu = "/x/site-packages/torch/nn/functional.py:9:gelu";
     for layer in 0..layers {
-        for (line, inner) in [(12, LINEAR), (13, "/x/site-packages/torch/nn/functional.py:9:gelu")]
-        {
+        for (line, inner) in [(12, LINEAR), (13, gelu), (14, LINEAR), (15, gelu)] {
             let own = format!("/app/model.py:{line}:Block.forward");
             let of = format!("/app/model.py:{}:Model.forward", 100 + layer);
-            let stack =
-                [inner, &own, CALL, WRAPPED, &of, CALL, "/app/train.py:50:train_step", MAIN];
-            rank.add(&stack, size, births.clone());
+            let call = "/app/train.py:50:train_step";
+            let stack = [inner, &own, CALL, WRAPPED, &of, CALL, call, MAIN];
+            rank.add(&stack, size / 2, births.clone());
         }
     }
 }
@@ -230,9 +230,9 @@ fn graphs() -> Vec<Scenario> {
     ]
 }
 
-fn rhythms() -> Vec<Scenario> {
-    let leak = |line: &str| (Class::Leak, Some(line.to_string()), Cause::Kept);
-    let mut cycles = Asked::new(growth(Allocated, 3 * MIB), |rank| {
+/// Blocks that go together at a collection, as far as the events show it.
+fn cycles_of_the_trace() -> Asked {
+    Asked::new(growth(Allocated, 3 * MIB), |rank| {
         rank.add(&["/app/agent.py:31:Agent.act", MAIN], 3 * MIB, 342..STEP);
         for step in 300..342 {
             rank.event(TraceKind::Alloc, step, 3 * MIB, step);
@@ -240,10 +240,34 @@ fn rhythms() -> Vec<Scenario> {
         for address in 300..342 {
             rank.event(TraceKind::Free, address, 3 * MIB, 342);
         }
-    });
-    cycles.growth.onset_step = 298;
-    cycles.around.give_backs = Some(3);
+    })
+    .but(|asked| asked.growth.onset_step = 298)
+}
+
+fn rhythms() -> Vec<Scenario> {
+    let leak = |line: &str| (Class::Leak, Some(line.to_string()), Cause::Kept);
+    let cycles = cycles_of_the_trace().with(|around| around.give_backs = Some(3));
     vec![
+        scenario(
+            "a leak that outlasts a collection",
+            leak("train.py:36"),
+            true,
+            Asked::new(growth(Allocated, 3 * MIB), |rank| {
+                rank.add(&KEEP, 3 * MIB, ONSET..STEP);
+                for address in 300..342 {
+                    rank.event(TraceKind::Alloc, address, 1 << 10, address);
+                }
+                for address in 300..342 {
+                    rank.event(TraceKind::Free, address, 1 << 10, 342);
+                }
+            }),
+        ),
+        scenario(
+            "cycles that only the trace shows",
+            (Class::ReferenceCycles, Some("agent.py:31".into()), Cause::Cycles),
+            false,
+            cycles_of_the_trace(),
+        ),
         scenario(
             "a leak in every evaluation",
             leak("eval.py:5"),

@@ -43,6 +43,11 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
         .must(Some(is_leaking), NOTHING, top.map_or(NOTHING, |line| no_leak(case, line)))
         .must_not(gives_back(case, lines), gave_back(case.around.give_backs), NOTHING)
         .must_not(
+            (outlasts(case, lines) == Some(false)).then_some(true),
+            "most of what was older was freed at one moment".into(),
+            NOTHING,
+        )
+        .must_not(
             case.around.in_peaks,
             "the peaks within steps grow, the floors between them do not".into(),
             "the floors between steps grow, not only the peaks".into(),
@@ -66,17 +71,27 @@ pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
         )
     });
     let backs = case.around.give_backs;
-    let collects = match is_sawtooth(case) {
-        Some(is_sawtooth) => {
-            Some(is_sawtooth || (backs.is_some_and(|backs| backs > 0) && burst.is_some()))
-        }
-        None => burst.filter(|(_, (count, _))| *count >= GIVE_BACKS_MIN).map(|_| true),
-    };
     let stays = outlasts(case, lines);
+    let comes_back = stays == Some(false) && ends_with_phases(case).is_none();
+    let collects = match is_sawtooth(case) {
+        Some(is_sawtooth) => Some(is_sawtooth || comes_back),
+        None => comes_back.then_some(true),
+    };
+    let is_passing = lines.top().map(|line| case.course(line) == Course::Passing);
     let steady = "the level never gave back what it had grown by".into();
     let steady = if backs == Some(0) { steady } else { gave_back_rarely(case) };
     heard
         .must(collects, gave_back(backs), steady)
+        .helps(
+            (collects == Some(true)).then_some(false),
+            NOTHING,
+            "a list that the program empties at one moment looks the same".into(),
+        )
+        .must_not(
+            is_passing.filter(|_| collects == Some(true)),
+            "its blocks are of the last steps only, as those of any step".into(),
+            NOTHING,
+        )
         .helps(burst.map(|_| true), said, NOTHING)
         .must_not(
             stays.filter(|_| collects == Some(true)),
