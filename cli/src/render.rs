@@ -339,7 +339,8 @@ mod tests {
             "advice": "detach it", "confidence": 0.95, "remedy": { "saves_bytes": 86_507_520 },
             "restart": { "why": "a restart gives 82.5 MiB back" },
             "alternatives": [{ "class": "reference_cycles", "standing": "ruled_out",
-            "evidence": [], "against": ["it never gave back"] }], "suspects": [{ "frame": { "file": "train.py", "line": 36,
+            "evidence": [], "against": ["it never gave back"] }],
+            "suspects": [{ "frame": { "file": "train.py", "line": 36,
             "function": "remember" }, "grown_bytes": 86_507_520, "peer_bytes": 0, "blocks": 33,
             "generations": 33 }], "stored": true, "opened_wall_ns": 1_795_244_404_000_000_000_i64,
         }))

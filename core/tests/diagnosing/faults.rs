@@ -30,6 +30,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     all.extend(kept_by_parts_of_torch());
     all.extend(graphs());
     all.extend(rhythms());
+    all.extend(occasions());
     all.extend(little_is_known());
     all.extend(nothing_is_known());
     all
@@ -246,7 +247,6 @@ fn cycles_of_the_trace() -> Asked {
 
 fn rhythms() -> Vec<Scenario> {
     let leak = |line: &str| (Class::Leak, Some(line.to_string()), Cause::Kept);
-    let cycles = cycles_of_the_trace().with(|around| around.give_backs = Some(3));
     vec![
         scenario(
             "a leak that outlasts a collection",
@@ -268,6 +268,13 @@ fn rhythms() -> Vec<Scenario> {
             false,
             cycles_of_the_trace(),
         ),
+    ]
+}
+
+fn occasions() -> Vec<Scenario> {
+    let leak = |line: &str| (Class::Leak, Some(line.to_string()), Cause::Kept);
+    let cycles = cycles_of_the_trace().with(|around| around.give_backs = Some(3));
+    vec![
         scenario(
             "a leak in every evaluation",
             leak("eval.py:5"),
