@@ -41,7 +41,7 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
         .must(Some(case.is_counted()), NOTHING, too_early(case))
         .must(Some(is_explained(case, lines)), NOTHING, unexplained(case, lines))
         .must(Some(is_leaking), NOTHING, top.map_or(NOTHING, |line| no_leak(case, line)))
-        .must_not(gives_back(case, lines), gave_back(case.around.give_backs), NOTHING)
+        .must_not(gives_back(case, lines), gave_back(case.give_backs()), NOTHING)
         .must_not(
             (outlasts(case, lines) == Some(false)).then_some(true),
             "most of what was older was freed at one moment".into(),
@@ -70,7 +70,7 @@ pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
             burst.step,
         )
     });
-    let backs = case.around.give_backs;
+    let backs = case.give_backs();
     let stays = outlasts(case, lines);
     let comes_back = stays == Some(false) && ends_with_phases(case).is_none();
     let collects = match is_sawtooth(case) {
@@ -127,7 +127,7 @@ pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Heari
             NOTHING,
         )
         .helps(ends_with_phases(case), gave_back_rarely(case), NOTHING)
-        .must_not(is_sawtooth(case), gave_back(case.around.give_backs), NOTHING)
+        .must_not(is_sawtooth(case), gave_back(case.give_backs()), NOTHING)
 }
 
 /// Is it given back when a phase ends?
@@ -242,7 +242,7 @@ fn unexplained(case: &Case<'_>, lines: &Lines<'_>) -> String {
 /// Did the level give back most of its growth again and again, and what is alive is not what
 /// outlasted that? None when nobody counted.
 fn gives_back(case: &Case<'_>, lines: &Lines<'_>) -> Option<bool> {
-    let backs = case.around.give_backs?;
+    let backs = case.give_backs()?;
     Some(backs >= GIVE_BACKS_MIN && outlasts(case, lines) != Some(true))
 }
 
