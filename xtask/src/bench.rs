@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: what things cost, measured. One module for each thing.
 
+pub(crate) mod analyze;
 pub(crate) mod capture;
 pub(crate) mod cluster;
 pub(crate) mod disturbance;

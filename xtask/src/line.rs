@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 /// Options: the name, whether a number follows, and the commands that have it; an empty command
 /// stands for all of them.
-const OPTIONS: [(&str, bool, &str); 8] = [
+const OPTIONS: [(&str, bool, &str); 9] = [
+    ("--events", true, "bench analyze"),
     ("--json", false, ""),
     ("--first", true, "sim"),
     ("--mutations", false, "sim"),

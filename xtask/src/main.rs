@@ -44,6 +44,8 @@ usage: cargo xtask COMMAND [--json]
           how long a capture of 64 ranks takes, and one rank's snapshot beside PyTorch's own
   bench disturbance
           step times of a training job with captures, back to back, and without
+  bench analyze [--events N]
+          `memtape analyze` on a snapshot of 1 GB, or of this many events, beside pickle.load
   bench store
           what keeping step records costs, beside a plain sled and redb
   sim [--seeds N] [--first S] [--seed S] [--mutations]
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         ["wheel"] => wheel::build(&wheel::DIST),
         ["wheel", "dev"] => wheel::build(&wheel::DEV),
         ["bench", "recorder"] => bench::recorder::bench(),
+        ["bench", "analyze"] => bench::analyze::bench(line.number("--events")),
         ["bench", "capture"] => bench::capture::bench(),
         ["bench", "disturbance"] => bench::disturbance::bench(),
         ["bench", "cluster"] if line.has("--storm") => bench::cluster::storm(ranks),
