@@ -83,6 +83,16 @@ fn what_only_looks_like_a_leak_is_none() {
         clean(&ranks(job, 4, &[1], habit), &format!("{habit:?} on one of four"));
         clean(&ranks(job, 1, &[0], habit), &format!("{habit:?} alone"));
     }
+    // A trace that begins when the program has just begun, and shows windows fill.
+    for steps in [4, 8, 12, 16] {
+        let window = Habit::Window { bytes: 8 * MIB, steps };
+        let young = Job { steps: 20, after_weights: true, ..Job::default() };
+        clean(&ranks(young, 1, &[0], window), &format!("a window of {steps} that fills"));
+        clean(&ranks(young, 4, &[0], window), &format!("the same on one of four, {steps}"));
+        let epoch = Habit::Epoch { bytes: 8 * MIB, steps: steps as u64 };
+        clean(&ranks(young, 1, &[0], epoch), &format!("an epoch of {steps}"));
+        leaks(&ranks(young, 1, &[0], LEAK), 0, 36, "a leak from the first step");
+    }
     for ends_in_layer in 1..8 {
         let cut = Job { ends_in_layer, ..job };
         clean(&ranks(cut, 1, &[], LEAK), "cut off in a forward pass");

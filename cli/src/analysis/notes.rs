@@ -71,7 +71,7 @@ fn steps(report: &Report<'_>) -> Option<String> {
     if trace.events == 0 {
         return None;
     }
-    let seconds = trace.span_us.map(|(first, last)| (last - first).max(0) as f64 / 1e6);
+    let seconds = trace.span_us.map(|(first, last)| last.saturating_sub(first).max(0) as f64 / 1e6);
     let span = seconds.map_or(String::new(), |seconds| format!(" in {seconds:.2} s"));
     let found = match trace.source {
         StepSource::None => {

@@ -22,15 +22,12 @@ const PEAK_LINES_SHOWN: usize = 4;
 /// Ranks that are shown, where not all are.
 const RANKS_SHOWN: usize = 8;
 
-/// Frames of the culprit's stack that are shown, where not all are.
-const FRAMES_SHOWN: usize = 3;
-
 /// Everything, or a screen of it.
 pub(crate) fn analysis(report: &Report<'_>, all: bool) -> String {
     let mut text = String::new();
     let limit = |shown: usize| if all { usize::MAX } else { shown };
     match &report.analysis.verdict {
-        Some(verdict) => self::verdict(&mut text, verdict, limit(FRAMES_SHOWN)),
+        Some(verdict) => self::verdict(&mut text, verdict, all),
         None => {
             let _ = writeln!(text, "{}", healthy(report));
         }
@@ -73,7 +70,7 @@ fn healthy(report: &Report<'_>) -> String {
     }
 }
 
-fn verdict(text: &mut String, verdict: &Verdict, frames: usize) {
+fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
     let _ = writeln!(text, "{}\n", clean(&verdict.sentence));
     let percent = verdict.confidence_ppm / 10_000;
     let mut pairs = vec![("class", format!("{}, {percent} % sure", verdict.class.as_str()))];
@@ -91,10 +88,9 @@ fn verdict(text: &mut String, verdict: &Verdict, frames: usize) {
     for (name, value) in &pairs {
         let _ = writeln!(text, "  {name:<11}{}", clean(value));
     }
-    let stack: Vec<String> = verdict.stack.iter().take(frames).map(frame).collect();
-    let rest = verdict.stack.len().saturating_sub(stack.len());
-    let rest = (rest > 0).then(|| format!("… and {rest} more"));
-    section(text, "Stack, innermost first", stack.into_iter().chain(rest));
+    if all {
+        section(text, "Stack, innermost first", verdict.stack.iter().map(frame));
+    }
     section(text, "Evidence for it", verdict.evidence.iter().cloned());
     section(text, "Evidence against it", verdict.against.iter().cloned());
 }

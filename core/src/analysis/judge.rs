@@ -2,7 +2,8 @@
 //!
 //! Picture a hotel that is asked whether guests fail to leave. Guests of every one of the last
 //! nights are in the house, of the same party (births under one stack); no others left instead
-//! (the stack keeps more than before); and in the quietest hour of each night there are more
+//! (the stack keeps more than before); they stay longer than any of the party ever did (the oldest
+//! is older than what went); and in the quietest hour of each night there are more
 //! people in it than the night before (the floors rise). One of these alone is ordinary.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -104,6 +105,12 @@ fn stays(view: &View<'_>, held: &Kept) -> bool {
     let goes_on = last.saturating_add(steps / 4 + 1) >= view.step;
     let grew = held.grown > 0 && held.grown >= signed(held.fresh_bytes / 2);
     if !goes_on || !grew {
+        return false;
+    }
+    // A buffer that is handed on, or emptied now and then: what is alive is no older than what
+    // went before.
+    let age = view.step.saturating_sub(first);
+    if held.lived > 0 && age <= held.lived + (held.lived / 4).max(1) {
         return false;
     }
     let generations = held.births.len();

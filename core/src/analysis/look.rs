@@ -98,6 +98,9 @@ pub struct TraceLook {
     pub marks: Vec<Mark>,
     /// Allocations of the trace by stack and size, for sizes that live blocks of it have.
     pub born: Vec<(u32, u64, u64)>,
+    /// Ends of steps that the longest-lived block of each stack lived through, of those that the
+    /// trace saw come and go; stacks with none are left out.
+    pub lived: BTreeMap<u32, u64>,
     /// Lowest allocated bytes in each step; one more than there are ends.
     pub floors: Vec<u64>,
     /// Highest allocated bytes in each step.
@@ -349,13 +352,19 @@ fn origin(snapshot: &TorchSnapshot) -> Origin {
     }
 }
 
-/// Settings as text, without those that are off, zero or empty: that is what PyTorch does unless
-/// it is told otherwise.
+/// Settings that are not off, zero or empty unless somebody sets them, with what they are then.
+const DEFAULTS: [(&str, i64); 1] = [("pinned_num_register_threads", 1)];
+
+/// Settings as text, without those that are off, zero, empty or as PyTorch has them by default.
 fn settings(snapshot: &TorchSnapshot) -> Vec<(String, String)> {
     let text = |setting: &crate::pickle::torch::Setting| {
         let value = match setting.value {
             SettingValue::Bool(true) => "True".to_string(),
-            SettingValue::Int(number) if number > 0 => number.to_string(),
+            SettingValue::Int(number)
+                if number > 0 && !DEFAULTS.contains(&(setting.name.as_str(), number)) =>
+            {
+                number.to_string()
+            }
             SettingValue::Float(number) if number != 0.0 => number.to_string(),
             SettingValue::Text(text) if !snapshot.text(text).is_empty() => {
                 snapshot.text(text).to_string()

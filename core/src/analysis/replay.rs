@@ -109,6 +109,11 @@ impl Replay {
         self.live.get(address)
     }
 
+    /// The event that freed the block of this allocation, if it is not alive at the end.
+    pub(super) fn freed_at(&self, allocation: usize) -> Option<u32> {
+        self.other.get(allocation).copied().filter(|&freed_at| freed_at != NEVER)
+    }
+
     /// Whether the allocation of this event is alive when `moment` events have happened.
     pub(super) fn is_live(&self, allocation: usize, moment: usize) -> bool {
         let freed_at = self.other.get(allocation).copied().unwrap_or(NEVER);

@@ -144,7 +144,8 @@ fn leak_verdict(
         let top = stacks.first().map(|&stack| view.stack(stack)).unwrap_or_default();
         verdict.stack = top.into_iter().cloned().collect();
         let held = |stack: &u32| kept.get(stack).map_or((0, 0), |held| (held.bytes, held.blocks));
-        let sums = stacks.iter().map(held).fold((0_u64, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let sums =
+            stacks.iter().map(held).fold((0_u64, 0), |a, b| (a.0.saturating_add(b.0), a.1 + b.1));
         (verdict.bytes, verdict.blocks) = sums;
         verdict.explained_ppm =
             u32::try_from(u128::from(*grown) * 1_000_000 / u128::from(leak.grown.max(1)))

@@ -45,6 +45,8 @@ pub(super) struct Kept {
     pub(super) births: BTreeSet<u64>,
     /// Blocks whose birth is not known.
     pub(super) older_blocks: u64,
+    /// Ends of steps that a block of this stack has lived through that went.
+    pub(super) lived: u64,
 }
 
 /// One rank.
@@ -240,7 +242,8 @@ impl<'a> View<'a> {
             *change = change.saturating_sub(signed(before.bytes));
         }
         let has_before = self.before_step > 0;
-        for (held, change) in kept.values_mut() {
+        for (stack, (held, change)) in &mut kept {
+            held.lived = self.device.trace.lived.get(stack).copied().unwrap_or_default();
             held.grown = if has_before { (*change).min(signed(held.fresh_bytes)) } else { 0 };
         }
         kept.into_iter().map(|(stack, (held, _))| (stack, held)).collect()

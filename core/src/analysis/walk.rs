@@ -65,6 +65,7 @@ pub(super) fn trace(
     let (marks, mut moments) = walk.sums(sums, &wanted, &sizes);
     trace.marks = marks;
     trace.born = walk.born(&sizes);
+    trace.lived = walk.lived();
     for &at in ooms {
         let Some(moment) = moments.get(&at).cloned() else { continue };
         trace.ooms.push(walk.oom(at, moment, device, places));
@@ -195,6 +196,27 @@ impl Walk<'_, '_> {
         }
         let one = |((stack, size), count)| (self.stacks.number(stack), size, count);
         born.into_iter().map(one).collect()
+    }
+
+    /// Through how many ends of steps the longest-lived block of each stack lived that went.
+    fn lived(&mut self) -> BTreeMap<u32, u64> {
+        let ends_before = |event: u32| self.steps.starts.partition_point(|&start| start <= event);
+        let mut by_stack: BTreeMap<u32, usize> = BTreeMap::new();
+        for (index, event) in self.events.iter().enumerate() {
+            let freed_at = self.replay.freed_at(index).filter(|_| event.action == Action::Alloc);
+            let (Some(freed_at), Ok(born)) = (freed_at, u32::try_from(index)) else { continue };
+            let steps = ends_before(freed_at).saturating_sub(ends_before(born));
+            if steps > 0 {
+                let most = by_stack.entry(event.stack().unwrap_or_default()).or_default();
+                *most = (*most).max(steps);
+            }
+        }
+        let mut lived: BTreeMap<u32, u64> = BTreeMap::new();
+        for (stack, steps) in by_stack {
+            let most = lived.entry(self.stacks.number(stack)).or_default();
+            *most = (*most).max(steps as u64);
+        }
+        lived
     }
 
     /// A request that failed: what was alive, what was free, and why it was not good enough.

@@ -45,13 +45,23 @@ pub(crate) struct Job {
     pub(crate) optimizer_shows: bool,
     /// It is cut off after so many layers of one more step.
     pub(crate) ends_in_layer: u64,
+    /// The recording began when the weights were there.
+    pub(crate) after_weights: bool,
 }
 
 impl Default for Job {
     fn default() -> Self {
         let ring = usize::MAX;
         let habit = Habit::Clean;
-        Self { habit, steps: 12, layers: 8, ring, optimizer_shows: true, ends_in_layer: 0 }
+        Self {
+            habit,
+            steps: 12,
+            layers: 8,
+            ring,
+            optimizer_shows: true,
+            ends_in_layer: 0,
+            after_weights: false,
+        }
     }
 }
 
@@ -189,6 +199,9 @@ impl Trainer {
                 100 + layer
             );
             sim.alloc(&line, 16 * MIB);
+        }
+        if job.after_weights {
+            sim.events.clear();
         }
         Self { sim, job, step: 0, kept: Vec::new(), held: None }
     }
