@@ -48,6 +48,9 @@ mod host_side;
 // Memory that is taken from the driver, past every other hook.
 mod cupti;
 
+// PyTorch's own snapshots are judged, with no service.
+mod analyze;
+
 // Captures finish with stopped, killed and unreachable ranks.
 mod partition;
 

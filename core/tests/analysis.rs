@@ -2,10 +2,13 @@
 
 mod training;
 
+use memtape_core::analysis::look::look;
 use memtape_core::analysis::steps::StepSource;
-use memtape_core::analysis::{Analysis, Rank, analyze};
+use memtape_core::analysis::{Analysis, Rank, analyze, diff};
 use memtape_core::detector::Scope;
 use memtape_core::diagnosis::Class;
+use memtape_core::pickle::assemble::TorchReader;
+use memtape_core::pickle::torch_snapshot;
 use proptest::prelude::*;
 use training::{Habit, Job, MIB, Trainer, rank, ranks, through_a_file, trained};
 
@@ -202,6 +205,44 @@ fn less_is_told_of_less() {
     let analysis = analyze(&found);
     assert_eq!((analysis.verdict, analysis.steps), (None, 0));
     assert!(analysis.lines.iter().any(|line| line.frame.line == 36 && line.bytes == 18 * MIB));
+}
+
+/// A small file with everything in it: annotations aside, what a reader meets.
+fn small_file() -> Vec<u8> {
+    let mut trainer = Trainer::new(Job { layers: 2, habit: LEAK, ..Job::default() });
+    (0..8).for_each(|_| trainer.step());
+    trainer.sim.oom("/app/model.py:77:attend", 648 * MIB, 100 * MIB);
+    torch_snapshot(&trainer.sim.done(3, 200))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn no_file_makes_it_panic(
+        changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..12),
+        cut in any::<u16>(),
+    ) {
+        let mut bytes = small_file();
+        let length = bytes.len();
+        for (at, byte) in changes {
+            bytes[usize::from(at) % length] = byte;
+        }
+        // Often the whole file, or nearly nothing would be read.
+        let cut = if cut < 1000 { usize::from(cut) % length } else { length };
+        let mut reader = TorchReader::new();
+        if reader.feed(&bytes[..cut]).is_ok() && let Ok(snapshot) = reader.finish() {
+            let found = look(&snapshot);
+            let sound = through_a_file(&trained(Job { steps: 5, ..Job::default() }, 1));
+            let _ = diff(&found, &sound);
+            let moments = vec![found.clone(), sound.clone(), found.clone()];
+            let _ = analyze(&[
+                Rank { rank: 0, looks: vec![found] },
+                Rank { rank: 1, looks: vec![sound] },
+                Rank { rank: 2, looks: moments },
+            ]);
+        }
+    }
 }
 
 proptest! {
