@@ -1,10 +1,15 @@
 //! What the files lack, and where what they do not say was found: one sentence each.
 
 use memtape_core::analysis::steps::{STEPS_MAX, StepSource};
+use memtape_core::diagnosis::place;
 use memtape_core::pickle::torch::{Record, Shape};
 
 use super::{Report, home};
 use crate::output::clean;
+use crate::render::bytes;
+
+/// Memory on another device that is worth a sentence.
+const ELSEWHERE_BYTES_MIN: u64 = 1 << 20;
 
 /// All sentences.
 pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
@@ -17,6 +22,24 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
         });
     }
     notes.extend(steps(report));
+    if let Some((frame, rate)) = &report.analysis.small {
+        notes.push(format!(
+            "{rate} bytes of each step stay, from {}: too little to matter, such as losses kept \
+             for a log",
+            place(frame)
+        ));
+    }
+    for (_, rank, _, look) in report.looks() {
+        let at_home = home(look).map(|device| device.device);
+        let others = look.devices.iter().filter(|device| Some(device.device) != at_home);
+        for device in others.filter(|device| device.allocated >= ELSEWHERE_BYTES_MIN) {
+            notes.push(format!(
+                "rank {rank} holds {} on device {}, too, which is not compared",
+                bytes(device.allocated),
+                device.device
+            ));
+        }
+    }
     let shapes = report.files.iter().filter(|file| file.shape == Shape::Segments).count();
     if shapes > 0 {
         notes.push(format!(

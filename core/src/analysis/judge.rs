@@ -42,6 +42,8 @@ pub(super) struct Leak {
     pub(super) stacks: Vec<u32>,
     /// Bytes by which they grew since the moment before.
     pub(super) grown: u64,
+    /// Bytes of their blocks that were born since.
+    pub(super) young: u64,
     /// Bytes they hold, of whatever age.
     pub(super) held: u64,
     /// Steps from the first birth to the last.
@@ -60,7 +62,7 @@ pub(super) struct Leak {
 impl Leak {
     /// Bytes a step.
     pub(super) fn rate(&self) -> u64 {
-        self.grown / self.steps.max(1)
+        self.young / self.steps.max(1)
     }
 
     /// It is worth being told.
@@ -83,6 +85,7 @@ pub(super) fn leak(view: &View<'_>, kept: &BTreeMap<u32, Kept>) -> Option<Leak> 
     let mut leak = Leak {
         stacks: found.iter().map(|&(stack, _)| stack).collect(),
         grown: sum(|held| held.grown.unsigned_abs()),
+        young: sum(|held| held.fresh_bytes),
         held: sum(|held| held.bytes),
         steps: last_step - onset_step + 1,
         older_steps: older.saturating_mul(births.len() as u64) / young.max(1),
@@ -144,7 +147,7 @@ fn floor_percent(view: &View<'_>, leak: &Leak) -> Option<i64> {
     let ((from, from_at), (to, to_at)) = (lowest(first, 0)?, lowest(last, late)?);
     let step_at = |at: usize| view.before_step.saturating_add(at as u64);
     let since = leak.onset_step.max(step_at(from_at));
-    let share = u128::from(leak.grown) * u128::from(step_at(to_at).saturating_sub(since))
+    let share = u128::from(leak.young) * u128::from(step_at(to_at).saturating_sub(since))
         / u128::from(leak.steps.max(1));
     let share = i128::try_from(share).ok().filter(|&share| share > 0)?;
     Some(percent(rise(from, to), share))

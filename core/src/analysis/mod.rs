@@ -28,7 +28,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::detector::Scope;
-use crate::diagnosis::{Class, Diagnosis};
+use crate::diagnosis::{Class, Diagnosis, telling_frame};
 use crate::snapshot::Frame;
 
 pub use diff::{Change, Diff, Held, diff};
@@ -81,7 +81,7 @@ pub struct Verdict {
     pub saves_bytes: Option<u64>,
     /// Whether a restart helps, in a sentence; empty where that cannot be told.
     pub restart: String,
-    /// What the diagnosis of a running job says of the same, with the other classes. Only of a leak.
+    /// What the diagnosis of a running job says of it, with the other classes. Only of a leak.
     pub diagnosis: Option<Diagnosis>,
 }
 
@@ -128,6 +128,8 @@ pub struct Analysis {
     pub peak_nameless: (u64, u64),
     /// Steps that growth was counted over; 0 where none are known.
     pub steps: u64,
+    /// A line that keeps something of each step, too little for a verdict, and how much a step.
+    pub small: Option<(Frame, u64)>,
 }
 
 /// Compares the ranks. The files of each come oldest first.
@@ -153,5 +155,13 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
         peak: peak.map(|peak| lines::at_moment(view, &peak.uses)).unwrap_or_default(),
         peak_nameless: peak.map_or((0, 0), |p| (p.nameless.bytes, p.nameless.blocks)),
         steps: view.steps(),
+        small: small(view, kept),
     }
+}
+
+/// What stays of each step and is too little to matter.
+fn small(view: &View<'_>, kept: &BTreeMap<u32, Kept>) -> Option<(Frame, u64)> {
+    let leak = judge::leak(view, kept).filter(|leak| !leak.matters())?;
+    let stack = view.stack(*leak.stacks.first()?);
+    Some((telling_frame(&stack).cloned().unwrap_or_default(), leak.rate()))
 }

@@ -47,8 +47,8 @@ pub(super) fn advice(class: Class) -> &'static str {
              flight"
         }
         Class::CacheThrash => {
-            "take torch.cuda.empty_cache() out of the loop; without one, the device is so full that \
-             the allocator empties its cache itself: lower the peak"
+            "take torch.cuda.empty_cache() out of the loop; without one, the device is so full \
+             that the allocator empties its cache itself: lower the peak"
         }
         Class::Imbalance => {
             "see what this rank does besides: checkpoints loaded without map_location, logging or \
