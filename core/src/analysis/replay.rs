@@ -125,7 +125,7 @@ impl Replay {
     pub(super) fn changes(&self, events: &[Event], mut each: impl FnMut(usize, Change)) {
         let mut older = self.older.iter().peekable();
         let mut replaced = self.replaced.iter().peekable();
-        let of = |index: u32| events.get(index as usize).map(|event| sized(event));
+        let of = |index: u32| events.get(index as usize).map(sized);
         for (index, event) in events.iter().enumerate() {
             if event.action == Action::Alloc {
                 while let Some((_, born)) = replaced.next_if(|pair| pair.0 as usize <= index) {

@@ -259,10 +259,10 @@ fn leak_evidence(
         (0, 1..) => ", and it holds older ones".to_string(),
         _ => String::new(),
     };
+    let of = if view.earlier == 0 { "of the trace" } else { "since the first file" };
     evidence.push(format!(
-        "blocks of {} since step {} are alive{older}: blocks of all ages stay",
-        plural(leak.generations, "different step"),
-        leak.onset_step
+        "blocks of {} {of} are alive{older}: blocks of all ages stay",
+        plural(leak.generations, "different step")
     ));
     if let Some(percent) = leak.floor_percent {
         let percent = percent.clamp(0, 999);
