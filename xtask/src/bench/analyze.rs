@@ -15,7 +15,7 @@ use crate::report::{Outcome, Step};
 use crate::step::{command, root, say};
 
 /// Events that make a file of about 1 GB.
-const EVENTS: u64 = 5_300_000;
+const EVENTS: u64 = 8_100_000;
 
 /// Times that each is run.
 const RUNS: &str = "3";
