@@ -25,6 +25,9 @@ const SHARED_SEGMENT: u64 = 20 * MIB;
 /// Address space between two growing segments.
 const EXPANDABLE_SPAN: u64 = 1 << 44;
 
+/// Streams from this number on stand for private pools, as CUDA graphs have them.
+pub const PRIVATE: u32 = 1 << 20;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
@@ -57,6 +60,8 @@ pub struct Tag {
     pub requested: u64,
     /// Step in which the program took it back; 0 while it has not.
     pub freed: u64,
+    /// Stream it belongs to, or private pool.
+    pub stream: u32,
 }
 
 /// A block as it lies in memory.
@@ -85,6 +90,8 @@ pub struct SegmentLife {
     pub is_small: bool,
     /// Part of a growing segment.
     pub is_expandable: bool,
+    /// Stream it belongs to, or private pool.
+    pub stream: u32,
 }
 
 /// The free blocks of one stream and size class.
@@ -140,11 +147,11 @@ impl Allocator {
         let pool = self.pool(stream, is_small);
         let mut found = self.fit(pool, size);
         if found.is_none() {
-            found = self.grow(pool, size, is_small);
+            found = self.grow(pool, size, (stream, is_small));
         }
         let id = found?;
         self.split(id, size, is_small);
-        let tag = Tag { stack, step: self.step, requested: bytes, freed: 0 };
+        let tag = Tag { stack, step: self.step, requested: bytes, freed: 0, stream };
         let node = self.nodes.get_mut(id as usize)?;
         (node.state, node.tag) = (State::Live, tag);
         self.allocated += node.size;
@@ -256,16 +263,16 @@ impl Allocator {
     }
 
     /// Takes memory from the device; empties the cache and tries again before it fails.
-    fn grow(&mut self, pool: u32, size: u64, is_small: bool) -> Option<u32> {
-        if let Some(id) = self.take(pool, size, is_small) {
+    fn grow(&mut self, pool: u32, size: u64, kind: (u32, bool)) -> Option<u32> {
+        if let Some(id) = self.take(pool, size, kind) {
             return Some(id);
         }
         self.retries += 1;
         self.empty_cache();
-        self.take(pool, size, is_small)
+        self.take(pool, size, kind)
     }
 
-    fn take(&mut self, pool: u32, size: u64, is_small: bool) -> Option<u32> {
+    fn take(&mut self, pool: u32, size: u64, (stream, is_small): (u32, bool)) -> Option<u32> {
         let tail = self.pools.get(pool as usize)?.tail.filter(|_| self.is_expandable);
         let last = tail.and_then(|id| self.nodes.get(id as usize).copied());
         let spare = last.filter(|node| node.state == State::Free).map_or(0, |node| node.size);
@@ -299,6 +306,7 @@ impl Allocator {
             returned: u64::MAX,
             is_small,
             is_expandable: self.is_expandable,
+            stream,
         });
         let before = tail.unwrap_or(NONE);
         let segment = last.map_or(segment, |node| node.segment);

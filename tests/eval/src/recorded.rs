@@ -116,7 +116,7 @@ fn sum(rows: &[Row], order: &[usize], added: &Run, device: u64, stack: u32) -> R
         before = end;
     }
     let base = rows.get(HEAD_STEPS).map_or(0, |row| row[0]);
-    let tag = Tag { stack, step: 1, requested: base / 64, freed: 0 };
+    let tag = Tag { stack, step: 1, requested: base / 64, ..Tag::default() };
     run.lives = (0..64)
         .map(|index| Life {
             lying: Lying { address: (1 << 40) + index * (base / 64), size: base / 64, tag },

@@ -10,7 +10,7 @@ use memtape_core::snapshot::{
     TraceKind,
 };
 
-use crate::allocator::SegmentLife;
+use crate::allocator::{PRIVATE, SegmentLife};
 use crate::code::Code;
 use crate::job::{Arrival, Fault, Job, Layer};
 use crate::rng::mix;
@@ -161,6 +161,7 @@ impl Scenario {
         let run = self.run(rank)?;
         let of = run.step(to)?;
         let mut blocks: Vec<Block> = Vec::new();
+        let mut places = Places::default();
         let mut before: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for life in &run.lives {
             let (tag, is_pending) = (&life.lying.tag, life.is_pending_at(to));
@@ -173,7 +174,7 @@ impl Scenario {
                     stack: tag.stack,
                     birth_step: born,
                     birth_ns: born.saturating_mul(self.step_ns),
-                    place: 1,
+                    place: places.of(tag.stream),
                     pending: is_pending,
                 });
             }
@@ -194,7 +195,7 @@ impl Scenario {
             reserved: of.reserved,
             device_bytes: self.device_bytes,
             blocks,
-            segments: segments(run, to),
+            segments: segments(run, to, &mut places),
             segment_source: SegmentSource::Allocator,
             before,
             trace: self.trace(run, to),
@@ -208,7 +209,7 @@ impl Scenario {
             frames: self.code.frames.clone(),
             stacks: self.code.stacks.clone(),
             outside_missing: true,
-            places: vec![Place::default(), Place { stream: Some(0), pool: Some((0, 0)) }],
+            places: places.all(),
             before_step: if from > 0 { self.first_step + from } else { 0 },
             ..RankSnapshot::default()
         })
@@ -226,7 +227,7 @@ impl Scenario {
                 size,
                 detail: 0,
                 stack: 0,
-                place: 1,
+                place: 0,
                 // Events carry the number of steps finished before them.
                 step: self.first_step + step - 1,
             });
@@ -280,13 +281,39 @@ impl Scenario {
     }
 }
 
-fn segments(run: &Run, step: u64) -> Vec<Segment> {
+/// Streams and private pools, by their places in a snapshot.
+#[derive(Debug, Default)]
+struct Places(Vec<u32>);
+
+impl Places {
+    /// The place of a stream; the unknown one when there are too many.
+    fn of(&mut self, stream: u32) -> u16 {
+        let known = self.0.iter().position(|&known| known == stream);
+        let at = known.unwrap_or_else(|| {
+            self.0.push(stream);
+            self.0.len() - 1
+        });
+        u16::try_from(at + 1).unwrap_or(0)
+    }
+
+    /// All of them; the first is the unknown one.
+    fn all(&self) -> Vec<Place> {
+        let place = |&stream: &u32| match stream.checked_sub(PRIVATE) {
+            Some(pool) => Place { stream: Some(0), pool: Some((0, u64::from(pool) + 1)) },
+            None => Place { stream: Some(u64::from(stream)), pool: Some((0, 0)) },
+        };
+        let known = self.0.iter().map(place);
+        core::iter::once(Place::default()).chain(known).collect()
+    }
+}
+
+fn segments(run: &Run, step: u64, places: &mut Places) -> Vec<Segment> {
     let there = run.segments.iter().filter(|life| life.taken <= step && life.returned > step);
     let mut segments: Vec<Segment> = there
         .map(|life| Segment {
             address: life.address,
             size: life.size,
-            place: 1,
+            place: places.of(life.stream),
             stack: 0,
             expandable: life.is_expandable,
             small: life.is_small,

@@ -1,5 +1,6 @@
 //! What healthy jobs do: everything here looks like trouble for a while, and is none.
 
+use crate::allocator::PRIVATE;
 use crate::code::Library;
 use crate::job::{Job, MIB};
 use crate::rng::exp2;
@@ -266,7 +267,7 @@ fn graph_pools(job: &mut Job) {
             let is_due = world.step.is_multiple_of(every) && nth <= count;
             if moment == Moment::Forward && is_due {
                 for _ in 0..4 {
-                    world.alloc_on(9, bytes / 4, site.stack);
+                    world.alloc_on(PRIVATE + nth as u32, bytes / 4, site.stack);
                 }
                 world.outside.non_torch += 8 * MIB;
             }

@@ -1,6 +1,6 @@
 //! What goes wrong in real jobs, each with its label. Most of them come on top of something benign.
 
-use crate::allocator::Handle;
+use crate::allocator::{Handle, PRIVATE};
 use crate::code::{Library, Site};
 use crate::job::{Expect, Fault, GIB, Job, Layer, MIB};
 use crate::world::{Actor, Moment, World};
@@ -443,7 +443,7 @@ fn compile_pools(job: &mut Job) {
             let is_due = world.common(0xc0) < 1.0 / every as f64;
             if moment == Moment::Forward && world.step >= onset && is_due {
                 for _ in 0..3 {
-                    world.alloc_on(16 + (world.step % 40_000) as u32, bytes / 3, stack);
+                    world.alloc_on(PRIVATE + world.step as u32, bytes / 3, stack);
                 }
                 world.outside.host += 20 * MIB;
             }

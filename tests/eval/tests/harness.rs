@@ -1,0 +1,205 @@
+//! The harness under examination: judges whose marks are known beforehand.
+
+use memtape_core::detector::Sample;
+use memtape_eval::families::{Family, Set, families};
+use memtape_eval::figures::Tally;
+use memtape_eval::job::{Fault, Layer};
+use memtape_eval::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
+use memtape_eval::runner::run;
+use memtape_eval::scenario::Scenario;
+use memtape_eval::score::score;
+
+/// Jobs in the tests have at most so many ranks: debug builds share two cores.
+const RANKS_MAX: u32 = 2;
+
+/// Knows the label.
+#[derive(Default)]
+struct Oracle {
+    fault: Option<Fault>,
+    oom: Option<u64>,
+    said: Option<Said>,
+    is_done: bool,
+}
+
+impl Judge for Oracle {
+    fn begin(&mut self, scenario: &Scenario) {
+        *self = Self { fault: scenario.fault.clone(), oom: scenario.oom, ..Self::default() };
+    }
+
+    fn sample(&mut self, _now_ns: u64, step: u64, _sample: &Sample) {
+        let Some(fault) = self.fault.as_ref().filter(|_| !self.is_done) else { return };
+        if step >= fault.onset {
+            self.is_done = true;
+            let left = self.oom.map(|oom| oom.saturating_sub(step));
+            let whole = |p50| Forecast { p10: Some(p50), p50, p90: Some(p50) };
+            let alarm = Alarm {
+                rank: fault.ranks[0],
+                layer: fault.layers[0],
+                is_wide: fault.ranks.len() > 1,
+                onset: fault.onset,
+                step,
+                forecast: left.map(whole),
+            };
+            self.said = Some(Said::Opened(1, alarm));
+        }
+    }
+
+    fn said(&mut self) -> Option<Said> {
+        self.said.take()
+    }
+
+    fn wants_snapshots(&self) -> bool {
+        true
+    }
+
+    fn compare(&mut self, _growth: u64, _case: &Case<'_>) -> Verdict {
+        let Some(fault) = &self.fault else { return Verdict::default() };
+        Verdict {
+            pages: true,
+            class: fault.class.to_string(),
+            is_open: false,
+            culprit: fault.sites.first().map(|site| site.frame.clone()),
+            suspects: fault.sites.iter().map(|site| (site.frame.clone(), u64::MAX >> 8)).collect(),
+        }
+    }
+}
+
+/// Says nothing, ever.
+struct Silent;
+
+impl Judge for Silent {
+    fn begin(&mut self, _scenario: &Scenario) {}
+
+    fn sample(&mut self, _now_ns: u64, _step: u64, _sample: &Sample) {}
+
+    fn said(&mut self) -> Option<Said> {
+        None
+    }
+}
+
+/// Wakes somebody in every job, about rank 0, halfway through.
+#[derive(Default)]
+struct Always {
+    half: u64,
+    said: Option<Said>,
+    is_done: bool,
+}
+
+impl Judge for Always {
+    fn begin(&mut self, scenario: &Scenario) {
+        *self = Self { half: scenario.steps - scenario.steps / 8, ..Self::default() };
+    }
+
+    fn sample(&mut self, _now_ns: u64, step: u64, _sample: &Sample) {
+        if step >= self.half && !self.is_done {
+            self.is_done = true;
+            let layer = Layer::Allocated;
+            let alarm = Alarm { rank: 0, layer, is_wide: false, onset: step, step, forecast: None };
+            self.said = Some(Said::Opened(1, alarm));
+        }
+    }
+
+    fn said(&mut self) -> Option<Said> {
+        self.said.take()
+    }
+}
+
+fn examine(judge: &mut dyn Judge, set: Set) -> (Tally, u64, u64) {
+    let (mut sum, mut faults, mut jobs) = (Tally::default(), 0, 0);
+    for family in families().into_iter().filter(|family| family.set == set) {
+        let scenario = scenario(&family, 0);
+        let incidents = run(&scenario, judge);
+        sum.merge(&score(&scenario, &incidents, judge.wants_snapshots()));
+        faults += u64::from(scenario.fault.is_some());
+        jobs += 1;
+    }
+    (sum, faults, jobs)
+}
+
+fn scenario(family: &Family, seed: u64) -> Scenario {
+    family
+        .scenario(seed, RANKS_MAX)
+        .unwrap_or_else(|| panic!("{} has no scenario {seed}", family.name))
+}
+
+#[test]
+fn who_knows_the_label_gets_full_marks() {
+    for set in [Set::Tuned, Set::Apart] {
+        let (sum, faults, _) = examine(&mut Oracle::default(), set);
+        assert!(faults > 5);
+        for (name, share) in [
+            ("precision", sum.precision),
+            ("recall", sum.recall),
+            ("right rank", sum.right_rank),
+            ("right scope", sum.right_scope),
+            ("right class", sum.right_class),
+            ("first line", sum.top1),
+            ("forecast", sum.forecast_close),
+            ("covered", sum.covered),
+        ] {
+            assert_eq!(share.value(), Some(1.0), "{name} of {set:?}: {share:?}");
+        }
+        assert_eq!((sum.false_pages, sum.duplicates, sum.quiet), (0, 0, 0));
+        assert_eq!(sum.recall.of, faults);
+        // Reports are late by a few steps, and so is whoever lives on them.
+        let slowest = sum.delays.iter().copied().fold(0.0, f64::max);
+        assert!(slowest <= 400.0, "{slowest}");
+        assert!(sum.attributed.iter().all(|&share| share == 1.0), "{:?}", sum.attributed);
+    }
+}
+
+#[test]
+fn who_says_nothing_finds_nothing() {
+    let (sum, faults, _) = examine(&mut Silent, Set::Tuned);
+    assert_eq!(sum.recall.value(), Some(0.0));
+    assert_eq!(sum.recall.of, faults);
+    assert_eq!(sum.precision.value(), None);
+    assert_eq!(sum.false_rate(sum.rank_days()), Some(0.0));
+}
+
+#[test]
+fn who_always_cries_is_right_as_often_as_there_are_faults() {
+    let (sum, faults, jobs) = examine(&mut Always::default(), Set::Tuned);
+    let base = faults as f64 / jobs as f64;
+    let precision = sum.precision.value().expect("it pages");
+    // Where a fault has not begun by then, or neither rank nor account are its own, it is wrong.
+    assert!(precision <= base + 1e-9, "{precision} is better than chance ({base})");
+    assert!(precision > base * 0.6, "{precision} is far below {base}");
+    assert_eq!(sum.precision.of, jobs);
+}
+
+#[test]
+fn a_seed_is_a_scenario() {
+    for family in families() {
+        let of = |seed| scenario(&family, seed);
+        let (one, again, other) = (of(3), of(3), of(4));
+        assert_eq!((one.ranks, one.steps, one.oom), (again.ranks, again.steps, again.oom));
+        let step = one.steps / 2;
+        assert_eq!(one.step(0, step), again.step(0, step), "{}", family.name);
+        assert_eq!(one.snapshot(0, 1, step), again.snapshot(0, 1, step));
+        assert_ne!((one.seed, one.step_ns), (other.seed, other.step_ns), "{}", family.name);
+    }
+}
+
+#[test]
+fn snapshots_and_series_tell_the_same() {
+    for family in families() {
+        let scenario = scenario(&family, 1);
+        for step in [1, scenario.steps / 2, scenario.steps] {
+            let of = *scenario.step(0, step).expect("it was played");
+            let snapshot = scenario.snapshot(0, 0, step).expect("it was played");
+            let device = &snapshot.devices[0];
+            let name = family.name;
+            if family.name.starts_with("recorded") {
+                continue;
+            }
+            let sum = |pending: bool| -> u64 {
+                let blocks = device.blocks.iter().filter(|block| block.pending == pending);
+                blocks.map(|block| block.size).sum()
+            };
+            assert_eq!((sum(false), sum(true)), (of.end, of.deferred), "{name} at {step}");
+            let segments: u64 = device.segments.iter().map(|segment| segment.size).sum();
+            assert_eq!(segments, of.reserved, "{name} at {step}");
+        }
+    }
+}
