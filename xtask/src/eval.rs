@@ -22,7 +22,9 @@ pub(crate) fn eval(arguments: &[String]) -> ExitCode {
         eprintln!("xtask: {why}");
         return ExitCode::FAILURE;
     }
-    let mut run = command(released("memtape-eval"));
+    let is_about_cost = arguments.iter().any(|argument| argument == "--cost");
+    let program = if is_about_cost { "memtape-eval-cost" } else { "memtape-eval" };
+    let mut run = command(released(program));
     let mut is_command = true;
     // The first word is the command's own name; the rest is for the harness.
     run.args(arguments.iter().filter(|argument| {
@@ -36,7 +38,7 @@ pub(crate) fn eval(arguments: &[String]) -> ExitCode {
             None => ExitCode::FAILURE,
         },
         Err(error) => {
-            eprintln!("xtask: memtape-eval: {error}");
+            eprintln!("xtask: {program}: {error}");
             ExitCode::FAILURE
         }
     }

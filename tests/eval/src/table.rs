@@ -75,6 +75,9 @@ pub fn text(outcome: &Outcome) -> String {
         for (name, _) in &outcome.judges {
             let _ = writeln!(text, "{}", row(name, &outcome.sum(name, Some(set))));
         }
+        if set == Set::Tuned {
+            text.push_str(&worth(outcome));
+        }
         let sum = outcome.sum(DEFAULT, Some(set));
         let _ = writeln!(text, "\n{}", sentences(&sum));
         let _ = writeln!(text, "what it is, and what was said\n{}", matrix(&sum));
@@ -120,6 +123,34 @@ fn row(name: &str, tally: &Tally) -> String {
 
 fn percent(value: f64) -> String {
     format!("{:.1}%", value * 100.0)
+}
+
+/// What each gate is worth: where something else is found without it.
+fn worth(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    let gates = outcome.judges.iter().filter(|(name, _)| name.starts_with("without "));
+    for (gate, found) in gates {
+        let _ = write!(text, "{gate:20}");
+        for family in outcome.families.iter().filter(|family| family.set == Set::Tuned) {
+            let (Some(with), Some(without)) =
+                (outcome.family(DEFAULT, family.name), found.get(family.name))
+            else {
+                continue;
+            };
+            let wrong = |tally: &Tally| (tally.false_pages + tally.duplicates + tally.quiet) as i64;
+            let more = wrong(without) - wrong(with);
+            let found = without.recall.hits as i64 - with.recall.hits as i64;
+            let slower = quantile(&without.delays, 0.5).unwrap_or(0.0)
+                - quantile(&with.delays, 0.5).unwrap_or(0.0);
+            if (more, found) != (0, 0) || slower.abs() >= 16.0 {
+                let name = family.name;
+                let _ =
+                    write!(text, " {name}({more:+} wrong, {found:+} found, {slower:+.0} steps)");
+            }
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// The figures with their intervals.

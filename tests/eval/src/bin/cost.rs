@@ -1,0 +1,174 @@
+//! What the detector costs: time for each record, bytes for each rank, and the share of one core
+//! that 16,384 ranks take, with one step and one reading of every layer a second.
+//!
+//! `cargo xtask eval --cost [--ranks N] [--steps N] [--json]`. Time is the thread's own on the
+//! processor, so that other programs do not count; beside it stands what keeping the last 256
+//! values of one layer and fitting a line to them takes in the same run.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memtape_core::detector::Sample;
+use memtape_eval::baselines::{Line, PerRank};
+use memtape_eval::judge::Judge;
+use memtape_eval::product::Product;
+use memtape_eval::rng::mix;
+use memtape_eval::world::{Outside, Step};
+use serde_json::json;
+
+const RANKS: u64 = 16_384;
+/// Past warm-up, with every length of block in use but the longest window.
+const STEPS: u64 = 480;
+/// Of those, the last ones are timed.
+const TIMED_STEPS: u64 = 160;
+/// Layers: three of a sample (tensors, segments, blocks), and seven readings.
+const LAYERS: u64 = 10;
+const SECOND_NS: u64 = 1_000_000_000;
+const MIB: u64 = 1 << 20;
+/// Exit code for a bad command line (`EX_USAGE` of sysexits).
+const EXIT_USAGE: u8 = 64;
+
+/// Counts the bytes that are there.
+struct Counting;
+
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator as it came; only sizes are added up beside.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size() as u64, Ordering::Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size() as u64, Ordering::Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What one judge took.
+#[derive(Clone, Copy)]
+struct Cost {
+    record_ns: f64,
+    rank_bytes: f64,
+    core_share: f64,
+}
+
+fn main() -> ExitCode {
+    let (mut ranks, mut steps, mut is_json) = (RANKS, STEPS, false);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
+        let known = match argument.as_str() {
+            "--ranks" => number().map(|number| ranks = number),
+            "--steps" => number().map(|number| steps = number.max(TIMED_STEPS)),
+            "--json" => Some(is_json = true),
+            "--cost" => Some(()),
+            _ => None,
+        };
+        if known.is_none() {
+            eprintln!("usage: memtape-eval-cost [--ranks N] [--steps N] [--json]");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    }
+    let (ours, line) = match (
+        measure(&mut Product::new(), ranks, steps),
+        measure(&mut PerRank::new(Line::default), ranks, steps),
+    ) {
+        (Some(ours), Some(line)) => (ours, line),
+        _ => {
+            eprintln!("no /proc/thread-self/schedstat: the time on the processor is not known");
+            return ExitCode::FAILURE;
+        }
+    };
+    if is_json {
+        let figures = json!({
+            "ranks": ranks,
+            "layers": LAYERS,
+            "microseconds_per_record": (ours.record_ns.round()) / 1e3,
+            "bytes_per_rank": ours.rank_bytes.round(),
+            "share_of_one_core": (ours.core_share * 1e4).round() / 1e4,
+            "line_and_fit_microseconds_per_record": (line.record_ns.round()) / 1e3,
+            "times_line_and_fit": (ours.record_ns / line.record_ns * 100.0).round() / 100.0,
+        });
+        println!("{}", json!({ "figures": figures }));
+    } else {
+        println!("{ranks} ranks, {LAYERS} layers, one step and one reading of each a second");
+        for (name, cost) in [("memtape", ours), ("line and fit, one layer", line)] {
+            println!(
+                "{name:24} {:>8.3} µs a record  {:>8.0} bytes a rank  {:>6.1} % of one core",
+                cost.record_ns / 1e3,
+                cost.rank_bytes,
+                cost.core_share * 100.0
+            );
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// A record is one sample or one reading. All ranks tell each step, then the next.
+fn measure(judge: &mut dyn Judge, ranks: u64, steps: u64) -> Option<Cost> {
+    let before = BYTES.load(Ordering::Relaxed);
+    let mut begun = 0;
+    for step in 1..=steps {
+        if step == steps - TIMED_STEPS + 1 {
+            begun = on_processor_ns()?;
+        }
+        for rank in 0..ranks {
+            tell(judge, rank as u32, step);
+        }
+        while judge.said().is_some() {}
+    }
+    let took_ns = (on_processor_ns()? - begun) as f64;
+    let held = BYTES.load(Ordering::Relaxed).saturating_sub(before) as f64;
+    let told = (TIMED_STEPS * ranks) as f64;
+    Some(Cost {
+        record_ns: took_ns / (told * 8.0),
+        rank_bytes: held / ranks as f64,
+        core_share: took_ns / (TIMED_STEPS * SECOND_NS) as f64,
+    })
+}
+
+/// One step of one rank: a floor that moves a little; one rank in a thousand leaks.
+fn tell(judge: &mut dyn Judge, rank: u32, step: u64) {
+    let noise = mix(u64::from(rank) << 32 | step) % (8 * MIB);
+    let kept = if rank.is_multiple_of(1_000) { step * MIB } else { 0 };
+    let floor = 20_000 * MIB + noise + kept;
+    let now_ns = step * SECOND_NS + u64::from(rank % 1_000) * 1_000_000;
+    let sample = Sample {
+        rank,
+        device: 0,
+        first_step: step,
+        last_step: step,
+        floor_allocated: floor,
+        peak_allocated: floor + 15_000 * MIB,
+        end_allocated: floor,
+        floor_reserved: 40_000 * MIB,
+        end_reserved: 40_000 * MIB,
+        device_bytes: 80_000 * MIB,
+        blocks: 900 + noise % 50,
+        ..Sample::default()
+    };
+    judge.sample(now_ns, step, &sample);
+    let outside = Outside {
+        non_torch: 900 * MIB,
+        other: 0,
+        host: 9_000 * MIB + noise,
+        pinned: 500 * MIB,
+        shared: 200 * MIB,
+        workers: 4_000 * MIB + noise / 2,
+    };
+    judge.reading(now_ns, rank, step, &Step { outside, ..Step::default() });
+}
+
+/// Time this thread has had on the processor.
+fn on_processor_ns() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
