@@ -22,7 +22,7 @@ use flate2::write::GzEncoder;
 use memtape_core::pickle::torch_snapshot;
 use serde_json::{Value, json};
 
-use crate::families::Family;
+use crate::families::{Family, families};
 use crate::job::{Expect, Layer};
 use crate::scenario::Scenario;
 
@@ -34,6 +34,30 @@ const SNAPSHOT_RANKS: usize = 2;
 
 /// Steps from the onset to the second snapshot, where there are so many, and between the two.
 const SNAPSHOT_STEPS: u64 = 256;
+
+/// The sample that lies in the repository: family, seed.
+pub const SAMPLE: [(&str, u64); 7] = [
+    ("leak_one_rank", 5),
+    ("deferred_frees", 6),
+    ("fragmentation", 6),
+    ("worker_growth", 4),
+    ("recorded_injected", 5),
+    ("variable_length", 1),
+    ("cache_fill", 5),
+];
+
+/// Ranks of its jobs at most.
+pub const SAMPLE_RANKS_MAX: u32 = 2;
+
+/// The scenarios of the sample.
+pub fn sample() -> Vec<(Family, u64, Scenario)> {
+    let all = families();
+    let of = |&(name, seed): &(&str, u64)| {
+        let family = *all.iter().find(|family| family.name == name)?;
+        Some((family, seed, family.scenario(seed, SAMPLE_RANKS_MAX)?))
+    };
+    SAMPLE.iter().filter_map(of).collect()
+}
 
 /// The columns of a series, after the step.
 const COLUMNS: [&str; 15] = [

@@ -12,7 +12,7 @@ use memtape_eval::table;
 
 const USAGE: &str = "usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] \
                      [--seeds N] [--first S] [--ranks-max N] [--baselines] [--ablations] [--small] [--json] \
-                     [--export DIR]";
+                     [--export DIR [--sample]]";
 
 /// Scenarios of each family, and ranks of a job at most; both smaller with `--small`.
 const SEEDS: u64 = 24;
@@ -29,6 +29,7 @@ struct Line {
     is_small: bool,
     is_json: bool,
     each: bool,
+    is_sample: bool,
     export: Option<PathBuf>,
 }
 
@@ -55,6 +56,7 @@ fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
             "--small" => line.is_small = true,
             "--json" => line.is_json = true,
             "--each" => line.each = true,
+            "--sample" => line.is_sample = true,
             "--export" => line.export = Some(PathBuf::from(arguments.next()?)),
             _ => return None,
         }
@@ -74,7 +76,8 @@ fn main() -> ExitCode {
         return ExitCode::from(EXIT_USAGE);
     };
     if let Some(folder) = &line.export {
-        return export(&line.plan, folder);
+        let scenarios = if line.is_sample { export::sample() } else { scenarios(&line.plan) };
+        return write(&scenarios, folder);
     }
     let quiet = |_: &Family, _: u64, _: &Scenario, _: &[Incident]| {};
     let outcome = if line.each {
@@ -99,15 +102,19 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Writes the scenarios of a plan as files.
-fn export(plan: &Plan, folder: &Path) -> ExitCode {
+/// The scenarios of a plan.
+fn scenarios(plan: &Plan) -> Vec<(Family, u64, Scenario)> {
     let seeds = plan.first..plan.first + plan.seeds;
     let families = chosen(plan);
     let pairs = seeds.flat_map(|seed| families.iter().map(move |&family| (family, seed)));
-    let scenarios: Vec<(Family, u64, Scenario)> = pairs
+    pairs
         .filter_map(|(family, seed)| Some((family, seed, family.scenario(seed, plan.ranks_max)?)))
-        .collect();
-    match export::write(folder, &scenarios) {
+        .collect()
+}
+
+/// Writes them as files.
+fn write(scenarios: &[(Family, u64, Scenario)], folder: &Path) -> ExitCode {
+    match export::write(folder, scenarios) {
         Ok(bytes) => {
             println!("{} scenarios, {bytes} bytes in {}", scenarios.len(), folder.display());
             ExitCode::SUCCESS

@@ -1,0 +1,95 @@
+//! A small corpus that Memtape must get right, and that notices when a gate is gone.
+//!
+//! It is no measure of how good the detector is: `cargo xtask eval` is. It is here so that a change
+//! that breaks something is noticed before that is run.
+
+use memtape_eval::families::{Family, families};
+use memtape_eval::figures::Tally;
+use memtape_eval::judge::Judge;
+use memtape_eval::product::Product;
+use memtape_eval::runner::run;
+use memtape_eval::score::score;
+
+const RANKS_MAX: u32 = 8;
+
+/// Healthy jobs that must wake nobody, whatever chance does.
+const HEALTHY: [&str; 10] = [
+    "flat",
+    "lazy_optimizer",
+    "variable_length",
+    "eval_plateaus",
+    "checkpoint_rank0",
+    "fsdp_prefetch",
+    "resume",
+    "clock_steps",
+    "ema_start",
+    "recorded",
+];
+
+/// Faults that must be found, with their rank, class and line.
+const FAULTY: [&str; 4] = ["leak_one_rank", "retained_graph", "recorded_injected", "library_cache"];
+
+/// Gates, and families in which it shows that they are there.
+const GATES: [(&str, &[&str]); 8] = [
+    ("peers", &["worker_growth", "leak_count_only", "cross_restart"]),
+    ("steady", &["leak_from_start", "worker_growth"]),
+    ("stairs", &["group_creation", "leak_every_kth"]),
+    ("records", &["leak_bursty", "pinned_growth"]),
+    ("high_water", &["reference_cycles"]),
+    ("past", &["leak_bursty", "unbounded_cache", "retained_graph"]),
+    ("urgency", &["gc_sawtooth_synced", "leak_all_ranks"]),
+    ("one_cause", &["shared_growth", "worker_growth"]),
+];
+
+fn examine(judge: &mut dyn Judge, name: &str, seed: u64) -> Tally {
+    let family: Family = families()
+        .into_iter()
+        .find(|family| family.name == name)
+        .unwrap_or_else(|| panic!("there is no family {name}"));
+    let scenario = family.scenario(seed, RANKS_MAX).expect("it can be made");
+    let incidents = run(&scenario, judge);
+    score(&scenario, &incidents, true)
+}
+
+#[test]
+fn healthy_jobs_wake_nobody() {
+    for name in HEALTHY {
+        let tally = examine(&mut Product::new(), name, 0);
+        assert_eq!(tally.false_pages, 0, "{name} seed 0");
+    }
+}
+
+#[test]
+fn plain_faults_are_found_at_their_line() {
+    for name in FAULTY {
+        let tally = examine(&mut Product::new(), name, 0);
+        assert_eq!(tally.recall.value(), Some(1.0), "{name} seed 0 is not found");
+        assert_eq!(tally.false_pages, 0, "{name} seed 0");
+        for (what, share) in
+            [("rank", tally.right_rank), ("class", tally.right_class), ("line", tally.top1)]
+        {
+            assert_eq!(share.hits, share.of, "{name} seed 0: the {what} is wrong");
+        }
+    }
+}
+
+/// The smaller the better: a miss or a wrong incident weighs as much as a thousand steps.
+fn marks(judge: &mut dyn Judge, names: &[&str]) -> f64 {
+    let of = |name: &&str| {
+        let tally = examine(judge, name, 0);
+        let wrong = tally.false_pages + tally.duplicates + tally.quiet;
+        let missed = tally.recall.of - tally.recall.hits;
+        1_000.0 * (wrong + missed) as f64 + tally.delays.iter().sum::<f64>()
+    };
+    names.iter().map(of).sum()
+}
+
+#[test]
+fn a_gate_that_is_gone_is_noticed() {
+    for (gate, names) in GATES {
+        let with = marks(&mut Product::new(), names);
+        let mut without = Product::without(gate).expect("there is such a gate");
+        let without = marks(&mut without, names);
+        assert!(without > with, "nothing is worse without {gate}: {without} against {with}");
+    }
+}
