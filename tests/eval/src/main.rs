@@ -10,9 +10,10 @@ use memtape_eval::runner::Incident;
 use memtape_eval::scenario::Scenario;
 use memtape_eval::table;
 
-const USAGE: &str = "usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] \
-                     [--seeds N] [--first S] [--ranks-max N] [--baselines] [--ablations] [--small] [--json] \
-                     [--export DIR [--sample]]";
+const USAGE: &str = "\
+usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] [--seeds N] [--first S]
+                    [--ranks-max N] [--baselines] [--ablations] [--small] [--json]
+                    [--export DIR [--sample]]";
 
 /// Scenarios of each family, and ranks of a job at most; both smaller with `--small`.
 const SEEDS: u64 = 24;

@@ -30,12 +30,11 @@ const HEALTHY: [&str; 10] = [
 const FAULTY: [&str; 4] = ["leak_one_rank", "retained_graph", "recorded_injected", "library_cache"];
 
 /// Gates, and families in which it shows that they are there.
-const GATES: [(&str, &[&str]); 8] = [
+const GATES: [(&str, &[&str]); 7] = [
     ("peers", &["worker_growth", "leak_count_only", "cross_restart"]),
     ("steady", &["leak_from_start", "worker_growth"]),
     ("stairs", &["group_creation", "leak_every_kth"]),
     ("records", &["leak_bursty", "pinned_growth"]),
-    ("high_water", &["reference_cycles"]),
     ("past", &["leak_bursty", "unbounded_cache", "retained_graph"]),
     ("urgency", &["gc_sawtooth_synced", "leak_all_ranks"]),
     ("one_cause", &["shared_growth", "worker_growth"]),

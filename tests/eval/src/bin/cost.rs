@@ -68,7 +68,10 @@ fn main() -> ExitCode {
         let known = match argument.as_str() {
             "--ranks" => number().map(|number| ranks = number),
             "--steps" => number().map(|number| steps = number.max(TIMED_STEPS)),
-            "--json" => Some(is_json = true),
+            "--json" => {
+                is_json = true;
+                Some(())
+            }
             "--cost" => Some(()),
             _ => None,
         };
