@@ -36,7 +36,10 @@ CASES = {
     "variable_lengths": (None, None, False),
     "checkpoint_and_eval": (None, None, False),
 }
-CASE_S = 120  # a case takes about 40 s; NCCL alone needs up to 20 s to come up
+# Least duration of a step. What the agent reads from outside, it reads once a second.
+STEP_MS = {"process_groups": 50}
+STEP_MS_ELSE = 20
+CASE_S = 150  # a case takes about 40 s; NCCL alone needs up to 20 s to come up
 QUIET_S = 5  # incidents that say the same for so long have nothing to add
 QUIET_S_MAX = 25
 END_S = 30
@@ -100,8 +103,8 @@ def start(command, log):
 
 
 def family(pid):
-    """This process, its children and theirs. torchrun's ranks have sessions of their own, so there is no group
-    of processes to end."""
+    """This process, its children and theirs. torchrun's ranks have sessions of their own, so they are in no group
+    that could be ended."""
     children = {}
     for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -150,6 +153,7 @@ def run_case(options, services, tapes, case, left_s):
         options.memtape / "memtape", "run", "--job", case, "--dir", tapes, "--",
         sys.executable, "-m", "torch.distributed.run", "--standalone",
         "--nproc-per-node", options.ranks, SCRIPT, case, "--steps", options.steps,
+        "--step-ms", STEP_MS.get(case, STEP_MS_ELSE),
         "--features", options.features, "--ddp-backend", options.ddp_backend,
     ]  # fmt: skip
     started = time.monotonic()

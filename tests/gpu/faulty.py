@@ -171,7 +171,7 @@ def main():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     backend = "nccl" if CASES[by_name[options.case]] else options.ddp_backend
-    dist.init_process_group(backend, device_id=device if backend == "nccl" else None)
+    dist.init_process_group(backend)  # without a device, so that each group has a communicator of its own
     torch.manual_seed(dist.get_rank())
     if dist.get_rank() == 0:
         properties = torch.cuda.get_device_properties(device)
@@ -183,7 +183,7 @@ def main():
     if dist.get_rank() == 0:
         per_step = (time.monotonic() - started) / options.steps
         print(f"done: {options.steps} steps, {1000 * per_step:.1f} ms a step", flush=True)
-    dist.barrier()
+    dist.barrier(device_ids=[device.index] if backend == "nccl" else None)
     dist.destroy_process_group()
 
 

@@ -104,7 +104,8 @@ fn command(
     // The fake runtime must stand behind the recorder, so its launcher is what `run` runs.
     let inner = torch.command(program.ranks, program.device);
     let mut command = Command::new(memtape());
-    command.args(["run", "--job", program.name, "--dir"]).arg(cluster.tapes("node-a")).arg("--");
+    command.args(["run", "--job", program.name]).args(program.options);
+    command.arg("--dir").arg(cluster.tapes("node-a")).arg("--");
     command.arg(inner.get_program()).args(inner.get_args());
     command.args(Torch::torchrun(program.ranks)).arg(source(program)).args(program.arguments);
     command.envs(devices.iter().filter(|(name, _)| name.starts_with("FAKECUDA")).cloned());

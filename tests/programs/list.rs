@@ -29,10 +29,16 @@ pub const PROGRAMS: &[Program] = &[
     // What the allocator holds.
     Program { is_quick: true, ..lineless("fragmentation", "fragmentation", Who::All, 2) },
     Program {
-        environment: &[("FAKECUDA_COPY_MIB_S", "800")],
+        // Without it, PyTorch does not say which frees it puts off.
+        options: &["--detail"],
+        environment: &[("FAKECUDA_COPY_MIB_S", "40")],
         ..lineless("deferred_frees", "deferred_frees", Who::All, 2)
     },
-    fault("graph_per_shape", "compile_pools", Who::All, 1),
+    Program {
+        // Nor in which pool a block is.
+        options: &["--detail"],
+        ..fault("graph_per_shape", "compile_pools", Who::All, 1)
+    },
     lineless("cache_thrash", "cache_thrash", Who::All, 2),
     Program { device: "1G", ..lineless("imbalance", "imbalance", Who::Rank(2), 4) },
     // What PyTorch does not know of.
@@ -87,6 +93,7 @@ const fn benign(name: &'static str, ranks: u32) -> Program {
         script: name,
         ranks,
         device: "4G",
+        options: &[],
         arguments: &[],
         environment: &[],
         fault: None,

@@ -23,6 +23,8 @@ pub struct Program {
     pub ranks: u32,
     /// Bytes of a device, as the fake runtime reads them (`4G`).
     pub device: &'static str,
+    /// Options of `memtape run`.
+    pub options: &'static [&'static str],
     /// Arguments of the program.
     pub arguments: &'static [&'static str],
     /// What is in its environment.

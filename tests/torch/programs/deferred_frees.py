@@ -7,7 +7,7 @@ use by another stream, as `record_stream` says. Nothing makes the training wait 
 import torch
 from common import FLOATS_PER_MIB, done, network, onset, parallel, start, steps
 
-BATCH, WIDTH, COPY_MIB, FROM_STEP = 256, 512, 16, 60
+BATCH, WIDTH, COPY_MIB, FROM_STEP = 256, 128, 4, 60
 
 
 def main():

@@ -18,7 +18,7 @@ class Scorer:
     @torch.no_grad()
     def __call__(self, length):
         if length not in self.graphs:
-            static = torch.zeros(length, WIDTH, device=self.device)
+            static = torch.zeros(length, WIDTH, device=self.device)  # CULPRIT
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 scores = self.network(static)  # CULPRIT
@@ -33,7 +33,7 @@ def main():
     model = parallel(network(WIDTH), device)
     scorer = Scorer(device)
     optimizer = torch.optim.AdamW(model.parameters())
-    for step in steps(400):
+    for step in steps(800):
         if step == 1:
             onset(step)
         model(torch.randn(LENGTH_MIN, WIDTH, device=device)).square().mean().backward()
