@@ -31,8 +31,8 @@ pub const PROGRAMS: &[Program] = &[
     Program {
         // Without it, PyTorch does not say which frees it puts off.
         options: &["--detail"],
-        environment: &[("FAKECUDA_COPY_MIB_S", "40")],
-        ..lineless("deferred_frees", "deferred_frees", Who::All, 2)
+        environment: &[("FAKECUDA_COPY_MIB_S", "10")],
+        ..fault("deferred_frees", "deferred_frees", Who::All, 2)
     },
     Program {
         // Nor in which pool a block is.

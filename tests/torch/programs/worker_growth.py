@@ -9,7 +9,7 @@ import torch
 from common import done, network, onset, parallel, start, steps
 from torch.utils.data import DataLoader, Dataset
 
-BATCH, WIDTH, DECODED_BYTES = 8, 256, 384 << 10
+BATCH, WIDTH, DECODED_BYTES = 8, 256, 192 << 10
 
 
 class Images(Dataset):
@@ -30,7 +30,7 @@ def main():
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters())
     loader = DataLoader(Images(), BATCH, num_workers=2, persistent_workers=True)
-    for step, batch in zip(steps(600, pace_ms=60), loader):
+    for step, batch in zip(steps(900, pace_ms=50), loader):
         if step == 1:
             onset(step)
         model(batch.to(device)).square().mean().backward()
