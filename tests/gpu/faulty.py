@@ -116,14 +116,14 @@ def fragmentation(job):
 
 
 def process_groups(job):
-    """FSDP2. Every 10 steps all ranks make a process group and forget to destroy it: what its communicator
+    """FSDP2. Every 15 steps all ranks make a process group and forget to destroy it: what its communicator
     takes from the device, PyTorch's allocator does not know."""
     for step in job.steps():
         job.train()
-        if step % 10 == 0:
+        if step >= job.options.onset and step % 15 == 0:
             score = torch.zeros(1, device=job.device)
             dist.all_reduce(score, group=dist.new_group(backend="nccl"))  # CULPRIT process_groups
-            if step == 10 and job.rank == 0:
+            if step == job.options.onset and job.rank == 0:
                 job.onset(step)
 
 
