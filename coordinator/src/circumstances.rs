@@ -131,6 +131,7 @@ mod tests {
             forecast: None,
             peers: 3,
             ranks: 1,
+            returns: 0,
         }
     }
 
