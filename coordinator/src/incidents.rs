@@ -141,6 +141,22 @@ impl Coordinator {
         Some(id)
     }
 
+    /// The open incident about the same rank whose layer this growth explains: first it was seen
+    /// in the number of blocks, say, and now in their bytes. The same cause, seen more clearly.
+    fn explained(&mut self, serial: u32, growth: &Growth) -> Option<String> {
+        let is_same = |record: &IncidentRecord| {
+            let layer = Layer::named(&record.layer);
+            record.serial == serial
+                && record.is_open()
+                && (record.rank, record.device) == (growth.rank, growth.device)
+                && layer.is_some_and(|layer| growth.layer.explains(layer))
+        };
+        let (id, state) = self.incidents.iter_mut().find(|(_, state)| is_same(&state.record))?;
+        state.record.layer = growth.layer.as_str().to_string();
+        state.record.scope = growth.scope.as_str().to_string();
+        Some(id.clone())
+    }
+
     /// The closed incident that this growth goes on with. One that was closed with its attempt: a
     /// node that comes late brings ranks of it, so it is not over, or is told again to its end.
     /// And one that had given back what it had grown by, and grows again.
@@ -171,6 +187,10 @@ impl Coordinator {
         // After a restart of everything, agents send again what the tapes of an attempt hold that
         // is over: what grew there was found while it ran, or is nobody's business any more.
         if self.cluster.attempts.get(&serial).is_none_or(Attempt::has_ended) {
+            return;
+        }
+        if let Some(id) = self.explained(serial, growth) {
+            self.grew(now, &id, growth, step_time_ns);
             return;
         }
         if let Some(id) = self.reopened(serial, growth) {

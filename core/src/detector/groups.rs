@@ -8,7 +8,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::layers::COURSES;
+use super::layers::{COURSES, Layer};
 use super::ring::{BLOCKS, SCALES};
 use super::window::Past;
 
@@ -201,6 +201,15 @@ impl Groups {
         let are_fit = sets.len() > 1 && sets.len() <= GROUPS_MAX;
         for (group, set) in sets.iter().enumerate().filter(|_| are_fit) {
             set.iter().for_each(|&(_, rank)| self.move_to(rank, group));
+        }
+    }
+
+    /// The level was higher in warm-up than where it ended: a buffer that is emptied after each
+    /// epoch may rise as high again.
+    pub(super) fn note_past(&mut self, beyond: i64) {
+        let allocated = Layer::Allocated.place().unwrap_or(0);
+        for group in self.list.iter_mut().filter(|_| beyond > 0) {
+            group.past[allocated].iter_mut().for_each(|past| past.add(beyond));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a rank does in most of its steps: having to ask twice for memory, or throwing its cache
 //! away and filling it again. One bit for each of the last 64 steps.
 
-use super::Sample;
+use super::{Layer, Sample};
 
 /// The allocator tried again in so many of the last steps: memory is short.
 const RETRIES_MIN: u32 = 8;
@@ -52,6 +52,15 @@ impl Habits {
         };
         self.has_retries = holds(self.retries, RETRIES_MIN, self.has_retries);
         self.has_churn = holds(self.churn, CHURN_MIN, self.has_churn);
+    }
+
+    /// Half of what makes a habit is there.
+    pub(super) fn is_likely(&self, layer: Layer) -> bool {
+        match layer {
+            Layer::Retries => self.retries() * 2 >= RETRIES_MIN,
+            Layer::Churn => self.churn() * 2 >= CHURN_MIN,
+            _ => false,
+        }
     }
 
     /// Steps of the last 64 in which the allocator tried again.

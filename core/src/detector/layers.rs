@@ -128,7 +128,7 @@ impl Layer {
     }
 
     /// Does growth of `self` on a rank explain growth of `other` there? One cause is told once.
-    pub(super) fn explains(self, other: Self) -> bool {
+    pub fn explains(self, other: Self) -> bool {
         use Layer::{Allocated, Blocks, Churn, Deferred, Host, Peak, Pinned, Reserved, Retries};
         match self {
             Allocated => matches!(other, Reserved | Blocks | Peak | Retries | Churn),

@@ -312,6 +312,7 @@ impl Detector {
             if self.limits.gates.roles {
                 self.groups.learn(&levels);
             }
+            self.groups.note_past(self.warm_up.high - level);
             self.sweep(block);
         }
     }

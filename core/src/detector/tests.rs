@@ -252,7 +252,10 @@ fn a_leak_is_found_on_its_rank_in_time() {
             let rate = bytes / every;
             let delay = growth.detected_step - onset;
             println!("{case}: {delay} steps, onset {} for {onset}", growth.onset_step);
-            assert!(growth.onset_step.abs_diff(onset) <= 16 + delay / 4, "{case}: {growth:?}");
+            // What began in warm-up is dated to its end.
+            let slack = if onset < 100 { 32 } else { 0 };
+            let distance = growth.onset_step.abs_diff(onset);
+            assert!(distance <= 16 + slack + delay / 4, "{case}: {growth:?}");
             assert!(growth.bytes_per_step.abs_diff(rate) <= rate / 2, "{case}: {growth:?}");
         }
     };

@@ -278,6 +278,10 @@ impl Detector {
             return;
         }
         let rise_min = series.rise_min(key.layer, &self.limits);
+        let group = self.groups.of(key.rank);
+        let last = (detected_step, value);
+        self.incidents.open(growth, (group, scale), onset_value, rise_min, last);
+        // Said after the opening: whoever keeps incidents can go on with the one there is.
         let is_caused = |other: Layer| key.layer.explains(other);
         if self.limits.gates.one_cause {
             let is_of = |rank: u32| match key.scope {
@@ -287,9 +291,6 @@ impl Detector {
             };
             self.incidents.close_caused(is_of, is_caused, detected_step);
         }
-        let group = self.groups.of(key.rank);
-        let last = (detected_step, value);
-        self.incidents.open(growth, (group, scale), onset_value, rise_min, last);
     }
 
     /// All ranks of a group grow: findings about single ranks that are no more than that are the
@@ -363,7 +364,10 @@ impl Detector {
         spread.blocks = spread.blocks.saturating_add(1);
         spread.bytes_min = spread.bytes_min.min(beyond);
         let Spread { since_step, bytes_min, blocks } = *spread;
-        let grows = self.incidents.of_rank(rank).any(|open| open.grows());
+        let group = self.groups.of(rank);
+        let layers = [Layer::Allocated, Layer::Peak];
+        let grows = self.incidents.of_rank(rank).any(|open| open.grows())
+            || layers.into_iter().any(|layer| self.incidents.common(layer, group).is_some());
         if blocks >= SPREAD_BLOCKS_MIN && !grows && self.incidents.get(&key).is_none() {
             let peers = u32::try_from(count - 1).unwrap_or(u32::MAX);
             let growth = still(&key, (since_step, end_step), bytes_min, peers);
@@ -378,21 +382,43 @@ impl Detector {
         if series.warm_step.is_none() {
             return;
         }
+        let group = self.groups.of(rank);
         for (layer, has_it, steps) in [
             (Layer::Retries, habits.has_retries, habits.retries()),
             (Layer::Churn, habits.has_churn, habits.churn()),
         ] {
-            let key = GrowthKey { rank, device, layer, scope: Scope::OneRank };
-            let is_open = self.incidents.get(&key).is_some();
-            if is_open && !has_it {
-                self.incidents.close(&key, last_step);
-            } else if has_it && !is_open && !self.is_told(&key, self.groups.of(rank)) {
+            let key = |scope: Scope| GrowthKey { rank, device, layer, scope };
+            let known = [Scope::OneRank, Scope::AllRanks].map(key);
+            if !has_it {
+                known.iter().for_each(|key| self.incidents.close(key, last_step));
+                continue;
+            }
+            let is_open = known.iter().any(|key| self.incidents.get(key).is_some())
+                || self.incidents.common(layer, group).is_some();
+            let (scope, ranks) = self.who_else(layer);
+            if !is_open && !self.is_told(&key(scope), group) {
                 let steps_seen = (last_step.saturating_sub(63), last_step);
-                let growth = still(&key, steps_seen, u64::from(steps), 0);
-                if !self.incidents.joined(&growth) {
-                    self.incidents.open(growth, (0, 0), 0, 0, (last_step, 0));
+                let growth = still(&key(scope), steps_seen, u64::from(steps), 0);
+                if scope == Scope::AllRanks || !self.incidents.joined(&growth) {
+                    let growth = Growth { ranks, ..growth };
+                    self.incidents.open(growth, (group, 0), 0, 0, (last_step, 0));
                 }
             }
+        }
+    }
+
+    /// Who has a habit, when one rank is sure to have it: of the others half as many steps will
+    /// do, for they are about as far.
+    fn who_else(&self, layer: Layer) -> (Scope, u32) {
+        let has_it = |of: &(&u32, &Rank)| {
+            let series = self.series.get(&(*of.0, of.1.home));
+            series.is_some_and(|series| series.habits.is_likely(layer))
+        };
+        let count = self.ranks.iter().filter(has_it).count();
+        if count > 1 && count * 4 >= self.ranks.len() * 3 {
+            (Scope::AllRanks, u32::try_from(count).unwrap_or(u32::MAX))
+        } else {
+            (Scope::OneRank, 1)
         }
     }
 

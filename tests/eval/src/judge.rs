@@ -44,6 +44,8 @@ pub enum Said {
     Updated(u64, Alarm),
     /// It is over.
     Closed(u64),
+    /// It was over, and goes on.
+    Again(u64, Alarm),
 }
 
 /// What a comparison of snapshots says.

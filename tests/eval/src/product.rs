@@ -40,6 +40,8 @@ pub struct Product {
     host_limit: u64,
     growths: BTreeMap<u64, Growth>,
     open: BTreeMap<GrowthKey, u64>,
+    /// Those that are over, which may come back.
+    over: BTreeMap<GrowthKey, u64>,
     next: u64,
 }
 
@@ -65,6 +67,7 @@ impl Product {
             host_limit: 0,
             growths: BTreeMap::new(),
             open: BTreeMap::new(),
+            over: BTreeMap::new(),
             next: 0,
         }
     }
@@ -142,7 +145,19 @@ impl Judge for Product {
                     .map(|scope| GrowthKey { scope, ..growth.key() })
                     .into_iter()
                     .find(|key| growth.scope == Scope::OneRank && self.open.contains_key(key));
-                let known = wide.and_then(|key| self.open.remove(&key));
+                // Or one account explains what was seen in another before.
+                let caused = self.open.keys().copied().find(|key| {
+                    (key.rank, key.device) == (growth.rank, growth.device)
+                        && growth.layer.explains(key.layer)
+                });
+                let known = wide.or(caused).and_then(|key| self.open.remove(&key));
+                if let Some(&number) =
+                    self.over.get(&growth.key()).filter(|_| growth.returns > 0 && known.is_none())
+                {
+                    self.open.insert(growth.key(), number);
+                    self.growths.insert(number, growth);
+                    return Some(Said::Again(number, self.alarm(&growth)));
+                }
                 let number = known.unwrap_or_else(|| {
                     self.next += 1;
                     self.next
@@ -159,7 +174,11 @@ impl Judge for Product {
                 self.growths.insert(number, growth);
                 Said::Updated(number, self.alarm(&growth))
             }
-            Finding::Closed { key, .. } => Said::Closed(self.open.remove(&key).unwrap_or(0)),
+            Finding::Closed { key, .. } => {
+                let number = self.open.remove(&key).unwrap_or(0);
+                self.over.insert(key, number);
+                Said::Closed(number)
+            }
         })
     }
 

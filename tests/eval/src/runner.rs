@@ -141,6 +141,15 @@ impl Desk<'_> {
                     incident.wants |=
                         is_open && incident.due.is_none() && incident.tries < TRIES_MAX;
                 }
+                Said::Again(growth, alarm) => {
+                    let known = self.incidents.iter().position(|known| known.growth == growth);
+                    let Some(index) = known else { continue };
+                    self.open.insert(growth, index);
+                    let incident = &mut self.incidents[index];
+                    incident.last = alarm;
+                    // That it comes back says more than the first picture did.
+                    (incident.closed_step, incident.wants, incident.tries) = (None, true, 0);
+                }
                 Said::Closed(growth) => {
                     let newest = self.newest;
                     if let Some(incident) = self.of(growth) {
@@ -191,7 +200,9 @@ impl Desk<'_> {
             if let Some((_, from, to)) = incident.due.take_if(|due| now_ns >= due.0) {
                 let about = (incident.growth, incident.rank(), incident.last.onset);
                 let verdict = compare(self.scenario, judge, about, (from, to));
-                if verdict.pages && incident.paged_step.is_none() {
+                // What is over wakes nobody any more.
+                let is_over = incident.closed_step.is_some();
+                if verdict.pages && !is_over && incident.paged_step.is_none() {
                     incident.paged_step = Some(self.newest);
                 }
                 incident.verdict = Some((verdict, from, to));

@@ -177,6 +177,7 @@ fn a_cache_that_is_thrown_away_in_every_step_is_told_once() {
     let found = opened(&findings);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].layer, found[0].bytes_per_step), (Layer::Churn, 0));
+    assert_eq!((found[0].scope, found[0].ranks), (Scope::AllRanks, 4));
 }
 
 #[test]
