@@ -189,15 +189,15 @@ impl Coordinator {
         if self.cluster.attempts.get(&serial).is_none_or(Attempt::has_ended) {
             return;
         }
-        if let Some(id) = self.explained(serial, growth) {
-            self.grew(now, &id, growth, step_time_ns);
-            return;
-        }
         if let Some(id) = self.reopened(serial, growth) {
             if let Some(state) = self.incidents.get_mut(&id).filter(|_| growth.returns > 0) {
                 // That it comes back says more than the first picture did.
                 (state.wants_ns, state.tries) = (Some(now.mono_ns), 0);
             }
+            self.grew(now, &id, growth, step_time_ns);
+            return;
+        }
+        if let Some(id) = self.explained(serial, growth) {
             self.grew(now, &id, growth, step_time_ns);
             return;
         }

@@ -5,8 +5,11 @@ use alloc::boxed::Box;
 use super::habits::Habits;
 use super::layers::{COURSE_LAYERS, COURSES, Layer};
 use super::ring::{BLOCK_STEPS, BLOCKS, Keep, Ring, SCALES};
-use super::window::Past;
+use super::window::{Past, WINDOW};
 use super::{Limits, Reading, Sample};
+
+/// Length of block at which peaks and floors are set against each other.
+const EXCESS_SCALE: usize = 1;
 
 /// The course of one layer.
 #[derive(Debug, Default)]
@@ -33,8 +36,6 @@ pub(super) struct Series {
     pub(super) last: Sample,
     /// Highest allocated bytes ever.
     pub(super) peak_allocated: u64,
-    /// Most that a step needed beyond its floor, since warm-up.
-    excess: u64,
     /// Next block to be compared, for each length.
     pub(super) next_block: [u64; SCALES],
     /// One bit for each of the newest blocks: its medians contain this series.
@@ -59,10 +60,6 @@ impl Series {
 
     pub(super) fn take(&mut self, sample: &Sample) {
         self.peak_allocated = self.peak_allocated.max(sample.peak_allocated);
-        if self.warm_step.is_some() {
-            let excess = sample.peak_allocated.saturating_sub(sample.floor_allocated);
-            self.excess = self.excess.max(excess);
-        }
         // Reserved memory follows the peaks; only what goes beyond the highest of them is kept
         // for nothing.
         let idle = sample.floor_reserved.saturating_sub(self.peak_allocated);
@@ -203,16 +200,49 @@ impl Series {
             return None;
         }
         let level = |layer: Layer| self.level(layer).unwrap_or(0);
-        // The allocator gives its cache back before it fails, so tensors count, at their peak.
-        let usual = self.last.floor_allocated.saturating_add(self.excess);
+        // The allocator gives its cache back before it fails, so tensors count, at their peak, and
+        // the pieces between them that nobody can use.
         let tensors = match layer {
             Layer::Reserved => self.last.end_reserved,
-            Layer::Peak => self.level(Layer::Peak).unwrap_or(0),
-            _ if self.excess == 0 => self.peak_allocated,
-            _ => usual,
+            Layer::Peak => level(Layer::Peak).saturating_add(self.scrap()),
+            _ => {
+                let usual = self.last.floor_allocated.saturating_add(self.excess());
+                usual.saturating_add(self.scrap())
+            }
         };
         let others = [Layer::NonTorch, Layer::Other, Layer::Deferred].map(level);
         let used = others.into_iter().fold(tensors, u64::saturating_add);
         Some(self.last.device_bytes.saturating_sub(used))
+    }
+
+    /// What a step needs beyond its floor: of the newest blocks of 16 steps, three quarters need no
+    /// more. The largest ever may have been the first step's.
+    fn excess(&self) -> u64 {
+        let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
+        let mut needs = [0_i64; WINDOW];
+        let mut count = 0;
+        for block in newest.saturating_sub(WINDOW as u64)..newest {
+            let value = |layer: Layer| self.absolute(layer, EXCESS_SCALE, block);
+            if let Some((peak, floor)) = value(Layer::Peak).zip(value(Layer::Allocated)) {
+                needs[count] = peak - floor;
+                count += 1;
+            }
+        }
+        let needs = &mut needs[..count];
+        needs.sort_unstable();
+        let usual = needs.get(count * 3 / 4).copied().unwrap_or(0);
+        match u64::try_from(usual) {
+            Ok(usual) if count > 0 => usual,
+            _ => self.peak_allocated.saturating_sub(self.last.floor_allocated),
+        }
+    }
+
+    /// Reserved memory between tensors that no request fits into, as a guess: half of what was
+    /// idle all the time lately. The other half is whole segments, which can be given back.
+    fn scrap(&self) -> u64 {
+        let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
+        let blocks = newest.saturating_sub(WINDOW as u64)..newest;
+        let idle = blocks.filter_map(|block| self.absolute(Layer::Reserved, EXCESS_SCALE, block));
+        u64::try_from(idle.min().unwrap_or(0) / 2).unwrap_or(0)
     }
 }

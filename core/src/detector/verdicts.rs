@@ -32,6 +32,9 @@ const SPREAD_NEWS_DIVISOR: u64 = 25;
 /// It stays so when it does in so many blocks of 16 steps in turn.
 const SPREAD_BLOCKS_MIN: u32 = 16;
 
+/// What began with the job may be a pool that fills, for so many steps.
+const FILLING_STEPS: u64 = 1024;
+
 /// Length of block at which peaks are compared.
 const SPREAD_SCALE: usize = 1;
 
@@ -255,6 +258,9 @@ impl Detector {
         }
         let detected_step = place.end_step();
         let left = series.left(key.layer);
+        if is_filling(series, key.layer, onset_step, detected_step) {
+            return;
+        }
         let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
         let mut growth = Growth {
             rank: key.rank,
@@ -534,6 +540,17 @@ impl Detector {
         };
         window(1).or_else(|| window(0)).unwrap_or(0)
     }
+}
+
+/// Is it the filling of a cache or a pool that began with the job? Workers, compilers and
+/// libraries take what they need within the first epoch; in those layers no stack tells that from a
+/// leak, so growth since the start is told when it has gone on for long.
+fn is_filling(series: &Series, layer: Layer, onset_step: u64, detected_step: u64) -> bool {
+    let is_outside = layer.is_host() || matches!(layer, Layer::NonTorch | Layer::Other);
+    let warm_step = series.warm_step.unwrap_or(0);
+    is_outside
+        && onset_step <= warm_step + BLOCK_STEPS[1]
+        && detected_step.saturating_sub(warm_step) < FILLING_STEPS
 }
 
 /// A finding about what does not grow.

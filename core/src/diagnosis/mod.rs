@@ -122,6 +122,8 @@ pub struct Diagnosis {
     pub restart: Restart,
     /// Memory has ended, or does within [`SOON_NS`].
     pub ends_soon: bool,
+    /// Steps since the growth began.
+    pub age_steps: u64,
     /// All of it in one sentence.
     pub sentence: String,
 }

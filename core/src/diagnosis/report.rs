@@ -67,6 +67,7 @@ pub(super) fn report(
         remedy,
         restart: restart(case, class),
         ends_soon: super::urgency::ends_soon(case, class),
+        age_steps: case.growth.last_step.saturating_sub(case.growth.onset_step),
         sentence: sentence(case, lines, class),
         alternatives,
     }

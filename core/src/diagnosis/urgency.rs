@@ -15,6 +15,9 @@ pub const SOON_STEPS: u64 = 256;
 /// explain half of a growth can just reach it, if there is no other doubt.
 pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
 
+/// Pools of compiled code that grow for no longer than this are still being set up.
+pub(super) const SETTLING_STEPS: u64 = 512;
+
 /// Has memory ended already, or does it before anybody can act?
 pub(super) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
     if case.around.ooms.is_some_and(|ooms| ooms > 0) {
@@ -49,7 +52,10 @@ impl Diagnosis {
             Course::Once | Course::Few | Course::Ended | Course::Filling
         );
         let is_needed = self.class == Class::Pressure && has_ended;
-        let is_confirmed = self.class.is_fault() && self.confidence_ppm >= PAGE_CONFIDENCE_PPM;
+        // Graphs are captured, and code is compiled, until all shapes have been seen.
+        let is_settling = self.class == Class::CompilePools && self.age_steps < SETTLING_STEPS;
+        let is_confirmed =
+            self.class.is_fault() && self.confidence_ppm >= PAGE_CONFIDENCE_PPM && !is_settling;
         is_confirmed || (self.ends_soon && !is_needed)
     }
 }

@@ -150,14 +150,13 @@ impl Judge for Product {
                     (key.rank, key.device) == (growth.rank, growth.device)
                         && growth.layer.explains(key.layer)
                 });
-                let known = wide.or(caused).and_then(|key| self.open.remove(&key));
-                if let Some(&number) =
-                    self.over.get(&growth.key()).filter(|_| growth.returns > 0 && known.is_none())
-                {
+                let before = self.over.get(&growth.key()).filter(|_| growth.returns > 0);
+                if let Some(&number) = before {
                     self.open.insert(growth.key(), number);
                     self.growths.insert(number, growth);
                     return Some(Said::Again(number, self.alarm(&growth)));
                 }
+                let known = wide.or(caused).and_then(|key| self.open.remove(&key));
                 let number = known.unwrap_or_else(|| {
                     self.next += 1;
                     self.next
