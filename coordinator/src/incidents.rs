@@ -146,9 +146,12 @@ impl Coordinator {
     fn explained(&mut self, serial: u32, growth: &Growth) -> Option<String> {
         let is_same = |record: &IncidentRecord| {
             let layer = Layer::named(&record.layer);
+            let are_many = [record.scope.as_str(), growth.scope.as_str()]
+                .iter()
+                .all(|&scope| scope != Scope::OneRank.as_str());
             record.serial == serial
                 && record.is_open()
-                && (record.rank, record.device) == (growth.rank, growth.device)
+                && (are_many || (record.rank, record.device) == (growth.rank, growth.device))
                 && layer.is_some_and(|layer| growth.layer.explains(layer))
         };
         let (id, state) = self.incidents.iter_mut().find(|(_, state)| is_same(&state.record))?;

@@ -359,7 +359,9 @@ impl Detector {
                 values.extend(series.since_warm(layer, scale, block).filter(|_| is_there));
             }
             let peak = series.absolute(Layer::Peak, scale, block).filter(|_| is_there);
-            peaks.extend(peak.map(|peak| (*rank, peak)));
+            let floor = series.absolute(Layer::Allocated, scale, block);
+            // What the steps need beyond their floors: a leak lifts peaks, and is no difference.
+            peaks.extend(peak.zip(floor).map(|(peak, floor)| (*rank, peak - floor)));
         }
         if count == 0 {
             return false;

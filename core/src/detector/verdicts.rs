@@ -327,7 +327,9 @@ impl Detector {
         }
         let anchored = |rank: u32| {
             let home = self.ranks.get(&rank)?.home;
-            self.series.get(&(rank, home))?.since_warm(Layer::Peak, scale, block)
+            let series = self.series.get(&(rank, home))?;
+            let peak = series.since_warm(Layer::Peak, scale, block)?;
+            Some(peak - series.since_warm(Layer::Allocated, scale, block)?)
         };
         let since_warm: Vec<i64> =
             peaks.iter().map(|&(rank, _)| anchored(rank).unwrap_or(0)).collect();
@@ -341,8 +343,8 @@ impl Detector {
         }
     }
 
-    /// One rank of them: its peak, what it is beyond the peers', and what of that came after
-    /// warm-up.
+    /// One rank of them: what its steps need beyond their floors, what that is beyond the peers',
+    /// and what of it came after warm-up.
     fn judge_peak(
         &mut self,
         rank: u32,
@@ -355,7 +357,8 @@ impl Detector {
         let device_bytes = series.last.device_bytes;
         let [peak, beyond, came] =
             [peak, beyond[0], beyond[1]].map(|bytes| u64::try_from(bytes).unwrap_or(0));
-        let is_full = u128::from(peak) * 100
+        let level = series.level(Layer::Peak).unwrap_or(0);
+        let is_full = u128::from(level) * 100
             >= u128::from(device_bytes) * u128::from(SPREAD_LEVEL_PERCENT_MIN);
         let is_large = is_full && beyond >= device_bytes / SPREAD_DIVISOR;
         let is_news = came >= (peak / SPREAD_DIVISOR).max(device_bytes / SPREAD_NEWS_DIVISOR);

@@ -147,7 +147,8 @@ impl Judge for Product {
                     .find(|key| growth.scope == Scope::OneRank && self.open.contains_key(key));
                 // Or one account explains what was seen in another before.
                 let caused = self.open.keys().copied().find(|key| {
-                    (key.rank, key.device) == (growth.rank, growth.device)
+                    let are_many = key.scope != Scope::OneRank && growth.scope != Scope::OneRank;
+                    (are_many || (key.rank, key.device) == (growth.rank, growth.device))
                         && growth.layer.explains(key.layer)
                 });
                 let before = self.over.get(&growth.key()).filter(|_| growth.returns > 0);
