@@ -141,8 +141,8 @@ impl Coordinator {
         Some(id)
     }
 
-    /// The open incident about the same rank whose layer this growth explains: first it was seen
-    /// in the number of blocks, say, and now in their bytes. The same cause, seen more clearly.
+    /// The open incident about the same rank that this growth takes over: first it was seen in the
+    /// number of blocks, and now in their bytes.
     fn explained(&mut self, serial: u32, growth: &Growth) -> Option<String> {
         let is_same = |record: &IncidentRecord| {
             let layer = Layer::named(&record.layer);
@@ -152,7 +152,7 @@ impl Coordinator {
             record.serial == serial
                 && record.is_open()
                 && (are_many || (record.rank, record.device) == (growth.rank, growth.device))
-                && layer.is_some_and(|layer| growth.layer.explains(layer))
+                && layer.is_some_and(|layer| growth.layer.takes_over(layer))
         };
         let (id, state) = self.incidents.iter_mut().find(|(_, state)| is_same(&state.record))?;
         state.record.layer = growth.layer.as_str().to_string();

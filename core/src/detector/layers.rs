@@ -140,6 +140,12 @@ impl Layer {
         }
     }
 
+    /// Is growth of `self` the growth that was first seen in `other`? Then it is the same finding,
+    /// seen more clearly: the same blocks, by number and by bytes.
+    pub fn takes_over(self, other: Self) -> bool {
+        self == Self::Allocated && other == Self::Blocks
+    }
+
     /// Smallest rise that counts: in values, and in parts per million of the level.
     pub(super) fn least_rise(self, limits: &Limits) -> (u64, u64) {
         const MIB: u64 = 1 << 20;

@@ -149,7 +149,7 @@ impl Judge for Product {
                 let caused = self.open.keys().copied().find(|key| {
                     let are_many = key.scope != Scope::OneRank && growth.scope != Scope::OneRank;
                     (are_many || (key.rank, key.device) == (growth.rank, growth.device))
-                        && growth.layer.explains(key.layer)
+                        && growth.layer.takes_over(key.layer)
                 });
                 let before = self.over.get(&growth.key()).filter(|_| growth.returns > 0);
                 if let Some(&number) = before {
