@@ -138,7 +138,9 @@ mod tests {
 
     #[test]
     fn medians_become_ratios() {
-        let run = |seconds: f64, peak: u64| json!({ "seconds": seconds, "peak_bytes": peak, "cpu_seconds": seconds });
+        let run = |seconds: f64, peak: u64| {
+            json!({ "seconds": seconds, "peak_bytes": peak, "cpu_seconds": seconds })
+        };
         let found = json!({
             "file_bytes": 1_000,
             "ours": [run(2.0, 1_200), run(9.0, 1_300), run(1.0, 1_100)],
