@@ -138,8 +138,9 @@ mod tests {
 
     #[test]
     fn medians_become_ratios() {
-        let run = |seconds: f64, peak: u64| {
-            json!({ "seconds": seconds, "peak_bytes": peak, "cpu_seconds": seconds })
+        let run = |took: f64, peak: u64| {
+            let peak_bytes = json!(peak);
+            json!({ "seconds": took, "peak_bytes": peak_bytes, "cpu_seconds": took })
         };
         let found = json!({
             "file_bytes": 1_000,
