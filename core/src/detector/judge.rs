@@ -94,7 +94,7 @@ pub(super) fn judge(points: &Window, rule: &Rule) -> Course {
     let window = values.split_at(values.len().saturating_sub(WINDOW)).1;
     let Some(&last) = window.last() else { return Course::Flat };
     let high = points.past.high().filter(|_| gates.high_water);
-    let moved = points.past.moved().filter(|_| gates.past);
+    let moved = points.past.moved(rise_of(window)).filter(|_| gates.past);
     let over_high = last.saturating_sub(high.unwrap_or(i64::MIN / 2));
     if over_high < rule.rise_min / 2 {
         return Course::Flat;

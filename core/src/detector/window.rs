@@ -11,6 +11,9 @@ pub(super) const POINTS_MAX: usize = 2 * WINDOW;
 /// Points before the window that make a past: three windows show what is normal.
 const PAST_POINTS_MIN: u32 = 3 * WINDOW as u32;
 
+/// A past is flat when it moved by no more than this part of the rise.
+const FLAT_DIVISOR: i64 = 16;
+
 /// A longer hole than this many blocks ends a window: there is no inference over gaps.
 const HOLE_BLOCKS_MAX: u64 = 2;
 
@@ -37,9 +40,12 @@ impl Past {
         (self.points > 0).then_some(self.high)
     }
 
-    /// How far the values ranged; none when that past is too short to tell.
-    pub(super) fn moved(&self) -> Option<i64> {
-        (self.points >= PAST_POINTS_MIN).then_some(self.high - self.low)
+    /// How far the values ranged; none when that past is too short to tell. Where nothing moved,
+    /// beside a rise of this size, one window is long enough.
+    pub(super) fn moved(&self, rise: i64) -> Option<i64> {
+        let moved = self.high - self.low;
+        let is_flat = self.points >= WINDOW as u32 && moved <= rise / FLAT_DIVISOR;
+        (self.points >= PAST_POINTS_MIN || is_flat).then_some(moved)
     }
 }
 
