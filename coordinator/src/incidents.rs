@@ -141,20 +141,25 @@ impl Coordinator {
         Some(id)
     }
 
-    /// The open incident about the same rank that this growth takes over: first it was seen in the
-    /// number of blocks, and now in their bytes.
+    /// The open incident that this growth takes over: first it was seen in the number of blocks,
+    /// and now in their bytes; or on one rank, and now on all.
     fn explained(&mut self, serial: u32, growth: &Growth) -> Option<String> {
         let is_same = |record: &IncidentRecord| {
             let layer = Layer::named(&record.layer);
             let are_many = [record.scope.as_str(), growth.scope.as_str()]
                 .iter()
                 .all(|&scope| scope != Scope::OneRank.as_str());
-            record.serial == serial
-                && record.is_open()
-                && (are_many || (record.rank, record.device) == (growth.rank, growth.device))
-                && layer.is_some_and(|layer| growth.layer.takes_over(layer))
+            // One rank was only the first of many.
+            let is_first = record.scope == Scope::OneRank.as_str()
+                && growth.scope != Scope::OneRank
+                && layer == Some(growth.layer)
+                && record.bytes_per_step <= growth.bytes_per_step.saturating_mul(2);
+            let is_there = are_many || (record.rank, record.device) == (growth.rank, growth.device);
+            let is_clearer = is_there && layer.is_some_and(|layer| growth.layer.takes_over(layer));
+            record.serial == serial && record.is_open() && (is_first || is_clearer)
         };
         let (id, state) = self.incidents.iter_mut().find(|(_, state)| is_same(&state.record))?;
+        (state.record.rank, state.record.device) = (growth.rank, growth.device);
         state.record.layer = growth.layer.as_str().to_string();
         state.record.scope = growth.scope.as_str().to_string();
         Some(id.clone())

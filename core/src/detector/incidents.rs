@@ -69,6 +69,15 @@ struct Over {
     returns: u32,
 }
 
+impl Over {
+    /// Is growth at this step the same that goes on?
+    fn may_return(&self, step: u64) -> bool {
+        let age = self.closed_step.saturating_sub(self.onset_step);
+        let reach = age.saturating_mul(RETURN_AGES).saturating_add(RETURN_STEPS);
+        step.saturating_sub(self.closed_step) <= reach
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Incidents {
     open: BTreeMap<GrowthKey, Open>,
@@ -148,6 +157,11 @@ impl Incidents {
         self.open.values().filter(is_of)
     }
 
+    /// Was there such a finding not long ago, which may return?
+    pub(super) fn was_lately(&self, key: &GrowthKey, step: u64) -> bool {
+        self.over.get(key).is_some_and(|over| over.may_return(step))
+    }
+
     pub(super) fn get(&self, key: &GrowthKey) -> Option<&Open> {
         self.open.get(key)
     }
@@ -160,12 +174,10 @@ impl Incidents {
         rise_min: i64,
         last: (u64, i64),
     ) {
-        if let Some(before) = self.over.remove(&growth.key()) {
-            let age = before.closed_step.saturating_sub(before.onset_step);
-            let reach = age.saturating_mul(RETURN_AGES).saturating_add(RETURN_STEPS);
-            if growth.detected_step.saturating_sub(before.closed_step) <= reach {
-                growth.returns = before.returns.saturating_add(1);
-            }
+        if let Some(before) = self.over.remove(&growth.key())
+            && before.may_return(growth.detected_step)
+        {
+            growth.returns = before.returns.saturating_add(1);
         }
         let open = Open {
             growth,

@@ -105,6 +105,7 @@ impl Detector {
         if is_own
             && is_due
             && !self.is_told(&key, self.groups.of(rank))
+            && !self.was_blocks_of_bytes(&key, place.end_step())
             && rise / APART_NUMERATOR > self.common_rise(&place, points) / APART_DENOMINATOR
         {
             self.open(key, (scale, block), (points, rise, per_point), place.peers);
@@ -208,6 +209,14 @@ impl Detector {
         let causes = super::layers::COURSE_LAYERS.into_iter();
         let is_caused = causes.filter(|layer| layer.explains(key.layer)).any(of_rank);
         is_same || is_common || is_caused
+    }
+
+    /// Do blocks grow whose bytes were told not long ago? They are told again when those come back.
+    fn was_blocks_of_bytes(&self, key: &GrowthKey, step: u64) -> bool {
+        let bytes = GrowthKey { layer: Layer::Allocated, ..*key };
+        self.limits.gates.one_cause
+            && bytes.layer.takes_over(key.layer)
+            && self.incidents.was_lately(&bytes, step)
     }
 
     /// Rise that all ranks of the group share over the last points; 0 when there is none to speak
@@ -552,7 +561,7 @@ fn is_filling(series: &Series, layer: Layer, onset_step: u64, detected_step: u64
     let is_outside = layer.is_host() || matches!(layer, Layer::NonTorch | Layer::Other);
     let warm_step = series.warm_step.unwrap_or(0);
     is_outside
-        && onset_step <= warm_step + BLOCK_STEPS[1]
+        && onset_step <= warm_step + BLOCK_STEPS[2]
         && detected_step.saturating_sub(warm_step) < FILLING_STEPS
 }
 

@@ -147,9 +147,16 @@ impl Judge for Product {
                     .find(|key| growth.scope == Scope::OneRank && self.open.contains_key(key));
                 // Or one account explains what was seen in another before.
                 let caused = self.open.keys().copied().find(|key| {
+                    let rate = |of: &Growth| of.bytes_per_step;
+                    let known = self.open.get(key).and_then(|number| self.growths.get(number));
+                    let is_first = key.scope == Scope::OneRank
+                        && growth.scope != Scope::OneRank
+                        && key.layer == growth.layer
+                        && known.is_some_and(|known| rate(known) <= 2 * rate(&growth));
                     let are_many = key.scope != Scope::OneRank && growth.scope != Scope::OneRank;
-                    (are_many || (key.rank, key.device) == (growth.rank, growth.device))
-                        && growth.layer.takes_over(key.layer)
+                    let is_there =
+                        are_many || (key.rank, key.device) == (growth.rank, growth.device);
+                    is_first || (is_there && growth.layer.takes_over(key.layer))
                 });
                 let before = self.over.get(&growth.key()).filter(|_| growth.returns > 0);
                 if let Some(&number) = before {
