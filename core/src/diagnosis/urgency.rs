@@ -16,7 +16,7 @@ pub const SOON_STEPS: u64 = 256;
 pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
 
 /// Pools of compiled code that grow for no longer than this are still being set up.
-pub(super) const SETTLING_STEPS: u64 = 512;
+pub(super) const SETTLING_STEPS: u64 = 256;
 
 /// Has memory ended already, or does it before anybody can act?
 pub(super) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
