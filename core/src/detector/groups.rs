@@ -63,7 +63,8 @@ impl Medians {
 /// The medians of one block, for each layer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Swept {
-    block: u64,
+    /// Which one; none before any.
+    block: Option<u64>,
     /// Three quarters of the ranks that take part had finished it.
     pub(super) are_most: bool,
     pub(super) layers: [Option<Medians>; COURSES],
@@ -85,8 +86,7 @@ impl Group {
     /// The medians of a block; none when it was not swept, or too long ago.
     pub(super) fn swept(&self, scale: usize, block: u64) -> Option<&Swept> {
         let swept = self.swept[scale].get((block % BLOCKS as u64) as usize)?;
-        let is_it = self.newest[scale].is_some_and(|newest| block <= newest);
-        (is_it && swept.block == block && swept.layers.iter().any(Option::is_some)).then_some(swept)
+        (swept.block == Some(block)).then_some(swept)
     }
 
     /// The medians of one layer at a block.
@@ -116,7 +116,7 @@ impl Group {
         let ring = &mut self.swept[scale];
         ring.resize_with(BLOCKS, Swept::default);
         if let Some(place) = ring.get_mut((block % BLOCKS as u64) as usize) {
-            *place = Swept { block, are_most, layers };
+            *place = Swept { block: Some(block), are_most, layers };
         }
         self.newest[scale] = Some(self.newest[scale].map_or(block, |newest| newest.max(block)));
     }

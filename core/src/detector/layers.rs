@@ -55,24 +55,8 @@ pub(super) const COURSE_LAYERS: [Layer; COURSES] = [
     Layer::Workers,
 ];
 
-/// Every layer.
-const ALL: [Layer; COURSES + 4] = [
-    Layer::Allocated,
-    Layer::Reserved,
-    Layer::Blocks,
-    Layer::Peak,
-    Layer::Deferred,
-    Layer::NonTorch,
-    Layer::Other,
-    Layer::Host,
-    Layer::Pinned,
-    Layer::Shared,
-    Layer::Workers,
-    Layer::Spread,
-    Layer::Retries,
-    Layer::Churn,
-    Layer::Progress,
-];
+/// The layers that have no course.
+const STILL_LAYERS: [Layer; 4] = [Layer::Spread, Layer::Retries, Layer::Churn, Layer::Progress];
 
 impl Layer {
     /// The name a user meets.
@@ -98,7 +82,7 @@ impl Layer {
 
     /// The layer with this name.
     pub fn named(name: &str) -> Option<Self> {
-        ALL.into_iter().find(|layer| layer.as_str() == name)
+        all().find(|layer| layer.as_str() == name)
     }
 
     /// Are its values bytes? Else they are blocks, or steps.
@@ -113,7 +97,9 @@ impl Layer {
 
     /// Place among the layers whose course is followed.
     pub(super) fn place(self) -> Option<usize> {
-        COURSE_LAYERS.iter().position(|&layer| layer == self)
+        // They are declared first, and in this order.
+        let place = self as usize;
+        (place < COURSES).then_some(place)
     }
 
     /// Values are kept in units of two to this power: pages of 4 KiB.
@@ -162,13 +148,18 @@ impl Layer {
     }
 }
 
+/// Every layer.
+fn all() -> impl Iterator<Item = Layer> {
+    COURSE_LAYERS.into_iter().chain(STILL_LAYERS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn names_and_places_go_both_ways() {
-        for layer in ALL {
+        for layer in all() {
             assert_eq!(Layer::named(layer.as_str()), Some(layer));
             assert!(!layer.explains(layer), "{layer:?}");
         }
