@@ -3,7 +3,7 @@
     collective.py follow      collectives in three groups; after a while, what PyTorch says of them
     collective.py gil         the same with one rank, which then keeps the GIL to its end
     collective.py skip        rank 1 leaves an all_reduce out; its peers wait for it for ever
-    collective.py brief       one group, one collective, one second
+    collective.py brief       one group, three collectives, three seconds
 
 Each rank's last line is `expected ` and a JSON object; in `skip` it comes before the wait.
 """
@@ -66,7 +66,7 @@ def main():
             time.sleep(300)
         torch.cuda.synchronize()
     else:
-        time.sleep(1)
+        time.sleep(3)  # the recorder's thread has its turn, and it is too early for a look
         expect()
     os._exit(0)
 
