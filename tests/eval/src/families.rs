@@ -1,8 +1,8 @@
 //! The families: which there are, which are kept apart, and how a seed becomes a scenario.
 
-use crate::actors::apart::{FAULTY, HEALTHY};
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
+use crate::actors::opened::{FAULTY, HEALTHY};
 use crate::job::Job;
 use crate::recorded;
 use crate::rng::{Rng, mix};
@@ -72,8 +72,8 @@ pub fn families() -> Vec<Family> {
     all.push(recorded("recorded", false));
     all.extend(TROUBLES.iter().map(of(Set::Tuned, true)));
     all.push(recorded("recorded_injected", true));
-    all.extend(HEALTHY.iter().map(of(Set::Apart, false)));
-    all.extend(FAULTY.iter().map(of(Set::Apart, true)));
+    all.extend(HEALTHY.iter().map(of(Set::Tuned, false)));
+    all.extend(FAULTY.iter().map(of(Set::Tuned, true)));
     all
 }
 
