@@ -8,7 +8,7 @@
 //! records. Trend tests (Mann-Kendall, Page-Hinkley, a line and its fit) were rejected: they
 //! answer to every drift.
 
-use super::Gates;
+use super::{Gates, Layer};
 use super::window::{POINTS_MAX, WINDOW, Window};
 
 /// How sure a judgement must be.
@@ -47,12 +47,13 @@ impl Rule {
     }
 
     /// For absolute values, which also move with the job.
-    pub(super) fn strict(rise_min: i64, scale: usize, gates: Gates) -> Self {
+    pub(super) fn strict(layer: Layer, rise_min: i64, scale: usize, gates: Gates) -> Self {
         Self {
             trusts_records: scale > 0,
             rise_min: rise_min.saturating_mul(2),
             steady_points_min: 12,
-            jumps_min: 6,
+            // A job keeps the last few of something, weights for instance, until they are enough.
+            jumps_min: if layer.is_on_tape() { 8 } else { 6 },
             records_min: 12,
             second_half_percent_min: 45,
             gates,

@@ -90,6 +90,11 @@ impl Layer {
         !matches!(self, Self::Blocks | Self::Retries | Self::Churn | Self::Progress)
     }
 
+    /// Does it lie on the tape, step by step, rather than being read from outside?
+    pub fn is_on_tape(self) -> bool {
+        matches!(self, Self::Allocated | Self::Reserved | Self::Blocks | Self::Peak)
+    }
+
     /// Is it memory of the host?
     pub fn is_host(self) -> bool {
         matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)

@@ -81,11 +81,7 @@ impl Series {
 
     /// Takes a reading of a layer that no sample holds; others are left alone.
     pub(super) fn read(&mut self, reading: &Reading) {
-        let of_sample = matches!(
-            reading.layer,
-            Layer::Allocated | Layer::Reserved | Layer::Blocks | Layer::Peak
-        );
-        if !of_sample {
+        if !reading.layer.is_on_tape() {
             let steps = (reading.step, reading.step);
             self.put(reading.layer, steps, reading.bytes, reading.limit_bytes);
         }

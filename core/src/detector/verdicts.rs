@@ -6,7 +6,7 @@ use super::forecast::forecast;
 use super::groups::Medians;
 use super::judge::{Course, Rule, judge};
 use super::layers::Layer;
-use super::machine::{Detector, NEW_HIGH_BYTES_MIN, Place, Rank};
+use super::machine::{Detector, Place, Rank};
 use super::ring::{BLOCK_STEPS, SCALES};
 use super::series::{Series, Spread};
 use super::window::{Past, WINDOW, Window, onset};
@@ -88,9 +88,14 @@ impl Detector {
             self.mark(place, false);
             return;
         }
-        let is_sure = place.peers >= 2 && layer != Layer::Reserved && layer != Layer::Peak;
-        let rule = if is_sure { Rule::against_peers } else { Rule::strict };
-        let rule = rule(rise_min, scale, self.limits.gates);
+        // Other processes on a device have no peers, and peaks and scrap hardly do.
+        let is_sure = place.peers >= 2
+            && !matches!(layer, Layer::Reserved | Layer::Peak | Layer::Other);
+        let rule = if is_sure {
+            Rule::against_peers(rise_min, scale, self.limits.gates)
+        } else {
+            Rule::strict(layer, rise_min, scale, self.limits.gates)
+        };
         let window = self.beyond_window(&place, scale);
         let course = judge(&window, &rule);
         let Course::Growing { points, rise, per_point } = course else {
@@ -138,7 +143,7 @@ impl Detector {
         let rise_min = home.clone().map(|(_, series)| series.rise_min(layer, &self.limits)).max();
         let Some(rise_min) = rise_min else { return };
         let window = self.common_window(group, layer, scale, block);
-        let rule = Rule::strict(rise_min, scale, self.limits.gates);
+        let rule = Rule::strict(layer, rise_min, scale, self.limits.gates);
         let Course::Growing { points, rise, per_point } = judge(&window, &rule) else { return };
         let own_rise = |place: &Place| self.own_window(place, scale).rise(points);
         let Some((place, series)) = home.max_by_key(|(place, _)| own_rise(place)) else { return };
@@ -224,10 +229,9 @@ impl Detector {
     fn common_rise(&self, place: &Place, points: usize) -> i64 {
         let group = self.groups.of(place.rank);
         let window = self.common_window(group, place.layer, place.scale, place.block);
-        let rule = Rule::against_peers(NEW_HIGH_BYTES_MIN, place.scale, self.limits.gates);
-        let grows = matches!(judge(&window, &rule), Course::Growing { .. });
+        let climbs = window.climbs(points);
         let is_open = self.incidents.common(place.layer, group).is_some();
-        if place.peers > 0 && (grows || is_open) { window.rise(points).max(0) } else { 0 }
+        if place.peers > 0 && (climbs || is_open) { window.rise(points).max(0) } else { 0 }
     }
 
     fn mark(&mut self, place: Place, rising: bool) {
@@ -267,7 +271,7 @@ impl Detector {
         }
         let detected_step = place.end_step();
         let left = series.left(key.layer);
-        if is_filling(series, key.layer, onset_step, detected_step) {
+        if is_filling(series, key.layer, (onset_step, onset_value), rate, detected_step) {
             return;
         }
         let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
@@ -557,11 +561,21 @@ impl Detector {
 /// Is it the filling of a cache or a pool that began with the job? Workers, compilers and
 /// libraries take what they need within the first epoch; in those layers no stack tells that from a
 /// leak, so growth since the start is told when it has gone on for long.
-fn is_filling(series: &Series, layer: Layer, onset_step: u64, detected_step: u64) -> bool {
+fn is_filling(
+    series: &Series,
+    layer: Layer,
+    (onset_step, onset_value): (u64, i64),
+    rate: i64,
+    detected_step: u64,
+) -> bool {
     let is_outside = layer.is_host() || matches!(layer, Layer::NonTorch | Layer::Other);
     let warm_step = series.warm_step.unwrap_or(0);
+    // The same line leads back from the onset, which is no older than what is still kept.
+    let steps = i64::try_from(onset_step.saturating_sub(warm_step)).unwrap_or(i64::MAX);
+    let risen = rate.saturating_mul(steps);
+    let is_on_line = (onset_value - risen).abs() <= risen / 4;
     is_outside
-        && onset_step <= warm_step + BLOCK_STEPS[2]
+        && (onset_step <= warm_step + BLOCK_STEPS[2] || is_on_line)
         && detected_step.saturating_sub(warm_step) < FILLING_STEPS
 }
 

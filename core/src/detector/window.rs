@@ -14,6 +14,9 @@ const PAST_POINTS_MIN: u32 = 3 * WINDOW as u32;
 /// A past is flat when it moved by no more than this part of the rise.
 const FLAT_DIVISOR: i64 = 16;
 
+/// All but fewer than one in so many steps of a climb go up.
+const CLIMBS_PARTS: usize = 5;
+
 /// A longer hole than this many blocks ends a window: there is no inference over gaps.
 const HOLE_BLOCKS_MAX: u64 = 2;
 
@@ -110,6 +113,14 @@ impl Window {
     pub(super) fn rise(&self, points: usize) -> i64 {
         let first = self.backwards().take(points.max(1)).last();
         first.zip(self.last()).map_or(0, |((_, first), last)| last - first)
+    }
+
+    /// Does it go up from nearly every one of the last `points` points to the next? That is no
+    /// more than a share of what all do; it need not be sure, nor higher than ever before.
+    pub(super) fn climbs(&self, points: usize) -> bool {
+        let lately = self.values().split_at(self.values().len().saturating_sub(points)).1;
+        let ups = lately.windows(2).filter(|pair| pair[1] > pair[0]).count();
+        ups * CLIMBS_PARTS > lately.len().saturating_sub(1) * (CLIMBS_PARTS - 1)
     }
 
     /// A rise from each point to the next, as a rise with each step: points may lie further apart
