@@ -5,7 +5,7 @@
 //! known, and what is not known stays so.
 
 use memtape_core::detector::{Growth, Layer};
-use memtape_core::diagnosis::{Circumstances, Peaks};
+use memtape_core::diagnosis::{Circumstances, Peaks, StepNeed};
 
 use crate::cluster::{Attempt, Presence, Rank};
 use crate::ledger::{History, Moment};
@@ -48,6 +48,10 @@ pub(crate) fn around(
             _ => None,
         },
         peaks: peaks(attempt, rank, growth.device),
+        step_need: attempt
+            .detector
+            .step_need(growth.rank, growth.device, growth.onset_step)
+            .map(|(before, now)| StepNeed { before, now }),
         // Which steps they were nobody knows.
         steps_missing: (rank.steps_missed == 0).then_some(0),
         ..Circumstances::default()

@@ -203,6 +203,12 @@ impl Detector {
         }
     }
 
+    /// What the steps of a rank need beyond their floors, in bytes: before a growth that began at
+    /// `onset_step`, or as early as is still known, and now.
+    pub fn step_need(&self, rank: u32, device: u8, onset_step: u64) -> Option<(u64, u64)> {
+        self.series.get(&(rank, device))?.step_need(onset_step)
+    }
+
     /// How long a step takes at present, in nanoseconds; none before a few steps have passed.
     pub fn step_time_ns(&self) -> Option<u64> {
         self.pace.step_time_ns()

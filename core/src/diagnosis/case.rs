@@ -24,6 +24,12 @@ const ONSET_SLACK_STEPS: u64 = 16;
 /// Without birth steps, so many blocks of a line beyond those of its peers stand for generations.
 const KEPT_BLOCKS_MIN: i64 = 8;
 
+/// A tensor that swells is one block, or few.
+const SWELLING_BLOCKS_MAX: u64 = 4;
+
+/// And it is nearly all of the growth, in parts per million.
+const SWELLING_PPM_MIN: u32 = 700_000;
+
 /// The snapshots in figures.
 pub(super) struct Case<'a> {
     pub(super) ground: Ground,
@@ -274,6 +280,21 @@ impl<'a> Case<'a> {
             return line.net.blocks >= KEPT_BLOCKS_MIN;
         }
         self.course(line) == Course::Steady
+    }
+
+    /// Is it the few newest blocks of a line that grew, each made in place of an older one, while
+    /// the steps need no more than before? A tensor that is concatenated to looks like that.
+    /// Longer sequences do not: they cost more within the steps than between them.
+    pub(super) fn swells(&self, line: &Line<'_>) -> bool {
+        let Some(need) = self.around.step_need else { return false };
+        let grown = signed(need.now).saturating_sub(signed(need.before));
+        let span = self.step.saturating_sub(self.growth.onset_step);
+        let is_new = |birth: u64| birth.saturating_add((span / 8).max(4)) >= self.step;
+        !self.around.births_missing
+            && line.blocks <= SWELLING_BLOCKS_MAX
+            && line.births.first().is_some_and(is_new)
+            && grown.saturating_mul(2) <= line.net.bytes
+            && self.share_ppm(line.net_grown) >= SWELLING_PPM_MIN
     }
 
     /// Share of the growth that is to be explained, in parts per million, at most all of it. When

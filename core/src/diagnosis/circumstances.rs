@@ -50,6 +50,15 @@ pub struct Peaks {
     pub peers: u64,
 }
 
+/// What steps need beyond the floor that is there between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepNeed {
+    /// Highest use less the floor just before the growth began, in bytes.
+    pub before: u64,
+    /// The same now.
+    pub now: u64,
+}
+
 /// What is known beside the growth and the snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Circumstances {
@@ -76,6 +85,8 @@ pub struct Circumstances {
     pub in_peaks: Option<bool>,
     /// Peaks of this rank and of its peers.
     pub peaks: Option<Peaks>,
+    /// What the steps of this rank need beyond their floors.
+    pub step_need: Option<StepNeed>,
     /// Recompilations since the onset.
     pub recompiles: Option<u64>,
     /// Process groups made since the onset.

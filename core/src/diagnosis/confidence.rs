@@ -94,6 +94,9 @@ fn of_leak(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
     if case.around.births_missing {
         return times(explained.min(SURE), 800_000);
     }
+    if lines.top().is_some_and(|line| case.swells(line)) {
+        return 850_000;
+    }
     let births = match lines.top().map_or(0, |line| line.births.count()) {
         0..4 => 550_000,
         4..8 => 800_000,

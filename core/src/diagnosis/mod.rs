@@ -47,7 +47,7 @@ use crate::detector::{Growth, Layer, Scope};
 use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot};
 
 pub use alternatives::{Alternative, EXPLAINED_PPM_MIN, Standing};
-pub use circumstances::{AllocatorSettings, Circumstances, Peaks, Readings};
+pub use circumstances::{AllocatorSettings, Circumstances, Peaks, Readings, StepNeed};
 pub use classes::Class;
 pub use frames::{is_user_frame, telling_frame};
 pub use generations::{BUCKETS_MAX, Bucket, Course, GENERATIONS_MIN, Generations, OCCASIONS_MIN};

@@ -159,7 +159,7 @@ impl Remedy {
 /// The remedy for a class.
 pub(super) fn remedy(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Remedy {
     match class {
-        Class::Leak => tensors::leak(lines),
+        Class::Leak => tensors::leak(case, lines),
         Class::ReferenceCycles => tensors::cycles(case, lines),
         Class::Pressure => tensors::pressure(case, lines),
         Class::Imbalance => tensors::imbalance(lines),

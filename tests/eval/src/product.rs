@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memtape_core::detector::{
     self, Detector, Finding, Gates, Growth, GrowthKey, Limits, Reading, Sample, Scope,
 };
-use memtape_core::diagnosis::{Circumstances, Class, Inquiry, Peaks, Readings};
+use memtape_core::diagnosis::{Circumstances, Class, Inquiry, Peaks, Readings, StepNeed};
 
 use crate::job::Layer;
 use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
@@ -83,6 +83,10 @@ impl Product {
             step_time_ns: Some(case.step_ns),
             in_peaks: (growth.layer == detector::Layer::Peak).then_some(true),
             peaks: Some(Peaks { own, peers }),
+            step_need: self
+                .detector
+                .step_need(growth.rank, growth.device, growth.onset_step)
+                .map(|(before, now)| StepNeed { before, now }),
             ..Circumstances::default()
         }
     }

@@ -35,12 +35,18 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
     let top = lines.top();
     let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
     let leaking = lines.all.iter().filter(|line| case.leaks(line)).fold(0, sum);
-    let is_leaking =
-        top.is_some_and(|line| case.leaks(line)) || case.share_ppm(leaking) >= LEAKING_PPM_MIN;
+    let swelling = top.filter(|line| case.swells(line));
+    let is_leaking = top.is_some_and(|line| case.leaks(line))
+        || case.share_ppm(leaking) >= LEAKING_PPM_MIN
+        || swelling.is_some();
     heard
         .must(Some(case.is_counted()), NOTHING, too_early(case))
         .must(Some(is_explained(case, lines)), NOTHING, unexplained(case, lines))
-        .must(Some(is_leaking), NOTHING, top.map_or(NOTHING, |line| no_leak(case, line)))
+        .must(
+            Some(is_leaking),
+            swelling.map_or(NOTHING, |line| swells(case, line)),
+            top.map_or(NOTHING, |line| no_leak(case, line)),
+        )
         .must_not(gives_back(case, lines), gave_back(case.give_backs()), NOTHING)
         .must_not(
             (outlasts(case, lines) == Some(false)).then_some(true),
@@ -277,6 +283,19 @@ fn gave_back_rarely(case: &Case<'_>) -> String {
         ),
         _ => gave_back(backs),
     }
+}
+
+/// A tensor that is made anew, and larger each time.
+fn swells(case: &Case<'_>, line: &Line<'_>) -> String {
+    let need = case.around.step_need.unwrap_or_default();
+    format!(
+        "the newest {} of {} took the place of smaller ones, and the steps need no more than \
+         before ({} beyond the floor, {} then)",
+        blocks(line.blocks),
+        place(line.frame),
+        bytes(need.now),
+        bytes(need.before),
+    )
 }
 
 /// Why a line's blocks are not those of a leak.

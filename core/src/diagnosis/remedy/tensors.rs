@@ -8,10 +8,18 @@ use crate::diagnosis::shared::model_call;
 /// A loss is one number: the allocator's smallest block.
 const SCALAR_BYTES_MAX: u64 = 512;
 
-pub(super) fn leak(lines: &Lines<'_>) -> Remedy {
+pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     let Some(line) = lines.top() else { return Remedy::unknown() };
     let saved = Some(unsigned(line.net.bytes));
     let here = place(line.frame);
+    if case.swells(line) {
+        let text = format!(
+            "the tensor of {here} is longer each time it is made: look for torch.cat or \
+             torch.stack onto itself, keep the pieces on the CPU or only the last of them, and \
+             empty it at the end of each epoch"
+        );
+        return Remedy::new(Cause::Kept, text, saved).guess();
+    }
     let (cause, is_guess) = cause(line);
     let text = match cause {
         Cause::RetainedGraph => format!(
