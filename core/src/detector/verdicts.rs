@@ -191,9 +191,12 @@ impl Detector {
         let block_steps = BLOCK_STEPS[place.scale];
         let window_steps = points as u64 * block_steps;
         let rate = u64::try_from(own.rate(block_steps)).unwrap_or(0).max(1);
+        // Outside the allocator less comes and goes with the work.
+        let longer = if place.layer.is_on_tape() { 1 } else { 4 };
+        let windows = self.limits.urgent_windows.saturating_mul(longer).max(1);
         match series.left(place.layer) {
             _ if !self.limits.gates.urgency => true,
-            Some(left) => left / rate / self.limits.urgent_windows.max(1) <= window_steps,
+            Some(left) => left / rate / windows <= window_steps,
             // Of an unknown size only the shortest window is left out.
             None => place.scale > 0,
         }

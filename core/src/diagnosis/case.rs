@@ -282,6 +282,17 @@ impl<'a> Case<'a> {
         self.course(line) == Course::Steady
     }
 
+    /// Whole free segments that no step needs: the others are only free between two steps.
+    pub(super) fn idle_cache(&self) -> u64 {
+        let need = self.around.step_need.map_or(0, |need| need.now);
+        self.shape.as_ref().map_or(0, |shape| shape.cached.saturating_sub(need))
+    }
+
+    /// Is more free in whole segments that no step needs than in pieces?
+    pub(super) fn is_cache(&self) -> bool {
+        self.shape.as_ref().is_some_and(|shape| self.idle_cache() > shape.inactive)
+    }
+
     /// Is it the few newest blocks of a line that grew, each made in place of an older one, while
     /// the steps need no more than before? A tensor that is concatenated to looks like that.
     /// Longer sequences do not: they cost more within the steps than between them.

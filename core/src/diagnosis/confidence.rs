@@ -118,10 +118,11 @@ fn of_pressure(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
 }
 
 fn of_fragmentation(case: &Case<'_>) -> u64 {
-    let Some(shape) = &case.shape else { return 800_000 };
-    let is_cache = shape.cached > shape.inactive;
+    if case.shape.is_none() {
+        return 800_000;
+    }
     let retried = case.around.retries.is_some_and(|retries| retries > 0);
-    match (is_cache, retried) {
+    match (case.is_cache(), retried) {
         (true, _) => 500_000,
         (false, true) => SURE,
         (false, false) => 900_000,

@@ -74,7 +74,6 @@ pub(super) fn fragmentation(case: &Case<'_>) -> Hearing {
         _ => Some(false),
     };
     let flat = matches!(case.ground, Ground::Reserved | Ground::Retries);
-    let has_cache = shape.filter(|shape| shape.cached > shape.inactive);
     Hearing::of(Class::Fragmentation)
         .must(is_possible, NOTHING, NOTHING)
         .must(
@@ -98,7 +97,7 @@ pub(super) fn fragmentation(case: &Case<'_>) -> Hearing {
             NOTHING,
         )
         .helps(
-            has_cache.filter(|_| flat).map(|_| false),
+            (flat && case.is_cache()).then_some(false),
             NOTHING,
             "most of it lies in whole free segments, which the allocator gives back before it \
              fails"

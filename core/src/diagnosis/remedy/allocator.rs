@@ -30,15 +30,15 @@ pub(super) fn fragmentation(case: &Case<'_>) -> Remedy {
         );
         return Remedy::new(Cause::Settings, text, shape.map(Shape::unused));
     }
-    let cached = shape.filter(|shape| shape.cached > shape.inactive);
-    if let Some(shape) = cached {
+    if case.is_cache() {
+        let idle = case.idle_cache();
         let text = format!(
             "{} wait in whole free segments, which the allocator gives back before it fails: \
              call torch.cuda.empty_cache() once behind the phase that needed them (a checkpoint, \
              an evaluation) if NCCL or other processes need the room, not in the loop",
-            bytes(shape.cached),
+            bytes(idle),
         );
-        return Remedy::new(Cause::CachedSegments, text, Some(shape.cached));
+        return Remedy::new(Cause::CachedSegments, text, Some(idle));
     }
     if !is_expandable {
         steps.push("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".into());

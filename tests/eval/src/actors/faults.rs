@@ -114,14 +114,14 @@ pub(super) fn label(
 }
 
 /// Lets a job be found out without anybody being woken.
-fn notice(job: &mut Job, rise_min: u64) {
+pub(super) fn notice(job: &mut Job, rise_min: u64) {
     if let Some(fault) = &mut job.fault {
         (fault.expect, fault.rise_min) = (Expect::Notice, rise_min);
     }
 }
 
 /// A fault that has gained less than this is not there yet.
-const RISE_MIN: u64 = 128 * MIB;
+pub(super) const RISE_MIN: u64 = 128 * MIB;
 
 /// The same for the number of blocks.
 const BLOCKS_MIN: u64 = 1_500;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::benign::Behaviour;
-use super::faults::{Trouble, background, label, plan};
+use super::faults::{RISE_MIN, Trouble, background, label, notice, plan};
 use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{Job, Layer, MIB};
@@ -288,6 +288,8 @@ fn stream_per_call(job: &mut Job) {
         })
     });
     label(job, "fragmentation", ranks, &plan, &[Layer::Reserved], &[]);
+    // Whole free segments: the allocator gives them back before it fails.
+    notice(job, RISE_MIN);
 }
 
 /// Batches are pinned faster than they are used, on the ranks of one node: a queue without end.
