@@ -15,6 +15,9 @@ const QUIET_WINDOWS: u64 = 2;
 /// added: onsets are dated the less exactly the longer ago they were.
 const SAME_ONSET_STEPS: u64 = 64;
 
+/// The scale of a finding that does not follow a course, but is judged anew by who opened it.
+pub(super) const UNFOLLOWED: usize = usize::MAX;
+
 /// A value lasts when so many points in turn reach it: a checkpoint is no new high.
 const LASTING_POINTS: usize = 3;
 
@@ -52,6 +55,20 @@ impl Open {
     /// Is it about growth? Else it is about a difference or a habit.
     pub(super) fn grows(&self) -> bool {
         self.growth.layer.place().is_some()
+    }
+
+    /// What is to be said: it is notably larger, or nearer to the end, than when it was last said.
+    fn news(&mut self) -> Option<Finding> {
+        let larger = self.growth.grown_bytes > self.said.grown_bytes / 4 * 5;
+        let nearer = match (self.growth.steps_to_oom, self.said.steps_to_oom) {
+            (Some(now), Some(before)) => now < before / 2,
+            (now, before) => now.is_some() && before.is_none(),
+        };
+        if !larger && !nearer {
+            return None;
+        }
+        self.said = self.growth;
+        Some(Finding::Updated(self.growth))
     }
 
     /// Lowest and highest of the newest values.
@@ -217,14 +234,26 @@ impl Incidents {
         open.growth.last_step = open.growth.last_step.max(step);
         open.growth.grown_bytes = u64::try_from(value - open.onset_value).unwrap_or(0);
         change(&mut open.growth);
-        let larger = open.growth.grown_bytes > open.said.grown_bytes / 4 * 5;
-        let nearer = match (open.growth.steps_to_oom, open.said.steps_to_oom) {
-            (Some(now), Some(before)) => now < before / 2,
-            (now, before) => now.is_some() && before.is_none(),
-        };
-        if larger || nearer {
-            open.said = open.growth;
-            self.findings.push_back(Finding::Updated(open.growth));
+        self.findings.extend(open.news());
+    }
+
+    /// Brings a finding that follows no course up to date.
+    pub(super) fn renew(&mut self, growth: &Growth) {
+        let known = self.open.get_mut(&growth.key());
+        if let Some(open) = known.filter(|open| open.scale == UNFOLLOWED) {
+            let Growth { onset_step, detected_step, .. } = open.growth;
+            // Only the last few trips are remembered; it began before them.
+            let steps = growth.last_step.saturating_sub(onset_step);
+            let grown_bytes = growth.bytes_per_step.saturating_mul(steps);
+            open.growth = Growth { onset_step, detected_step, grown_bytes, ..*growth };
+            self.findings.extend(open.news());
+        }
+    }
+
+    /// Ends a finding that follows no course.
+    pub(super) fn close_unfollowed(&mut self, key: &GrowthKey, at_step: u64) {
+        if self.open.get(key).is_some_and(|open| open.scale == UNFOLLOWED) {
+            self.close(key, at_step);
         }
     }
 

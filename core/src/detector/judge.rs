@@ -1,15 +1,16 @@
 //! The tests: does this course of values grow, and will it go on?
 //!
-//! Four ways lead to *growing*. Steady growth (every block adds about the same) is so unlike
+//! Five ways lead to *growing*. Steady growth (every block adds about the same) is so unlike
 //! noise that half a window is enough, unless the past moved far more. A staircase (every so many
 //! blocks the same jump, and nothing between) is a round trip that leaves something behind each
-//! time: an evaluation, an epoch. New growth is a full window of records that rises by more than
+//! time: an evaluation, an epoch. A ratchet rises by many jumps, of any size and at any time, and
+//! gives nothing back between them: an error that is caught now and then. New growth is a full window of records that rises by more than
 //! the values ever moved in a long past. Old growth, without such a past, is two windows of
 //! records. Trend tests (Mann-Kendall, Page-Hinkley, a line and its fit) were rejected: they
 //! answer to every drift.
 
-use super::{Gates, Layer};
 use super::window::{POINTS_MAX, WINDOW, Window};
+use super::{Gates, Layer};
 
 /// How sure a judgement must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(super) struct Rule {
     pub(super) steady_points_min: usize,
     /// Jumps of a staircase.
     pub(super) jumps_min: usize,
+    /// Jumps of a course that gives nothing back.
+    pub(super) ratchet_jumps_min: usize,
     /// New highs among the points of a full window. Exchangeable noise has three or four.
     pub(super) records_min: usize,
     /// Two windows of records are enough without a long past. Not so for the shortest blocks: over
@@ -40,6 +43,7 @@ impl Rule {
             trusts_records: scale > 0,
             steady_points_min: 8,
             jumps_min: 4,
+            ratchet_jumps_min: 6,
             records_min: 9,
             second_half_percent_min: 40,
             gates,
@@ -55,6 +59,8 @@ impl Rule {
             // A job keeps the last few of something, weights for instance, until they are enough.
             jumps_min: if layer.is_on_tape() { 8 } else { 6 },
             records_min: 12,
+            // Peaks are highs of many steps, which only noise lets rise in jumps.
+            ratchet_jumps_min: if layer == Layer::Peak { usize::MAX } else { 10 },
             second_half_percent_min: 45,
             gates,
         }
@@ -112,7 +118,8 @@ pub(super) fn judge(points: &Window, rule: &Rule) -> Course {
     let is_old = rule.trusts_records
         && values.len() == POINTS_MAX
         && is_record_run(values, rule.records_min + 1, rule);
-    if gates.records && (is_new || is_old) {
+    let is_ratchet = gates.ratchets && rule.trusts_records && is_ratchet(values, rule);
+    if is_ratchet || gates.records && (is_new || is_old) {
         let half = WINDOW / 2;
         let across = window.iter().zip(window.iter().skip(half)).map(|(a, b)| b - a);
         let per_point = median(across).max(rise_of(&window[half..])) / half as i64;
@@ -198,6 +205,20 @@ fn is_record_run(values: &[i64], records_min: usize, rule: &Rule) -> bool {
     records * WINDOW >= records_min * values.len()
         && (given_back <= rise / GIVE_BACK_DIVISOR || !rule.gates.give_back)
         && (second_half.saturating_mul(100) >= least || !rule.gates.saturation)
+}
+
+/// Rises by many jumps and gives nothing back between them.
+fn is_ratchet(values: &[i64], rule: &Rule) -> bool {
+    let (rise, half) = (rise_of(values), values.len() / 2);
+    if values.len() < WINDOW || rise < rule.rise_min {
+        return false;
+    }
+    let material = rise / (4 * values.len() as i64);
+    let ups = values.windows(2).filter(|pair| difference(pair) > material).count();
+    let falls = values.windows(2).any(|pair| difference(pair) < -material);
+    let percent = rise_of(&values[half..]).saturating_mul(100) / rise;
+    let even = rule.second_half_percent_min..=100 - rule.second_half_percent_min;
+    ups >= rule.ratchet_jumps_min && !falls && even.contains(&percent)
 }
 
 fn rise_of(values: &[i64]) -> i64 {

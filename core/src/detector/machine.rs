@@ -149,9 +149,13 @@ impl Detector {
         }
         let series = self.series.entry(key).or_insert_with(|| Series::new(sample.first_step));
         series.take(sample);
+        let has_returned = series.has_returned;
         self.note_rank(now_ns, sample);
         self.pace.note(now_ns, sample.last_step);
         self.judge_habits(key);
+        if has_returned {
+            self.judge_trips(key);
+        }
         while let Some(block) = self.ready_block(now_ns) {
             self.next_block = block + 1;
             self.finished = self.finished.split_off(&(block + 1));

@@ -20,8 +20,10 @@ mod machine;
 mod pace;
 mod ring;
 mod series;
+mod still;
 #[cfg(test)]
 mod tests;
+mod trips;
 mod verdicts;
 mod window;
 
@@ -68,6 +70,10 @@ pub struct Gates {
     pub steady: bool,
     /// An even staircase is enough.
     pub stairs: bool,
+    /// Many jumps without a fall are enough.
+    pub ratchets: bool,
+    /// What round trips leave behind is told.
+    pub trips: bool,
     /// A run of records is enough.
     pub records: bool,
     /// The second half of a window must rise like the first.
@@ -91,6 +97,8 @@ impl Gates {
         roles: true,
         steady: true,
         stairs: true,
+        ratchets: true,
+        trips: true,
         records: true,
         saturation: true,
         give_back: true,

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use super::habits::Habits;
 use super::layers::{COURSE_LAYERS, COURSES, Layer};
 use super::ring::{BLOCK_STEPS, BLOCKS, Keep, Ring, SCALES};
+use super::trips::Trips;
 use super::window::{Past, WINDOW};
 use super::{Limits, Reading, Sample};
 
@@ -41,6 +42,9 @@ pub(super) struct Series {
     /// One bit for each of the newest blocks: its medians contain this series.
     member: [u64; SCALES],
     pub(super) habits: Habits,
+    pub(super) trips: Trips,
+    /// The newest sample ended a trip.
+    pub(super) has_returned: bool,
     /// Peak beyond the peers, as long as it stays so: since when, least, of the peers.
     pub(super) spread: Option<Spread>,
 }
@@ -73,6 +77,7 @@ impl Series {
             self.put(layer, steps, value, 0);
         }
         self.habits.take(sample);
+        self.has_returned = sample.last_step > self.last_step && self.trips.take(sample);
         if sample.last_step >= self.last_step {
             self.last_step = sample.last_step;
             self.last = *sample;

@@ -1,14 +1,11 @@
 //! Verdicts on the newest points: a finding begins, goes on, or is another's.
 
-use alloc::vec::Vec;
-
 use super::forecast::forecast;
-use super::groups::Medians;
 use super::judge::{Course, Rule, judge};
 use super::layers::Layer;
-use super::machine::{Detector, Place, Rank};
+use super::machine::{Detector, Place};
 use super::ring::{BLOCK_STEPS, SCALES};
-use super::series::{Series, Spread};
+use super::series::Series;
 use super::window::{Past, WINDOW, Window, onset};
 use super::{Growth, GrowthKey, Scope};
 
@@ -17,33 +14,8 @@ use super::{Growth, GrowthKey, Scope};
 const APART_NUMERATOR: i64 = 3;
 const APART_DENOMINATOR: i64 = 2;
 
-/// A peak stands apart when it stays beyond the peers' by a tenth of the device, and comes near
-/// the device's size …
-const SPREAD_DIVISOR: u64 = 10;
-
-/// … this near, in percent: before, a difference that was always there is nobody's trouble, and
-/// may be the stages of a pipeline.
-const SPREAD_LEVEL_PERCENT_MIN: u64 = 80;
-
-/// A difference that came after warm-up is no stage: a twenty-fifth of the device, and a tenth of
-/// the peak itself, is enough.
-const SPREAD_NEWS_DIVISOR: u64 = 25;
-
-/// It stays so when it does in so many blocks of 16 steps in turn.
-const SPREAD_BLOCKS_MIN: u32 = 16;
-
 /// What began with the job may be a pool that fills, for so many steps.
 const FILLING_STEPS: u64 = 1024;
-
-/// Length of block at which peaks are compared.
-const SPREAD_SCALE: usize = 1;
-
-/// A rank is silent when it says nothing for this long, in nanoseconds …
-const SILENT_NS: u64 = 30_000_000_000;
-
-/// … while its median peer is so many steps ahead. Both are counted from the first step of others
-/// that is heard without it: after a pause of everybody somebody has to be the first.
-const SILENT_STEPS_MIN: u64 = 8;
 
 impl Detector {
     /// Brings the open findings about this series up to date.
@@ -89,8 +61,8 @@ impl Detector {
             return;
         }
         // Other processes on a device have no peers, and peaks and scrap hardly do.
-        let is_sure = place.peers >= 2
-            && !matches!(layer, Layer::Reserved | Layer::Peak | Layer::Other);
+        let is_sure =
+            place.peers >= 2 && !matches!(layer, Layer::Reserved | Layer::Peak | Layer::Other);
         let rule = if is_sure {
             Rule::against_peers(rise_min, scale, self.limits.gates)
         } else {
@@ -203,7 +175,7 @@ impl Detector {
     }
 
     /// Is this growth, or the one that causes it, told already?
-    fn is_told(&self, key: &GrowthKey, group: usize) -> bool {
+    pub(super) fn is_told(&self, key: &GrowthKey, group: usize) -> bool {
         let is_same = self.incidents.get(key).is_some();
         if !self.limits.gates.one_cause {
             return is_same;
@@ -335,152 +307,6 @@ impl Detector {
         }
     }
 
-    /// A rank whose peaks stay far beyond its peers': more than they ever were, or near the end of
-    /// the device.
-    pub(super) fn judge_spread(&mut self, scale: usize, block: u64, peaks: &[(u32, i64)]) {
-        if scale != SPREAD_SCALE || peaks.len() < 3 || !self.limits.gates.peers {
-            return;
-        }
-        let anchored = |rank: u32| {
-            let home = self.ranks.get(&rank)?.home;
-            let series = self.series.get(&(rank, home))?;
-            let peak = series.since_warm(Layer::Peak, scale, block)?;
-            Some(peak - series.since_warm(Layer::Allocated, scale, block)?)
-        };
-        let since_warm: Vec<i64> =
-            peaks.iter().map(|&(rank, _)| anchored(rank).unwrap_or(0)).collect();
-        let usual = Medians::of(&mut peaks.iter().map(|&(_, peak)| peak).collect::<Vec<i64>>());
-        let usual_since = Medians::of(&mut since_warm.clone());
-        let end_step = (block + 1) * BLOCK_STEPS[scale] - 1;
-        for (&(rank, peak), since_warm) in peaks.iter().zip(since_warm) {
-            let beyond = peak - usual.of_peers(peak, true).0;
-            let came = since_warm - usual_since.of_peers(since_warm, true).0;
-            self.judge_peak(rank, peak, [beyond, came.min(beyond)], (end_step, peaks.len()));
-        }
-    }
-
-    /// One rank of them: what its steps need beyond their floors, what that is beyond the peers',
-    /// and what of it came after warm-up.
-    fn judge_peak(
-        &mut self,
-        rank: u32,
-        peak: i64,
-        beyond: [i64; 2],
-        (end_step, count): (u64, usize),
-    ) {
-        let Some(device) = self.ranks.get(&rank).map(|known| known.home) else { return };
-        let Some(series) = self.series.get_mut(&(rank, device)) else { return };
-        let device_bytes = series.last.device_bytes;
-        let [peak, beyond, came] =
-            [peak, beyond[0], beyond[1]].map(|bytes| u64::try_from(bytes).unwrap_or(0));
-        let level = series.level(Layer::Peak).unwrap_or(0);
-        let is_full = u128::from(level) * 100
-            >= u128::from(device_bytes) * u128::from(SPREAD_LEVEL_PERCENT_MIN);
-        let is_large = is_full && beyond >= device_bytes / SPREAD_DIVISOR;
-        let is_news = came >= (peak / SPREAD_DIVISOR).max(device_bytes / SPREAD_NEWS_DIVISOR);
-        let key = GrowthKey { rank, device, layer: Layer::Spread, scope: Scope::OneRank };
-        if device_bytes == 0 || !(is_large || is_news) {
-            series.spread = None;
-            self.incidents.close(&key, end_step);
-            return;
-        }
-        let fresh = Spread { since_step: end_step, bytes_min: beyond, blocks: 0 };
-        let spread = series.spread.get_or_insert(fresh);
-        spread.blocks = spread.blocks.saturating_add(1);
-        spread.bytes_min = spread.bytes_min.min(beyond);
-        let Spread { since_step, bytes_min, blocks } = *spread;
-        let group = self.groups.of(rank);
-        let layers = [Layer::Allocated, Layer::Peak];
-        let grows = self.incidents.of_rank(rank).any(|open| open.grows())
-            || layers.into_iter().any(|layer| self.incidents.common(layer, group).is_some());
-        if blocks >= SPREAD_BLOCKS_MIN && !grows && self.incidents.get(&key).is_none() {
-            let peers = u32::try_from(count - 1).unwrap_or(u32::MAX);
-            let growth = still(&key, (since_step, end_step), bytes_min, peers);
-            self.incidents.open(growth, (0, SPREAD_SCALE), 0, 0, (end_step, 0));
-        }
-    }
-
-    /// What a rank does in most of its steps.
-    pub(super) fn judge_habits(&mut self, (rank, device): (u32, u8)) {
-        let Some(series) = self.series.get(&(rank, device)) else { return };
-        let (habits, last_step) = (series.habits, series.last_step);
-        if series.warm_step.is_none() {
-            return;
-        }
-        let group = self.groups.of(rank);
-        for (layer, has_it, steps) in [
-            (Layer::Retries, habits.has_retries, habits.retries()),
-            (Layer::Churn, habits.has_churn, habits.churn()),
-        ] {
-            let key = |scope: Scope| GrowthKey { rank, device, layer, scope };
-            let known = [Scope::OneRank, Scope::AllRanks].map(key);
-            if !has_it {
-                known.iter().for_each(|key| self.incidents.close(key, last_step));
-                continue;
-            }
-            let is_open = known.iter().any(|key| self.incidents.get(key).is_some())
-                || self.incidents.common(layer, group).is_some();
-            let (scope, ranks) = self.who_else(layer);
-            if !is_open && !self.is_told(&key(scope), group) {
-                let steps_seen = (last_step.saturating_sub(63), last_step);
-                let growth = still(&key(scope), steps_seen, u64::from(steps), 0);
-                if scope == Scope::AllRanks || !self.incidents.joined(&growth) {
-                    let growth = Growth { ranks, ..growth };
-                    self.incidents.open(growth, (group, 0), 0, 0, (last_step, 0));
-                }
-            }
-        }
-    }
-
-    /// Who has a habit, when one rank is sure to have it: of the others half as many steps will
-    /// do, for they are about as far.
-    fn who_else(&self, layer: Layer) -> (Scope, u32) {
-        let has_it = |of: &(&u32, &Rank)| {
-            let series = self.series.get(&(*of.0, of.1.home));
-            series.is_some_and(|series| series.habits.is_likely(layer))
-        };
-        let count = self.ranks.iter().filter(has_it).count();
-        if count > 1 && count * 4 >= self.ranks.len() * 3 {
-            (Scope::AllRanks, u32::try_from(count).unwrap_or(u32::MAX))
-        } else {
-            (Scope::OneRank, 1)
-        }
-    }
-
-    /// Ranks that say nothing while their peers go on. What all do, or one that is alone, is no
-    /// silence: an evaluation takes its time.
-    pub(super) fn judge_silence(&mut self) {
-        let step_of = |(&rank, known): (&u32, &Rank)| {
-            let series = self.series.get(&(rank, known.home))?;
-            Some((rank, known.home, series.last_step))
-        };
-        let ranks: Vec<_> = self.ranks.iter().filter_map(step_of).collect();
-        let mut steps: Vec<u64> = ranks.iter().map(|&(.., step)| step).collect();
-        let median = steps.len().saturating_sub(1) / 2;
-        let typical = match steps.get_mut(..) {
-            Some(steps) if !steps.is_empty() => *steps.select_nth_unstable(median).1,
-            _ => return,
-        };
-        let peers = u32::try_from(ranks.len() - 1).unwrap_or(u32::MAX);
-        for (rank, device, step) in ranks {
-            let Some(known) = self.ranks.get_mut(&rank) else { continue };
-            let key = GrowthKey { rank, device, layer: Layer::Progress, scope: Scope::OneRank };
-            let missing = typical.saturating_sub(step);
-            if known.has_ended || missing < SILENT_STEPS_MIN {
-                self.incidents.close(&key, step);
-                continue;
-            }
-            let since_ns = *known.silent_since_ns.get_or_insert(self.now_ns);
-            let is_due = self.now_ns.saturating_sub(since_ns) >= SILENT_NS;
-            if is_due && self.incidents.get(&key).is_none() {
-                let growth = still(&key, (step, typical), missing, peers);
-                if !self.incidents.joined(&growth) {
-                    self.incidents.open(growth, (0, 0), 0, 0, (typical, 0));
-                }
-            }
-        }
-    }
-
     /// Value of a block less that of the peers; none when there is no such block.
     pub(super) fn beyond_peers(
         &self,
@@ -580,24 +406,4 @@ fn is_filling(
     is_outside
         && (onset_step <= warm_step + BLOCK_STEPS[2] || is_on_line)
         && detected_step.saturating_sub(warm_step) < FILLING_STEPS
-}
-
-/// A finding about what does not grow.
-fn still(key: &GrowthKey, steps: (u64, u64), amount: u64, peers: u32) -> Growth {
-    Growth {
-        rank: key.rank,
-        device: key.device,
-        scope: key.scope,
-        onset_step: steps.0,
-        detected_step: steps.1,
-        last_step: steps.1,
-        bytes_per_step: 0,
-        grown_bytes: amount,
-        layer: key.layer,
-        steps_to_oom: None,
-        forecast: None,
-        peers,
-        ranks: 1,
-        returns: 0,
-    }
 }
