@@ -8,10 +8,10 @@ use memtape_eval::job::{Fault, Layer};
 use memtape_eval::scenario::Scenario;
 
 const MIB: u64 = 1 << 20;
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 2;
 
 /// Jobs in the tests have at most so many ranks, unless the family needs more.
-const RANKS_MAX: u32 = 2;
+const RANKS_MAX: u32 = 8;
 
 /// Longest time between two pieces of what grows in pieces.
 const PIECE_STEPS_MAX: u64 = 250;
@@ -87,8 +87,9 @@ fn labelled_lines_hold_it_from_the_onset_on() {
             let before = held(scenario, fault, rank, onset - 1);
             let earlier = held(scenario, fault, rank, (onset / 2).max(1));
             assert!(before <= earlier + fault.rise_min, "{name}: it grows before its onset");
-            let soon = held(scenario, fault, rank, last.min(onset + 60));
-            assert!(soon > before, "{name}: nothing by {} after the onset", onset + 60);
+            let until = last.min(onset + PIECE_STEPS_MAX);
+            let soon = held(scenario, fault, rank, until);
+            assert!(soon > before, "{name}: nothing from {onset} to {until}");
             let gained = scenario.fault_bytes(rank, onset - 1, last) as f64;
             let drawn = fault.rate * (last + 1 - onset) as f64;
             let low = 0.5 * share_of_load(scenario) * drawn - fault.rise_min as f64 / 3.0;
@@ -96,7 +97,9 @@ fn labelled_lines_hold_it_from_the_onset_on() {
             assert!(gained >= low && gained <= high, "{name}: {gained} of {drawn}");
         }
         for rank in (0..scenario.ranks).filter(|rank| !fault.ranks.contains(rank)) {
-            assert_eq!(scenario.fault_bytes(rank, onset - 1, last), 0, "{name} on {rank}");
+            // What is in flight there comes and goes.
+            let gained = scenario.fault_bytes(rank, onset - 1, last);
+            assert!(gained <= fault.rise_min, "{name}: {gained} on rank {rank}, which has it not");
         }
     });
 }

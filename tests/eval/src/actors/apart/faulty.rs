@@ -1,5 +1,7 @@
 //! Faulty jobs that are kept apart, each with its label.
 
+use std::collections::BTreeSet;
+
 use crate::actors::faults::{Trouble, label, plan};
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::Library;
@@ -108,10 +110,12 @@ fn ipc_limbo(job: &mut Job) {
     let bytes = (plan.rate * every as f64 / lost) as u64 / BUCKETS;
     plan.onset = plan.onset.next_multiple_of(every);
     let ranks = one_or_all(job);
+    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
     let (onset, stack) = (plan.onset, site.stack);
-    job.part_of(&ranks, move |_| {
+    job.part(move |seat| {
+        let is_faulty = has_it.contains(&seat.rank);
         let mut sent: Vec<(u64, Handle)> = Vec::new();
-        Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |moment, world| {
             if moment != Moment::Between || world.step % every != 0 {
                 return;
             }
@@ -123,12 +127,13 @@ fn ipc_limbo(job: &mut Job) {
             });
             for _ in 0..BUCKETS {
                 let block = world.alloc(bytes, stack);
-                if world.step < onset || !world.rng.chance(lost) {
+                if !is_faulty || world.step < onset || !world.rng.chance(lost) {
                     let syncs = world.rng.between(1, 4);
                     sent.push((world.step + syncs * every, block));
                 }
             }
-        })
+        });
+        Some(act)
     });
     label(job, "leak", ranks, &plan, &TENSORS, &[site]);
     in_pieces(job, bytes * BUCKETS);
@@ -179,7 +184,7 @@ fn offload_leftovers(job: &mut Job) {
     let first = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
     let node: Vec<u32> = (first..job.ranks.min(first + NODE_RANKS)).collect();
     let ranks = if job.rng.chance(0.5) { node } else { job.all() };
-    let has_it: std::collections::BTreeSet<u32> = ranks.iter().copied().collect();
+    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
     let onset = plan.onset;
     job.tell_apart(&ranks);
     job.part(move |seat| {
@@ -263,7 +268,7 @@ fn double_backward(job: &mut Job) {
     let backward = job.code.backward();
     let every = job.rng.pick(&[1, 4, 8, 16]).unwrap_or(16);
     plan.onset = plan.onset.next_multiple_of(every);
-    let ranks = one_or_all(job);
+    let ranks = job.all();
     let (onset, bytes) = (plan.onset, plan.rate * every as f64);
     let shares = [(critic.stack, 0.4), (norm.stack, 0.22), (backward, 0.2), (backward, 0.18)];
     job.part_of(&ranks, move |_| {
@@ -335,7 +340,7 @@ fn lingering_workers(job: &mut Job) {
     // Some of the workers end after all.
     let grows = (left as f64 * (1.0 + 1.5 * job.rng.unit())) / epoch as f64;
     let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
-    let has_it: std::collections::BTreeSet<u32> = ranks.iter().copied().collect();
+    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
     let onset = plan.onset;
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);

@@ -33,6 +33,12 @@ fn at_most(job: &Job, bytes: f64, share: f64) -> f64 {
     bytes.min(job.device_bytes as f64 * share)
 }
 
+/// What a model returns for every pixel or token of a batch.
+fn dense_output(job: &mut Job) -> u64 {
+    let drawn = job.rng.log_uniform(1e8, 1.2e9);
+    at_most(job, drawn, 0.01) as u64
+}
+
 /// `torch.profiler` with a schedule: while it records shapes it keeps what operations were given,
 /// until its window is over (pytorch/pytorch#133444). The trace lies on the host until it is
 /// written; a part of that is never given back, and used again by the next window.
@@ -146,21 +152,22 @@ fn densification(job: &mut Job) {
                 if is_due {
                     size += (1.0 - size) * (1.0 - slower) * (0.7 + 0.6 * world.rng.unit());
                     // Opacities were reset: many points are not seen any more.
-                    size *= if world.step / every % 8 == 0 { 0.92 } else { 1.0 };
+                    size *= if (world.step / every).is_multiple_of(8) { 0.92 } else { 1.0 };
                 }
                 if !is_due && !held.is_empty() {
                     return;
                 }
                 let old = std::mem::take(&mut held);
-                for (index, width) in GAUSSIAN.iter().enumerate() {
+                for width in GAUSSIAN {
                     let bytes = (total / 3.0 * size.min(1.0) * width / sum) as u64;
                     for stack in [points.stack, state.stack, state.stack] {
                         let nth = held.len();
                         held.push(world.alloc(bytes, stack));
                         old.get(nth).into_iter().for_each(|&block| world.free(block));
                     }
-                    debug_assert_eq!(held.len(), 3 * index + 3);
                 }
+                // As the original does after each densification.
+                world.empty_cache();
             }
             Moment::Backward => {
                 for width in GAUSSIAN {
@@ -180,7 +187,7 @@ fn multigrid_cycles(job: &mut Job) {
     const STAGES: [f64; 4] = [0.3, 0.45, 0.7, 1.0];
     const SHORT: [f64; 3] = [1.0, 0.8, 0.65];
     job.base.keeps_output = true;
-    job.base.output = job.base.output.max(48 * MIB);
+    job.base.output = dense_output(job);
     let cycle = (job.steps / job.rng.between(3, 7)).max(40);
     job.load(move |_| {
         let act: Actor = Box::new(move |moment, world| {
@@ -196,7 +203,8 @@ fn multigrid_cycles(job: &mut Job) {
 }
 
 /// One base model, many tenants: adapters come with their optimizer's state, are trained for a
-/// while and go; there are so many slots and no more (agentscope-ai/TuFT#4, vllm-project/vllm#54839).
+/// while and go; there are so many slots and no more (agentscope-ai/TuFT#4,
+/// vllm-project/vllm#54839).
 fn tenant_adapters(job: &mut Job) {
     const RANKS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
     let weights = job.code.site(Library::Copy, "tenants.py", "Registry.attach");
@@ -246,7 +254,8 @@ fn staged_checkpoints(job: &mut Job) {
     let every = job.rng.between(40, 300);
     let most = job.rng.between(2, 4) as usize;
     let bytes = job.base.weights(1.0).min(5 * GIB);
-    let slow = 0.1 + 0.2 * job.rng.unit();
+    // While others read and write there too.
+    let (slow, busy_until) = (0.2 + 0.4 * job.rng.unit(), job.steps / 2);
     job.part(move |_| {
         let mut buffers: Vec<u64> = Vec::new();
         let mut writers: Vec<(u64, u64, u64)> = Vec::new();
@@ -268,7 +277,7 @@ fn staged_checkpoints(job: &mut Job) {
             if step % every != 0 {
                 return;
             }
-            let is_slow = world.common(0x57a6) < slow;
+            let is_slow = step < busy_until && world.common(0x57a6) < slow;
             let part = world.common(0x57a7) * if is_slow { 1.4 } else { 0.6 };
             let takes = (every as f64 * (part + if is_slow { 1.0 } else { 0.2 })) as u64 + 1;
             let free = buffers.iter().position(|&until| until <= step);
@@ -396,7 +405,7 @@ fn sorted_first_epoch(job: &mut Job) {
     const LONGEST: f64 = 2.0;
     job.base.load_max = LONGEST;
     job.base.keeps_output = true;
-    job.base.output = job.base.output.max(32 * MIB);
+    job.base.output = dense_output(job);
     let deviation = 0.2 + 0.35 * job.rng.unit();
     let epoch = job.steps as f64 * (0.12 + 0.25 * job.rng.unit());
     job.load(move |_| {

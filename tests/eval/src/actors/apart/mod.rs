@@ -2,8 +2,8 @@
 //! their jobs. They were written from threads of people who train, without a look at the detector.
 //!
 //! Who works on the detector or the diagnosis asks for the total alone. When a label is found to be
-//! wrong, it is mended here, and `README.md` says so. When they have been tuned on, they are opened:
-//! moved to where the opened ones are, and others are written.
+//! wrong, it is mended here, and `README.md` says so. When they have been tuned on, they are
+//! opened: moved to where the opened ones are, and others are written.
 
 mod faulty;
 mod healthy;
