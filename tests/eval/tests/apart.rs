@@ -135,3 +135,19 @@ fn healthy_ones_have_an_end() {
         }
     });
 }
+
+#[test]
+fn nothing_is_more_than_the_device_has() {
+    let check = |family: &Family, seed: u64, scenario: &Scenario| {
+        for rank in 0..scenario.ranks.min(4) {
+            for step in 1..=scenario.steps {
+                let of = scenario.step(rank, step).expect("it was played");
+                let sum = of.reserved + of.outside.non_torch + of.outside.other;
+                let name = family.name;
+                assert!(sum <= scenario.device_bytes, "{name} seed {seed} rank {rank} at {step}");
+            }
+        }
+    };
+    each(true, check);
+    each(false, check);
+}
