@@ -26,6 +26,7 @@ pub fn json(outcome: &Outcome) -> Value {
     let families: Vec<Value> = outcome
         .families
         .iter()
+        .filter(|family| family.set == Set::Tuned)
         .filter_map(|family| {
             let tally = outcome.family(DEFAULT, family.name)?;
             let (name, set) = (family.name, family.set.name());
@@ -61,14 +62,17 @@ fn confusion(tally: &Tally) -> Vec<Value> {
 pub fn text(outcome: &Outcome) -> String {
     let mut text = String::new();
     for set in [Set::Tuned, Set::Apart] {
-        let of = outcome.families.iter().filter(|family| family.set == set);
-        if of.clone().next().is_none() {
+        let mut of = outcome.families.iter().filter(|family| family.set == set).peekable();
+        if of.peek().is_none() {
             continue;
         }
-        let _ = writeln!(text, "\n{}, family by family\n{HEAD}", set.name());
-        for family in of {
-            if let Some(tally) = outcome.family(DEFAULT, family.name) {
-                let _ = writeln!(text, "{}", row(family.name, tally));
+        // Of those kept apart there is a total and nothing else.
+        if set == Set::Tuned {
+            let _ = writeln!(text, "\n{}, family by family\n{HEAD}", set.name());
+            for family in of {
+                if let Some(tally) = outcome.family(DEFAULT, family.name) {
+                    let _ = writeln!(text, "{}", row(family.name, tally));
+                }
             }
         }
         let _ = writeln!(text, "\n{}, in all\n{HEAD}", set.name());
