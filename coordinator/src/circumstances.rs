@@ -136,6 +136,7 @@ mod tests {
             peers: 3,
             ranks: 1,
             returns: 0,
+            give_backs: 0,
         }
     }
 

@@ -252,7 +252,8 @@ impl Coordinator {
         let Some(state) = self.incidents.get_mut(id) else { return };
         state.confirm_by_step = None;
         measure(&mut state.record, growth, step_time_ns, now);
-        if state.class() == Class::Unknown {
+        // What is unknown, or wakes nobody, is looked at again when it has grown.
+        if state.class() == Class::Unknown || !state.record.told.pages {
             if state.record.capture_id.is_none() {
                 state.record.sentence = first_sentence(growth);
             }
@@ -473,6 +474,7 @@ fn measure(record: &mut IncidentRecord, growth: &Growth, step_time_ns: Option<u6
     record.peers = growth.peers;
     record.ranks = growth.ranks;
     record.returns = record.returns.max(growth.returns);
+    record.give_backs = record.give_backs.max(growth.give_backs);
     record.steps_to_oom = growth.steps_to_oom;
     record.steps_to_oom_p10 = growth.forecast.map(|forecast| forecast.p10);
     record.steps_to_oom_p90 = growth.forecast.map(|forecast| forecast.p90);

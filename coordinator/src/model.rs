@@ -231,8 +231,10 @@ pub(crate) struct IncidentRecord {
     pub(crate) peers: u32,
     /// Ranks that grow alike.
     pub(crate) ranks: u32,
-    /// How often it gave back most of what it had grown by, and grew again.
+    /// How often it was over, and grew again.
     pub(crate) returns: u32,
+    /// After how many of those it had given back most of what it had grown by.
+    pub(crate) give_backs: u32,
     pub(crate) evidence: Vec<String>,
     pub(crate) against: Vec<String>,
     pub(crate) advice: String,
@@ -426,6 +428,7 @@ impl IncidentRecord {
             peers: self.peers,
             ranks: self.ranks.max(1),
             returns: self.returns,
+            give_backs: self.give_backs,
         }
     }
 }

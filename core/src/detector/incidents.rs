@@ -84,6 +84,9 @@ struct Over {
     onset_step: u64,
     closed_step: u64,
     returns: u32,
+    give_backs: u32,
+    /// It gave back most of what it had grown by, and did not merely rest.
+    gave_back: bool,
 }
 
 impl Over {
@@ -195,6 +198,7 @@ impl Incidents {
             && before.may_return(growth.detected_step)
         {
             growth.returns = before.returns.saturating_add(1);
+            growth.give_backs = before.give_backs.saturating_add(u32::from(before.gave_back));
         }
         let open = Open {
             growth,
@@ -227,8 +231,12 @@ impl Incidents {
             open.best = (step, low);
         }
         let quiet_steps = QUIET_WINDOWS * WINDOW as u64 * BLOCK_STEPS[open.scale];
-        if high < open.best.1 - grown / 2 || step.saturating_sub(open.best.0) > quiet_steps {
+        let gave_back = high < open.best.1 - grown / 2;
+        if gave_back || step.saturating_sub(open.best.0) > quiet_steps {
             self.close(key, step);
+            if let Some(over) = self.over.get_mut(key) {
+                over.gave_back = gave_back;
+            }
             return;
         }
         open.growth.last_step = open.growth.last_step.max(step);
@@ -261,8 +269,10 @@ impl Incidents {
     pub(super) fn close(&mut self, key: &GrowthKey, at_step: u64) {
         if let Some(open) = self.open.remove(key) {
             if open.grows() {
-                let Growth { onset_step, returns, .. } = open.growth;
-                self.over.insert(*key, Over { onset_step, closed_step: at_step, returns });
+                let Growth { onset_step, returns, give_backs, .. } = open.growth;
+                let (closed_step, gave_back) = (at_step, false);
+                let over = Over { onset_step, closed_step, returns, give_backs, gave_back };
+                self.over.insert(*key, over);
             }
             while self.over.len() > OVER_MAX {
                 self.over.pop_first();

@@ -3,11 +3,11 @@
 //! Five ways lead to *growing*. Steady growth (every block adds about the same) is so unlike
 //! noise that half a window is enough, unless the past moved far more. A staircase (every so many
 //! blocks the same jump, and nothing between) is a round trip that leaves something behind each
-//! time: an evaluation, an epoch. A ratchet rises by many jumps, of any size and at any time, and
-//! gives nothing back between them: an error that is caught now and then. New growth is a full window of records that rises by more than
-//! the values ever moved in a long past. Old growth, without such a past, is two windows of
-//! records. Trend tests (Mann-Kendall, Page-Hinkley, a line and its fit) were rejected: they
-//! answer to every drift.
+//! time: an evaluation, an epoch. A ratchet rises by many jumps, of any size and at any time,
+//! and gives nothing back between them: an error that is caught now and then. New growth is a
+//! full window of records that rises by more than the values ever moved in a long past. Old
+//! growth, without such a past, is two windows of records. Trend tests (Mann-Kendall,
+//! Page-Hinkley, a line and its fit) were rejected: they answer to every drift.
 
 use super::window::{POINTS_MAX, WINDOW, Window};
 use super::{Gates, Layer};

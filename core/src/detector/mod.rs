@@ -253,9 +253,11 @@ pub struct Growth {
     pub peers: u32,
     /// Ranks that grow alike, this one included.
     pub ranks: u32,
-    /// How often it has given back most of what it had grown by, and grew again. A finding that
-    /// is opened with some is the one that was closed before.
+    /// How often it was over, and grew again. A finding that is opened with some is the one that
+    /// was closed before.
     pub returns: u32,
+    /// After how many of those it had given back most of what it had grown by.
+    pub give_backs: u32,
 }
 
 impl Growth {

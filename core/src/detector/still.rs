@@ -199,5 +199,6 @@ fn still(key: &GrowthKey, steps: (u64, u64), amount: u64, peers: u32) -> Growth 
         peers,
         ranks: 1,
         returns: 0,
+        give_backs: 0,
     }
 }

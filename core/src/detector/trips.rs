@@ -145,6 +145,7 @@ impl Detector {
             peers: all - 1,
             ranks,
             returns: 0,
+            give_backs: 0,
         };
         self.incidents.renew(&growth);
         let group = self.groups.of(rank);

@@ -265,6 +265,7 @@ impl Detector {
             peers,
             ranks: 1,
             returns: 0,
+            give_backs: 0,
         };
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
@@ -402,7 +403,10 @@ fn is_filling(
     // The same line leads back from the onset, which is no older than what is still kept.
     let steps = i64::try_from(onset_step.saturating_sub(warm_step)).unwrap_or(i64::MAX);
     let risen = rate.saturating_mul(steps);
-    let is_on_line = (onset_value - risen).abs() <= risen / 4;
+    let grown = rate.saturating_mul(
+        i64::try_from(detected_step.saturating_sub(onset_step)).unwrap_or(i64::MAX),
+    );
+    let is_on_line = (onset_value - risen).abs() <= (risen / 4).max(grown / 4);
     is_outside
         && (onset_step <= warm_step + BLOCK_STEPS[2] || is_on_line)
         && detected_step.saturating_sub(warm_step) < FILLING_STEPS

@@ -243,8 +243,8 @@ impl<'a> Case<'a> {
     /// How often the level gave back most of what it had grown by: as it was counted, or as the
     /// detector saw it. None when nobody counted.
     pub(super) fn give_backs(&self) -> Option<u64> {
-        let returns = u64::from(self.growth.returns);
-        self.around.give_backs.or((returns > 0).then_some(returns))
+        let seen = u64::from(self.growth.give_backs);
+        self.around.give_backs.or((seen > 0).then_some(seen))
     }
 
     /// Is that long enough to say anything?

@@ -124,6 +124,8 @@ pub struct Diagnosis {
     pub ends_soon: bool,
     /// Steps since the growth began.
     pub age_steps: u64,
+    /// Steps until memory is full, as the detector saw it.
+    pub steps_to_oom: Option<u64>,
     /// All of it in one sentence.
     pub sentence: String,
 }

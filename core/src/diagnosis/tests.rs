@@ -96,6 +96,7 @@ fn growth(rank: u32) -> Growth {
         forecast: None,
         ranks: 1,
         returns: 0,
+        give_backs: 0,
         rank,
         device: rank as u8,
         scope: Scope::OneRank,

@@ -3,6 +3,7 @@
 use super::case::Case;
 use super::generations::Course;
 use super::{Class, Diagnosis};
+use crate::detector::Scope;
 
 /// Memory ends soon when it ends within this time, in nanoseconds: long enough to save a
 /// checkpoint and to look at the diagnosis.
@@ -17,6 +18,9 @@ pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
 
 /// Pools of compiled code that grow for no longer than this are still being set up.
 pub(super) const SETTLING_STEPS: u64 = 256;
+
+/// Growth of all ranks that is no older than this wakes nobody, unless memory ends as soon.
+const EARLY_STEPS: u64 = 64;
 
 /// Has memory ended already, or does it before anybody can act?
 pub(super) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
@@ -56,6 +60,10 @@ impl Diagnosis {
         let is_settling = self.class == Class::CompilePools && self.age_steps < SETTLING_STEPS;
         let is_confirmed =
             self.class.is_fault() && self.confidence_ppm >= PAGE_CONFIDENCE_PPM && !is_settling;
-        is_confirmed || (self.ends_soon && !is_needed)
+        // What all ranks do for a few dozen steps, garbage collection gives back.
+        let is_early = self.scope != Scope::OneRank
+            && self.age_steps < EARLY_STEPS
+            && self.steps_to_oom.is_none_or(|steps| steps > EARLY_STEPS);
+        (is_confirmed || (self.ends_soon && !is_needed)) && !is_early
     }
 }

@@ -191,6 +191,7 @@ pub(crate) fn growth(layer: Layer, bytes_per_step: u64) -> Growth {
         peers: 3,
         ranks: 1,
         returns: 0,
+        give_backs: 0,
     }
 }
 

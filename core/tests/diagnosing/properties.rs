@@ -151,6 +151,7 @@ fn growth() -> impl Strategy<Value = Growth> {
                 peers,
                 ranks: 1,
                 returns: 0,
+                give_backs: 0,
             }
         },
     )

@@ -207,7 +207,7 @@ impl Judge for Product {
         Verdict {
             pages: found.pages(),
             class: found.class.as_str().to_string(),
-            is_open: found.class == Class::Unknown,
+            is_open: found.class == Class::Unknown || !found.pages(),
             culprit: found.culprit.clone(),
             suspects: found
                 .suspects

@@ -14,7 +14,7 @@ use super::{EXPLAINED_PPM_MIN, Hearing};
 use crate::detector::Scope;
 
 /// A level that gave back most of its growth so often is a sawtooth.
-const GIVE_BACKS_MIN: u64 = 2;
+const GIVE_BACKS_MIN: u64 = 1;
 
 /// A line has about as many blocks as on the peers when they differ by at most this part of them.
 const SAME_BLOCKS_DIVISOR: i64 = 4;
