@@ -30,6 +30,10 @@ pub struct RankSnapshot {
     pub places: Vec<Place>,
     /// Memory that other code than PyTorch's caching allocator holds, by origin and device.
     pub outside: Vec<OutsideUse>,
+    /// The same by the stack that took it.
+    pub outside_stacks: Vec<OutsideStack>,
+    /// Stacks beyond [`OUTSIDE_STACKS_MAX`]: what they hold stands with the unknown stack.
+    pub outside_stacks_left_out: u64,
     /// True when events of such memory back to this moment are overwritten: `outside` and the
     /// runtime's segments are not known then, or not all.
     pub outside_missing: bool,
@@ -179,6 +183,54 @@ pub struct OutsideUse {
     pub bytes: u64,
     /// Allocations held.
     pub count: u64,
+}
+
+/// Stacks that are told apart in the memory of one origin on one device: those that hold or held
+/// most. A training script takes such memory in some tens of places; beyond this it is a program
+/// that compiles its lines anew, and the largest of them say enough.
+pub const OUTSIDE_STACKS_MAX: usize = 256;
+
+/// What one stack holds of the memory that other code than the caching allocator took.
+///
+/// `cudaMalloc` and the driver give PyTorch's allocator its segments, too. Pieces that are
+/// segments are left out; where nobody tells which are, all of that origin are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutsideStack {
+    /// Where it came from.
+    pub origin: Origin,
+    /// Device index; of no meaning for memory on the host.
+    pub device: u8,
+    /// Index into [`RankSnapshot::stacks`].
+    pub stack: u32,
+    /// What it holds.
+    pub held: Held,
+    /// Of that, what it took after the earlier step.
+    pub fresh: Held,
+    /// What it held at the earlier step; `None` when that is not known.
+    pub before: Option<Held>,
+    /// In how many different steps it took what it holds.
+    pub births: u64,
+    /// The first of those, in steps finished by then.
+    pub first_step: u64,
+    /// The last of those.
+    pub last_step: u64,
+}
+
+/// An amount of memory in pieces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its pieces.
+    pub count: u64,
+}
+
+impl Held {
+    /// One piece more.
+    pub fn add(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.count = self.count.saturating_add(1);
+    }
 }
 
 /// Live memory of one stack.

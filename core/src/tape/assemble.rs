@@ -11,6 +11,7 @@ use super::reader::Tape;
 use super::rewind::LaneState;
 use super::source::Source;
 use super::state::Live;
+use super::taken::Told;
 use crate::snapshot::{
     Block, DeviceSnapshot, Frame, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse,
     TraceEvent, TraceKind,
@@ -33,6 +34,10 @@ impl<S: Source> Tape<S> {
         let host = find(HOST_LANE).map(|(_, state)| state);
         let mut outside = host.map(|host| outside_uses(&host.live)).unwrap_or_default();
         outside.extend(find(CPU_LANE).map(|(_, cpu)| outside_uses(&cpu.live)).unwrap_or_default());
+        let lanes: Vec<&LaneState> = of_host.iter().map(|(_, state)| state).collect();
+        let segments = |device: u8| self.segments_of(device, &of_devices);
+        let (outside_stacks, outside_stacks_left_out) =
+            super::taken::by_stack(&lanes, before, segments, &mut stacks);
         let outside_missing =
             (HOST_LANE..LANES).any(|index| self.lane(index).is_some() && find(index).is_none());
         let devices = of_devices
@@ -45,11 +50,31 @@ impl<S: Source> Tape<S> {
             devices: devices.collect(),
             before_step: before.unwrap_or(0),
             outside,
+            outside_stacks,
+            outside_stacks_left_out,
             outside_missing,
             places: self.places(),
             collectives: self.collectives(),
             frames: stacks.frames,
             stacks: stacks.stacks,
+        }
+    }
+
+    /// Does the allocator itself tell of a device's segments?
+    fn is_traced(&self, index: usize, state: &LaneState) -> bool {
+        // A writer that died in its first segment did not count it any more.
+        let takes = self.lane(index).map_or(0, |lane| self.word(lane.head + head::SEGMENT_TAKES));
+        let seen = takes > 0 || state.segments.bytes() > 0;
+        seen && self.word(header::TRACKER) == Tracker::Attached as u64
+    }
+
+    /// What is known of the allocator's segments on a device.
+    fn segments_of<'a>(&self, device: u8, states: &'a [(usize, LaneState)]) -> Told<'a> {
+        let index = usize::from(device);
+        match states.iter().find(|(of, _)| *of == index) {
+            Some((_, state)) if self.is_traced(index, state) => Told::ByAllocator(state),
+            Some((_, state)) if state.reserved > 0 || state.allocated > 0 => Told::Unknown,
+            _ => Told::None,
         }
     }
 
@@ -63,9 +88,7 @@ impl<S: Source> Tape<S> {
         let device = index as u8;
         let lane = self.lane(index);
         let word = |name: usize| lane.map_or(0, |lane| self.word(lane.head + name));
-        // A writer that died in its first segment did not count it any more.
-        let seen = word(head::SEGMENT_TAKES) > 0 || state.segments.bytes() > 0;
-        let traced = seen && self.word(header::TRACKER) == Tracker::Attached as u64;
+        let traced = self.is_traced(index, &state);
         let (segment_source, segments) = if traced {
             (SegmentSource::Allocator, allocator_segments(&state, stacks))
         } else {
@@ -88,7 +111,7 @@ impl<S: Source> Tape<S> {
             blocks: blocks(&state.live, stacks),
             segments,
             segment_source,
-            before: uses(state.before.take().unwrap_or_default(), stacks),
+            before: uses(state.before.take().unwrap_or_default().sums, stacks),
             trace: trace(&state, host, traced, device, stacks),
             complete: word(head::LOST_BLOCKS) == 0 && word(head::LOST_SEGMENTS) == 0,
         }
@@ -228,7 +251,7 @@ fn trace_kind(kind: Kind) -> Option<TraceKind> {
 }
 
 /// Turns atoms into the snapshot's own stacks and frames, each once.
-struct StackIndex {
+pub(super) struct StackIndex {
     atoms: Atoms,
     known_stacks: BTreeMap<u32, u32>,
     known_frames: BTreeMap<u32, u32>,
@@ -247,7 +270,7 @@ impl StackIndex {
         }
     }
 
-    fn of(&mut self, atom: u32) -> u32 {
+    pub(super) fn of(&mut self, atom: u32) -> u32 {
         if atom == 0 {
             return 0;
         }

@@ -61,3 +61,5 @@ pub mod rewind;
 mod state;
 
 mod assemble;
+
+mod taken;

@@ -11,14 +11,13 @@
 //! The last event of a writer that died may be published but not in the table (it is redone), or
 //! reserved but not published (then the table was never touched for it).
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::event::{Event, Kind};
 use super::layout::{CURSOR_MAX, HOST_LANE, LANES, LaneLayout, head};
 use super::reader::{Tape, believable};
 use super::source::Source;
-use super::state::{Live, Segments, sums};
+use super::state::{Before, Live, Segments};
 use super::steps::StepRecord;
 use crate::snapshot::RankSnapshot;
 
@@ -64,8 +63,8 @@ pub enum RewindError {
 pub(super) struct LaneState {
     pub(super) live: Live,
     pub(super) segments: Segments,
-    /// Live memory per stack atom at the earlier moment.
-    pub(super) before: Option<BTreeMap<u32, (u64, u64)>>,
+    /// What there was at the earlier moment.
+    pub(super) before: Option<Before>,
     pub(super) trace: Vec<Event>,
     /// Events of the lane before the first of the trace.
     pub(super) trace_first: u64,
@@ -79,6 +78,15 @@ struct Cut {
     /// Events before it; `None` is the newest published event.
     cursor: Option<u64>,
     totals: Totals,
+}
+
+/// An earlier place in a lane's history.
+#[derive(Clone, Copy)]
+struct Early {
+    /// Events before it.
+    cursor: u64,
+    /// Whether each piece is of interest, or only what each stack held.
+    in_pieces: bool,
 }
 
 /// The allocator's totals at a cut.
@@ -130,9 +138,9 @@ impl<S: Source> Tape<S> {
                 Err(RewindError::NotCovered { .. }) if index >= HOST_LANE => continue,
                 cut => cut?,
             };
-            // The host's earlier state is of no use to the diagnosis.
-            let early = before.filter(|_| index < HOST_LANE).and_then(|early| {
-                self.cut_at(index, &lane, Moment::EndOf(early)).ok().and_then(|cut| cut.cursor)
+            let early = before.and_then(|early| {
+                let cursor = self.cut_at(index, &lane, Moment::EndOf(early)).ok()?.cursor?;
+                Some(Early { cursor, in_pieces: index >= HOST_LANE })
             });
             let state = match self.lane_state(&lane, cut, early, trace_events_max) {
                 Err(RewindError::NotCovered { .. }) if index >= HOST_LANE => continue,
@@ -244,7 +252,7 @@ impl<S: Source> Tape<S> {
         &self,
         lane: &LaneLayout,
         cut: Cut,
-        early: Option<u64>,
+        early: Option<Early>,
         trace_events_max: usize,
     ) -> Result<LaneState, RewindError> {
         const TRIES_MAX: usize = 8;
@@ -263,7 +271,7 @@ impl<S: Source> Tape<S> {
         &self,
         lane: &LaneLayout,
         cut: Cut,
-        early: Option<u64>,
+        early: Option<Early>,
         trace_events_max: usize,
     ) -> Result<LaneState, RewindError> {
         let [_, done] = self.words::<2>(lane.head).ok_or(RewindError::Damaged)?;
@@ -282,8 +290,8 @@ impl<S: Source> Tape<S> {
         if first < oldest_held {
             return Err(not_covered());
         }
-        let early = early.filter(|&early| early >= oldest_held && early <= first);
-        let from = early.unwrap_or(first);
+        let early = early.filter(|early| (oldest_held..=first).contains(&early.cursor));
+        let from = early.map_or(first, |early| early.cursor);
         let mut events = self.events(lane, from, reserved);
         let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
         if events.last().is_some_and(Option::is_none) && reserved > held {
@@ -306,12 +314,13 @@ impl<S: Source> Tape<S> {
             live.redo(event);
             segments.redo(event);
         }
-        let before = early.map(|_| {
-            let mut past = live.clone();
+        let before = early.map(|early| {
+            let (mut past, mut past_segments) = (live.clone(), segments.clone());
             for event in events.get(..at).unwrap_or_default().iter().rev() {
                 past.undo(event);
+                past_segments.undo(event);
             }
-            sums(&past)
+            Before::of(past, &past_segments, early.in_pieces)
         });
         let end = from + at as u64;
         let trace_first = end.saturating_sub(trace_events_max as u64).max(oldest_held);

@@ -3,7 +3,7 @@
 //! Undoing or redoing an event gives the same result whether or not the state has seen the event,
 //! which is what makes a copy of a changing table good enough (`rewind.rs`).
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -72,15 +72,28 @@ impl Entry {
     }
 }
 
-/// Bytes and blocks in use for each stack atom.
-pub(super) fn sums(live: &Live) -> BTreeMap<u32, (u64, u64)> {
-    let mut sums = BTreeMap::new();
-    for block in live.iter().filter(|block| !block.pending) {
-        let (bytes, blocks): &mut (u64, u64) = sums.entry(block.stack).or_default();
-        *bytes = bytes.saturating_add(block.size);
-        *blocks += 1;
+/// What a lane held at an earlier moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Before {
+    /// Bytes and blocks in use for each stack atom.
+    pub(super) sums: BTreeMap<u32, (u64, u64)>,
+    /// Where whole segments lay.
+    pub(super) segments: BTreeSet<u64>,
+    /// Its pieces; of a device's lane none.
+    pub(super) pieces: Live,
+}
+
+impl Before {
+    pub(super) fn of(live: Live, segments: &Segments, in_pieces: bool) -> Self {
+        let mut sums = BTreeMap::new();
+        for block in live.iter().filter(|block| !block.pending) {
+            let (bytes, blocks): &mut (u64, u64) = sums.entry(block.stack).or_default();
+            *bytes = bytes.saturating_add(block.size);
+            *blocks += 1;
+        }
+        let pieces = if in_pieces { live } else { Live::default() };
+        Self { sums, segments: segments.whole.keys().copied().collect(), pieces }
     }
-    sums
 }
 
 /// The segments: whole ones by address, expandable ones as the ranges that are mapped.
@@ -187,6 +200,16 @@ impl Segments {
     pub(super) fn bytes(&self) -> u64 {
         let whole = self.whole.values().fold(0, |sum: u64, entry| sum.saturating_add(entry.size));
         whole.saturating_add(self.mapped.bytes())
+    }
+
+    /// Does a whole segment begin there?
+    pub(super) fn has_whole(&self, address: u64) -> bool {
+        self.whole.contains_key(&address)
+    }
+
+    /// Is there any expandable one?
+    pub(super) fn has_mapped(&self) -> bool {
+        !self.mapped.0.is_empty()
     }
 
     /// Segments as PyTorch reports them, by address: what is mapped without a gap is one. The last
