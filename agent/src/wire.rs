@@ -10,8 +10,8 @@ use std::time::Duration;
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
 use memtape_core::snapshot::{
-    Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideUse, Place, RankSnapshot, Segment,
-    SegmentSource, TraceKind,
+    Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideStack, OutsideUse, Place,
+    RankSnapshot, Segment, SegmentSource, TraceKind,
 };
 use memtape_core::tape::dump::TEXT_BYTES_MAX as COLLECTIVE_TEXT_BYTES_MAX;
 use memtape_core::tape::status::Status;
@@ -316,6 +316,8 @@ pub(crate) fn rank_body(
         places: snapshot.places.iter().map(place).collect(),
         outside: snapshot.outside.iter().map(outside).collect(),
         collectives: None,
+        outside_stacks: snapshot.outside_stacks.iter().map(outside_stack).collect(),
+        outside_stacks_left_out: snapshot.outside_stacks_left_out,
     };
     // In front: whoever wants only these need not unpack the rest.
     let front = v1::RankBody { collectives: Some(collectives), ..v1::RankBody::default() };
@@ -365,6 +367,23 @@ fn outside(each: &OutsideUse) -> v1::OutsideUse {
         device: u32::from(each.device),
         bytes: each.bytes,
         count: each.count,
+    }
+}
+
+fn outside_stack(each: &OutsideStack) -> v1::OutsideStack {
+    v1::OutsideStack {
+        origin: each.origin as u32,
+        device: u32::from(each.device),
+        stack: each.stack,
+        bytes: each.held.bytes,
+        count: each.held.count,
+        fresh_bytes: each.fresh.bytes,
+        fresh_count: each.fresh.count,
+        before_bytes: each.before.map(|before| before.bytes),
+        before_count: each.before.map(|before| before.count),
+        births: each.births,
+        first_step: each.first_step,
+        last_step: each.last_step,
     }
 }
 
@@ -459,7 +478,8 @@ fn message(body: v1::agent_message::Body) -> Outgoing {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::snapshot::CollectiveSource;
+    use memtape_core::snapshot::{CollectiveSource, Held};
+    use memtape_core::tape::layout::Origin;
 
     use super::*;
 
@@ -549,6 +569,46 @@ mod tests {
         let [group] = found.groups.as_slice() else { panic!("one group: {found:?}") };
         assert_eq!((group.key, group.name.len(), body.step), (7, 32, 3));
         assert_eq!((group.enqueued, group.completed), (Some(0), None), "none is not zero");
+    }
+
+    #[test]
+    fn stacks_of_other_memory_come_along() {
+        let row = OutsideStack {
+            origin: Origin::HostPinned,
+            device: 0,
+            stack: 4,
+            held: Held { bytes: 70, count: 7 },
+            fresh: Held { bytes: 20, count: 2 },
+            before: Some(Held { bytes: 50, count: 5 }),
+            births: 3,
+            first_step: 1,
+            last_step: 9,
+        };
+        let unknown = OutsideStack { before: None, ..row };
+        let snapshot = RankSnapshot {
+            outside_stacks: vec![row, unknown],
+            outside_stacks_left_out: 6,
+            ..RankSnapshot::default()
+        };
+        let bytes = rank_body(snapshot, RankUp::default(), 1 << 20).expect("small");
+        let body = v1::RankBody::decode(bytes.as_slice()).expect("own encoding");
+        let [found, unknown] = body.outside_stacks.as_slice() else { panic!("two: {body:?}") };
+        let expected = v1::OutsideStack {
+            origin: 4,
+            device: 0,
+            stack: 4,
+            bytes: 70,
+            count: 7,
+            fresh_bytes: 20,
+            fresh_count: 2,
+            before_bytes: Some(50),
+            before_count: Some(5),
+            births: 3,
+            first_step: 1,
+            last_step: 9,
+        };
+        assert_eq!((found, body.outside_stacks_left_out), (&expected, 6));
+        assert_eq!((unknown.before_bytes, unknown.before_count), (None, None), "none is not zero");
     }
 
     #[test]

@@ -9,8 +9,9 @@ use std::io::Read;
 use anyhow::{Context, bail};
 use memtape_core::identity::Identity;
 use memtape_core::snapshot::{
-    Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, OutsideUse,
-    Place, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent, TraceKind,
+    Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
+    OutsideStack, OutsideUse, Place, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent,
+    TraceKind,
 };
 use memtape_core::tape::layout::Origin;
 use memtape_proto::v1;
@@ -61,6 +62,8 @@ fn snapshot(body: v1::RankBody) -> RankSnapshot {
         before_step: body.before_step,
         places: body.places.iter().map(place).collect(),
         outside: body.outside.iter().map(outside).collect(),
+        outside_stacks: body.outside_stacks.iter().filter_map(outside_stack).collect(),
+        outside_stacks_left_out: body.outside_stacks_left_out,
         collectives: body.collectives.map(collectives).unwrap_or_default(),
         ..RankSnapshot::default()
     }
@@ -100,6 +103,21 @@ fn outside(each: &v1::OutsideUse) -> OutsideUse {
         bytes: each.bytes,
         count: each.count,
     }
+}
+
+fn outside_stack(each: &v1::OutsideStack) -> Option<OutsideStack> {
+    let before = each.before_bytes.zip(each.before_count);
+    Some(OutsideStack {
+        origin: Origin::from_number(u16::try_from(each.origin).ok()?),
+        device: u8::try_from(each.device).ok()?,
+        stack: each.stack,
+        held: Held { bytes: each.bytes, count: each.count },
+        fresh: Held { bytes: each.fresh_bytes, count: each.fresh_count },
+        before: before.map(|(bytes, count)| Held { bytes, count }),
+        births: each.births,
+        first_step: each.first_step,
+        last_step: each.last_step,
+    })
 }
 
 fn device(state: v1::DeviceState) -> DeviceSnapshot {
@@ -219,6 +237,10 @@ mod tests {
             }],
             frames: vec![v1::Frame::default(), v1::Frame { line: 9, ..Default::default() }],
             stacks: vec![v1::StackFrames::default(), v1::StackFrames { frames: vec![1] }],
+            outside_stacks: vec![
+                v1::OutsideStack { origin: 4, stack: 1, bytes: 64, count: 2, ..Default::default() },
+                v1::OutsideStack { origin: 1 << 20, ..Default::default() },
+            ],
             ..Default::default()
         }
     }
@@ -236,6 +258,9 @@ mod tests {
         assert!(device.blocks[2].pending && !device.blocks[0].pending);
         assert_eq!(device.trace.len(), 1, "an unknown kind of event is left out");
         assert_eq!(snapshot.frames_of(1).count(), 1);
+        let [row] = snapshot.outside_stacks.as_slice() else { panic!("one: {snapshot:?}") };
+        assert_eq!((row.origin, row.stack, row.held.bytes), (Origin::HostPinned, 1, 64));
+        assert_eq!(row.before, None, "an older agent does not say");
     }
 
     #[test]

@@ -7,12 +7,13 @@ use std::io::Read;
 
 use memtape_core::identity::{Identity, NAME_BYTES_MAX, cut};
 use memtape_core::snapshot::{
-    Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, OutsideUse,
-    Place, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent, TraceKind,
+    Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
+    OUTSIDE_STACKS_MAX, OutsideStack, OutsideUse, Place, RankSnapshot, Segment, SegmentSource,
+    StackUse, TraceEvent, TraceKind,
 };
 use memtape_core::tape::collective::GROUPS_MAX;
 use memtape_core::tape::dump::TEXT_BYTES_MAX;
-use memtape_core::tape::layout::Origin;
+use memtape_core::tape::layout::{DEVICES_MAX, Origin};
 use memtape_proto::v1;
 use prost::Message as _;
 
@@ -35,6 +36,9 @@ pub(crate) const CHECK_BYTES: u64 = (1 << WINDOW_BYTES_LOG_MAX) + (1 << 20);
 
 /// Events of a device that are kept, the newest; agents send as many by default.
 const TRACE_EVENTS_MAX: usize = 65_536;
+
+/// Stacks of memory outside the allocator that are kept: as many as an honest body has at most.
+const OUTSIDE_ROWS_MAX: usize = DEVICES_MAX * Origin::ALL.len() * OUTSIDE_STACKS_MAX;
 
 /// Number of the collectives' field in a body.
 const COLLECTIVES_FIELD: u64 = 10;
@@ -185,6 +189,10 @@ fn snapshot(body: v1::RankBody) -> Result<RankSnapshot, String> {
             count: each.count,
         })
     });
+    let count = stacks.len();
+    let known = |stack: u32| if (stack as usize) < count { stack } else { 0 };
+    let rows = body.outside_stacks.iter().take(OUTSIDE_ROWS_MAX);
+    let outside_stacks = rows.filter_map(|each| outside_stack(each, known)).collect();
     Ok(RankSnapshot {
         identity: identity(body.rank.unwrap_or_default()),
         step: body.step,
@@ -194,9 +202,26 @@ fn snapshot(body: v1::RankBody) -> Result<RankSnapshot, String> {
         stacks,
         places: body.places.iter().map(place).collect(),
         outside: outside.collect(),
+        outside_stacks,
+        outside_stacks_left_out: body.outside_stacks_left_out,
         before_step: body.before_step,
         collectives: body.collectives.map(collectives).unwrap_or_default(),
         ..RankSnapshot::default()
+    })
+}
+
+fn outside_stack(each: &v1::OutsideStack, known: impl Fn(u32) -> u32) -> Option<OutsideStack> {
+    let before = each.before_bytes.zip(each.before_count);
+    Some(OutsideStack {
+        origin: Origin::from_number(u16::try_from(each.origin).ok()?),
+        device: u8::try_from(each.device).ok()?,
+        stack: known(each.stack),
+        held: Held { bytes: each.bytes, count: each.count },
+        fresh: Held { bytes: each.fresh_bytes, count: each.fresh_count },
+        before: before.map(|(bytes, count)| Held { bytes, count }),
+        births: each.births,
+        first_step: each.first_step,
+        last_step: each.last_step,
     })
 }
 
@@ -437,6 +462,56 @@ mod tests {
         assert_eq!(events, [(TraceKind::Free, 512, 0)], "a stack that is not there is unknown");
         let outside: Vec<_> = found.outside.iter().map(|of| (of.origin, of.bytes)).collect();
         assert_eq!(outside, [(Origin::Nccl, 9)]);
+    }
+
+    #[test]
+    fn stacks_of_other_memory_come_along() {
+        let mut body = body();
+        let row = v1::OutsideStack {
+            origin: 7,
+            device: 1,
+            stack: 1,
+            bytes: 9,
+            count: 3,
+            fresh_bytes: 6,
+            fresh_count: 2,
+            before_bytes: Some(3),
+            before_count: Some(1),
+            births: 2,
+            first_step: 4,
+            last_step: 5,
+        };
+        body.outside_stacks = vec![
+            row,
+            v1::OutsideStack { stack: 9, before_count: None, ..row },
+            v1::OutsideStack { origin: 1 << 20, ..row },
+            v1::OutsideStack { device: 300, ..row },
+        ];
+        body.outside_stacks_left_out = 8;
+        let pack = |body: &v1::RankBody| zstd::bulk::compress(&body.encode_to_vec(), 3).unwrap();
+        let found = decode(&pack(&body)).unwrap();
+        let held = |bytes, count| Held { bytes, count };
+        let known = OutsideStack {
+            origin: Origin::Nccl,
+            device: 1,
+            stack: 1,
+            held: held(9, 3),
+            fresh: held(6, 2),
+            before: Some(held(3, 1)),
+            births: 2,
+            first_step: 4,
+            last_step: 5,
+        };
+        let strange = OutsideStack { stack: 0, before: None, ..known };
+        assert_eq!(found.outside_stacks, [known, strange], "what makes no sense is unknown");
+        assert_eq!(found.outside_stacks_left_out, 8);
+
+        // Of an agent of before it there is none, and nothing else is lost.
+        body.outside_stacks.clear();
+        body.outside_stacks_left_out = 0;
+        assert_eq!(decode(&pack(&body)).unwrap().outside_stacks, []);
+        body.outside_stacks = vec![row; OUTSIDE_ROWS_MAX + 1];
+        assert_eq!(decode(&pack(&body)).unwrap().outside_stacks.len(), OUTSIDE_ROWS_MAX);
     }
 
     #[test]
