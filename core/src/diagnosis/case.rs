@@ -11,6 +11,7 @@ use super::circumstances::Circumstances;
 use super::generations::{Course, GENERATIONS_MIN, Generations};
 use super::ground::Ground;
 use super::lines::{Line, growing, lines};
+use super::outside::Outside;
 use super::shape::{Requests, Shape, requests, shape};
 use super::shared::shared;
 use crate::capture::collective::{Comparison, GroupState, RankState, Verdict, compare};
@@ -64,6 +65,8 @@ pub(super) struct Case<'a> {
     pub(super) churn: Churn,
     /// Memory that other code than PyTorch's allocator holds, and of how many peers is known too.
     pub(super) outside: &'a [OutsideUse],
+    /// Which lines took such memory; `None` where nothing was recorded that could be it.
+    pub(super) elsewhere: Option<Outside<'a>>,
     pub(super) comparison: Comparison,
     /// The allocator's own counter at the step of the snapshots.
     pub(super) allocated: u64,
@@ -167,6 +170,7 @@ impl<'a> Case<'a> {
             bursts: bursts(suspect, device),
             churn: Churn::of(&device.trace, suspect.step),
             outside: &suspect.outside,
+            elsewhere: None,
             comparison: match &around.collectives {
                 Some(comparison) => comparison.clone(),
                 None => compared(suspect, peers),

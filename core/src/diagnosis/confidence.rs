@@ -147,5 +147,6 @@ fn of_readings(case: &Case<'_>) -> u64 {
         Ground::Workers => Readings::grown(before.workers, now.workers),
         _ => Readings::grown(before.rss_anon, now.rss_anon),
     };
-    if grown.is_some_and(|grown| grown > 0) { 950_000 } else { 800_000 }
+    let named = case.elsewhere.as_ref().map_or(0, |outside| u64::from(outside.share_ppm()));
+    if named >= CONFIRMED_PPM || grown.is_some_and(|grown| grown > 0) { 950_000 } else { 800_000 }
 }

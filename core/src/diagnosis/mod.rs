@@ -26,6 +26,7 @@ mod frames;
 mod generations;
 mod ground;
 mod lines;
+mod outside;
 mod remedy;
 mod report;
 mod restart;
@@ -43,6 +44,7 @@ use alloc::vec::Vec;
 use self::account::home;
 use self::case::{Case, peer_accounts};
 use self::ground::Ground;
+use self::outside::{Outside, Records};
 use crate::detector::{Growth, Layer, Scope};
 use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot};
 
@@ -91,7 +93,8 @@ pub struct Diagnosis {
     /// Its main stack, innermost frame first.
     pub stack: Vec<Frame>,
     /// Bytes that grew: for tensors between the two steps, less the peers' median for one rank
-    /// alone; for all else what the detector saw.
+    /// alone; for other memory of which a line is named the same, or what the detector saw in that
+    /// time, whichever is more; for all else what the detector saw.
     pub grown_bytes: u64,
     /// Of those, bytes that the culprit explains, or the class where there is none.
     pub explained_bytes: u64,
@@ -170,6 +173,8 @@ impl Inquiry<'_> {
         let account = account::account(suspect, device, reading);
         let of_peers = peer_accounts(suspect, peers, reading);
         let mut case = Case::new(ground, self, device, &account, &of_peers);
+        let records = Records::of(ground, self);
+        case.elsewhere = records.as_ref().map(|records| Outside::new(&case, records));
         let lines = case.lines(&of_peers);
         let alternatives = alternatives::alternatives(&case, &lines);
         let mut diagnosis = report::report(&case, &lines, alternatives);

@@ -16,7 +16,8 @@ use super::sentence::sentence;
 use super::shared::model_call;
 use super::words::{amount, bytes, count, percent, place};
 use super::{Class, Diagnosis, SUSPECTS_MAX, Suspect};
-use crate::snapshot::Frame;
+use crate::snapshot::{Frame, OutsideUse};
+use crate::tape::layout::Origin;
 
 pub(super) fn report(
     case: &Case<'_>,
@@ -32,7 +33,10 @@ pub(super) fn report(
     let names_line = case.ground.is_in_blocks() || class == Class::Leak;
     let top = lines.top().filter(|_| names_line);
     let is_to_blame = !matches!(class, Class::Unknown | Class::Telemetry | Class::Desynchronised);
-    let culprit = top.filter(|_| is_to_blame);
+    // Of other memory the line that took it.
+    let outside = case.elsewhere.as_ref().filter(|_| is_elsewhere(class));
+    let taker = outside.and_then(|outside| outside.culprit());
+    let culprit = taker.or(top.filter(|_| is_to_blame));
     if let Some(first) = alternatives.first_mut() {
         let mut said = evidence(case, class, top);
         said.append(&mut first.evidence);
@@ -54,15 +58,19 @@ pub(super) fn report(
         explained_bytes,
         unexplained_bytes: grown_bytes.saturating_sub(explained_bytes),
         explained_ppm: match culprit {
+            Some(_) if taker.is_some() => outside.map_or(0, |outside| outside.share_ppm()),
             Some(line) => case.share_ppm(line.net_grown),
             None => share_of(signed(explained_bytes), signed(grown_bytes)),
         },
         confidence_ppm,
-        generations: culprit.map_or(0, |line| line.births.count()),
+        generations: match (taker, outside) {
+            (Some(_), Some(outside)) => outside.births(),
+            _ => culprit.map_or(0, |line| line.births.count()),
+        },
         histogram: top.map(|line| case.generations(line)).unwrap_or_default(),
         evidence: first.map(|each| each.evidence.clone()).unwrap_or_default(),
         against: first.map(|each| each.against.clone()).unwrap_or_default(),
-        suspects: suspects(lines),
+        suspects: suspects(outside.map_or(lines, |outside| &outside.lines)),
         advice: remedy.text.clone(),
         remedy,
         restart: restart(case, class),
@@ -74,6 +82,11 @@ pub(super) fn report(
     }
 }
 
+/// Is it memory that PyTorch's allocator did not give out?
+fn is_elsewhere(class: Class) -> bool {
+    matches!(class, Class::NonTorch | Class::Host)
+}
+
 fn signed(bytes: u64) -> i64 {
     super::account::signed(bytes)
 }
@@ -81,6 +94,11 @@ fn signed(bytes: u64) -> i64 {
 /// Bytes that grew, and how many of them are explained.
 fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64, u64) {
     let shape = case.shape.as_ref();
+    let outside = case.elsewhere.as_ref().filter(|_| is_elsewhere(class));
+    if let Some((outside, line)) = outside.zip(culprit) {
+        let whole = unsigned(outside.whole);
+        return (whole, unsigned(line.net.bytes).min(whole));
+    }
     let grown = match case.ground {
         Ground::Tensors => unsigned(case.net_grown()),
         Ground::Count => unsigned(case.net.bytes),
@@ -93,8 +111,14 @@ fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64,
         }
         Class::DeferredFrees => unsigned(case.deferred),
         Class::CompilePools => unsigned(case.private).max(shape.map_or(0, |shape| shape.private)),
+        Class::NonTorch if outside.is_some() => outside.map_or(0, |outside| unsigned(outside.net)),
         Class::NonTorch => {
-            let on_device = case.outside.iter().filter(|of| of.origin.is_on_device());
+            // The other two give PyTorch's allocator its segments, too.
+            let is_others = |of: &&OutsideUse| {
+                let is_shared = matches!(of.origin, Origin::CudaMalloc | Origin::DriverVmm);
+                of.origin.is_on_device() && !is_shared
+            };
+            let on_device = case.outside.iter().filter(is_others);
             on_device.fold(0, |sum: u64, of| sum.saturating_add(of.bytes))
         }
         Class::Host => grown,

@@ -27,6 +27,8 @@ pub(super) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Stri
     let (ground, growth) = (case.ground, case.growth);
     let where_to = if ground.is_in_blocks() || class == Class::Leak {
         where_to(case, lines, class)
+    } else if matches!(class, Class::NonTorch | Class::Host) {
+        case.elsewhere.as_ref().map_or(String::new(), |outside| outside.where_to())
     } else {
         String::new()
     };

@@ -15,6 +15,8 @@ pub(crate) fn all() -> Vec<Scenario> {
     all.extend(habits());
     all.extend(outside());
     all.extend(host());
+    all.extend(lines_outside());
+    all.extend(lines_on_the_host());
     all.extend(out_of_step());
     all
 }
@@ -242,6 +244,112 @@ fn host() -> Vec<Scenario> {
             Asked::new(growth(Layer::Workers, 8 * MIB), |_| {}).with(|around| {
                 around.before.worker_count = Some(8);
                 around.now.worker_count = Some(24);
+            }),
+        ),
+    ]
+}
+
+const RAW: &str = "/app/kernels.py:21:scratch";
+const RUN: &str = "/app/train.py:44:train_step";
+const GROUP: &str = "/x/site-packages/torch/distributed/distributed_c10d.py:5011:_new_group";
+
+/// One in every 32 steps since the growth began.
+fn now_and_then() -> std::iter::StepBy<std::ops::Range<u64>> {
+    (ONSET..STEP).step_by(32)
+}
+
+/// Growth on the device of which the calls were recorded with their stacks.
+fn lines_outside() -> Vec<Scenario> {
+    let named = |line: &str, cause: Cause| (Class::NonTorch, Some(line.to_string()), cause);
+    let grows = || growth(Layer::NonTorch, 2 * MIB);
+    vec![
+        scenario(
+            "cudaMalloc in a kernel's wrapper",
+            named("kernels.py:21", Cause::Outside),
+            true,
+            Asked::new(grows(), |rank| {
+                rank.took(Origin::CudaMalloc, &[RAW, RUN, MAIN], 2 * MIB, ONSET..STEP);
+            }),
+        ),
+        scenario(
+            "process groups that a line makes",
+            named("train.py:44", Cause::Communicators),
+            true,
+            Asked::on_all(grows(), |rank| {
+                rank.took(Origin::Nccl, &[GROUP, RUN, MAIN], 64 * MIB, now_and_then());
+            })
+            .with(|around| around.groups_made = Some(8)),
+        ),
+        scenario(
+            "workspaces beyond those that the peers have too",
+            named("kernels.py:21", Cause::Outside),
+            true,
+            Asked::new(grows(), |rank| {
+                rank.took(Origin::CudaMallocAsync, &[RAW, RUN, MAIN], 2 * MIB, ONSET..STEP);
+                rank.took(Origin::Managed, &["/app/setup.py:9:warm", MAIN], GIB, [ONSET + 9]);
+            })
+            .beside(|rank| {
+                rank.took(Origin::Managed, &["/app/setup.py:9:warm", MAIN], GIB, [ONSET + 9]);
+            }),
+        ),
+        scenario(
+            "most of it taken by nobody that was seen",
+            without_line(Class::NonTorch, Cause::Outside),
+            true,
+            Asked::new(grows(), |rank| {
+                rank.took(Origin::CudaMalloc, &[RAW, RUN, MAIN], 4 * MIB, now_and_then());
+            }),
+        ),
+        scenario(
+            "calls of a thread that has no Python stack",
+            without_line(Class::NonTorch, Cause::Outside),
+            true,
+            Asked::new(grows(), |rank| {
+                rank.took(Origin::CudaMalloc, &[], 2 * MIB, ONSET..STEP);
+            }),
+        ),
+        scenario(
+            "as much given back as taken",
+            without_line(Class::NonTorch, Cause::Outside),
+            true,
+            Asked::new(grows(), |rank| {
+                rank.took(Origin::CudaMalloc, &[RAW, RUN, MAIN], 2 * MIB, ONSET..STEP);
+                for row in &mut rank.snapshot().outside_stacks {
+                    row.before = Some(row.held);
+                }
+            }),
+        ),
+    ]
+}
+
+/// The same on the host.
+fn lines_on_the_host() -> Vec<Scenario> {
+    let named = |line: &str, cause: Cause| (Class::Host, Some(line.to_string()), cause);
+    let pins = |rank: &mut Rank| {
+        let pin = "/app/data.py:33:fetch";
+        rank.took(Origin::HostPinned, &[pin, RUN, MAIN], 8 * MIB, ONSET..STEP);
+        rank.took(Origin::CpuTensor, &["/app/log.py:5:note", RUN, MAIN], MIB, ONSET..STEP);
+    };
+    vec![
+        scenario(
+            "pinned memory that a line takes",
+            named("data.py:33", Cause::PinnedPool),
+            true,
+            Asked::new(growth(Layer::Pinned, 8 * MIB), pins),
+        ),
+        scenario(
+            "results that stay on the CPU",
+            named("log.py:5", Cause::HostObjects),
+            true,
+            Asked::on_all(growth(Layer::Host, MIB), pins),
+        ),
+        scenario(
+            "the process grows by what a line pins",
+            named("data.py:33", Cause::PinnedPool),
+            true,
+            Asked::new(growth(Layer::Host, 8 * MIB), pins).with(|around| {
+                around.before.pinned = Some(GIB);
+                around.now.pinned = Some(3 * GIB);
             }),
         ),
     ]

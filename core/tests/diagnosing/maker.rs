@@ -3,9 +3,10 @@
 use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Frame, Place, RankSnapshot, Segment, SegmentSource, StackUse,
-    TraceEvent, TraceKind,
+    Block, DeviceSnapshot, Frame, Held, OutsideStack, OutsideUse, Place, RankSnapshot, Segment,
+    SegmentSource, StackUse, TraceEvent, TraceKind,
 };
+use memtape_core::tape::layout::Origin;
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -163,6 +164,42 @@ impl Rank {
         self
     }
 
+    /// Memory outside of PyTorch's allocator that a stack took, one piece in each of these steps.
+    pub(crate) fn took(
+        &mut self,
+        origin: Origin,
+        frames: &[&str],
+        size: u64,
+        births: impl IntoIterator<Item = u64>,
+    ) -> &mut Self {
+        let stack = if frames.is_empty() { 0 } else { self.stack(frames) };
+        let mut row = OutsideStack {
+            origin,
+            device: 0,
+            stack,
+            held: Held::default(),
+            fresh: Held::default(),
+            before: Some(Held::default()),
+            births: 0,
+            first_step: u64::MAX,
+            last_step: 0,
+        };
+        for birth in births {
+            row.held.add(size);
+            if birth >= self.snapshot.before_step {
+                row.fresh.add(size);
+            } else {
+                row.before.get_or_insert_default().add(size);
+            }
+            row.births += 1;
+            (row.first_step, row.last_step) = (row.first_step.min(birth), birth);
+        }
+        let Held { bytes, count } = row.held;
+        self.snapshot.outside.push(OutsideUse { origin, device: 0, bytes, count });
+        self.snapshot.outside_stacks.push(row);
+        self
+    }
+
     pub(crate) fn snapshot(&mut self) -> &mut RankSnapshot {
         &mut self.snapshot
     }
@@ -210,6 +247,17 @@ impl Asked {
         make(&mut suspect);
         let peers = [0, 1, 3].map(|rank| Rank::new(rank).done()).to_vec();
         Self { growth, suspect: suspect.done(), peers, around: Circumstances::default() }
+    }
+
+    /// A growth of rank 2, and what its peers do at the same time.
+    pub(crate) fn beside(mut self, make: impl Fn(&mut Rank)) -> Self {
+        let made = |rank: u32| {
+            let mut of = Rank::new(rank);
+            make(&mut of);
+            of.done()
+        };
+        self.peers = [0, 1, 3].map(made).to_vec();
+        self
     }
 
     /// The same on all ranks.

@@ -5,9 +5,10 @@ use memtape_core::diagnosis::{
     BUCKETS_MAX, Circumstances, Class, Diagnosis, Inquiry, Readings, SUSPECTS_MAX, Standing,
 };
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Frame, Place, RankSnapshot, Segment, SegmentSource, StackUse,
-    TraceEvent, TraceKind,
+    Block, DeviceSnapshot, Frame, Held, OutsideStack, Place, RankSnapshot, Segment, SegmentSource,
+    StackUse, TraceEvent, TraceKind,
 };
+use memtape_core::tape::layout::Origin;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -104,10 +105,31 @@ fn device() -> impl Strategy<Value = DeviceSnapshot> {
         })
 }
 
+fn outside() -> impl Strategy<Value = OutsideStack> {
+    let origins = proptest::sample::select(Origin::ALL.to_vec());
+    let held = || (any_u64(), any_u64()).prop_map(|(bytes, count)| Held { bytes, count });
+    let before = proptest::option::of(held());
+    (origins, 0..2_u8, 0..9_u32, held(), held(), before, any_u64()).prop_map(
+        |(origin, device, stack, held, fresh, before, births)| OutsideStack {
+            origin,
+            device,
+            stack,
+            held,
+            fresh,
+            before,
+            births,
+            first_step: fresh.count,
+            last_step: births,
+        },
+    )
+}
+
 fn rank() -> impl Strategy<Value = RankSnapshot> {
     let stacks = vec(vec(0..7_u32, 0..5), 0..8);
-    (vec(frame(), 0..6), stacks, vec(device(), 0..3), any_u64(), any_u64()).prop_map(
-        |(frames, stacks, devices, step, before_step)| RankSnapshot {
+    let outside = vec(outside(), 0..8);
+    (vec(frame(), 0..6), stacks, vec(device(), 0..3), outside, any_u64(), any_u64()).prop_map(
+        |(frames, stacks, devices, outside_stacks, step, before_step)| RankSnapshot {
+            outside_stacks,
             frames,
             stacks,
             devices,

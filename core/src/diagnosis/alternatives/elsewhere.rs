@@ -34,11 +34,15 @@ pub(super) fn non_torch(case: &Case<'_>) -> Hearing {
     if !is_outside {
         return heard;
     }
+    heard = with_lines(heard, case);
     for of in case.outside.iter().filter(|of| of.origin.is_on_device() && of.bytes > 0) {
         // The allocator takes its own segments with `cudaMalloc` or from the driver.
         if !matches!(of.origin, Origin::CudaMalloc | Origin::DriverVmm) {
-            let calls = count(of.count);
-            let said = format!("{} holds {} in {calls} pieces", of.origin.name(), bytes(of.bytes));
+            let pieces = match of.count {
+                1 => "one piece".into(),
+                pieces => format!("{} pieces", count(pieces)),
+            };
+            let said = format!("{} holds {} in {pieces}", of.origin.name(), bytes(of.bytes));
             heard = heard.helps(Some(true), said, NOTHING);
         }
     }
@@ -62,6 +66,18 @@ pub(super) fn non_torch(case: &Case<'_>) -> Hearing {
         )
 }
 
+/// Who took it, and what nobody did.
+fn with_lines(mut heard: Hearing, case: &Case<'_>) -> Hearing {
+    let Some(outside) = &case.elsewhere else { return heard };
+    for said in outside.evidence(case) {
+        heard = heard.helps(Some(true), said, NOTHING);
+    }
+    for said in outside.against() {
+        heard = heard.helps(Some(false), NOTHING, said);
+    }
+    heard
+}
+
 fn inside_said(case: &Case<'_>) -> String {
     let (before, now) = (&case.around.before, &case.around.now);
     match Readings::grown(before.non_torch, now.non_torch) {
@@ -79,6 +95,7 @@ pub(super) fn host(case: &Case<'_>) -> Hearing {
     if !is_host {
         return heard;
     }
+    heard = with_lines(heard, case);
     let parts = [
         ("anonymous memory of the process", before.rss_anon, now.rss_anon),
         ("shared memory", before.shared, now.shared),

@@ -19,9 +19,18 @@ pub(super) fn non_torch(case: &Case<'_>) -> Remedy {
                     with map_location";
         return Remedy::new(Cause::Contexts, text.into(), grown);
     }
+    let taken_by = case.elsewhere.as_ref().and_then(|outside| outside.origin());
+    if let Some(origin) = taken_by.filter(|&origin| origin != Origin::Nccl) {
+        let text = format!(
+            "look at what the line keeps of it: give each piece back when it is done with \
+             ({}), or take it once and use it again",
+            giving_back(origin),
+        );
+        return Remedy::new(Cause::Outside, text, taken(case));
+    }
     let nccl = case.outside.iter().filter(|of| of.origin == Origin::Nccl);
     let nccl = nccl.fold(0, |sum: u64, of| sum.saturating_add(of.bytes));
-    let made = case.around.groups_made.is_some_and(|made| made > 0);
+    let made = case.around.groups_made.is_some_and(|made| made > 0) || taken_by.is_some();
     if made || (nccl > 0 && nccl.saturating_mul(2) >= case.growth.grown_bytes) {
         let text = "communicators of NCCL take this memory: make process groups once and use them \
                     again, destroy_process_group() those that are done, and lower \
@@ -34,6 +43,21 @@ pub(super) fn non_torch(case: &Case<'_>) -> Remedy {
                 cudaMalloc of its own, perhaps a new communicator of NCCL: look at what the job \
                 began to do at that step";
     Remedy::new(Cause::Outside, text.into(), None).guess()
+}
+
+/// What gives memory of an origin back.
+fn giving_back(origin: Origin) -> &'static str {
+    match origin {
+        Origin::CudaMallocAsync => "cudaFreeAsync",
+        Origin::DriverVmm => "cuMemUnmap and cuMemRelease",
+        _ => "cudaFree",
+    }
+}
+
+/// What the line to name has taken.
+fn taken(case: &Case<'_>) -> Option<u64> {
+    let line = case.elsewhere.as_ref()?.culprit()?;
+    Some(unsigned(line.net.bytes))
 }
 
 pub(super) fn host(case: &Case<'_>) -> Remedy {
@@ -72,6 +96,12 @@ pub(super) fn host(case: &Case<'_>) -> Remedy {
                             (prefetch_factor), use few sizes so that the pool can hand blocks \
                             out again, or set pin_memory=False";
                 return Remedy::new(Cause::PinnedPool, text.into(), pinned);
+            }
+            if case.elsewhere.as_ref().is_some_and(|outside| outside.culprit().is_some()) {
+                let text = "CPU tensors grow: look at what keeps those of this line (results, \
+                            samples or logs in a list, copies of tensors with .cpu()), and keep \
+                            numbers instead, or write them out";
+                return Remedy::new(Cause::HostObjects, text.into(), taken(case));
             }
             let text = "the process itself grows on the host: look for lists of results, logs or \
                         samples that grow, tensors kept on the CPU, and a data pipeline that runs \
