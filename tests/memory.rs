@@ -4,12 +4,14 @@
 //! Each script takes memory in one way, says what it holds and leaves at once; the tape's last
 //! state is compared with that.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use memtape_core::diagnosis::telling_frame;
 use memtape_core::ledger::{Amount, Ledger, Name, Sources};
-use memtape_core::snapshot::{RankSnapshot, TraceKind};
+use memtape_core::snapshot::{Frame, RankSnapshot, TraceKind};
 use memtape_core::tape::layout::Origin;
 use memtape_core::tape::reader::Tape;
 use memtape_core::tape::rewind::Moment;
@@ -72,6 +74,35 @@ impl Recorded {
         assert_eq!(sums.0, pieces.0, "{origin:?}");
         pieces
     }
+}
+
+/// Functions of the script that hold memory of an origin, with what they hold; empty of a stack
+/// that is not known.
+fn holders(state: &RankSnapshot, origin: Origin) -> BTreeMap<String, u64> {
+    let mut holders = BTreeMap::new();
+    for row in state.outside_stacks.iter().filter(|row| row.origin == origin) {
+        let stack: Vec<&Frame> = state.frames_of(row.stack).collect();
+        let frame = telling_frame(&stack).filter(|frame| frame.file.ends_with("/memory.py"));
+        let name = frame.map_or(String::new(), |frame| frame.function.clone());
+        *holders.entry(name).or_insert(0) += row.held.bytes;
+    }
+    holders
+}
+
+#[test]
+fn other_memory_is_told_by_the_line_that_took_it() {
+    let Some(torch) = torch("memory outside the allocator has its lines") else { return };
+    let alone = |name: &str, bytes: u64| BTreeMap::from([(name.to_string(), bytes)]);
+    let run = Recorded::way(&torch, "pinned", &[]);
+    let held = run.number("held") + run.number("other");
+    assert_eq!(holders(&run.now(), Origin::HostPinned), alone("pinned", held));
+    let run = Recorded::way(&torch, "managed", &[]);
+    assert_eq!(holders(&run.now(), Origin::Managed), alone("managed", run.number("held")));
+    // PyTorch's segments come from cudaMalloc as well, and are nobody else's.
+    let run = Recorded::way(&torch, "ledger", &[]);
+    let (foreign, all) = (run.number("foreign"), run.held(Origin::CudaMalloc).0);
+    assert!(all > foreign, "{all} bytes are all of cudaMalloc");
+    assert_eq!(holders(&run.now(), Origin::CudaMalloc), alone("ledger", foreign));
 }
 
 fn expectation(said: &[String]) -> Value {

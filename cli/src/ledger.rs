@@ -1,11 +1,16 @@
 //! Where a device's bytes are, as `memtape tape` shows it: core's ledger, from the tape and, while
 //! its process lives on a node with NVML, from the driver.
 
+use std::collections::BTreeMap;
+
+use memtape_core::diagnosis::{place, telling_frame};
 use memtape_core::ledger::{Amount, Ledger, Name, Sources};
-use memtape_core::snapshot::{OutsideUse, RankSnapshot};
+use memtape_core::snapshot::{Frame, OutsideUse, RankSnapshot};
+use memtape_core::tape::layout::Origin;
 use serde_json::{Value, json};
 
 use crate::liveness::Writer;
+use crate::output::clean;
 use crate::render::{bytes, signed_bytes, table};
 
 /// The ledger of one device at the moment of a snapshot.
@@ -102,10 +107,90 @@ pub(crate) fn outside_json(outside: &[OutsideUse]) -> Value {
     outside.iter().map(each).collect()
 }
 
+/// Which lines hold it: those that hold most, and how much the others hold together.
+pub(crate) fn lines_text(state: &RankSnapshot) -> String {
+    let all = by_line(state);
+    let (shown, rest) = all.split_at(all.len().min(LINES_MAX));
+    let row = |line: &Line| {
+        let more = line.more.map_or(String::new(), signed_bytes);
+        vec![
+            bytes(line.held),
+            line.pieces.to_string(),
+            more,
+            line.origin.name().into(),
+            line.name(),
+        ]
+    };
+    let mut rows: Vec<Vec<String>> = shown.iter().map(row).collect();
+    if !rest.is_empty() {
+        let sum = |of: fn(&Line) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
+        let (held, pieces) = (sum(|line| line.held), sum(|line| line.pieces));
+        let name = format!("{} more lines", rest.len());
+        rows.push(vec![bytes(held), pieces.to_string(), String::new(), String::new(), name]);
+    }
+    let since = format!(">since step {}", state.before_step);
+    let since = if state.before_step == 0 { ">since" } else { since.as_str() };
+    let table = table(&[">bytes", ">pieces", since, "taken by", "line"], rows);
+    match state.outside_stacks_left_out {
+        0 => table,
+        count => format!("{table}{count} stacks that hold little are among no known line\n"),
+    }
+}
+
+/// The same for `--json`.
+pub(crate) fn lines_json(state: &RankSnapshot) -> Value {
+    let each = |line: &Line| {
+        json!({ "origin": line.origin.name(), "device": line.device, "line": line.frame.map(place),
+            "bytes": line.held, "pieces": line.pieces, "grown_bytes": line.more })
+    };
+    by_line(state).iter().map(each).collect()
+}
+
+/// Lines shown to a person.
+const LINES_MAX: usize = 10;
+
+/// What a line holds of one origin.
+struct Line<'a> {
+    origin: Origin,
+    device: Option<u8>,
+    frame: Option<&'a Frame>,
+    held: u64,
+    pieces: u64,
+    /// What it holds more than at the earlier step; none where that is not known.
+    more: Option<i64>,
+}
+
+impl Line<'_> {
+    fn name(&self) -> String {
+        self.frame.map_or_else(|| "no known line".to_string(), |frame| clean(&place(frame)))
+    }
+}
+
+/// Largest first.
+fn by_line(state: &RankSnapshot) -> Vec<Line<'_>> {
+    let mut lines: BTreeMap<(Origin, Option<u8>, Option<&Frame>), Line<'_>> = BTreeMap::new();
+    for row in &state.outside_stacks {
+        let stack: Vec<&Frame> = state.frames_of(row.stack).collect();
+        let (origin, frame) = (row.origin, telling_frame(&stack));
+        let device = origin.is_on_device().then_some(row.device);
+        let known = state.before_step != 0;
+        let fresh = Line { origin, device, frame, held: 0, pieces: 0, more: known.then_some(0) };
+        let line = lines.entry((origin, device, frame)).or_insert(fresh);
+        line.held = line.held.saturating_add(row.held.bytes);
+        line.pieces = line.pieces.saturating_add(row.held.count);
+        let size = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let more = row.before.map(|before| size(row.held.bytes).saturating_sub(size(before.bytes)));
+        line.more = line.more.zip(more).map(|(sum, more)| sum.saturating_add(more));
+    }
+    let mut lines: Vec<Line<'_>> = lines.into_values().collect();
+    lines.sort_by_key(|line| std::cmp::Reverse(line.held));
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use memtape_core::ledger::Layer;
-    use memtape_core::tape::layout::Origin;
+    use memtape_core::snapshot::{Held, OutsideStack};
 
     use super::*;
 
@@ -135,6 +220,62 @@ mod tests {
 
         ledger.rest_bytes = Some(-100);
         assert!(text(&ledger).contains("-100 B  more than the device has"), "{}", text(&ledger));
+    }
+
+    #[test]
+    fn lines_stand_with_what_they_hold() {
+        let frame = |line| Frame { file: "/a/t.py".into(), line, function: "f".into() };
+        let held = |bytes, count| Held { bytes, count };
+        let row = |origin, stack, kib: u64, before: Option<u64>| OutsideStack {
+            origin,
+            device: 1,
+            stack,
+            held: held(kib << 10, kib),
+            fresh: held(0, 0),
+            before: before.map(|kib| held(kib << 10, kib)),
+            births: 1,
+            first_step: 0,
+            last_step: 0,
+        };
+        let mut state = RankSnapshot {
+            before_step: 8,
+            frames: vec![Frame::default(), frame(7)],
+            stacks: vec![vec![], vec![1], vec![1]],
+            outside_stacks: vec![
+                row(Origin::HostPinned, 1, 5, Some(2)),
+                row(Origin::HostPinned, 2, 1, Some(0)),
+                row(Origin::Nccl, 0, 9, None),
+            ],
+            outside_stacks_left_out: 3,
+            ..RankSnapshot::default()
+        };
+        let text = lines_text(&state);
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<String> = text.lines().map(words).collect();
+        assert_eq!(
+            lines,
+            [
+                "BYTES PIECES SINCE STEP 8 TAKEN BY LINE",
+                "9.00 KiB 9 nccl no known line",
+                "6.00 KiB 6 +4.00 KiB pinned t.py:7 in f",
+                "3 stacks that hold little are among no known line",
+            ]
+        );
+        let told = lines_json(&state);
+        let nccl = json!({ "origin": "nccl", "device": 1, "line": null, "bytes": 9216,
+            "pieces": 9, "grown_bytes": null });
+        assert_eq!(told[0], nccl);
+        assert_eq!((&told[1]["device"], &told[1]["grown_bytes"]), (&Value::Null, &json!(4096)));
+
+        let many = (0..LINES_MAX as u32 + 2).map(|line| {
+            state.frames.push(frame(100 + line));
+            state.stacks.push(vec![state.frames.len() as u32 - 1]);
+            row(Origin::CpuTensor, state.stacks.len() as u32 - 1, 1, None)
+        });
+        state.outside_stacks = many.collect();
+        state.before_step = 0;
+        let text = lines_text(&state);
+        assert!(words(&text).contains("2.00 KiB 2 2 more lines"), "{text}");
     }
 
     #[test]

@@ -75,6 +75,7 @@ fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Res
             "capture": capture, "rank": rank, "step": state.step,
             "devices": state.devices.iter().map(device).collect::<Vec<_>>(),
             "outside": ledger::outside_json(&state.outside),
+            "outside_lines": ledger::lines_json(&state),
         }));
     }
     let mut text = format!("rank {rank} at the end of step {}\n", state.step);
@@ -84,6 +85,9 @@ fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Res
     }
     if !state.outside.is_empty() {
         let _ = write!(text, "\n{}", ledger::outside_text(&state.outside));
+    }
+    if !state.outside_stacks.is_empty() {
+        let _ = write!(text, "\n{}", ledger::lines_text(&state));
     }
     output::print(&text)
 }

@@ -187,6 +187,10 @@ impl Summary {
                     let outside = indented(&ledger::outside_text(&state.outside));
                     let _ = write!(text, "\nTaken past the allocator, or by it\n{outside}");
                 }
+                if !state.outside_stacks.is_empty() {
+                    let lines = indented(&ledger::lines_text(state));
+                    let _ = write!(text, "\nTaken past the allocator, by line\n{lines}");
+                }
                 if state.outside_missing {
                     let _ = writeln!(text, "\n{OUTSIDE_MISSING}");
                 }
@@ -383,6 +387,7 @@ impl Summary {
             "devices": devices, "phase": self.tape.phase(), "marks": self.marks_json(),
             "outside_missing": self.state.as_ref().ok().map(|state| state.outside_missing),
             "outside": self.state.as_ref().ok().map(|state| ledger::outside_json(&state.outside)),
+            "outside_lines": self.state.as_ref().ok().map(ledger::lines_json),
             "stacks_at_step": match self.moment {
                 Moment::EndOf(step) => json!(step),
                 Moment::Present | Moment::LastOom => Value::Null,
