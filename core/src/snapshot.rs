@@ -192,8 +192,8 @@ pub const OUTSIDE_STACKS_MAX: usize = 256;
 
 /// What one stack holds of the memory that other code than the caching allocator took.
 ///
-/// `cudaMalloc` and the driver give PyTorch's allocator its segments, too. Pieces that are
-/// segments are left out; where nobody tells which are, all of that origin are.
+/// `cudaMalloc` and the driver give PyTorch's allocator its segments, too. Pieces that are segments
+/// are left out, and those of which that cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideStack {
     /// Where it came from.

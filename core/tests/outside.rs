@@ -11,7 +11,9 @@ use memtape_core::snapshot::{Held, OUTSIDE_STACKS_MAX, OutsideStack, RankSnapsho
 use memtape_core::tape::atoms::AtomWriter;
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::lane::{Grant, Lane, Totals};
-use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, Layout, Origin, Sizes, Tracker, header};
+use memtape_core::tape::layout::{
+    CPU_LANE, HOST_LANE, Layout, Origin, Sizes, Tracker, head, header,
+};
 use memtape_core::tape::reader::Tape;
 use memtape_core::tape::rewind::Moment;
 use memtape_core::tape::words::{Birth, Words};
@@ -256,7 +258,31 @@ fn segments_of_the_allocator_are_not_others() {
     let held = |count: u64| Held { bytes: count << 20, count };
     let others = ((Origin::CudaMalloc, 2), (held(2), held(1), Some(held(1))));
     assert_eq!(with_segments(attached), Told::from([others]));
-    assert_eq!(with_segments(|_| {}), Told::new(), "whose they are is not guessed");
+    assert_eq!(with_segments(|_| {}), Told::from([others]), "by its blocks");
+    // Where blocks are missing nothing tells: whose they are is not guessed.
+    let lost = |rig: &Rig| rig.words().count(rig.layout.lanes[0].head + head::LOST_BLOCKS);
+    assert_eq!(with_segments(lost), Told::new());
+}
+
+/// Without the allocator's trace, pieces with blocks in them may be all that it holds.
+#[test]
+fn what_the_allocator_does_not_hold_is_others() {
+    let check = |reserved: u64, expected: Told| {
+        let rig = Rig::new(2, 256);
+        let held = Totals { allocated: 512, reserved };
+        rig.take(1, Origin::CudaMalloc, PIECES, 20 << 20, 1);
+        rig.lane(0).alloc(2, rig.grant(Origin::Unknown, PIECES + 4096, 512, 1), held);
+        rig.take(3, Origin::CudaMalloc, PIECES + (64 << 20), 1 << 20, 2);
+        rig.words().mark_step(4, 1);
+        rig.lane(0).free(5, PIECES + 4096, 512, Totals { allocated: 0, reserved });
+        rig.lane(0).alloc(6, rig.grant(Origin::Unknown, PIECES + 8192, 512, 1), held);
+        rig.words().mark_step(7, 2);
+        assert_eq!(told(&rig.at(2, 1)), expected, "{reserved} reserved");
+    };
+    let piece = Held { bytes: 1 << 20, count: 1 };
+    let others = ((Origin::CudaMalloc, 2), (piece, Held::default(), Some(piece)));
+    check(20 << 20, Told::from([others]));
+    check(21 << 20, Told::new());
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::lines::{Line, growing, lines};
 use super::shared::shared;
 use super::words::{bytes, count, percent, place};
 use crate::detector::Scope;
-use crate::snapshot::{OutsideStack, RankSnapshot};
+use crate::snapshot::{Frame, OutsideStack, RankSnapshot};
 use crate::tape::layout::Origin;
 
 /// What is left unexplained is said from one part of so many of the growth on.
@@ -40,7 +40,7 @@ pub(super) struct Outside<'a> {
     pub(super) lines: Lines<'a>,
     /// Bytes by which it grew, in all recorded calls.
     pub(super) net: i64,
-    /// Of those, bytes without a stack.
+    /// Of those, bytes without a line: no stack, or that of a thread that runs no Python.
     nameless: i64,
     /// What all shares are shares of.
     pub(super) whole: i64,
@@ -116,13 +116,18 @@ fn grown(call: &OutsideStack) -> Amount {
     }
 }
 
+/// The line to look at. A backward pass has stacks that say its functions, and no line.
+fn line_of<'a>(stack: &[&'a Frame]) -> Option<&'a Frame> {
+    telling_frame(stack).filter(|frame| frame.line > 0)
+}
+
 fn account(snapshot: &RankSnapshot, device: u8, is_of: impl Fn(Origin) -> bool) -> Account<'_> {
     let mut result = Account { has_before: true, ..Account::default() };
     for call in calls(snapshot, device, is_of) {
         let frames: Stack<'_> = snapshot.frames_of(call.stack).collect();
         let grown = grown(call);
         result.grown.add(grown);
-        if telling_frame(&frames).is_none() {
+        if line_of(&frames).is_none() {
             result.nameless.add(grown);
         }
         let known = result.stacks.entry(frames).or_default();
@@ -136,7 +141,8 @@ impl<'a> Outside<'a> {
     pub(super) fn new(case: &Case<'_>, records: &'a Records<'a>) -> Self {
         let Records { own, peers, calls } = records;
         let beyond_peers = case.growth.scope == Scope::OneRank;
-        let growing = growing(own, peers, beyond_peers, Measure::Bytes);
+        let mut growing = growing(own, peers, beyond_peers, Measure::Bytes);
+        growing.retain(|each| each.frame.line > 0);
         let all = lines(&growing);
         let mut net = own.grown;
         if beyond_peers {
@@ -222,7 +228,7 @@ impl<'a> Outside<'a> {
         let is_much = |part: i64| part > self.whole / UNEXPLAINED_DIVISOR;
         if is_much(self.nameless) {
             let nameless = bytes(unsigned(self.nameless));
-            said.push(format!("{nameless} of what was taken have no stack"));
+            said.push(format!("{nameless} of what was taken have no line of code"));
         }
         let unseen = self.whole.saturating_sub(self.net);
         if is_much(unseen) {
@@ -237,7 +243,7 @@ impl<'a> Outside<'a> {
 fn named(line: &Line<'_>, calls: &[(&OutsideStack, Stack<'_>)]) -> Option<Named> {
     // One that stands for others is further out than the telling frames of those.
     let is_of_line = |stack: &Stack<'_>| match line.lines_inside {
-        0 => telling_frame(stack) == Some(line.frame),
+        0 => line_of(stack) == Some(line.frame),
         _ => stack.contains(&line.frame),
     };
     let of_line = || calls.iter().filter(|(_, stack)| is_of_line(stack)).map(|(call, _)| *call);

@@ -73,7 +73,11 @@ impl<S: Source> Tape<S> {
         let index = usize::from(device);
         match states.iter().find(|(of, _)| *of == index) {
             Some((_, state)) if self.is_traced(index, state) => Told::ByAllocator(state),
-            Some((_, state)) if state.reserved > 0 || state.allocated > 0 => Told::Unknown,
+            Some((_, state)) if state.reserved > 0 || state.allocated > 0 => {
+                let lost =
+                    self.lane(index).map_or(0, |lane| self.word(lane.head + head::LOST_BLOCKS));
+                if lost == 0 { Told::ByBlocks(state) } else { Told::Unknown }
+            }
             _ => Told::None,
         }
     }

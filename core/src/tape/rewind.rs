@@ -316,11 +316,12 @@ impl<S: Source> Tape<S> {
         }
         let before = early.map(|early| {
             let (mut past, mut past_segments) = (live.clone(), segments.clone());
-            for event in events.get(..at).unwrap_or_default().iter().rev() {
+            let since = events.get(..at).unwrap_or_default();
+            for event in since.iter().rev() {
                 past.undo(event);
                 past_segments.undo(event);
             }
-            Before::of(past, &past_segments, early.in_pieces)
+            Before::of(past, &past_segments, since, early.in_pieces)
         });
         let end = from + at as u64;
         let trace_first = end.saturating_sub(trace_events_max as u64).max(oldest_held);

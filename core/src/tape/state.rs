@@ -58,6 +58,16 @@ impl Live {
         self.0.values()
     }
 
+    /// Does a block begin in this range?
+    pub(super) fn has_block(&self, address: u64, size: u64) -> bool {
+        self.0.range(address..address.saturating_add(size)).next().is_some()
+    }
+
+    /// The block at an address.
+    pub(super) fn get(&self, address: u64) -> Option<&Entry> {
+        self.0.get(&address)
+    }
+
     /// Bytes handed out.
     pub(super) fn bytes(&self) -> u64 {
         let in_use = self.iter().filter(|entry| !entry.pending);
@@ -81,18 +91,27 @@ pub(super) struct Before {
     pub(super) segments: BTreeSet<u64>,
     /// Its pieces; of a device's lane none.
     pub(super) pieces: Live,
+    /// Where blocks lay, then and at any time since; of another lane than a device's none.
+    pub(super) touched: BTreeSet<u64>,
 }
 
 impl Before {
-    pub(super) fn of(live: Live, segments: &Segments, in_pieces: bool) -> Self {
+    /// From the state at that moment, and the events since.
+    pub(super) fn of(live: Live, segments: &Segments, events: &[Event], in_pieces: bool) -> Self {
         let mut sums = BTreeMap::new();
         for block in live.iter().filter(|block| !block.pending) {
             let (bytes, blocks): &mut (u64, u64) = sums.entry(block.stack).or_default();
             *bytes = bytes.saturating_add(block.size);
             *blocks += 1;
         }
-        let pieces = if in_pieces { live } else { Live::default() };
-        Self { sums, segments: segments.whole.keys().copied().collect(), pieces }
+        let segments = segments.whole.keys().copied().collect();
+        if in_pieces {
+            return Self { sums, segments, pieces: live, touched: BTreeSet::new() };
+        }
+        let is_block = |event: &&Event| matches!(event.kind, Kind::Alloc | Kind::Free);
+        let since = events.iter().filter(is_block).map(|event| event.address);
+        let touched = live.iter().map(|block| block.address).chain(since).collect();
+        Self { sums, segments, pieces: Live::default(), touched }
     }
 }
 

@@ -1,9 +1,12 @@
 //! Which stacks hold the memory that PyTorch's caching allocator did not give out, now and before.
 //!
 //! The pieces lie in the live tables of the host's lane and of that of CPU tensors, each with its
-//! stack. `cudaMalloc` gives that allocator its segments too, and the driver those that can grow:
-//! a piece at the address of a segment is the allocator's. Where nobody tells of segments, no piece
-//! of such an origin is told: whose it is would be a guess.
+//! stack. `cudaMalloc` gives that allocator its segments too, and the driver those that can grow.
+//! Where the allocator tells of its segments, a piece at the address of one is its own. Where it
+//! does not, its blocks do: it takes a segment to put a block into it at once, so a piece that was
+//! taken since the earlier step and in which no block ever lay is somebody else's. Of an older one
+//! without a block that cannot be told, unless those with blocks are all that the allocator holds.
+//! What cannot be told is left out: whose it is would be a guess.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -24,27 +27,81 @@ pub(super) enum Told<'a> {
     Unknown,
     /// The allocator tells of all of them.
     ByAllocator(&'a LaneState),
+    /// Only its blocks are known, all of them.
+    ByBlocks(&'a LaneState),
+}
+
+/// Whose a piece is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Others,
+    Allocators,
+    /// Nobody can tell.
+    Unclear,
+    /// Nobody can tell of any piece of this origin.
+    AllUnclear,
 }
 
 impl Told<'_> {
-    /// True when a piece is not the allocator's. Of the earlier moment nothing is known where its
-    /// segments then are not.
-    fn is_others(self, entry: &Entry, was: bool) -> Option<bool> {
+    /// Whose a piece is that was there at the moment, or (`was`) at the earlier one.
+    fn whose(self, entry: &Entry, before: Option<u64>, was: bool) -> Whose {
+        let is_own = |is_own: bool| if is_own { Whose::Allocators } else { Whose::Others };
         match (Origin::from_number(entry.place), self) {
-            (Origin::CudaMalloc, Told::ByAllocator(state)) if was => {
-                let before = state.before.as_ref()?;
-                Some(!before.segments.contains(&entry.address))
-            }
+            (Origin::CudaMalloc, Told::ByAllocator(state)) if was => match &state.before {
+                Some(before) => is_own(before.segments.contains(&entry.address)),
+                None => Whose::AllUnclear,
+            },
             (Origin::CudaMalloc, Told::ByAllocator(state)) => {
-                Some(!state.segments.has_whole(entry.address))
+                is_own(state.segments.has_whole(entry.address))
             }
-            (Origin::DriverVmm, Told::ByAllocator(state)) => {
-                (!state.segments.has_mapped()).then_some(true)
+            (Origin::CudaMalloc, Told::ByBlocks(state)) => {
+                let is_fresh = before.is_some_and(|before| entry.birth() >= before);
+                match has_block(state, entry) {
+                    true => Whose::Allocators,
+                    false if is_fresh && state.before.is_some() => Whose::Others,
+                    false => Whose::Unclear,
+                }
             }
-            (Origin::CudaMalloc | Origin::DriverVmm, Told::Unknown) => None,
-            _ => Some(true),
+            (Origin::DriverVmm, Told::ByAllocator(state)) if !state.segments.has_mapped() => {
+                Whose::Others
+            }
+            (Origin::DriverVmm, Told::ByAllocator(_) | Told::ByBlocks(_)) => Whose::AllUnclear,
+            (Origin::CudaMalloc | Origin::DriverVmm, Told::Unknown) => Whose::AllUnclear,
+            _ => Whose::Others,
         }
     }
+}
+
+/// Did a block begin in a piece, at the moment, at the earlier one, or at any time between?
+fn has_block(state: &LaneState, entry: &Entry) -> bool {
+    let end = entry.address.saturating_add(entry.size);
+    let touched = state.before.as_ref().map(|before| &before.touched);
+    state.live.has_block(entry.address, entry.size)
+        || touched
+            .is_some_and(|at| entry.address < end && at.range(entry.address..end).next().is_some())
+}
+
+/// The devices whose allocator holds what the pieces with blocks are, and no more: there the others
+/// are somebody else's, however old.
+fn settled<'a>(lanes: &[&LaneState], told: &impl Fn(u8) -> Told<'a>) -> BTreeSet<u8> {
+    let mut sums: BTreeMap<u8, u64> = BTreeMap::new();
+    let pieces = lanes.iter().flat_map(|lane| lane.live.iter());
+    for entry in pieces.filter(|entry| key(entry).0 == Origin::CudaMalloc) {
+        if let Told::ByBlocks(state) = told(entry.device)
+            && has_block(state, entry)
+        {
+            let sum = sums.entry(entry.device).or_default();
+            *sum = sum.saturating_add(entry.size);
+        }
+    }
+    let is_all = |device: u8, sum: u64| match told(device) {
+        Told::ByBlocks(state) => state.reserved == sum,
+        _ => false,
+    };
+    sums.into_iter()
+        .filter(|&(device, sum)| is_all(device, sum))
+        .map(|(device, _)| device)
+        .collect()
 }
 
 /// What one stack holds, while it is added up.
@@ -93,9 +150,14 @@ pub(super) fn by_stack<'a>(
     stacks: &mut StackIndex,
 ) -> (Vec<OutsideStack>, u64) {
     let mut groups = Groups::new();
+    let settled = settled(lanes, &told);
+    let whose = |entry: &Entry, was: bool| match told(entry.device).whose(entry, before, was) {
+        Whose::Unclear if settled.contains(&entry.device) && !was => Whose::Others,
+        whose => whose,
+    };
     for lane in lanes {
         let was = lane.before.as_ref().filter(|_| before.is_some());
-        add_lane(&mut groups, lane, was, before, &told);
+        add_lane(&mut groups, lane, was, before, &whose);
     }
     let mut left_out = 0;
     let mut uses = Vec::new();
@@ -126,20 +188,20 @@ fn key(entry: &Entry) -> (Origin, u8) {
     (origin, if origin.is_on_device() { entry.device } else { 0 })
 }
 
-fn add_lane<'a>(
+fn add_lane(
     groups: &mut Groups,
     lane: &LaneState,
     was: Option<&Before>,
     before: Option<u64>,
-    told: &impl Fn(u8) -> Told<'a>,
+    whose: &impl Fn(&Entry, bool) -> Whose,
 ) {
     for entry in lane.live.iter() {
         let group = groups.entry(key(entry)).or_default();
         group.has_before = was.is_some();
-        match told(entry.device).is_others(entry, false) {
-            Some(true) => {}
-            Some(false) => continue,
-            None => {
+        match whose(entry, false) {
+            Whose::Others => {}
+            Whose::Allocators | Whose::Unclear => continue,
+            Whose::AllUnclear => {
                 group.is_unclear = true;
                 continue;
             }
@@ -155,13 +217,22 @@ fn add_lane<'a>(
     }
     for entry in was.iter().flat_map(|was| was.pieces.iter()) {
         let group = groups.entry(key(entry)).or_default();
-        match told(entry.device).is_others(entry, true) {
-            Some(true) => {
+        // What is there still is whose it is now.
+        let stays = lane.live.get(entry.address).filter(|now| now.birth_ns == entry.birth_ns);
+        match stays.map_or_else(|| whose(entry, true), |now| whose(now, false)) {
+            Whose::Others => {
                 group.has_before = true;
                 group.of.entry(entry.stack).or_default().before.add(entry.size);
             }
-            Some(false) => {}
-            None => group.has_before = false,
+            // It was given back since: of a stack that takes such memory it is likely of the same
+            // kind, and counted it makes a growth smaller, never larger.
+            Whose::Unclear => {
+                if let Some(sum) = group.of.get_mut(&entry.stack) {
+                    sum.before.add(entry.size);
+                }
+            }
+            Whose::Allocators => {}
+            Whose::AllUnclear => group.has_before = false,
         }
     }
 }

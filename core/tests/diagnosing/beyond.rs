@@ -338,6 +338,15 @@ fn lines_on_the_host() -> Vec<Scenario> {
             Asked::new(growth(Layer::Pinned, 8 * MIB), pins),
         ),
         scenario(
+            "pinned in the backward pass, where no line is known",
+            without_line(Class::Host, Cause::PinnedPool),
+            true,
+            Asked::new(growth(Layer::Pinned, 8 * MIB), |rank| {
+                let births = ONSET..STEP;
+                rank.took(Origin::HostPinned, &["<autograd>::AccumulateGrad"], 8 * MIB, births);
+            }),
+        ),
+        scenario(
             "results that stay on the CPU",
             named("log.py:5", Cause::HostObjects),
             true,
