@@ -1,13 +1,15 @@
 """Each batch gets a pinned buffer of its own size, and the buffers wait in a queue that is not emptied.
 
 pytorch/pytorch#97432 (endless cudaHostAlloc, 90 % of 500 GB), vllm-project/vllm#48165: pinned memory is the
-host's, cannot be swapped, and PyTorch keeps what it was given. One rank offloads.
+host's, cannot be swapped, and PyTorch keeps what it was given. One rank offloads. The buffers are larger
+than the gradients that Gloo copies through pinned memory: PyTorch's pool hands the same pieces to both where
+sizes agree, and then it is Gloo that asks for the next.
 """
 
 import torch
 from common import MIB, done, network, onset, parallel, start, steps
 
-BATCH, WIDTH, OFFLOADING_RANK, FROM_STEP = 256, 512, 1, 60
+BATCH, WIDTH, OFFLOADING_RANK, SMALLEST_MIB, FROM_STEP = 256, 512, 1, 5, 60
 
 
 def main():
@@ -20,7 +22,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
         if rank == OFFLOADING_RANK and step >= FROM_STEP:
-            bytes_now = MIB + 4096 * step
+            bytes_now = SMALLEST_MIB * MIB + 4096 * step
             queue.append(torch.empty(bytes_now, dtype=torch.uint8, pin_memory=True))  # CULPRIT
             if step == FROM_STEP:
                 onset(step)

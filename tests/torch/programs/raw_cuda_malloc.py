@@ -24,7 +24,7 @@ def main():
     rank, device = start()
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters())
-    for step in steps(700, pace_ms=50):
+    for step in steps(1000, pace_ms=50):
         if rank == 0 and step >= FROM_STEP:
             fused_operation()
             if step == FROM_STEP:
