@@ -83,8 +83,9 @@ fn holders(state: &RankSnapshot, origin: Origin) -> BTreeMap<String, u64> {
     for row in state.outside_stacks.iter().filter(|row| row.origin == origin) {
         let stack: Vec<&Frame> = state.frames_of(row.stack).collect();
         let frame = telling_frame(&stack).filter(|frame| frame.file.ends_with("/memory.py"));
-        let name = frame.map_or(String::new(), |frame| frame.function.clone());
-        *holders.entry(name).or_insert(0) += row.held.bytes;
+        // What Python calls a comprehension belongs to the function around it.
+        let name = frame.map_or("", |frame| frame.function.split('.').next().unwrap_or_default());
+        *holders.entry(name.to_string()).or_insert(0) += row.held.bytes;
     }
     holders
 }

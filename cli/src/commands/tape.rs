@@ -181,6 +181,12 @@ impl Summary {
             self.device_text(totals, &mut text);
         }
         text += &collectives::text(&self.tape.collectives());
+        self.outside_text(&mut text);
+        text
+    }
+
+    /// What was taken past the allocator, or why that is not known.
+    fn outside_text(&self, text: &mut String) {
         match &self.state {
             Ok(state) => {
                 if !state.outside.is_empty() {
@@ -201,7 +207,6 @@ impl Summary {
             }
             Err(_) => {}
         }
-        text
     }
 
     fn device_text(&self, totals: &DeviceTotals, text: &mut String) {
