@@ -13,6 +13,11 @@ use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot, TraceKind};
 /// A run of frees is a burst of a line when blocks of so many birth steps are among them.
 const BURST_BIRTHS_MIN: usize = 6;
 
+/// A burst is overdue when more than three halves of the steps over which the last one gathered
+/// have passed: collections by number of objects come a little later each time.
+const OVERDUE_NUMERATOR: u64 = 3;
+const OVERDUE_DENOMINATOR: u64 = 2;
+
 /// What was freed of one line at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Burst {
@@ -21,6 +26,20 @@ pub(super) struct Burst {
     pub(super) bytes: u64,
     /// The step in which that was.
     pub(super) step: u64,
+    /// The step in which the oldest of them was born; none where that was before the trace.
+    pub(super) first_birth: Option<u64>,
+}
+
+impl Burst {
+    /// Is the next one overdue? What gathered over so many steps and was freed at one moment has
+    /// gathered for much longer since: whatever freed it has stopped, as a collector that was
+    /// switched off.
+    pub(super) fn is_overdue(&self, step: u64) -> bool {
+        let Some(first_birth) = self.first_birth else { return false };
+        let gathered = self.step.saturating_sub(first_birth);
+        let since = step.saturating_sub(self.step);
+        since.saturating_mul(OVERDUE_DENOMINATOR) > gathered.saturating_mul(OVERDUE_NUMERATOR)
+    }
 }
 
 /// The bursts of each line.
@@ -36,6 +55,8 @@ struct Run {
 #[derive(Default)]
 struct Freed {
     births: BTreeSet<u64>,
+    /// Some were born before the trace.
+    has_older: bool,
     blocks: u64,
     bytes: u64,
 }
@@ -61,9 +82,11 @@ pub(super) fn bursts<'a>(
                 }
                 // What was there before the trace has one birth, as far as is known.
                 let before = (oldest.saturating_sub(1), event.stack);
-                let (birth, stack) = alive.remove(&event.address).unwrap_or(before);
+                let known = alive.remove(&event.address);
+                let (birth, stack) = known.unwrap_or(before);
                 run.step = event.step;
                 let freed = run.by_stack.entry(stack).or_default();
+                freed.has_older |= known.is_none();
                 freed.births.insert(birth);
                 freed.blocks += 1;
                 freed.bytes = freed.bytes.saturating_add(event.size);
@@ -88,6 +111,7 @@ impl<'a> Bursts<'a> {
             let Some(frame) = telling_frame(&frames) else { continue };
             let line = by_line.entry(frame).or_default();
             line.births.extend(freed.births);
+            line.has_older |= freed.has_older;
             line.blocks += freed.blocks;
             line.bytes = line.bytes.saturating_add(freed.bytes);
         }
@@ -98,7 +122,9 @@ impl<'a> Bursts<'a> {
             let (count, last) = self.0.entry(frame).or_default();
             *count += 1;
             let (blocks, bytes, step) = (freed.blocks, freed.bytes, run.step);
-            *last = Burst { blocks, births: freed.births.len() as u64, bytes, step };
+            let first_birth = freed.births.first().copied().filter(|_| !freed.has_older);
+            let births = freed.births.len() as u64;
+            *last = Burst { blocks, births, bytes, step, first_birth };
         }
     }
 }
@@ -136,8 +162,15 @@ mod tests {
         assert_eq!(found(Vec::new()), None);
         let mut trace: Vec<TraceEvent> = (0..40).map(|step| event(Alloc, step, step)).collect();
         trace.extend((0..40).map(|address| event(Free, address, 40)));
-        let expected = Burst { blocks: 40, births: 40, bytes: 400, step: 40 };
-        assert_eq!(found(trace), Some((1, expected)));
+        let first_birth = Some(0);
+        let expected = Burst { blocks: 40, births: 40, bytes: 400, step: 40, first_birth };
+        assert_eq!(found(trace.clone()), Some((1, expected.clone())));
+        // After 60 steps more the next one is late.
+        assert_eq!([80, 100, 101].map(|step| expected.is_overdue(step)), [false, false, true]);
+        // One that is older than the trace: over how many steps they gathered is not known.
+        trace.push(event(Free, 99, 40));
+        let (_, burst) = found(trace).expect("a burst");
+        assert_eq!((burst.first_birth, burst.is_overdue(u64::MAX)), (None, false));
     }
 
     #[test]

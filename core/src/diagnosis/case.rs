@@ -334,9 +334,11 @@ impl<'a> Case<'a> {
         self.comparison.groups.iter().find(concerns)
     }
 
-    /// How often many blocks of a line were freed at one moment, and the last of those.
+    /// How often many blocks of a line were freed at one moment, and the last of those, unless the
+    /// next one is overdue: then it says nothing of what is alive.
     pub(super) fn burst(&self, line: &Line<'_>) -> Option<(u64, &Burst)> {
-        self.bursts.as_ref()?.of(line.frame)
+        let of_line = self.bursts.as_ref()?.of(line.frame);
+        of_line.filter(|(_, burst)| !burst.is_overdue(self.step))
     }
 
     /// Is anything known of the collectives of this rank?
