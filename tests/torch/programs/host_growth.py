@@ -7,7 +7,7 @@ resident memory of one rank's process grows, its GPU is as it was.
 import torch
 from common import FLOATS_PER_MIB, done, network, onset, parallel, start, steps
 
-BATCH, WIDTH, SCORES_MIB, COLLECTING_RANK, FROM_STEP = 256, 512, 3, 1, 60
+BATCH, WIDTH, SCORES_MIB, COLLECTING_RANK, FROM_STEP = 256, 512, 3, 1, 200
 
 
 def main():
@@ -15,7 +15,7 @@ def main():
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters())
     predictions = []
-    for step in steps(600, pace_ms=50):
+    for step in steps(700, pace_ms=50):
         model(torch.randn(BATCH, WIDTH, device=device)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

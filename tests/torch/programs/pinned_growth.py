@@ -9,7 +9,7 @@ sizes agree, and then it is Gloo that asks for the next.
 import torch
 from common import MIB, done, network, onset, parallel, start, steps
 
-BATCH, WIDTH, OFFLOADING_RANK, SMALLEST_MIB, FROM_STEP = 256, 512, 1, 5, 60
+BATCH, WIDTH, OFFLOADING_RANK, SMALLEST_MIB, FROM_STEP = 256, 512, 1, 5, 200
 
 
 def main():
@@ -17,7 +17,7 @@ def main():
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters())
     queue = []
-    for step in steps(700, pace_ms=50):
+    for step in steps(600, pace_ms=50):
         model(torch.randn(BATCH, WIDTH, device=device)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -21,7 +21,7 @@ def main():
     rank, device = start()
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters())
-    for step in steps(1000, pace_ms=50):
+    for step in steps(1200, pace_ms=50):
         model(torch.randn(BATCH, WIDTH, device=device)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -9,7 +9,7 @@ import ctypes
 import torch
 from common import MIB, done, network, onset, parallel, start, steps
 
-BATCH, WIDTH, WORKSPACE_MIB, FROM_STEP = 256, 512, 2, 60
+BATCH, WIDTH, WORKSPACE_MIB, FROM_STEP = 256, 512, 2, 200
 
 runtime = ctypes.CDLL(None)  # the CUDA runtime is in the process: PyTorch has loaded it
 

@@ -30,7 +30,7 @@ def main():
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters())
     loader = DataLoader(Images(), BATCH, num_workers=2, persistent_workers=True)
-    for step, batch in zip(steps(900, pace_ms=50), loader):
+    for step, batch in zip(steps(1200, pace_ms=50), loader):
         if step == 1:
             onset(step)
         model(batch.to(device)).square().mean().backward()
