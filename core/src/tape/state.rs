@@ -91,8 +91,9 @@ pub(super) struct Before {
     pub(super) segments: BTreeSet<u64>,
     /// Its pieces; of a device's lane none.
     pub(super) pieces: Live,
-    /// Where blocks lay, then and at any time since; of another lane than a device's none.
-    pub(super) touched: BTreeSet<u64>,
+    /// Where blocks began, then and at any time since, in order; of another lane than a device's
+    /// none.
+    touched: Vec<u64>,
 }
 
 impl Before {
@@ -106,12 +107,20 @@ impl Before {
         }
         let segments = segments.whole.keys().copied().collect();
         if in_pieces {
-            return Self { sums, segments, pieces: live, touched: BTreeSet::new() };
+            return Self { sums, segments, pieces: live, touched: Vec::new() };
         }
         let is_block = |event: &&Event| matches!(event.kind, Kind::Alloc | Kind::Free);
         let since = events.iter().filter(is_block).map(|event| event.address);
-        let touched = live.iter().map(|block| block.address).chain(since).collect();
+        let mut touched: Vec<u64> = live.iter().map(|block| block.address).chain(since).collect();
+        touched.sort_unstable();
+        touched.dedup();
         Self { sums, segments, pieces: Live::default(), touched }
+    }
+
+    /// Did a block begin in this range, then or at any time since?
+    pub(super) fn had_block(&self, address: u64, size: u64) -> bool {
+        let index = self.touched.partition_point(|&at| at < address);
+        self.touched.get(index).is_some_and(|&at| at - address < size)
     }
 }
 

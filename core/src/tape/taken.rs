@@ -72,13 +72,13 @@ impl Told<'_> {
     }
 }
 
-/// Did a block begin in a piece, at the moment, at the earlier one, or at any time between?
+/// Did a block begin in a piece, at the moment, at the earlier one, or at any time between? Where
+/// a segment and somebody else's piece had the same place one after the other, it did: then what
+/// was taken stays unexplained.
 fn has_block(state: &LaneState, entry: &Entry) -> bool {
-    let end = entry.address.saturating_add(entry.size);
-    let touched = state.before.as_ref().map(|before| &before.touched);
-    state.live.has_block(entry.address, entry.size)
-        || touched
-            .is_some_and(|at| entry.address < end && at.range(entry.address..end).next().is_some())
+    let (address, size) = (entry.address, entry.size);
+    let was = state.before.as_ref().is_some_and(|before| before.had_block(address, size));
+    was || state.live.has_block(address, size)
 }
 
 /// The devices whose allocator holds what the pieces with blocks are, and no more: there the others
