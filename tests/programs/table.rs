@@ -126,13 +126,13 @@ fn place(incident: &Value) -> String {
 /// For a person.
 pub fn text(rows: &[Row]) -> String {
     let mut text = format!(
-        "{:<22}{:>5}  {:<30}{:<32}{:<28}{:>6}  {}\n",
+        "{:<26}{:>5}  {:<30}{:<32}{:<28}{:>6}  {}\n",
         "program", "ranks", "expected", "found", "line", "delay", ""
     );
     for row in rows {
         let delay = row.delay_steps.map_or(String::new(), |steps| steps.to_string());
         text += &format!(
-            "{:<22}{:>5}  {:<30}{:<32}{:<28}{:>6}  {}\n",
+            "{:<26}{:>5}  {:<30}{:<32}{:<28}{:>6}  {}\n",
             row.program,
             row.ranks,
             row.expected,
