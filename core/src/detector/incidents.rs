@@ -138,15 +138,16 @@ impl Incidents {
     pub(super) fn joined(&mut self, growth: &Growth) -> bool {
         let alike = |a: u64, b: u64| a <= b.saturating_mul(2) && b <= a.saturating_mul(2);
         let span = growth.last_step.saturating_sub(growth.onset_step);
-        // A habit has no onset, only a sight of the last steps.
-        let is_habit = growth.layer.place().is_none();
+        // A habit has no onset, only a sight of the last steps; and what is read from outside is
+        // too coarse for one: queues of the ranks of one node fill at their own time.
+        let has_onset = growth.layer.is_on_tape();
         let is_same = |open: &&mut Open| {
             let known = &open.growth;
             known.layer == growth.layer
                 && known.scope == Scope::OneRank
                 && known.rank != growth.rank
                 && alike(known.bytes_per_step, growth.bytes_per_step)
-                && (is_habit
+                && (!has_onset
                     || known.onset_step.abs_diff(growth.onset_step) <= SAME_ONSET_STEPS + span / 4)
         };
         let found = self.open.values_mut().find(is_same);

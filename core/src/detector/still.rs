@@ -156,7 +156,8 @@ impl Detector {
         };
         let ranks: Vec<_> = self.ranks.iter().filter_map(step_of).collect();
         let mut steps: Vec<u64> = ranks.iter().map(|&(.., step)| step).collect();
-        let median = steps.len().saturating_sub(1) / 2;
+        // The upper one: of two ranks the other is the peer.
+        let median = steps.len() / 2;
         let typical = match steps.get_mut(..) {
             Some(steps) if !steps.is_empty() => *steps.select_nth_unstable(median).1,
             _ => return,
