@@ -124,8 +124,9 @@ fn leak_verdict(
     }
     let mut lines: Vec<(&Frame, (u64, Vec<u32>))> = by_line.into_iter().collect();
     lines.sort_by(|a, b| b.1.0.cmp(&a.1.0).then(a.0.cmp(b.0)));
+    let class = class_of(&diagnosis);
     let mut verdict = Verdict {
-        class: Class::Leak,
+        class,
         rank: view.rank,
         device: view.device.device,
         scope,
@@ -137,8 +138,8 @@ fn leak_verdict(
         advice: diagnosis.advice.clone(),
         ..Verdict::default()
     };
-    if diagnosis.class != Class::Leak {
-        verdict.advice = advice(Class::Leak).to_string();
+    if diagnosis.class != class {
+        verdict.advice = advice(class).to_string();
     }
     if let Some((frame, (grown, stacks))) = lines.first() {
         verdict.culprit = Some((*frame).clone());
@@ -156,7 +157,7 @@ fn leak_verdict(
     verdict.sentence = leak_sentence(cases, &verdict, leak);
     verdict.evidence = leak_evidence(cases, view, &verdict, leak);
     verdict.against = leak_doubts(cases, view, leak);
-    if diagnosis.class == Class::Leak {
+    if diagnosis.class == class {
         verdict.evidence.extend(new_words(&diagnosis.evidence));
         verdict.against.extend(new_words(&diagnosis.against));
     }
@@ -166,6 +167,15 @@ fn leak_verdict(
         format!("a restart gives {} back, for as long as it took to grow", bytes(leak.held));
     verdict.diagnosis = Some(diagnosis);
     verdict
+}
+
+/// Memory that stays is a leak, unless what is new lies in private pools: nobody forgot a tensor
+/// there, each new shape got a graph. Other classes rest on what a file does not hold.
+fn class_of(diagnosis: &Diagnosis) -> Class {
+    match diagnosis.class {
+        Class::CompilePools => Class::CompilePools,
+        _ => Class::Leak,
+    }
 }
 
 /// What the diagnosis says that is not said here in better words: steps of a trace are counted
@@ -200,7 +210,7 @@ fn confidence_ppm(
     };
     add(cases.len() > 2 && scope == Scope::OneRank, 2);
     add(leak.floor_percent.is_some_and(|percent| percent >= 80), 4);
-    add(diagnosis.class == Class::Leak, 5);
+    add(diagnosis.class == class_of(diagnosis), 5);
     if !view.device.trace.source.is_known() && view.earlier == 0 {
         ppm = ppm / 4 * 3;
     }
@@ -223,6 +233,10 @@ fn leak_sentence(cases: &[Case<'_, '_>], verdict: &Verdict, leak: &Leak) -> Stri
     let at = match &verdict.culprit {
         Some(frame) => format!(", allocated at {}", place(frame)),
         None => ", allocated where no stack was recorded".to_string(),
+    };
+    let at = match verdict.class {
+        Class::CompilePools => format!("{at}, in private pools of CUDA graphs"),
+        _ => at,
     };
     let rest = others.saturating_sub(verdict.ranks.len().saturating_sub(1));
     let others = match (verdict.scope, rest) {
