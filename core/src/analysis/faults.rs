@@ -9,6 +9,7 @@ use super::Verdict;
 use super::lines::{self, Line, median};
 use super::look::Oom;
 use super::verdict::Case;
+use super::view::View;
 use super::words::{advice, plural};
 use crate::diagnosis::{Class, bytes, place, telling_frame};
 use crate::snapshot::Frame;
@@ -30,6 +31,12 @@ const IMBALANCE_BYTES_MIN: u64 = 1 << 30;
 
 /// … and from this share of what they hold, in percent.
 const IMBALANCE_PERCENT_MIN: u64 = 25;
+
+/// With fewer ranks nobody can say which of them is the odd one.
+const RANKS_MIN: usize = 3;
+
+/// Whole steps that a trace must hold for its peaks to be called usual.
+const WHOLE_STEPS_MIN: usize = 3;
 
 /// Steps with segments taken and given back, of all, that make a habit of it, in percent.
 const CHURN_PERCENT_MIN: u64 = 50;
@@ -256,48 +263,105 @@ pub(super) fn fragmented(cases: &[Case<'_, '_>]) -> Option<Verdict> {
     })
 }
 
-/// One rank, or few, hold much more than the others, under the same lines.
+/// One rank, or few, hold or need much more than the others.
 pub(super) fn imbalanced(cases: &[Case<'_, '_>]) -> Option<Verdict> {
-    if cases.len() < 3 {
+    if cases.len() < RANKS_MIN {
         return None;
     }
-    let typical = median(cases.iter().map(|(view, _)| view.device.allocated).collect());
-    let more = |allocated: u64| {
-        let beyond = allocated.saturating_sub(typical);
-        beyond >= IMBALANCE_BYTES_MIN
-            && beyond.saturating_mul(100) >= typical.saturating_mul(IMBALANCE_PERCENT_MIN)
+    holding_more(cases).or_else(|| needing_more(cases))
+}
+
+/// What lies so far beyond the typical that it counts; none where it does not.
+fn excess(level: u64, typical: u64) -> Option<u64> {
+    let beyond = level.saturating_sub(typical);
+    let is_much = beyond >= IMBALANCE_BYTES_MIN
+        && beyond.saturating_mul(100) >= typical.saturating_mul(IMBALANCE_PERCENT_MIN);
+    is_much.then_some(beyond)
+}
+
+/// The ranks that are beyond the others, each with how much; none where that is no exception.
+/// Stages of a pipeline differ by half and half; that is how they were cut.
+fn heavy(beyond: &[Option<u64>]) -> Option<(usize, u64)> {
+    let most = (0..).zip(beyond).filter_map(|(at, beyond)| Some((at, (*beyond)?)));
+    let most = most.max_by_key(|&(_, beyond)| beyond)?;
+    let count = beyond.iter().flatten().count();
+    (count * 4 <= beyond.len().max(4)).then_some(most)
+}
+
+/// One rank holds more when the files were written.
+fn holding_more(cases: &[Case<'_, '_>]) -> Option<Verdict> {
+    let levels: Vec<u64> = cases.iter().map(|(view, _)| view.device.allocated).collect();
+    let typical = median(levels.clone());
+    let beyond: Vec<Option<u64>> = levels.into_iter().map(|level| excess(level, typical)).collect();
+    let (at, excess) = heavy(&beyond)?;
+    let (view, kept) = *cases.get(at)?;
+    let others = cases.iter().filter(|(other, _)| other.rank != view.rank);
+    let others: Vec<_> = others.map(|(other, kept)| lines::by_line(other, kept)).collect();
+    let most = most_beyond(lines::lines(view, kept, &others))?;
+    let sentence = format!(
+        "rank {} holds {} more than the median rank, most of it {}",
+        view.rank,
+        bytes(excess),
+        name(&most)
+    );
+    Some(imbalance(cases, (at, &beyond), &most, sentence))
+}
+
+/// One rank needs more in each of its steps, and gives it back.
+fn needing_more(cases: &[Case<'_, '_>]) -> Option<Verdict> {
+    // The first and the last step of a trace are cut.
+    let whole = |(view, _): &Case<'_, '_>| {
+        let peaks = &view.device.trace.peaks;
+        let inner = peaks.get(1..peaks.len().saturating_sub(1)).unwrap_or_default();
+        (inner.len() >= WHOLE_STEPS_MIN).then(|| inner.to_vec())
     };
-    let heavy: Vec<&Case<'_, '_>> =
-        cases.iter().filter(|(view, _)| more(view.device.allocated)).collect();
-    // Stages of a pipeline differ by half and half; that is how they were cut.
-    if heavy.is_empty() || heavy.len() * 4 > cases.len().max(4) {
-        return None;
-    }
-    let (view, kept) = **heavy.iter().max_by_key(|(view, _)| view.device.allocated)?;
-    let others: Vec<_> = cases
-        .iter()
-        .filter(|(other, _)| other.rank != view.rank)
-        .map(|(other, kept)| lines::by_line(other, kept))
-        .collect();
+    let peaks: Vec<Vec<u64>> = cases.iter().map(whole).collect::<Option<_>>()?;
+    let typical = median(peaks.iter().map(|peaks| median(peaks.clone())).collect());
+    // Its lowest step counts: batches differ, and the largest of some may come to any rank.
+    let lowest = |peaks: &Vec<u64>| peaks.iter().copied().min().unwrap_or(0);
+    let beyond: Vec<Option<u64>> =
+        peaks.iter().map(|peaks| excess(lowest(peaks), typical)).collect();
+    let (at, excess) = heavy(&beyond)?;
+    let (view, _) = *cases.get(at)?;
+    let uses =
+        |view: &View<'_>| view.device.trace.peak.as_ref().map(|peak| lines::kept(&peak.uses));
+    let others = cases.iter().filter(|(other, _)| other.rank != view.rank);
+    let others: Vec<_> =
+        others.filter_map(|(other, _)| Some(lines::by_line(other, &uses(other)?))).collect();
+    let most = most_beyond(lines::lines(view, &uses(view)?, &others))?;
+    let sentence = format!(
+        "rank {} needs {} more in each step than the median rank, most of it {}",
+        view.rank,
+        bytes(excess),
+        name(&most)
+    );
+    Some(imbalance(cases, (at, &beyond), &most, sentence))
+}
+
+/// The line that lies furthest beyond the other ranks.
+fn most_beyond(lines: Vec<Line>) -> Option<Line> {
     let beyond = |line: &Line| line.bytes.saturating_sub(line.others_bytes.unwrap_or(0));
-    let lines = lines::lines(view, kept, &others);
-    let most = lines.iter().max_by_key(|line| beyond(line))?;
-    let excess = view.device.allocated.saturating_sub(typical);
-    let culprit = (most.kind != lines::Kind::Nameless).then(|| most.frame.clone());
-    Some(Verdict {
+    // Of equal ones the first, which holds most.
+    lines.into_iter().rev().max_by_key(beyond)
+}
+
+fn imbalance(
+    cases: &[Case<'_, '_>],
+    (at, beyond): (usize, &[Option<u64>]),
+    most: &Line,
+    sentence: String,
+) -> Verdict {
+    let ranks = cases.iter().zip(beyond).filter(|(_, beyond)| beyond.is_some());
+    let view = cases.get(at).map(|(view, _)| view);
+    Verdict {
         class: Class::Imbalance,
-        rank: view.rank,
-        ranks: heavy.iter().map(|(view, _)| view.rank).collect(),
-        device: view.device.device,
-        bytes: excess,
+        rank: view.map_or(0, |view| view.rank),
+        ranks: ranks.map(|((view, _), _)| view.rank).collect(),
+        device: view.map_or(0, |view| view.device.device),
+        bytes: beyond.get(at).copied().flatten().unwrap_or(0),
         confidence_ppm: 600_000,
         advice: advice(Class::Imbalance).to_string(),
-        sentence: format!(
-            "rank {} holds {} more than the median rank, most of it {}",
-            view.rank,
-            bytes(excess),
-            name(most)
-        ),
+        sentence,
         evidence: alloc::vec![format!(
             "{} {}; {} on the median of the others",
             bytes(most.bytes),
@@ -308,7 +372,7 @@ pub(super) fn imbalanced(cases: &[Case<'_, '_>]) -> Option<Verdict> {
             "ranks with other roles (stages of a pipeline, experts) may differ by design"
                 .to_string()
         ],
-        culprit,
+        culprit: (most.kind != lines::Kind::Nameless).then(|| most.frame.clone()),
         ..Verdict::default()
-    })
+    }
 }

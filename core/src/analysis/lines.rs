@@ -127,9 +127,13 @@ pub(super) fn by_line(
 
 /// What a moment held, by line.
 pub(super) fn at_moment(view: &View<'_>, uses: &[StackUse]) -> Vec<Line> {
+    lines(view, &kept(uses), &[])
+}
+
+/// What a moment held, by stack.
+pub(super) fn kept(uses: &[StackUse]) -> BTreeMap<u32, Kept> {
     let held = |held: &StackUse| Kept { bytes: held.bytes, blocks: held.blocks, ..Kept::default() };
-    let kept: BTreeMap<u32, Kept> = uses.iter().map(|one| (one.stack, held(one))).collect();
-    lines(view, &kept, &[])
+    uses.iter().map(|one| (one.stack, held(one))).collect()
 }
 
 /// The lower median; 0 of nothing.

@@ -9,11 +9,15 @@ use memtape_core::analysis::look::{Look, look};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, TraceEvent, TraceKind,
+    Block, DeviceSnapshot, Frame, Place, RankSnapshot, Segment, SegmentSource, TraceEvent,
+    TraceKind,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
+
+/// Where segments lie that are more than room for what is handed out.
+const BEYOND: u64 = 0x7f80_0000_0000;
 
 /// What may be wrong in a loop, or only look as if it were.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -73,6 +77,8 @@ pub(crate) struct Sim {
     events: Vec<TraceEvent>,
     live: BTreeMap<u64, Block>,
     free: BTreeMap<u64, Vec<u64>>,
+    beyond: Vec<Segment>,
+    places: Vec<Place>,
     next: u64,
     now_ns: u64,
 }
@@ -86,6 +92,8 @@ impl Sim {
             events: Vec::new(),
             live: BTreeMap::new(),
             free: BTreeMap::new(),
+            beyond: Vec::new(),
+            places: vec![Place::default()],
             next: BASE,
             now_ns: 1_000_000,
         }
@@ -145,17 +153,46 @@ impl Sim {
         self.events.last_mut().expect("it is there").detail = device_free;
     }
 
+    /// The block is given back, and a stream still uses it.
+    pub(crate) fn defer(&mut self, address: u64) {
+        let block = self.live.get_mut(&address).expect("it is alive");
+        block.pending = true;
+        let (size, stack) = (block.size, block.stack);
+        self.event(TraceKind::FreeDeferred, address, size, stack);
+    }
+
+    /// A segment is taken from the device and given back, as `empty_cache` in a loop makes it.
+    pub(crate) fn take_and_return(&mut self, stack: &str, size: u64) {
+        let stack = self.stack(stack);
+        self.event(TraceKind::SegmentAlloc, BEYOND, size, stack);
+        self.event(TraceKind::SegmentFree, BEYOND, size, stack);
+    }
+
+    /// A segment of its own, in this pool, with one block of so many bytes in it.
+    pub(crate) fn segment(&mut self, stack: &str, size: u64, block: u64, pool: (u64, u64)) {
+        let stack = self.stack(stack);
+        let address = BEYOND + (1 + self.beyond.len() as u64) * (4 << 30);
+        let place = self.places.len() as u16;
+        self.places.push(Place { stream: Some(0), pool: Some(pool) });
+        self.beyond.push(Segment { address, size, place, stack, ..Segment::default() });
+        self.live.insert(address, Block { address, size: block, stack, place, ..Block::default() });
+        self.event(TraceKind::SegmentAlloc, address, size, stack);
+        self.event(TraceKind::Alloc, address, block, stack);
+    }
+
     /// The state at the end, with the newest events.
     pub(crate) fn done(self, rank: u32, ring: usize) -> RankSnapshot {
         let allocated = self.live.values().map(|block| block.size).sum();
         let size = (self.next - BASE).next_multiple_of(2 * MIB).max(2 * MIB);
         let first = self.events.len().saturating_sub(ring);
+        let main = Segment { address: BASE, size, ..Segment::default() };
+        let segments: Vec<Segment> = [main].into_iter().chain(self.beyond).collect();
         let device = DeviceSnapshot {
             allocated,
-            reserved: size,
+            reserved: segments.iter().map(|segment| segment.size).sum(),
             device_bytes: 80 << 30,
             blocks: self.live.into_values().collect(),
-            segments: vec![Segment { address: BASE, size, ..Segment::default() }],
+            segments,
             segment_source: SegmentSource::Allocator,
             trace: self.events[first..].to_vec(),
             complete: true,
@@ -167,6 +204,7 @@ impl Sim {
             devices: vec![device],
             frames: self.frames,
             stacks: self.stacks,
+            places: self.places,
             ..RankSnapshot::default()
         };
         snapshot.identity.rank = rank;

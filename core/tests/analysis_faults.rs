@@ -1,0 +1,149 @@
+//! Faults in snapshots of PyTorch that are no leaks: each is named for what it is, from files that
+//! show nothing else, and what comes close to one is left alone.
+
+mod training;
+
+use memtape_core::analysis::{Rank, Verdict, analyze};
+use memtape_core::detector::Scope;
+use memtape_core::diagnosis::Class;
+use training::{Habit, Job, MIB, Trainer, ranks, through_a_file};
+
+const DATA: &str = "/app/data.py:5:load /app/train.py:80:main";
+
+/// A rank whose training does something more behind each step.
+fn behaving(rank: u32, steps: u64, mut each: impl FnMut(&mut Trainer, u64)) -> Rank {
+    let mut trainer = Trainer::new(Job::default());
+    for step in 0..steps {
+        trainer.step();
+        each(&mut trainer, step);
+    }
+    Rank { rank, looks: vec![through_a_file(&trainer.sim.done(rank, usize::MAX))] }
+}
+
+fn found(ranks: &[Rank], class: Class, what: &str) -> Verdict {
+    let verdict = analyze(ranks).verdict.unwrap_or_else(|| panic!("{what}: nothing found"));
+    assert_eq!(verdict.class, class, "{what}: {verdict:?}");
+    verdict
+}
+
+fn clean(ranks: &[Rank], what: &str) {
+    assert_eq!(analyze(ranks).verdict, None, "{what}");
+}
+
+#[test]
+fn pieces_that_nothing_fits_are_fragmentation_before_a_request_fails() {
+    // Segments with one small block each, made at once: they hold far more than was ever needed.
+    let held = |segments: u64| {
+        behaving(0, 8, |trainer, step| {
+            if step == 0 {
+                (0..segments).for_each(|_| trainer.sim.segment(DATA, 64 * MIB, 2 * MIB, (0, 0)));
+            }
+        })
+    };
+    let verdict = found(&[held(40)], Class::Fragmentation, "40 segments");
+    assert!(verdict.bytes > 2000 * MIB, "{verdict:?}");
+    assert!(verdict.against.iter().any(|doubt| doubt.contains("no request")), "{verdict:?}");
+    clean(&[held(10)], "some hundred MiB");
+}
+
+#[test]
+fn segments_that_come_and_go_in_each_step_are_thrash() {
+    let line = "/app/train.py:44:free_memory /app/train.py:80:main";
+    let emptying = |every: u64| {
+        behaving(0, 12, |trainer, step| {
+            if step % every == 0 {
+                (0..5).for_each(|_| trainer.sim.take_and_return(line, 20 * MIB));
+            }
+        })
+    };
+    let verdict = found(&[emptying(1)], Class::CacheThrash, "each step");
+    assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(44));
+    assert_eq!(verdict.bytes, 100 * MIB, "bytes a step");
+    clean(&[emptying(5)], "some steps");
+}
+
+#[test]
+fn what_waits_for_streams_is_deferred() {
+    let waiting = |count: u64| {
+        behaving(0, 8, |trainer, step| {
+            if step == 7 {
+                let blocks: Vec<u64> =
+                    (0..count).map(|_| trainer.sim.alloc(DATA, 32 * MIB)).collect();
+                blocks.into_iter().for_each(|address| trainer.sim.defer(address));
+            }
+        })
+    };
+    let verdict = found(&[waiting(16)], Class::DeferredFrees, "512 MiB");
+    assert_eq!(verdict.bytes, 512 * MIB);
+    assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(5));
+    clean(&[waiting(3)], "96 MiB");
+}
+
+#[test]
+fn graphs_for_each_new_shape_are_no_leak_but_pools() {
+    let line = "/app/score.py:21:__call__ /app/train.py:80:main";
+    let capturing = |rank| {
+        behaving(rank, 12, |trainer, step| {
+            trainer.sim.segment(line, 20 * MIB, 8 * MIB, (0, step + 1));
+        })
+    };
+    let verdict = found(&[capturing(0)], Class::CompilePools, "one rank");
+    assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(21));
+    assert!(verdict.sentence.contains("private pools"), "{}", verdict.sentence);
+    assert!(verdict.advice.contains("dynamic"), "{}", verdict.advice);
+    let verdict = found(&[0, 1, 2].map(capturing), Class::CompilePools, "all ranks");
+    assert_eq!(verdict.scope, Scope::AllRanks);
+    // The same growth in the ordinary pool is a leak.
+    let forgotten = behaving(0, 12, |trainer, _| {
+        trainer.sim.segment(line, 20 * MIB, 8 * MIB, (0, 0));
+    });
+    found(&[forgotten], Class::Leak, "no pool");
+}
+
+/// Ranks of which one has one more tensor of this size: for good, or in each step.
+fn uneven(heavy: &[u32], count: u32, bytes: u64, for_good: bool) -> Vec<Rank> {
+    let one = |rank: u32| {
+        behaving(rank, 8, |trainer, step| {
+            if heavy.contains(&rank) && (!for_good || step == 0) {
+                let address = trainer.sim.alloc(DATA, bytes);
+                if !for_good {
+                    trainer.sim.free(address);
+                }
+            }
+        })
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn a_rank_that_holds_or_needs_more_is_named() {
+    for for_good in [true, false] {
+        let what = if for_good { "holds" } else { "needs" };
+        let verdict = found(&uneven(&[2], 4, 3 << 30, for_good), Class::Imbalance, what);
+        assert_eq!((verdict.rank, verdict.ranks.as_slice()), (2, &[2][..]), "{what}");
+        assert_eq!(verdict.culprit.as_ref().map(|frame| frame.line), Some(5), "{what}");
+        assert!(verdict.sentence.contains(what), "{}", verdict.sentence);
+        clean(&uneven(&[2], 4, 600 * MIB, for_good), "too little");
+        clean(&uneven(&[2, 3], 4, 3 << 30, for_good), "half of them, as stages have it");
+        clean(&uneven(&[1], 2, 3 << 30, for_good), "two ranks: nobody knows which is odd");
+    }
+}
+
+#[test]
+fn lengths_that_vary_are_no_imbalance() {
+    // The largest batch comes to one rank or another: in one of the steps it needs more.
+    let lengths: Vec<Rank> = (0..4)
+        .map(|rank| {
+            behaving(rank, 12, |trainer, step| {
+                let bytes = (step * 7 + u64::from(rank) * 5) % 11 * (1 << 30);
+                let address = trainer.sim.alloc(DATA, bytes.max(MIB));
+                trainer.sim.free(address);
+            })
+        })
+        .collect();
+    // The allocator here hands no block of another size out again: what that leaves is told.
+    let class = analyze(&lengths).verdict.map(|verdict| verdict.class);
+    assert_eq!(class, Some(Class::Fragmentation), "lengths vary");
+    let varying = Job { habit: Habit::Varying, steps: 20, ..Job::default() };
+    clean(&ranks(varying, 4, &[], Habit::Varying), "activations vary");
+}
