@@ -138,7 +138,8 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
     let kept: Vec<BTreeMap<u32, Kept>> = views.iter().map(View::kept).collect();
     let cases: Vec<(&View<'_>, &BTreeMap<u32, Kept>)> = views.iter().zip(&kept).collect();
     let verdict = verdict::verdict(&cases);
-    let most = || cases.iter().max_by_key(|(view, _)| view.device.allocated);
+    // Of equal ones the first, as a reader expects.
+    let most = || cases.iter().rev().max_by_key(|(view, _)| view.device.allocated);
     let of_verdict = verdict.as_ref().map(|verdict| verdict.rank);
     let focus = cases.iter().find(|(view, _)| Some(view.rank) == of_verdict).or_else(most);
     let Some(&(view, kept)) = focus else { return Analysis::default() };
