@@ -6,6 +6,7 @@ frames of its own for each event, as most traces have), or `unshared` (every fra
 as a snapshot looks that has been through JSON).
 """
 
+import gc
 import pickle
 import random
 import sys
@@ -48,6 +49,7 @@ def events_of(rng, count, stacks, shape):
 
 
 def main():
+    gc.disable()  # it would go through millions of dictionaries again and again
     path, count = sys.argv[1], int(sys.argv[2])
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
     shape = sys.argv[4] if len(sys.argv) > 4 else "lists"

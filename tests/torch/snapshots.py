@@ -1,25 +1,39 @@
-"""Trains a small model with PyTorch's own memory history on, and writes its snapshots.
+"""Trains small models with PyTorch's own memory history on, and writes their snapshots.
 
-    snapshots.py HABIT FOLDER [--stacks python|all] [--ring N] [--steps N] [--dump-every N]
+    snapshots.py FOLDER HABIT[,OPTION=VALUE]…
 
-HABIT is clean, outputs (one hidden state stays a step), graph (a loss stays with the graph that no backward pass frees),
-window (the last eight hidden states stay), sgd (clean, and the optimizer allocates nothing), or
-pieces (free memory in pieces, then a request that fails). Writes FOLDER/rank0_N.pickle.
+Each job is forked off after PyTorch was imported, which takes longer than all else, and writes
+FOLDER/JOB/rank0_end.pickle. Options are stacks (python or all), ring, steps, dump (every so many steps) and
+rank. HABIT is
+
+    clean, sgd (the same, and the optimizer allocates nothing), window (the last eight hidden states stay),
+    outputs (one hidden state of each step stays),
+    graph (a loss of each step stays with the graph that no backward pass frees),
+    pieces (free memory in pieces, then a request that fails), full (a request that fails for want of memory),
+    gaps (of many blocks one in each segment stays, long before the recording),
+    thrash (the cache is emptied in each step),
+    deferred (copies on a side stream fall behind; needs FAKECUDA_COPY_MIB_S),
+    pools (a CUDA graph for each new shape),
+    balanced (a large batch), heavy (one three times as large).
 """
 
-import argparse
+import os
 import pathlib
 import pickle
+import sys
 
 import torch
+import torch._dynamo  # what optimizers import when they are made, once for all jobs
 
+MIB, WIDTH = 1 << 20, 512
+OPTIONS = {"stacks": "python", "ring": "100000", "steps": "20", "dump": "1000000", "rank": "0"}
 kept = []
 
 
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.ModuleList([torch.nn.Linear(512, 512) for _ in range(6)])
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH) for _ in range(6)])
 
     def forward(self, x):
         for layer in self.layers:
@@ -27,66 +41,113 @@ class Model(torch.nn.Module):
         return x
 
 
-def keep(habit, model, batch, hidden):
-    if habit == "outputs":
+def blocks_of(mib, count=1):
+    return [torch.empty(mib << 20, dtype=torch.uint8, device="cuda") for _ in range(count)]
+
+
+class Trainer:
+    def __init__(self, habit):
+        self.habit, self.model = habit, Model().cuda()
+        if habit == "sgd":
+            self.optimizer = torch.optim.SGD(self.model.parameters(), foreach=False)
+        else:
+            self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.rows = {"heavy": 3 << 16, "balanced": 1 << 16}.get(habit, 256)
+        self.static = torch.empty(16384, WIDTH, device="cuda") if habit == "pools" else None
+        # Before the recording: a warm-up leaves one block in each segment of ten.
+        self.left = blocks_of(2, 1000)[::10] if habit == "gaps" else []
+        self.side = torch.cuda.Stream()
+
+    def step(self, number):
+        batch = torch.empty(self.rows, WIDTH, device="cuda")
+        hidden = self.model(batch)
+        loss = hidden.square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        # Habits are named after what they do behind a step; others do nothing.
+        getattr(self, self.habit, lambda *_: None)(number, batch, hidden)
+
+    def outputs(self, number, batch, hidden):
         kept.append(hidden.detach().clone())  # OUTPUTS
-    elif habit == "graph":
-        kept.append(model(batch).square().mean())
-    elif habit == "window":
-        kept.append(hidden.detach().clone())
+
+    def graph(self, number, batch, hidden):
+        kept.append(self.model(batch).square().mean())
+
+    def window(self, number, batch, hidden):
+        self.outputs(number, batch, hidden)
         del kept[:-8]
 
+    def thrash(self, number, batch, hidden):
+        torch.cuda.empty_cache()  # THRASH
 
-def train_step(habit, model, optimizer):
-    batch = torch.empty(256, 512, device="cuda")
-    hidden = model(batch)
-    loss = hidden.square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    keep(habit, model, batch, hidden)
+    def deferred(self, number, batch, hidden):
+        on_host = torch.empty(32 * MIB, dtype=torch.uint8, pin_memory=True)
+        activations = torch.zeros(32 * MIB, dtype=torch.uint8, device="cuda")  # DEFERRED
+        with torch.cuda.stream(self.side):
+            on_host.copy_(activations, non_blocking=True)
+        activations.record_stream(self.side)
+        kept.append(on_host)
+
+    def pools(self, number, batch, hidden):
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph):
+            scores = self.model(self.static[:4096 + 64 * number])
+        kept.append((graph, scores))
 
 
 def in_pieces():
     """Every second one of many blocks goes, and then a request is larger than any gap."""
-    blocks = [torch.empty(30 << 20, dtype=torch.uint8, device="cuda") for _ in range(4)]
-    whole = torch.empty(600 << 20, dtype=torch.uint8, device="cuda")
+    blocks = blocks_of(30, 4)
+    whole = blocks_of(600)
     del whole
-    blocks += [torch.empty(25 << 20, dtype=torch.uint8, device="cuda") for _ in range(22)]
+    blocks += blocks_of(25, 22)
     del blocks[5::2]
-    try:
-        torch.empty(350 << 20, dtype=torch.uint8, device="cuda")  # TOO LARGE
-    except torch.cuda.OutOfMemoryError:
-        pass
-    else:
-        raise SystemExit("the request did not fail")
+    refused(lambda: torch.empty(350 << 20, dtype=torch.uint8, device="cuda"))  # TOO LARGE
     return blocks
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("habit")
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--stacks", default="python")
-    parser.add_argument("--ring", type=int, default=100_000)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--dump-every", type=int, default=1_000_000)
-    args = parser.parse_args()
-    model = Model().cuda()
-    if args.habit == "sgd":
-        optimizer = torch.optim.SGD(model.parameters(), foreach=False)
-    else:
-        optimizer = torch.optim.AdamW(model.parameters())
-    torch.cuda.memory._record_memory_history(max_entries=args.ring, stacks=args.stacks)
-    for step in range(1, args.steps + 1):
-        train_step(args.habit, model, optimizer)
-        if step % args.dump_every == 0:
-            torch.cuda.memory._dump_snapshot(str(args.folder / f"rank0_{step}.pickle"))
-    alive = in_pieces() if args.habit == "pieces" else []
-    torch.cuda.memory._dump_snapshot(str(args.folder / "rank0_end.pickle"))
-    with open(args.folder / "segments.pkl", "wb") as file:
+def refused(request):
+    try:
+        request()
+    except torch.cuda.OutOfMemoryError:
+        return
+    raise SystemExit("the request did not fail")
+
+
+def job(folder, habit, options):
+    folder.mkdir(parents=True)
+    trainer = Trainer(habit)
+    name = f"rank{options['rank']}"
+    ring, stacks = int(options["ring"]), options["stacks"]
+    torch.cuda.memory._record_memory_history(max_entries=ring, stacks=stacks)
+    for step in range(1, int(options["steps"]) + 1):
+        trainer.step(step)
+        if step % int(options["dump"]) == 0:
+            torch.cuda.memory._dump_snapshot(str(folder / f"{name}_{step}.pickle"))
+    alive = in_pieces() if habit == "pieces" else []
+    if habit == "full":
+        alive = blocks_of(500)
+        refused(lambda: torch.empty(600 << 20, dtype=torch.uint8, device="cuda"))  # FULL
+    torch.cuda.memory._dump_snapshot(str(folder / f"{name}_end.pickle"))
+    with open(folder / "segments.pkl", "wb") as file:
         pickle.dump(torch.cuda.memory_snapshot(), file)
     del alive
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    for text in sys.argv[2:]:
+        habit, *changed = text.split(",")
+        options = OPTIONS | dict(option.split("=") for option in changed)
+        child = os.fork()
+        if child == 0:
+            job(folder / text, habit, options)
+            sys.stdout.flush()
+            os._exit(0)  # no waiting for streams that are behind
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            sys.exit(f"{text} ended with {os.waitstatus_to_exitcode(status)}")
 
 
 main()

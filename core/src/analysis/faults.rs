@@ -49,8 +49,9 @@ pub(super) fn out_of_memory(cases: &[Case<'_, '_>]) -> Option<Verdict> {
     let mut failed =
         cases.iter().filter_map(|&(view, _)| Some((view, view.device.trace.ooms.last()?)));
     let (view, oom) = failed.next()?;
-    let free = oom.space.reserved.saturating_sub(oom.space.in_use);
-    let would_fit = free.saturating_add(oom.device_free.unwrap_or(0)) >= oom.bytes;
+    let held = oom.space.reserved.saturating_sub(oom.space.in_use);
+    let free = held.saturating_add(oom.device_free.unwrap_or(0));
+    let would_fit = free >= oom.bytes;
     let class = if would_fit { Class::Fragmentation } else { Class::Pressure };
     let at_peak = lines::at_moment(view, &oom.moment.uses);
     let asked = view.stack(oom.stack);
@@ -60,7 +61,7 @@ pub(super) fn out_of_memory(cases: &[Case<'_, '_>]) -> Option<Verdict> {
     let sentence = match class {
         Class::Fragmentation => format!(
             "rank {}: a request of {size}{by} failed although {} were free, in pieces that it \
-             could not use",
+             could not use together",
             view.rank,
             bytes(free)
         ),
