@@ -1,17 +1,19 @@
 //! Memory snapshots of PyTorch from disk, condensed: for `memtape analyze` and `memtape diff`.
 //!
 //! A file is read once, in pieces, by its content and not by its name: a pickle, or one that was
-//! packed with gzip or zstd. Several are read at the same time, a bounded number of them. What is
-//! kept of each is what `core::analysis` needs; no file is ever held as a whole.
+//! packed with gzip or zstd. Several are read at the same time, a bounded number of them; while a
+//! piece is taken apart, a second thread reads and unpacks the next ones. What is kept of each is
+//! what `core::analysis` needs; no file is ever held as a whole.
 
 mod names;
 pub(crate) mod order;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use anyhow::{Context, bail};
 use flate2::bufread::MultiGzDecoder;
@@ -27,6 +29,9 @@ const READERS_MAX: usize = 8;
 
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
+
+/// Pieces that are read and unpacked ahead of the one that is being taken apart.
+const PIECES_AHEAD: usize = 8;
 
 /// Files in one go; a folder with more is likely not what was meant.
 const FILES_MAX: usize = 4096;
@@ -126,13 +131,14 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Snapshot>> {
 fn read(path: &Path) -> anyhow::Result<Snapshot> {
     let named = || path.display().to_string();
     if path == Path::new("-") {
-        return decode(path, std::io::stdin().lock()).with_context(|| "stdin".to_string());
+        return decode(path, BufReader::with_capacity(PIECE_BYTES, std::io::stdin()))
+            .with_context(|| "stdin".to_string());
     }
     let file = File::open(path).with_context(|| format!("cannot open {}", named()))?;
     decode(path, BufReader::with_capacity(PIECE_BYTES, file)).with_context(named)
 }
 
-fn decode(path: &Path, mut source: impl BufRead) -> anyhow::Result<Snapshot> {
+fn decode(path: &Path, mut source: impl BufRead + Send) -> anyhow::Result<Snapshot> {
     let start = source.fill_buf().context("cannot be read")?;
     let start = start.get(..start.len().min(4)).unwrap_or_default().to_vec();
     match start.as_slice() {
@@ -151,7 +157,7 @@ fn decode(path: &Path, mut source: impl BufRead) -> anyhow::Result<Snapshot> {
     }
 }
 
-fn unpickle(path: &Path, mut source: impl BufRead) -> anyhow::Result<Snapshot> {
+fn unpickle(path: &Path, mut source: impl BufRead + Send) -> anyhow::Result<Snapshot> {
     let start = source.fill_buf().context("cannot be unpacked")?;
     match start.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'<') => bail!(
@@ -165,22 +171,53 @@ fn unpickle(path: &Path, mut source: impl BufRead) -> anyhow::Result<Snapshot> {
         _ => {}
     }
     let mut reader = TorchReader::new();
-    let mut piece = vec![0; PIECE_BYTES];
-    loop {
-        let count = match source.read(&mut piece) {
-            Ok(0) => break,
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                bail!("the packed file ends too early: copy it again")
-            }
-            Err(error) => return Err(error).context("cannot be unpacked: copy it again"),
-        };
-        reader.feed(piece.get(..count).unwrap_or_default()).map_err(explained)?;
-    }
+    std::thread::scope(|scope| {
+        let (full_in, full) = sync_channel(PIECES_AHEAD);
+        let (empty_in, empty) = channel();
+        scope.spawn(move || read_ahead(source, &full_in, &empty));
+        for piece in full {
+            let piece: Vec<u8> = piece?;
+            reader.feed(&piece).map_err(explained)?;
+            // It may have read all that there is, and needs no more room.
+            let _ = empty_in.send(piece);
+        }
+        anyhow::Ok(())
+    })?;
     let snapshot = reader.finish().map_err(explained)?;
     let look = look(&snapshot);
     Ok(Snapshot { path: path.to_owned(), look, notes: snapshot.notes, shape: snapshot.shape })
+}
+
+/// Reads and unpacks pieces until the end, an error, or until nobody wants more. Of a source that
+/// blocks, such as a pipe, an error in what was read is told when it has given something more.
+fn read_ahead(
+    mut source: impl Read,
+    full: &SyncSender<anyhow::Result<Vec<u8>>>,
+    empty: &Receiver<Vec<u8>>,
+) {
+    loop {
+        let mut piece = empty.try_recv().unwrap_or_default();
+        piece.resize(PIECE_BYTES, 0);
+        let read = source.read(&mut piece);
+        let piece = match read {
+            Ok(0) => return,
+            Ok(count) => {
+                piece.truncate(count);
+                Ok(piece)
+            }
+            Err(error) => match error.kind() {
+                std::io::ErrorKind::Interrupted => continue,
+                std::io::ErrorKind::UnexpectedEof => {
+                    Err(anyhow::anyhow!("the packed file ends too early: copy it again"))
+                }
+                _ => Err(anyhow::Error::from(error).context("cannot be unpacked: copy it again")),
+            },
+        };
+        let is_last = piece.is_err();
+        if full.send(piece).is_err() || is_last {
+            return;
+        }
+    }
 }
 
 /// A pickle that is cut short is worth another sentence: nothing of it is used.
