@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Options: the name, whether a number follows, and the commands that have it; an empty command
 /// stands for all of them.
-const OPTIONS: [(&str, bool, &str); 9] = [
+const OPTIONS: [(&str, bool, &str); 10] = [
     ("--events", true, "bench analyze"),
     ("--json", false, ""),
     ("--first", true, "sim"),
@@ -12,6 +12,7 @@ const OPTIONS: [(&str, bool, &str); 9] = [
     // Reads well before the names; they are words like any other.
     ("--only", false, "programs"),
     ("--ranks", true, "bench cluster"),
+    ("--runs", true, "bench analyze"),
     ("--seed", true, "sim"),
     ("--seeds", true, "sim"),
     ("--storm", false, "bench cluster"),

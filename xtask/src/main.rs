@@ -44,7 +44,7 @@ usage: cargo xtask COMMAND [--json]
           how long a capture of 64 ranks takes, and one rank's snapshot beside PyTorch's own
   bench disturbance
           step times of a training job with captures, back to back, and without
-  bench analyze [--events N]
+  bench analyze [--events N] [--runs N]
           `memtape analyze` on a snapshot of 1 GB, or of this many events, beside pickle.load
   bench store
           what keeping step records costs, beside a plain sled and redb
@@ -90,7 +90,9 @@ fn main() -> ExitCode {
         ["wheel"] => wheel::build(&wheel::DIST),
         ["wheel", "dev"] => wheel::build(&wheel::DEV),
         ["bench", "recorder"] => bench::recorder::bench(),
-        ["bench", "analyze"] => bench::analyze::bench(line.number("--events")),
+        ["bench", "analyze"] => {
+            bench::analyze::bench(line.number("--events"), line.number("--runs"))
+        }
         ["bench", "capture"] => bench::capture::bench(),
         ["bench", "disturbance"] => bench::disturbance::bench(),
         ["bench", "cluster"] if line.has("--storm") => bench::cluster::storm(ranks),

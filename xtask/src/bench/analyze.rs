@@ -17,8 +17,8 @@ use crate::step::{command, root, say};
 /// Events that make a file of about 1 GB.
 const EVENTS: u64 = 8_100_000;
 
-/// Times that each is run.
-const RUNS: &str = "3";
+/// Times that each is run; the median counts.
+const RUNS: u64 = 3;
 
 /// Seconds for a file of 1 GB, and bytes for each of the file, to aim at.
 const GOAL_SECONDS: f64 = 5.0;
@@ -28,9 +28,10 @@ const GOAL_BYTES_RATIO: f64 = 1.5;
 const FOLDER: &str = "target/bench";
 
 /// Measures, and says what it found.
-pub(crate) fn bench(events: Option<u64>) -> Outcome {
+pub(crate) fn bench(events: Option<u64>, runs: Option<u64>) -> Outcome {
     let mut steps = Vec::new();
-    let (figures, failure) = match measure(&mut steps, events.unwrap_or(EVENTS)) {
+    let runs = runs.unwrap_or(RUNS).max(1);
+    let (figures, failure) = match measure(&mut steps, events.unwrap_or(EVENTS), runs) {
         Ok(figures) => (figures, String::new()),
         Err(why) => (json!({}), why + "\n"),
     };
@@ -42,7 +43,7 @@ pub(crate) fn bench(events: Option<u64>) -> Outcome {
     Outcome { is_good, text: text(&figures) + &failure, json: format!("{object}\n") }
 }
 
-fn measure(steps: &mut Vec<Step>, events: u64) -> Result<Value, String> {
+fn measure(steps: &mut Vec<Step>, events: u64, runs: u64) -> Result<Value, String> {
     cluster::build(steps, &["memtape"])?;
     let folder = root().join(FOLDER);
     fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
@@ -56,7 +57,7 @@ fn measure(steps: &mut Vec<Step>, events: u64) -> Result<Value, String> {
     say("memtape analyze and pickle.load, in turn …\n");
     let out = folder.join("analyze.json");
     let program = cluster::released("memtape");
-    python("analyze.py", &[&program, &file, &out, &PathBuf::from(RUNS)])?;
+    python("analyze.py", &[&program, &file, &out, &PathBuf::from(runs.to_string())])?;
     let found = fs::read_to_string(&out).map_err(|error| error.to_string())?;
     let found: Value = serde_json::from_str(&found).map_err(|error| error.to_string())?;
     figures(&found, events).ok_or_else(|| format!("{FOLDER}/analyze.json holds no figures"))
@@ -84,6 +85,7 @@ fn figures(found: &Value, events: u64) -> Option<Value> {
     let file_bytes = found["file_bytes"].as_f64()?;
     let (ours, theirs) = (&found["ours"], &found["pickle"]);
     let (seconds, pickle_seconds) = (median(ours, "seconds")?, median(theirs, "seconds")?);
+    let (cpu, pickle_cpu) = (median(ours, "cpu_seconds")?, median(theirs, "cpu_seconds")?);
     let (peak, pickle_peak) = (median(ours, "peak_bytes")?, median(theirs, "peak_bytes")?);
     let hundredths = |value: f64| (value * 100.0).round() / 100.0;
     let ratio = |part: f64, whole: f64| hundredths(part / whole.max(1e-9));
@@ -93,13 +95,15 @@ fn figures(found: &Value, events: u64) -> Option<Value> {
         "file_bytes": found["file_bytes"],
         "seconds": hundredths(seconds),
         "seconds_per_gb": hundredths(per_gb),
-        "cpu_seconds": hundredths(median(ours, "cpu_seconds")?),
+        "cpu_seconds": hundredths(cpu),
         "peak_bytes": peak,
         "peak_per_file_byte": ratio(peak, file_bytes),
         "pickle_seconds": hundredths(pickle_seconds),
+        "pickle_cpu_seconds": hundredths(pickle_cpu),
         "pickle_peak_bytes": pickle_peak,
         "pickle_peak_per_file_byte": ratio(pickle_peak, file_bytes),
         "pickle_times_slower": ratio(pickle_seconds, seconds),
+        "pickle_times_cpu": ratio(pickle_cpu, cpu),
         "pickle_times_larger": ratio(pickle_peak, peak),
         "is_fast": per_gb <= GOAL_SECONDS,
         "is_small": peak / file_bytes.max(1.0) <= GOAL_BYTES_RATIO,
@@ -119,7 +123,8 @@ fn text(figures: &Value) -> String {
          memtape analyze: {seconds:.2} s ({} s a GB, goal {GOAL_SECONDS} s: {}), {per_byte:.2} \
          bytes for each of the file (goal {GOAL_BYTES_RATIO}: {})\n\
          pickle.load:     {} s, {} bytes for each of the file: {} times as slow, {} times as \
-         large\n",
+         large\n\
+         processor time:  {} s and {} s, {} times as much\n",
         bytes / 1e6,
         figures["events"],
         figures["seconds_per_gb"],
@@ -129,6 +134,9 @@ fn text(figures: &Value) -> String {
         figures["pickle_peak_per_file_byte"],
         figures["pickle_times_slower"],
         figures["pickle_times_larger"],
+        figures["cpu_seconds"],
+        figures["pickle_cpu_seconds"],
+        figures["pickle_times_cpu"],
     )
 }
 
