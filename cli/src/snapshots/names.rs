@@ -1,10 +1,13 @@
-//! The rank that a file's name tells, as frameworks write them.
+//! The rank and the step that a file's name tells, as frameworks write them.
 
 use std::path::Path;
 
 /// Words before the number of a rank, in file and folder names. Longer ones come first, or the
 /// local rank of a node would be taken for the rank.
 const WORDS: [&str; 4] = ["global_rank", "globalrank", "rank", "worker"];
+
+/// Words before the number of a step.
+const STEP_WORDS: [&str; 4] = ["step", "iteration", "iter", "epoch"];
 
 /// Beginnings of words that end like one of these and mean another number.
 const OTHERS: [&str; 5] = ["local_", "local", "tp_", "pp_", "node_"];
@@ -19,11 +22,17 @@ const FOLDERS_MAX: usize = 2;
 /// `snapshot_rank_3.pickle`, `iteration_10/rank3_memory_snapshot.pickle`, `rank-3/memory.pickle`.
 pub(super) fn named_rank(path: &Path) -> Option<u32> {
     let names = path.iter().rev().take(FOLDERS_MAX + 1).map(|name| name.to_string_lossy());
-    names.map(|name| after_word(&name.to_ascii_lowercase())).find_map(|rank| rank)
+    names.map(|name| after_word(&name.to_ascii_lowercase(), &WORDS)).find_map(|rank| rank)
 }
 
-fn after_word(name: &str) -> Option<u32> {
-    WORDS.iter().find_map(|word| {
+/// The step after a word, in the same places: `step100.pickle`, `iteration_10/memory.pickle`.
+pub(super) fn named_step(path: &Path) -> Option<u32> {
+    let names = path.iter().rev().take(FOLDERS_MAX + 1).map(|name| name.to_string_lossy());
+    names.map(|name| after_word(&name.to_ascii_lowercase(), &STEP_WORDS)).find_map(|step| step)
+}
+
+fn after_word(name: &str, words: &[&str]) -> Option<u32> {
+    words.iter().find_map(|word| {
         name.match_indices(word).find_map(|(at, _)| {
             let before = name.get(..at).unwrap_or_default();
             if OTHERS.iter().any(|other| before.ends_with(other)) {
@@ -64,6 +73,18 @@ mod tests {
         check("snapshot_3.pickle", None);
         check("ranking.pickle", None);
         check("", None);
+    }
+
+    #[test]
+    fn steps_are_found_in_names() {
+        let check = |path: &str, expected: Option<u32>| {
+            assert_eq!(named_step(Path::new(path)), expected, "{path}");
+        };
+        check("step100.pickle", Some(100));
+        check("snapshots/iteration_10/memory.pickle", Some(10));
+        check("rank3_step-7.pickle.gz", Some(7));
+        check("snapshot_3.pickle", None);
+        check("steps.pickle", None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memtape_core::analysis::Rank;
 
 use super::Snapshot;
-use super::names::{named_rank, numbers};
+use super::names::{named_rank, named_step, numbers};
 
 /// Numbers of ranks lie close together; process ids and times do not.
 const RANKS_PER_FILE_MAX: u64 = 8;
@@ -23,7 +23,7 @@ pub(crate) enum RankSource {
     Device,
     /// The order in which the files were given.
     Order,
-    /// All files were said to be of one rank.
+    /// All files were said to be of one rank, or their names have different steps and no rank.
     One,
 }
 
@@ -79,10 +79,10 @@ pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
     let mut places = vec![(0, 0); snapshots.len()];
     let mut ranks = Vec::new();
     for (rank, mut files) in by_rank {
-        // Files without any time stay in the order given.
+        // Files without any time and step stay in the order given.
         files.sort_by_key(|&at| {
-            let look = snapshots.get(at).map(|snapshot| &snapshot.look);
-            look.map(|look| (look.origin.step, look.newest_us))
+            let file = snapshots.get(at);
+            file.map(|file| (file.look.origin.step, file.look.newest_us, named_step(&file.path)))
         });
         let mut looks = Vec::new();
         for (moment, &at) in files.iter().enumerate() {
@@ -113,10 +113,14 @@ fn ranks(snapshots: &[Snapshot]) -> (Vec<u32>, RankSource) {
     if let Some(ranks) = snapshots.iter().map(known).collect::<Option<Vec<_>>>() {
         return (ranks, RankSource::Name);
     }
+    let different = |ranks: &[u32]| ranks.iter().collect::<BTreeSet<_>>().len() == ranks.len();
+    let steps: Option<Vec<u32>> = snapshots.iter().map(|s| named_step(&s.path)).collect();
+    if steps.is_some_and(|steps| steps.len() > 1 && different(&steps)) {
+        return (vec![0; snapshots.len()], RankSource::One);
+    }
     let count = snapshots.len() as u64;
     let in_names: Vec<Vec<u64>> = snapshots.iter().map(|s| numbers(&s.path)).collect();
     let positions = in_names.iter().map(Vec::len).min().unwrap_or(0);
-    let different = |ranks: &[u32]| ranks.iter().collect::<BTreeSet<_>>().len() == ranks.len();
     for position in (0..positions).rev() {
         let found = in_names.iter().filter_map(|numbers| numbers.get(position));
         let small = found.filter(|&&number| number < count * RANKS_PER_FILE_MAX);
