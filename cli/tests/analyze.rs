@@ -133,6 +133,52 @@ fn files_are_known_by_what_is_in_them() {
     assert_eq!(found["files"].as_array().map(Vec::len), Some(4));
 }
 
+/// A recorded file as this release would have written it; none where there is no Python.
+fn of_release(release: &str, protocol: &str, rank: u32) -> Option<Vec<u8>> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/data/releases.py");
+    let mut python = Command::new("python3");
+    python.arg(script).args([release, protocol]);
+    let child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let Ok(mut child) = child else {
+        eprintln!("left out: there is no python3 on this machine");
+        return None;
+    };
+    let input = unpacked(&recorded(&format!("ddp_leak_rank{rank}.pickle.gz")));
+    // All of the input is read before anything is written.
+    child.stdin.take().expect("a pipe").write_all(&input).expect("python reads");
+    let output = child.wait_with_output().expect("python ends");
+    assert!(output.status.success(), "{release}, protocol {protocol}");
+    Some(output.stdout)
+}
+
+#[test]
+fn files_of_all_releases_say_the_same() {
+    let releases = [
+        ("2.1", "2", "optimizer_stacks", "time_us"),
+        ("2.2", "3", "optimizer_stacks", ""),
+        ("2.5", "4", "optimizer", ""),
+        ("2.7", "5", "optimizer", ""),
+        ("2.11", "2", "optimizer", ""),
+        ("2.12", "3", "optimizer", ""),
+        ("2.15", "5", "optimizer", ""),
+    ];
+    for (release, protocol, steps, lacks) in releases {
+        let Some(leaking) = of_release(release, protocol, 2) else { return };
+        let output = memtape(&["analyze", "--json", "-"], &[], &leaking);
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        check_leak(&found, 0);
+        assert_eq!(found["ranks"][0]["trace"]["steps_from"], steps, "{release}");
+        assert_eq!(found["files"][0]["protocol"].to_string(), protocol);
+        let notes = found["notes"].to_string();
+        assert_eq!(notes.contains("older PyTorch"), !lacks.is_empty(), "{release}: {notes}");
+        assert!(notes.contains(lacks), "{release}: {notes}");
+        let Some(healthy) = of_release(release, protocol, 0) else { return };
+        let output = memtape(&["analyze", "--json", "-"], &[], &healthy);
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(found["verdict"], Value::Null, "{release}");
+    }
+}
+
 #[test]
 fn moments_of_one_rank_are_put_in_order() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -147,6 +193,18 @@ fn moments_of_one_rank_are_put_in_order() {
     assert_eq!((&found["mode"], &found["rank"]), (&"over_time".into(), &5.into()));
     let found = json(&["analyze", "--json", "--over-time"], &ddp_ranks(&[0, 1]));
     assert_eq!(found["mode"], "over_time");
+    // Names that say the step, and no rank, need no word either; two of one step are two ranks.
+    let named = |names: [&str; 2]| {
+        let of = |(name, rank): (&str, u32)| {
+            let to = folder.path().join(name);
+            std::fs::copy(&ddp_ranks(&[rank])[0], &to).expect("copied");
+            to
+        };
+        json(&["analyze", "--json"], &names.into_iter().zip([0, 1]).map(of).collect::<Vec<_>>())
+    };
+    assert_eq!(named(["step5.pickle.gz", "step_12.pickle.gz"])["mode"], "over_time");
+    assert_eq!(named(["iter900_a.pickle.gz", "iter1000.pickle.gz"])["mode"], "over_time");
+    assert_eq!(named(["step5_a.pickle.gz", "step5_b.pickle.gz"])["mode"], "across_ranks");
 }
 
 #[test]

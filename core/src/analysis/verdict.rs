@@ -221,7 +221,7 @@ fn leak_sentence(cases: &[Case<'_, '_>], verdict: &Verdict, leak: &Leak) -> Stri
     let rate = bytes(leak.rate());
     let others = cases.len() - 1;
     let who = match (verdict.scope, others) {
-        (_, 0) => format!("memory stays that grows by {rate} each step"),
+        (_, 0) => format!("{rate} more stays each step"),
         (Scope::AllRanks | Scope::Role, _) => {
             let ranks = ranks_text(&verdict.ranks);
             format!("{ranks} keep more each step, rank {} the most with {rate}", verdict.rank)
