@@ -1,4 +1,5 @@
-//! Any bytes as a pickle: whole and in pieces, as plain values and as a memory snapshot.
+//! Any bytes as a pickle: whole and in pieces, as plain values and as a memory snapshot that is
+//! judged.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

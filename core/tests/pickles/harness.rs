@@ -1,5 +1,7 @@
 //! What bytes mean for the fuzz target `pickle`: how to read, then a pickle.
 
+use memtape_core::analysis::look::look;
+use memtape_core::analysis::{Rank, analyze, diff};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::reader::Reader;
 use memtape_core::pickle::value::{Limits, Plain};
@@ -18,7 +20,8 @@ const LIMITS: Limits = Limits {
 };
 
 /// Reads what follows the first two bytes as a snapshot and as plain values, whole and in pieces
-/// as long as the first byte says, and walks through all of it. The second byte chooses limits.
+/// as long as the first byte says, walks through all of it and judges it. The second byte chooses
+/// limits.
 pub(crate) fn read_any(data: &[u8]) {
     let &[piece, limits, ref pickle @ ..] = data else { return };
     let limits = if limits & 1 == 0 { LIMITS } else { Limits::default() };
@@ -63,4 +66,9 @@ pub(crate) fn read_any(data: &[u8]) {
             let _ = snapshot.frame(frame);
         }
     }
+    let found = look(&snapshot);
+    let _ = diff(&found, &found);
+    let moments = Rank { rank: 1, looks: vec![found.clone(), found.clone()] };
+    let _ = analyze(&[Rank { rank: 0, looks: vec![found.clone()] }, moments]);
+    let _ = analyze(&[Rank { rank: 0, looks: vec![found] }]);
 }
