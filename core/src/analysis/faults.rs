@@ -305,7 +305,7 @@ fn holding_more(cases: &[Case<'_, '_>]) -> Option<Verdict> {
         bytes(excess),
         name(&most)
     );
-    Some(imbalance(cases, (at, &beyond), &most, sentence))
+    Some(imbalance(cases, (at, &beyond), sentence, alloc::vec![beside(&most)], &most))
 }
 
 /// One rank needs more in each of its steps, and gives it back.
@@ -336,7 +336,22 @@ fn needing_more(cases: &[Case<'_, '_>]) -> Option<Verdict> {
         bytes(excess),
         name(&most)
     );
-    Some(imbalance(cases, (at, &beyond), &most, sentence))
+    let evidence = alloc::vec![
+        format!(
+            "each of its {} needs at least {}; those of the median rank need {}",
+            plural(peaks.get(at)?.len() as u64, "whole step"),
+            bytes(lowest(peaks.get(at)?)),
+            bytes(typical)
+        ),
+        format!("at its highest moment {}", beside(&most)),
+    ];
+    Some(imbalance(cases, (at, &beyond), sentence, evidence, &most))
+}
+
+/// A line, and what the others have there.
+fn beside(line: &Line) -> String {
+    let others = bytes(line.others_bytes.unwrap_or(0));
+    format!("{} {}; {others} on the median of the others", bytes(line.bytes), name(line))
 }
 
 /// The line that lies furthest beyond the other ranks.
@@ -349,8 +364,9 @@ fn most_beyond(lines: Vec<Line>) -> Option<Line> {
 fn imbalance(
     cases: &[Case<'_, '_>],
     (at, beyond): (usize, &[Option<u64>]),
-    most: &Line,
     sentence: String,
+    evidence: Vec<String>,
+    most: &Line,
 ) -> Verdict {
     let ranks = cases.iter().zip(beyond).filter(|(_, beyond)| beyond.is_some());
     let view = cases.get(at).map(|(view, _)| view);
@@ -363,12 +379,7 @@ fn imbalance(
         confidence_ppm: 600_000,
         advice: advice(Class::Imbalance).to_string(),
         sentence,
-        evidence: alloc::vec![format!(
-            "{} {}; {} on the median of the others",
-            bytes(most.bytes),
-            name(most),
-            bytes(most.others_bytes.unwrap_or(0))
-        )],
+        evidence,
         against: alloc::vec![
             "ranks with other roles (stages of a pipeline, experts) may differ by design"
                 .to_string()
