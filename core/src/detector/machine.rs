@@ -41,6 +41,8 @@ pub struct Detector {
     newest_rank_ns: u64,
     /// Of the newest sample.
     pub(super) now_ns: u64,
+    /// When silence was judged last.
+    silence_judged_ns: u64,
     /// Number of ranks that have finished each block of the shortest length.
     finished: BTreeMap<u64, u32>,
     /// Next block of the shortest length to sweep.
@@ -65,6 +67,9 @@ pub(super) struct Rank {
     /// Its process is over: it says nothing for a good reason.
     pub(super) has_ended: bool,
 }
+
+/// Silence is judged so often.
+const SILENCE_PACE_NS: u64 = 1_000_000_000;
 
 /// Follows the typical level until it is quiet.
 #[derive(Debug, Default)]
@@ -105,6 +110,7 @@ impl Detector {
             ranks_expected: 0,
             newest_rank_ns: 0,
             now_ns: 0,
+            silence_judged_ns: 0,
             finished: BTreeMap::new(),
             next_block: 0,
             warm_up: WarmUp::default(),
@@ -160,6 +166,11 @@ impl Detector {
             self.next_block = block + 1;
             self.finished = self.finished.split_off(&(block + 1));
             self.sweep(block);
+        }
+        // Not with the blocks: while one rank of two is silent, none is ready.
+        if now_ns.saturating_sub(self.silence_judged_ns) >= SILENCE_PACE_NS {
+            self.silence_judged_ns = now_ns;
+            self.judge_silence();
         }
         self.catch_up(key, false);
     }
@@ -290,7 +301,6 @@ impl Detector {
                 self.sweep_scale(scale, block / of_this);
             }
         }
-        self.judge_silence();
     }
 
     /// Ends warm-up when the typical rank made no new high for a while.
