@@ -1,9 +1,9 @@
 //! The families: which there are, which are kept apart, and how a seed becomes a scenario.
 
-use crate::actors::apart;
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
 use crate::actors::opened::{FAULTY, HEALTHY};
+use crate::actors::second;
 use crate::job::Job;
 use crate::recorded;
 use crate::rng::{Rng, mix};
@@ -75,8 +75,8 @@ pub fn families() -> Vec<Family> {
     all.push(recorded("recorded_injected", true));
     all.extend(HEALTHY.iter().map(of(Set::Tuned, false)));
     all.extend(FAULTY.iter().map(of(Set::Tuned, true)));
-    all.extend(apart::HEALTHY.iter().map(of(Set::Apart, false)));
-    all.extend(apart::FAULTY.iter().map(of(Set::Apart, true)));
+    all.extend(second::HEALTHY.iter().map(of(Set::Tuned, false)));
+    all.extend(second::FAULTY.iter().map(of(Set::Tuned, true)));
     all
 }
 

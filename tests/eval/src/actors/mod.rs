@@ -1,8 +1,8 @@
 //! The parts that programs are made of: a model and its loop, what healthy jobs do besides, what
 //! faulty ones do, and what no tuning could look at before it was opened.
 
-pub mod apart;
 pub mod base;
 pub mod benign;
 pub mod faults;
 pub mod opened;
+pub mod second;
