@@ -253,7 +253,8 @@ impl Coordinator {
         state.confirm_by_step = None;
         measure(&mut state.record, growth, step_time_ns, now);
         // What is unknown, or wakes nobody, is looked at again when it has grown.
-        if state.class() == Class::Unknown || !state.record.told.pages {
+        let is_quiet = !state.record.told.pages && state.record.told.told_in.is_empty();
+        if state.class() == Class::Unknown || is_quiet {
             if state.record.capture_id.is_none() {
                 state.record.sentence = first_sentence(growth);
             }
@@ -392,13 +393,20 @@ impl Coordinator {
         capture: &str,
         result: Result<Box<Diagnosis>, String>,
     ) {
+        let told_in = result.as_ref().ok().and_then(|diagnosis| self.told_in(id, diagnosis));
         let Some(state) = self.incidents.get_mut(id) else { return };
         state.waits_for = None;
         let record = &mut state.record;
         record.updated_wall_ns = now.wall_ns;
         record.capture_id = Some(capture.to_string());
         match result {
-            Ok(diagnosis) => tell(record, *diagnosis),
+            Ok(diagnosis) => {
+                tell(record, *diagnosis);
+                if let Some(other) = told_in {
+                    record.evidence.push(format!("the same cause was told in {other}"));
+                    (record.told.pages, record.told.told_in) = (false, other);
+                }
+            }
             Err(why) => {
                 let line = format!("capture {capture} could not be compared: {why}");
                 tracing::warn!(incident = %id, "{line}");
@@ -415,6 +423,21 @@ impl Coordinator {
         state.considered_ns = None;
         self.store_incident(id);
         self.consider_restart(now, id);
+    }
+
+    /// The open incident of the same job that woke somebody for the same cause.
+    fn told_in(&self, id: &str, diagnosis: &Diagnosis) -> Option<String> {
+        let serial = self.incidents.get(id)?.record.serial;
+        let is_same = |(other, state): &(&String, &IncidentState)| {
+            let record = &state.record;
+            let culprit = record.culprit.as_ref().map(|frame| (frame.file.as_str(), frame.line));
+            other.as_str() != id
+                && record.serial == serial
+                && record.is_open()
+                && record.told.pages
+                && diagnosis.is_told_by(Class::from_name(&record.class), culprit)
+        };
+        diagnosis.pages().then(|| self.incidents.iter().find(is_same))?.map(|(id, _)| id.clone())
     }
 
     /// Stores an incident as it is; the answer comes back as an event.
@@ -517,6 +540,7 @@ fn told(diagnosis: &Diagnosis) -> Told {
     Told {
         confidence_ppm: diagnosis.confidence_ppm,
         pages: diagnosis.pages(),
+        told_in: String::new(),
         explained_bytes: diagnosis.explained_bytes,
         unexplained_bytes: diagnosis.unexplained_bytes,
         remedy: Remedy {

@@ -257,6 +257,8 @@ pub(crate) struct Told {
     pub(crate) confidence_ppm: u32,
     /// A person should be woken.
     pub(crate) pages: bool,
+    /// The incident that woke somebody for the same cause; empty where none did.
+    pub(crate) told_in: String,
     pub(crate) explained_bytes: u64,
     pub(crate) unexplained_bytes: u64,
     pub(crate) remedy: Remedy,

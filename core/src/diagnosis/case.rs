@@ -26,7 +26,7 @@ const ONSET_SLACK_STEPS: u64 = 16;
 const KEPT_BLOCKS_MIN: i64 = 8;
 
 /// A tensor that swells is one block, or few.
-const SWELLING_BLOCKS_MAX: u64 = 4;
+const SWELLING_BLOCKS_MAX: u64 = 64;
 
 /// And it is nearly all of the growth, in parts per million.
 const SWELLING_PPM_MIN: u32 = 700_000;

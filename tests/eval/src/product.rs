@@ -44,6 +44,8 @@ pub struct Product {
     open: BTreeMap<GrowthKey, u64>,
     /// Those that are over, which may come back.
     over: BTreeMap<GrowthKey, u64>,
+    /// Class and line of those that woke somebody.
+    told: BTreeMap<u64, (Class, Option<(String, u32)>)>,
     next: u64,
 }
 
@@ -70,6 +72,7 @@ impl Product {
             growths: BTreeMap::new(),
             open: BTreeMap::new(),
             over: BTreeMap::new(),
+            told: BTreeMap::new(),
             next: 0,
         }
     }
@@ -200,14 +203,27 @@ impl Judge for Product {
     }
 
     fn compare(&mut self, growth: u64, case: &Case<'_>) -> Verdict {
-        let Some(growth) = self.growths.get(&growth) else { return Verdict::default() };
+        let (id, Some(growth)) = (growth, self.growths.get(&growth)) else {
+            return Verdict::default();
+        };
         let around = self.around(growth, case);
         let (suspect, peers) = (case.suspect, case.peers);
         let found = Inquiry { growth, suspect, peers, around: &around }.diagnose();
+        let line = |frame: &memtape_core::snapshot::Frame| (frame.file.clone(), frame.line);
+        let is_told = self.told.iter().any(|(other, (class, culprit))| {
+            let culprit = culprit.as_ref().map(|(file, line)| (file.as_str(), *line));
+            *other != id
+                && self.open.values().any(|open| open == other)
+                && found.is_told_by(*class, culprit)
+        });
+        let pages = found.pages() && !is_told;
+        if pages {
+            self.told.insert(id, (found.class, found.culprit.as_ref().map(line)));
+        }
         Verdict {
-            pages: found.pages(),
+            pages,
             class: found.class.as_str().to_string(),
-            is_open: found.class == Class::Unknown || !found.pages(),
+            is_open: found.class == Class::Unknown || !(pages || is_told),
             culprit: found.culprit.clone(),
             suspects: found
                 .suspects
