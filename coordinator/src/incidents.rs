@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtape_core::capture::{Reason, Refusal};
-use memtape_core::detector::{Finding, Growth, GrowthKey, Layer, RankState, Scope};
+use memtape_core::detector::{Finding, Growth, GrowthKey, Layer, RankState};
 use memtape_core::diagnosis::{Class, Diagnosis, first_sentence};
 use memtape_core::identity::cut;
 use memtape_core::snapshot;
@@ -130,39 +130,32 @@ impl Coordinator {
     /// The open incident about all ranks for which this one stood. It turns out to be about this
     /// rank alone: the same cause, seen more clearly.
     fn narrowed(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
-        let wider = [Scope::AllRanks, Scope::Role].map(|scope| GrowthKey { scope, ..*key });
-        let found = wider.iter().find_map(|wide| self.open_about(serial, wide));
-        let id = found.filter(|_| key.scope == Scope::OneRank)?;
-        let record = &mut self.incidents.get_mut(&id)?.record;
-        if (record.rank, record.device) != (key.rank, key.device) {
-            return None;
-        }
-        record.scope = key.scope.as_str().to_string();
+        let (id, state) = self.open_with(serial, |known| key.narrows(&known.key()))?;
+        state.record.scope = key.scope.as_str().to_string();
         Some(id)
     }
 
-    /// The open incident that this growth takes over: first it was seen in the number of blocks,
-    /// and now in their bytes; or on one rank, and now on all.
+    /// The open incident that this growth goes on with.
     fn explained(&mut self, serial: u32, growth: &Growth) -> Option<String> {
-        let is_same = |record: &IncidentRecord| {
-            let layer = Layer::named(&record.layer);
-            let are_many = [record.scope.as_str(), growth.scope.as_str()]
-                .iter()
-                .all(|&scope| scope != Scope::OneRank.as_str());
-            // One rank was only the first of many.
-            let is_first = record.scope == Scope::OneRank.as_str()
-                && growth.scope != Scope::OneRank
-                && layer == Some(growth.layer)
-                && record.bytes_per_step <= growth.bytes_per_step.saturating_mul(2);
-            let is_there = are_many || (record.rank, record.device) == (growth.rank, growth.device);
-            let is_clearer = is_there && layer.is_some_and(|layer| growth.layer.takes_over(layer));
-            record.serial == serial && record.is_open() && (is_first || is_clearer)
-        };
-        let (id, state) = self.incidents.iter_mut().find(|(_, state)| is_same(&state.record))?;
+        let goes_on = |known: &Growth| growth.goes_on_with(&known.key(), known.bytes_per_step);
+        let (id, state) = self.open_with(serial, goes_on)?;
         (state.record.rank, state.record.device) = (growth.rank, growth.device);
         state.record.layer = growth.layer.as_str().to_string();
         state.record.scope = growth.scope.as_str().to_string();
-        Some(id.clone())
+        Some(id)
+    }
+
+    /// The first open incident of a job about such a growth.
+    fn open_with(
+        &mut self,
+        serial: u32,
+        is_it: impl Fn(&Growth) -> bool,
+    ) -> Option<(String, &mut IncidentState)> {
+        let is_meant = |record: &IncidentRecord| {
+            record.serial == serial && record.is_open() && is_it(&record.growth())
+        };
+        let found = self.incidents.iter_mut().find(|(_, state)| is_meant(&state.record))?;
+        Some((found.0.clone(), found.1))
     }
 
     /// The closed incident that this growth goes on with. One that was closed with its attempt: a
@@ -406,6 +399,8 @@ impl Coordinator {
                     record.evidence.push(format!("the same cause was told in {other}"));
                     (record.told.pages, record.told.told_in) = (false, other);
                 }
+                // What is over wakes nobody any more.
+                record.told.pages &= record.is_open();
             }
             Err(why) => {
                 let line = format!("capture {capture} could not be compared: {why}");

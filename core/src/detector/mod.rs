@@ -21,6 +21,7 @@ mod pace;
 mod ring;
 mod series;
 mod still;
+mod succession;
 #[cfg(test)]
 mod tests;
 mod trips;

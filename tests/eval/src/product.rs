@@ -149,24 +149,15 @@ impl Judge for Product {
         let finding = self.detector.poll()?;
         Some(match finding {
             Finding::Opened(growth) => {
-                // One rank turns out to be what a finding about many was about.
-                let wide = [Scope::AllRanks, Scope::Role]
-                    .map(|scope| GrowthKey { scope, ..growth.key() })
-                    .into_iter()
-                    .find(|key| growth.scope == Scope::OneRank && self.open.contains_key(key));
-                // Or one account explains what was seen in another before.
-                let caused = self.open.keys().copied().find(|key| {
-                    let rate = |of: &Growth| of.bytes_per_step;
+                // One rank turns out to be what a finding about many was about, or one account
+                // explains what was seen in another before.
+                let keys = || self.open.keys().copied();
+                let rate = |key: &GrowthKey| {
                     let known = self.open.get(key).and_then(|number| self.growths.get(number));
-                    let is_first = key.scope == Scope::OneRank
-                        && growth.scope != Scope::OneRank
-                        && key.layer == growth.layer
-                        && known.is_some_and(|known| rate(known) <= 2 * rate(&growth));
-                    let are_many = key.scope != Scope::OneRank && growth.scope != Scope::OneRank;
-                    let is_there =
-                        are_many || (key.rank, key.device) == (growth.rank, growth.device);
-                    is_first || (is_there && growth.layer.takes_over(key.layer))
-                });
+                    known.map_or(0, |known| known.bytes_per_step)
+                };
+                let wide = keys().find(|key| growth.key().narrows(key));
+                let caused = keys().find(|key| growth.goes_on_with(key, rate(key)));
                 let before = self.over.get(&growth.key()).filter(|_| growth.returns > 0);
                 if let Some(&number) = before {
                     self.open.insert(growth.key(), number);

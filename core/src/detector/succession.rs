@@ -1,0 +1,83 @@
+//! Which finding goes on with which: one cause is one incident, though it is seen more clearly as
+//! it grows.
+//!
+//! Whoever keeps incidents asks this when a finding is opened while others are open. A finding
+//! that comes back after it was over says so itself ([`Growth::returns`]).
+
+use super::{Growth, GrowthKey, Scope};
+
+/// One rank was the first of many if it grew at most so many times as fast as they.
+const FIRST_TIMES_MAX: u64 = 2;
+
+impl GrowthKey {
+    /// Is this about the one rank for which the finding `wide` about many has stood?
+    pub fn narrows(&self, wide: &Self) -> bool {
+        self.scope == Scope::OneRank
+            && wide.scope != Scope::OneRank
+            && (self.rank, self.device, self.layer) == (wide.rank, wide.device, wide.layer)
+    }
+}
+
+impl Growth {
+    /// Is this the growth that was first seen as `known`, with so many bytes a step: on one rank,
+    /// and now on many; or in the number of blocks, and now in their bytes?
+    pub fn goes_on_with(&self, known: &GrowthKey, known_bytes_per_step: u64) -> bool {
+        let is_wide = |scope: Scope| scope != Scope::OneRank;
+        let was_first = !is_wide(known.scope)
+            && is_wide(self.scope)
+            && known.layer == self.layer
+            && known_bytes_per_step <= self.bytes_per_step.saturating_mul(FIRST_TIMES_MAX);
+        let are_many = is_wide(known.scope) && is_wide(self.scope);
+        let is_there = are_many || (known.rank, known.device) == (self.rank, self.device);
+        was_first || (is_there && self.layer.takes_over(known.layer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Layer::{self, Allocated, Blocks, Host};
+    use super::Scope::{AllRanks, OneRank, Role};
+    use super::*;
+
+    fn key(rank: u32, layer: Layer, scope: Scope) -> GrowthKey {
+        GrowthKey { rank, device: 0, layer, scope }
+    }
+
+    fn growth(key: GrowthKey, bytes_per_step: u64) -> Growth {
+        let GrowthKey { rank, device, layer, scope } = key;
+        Growth {
+            rank,
+            device,
+            scope,
+            layer,
+            bytes_per_step,
+            onset_step: 0,
+            detected_step: 0,
+            last_step: 0,
+            grown_bytes: 0,
+            steps_to_oom: None,
+            forecast: None,
+            peers: 0,
+            ranks: 1,
+            returns: 0,
+            give_backs: 0,
+        }
+    }
+
+    #[test]
+    fn one_cause_is_known_again() {
+        let check = |expected: bool, new: GrowthKey, known: GrowthKey, rate: u64| {
+            assert_eq!(growth(new, 100).goes_on_with(&known, rate), expected, "{new:?} {known:?}");
+        };
+        check(true, key(5, Allocated, AllRanks), key(2, Allocated, OneRank), 200);
+        check(false, key(5, Allocated, AllRanks), key(2, Allocated, OneRank), 201);
+        check(false, key(5, Allocated, AllRanks), key(2, Host, OneRank), 9);
+        check(true, key(2, Allocated, OneRank), key(2, Blocks, OneRank), 9);
+        check(false, key(3, Allocated, OneRank), key(2, Blocks, OneRank), 9);
+        check(true, key(3, Allocated, Role), key(2, Blocks, AllRanks), 9);
+        check(false, key(2, Blocks, OneRank), key(2, Allocated, OneRank), 9);
+        assert!(key(2, Host, OneRank).narrows(&key(2, Host, AllRanks)));
+        assert!(!key(3, Host, OneRank).narrows(&key(2, Host, AllRanks)));
+        assert!(!key(2, Host, Role).narrows(&key(2, Host, AllRanks)));
+    }
+}
