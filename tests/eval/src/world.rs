@@ -254,6 +254,17 @@ impl World {
         self.floor_reserved = self.floor_reserved.min(self.memory.reserved);
     }
 
+    /// Bytes of the device that nobody has taken.
+    pub fn room(&self) -> u64 {
+        let elsewhere = self.outside.non_torch + self.outside.other;
+        self.device_bytes.saturating_sub(elsewhere + self.memory.reserved)
+    }
+
+    /// Something beside the allocator finds no room, and the rank dies with it.
+    pub fn give_up(&mut self) {
+        self.is_full = true;
+    }
+
     /// A draw from 0 to 1 that is the same on all ranks in this step.
     pub fn common(&self, tag: u64) -> f64 {
         self.common_at(tag, self.step)
