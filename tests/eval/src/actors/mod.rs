@@ -4,5 +4,6 @@
 pub mod base;
 pub mod benign;
 pub mod faults;
+pub mod kept;
 pub mod opened;
 pub mod second;

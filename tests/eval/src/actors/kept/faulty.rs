@@ -1,0 +1,351 @@
+//! Faulty jobs of the third set, each with its label.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::actors::faults::{Trouble, label, plan};
+use crate::allocator::Handle;
+use crate::code::{Library, Site};
+use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
+use crate::world::{Actor, Moment};
+
+/// All of them, by name.
+pub const FAULTY: [(&str, Trouble); 9] = [
+    ("recomputed_dispatch", recomputed_dispatch),
+    ("view_anchors", view_anchors),
+    ("async_save_copies", async_save_copies),
+    ("teacher_casts", teacher_casts),
+    ("gpu_decoders", gpu_decoders),
+    ("stale_param_groups", stale_param_groups),
+    ("unreset_metrics", unreset_metrics),
+    ("wgrad_backlog", wgrad_backlog),
+    ("endless_trace", endless_trace),
+];
+
+const TENSORS: [Layer; 4] = [Layer::Allocated, Layer::Blocks, Layer::Reserved, Layer::Peak];
+
+/// What comes in large pieces is a fault when this many of them have come.
+const PIECES_MIN: u64 = 3;
+
+/// The label only holds when memory has risen by so many pieces.
+fn in_pieces(job: &mut Job, bytes: u64) {
+    if let Some(fault) = &mut job.fault {
+        fault.rise_min = fault.rise_min.max(PIECES_MIN * bytes);
+    }
+}
+
+/// One rank, or all of them.
+fn one_or_all(job: &mut Job) -> Vec<u32> {
+    if job.rng.chance(0.4) { vec![job.one()] } else { job.all() }
+}
+
+/// The ranks of one node.
+fn one_node(job: &mut Job) -> Vec<u32> {
+    let first = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
+    (first..job.ranks.min(first + NODE_RANKS)).collect()
+}
+
+/// The exchange of tokens is recomputed in the backward pass, which is left as soon as it has what
+/// it needs: what a function of the user's had saved by then is never dropped
+/// (pytorch/torchtitan#1467, pytorch/pytorch#161186). The same line saves what is dropped in every
+/// forward pass. Each rank keeps as much as it gets tokens.
+fn recomputed_dispatch(job: &mut Job) {
+    job.ranks = job.ranks.max(4);
+    job.map = Map::PpEp(2);
+    let plan = plan(job, 0.8, 32.0);
+    let site = job.code.site(Library::Distributed, "moe.py", "Exchange.forward");
+    let ranks = job.all();
+    let layers = job.rng.between(2, 6);
+    let (onset, bytes, stack) = (plan.onset, plan.rate / layers as f64, site.stack);
+    job.part_of(&ranks, move |seat| {
+        let rank = u64::from(seat.rank);
+        let mut saved: Vec<Handle> = Vec::new();
+        Box::new(move |moment, world| {
+            let tokens = 0.7 + 0.6 * world.common_at(0xd15 ^ rank << 12, 0);
+            let size = (bytes * tokens * world.load) as u64;
+            if moment == Moment::Forward {
+                saved.extend((0..layers).map(|_| world.alloc(size, stack)));
+            }
+            if moment == Moment::Backward {
+                for _ in 0..layers {
+                    let again = world.alloc(size, stack);
+                    if world.step < onset {
+                        world.free(again);
+                    }
+                    saved.pop().into_iter().for_each(|block| world.free(block));
+                }
+            }
+        })
+    });
+    label(job, "leak", ranks, &plan, &TENSORS, &[site]);
+}
+
+/// The features of the first token are kept for a probe, as a view: each keeps all tokens of its
+/// batch (ViCCo-Group/thingsvision#150). The line is that of the encoder, whose other blocks of the
+/// same size come and go.
+fn view_anchors(job: &mut Job) {
+    let mut plan = plan(job, 0.8, 24.0);
+    let site = job.code.site(Library::Linear, "encoder.py", "Encoder.forward");
+    let every = job.rng.pick(&[1, 1, 2, 5, 10]).unwrap_or(1);
+    plan.onset = plan.onset.next_multiple_of(every);
+    let ranks = one_or_all(job);
+    let layers = job.rng.between(2, 8);
+    let (onset, bytes, stack) = (plan.onset, plan.rate * every as f64, site.stack);
+    job.part_of(&ranks, move |_| {
+        let mut features: Vec<Handle> = Vec::new();
+        Box::new(move |moment, world| {
+            if moment == Moment::Forward {
+                let size = (bytes * world.load) as u64;
+                features.extend((0..layers).map(|_| world.alloc(size, stack)));
+            }
+            if moment == Moment::Backward {
+                if world.step >= onset && world.step % every == 0 {
+                    features.pop();
+                }
+                world.free_all(&mut features);
+            }
+        })
+    });
+    label(job, "leak", ranks, &plan, &TENSORS, &[site]);
+}
+
+/// Checkpoints are copied to the host and written in the background. From some save on a part of
+/// each copy is not dropped when it is written (pytorch/pytorch#170163).
+fn async_save_copies(job: &mut Job) {
+    job.steps = job.steps.max(2_000);
+    let mut plan = plan(job, 1.0, 24.0);
+    job.fill(job.device_bytes / 3);
+    let every = job.rng.between(30, 150);
+    let writes = job.rng.between(2, every / 2);
+    plan.onset = plan.onset.next_multiple_of(every) + writes;
+    let left = (plan.rate * every as f64) as u64 / 4_096 * 4_096;
+    let bytes = (left as f64 * (1.0 + 2.0 * job.rng.unit())) as u64;
+    let ranks = if job.rng.chance(0.5) { one_node(job) } else { job.all() };
+    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
+    let onset = plan.onset;
+    job.tell_apart(&ranks);
+    job.part(move |seat| {
+        let is_faulty = has_it.contains(&seat.rank);
+        let act: Actor = Box::new(move |moment, world| {
+            if moment != Moment::Between || world.step < every {
+                return;
+            }
+            if world.step % every == 0 {
+                world.outside.host += bytes;
+            } else if world.step % every == writes {
+                let stays = if is_faulty && world.step >= onset { left } else { 0 };
+                world.outside.host -= bytes - stays;
+            }
+        });
+        Some(act)
+    });
+    label(job, "host", ranks, &plan, &[Layer::Host], &[]);
+    in_pieces(job, left);
+}
+
+/// A teacher runs without gradients inside of one `autocast` for the whole loop: the weights that
+/// it casts are views, which are cast anew by each call and kept until the loop is left
+/// (ecmwf/anemoi-core#134, pytorch/pytorch#48049). Each of its layers has a part of it. Before that
+/// the teacher had an `autocast` of its own, which dropped them.
+fn teacher_casts(job: &mut Job) {
+    const LINES: [(&str, f64); 6] = [
+        ("Attention.qkv", 3.0),
+        ("Attention.out", 1.0),
+        ("Mlp.up", 4.0),
+        ("Mlp.down", 4.0),
+        ("Mlp.gate", 4.0),
+        ("Head.forward", 2.0),
+    ];
+    let mut plan = plan(job, 1.0, 32.0);
+    let count = job.rng.between(3, LINES.len() as u64 + 1) as usize;
+    let lines = LINES.iter().take(count);
+    let sum: f64 = lines.clone().map(|line| line.1).sum();
+    let sites: Vec<Site> =
+        lines.clone().map(|line| job.code.site(Library::Linear, "teacher.py", line.0)).collect();
+    let every = job.rng.pick(&[1, 1, 4, 16]).unwrap_or(1);
+    plan.onset = plan.onset.next_multiple_of(every);
+    let (onset, bytes) = (plan.onset, plan.rate * every as f64 / sum);
+    let casts: Vec<(u32, u64)> =
+        sites.iter().zip(lines).map(|(site, line)| (site.stack, (bytes * line.1) as u64)).collect();
+    let ranks = job.all();
+    job.part(move |_| {
+        let casts = casts.clone();
+        let act: Actor = Box::new(move |moment, world| {
+            if moment == Moment::Forward && world.step % every == 0 {
+                let mut cache: Vec<Handle> =
+                    casts.iter().map(|&(stack, bytes)| world.alloc(bytes, stack)).collect();
+                if world.step < onset {
+                    world.free_all(&mut cache);
+                }
+            }
+        });
+        Some(act)
+    });
+    label(job, "leak", ranks, &plan, &TENSORS, &sites);
+}
+
+/// Workers of the data loader decode video on their rank's device, each in a process of its own. A
+/// reader that was dropped keeps its surfaces (dmlc/decord#27), as large as its pictures were. When
+/// there is no room for another one the worker fails, and the job with it.
+fn gpu_decoders(job: &mut Job) {
+    let plan = plan(job, 1.0, 12.0);
+    let workers = job.rng.between(1, 4);
+    let context = job.rng.between(150, 350) * MIB;
+    job.base.target = job.base.target.saturating_sub(workers * context);
+    let ranks = if job.rng.chance(0.5) { one_node(job) } else { job.all() };
+    let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
+    let surface = job.rng.between(8, 48) * MIB;
+    let opens = (plan.rate / surface as f64).min(1.0);
+    let size = plan.rate / opens;
+    let onset = plan.onset;
+    job.tell_apart(&ranks);
+    job.part(move |seat| {
+        let is_faulty = has_it.contains(&seat.rank);
+        let act: Actor = Box::new(move |moment, world| {
+            if moment != Moment::Between {
+                return;
+            }
+            if world.is_first() {
+                world.outside.other += workers * context;
+            }
+            if is_faulty && world.step >= onset && world.rng.chance(opens) {
+                let bytes = (size * (0.5 + world.rng.unit())) as u64 / 4_096 * 4_096;
+                if bytes > world.room() {
+                    world.give_up();
+                } else {
+                    world.outside.other += bytes;
+                }
+            }
+        });
+        Some(act)
+    });
+    label(job, "non_torch", ranks, &plan, &[Layer::Other], &[]);
+}
+
+/// Every so many steps other layers are trained, with copies of their weights in full precision and
+/// with states of their own. The old ones leave the model, but the optimizer still has their group
+/// (deepspeedai/DeepSpeed#6729).
+fn stale_param_groups(job: &mut Job) {
+    job.steps = job.steps.max(2_000);
+    let mut plan = plan(job, 0.8, 8.0);
+    let copies = job.code.site(Library::Copy, "layerwise.py", "Switcher.activate");
+    let states = job.code.site(Library::Adam, "layerwise.py", "Switcher.step");
+    let every = job.rng.between(30, 200);
+    plan.onset = plan.onset.next_multiple_of(every);
+    let bytes = (plan.rate * every as f64) as u64;
+    let layers = job.rng.between(2, 7);
+    let ranks = job.all();
+    let (onset, sites) = (plan.onset, [copies.stack, states.stack]);
+    job.part(move |_| {
+        let mut active: Vec<Handle> = Vec::new();
+        let act: Actor = Box::new(move |moment, world| {
+            let is_switch = world.is_first() || world.step % every == 0;
+            let piece = bytes / layers / 3;
+            if moment == Moment::Between && is_switch {
+                if world.step < onset {
+                    world.free_all(&mut active);
+                }
+                active.extend((0..layers).map(|_| world.alloc(piece, sites[0])));
+            }
+            if moment == Moment::Optimizer && is_switch {
+                active.extend((0..2 * layers).map(|_| world.alloc(piece, sites[1])));
+            }
+        });
+        Some(act)
+    });
+    label(job, "leak", ranks, &plan, &TENSORS, &[copies, states]);
+    in_pieces(job, bytes);
+}
+
+/// Metrics keep what they saw until the epoch is over, all of them by one call. From some epoch on
+/// one of them is not reset (NRCan/geo-deep-learning#582, Lightning-AI/torchmetrics#2481): some of
+/// it goes each time, and a part stays.
+fn unreset_metrics(job: &mut Job) {
+    job.steps = job.steps.max(2_000);
+    let mut plan = plan(job, 0.8, 16.0);
+    let site = job.code.site(Library::None, "lit_metrics.py", "Metrics.update");
+    let epoch = job.rng.between(40, 160);
+    // It begins with what is kept from the first step of an epoch on.
+    plan.onset = plan.onset.next_multiple_of(epoch) + 1;
+    let ranks = one_or_all(job);
+    let share = 0.35 + 0.4 * job.rng.unit();
+    let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
+    job.part_of(&ranks, move |_| {
+        let mut states: Vec<Handle> = Vec::new();
+        Box::new(move |moment, world| {
+            if moment == Moment::Between && world.step % epoch == 0 {
+                world.free_all(&mut states);
+            }
+            if moment == Moment::Backward && world.step % epoch != 0 {
+                let stays = world.alloc(bytes as u64, stack);
+                if world.step < onset {
+                    states.push(stays);
+                }
+                states.push(world.alloc((bytes * (1.0 / share - 1.0)) as u64, stack));
+            }
+        })
+    });
+    label(job, "leak", ranks, &plan, &TENSORS, &[site]);
+    in_pieces(job, (plan.rate * epoch as f64) as u64);
+}
+
+/// Gradients of the weights are computed later, where a pipeline would wait (zero bubble, arXiv
+/// 2401.10241): inputs and gradients of the outputs queue up for it. On one stage one entry in each
+/// step is left: the oldest go first, so that all that is there is young, and ever more.
+fn wgrad_backlog(job: &mut Job) {
+    let stages = 4;
+    job.ranks = job.ranks.max(stages);
+    job.map = Map::PpEp(stages);
+    let plan = plan(job, 0.8, 24.0);
+    let site = job.code.site(Library::Linear, "stages.py", "Stage.forward");
+    let backward = job.code.backward();
+    let stage = job.rng.between(0, u64::from(stages)) as u32;
+    let ranks = job.of_role(stage);
+    let entries = job.rng.between(3, 9) as usize;
+    let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
+    job.part_of(&ranks, move |_| {
+        let mut queue: VecDeque<[Handle; 2]> = VecDeque::new();
+        Box::new(move |moment, world| match moment {
+            Moment::Backward => {
+                for _ in 0..entries {
+                    let input = world.alloc((bytes * 0.65) as u64, stack);
+                    queue.push_back([input, world.alloc((bytes * 0.35) as u64, backward)]);
+                }
+            }
+            Moment::Optimizer => {
+                let kept = usize::from(world.step >= onset);
+                for entry in queue.drain(..entries - kept) {
+                    entry.iter().for_each(|&block| world.free(block));
+                }
+            }
+            _ => {}
+        })
+    });
+    label(job, "leak", ranks, &plan, &TENSORS, &[site]);
+}
+
+/// A profiler is started and never stopped: all events since then lie on the host, in chunks, more
+/// of them in steps with more to do (Lightning-AI/pytorch-lightning#10717). On the first rank, or
+/// on the first of each node.
+fn endless_trace(job: &mut Job) {
+    let plan = plan(job, 1.0, 40.0);
+    job.fill(job.device_bytes / 3);
+    let nodes = job.rng.chance(0.5);
+    let is_traced = |rank: &u32| *rank == 0 || (nodes && rank.is_multiple_of(NODE_RANKS));
+    let ranks: Vec<u32> = job.all().into_iter().filter(is_traced).collect();
+    let chunk = job.rng.pick(&[4, 16, 64, 128]).unwrap_or(16) * MIB;
+    let (onset, rate) = (plan.onset, plan.rate);
+    job.part_of(&ranks, move |_| {
+        let mut events = 0.0;
+        Box::new(move |moment, world| {
+            if moment == Moment::Optimizer && world.step >= onset {
+                // Launches grow less than the work does.
+                events += rate * (0.6 + 0.4 * world.load);
+                let full = (events / chunk as f64) as u64 * chunk;
+                events -= full as f64;
+                world.outside.host += full;
+            }
+        })
+    });
+    label(job, "host", ranks, &plan, &[Layer::Host], &[]);
+    in_pieces(job, chunk);
+}
