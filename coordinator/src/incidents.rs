@@ -295,6 +295,18 @@ impl Coordinator {
         }
         tracing::info!(incident = %id, job = ?state.record.job, "incident is closed: {why}");
         self.store_incident(id);
+        self.untold(now, id);
+    }
+
+    /// An incident that woke somebody is over: others that were quiet because of it, and go on,
+    /// speak for themselves.
+    fn untold(&mut self, now: Now, id: &str) {
+        let is_of =
+            |state: &&mut IncidentState| state.record.is_open() && state.record.told.told_in == id;
+        for state in self.incidents.values_mut().filter(is_of) {
+            state.record.told.told_in.clear();
+            (state.wants_ns, state.tries) = (Some(now.mono_ns), 0);
+        }
     }
 
     /// An attempt is over: so is its growth.
@@ -399,8 +411,8 @@ impl Coordinator {
                     record.evidence.push(format!("the same cause was told in {other}"));
                     (record.told.pages, record.told.told_in) = (false, other);
                 }
-                // What is over wakes nobody any more.
-                record.told.pages &= record.is_open();
+                // What is over wakes nobody any more, unless it was the job that ended.
+                record.told.pages &= record.is_open() || record.closed_why == ATTEMPT_OVER;
             }
             Err(why) => {
                 let line = format!("capture {capture} could not be compared: {why}");

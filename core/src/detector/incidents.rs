@@ -101,7 +101,7 @@ impl Over {
 #[derive(Debug, Default)]
 pub(super) struct Incidents {
     open: BTreeMap<GrowthKey, Open>,
-    /// Findings that gave back what they had grown by, not long ago.
+    /// Findings that gave back what they had grown by, or came to rest, not long ago.
     over: BTreeMap<GrowthKey, Over>,
     findings: VecDeque<Finding>,
 }
@@ -138,8 +138,8 @@ impl Incidents {
     pub(super) fn joined(&mut self, growth: &Growth) -> bool {
         let alike = |a: u64, b: u64| a <= b.saturating_mul(2) && b <= a.saturating_mul(2);
         let span = growth.last_step.saturating_sub(growth.onset_step);
-        // A habit has no onset, only a sight of the last steps; and what is read from outside is
-        // too coarse for one: queues of the ranks of one node fill at their own time.
+        // A habit has no onset, only a sight of the last steps; and what is read from outside has
+        // none that is worth comparing: the queues of several ranks fill at their own time.
         let has_onset = growth.layer.is_on_tape();
         let is_same = |open: &&mut Open| {
             let known = &open.growth;
@@ -250,11 +250,12 @@ impl Incidents {
     pub(super) fn renew(&mut self, growth: &Growth) {
         let known = self.open.get_mut(&growth.key());
         if let Some(open) = known.filter(|open| open.scale == UNFOLLOWED) {
-            let Growth { onset_step, detected_step, .. } = open.growth;
+            let Growth { onset_step, detected_step, returns, give_backs, .. } = open.growth;
             // Only the last few trips are remembered; it began before them.
             let steps = growth.last_step.saturating_sub(onset_step);
             let grown_bytes = growth.bytes_per_step.saturating_mul(steps);
-            open.growth = Growth { onset_step, detected_step, grown_bytes, ..*growth };
+            let known = Growth { onset_step, detected_step, returns, give_backs, ..*growth };
+            open.growth = Growth { grown_bytes, ..known };
             self.findings.extend(open.news());
         }
     }

@@ -210,7 +210,7 @@ fn is_record_run(values: &[i64], records_min: usize, rule: &Rule) -> bool {
 /// Rises by many jumps and gives nothing back between them.
 fn is_ratchet(values: &[i64], rule: &Rule) -> bool {
     let (rise, half) = (rise_of(values), values.len() / 2);
-    if values.len() < WINDOW || rise < rule.rise_min {
+    if values.len() < WINDOW || rise < rule.rise_min.max(1) {
         return false;
     }
     let material = rise / (4 * values.len() as i64);

@@ -68,6 +68,9 @@ pub(super) struct Rank {
     pub(super) has_ended: bool,
 }
 
+/// Whether round trips are over is asked in every so many steps.
+const TRIPS_PACE_STEPS: u64 = 64;
+
 /// Silence is judged so often.
 const SILENCE_PACE_NS: u64 = 1_000_000_000;
 
@@ -155,7 +158,9 @@ impl Detector {
         }
         let series = self.series.entry(key).or_insert_with(|| Series::new(sample.first_step));
         series.take(sample);
-        let has_returned = series.has_returned;
+        let is_time = sample.last_step.is_multiple_of(TRIPS_PACE_STEPS);
+        let has_returned =
+            series.has_returned || (is_time && series.trips.has_stopped(sample.last_step));
         self.note_rank(now_ns, sample);
         self.pace.note(now_ns, sample.last_step);
         self.judge_habits(key);
@@ -219,7 +224,7 @@ impl Detector {
     }
 
     /// What the steps of a rank need beyond their floors, in bytes: before a growth that began at
-    /// `onset_step`, or as early as is still known, and now.
+    /// `onset_step`, and now. None where that is no longer known.
     pub fn step_need(&self, rank: u32, device: u8, onset_step: u64) -> Option<(u64, u64)> {
         self.series.get(&(rank, device))?.step_need(onset_step)
     }

@@ -135,20 +135,19 @@ impl Series {
         Some(self.absolute(layer, scale, block)? - self.course(layer)?.anchor?)
     }
 
-    /// Highest use less the floor, in bytes: in the block before the one of `onset_step`, or the
-    /// oldest that is kept, and in the newest finished one.
+    /// Highest use less the floor, in bytes: in the block before the one of `onset_step`, and in the
+    /// newest finished one. Now is a short block: what grows between floor and peak of a long one
+    /// is no need of a step.
     pub(super) fn step_need(&self, onset_step: u64) -> Option<(u64, u64)> {
         let need = |scale: usize, block: u64| {
             let peak = self.absolute(Layer::Peak, scale, block)?;
             u64::try_from(peak - self.absolute(Layer::Allocated, scale, block)?).ok()
         };
-        let around = |scale: usize| {
-            let newest = (self.last_step / BLOCK_STEPS[scale]).checked_sub(1)?;
-            let before = (onset_step / BLOCK_STEPS[scale]).checked_sub(1)?;
-            Some((need(scale, before)?, need(scale, newest)?))
-        };
+        let newest = (self.last_step / BLOCK_STEPS[EXCESS_SCALE]).checked_sub(1)?;
         // The finest that reaches back so far.
-        (EXCESS_SCALE..SCALES).find_map(around)
+        let before = (EXCESS_SCALE..SCALES)
+            .find_map(|scale| need(scale, (onset_step / BLOCK_STEPS[scale]).checked_sub(1)?))?;
+        Some((before, need(EXCESS_SCALE, newest)?))
     }
 
     /// Has the block been finished?

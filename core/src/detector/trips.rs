@@ -2,11 +2,13 @@
 //! the same processes, or when models take turns. What was there must be gone at the bottom; what
 //! is left there, and more of it each time, is kept by nobody who should.
 //!
-//! It remembers the last few bottoms of a device and does not know who else has made the trip.
+//! It remembers the last few bottoms of a device. When no trip has been made for longer than those
+//! took, what they left behind is told no more.
 
 use super::incidents::UNFOLLOWED;
 use super::layers::Layer;
 use super::machine::Detector;
+use super::series::Series;
 use super::{Growth, GrowthKey, Sample, Scope};
 
 /// A trip begins below half of the highest level …
@@ -72,7 +74,10 @@ impl Trips {
         let (step, bytes) = (sample.last_step, sample.floor_allocated);
         let Some(bottom) = &mut self.bottom else {
             self.high = self.high.max(bytes);
-            if self.high >= LEVEL_BYTES_MIN && bytes < self.high / FALL_DIVISOR {
+            // What is left of earlier trips is there at the bottom of this one too.
+            let left = self.bottoms[BOTTOMS - 1].bytes;
+            let level = self.high.saturating_sub(left);
+            if level >= LEVEL_BYTES_MIN && bytes.saturating_sub(left) < level / FALL_DIVISOR {
                 self.bottom = Some(Bottom { step, bytes });
             }
             return false;
@@ -94,6 +99,13 @@ impl Trips {
         true
     }
 
+    /// Has there been no trip for longer than the last few took together?
+    pub(super) fn has_stopped(&self, step: u64) -> bool {
+        let [oldest, .., newest] = self.bottoms;
+        let took = newest.step.saturating_sub(oldest.step).max(TRIP_STEPS_MAX);
+        step.saturating_sub(newest.step) > took
+    }
+
     /// Does each trip leave about as much more behind, of at least `bytes_min` in all?
     pub(super) fn residue(&self, bytes_min: u64) -> Option<Residue> {
         let [oldest, .., newest] = self.bottoms;
@@ -110,25 +122,35 @@ impl Trips {
 }
 
 impl Detector {
-    /// A trip of this series has just ended.
+    /// A trip of this series has just ended, or there has been none for long.
     pub(super) fn judge_trips(&mut self, (rank, device): (u32, u8)) {
         let Some(series) = self.series.get(&(rank, device)) else { return };
         let rise_min = series.rise_min(Layer::Allocated, &self.limits).unsigned_abs();
         let (left, last_step) = (series.left(Layer::Allocated), series.last_step);
-        let residue = series.trips.residue(rise_min.saturating_mul(RISES_MIN));
+        let bytes_min = rise_min.saturating_mul(RISES_MIN);
+        let leaves = |series: &Series| {
+            let is_over = series.trips.has_stopped(series.last_step);
+            series.trips.residue(bytes_min).filter(|_| !is_over)
+        };
+        let residue = leaves(series);
         let key = |scope: Scope| GrowthKey { rank, device, layer: Layer::Allocated, scope };
+        let scopes = [Scope::OneRank, Scope::Role, Scope::AllRanks];
         let Some(residue) = residue else {
-            let scopes = [Scope::OneRank, Scope::Role, Scope::AllRanks].map(key);
-            scopes.iter().for_each(|key| self.incidents.close_unfollowed(key, last_step));
+            scopes.iter().for_each(|&scope| {
+                self.incidents.close_unfollowed(&key(scope), last_step);
+            });
             return;
         };
-        let others = self.series.iter().filter(|(other, series)| {
-            other.0 != rank && series.trips.residue(rise_min.saturating_mul(RISES_MIN)).is_some()
+        let others = self.ranks.iter().filter(|&(&other, known)| {
+            let series = self.series.get(&(other, known.home));
+            other != rank && series.and_then(leaves).is_some()
         });
         let ranks = 1 + u32::try_from(others.count()).unwrap_or(u32::MAX - 1);
         let all = u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         let is_shared = all > 1 && u64::from(ranks) * 4 >= u64::from(all) * 3;
-        let key = key(if is_shared { Scope::AllRanks } else { Scope::OneRank });
+        let scope = if is_shared { Scope::AllRanks } else { Scope::OneRank };
+        let (others_of, key) =
+            (scopes.into_iter().filter(|&other| other != scope).map(key), key(scope));
         let bytes_per_step = residue.bytes_per_step();
         let growth = Growth {
             rank,
@@ -153,6 +175,9 @@ impl Detector {
         {
             self.incidents.open(growth, (group, UNFOLLOWED), 0, 0, (last_step, 0));
         }
+        // What stood for one rank turns out to be about all, or the other way round. Said after
+        // the opening: whoever keeps incidents can go on with the one there is.
+        others_of.for_each(|other| self.incidents.close_unfollowed(&other, last_step));
     }
 }
 

@@ -406,7 +406,8 @@ fn is_filling(
     let grown = rate.saturating_mul(
         i64::try_from(detected_step.saturating_sub(onset_step)).unwrap_or(i64::MAX),
     );
-    let is_on_line = (onset_value - risen).abs() <= (risen / 4).max(grown / 4);
+    let is_on_line =
+        onset_value.saturating_sub(risen).saturating_abs() <= (risen / 4).max(grown / 4);
     is_outside
         && (onset_step <= warm_step + BLOCK_STEPS[2] || is_on_line)
         && detected_step.saturating_sub(warm_step) < FILLING_STEPS

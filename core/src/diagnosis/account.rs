@@ -174,7 +174,7 @@ fn sum<'a>(
         let known = result.stacks.entry(frames).or_default();
         known.grown.add(held.grown);
         known.private = known.private.saturating_add(held.private);
-        known.blocks += held.blocks;
+        known.blocks = known.blocks.saturating_add(held.blocks);
         known.births.merge(&held.births);
     }
     result

@@ -75,7 +75,7 @@ impl<'a> Line<'a> {
         self.peer_grown.add(growing.peer_grown);
         self.net.add(growing.net);
         self.net_grown = self.net_grown.saturating_add(growing.net_grown);
-        self.blocks += growing.held.blocks;
+        self.blocks = self.blocks.saturating_add(growing.held.blocks);
         self.peer_blocks = self.peer_blocks.saturating_add(growing.peer_blocks);
         // What does not grow says nothing about the growth: weights that share a line with a leak.
         if growing.net_grown > 0 {

@@ -127,7 +127,7 @@ pub struct Diagnosis {
     pub ends_soon: bool,
     /// Steps since the growth began.
     pub age_steps: u64,
-    /// Steps until memory is full, as the detector saw it.
+    /// Steps until memory is full, as the detector saw it; 0 when a request has failed already.
     pub steps_to_oom: Option<u64>,
     /// All of it in one sentence.
     pub sentence: String,

@@ -10,7 +10,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::Inquiry;
-use super::account::{Account, Amount, Measure, Stack, home, signed, unsigned};
+use super::account::{Account, Amount, Measure, Stack, home, median_amount, signed, unsigned};
 use super::alternatives::EXPLAINED_PPM_MIN;
 use super::case::{Case, Lines, share_of};
 use super::circumstances::Readings;
@@ -144,9 +144,10 @@ impl<'a> Outside<'a> {
         let mut growing = growing(own, peers, beyond_peers, Measure::Bytes);
         growing.retain(|each| each.frame.line > 0);
         let all = lines(&growing);
-        let mut net = own.grown;
+        let (mut net, mut nameless) = (own.grown, own.nameless);
         if beyond_peers {
-            net = net.less(super::account::median_amount(peers.iter().map(|peer| peer.grown)));
+            net = net.less(median_amount(peers.iter().map(|peer| peer.grown)));
+            nameless = nameless.less(median_amount(peers.iter().map(|peer| peer.nameless)));
         }
         let lines = Lines { shared: shared(&growing, &all), all };
         let whole = net.bytes.max(signed(case.seen())).max(1);
@@ -155,7 +156,7 @@ impl<'a> Outside<'a> {
         Self {
             lines,
             net: net.bytes.max(0),
-            nameless: own.nameless.bytes.max(0),
+            nameless: nameless.bytes.max(0),
             whole,
             peers: peers.len(),
             named,
@@ -206,14 +207,17 @@ impl<'a> Outside<'a> {
                 count => format!("the same stacks took {peers} on the median of {count} peers"),
             });
         }
+        let least = if line.stacks > 1 { "at least " } else { "" };
         said.push(match (named.pieces, named.births) {
             (1, _) => format!("it holds one piece, taken in step {}", named.first_step),
-            (pieces, 1) => {
+            (pieces, _) if named.first_step == named.last_step => {
                 format!("its {} pieces were taken in step {}", count(pieces), named.first_step)
             }
+            // Several stacks of one line may have been busy in different steps.
             (pieces, births) => format!(
-                "its {} pieces were taken in {births} different steps, {} to {}",
+                "its {} pieces were taken in {least}{} different steps, {} to {}",
                 count(pieces),
+                births.max(2),
                 named.first_step,
                 named.last_step,
             ),

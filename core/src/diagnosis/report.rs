@@ -75,7 +75,10 @@ pub(super) fn report(
         remedy,
         restart: restart(case, class),
         ends_soon: super::urgency::ends_soon(case, class),
-        steps_to_oom: case.growth.steps_to_oom,
+        steps_to_oom: match case.around.ooms {
+            Some(1..) => Some(0),
+            _ => case.growth.steps_to_oom,
+        },
         age_steps: case.growth.last_step.saturating_sub(case.growth.onset_step),
         sentence: sentence(case, lines, class),
         alternatives,

@@ -19,7 +19,8 @@ pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
 /// Pools of compiled code that grow for no longer than this are still being set up.
 pub(super) const SETTLING_STEPS: u64 = 256;
 
-/// Growth of all ranks that is no older than this wakes nobody, unless memory ends as soon.
+/// Growth of all ranks that is no older than this wakes nobody, unless memory has ended or ends
+/// within twice as many steps.
 const EARLY_STEPS: u64 = 64;
 
 /// Has memory ended already, or does it before anybody can act?
@@ -63,7 +64,7 @@ impl Diagnosis {
         // What all ranks do for a few dozen steps, garbage collection gives back.
         let is_early = self.scope != Scope::OneRank
             && self.age_steps < EARLY_STEPS
-            && self.steps_to_oom.is_none_or(|steps| steps > EARLY_STEPS);
+            && self.steps_to_oom.is_none_or(|steps| steps > 2 * EARLY_STEPS);
         (is_confirmed || (self.ends_soon && !is_needed)) && !is_early
     }
 

@@ -136,6 +136,8 @@ impl Sum {
 struct Group {
     of: BTreeMap<u32, Sum>,
     has_before: bool,
+    /// Of some of what was held then nobody knows whose it was.
+    lacks_before: bool,
     /// Whose its pieces are cannot be told.
     is_unclear: bool,
 }
@@ -173,7 +175,7 @@ pub(super) fn by_stack<'a>(
                 stack: stacks.of(atom),
                 held: sum.held,
                 fresh: sum.fresh,
-                before: group.has_before.then_some(sum.before),
+                before: (group.has_before && !group.lacks_before).then_some(sum.before),
                 births: sum.births.len() as u64,
                 first_step: sum.births.first().copied().unwrap_or(0),
                 last_step: sum.births.last().copied().unwrap_or(0),
@@ -232,7 +234,7 @@ fn add_lane(
                 }
             }
             Whose::Allocators => {}
-            Whose::AllUnclear => group.has_before = false,
+            Whose::AllUnclear => group.lacks_before = true,
         }
     }
 }

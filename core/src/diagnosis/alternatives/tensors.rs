@@ -289,8 +289,8 @@ fn gave_back_rarely(case: &Case<'_>) -> String {
 fn swells(case: &Case<'_>, line: &Line<'_>) -> String {
     let need = case.around.step_need.unwrap_or_default();
     format!(
-        "the newest {} of {} took the place of smaller ones, and the steps need no more than \
-         before ({} beyond the floor, {} then)",
+        "{} of {} took the place of smaller ones, and the steps need hardly more than before \
+         ({} beyond the floor, {} then)",
         blocks(line.blocks),
         place(line.frame),
         bytes(need.now),
