@@ -79,10 +79,17 @@ pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
     let mut places = vec![(0, 0); snapshots.len()];
     let mut ranks = Vec::new();
     for (rank, mut files) in by_rank {
-        // Files without any time and step stay in the order given.
-        files.sort_by_key(|&at| {
-            let file = snapshots.get(at);
-            file.map(|file| (file.look.origin.step, file.look.newest_us, named_step(&file.path)))
+        // Files without any time and step stay in the order given. Where all names have a step,
+        // names say it; a file's own times may be of when it was written.
+        let step = |at: &usize| snapshots.get(*at).and_then(|file| named_step(&file.path));
+        let are_named = files.iter().all(|at| step(at).is_some());
+        files.sort_by_key(|at| {
+            let named = step(at);
+            let file = snapshots.get(*at);
+            file.map(|file| {
+                let look = &file.look;
+                (look.origin.step, named.filter(|_| are_named), look.newest_us, named)
+            })
         });
         let mut looks = Vec::new();
         for (moment, &at) in files.iter().enumerate() {
