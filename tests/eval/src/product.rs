@@ -201,12 +201,13 @@ impl Judge for Product {
         let (suspect, peers) = (case.suspect, case.peers);
         let found = Inquiry { growth, suspect, peers, around: &around }.diagnose();
         let line = |frame: &memtape_core::snapshot::Frame| (frame.file.clone(), frame.line);
-        let is_told = self.told.iter().any(|(other, (class, culprit))| {
-            let culprit = culprit.as_ref().map(|(file, line)| (file.as_str(), *line));
-            *other != id
-                && self.open.values().any(|open| open == other)
-                && found.is_told_by(*class, culprit)
-        });
+        let is_told = found.pages()
+            && self.told.iter().any(|(other, (class, culprit))| {
+                let culprit = culprit.as_ref().map(|(file, line)| (file.as_str(), *line));
+                *other != id
+                    && self.open.values().any(|open| open == other)
+                    && found.is_told_by(*class, culprit)
+            });
         let pages = found.pages() && !is_told;
         if pages {
             self.told.insert(id, (found.class, found.culprit.as_ref().map(line)));
