@@ -135,9 +135,9 @@ impl Series {
         Some(self.absolute(layer, scale, block)? - self.course(layer)?.anchor?)
     }
 
-    /// Highest use less the floor, in bytes: in the block before the one of `onset_step`, and in the
-    /// newest finished one. Now is a short block: what grows between floor and peak of a long one
-    /// is no need of a step.
+    /// Highest use less the floor, in bytes: in the block before the one of `onset_step`, and in
+    /// the newest finished one. Now is a short block: what grows between floor and peak of a long
+    /// one is no need of a step.
     pub(super) fn step_need(&self, onset_step: u64) -> Option<(u64, u64)> {
         let need = |scale: usize, block: u64| {
             let peak = self.absolute(Layer::Peak, scale, block)?;
