@@ -64,6 +64,8 @@ pub(super) struct Rank {
     seen_ns: u64,
     /// Since when it has said nothing while its peers went on.
     pub(super) silent_since_ns: Option<u64>,
+    /// How often it was missed since.
+    pub(super) silent_looks: u32,
     /// Its process is over: it says nothing for a good reason.
     pub(super) has_ended: bool,
 }
@@ -251,10 +253,12 @@ impl Detector {
             finished: 0,
             seen_ns: now_ns,
             silent_since_ns: None,
+            silent_looks: 0,
             has_ended: false,
         };
         let rank = self.ranks.entry(sample.rank).or_insert(fresh);
         (self.now_ns, rank.seen_ns, rank.silent_since_ns) = (now_ns, now_ns, None);
+        rank.silent_looks = 0;
         let level_of = |device: u8| {
             self.series.get(&(sample.rank, device)).map_or(0, |series| series.last.end_allocated)
         };

@@ -34,6 +34,10 @@ const SILENT_NS: u64 = 30_000_000_000;
 /// that is heard without it: after a pause of everybody somebody has to be the first.
 const SILENT_STEPS_MIN: u64 = 8;
 
+/// … and it was missed so often, about once a second: after a pause of everybody what was kept
+/// back comes in at once, from one rank before the other.
+const SILENT_LOOKS_MIN: u32 = 10;
+
 impl Detector {
     /// A rank whose peaks stay far beyond its peers': more than they ever were, or near the end of
     /// the device.
@@ -172,7 +176,9 @@ impl Detector {
                 continue;
             }
             let since_ns = *known.silent_since_ns.get_or_insert(self.now_ns);
-            let is_due = self.now_ns.saturating_sub(since_ns) >= SILENT_NS;
+            known.silent_looks = known.silent_looks.saturating_add(1);
+            let is_due = self.now_ns.saturating_sub(since_ns) >= SILENT_NS
+                && known.silent_looks >= SILENT_LOOKS_MIN;
             if is_due && self.incidents.get(&key).is_none() {
                 let growth = still(&key, (step, typical), missing, peers);
                 if !self.incidents.joined(&growth) {
