@@ -2,10 +2,11 @@
 
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::{Library, Site};
-use crate::job::{Expect, Fault, GIB, Job, Layer, MIB};
+use crate::job::{GIB, Job, Layer, MIB};
 use crate::world::{Actor, Moment, World};
 
 use super::benign::BEHAVIOURS;
+use super::labels::{RISE_MIN, TENSORS, label, notice, one_or_all};
 
 /// Something that goes wrong.
 pub type Trouble = fn(&mut Job);
@@ -91,45 +92,11 @@ pub(super) fn background(job: &mut Job, headroom: u64) {
     }
 }
 
-/// Labels the job.
-pub(super) fn label(
-    job: &mut Job,
-    class: &'static str,
-    ranks: Vec<u32>,
-    plan: &Plan,
-    layers: &[Layer],
-    sites: &[Site],
-) {
-    job.fault = Some(Fault {
-        class,
-        ranks,
-        onset: plan.onset,
-        layers: layers.to_vec(),
-        sites: sites.to_vec(),
-        expect: Expect::Page,
-        rate: plan.rate,
-        rise_min: RISE_MIN,
-        begins_with_rise: false,
-    });
-}
-
-/// Lets a job be found out without anybody being woken.
-pub(super) fn notice(job: &mut Job, rise_min: u64) {
-    if let Some(fault) = &mut job.fault {
-        (fault.expect, fault.rise_min) = (Expect::Notice, rise_min);
-    }
-}
-
-/// A fault that has gained less than this is not there yet.
-pub(super) const RISE_MIN: u64 = 128 * MIB;
-
 /// The same for the number of blocks.
 const BLOCKS_MIN: u64 = 1_500;
 
 /// And for retries.
 const RETRIES_MIN: u64 = 40;
-
-const TENSORS: [Layer; 4] = [Layer::Allocated, Layer::Blocks, Layer::Reserved, Layer::Peak];
 
 /// Keeps so many bytes, in one to three blocks, in each step that is due.
 fn keep(
@@ -309,7 +276,7 @@ fn retained_graph(job: &mut Job) {
 fn unbounded_cache(job: &mut Job) {
     let plan = plan(job, 0.5, 16.0);
     let site = job.code.site(Library::Functional, "masks.py", "mask_for");
-    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let ranks = one_or_all(job, 0.5);
     let new = 0.1 + 0.8 * job.rng.unit();
     let is_common = ranks.len() > 1;
     let due = move |world: &mut World| {
@@ -328,7 +295,7 @@ fn cross_restart(job: &mut Job) {
     let every = job.rng.between(150, 400);
     plan.onset = every;
     let bytes = plan.rate * every as f64;
-    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let ranks = one_or_all(job, 0.5);
     let last = job.steps;
     job.base.restarts = (1..).map(|nth| (nth * every, 1.0)).take_while(|at| at.0 < last).collect();
     let stack = site.stack;
@@ -349,7 +316,7 @@ fn reference_cycles(job: &mut Job) {
     job.steps = job.steps.max(2_000);
     let plan = plan(job, 1.0, 16.0);
     let site = job.code.site(Library::Linear, "model.py", "Wrapper.forward");
-    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let ranks = one_or_all(job, 0.5);
     let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
     let first = job.rng.between(20, 60);
     let longer = 1.15 + 0.35 * job.rng.unit();
@@ -404,7 +371,7 @@ fn fragmentation(job: &mut Job) {
     let plan = plan(job, 4.0, 32.0);
     let ring = job.code.site(Library::None, "replay.py", "Buffer.add");
     let large = job.code.site(Library::Attention, "model.py", "Encoder.forward");
-    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let ranks = one_or_all(job, 0.5);
     let onset = plan.onset;
     let item = job.rng.between(2, 6) * MIB;
     let hole = job.rng.between(80, 300) * MIB;
@@ -600,7 +567,7 @@ fn cache_thrash(job: &mut Job) {
     job.is_expandable = false;
     let plan = plan(job, 0.5, 1.0);
     job.fill(job.device_bytes / 4);
-    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let ranks = one_or_all(job, 0.5);
     let onset = plan.onset;
     // Most people call it between two steps, some within.
     let places = [Moment::Between, Moment::Between, Moment::Backward, Moment::Optimizer];

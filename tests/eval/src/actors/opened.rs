@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 
 use super::benign::Behaviour;
-use super::faults::{RISE_MIN, Trouble, background, label, notice, plan};
+use super::faults::{Trouble, background, plan};
+use super::labels::{RISE_MIN, TENSORS, label, notice, one_or_all};
 use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{Job, Layer, MIB};
@@ -31,8 +32,6 @@ pub const FAULTY: [(&str, Trouble); 7] = [
     ("graph_chain", graph_chain),
     ("handle_leak", handle_leak),
 ];
-
-const TENSORS: [Layer; 4] = [Layer::Allocated, Layer::Blocks, Layer::Reserved, Layer::Peak];
 
 /// Reinforcement learning: a phase of generation, whose cache of keys and values grows with every
 /// step and is dropped, and a phase of training.
@@ -201,7 +200,7 @@ fn multi_task_mix(job: &mut Job) {
 fn growing_concatenation(job: &mut Job) {
     let plan = plan(job, 0.5, 32.0);
     let site = job.code.site(Library::None, "metrics.py", "Curve.append");
-    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let ranks = one_or_all(job, 0.5);
     let (onset, rate, stack) = (plan.onset, plan.rate, site.stack);
     job.part_of(&ranks, move |_| {
         let mut held: Option<Handle> = None;
@@ -275,7 +274,7 @@ fn stream_per_call(job: &mut Job) {
     job.is_expandable = false;
     let plan = plan(job, 1.0, 24.0);
     let site = job.code.site(Library::Copy, "transfer.py", "copy_async");
-    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let ranks = one_or_all(job, 0.5);
     let bytes = job.rng.between(12, 64) * MIB;
     let every = ((bytes as f64 / plan.rate) as u64).clamp(1, 60);
     let (onset, stack) = (plan.onset, site.stack);

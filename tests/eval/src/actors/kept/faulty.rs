@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::actors::faults::{Trouble, label, plan};
+use crate::actors::faults::{Trouble, plan};
+use crate::actors::labels::{TENSORS, in_pieces, label, one_or_all};
 use crate::allocator::Handle;
 use crate::code::{Library, Site};
 use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
@@ -20,23 +21,6 @@ pub const FAULTY: [(&str, Trouble); 9] = [
     ("wgrad_backlog", wgrad_backlog),
     ("endless_trace", endless_trace),
 ];
-
-const TENSORS: [Layer; 4] = [Layer::Allocated, Layer::Blocks, Layer::Reserved, Layer::Peak];
-
-/// What comes in large pieces is a fault when this many of them have come.
-const PIECES_MIN: u64 = 3;
-
-/// The label only holds when memory has risen by so many pieces.
-fn in_pieces(job: &mut Job, bytes: u64) {
-    if let Some(fault) = &mut job.fault {
-        fault.rise_min = fault.rise_min.max(PIECES_MIN * bytes);
-    }
-}
-
-/// One rank, or all of them.
-fn one_or_all(job: &mut Job) -> Vec<u32> {
-    if job.rng.chance(0.4) { vec![job.one()] } else { job.all() }
-}
 
 /// The ranks of one node.
 fn one_node(job: &mut Job) -> Vec<u32> {
@@ -87,7 +71,7 @@ fn view_anchors(job: &mut Job) {
     let site = job.code.site(Library::Linear, "encoder.py", "Encoder.forward");
     let every = job.rng.pick(&[1, 1, 2, 5, 10]).unwrap_or(1);
     plan.onset = plan.onset.next_multiple_of(every);
-    let ranks = one_or_all(job);
+    let ranks = one_or_all(job, 0.4);
     let layers = job.rng.between(2, 8);
     let (onset, bytes, stack) = (plan.onset, plan.rate * every as f64, site.stack);
     job.part_of(&ranks, move |_| {
@@ -266,7 +250,7 @@ fn unreset_metrics(job: &mut Job) {
     let epoch = job.rng.between(40, 160);
     // It begins with what is kept from the first step of an epoch on.
     plan.onset = plan.onset.next_multiple_of(epoch) + 1;
-    let ranks = one_or_all(job);
+    let ranks = one_or_all(job, 0.4);
     let share = 0.35 + 0.4 * job.rng.unit();
     let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
     job.part_of(&ranks, move |_| {

@@ -1,8 +1,9 @@
-//! Faulty jobs that are kept apart, each with its label.
+//! Faulty jobs of the second set, each with its label.
 
 use std::collections::BTreeSet;
 
-use crate::actors::faults::{Trouble, label, plan};
+use crate::actors::faults::{Trouble, plan};
+use crate::actors::labels::{TENSORS, in_pieces, label, one_or_all};
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::Library;
 use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
@@ -21,23 +22,6 @@ pub const FAULTY: [(&str, Trouble); 10] = [
     ("recaptured_graphs", recaptured_graphs),
     ("lingering_workers", lingering_workers),
 ];
-
-const TENSORS: [Layer; 4] = [Layer::Allocated, Layer::Blocks, Layer::Reserved, Layer::Peak];
-
-/// What comes in large pieces is a fault when this many of them have come.
-const PIECES_MIN: u64 = 3;
-
-/// The label only holds when memory has risen by so many pieces.
-fn in_pieces(job: &mut Job, bytes: u64) {
-    if let Some(fault) = &mut job.fault {
-        fault.rise_min = fault.rise_min.max(PIECES_MIN * bytes);
-    }
-}
-
-/// One rank, or all of them.
-fn one_or_all(job: &mut Job) -> Vec<u32> {
-    if job.rng.chance(0.4) { vec![job.one()] } else { job.all() }
-}
 
 /// Activations go to the host, and what was saved is forgotten when backward asks for it. Where the
 /// router left an expert out of the loss nobody asks, and the tensors stay on the device
@@ -78,7 +62,7 @@ fn piled_hooks(job: &mut Job) {
     let every = job.rng.between(60, 200);
     let bytes = (plan.rate * every as f64) as u64;
     plan.onset = plan.onset.next_multiple_of(every);
-    let ranks = one_or_all(job);
+    let ranks = one_or_all(job, 0.4);
     let (onset, stack) = (plan.onset, site.stack);
     job.part_of(&ranks, move |_| {
         // One of them is meant to be there.
@@ -109,7 +93,7 @@ fn ipc_limbo(job: &mut Job) {
     let lost = 0.2 + 0.3 * job.rng.unit();
     let bytes = (plan.rate * every as f64 / lost) as u64 / BUCKETS;
     plan.onset = plan.onset.next_multiple_of(every);
-    let ranks = one_or_all(job);
+    let ranks = one_or_all(job, 0.4);
     let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
     let (onset, stack) = (plan.onset, site.stack);
     job.part(move |seat| {
@@ -339,7 +323,7 @@ fn lingering_workers(job: &mut Job) {
     let left = (plan.rate * epoch as f64) as u64;
     // Some of the workers end after all.
     let grows = (left as f64 * (1.0 + 1.5 * job.rng.unit())) / epoch as f64;
-    let ranks = if job.rng.chance(0.5) { vec![job.one()] } else { job.all() };
+    let ranks = one_or_all(job, 0.5);
     let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
     let onset = plan.onset;
     job.part(move |seat| {

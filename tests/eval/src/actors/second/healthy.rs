@@ -1,4 +1,4 @@
-//! Healthy jobs that are kept apart: each has an end to what grows, and it comes within the job.
+//! Healthy jobs of the second set: each has an end to what grows, and it comes within the job.
 
 use crate::actors::benign::Behaviour;
 use crate::allocator::Handle;
