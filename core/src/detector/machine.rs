@@ -159,10 +159,9 @@ impl Detector {
             return;
         }
         let series = self.series.entry(key).or_insert_with(|| Series::new(sample.first_step));
-        series.take(sample);
+        let returned = series.take(sample);
         let is_time = sample.last_step.is_multiple_of(TRIPS_PACE_STEPS);
-        let has_returned =
-            series.has_returned || (is_time && series.trips.has_stopped(sample.last_step));
+        let has_returned = returned || (is_time && series.trips.has_stopped(sample.last_step));
         self.note_rank(now_ns, sample);
         self.pace.note(now_ns, sample.last_step);
         self.judge_habits(key);

@@ -43,8 +43,6 @@ pub(super) struct Series {
     member: [u64; SCALES],
     pub(super) habits: Habits,
     pub(super) trips: Trips,
-    /// The newest sample ended a trip.
-    pub(super) has_returned: bool,
     /// Peak beyond the peers, as long as it stays so: since when, least, of the peers.
     pub(super) spread: Option<Spread>,
 }
@@ -62,7 +60,8 @@ impl Series {
         Self { first_step, ..Self::default() }
     }
 
-    pub(super) fn take(&mut self, sample: &Sample) {
+    /// Takes a sample. True when it ends a round trip.
+    pub(super) fn take(&mut self, sample: &Sample) -> bool {
         self.peak_allocated = self.peak_allocated.max(sample.peak_allocated);
         // Reserved memory follows the peaks; only what goes beyond the highest of them is kept
         // for nothing.
@@ -77,11 +76,12 @@ impl Series {
             self.put(layer, steps, value, 0);
         }
         self.habits.take(sample);
-        self.has_returned = sample.last_step > self.last_step && self.trips.take(sample);
+        let has_returned = sample.last_step > self.last_step && self.trips.take(sample);
         if sample.last_step >= self.last_step {
             self.last_step = sample.last_step;
             self.last = *sample;
         }
+        has_returned
     }
 
     /// Takes a reading of a layer that no sample holds; others are left alone.
