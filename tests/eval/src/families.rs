@@ -2,9 +2,9 @@
 
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
-use crate::actors::kept;
 use crate::actors::opened::{FAULTY, HEALTHY};
 use crate::actors::second;
+use crate::actors::third;
 use crate::job::Job;
 use crate::recorded;
 use crate::rng::{Rng, mix};
@@ -78,8 +78,8 @@ pub fn families() -> Vec<Family> {
     all.extend(FAULTY.iter().map(of(Set::Tuned, true)));
     all.extend(second::HEALTHY.iter().map(of(Set::Tuned, false)));
     all.extend(second::FAULTY.iter().map(of(Set::Tuned, true)));
-    all.extend(kept::HEALTHY.iter().map(of(Set::Apart, false)));
-    all.extend(kept::FAULTY.iter().map(of(Set::Apart, true)));
+    all.extend(third::HEALTHY.iter().map(of(Set::Tuned, false)));
+    all.extend(third::FAULTY.iter().map(of(Set::Tuned, true)));
     all
 }
 

@@ -1,5 +1,5 @@
 //! Families that were once kept apart, and were opened when their totals had been bad: since then
-//! they may be looked at and tuned on as all the others. Those kept apart now are in `apart/`.
+//! they may be looked at and tuned on as all the others. Those kept apart now are in `kept/`.
 
 use std::collections::VecDeque;
 
