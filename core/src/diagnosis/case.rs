@@ -267,7 +267,22 @@ impl<'a> Case<'a> {
             return Course::Unknown;
         }
         // Births count from the onset, also those of before the earlier step: they live still.
-        line.births.course(self.born_since, self.growth.onset_step, self.step)
+        match line.births.course(self.born_since, self.growth.onset_step, self.step) {
+            Course::Passing if self.falls_behind(line) => Course::Backlog,
+            course => course,
+        }
+    }
+
+    /// Are more blocks of a line there than ever, of many steps, though the oldest went? A queue
+    /// that is full, a window, has made its growth soon after the onset, and has made less than
+    /// what was seen since.
+    fn falls_behind(&self, line: &Line<'_>) -> bool {
+        let (more, seen) = (unsigned(line.net.blocks), signed(self.seen()));
+        line.births.count() >= 2 * GENERATIONS_MIN
+            && more.saturating_mul(2) >= line.blocks
+            && line.net_grown.saturating_mul(4) >= seen
+            && self.net.by(self.measure).saturating_mul(4) >= seen.saturating_mul(3)
+            && self.is_counted()
     }
 
     /// The same as a histogram.
@@ -283,7 +298,7 @@ impl<'a> Case<'a> {
         if self.around.births_missing {
             return line.net.blocks >= KEPT_BLOCKS_MIN;
         }
-        self.course(line) == Course::Steady
+        matches!(self.course(line), Course::Steady | Course::Backlog)
     }
 
     /// Whole free segments that no step needs: the others are only free between two steps.

@@ -71,6 +71,9 @@ pub enum Course {
     Few,
     /// Only the newest steps: what is older is gone again.
     Passing,
+    /// The newest steps, and more of them all the time: the oldest go first, and fewer go than
+    /// come.
+    Backlog,
     /// Many steps, but no late ones: it has ended.
     Ended,
     /// Many steps, most bytes early: it comes to its end.
@@ -87,6 +90,7 @@ impl Course {
             Self::Once => "once",
             Self::Few => "few",
             Self::Passing => "passing",
+            Self::Backlog => "backlog",
             Self::Ended => "ended",
             Self::Filling => "filling",
             Self::Steady => "steady",

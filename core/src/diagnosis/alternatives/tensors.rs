@@ -44,7 +44,7 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
         .must(Some(is_explained(case, lines)), NOTHING, unexplained(case, lines))
         .must(
             Some(is_leaking),
-            swelling.map_or(NOTHING, |line| swells(case, line)),
+            swelling.map_or_else(|| backlog(case, top), |line| swells(case, line)),
             top.map_or(NOTHING, |line| no_leak(case, line)),
         )
         .must_not(gives_back(case, lines), gave_back(case.give_backs()), NOTHING)
@@ -298,6 +298,18 @@ fn swells(case: &Case<'_>, line: &Line<'_>) -> String {
     )
 }
 
+/// What shows that a queue grows, where one does.
+fn backlog(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
+    let Some(line) = line.filter(|line| case.course(line) == Course::Backlog) else {
+        return NOTHING;
+    };
+    format!(
+        "blocks of {} go oldest first, and fewer go than come: it holds those of {} steps by now",
+        place(line.frame),
+        line.births.count(),
+    )
+}
+
 /// Why a line's blocks are not those of a leak.
 fn no_leak(case: &Case<'_>, line: &Line<'_>) -> String {
     let here = place(line.frame);
@@ -315,7 +327,7 @@ fn no_leak(case: &Case<'_>, line: &Line<'_>) -> String {
         Course::Passing => format!("the older blocks of {here} are gone again"),
         Course::Ended => format!("{here} has no blocks of late steps: it has ended"),
         Course::Filling => format!("{here} adds less and less"),
-        Course::Steady | Course::Unknown => NOTHING,
+        Course::Steady | Course::Backlog | Course::Unknown => NOTHING,
     }
 }
 
@@ -328,7 +340,7 @@ fn why_needed(case: &Case<'_>, line: &Line<'_>) -> String {
         Course::Passing => "its older blocks are gone again: it passes through".into(),
         Course::Ended => "it has no blocks of late steps: it has ended".into(),
         Course::Filling => "it adds less and less: something fills up".into(),
-        Course::Steady | Course::Unknown => NOTHING,
+        Course::Steady | Course::Backlog | Course::Unknown => NOTHING,
     }
 }
 
