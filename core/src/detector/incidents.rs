@@ -260,6 +260,17 @@ impl Incidents {
         }
     }
 
+    /// Layers of a series about which there are findings that follow no course.
+    pub(super) fn unfollowed_of(&self, rank: u32, device: u8) -> Vec<Layer> {
+        let is_of = |open: &&Open| {
+            let growth = &open.growth;
+            open.scale == UNFOLLOWED
+                && open.grows()
+                && (growth.rank, growth.device) == (rank, device)
+        };
+        self.open.values().filter(is_of).map(|open| open.growth.layer).collect()
+    }
+
     /// Ends a finding that follows no course.
     pub(super) fn close_unfollowed(&mut self, key: &GrowthKey, at_step: u64) {
         if self.open.get(key).is_some_and(|open| open.scale == UNFOLLOWED) {

@@ -12,6 +12,9 @@
 use super::window::{POINTS_MAX, WINDOW, Window};
 use super::{Gates, Layer};
 
+/// A staircase has at least so many jumps.
+const JUMPS_MIN: usize = 4;
+
 /// How sure a judgement must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
@@ -42,7 +45,7 @@ impl Rule {
             rise_min,
             trusts_records: scale > 0,
             steady_points_min: 8,
-            jumps_min: 4,
+            jumps_min: JUMPS_MIN,
             ratchet_jumps_min: 6,
             records_min: 9,
             second_half_percent_min: 40,
@@ -65,6 +68,11 @@ impl Rule {
             gates,
         }
     }
+
+    /// The same where the memory is nearly full: nobody can wait for more jumps then.
+    pub(super) fn near_the_end(self) -> Self {
+        Self { jumps_min: JUMPS_MIN, ..self }
+    }
 }
 
 /// What the values look like.
@@ -75,14 +83,20 @@ pub(super) enum Course {
     /// Higher than ever, and not sure.
     Rising,
     /// Grows for sure.
-    Growing {
-        /// Points it rests on, the newest ones.
-        points: usize,
-        /// Rise over those points, in bytes.
-        rise: i64,
-        /// Typical rise from one point to the next, in bytes.
-        per_point: i64,
-    },
+    Growing(Rise),
+}
+
+/// What is sure of a growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rise {
+    /// Points it rests on, the newest ones.
+    pub(super) points: usize,
+    /// Rise over those points, in bytes.
+    pub(super) bytes: i64,
+    /// Typical rise from one point to the next, in bytes.
+    pub(super) per_point: i64,
+    /// It comes in jumps, with nothing between them.
+    pub(super) in_jumps: bool,
 }
 
 /// A step of a steady rise may differ from the typical one by a quarter.
@@ -119,11 +133,13 @@ pub(super) fn judge(points: &Window, rule: &Rule) -> Course {
         && values.len() == POINTS_MAX
         && is_record_run(values, rule.records_min + 1, rule);
     let is_ratchet = gates.ratchets && rule.trusts_records && is_ratchet(values, rule);
-    if is_ratchet || gates.records && (is_new || is_old) {
+    let is_run = gates.records && (is_new || is_old);
+    if is_ratchet || is_run {
         let half = WINDOW / 2;
         let across = window.iter().zip(window.iter().skip(half)).map(|(a, b)| b - a);
         let per_point = median(across).max(rise_of(&window[half..])) / half as i64;
-        return Course::Growing { points: WINDOW, rise: rise_of(window), per_point };
+        let bytes = rise_of(window);
+        return Course::Growing(Rise { points: WINDOW, bytes, per_point, in_jumps: !is_run });
     }
     let lately = &window[window.len().saturating_sub(WINDOW / 2)..];
     let climbs = lately.len() >= 4 && lately.windows(2).all(|pair| difference(pair) >= 0);
@@ -139,9 +155,10 @@ fn steady(window: &[i64], rule: &Rule) -> Option<Course> {
         let spread = typical / STEADY_DIVISOR;
         let fits = |pair: &[i64]| (difference(pair) - typical).abs() <= spread;
         if typical > 0 && run.windows(2).all(fits) {
-            let rise = last - run.first()?;
-            let course = Course::Growing { points: run.len(), rise, per_point: typical };
-            return (rise >= rule.rise_min).then_some(course);
+            let bytes = last - run.first()?;
+            let (points, per_point) = (run.len(), typical);
+            let course = Course::Growing(Rise { points, bytes, per_point, in_jumps: false });
+            return (bytes >= rule.rise_min).then_some(course);
         }
     }
     None
@@ -176,12 +193,17 @@ fn stairs(values: &[i64], rule: &Rule) -> Option<Course> {
     let rise = height.saturating_mul(count as i64);
     let goes_on = tread >= 2 && since <= tread + slack;
     let is_enough = height > 0 && count >= rule.jumps_min && rise >= rule.rise_min;
+    if !goes_on || !is_enough {
+        return None;
+    }
     let points = (values.len() - oldest).max(2);
-    (goes_on && is_enough).then(|| Course::Growing {
+    let bytes = rise_of(&values[values.len() - points..]);
+    Some(Course::Growing(Rise {
         points,
-        rise: rise_of(&values[values.len() - points..]),
+        bytes,
         per_point: (height / tread).max(1),
-    })
+        in_jumps: true,
+    }))
 }
 
 /// One new high after the other, to the end, with little given back. `records_min` is for a window
@@ -261,7 +283,7 @@ mod tests {
         match judge(&window, &Rule::against_peers(4 * MIB, 1, Gates::default())) {
             Course::Flat => "flat",
             Course::Rising => "rising",
-            Course::Growing { .. } => "growing",
+            Course::Growing(_) => "growing",
         }
     }
 

@@ -70,8 +70,8 @@ pub(super) struct Rank {
     pub(super) has_ended: bool,
 }
 
-/// Whether round trips are over is asked in every so many steps.
-const TRIPS_PACE_STEPS: u64 = 64;
+/// Whether trips and teeth are over is asked in every so many steps.
+const RESIDUES_PACE_STEPS: u64 = 64;
 
 /// Silence is judged so often.
 const SILENCE_PACE_NS: u64 = 1_000_000_000;
@@ -159,14 +159,16 @@ impl Detector {
             return;
         }
         let series = self.series.entry(key).or_insert_with(|| Series::new(sample.first_step));
-        let returned = series.take(sample);
-        let is_time = sample.last_step.is_multiple_of(TRIPS_PACE_STEPS);
-        let has_returned = returned || (is_time && series.trips.has_stopped(sample.last_step));
+        let has_returned = series.take(sample);
         self.note_rank(now_ns, sample);
         self.pace.note(now_ns, sample.last_step);
         self.judge_habits(key);
         if has_returned {
-            self.judge_trips(key);
+            self.judge_residue(key, Layer::Allocated);
+        }
+        if sample.last_step.is_multiple_of(RESIDUES_PACE_STEPS) {
+            let layers = self.incidents.unfollowed_of(key.0, key.1);
+            layers.into_iter().for_each(|layer| self.judge_residue(key, layer));
         }
         while let Some(block) = self.ready_block(now_ns) {
             self.next_block = block + 1;
@@ -184,11 +186,15 @@ impl Detector {
     /// Takes one reading of a layer that samples do not hold, of a device that has samples. It
     /// counts for the block of steps in which it lies, when that block is judged.
     pub fn reading(&mut self, now_ns: u64, reading: &Reading) {
-        match self.series.get_mut(&(reading.rank, reading.device)) {
-            Some(series) => series.read(reading),
-            None => self.samples_refused += 1,
-        }
         self.now_ns = self.now_ns.max(now_ns);
+        let key = (reading.rank, reading.device);
+        let Some(series) = self.series.get_mut(&key) else {
+            self.samples_refused += 1;
+            return;
+        };
+        if series.read(reading) {
+            self.judge_residue(key, reading.layer);
+        }
     }
 
     /// What there is to say next; call until none.

@@ -10,6 +10,7 @@
 //!
 //! It does not read stacks and does not name code: that is [`crate::diagnosis`].
 
+mod bottoms;
 mod forecast;
 mod groups;
 mod habits;
@@ -18,10 +19,12 @@ mod judge;
 mod layers;
 mod machine;
 mod pace;
+mod residues;
 mod ring;
 mod series;
 mod still;
 mod succession;
+mod teeth;
 #[cfg(test)]
 mod tests;
 mod trips;
@@ -75,6 +78,8 @@ pub struct Gates {
     pub ratchets: bool,
     /// What round trips leave behind is told.
     pub trips: bool,
+    /// What each fall of a sawtooth leaves behind is told.
+    pub teeth: bool,
     /// A run of records is enough.
     pub records: bool,
     /// The second half of a window must rise like the first.
@@ -100,6 +105,7 @@ impl Gates {
         stairs: true,
         ratchets: true,
         trips: true,
+        teeth: true,
         records: true,
         saturation: true,
         give_back: true,

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use super::habits::Habits;
 use super::layers::{COURSE_LAYERS, COURSES, Layer};
 use super::ring::{BLOCK_STEPS, BLOCKS, Keep, Ring, SCALES};
+use super::teeth::Teeth;
 use super::trips::Trips;
 use super::window::{Past, WINDOW};
 use super::{Limits, Reading, Sample};
@@ -25,6 +26,7 @@ pub(super) struct Course {
     /// Newest value.
     level: u64,
     limit_bytes: u64,
+    pub(super) teeth: Teeth,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +62,7 @@ impl Series {
         Self { first_step, ..Self::default() }
     }
 
-    /// Takes a sample. True when it ends a round trip.
+    /// Takes a sample. True when it ends a round trip or a tooth.
     pub(super) fn take(&mut self, sample: &Sample) -> bool {
         self.peak_allocated = self.peak_allocated.max(sample.peak_allocated);
         // Reserved memory follows the peaks; only what goes beyond the highest of them is kept
@@ -76,7 +78,8 @@ impl Series {
             self.put(layer, steps, value, 0);
         }
         self.habits.take(sample);
-        let has_returned = sample.last_step > self.last_step && self.trips.take(sample);
+        let mut has_returned = sample.last_step > self.last_step && self.trips.take(sample);
+        has_returned |= self.bite(Layer::Allocated, sample.last_step, sample.floor_allocated);
         if sample.last_step >= self.last_step {
             self.last_step = sample.last_step;
             self.last = *sample;
@@ -84,12 +87,19 @@ impl Series {
         has_returned
     }
 
-    /// Takes a reading of a layer that no sample holds; others are left alone.
-    pub(super) fn read(&mut self, reading: &Reading) {
-        if !reading.layer.is_on_tape() {
-            let steps = (reading.step, reading.step);
-            self.put(reading.layer, steps, reading.bytes, reading.limit_bytes);
+    /// Takes a reading of a layer that no sample holds; others are left alone. True when it ends a
+    /// tooth.
+    pub(super) fn read(&mut self, reading: &Reading) -> bool {
+        let Reading { layer, step, bytes, limit_bytes, .. } = *reading;
+        if layer.is_on_tape() {
+            return false;
         }
+        self.put(layer, (step, step), bytes, limit_bytes);
+        self.bite(layer, step, bytes)
+    }
+
+    fn bite(&mut self, layer: Layer, step: u64, bytes: u64) -> bool {
+        self.course_mut(layer).is_some_and(|course| course.teeth.take(step, bytes))
     }
 
     fn put(&mut self, layer: Layer, steps: (u64, u64), value: u64, limit_bytes: u64) {

@@ -1,7 +1,7 @@
 //! Verdicts on the newest points: a finding begins, goes on, or is another's.
 
 use super::forecast::forecast;
-use super::judge::{Course, Rule, judge};
+use super::judge::{Course, Rise, Rule, judge};
 use super::layers::Layer;
 use super::machine::{Detector, Place};
 use super::ring::{BLOCK_STEPS, SCALES};
@@ -15,7 +15,10 @@ const APART_NUMERATOR: i64 = 3;
 const APART_DENOMINATOR: i64 = 2;
 
 /// What began with the job may be a pool that fills, for so many steps.
-const FILLING_STEPS: u64 = 1024;
+pub(super) const FILLING_STEPS: u64 = 1024;
+
+/// What is built up piece by piece may take longer.
+const BUILDING_STEPS: u64 = 2 * FILLING_STEPS;
 
 impl Detector {
     /// Brings the open findings about this series up to date.
@@ -30,7 +33,7 @@ impl Detector {
             let rule = Rule::against_peers(rise_min, scale, self.limits.gates);
             let block_steps = BLOCK_STEPS[scale];
             let (points, rate) = match judge(&window, &rule) {
-                Course::Growing { points, per_point, .. } => {
+                Course::Growing(Rise { points, per_point, .. }) => {
                     (points, window.per_step(points, per_point, block_steps))
                 }
                 Course::Flat | Course::Rising => (WINDOW, window.rate(block_steps)),
@@ -70,7 +73,7 @@ impl Detector {
         };
         let window = self.beyond_window(&place, scale);
         let course = judge(&window, &rule);
-        let Course::Growing { points, rise, per_point } = course else {
+        let Course::Growing(grown @ Rise { points, bytes: rise, .. }) = course else {
             self.mark(place, course != Course::Flat);
             return;
         };
@@ -85,7 +88,7 @@ impl Detector {
             && !self.was_blocks_of_bytes(&key, place.end_step())
             && rise / APART_NUMERATOR > self.common_rise(&place, points) / APART_DENOMINATOR
         {
-            self.open(key, (scale, block), (points, rise, per_point), place.peers);
+            self.open(key, (scale, block), grown, place.peers);
         }
     }
 
@@ -116,17 +119,25 @@ impl Detector {
         let Some(rise_min) = rise_min else { return };
         let window = self.common_window(group, layer, scale, block);
         let rule = Rule::strict(layer, rise_min, scale, self.limits.gates);
-        let Course::Growing { points, rise, per_point } = judge(&window, &rule) else { return };
+        let course = judge(&window, &rule);
+        let is_sure = matches!(course, Course::Growing(_));
+        let course = if is_sure { course } else { judge(&window, &rule.near_the_end()) };
+        let Course::Growing(grown @ Rise { points, bytes: rise, .. }) = course else { return };
         let own_rise = |place: &Place| self.own_window(place, scale).rise(points);
         let Some((place, series)) = home.max_by_key(|(place, _)| own_rise(place)) else { return };
         let own = self.own_window(&place, scale);
+        let is_in_use = !matches!(layer, Layer::Reserved | Layer::Peak);
+        let is_late = is_in_use && is_near_the_end(series, &own, points, &place);
+        if !is_sure && !is_late {
+            return;
+        }
         let scope = self.scope_of(group, &place, points, rise);
         let key = GrowthKey { rank: place.rank, device: place.device, layer, scope };
         let is_urgent = self.is_urgent(series, &own, points, place);
         let is_long = scale == SCALES - 1;
         let is_due = self.is_due(series, &own, points, place);
         if (is_urgent || is_long) && is_due && !self.is_told(&key, group) {
-            self.open(key, (scale, block), (points, rise, per_point), place.peers);
+            self.open(key, (scale, block), grown, place.peers);
             self.merge(group, layer, (scale, block), points);
         }
     }
@@ -217,14 +228,9 @@ impl Detector {
     }
 
     /// The only place where growth begins to be told.
-    fn open(
-        &mut self,
-        key: GrowthKey,
-        (scale, block): (usize, u64),
-        (points, rise, per_point): (usize, i64, i64),
-        peers: u32,
-    ) {
+    fn open(&mut self, key: GrowthKey, (scale, block): (usize, u64), grown: Rise, peers: u32) {
         let Some(series) = self.series.get(&(key.rank, key.device)) else { return };
+        let Rise { points, bytes: rise, per_point, in_jumps } = grown;
         let block_steps = BLOCK_STEPS[scale];
         let place = self.place_of(&key, scale, block);
         let own = self.own_window(&place, scale);
@@ -246,7 +252,11 @@ impl Detector {
         }
         let detected_step = place.end_step();
         let left = series.left(key.layer);
-        if is_filling(series, key.layer, (onset_step, onset_value), rate, detected_step) {
+        let is_outside = key.layer.is_host() || matches!(key.layer, Layer::NonTorch | Layer::Other);
+        let is_alone = key.scope == Scope::OneRank && peers > 0;
+        let is_built = in_jumps && !is_alone && !is_near_the_end(series, &own, points, &place);
+        let before = Before::of(series, (onset_step, onset_value), rate, detected_step);
+        if (is_outside && before.may_fill()) || (is_built && before.may_be_built()) {
             return;
         }
         let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
@@ -388,27 +398,49 @@ impl Detector {
     }
 }
 
-/// Is it the filling of a cache or a pool that began with the job? Workers, compilers and
-/// libraries take what they need within the first epoch; in those layers no stack tells that from a
-/// leak, so growth since the start is told when it has gone on for long.
-fn is_filling(
-    series: &Series,
-    layer: Layer,
-    (onset_step, onset_value): (u64, i64),
-    rate: i64,
-    detected_step: u64,
-) -> bool {
-    let is_outside = layer.is_host() || matches!(layer, Layer::NonTorch | Layer::Other);
-    let warm_step = series.warm_step.unwrap_or(0);
-    // The same line leads back from the onset, which is no older than what is still kept.
-    let steps = i64::try_from(onset_step.saturating_sub(warm_step)).unwrap_or(i64::MAX);
-    let risen = rate.saturating_mul(steps);
-    let grown = rate.saturating_mul(
-        i64::try_from(detected_step.saturating_sub(onset_step)).unwrap_or(i64::MAX),
-    );
-    let is_on_line =
-        onset_value.saturating_sub(risen).saturating_abs() <= (risen / 4).max(grown / 4);
-    is_outside
-        && (onset_step <= warm_step + BLOCK_STEPS[2] || is_on_line)
-        && detected_step.saturating_sub(warm_step) < FILLING_STEPS
+/// Will the memory be full before as much time has passed again as the growth was seen for?
+fn is_near_the_end(series: &Series, own: &Window, points: usize, place: &Place) -> bool {
+    let rise = u64::try_from(own.rise(points)).unwrap_or(0);
+    series.left(place.layer).is_some_and(|left| left <= rise)
+}
+
+/// What a growth looks like from the start of the job.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    /// Steps since the job is warm.
+    age_steps: u64,
+    /// It began with the job.
+    began_then: bool,
+    /// It grew at half that pace before, too.
+    grew_before: bool,
+}
+
+impl Before {
+    fn of(series: &Series, (step, level): (u64, i64), rate: i64, detected_step: u64) -> Self {
+        let warm_step = series.warm_step.unwrap_or(0);
+        let over = |from: u64, to: u64| {
+            rate.saturating_mul(i64::try_from(to.saturating_sub(from)).unwrap_or(i64::MAX))
+        };
+        // The same line leads back from the onset, which is no older than what is still kept.
+        let (risen, grown) = (over(warm_step, step), over(step, detected_step));
+        let is_on_line = level.saturating_sub(risen).saturating_abs() <= (risen / 4).max(grown / 4);
+        Self {
+            age_steps: detected_step.saturating_sub(warm_step),
+            began_then: step <= warm_step + BLOCK_STEPS[2] || is_on_line,
+            grew_before: level >= risen / 2,
+        }
+    }
+
+    /// Is it the filling of a cache or a pool? Workers, compilers and libraries take what they
+    /// need within the first epoch; in those layers no stack tells that from a leak, so growth
+    /// since the start is told when it has gone on for long.
+    fn may_fill(&self) -> bool {
+        self.began_then && self.age_steps < FILLING_STEPS
+    }
+
+    /// What comes piece by piece on all ranks, and far from the end of the memory, may be built
+    /// up: optimizers make their states group by group.
+    fn may_be_built(&self) -> bool {
+        (self.began_then || self.grew_before) && self.age_steps < BUILDING_STEPS
+    }
 }
