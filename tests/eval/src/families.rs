@@ -2,6 +2,7 @@
 
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
+use crate::actors::kept;
 use crate::actors::opened::{FAULTY, HEALTHY};
 use crate::actors::second;
 use crate::actors::third;
@@ -80,6 +81,7 @@ pub fn families() -> Vec<Family> {
     all.extend(second::FAULTY.iter().map(of(Set::Tuned, true)));
     all.extend(third::HEALTHY.iter().map(of(Set::Tuned, false)));
     all.extend(third::FAULTY.iter().map(of(Set::Tuned, true)));
+    all.extend(kept::HEALTHY.iter().map(of(Set::Apart, false)));
     all
 }
 
