@@ -82,6 +82,7 @@ pub fn families() -> Vec<Family> {
     all.extend(third::HEALTHY.iter().map(of(Set::Tuned, false)));
     all.extend(third::FAULTY.iter().map(of(Set::Tuned, true)));
     all.extend(kept::HEALTHY.iter().map(of(Set::Apart, false)));
+    all.extend(kept::FAULTY.iter().map(of(Set::Apart, true)));
     all
 }
 

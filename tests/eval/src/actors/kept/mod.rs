@@ -6,6 +6,8 @@
 //! wrong, it is mended here, and `README.md` says so. When they have been tuned on, they are
 //! opened, and others are written.
 
+mod faulty;
 mod healthy;
 
+pub use faulty::FAULTY;
 pub use healthy::HEALTHY;
