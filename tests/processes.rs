@@ -156,11 +156,16 @@ fn signal_group(pid: u32, signal: i32) {
     unsafe { libc::killpg(pid as libc::pid_t, signal) };
 }
 
+/// How much longer things may take on a machine that others use as well. Waiting costs nothing
+/// where the answer comes.
+const PATIENCE_FACTOR: u32 = 4;
+
 /// Asks again and again until there is an answer.
 ///
 /// # Panics
 /// When there is none in time.
 pub fn wait_for<T>(what: &str, patience: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let patience = patience * PATIENCE_FACTOR;
     let deadline = Instant::now() + patience;
     loop {
         if let Some(answer) = ask() {
