@@ -29,7 +29,7 @@ const INCIDENTS_MAX: usize = 4096;
 const INCIDENTS_OPEN_MAX: usize = 1024;
 
 /// Captures asked for one incident, while none explains it.
-const TRIES_MAX: u32 = 4;
+const TRIES_MAX: u32 = 12;
 
 /// Time between two tries that were refused for a reason that passes.
 const RETRY_NS: u64 = 2_000_000_000;

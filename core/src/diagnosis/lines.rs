@@ -115,7 +115,9 @@ pub(super) fn growing<'a>(
     growing.collect()
 }
 
-/// The lines that grew, largest growth first. Stacks that say nothing are no line.
+/// The lines that grew, largest growth first. Stacks that say nothing are no line. What has no file
+/// tells a person little: what a backward pass allocates counts half beside the line whose tensors
+/// it belongs to.
 pub(super) fn lines<'a>(growing: &[Growing<'a>]) -> Vec<Line<'a>> {
     let mut lines: BTreeMap<&'a Frame, (Line<'a>, i64)> = BTreeMap::new();
     for each in growing {
@@ -128,7 +130,10 @@ pub(super) fn lines<'a>(growing: &[Growing<'a>]) -> Vec<Line<'a>> {
     }
     let grew = |(line, _): (Line<'a>, i64)| (line.net_grown > 0).then_some(line);
     let mut lines: Vec<Line<'a>> = lines.into_values().filter_map(grew).collect();
-    lines.sort_by(|a, b| b.net_grown.cmp(&a.net_grown).then_with(|| a.frame.cmp(b.frame)));
+    let weight = |line: &Line<'_>| {
+        if line.frame.file.is_empty() { line.net_grown / 2 } else { line.net_grown }
+    };
+    lines.sort_by(|a, b| weight(b).cmp(&weight(a)).then_with(|| a.frame.cmp(b.frame)));
     lines
 }
 

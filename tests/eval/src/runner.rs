@@ -18,7 +18,7 @@ const CAPTURE_INTERVAL_NS: u64 = 60_000_000_000;
 /// A capture and its comparison take between these.
 const CAPTURE_NS: (u64, u64) = (1_500_000_000, 12_000_000_000);
 /// Captures for one incident while none explains it.
-const TRIES_MAX: u32 = 4;
+const TRIES_MAX: u32 = 12;
 /// Peers whose snapshots are compared.
 const PEERS_MAX: usize = 15;
 
