@@ -60,7 +60,11 @@ impl Rule {
             rise_min: rise_min.saturating_mul(2),
             steady_points_min: 12,
             // A job keeps the last few of something, weights for instance, until they are enough.
-            jumps_min: if layer.is_on_tape() { 8 } else { 6 },
+            jumps_min: match layer {
+                Layer::Reserved | Layer::Peak => 8,
+                Layer::Allocated | Layer::Blocks => 7,
+                _ => 6,
+            },
             records_min: 12,
             // Peaks are highs of many steps, which only noise lets rise in jumps.
             ratchet_jumps_min: if layer == Layer::Peak { usize::MAX } else { 10 },

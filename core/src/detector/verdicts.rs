@@ -72,12 +72,12 @@ impl Detector {
             Rule::strict(layer, rise_min, scale, self.limits.gates)
         };
         let window = self.beyond_window(&place, scale);
-        let course = judge(&window, &rule);
+        let own = self.own_window(&place, scale);
+        let course = judge_to_the_end(&window, &rule, series, &own, &place);
         let Course::Growing(grown @ Rise { points, bytes: rise, .. }) = course else {
             self.mark(place, course != Course::Flat);
             return;
         };
-        let own = self.own_window(&place, scale);
         let is_own = own.rise(points) >= rise / 2;
         let key = GrowthKey { rank, device, layer, scope: Scope::OneRank };
         let is_due = self.is_due(series, &own, points, place);
@@ -119,18 +119,11 @@ impl Detector {
         let Some(rise_min) = rise_min else { return };
         let window = self.common_window(group, layer, scale, block);
         let rule = Rule::strict(layer, rise_min, scale, self.limits.gates);
-        let course = judge(&window, &rule);
-        let is_sure = matches!(course, Course::Growing(_));
-        let course = if is_sure { course } else { judge(&window, &rule.near_the_end()) };
-        let Course::Growing(grown @ Rise { points, bytes: rise, .. }) = course else { return };
-        let own_rise = |place: &Place| self.own_window(place, scale).rise(points);
+        let own_rise = |place: &Place| self.own_window(place, scale).rise(WINDOW);
         let Some((place, series)) = home.max_by_key(|(place, _)| own_rise(place)) else { return };
         let own = self.own_window(&place, scale);
-        let is_in_use = !matches!(layer, Layer::Reserved | Layer::Peak);
-        let is_late = is_in_use && is_near_the_end(series, &own, points, &place);
-        if !is_sure && !is_late {
-            return;
-        }
+        let course = judge_to_the_end(&window, &rule, series, &own, &place);
+        let Course::Growing(grown @ Rise { points, bytes: rise, .. }) = course else { return };
         let scope = self.scope_of(group, &place, points, rise);
         let key = GrowthKey { rank: place.rank, device: place.device, layer, scope };
         let is_urgent = self.is_urgent(series, &own, points, place);
@@ -395,6 +388,28 @@ impl Detector {
             (window.values().len() > 2).then(|| window.rate(BLOCK_STEPS[scale]))
         };
         window(1).or_else(|| window(0)).unwrap_or(0)
+    }
+}
+
+/// The course of a window; where the memory is nearly full, less of it is asked for.
+fn judge_to_the_end(
+    window: &Window,
+    rule: &Rule,
+    series: &Series,
+    own: &Window,
+    place: &Place,
+) -> Course {
+    let course = judge(window, rule);
+    // Segments and peaks rise in jumps for many reasons.
+    if matches!(course, Course::Growing(_)) || matches!(place.layer, Layer::Reserved | Layer::Peak)
+    {
+        return course;
+    }
+    match judge(window, &rule.near_the_end()) {
+        Course::Growing(late) if is_near_the_end(series, own, late.points, place) => {
+            Course::Growing(late)
+        }
+        _ => course,
     }
 }
 

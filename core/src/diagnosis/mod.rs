@@ -127,6 +127,8 @@ pub struct Diagnosis {
     pub ends_soon: bool,
     /// Steps since the growth began.
     pub age_steps: u64,
+    /// Its peers do not grow like it, and there are some.
+    pub stands_out: bool,
     /// Steps until memory is full, as the detector saw it; 0 when a request has failed already.
     pub steps_to_oom: Option<u64>,
     /// All of it in one sentence.

@@ -1,5 +1,6 @@
 //! The diagnosis in words and figures, from the case and the class that was chosen.
 
+use crate::detector::Scope;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -80,6 +81,7 @@ pub(super) fn report(
             _ => case.growth.steps_to_oom,
         },
         age_steps: case.growth.last_step.saturating_sub(case.growth.onset_step),
+        stands_out: case.growth.scope == Scope::OneRank && case.growth.peers > 0,
         sentence: sentence(case, lines, class),
         alternatives,
     }

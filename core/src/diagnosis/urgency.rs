@@ -3,7 +3,6 @@
 use super::case::Case;
 use super::generations::Course;
 use super::{Class, Diagnosis};
-use crate::detector::Scope;
 
 /// Memory ends soon when it ends within this time, in nanoseconds: long enough to save a
 /// checkpoint and to look at the diagnosis.
@@ -19,9 +18,9 @@ pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
 /// Pools of compiled code that grow for no longer than this are still being set up.
 pub(super) const SETTLING_STEPS: u64 = 256;
 
-/// Growth of all ranks that is no older than this wakes nobody, unless memory has ended or ends
-/// within twice as many steps.
-const EARLY_STEPS: u64 = 64;
+/// Growth of all ranks, or of one without peers, that is no older than this wakes nobody, unless
+/// memory ends within as many steps.
+const EARLY_STEPS: u64 = 128;
 
 /// Has memory ended already, or does it before anybody can act?
 pub(super) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
@@ -61,10 +60,10 @@ impl Diagnosis {
         let is_settling = self.class == Class::CompilePools && self.age_steps < SETTLING_STEPS;
         let is_confirmed =
             self.class.is_fault() && self.confidence_ppm >= PAGE_CONFIDENCE_PPM && !is_settling;
-        // What all ranks do for a few dozen steps, garbage collection gives back.
-        let is_early = self.scope != Scope::OneRank
+        // What is kept for some dozens of steps, garbage collection gives back.
+        let is_early = !self.stands_out
             && self.age_steps < EARLY_STEPS
-            && self.steps_to_oom.is_none_or(|steps| steps > 2 * EARLY_STEPS);
+            && self.steps_to_oom.is_none_or(|steps| steps > EARLY_STEPS);
         (is_confirmed || (self.ends_soon && !is_needed)) && !is_early
     }
 
