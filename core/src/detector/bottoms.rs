@@ -63,16 +63,18 @@ impl<const N: usize> Bottoms<N> {
     }
 
     /// What is left between the oldest and the newest, if anything has been left lately, and most
-    /// of it not at once. None unless all `N` are known.
+    /// of it not at once. None unless all are known, or all but one: ranks that do the same do it
+    /// one after the other.
     pub(super) fn residue(&self) -> Option<Residue> {
-        let (oldest, newest) = (self.0[0], self.newest());
+        let known = self.0.split_at(usize::from(self.0[0].step == 0)).1;
+        let (oldest, newest) = (*known.first()?, self.newest());
         let bytes = newest.bytes.checked_sub(oldest.bytes)?;
         let lately = self.0.get(N.checked_sub(LATELY)?)?;
         let more = |pair: &[Bottom]| pair[1].bytes.saturating_sub(pair[0].bytes);
-        let most = self.0.windows(2).map(more).max().unwrap_or(0);
-        let is_known = oldest.step > 0 && newest.bytes > lately.bytes && most <= bytes / 2;
+        let most = known.windows(2).map(more).max().unwrap_or(0);
+        let is_left = oldest.step > 0 && newest.bytes > lately.bytes && most <= bytes / 2;
         let residue = Residue { since_step: oldest.step, last_step: newest.step, bytes };
-        is_known.then_some(residue)
+        is_left.then_some(residue)
     }
 
     /// From one to the next, is about as much added each time: within one part in `even_divisor`?
@@ -82,12 +84,13 @@ impl<const N: usize> Bottoms<N> {
         let parts = (N as u64).saturating_sub(1).max(1);
         let each = newest.bytes.saturating_sub(oldest.bytes) / parts;
         let steps = newest.step.saturating_sub(oldest.step) / parts;
-        self.0.windows(2).all(|pair| {
-            let more = pair[1].bytes.saturating_sub(pair[0].bytes);
-            let passed = pair[1].step.saturating_sub(pair[0].step);
-            more > 0
-                && more.abs_diff(each) <= each / even_divisor
-                && pace_divisor.is_none_or(|divisor| passed.abs_diff(steps) <= steps / divisor)
-        })
+        oldest.step > 0
+            && self.0.windows(2).all(|pair| {
+                let more = pair[1].bytes.saturating_sub(pair[0].bytes);
+                let passed = pair[1].step.saturating_sub(pair[0].step);
+                more > 0
+                    && more.abs_diff(each) <= each / even_divisor
+                    && pace_divisor.is_none_or(|divisor| passed.abs_diff(steps) <= steps / divisor)
+            })
     }
 }

@@ -12,6 +12,7 @@ use super::*;
 extern crate std;
 
 mod layers;
+mod residues;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

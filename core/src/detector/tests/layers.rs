@@ -3,7 +3,7 @@
 use super::*;
 
 /// Runs a flat job whose readings of `layer` are `bytes` by rank and step, one every `every` steps.
-fn run_with_readings(
+pub(super) fn run_with_readings(
     ranks: u32,
     steps: u64,
     layer: Layer,
