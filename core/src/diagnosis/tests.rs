@@ -230,6 +230,32 @@ fn classes_are_told_apart() {
     check(&growth(2), RankSnapshot::default(), &[], Class::Unknown);
 }
 
+/// A queue from which fewer blocks go than come: all that is alive is young.
+#[test]
+fn a_queue_that_grows_is_a_leak_and_a_full_one_is_none() {
+    // Two blocks of each of the last 46 steps; `before` so many, and so much was seen to grow.
+    let queue = |before: u64, seen_bytes: u64| {
+        let mut suspect = healthy(2, 376, 120);
+        let stack = suspect.stack(&LOSS);
+        suspect.blocks(stack, MIB, (330..376).chain(330..376));
+        let before = StackUse { stack, bytes: before * MIB, blocks: before };
+        suspect.device.before.push(before);
+        let peers = [0, 1, 3].map(|rank| healthy(rank, 376, 120).done());
+        let growth = Growth { bytes_per_step: seen_bytes / 256, ..growth(2) };
+        diagnosed(&growth, &suspect.done(), &peers)
+    };
+    let grown = queue(4, 92 * MIB);
+    assert_eq!((grown.class, grown.histogram.course), (Class::Leak, Course::Backlog), "{grown:?}");
+    assert!(grown.evidence.iter().any(|said| said.contains("fewer go than come")), "{grown:?}");
+    assert!(grown.pages());
+    for (before, seen_bytes, why) in [
+        (90, 92 * MIB, "it was as long before"),
+        (4, 300 * MIB, "it filled, and something else grew"),
+    ] {
+        assert_ne!(queue(before, seen_bytes).class, Class::Leak, "{why}");
+    }
+}
+
 #[test]
 fn what_is_older_than_the_growth_is_not_the_culprit() {
     for before_step in [0, 1] {
@@ -290,4 +316,52 @@ fn the_first_sentence_needs_no_snapshot() {
         Growth { peers: 0, steps_to_oom: None, ..growth(0) },
         "rank 0 keeps 1.5 MiB more each step since step 120",
     );
+}
+
+/// A leak that is sure, of all ranks, a thousand steps old and far from the end.
+fn old_leak() -> Diagnosis {
+    let (suspect, peers) = with_leak(120, 3 * MIB / 2);
+    let all = Growth { scope: Scope::AllRanks, last_step: 1_120, ..growth(2) };
+    let all = Growth { steps_to_oom: Some(50_000), ..all };
+    Diagnosis { culprit: None, confidence_ppm: 1_000_000, ..diagnosed(&all, &suspect, &peers) }
+}
+
+#[test]
+fn what_is_sure_or_ends_soon_wakes_somebody() {
+    assert!(old_leak().pages());
+    assert!(!Diagnosis { confidence_ppm: PAGE_CONFIDENCE_PPM - 1, ..old_leak() }.pages());
+    let needed = Diagnosis { class: Class::Pressure, ..old_leak() };
+    assert!(!needed.pages());
+    let mut soon = Diagnosis { ends_soon: true, ..needed };
+    assert!(soon.pages());
+    soon.histogram.course = Course::Once;
+    assert!(!soon.pages(), "it has what it needs");
+    let compiled = Diagnosis { class: Class::CompilePools, ..old_leak() };
+    assert!(compiled.pages());
+    assert!(!Diagnosis { age_steps: urgency::SETTLING_STEPS - 1, ..compiled }.pages());
+}
+
+#[test]
+fn what_all_do_for_some_steps_wakes_nobody() {
+    let early = Diagnosis { age_steps: urgency::EARLY_STEPS - 1, ..old_leak() };
+    assert!(!early.pages());
+    assert!(!Diagnosis { ends_soon: true, ..early.clone() }.pages(), "steps are short");
+    assert!(Diagnosis { steps_to_oom: Some(urgency::EARLY_STEPS), ..early.clone() }.pages());
+    assert!(Diagnosis { steps_to_oom: Some(0), ..early.clone() }.pages());
+    assert!(Diagnosis { stands_out: true, ..early.clone() }.pages());
+    assert!(Diagnosis { age_steps: urgency::EARLY_STEPS, ..early }.pages());
+}
+
+#[test]
+fn one_cause_is_told_once() {
+    let culprit =
+        |line: u32| Some(Frame { file: "/app/t.py".to_string(), line, ..Frame::default() });
+    let here = Diagnosis { culprit: culprit(3), ..old_leak() };
+    assert!(here.is_told_by(Class::Leak, Some(("/app/t.py", 3))));
+    assert!(!here.is_told_by(Class::Leak, Some(("/app/t.py", 4))));
+    assert!(!here.is_told_by(Class::Fragmentation, Some(("/app/t.py", 3))));
+    assert!(!old_leak().is_told_by(Class::Leak, None), "of no line nothing follows");
+    let library = Diagnosis { class: Class::NonTorch, ..old_leak() };
+    assert!(library.is_told_by(Class::CompilePools, Some(("/app/t.py", 3))));
+    assert!(!Diagnosis { culprit: culprit(9), ..library }.is_told_by(Class::CompilePools, None));
 }

@@ -19,8 +19,8 @@ pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
 pub(super) const SETTLING_STEPS: u64 = 256;
 
 /// Growth of all ranks, or of one without peers, that is no older than this wakes nobody, unless
-/// memory ends within as many steps.
-const EARLY_STEPS: u64 = 128;
+/// memory has ended or ends within as many steps.
+pub(super) const EARLY_STEPS: u64 = 128;
 
 /// Has memory ended already, or does it before anybody can act?
 pub(super) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
@@ -51,11 +51,11 @@ impl Diagnosis {
     /// Should a person be woken? Only for a fault that is confirmed, or when memory ends soon.
     /// Everything else is to be seen, quietly.
     pub fn pages(&self) -> bool {
-        let has_ended = matches!(
+        let comes_to_rest = matches!(
             self.histogram.course,
             Course::Once | Course::Few | Course::Ended | Course::Filling
         );
-        let is_needed = self.class == Class::Pressure && has_ended;
+        let is_needed = self.class == Class::Pressure && comes_to_rest;
         // Graphs are captured, and code is compiled, until all shapes have been seen.
         let is_settling = self.class == Class::CompilePools && self.age_steps < SETTLING_STEPS;
         let is_confirmed =
