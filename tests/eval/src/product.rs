@@ -17,13 +17,14 @@ type Gate = (&'static str, fn(&mut Gates));
 
 /// Gates that can be switched off one by one, by name. A gate is what keeps one sort of false
 /// alarm out, or one sort of fault from being missed.
-pub const GATES: [Gate; 13] = [
+pub const GATES: [Gate; 14] = [
     ("peers", |gates| gates.peers = false),
     ("roles", |gates| gates.roles = false),
     ("steady", |gates| gates.steady = false),
     ("stairs", |gates| gates.stairs = false),
     ("ratchets", |gates| gates.ratchets = false),
     ("trips", |gates| gates.trips = false),
+    ("teeth", |gates| gates.teeth = false),
     ("records", |gates| gates.records = false),
     ("saturation", |gates| gates.saturation = false),
     ("give_back", |gates| gates.give_back = false),

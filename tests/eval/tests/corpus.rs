@@ -30,12 +30,13 @@ const HEALTHY: [&str; 10] = [
 const FAULTY: [&str; 4] = ["leak_one_rank", "retained_graph", "recorded_injected", "library_cache"];
 
 /// Gates, and families in which it shows that they are there.
-const GATES: [(&str, &[&str]); 9] = [
+const GATES: [(&str, &[&str]); 10] = [
     ("peers", &["unwaited_sends", "sorted_first_epoch", "consumer_falls_behind"]),
     ("steady", &["leak_from_start", "worker_growth"]),
     ("stairs", &["group_creation", "leak_every_kth"]),
     ("ratchets", &["handle_leak", "node_logger"]),
     ("trips", &["cross_restart"]),
+    ("teeth", &["async_save_copies", "unreset_metrics"]),
     ("records", &["leak_bursty", "pinned_growth"]),
     ("past", &["leak_bursty", "unbounded_cache", "retained_graph"]),
     ("urgency", &["gc_sawtooth_synced", "leak_all_ranks"]),
