@@ -35,7 +35,7 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
     let top = lines.top();
     let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
     let leaking = lines.all.iter().filter(|line| case.leaks(line)).fold(0, sum);
-    // Where the peers have as many blocks on that line, it is what one does of which others do less.
+    // Where the peers have as many blocks on that line, all do it, and this rank more of it.
     let swelling = top.filter(|line| case.swells(line) && !has_larger_blocks(line));
     let is_leaking = top.is_some_and(|line| case.leaks(line))
         || case.share_ppm(leaking) >= LEAKING_PPM_MIN
