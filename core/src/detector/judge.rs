@@ -247,6 +247,17 @@ fn is_ratchet(values: &[i64], rule: &Rule) -> bool {
     ups >= rule.ratchet_jumps_min && !falls && even.contains(&percent)
 }
 
+/// Are the jumps of a course alike? None where there are too few, or so many that none stands
+/// alone.
+pub(super) fn are_jumps_alike(values: &[i64]) -> Option<bool> {
+    let material = rise_of(values).max(0) / (4 * values.len().max(1) as i64);
+    let jumps = || values.windows(2).map(difference).filter(|&jump| jump > material);
+    let count = jumps().count();
+    let stand_alone = count >= JUMPS_MIN && count * 2 <= values.len();
+    let range = jumps().max()? - jumps().min()?;
+    stand_alone.then(|| range <= median(jumps()) / STAIRS_DIVISOR)
+}
+
 fn rise_of(values: &[i64]) -> i64 {
     values.first().zip(values.last()).map_or(0, |(first, last)| last - first)
 }

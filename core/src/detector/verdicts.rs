@@ -1,7 +1,7 @@
 //! Verdicts on the newest points: a finding begins, goes on, or is another's.
 
 use super::forecast::forecast;
-use super::judge::{Course, Rise, Rule, judge};
+use super::judge::{Course, Rise, Rule, are_jumps_alike, judge};
 use super::layers::Layer;
 use super::machine::{Detector, Place};
 use super::ring::{BLOCK_STEPS, SCALES};
@@ -247,7 +247,8 @@ impl Detector {
         let left = series.left(key.layer);
         let is_outside = key.layer.is_host() || matches!(key.layer, Layer::NonTorch | Layer::Other);
         let is_alone = key.scope == Scope::OneRank && peers > 0;
-        let is_built = in_jumps && !is_alone && !is_near_the_end(series, &own, points, &place);
+        let may_wait = !is_alone && !is_near_the_end(series, &own, points, &place);
+        let is_built = in_jumps && may_wait && !self.comes_in_equal_jumps(&place);
         let before = Before::of(series, (onset_step, onset_value), rate, detected_step);
         if (is_outside && before.may_fill()) || (is_built && before.may_be_built()) {
             return;
@@ -289,6 +290,17 @@ impl Detector {
             };
             self.incidents.close_caused(is_of, is_caused, detected_step);
         }
+    }
+
+    /// Is it the same jump each time? Asked of the shortest blocks in which jumps stand alone.
+    fn comes_in_equal_jumps(&self, place: &Place) -> bool {
+        let end_step = place.end_step() + 1;
+        let alike = (0..=place.scale).find_map(|scale| {
+            let newest = (end_step / BLOCK_STEPS[scale]).checked_sub(1)?;
+            let window = self.own_window(&Place { scale, block: newest, ..*place }, scale);
+            are_jumps_alike(window.values())
+        });
+        alike == Some(true)
     }
 
     /// All ranks of a group grow: findings about single ranks that are no more than that are the
@@ -453,8 +465,8 @@ impl Before {
         self.began_then && self.age_steps < FILLING_STEPS
     }
 
-    /// What comes piece by piece on all ranks, and far from the end of the memory, may be built
-    /// up: optimizers make their states group by group.
+    /// What comes in uneven pieces on all ranks, and far from the end of the memory, may be built
+    /// up: optimizers make their states group by group. What an evaluation leaves is even.
     fn may_be_built(&self) -> bool {
         (self.began_then || self.grew_before) && self.age_steps < BUILDING_STEPS
     }

@@ -75,13 +75,22 @@ fn stairs_that_end_the_memory_are_not_counted_to_the_last() {
 
 #[test]
 fn states_that_are_made_group_by_group_are_waited_for() {
-    // 24 groups in the first thousand steps; or a leak of the same jumps that begins later.
-    let built = run_with(4, 2_000, |_, step| (step / 40).min(24) * 64);
+    // Layers differ in size. In MiB, `groups` of them, one in each `every` steps.
+    let made = |step: u64, every: u64, groups: u64| {
+        let sizes = (0..(step / every).min(groups)).map(|group| 64 + group * 7919 % 61 * 2);
+        sizes.sum::<u64>()
+    };
+    let built = run_with(4, 2_000, |_, step| made(step, 20, 48));
     assert_eq!(opened(&built), []);
-    let leak = run_with(4, 2_400, |_, step| step.saturating_sub(800) / 40 * 64);
-    assert_eq!(opened(&leak).len(), 1);
-    let goes_on = run_with(4, 3_000, |_, step| step / 40 * 64);
+    let goes_on = run_with(4, 3_000, |_, step| made(step, 20, u64::MAX));
     let found = opened(&goes_on);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].detected_step >= 2_048, "{found:?}");
+    let begins_later = run_with(4, 2_000, |_, step| made(step.saturating_sub(500), 20, u64::MAX));
+    assert_eq!(opened(&begins_later).len(), 1, "it did not begin with the job");
+    // What an evaluation leaves behind is as much each time.
+    let even = run_with(4, 1_000, |_, step| step / 20 * 64);
+    let found = opened(&even);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].detected_step < 700, "{found:?}");
 }
