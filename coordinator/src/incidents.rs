@@ -28,7 +28,8 @@ const INCIDENTS_MAX: usize = 4096;
 /// Incidents open at once; growth beyond is counted. So many causes are one cause.
 const INCIDENTS_OPEN_MAX: usize = 1024;
 
-/// Captures asked for one incident, while none explains it.
+/// Captures asked for one incident while none explains it, or while it wakes nobody and grows.
+/// When it returns they are counted anew.
 const TRIES_MAX: u32 = 12;
 
 /// Time between two tries that were refused for a reason that passes.
@@ -36,7 +37,7 @@ const RETRY_NS: u64 = 2_000_000_000;
 
 /// Steps after a restart of the coordinator within which the detector must find an open incident's
 /// growth again; without it, the growth is over.
-const CONFIRM_STEPS: u64 = 1024;
+const CONFIRM_STEPS: u64 = 4096;
 
 /// Why an incident is closed with its attempt.
 pub(crate) const ATTEMPT_OVER: &str = "the attempt is over";

@@ -26,6 +26,8 @@ pub(super) struct Residue {
     pub(super) last_step: u64,
     /// Bytes that came between those two.
     pub(super) bytes: u64,
+    /// Behind this step there has been no bottom for longer than those took together.
+    pub(super) until_step: u64,
 }
 
 impl Residue {
@@ -55,13 +57,6 @@ impl<const N: usize> Bottoms<N> {
         self.0[N - 1]
     }
 
-    /// Has there been none for longer than the last few took together?
-    pub(super) fn has_stopped(&self, step: u64) -> bool {
-        let (oldest, newest) = (self.0[0], self.newest());
-        let took = newest.step.saturating_sub(oldest.step).max(TRIP_STEPS_MAX);
-        step.saturating_sub(newest.step) > took
-    }
-
     /// What is left between the oldest and the newest, if anything has been left lately, and most
     /// of it not at once. None unless all are known, or all but one: ranks that do the same do it
     /// one after the other.
@@ -72,8 +67,11 @@ impl<const N: usize> Bottoms<N> {
         let lately = self.0.get(N.checked_sub(LATELY)?)?;
         let more = |pair: &[Bottom]| pair[1].bytes.saturating_sub(pair[0].bytes);
         let most = known.windows(2).map(more).max().unwrap_or(0);
-        let is_left = oldest.step > 0 && newest.bytes > lately.bytes && most <= bytes / 2;
-        let residue = Residue { since_step: oldest.step, last_step: newest.step, bytes };
+        let is_left = oldest.step > 0 && newest.bytes > lately.bytes && most <= bytes / 3 * 2;
+        let took = newest.step.saturating_sub(oldest.step).max(TRIP_STEPS_MAX);
+        let until_step = newest.step.saturating_add(took);
+        let residue =
+            Residue { since_step: oldest.step, last_step: newest.step, bytes, until_step };
         is_left.then_some(residue)
     }
 

@@ -59,7 +59,7 @@ impl Open {
 
     /// What is to be said: it is notably larger, or nearer to the end, than when it was last said.
     fn news(&mut self) -> Option<Finding> {
-        let larger = self.growth.grown_bytes > self.said.grown_bytes / 4 * 5;
+        let larger = self.growth.grown_bytes > (self.said.grown_bytes / 4).saturating_mul(5);
         let nearer = match (self.growth.steps_to_oom, self.said.steps_to_oom) {
             (Some(now), Some(before)) => now < before / 2,
             (now, before) => now.is_some() && before.is_none(),
@@ -262,13 +262,17 @@ impl Incidents {
 
     /// Layers of a series about which there are findings that follow no course.
     pub(super) fn unfollowed_of(&self, rank: u32, device: u8) -> Vec<Layer> {
-        let is_of = |open: &&Open| {
-            let growth = &open.growth;
-            open.scale == UNFOLLOWED
-                && open.grows()
-                && (growth.rank, growth.device) == (rank, device)
-        };
-        self.open.values().filter(is_of).map(|open| open.growth.layer).collect()
+        let lowest = GrowthKey { rank, device, layer: Layer::Allocated, scope: Scope::OneRank };
+        let highest = GrowthKey { layer: Layer::Progress, scope: Scope::AllRanks, ..lowest };
+        let open = self.open.range(lowest..=highest).map(|(_, open)| open);
+        let unfollowed = open.filter(|open| open.scale == UNFOLLOWED && open.grows());
+        unfollowed.map(|open| open.growth.layer).collect()
+    }
+
+    /// Scopes of the findings about a layer of a series that follow no course.
+    pub(super) fn unfollowed_scopes(&self, rank: u32, device: u8, layer: Layer) -> Vec<Scope> {
+        let keys = self.keys_of(rank, device, layer).into_iter();
+        keys.filter(|&(_, scale)| scale == UNFOLLOWED).map(|(key, _)| key.scope).collect()
     }
 
     /// Ends a finding that follows no course.

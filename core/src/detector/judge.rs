@@ -73,9 +73,10 @@ impl Rule {
         }
     }
 
-    /// The same where the memory is nearly full: nobody can wait for more jumps then.
-    pub(super) fn near_the_end(self) -> Self {
-        Self { jumps_min: JUMPS_MIN, ..self }
+    /// The same where the memory is nearly full: nobody can wait for more jumps then. None where
+    /// that asks for no fewer.
+    pub(super) fn near_the_end(self) -> Option<Self> {
+        (self.jumps_min > JUMPS_MIN).then_some(Self { jumps_min: JUMPS_MIN, ..self })
     }
 }
 
@@ -247,15 +248,15 @@ fn is_ratchet(values: &[i64], rule: &Rule) -> bool {
     ups >= rule.ratchet_jumps_min && !falls && even.contains(&percent)
 }
 
-/// Are the jumps of a course alike? None where there are too few, or so many that none stands
-/// alone.
-pub(super) fn are_jumps_alike(values: &[i64]) -> Option<bool> {
+/// How high the jumps of a course are, where they are alike. None where they differ; where there
+/// are too few, or so many that none stands alone.
+pub(super) fn equal_jumps(values: &[i64]) -> Option<Option<i64>> {
     let material = rise_of(values).max(0) / (4 * values.len().max(1) as i64);
     let jumps = || values.windows(2).map(difference).filter(|&jump| jump > material);
     let count = jumps().count();
     let stand_alone = count >= JUMPS_MIN && count * 2 <= values.len();
-    let range = jumps().max()? - jumps().min()?;
-    stand_alone.then(|| range <= median(jumps()) / STAIRS_DIVISOR)
+    let (range, height) = (jumps().max()? - jumps().min()?, median(jumps()));
+    stand_alone.then_some((range <= height / STAIRS_DIVISOR).then_some(height))
 }
 
 fn rise_of(values: &[i64]) -> i64 {

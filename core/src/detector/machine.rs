@@ -11,6 +11,7 @@ use super::groups::{Groups, Medians};
 use super::incidents::Incidents;
 use super::layers::{COURSE_LAYERS, COURSES, Layer};
 use super::pace::Pace;
+use super::residues::Residues;
 use super::ring::{BLOCK_STEPS, BLOCKS, SCALES};
 use super::series::Series;
 use super::window::WINDOW;
@@ -50,6 +51,7 @@ pub struct Detector {
     warm_up: WarmUp,
     pub(super) groups: Groups,
     pub(super) incidents: Incidents,
+    pub(super) residues: Residues,
     pace: Pace,
     samples_refused: u64,
 }
@@ -121,6 +123,7 @@ impl Detector {
             warm_up: WarmUp::default(),
             groups: Groups::default(),
             incidents: Incidents::default(),
+            residues: Residues::default(),
             pace: Pace::default(),
             samples_refused: 0,
         }
@@ -145,6 +148,7 @@ impl Detector {
         if let Some(known) = self.ranks.get_mut(&rank) {
             known.has_ended = true;
         }
+        self.residues.forget(rank);
         self.judge_silence();
     }
 
@@ -159,6 +163,7 @@ impl Detector {
             return;
         }
         let series = self.series.entry(key).or_insert_with(|| Series::new(sample.first_step));
+        let before_step = series.last_step;
         let has_returned = series.take(sample);
         self.note_rank(now_ns, sample);
         self.pace.note(now_ns, sample.last_step);
@@ -166,7 +171,7 @@ impl Detector {
         if has_returned {
             self.judge_residue(key, Layer::Allocated);
         }
-        if sample.last_step.is_multiple_of(RESIDUES_PACE_STEPS) {
+        if sample.last_step / RESIDUES_PACE_STEPS > before_step / RESIDUES_PACE_STEPS {
             let layers = self.incidents.unfollowed_of(key.0, key.1);
             layers.into_iter().for_each(|layer| self.judge_residue(key, layer));
         }

@@ -17,6 +17,9 @@ const FALL_BYTES_MIN: u64 = 16 << 20;
 /// A fall below this part of the usual one is noise.
 const NOISE_DIVISOR: u64 = 4;
 
+/// In so many steps without a tooth, what was a usual fall is worth half.
+const FORGET_STEPS: u64 = 256;
+
 /// What is added from one bottom to the next, and the steps between them, may differ by a quarter
 /// from the typical.
 const EVEN_DIVISOR: u64 = 4;
@@ -32,8 +35,9 @@ pub(super) struct Teeth {
     step: u64,
     /// Highest value since the last bottom.
     high: u64,
-    /// About how deep falls are.
-    usual: u64,
+    /// How deep the last two falls were, and since when that is.
+    falls: [u64; 2],
+    falls_step: u64,
     /// The lowest value of the fall that is under way.
     falling: Option<Bottom>,
     bottoms: Bottoms<TEETH>,
@@ -46,7 +50,12 @@ impl Teeth {
             return false;
         }
         self.step = step;
-        let least = FALL_BYTES_MIN.max(self.usual / NOISE_DIVISOR);
+        if step.saturating_sub(self.falls_step) > FORGET_STEPS {
+            (self.falls, self.falls_step) = (self.falls.map(|fall| fall / 2), step);
+        }
+        // One large fall is no measure.
+        let [before, newest] = self.falls;
+        let least = FALL_BYTES_MIN.max(before.min(newest) / NOISE_DIVISOR);
         let Some(bottom) = &mut self.falling else {
             self.high = self.high.max(bytes);
             if self.high - bytes >= least {
@@ -61,7 +70,7 @@ impl Teeth {
             return false;
         }
         let fall = self.high.saturating_sub(bottom.bytes);
-        self.usual = fall.max(self.usual / NOISE_DIVISOR * (NOISE_DIVISOR - 1));
+        (self.falls, self.falls_step) = ([newest, fall], step);
         self.bottoms.push(*bottom);
         (self.falling, self.high) = (None, bytes);
         true
@@ -69,7 +78,7 @@ impl Teeth {
 
     /// What the last few left behind, if that goes on.
     pub(super) fn residue(&self, step: u64) -> Option<Residue> {
-        self.bottoms.residue().filter(|_| !self.bottoms.has_stopped(step))
+        self.bottoms.residue().filter(|residue| step <= residue.until_step)
     }
 
     /// Did each leave about as much more?

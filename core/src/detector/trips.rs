@@ -65,7 +65,7 @@ impl Trips {
 
     /// What the last few left behind, if that goes on.
     pub(super) fn residue(&self, step: u64) -> Option<Residue> {
-        self.bottoms.residue().filter(|_| !self.bottoms.has_stopped(step))
+        self.bottoms.residue().filter(|residue| step <= residue.until_step)
     }
 
     /// Did each leave about as much more? Trips come when they come.
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn what_each_trip_leaves_behind_is_told() {
         let gib = |bottoms: &[u64]| residue(&bottoms.iter().map(|b| b * GIB).collect::<Vec<_>>());
-        let expected = Residue { since_step: 150, last_step: 450, bytes: 3 * GIB };
+        let expected = Residue { since_step: 150, last_step: 450, bytes: 3 * GIB, until_step: 750 };
         assert_eq!(gib(&[0, 1, 2, 3]), Some(expected));
         assert_eq!(expected.bytes_per_step(), GIB / 100);
         assert_eq!(gib(&[3, 0, 1, 2, 3]).map(|residue| residue.since_step), Some(250));

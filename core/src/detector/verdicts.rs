@@ -1,7 +1,7 @@
 //! Verdicts on the newest points: a finding begins, goes on, or is another's.
 
 use super::forecast::forecast;
-use super::judge::{Course, Rise, Rule, are_jumps_alike, judge};
+use super::judge::{Course, Rise, Rule, equal_jumps, judge};
 use super::layers::Layer;
 use super::machine::{Detector, Place};
 use super::ring::{BLOCK_STEPS, SCALES};
@@ -16,6 +16,10 @@ const APART_DENOMINATOR: i64 = 2;
 
 /// What began with the job may be a pool that fills, for so many steps.
 pub(super) const FILLING_STEPS: u64 = 1024;
+
+/// A job keeps the last few of something, and captures a graph for each shape: after so many equal
+/// pieces it is neither.
+const EQUAL_JUMPS_MIN: i64 = 12;
 
 /// What is built up piece by piece may take longer.
 const BUILDING_STEPS: u64 = 2 * FILLING_STEPS;
@@ -280,27 +284,36 @@ impl Detector {
         let group = self.groups.of(key.rank);
         let last = (detected_step, value);
         self.incidents.open(growth, (group, scale), onset_value, rise_min, last);
-        // Said after the opening: whoever keeps incidents can go on with the one there is.
-        let is_caused = |other: Layer| key.layer.explains(other);
-        if self.limits.gates.one_cause {
-            let is_of = |rank: u32| match key.scope {
-                Scope::OneRank => rank == key.rank,
-                Scope::Role => self.groups.of(rank) == self.groups.of(key.rank),
-                Scope::AllRanks => true,
-            };
-            self.incidents.close_caused(is_of, is_caused, detected_step);
-        }
+        self.close_what_it_explains(&key, detected_step);
     }
 
-    /// Is it the same jump each time? Asked of the shortest blocks in which jumps stand alone.
+    /// One cause is told once. Said after the opening: whoever keeps incidents can go on with the
+    /// one there is.
+    pub(super) fn close_what_it_explains(&mut self, key: &GrowthKey, at_step: u64) {
+        if !self.limits.gates.one_cause {
+            return;
+        }
+        let is_of = |rank: u32| match key.scope {
+            Scope::OneRank => rank == key.rank,
+            Scope::Role => self.groups.of(rank) == self.groups.of(key.rank),
+            Scope::AllRanks => true,
+        };
+        self.incidents.close_caused(is_of, |other| key.layer.explains(other), at_step);
+    }
+
+    /// Has it been the same jump time and again since the start? Asked of the shortest blocks in
+    /// which jumps stand alone.
     fn comes_in_equal_jumps(&self, place: &Place) -> bool {
         let end_step = place.end_step() + 1;
-        let alike = (0..=place.scale).find_map(|scale| {
+        let heights = (0..=place.scale).filter_map(|scale| {
             let newest = (end_step / BLOCK_STEPS[scale]).checked_sub(1)?;
             let window = self.own_window(&Place { scale, block: newest, ..*place }, scale);
-            are_jumps_alike(window.values())
+            Some((equal_jumps(window.values())?, window.last()?))
         });
-        alike == Some(true)
+        let is_enough = |(height, level): (Option<i64>, i64)| {
+            height.is_some_and(|height| level / height.max(1) >= EQUAL_JUMPS_MIN)
+        };
+        heights.take(1).any(is_enough)
     }
 
     /// All ranks of a group grow: findings about single ranks that are no more than that are the
@@ -417,7 +430,8 @@ fn judge_to_the_end(
     {
         return course;
     }
-    match judge(window, &rule.near_the_end()) {
+    let late = rule.near_the_end().map(|rule| judge(window, &rule));
+    match late.unwrap_or(course) {
         Course::Growing(late) if is_near_the_end(series, own, late.points, place) => {
             Course::Growing(late)
         }
@@ -428,7 +442,7 @@ fn judge_to_the_end(
 /// Will the memory be full before as much time has passed again as the growth was seen for?
 fn is_near_the_end(series: &Series, own: &Window, points: usize, place: &Place) -> bool {
     let rise = u64::try_from(own.rise(points)).unwrap_or(0);
-    series.left(place.layer).is_some_and(|left| left <= rise)
+    rise > 0 && series.left(place.layer).is_some_and(|left| left <= rise)
 }
 
 /// What a growth looks like from the start of the job.
@@ -465,8 +479,7 @@ impl Before {
         self.began_then && self.age_steps < FILLING_STEPS
     }
 
-    /// What comes in uneven pieces on all ranks, and far from the end of the memory, may be built
-    /// up: optimizers make their states group by group. What an evaluation leaves is even.
+    /// May what comes in uneven pieces be built up, as optimizers make their states group by group?
     fn may_be_built(&self) -> bool {
         (self.began_then || self.grew_before) && self.age_steps < BUILDING_STEPS
     }

@@ -56,7 +56,7 @@ fn copies_on_the_host_that_are_dropped_in_part_are_found() {
         let found = run_with_readings(4, 2_400, Layer::Host, every, copies(400 * MIB));
         let told: Vec<_> = found.iter().map(|it| (it.layer, it.scope)).collect();
         assert_eq!(told, [(Layer::Host, Scope::AllRanks)], "{found:?}");
-        let found = run_with_readings(4, 2_400, Layer::Host, every, copies(0));
+        let found = run_with_readings(4, 2_400, Layer::Pinned, every, copies(0));
         assert_eq!(found, []);
     }
 }
@@ -93,4 +93,102 @@ fn states_that_are_made_group_by_group_are_waited_for() {
     let found = opened(&even);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].detected_step < 700, "{found:?}");
+}
+
+/// The findings that are open in the end.
+fn still_open(findings: &[Finding]) -> Vec<GrowthKey> {
+    let mut open = Vec::new();
+    for finding in findings {
+        match finding {
+            Finding::Opened(growth) => open.push(growth.key()),
+            Finding::Updated(_) => {}
+            Finding::Closed { key, .. } => open.retain(|known| known != key),
+        }
+    }
+    open
+}
+
+/// What is kept of each tooth of 80 steps between two steps. In MiB.
+fn kept(step: u64, from: u64, to: u64) -> u64 {
+    step.min(to).saturating_sub(from) / 80 * 80
+}
+
+#[test]
+fn when_all_stop_but_one_the_finding_goes_on_with_that_one() {
+    let findings = run_with(4, 3_200, |rank, step| {
+        tooth(step) + kept(step, 640, if rank == 0 { 9_999 } else { 1_600 })
+    });
+    let own = |scope: Scope| {
+        move |finding: &Finding| match finding {
+            Finding::Opened(growth) => growth.scope == scope && growth.onset_step > 80,
+            _ => false,
+        }
+    };
+    let at = |wanted: &dyn Fn(&Finding) -> bool| findings.iter().position(wanted);
+    let alone = at(&own(Scope::OneRank));
+    let over = at(&|finding| match finding {
+        Finding::Closed { key, at_step } => key.scope == Scope::AllRanks && *at_step > 1_600,
+        _ => false,
+    });
+    assert!(alone.is_some() && over == alone.map(|at| at + 1), "{findings:?}");
+    let key = GrowthKey { rank: 0, device: 0, layer: Layer::Allocated, scope: Scope::OneRank };
+    assert_eq!(still_open(&findings), [key]);
+}
+
+#[test]
+fn what_a_rank_had_left_is_gone_with_it() {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(4);
+    let (mut job, mut findings) = (Job::new(7, Habit::Flat, 4, None), Vec::new());
+    for step in 1..=4_000 {
+        for rank in (0..4).filter(|&rank| step <= 1_400 || rank < 3) {
+            let mut sample = job.sample(rank, step);
+            let bytes = (tooth(step) + kept(step, 640, 1_400)) * MIB;
+            sample.floor_allocated += bytes;
+            sample.peak_allocated += bytes;
+            detector.sample(step * STEP_NS, &sample);
+        }
+        if step == 1_401 {
+            detector.rank_ended(3);
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    assert!(!opened(&findings).is_empty());
+    assert_eq!(still_open(&findings), [], "{findings:?}");
+}
+
+#[test]
+fn records_of_several_steps_end_it_as_well() {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(2);
+    let (mut job, mut findings) = (Job::new(7, Habit::Flat, 2, None), Vec::new());
+    for step in (3..=4_001).step_by(2) {
+        for rank in 0..2 {
+            let mut sample = job.sample(rank, step);
+            let left = if rank == 0 { kept(step, 640, 1_400) } else { 0 };
+            // From some step on nothing moves at all.
+            let bytes = (if step < 1_500 { tooth(step) } else { 0 } + left) * MIB;
+            sample.first_step = step - 1;
+            sample.floor_allocated += bytes;
+            sample.peak_allocated += bytes;
+            detector.sample(step * STEP_NS, &sample);
+        }
+        findings.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    assert!(!opened(&findings).is_empty());
+    assert_eq!(still_open(&findings), [], "{findings:?}");
+}
+
+#[test]
+fn one_large_fall_does_not_hide_the_teeth_after_it() {
+    let found = |spike: u64| {
+        let findings = run_with(4, 2_400, |rank, step| {
+            let start = if (300..320).contains(&step) { spike } else { 0 };
+            start + tooth(step) + if rank == 1 { kept(step, 640, 9_999) } else { 0 }
+        });
+        let found = opened(&findings);
+        found.iter().find(|growth| growth.rank == 1).map(|growth| growth.detected_step)
+    };
+    let (without, with) = (found(0), found(30_000));
+    assert!(without.is_some() && with <= without.map(|step| step + 240), "{without:?} {with:?}");
 }
