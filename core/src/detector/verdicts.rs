@@ -251,7 +251,9 @@ impl Detector {
         let left = series.left(key.layer);
         let is_outside = key.layer.is_host() || matches!(key.layer, Layer::NonTorch | Layer::Other);
         let is_alone = key.scope == Scope::OneRank && peers > 0;
-        let may_wait = !is_alone && !is_near_the_end(series, &own, points, &place);
+        // What is free in pieces is nothing that anybody builds.
+        let is_of_tensors = matches!(key.layer, Layer::Allocated | Layer::Blocks);
+        let may_wait = is_of_tensors && !is_alone && !is_near_the_end(series, &own, points, &place);
         let is_built = in_jumps && may_wait && !self.comes_in_equal_jumps(&place);
         let before = Before::of(series, (onset_step, onset_value), rate, detected_step);
         if (is_outside && before.may_fill()) || (is_built && before.may_be_built()) {
