@@ -2,9 +2,9 @@
 //!
 //! What is kept for good shows in the birth steps of what is still there. Weights and buffers have
 //! one birth. What is fetched ahead, and the gradients of an accumulation, have the last few steps
-//! only: older ones are gone. Of a queue from which fewer go than come too, but more of them all the
-//! time. A cache that fills has many births, most of them early. A leak has
-//! births from the onset to now, as many bytes late as early.
+//! only: older ones are gone. Of a queue from which fewer go than come the oldest are gone too, but
+//! there is more of it all the time. A cache that fills has many births, most of them early. A leak
+//! has births from the onset to now, as many bytes late as early.
 //!
 //! A line that allocates in every hundredth step can have no more births than it had occasions. So
 //! births are counted against occasions, which their own distances show, and not against steps.
