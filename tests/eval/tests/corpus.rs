@@ -39,7 +39,7 @@ const GATES: [(&str, u64, &[&str]); 10] = [
     ("teeth", 2, &["unreset_metrics"]),
     ("records", 0, &["leak_bursty", "pinned_growth"]),
     ("past", 0, &["leak_bursty", "unbounded_cache", "retained_graph"]),
-    ("urgency", 0, &["gc_sawtooth_synced", "leak_all_ranks"]),
+    ("urgency", 1, &["gc_sawtooth_synced"]),
     ("one_cause", 0, &["shared_growth", "worker_growth"]),
 ];
 
