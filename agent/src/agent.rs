@@ -13,19 +13,19 @@ use std::time::Duration;
 use memtape_core::roles;
 use tokio::sync::mpsc;
 
-use crate::alone::Alone;
-use crate::capture::{Captures, JobKey, UploadError, Work, WorkId, refusal};
-use crate::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
-use crate::clock::Now;
+use crate::capture::agent_initiated::Alone;
+use crate::capture::answers::{Captures, JobKey, UploadError, Work, WorkId, refusal};
+use crate::capture::rewind::{Rewind, Rewound};
 use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
-use crate::deliveries::Deliveries;
-use crate::node::Node;
-use crate::report::{self, RECORDS_MAX};
-use crate::rewind::{Rewind, Rewound};
-use crate::shelf::Shelf;
+use crate::link::deliveries::Deliveries;
+use crate::link::report::{self, RECORDS_MAX};
+use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, RankReport, RankUp};
+use crate::node::clock::Now;
+use crate::node::machine::Node;
 use crate::spool::Spool;
-use crate::tapes::{KnownTape, TapeKey, Tapes};
-use crate::wire::{self, CaptureRequest, Incoming, Outgoing, RankReport, RankUp};
+use crate::tapes::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
+use crate::tapes::known::{KnownTape, TapeKey, Tapes};
+use crate::tapes::source::Shelf;
 
 mod spooling;
 

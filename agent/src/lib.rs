@@ -1,63 +1,68 @@
 //! The agent: one per node. It reads the tapes of the ranks, the host's memory and the GPUs, tells
 //! the coordinator what the ranks do, and rewinds tapes when the coordinator asks for a capture.
 //!
-//! It decides little: what a tape says is core's business, what growth means the coordinator's.
-//! It trusts nothing on a tape, pauses no rank, and lives on without a coordinator, without NVML
-//! and among garbage.
+//! The agent decides little: `core` knows what a tape says, the coordinator what growth means. It
+//! trusts nothing on a tape, pauses no rank, and works without a coordinator, without NVML and
+//! among files that are no tapes.
 //!
-//! Read in this order: [`Config`], `agent.rs` (what follows from what) and `run.rs` (the loop on a
-//! node), `tapes.rs` and `liveness.rs` (what there is), `report.rs` and `deliveries.rs` (what is
-//! told), `capture.rs` and `rewind.rs`, `link.rs`, `wire.rs`; then what the agent sees of its node:
-//! `shelf.rs`, and `node.rs` with `host.rs`, `cgroup.rs`, `process.rs`, `nvml.rs`.
+//! Read in this order: [`Config`], `agent.rs` (what follows from each event) and `run.rs` (the
+//! loop on a node); then the folders below, each of which imports only folders above it.
 
 mod config;
 
-mod agent;
+/// What the agent reads of the machine: memory, cgroups, processes, GPUs, clocks.
+mod node {
+    pub(crate) mod cgroup;
+    pub(crate) mod clock;
+    pub(crate) mod host;
+    pub(crate) mod machine;
+    pub(crate) mod nvml;
+    pub(crate) mod process;
+    pub(crate) mod workers;
+}
 
-mod alone;
+/// The tapes of this node: where they are, whether their processes live, which are deleted.
+mod tapes {
+    pub(crate) mod cleanup;
+    pub(crate) mod known;
+    pub(crate) mod liveness;
+    pub(crate) mod source;
+}
+
+/// The coordinator: the stream, its messages, what a report carries and what has arrived.
+mod link {
+    pub(crate) mod deliveries;
+    pub(crate) mod report;
+    pub(crate) mod stream;
+    pub(crate) mod wire;
+}
+
+/// States of ranks: rewinding a tape, answering the coordinator, captures the agent initiates.
+mod capture {
+    pub(crate) mod agent_initiated;
+    pub(crate) mod answers;
+    pub(crate) mod rewind;
+}
 
 mod spool;
 
+mod agent;
+
 mod run;
 
-mod shelf;
-
-mod node;
-
-mod tapes;
-
-mod liveness;
-
-mod report;
-
-mod deliveries;
-
-mod capture;
-
-mod rewind;
-
-mod cleanup;
-
-mod link;
-
-mod wire;
-
-mod host;
-
-mod cgroup;
-
-mod process;
-
-mod workers;
-
-mod nvml;
-
-mod clock;
-
+/// The agent's logic without a node, for tests: no clock, no thread, no file.
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
-pub mod simulated;
+pub mod testing {
+    mod memory_disk;
+    mod memory_tapes;
+    mod simulated_agent;
+
+    pub use memory_disk::MemoryDisk;
+    pub use memory_tapes::{MemoryRank, MemoryTape, MemoryTapes, SMALL};
+    pub use simulated_agent::{Event, MemoryNode, Now, Output, SimulatedAgent, UploadEnd};
+}
 
 pub use config::Config;
-pub use nvml::{GpuUse, gpu_use};
+pub use node::nvml::{GpuUse, gpu_use};
 pub use run::run;

@@ -13,19 +13,19 @@ use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 use tonic::transport::Channel;
 
 use crate::agent::{Agent, Event};
-use crate::capture::{UploadError, Work};
-use crate::clock;
+use crate::capture::answers::{UploadError, Work};
+use crate::capture::rewind::Rewound;
 use crate::config::Config;
-use crate::host::Host;
-use crate::link;
-use crate::node::ThisNode;
-use crate::nvml::Gpus;
-use crate::process;
-use crate::rewind::Rewound;
-use crate::shelf::Folders;
+use crate::link::stream as link;
+use crate::link::wire;
+use crate::node::clock;
+use crate::node::host::Host;
+use crate::node::machine::ThisNode;
+use crate::node::nvml::Gpus;
+use crate::node::process;
+use crate::node::workers::Workers;
 use crate::spool::{Folder, Spool};
-use crate::wire;
-use crate::workers::Workers;
+use crate::tapes::source::Folders;
 
 /// Events waiting for the loop; those who send them wait when they are more.
 const EVENTS_MAX: usize = 256;

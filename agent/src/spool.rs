@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
-use crate::wire::{self, Kept, Outgoing, RankReport, RankUp, Solo};
+use crate::link::wire::{self, Kept, Outgoing, RankReport, RankUp, Solo};
 
 mod delivery;
 
@@ -22,17 +22,12 @@ mod disk;
 
 mod log;
 
-#[cfg(feature = "simulation")]
-mod memory;
-
 #[cfg(all(test, feature = "simulation"))]
 mod tests;
 
 use delivery::{Cursor, open_solos};
 pub(crate) use disk::{Disk, Folder};
 use log::{Entry, Log};
-#[cfg(feature = "simulation")]
-pub use memory::MemoryDisk;
 
 /// Most bytes in one segment of step records or facts; less where the bound is small.
 const SEGMENT_BYTES_MAX: u64 = 4 << 20;

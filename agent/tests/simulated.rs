@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use memtape_agent::Config;
-use memtape_agent::simulated::{
+use memtape_agent::testing::{
     Event, MemoryDisk, MemoryNode, MemoryRank, MemoryTapes, Now, Output, SMALL, SimulatedAgent,
     UploadEnd,
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use memtape_agent::Config;
-use memtape_agent::simulated::{Event, MemoryDisk, MemoryRank, SimulatedAgent, UploadEnd};
+use memtape_agent::testing::{Event, MemoryDisk, MemoryRank, SimulatedAgent, UploadEnd};
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as Said;
 use memtape_proto::v1::coordinator_message::Body as ToAgent;

@@ -31,7 +31,7 @@ const MUTATIONS: [Mutation; 10] = [
     },
     Mutation {
         rule: "aligned is the state at exactly T",
-        file: "agent/src/rewind.rs",
+        file: "agent/src/capture/rewind.rs",
         from: "rewind.step.map_or(Moment::Present, Moment::EndOf)",
         to: "rewind.step.map_or(Moment::Present, |_| Moment::Present)",
     },
@@ -61,7 +61,7 @@ const MUTATIONS: [Mutation; 10] = [
     },
     Mutation {
         rule: "an agent alone takes one capture of one death",
-        file: "agent/src/alone.rs",
+        file: "agent/src/capture/agent_initiated.rs",
         from: "        if is_recent {",
         to: "        if is_recent && now.mono_ns == 0 {",
     },
@@ -73,7 +73,7 @@ const MUTATIONS: [Mutation; 10] = [
     },
     Mutation {
         rule: "a new stream begins at what was acknowledged",
-        file: "agent/src/deliveries.rs",
+        file: "agent/src/link/deliveries.rs",
         from: "cursor.sent_step = cursor.acked_step;",
         to: "cursor.sent_step = cursor.sent_step.max(cursor.acked_step);",
     },

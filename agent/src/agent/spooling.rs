@@ -7,15 +7,15 @@
 
 use std::time::Duration;
 
-use crate::capture::{JobKey, UploadError, Work, WorkId, after};
-use crate::clock::Now;
-use crate::deliveries::Mark;
-use crate::link;
-use crate::liveness::{Cause, Death};
-use crate::report::{self, RECORDS_MAX};
-use crate::rewind::Rewound;
+use crate::capture::answers::{JobKey, UploadError, Work, WorkId, after};
+use crate::capture::rewind::Rewound;
+use crate::link::deliveries::Mark;
+use crate::link::report::{self, RECORDS_MAX};
+use crate::link::stream as link;
+use crate::link::wire::{self, RankReport, Solo};
+use crate::node::clock::Now;
 use crate::spool::Next;
-use crate::wire::{self, RankReport, Solo};
+use crate::tapes::liveness::{Cause, Death};
 
 use super::Agent;
 

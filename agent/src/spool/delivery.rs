@@ -8,8 +8,8 @@ use bytes::Bytes;
 use super::disk::Disk;
 use super::log::{self, Entry};
 use super::{CURSOR, CURSOR_EVERY_NS, Dropped, FORMAT, KeptSolo, Next, SOLO, SYNC_EVERY_NS, Spool};
-use crate::rewind::Body;
-use crate::wire::{self, Kept, Outgoing, RankReport, Solo};
+use crate::capture::rewind::Body;
+use crate::link::wire::{self, Kept, Outgoing, RankReport, Solo};
 
 /// Most bytes of a solo capture's file before its body.
 const SOLO_HEAD_BYTES_MAX: usize = 256 << 10;

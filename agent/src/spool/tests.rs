@@ -2,9 +2,9 @@
 
 use memtape_core::capture::{Answer, Outcome};
 
-use super::memory::MemoryDisk;
 use super::*;
-use crate::wire::{SoloReason, rank_down};
+use crate::link::wire::{SoloReason, rank_down};
+use crate::testing::MemoryDisk;
 
 const BOUND: u64 = 1 << 20;
 
@@ -30,8 +30,8 @@ fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {
 }
 
 fn down(tape_id: &str) -> Outgoing {
-    let death = crate::liveness::Death {
-        cause: crate::liveness::Cause::Killed,
+    let death = crate::tapes::liveness::Death {
+        cause: crate::tapes::liveness::Cause::Killed,
         detail: "gone".to_string(),
         wall_ns: 5,
     };

@@ -7,7 +7,7 @@
 //! arrive twice.
 
 use bytes::Bytes;
-use memtape_agent::simulated::{Event as AgentEvent, Output, UploadEnd};
+use memtape_agent::testing::{Event as AgentEvent, Output, UploadEnd};
 use memtape_coordinator::simulated::Receipt;
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as Said;

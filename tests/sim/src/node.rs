@@ -1,7 +1,7 @@
 //! One simulated node: its clocks, its tapes, its ranks and its agent.
 
 use memtape_agent::Config;
-use memtape_agent::simulated::{
+use memtape_agent::testing::{
     MemoryDisk, MemoryNode, MemoryRank, MemoryTapes, Now, SMALL, SimulatedAgent,
 };
 use memtape_core::identity::Identity;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fastrand::Rng;
-use memtape_agent::simulated::{Event as AgentEvent, MemoryRank, UploadEnd};
+use memtape_agent::testing::{Event as AgentEvent, MemoryRank, UploadEnd};
 use memtape_coordinator::simulated::{Disk, Now, SimulatedCoordinator};
 use memtape_core::identity::Identity;
 use memtape_proto::v1;

@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cgroup::{self, Cgroup};
-use crate::process;
+use crate::node::cgroup::{self, Cgroup};
+use crate::node::process;
 
 /// Reads the host.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use memtape_core::tape::steps::StepRecord;
 use memtape_proto::v1;
 
 use super::{Outgoing, RankReport, outside};
-use crate::cgroup;
-use crate::process::Memory;
-use crate::workers::Below;
+use crate::node::cgroup;
+use crate::node::process::Memory;
+use crate::node::workers::Below;
 
 /// What a tape says of its rank at one moment, for a report.
 #[derive(Clone, Debug)]

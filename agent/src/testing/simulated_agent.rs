@@ -14,25 +14,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use super::memory_disk::MemoryDisk;
+use super::memory_tapes::MemoryTapes;
 use crate::agent::{self, Agent, Session};
-use crate::capture::{UploadError, Work, WorkId};
-use crate::cgroup::Cgroup;
-use crate::clock;
+use crate::capture::answers::{UploadError, Work, WorkId};
+use crate::capture::rewind::Rewind;
 use crate::config::Config;
-use crate::host::HostMemory;
-use crate::link::OUTGOING_MAX;
-use crate::node::Node;
-use crate::nvml::Reading;
-use crate::process::{Memory, Process};
-use crate::rewind::Rewind;
+use crate::link::stream::OUTGOING_MAX;
+use crate::link::wire::{self, Incoming, Outgoing, Raw};
+use crate::node::cgroup::Cgroup;
+use crate::node::clock;
+use crate::node::host::HostMemory;
+use crate::node::machine::Node;
+use crate::node::nvml::Reading;
+use crate::node::process::{Memory, Process};
+use crate::node::workers::Below;
 use crate::spool::Spool;
-use crate::wire::{self, Incoming, Outgoing, Raw};
-use crate::workers::Below;
-
-mod tapes;
-
-pub use crate::spool::MemoryDisk;
-pub use tapes::{MemoryRank, MemoryTape, MemoryTapes, SMALL};
 
 /// Both clocks of a simulated node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

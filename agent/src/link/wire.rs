@@ -18,9 +18,9 @@ use memtape_core::tape::status::Status;
 use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, PROTOCOL_MINOR, v1};
 use prost::Message as _;
 
-use crate::host::HostMemory;
-use crate::liveness::{Cause, Death};
-use crate::nvml;
+use crate::node::host::HostMemory;
+use crate::node::nvml;
+use crate::tapes::liveness::{Cause, Death};
 
 mod facts;
 

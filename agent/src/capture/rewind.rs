@@ -11,10 +11,10 @@ use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::reader::Tape;
 use memtape_core::tape::rewind::{Moment, RewindError};
 
-use crate::clock::Now;
-use crate::liveness::Holder;
-use crate::shelf::{TapeFile, TapeSource};
-use crate::wire::{self, RankUp};
+use crate::link::wire::{self, RankUp};
+use crate::node::clock::Now;
+use crate::tapes::liveness::Holder;
+use crate::tapes::source::{TapeFile, TapeSource};
 
 /// Largest body before compression, in bytes.
 const BODY_BYTES_MAX: usize = 1 << 30;

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use memtape_core::tape::reader::Tape;
 use memtape_core::tape::status::Status;
 
-use crate::cgroup::{self, Cgroup};
-use crate::clock::Now;
-use crate::liveness::{Holder, Life, OomKills, Sighting};
-use crate::node::Node;
-use crate::process::Process;
-use crate::shelf::{FileId, Shelf, TapeFile, TapeSource};
+use crate::node::cgroup::{self, Cgroup};
+use crate::node::clock::Now;
+use crate::node::machine::Node;
+use crate::node::process::Process;
+use crate::tapes::liveness::{Holder, Life, OomKills, Sighting};
+use crate::tapes::source::{FileId, Shelf, TapeFile, TapeSource};
 
 /// Tapes known at the same time, dead ones included; files beyond are refused.
 const TAPES_MAX: usize = 1024;

@@ -6,11 +6,11 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::cgroup::Cgroup;
-use crate::host::{Host, HostMemory};
-use crate::nvml::{Gpus, Reading};
-use crate::process::{Memory, Process};
-use crate::workers::{Below, Workers};
+use crate::node::cgroup::Cgroup;
+use crate::node::host::{Host, HostMemory};
+use crate::node::nvml::{Gpus, Reading};
+use crate::node::process::{Memory, Process};
+use crate::node::workers::{Below, Workers};
 
 /// A machine. What cannot be read is none.
 pub(crate) trait Node: Debug + Send {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use memtape_core::tape::source::Source;
 
-use crate::liveness::{self, Holder};
+use crate::tapes::liveness::{self, Holder};
 
 /// Largest file taken for a tape, in bytes. Tapes are sparse: the default sizes make 0.7 GiB, of
 /// which a process with one device occupies 50 MiB. A rewind copies at most one live table.

@@ -16,9 +16,9 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::agent::{Event, Session};
-use crate::capture::UploadError;
-use crate::rewind::Body;
-use crate::wire::{self, Client, Incoming, Outgoing};
+use crate::capture::answers::UploadError;
+use crate::capture::rewind::Body;
+use crate::link::wire::{self, Client, Incoming, Outgoing};
 
 /// Messages waiting to be sent on a stream; when they are more, the agent's loop skips a turn.
 pub(crate) const OUTGOING_MAX: usize = 256;

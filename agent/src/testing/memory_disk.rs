@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::disk::Disk;
+use crate::spool::Disk;
 
 /// A disk. Clones are the same disk; it outlives the agents that use it.
 #[derive(Clone, Debug, Default)]

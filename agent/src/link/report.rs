@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use memtape_core::tape::steps::Steps;
 
-use crate::deliveries::{Deliveries, Mark};
-use crate::node::Node;
-use crate::nvml;
-use crate::tapes::{KnownTape, TapeKey, Tapes};
-use crate::wire::{self, HostFacts, RankFacts, RankReport};
+use crate::link::deliveries::{Deliveries, Mark};
+use crate::link::wire::{self, HostFacts, RankFacts, RankReport};
+use crate::node::machine::Node;
+use crate::node::nvml;
+use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 
 /// Step records in one report, at most; one is at most 170 bytes on the wire.
 pub(crate) const RECORDS_MAX: usize = 4096;

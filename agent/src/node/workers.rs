@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::process::{self, Process};
+use crate::node::process::{self, Process};
 
 /// Processes looked at on one node; those beyond are not seen. The kernel's own bound on a machine
 /// of usual size is 32,768.

@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::clock::Now;
-use crate::liveness::Cause;
-use crate::tapes::{KnownTape, TapeKey, Tapes};
-use crate::wire::SoloReason;
+use crate::link::wire::SoloReason;
+use crate::node::clock::Now;
+use crate::tapes::known::{KnownTape, TapeKey, Tapes};
+use crate::tapes::liveness::Cause;
 
 /// Time between the reason and the capture.
 const DELAY_NS: u64 = 1_000_000_000;

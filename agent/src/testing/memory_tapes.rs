@@ -21,9 +21,9 @@ use memtape_core::tape::layout::{
 use memtape_core::tape::reader::identity_text;
 use memtape_core::tape::words::{Birth, Words};
 
-use super::Now;
-use crate::liveness::Holder;
-use crate::shelf::{FileId, FileSize, Shelf, TapeFile};
+use super::simulated_agent::Now;
+use crate::tapes::liveness::Holder;
+use crate::tapes::source::{FileId, FileSize, Shelf, TapeFile};
 
 /// Sizes of a tape of about 100 KiB that covers 80 steps of [`MemoryRank::train`].
 pub const SMALL: Sizes = Sizes {

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::tapes::TapeKey;
+use crate::tapes::known::TapeKey;
 
 /// Without a coordinator for this long, tapes it has not heard of are deleted like others.
 pub(crate) const UNREPORTED_MAX: Duration = Duration::from_secs(60 * 60);

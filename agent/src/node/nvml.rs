@@ -15,7 +15,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::{Device, Nvml};
 use tokio::sync::watch;
 
-use crate::process;
+use crate::node::process;
 
 /// A reading older than this is not used.
 const READING_AGE_MAX: Duration = Duration::from_secs(10);

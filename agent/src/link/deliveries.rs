@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::tapes::TapeKey;
+use crate::tapes::known::TapeKey;
 
 /// Reports sent and not acknowledged, at most.
 const IN_FLIGHT_MAX: usize = 32;

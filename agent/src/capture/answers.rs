@@ -10,10 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::capture::rewind::{Body, Rewind, Rewound, no_tape};
 use crate::config::Config;
-use crate::link;
-use crate::rewind::{Body, Rewind, Rewound, no_tape};
-use crate::wire::{self, Outgoing};
+use crate::link::stream as link;
+use crate::link::wire::{self, Outgoing};
 
 /// Answers in the making, at most; requests beyond are refused with a line that says so.
 const JOBS_MAX: usize = 4096;
