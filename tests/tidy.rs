@@ -407,7 +407,7 @@ fn dead_links(file: &Source, known: &[Source]) -> Vec<String> {
 #[test]
 fn dashboards_and_alerts_ask_for_what_is_exported() {
     let exported = ["metrics.rs", "metrics/ranks.rs"].map(|path| {
-        let path = root().join("coordinator/src").join(path);
+        let path = root().join("coordinator/src/telemetry").join(path);
         fs::read_to_string(path).expect("the coordinator exports metrics")
     });
     let exported = exported.concat();

@@ -12,23 +12,23 @@ use memtape_core::diagnosis::Diagnosis;
 use memtape_core::restart::Policy;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::admission::Share;
-use crate::agents;
-use crate::captures::CaptureState;
 use crate::clock::Now;
-use crate::cluster::{Cluster, Limits, StreamId};
 use crate::config::Config;
-use crate::hooks::Hooks;
-use crate::ids::Ids;
-use crate::incidents::IncidentState;
-use crate::losses::Counters;
-use crate::model::ActionRecord;
-use crate::requests::Request;
-use crate::restarts::HeldRestart;
+use crate::http::requests::Request;
+use crate::ingest::admission::Share;
+use crate::ingest::agents;
+use crate::ingest::wire::{Hello, Incoming, Outgoing};
+use crate::state::captures::CaptureState;
+use crate::state::ids::Ids;
+use crate::state::incidents::IncidentState;
+use crate::state::jobs::{Cluster, Limits, StreamId};
+use crate::state::losses::Counters;
+use crate::state::records::ActionRecord;
+use crate::state::restarts::HeldRestart;
 use crate::store::{Changes, Store};
-use crate::telemetry::Telemetry;
-use crate::wire::{Hello, Incoming, Outgoing};
-use crate::work::Works;
+use crate::telemetry::export::Telemetry;
+use crate::work::hooks::Hooks;
+use crate::work::tasks::Works;
 
 /// Everything that can happen to a coordinator.
 pub(crate) enum Event {
@@ -279,7 +279,7 @@ impl Coordinator {
         }
         let stream = *stream;
         if !outgoing.is_closed() {
-            self.counters.lose(crate::losses::Loss::SlowAgent);
+            self.counters.lose(crate::state::losses::Loss::SlowAgent);
             tracing::warn!(node = ?node, "an agent does not read: its stream is closed");
         }
         self.gone(now, stream);

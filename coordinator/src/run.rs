@@ -10,20 +10,20 @@ use memtape_core::restart::Policy;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::api::{self, Api};
 use crate::clock;
-use crate::cluster::Limits;
 use crate::config::Config;
 use crate::coordinator::{Coordinator, EVENTS_MAX, Event};
-use crate::grpc::Service;
-use crate::hooks::Hooks;
-use crate::losses::Counters;
-use crate::restore::{self, Restored};
-use crate::server;
+use crate::http::api::{self, Api};
+use crate::http::server;
+use crate::ingest::grpc::Service;
+use crate::ingest::wire;
+use crate::state::jobs::Limits;
+use crate::state::losses::Counters;
+use crate::state::restore::{self, Restored};
 use crate::store::Store;
-use crate::telemetry::Telemetry;
-use crate::wire;
-use crate::work::{self, Works};
+use crate::telemetry::export::Telemetry;
+use crate::work::hooks::Hooks;
+use crate::work::tasks::{self, Works};
 
 /// Time between two looks at deadlines.
 const TICK: Duration = Duration::from_millis(200);
@@ -77,7 +77,7 @@ pub async fn run(
 
     let (works, to_do) = mpsc::unbounded_channel();
     let hooks = Hooks::new(config.restart.clone());
-    tokio::spawn(work::carry_out(to_do, store.blobs().clone(), hooks, events.clone()));
+    tokio::spawn(tasks::carry_out(to_do, store.blobs().clone(), hooks, events.clone()));
     let shared = Shared { store: store.clone(), counters, telemetry: telemetry.clone(), events };
     let mut coordinator = coordinator(clock::now(), config, restored, shared, works);
     for (serial, finding) in findings {

@@ -14,21 +14,21 @@ use bytes::Bytes;
 use memtape_core::snapshot::RankSnapshot;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::body;
 use crate::clock::{self, Now as Moment};
 use crate::config::Config;
 use crate::coordinator::{BodyRefused, Coordinator, Event, Upload};
-use crate::diagnosing;
-use crate::losses::Counters;
-use crate::model::{CaptureRecord, IncidentRecord, PartRecord, SeriesKey};
-use crate::requests::{Refused, Request};
-use crate::restore;
+use crate::http::requests::{Refused, Request};
+use crate::ingest::body;
+use crate::ingest::wire::{self, Outgoing, Raw};
 use crate::run::{self, Shared};
+use crate::state::losses::Counters;
+use crate::state::records::{CaptureRecord, IncidentRecord, PartRecord, SeriesKey};
+use crate::state::restore;
 use crate::store::Store;
 use crate::store::simulated::SimulatedDisk;
-use crate::telemetry::Telemetry;
-use crate::wire::{self, Outgoing, Raw};
-use crate::work::Work;
+use crate::telemetry::export::Telemetry;
+use crate::work::diagnosing;
+use crate::work::tasks::Work;
 
 /// Events in the queue between two turns, as many as a simulation may make at once.
 const EVENTS_MAX: usize = 1 << 16;

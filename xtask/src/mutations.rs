@@ -49,7 +49,7 @@ const MUTATIONS: [Mutation; 10] = [
     },
     Mutation {
         rule: "a capture that was cut short ends",
-        file: "coordinator/src/restore.rs",
+        file: "coordinator/src/state/restore.rs",
         from: "attempt.is_some_and(|known| known.captures.resume(now.mono_ns, &manifest))",
         to: "attempt.is_some_and(|_| manifest.id.0.len() < usize::MAX)",
     },
@@ -79,7 +79,7 @@ const MUTATIONS: [Mutation; 10] = [
     },
     Mutation {
         rule: "one incident for one cause",
-        file: "coordinator/src/incidents.rs",
+        file: "coordinator/src/state/incidents.rs",
         from: "open.find(|(_, incident)| incident.record.is_about(serial, key))",
         to: "open.find(|_| false && serial == 0 && key.rank == 0)",
     },

@@ -21,7 +21,7 @@ use super::tests::{
     SERIES, copy, flush, incident, read_steps, reopen, row, steps, when_closed, write,
 };
 use super::{Store, encode};
-use crate::model::{PartRecord, Record};
+use crate::state::records::{PartRecord, Record};
 
 const INCIDENTS: usize = 60;
 

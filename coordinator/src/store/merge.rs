@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::catalogue::Catalogue;
 use super::journal::Contents;
 use super::recovery;
-use crate::model::{
+use crate::state::records::{
     ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
 };
 

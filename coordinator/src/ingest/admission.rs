@@ -1,0 +1,205 @@
+//! What may be in memory on behalf of agents: every byte is asked for before it is read.
+//!
+//! Picture the door of a shop in a sale: so many people may be inside, the others stand in line,
+//! in the order they came, and when the line is round the block the next ones are asked to come
+//! back later. Who stands in line costs no more than the few bytes that HTTP/2 lets an agent send
+//! unread. Nothing here drops anything: agents keep what was not taken, on their tapes or in
+//! memory.
+//!
+//! There are two doors. *Uploads* hold a share as large as their body, all of it at once, because
+//! bodies that wait for each other's rest would wait forever. *Reports* and announcements hold
+//! theirs until they are stored, so that a slow disk stops the streams and not the coordinator;
+//! ends, answers and captures by agents alone, which are few, until the loop has taken them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::ingest::body::{BODY_BYTES_MAX, CHECK_BYTES};
+
+/// Bytes of bodies in memory, all uploads together; the others wait. A body as large as a body
+/// can be passes alone.
+const UPLOAD_BYTES_MAX: u64 = BODY_BYTES_MAX + UPLOAD_OVERHEAD_BYTES;
+
+/// What an upload takes besides its body: a chunk that is being understood.
+const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
+
+/// Uploads whose first chunk is read, which tells what the body belongs to, and which wait for
+/// room for all of it.
+const FIRST_CHUNKS_MAX: usize = 16;
+
+/// Uploads that wait, those included; others are asked to come back later.
+const WAITING_MAX: usize = 4096;
+
+/// Bodies that are unpacked at the same time, to see that they can be.
+const CHECKS_MAX: usize = 4;
+
+/// Bytes of messages that are not stored yet, all streams together; the next ones are not read.
+const REPORT_BYTES_MAX: u64 = 128 << 20;
+
+/// Both doors, and what was seen at them.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub(crate) uploads: Door,
+    pub(crate) reports: Door,
+    waiting: Arc<Semaphore>,
+    first_chunks: Arc<Semaphore>,
+    checks: Arc<Semaphore>,
+    /// Uploads that were asked to come back later.
+    pub(crate) deferred: AtomicU64,
+}
+
+/// One door: bytes that may be inside.
+#[derive(Debug)]
+pub(crate) struct Door {
+    kib: Arc<Semaphore>,
+    bytes_max: u64,
+    /// How often somebody had to wait.
+    pub(crate) waits: AtomicU64,
+}
+
+/// A place inside, given back when dropped; none when the coordinator stops.
+pub(crate) type Share = Option<OwnedSemaphorePermit>;
+
+/// A place in the line of uploads, and beyond it the place of those who have said what they bring.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _waiting: OwnedSemaphorePermit,
+    _first_chunk: Share,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        let places = |count| Arc::new(Semaphore::new(count));
+        Self {
+            uploads: Door::new(UPLOAD_BYTES_MAX),
+            reports: Door::new(REPORT_BYTES_MAX),
+            waiting: places(WAITING_MAX),
+            first_chunks: places(FIRST_CHUNKS_MAX),
+            checks: places(CHECKS_MAX),
+            deferred: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Door {
+    fn new(bytes_max: u64) -> Self {
+        let kib = Arc::new(Semaphore::new(kib(bytes_max) as usize));
+        Self { kib, bytes_max, waits: AtomicU64::new(0) }
+    }
+
+    /// Waits until there is room for this many bytes; more than fit at all count as all there is.
+    pub(crate) async fn enter(&self, bytes: u64) -> Share {
+        let share = kib(bytes.min(self.bytes_max));
+        if let Ok(share) = self.kib.clone().try_acquire_many_owned(share) {
+            return Some(share);
+        }
+        self.waits.fetch_add(1, Relaxed);
+        self.kib.clone().acquire_many_owned(share).await.ok()
+    }
+
+    /// Bytes inside.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes_max.saturating_sub((self.kib.available_permits() as u64) << 10)
+    }
+
+    /// Bytes that may be inside.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+}
+
+impl Admission {
+    /// A place in the line of uploads, at its end; none when it is too long. Waits until the
+    /// first chunk may be read.
+    pub(crate) async fn turn(&self) -> Option<Turn> {
+        let Ok(waiting) = self.waiting.clone().try_acquire_owned() else {
+            self.deferred.fetch_add(1, Relaxed);
+            return None;
+        };
+        let first_chunk = self.first_chunks.clone().acquire_owned().await.ok();
+        Some(Turn { _waiting: waiting, _first_chunk: first_chunk })
+    }
+
+    /// Waits until a body of this size may be read whole.
+    pub(crate) async fn upload(&self, bytes: u64) -> Share {
+        self.uploads.enter(bytes + UPLOAD_OVERHEAD_BYTES).await
+    }
+
+    /// Waits until a body may be checked.
+    pub(crate) async fn check(&self) -> Share {
+        self.checks.clone().acquire_owned().await.ok()
+    }
+
+    /// What uploads may take of this process's memory: bodies, first chunks, what HTTP/2 lets
+    /// those in line send unread, and the checks.
+    pub(crate) fn upload_bytes_max(&self, message_bytes_max: u64, window_bytes: u64) -> u64 {
+        self.uploads.bytes_max()
+            + FIRST_CHUNKS_MAX as u64 * message_bytes_max
+            + WAITING_MAX as u64 * window_bytes
+            + CHECKS_MAX as u64 * CHECK_BYTES
+    }
+}
+
+fn kib(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn those_who_do_not_fit_wait_in_order() {
+        let door = Arc::new(Door::new(10 << 10));
+        let first = door.enter(8 << 10).await;
+        assert_eq!((door.bytes(), door.waits.load(Relaxed)), (8 << 10, 0));
+        let (send, mut entered) = tokio::sync::mpsc::unbounded_channel();
+        // A large one, then a small one that would fit: it does not overtake.
+        for (place, bytes) in [(1, 9 << 10), (2, 1 << 10)] {
+            let (inner, send) = (door.clone(), send.clone());
+            tokio::spawn(async move {
+                let share = inner.enter(bytes).await;
+                let _ = send.send((bytes, share));
+            });
+            while door.waits.load(Relaxed) < place {
+                tokio::task::yield_now().await;
+            }
+        }
+        drop(first);
+        let (bytes, share) = entered.recv().await.expect("the first in line");
+        assert_eq!(bytes, 9 << 10);
+        drop(share);
+        assert_eq!(entered.recv().await.expect("the second").0, 1 << 10);
+        // More than fits at all is let in alone.
+        while door.bytes() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let all = door.enter(u64::MAX).await;
+        assert_eq!(door.bytes(), 10 << 10);
+        drop(all);
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_ends() {
+        let admission = Admission::default();
+        let mut inside = Vec::new();
+        for _ in 0..FIRST_CHUNKS_MAX {
+            inside.push(admission.turn().await.expect("there is room"));
+        }
+        let mut lining_up = Vec::new();
+        for _ in FIRST_CHUNKS_MAX..WAITING_MAX {
+            let mut turn = Box::pin(admission.turn());
+            let waits = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(turn.as_mut().poll(context).is_pending())
+            });
+            assert!(waits.await, "no more than {FIRST_CHUNKS_MAX} first chunks");
+            lining_up.push(turn);
+        }
+        assert!(admission.turn().await.is_none());
+        assert_eq!(admission.deferred.load(Relaxed), 1);
+        drop(inside.pop());
+        assert!(lining_up.remove(0).await.is_some());
+    }
+}

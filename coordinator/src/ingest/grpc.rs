@@ -1,0 +1,339 @@
+//! The gRPC service: streams of agents and uploads of bodies.
+//!
+//! A task per call stands between the network and the loop. It understands messages, keeps
+//! unanswered reports and waiting bodies within bounds, and writes bodies to disk, so that the loop
+//! only ever sees small, sound events.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use memtape_proto::{CHUNK_BYTES_MAX, v1};
+use opentelemetry::KeyValue;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::clock;
+use crate::coordinator::{BodyRefused, Event, Upload};
+use crate::ingest::admission::Turn;
+use crate::ingest::body::{self, BODY_BYTES_MAX};
+use crate::ingest::wire::{self, Incoming, Outgoing};
+use crate::state::losses::{Counters, Loss};
+use crate::store::Store;
+use crate::telemetry::export::Telemetry;
+
+/// Messages waiting for one agent. One that leaves so many is not reading.
+const OUTGOING_MAX: usize = 256;
+
+/// Largest message of an agent. Decoded it takes more memory, but not many times as much.
+pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
+
+/// Reports of one stream that are not acknowledged yet; the next ones wait to be read. Agents
+/// keep to half of it on their own.
+const REPORTS_MAX: usize = 64;
+
+/// Memory that any message but a report takes, its record on the way to the store included.
+const SMALL_MESSAGE_BYTES: u64 = 8 << 10;
+
+/// Time for the first message of a stream.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A body that makes no progress for this long is given up.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The first chunk must come sooner: few may be on their way at the same time, and those whose
+/// machine is gone must not hold up the others for long.
+const FIRST_CHUNK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A body may be here before the answer that announced it, by this much; then it is taken for as
+/// large as a body can be.
+const ANSWER_TIME_MAX: Duration = Duration::from_millis(200);
+
+/// Time between two looks for that answer.
+const ANSWER_POLL: Duration = Duration::from_millis(10);
+
+/// The service.
+#[derive(Clone)]
+pub(crate) struct Service {
+    events: mpsc::Sender<Event>,
+    store: Store,
+    counters: Arc<Counters>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        events: mpsc::Sender<Event>,
+        store: Store,
+        counters: Arc<Counters>,
+        telemetry: Arc<Telemetry>,
+    ) -> Self {
+        Self { events, store, counters, telemetry }
+    }
+
+    /// The service for the router.
+    pub(crate) fn server(self) -> v1::coordinator_server::CoordinatorServer<Self> {
+        v1::coordinator_server::CoordinatorServer::new(self)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+}
+
+/// What an agent reads. It is dropped when the agent is gone, or the loop has no more to say.
+pub(crate) struct Messages {
+    receiver: mpsc::Receiver<Outgoing>,
+    /// Dropped with it, to end the other direction too.
+    _end: oneshot::Sender<()>,
+    /// Reports whose acknowledgement was not sent yet.
+    reports: Arc<Semaphore>,
+}
+
+impl Stream for Messages {
+    type Item = Result<Outgoing, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let polled = self.receiver.poll_recv(context);
+        if let Poll::Ready(Some(message)) = &polled
+            && matches!(message.body, Some(v1::coordinator_message::Body::ReportAck(_)))
+            && self.reports.available_permits() < REPORTS_MAX
+        {
+            self.reports.add_permits(1);
+        }
+        polled.map(|message| message.map(Ok))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::coordinator_server::Coordinator for Service {
+    type AttachStream = Messages;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::AgentMessage>>,
+    ) -> Result<Response<Messages>, Status> {
+        let mut incoming = request.into_inner();
+        let first = timeout(HELLO_TIMEOUT, incoming.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
+        let first = first.ok_or_else(|| Status::invalid_argument("the stream is empty"))?;
+        let hello = wire::hello(first).map_err(|why| self.bad(&why))?;
+        let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+        let (reply, answer) = oneshot::channel();
+        self.tell(Event::Attached { hello, outgoing, reply }).await?;
+        let stream = answer.await.map_err(|_| stopping())?.map_err(Status::already_exists)?;
+        let reports = Arc::new(Semaphore::new(REPORTS_MAX));
+        let (service, unanswered) = (self.clone(), reports.clone());
+        let (end, ended) = oneshot::channel();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = service.listen(stream, incoming, unanswered) => {}
+                _ = ended => {}
+            }
+            // The loop is gone: the coordinator stops.
+            let _ = service.events.send(Event::Gone { stream }).await;
+        });
+        Ok(Response::new(Messages { receiver, _end: end, reports }))
+    }
+
+    async fn upload(
+        &self,
+        request: Request<Streaming<v1::UploadChunk>>,
+    ) -> Result<Response<v1::UploadReceipt>, Status> {
+        // Nothing of a body is read before its turn.
+        let turn = self.counters.admission.turn().await;
+        let turn = turn.ok_or_else(|| Status::unavailable("too many bodies come at once"))?;
+        let begin = clock::now();
+        let mut chunks = request.into_inner();
+        let first = next_chunk(&mut chunks, FIRST_CHUNK_TIMEOUT).await?;
+        let first = first.ok_or_else(|| Status::invalid_argument("the body has no chunk"))?;
+        let capture = wire::id(&first.capture_id).map_err(Status::invalid_argument)?;
+        let tape_id = wire::id(&first.tape_id).map_err(Status::invalid_argument)?;
+        let result = self.receive(&capture, &tape_id, (turn, first), chunks).await;
+        let failure = result.as_ref().err().map(Status::message);
+        let attributes = [
+            KeyValue::new("memtape.capture.id", capture),
+            KeyValue::new("memtape.tape.id", tape_id),
+        ];
+        self.telemetry.work("upload", begin, failure, attributes);
+        let hash = result?;
+        Ok(Response::new(v1::UploadReceipt { body_hash: hash.as_bytes().to_vec() }))
+    }
+}
+
+impl Service {
+    async fn listen(
+        &self,
+        stream: u64,
+        mut incoming: Streaming<v1::AgentMessage>,
+        reports: Arc<Semaphore>,
+    ) {
+        // An error here is a broken connection; the agent will be back.
+        while let Ok(Some(raw)) = incoming.message().await {
+            let message = match wire::incoming(raw) {
+                Ok(Some(message)) => message,
+                Ok(None) => continue,
+                Err(why) => {
+                    let _ = self.bad(&why);
+                    return;
+                }
+            };
+            let mut bytes = SMALL_MESSAGE_BYTES;
+            if let Incoming::Report(report) = &message {
+                match reports.acquire().await {
+                    Ok(permit) => permit.forget(),
+                    Err(_) => return,
+                }
+                bytes = report.bytes();
+            }
+            let share = self.counters.admission.reports.enter(bytes).await;
+            if self.tell(Event::Said { stream, message, share }).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn tell(&self, event: Event) -> Result<(), Status> {
+        self.events.send(event).await.map_err(|_| stopping())
+    }
+
+    fn bad(&self, why: &str) -> Status {
+        self.counters.lose(Loss::BadMessage);
+        tracing::warn!("an agent's stream is closed: {why}");
+        Status::invalid_argument(why)
+    }
+
+    /// Takes a body to disk and into the manifest.
+    async fn receive(
+        &self,
+        capture: &str,
+        tape_id: &str,
+        (turn, first): (Turn, v1::UploadChunk),
+        chunks: Streaming<v1::UploadChunk>,
+    ) -> Result<blake3::Hash, Status> {
+        let verdict = self.ask_patiently(capture, tape_id).await?;
+        let promised = match verdict {
+            Upload::Wanted { promised } => promised,
+            Upload::Stored { hash } => return Ok(hash),
+            Upload::Later => return Err(Status::unavailable("the store cannot be written now")),
+            Upload::Refused => {
+                return Err(Status::failed_precondition("nobody waits for this body"));
+            }
+        };
+        let bytes_max = promised.map_or(BODY_BYTES_MAX, |(bytes, _)| bytes);
+        if bytes_max > BODY_BYTES_MAX {
+            self.counters.lose(Loss::BadBody);
+            return Err(Status::out_of_range(format!("a body has at most {BODY_BYTES_MAX} bytes")));
+        }
+        // All of it at once: bodies that wait for each other's rest would wait forever.
+        let share = self.counters.admission.upload(bytes_max).await;
+        drop(turn);
+        let body = self.collect(first, chunks, bytes_max).await?;
+        let hash = blake3::hash(&body);
+        if !verdict.is_as_promised(body.len() as u64, &hash) {
+            self.counters.lose(Loss::BadBody);
+            return Err(Status::aborted("the body is not the one that was announced"));
+        }
+        // On its own: a call that is given up midway would leave a body in use that nobody has.
+        let (service, capture, tape_id) = (self.clone(), capture.to_string(), tape_id.to_string());
+        let kept = tokio::spawn(async move {
+            let _share = share;
+            service.keep(&capture, &tape_id, body, hash).await
+        });
+        kept.await.map_err(|error| Status::internal(error.to_string()))?
+    }
+
+    /// As [`Self::ask`]; waits a little for the answer that tells the body's size. It was sent
+    /// before the body, but on another stream.
+    async fn ask_patiently(&self, capture: &str, tape_id: &str) -> Result<Upload, Status> {
+        let begin = Instant::now();
+        loop {
+            let upload = self.ask(capture, tape_id).await?;
+            let is_known = upload != Upload::Wanted { promised: None };
+            if is_known || begin.elapsed() >= ANSWER_TIME_MAX {
+                return Ok(upload);
+            }
+            sleep(ANSWER_POLL).await;
+        }
+    }
+
+    async fn ask(&self, capture: &str, tape_id: &str) -> Result<Upload, Status> {
+        let (reply, answer) = oneshot::channel();
+        let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
+        self.tell(Event::UploadBegun { capture, tape_id, reply }).await?;
+        answer.await.map_err(|_| stopping())
+    }
+
+    async fn collect(
+        &self,
+        first: v1::UploadChunk,
+        mut chunks: Streaming<v1::UploadChunk>,
+        bytes_max: u64,
+    ) -> Result<Bytes, Status> {
+        // Not by doubling, which would take twice the share. Memory is taken as it is written to.
+        let mut body = BytesMut::with_capacity(usize::try_from(bytes_max).unwrap_or(0));
+        let mut next = Some(first);
+        while let Some(chunk) = next {
+            // An empty one is no progress, and would hold the share for ever.
+            let is_next =
+                chunk.offset == body.len() as u64 && (body.is_empty() || !chunk.data.is_empty());
+            if !is_next || (body.len() + chunk.data.len()) as u64 > bytes_max {
+                self.counters.lose(Loss::BadBody);
+                let line = if is_next { "the body is too long" } else { "a chunk is missing" };
+                return Err(Status::invalid_argument(line));
+            }
+            body.extend_from_slice(&chunk.data);
+            next = next_chunk(&mut chunks, CHUNK_TIMEOUT).await?;
+        }
+        Ok(body.freeze())
+    }
+
+    async fn keep(
+        &self,
+        capture: &str,
+        tape_id: &str,
+        body: Bytes,
+        hash: blake3::Hash,
+    ) -> Result<blake3::Hash, Status> {
+        let checked = body.clone();
+        let place = self.counters.admission.check().await;
+        let check = tokio::task::spawn_blocking(move || body::check(&checked)).await;
+        drop(place);
+        check.map_err(|error| Status::internal(error.to_string()))?.map_err(|why| {
+            self.counters.lose(Loss::BadBody);
+            Status::invalid_argument(why)
+        })?;
+        let bytes = body.len() as u64;
+        let begin = clock::now();
+        let stored = self.store.blobs().put(hash, body).await;
+        let failure = stored.err().map(|error| error.to_string());
+        let size = KeyValue::new("memtape.body.bytes", i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.telemetry.work("store body", begin, failure.as_deref(), [size]);
+        let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
+        if let Some(why) = failure {
+            tracing::error!("a body cannot be stored: {why}");
+            let status = Status::unavailable(format!("the body cannot be stored now: {why}"));
+            self.tell(Event::BodyFailed { capture, tape_id, why }).await?;
+            return Err(status);
+        }
+        let (reply, answer) = oneshot::channel();
+        self.tell(Event::BodyStored { capture, tape_id, bytes, hash, reply }).await?;
+        match answer.await.map_err(|_| stopping())? {
+            Ok(()) => Ok(hash),
+            Err(BodyRefused::Stale(why)) => Err(Status::failed_precondition(why)),
+            Err(BodyRefused::Store(why)) => Err(Status::unavailable(why)),
+        }
+    }
+}
+
+async fn next_chunk(
+    chunks: &mut Streaming<v1::UploadChunk>,
+    patience: Duration,
+) -> Result<Option<v1::UploadChunk>, Status> {
+    let chunk = timeout(patience, chunks.message()).await;
+    chunk.map_err(|_| Status::deadline_exceeded("the body makes no progress"))?
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the coordinator is stopping")
+}

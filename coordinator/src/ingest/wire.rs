@@ -1,0 +1,542 @@
+//! Between the wire and what the coordinator works with. Nothing else builds or reads a message.
+//!
+//! Agents are on other machines and read tapes of processes that nobody vouches for, so nothing
+//! here is believed: texts are cut, and a number or a count beyond its bound makes the whole
+//! message an error, which closes the stream.
+
+use std::time::Duration;
+
+use memtape_core::capture::{Answer, Outcome};
+use memtape_core::identity::{COMMAND_BYTES_MAX, NAME_BYTES_MAX, cut};
+use memtape_core::roles::PEER_GROUPS_MAX;
+use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
+
+use crate::state::host_readings::{Outside, RankHost};
+use crate::state::records::{End, StepRow, Totals};
+
+mod host;
+
+/// A message to an agent, ready to be sent.
+pub(crate) type Outgoing = v1::CoordinatorMessage;
+
+/// What an agent says, before it is understood.
+#[cfg(feature = "simulation")]
+pub(crate) type Raw = v1::AgentMessage;
+
+/// Global ranks are below this.
+pub(crate) const RANKS_MAX: u32 = 65_536;
+
+/// No number of bytes or steps is larger: 9 PB, and what JavaScript can count to.
+const NUMBER_MAX: u64 = 1 << 53;
+
+/// Bounds on lists in one message.
+const RANKS_PER_REPORT_MAX: usize = 4096;
+const STEPS_PER_REPORT_MAX: usize = 16_384;
+const DEVICES_MAX: usize = 64;
+const GPUS_MAX: usize = 256;
+const LIMITATIONS_MAX: usize = 32;
+
+/// Names of tapes and captures on the wire, at most.
+const ID_BYTES_MAX: usize = 128;
+
+/// A message from an agent, within its bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Incoming {
+    RankUp(RankUp),
+    Report(Report),
+    RankDown { tape_id: String, end: End, detail: String, wall_ns: i64, step: u64 },
+    Answer { capture: String, tape_id: String, answer: Answer },
+    Solo(SoloCapture),
+}
+
+/// A state that an agent took by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SoloCapture {
+    pub(crate) capture: String,
+    pub(crate) tape_id: String,
+    pub(crate) answer: Answer,
+    pub(crate) reason: SoloReason,
+    pub(crate) seen_wall_ns: i64,
+}
+
+/// Why it did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum SoloReason {
+    OutOfMemory,
+    Death,
+}
+
+/// What lies on an agent's disk, and what was dropped from it since it was made.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Spool {
+    pub(crate) bytes: u64,
+    pub(crate) steps_dropped: u64,
+    pub(crate) bodies_dropped: u64,
+    pub(crate) facts_dropped: u64,
+}
+
+/// Who an agent is.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Hello {
+    pub(crate) protocol: u32,
+    pub(crate) node: String,
+    pub(crate) boot_id: String,
+    pub(crate) version: String,
+    pub(crate) minor: u32,
+}
+
+/// Who a rank is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RankUp {
+    pub(crate) tape_id: String,
+    pub(crate) job: String,
+    pub(crate) attempt: u32,
+    pub(crate) rank: u32,
+    pub(crate) world_size: u32,
+    pub(crate) local_rank: u32,
+    pub(crate) pid: u32,
+    pub(crate) start_wall_ns: i64,
+    pub(crate) command: String,
+    pub(crate) device_uuids: Vec<String>,
+    pub(crate) limitations: Vec<String>,
+    /// What it says that it does; empty when it does not.
+    pub(crate) role: String,
+    /// Keys of its groups of peers.
+    pub(crate) peer_groups: Vec<u64>,
+}
+
+/// What happened on a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Report {
+    pub(crate) number: u64,
+    pub(crate) wall_ns: i64,
+    pub(crate) ranks: Vec<RankReport>,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) host: Host,
+    pub(crate) spool: Spool,
+}
+
+/// One rank's part of a report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RankReport {
+    pub(crate) tape_id: String,
+    pub(crate) step: u64,
+    pub(crate) step_wall_ns: i64,
+    pub(crate) oldest_step: u64,
+    pub(crate) totals: Vec<Totals>,
+    pub(crate) steps: Vec<(u8, StepRow)>,
+    pub(crate) rss_bytes: Option<u64>,
+    pub(crate) lost: u64,
+    pub(crate) steps_missed: u64,
+    /// What its process takes of the host; none when it is gone, or its agent does not say.
+    pub(crate) host: Option<RankHost>,
+    /// What other code than PyTorch's allocator holds.
+    pub(crate) outside: Vec<Outside>,
+}
+
+/// One GPU as NVML sees it.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub(crate) struct Gpu {
+    pub(crate) uuid: String,
+    pub(crate) index: u32,
+    pub(crate) total_bytes: u64,
+    pub(crate) used_bytes: u64,
+    pub(crate) free_bytes: u64,
+    /// Processes that compute on it.
+    pub(crate) processes: Option<u32>,
+    /// Those of them that are ranks.
+    pub(crate) ranks: Option<u32>,
+}
+
+/// The host; what could not be read is none.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub(crate) struct Host {
+    pub(crate) memory_total_bytes: Option<u64>,
+    pub(crate) memory_available_bytes: Option<u64>,
+    pub(crate) cgroup_bytes: Option<u64>,
+    pub(crate) cgroup_limit_bytes: Option<u64>,
+    #[serde(skip)]
+    pub(crate) nvml_missing: String,
+}
+
+impl Report {
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let of_rank = |rank: &RankReport| {
+            size_of_val(rank)
+                + rank.tape_id.len()
+                + size_of_val(rank.totals.as_slice())
+                + size_of_val(rank.steps.as_slice())
+                + size_of_val(rank.outside.as_slice())
+                + rank.host.as_ref().map_or(0, |host| host.missing.len())
+        };
+        let ranks: usize = self.ranks.iter().map(of_rank).sum();
+        (size_of_val(self) + ranks + size_of_val(self.gpus.as_slice())) as u64
+    }
+}
+
+/// Understands the first message of a stream.
+///
+/// # Errors
+/// One line.
+pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, String> {
+    let Some(v1::agent_message::Body::Hello(hello)) = raw.body else {
+        return Err("the first message must be Hello".to_string());
+    };
+    if hello.protocol == 0 {
+        return Err("Hello names no protocol version".to_string());
+    }
+    if hello.protocol != PROTOCOL {
+        let side = if hello.protocol > PROTOCOL { "coordinator" } else { "agent" };
+        return Err(format!(
+            "the agent speaks protocol {}, the coordinator {PROTOCOL}: update the {side}",
+            hello.protocol
+        ));
+    }
+    Ok(Hello {
+        protocol: hello.protocol,
+        node: named(&hello.node, "a node's name", NAME_BYTES_MAX)?,
+        boot_id: short(&hello.boot_id),
+        version: short(&hello.version),
+        minor: hello.protocol_minor,
+    })
+}
+
+/// Understands a later message; none is one of a newer version.
+///
+/// # Errors
+/// One line on the bound it broke.
+pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, String> {
+    use v1::agent_message::Body;
+    Ok(Some(match raw.body {
+        None => return Ok(None),
+        Some(Body::Hello(_)) => return Err("Hello was said twice".to_string()),
+        Some(Body::RankUp(up)) => Incoming::RankUp(rank_up(up)?),
+        Some(Body::Report(sent)) => Incoming::Report(report(sent)?),
+        Some(Body::RankDown(down)) => Incoming::RankDown {
+            end: match down.end() {
+                v1::RankEnd::Exited => End::Exited,
+                v1::RankEnd::Killed => End::Killed,
+                v1::RankEnd::OomKilled => End::OomKilled,
+                v1::RankEnd::Unspecified => End::Unknown,
+            },
+            tape_id: id(&down.tape_id)?,
+            detail: short(&down.detail),
+            wall_ns: down.wall_ns,
+            step: number(down.step)?,
+        },
+        Some(Body::CaptureAnswer(answer)) => {
+            let (capture, tape_id, answer) = capture_answer(&answer)?;
+            Incoming::Answer { capture, tape_id, answer }
+        }
+        Some(Body::SoloCapture(solo)) => Incoming::Solo(solo_capture(&solo)?),
+    }))
+}
+
+fn rank_up(up: v1::RankUp) -> Result<RankUp, String> {
+    if up.rank >= RANKS_MAX || up.world_size > RANKS_MAX {
+        let (rank, world) = (up.rank, up.world_size);
+        return Err(format!("rank {rank} of {world} is beyond the bound of {RANKS_MAX}"));
+    }
+    let uuids = up.device_uuids.iter().take(DEVICES_MAX);
+    let limitations = up.limitations.iter().take(LIMITATIONS_MAX);
+    Ok(RankUp {
+        tape_id: id(&up.tape_id)?,
+        job: named(&up.job, "a job's name", NAME_BYTES_MAX)?,
+        attempt: up.attempt,
+        rank: up.rank,
+        world_size: up.world_size,
+        local_rank: up.local_rank,
+        pid: up.pid,
+        start_wall_ns: up.start_wall_ns,
+        command: cut(&up.command, COMMAND_BYTES_MAX).to_string(),
+        device_uuids: uuids.map(|uuid| short(uuid)).collect(),
+        limitations: limitations.map(|line| short(line)).collect(),
+        role: host::role(&up.role),
+        peer_groups: up.peer_groups.into_iter().take(PEER_GROUPS_MAX).collect(),
+    })
+}
+
+fn report(sent: v1::Report) -> Result<Report, String> {
+    let steps: usize = sent.ranks.iter().map(|rank| rank.steps.len()).sum();
+    if sent.ranks.len() > RANKS_PER_REPORT_MAX
+        || steps > STEPS_PER_REPORT_MAX
+        || sent.gpus.len() > GPUS_MAX
+    {
+        let (ranks, gpus) = (sent.ranks.len(), sent.gpus.len());
+        return Err(format!(
+            "a report of {ranks} ranks, {steps} steps and {gpus} GPUs is too long"
+        ));
+    }
+    let gpus = sent.gpus.into_iter().map(|gpu| Gpu {
+        uuid: short(&gpu.uuid),
+        index: gpu.index,
+        total_bytes: gpu.total_bytes.min(NUMBER_MAX),
+        used_bytes: gpu.used_bytes.min(NUMBER_MAX),
+        free_bytes: gpu.free_bytes.min(NUMBER_MAX),
+        processes: gpu.processes,
+        ranks: gpu.ranks,
+    });
+    let host = sent.host.unwrap_or_default();
+    let bounded = |bytes: Option<u64>| bytes.map(|bytes| bytes.min(NUMBER_MAX));
+    Ok(Report {
+        number: sent.number,
+        wall_ns: sent.wall_ns,
+        ranks: sent.ranks.into_iter().map(rank_report).collect::<Result<_, _>>()?,
+        gpus: gpus.collect(),
+        host: Host {
+            memory_total_bytes: bounded(host.memory_total_bytes),
+            memory_available_bytes: bounded(host.memory_available_bytes),
+            cgroup_bytes: bounded(host.cgroup_bytes),
+            cgroup_limit_bytes: bounded(host.cgroup_limit_bytes),
+            nvml_missing: short(&host.nvml_missing),
+        },
+        spool: sent.spool.map_or_else(Spool::default, |spool| Spool {
+            bytes: spool.bytes.min(NUMBER_MAX),
+            steps_dropped: spool.steps_dropped.min(NUMBER_MAX),
+            bodies_dropped: spool.bodies_dropped.min(NUMBER_MAX),
+            facts_dropped: spool.facts_dropped.min(NUMBER_MAX),
+        }),
+    })
+}
+
+fn rank_report(rank: v1::RankReport) -> Result<RankReport, String> {
+    if rank.totals.len() > DEVICES_MAX {
+        return Err(format!("a rank with {} devices is too large", rank.totals.len()));
+    }
+    Ok(RankReport {
+        tape_id: id(&rank.tape_id)?,
+        step: number(rank.step)?,
+        step_wall_ns: rank.step_wall_ns,
+        oldest_step: number(rank.oldest_step)?,
+        totals: rank.totals.iter().map(totals).collect::<Result<_, _>>()?,
+        steps: rank.steps.iter().map(step_row).collect::<Result<_, _>>()?,
+        rss_bytes: rank.rss_bytes.map(|bytes| bytes.min(NUMBER_MAX)),
+        lost: rank.lost,
+        steps_missed: rank.steps_missed,
+        host: rank.host.as_ref().map(host::rank_host),
+        outside: host::outside(&rank.outside)?,
+    })
+}
+
+fn totals(totals: &v1::DeviceTotals) -> Result<Totals, String> {
+    Ok(Totals {
+        device: device(totals.device)?,
+        allocated: number(totals.allocated)?,
+        reserved: number(totals.reserved)?,
+        peak_allocated: number(totals.peak_allocated)?,
+        blocks: number(totals.blocks)?,
+        ooms: number(totals.ooms)?,
+        malloc_failures: number(totals.malloc_failures)?,
+        device_bytes: number(totals.device_bytes)?,
+        process_bytes: totals.process_bytes.map(number).transpose()?,
+        deferred: totals.deferred_bytes.map(number).transpose()?,
+    })
+}
+
+fn step_row(step: &v1::StepRecord) -> Result<(u8, StepRow), String> {
+    if step.first_step > step.last_step {
+        let (first, last) = (step.first_step, step.last_step);
+        return Err(format!("a record of steps {first} to {last} is reversed"));
+    }
+    let row = StepRow {
+        first_step: number(step.first_step)?,
+        last_step: number(step.last_step)?,
+        end_wall_ns: step.end_wall_ns,
+        floor_allocated: number(step.floor_allocated)?,
+        peak_allocated: number(step.peak_allocated)?,
+        end_allocated: number(step.end_allocated)?,
+        floor_reserved: number(step.floor_reserved)?,
+        peak_reserved: number(step.peak_reserved)?,
+        end_reserved: number(step.end_reserved)?,
+        blocks: number(step.blocks)?,
+        allocs: number(step.allocs)?,
+        frees: number(step.frees)?,
+        ooms: number(step.ooms)?,
+        malloc_failures: number(step.malloc_failures)?,
+    };
+    Ok((device(step.device)?, row))
+}
+
+fn solo_capture(solo: &v1::SoloCapture) -> Result<SoloCapture, String> {
+    let answer = solo.answer.as_ref().ok_or("a solo capture says nothing of its state")?;
+    let (capture, tape_id, answer) = capture_answer(answer)?;
+    // Another name could be that of a capture of the coordinator's own.
+    if !crate::state::agent_captures::is_solo(&capture) {
+        return Err(format!("{capture:?} is no name of a solo capture"));
+    }
+    let reason = match solo.reason() {
+        v1::SoloReason::OutOfMemory => SoloReason::OutOfMemory,
+        v1::SoloReason::Death | v1::SoloReason::Unspecified => SoloReason::Death,
+    };
+    Ok(SoloCapture { capture, tape_id, answer, reason, seen_wall_ns: solo.seen_wall_ns })
+}
+
+/// Capture, tape, and what became of it.
+type Answered = (String, String, Answer);
+
+fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, String> {
+    let outcome = match answer.outcome() {
+        v1::RankOutcome::Aligned => Outcome::Aligned,
+        v1::RankOutcome::Late => Outcome::Late,
+        v1::RankOutcome::Behind => Outcome::Behind,
+        v1::RankOutcome::Dead => Outcome::Dead,
+        v1::RankOutcome::NoTape | v1::RankOutcome::Unspecified => Outcome::NoTape,
+        // Only the coordinator says so.
+        v1::RankOutcome::Unreachable => return Err("an agent cannot be unreachable".to_string()),
+    };
+    Ok((
+        id(&answer.capture_id)?,
+        id(&answer.tape_id)?,
+        Answer {
+            outcome,
+            step: number(answer.step)?,
+            wall_ns: answer.wall_ns,
+            wall_error_ns: answer.wall_error_ns.min(NUMBER_MAX),
+            dead: answer.dead,
+            before_step: number(answer.before_step)?,
+            body_bytes: answer.body_bytes,
+            body_hash: answer.body_hash.as_slice().try_into().ok(),
+            detail: short(&answer.detail),
+        },
+    ))
+}
+
+/// The first answer on every stream.
+pub(crate) fn welcome(report_interval: Duration) -> Outgoing {
+    message(v1::coordinator_message::Body::Welcome(v1::Welcome {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        report_interval_ms: millis(report_interval),
+        protocol_minor: PROTOCOL_MINOR,
+    }))
+}
+
+/// Asks for the state of ranks.
+pub(crate) fn capture_request(
+    capture: &str,
+    tape_ids: &[String],
+    step: u64,
+    before_step: u64,
+    deadline: Duration,
+) -> Outgoing {
+    message(v1::coordinator_message::Body::CaptureRequest(v1::CaptureRequest {
+        capture_id: capture.to_string(),
+        tape_ids: tape_ids.to_vec(),
+        step,
+        before_step,
+        deadline_ms: millis(deadline).max(1),
+    }))
+}
+
+/// Reports up to this one were taken.
+pub(crate) fn report_ack(number: u64) -> Outgoing {
+    message(v1::coordinator_message::Body::ReportAck(v1::ReportAck { number }))
+}
+
+/// The coordinator leaves.
+pub(crate) fn goodbye(reconnect_after: Duration) -> Outgoing {
+    message(v1::coordinator_message::Body::Goodbye(v1::Goodbye {
+        reconnect_after_ms: millis(reconnect_after),
+    }))
+}
+
+fn message(body: v1::coordinator_message::Body) -> Outgoing {
+    v1::CoordinatorMessage { body: Some(body) }
+}
+
+fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn short(text: &str) -> String {
+    cut(text, NAME_BYTES_MAX).to_string()
+}
+
+fn named(text: &str, what: &str, bytes_max: usize) -> Result<String, String> {
+    if text.trim().is_empty() || text.len() > bytes_max || text.chars().any(char::is_control) {
+        return Err(format!("{what} must have 1 to {bytes_max} printable bytes"));
+    }
+    Ok(text.to_string())
+}
+
+/// A name of a tape or a capture, as it came; it is only ever compared.
+pub(crate) fn id(text: &str) -> Result<String, String> {
+    named(text, "an id", ID_BYTES_MAX)
+}
+
+fn number(number: u64) -> Result<u64, String> {
+    if number > NUMBER_MAX {
+        Err(format!("{number} is beyond any real number"))
+    } else {
+        Ok(number)
+    }
+}
+
+fn device(index: u32) -> Result<u8, String> {
+    match u8::try_from(index) {
+        Ok(index) if usize::from(index) < DEVICES_MAX => Ok(index),
+        _ => Err(format!("device {index} is beyond the bound of {DEVICES_MAX}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use v1::agent_message::Body;
+
+    fn check(body: Body, expected: Result<(), &str>) {
+        let result = incoming(v1::AgentMessage { body: Some(body) });
+        match (result, expected) {
+            (Ok(_), Ok(())) => {}
+            (Err(why), Err(part)) => assert!(why.contains(part), "{why:?} has no {part:?}"),
+            (result, _) => panic!("{result:?} is not {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn what_breaks_a_bound_is_refused() {
+        let up = v1::RankUp {
+            tape_id: "t".to_string(),
+            job: "job".to_string(),
+            rank: 65_535,
+            ..v1::RankUp::default()
+        };
+        check(Body::RankUp(up.clone()), Ok(()));
+        check(Body::RankUp(v1::RankUp { rank: RANKS_MAX, ..up.clone() }), Err("rank 65536"));
+        check(Body::RankUp(v1::RankUp { job: " ".to_string(), ..up.clone() }), Err("a job's name"));
+        check(Body::RankUp(v1::RankUp { job: "a\nb".to_string(), ..up.clone() }), Err("printable"));
+        check(Body::RankUp(v1::RankUp { tape_id: "x".repeat(200), ..up }), Err("an id"));
+        check(Body::Hello(v1::Hello::default()), Err("twice"));
+        let rank = v1::RankReport { tape_id: "t".to_string(), ..v1::RankReport::default() };
+        let with = |rank: v1::RankReport| {
+            Body::Report(v1::Report { ranks: vec![rank], ..v1::Report::default() })
+        };
+        let step = v1::StepRecord { first_step: 5, last_step: 6, ..v1::StepRecord::default() };
+        let steps = |steps| v1::RankReport { steps, ..rank.clone() };
+        check(with(steps(vec![step])), Ok(()));
+        check(with(steps(vec![step; STEPS_PER_REPORT_MAX + 1])), Err("too long"));
+        let reversed = v1::StepRecord { first_step: 7, ..step };
+        check(with(steps(vec![reversed])), Err("reversed"));
+        let huge = v1::StepRecord { floor_allocated: u64::MAX, ..step };
+        check(with(steps(vec![huge])), Err("beyond any real number"));
+        check(with(steps(vec![v1::StepRecord { device: 64, ..step }])), Err("device 64"));
+        let outside = |use_: v1::OutsideUse, count| v1::RankReport {
+            outside: vec![use_; count],
+            ..rank.clone()
+        };
+        let nccl = v1::OutsideUse { origin: 7, device: 1, bytes: 5, count: 0 };
+        check(with(outside(nccl, 128)), Ok(()));
+        check(with(outside(nccl, 300)), Err("300 origins"));
+        check(with(outside(v1::OutsideUse { device: 99, ..nccl }, 1)), Err("device 99"));
+        let much = v1::OutsideUse { bytes: u64::MAX, ..nccl };
+        check(with(outside(much, 1)), Err("beyond any real number"));
+        let unreachable = v1::CaptureAnswer {
+            capture_id: "cap-1".to_string(),
+            tape_id: "t".to_string(),
+            outcome: v1::RankOutcome::Unreachable.into(),
+            ..v1::CaptureAnswer::default()
+        };
+        check(Body::CaptureAnswer(unreachable), Err("unreachable"));
+    }
+}

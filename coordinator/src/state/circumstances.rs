@@ -1,0 +1,180 @@
+//! What is known beside the states of a capture, for its diagnosis: what was read from outside at
+//! the capture's two steps, what failed since the growth began, and how high the peers reach.
+//!
+//! It comes from the memory of this process alone: after a restart of the coordinator less is
+//! known, and what is not known stays so.
+
+use memtape_core::detector::{Growth, Layer};
+use memtape_core::diagnosis::{Circumstances, Peaks, StepNeed};
+
+use crate::state::host_readings::{History, Moment};
+use crate::state::jobs::{Attempt, Presence, Rank};
+
+/// Steps of the end of a capture that count as the moment itself: reports of fast jobs are as many
+/// steps apart. A reading that is further away is taken for another one where that is more than
+/// this part of the way between the capture's two steps.
+const NEAR_STEPS: u64 = 64;
+const NEAR_PART: u64 = 4;
+
+/// What is known of a growth at the steps of a capture; a step of 0 is the present, or none.
+pub(crate) fn around(
+    attempt: &Attempt,
+    growth: &Growth,
+    (step, before_step): (u64, u64),
+) -> Circumstances {
+    let Some(rank) = attempt.ranks.get(&growth.rank) else { return Circumstances::default() };
+    let step = if step == 0 { rank.step } else { step };
+    let history = rank.history.get(&growth.device);
+    let now = history.and_then(|history| history.near(step, NEAR_STEPS));
+    let between = step.saturating_sub(before_step);
+    let near_steps = (between / NEAR_PART).min(NEAR_STEPS * NEAR_PART);
+    let before = history
+        .filter(|_| before_step > 0)
+        .and_then(|history| history.near(before_step, near_steps))
+        .filter(|before| now.is_some_and(|now| before.step < now.step));
+    let since = history.and_then(|history| since_onset(history, growth));
+    let counted = |count: fn(&Moment) -> u64| {
+        Some(count(history?.near(u64::MAX, u64::MAX)?).saturating_sub(count(since?)))
+    };
+    Circumstances {
+        before: before.map(|moment| moment.readings).unwrap_or_default(),
+        now: now.map(|moment| moment.readings).unwrap_or_default(),
+        retries: counted(|moment| moment.retries),
+        ooms: counted(|moment| moment.ooms),
+        step_time_ns: attempt.detector.step_time_ns(),
+        in_peaks: match growth.layer {
+            Layer::Peak => Some(true),
+            Layer::Allocated => Some(false),
+            _ => None,
+        },
+        peaks: peaks(attempt, rank, growth.device),
+        step_need: attempt
+            .detector
+            .step_need(growth.rank, growth.device, growth.onset_step)
+            .map(|(before, now)| StepNeed { before, now }),
+        // Which steps they were nobody knows.
+        steps_missing: (rank.steps_missed == 0).then_some(0),
+        ..Circumstances::default()
+    }
+}
+
+/// The last moment before the growth began, or one that is not long after it: what failed before
+/// it is then not counted, and the rest is.
+fn since_onset<'a>(history: &'a History, growth: &Growth) -> Option<&'a Moment> {
+    let lasted = growth.last_step.saturating_sub(growth.onset_step);
+    history.near(growth.onset_step, (lasted / NEAR_PART).max(NEAR_STEPS))
+}
+
+/// Highest use within their last steps, of a rank and as the median of the others.
+fn peaks(attempt: &Attempt, rank: &Rank, device: u8) -> Option<Peaks> {
+    let own = rank.newest.get(&device)?.peak_allocated;
+    let highest = |peer: &Rank| peer.newest.values().map(|row| row.peak_allocated).max();
+    let is_peer = |peer: &&Rank| {
+        peer.record.rank != rank.record.rank
+            && peer.presence == Presence::Here
+            && peer.role == rank.role
+    };
+    let mut peers: Vec<u64> = attempt.ranks.values().filter(is_peer).filter_map(highest).collect();
+    peers.sort_unstable();
+    Some(Peaks { own, peers: *peers.get(peers.len().checked_sub(1)? / 2)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::detector::Scope;
+    use memtape_core::diagnosis::Readings;
+
+    use super::*;
+    use crate::clock::Now;
+    use crate::ingest::wire::RankUp;
+    use crate::state::jobs::{Cluster, Limits};
+    use crate::state::records::StepRow;
+
+    /// Four ranks with peaks of 10, 20, 30 and 40 bytes; rank 1 was read every 10 steps from 500 to
+    /// 1000, held as many bytes as steps, and failed once every 100 steps.
+    fn attempt() -> Attempt {
+        let limits = Limits {
+            detector: Default::default(),
+            capture: Default::default(),
+            triggers: Default::default(),
+        };
+        let mut cluster = Cluster::default();
+        for rank in 0..4 {
+            let (tape_id, job) = (format!("t{rank}"), "job".to_string());
+            let up = RankUp { tape_id, job, rank, ..RankUp::default() };
+            cluster.announce(Now::default(), "a", up, &limits).unwrap();
+        }
+        let mut attempt = cluster.attempts.remove(&0).unwrap();
+        for (number, rank) in &mut attempt.ranks {
+            let peak_allocated = (u64::from(*number) + 1) * 10;
+            rank.newest.insert(0, StepRow { peak_allocated, ..StepRow::default() });
+        }
+        let rank = attempt.ranks.get_mut(&1).unwrap();
+        rank.step = 1000;
+        let history = rank.history.entry(0).or_default();
+        for step in (500..=1000).step_by(10) {
+            let readings = Readings { pinned: Some(step), ..Readings::default() };
+            let retries = step / 100;
+            history.add(Moment { step, readings, retries, ..Moment::default() });
+        }
+        attempt
+    }
+
+    fn growth(layer: Layer, onset_step: u64) -> Growth {
+        Growth {
+            rank: 1,
+            device: 0,
+            scope: Scope::OneRank,
+            onset_step,
+            detected_step: 1000,
+            last_step: 1000,
+            bytes_per_step: 1,
+            grown_bytes: 1,
+            layer,
+            steps_to_oom: None,
+            forecast: None,
+            peers: 3,
+            ranks: 1,
+            returns: 0,
+            give_backs: 0,
+        }
+    }
+
+    #[test]
+    fn readings_are_those_of_the_captures_steps() {
+        let attempt = attempt();
+        let pinned = |steps, onset| {
+            let around = around(&attempt, &growth(Layer::Pinned, onset), steps);
+            (around.before.pinned, around.now.pinned, around.retries)
+        };
+        // The history has every 16th of the earlier readings.
+        let (before, now, retries) = pinned((1000, 600), 500);
+        assert!(before.is_some_and(|bytes| bytes.abs_diff(600) <= 80), "{before:?}");
+        assert_eq!((now, retries), (Some(1000), Some(5)));
+        assert_eq!(pinned((0, 600), 500).1, Some(1000), "the present");
+        // Nothing to compare with, long before the first reading, and the same moment twice.
+        assert_eq!(pinned((1000, 0), 500).0, None);
+        assert_eq!(pinned((1000, 10), 500).0, None);
+        assert_eq!(pinned((1000, 998), 500).0, None);
+        // A capture and an onset of which nothing was read.
+        assert_eq!(pinned((100, 50), 500), (None, None, Some(5)));
+        assert_eq!(pinned((1000, 600), 10).2, None);
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_rank_stays_so() {
+        let mut attempt = attempt();
+        let stranger = Growth { rank: 9, ..growth(Layer::Host, 500) };
+        assert_eq!(around(&attempt, &stranger, (1000, 600)), Circumstances::default());
+        let unread = Growth { rank: 2, ..growth(Layer::Peak, 500) };
+        let found = around(&attempt, &unread, (1000, 600));
+        assert_eq!((found.now, found.retries), (Readings::default(), None));
+        assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 20 }));
+        assert_eq!((found.in_peaks, found.steps_missing), (Some(true), Some(0)));
+        // A rank of another role is no peer, nor is one that has ended.
+        attempt.ranks.get_mut(&1).unwrap().role = Some(1);
+        attempt.ranks.get_mut(&0).unwrap().presence = Presence::Ended;
+        let found = around(&attempt, &unread, (1000, 600));
+        assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 40 }));
+    }
+}

@@ -1,0 +1,438 @@
+//! What a rank holds, on its devices and on its host: as its agent last said it, as a partition of
+//! each device, as readings for the detector, and how it was some time ago.
+//!
+//! Step records are kept in the store, these readings are not: the newest of each rank is in
+//! memory, a few older ones beside it (see [`History`]), and the last one of a rank that has ended
+//! is in its record. What no source knows is absent, never zero.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use memtape_core::detector::{Layer, Reading};
+use memtape_core::diagnosis::Readings;
+use memtape_core::ledger::{Ledger, Standing};
+use memtape_core::snapshot::OutsideUse;
+use memtape_core::tape::layout::Origin;
+use serde::{Deserialize, Serialize};
+
+use crate::ingest::wire::{Gpu, RankReport};
+use crate::state::jobs::{Node, Presence, Rank};
+use crate::state::records::Totals;
+
+/// What a rank takes of its host.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct RankHost {
+    pub(crate) anon_bytes: Option<u64>,
+    pub(crate) file_bytes: Option<u64>,
+    pub(crate) shmem_bytes: Option<u64>,
+    pub(crate) swap_bytes: Option<u64>,
+    pub(crate) workers: Option<Workers>,
+    pub(crate) cgroup: Option<CgroupUse>,
+    /// Why its process cannot be read, although it lives; empty when it can be.
+    pub(crate) missing: String,
+}
+
+/// The processes below a rank.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Workers {
+    pub(crate) count: u32,
+    /// A page that a fork shares counts for each of them.
+    pub(crate) anon_bytes: u64,
+    pub(crate) shmem_bytes: u64,
+    /// Such a page counts in equal parts.
+    pub(crate) anon_parts_bytes: Option<u64>,
+    pub(crate) left_out: u32,
+}
+
+/// The memory cgroup of a rank.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct CgroupUse {
+    pub(crate) bytes: Option<u64>,
+    pub(crate) limit_bytes: Option<u64>,
+    pub(crate) highs: Option<u64>,
+    pub(crate) ooms: Option<u64>,
+    pub(crate) oom_kills: Option<u64>,
+}
+
+/// What one origin other than PyTorch's allocator holds; the origin as tapes number it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Outside {
+    pub(crate) origin: u8,
+    pub(crate) device: u8,
+    pub(crate) bytes: u64,
+}
+
+impl Outside {
+    fn origin(self) -> Origin {
+        Origin::from_number(self.origin.into())
+    }
+}
+
+impl Rank {
+    /// What an origin on the host holds; none where it was never seen.
+    pub(crate) fn held_on_host(&self, origin: Origin) -> Option<u64> {
+        self.outside.iter().find(|of| of.origin() == origin).map(|of| of.bytes)
+    }
+
+    /// Pinned memory, however it was pinned.
+    pub(crate) fn pinned_bytes(&self) -> Option<u64> {
+        let registered = self.held_on_host(Origin::HostRegistered);
+        let pinned = self.held_on_host(Origin::HostPinned);
+        pinned.map(|bytes| bytes.saturating_add(registered.unwrap_or(0))).or(registered)
+    }
+
+    /// Shared memory without what `cudaHostAlloc` gave, which Linux counts as shared. Where that
+    /// is more than there is, it lies elsewhere.
+    fn shared_bytes(&self) -> Option<u64> {
+        let shmem = self.host.as_ref()?.shmem_bytes?;
+        let pinned = self.held_on_host(Origin::HostPinned).unwrap_or(0);
+        Some(shmem.checked_sub(pinned).unwrap_or(shmem))
+    }
+
+    /// The GPU that a device of this rank is.
+    pub(crate) fn gpu<'a>(&self, device: u8, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
+        let uuid = self.record.device_uuids.get(usize::from(device)).filter(|it| !it.is_empty())?;
+        gpus.iter().find(|gpu| gpu.uuid.eq_ignore_ascii_case(uuid))
+    }
+
+    /// Where the bytes of a device are now. Of a rank that is not seen now, what the driver says
+    /// is not known.
+    pub(crate) fn ledger(&self, totals: &Totals, node: Option<&Node>) -> Ledger {
+        let is_here = self.presence == Presence::Here;
+        let gpu = node.filter(|_| is_here).and_then(|node| self.gpu(totals.device, &node.gpus));
+        let on_device = self.outside.iter().filter(|of| of.device == totals.device);
+        let outside: Vec<OutsideUse> = on_device
+            .filter(|of| of.origin().is_on_device())
+            .map(|of| OutsideUse {
+                origin: of.origin(),
+                device: of.device,
+                bytes: of.bytes,
+                count: 0,
+            })
+            .collect();
+        Ledger::live(&Standing {
+            device_bytes: gpu
+                .map(|gpu| gpu.total_bytes)
+                .or(Some(totals.device_bytes).filter(|&bytes| bytes > 0)),
+            free_bytes: gpu.map(|gpu| gpu.free_bytes),
+            process_bytes: totals.process_bytes.filter(|_| is_here),
+            allocated: totals.allocated,
+            reserved: totals.reserved,
+            deferred: totals.deferred,
+            outside: Some(&outside),
+        })
+    }
+}
+
+/// What the ranks of one report hold of each GPU together, by its UUID in lower case; none where
+/// that of one of them is not known.
+pub(crate) type Shares = BTreeMap<String, Option<u64>>;
+
+/// Adds what one rank holds.
+pub(crate) fn add_shares(shares: &mut Shares, uuids: &[String], report: &RankReport) {
+    for totals in &report.totals {
+        let Some(uuid) = uuids.get(usize::from(totals.device)) else { continue };
+        let sum = shares.entry(uuid.to_ascii_lowercase()).or_insert(Some(0));
+        *sum = sum.zip(totals.process_bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+    }
+}
+
+/// What is around a rank on its node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Around<'a> {
+    pub(crate) gpus: &'a [Gpu],
+    pub(crate) shares: &'a Shares,
+    /// Size of the host's memory.
+    pub(crate) memory_bytes: Option<u64>,
+}
+
+/// What a device of a rank, and with its first device its host, held at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// Steps that were finished.
+    pub(crate) step: u64,
+    pub(crate) readings: Readings,
+    pub(crate) deferred: Option<u64>,
+    /// Failed `cudaMalloc`s and requests that failed for good, since the process started.
+    pub(crate) retries: u64,
+    pub(crate) ooms: u64,
+}
+
+/// What a rank that has just reported holds beside its step records, by device. The host's memory
+/// stands with the first one: the detector knows no rank without.
+pub(crate) fn moments(rank: &mut Rank, around: Around<'_>) -> Vec<(u8, Moment)> {
+    let mut moments: Vec<_> =
+        rank.totals.iter().map(|totals| (totals.device, of_device(rank, totals, around))).collect();
+    if let Some((_, first)) = moments.first_mut() {
+        let host = rank.host.as_ref();
+        let workers = host.and_then(|host| host.workers);
+        let readings = &mut first.readings;
+        readings.rss_anon = host
+            .and_then(|host| Some(host.anon_bytes?.saturating_add(host.swap_bytes.unwrap_or(0))));
+        readings.shared = rank.shared_bytes();
+        readings.pinned = rank.pinned_bytes();
+        readings.worker_count = workers.map(|workers| workers.count);
+        readings.host_limit = host.and_then(|host| host.cgroup?.limit_bytes);
+        readings.workers = workers.and_then(|workers| rank.worker_measure.bytes(workers));
+    }
+    moments
+}
+
+fn of_device(rank: &Rank, totals: &Totals, around: Around<'_>) -> Moment {
+    let gpu = rank.gpu(totals.device, around.gpus);
+    let ranks_hold = gpu.and_then(|gpu| *around.shares.get(&gpu.uuid.to_ascii_lowercase())?);
+    let readings = Readings {
+        non_torch: totals.process_bytes.map(|bytes| bytes.saturating_sub(totals.reserved)),
+        other: gpu.zip(ranks_hold).map(|(gpu, held)| gpu.used_bytes.saturating_sub(held)),
+        contexts: gpu.and_then(|gpu| gpu.ranks),
+        reserved: Some(totals.reserved),
+        ..Readings::default()
+    };
+    Moment {
+        step: rank.step,
+        readings,
+        deferred: totals.deferred,
+        retries: totals.malloc_failures,
+        ooms: totals.ooms,
+    }
+}
+
+impl Moment {
+    /// The same as the detector takes it: what is known, layer by layer, in the step that was under
+    /// way. Memory of the host can reach its cgroup's limit, or the size of the host.
+    pub(crate) fn for_detector(
+        &self,
+        (rank, device): (u32, u8),
+        memory_bytes: Option<u64>,
+    ) -> impl Iterator<Item = Reading> {
+        let (step, of) = (self.step.saturating_add(1), self.readings);
+        let host_limit = of.host_limit.or(memory_bytes).unwrap_or(0);
+        let layers = [
+            (Layer::Deferred, self.deferred),
+            (Layer::NonTorch, of.non_torch),
+            (Layer::Other, of.other),
+            (Layer::Host, of.rss_anon),
+            (Layer::Pinned, of.pinned),
+            (Layer::Shared, of.shared),
+            (Layer::Workers, of.workers),
+        ];
+        layers.into_iter().filter_map(move |(layer, bytes)| {
+            let limit_bytes = if layer.is_host() { host_limit } else { 0 };
+            Some(Reading { rank, device, step, layer, bytes: bytes?, limit_bytes })
+        })
+    }
+}
+
+/// How the memory of workers is measured: one measure for the whole life of a rank, or the change
+/// from one to the other would look like growth.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum WorkerMeasure {
+    /// Not decided; so many readings have come without parts.
+    #[default]
+    Open,
+    Waiting(u16),
+    /// Shared pages count in equal parts.
+    Parts,
+    /// They count for each.
+    Whole,
+}
+
+/// Readings without parts after which none are expected any more: an agent walks over the pages of
+/// all workers of a large node in some minutes.
+const WAIT_READINGS: u16 = 600;
+
+impl WorkerMeasure {
+    fn bytes(&mut self, workers: Workers) -> Option<u64> {
+        *self = match (*self, workers.anon_parts_bytes) {
+            (Self::Open | Self::Waiting(_), Some(_)) if workers.count > 0 => Self::Parts,
+            (Self::Open, None) => Self::Waiting(1),
+            (Self::Waiting(WAIT_READINGS..), None) => Self::Whole,
+            (Self::Waiting(count), None) => Self::Waiting(count + 1),
+            (decided, _) => decided,
+        };
+        match self {
+            Self::Open | Self::Waiting(_) => None,
+            Self::Parts => workers.anon_parts_bytes,
+            Self::Whole => Some(workers.anon_bytes),
+        }
+    }
+}
+
+/// Moments of each of the three lengths of memory: at a report a second the last 12 seconds, 3
+/// minutes and 51 minutes. The steps of a capture lie within them; for each device of a rank they
+/// take 7 KiB.
+const MOMENTS: usize = 12;
+const STRIDES: [u64; 3] = [1, 16, 256];
+
+/// How one device of a rank was: the less densely the longer ago.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    told: u64,
+    moments: [VecDeque<Moment>; STRIDES.len()],
+}
+
+impl History {
+    /// Adds what was read at one moment.
+    pub(crate) fn add(&mut self, moment: Moment) {
+        for (stride, moments) in STRIDES.iter().zip(&mut self.moments) {
+            if self.told.is_multiple_of(*stride) {
+                if moments.len() == MOMENTS {
+                    moments.pop_front();
+                }
+                moments.push_back(moment);
+            }
+        }
+        self.told += 1;
+    }
+
+    /// The moment that is nearest to a step, if it is at most so many steps from it: what was at
+    /// another time is not shown as if it had been then.
+    pub(crate) fn near(&self, step: u64, steps_max: u64) -> Option<&Moment> {
+        let moments = self.moments.iter().flatten();
+        let nearest = moments.min_by_key(|moment| moment.step.abs_diff(step));
+        nearest.filter(|moment| moment.step.abs_diff(step) <= steps_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn rank() -> Rank {
+        let mut rank = Rank { presence: Presence::Here, step: 7, ..Rank::default() };
+        rank.record.rank = 3;
+        rank.record.device_uuids = vec![String::new(), "GPU-A".to_string()];
+        rank.totals = vec![Totals {
+            device: 1,
+            allocated: 10 * MIB,
+            reserved: 20 * MIB,
+            device_bytes: 100 * MIB,
+            process_bytes: Some(25 * MIB),
+            deferred: Some(MIB),
+            ..Totals::default()
+        }];
+        let outside =
+            |origin: Origin, device, bytes| Outside { origin: origin as u8, device, bytes };
+        rank.outside = vec![
+            outside(Origin::HostPinned, 0, 4 * MIB),
+            outside(Origin::HostRegistered, 0, MIB),
+            outside(Origin::Nccl, 1, 2 * MIB),
+            outside(Origin::Nccl, 0, 9 * MIB),
+        ];
+        rank.host = Some(RankHost {
+            anon_bytes: Some(50 * MIB),
+            swap_bytes: Some(3 * MIB),
+            shmem_bytes: Some(6 * MIB),
+            workers: Some(Workers { count: 2, anon_bytes: 80 * MIB, ..Workers::default() }),
+            cgroup: Some(CgroupUse { limit_bytes: Some(512 * MIB), ..CgroupUse::default() }),
+            ..RankHost::default()
+        });
+        rank
+    }
+
+    fn gpu() -> Gpu {
+        let (total_bytes, used_bytes) = (100 * MIB, 60 * MIB);
+        let free_bytes = total_bytes - used_bytes;
+        Gpu { uuid: "gpu-a".to_string(), total_bytes, used_bytes, free_bytes, ..Gpu::default() }
+    }
+
+    fn read(rank: &mut Rank, held: Option<u64>) -> Vec<(Layer, u64, u64)> {
+        let shares = Shares::from([("gpu-a".to_string(), held)]);
+        let gpus = [gpu()];
+        let around = Around { gpus: &gpus, shares: &shares, memory_bytes: Some(999 * MIB) };
+        let moments = moments(rank, around);
+        let of = |(device, moment): (u8, Moment)| {
+            moment.for_detector((3, device), around.memory_bytes).collect::<Vec<_>>()
+        };
+        let of_reading = |reading: Reading| {
+            assert_eq!((reading.rank, reading.device, reading.step), (3, 1, 8));
+            (reading.layer, reading.bytes / MIB, reading.limit_bytes / MIB)
+        };
+        moments.into_iter().flat_map(of).map(of_reading).collect()
+    }
+
+    #[test]
+    fn only_what_is_known_is_read() {
+        let mut all = rank();
+        let expected = [
+            (Layer::Deferred, 1, 0),
+            (Layer::NonTorch, 5, 0),
+            (Layer::Other, 10, 0),
+            (Layer::Host, 53, 512),
+            (Layer::Pinned, 5, 512),
+            (Layer::Shared, 2, 512),
+        ];
+        assert_eq!(read(&mut all, Some(50 * MIB)), expected);
+        // Another rank on the GPU whose share is not known; pinned memory that lies elsewhere.
+        all.host.as_mut().unwrap().shmem_bytes = Some(3 * MIB);
+        let found = read(&mut all, None);
+        assert!(found.contains(&(Layer::Shared, 3, 512)));
+        assert!(!found.iter().any(|(layer, ..)| *layer == Layer::Other), "{found:?}");
+        // An agent of 1.1.
+        let mut old = rank();
+        (old.host, old.totals[0].deferred) = (None, None);
+        old.outside.clear();
+        assert_eq!(read(&mut old, None), [(Layer::NonTorch, 5, 0)]);
+        old.totals.clear();
+        assert!(read(&mut old, None).is_empty());
+    }
+
+    #[test]
+    fn workers_have_one_measure() {
+        let workers = |anon_parts_bytes| Workers {
+            count: 1,
+            anon_bytes: 90,
+            anon_parts_bytes,
+            ..Workers::default()
+        };
+        let mut measure = WorkerMeasure::default();
+        assert_eq!(measure.bytes(workers(None)), None);
+        assert_eq!(measure.bytes(workers(Some(40))), Some(40));
+        assert_eq!(measure.bytes(workers(None)), None, "another worker has begun");
+        let mut never = WorkerMeasure::default();
+        let told = (0..=WAIT_READINGS).filter_map(|_| never.bytes(workers(None))).count();
+        assert_eq!(told, 1);
+        assert_eq!(never.bytes(workers(Some(40))), Some(90));
+    }
+
+    #[test]
+    fn a_device_is_split_without_stale_words_of_the_driver() {
+        let mut rank = rank();
+        let node = Node { gpus: vec![gpu()], ..Node::default() };
+        let check = |rank: &Rank, node: Option<&Node>, rest: i128| {
+            let ledger = rank.ledger(&rank.totals[0], node);
+            assert_eq!(ledger.rest_bytes.map(|bytes| bytes / i128::from(MIB)), Some(rest));
+            assert_eq!(ledger.device_bytes, Some(100 * MIB));
+        };
+        // 100 = 40 free + 35 others + 2 NCCL + 9 unused + 1 deferred + 10 in use + 3.
+        check(&rank, Some(&node), 3);
+        check(&rank, None, 78);
+        rank.presence = Presence::Unknown;
+        check(&rank, Some(&node), 78);
+    }
+
+    #[test]
+    fn the_past_gets_coarser_and_stays_bounded() {
+        let mut history = History::default();
+        assert!(history.near(5, u64::MAX).is_none());
+        for step in 0..10_000 {
+            let readings = Readings { rss_anon: Some(step * 10), ..Readings::default() };
+            history.add(Moment { step, readings, ..Moment::default() });
+        }
+        let found = |step| history.near(step, u64::MAX).map(|moment| moment.step).unwrap();
+        assert_eq!((found(9_999), found(9_990)), (9_999, 9_990));
+        assert!(found(9_850).abs_diff(9_850) <= 8 && found(7_500).abs_diff(7_500) <= 128);
+        assert!(found(0) > 6_000, "long ago is forgotten");
+        assert!(history.near(0, 100).is_none() && history.near(7_500, 128).is_some());
+        let newest = history.near(9_990, 0).unwrap();
+        assert_eq!(newest.readings.rss_anon, Some(99_900));
+        assert!(history.moments.iter().all(|moments| moments.len() == MOMENTS));
+        let bytes = MOMENTS * STRIDES.len() * size_of::<Moment>();
+        assert!(bytes <= 7 << 10, "{bytes}");
+    }
+}

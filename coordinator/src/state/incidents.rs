@@ -1,0 +1,600 @@
+//! Incidents: growth that was found, from the first alarm to its end.
+//!
+//! The detector opens one, a capture is asked for, its states are compared, and the incident
+//! learns the culprit. Until then it says only what is known. When nothing explains the growth it
+//! says that, and another capture is tried while the growth goes on. A coordinator that was
+//! restarted finds the same growth again: that is the same incident, not a new one.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use memtape_core::capture::{Reason, Refusal};
+use memtape_core::detector::{Finding, Growth, GrowthKey, Layer, RankState};
+use memtape_core::diagnosis::{Class, Diagnosis, first_sentence};
+use memtape_core::identity::cut;
+use memtape_core::snapshot;
+
+use crate::clock::Now;
+use crate::coordinator::Coordinator;
+use crate::state::jobs::{Attempt, Presence, Rank};
+use crate::state::losses::Loss;
+use crate::state::records::{
+    Alternative, Bucket, Frame, IncidentRecord, Remedy, Restart, Suspect, Told,
+};
+use crate::store::Changes;
+use crate::work::diagnosing;
+use crate::work::tasks::Work;
+
+/// Incidents remembered; the oldest closed one is forgotten.
+const INCIDENTS_MAX: usize = 4096;
+
+/// Incidents open at once; growth beyond is counted. So many causes are one cause.
+const INCIDENTS_OPEN_MAX: usize = 1024;
+
+/// Captures asked for one incident while none explains it, or while it wakes nobody and grows.
+/// When it returns they are counted anew.
+const TRIES_MAX: u32 = 12;
+
+/// Time between two tries that were refused for a reason that passes.
+const RETRY_NS: u64 = 2_000_000_000;
+
+/// Steps after a restart of the coordinator within which the detector must find an open incident's
+/// growth again; without it, the growth is over.
+const CONFIRM_STEPS: u64 = 4096;
+
+/// Why an incident is closed with its attempt.
+pub(crate) const ATTEMPT_OVER: &str = "the attempt is over";
+
+/// How the reason begins for which an incident is closed when its growth is over.
+const GROWTH_ENDED: &str = "the growth ended";
+
+/// Frames of a stack that are kept, the innermost.
+const STACK_FRAMES_MAX: usize = 48;
+
+/// Bytes of a file name or a sentence that are kept.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// An incident and what is going on about it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct IncidentState {
+    pub(crate) record: IncidentRecord,
+    /// The record as it is, is in the store.
+    pub(crate) is_stored: bool,
+    /// The capture that will be compared when it is closed.
+    pub(crate) waits_for: Option<String>,
+    /// When to ask for a capture; none when none is wanted.
+    pub(crate) wants_ns: Option<u64>,
+    pub(crate) tries: u32,
+    /// Open since before a restart, and not found again yet: closed behind this step.
+    pub(crate) confirm_by_step: Option<u64>,
+    /// When a restart was last considered, and the words of that decision without numbers.
+    pub(crate) considered_ns: Option<u64>,
+    pub(crate) decided: String,
+}
+
+impl IncidentState {
+    /// One that an earlier process left.
+    pub(crate) fn restored(record: IncidentRecord, now: Now, step: u64) -> Self {
+        let is_open = record.is_open();
+        let is_explained = record.class != Class::Unknown.as_str();
+        Self {
+            is_stored: true,
+            wants_ns: (is_open && !is_explained).then_some(now.mono_ns + RETRY_NS),
+            confirm_by_step: is_open.then_some(step + CONFIRM_STEPS),
+            record,
+            ..Self::default()
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.record.closed_wall_ns = None;
+        self.record.closed_why.clear();
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        Class::from_name(&self.record.class)
+    }
+}
+
+impl Coordinator {
+    /// Takes what the detector of an attempt has to say.
+    pub(crate) fn settle_findings(&mut self, now: Now, serial: u32) {
+        while let Some(attempt) = self.cluster.attempts.get_mut(&serial) {
+            let Some(finding) = attempt.detector.poll() else { break };
+            self.found(now, serial, finding);
+        }
+        self.close_unconfirmed(now, serial);
+    }
+
+    /// One finding of the detector of an attempt.
+    pub(crate) fn found(&mut self, now: Now, serial: u32, finding: Finding) {
+        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+        let step_time_ns = attempt.detector.step_time_ns();
+        match finding {
+            Finding::Opened(growth) => self.opened(now, serial, &growth, step_time_ns),
+            Finding::Updated(growth) => {
+                if let Some(id) = self.open_about(serial, &growth.key()) {
+                    self.grew(now, &id, &growth, step_time_ns);
+                }
+            }
+            Finding::Closed { key, at_step } => {
+                if let Some(id) = self.open_about(serial, &key) {
+                    let why = format!("{GROWTH_ENDED} at step {at_step}");
+                    self.close_incident(now, &id, &why);
+                }
+            }
+        }
+    }
+
+    fn open_about(&self, serial: u32, key: &GrowthKey) -> Option<String> {
+        let mut open = self.incidents.iter().filter(|(_, incident)| incident.record.is_open());
+        open.find(|(_, incident)| incident.record.is_about(serial, key)).map(|(id, _)| id.clone())
+    }
+
+    /// The open incident about all ranks for which this one stood. It turns out to be about this
+    /// rank alone: the same cause, seen more clearly.
+    fn narrowed(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
+        let (id, state) = self.open_with(serial, |known| key.narrows(&known.key()))?;
+        state.record.scope = key.scope.as_str().to_string();
+        Some(id)
+    }
+
+    /// The open incident that this growth goes on with.
+    fn explained(&mut self, serial: u32, growth: &Growth) -> Option<String> {
+        let goes_on = |known: &Growth| growth.goes_on_with(&known.key(), known.bytes_per_step);
+        let (id, state) = self.open_with(serial, goes_on)?;
+        (state.record.rank, state.record.device) = (growth.rank, growth.device);
+        state.record.layer = growth.layer.as_str().to_string();
+        state.record.scope = growth.scope.as_str().to_string();
+        Some(id)
+    }
+
+    /// The first open incident of a job about such a growth.
+    fn open_with(
+        &mut self,
+        serial: u32,
+        is_it: impl Fn(&Growth) -> bool,
+    ) -> Option<(String, &mut IncidentState)> {
+        let is_meant = |record: &IncidentRecord| {
+            record.serial == serial && record.is_open() && is_it(&record.growth())
+        };
+        let found = self.incidents.iter_mut().find(|(_, state)| is_meant(&state.record))?;
+        Some((found.0.clone(), found.1))
+    }
+
+    /// The closed incident that this growth goes on with. One that was closed with its attempt: a
+    /// node that comes late brings ranks of it, so it is not over, or is told again to its end.
+    /// And one that had given back what it had grown by, and grows again.
+    fn reopened(&mut self, serial: u32, growth: &Growth) -> Option<String> {
+        let key = growth.key();
+        let goes_on = |record: &IncidentRecord| {
+            record.closed_why == ATTEMPT_OVER
+                || (growth.returns > 0 && record.closed_why.starts_with(GROWTH_ENDED))
+        };
+        // Names are in order of age: the newest.
+        let (id, state) = self
+            .incidents
+            .iter_mut()
+            .rev()
+            .find(|(_, state)| state.record.is_about(serial, &key) && goes_on(&state.record))?;
+        state.reopen();
+        Some(id.clone())
+    }
+
+    fn opened(&mut self, now: Now, serial: u32, growth: &Growth, step_time_ns: Option<u64>) {
+        let key = growth.key();
+        let known = self.open_about(serial, &key);
+        if let Some(id) = known.or_else(|| self.narrowed(serial, &key)) {
+            // Found again after a restart. What was known of its begin stays.
+            self.grew(now, &id, growth, step_time_ns);
+            return;
+        }
+        // After a restart of everything, agents send again what the tapes of an attempt hold that
+        // is over: what grew there was found while it ran, or is nobody's business any more.
+        if self.cluster.attempts.get(&serial).is_none_or(Attempt::has_ended) {
+            return;
+        }
+        if let Some(id) = self.reopened(serial, growth) {
+            if let Some(state) = self.incidents.get_mut(&id).filter(|_| growth.returns > 0) {
+                // That it comes back says more than the first picture did.
+                (state.wants_ns, state.tries) = (Some(now.mono_ns), 0);
+            }
+            self.grew(now, &id, growth, step_time_ns);
+            return;
+        }
+        if let Some(id) = self.explained(serial, growth) {
+            self.grew(now, &id, growth, step_time_ns);
+            return;
+        }
+        let open = self.incidents.values().filter(|incident| incident.record.is_open()).count();
+        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+        // A rank whose agent is away is silent for that reason, which its state tells.
+        let is_here = |rank: &Rank| rank.presence == Presence::Here;
+        if growth.layer == Layer::Progress && !attempt.ranks.get(&growth.rank).is_some_and(is_here)
+        {
+            return;
+        }
+        if open >= INCIDENTS_OPEN_MAX {
+            self.counters.lose(Loss::Forgotten);
+            return;
+        }
+        let id = self.ids.next(now.wall_ns, "inc");
+        let mut record = IncidentRecord {
+            id: id.clone(),
+            serial,
+            job: attempt.record.job.clone(),
+            attempt: attempt.record.attempt,
+            rank: growth.rank,
+            device: growth.device,
+            scope: growth.scope.as_str().to_string(),
+            layer: growth.layer.as_str().to_string(),
+            class: Class::Unknown.as_str().to_string(),
+            sentence: first_sentence(growth),
+            onset_step: growth.onset_step,
+            detected_step: growth.detected_step,
+            opened_wall_ns: now.wall_ns,
+            ..IncidentRecord::default()
+        };
+        measure(&mut record, growth, step_time_ns, now);
+        tracing::warn!(incident = %id, job = ?record.job, "{}", record.sentence);
+        self.counters.incidents.fetch_add(1, Relaxed);
+        let wants_ns = Some(now.mono_ns);
+        let state = IncidentState { record, wants_ns, ..IncidentState::default() };
+        self.incidents.insert(id.clone(), state);
+        self.store_incident(&id);
+        self.want_captures(now);
+    }
+
+    fn grew(&mut self, now: Now, id: &str, growth: &Growth, step_time_ns: Option<u64>) {
+        let Some(state) = self.incidents.get_mut(id) else { return };
+        state.confirm_by_step = None;
+        measure(&mut state.record, growth, step_time_ns, now);
+        // What is unknown, or wakes nobody, is looked at again when it has grown.
+        let is_quiet = !state.record.told.pages && state.record.told.told_in.is_empty();
+        if state.class() == Class::Unknown || is_quiet {
+            if state.record.capture_id.is_none() {
+                state.record.sentence = first_sentence(growth);
+            }
+            let is_busy = state.waits_for.is_some() || state.wants_ns.is_some();
+            if !is_busy && state.tries < TRIES_MAX {
+                state.wants_ns = Some(now.mono_ns);
+            }
+        }
+        state.considered_ns = None;
+        self.store_incident(id);
+    }
+
+    /// Incidents of before a restart that the detector did not find again are over.
+    fn close_unconfirmed(&mut self, now: Now, serial: u32) {
+        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+        let is_over = |incident: &IncidentState| {
+            let rank = incident.record.rank;
+            let view = attempt.detector.state(rank);
+            incident.record.serial == serial
+                && incident.record.is_open()
+                && view.state == RankState::Healthy
+                && incident.confirm_by_step.is_some_and(|step| view.last_step > step)
+        };
+        let over: Vec<String> = self
+            .incidents
+            .iter()
+            .filter(|(_, incident)| is_over(incident))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in over {
+            self.close_incident(now, &id, "the growth was not found again after a restart");
+        }
+    }
+
+    /// The only place where an incident ends.
+    fn close_incident(&mut self, now: Now, id: &str, why: &str) {
+        let Some(state) = self.incidents.get_mut(id) else { return };
+        state.record.closed_wall_ns = Some(now.wall_ns);
+        state.record.updated_wall_ns = now.wall_ns;
+        state.record.closed_why = why.to_string();
+        let attempt = self.cluster.attempts.get(&state.record.serial);
+        if !attempt.is_some_and(|attempt| attempt.has_ended()) {
+            // A capture would show a time without the growth.
+            state.wants_ns = None;
+        }
+        tracing::info!(incident = %id, job = ?state.record.job, "incident is closed: {why}");
+        self.store_incident(id);
+        self.untold(now, id);
+    }
+
+    /// An incident that woke somebody is over: others that were quiet because of it, and go on,
+    /// speak for themselves.
+    fn untold(&mut self, now: Now, id: &str) {
+        let is_of =
+            |state: &&mut IncidentState| state.record.is_open() && state.record.told.told_in == id;
+        for state in self.incidents.values_mut().filter(is_of) {
+            state.record.told.told_in.clear();
+            (state.wants_ns, state.tries) = (Some(now.mono_ns), 0);
+        }
+    }
+
+    /// An attempt is over: so is its growth.
+    pub(crate) fn close_incidents_of(&mut self, now: Now, serial: u32, why: &str) {
+        let is_of = |incident: &IncidentState| {
+            incident.record.serial == serial && incident.record.is_open()
+        };
+        let ids: Vec<String> = self
+            .incidents
+            .iter()
+            .filter(|(_, incident)| is_of(incident))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in ids {
+            self.close_incident(now, &id, why);
+        }
+    }
+
+    /// An attempt that counted as over goes on: what was closed with it is open again, and closes
+    /// when its growth is not found again.
+    pub(crate) fn reopen_incidents_of(&mut self, serial: u32) {
+        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+        let is_of = |incident: &&mut IncidentState| {
+            incident.record.serial == serial && incident.record.closed_why == ATTEMPT_OVER
+        };
+        let mut reopened = Vec::new();
+        for state in self.incidents.values_mut().filter(is_of) {
+            state.reopen();
+            let step = attempt.detector.state(state.record.rank).last_step;
+            state.confirm_by_step = Some(step + CONFIRM_STEPS);
+            reopened.push(state.record.id.clone());
+        }
+        for id in reopened {
+            tracing::info!(incident = %id, "incident is open again: its attempt goes on");
+            self.store_incident(&id);
+        }
+    }
+
+    /// Asks for the captures that incidents want.
+    pub(crate) fn want_captures(&mut self, now: Now) {
+        let is_due = |incident: &IncidentState| {
+            incident.wants_ns.is_some_and(|due_ns| due_ns <= now.mono_ns)
+        };
+        let due: Vec<(String, u32, u32)> = self
+            .incidents
+            .iter()
+            .filter(|(_, incident)| is_due(incident))
+            .map(|(id, incident)| (id.clone(), incident.record.serial, incident.record.rank))
+            .collect();
+        for (id, serial, rank) in due {
+            let result = self.request_capture(now, serial, Reason::Growth { rank }, None);
+            let Some(state) = self.incidents.get_mut(&id) else { continue };
+            match result {
+                Ok(capture) => {
+                    state.tries += 1;
+                    state.wants_ns = None;
+                    state.waits_for = Some(capture);
+                }
+                Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
+                    state.wants_ns = Some(now.mono_ns + wait_ns);
+                }
+                Err(refusal) => {
+                    tracing::debug!(incident = %id, "no capture yet: {refusal}");
+                    state.wants_ns = Some(now.mono_ns + RETRY_NS);
+                }
+            }
+        }
+    }
+
+    /// A capture is closed: the incidents that wait for it are diagnosed.
+    pub(crate) fn capture_closed(&mut self, serial: u32, capture: &str) {
+        let Some(closed) = self.captures.get(capture) else { return };
+        for (id, incident) in &mut self.incidents {
+            let waits = incident.waits_for.as_deref() == Some(capture);
+            if incident.record.serial == serial && waits {
+                let attempt = self.cluster.attempts.get(&serial);
+                let task = diagnosing::Task::new(id, &incident.record, closed, attempt);
+                // Nobody works any more when the coordinator stops.
+                let _ = self.works.send(Work::Compare(Box::new(task)));
+            }
+        }
+    }
+
+    /// The states of a capture were compared.
+    pub(crate) fn diagnosed(
+        &mut self,
+        now: Now,
+        id: &str,
+        capture: &str,
+        result: Result<Box<Diagnosis>, String>,
+    ) {
+        let told_in = result.as_ref().ok().and_then(|diagnosis| self.told_in(id, diagnosis));
+        let Some(state) = self.incidents.get_mut(id) else { return };
+        state.waits_for = None;
+        let record = &mut state.record;
+        record.updated_wall_ns = now.wall_ns;
+        record.capture_id = Some(capture.to_string());
+        match result {
+            Ok(diagnosis) => {
+                tell(record, *diagnosis);
+                if let Some(other) = told_in {
+                    record.evidence.push(format!("the same cause was told in {other}"));
+                    (record.told.pages, record.told.told_in) = (false, other);
+                }
+                // What is over wakes nobody any more, unless it was the job that ended.
+                record.told.pages &= record.is_open() || record.closed_why == ATTEMPT_OVER;
+            }
+            Err(why) => {
+                let line = format!("capture {capture} could not be compared: {why}");
+                tracing::warn!(incident = %id, "{line}");
+                record.against = vec![line];
+            }
+        }
+        let (job, class) = (&record.job, &record.class);
+        tracing::warn!(incident = %id, job = ?job, class = %class, "{}", record.sentence);
+        let is_unknown = record.class == Class::Unknown.as_str();
+        if is_unknown && record.is_open() && state.tries < 2 {
+            // Perhaps the tapes had no earlier step yet to compare with.
+            state.wants_ns = Some(now.mono_ns + RETRY_NS);
+        }
+        state.considered_ns = None;
+        self.store_incident(id);
+        self.consider_restart(now, id);
+    }
+
+    /// The open incident of the same job that woke somebody for the same cause.
+    fn told_in(&self, id: &str, diagnosis: &Diagnosis) -> Option<String> {
+        let serial = self.incidents.get(id)?.record.serial;
+        let is_same = |(other, state): &(&String, &IncidentState)| {
+            let record = &state.record;
+            let culprit = record.culprit.as_ref().map(|frame| (frame.file.as_str(), frame.line));
+            other.as_str() != id
+                && record.serial == serial
+                && record.is_open()
+                && record.told.pages
+                && diagnosis.is_told_by(Class::from_name(&record.class), culprit)
+        };
+        diagnosis.pages().then(|| self.incidents.iter().find(is_same))?.map(|(id, _)| id.clone())
+    }
+
+    /// Stores an incident as it is; the answer comes back as an event.
+    fn store_incident(&mut self, id: &str) {
+        let Some(state) = self.incidents.get_mut(id) else { return };
+        state.is_stored = false;
+        let mut changes = Changes::default();
+        changes.put(&state.record);
+        let (events, incident) = (self.events.clone(), id.to_string());
+        let updated_wall_ns = state.record.updated_wall_ns;
+        let done = move |result: Result<(), String>| {
+            if result.is_ok() {
+                let event = crate::coordinator::Event::IncidentStored { incident, updated_wall_ns };
+                // The store's thread may wait for the loop: the loop never waits for the store.
+                let _ = events.blocking_send(event);
+            }
+        };
+        self.store.write(changes, Box::new(done));
+    }
+
+    /// An incident, as it was at this moment, is stored.
+    pub(crate) fn incident_stored(&mut self, id: &str, updated_wall_ns: i64) {
+        if let Some(state) = self.incidents.get_mut(id)
+            && state.record.updated_wall_ns == updated_wall_ns
+        {
+            state.is_stored = true;
+        }
+    }
+
+    /// Keeps incidents within their bound.
+    pub(crate) fn make_room_for_incidents(&mut self) {
+        if self.incidents.len() <= INCIDENTS_MAX {
+            return;
+        }
+        // Names are in order of age.
+        let oldest = self.incidents.iter().find(|(_, incident)| !incident.record.is_open());
+        if let Some(id) = oldest.map(|(id, _)| id.clone()) {
+            self.counters.lose(Loss::Forgotten);
+            self.forget_incident(&id);
+        }
+    }
+
+    /// Forgets an incident.
+    pub(crate) fn forget_incident(&mut self, id: &str) {
+        let Some(state) = self.incidents.remove(id) else { return };
+        let mut changes = Changes::default();
+        changes.delete(&state.record);
+        self.write(changes);
+    }
+}
+
+/// Brings an incident's figures up to date.
+fn measure(record: &mut IncidentRecord, growth: &Growth, step_time_ns: Option<u64>, now: Now) {
+    record.last_step = growth.last_step;
+    record.bytes_per_step = growth.bytes_per_step;
+    record.grown_bytes = growth.grown_bytes;
+    record.peers = growth.peers;
+    record.ranks = growth.ranks;
+    record.returns = record.returns.max(growth.returns);
+    record.give_backs = record.give_backs.max(growth.give_backs);
+    record.steps_to_oom = growth.steps_to_oom;
+    record.steps_to_oom_p10 = growth.forecast.map(|forecast| forecast.p10);
+    record.steps_to_oom_p90 = growth.forecast.map(|forecast| forecast.p90);
+    record.seconds_to_oom = growth
+        .steps_to_oom
+        .zip(step_time_ns)
+        .map(|(steps, step_ns)| steps.saturating_mul(step_ns) / 1_000_000_000);
+    record.updated_wall_ns = now.wall_ns;
+}
+
+/// Writes a diagnosis into an incident. The rate and the growth stay those of the detector.
+fn tell(record: &mut IncidentRecord, diagnosis: Diagnosis) {
+    record.told = told(&diagnosis);
+    record.class = diagnosis.class.as_str().to_string();
+    record.sentence = cut(&diagnosis.sentence, TEXT_BYTES_MAX).to_string();
+    record.culprit = diagnosis.culprit.as_ref().map(frame);
+    record.stack = stack(&diagnosis.stack);
+    record.explained_ppm = diagnosis.explained_ppm;
+    record.generations = diagnosis.generations;
+    record.evidence = lines(diagnosis.evidence);
+    record.against = lines(diagnosis.against);
+    record.advice = cut(&diagnosis.advice, TEXT_BYTES_MAX).to_string();
+    let suspects = diagnosis.suspects.iter().map(|suspect| Suspect {
+        frame: frame(&suspect.frame),
+        stack: stack(&suspect.stack),
+        stacks: suspect.stacks,
+        grown_bytes: suspect.grown_bytes,
+        peer_bytes: suspect.peer_bytes,
+        blocks: suspect.blocks,
+        generations: suspect.generations,
+    });
+    record.suspects = suspects.collect();
+}
+
+/// What it says beside class, culprit and evidence.
+fn told(diagnosis: &Diagnosis) -> Told {
+    let (remedy, restart) = (&diagnosis.remedy, &diagnosis.restart);
+    let others = diagnosis.alternatives.iter().skip(1);
+    let births = diagnosis.histogram.buckets.iter();
+    Told {
+        confidence_ppm: diagnosis.confidence_ppm,
+        pages: diagnosis.pages(),
+        told_in: String::new(),
+        explained_bytes: diagnosis.explained_bytes,
+        unexplained_bytes: diagnosis.unexplained_bytes,
+        remedy: Remedy {
+            cause: remedy.cause.as_str().to_string(),
+            is_guess: remedy.is_guess,
+            saves_bytes: remedy.saves_bytes,
+        },
+        restart: Restart {
+            helps: restart.helps,
+            gives_back_bytes: restart.gives_back_bytes,
+            lasts_steps: restart.lasts_steps,
+            ends_after_steps: restart.ends_after_steps,
+            why: cut(&restart.why, TEXT_BYTES_MAX).to_string(),
+        },
+        alternatives: others
+            .map(|other| Alternative {
+                class: other.class.as_str().to_string(),
+                standing: other.standing.as_str().to_string(),
+                evidence: lines(other.evidence.clone()),
+                against: lines(other.against.clone()),
+            })
+            .collect(),
+        course: diagnosis.histogram.course.as_str().to_string(),
+        births: births
+            .map(|bucket| Bucket {
+                first_step: bucket.first_step,
+                last_step: bucket.last_step,
+                bytes: bucket.bytes,
+                blocks: bucket.blocks,
+            })
+            .collect(),
+    }
+}
+
+fn frame(frame: &snapshot::Frame) -> Frame {
+    let mut kept = Frame::from(frame);
+    kept.file = cut(&kept.file, TEXT_BYTES_MAX).to_string();
+    kept
+}
+
+fn stack(frames: &[snapshot::Frame]) -> Vec<Frame> {
+    frames.iter().take(STACK_FRAMES_MAX).map(frame).collect()
+}
+
+fn lines(lines: Vec<String>) -> Vec<String> {
+    lines.into_iter().map(|line| cut(&line, TEXT_BYTES_MAX).to_string()).collect()
+}

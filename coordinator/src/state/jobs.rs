@@ -1,0 +1,592 @@
+//! What is known of the cluster: jobs, their attempts, the ranks of each, and the nodes.
+//!
+//! Launchers number attempts, but not always: a job that is started again under the same name and
+//! number shows itself by a rank that comes with another tape. Then a new attempt begins, with an
+//! ordinal of its own. Tapes never move between attempts, so a message about a tape is always
+//! about the right one, however late it comes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
+use memtape_core::detector::{self, Detector};
+use tokio::sync::mpsc;
+
+use crate::clock::Now;
+use crate::ingest::wire::{Gpu, Host, Outgoing, RankUp, Spool};
+use crate::state::host_readings::{History, Outside, RankHost, WorkerMeasure};
+use crate::state::losses::Loss;
+use crate::state::records::{AttemptRecord, End, RankRecord, StepRow, Totals};
+
+/// Jobs remembered, with all their attempts. When one more comes, the job that ended longest ago
+/// is forgotten.
+pub(crate) const JOBS_MAX: usize = 1_000;
+
+/// Attempts remembered of one job; the oldest is forgotten.
+pub(crate) const ATTEMPTS_PER_JOB_MAX: usize = 64;
+
+/// Ranks remembered, all attempts together.
+pub(crate) const RANKS_MAX: usize = 262_144;
+
+/// Nodes remembered.
+pub(crate) const NODES_MAX: usize = 16_384;
+
+/// Clocks of two nodes may differ by this much, as one node tells when an attempt ended and another
+/// when a rank of it began. No launcher starts a job again so soon.
+const CLOCKS_APART_NS: i64 = 500_000_000;
+
+/// All jobs and nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster {
+    pub(crate) attempts: BTreeMap<u32, Attempt>,
+    /// Serials of the attempts of each job, in order of their start.
+    pub(crate) jobs: BTreeMap<String, Vec<u32>>,
+    /// Attempt and rank of each tape.
+    pub(crate) tapes: BTreeMap<String, (u32, u32)>,
+    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) next_serial: u32,
+}
+
+/// One attempt at one job.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) record: AttemptRecord,
+    pub(crate) ranks: BTreeMap<u32, Rank>,
+    pub(crate) detector: Detector,
+    pub(crate) captures: Captures,
+    pub(crate) triggers: Triggers,
+    /// The detector has to be told what the ranks do.
+    pub(crate) roles_due: bool,
+}
+
+/// One rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rank {
+    pub(crate) record: RankRecord,
+    pub(crate) presence: Presence,
+    pub(crate) step: u64,
+    pub(crate) step_wall_ns: i64,
+    pub(crate) oldest_step: u64,
+    pub(crate) totals: Vec<Totals>,
+    /// Newest finished step of each device.
+    pub(crate) newest: BTreeMap<u8, StepRow>,
+    pub(crate) rss_bytes: Option<u64>,
+    pub(crate) host: Option<RankHost>,
+    pub(crate) outside: Vec<Outside>,
+    pub(crate) worker_measure: WorkerMeasure,
+    /// How each of its devices, and with the first one its host, was some time ago.
+    pub(crate) history: BTreeMap<u8, History>,
+    /// Its role as the detector was told.
+    pub(crate) role: Option<u64>,
+    /// When its agent last reported of it, and when it was last seen to have finished a step.
+    pub(crate) reported_ns: u64,
+    pub(crate) stepped_ns: u64,
+    pub(crate) lost: u64,
+    pub(crate) steps_missed: u64,
+    /// When a request for memory last failed on it.
+    pub(crate) failed_ns: Option<u64>,
+}
+
+/// Is the process there?
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Presence {
+    /// Its agent says so.
+    Here,
+    /// Its agent saw it end.
+    Ended,
+    /// Its agent is not connected.
+    #[default]
+    Unknown,
+}
+
+/// Which stream of an agent.
+pub(crate) type StreamId = u64;
+
+/// One node.
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) boot_id: String,
+    pub(crate) version: String,
+    pub(crate) stream: Option<(StreamId, mpsc::Sender<Outgoing>)>,
+    pub(crate) heard_ns: u64,
+    pub(crate) last_report_wall_ns: i64,
+    /// When the last report came, or the present stream began.
+    pub(crate) reported_ns: u64,
+    /// A report came on the present stream: all its tapes are announced.
+    pub(crate) has_reported: bool,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) host: Host,
+    /// What its agent last said of its spool.
+    pub(crate) spool: Spool,
+    /// Streams that took the place of one that was alive, and since when they are counted.
+    pub(crate) turns: (u32, u64),
+}
+
+/// What an announcement changed.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Announced {
+    pub(crate) serial: u32,
+    pub(crate) is_new_attempt: bool,
+    /// The rank's record is new or has changed.
+    pub(crate) is_news: bool,
+    /// The rank counted as gone, and is not.
+    pub(crate) is_back: bool,
+}
+
+/// Bounds and settings of new attempts.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) detector: detector::Limits,
+    pub(crate) capture: capture::Limits,
+    pub(crate) triggers: TriggerLimits,
+}
+
+impl Attempt {
+    pub(crate) fn new(record: AttemptRecord, limits: &Limits) -> Self {
+        let captures = Captures::new(&record.job, record.attempt, limits.capture.clone());
+        let mut detector = Detector::new(limits.detector.clone());
+        detector.expect_ranks(record.world_size);
+        Self {
+            record,
+            ranks: BTreeMap::new(),
+            detector,
+            captures,
+            triggers: Triggers::new(limits.triggers.clone()),
+            roles_due: false,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.record.ended_wall_ns.is_some()
+    }
+
+    pub(crate) fn ranks_here(&self) -> usize {
+        self.ranks.values().filter(|rank| rank.presence == Presence::Here).count()
+    }
+}
+
+impl Rank {
+    /// Requests for memory that failed so far.
+    pub(crate) fn failures(&self) -> (u64, u64) {
+        let sum = |count: fn(&Totals) -> u64| self.totals.iter().map(count).sum();
+        (sum(|totals| totals.ooms), sum(|totals| totals.malloc_failures))
+    }
+
+    /// Those that are no news any more; none when nothing can be.
+    pub(crate) fn failures_known(&self) -> Option<(u64, u64)> {
+        // An OOM before the first report is news of a rank that lives.
+        let is_alive = self.presence == Presence::Here && self.record.pid != 0;
+        if self.totals.is_empty() {
+            is_alive.then_some((0, u64::MAX))
+        } else {
+            Some(self.failures())
+        }
+    }
+}
+
+impl Cluster {
+    /// The newest attempt at a job.
+    pub(crate) fn newest(&self, job: &str) -> Option<&Attempt> {
+        self.attempts.get(self.jobs.get(job)?.last()?)
+    }
+
+    /// An attempt by its launcher's number; the newest of those with that number.
+    pub(crate) fn attempt(&self, job: &str, number: Option<u32>) -> Option<&Attempt> {
+        let serials = self.jobs.get(job)?.iter().rev();
+        let mut attempts = serials.filter_map(|serial| self.attempts.get(serial));
+        attempts.find(|attempt| number.is_none_or(|number| attempt.record.attempt == number))
+    }
+
+    /// True when an attempt is over, or has no rank here while a later one of its job has some:
+    /// ranks of a lost node never end by themselves.
+    pub(crate) fn is_over(&self, serial: u32) -> bool {
+        let Some(attempt) = self.attempts.get(&serial) else { return true };
+        if attempt.has_ended() || attempt.ranks_here() > 0 {
+            return attempt.has_ended();
+        }
+        let serials = self.jobs.get(&attempt.record.job).into_iter().flatten();
+        let later = serials.rev().take_while(|other| **other != serial);
+        later.filter_map(|other| self.attempts.get(other)).any(|other| other.ranks_here() > 0)
+    }
+
+    /// The rank that a tape belongs to.
+    pub(crate) fn rank_of(&mut self, tape_id: &str) -> Option<(&mut Attempt, u32)> {
+        let &(serial, rank) = self.tapes.get(tape_id)?;
+        Some((self.attempts.get_mut(&serial)?, rank))
+    }
+
+    /// A tape was announced by the agent of a node.
+    ///
+    /// # Errors
+    /// Why there is no place for it.
+    pub(crate) fn announce(
+        &mut self,
+        now: Now,
+        node: &str,
+        up: RankUp,
+        limits: &Limits,
+    ) -> Result<Announced, Loss> {
+        if let Some(&(serial, rank)) = self.tapes.get(&up.tape_id) {
+            return self.announce_again(now, node, serial, rank, up);
+        }
+        if self.tapes.len() >= RANKS_MAX {
+            return Err(Loss::NoRoom);
+        }
+        let (serial, is_new_attempt) = match self.home_of(&up) {
+            Some(serial) => (serial, false),
+            None => (self.begin_attempt(now, &up, limits)?, true),
+        };
+        let Some(attempt) = self.attempts.get_mut(&serial) else { return Err(Loss::NoRoom) };
+        if attempt.ranks.len() >= limits.capture.ranks_max {
+            return Err(Loss::NoRoom);
+        }
+        attempt.record.world_size = attempt.record.world_size.max(up.world_size);
+        attempt.detector.expect_ranks(up.world_size);
+        attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
+        self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
+        let mut record = RankRecord { serial, rank: up.rank, ..RankRecord::default() };
+        describe(&mut record, node, up);
+        let (reported_ns, stepped_ns) = (now.mono_ns, now.mono_ns);
+        let presence = Presence::Here;
+        let rank = Rank { record, presence, reported_ns, stepped_ns, ..Rank::default() };
+        attempt.ranks.insert(rank.record.rank, rank);
+        attempt.roles_due = true;
+        // It goes on; if this rank is gone too, its agent says so next.
+        attempt.record.ended_wall_ns = None;
+        Ok(Announced { serial, is_new_attempt, is_news: true, is_back: false })
+    }
+
+    /// Agents repeat everything after a reconnect.
+    fn announce_again(
+        &mut self,
+        now: Now,
+        node: &str,
+        serial: u32,
+        rank: u32,
+        up: RankUp,
+    ) -> Result<Announced, Loss> {
+        let Some(attempt) = self.attempts.get_mut(&serial) else { return Err(Loss::UnknownTape) };
+        let Some(rank) = attempt.ranks.get_mut(&rank) else { return Err(Loss::UnknownTape) };
+        // A tape is a file on one node; another node that claims it is mistaken or lies.
+        if rank.record.node != node {
+            return Err(Loss::UnknownTape);
+        }
+        attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
+        let is_back = rank.presence == Presence::Ended && rank.record.end == Some(End::Unknown);
+        if is_back {
+            // Its agent did not know its tape, or what became of it, and now does; if the process
+            // is gone, it says so next.
+            attempt.captures.rank_back(now.mono_ns, &up.tape_id);
+            (rank.record.end, rank.record.end_wall_ns) = (None, 0);
+            rank.record.end_detail.clear();
+            attempt.record.ended_wall_ns = None;
+        }
+        if is_back || rank.presence == Presence::Unknown && rank.record.end.is_none() {
+            rank.presence = Presence::Here;
+            (rank.reported_ns, rank.stepped_ns) = (now.mono_ns, now.mono_ns);
+        }
+        let before = rank.record.clone();
+        describe(&mut rank.record, node, up);
+        let is_news = is_back || rank.record != before;
+        attempt.roles_due |= is_news;
+        Ok(Announced { serial, is_new_attempt: false, is_news, is_back })
+    }
+
+    /// The attempt that a new tape joins: one of the same number that lacks this rank and was not
+    /// over when the tape began, the nearest in time.
+    fn home_of(&self, up: &RankUp) -> Option<u32> {
+        let attempts =
+            self.jobs.get(&up.job)?.iter().filter_map(|serial| self.attempts.get(serial));
+        let fitting = attempts.filter(|attempt| {
+            let record = &attempt.record;
+            record.attempt == up.attempt
+                && !attempt.ranks.contains_key(&up.rank)
+                && record.ended_wall_ns.is_none_or(|ended_ns| {
+                    up.start_wall_ns <= ended_ns.saturating_add(CLOCKS_APART_NS)
+                })
+        });
+        let nearest =
+            fitting.min_by_key(|attempt| attempt.record.started_wall_ns.abs_diff(up.start_wall_ns));
+        nearest.map(|attempt| attempt.record.serial)
+    }
+
+    fn begin_attempt(&mut self, now: Now, up: &RankUp, limits: &Limits) -> Result<u32, Loss> {
+        if !self.jobs.contains_key(&up.job) && self.jobs.len() >= JOBS_MAX {
+            return Err(Loss::NoRoom);
+        }
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let serials = self.jobs.entry(up.job.clone()).or_default();
+        let attempts = serials.iter().filter_map(|serial| self.attempts.get(serial));
+        let of_number = attempts.filter(|attempt| attempt.record.attempt == up.attempt);
+        let ordinal = of_number.map(|attempt| attempt.record.ordinal + 1).max().unwrap_or(0);
+        let record = AttemptRecord {
+            serial,
+            job: up.job.clone(),
+            attempt: up.attempt,
+            ordinal,
+            world_size: up.world_size,
+            started_wall_ns: up.start_wall_ns,
+            first_seen_wall_ns: now.wall_ns,
+            ended_wall_ns: None,
+        };
+        let mut attempt = Attempt::new(record, limits);
+        if let Some(earlier) = self.newest(&up.job) {
+            attempt.captures.continue_from(&earlier.captures);
+            attempt.triggers.continue_from(&earlier.triggers);
+        }
+        self.insert(attempt);
+        Ok(serial)
+    }
+
+    /// Puts an attempt in its place among the attempts at its job.
+    pub(crate) fn insert(&mut self, attempt: Attempt) {
+        let serial = attempt.record.serial;
+        // Not by number first: a job started again under its name begins anew with number 0.
+        let place = |record: &AttemptRecord| (record.started_wall_ns, record.attempt);
+        let mine = place(&attempt.record);
+        let serials = self.jobs.entry(attempt.record.job.clone()).or_default();
+        let at = serials.partition_point(|other| {
+            self.attempts.get(other).is_some_and(|other| place(&other.record) <= mine)
+        });
+        serials.insert(at, serial);
+        self.next_serial = self.next_serial.max(serial + 1);
+        self.attempts.insert(serial, attempt);
+    }
+
+    /// The attempt to forget first when there is no room: the oldest of a job that has too many,
+    /// or the only ones of the job that was over first.
+    pub(crate) fn to_forget(&self) -> Option<u32> {
+        let crowded = self.jobs.values().find(|serials| serials.len() > ATTEMPTS_PER_JOB_MAX);
+        if let Some(serials) = crowded {
+            return serials.first().copied();
+        }
+        // Before it is full: the next job or rank shall find a place.
+        if self.jobs.len() < JOBS_MAX && self.tapes.len() < RANKS_MAX {
+            return None;
+        }
+        let over = self.attempts.values().filter(|attempt| attempt.ranks_here() == 0);
+        let oldest = over.min_by_key(|attempt| {
+            let record = &attempt.record;
+            (record.ended_wall_ns.is_none(), record.ended_wall_ns, record.started_wall_ns)
+        });
+        oldest.map(|attempt| attempt.record.serial)
+    }
+
+    /// Forgets an attempt.
+    pub(crate) fn forget(&mut self, serial: u32) -> Option<Attempt> {
+        let attempt = self.attempts.remove(&serial)?;
+        if let Some(serials) = self.jobs.get_mut(&attempt.record.job) {
+            serials.retain(|other| *other != serial);
+            if serials.is_empty() {
+                self.jobs.remove(&attempt.record.job);
+            }
+        }
+        self.tapes.retain(|_, (of, _)| *of != serial);
+        Some(attempt)
+    }
+
+    /// Forgets the node that was heard longest ago, of those without a stream and without ranks.
+    pub(crate) fn forget_a_node(&mut self) {
+        let ranks = self.attempts.values().flat_map(|attempt| attempt.ranks.values());
+        let needed: BTreeSet<&str> = ranks.map(|rank| rank.record.node.as_str()).collect();
+        let idle = self
+            .nodes
+            .iter()
+            .filter(|(name, node)| node.stream.is_none() && !needed.contains(name.as_str()));
+        let oldest = idle.min_by_key(|(_, node)| node.heard_ns).map(|(name, _)| name.clone());
+        if let Some(name) = oldest {
+            self.nodes.remove(&name);
+        }
+    }
+
+    /// The agent of a node is gone: what it told is not known any more.
+    pub(crate) fn node_lost(&mut self, now: Now, node: &str) -> Vec<u32> {
+        let mut touched = Vec::new();
+        for (serial, attempt) in &mut self.attempts {
+            attempt.captures.agent_lost(now.mono_ns, node);
+            let of_node = attempt.ranks.values_mut().filter(|rank| rank.record.node == node);
+            for rank in of_node.filter(|rank| rank.presence == Presence::Here) {
+                rank.presence = Presence::Unknown;
+                touched.push(*serial);
+            }
+        }
+        touched.dedup();
+        touched
+    }
+
+    /// A node's agent has announced all its tapes: ranks of this node that are still unknown have
+    /// no tape any more, and what is open in captures is asked for again.
+    pub(crate) fn node_told_all(&mut self, now: Now, node: &str) -> Vec<(u32, u32)> {
+        let mut vanished = Vec::new();
+        for (serial, attempt) in &mut self.attempts {
+            for (number, rank) in &attempt.ranks {
+                let is_of_node = rank.record.node == node;
+                if is_of_node && rank.presence == Presence::Unknown && rank.record.end.is_none() {
+                    vanished.push((*serial, *number));
+                }
+            }
+            attempt.captures.agent_back(now.mono_ns, node);
+        }
+        vanished
+    }
+}
+
+fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
+    record.tape_id = up.tape_id;
+    record.node = node.to_string();
+    record.local_rank = up.local_rank;
+    // An agent cannot tell the pid of a process that is gone; what it said before stays.
+    record.pid = if up.pid == 0 { record.pid } else { up.pid };
+    record.start_wall_ns = up.start_wall_ns;
+    record.command = up.command;
+    record.device_uuids = up.device_uuids;
+    record.limitations = up.limitations;
+    record.role = up.role;
+    record.peer_groups = up.peer_groups;
+}
+
+impl Rank {
+    /// The process ended. The only place where that is noted.
+    pub(crate) fn end(&mut self, end: End, detail: String, wall_ns: i64) {
+        self.presence = Presence::Ended;
+        self.record.end = Some(end);
+        self.record.end_detail = detail;
+        self.record.end_wall_ns = wall_ns;
+        self.record.step = self.step;
+        self.record.devices = self.totals.clone();
+        self.record.host = self.host.clone();
+        self.record.outside = self.outside.clone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits {
+            detector: detector::Limits::default(),
+            capture: capture::Limits::default(),
+            triggers: TriggerLimits::default(),
+        }
+    }
+
+    /// Announces tapes `(id, attempt, rank, start in tenths of a second)` and ends those named
+    /// `!id`; answers the attempts as (number, ordinal, ranks).
+    fn check(script: &[(&str, u32, u32, i64)], expected: &[(u32, u32, &[u32])]) {
+        let mut cluster = Cluster::default();
+        for &(tape, attempt, rank, start) in script {
+            let start_wall_ns = start * 100_000_000;
+            let now = Now { mono_ns: 1, wall_ns: start_wall_ns };
+            if let Some(tape) = tape.strip_prefix('!') {
+                let (attempt, rank) = cluster.rank_of(tape).unwrap();
+                let rank = attempt.ranks.get_mut(&rank).unwrap();
+                rank.end(End::Killed, String::new(), start_wall_ns);
+                if attempt.ranks.values().all(|rank| rank.presence == Presence::Ended) {
+                    attempt.record.ended_wall_ns = Some(start_wall_ns);
+                }
+                continue;
+            }
+            let up = RankUp {
+                tape_id: tape.to_string(),
+                job: "job".to_string(),
+                attempt,
+                rank,
+                world_size: 2,
+                start_wall_ns,
+                ..RankUp::default()
+            };
+            cluster.announce(now, "node", up, &limits()).unwrap();
+        }
+        let found: Vec<(u32, u32, Vec<u32>)> = cluster.jobs["job"]
+            .iter()
+            .map(|serial| &cluster.attempts[serial])
+            .map(|attempt| {
+                let record = &attempt.record;
+                (record.attempt, record.ordinal, attempt.ranks.keys().copied().collect())
+            })
+            .collect();
+        let expected: Vec<(u32, u32, Vec<u32>)> = expected
+            .iter()
+            .map(|(number, ordinal, ranks)| (*number, *ordinal, ranks.to_vec()))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn attempts_are_told_apart() {
+        let both: &[u32] = &[0, 1];
+        check(&[("a0", 0, 0, 1), ("a1", 0, 1, 2)], &[(0, 0, both)]);
+        check(&[("a0", 0, 0, 1), ("a0", 0, 0, 1), ("a1", 0, 1, 2)], &[(0, 0, both)]);
+        // The launcher counts.
+        check(&[("a0", 0, 0, 1), ("b0", 1, 0, 9), ("a1", 0, 1, 2)], &[(0, 0, both), (1, 0, &[0])]);
+        // It does not, and the same ranks come again, in any order, before or after the deaths.
+        let again = [("a0", 0, 0, 1), ("a1", 0, 1, 2), ("b1", 0, 1, 90), ("b0", 0, 0, 91)];
+        check(&again, &[(0, 0, both), (0, 1, both)]);
+        let died = [("a0", 0, 0, 1), ("!a0", 0, 0, 50), ("b1", 0, 1, 90), ("b0", 0, 0, 91)];
+        check(&died, &[(0, 0, &[0]), (0, 1, both)]);
+        // The clock of the other node is 0.3 s ahead, and the first life was a short one.
+        let short = [("a0", 0, 0, 1), ("!a0", 0, 0, 3), ("b0", 0, 0, 50), ("a1", 0, 1, 6)];
+        check(&short, &[(0, 0, both), (0, 1, &[0])]);
+        // An agent that starts late announces old and new tapes in any order.
+        let mixed = [("b0", 0, 0, 91), ("a0", 0, 0, 1), ("a1", 0, 1, 2), ("b1", 0, 1, 90)];
+        check(&mixed, &[(0, 1, both), (0, 0, both)]);
+        // A second run of the same name begins with number 0 again, and is the newest.
+        let runs = [("a0", 0, 0, 1), ("b0", 3, 0, 9), ("!b0", 3, 0, 20), ("c0", 0, 0, 30)];
+        check(&runs, &[(0, 0, &[0]), (3, 0, &[0]), (0, 1, &[0])]);
+    }
+
+    #[test]
+    fn a_lost_attempt_is_over_once_a_later_one_is_here() {
+        let mut cluster = Cluster::default();
+        let up = |tape: &str, attempt| RankUp {
+            tape_id: tape.to_string(),
+            job: "job".to_string(),
+            attempt,
+            start_wall_ns: i64::from(attempt),
+            ..RankUp::default()
+        };
+        cluster.announce(Now::default(), "a", up("a0", 0), &limits()).unwrap();
+        cluster.node_lost(Now::default(), "a");
+        assert!(!cluster.is_over(0));
+        cluster.announce(Now::default(), "b", up("b0", 1), &limits()).unwrap();
+        assert!(cluster.is_over(0) && !cluster.is_over(1));
+        // Its node is back.
+        cluster.announce(Now::default(), "a", up("a0", 0), &limits()).unwrap();
+        assert!(!cluster.is_over(0));
+    }
+
+    #[test]
+    fn a_tape_stays_on_its_node() {
+        let mut cluster = Cluster::default();
+        let up = RankUp { tape_id: "t".to_string(), job: "j".to_string(), ..RankUp::default() };
+        let now = Now::default();
+        assert!(cluster.announce(now, "a", up.clone(), &limits()).unwrap().is_news);
+        assert!(!cluster.announce(now, "a", up.clone(), &limits()).unwrap().is_news);
+        assert_eq!(cluster.announce(now, "b", up, &limits()), Err(Loss::UnknownTape));
+    }
+
+    #[test]
+    fn what_is_over_longest_is_forgotten_first() {
+        let mut cluster = Cluster::default();
+        for number in 0..JOBS_MAX as i64 {
+            let up = RankUp {
+                tape_id: format!("t{number}"),
+                job: format!("job-{number}"),
+                start_wall_ns: number,
+                ..RankUp::default()
+            };
+            assert_eq!(cluster.to_forget(), None);
+            let announced = cluster.announce(Now::default(), "n", up, &limits()).unwrap();
+            let attempt = cluster.attempts.get_mut(&announced.serial).unwrap();
+            if [7, 8, 9].contains(&number) {
+                attempt.ranks.get_mut(&0).unwrap().end(End::Exited, String::new(), 0);
+                attempt.record.ended_wall_ns = Some(100 - number);
+            }
+        }
+        assert_eq!(cluster.to_forget(), Some(9));
+        assert_eq!(cluster.forget(9).unwrap().record.job, "job-9");
+        assert!(!cluster.tapes.contains_key("t9") && !cluster.jobs.contains_key("job-9"));
+        assert_eq!(cluster.to_forget(), None);
+    }
+}

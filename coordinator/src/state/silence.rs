@@ -1,0 +1,198 @@
+//! Ranks of which nothing new is known: what was last seen of them is no judgement of the present.
+//!
+//! Three states, each with its own cause and its own person to call. A rank without a picture is
+//! never shown as healthy.
+
+use crate::state::jobs::{Attempt, Cluster, Presence, Rank};
+
+/// How a rank is silent; what is worse for the job is greater.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Silence {
+    /// Its agent is not connected, or says nothing: nothing is known of the whole node.
+    Blind,
+    /// Its agent reports, but not of it any more.
+    Silent,
+    /// It has finished no step for long, while most of its peers have gone on.
+    Behind,
+}
+
+/// Reports that may be missed before somebody counts as silent.
+const INTERVALS_MAX: u64 = 3;
+
+/// Nobody counts as silent for less than this, whatever the interval is: networks and disks have
+/// their pauses.
+const SILENT_NS_MIN: u64 = 10_000_000_000;
+
+/// A rank is behind when it has finished no step for this many usual ones …
+const BEHIND_STEPS: u64 = 8;
+
+/// … and most others are so many steps ahead: reports of two nodes are up to an interval apart.
+const AHEAD_STEPS: u64 = 2;
+
+/// Begins the line about a rank whose steps nobody counts.
+const NO_STEPS: &str = "no steps:";
+
+impl Silence {
+    /// The name a user meets.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Blind => "blind",
+            Self::Silent => "silent",
+            Self::Behind => "behind",
+        }
+    }
+}
+
+/// What a picture of all ranks of an attempt needs.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    cluster: &'a Cluster,
+    now_ns: u64,
+    silent_ns: u64,
+    behind_ns: u64,
+    /// Steps of the living ranks, in order.
+    steps: Vec<u64>,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(
+        cluster: &'a Cluster,
+        attempt: &Attempt,
+        now_ns: u64,
+        interval_ns: u64,
+    ) -> Self {
+        let silent_ns = interval_ns.saturating_mul(INTERVALS_MAX).max(SILENT_NS_MIN);
+        let step_ns = attempt.detector.step_time_ns().unwrap_or(0);
+        let living = attempt.ranks.values().filter(|rank| rank.presence == Presence::Here);
+        let mut steps: Vec<u64> = living.map(|rank| rank.step).collect();
+        steps.sort_unstable();
+        let behind_ns = step_ns.saturating_mul(BEHIND_STEPS).max(silent_ns);
+        Self { cluster, now_ns, silent_ns, behind_ns, steps }
+    }
+
+    /// How a rank is silent; none when it is not, or has ended.
+    pub(crate) fn of(&self, rank: &Rank) -> Option<Silence> {
+        match rank.presence {
+            Presence::Ended => return None,
+            Presence::Unknown => return Some(Silence::Blind),
+            Presence::Here => {}
+        }
+        let node = self.cluster.nodes.get(&rank.record.node);
+        let heard_ns = node.map_or(0, |node| node.reported_ns);
+        if self.now_ns.saturating_sub(heard_ns) > self.silent_ns {
+            Some(Silence::Blind)
+        } else if heard_ns.saturating_sub(rank.reported_ns) > self.silent_ns {
+            Some(Silence::Silent)
+        } else {
+            self.is_behind(rank).then_some(Silence::Behind)
+        }
+    }
+
+    fn is_behind(&self, rank: &Rank) -> bool {
+        let stands = self.now_ns.saturating_sub(rank.stepped_ns) > self.behind_ns;
+        // More than half of all.
+        let most = self.steps.len() / 2 + 1;
+        let ahead = rank.step.saturating_add(AHEAD_STEPS);
+        let are_ahead = self.steps.len() - self.steps.partition_point(|step| *step < ahead);
+        let counts = !rank.record.limitations.iter().any(|line| line.starts_with(NO_STEPS));
+        stands && counts && are_ahead >= most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Now;
+    use crate::ingest::wire::RankUp;
+    use crate::state::jobs::Limits;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Four ranks on two nodes that have all reported at 100 s, at these steps.
+    fn cluster(steps: [u64; 4]) -> Cluster {
+        let limits = Limits {
+            detector: Default::default(),
+            capture: Default::default(),
+            triggers: Default::default(),
+        };
+        let mut cluster = Cluster::default();
+        let now = Now { mono_ns: 100 * SECOND, wall_ns: 0 };
+        for (rank, step) in (0..).zip(steps) {
+            let node = if rank < 2 { "a" } else { "b" };
+            let (tape_id, job) = (format!("t{rank}"), "job".to_string());
+            let up = RankUp { tape_id, job, rank, ..RankUp::default() };
+            cluster.announce(now, node, up, &limits).unwrap();
+            cluster.nodes.entry(node.to_string()).or_default().reported_ns = now.mono_ns;
+            cluster.attempts.get_mut(&0).unwrap().ranks.get_mut(&rank).unwrap().step = step;
+        }
+        cluster
+    }
+
+    /// The states at this time, of reports each `interval` seconds.
+    fn check(cluster: &Cluster, at: u64, interval: u64, expected: [Option<Silence>; 4]) {
+        let attempt = cluster.newest("job").unwrap();
+        let watch = Watch::new(cluster, attempt, at * SECOND, interval * SECOND);
+        let found: Vec<_> = attempt.ranks.values().map(|rank| watch.of(rank)).collect();
+        assert_eq!(found, expected, "at {at}");
+    }
+
+    fn rank(cluster: &mut Cluster, number: u32) -> &mut Rank {
+        cluster.attempts.get_mut(&0).unwrap().ranks.get_mut(&number).unwrap()
+    }
+
+    #[test]
+    fn a_node_that_says_nothing_is_blind() {
+        let mut cluster = cluster([5; 4]);
+        check(&cluster, 110, 1, [None; 4]);
+        let blind = Some(Silence::Blind);
+        check(&cluster, 111, 1, [blind; 4]);
+        check(&cluster, 111, 60, [None; 4]);
+        cluster.nodes.get_mut("b").unwrap().reported_ns = 111 * SECOND;
+        rank(&mut cluster, 2).reported_ns = 111 * SECOND;
+        rank(&mut cluster, 3).reported_ns = 101 * SECOND;
+        check(&cluster, 112, 1, [blind, blind, None, None]);
+        // Not connected at all, and ended.
+        rank(&mut cluster, 2).presence = Presence::Unknown;
+        rank(&mut cluster, 0).presence = Presence::Ended;
+        check(&cluster, 112, 1, [None, blind, blind, None]);
+    }
+
+    #[test]
+    fn a_rank_that_its_node_does_not_speak_of_is_silent() {
+        let mut cluster = cluster([5; 4]);
+        for node in ["a", "b"] {
+            cluster.nodes.get_mut(node).unwrap().reported_ns = 120 * SECOND;
+        }
+        for number in [0, 1, 3] {
+            rank(&mut cluster, number).reported_ns = 119 * SECOND;
+        }
+        check(&cluster, 121, 1, [None, None, Some(Silence::Silent), None]);
+    }
+
+    #[test]
+    fn a_rank_that_stands_while_most_go_on_is_behind() {
+        let at = |steps| {
+            let mut cluster = cluster(steps);
+            for node in ["a", "b"] {
+                cluster.nodes.get_mut(node).unwrap().reported_ns = 130 * SECOND;
+            }
+            for number in 0..4 {
+                rank(&mut cluster, number).reported_ns = 130 * SECOND;
+            }
+            cluster
+        };
+        let behind = Some(Silence::Behind);
+        check(&at([5, 9, 9, 9]), 131, 1, [behind, None, None, None]);
+        // All hang together, or wait for one that is only a step before them: nobody is behind.
+        check(&at([5, 5, 5, 5]), 131, 1, [None; 4]);
+        check(&at([5, 6, 6, 6]), 131, 1, [None; 4]);
+        check(&at([5, 5, 9, 9]), 131, 1, [None; 4]);
+        let mut moving = at([5, 9, 9, 9]);
+        rank(&mut moving, 0).stepped_ns = 125 * SECOND;
+        check(&moving, 131, 1, [None; 4]);
+        let mut uncounted = at([0, 9, 9, 9]);
+        let line = format!("{NO_STEPS} PyTorch's optimizer hook is not there");
+        rank(&mut uncounted, 0).record.limitations.push(line);
+        check(&uncounted, 131, 1, [None; 4]);
+    }
+}

@@ -1,0 +1,363 @@
+//! `/metrics`: the ranks of running jobs, and how the coordinator itself is doing.
+//!
+//! The loop takes a plain picture of its state; a custom collector writes it for Prometheus. The
+//! layers of `memtape_rank_memory_bytes` are a partition: their sum is what the process holds.
+//! Nothing is labelled by stack or step, and only attempts that are not over are shown, so the
+//! number of series is bounded by the ranks that run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use memtape_core::ledger::{Amount, Name};
+
+use crate::clock::Now;
+use crate::coordinator::Coordinator;
+use crate::http::server::STREAM_WINDOW_BYTES;
+use crate::http::views;
+use crate::ingest::admission::Admission;
+use crate::ingest::grpc::MESSAGE_BYTES_MAX;
+use crate::state::host_readings::RankHost;
+use crate::state::jobs::{Attempt, Cluster, Rank};
+use crate::state::losses::Counters;
+use crate::state::records::Totals;
+use crate::state::silence::Watch;
+use crate::store::Store;
+
+mod ranks;
+
+/// A picture of the loop's state.
+#[derive(Debug)]
+pub(crate) struct MetricsView {
+    ranks: Vec<RankFigures>,
+    incidents: Vec<IncidentFigures>,
+    agents: u64,
+    jobs: u64,
+    machine_drops: u64,
+    triggers_suppressed: u64,
+    samples_refused: u64,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct RankFigures {
+    job: String,
+    attempt: u32,
+    rank: u32,
+    node: String,
+    step: u64,
+    alive: bool,
+    state: &'static str,
+    rss_bytes: Option<u64>,
+    pinned_bytes: Option<u64>,
+    host: RankHost,
+    lost: u64,
+    growth_bytes_per_step: i64,
+    devices: Vec<DeviceFigures>,
+}
+
+#[derive(Debug)]
+struct DeviceFigures {
+    totals: Totals,
+    /// Of the last step.
+    floor: Option<u64>,
+    /// What other processes hold of it.
+    others: Option<u64>,
+}
+
+#[derive(Debug)]
+struct IncidentFigures {
+    job: String,
+    incident: String,
+    rank: u32,
+    class: String,
+    seconds_to_oom: Option<u64>,
+}
+
+/// Takes the picture.
+pub(crate) fn view(now: Now, coordinator: &Coordinator) -> MetricsView {
+    let cluster = &coordinator.cluster;
+    let interval_ns = coordinator.interval_ns();
+    let running = || cluster.attempts.values().filter(|attempt| !attempt.has_ended());
+    let incidents = coordinator.incidents.values().filter(|known| known.record.is_open());
+    MetricsView {
+        ranks: running()
+            .flat_map(|attempt| {
+                let watch = Watch::new(cluster, attempt, now.mono_ns, interval_ns);
+                let of_rank = move |rank| figures(cluster, attempt, &watch, rank);
+                attempt.ranks.values().map(of_rank)
+            })
+            .collect(),
+        incidents: incidents
+            .map(|known| IncidentFigures {
+                job: known.record.job.clone(),
+                incident: known.record.id.clone(),
+                rank: known.record.rank,
+                class: known.record.class.clone(),
+                seconds_to_oom: known.record.seconds_to_oom,
+            })
+            .collect(),
+        agents: coordinator.streams.len() as u64,
+        jobs: cluster.jobs.len() as u64,
+        machine_drops: cluster.attempts.values().map(|known| known.captures.dropped()).sum(),
+        triggers_suppressed: cluster
+            .attempts
+            .values()
+            .map(|known| known.triggers.suppressed())
+            .sum(),
+        samples_refused: running().map(|known| known.detector.samples_refused()).sum(),
+        counters: coordinator.counters.clone(),
+    }
+}
+
+fn figures(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> RankFigures {
+    let node = cluster.nodes.get(&rank.record.node);
+    let device = |totals: &Totals| DeviceFigures {
+        totals: *totals,
+        floor: rank.newest.get(&totals.device).map(|row| row.floor_allocated),
+        others: match rank.ledger(totals, node).amount(Name::OtherProcesses) {
+            Amount::Known(bytes) => Some(bytes),
+            Amount::Unknown => None,
+        },
+    };
+    RankFigures {
+        job: attempt.record.job.clone(),
+        attempt: attempt.record.attempt,
+        rank: rank.record.rank,
+        node: rank.record.node.clone(),
+        step: rank.step,
+        alive: views::ranks::is_alive(watch, rank),
+        state: views::ranks::state(attempt, watch, rank),
+        rss_bytes: rank.rss_bytes,
+        pinned_bytes: rank.pinned_bytes(),
+        host: rank.host.clone().unwrap_or_default(),
+        lost: rank.lost,
+        growth_bytes_per_step: attempt.detector.state(rank.record.rank).growth_bytes_per_step,
+        devices: rank.totals.iter().map(device).collect(),
+    }
+}
+
+/// Writes a picture in the OpenMetrics text format. Blocks.
+///
+/// # Errors
+/// One line; writing to memory has none in practice.
+pub(crate) fn text(view: MetricsView, store: &Store) -> Result<String, String> {
+    let mut families = ranks::families(&view);
+    families.extend(service_families(&view));
+    families.extend(admission_families(&view.counters.admission));
+    families.extend(store_families(store));
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Families(families)));
+    let mut out = String::new();
+    text::encode(&mut out, &registry).map_err(|error| error.to_string())?;
+    Ok(out)
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// One metric with all its series. Counters get `_total` behind their names from the encoder.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    rows: Vec<(Labels, f64)>,
+}
+
+#[derive(Debug)]
+struct Families(Vec<Family>);
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        for family in &self.0 {
+            let mut metric =
+                encoder.encode_descriptor(family.name, family.help, None, family.kind)?;
+            for (labels, value) in &family.rows {
+                if labels.is_empty() {
+                    write(&mut metric, family.kind, value)?;
+                } else {
+                    write(&mut metric.encode_family(labels)?, family.kind, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write(
+    series: &mut MetricEncoder<'_>,
+    kind: MetricType,
+    value: &f64,
+) -> Result<(), std::fmt::Error> {
+    match kind {
+        MetricType::Counter => series.encode_counter::<NoLabelSet, f64, f64>(value, None),
+        _ => series.encode_gauge(value),
+    }
+}
+
+fn gauge(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> Family {
+    Family { name, help, kind: MetricType::Gauge, rows }
+}
+
+fn counter(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> Family {
+    Family { name, help, kind: MetricType::Counter, rows }
+}
+
+fn service_families(view: &MetricsView) -> Vec<Family> {
+    let counters = &view.counters;
+    let one = |value: f64| vec![(Labels::new(), value)];
+    let count = |counter: &AtomicU64| counter.load(Relaxed) as f64;
+    let named = |label: &'static str, rows: &[(&str, f64)]| {
+        let row = |(name, value): &(&str, f64)| (vec![(label, name.to_string())], *value);
+        rows.iter().map(row).collect::<Vec<_>>()
+    };
+    let labels = |known: &IncidentFigures| {
+        vec![
+            ("job", known.job.clone()),
+            ("incident", known.incident.clone()),
+            ("rank", known.rank.to_string()),
+            ("class", known.class.clone()),
+        ]
+    };
+    let oom = |known: &IncidentFigures| Some((labels(known), known.seconds_to_oom? as f64));
+    let mut losses: Vec<(&str, f64)> =
+        counters.losses().map(|(reason, count)| (reason, count as f64)).collect();
+    losses.push(("stale_capture_message", view.machine_drops as f64));
+    losses.push(("trigger_too_soon", view.triggers_suppressed as f64));
+    losses.push(("sample_refused", view.samples_refused as f64));
+    let captures = [
+        ("complete", count(&counters.captures_complete)),
+        ("partial", count(&counters.captures_partial)),
+        ("refused", count(&counters.captures_refused)),
+    ];
+    let expired = [
+        ("age", count(&counters.captures_by_age)),
+        ("bytes", count(&counters.captures_by_bytes)),
+        ("count", count(&counters.captures_by_count)),
+    ];
+    let actions = [
+        ("taken", count(&counters.actions_taken)),
+        ("dry_run", count(&counters.actions_dry_run)),
+        ("declined", count(&counters.actions_declined)),
+        ("failed", count(&counters.actions_failed)),
+    ];
+    let version = vec![(vec![("version", env!("CARGO_PKG_VERSION").to_string())], 1.0)];
+    vec![
+        gauge("memtape_build_info", "Version of the coordinator", version),
+        gauge("memtape_agents_connected", "Agents with a stream", one(view.agents as f64)),
+        gauge("memtape_jobs", "Jobs remembered", one(view.jobs as f64)),
+        gauge(
+            "memtape_incident_active",
+            "1 for each open incident",
+            view.incidents.iter().map(|known| (labels(known), 1.0)).collect(),
+        ),
+        gauge(
+            "memtape_time_to_oom_seconds",
+            "Forecast of each open incident",
+            view.incidents.iter().filter_map(oom).collect(),
+        ),
+        counter("memtape_incidents", "Incidents opened", one(count(&counters.incidents))),
+        counter("memtape_reports", "Reports of agents", one(count(&counters.reports))),
+        counter("memtape_steps", "Step records taken", one(count(&counters.steps))),
+        counter("memtape_captures", "Captures by result", named("result", &captures)),
+        counter(
+            "memtape_captures_expired",
+            "Captures deleted, by the limit that they were beyond",
+            named("limit", &expired),
+        ),
+        counter("memtape_bodies", "Bodies of captures stored", one(count(&counters.bodies))),
+        counter("memtape_body_bytes", "Bytes of those", one(count(&counters.body_bytes))),
+        counter("memtape_actions", "Restart decisions by result", named("result", &actions)),
+        counter("memtape_losses", "What was refused or lost, by reason", named("reason", &losses)),
+    ]
+}
+
+/// What is in memory on its way to the store, with its bounds.
+fn admission_families(admission: &Admission) -> Vec<Family> {
+    let one = |value: f64| vec![(Labels::new(), value)];
+    let uploads_max =
+        admission.upload_bytes_max(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());
+    let waits = [
+        ("upload", &admission.uploads.waits),
+        ("upload_deferred", &admission.deferred),
+        ("report", &admission.reports.waits),
+    ];
+    let waits = waits.map(|(of, waits)| (vec![("of", of.to_string())], waits.load(Relaxed) as f64));
+    vec![
+        gauge("memtape_upload_bytes", "Bodies in memory", one(admission.uploads.bytes() as f64)),
+        gauge("memtape_upload_bytes_max", "Memory that uploads may take", one(uploads_max as f64)),
+        gauge("memtape_report_bytes", "Reports in memory", one(admission.reports.bytes() as f64)),
+        gauge(
+            "memtape_report_bytes_max",
+            "Memory that reports may take",
+            one(admission.reports.bytes_max() as f64),
+        ),
+        counter("memtape_waits", "Agents that were made to wait, by what for", waits.to_vec()),
+    ]
+}
+
+fn store_families(store: &Store) -> Vec<Family> {
+    let health = store.health();
+    let count = |counter: &AtomicU64| vec![(Labels::new(), counter.load(Relaxed) as f64)];
+    let seconds = health.commit_ns.load(Relaxed) as f64 / 1e9;
+    let by = |label, name: &str, value: u64| (vec![(label, name.to_string())], value as f64);
+    let (damaged_blocks, without_index) = store.damaged_reads();
+    vec![
+        counter("memtape_store_commits", "Groups of writes made durable", count(&health.commits)),
+        counter(
+            "memtape_store_commit_seconds",
+            "Time of all commits together",
+            vec![(Labels::new(), seconds)],
+        ),
+        counter("memtape_store_failures", "Writes that failed", count(&health.failures)),
+        counter(
+            "memtape_store_step_failures",
+            "Writes of step records that failed",
+            count(&health.step_failures),
+        ),
+        counter("memtape_store_given_up", "Changes that were lost", count(&health.given_up)),
+        counter(
+            "memtape_store_steps_given_up",
+            "Step records that were lost because too many waited for the disk",
+            count(&health.steps_given_up),
+        ),
+        counter(
+            "memtape_store_expired_files",
+            "Files of steps deleted, by the limit that they were beyond",
+            vec![
+                by("limit", "age", health.steps_expired_by_age.load(Relaxed)),
+                by("limit", "bytes", health.steps_expired_by_bytes.load(Relaxed)),
+            ],
+        ),
+        counter(
+            "memtape_store_expired_bytes",
+            "Bytes of those",
+            count(&health.steps_expired_bytes),
+        ),
+        counter(
+            "memtape_store_damaged_reads",
+            "Reads of steps that met a damaged block, or an index that could not be read",
+            vec![by("part", "block", damaged_blocks), by("part", "index", without_index)],
+        ),
+        gauge(
+            "memtape_store_index_behind",
+            "1 when the index could not be written; a restart mends it",
+            vec![(Labels::new(), f64::from(u8::from(store.is_index_behind())))],
+        ),
+        gauge("memtape_store_waiting", "Changes that wait for the disk", count(&health.waiting)),
+        gauge(
+            "memtape_store_bytes",
+            "Bytes on disk",
+            vec![
+                by("part", "journal", health.journal_bytes.load(Relaxed)),
+                by("part", "catalogue", store.catalogue_bytes()),
+                by("part", "steps", store.steps_bytes()),
+                by("part", "bodies", store.blobs().used_bytes()),
+            ],
+        ),
+    ]
+}
