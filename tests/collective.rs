@@ -201,7 +201,7 @@ fn a_flight_recorder_that_does_not_answer_is_on_the_tape_and_disturbs_nobody() {
     let standin = built.path().join("libtorch_cuda.so");
     let mut compiler = Command::new("g++");
     compiler.args(["-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libtorch_cuda.so", "-o"]);
-    compiler.args([&standin, &root().join("recorder/src/flight_recorder.cpp")]);
+    compiler.args([&standin, &root().join("recorder/src/background/flight_recorder.cpp")]);
     assert!(compiler.status().expect("g++ runs").success());
     let runs = ["0", "1", "4", "5"].map(|kind| {
         let folder = tempfile::tempdir().expect("a temporary folder");

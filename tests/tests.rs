@@ -37,7 +37,7 @@ mod killed_lane;
 mod stored;
 
 // The recorder changes nothing for its host.
-mod manners;
+mod non_interference;
 
 // What PyTorch's allocator does not report is on the tape too, and the ledger adds up.
 mod memory;

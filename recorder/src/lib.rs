@@ -1,7 +1,7 @@
 //! `libmemtape.so`: the guest inside a training process.
 //!
 //! Preloaded, it stands in front of functions of PyTorch, the CUDA runtime and NCCL
-//! ([`exports`]), passes every call on, and writes what it saw onto a tape ([`guest`]). Until the
+//! ([`hooks`]), passes every call on, and writes what it saw onto a tape ([`writer`]). Until the
 //! process first takes GPU memory it does nothing at all, because a preloaded library reaches
 //! every child: shells, compilers, DataLoader workers.
 //!
@@ -9,73 +9,27 @@
 //! GPU or calls PyTorch under a lock. What fails inside turns it off for good, and the tape says
 //! why. It decides nothing: layout, rewind and step boundaries are in `memtape-core`.
 //!
-//! `unsafe` is in `exports/c10.rs`, `exports/cudart.rs`, `exports/nccl.rs` and `exports/marks.rs`
-//! (C signatures), `symbols.rs` (dlsym), `tape_file.rs` (mapping),
-//! `memory.rs`, `frames.rs`, `self_test.rs` and `code_watch.rs` (reading frames),
-//! `autograd.rs` (reading nodes), `interpreter.rs` (Python's C functions), `guest.rs` (itself),
-//! `thread_word.rs` and `thread_slot.rs` (reading what other libraries keep for a thread),
-//! `elf.rs`, `tracker.rs` and `tracker/tests.rs` (PyTorch's libraries, its trace tracker),
-//! `flight_recorder.rs` (PyTorch's flight recorder), `driver.rs` and `cupti.rs` (CUDA's),
-//! `process.rs` (fork and exit), `control.rs` (the threads' signal mask), `edge.rs` (errno),
-//! `bus_error.rs` (a signal handler) and `clock.rs` (the system's clocks).
+//! `unsafe` is in `hooks/c10.rs`, `hooks/cudart.rs`, `hooks/nccl.rs` and `hooks/program.rs`
+//! (C signatures), `host/symbols.rs` (dlsym), `writer/tape_file.rs` (mapping),
+//! `stacks/python_memory.rs`, `stacks/python_frames.rs`, `stacks/self_test.rs` and `stacks/code_objects.rs` (reading frames),
+//! `stacks/autograd.rs` (reading nodes), `background/optimizer_hook.rs` (Python's C functions), `writer/state.rs` (itself),
+//! `stacks/thread_word.rs` and `stacks/thread_slot.rs` (reading what other libraries keep for a thread),
+//! `host/elf.rs`, `hooks/tracker.rs` and `hooks/tracker/tests.rs` (PyTorch's libraries, its trace tracker),
+//! `background/flight_recorder.rs` (PyTorch's flight recorder), `host/driver.rs` and `background/cupti.rs` (CUDA's),
+//! `host/process.rs` (fork and exit), `background/control.rs` (the threads' signal mask), `writer/panic_boundary.rs` (errno),
+//! `host/bus_error.rs` (a signal handler) and `host/clock.rs` (the system's clocks).
 
-pub mod exports;
+pub mod hooks;
 
-mod guest;
+mod background;
 
-mod reports;
-
-mod outside;
-
-mod marks;
+mod writer;
 
 mod stacks;
 
-mod frames;
+mod host;
 
-mod memory;
-
-mod self_test;
-
-mod code_watch;
-
-mod autograd;
-
-mod interpreter;
-
-mod control;
-
-mod driver;
-
-mod cupti;
-
-mod collective;
-
-mod flight_recorder;
-
-mod elf;
-
-mod tracker;
-
-mod process;
-
-mod tape_file;
-
-mod symbols;
-
-mod thread_slot;
-
-mod thread_word;
-
-mod clock;
-
-mod edge;
-
-mod bus_error;
-
-mod window;
-
-pub use marks::step;
-pub use outside::segment;
-pub use reports::report;
-pub use stacks::{FrameRef, with_frames};
+pub use stacks::interner::{FrameRef, with_frames};
+pub use writer::hot_path::report;
+pub use writer::outside_allocator::segment;
+pub use writer::steps::step;

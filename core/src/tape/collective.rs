@@ -4,7 +4,7 @@
 //! table 0 | table 1          table = head (8 words) | group 0 … 63 (16 words each)
 //! ```
 //!
-//! The recorder asks PyTorch's NCCL flight recorder now and then (`recorder/src/collective.rs`) and
+//! The recorder asks PyTorch's NCCL flight recorder now and then (`recorder/src/background/collectives.rs`) and
 //! writes each answer into the table that is not the newest; then it raises `COLLECTIVE_LOOKS`.
 //! So a writer that dies at any instant leaves its last answer whole, and the table that a reader
 //! copies changes only after another look is out. Each head and each group carries a check of its

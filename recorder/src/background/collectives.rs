@@ -1,0 +1,216 @@
+//! How far the collectives have come: a look at PyTorch's flight recorder, now and then.
+//!
+//! The looks have a thread of their own, which is there only where there is something to look at:
+//! a communicator was made, and the flight recorder is not switched off. It needs no GIL, runs
+//! beside the training threads and is waited for by nobody, so a look that hangs costs nothing but
+//! later looks, and the tape says since when there is no answer. *When* to look is decided by
+//! `memtape_core::tape::looks`: what PyTorch's function reads may change under it, and the pace
+//! keeps away from the moments when it does.
+//!
+//! Not seen: communicators of an NCCL that is linked into PyTorch, and those of other process
+//! groups than `ProcessGroupNCCL`. Then the tape says that nothing is known, and why.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use memtape_core::tape::collective::{CollectiveSource, CollectiveWriter};
+use memtape_core::tape::looks::{Communicators, Pace, Turn};
+
+use crate::background::control;
+use crate::background::flight_recorder::{Answer, FlightRecorder};
+use crate::host::clock;
+use crate::writer::panic_boundary::guarded;
+use crate::writer::state::{self, Guest};
+
+/// Between two turns of the thread.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// PyTorch's function builds its answer from small maps and needs little; this is ten times it.
+const STACK_BYTES: usize = 512 << 10;
+
+/// How long an exit waits for a look that is under way, which takes some tens of microseconds.
+const END_TRIES: u32 = 200;
+const END_PAUSE: Duration = Duration::from_micros(100);
+
+static MADE: AtomicU64 = AtomicU64::new(0);
+static MAKING: AtomicU64 = AtomicU64::new(0);
+static CHANGED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The thread is there, or never will be.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+/// A look is under way.
+static LOOKS: AtomicBool = AtomicBool::new(false);
+/// The process ends: PyTorch's own data may go at any moment.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// A communicator is being made, until this is dropped.
+pub(crate) struct Making;
+
+impl Making {
+    pub(crate) fn begin() -> Self {
+        CHANGED_NS.store(clock::mono_ns(), Ordering::Relaxed);
+        MAKING.fetch_add(1, Ordering::AcqRel);
+        Self
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        CHANGED_NS.store(clock::mono_ns(), Ordering::Relaxed);
+        MADE.fetch_add(1, Ordering::AcqRel);
+        MAKING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn communicators() -> Communicators {
+    let making = MAKING.load(Ordering::Acquire);
+    let made = MADE.load(Ordering::Acquire);
+    Communicators { made, making, changed_ns: CHANGED_NS.load(Ordering::Relaxed) }
+}
+
+/// Starts the thread once there is something to look at; until then the tape says why there is
+/// none. On the guest's own thread.
+pub(crate) fn begin(guest: &Guest) {
+    if BEGUN.load(Ordering::Acquire) {
+        return;
+    }
+    static WANTED: OnceLock<CollectiveSource> = OnceLock::new();
+    let wanted = *WANTED.get_or_init(wanted);
+    let seen = communicators();
+    let source = if wanted != CollectiveSource::FlightRecorder {
+        wanted
+    } else if seen.made == 0 && seen.making == 0 {
+        CollectiveSource::NoCommunicator
+    } else {
+        BEGUN.store(true, Ordering::Release);
+        if control::spawn("memtape-looks", STACK_BYTES, run) {
+            return;
+        }
+        CollectiveSource::NoThread
+    };
+    CollectiveWriter::source(guest.words, clock::mono_ns(), source);
+}
+
+/// Whether the environment lets the flight recorder be looked at.
+fn wanted() -> CollectiveSource {
+    if state::switch("MEMTAPE_COLLECTIVES") == Some(false) {
+        return CollectiveSource::NotWanted;
+    }
+    let size = |name| std::env::var(name).ok().map(|text| text.trim().parse().unwrap_or(1));
+    if is_off(size("TORCH_FR_BUFFER_SIZE"), size("TORCH_NCCL_TRACE_BUFFER_SIZE")) {
+        return CollectiveSource::Off;
+    }
+    CollectiveSource::FlightRecorder
+}
+
+/// True when the environment switches the flight recorder off. PyTorch's own default is not known
+/// here: off before 2.11, on from there. One that is off answers that it has no process group.
+fn is_off(size: Option<i64>, size_of_old: Option<i64>) -> bool {
+    let sizes = [size, size_of_old];
+    sizes.iter().any(Option::is_some) && sizes.iter().flatten().all(|&size| size <= 0)
+}
+
+/// The process ends: no look begins any more, and one that is under way gets a moment.
+pub(crate) fn end() {
+    ENDS.store(true, Ordering::SeqCst);
+    for _ in 0..END_TRIES {
+        if !LOOKS.load(Ordering::SeqCst) {
+            return;
+        }
+        std::thread::sleep(END_PAUSE);
+    }
+}
+
+fn run() {
+    let mut pace = Pace::default();
+    let mut writer = None;
+    while let Some(guest) = state::recording() {
+        guarded(|| {
+            let writer = writer
+                .get_or_insert_with(|| CollectiveWriter::new(guest.words, guest.collectives()));
+            turn(guest, &mut pace, writer);
+        });
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn turn(guest: &Guest, pace: &mut Pace, writer: &mut CollectiveWriter<'_>) {
+    let (now_ns, seen) = (clock::mono_ns(), communicators());
+    let say = |source| CollectiveWriter::source(guest.words, now_ns, source);
+    match pace.turn(now_ns, seen) {
+        Turn::Rest => return,
+        Turn::Say(source) => return say(source),
+        Turn::Ask => {}
+    }
+    let Some(flight_recorder) = FlightRecorder::find() else {
+        pace.useless(seen);
+        return say(CollectiveSource::NoFunction);
+    };
+    LOOKS.store(true, Ordering::SeqCst);
+    if ENDS.load(Ordering::SeqCst) {
+        LOOKS.store(false, Ordering::SeqCst);
+        return;
+    }
+    say(CollectiveSource::FlightRecorder);
+    CollectiveWriter::asks(guest.words, now_ns);
+    let answer = flight_recorder.ask(threw);
+    LOOKS.store(false, Ordering::SeqCst);
+    let took_ns = clock::mono_ns().saturating_sub(now_ns);
+    match answer {
+        Answer::NotUnderstood => {
+            pace.useless(seen);
+            say(CollectiveSource::NotUnderstood);
+        }
+        Answer::Dump(dump) if dump.configured.is_empty() && dump.statuses.is_empty() => {
+            pace.useless(seen);
+            say(CollectiveSource::Empty);
+        }
+        Answer::Dump(dump) => {
+            let groups = dump.statuses.len() as u64;
+            writer.look(now_ns, took_ns, dump);
+            pace.answered(now_ns.saturating_add(took_ns), took_ns, groups, seen);
+        }
+    }
+    CollectiveWriter::answered(guest.words);
+}
+
+/// The flight recorder threw an exception; this thread is lost.
+fn threw() {
+    LOOKS.store(false, Ordering::SeqCst);
+    if let Some(guest) = state::recording() {
+        CollectiveWriter::source(guest.words, clock::mono_ns(), CollectiveSource::Threw);
+        CollectiveWriter::answered(guest.words);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_does_not_wait_for_ever_and_no_look_begins_after_it() {
+        assert!(!ENDS.load(Ordering::SeqCst));
+        LOOKS.store(true, Ordering::SeqCst); // one that never ends
+        end();
+        LOOKS.store(false, Ordering::SeqCst);
+        assert!(ENDS.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn the_flight_recorder_is_off_where_the_environment_says_nothing_else() {
+        for (new, old, off) in [
+            (None, None, false),
+            (Some(0), None, true),
+            (None, Some(0), true),
+            (Some(-1), Some(0), true),
+            (Some(2000), None, false),
+            (None, Some(2000), false),
+            // Which of the two counts depends on the version: then it is asked.
+            (Some(0), Some(2000), false),
+            (Some(2000), Some(0), false),
+        ] {
+            assert_eq!(is_off(new, old), off, "{new:?} {old:?}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Registering PyTorch's optimizer hook, in the interpreter's own time.
+//!
+//! The main thread is asked to do it between two of its bytecodes (`Py_AddPendingCall`, which
+//! needs no GIL): so the hook is there before the first `optimizer.step()` after the first
+//! allocation, on every rank alike, and no step is missed on one of them. Where the main thread
+//! runs no Python (it waits for a thread that trains), a thread of its own takes the GIL once.
+//! The functions are found by name; a process without them is left alone.
+//!
+//! At the same occasion it is asked to say when it ends: its frames must not be read from then on.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memtape_core::tape::layout::{StepSource, header};
+
+use crate::host::symbols;
+use crate::stacks::python_frames;
+use crate::writer::panic_boundary::guarded;
+use crate::writer::state;
+use crate::writer::steps;
+
+type Object = *mut c_void;
+type Call = unsafe extern "C" fn(Object, Object) -> Object;
+
+/// CPython's `PyMethodDef`.
+#[repr(C)]
+struct MethodDef {
+    name: *const c_char,
+    function: Call,
+    flags: c_int,
+    doc: *const c_char,
+}
+
+// SAFETY: never written, and its pointers are to static strings.
+unsafe impl Sync for MethodDef {}
+
+/// `METH_VARARGS`.
+const VARARGS: c_int = 1;
+
+static STEPPED: MethodDef = MethodDef {
+    name: c"memtape_step".as_ptr(),
+    function: on_step,
+    flags: VARARGS,
+    doc: c"Counts a training step for memtape.".as_ptr(),
+};
+
+static ENDS: MethodDef = MethodDef {
+    name: c"memtape_end".as_ptr(),
+    function: on_end,
+    flags: VARARGS,
+    doc: c"Tells memtape that the interpreter ends.".as_ptr(),
+};
+
+/// Stack of the thread that takes the GIL: it runs a few lines of PyTorch's Python.
+const STACK_BYTES: usize = 1 << 20;
+
+unsafe extern "C" {
+    /// The C library's; the libc crate has it for functions that nothing unwinds out of.
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void,
+    ) -> c_int;
+}
+
+/// A request to the main thread is on its way.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// The functions of the interpreter that are needed here.
+struct Api {
+    is_initialized: unsafe extern "C" fn() -> c_int,
+    /// Private until 3.13, public from then on; it may be missing.
+    is_finalizing: Option<unsafe extern "C" fn() -> c_int>,
+    add_pending_call:
+        unsafe extern "C" fn(extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int,
+    /// Ends the calling thread from inside where the interpreter is being torn down.
+    gil_ensure: unsafe extern "C-unwind" fn() -> c_int,
+    gil_release: unsafe extern "C" fn(c_int),
+    modules: unsafe extern "C" fn() -> Object,
+    dict_get: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    attribute: unsafe extern "C" fn(Object, *const c_char) -> Object,
+    function: unsafe extern "C" fn(*const MethodDef, Object, Object) -> Object,
+    call: unsafe extern "C" fn(Object, ...) -> Object,
+    clear_error: unsafe extern "C" fn(),
+    increment: unsafe extern "C" fn(Object),
+    decrement: unsafe extern "C" fn(Object),
+    none: Object,
+    tuple_get: unsafe extern "C" fn(Object, isize) -> Object,
+}
+
+// SAFETY: the functions may be called from any thread that follows their rules, and None is only
+// handed on.
+unsafe impl Send for Api {}
+// SAFETY: as above.
+unsafe impl Sync for Api {}
+
+impl Api {
+    /// The interpreter is being torn down.
+    fn is_ending(&self) -> bool {
+        // SAFETY: the function reads a flag and needs no GIL.
+        self.is_finalizing.is_some_and(|ask| unsafe { ask() } != 0)
+    }
+
+    /// The functions, looked up once; `None` where there is no interpreter.
+    fn find() -> Option<&'static Self> {
+        static FOUND: OnceLock<Option<Api>> = OnceLock::new();
+        FOUND.get_or_init(Self::look_up).as_ref()
+    }
+
+    #[expect(clippy::missing_transmute_annotations, reason = "the field's type says it")]
+    fn look_up() -> Option<Self> {
+        macro_rules! function {
+            ($name:literal) => {{
+                let found = symbols::global($name);
+                if found.is_null() {
+                    return None;
+                }
+                // SAFETY: the field's type is the function's signature in CPython's headers.
+                unsafe { std::mem::transmute(found) }
+            }};
+        }
+        let none = symbols::global(c"_Py_NoneStruct");
+        (!none.is_null()).then_some(())?;
+        Some(Self {
+            is_initialized: function!(c"Py_IsInitialized"),
+            is_finalizing: {
+                let names = [c"_Py_IsFinalizing", c"Py_IsFinalizing"];
+                let mut found = names.into_iter().map(symbols::global);
+                let found = found.find(|it| !it.is_null()).unwrap_or(std::ptr::null_mut());
+                // SAFETY: the signature in CPython's headers; a null pointer is `None`.
+                unsafe { std::mem::transmute(found) }
+            },
+            add_pending_call: function!(c"Py_AddPendingCall"),
+            gil_ensure: function!(c"PyGILState_Ensure"),
+            gil_release: function!(c"PyGILState_Release"),
+            modules: function!(c"PyImport_GetModuleDict"),
+            dict_get: function!(c"PyDict_GetItemString"),
+            attribute: function!(c"PyObject_GetAttrString"),
+            function: function!(c"PyCFunction_NewEx"),
+            call: function!(c"PyObject_CallFunctionObjArgs"),
+            clear_error: function!(c"PyErr_Clear"),
+            increment: function!(c"Py_IncRef"),
+            decrement: function!(c"Py_DecRef"),
+            none,
+            tuple_get: function!(c"PyTuple_GetItem"),
+        })
+    }
+}
+
+/// Asks the main thread to register the hook. Cheap, needs no GIL, may be called again.
+pub(crate) fn ask_main_thread() {
+    let Some(api) = Api::find() else { return };
+    if ASKED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: both functions may be called from any thread without the GIL.
+    unsafe {
+        if (api.is_initialized)() == 0
+            || (api.add_pending_call)(in_main_thread, std::ptr::null_mut()) != 0
+        {
+            ASKED.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Registers the hook from a thread that is there for nothing else; once in a process's life.
+pub(crate) fn register_elsewhere() {
+    static TRIED: AtomicBool = AtomicBool::new(false);
+    if Api::find().is_none() || TRIED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: all-zero is a valid place for both; the thread needs nothing of this one.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        let mut thread: libc::pthread_t = std::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstacksize(&raw mut attributes, STACK_BYTES);
+        let null = std::ptr::null_mut();
+        pthread_create(&raw mut thread, &raw const attributes, register_with_gil, null);
+        libc::pthread_attr_destroy(&raw mut attributes);
+    }
+}
+
+/// Takes the GIL. Where the interpreter began to end meanwhile, this thread ends right there: it
+/// has nothing to drop and catches nothing, neither of which Rust could do in such an end.
+extern "C-unwind" fn register_with_gil(_: *mut c_void) -> *mut c_void {
+    if let Some(api) = Api::find() {
+        // SAFETY: the interpreter is initialized and not ending, and this thread holds no lock the
+        // GIL's holder could wait for.
+        unsafe {
+            if (api.is_initialized)() != 0 && !api.is_ending() {
+                let state = (api.gil_ensure)();
+                guarded(|| register(api));
+                (api.gil_release)(state);
+            }
+        }
+    }
+    std::ptr::null_mut()
+}
+
+extern "C" fn in_main_thread(_: *mut c_void) -> c_int {
+    guarded(|| {
+        if let Some(api) = Api::find() {
+            // SAFETY: a pending call runs with the GIL.
+            unsafe { register(api) };
+        }
+        ASKED.store(false, Ordering::Release);
+    });
+    0
+}
+
+/// Registers the hook, if PyTorch's optimizers are imported and it is not registered yet.
+///
+/// # Safety
+/// The calling thread must hold the GIL.
+unsafe fn register(api: &Api) {
+    let Some(guest) = state::recording() else { return };
+    // SAFETY: the caller's promise.
+    unsafe { ask_for_the_end(api) };
+    if guest.words.get(header::STEP_SOURCE) != StepSource::None as u64 {
+        return;
+    }
+    // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, and
+    // whatever was raised is cleared before the program goes on.
+    unsafe {
+        // Only looked up, never imported: an import from here could deadlock with the program's.
+        let module = (api.dict_get)((api.modules)(), c"torch.optim.optimizer".as_ptr());
+        if module.is_null() {
+            (api.clear_error)();
+            return;
+        }
+        let register = (api.attribute)(module, c"register_optimizer_step_post_hook".as_ptr());
+        if register.is_null() {
+            (api.clear_error)();
+            // Half imported modules get it a moment later; a finished one never.
+            if !(api.dict_get)((api.modules)(), c"torch.optim.sgd".as_ptr()).is_null() {
+                guest.words.set(header::STEP_SOURCE, StepSource::Unavailable as u64);
+            }
+            return;
+        }
+        let null: Object = std::ptr::null_mut();
+        let hook = (api.function)(&raw const STEPPED, null, null);
+        let handle = if hook.is_null() { null } else { (api.call)(register, hook, null) };
+        if handle.is_null() {
+            (api.clear_error)();
+            guest.words.set(header::STEP_SOURCE, StepSource::Unavailable as u64);
+        } else {
+            guest.words.set(header::STEP_SOURCE, StepSource::OptimizerHook as u64);
+        }
+        for object in [register, hook, handle].into_iter().filter(|object| !object.is_null()) {
+            (api.decrement)(object);
+        }
+    }
+}
+
+/// Has [`python_frames::end`] called by the interpreter's own `atexit`, once. Its handlers run after the
+/// threads that Python waits for are done, and before any state of the others is freed.
+///
+/// # Safety
+/// The calling thread must hold the GIL.
+unsafe fn ask_for_the_end(api: &Api) {
+    static IS_ASKED: AtomicBool = AtomicBool::new(false);
+    if IS_ASKED.load(Ordering::Relaxed) {
+        return;
+    }
+    let null: Object = std::ptr::null_mut();
+    // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, and
+    // whatever was raised is cleared before the program goes on.
+    unsafe {
+        // Looked up only, as below: `logging` imports it, and PyTorch imports that.
+        let module = (api.dict_get)((api.modules)(), c"atexit".as_ptr());
+        if module.is_null() {
+            (api.clear_error)();
+            return;
+        }
+        let register = (api.attribute)(module, c"register".as_ptr());
+        let handler = (api.function)(&raw const ENDS, null, null);
+        let mut done = null;
+        if !register.is_null() && !handler.is_null() {
+            done = (api.call)(register, handler, null);
+        }
+        if done.is_null() {
+            (api.clear_error)();
+        } else {
+            IS_ASKED.store(true, Ordering::Relaxed);
+        }
+        for object in [register, handler, done].into_iter().filter(|object| !object.is_null()) {
+            (api.decrement)(object);
+        }
+    }
+}
+
+/// The interpreter ends.
+unsafe extern "C" fn on_end(_: Object, _: Object) -> Object {
+    guarded(python_frames::end);
+    none()
+}
+
+/// The hook: PyTorch calls it with the optimizer, its arguments and its keyword arguments.
+unsafe extern "C" fn on_step(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::find() else { return std::ptr::null_mut() };
+    guarded(|| {
+        // SAFETY: called by the interpreter with the GIL and a tuple; the item is borrowed.
+        let optimizer = unsafe { (api.tuple_get)(arguments, 0) };
+        if optimizer.is_null() {
+            // SAFETY: the GIL is held.
+            unsafe { (api.clear_error)() };
+        } else {
+            steps::optimizer_stepped(optimizer as u64);
+        }
+    });
+    none()
+}
+
+/// What a function returns that has nothing to say; the calling thread holds the GIL.
+fn none() -> Object {
+    let Some(api) = Api::find() else { return std::ptr::null_mut() };
+    // SAFETY: None lives for ever; a function returns a new reference to it.
+    unsafe { (api.increment)(api.none) };
+    api.none
+}

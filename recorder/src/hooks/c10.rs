@@ -1,0 +1,191 @@
+//! PyTorch's reports of its allocators: hook 1, and opt-in hook 4.
+//!
+//! PyTorch calls the first two through its own library's PLT, with the device's mutex held, on
+//! every block handed out or taken back (`c10/core/Allocator.h`; the names are unchanged from 2.0
+//! on). The CPU allocator reports only while a profiler asks it to, through
+//! `c10::memoryProfilingEnabled`; with `MEMTAPE_CPU=1` the answer to it is always yes. Profilers
+//! must see what they would have seen without that: they are passed a CPU report only if they had
+//! asked when the block was made, with the totals of such blocks.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard};
+
+use memtape_core::tape::layout::Origin;
+
+use crate::host::symbols::Symbol;
+use crate::writer::hot_path;
+use crate::writer::outside_allocator;
+use crate::writer::panic_boundary::{caught, guarded};
+use crate::writer::state;
+
+/// `c10::Device` as it travels in a register: type in the low byte, index in the next.
+type Device = u16;
+
+const CPU: u8 = 0;
+const CUDA: u8 = 1;
+
+type Report = unsafe extern "C" fn(*mut c_void, i64, usize, usize, Device);
+type OutOfMemory = unsafe extern "C" fn(i64, usize, usize, Device);
+type ProfilingEnabled = unsafe extern "C" fn() -> bool;
+
+// SAFETY: the types are those of c10/core/Allocator.h since 2.0.
+static REPORT: Symbol<Report> =
+    unsafe { Symbol::of_c10(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE") };
+// SAFETY: as above.
+static OUT_OF_MEMORY: Symbol<OutOfMemory> =
+    unsafe { Symbol::of_c10(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE") };
+// SAFETY: as above.
+static PROFILING_ENABLED: Symbol<ProfilingEnabled> =
+    unsafe { Symbol::of_c10(c"_ZN3c1022memoryProfilingEnabledEv") };
+
+/// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, Device)`: a block of `size`
+/// bytes (rounded; negative when it is taken back), and the allocator's totals after it.
+///
+/// # Safety
+/// Called by PyTorch with its own arguments.
+#[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
+pub unsafe extern "C" fn report_memory_usage(
+    pointer: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    device: Device,
+) {
+    let [kind, index] = device.to_le_bytes();
+    if kind != CUDA {
+        // SAFETY: PyTorch's own arguments.
+        return unsafe { report_elsewhere(pointer, size, allocated, reserved, device) };
+    }
+    caught(|| hot_path::report(pointer as u64, size, allocated as u64, reserved as u64, index));
+    if let Some(real) = REPORT.get() {
+        // SAFETY: the real function, given the arguments it was called with.
+        unsafe { real(pointer, size, allocated, reserved, device) };
+    }
+}
+
+/// A report of memory that is on no GPU.
+///
+/// # Safety
+/// As for [`report_memory_usage`].
+#[cold]
+unsafe extern "C" fn report_elsewhere(
+    pointer: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    device: Device,
+) {
+    let [kind, _] = device.to_le_bytes();
+    let mut passed_on = Some(allocated);
+    if kind == CPU && wants_cpu_tensors() {
+        guarded(|| passed_on = cpu_report(pointer as u64, size, allocated));
+    }
+    if let (Some(real), Some(allocated)) = (REPORT.get(), passed_on) {
+        // SAFETY: the real function, given the arguments it would have been called with.
+        unsafe { real(pointer, size, allocated, reserved, device) };
+    }
+}
+
+/// `c10::reportOutOfMemoryToProfiler(int64_t, size_t, size_t, Device)`: a request failed for good.
+///
+/// # Safety
+/// Called by PyTorch with its own arguments.
+#[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
+pub unsafe extern "C" fn report_out_of_memory(
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    device: Device,
+) {
+    let [kind, index] = device.to_le_bytes();
+    if kind == CUDA {
+        guarded(|| hot_path::out_of_memory(size as u64, allocated as u64, reserved as u64, index));
+    }
+    if let Some(real) = OUT_OF_MEMORY.get() {
+        // SAFETY: the real function, given the arguments it was called with.
+        unsafe { real(size, allocated, reserved, device) };
+    }
+}
+
+/// `c10::memoryProfilingEnabled()`: whether this thread's profiler wants reports of CPU tensors.
+/// The CPU allocator is the only one to ask, at each block.
+///
+/// # Safety
+/// Called by PyTorch.
+#[unsafe(export_name = "_ZN3c1022memoryProfilingEnabledEv")]
+pub unsafe extern "C" fn memory_profiling_enabled() -> bool {
+    // SAFETY: the real function; it reads the thread's own state.
+    let asked = PROFILING_ENABLED.get().is_some_and(|real| unsafe { real() });
+    if !wants_cpu_tensors() {
+        return asked;
+    }
+    PROFILER_ASKED.set(Some(asked));
+    true
+}
+
+/// `MEMTAPE_CPU` is on, and the recorder is not switched off.
+///
+/// It holds from the process's first block on: the CPU allocator then knows the size of every
+/// block, and has no reason to complain of one that it does not know.
+fn wants_cpu_tensors() -> bool {
+    static WANTS: LazyLock<bool> =
+        LazyLock::new(|| state::asks_for("MEMTAPE_CPU") && !state::asks_for("MEMTAPE_DISABLE"));
+    *WANTS
+}
+
+thread_local! {
+    /// Whether a profiler asked for the report that is about to come on this thread. `None`: no
+    /// such report is announced, so that one which comes is not the CPU allocator's (files mapped
+    /// into tensors are reported whether or not anybody asks).
+    static PROFILER_ASKED: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Blocks whose making a profiler was told of: sizes by address, and their sum.
+static TOLD: Mutex<(BTreeMap<u64, u64>, usize)> = Mutex::new((BTreeMap::new(), 0));
+/// A profiler was told of any. Without one the lock is never touched.
+static TOLD_ANY: AtomicBool = AtomicBool::new(false);
+
+/// Records a report of CPU memory, once the recorder is awake: GPU memory wakes it, never a CPU
+/// tensor, which are in every child, launcher and worker. Returns the total to pass on with the
+/// report, or `None` when nobody but the guest wanted it.
+fn cpu_report(pointer: u64, size: i64, allocated: usize) -> Option<usize> {
+    if state::recording().is_some() {
+        if size >= 0 {
+            outside_allocator::taken(Origin::CpuTensor, pointer, size.unsigned_abs(), 0);
+        } else {
+            outside_allocator::returned(Origin::CpuTensor, pointer);
+        }
+    }
+    let Some(asked) = PROFILER_ASKED.take() else { return Some(allocated) };
+    if asked {
+        TOLD_ANY.store(true, Ordering::Relaxed);
+    } else if !TOLD_ANY.load(Ordering::Relaxed) {
+        return None;
+    }
+    let mut told = told()?;
+    let (blocks, sum) = &mut *told;
+    let bytes = size.unsigned_abs();
+    if size >= 0 {
+        if asked {
+            blocks.insert(pointer, bytes);
+            *sum = sum.wrapping_add(bytes as usize);
+        }
+        return asked.then_some(*sum);
+    }
+    let was_told = blocks.remove(&pointer);
+    *sum = sum.wrapping_sub(was_told.unwrap_or(0) as usize);
+    was_told.filter(|_| asked).map(|_| *sum)
+}
+
+/// Held by others for no longer than a look into a map; in a forked child perhaps for ever, if it
+/// was held at the fork. So it is tried a bounded number of times.
+fn told() -> Option<MutexGuard<'static, (BTreeMap<u64, u64>, usize)>> {
+    const ROUNDS_MAX: u32 = 10_000;
+    (0..ROUNDS_MAX).find_map(|_| {
+        std::hint::spin_loop();
+        TOLD.try_lock().ok()
+    })
+}

@@ -1,0 +1,120 @@
+//! What the guest asks CUDA: which device is current, what devices are called, how large they are
+//! and how much of them is free. It never creates a context, allocates or synchronizes.
+//!
+//! cudarc loads the driver and panics where a library or symbol is missing, so it is asked first
+//! whether the library is there, and optional functions are looked up one by one.
+
+use std::ffi::{c_char, c_int};
+
+use cudarc::driver::sys;
+use memtape_core::tape::layout::{DEVICES_MAX, device, header, hooks};
+use memtape_core::tape::words::Words;
+use std::sync::atomic::Ordering;
+
+use crate::host::symbols::Symbol;
+use crate::writer::state::Guest;
+
+// Results are read as integers: a newer driver may return a value that cudarc's enum lacks.
+type GetDevice = unsafe extern "C" fn(*mut c_int) -> c_int;
+type CurrentContext = unsafe extern "C" fn(*mut sys::CUcontext) -> c_int;
+type MemoryInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
+type AddressRange =
+    unsafe extern "C" fn(*mut sys::CUdeviceptr, *mut usize, sys::CUdeviceptr) -> c_int;
+type DeviceGet = unsafe extern "C" fn(*mut sys::CUdevice, c_int) -> c_int;
+type DeviceUuid = unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> c_int;
+type DeviceBytes = unsafe extern "C" fn(*mut usize, sys::CUdevice) -> c_int;
+
+// SAFETY: the types are those of cuda_runtime_api.h and cuda.h.
+static GET_DEVICE: Symbol<GetDevice> = unsafe { Symbol::of_cuda(c"cudaGetDevice") };
+// SAFETY: as above.
+static CURRENT_CONTEXT: Symbol<CurrentContext> = unsafe { Symbol::of_driver(c"cuCtxGetCurrent") };
+// SAFETY: as above.
+static MEMORY_INFO: Symbol<MemoryInfo> = unsafe { Symbol::of_driver(c"cuMemGetInfo_v2") };
+// SAFETY: as above.
+static ADDRESS_RANGE: Symbol<AddressRange> =
+    unsafe { Symbol::of_driver(c"cuMemGetAddressRange_v2") };
+
+/// The calling thread's current device; 0 where the runtime does not say.
+pub(crate) fn current_device() -> u8 {
+    let Some(real) = GET_DEVICE.get() else { return 0 };
+    let mut index: c_int = 0;
+    // SAFETY: `cudaGetDevice` writes one int; it reads thread-local state.
+    let result = unsafe { real(&raw mut index) };
+    if result == 0 { u8::try_from(index).unwrap_or(0) } else { 0 }
+}
+
+/// Bytes free on the device of the thread's context; `None` where it has no context.
+pub(crate) fn free_bytes() -> Option<u64> {
+    let (context_of, info) = (CURRENT_CONTEXT.get()?, MEMORY_INFO.get()?);
+    let mut context: sys::CUcontext = std::ptr::null_mut();
+    let (mut free, mut total) = (0usize, 0usize);
+    // SAFETY: each call writes to what it is given; none makes a context, and the second is not
+    // made where there is none.
+    let known = unsafe {
+        context_of(&raw mut context) == 0
+            && !context.is_null()
+            && info(&raw mut free, &raw mut total) == 0
+    };
+    known.then_some(free as u64)
+}
+
+/// Bytes of the allocation that starts at an address of a device.
+pub(crate) fn allocation_bytes(pointer: u64) -> Option<u64> {
+    let range = ADDRESS_RANGE.get()?;
+    let (mut start, mut bytes) = (0, 0usize);
+    // SAFETY: the call writes two values and looks the address up, without touching it.
+    let result = unsafe { range(&raw mut start, &raw mut bytes, pointer) };
+    (result == 0 && start == pointer).then_some(bytes as u64)
+}
+
+/// Writes UUID and size of every device the tape has a lane for and knows nothing of yet.
+/// Returns false while the driver is not there, or no device is in use yet.
+pub(crate) fn describe_devices(guest: &Guest, has_lane: impl Fn(u8) -> bool) -> bool {
+    // SAFETY: only looks for the library, without initializing CUDA; PyTorch has done both.
+    if !unsafe { sys::is_culib_present() } {
+        return false;
+    }
+    // SAFETY: the library was found just now.
+    let library = unsafe { sys::culib() };
+    // SAFETY: the signatures are those of cuda.h.
+    let (get, uuid, bytes) = unsafe {
+        let get = library.get::<DeviceGet>(b"cuDeviceGet\0");
+        let uuid = library
+            .get::<DeviceUuid>(b"cuDeviceGetUuid_v2\0")
+            .or_else(|_| library.get::<DeviceUuid>(b"cuDeviceGetUuid\0"));
+        (get, uuid, library.get::<DeviceBytes>(b"cuDeviceTotalMem_v2\0"))
+    };
+    let (Ok(get), Ok(uuid), Ok(bytes)) = (get, uuid, bytes) else { return false };
+    guest.words.at(header::HOOKS).fetch_or(hooks::DRIVER, Ordering::Relaxed);
+    let mut any = false;
+    for index in (0..DEVICES_MAX as u8).filter(|&index| has_lane(index)) {
+        any = true;
+        let word = |name| Words::device_word(index, name);
+        if guest.words.get(word(device::TOTAL_BYTES)) != 0 {
+            continue;
+        }
+        let mut handle: sys::CUdevice = 0;
+        let mut id = sys::CUuuid { bytes: [0 as c_char; 16] };
+        let mut total = 0usize;
+        // SAFETY: each call writes one value of its own type; none needs or makes a context.
+        let known = unsafe {
+            get(&raw mut handle, c_int::from(index)) == 0
+                && uuid(&raw mut id, handle) == 0
+                && bytes(&raw mut total, handle) == 0
+        };
+        if known {
+            let half = |from: usize| {
+                id.bytes
+                    .iter()
+                    .skip(from)
+                    .take(8)
+                    .rev()
+                    .fold(0, |w, &b| w << 8 | u64::from(b as u8))
+            };
+            guest.words.set(word(device::UUID), half(0));
+            guest.words.set(word(device::UUID + 1), half(8));
+            guest.words.set(word(device::TOTAL_BYTES), total as u64);
+        }
+    }
+    any
+}

@@ -1,0 +1,92 @@
+//! Code objects told apart when an address is used again.
+//!
+//! A fingerprint of a stack knows its code objects by their addresses, because looking into each of
+//! them on every allocation would cost a cache miss a frame. But a code object can die, and another
+//! one take its place, down to the addresses of its name and line table: in a loop of `exec` that
+//! is the rule. So the recorder learns of deaths: it stands in front of the deallocator of
+//! `PyCode_Type`, passes every call on, and counts the deaths of code objects that are on the tape.
+//! The count, the *epoch*, is part of every fingerprint.
+//!
+//! Why no death is missed: a code object is noted while a frame of the noting thread holds it, so
+//! it dies later; and who runs its successor got the GIL after the one who let it die gave it up.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use memtape_core::python::frames::TYPE_DEALLOC;
+
+use crate::host::symbols;
+use crate::stacks::python_memory::{Address, Careful};
+
+/// Code objects that are watched one by one; when there is no room, every death counts.
+const WATCHED_MAX: usize = 1 << 14;
+
+/// Places looked at for an address.
+const PROBE_MAX: usize = 8;
+
+type Dealloc = unsafe extern "C" fn(*mut c_void);
+
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static WATCHED: [AtomicUsize; WATCHED_MAX] = [const { AtomicUsize::new(0) }; WATCHED_MAX];
+static OVERFLOWN: AtomicBool = AtomicBool::new(false);
+
+/// Deaths of known code objects so far.
+#[inline(always)]
+pub(crate) fn epoch() -> u64 {
+    EPOCH.load(Ordering::Relaxed)
+}
+
+/// A code object that a frame of this thread holds is now known by its address.
+pub(crate) fn note(code: Address) {
+    let is_there = |place: &AtomicUsize| place.load(Ordering::Relaxed) == code.0;
+    if places(code).any(is_there) {
+        return;
+    }
+    let take = |place: &AtomicUsize| {
+        place.compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    if !places(code).any(take) {
+        OVERFLOWN.store(true, Ordering::Release);
+    }
+}
+
+/// Stands in front of the deallocator of code objects, once. False when that cannot be done.
+pub(crate) fn install(code_type: Address, careful: &Careful) -> bool {
+    let slot = code_type.0 + TYPE_DEALLOC;
+    let Some(real) = careful.pointer(slot) else { return false };
+    if real.0 == died as *const () as usize {
+        return true;
+    }
+    let is_pythons = symbols::object_of(real.0).is_some_and(|object| {
+        Some(object) == symbols::object_of(symbols::global(c"Py_GetVersion") as usize)
+    });
+    if !is_pythons || !careful.is_writable(slot) {
+        return false;
+    }
+    REAL.store(real.0 as *mut c_void, Ordering::Release);
+    // SAFETY: the slot is a word of memory that can be written, and is read as a whole; whoever
+    // reads it calls what stands there with a code object, which `died` passes on.
+    unsafe { &*(slot as *const AtomicUsize) }.store(died as *const () as usize, Ordering::Release);
+    true
+}
+
+/// In the place of `code_dealloc`.
+unsafe extern "C" fn died(code: *mut c_void) {
+    let address = Address(code as usize);
+    let known = places(address).find(|place| place.load(Ordering::Acquire) == address.0);
+    if let Some(place) = known {
+        place.store(0, Ordering::Release);
+    }
+    if known.is_some() || OVERFLOWN.load(Ordering::Acquire) {
+        EPOCH.fetch_add(1, Ordering::Release);
+    }
+    let real = REAL.load(Ordering::Acquire);
+    // SAFETY: set before this function was, to the deallocator that was in its place.
+    unsafe { std::mem::transmute::<*mut c_void, Dealloc>(real)(code) }
+}
+
+fn places(code: Address) -> impl Iterator<Item = &'static AtomicUsize> {
+    let first = (code.0 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    (0..PROBE_MAX).filter_map(move |probe| WATCHED.get((first + probe) & (WATCHED_MAX - 1)))
+}

@@ -1,0 +1,404 @@
+//! Turning stacks into numbers: each distinct one is written onto the tape once.
+//!
+//! Two tables, private to the process, map fingerprints to atoms: one for stacks, one for frames.
+//! Looking up takes no lock. A new stack is written under a lock that is tried a bounded number of
+//! times; whoever does not get it records the event with an unknown stack, and it is counted.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use memtape_core::tape::atoms::{AtomWriter, STACK_FRAMES_MAX};
+use memtape_core::tape::layout::{Stacks, header, hooks};
+use memtape_core::tape::places::PlaceWriter;
+use memtape_core::tape::words::Words;
+
+use crate::host::process;
+use crate::stacks::autograd;
+use crate::stacks::code_objects;
+use crate::stacks::python_frames::{self, Interpreter, RawFrame, Sight, TextBuffer};
+use crate::writer::panic_boundary::keeping_errno;
+
+/// Distinct stacks, and distinct frames, that are kept; large jobs have a few thousand.
+const INDEX_ENTRIES: usize = 1 << 16;
+
+/// Places looked at for a fingerprint.
+const PROBE_MAX: usize = 64;
+
+/// One frame given by the program itself.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRef {
+    /// File name.
+    pub file: &'static str,
+    /// Line, from 1.
+    pub line: u32,
+    /// Function name.
+    pub function: &'static str,
+}
+
+/// The program has given frames at least once: thread-local storage costs a call to look at.
+static IS_GIVEN: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Frames the program gave for this thread, if it did.
+    static GIVEN: Cell<&'static [FrameRef]> = const { Cell::new(&[]) };
+    /// Atom of the stack that stands for this thread when it has no Python frames; 0 is not known.
+    static THREAD_LABEL: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs `work` with these frames, innermost first: for programs without an interpreter. Where there
+/// is one, its own frames are taken.
+pub fn with_frames<R>(frames: &'static [FrameRef], work: impl FnOnce() -> R) -> R {
+    IS_GIVEN.store(true, Ordering::Relaxed);
+    let before = GIVEN.replace(frames);
+    let result = work();
+    GIVEN.set(before);
+    result
+}
+
+/// Fingerprint → atom, readable while it grows.
+struct Index {
+    entries: Box<[[AtomicU64; 2]]>,
+    used: AtomicUsize,
+}
+
+impl Index {
+    fn new() -> Self {
+        let entries = (0..INDEX_ENTRIES).map(|_| Default::default()).collect();
+        Self { entries, used: AtomicUsize::new(0) }
+    }
+
+    /// The atom of a fingerprint, which is not 0.
+    #[inline(always)]
+    fn find(&self, fingerprint: u64) -> Option<u32> {
+        let [key, atom] = self.entry(fingerprint, 0)?;
+        if key.load(Ordering::Acquire) == fingerprint {
+            let atom = atom.load(Ordering::Acquire) as u32;
+            if key.load(Ordering::Relaxed) == fingerprint {
+                return Some(atom);
+            }
+        }
+        self.find_further(fingerprint)
+    }
+
+    #[cold]
+    fn find_further(&self, fingerprint: u64) -> Option<u32> {
+        for probe in 0..PROBE_MAX {
+            let [key, atom] = self.entry(fingerprint, probe)?;
+            match key.load(Ordering::Acquire) {
+                0 => return None,
+                found if found == fingerprint => {
+                    let atom = atom.load(Ordering::Acquire) as u32;
+                    // Forgotten and given to another in between?
+                    return (key.load(Ordering::Relaxed) == fingerprint).then_some(atom);
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Under the lock only.
+    fn has_room(&self, fingerprint: u64) -> bool {
+        (0..PROBE_MAX)
+            .filter_map(|probe| self.entry(fingerprint, probe))
+            .any(|[key, _]| key.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Under the lock only.
+    fn insert(&self, fingerprint: u64, atom: u32) -> bool {
+        for probe in 0..PROBE_MAX {
+            let Some([key, value]) = self.entry(fingerprint, probe) else { return false };
+            if key.load(Ordering::Relaxed) == 0 {
+                value.store(u64::from(atom), Ordering::Release);
+                key.store(fingerprint, Ordering::Release);
+                self.used.fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Under the lock only: forgets everything when half of the places are taken.
+    fn make_room(&self) {
+        if self.used.load(Ordering::Relaxed) > INDEX_ENTRIES / 2 {
+            self.entries.iter().for_each(|[key, _]| key.store(0, Ordering::Release));
+            self.used.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn entry(&self, fingerprint: u64, probe: usize) -> Option<&[AtomicU64; 2]> {
+        self.entries.get((fingerprint as usize).wrapping_add(probe) % INDEX_ENTRIES)
+    }
+}
+
+/// Interns stacks onto one tape.
+pub(crate) struct Interner {
+    words: Words<'static>,
+    stacks: Index,
+    frames: Index,
+    /// Strings, frames and stacks by what they say: those of before survive an epoch's end.
+    contents: Index,
+    /// Deaths of code objects up to the last look at how full the indices are.
+    epoch: AtomicU64,
+    lock: AtomicU32,
+}
+
+impl Interner {
+    pub(crate) fn new(words: Words<'static>) -> Self {
+        Self {
+            words,
+            stacks: Index::new(),
+            frames: Index::new(),
+            contents: Index::new(),
+            epoch: AtomicU64::new(code_objects::epoch()),
+            lock: AtomicU32::new(0),
+        }
+    }
+
+    /// The atom of the calling thread's stack; 0 when it is not known.
+    #[inline(always)]
+    pub(crate) fn current(&self) -> u32 {
+        match python_frames::trusted() {
+            Some(python) => self.of_python(python),
+            None => self.without_trust(),
+        }
+    }
+
+    #[inline(always)]
+    fn of_python(&self, python: Interpreter) -> u32 {
+        let fingerprint = python.fingerprint();
+        if fingerprint == 0 {
+            return self.without_frames();
+        }
+        let atom = match self.stacks.find(fingerprint) {
+            Some(atom) => atom,
+            None => self.learn_python(fingerprint, python),
+        };
+        autograd::note_forward(atom);
+        atom
+    }
+
+    /// There is no interpreter, or not yet, or none that can be read.
+    #[cold]
+    fn without_trust(&self) -> u32 {
+        if IS_GIVEN.load(Ordering::Relaxed) {
+            let given = GIVEN.get();
+            if !given.is_empty() {
+                return self.given(given);
+            }
+        }
+        match keeping_errno(python_frames::sight) {
+            Sight::Clear(python) => self.of_python(python),
+            Sight::NoFrames => self.without_frames(),
+            Sight::None(why) => {
+                self.words.set(header::STACKS, why as u64);
+                0
+            }
+        }
+    }
+
+    #[cold]
+    fn learn_python(&self, fingerprint: u64, python: Interpreter) -> u32 {
+        self.learn(fingerprint, |this| this.write_python(python))
+    }
+
+    /// A thread without Python: in the backward pass, what it works on was made by a forward line.
+    #[inline(never)]
+    fn without_frames(&self) -> u32 {
+        let Some(node) = keeping_errno(autograd::current_node) else { return self.thread_label() };
+        let key = mix(mix(0x1f83_d9ab_fb41_bd6b, node.kind), node.forward.into()) | 1;
+        match self.stacks.find(key) {
+            Some(atom) => atom,
+            None => self.learn(key, |this| {
+                let mut atoms = [0; STACK_FRAMES_MAX];
+                let [first, rest @ ..] = &mut atoms;
+                *first = this.frame(b"<autograd>", node.name(), 0)?;
+                let depth = 1 + AtomWriter(this.words).frames_of(node.forward, rest);
+                this.stack(atoms.get(..depth)?)
+            }),
+        }
+    }
+
+    /// The atom of a text that the program gave; 0 when there is no room.
+    pub(crate) fn text(&self, bytes: &[u8]) -> u32 {
+        self.locked(|this| this.string(bytes)).flatten().unwrap_or(0)
+    }
+
+    /// The index of a stream and pool; 0 when there is no room.
+    pub(crate) fn place(&self, stream: u64, pool: Option<(u64, u64)>) -> u16 {
+        self.locked(|this| PlaceWriter(this.words).index(stream, pool)).unwrap_or(0)
+    }
+
+    fn given(&self, given: &[FrameRef]) -> u32 {
+        let mut fingerprint: u64 = 0x51_7c_c1_b7_27_22_0a_95;
+        for frame in given {
+            let place = frame.function.as_ptr() as u64 ^ (frame.file.as_ptr() as u64) << 20;
+            fingerprint = mix(mix(fingerprint, place), u64::from(frame.line));
+        }
+        match self.stacks.find(fingerprint | 1) {
+            Some(atom) => atom,
+            None => self.learn(fingerprint | 1, |this| {
+                this.words.at(header::HOOKS).fetch_or(hooks::GIVEN_FRAMES, Ordering::Relaxed);
+                let mut atoms = [0; STACK_FRAMES_MAX];
+                let mut depth = 0;
+                for (place, frame) in atoms.iter_mut().zip(given) {
+                    *place =
+                        this.frame(frame.file.as_bytes(), frame.function.as_bytes(), frame.line)?;
+                    depth += 1;
+                }
+                AtomWriter(this.words).stack(atoms.get(..depth)?)
+            }),
+        }
+    }
+
+    /// A stack of one frame that names the thread: autograd's own threads run no Python.
+    fn thread_label(&self) -> u32 {
+        match THREAD_LABEL.get() {
+            0 => self.new_thread_label(),
+            known => known,
+        }
+    }
+
+    #[cold]
+    fn new_thread_label(&self) -> u32 {
+        let name = keeping_errno(process::thread_name);
+        let backward = name.starts_with(b"pt_autograd");
+        let fingerprint =
+            name.iter().fold(0x6c62_272e_07bb_0142, |hash, &b| mix(hash, b.into())) | 1;
+        let atom = self.stacks.find(fingerprint).unwrap_or_else(|| {
+            self.learn(fingerprint, |this| {
+                let function: &[u8] = if backward { b"backward" } else { name.as_ref() };
+                let file: &[u8] = if backward { b"<autograd>" } else { b"<thread>" };
+                let frame = this.frame(file, function, 0)?;
+                AtomWriter(this.words).stack(&[frame])
+            })
+        });
+        THREAD_LABEL.set(atom);
+        atom
+    }
+
+    /// Writes a new stack under the lock; 0 when that cannot be had or there is no room.
+    #[cold]
+    fn learn(&self, fingerprint: u64, write: impl FnOnce(&Self) -> Option<u32>) -> u32 {
+        keeping_errno(|| self.try_to_learn(fingerprint, write))
+    }
+
+    fn try_to_learn(&self, fingerprint: u64, write: impl FnOnce(&Self) -> Option<u32>) -> u32 {
+        // No lock for what cannot be written anyway.
+        let learnt = self.has_space().then(|| {
+            self.locked(|this| {
+                this.stacks.find(fingerprint).or_else(|| {
+                    // Room first: a stack that could not be found again would be written for ever.
+                    this.stacks.has_room(fingerprint).then_some(())?;
+                    let atom = write(this)?;
+                    this.stacks.insert(fingerprint, atom).then_some(atom)
+                })
+            })
+        });
+        learnt.flatten().flatten().unwrap_or_else(|| {
+            self.words.count(header::LOST_STACKS);
+            0
+        })
+    }
+
+    /// Room for one more stack of the deepest kind, its frames known already.
+    fn has_space(&self) -> bool {
+        AtomWriter(self.words).has_room(STACK_FRAMES_MAX)
+    }
+
+    /// Runs `work` under the lock, if it can be had in a bounded number of rounds.
+    fn locked<R>(&self, work: impl FnOnce(&Self) -> R) -> Option<R> {
+        const ROUNDS_MAX: u32 = 20_000;
+        let mut rounds = 0;
+        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            rounds += 1;
+            if rounds > ROUNDS_MAX {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+        let result = work(self);
+        self.lock.store(0, Ordering::Release);
+        Some(result)
+    }
+
+    fn write_python(&self, python: Interpreter) -> Option<u32> {
+        self.forget_the_dead();
+        let stack = python.collect();
+        let mut atoms = [0; STACK_FRAMES_MAX];
+        let mut buffer = TextBuffer::default();
+        for (place, &frame) in atoms.iter_mut().zip(stack.frames()) {
+            *place = self.python_frame(python, frame, &mut buffer)?;
+        }
+        if stack.cut {
+            self.words.count(header::CUT_STACKS);
+        }
+        self.stack(atoms.get(..stack.frames().len())?)
+    }
+
+    /// Fingerprints of an epoch that has ended are not found again. What they stand for is still
+    /// in the index of contents, so the next look finds the same atoms.
+    fn forget_the_dead(&self) {
+        let epoch = code_objects::epoch();
+        if self.epoch.swap(epoch, Ordering::Relaxed) != epoch {
+            self.stacks.make_room();
+            self.frames.make_room();
+        }
+    }
+
+    fn python_frame(
+        &self,
+        python: Interpreter,
+        frame: RawFrame,
+        buffer: &mut TextBuffer,
+    ) -> Option<u32> {
+        let fingerprint = frame.fingerprint();
+        if let Some(atom) = self.frames.find(fingerprint) {
+            return Some(atom);
+        }
+        self.frames.has_room(fingerprint).then_some(())?;
+        let Some(line) = python.describe(frame, buffer) else {
+            // Not a code object where one must be: the layout is wrong for this interpreter.
+            python_frames::give_up();
+            self.words.set(header::STACKS, Stacks::SelfTestFailed as u64);
+            return None;
+        };
+        let atom = self.frame(buffer.file.as_bytes(), buffer.function.as_bytes(), line)?;
+        self.frames.insert(fingerprint, atom).then_some(atom)
+    }
+
+    /// A stack by its frames: the same ones are the same atom, whatever their fingerprints.
+    fn stack(&self, frames: &[u32]) -> Option<u32> {
+        let seed = mix(0x5bd1_e995_7b93_c1a3, frames.len() as u64);
+        let key = frames.iter().fold(seed, |hash, &frame| mix(hash, frame.into()));
+        self.once(key, || AtomWriter(self.words).stack(frames))
+    }
+
+    fn frame(&self, file: &[u8], function: &[u8], line: u32) -> Option<u32> {
+        let (file, function) = (self.string(file)?, self.string(function)?);
+        let names = u64::from(file) << 32 | u64::from(function);
+        let key = mix(mix(0x3c6e_f372_fe94_f82b, names), line.into());
+        self.once(key, || AtomWriter(self.words).frame(file, function, line))
+    }
+
+    fn string(&self, bytes: &[u8]) -> Option<u32> {
+        let key = bytes.iter().fold(bytes.len() as u64, |hash, &byte| mix(hash, byte.into()));
+        self.once(key, || AtomWriter(self.words).string(bytes))
+    }
+
+    /// The atom with this content, written if it is not there yet.
+    fn once(&self, key: u64, write: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        if let Some(atom) = self.contents.find(key | 1) {
+            return Some(atom);
+        }
+        self.contents.has_room(key | 1).then_some(())?;
+        let atom = write()?;
+        self.contents.insert(key | 1, atom).then_some(atom)
+    }
+}
+
+fn mix(hash: u64, value: u64) -> u64 {
+    let hash = (hash ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ hash >> 32
+}
