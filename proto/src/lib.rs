@@ -1,8 +1,12 @@
 //! The wire between agents and the coordinator: generated code and the constants of the protocol.
 //!
+//! The types of the HTTP API are in [`api`].
+//!
 //! What each message means stands in `proto/memtape/v1/memtape.proto`, the protocol's steps in
 //! `proto/README.md`. Nothing here decides anything, and no other package but `wire.rs` of agent
 //! and coordinator should name these types.
+
+pub mod api;
 
 /// Version 1 of the protocol, as generated from `memtape.proto`.
 pub mod v1 {

@@ -1,0 +1,52 @@
+//! Decisions about restarts.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::name::{Named, names};
+
+/// Decisions, newest first.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Actions {
+    /// The newest 1,000.
+    pub actions: Vec<Action>,
+}
+
+/// A decision about a restart, and what came of it.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Action {
+    /// Its id.
+    pub id: String,
+    /// The incident it is about.
+    pub incident_id: String,
+    /// Name of the job.
+    pub job: String,
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// How the restart is requested.
+    pub kind: Named<ActionKind>,
+    /// What was decided, such as `restart` or `would restart`.
+    pub decision: String,
+    /// Whether it only shows what it would do.
+    pub dry_run: bool,
+    /// The reason, in a sentence.
+    pub why: String,
+    /// When, in nanoseconds of Unix time.
+    pub wall_ns: i64,
+    /// What came of it.
+    pub outcome: String,
+}
+
+names! {
+    /// How a restart is requested.
+    pub enum ActionKind {
+        /// By running a command.
+        Command = "command",
+        /// By a request to a URL.
+        Webhook = "webhook",
+        /// Not at all: none is configured.
+        None = "none",
+    }
+}

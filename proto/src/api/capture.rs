@@ -1,0 +1,140 @@
+//! Captures: snapshots of all ranks of a job at the end of one step.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::name::{Named, names};
+
+/// The body of a request for a capture. An empty body is the newest step.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct CaptureRequest {
+    /// The step at whose end the ranks are shown; without one the newest that all have finished.
+    pub step: Option<u64>,
+}
+
+/// A capture was requested and is being collected.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct RequestedCapture {
+    /// Id of the capture.
+    pub id: String,
+}
+
+/// Captures, newest first.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Captures {
+    /// The newest 200.
+    pub captures: Vec<Capture>,
+}
+
+/// The manifest of a capture.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Capture {
+    /// Its id.
+    pub id: String,
+    /// Name of the job.
+    pub job: String,
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// What caused it, such as `growth` or `manual`.
+    pub trigger: String,
+    /// The rank that caused it; null where none did.
+    pub trigger_rank: Option<u32>,
+    /// The step at whose end the ranks are shown.
+    pub step: u64,
+    /// The earlier step it is compared with; 0 for none.
+    pub before_step: u64,
+    /// When it was requested, in nanoseconds of Unix time.
+    pub requested_wall_ns: i64,
+    /// When it was closed; null while it is collected.
+    pub closed_wall_ns: Option<i64>,
+    /// How far it is.
+    pub state: Named<CaptureState>,
+    /// Ranks it asks.
+    pub ranks: u32,
+    /// Ranks whose snapshot is of exactly this step.
+    pub aligned: u32,
+    /// Of a closed capture, the ranks that are not aligned.
+    pub missing: Vec<Missing>,
+    /// One for each rank; empty in a list that has too many of them.
+    pub parts: Vec<Part>,
+    /// Whether the parts were left out.
+    pub parts_left_out: bool,
+}
+
+names! {
+    /// How far a capture is.
+    pub enum CaptureState {
+        /// Ranks may still answer.
+        Collecting = "collecting",
+        /// Closed with all ranks aligned.
+        Complete = "complete",
+        /// Closed without some ranks.
+        Partial = "partial",
+    }
+}
+
+/// A rank that is not aligned.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Missing {
+    /// The rank.
+    pub rank: u32,
+    /// What became of it.
+    pub outcome: Named<PartOutcome>,
+    /// More about it.
+    pub detail: String,
+}
+
+/// What became of one rank in a capture.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Part {
+    /// The rank.
+    pub rank: u32,
+    /// Name of its node.
+    pub node: String,
+    /// Name of its tape.
+    pub tape_id: String,
+    /// What became of it.
+    pub outcome: Named<PartOutcome>,
+    /// The step its snapshot shows.
+    pub step: u64,
+    /// End of that step, in nanoseconds of Unix time.
+    pub wall_ns: i64,
+    /// How far that time may be off.
+    pub wall_error_ns: u64,
+    /// Whether its process had ended.
+    pub dead: bool,
+    /// The earlier step its snapshot is compared with; 0 for none.
+    pub before_step: u64,
+    /// Stored size of its snapshot, compressed.
+    pub bytes: u64,
+    /// BLAKE3 of the stored snapshot in hexadecimal; null where none is stored.
+    pub hash: Option<String>,
+    /// More about the outcome.
+    pub detail: String,
+}
+
+names! {
+    /// What became of one rank in a capture.
+    pub enum PartOutcome {
+        /// Its answer may still come.
+        Awaited = "awaited",
+        /// Its snapshot is of exactly the step.
+        Aligned = "aligned",
+        /// Its snapshot is of a later step.
+        Late = "late",
+        /// It has not reached the step.
+        Behind = "behind",
+        /// Its process is dead, its snapshot of an earlier step.
+        Dead = "dead",
+        /// It has no tape.
+        NoTape = "no_tape",
+        /// It did not answer.
+        Unreachable = "unreachable",
+    }
+}

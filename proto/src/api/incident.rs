@@ -1,0 +1,237 @@
+//! Incidents: growth that was found, its cause, and what to do.
+
+use memtape_core::detector::{Layer, Scope};
+use memtape_core::diagnosis::{Class, Standing};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::name::{Name, Named, listed, names};
+
+/// Incidents, newest first.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Incidents {
+    /// The newest 1,000.
+    pub incidents: Vec<Incident>,
+}
+
+/// One incident.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Incident {
+    /// Its id.
+    pub id: String,
+    /// Name of the job.
+    pub job: String,
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// The rank that grows; where several do, one of them.
+    pub rank: u32,
+    /// The device.
+    pub device: u8,
+    /// Which ranks grow.
+    pub scope: Named<Scope>,
+    /// What grows.
+    pub layer: Named<Layer>,
+    /// What kind of fault it is.
+    pub class: Named<Class>,
+    /// Whether it is over.
+    pub state: Named<IncidentState>,
+    /// What happened, in one sentence.
+    pub sentence: String,
+    /// The line that causes it; null where none is known.
+    pub culprit: Option<Frame>,
+    /// The stack of that line, innermost first.
+    pub stack: Vec<Frame>,
+    /// Where the growth began.
+    pub onset_step: u64,
+    /// Where it was detected.
+    pub detected_step: u64,
+    /// The last step that was judged.
+    pub last_step: u64,
+    /// Growth a step; of a layer that counts blocks or steps, their number.
+    pub bytes_per_step: u64,
+    /// Growth since the onset.
+    pub grown_bytes: u64,
+    /// Share of the growth that the culprit explains, 0 to 1.
+    pub explained_ratio: f64,
+    /// Distinct steps in which the culprit's live blocks were allocated.
+    pub allocation_steps: u64,
+    /// Steps until the device is full, the median of the forecast; null where it is not.
+    pub steps_to_oom: Option<u64>,
+    /// The early end of the forecast (10 %).
+    pub steps_to_oom_p10: Option<u64>,
+    /// The late end of the forecast (90 %).
+    pub steps_to_oom_p90: Option<u64>,
+    /// The median in seconds.
+    pub seconds_to_oom: Option<u64>,
+    /// Ranks it was compared with.
+    pub peers: u32,
+    /// Ranks that grow alike.
+    pub ranks: u32,
+    /// What supports the class, a sentence each.
+    pub evidence: Vec<String>,
+    /// What contradicts the class, a sentence each.
+    pub against: Vec<String>,
+    /// What to try first.
+    pub advice: String,
+    /// How sure the class is, 0 to 1.
+    pub confidence: f64,
+    /// Whether a person should be woken.
+    pub pages: bool,
+    /// Growth the diagnosis explains.
+    pub explained_bytes: u64,
+    /// Growth it does not explain.
+    pub unexplained_bytes: u64,
+    /// What the advice is about.
+    pub remedy: Remedy,
+    /// What a restart would do.
+    pub restart: Restart,
+    /// The other classes, the likely ones first.
+    pub alternatives: Vec<Alternative>,
+    /// How the ages of the culprit's live blocks are distributed, in a word.
+    pub age_profile: String,
+    /// The same in numbers, oldest first.
+    pub age_buckets: Vec<AgeBucket>,
+    /// Lines that may be the cause, the likely ones first.
+    pub suspects: Vec<Suspect>,
+    /// The capture the diagnosis rests on; null before there is one.
+    pub capture_id: Option<String>,
+    /// Whether this state of it is on disk.
+    pub stored: bool,
+    /// When it was opened, in nanoseconds of Unix time.
+    pub opened_wall_ns: i64,
+    /// When it last changed, in nanoseconds of Unix time.
+    pub updated_wall_ns: i64,
+    /// When it was closed, in nanoseconds of Unix time; null while it is open.
+    pub closed_wall_ns: Option<i64>,
+    /// Why it was closed; empty while it is open.
+    pub closed_reason: String,
+}
+
+impl Name for Class {
+    const LIST: &'static str = "Class";
+    const ALL: &'static [Self] = &Class::ALL;
+
+    fn as_str(self) -> &'static str {
+        Class::as_str(self)
+    }
+}
+
+listed!(Scope { OneRank, Role, AllRanks });
+listed!(Standing { Holds, Possible, RuledOut });
+listed!(Layer {
+    Allocated,
+    Reserved,
+    Blocks,
+    Peak,
+    Deferred,
+    NonTorch,
+    Other,
+    Host,
+    Pinned,
+    Shared,
+    Workers,
+    Spread,
+    Retries,
+    Churn,
+    Progress
+});
+
+names! {
+    /// Whether an incident is over.
+    pub enum IncidentState {
+        /// It goes on.
+        Open = "open",
+        /// It is over.
+        Closed = "closed",
+    }
+}
+
+/// One Python frame.
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Frame {
+    /// Path of the file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// Name of the function.
+    pub function: String,
+}
+
+/// A line that may be the cause.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Suspect {
+    /// The line.
+    pub frame: Frame,
+    /// The stack that holds most, innermost first.
+    pub stack: Vec<Frame>,
+    /// Stacks that go through the line.
+    pub stacks: u32,
+    /// Growth of its blocks; negative where they shrank.
+    pub grown_bytes: i64,
+    /// The same line's growth on the peers, their median.
+    pub peer_bytes: i64,
+    /// Live blocks.
+    pub blocks: u64,
+    /// Distinct steps in which they were allocated.
+    pub allocation_steps: u64,
+}
+
+/// What the advice is about.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Remedy {
+    /// The cause it removes.
+    pub cause: String,
+    /// Whether the cause is not proven.
+    pub is_guess: bool,
+    /// What it would save; null where unknown.
+    pub saves_bytes: Option<u64>,
+}
+
+/// What a restart from the last checkpoint would do.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Restart {
+    /// Whether it helps; null where unknown.
+    pub helps: Option<bool>,
+    /// What it frees.
+    pub freed_bytes: Option<u64>,
+    /// Steps until the same memory is in use again.
+    pub lasts_steps: Option<u64>,
+    /// Steps after which the job would run out of memory again.
+    pub ends_after_steps: Option<u64>,
+    /// The reason, in a sentence.
+    pub why: String,
+}
+
+/// Another class that an incident may be.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Alternative {
+    /// The class.
+    pub class: Named<Class>,
+    /// Whether it may be.
+    pub standing: Named<Standing>,
+    /// What supports it, a sentence each.
+    pub evidence: Vec<String>,
+    /// What contradicts it, a sentence each.
+    pub against: Vec<String>,
+}
+
+/// Live blocks that were allocated in a span of steps.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct AgeBucket {
+    /// First step of the span.
+    pub first_step: u64,
+    /// Last step of the span.
+    pub last_step: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Their number.
+    pub blocks: u64,
+}

@@ -1,0 +1,70 @@
+//! Jobs, each by its newest attempt.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::name::{Named, names};
+
+/// All jobs.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Jobs {
+    /// In the order of their names.
+    pub jobs: Vec<Job>,
+}
+
+/// A job by its newest attempt.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Job {
+    /// Its name.
+    pub job: String,
+    /// Number of the attempt, as the launcher counts.
+    pub attempt: u32,
+    /// Tells attempts apart that the launcher gave the same number.
+    pub attempt_ordinal: u32,
+    /// Attempts that are known.
+    pub attempts: u32,
+    /// Ranks the launcher announced; 0 where it did not.
+    pub world_size: u32,
+    /// Ranks whose process lives.
+    pub ranks_alive: u32,
+    /// Ranks that have reported.
+    pub ranks: u32,
+    /// Last finished step of the rank that is furthest behind.
+    pub step_min: u64,
+    /// Last finished step of the rank that is furthest ahead.
+    pub step_max: u64,
+    /// The most severe state of its ranks.
+    pub state: Named<JobState>,
+    /// Start of the first rank, in nanoseconds of Unix time.
+    pub started_wall_ns: i64,
+    /// End of the last rank; null while one runs.
+    pub ended_wall_ns: Option<i64>,
+    /// Incidents of this attempt that are open.
+    pub incidents_open: u32,
+    /// Nodes of its ranks.
+    pub nodes: Vec<String>,
+}
+
+names! {
+    /// How a job is doing.
+    pub enum JobState {
+        /// Too few steps are known to judge.
+        Warming = "warming",
+        /// Nothing grows.
+        Healthy = "healthy",
+        /// A rise is being watched.
+        Watching = "watching",
+        /// An incident is open, or a rank grows.
+        Leaking = "leaking",
+        /// A rank has finished no step for long, its peers have.
+        Behind = "behind",
+        /// An agent reports, but not about one of its ranks.
+        Silent = "silent",
+        /// An agent does not report.
+        Disconnected = "disconnected",
+        /// All ranks have ended.
+        Ended = "ended",
+    }
+}

@@ -1,0 +1,44 @@
+//! The types of the HTTP API: the coordinator writes them, the command line and other clients read
+//! them, and the OpenAPI document is made from them.
+//!
+//! Versions mix: a reader ignores unknown fields, takes the default for missing ones, and keeps a
+//! name it does not know as text (see [`Named`]). Every number has its unit in its name. Nothing
+//! here reads a request or computes an answer.
+
+mod action;
+mod capture;
+mod collectives;
+mod incident;
+mod job;
+mod name;
+mod node;
+mod rank;
+mod series;
+
+pub use action::{Action, ActionKind, Actions};
+pub use capture::{
+    Capture, CaptureRequest, CaptureState, Captures, Missing, Part, PartOutcome, RequestedCapture,
+};
+pub use collectives::{Collectives, Group, GroupOfRank, Lag, LagCause, RankCollectives, Unread};
+pub use incident::{
+    AgeBucket, Alternative, Frame, Incident, IncidentState, Incidents, Remedy, Restart, Suspect,
+};
+pub use job::{Job, JobState, Jobs};
+pub use name::{Name, Named};
+pub use node::{Gpu, Host, Node, Nodes};
+pub use rank::{
+    Cgroup, Device, Ledger, LedgerLayer, Rank, RankEnd, RankHost, RankState, Ranks, Unknown,
+    UnknownPart, Workers,
+};
+pub use series::{Series, SeriesQuery};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Why a request has no answer. Sent with every status that is not a success.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Problem {
+    /// One line that says what to do.
+    pub error: String,
+}

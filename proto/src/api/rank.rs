@@ -1,0 +1,231 @@
+//! The ranks of an attempt: what each does, where the bytes of its devices are, and what it takes
+//! of its host. What is not known is null, never 0.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::name::{Named, names};
+
+/// All ranks of an attempt.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Ranks {
+    /// Name of the job.
+    pub job: String,
+    /// Number of the attempt.
+    pub attempt: u32,
+    /// In order.
+    pub ranks: Vec<Rank>,
+    /// What is not known of some ranks.
+    pub unknown: Vec<Unknown>,
+}
+
+/// Why something is not known of some ranks.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Unknown {
+    /// What is not known.
+    pub what: Named<UnknownPart>,
+    /// The reason.
+    pub why: String,
+    /// The ranks.
+    pub ranks: Vec<u32>,
+}
+
+names! {
+    /// What may not be known of a rank.
+    pub enum UnknownPart {
+        /// What the driver says of its device.
+        Device = "device",
+        /// What it takes of its host.
+        Host = "host",
+    }
+}
+
+/// One rank.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Rank {
+    /// Its number.
+    pub rank: u32,
+    /// What it does in the job, such as `pp0`; empty where unknown.
+    pub role: String,
+    /// Name of its node.
+    pub node: String,
+    /// Its number on the node.
+    pub local_rank: u32,
+    /// Its process id, as its agent sees it; 0 where unknown.
+    pub pid: u32,
+    /// Name of its tape.
+    pub tape_id: String,
+    /// How it is doing.
+    pub state: Named<RankState>,
+    /// Whether its process lives, as far as its agent has said lately.
+    pub alive: bool,
+    /// Last finished step.
+    pub step: u64,
+    /// End of that step, in nanoseconds of Unix time.
+    pub step_wall_ns: i64,
+    /// How its process ended; null while it lives.
+    pub end: Option<Named<RankEnd>>,
+    /// More about the end.
+    pub end_detail: String,
+    /// Its devices.
+    pub devices: Vec<Device>,
+    /// Resident memory of its process.
+    pub rss_bytes: Option<u64>,
+    /// Pinned memory on the host.
+    pub pinned_bytes: Option<u64>,
+    /// What it takes of its host.
+    pub host: Option<RankHost>,
+    /// Growth of its per-step minimum; negative where it shrinks.
+    pub growth_bytes_per_step: i64,
+    /// Events that did not fit on its tape.
+    pub lost_events: u64,
+    /// Steps that were overwritten before its agent read them.
+    pub missed_steps: u64,
+    /// What its recorder cannot record, and why.
+    pub limitations: Vec<String>,
+}
+
+names! {
+    /// How a rank is doing.
+    pub enum RankState {
+        /// Too few steps are known to judge.
+        Warming = "warming",
+        /// Nothing grows.
+        Healthy = "healthy",
+        /// A rise is being watched.
+        Watching = "watching",
+        /// It grows.
+        Growing = "growing",
+        /// It has finished no step for long, its peers have.
+        Behind = "behind",
+        /// Its agent reports, but not about it.
+        Silent = "silent",
+        /// Its agent does not report.
+        Disconnected = "disconnected",
+        /// Its process has ended.
+        Ended = "ended",
+    }
+}
+
+names! {
+    /// How a process ended.
+    pub enum RankEnd {
+        /// By itself.
+        Exited = "exited",
+        /// By a signal.
+        Killed = "killed",
+        /// By the kernel, for memory.
+        OomKilled = "oom_killed",
+        /// The agent does not know.
+        Unknown = "unknown",
+    }
+}
+
+/// One device of a rank.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Device {
+    /// Its number in the process.
+    pub device: u8,
+    /// UUID of the GPU; empty where unknown.
+    pub uuid: String,
+    /// Bytes in tensors now.
+    pub allocated_bytes: u64,
+    /// Bytes the allocator holds.
+    pub reserved_bytes: u64,
+    /// Most bytes in tensors since the process started.
+    pub peak_allocated_bytes: u64,
+    /// Live blocks.
+    pub blocks: u64,
+    /// Requests that failed for good.
+    pub ooms: u64,
+    /// Failed `cudaMalloc`s, after which the allocator tried again.
+    pub malloc_failures: u64,
+    /// Size of the device; 0 where unknown.
+    pub device_bytes: u64,
+    /// Bytes the process holds on the device, as the driver says.
+    pub process_bytes: Option<u64>,
+    /// Bytes that were freed and are still in use on other streams.
+    pub pending_free_bytes: Option<u64>,
+    /// Processes that use the GPU.
+    pub gpu_processes: Option<u32>,
+    /// Where its bytes are.
+    pub ledger: Ledger,
+}
+
+/// Where the bytes of a device are. The layers and the unaccounted bytes add up to the device.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Ledger {
+    /// Size of the device.
+    pub device_bytes: Option<u64>,
+    /// From the outermost to the innermost.
+    pub layers: Vec<LedgerLayer>,
+    /// Bytes in no known layer; negative where the layers say more than the device has.
+    pub unaccounted_bytes: Option<i64>,
+}
+
+/// One layer of a ledger.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct LedgerLayer {
+    /// Its name.
+    pub layer: String,
+    /// Its bytes; null where unknown, they are in the unaccounted ones then.
+    pub bytes: Option<u64>,
+}
+
+/// What a rank takes of its host.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct RankHost {
+    /// Resident anonymous memory.
+    pub anon_bytes: Option<u64>,
+    /// Resident memory of mapped files.
+    pub file_bytes: Option<u64>,
+    /// Resident shared memory.
+    pub shmem_bytes: Option<u64>,
+    /// Memory in swap.
+    pub swap_bytes: Option<u64>,
+    /// The processes below it.
+    pub workers: Option<Workers>,
+    /// Its memory cgroup.
+    pub cgroup: Option<Cgroup>,
+    /// Why its living process cannot be read; empty where it can.
+    pub missing: String,
+}
+
+/// The processes below a rank.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Workers {
+    /// Processes that were read.
+    pub count: u32,
+    /// Their anonymous memory; a page that a fork shares counts once for each.
+    pub anon_bytes: u64,
+    /// Their shared memory.
+    pub shmem_bytes: u64,
+    /// Their anonymous memory; a page that N processes share counts 1/N for each.
+    pub anon_parts_bytes: Option<u64>,
+    /// Processes that were not read.
+    pub left_out: u32,
+}
+
+/// The memory cgroup of a rank.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Cgroup {
+    /// Memory in use.
+    pub bytes: Option<u64>,
+    /// Its limit; null where there is none.
+    pub limit_bytes: Option<u64>,
+    /// How often it was throttled above its high mark.
+    pub highs: Option<u64>,
+    /// How often it reached its limit.
+    pub ooms: Option<u64>,
+    /// Processes the kernel killed in it.
+    pub oom_kills: Option<u64>,
+}
