@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use memtape_core::ledger::{Amount, Ledger, Name, Sources};
-use memtape_core::tape::layout::Origin;
+use memtape_core::origin::Origin;
 use memtape_tests::{root, torch};
 
 use crate::memory::Recorded;

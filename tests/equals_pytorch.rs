@@ -78,6 +78,6 @@ fn compare(path: &Path, stats: &BTreeMap<u64, Value>) {
     }
 }
 
-fn device_of(tape: &memtape_core::tape::reader::Tape<tapes::TapeFile>) -> u8 {
+fn device_of(tape: &memtape_core::tape::read::Tape<tapes::TapeFile>) -> u8 {
     tape.devices()[0]
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use memtape_core::snapshot::{RankSnapshot, Segment};
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{Layout, Sizes, Tracker, header};
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::{Moment, RewindError};
-use memtape_core::tape::segments::GRANULE_SMALL;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::write::GRANULE_SMALL;
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 
 /// Kills in one run of the test.
 const KILLS: u64 = 1_000;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use memtape_core::diagnosis::telling_frame;
 use memtape_core::ledger::{Amount, Ledger, Name, Sources};
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{Frame, RankSnapshot, TraceKind};
-use memtape_core::tape::layout::Origin;
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::Moment;
 use memtape_core::thrash::Churn;
 use memtape_tests::processes::Process;

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use memtape_core::tape::reader::Tape;
-use memtape_core::tape::source::Source;
+use memtape_core::tape::read::Source;
+use memtape_core::tape::read::Tape;
 
 /// A tape's file, read by copies.
 #[derive(Debug)]

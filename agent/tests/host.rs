@@ -2,8 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use memtape_core::tape::layout::{Origin, header, hooks};
-use memtape_core::tape::words::Words;
+use memtape_core::origin::Origin;
+use memtape_core::tape::Words;
+use memtape_core::tape::layout::{header, hooks};
 use memtape_proto::v1;
 
 use crate::folder;

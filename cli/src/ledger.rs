@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use memtape_core::diagnosis::{place, telling_frame};
 use memtape_core::ledger::{Amount, Ledger, Name, Sources};
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{Frame, OutsideUse, RankSnapshot};
-use memtape_core::tape::layout::Origin;
 use serde_json::{Value, json};
 
 use crate::liveness::Writer;

@@ -7,10 +7,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Source;
+use memtape_core::tape::read::Status;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::Moment;
-use memtape_core::tape::source::Source;
-use memtape_core::tape::status::Status;
 
 use crate::liveness::{self, Writer};
 

@@ -8,12 +8,12 @@ use std::io::Read;
 
 use anyhow::{Context, bail};
 use memtape_core::identity::Identity;
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
     OutsideStack, OutsideUse, Place, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent,
     TraceKind,
 };
-use memtape_core::tape::layout::Origin;
 use memtape_proto::v1;
 use prost::Message;
 

@@ -14,8 +14,8 @@
 
 use alloc::vec::Vec;
 
+use crate::origin::Origin;
 use crate::snapshot::{DeviceSnapshot, OutsideUse, Segment, SegmentSource};
-use crate::tape::layout::Origin;
 
 /// What is known of one device, each as far as it is.
 #[derive(Clone, Copy, Debug, Default)]

@@ -13,6 +13,8 @@ extern crate alloc;
 
 pub mod identity;
 
+pub mod origin;
+
 pub mod tape;
 
 pub mod roles;

@@ -1,7 +1,5 @@
 //! Who takes memory that PyTorch's caching allocator does not, by number on a tape and by name.
 
-use super::layout::hooks;
-
 /// Where memory outside PyTorch's caching allocator came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -47,18 +45,6 @@ impl Origin {
     /// True when the memory lies on the device.
     pub fn is_on_device(self) -> bool {
         !matches!(self, Self::HostPinned | Self::HostRegistered | Self::CpuTensor | Self::Unknown)
-    }
-
-    /// The bit of the hook that sees it; none when no hook does.
-    pub fn hook(self) -> u64 {
-        match self {
-            Self::CudaMalloc => hooks::SEGMENTS,
-            Self::CudaMallocAsync => hooks::ASYNC,
-            Self::HostPinned | Self::HostRegistered => hooks::PINNED,
-            Self::CpuTensor => hooks::CPU,
-            Self::Nccl => hooks::NCCL,
-            Self::Managed | Self::DriverVmm | Self::Unknown => hooks::OTHER_MEMORY,
-        }
     }
 
     /// Its name in output.

@@ -8,8 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::identity::Identity;
-pub use crate::tape::collective::CollectiveSource;
-use crate::tape::layout::Origin;
+use crate::origin::Origin;
 
 /// State of one rank at the end of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,6 +59,80 @@ pub struct Collectives {
     pub groups: Vec<CollectiveGroup>,
     /// Process groups that found no room or could not be read.
     pub groups_lost: u64,
+}
+
+/// Where the numbers of collectives come from, or why there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u64)]
+pub enum CollectiveSource {
+    /// Not known to this version, or the recorder does not say: an older one.
+    #[default]
+    Unknown = 0,
+    /// PyTorch's NCCL flight recorder, which is asked again and again.
+    FlightRecorder = 1,
+    /// No communicator was made.
+    NoCommunicator = 2,
+    /// One is being made: nothing is asked meanwhile.
+    Making = 3,
+    /// One was made just now: the first look comes soon.
+    Soon = 4,
+    /// The flight recorder was switched off by the environment.
+    Off = 5,
+    /// It has no process group.
+    Empty = 6,
+    /// This PyTorch has no such function.
+    NoFunction = 7,
+    /// `MEMTAPE_COLLECTIVES=0`.
+    NotWanted = 8,
+    /// Its answer was not understood.
+    NotUnderstood = 9,
+    /// It threw an exception; it is not asked again.
+    Threw = 10,
+    /// There is no thread to ask it.
+    NoThread = 11,
+}
+
+impl CollectiveSource {
+    /// All but the unknown one, in the order of their numbers.
+    const ALL: [Self; 11] = [
+        Self::FlightRecorder,
+        Self::NoCommunicator,
+        Self::Making,
+        Self::Soon,
+        Self::Off,
+        Self::Empty,
+        Self::NoFunction,
+        Self::NotWanted,
+        Self::NotUnderstood,
+        Self::Threw,
+        Self::NoThread,
+    ];
+
+    /// The source with this number on a tape or on the wire.
+    pub fn from_number(number: u64) -> Self {
+        Self::ALL.into_iter().find(|&each| each as u64 == number).unwrap_or(Self::Unknown)
+    }
+
+    /// Why nothing new is known; `None` where answers come.
+    pub fn why_not(self) -> Option<&'static str> {
+        Some(match self {
+            Self::FlightRecorder => return None,
+            Self::Unknown => "the recorder does not say",
+            Self::NoCommunicator => "no NCCL communicator was made",
+            Self::Making => "an NCCL communicator is being made",
+            Self::Soon => "an NCCL communicator was made just now",
+            Self::Off => "the flight recorder is off (TORCH_FR_BUFFER_SIZE)",
+            Self::Empty => {
+                "the flight recorder has no process group: it is off (TORCH_FR_BUFFER_SIZE), or \
+                 the communicators are not those of PyTorch's NCCL process groups"
+            }
+            Self::NoFunction => "this PyTorch cannot be asked: that takes 2.7 or newer, with NCCL",
+            Self::NotWanted => "MEMTAPE_COLLECTIVES=0",
+            Self::NotUnderstood => "the flight recorder's answer was not understood",
+            Self::Threw => "the flight recorder threw an exception, and is not asked again",
+            Self::NoThread => "there was no thread to ask the flight recorder",
+        })
+    }
 }
 
 /// One process group of one rank, and how far it has come.

@@ -8,11 +8,12 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memtape_core::snapshot::{CollectiveSource, Collectives};
-use memtape_core::tape::collective::{CollectiveWriter, GROUPS_MAX};
+use memtape_core::tape::collective::CollectiveWriter;
 use memtape_core::tape::dump::Dump;
+use memtape_core::tape::layout::GROUPS_MAX;
 use memtape_core::tape::layout::{Layout, header};
-use memtape_core::tape::reader::Tape;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::read::Tape;
+use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
 
 const WALL_NS: i64 = 1_700_000_000_000_000_000;

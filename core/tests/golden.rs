@@ -12,18 +12,19 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{CollectiveSource, Collectives, RankSnapshot, SegmentSource};
-use memtape_core::tape::atoms::AtomWriter;
 use memtape_core::tape::collective::CollectiveWriter;
 use memtape_core::tape::dump::Dump;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
-use memtape_core::tape::layout::{HOST_LANE, LANES, Origin, Tracker, VERSION, descriptor, header};
-use memtape_core::tape::places::PlaceWriter;
-use memtape_core::tape::reader::{Tape, TapeError};
+use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::interned::PlaceWriter;
+use memtape_core::tape::layout::{HOST_LANE, LANES, Tracker, VERSION, descriptor, header};
+use memtape_core::tape::read::{Tape, TapeError};
 use memtape_core::tape::rewind::Moment;
-use memtape_core::tape::segments::GRANULE_SMALL;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::write::GRANULE_SMALL;
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 
 /// A block's address on the golden tape.
 const BLOCK: u64 = 0x7f00_0000_0000;
@@ -233,18 +234,20 @@ fn state(snapshot: &RankSnapshot) -> String {
     out
 }
 
-/// The tables of docs/tape-format.md are the constants of layout.rs, with their comments.
+/// The tables of docs/tape-format.md are the constants of `tape/layout/`, with their comments.
 #[test]
 fn the_document_says_what_the_constants_say() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tape-format.md");
     let text = std::fs::read_to_string(&document).expect("the document is there");
-    let source = include_str!("../src/tape/layout.rs");
+    let header = include_str!("../src/tape/layout/header.rs");
+    let head = include_str!("../src/tape/layout/head.rs");
+    let source = format!("pub mod header {{\n{header}pub mod head {{\n{head}\n}}\n");
     let mut expected = text.clone();
     for module in ["header", "device", "descriptor", "head"] {
         let (start, end) = (format!("<!-- {module} -->\n"), format!("<!-- end of {module} -->"));
         let (before, rest) = expected.split_once(&start).expect("a table begins");
         let (_, after) = rest.split_once(&end).expect("a table ends");
-        expected = format!("{before}{start}{}{end}{after}", table(source, module));
+        expected = format!("{before}{start}{}{end}{after}", table(&source, module));
     }
     if is_made_anew() {
         std::fs::write(&document, &expected).expect("a file can be written");
@@ -259,7 +262,8 @@ fn the_document_says_what_the_constants_say() {
 /// The constants of a module, as rows of a table.
 fn table(source: &str, module: &str) -> String {
     let (_, body) = source.split_once(&format!("pub mod {module} {{\n")).expect("a module");
-    let (body, _) = body.split_once("\n}\n").expect("its end");
+    let body = body.split("\n}\n").next().unwrap_or_default();
+    let body = body.split("\npub mod ").next().unwrap_or_default();
     let (mut rows, mut comment) = (String::from("| word | name | what |\n|--:|---|---|\n"), vec![]);
     for line in body.lines().map(str::trim) {
         if let Some(text) = line.strip_prefix("/// ") {

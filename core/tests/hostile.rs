@@ -3,11 +3,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{Layout, Sizes};
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::Moment;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
 
 /// A sound tape with a few hundred events in a ring of 64.

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::AtomicU64;
 
-use memtape_core::tape::atoms::AtomWriter;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::Lane;
+use memtape_core::tape::interned::AtomWriter;
 use memtape_core::tape::layout::{HOST_LANE, Layout, Sizes, header};
-use memtape_core::tape::reader::Tape;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::read::Tape;
+use memtape_core::tape::write::Lane;
+use memtape_core::tape::{Birth, Words};
 
 #[test]
 fn marks_are_read_back() {

@@ -1,21 +1,22 @@
 //! Segments, deferred frees and lanes beside each other, at moments of the past.
 //!
-//! The oracle for one lane keeps its state after every step, as `rewind.rs` does for plain blocks.
+//! The oracle for one lane keeps its state after every step, as `core/tests/rewind.rs` does for plain blocks.
 //! The other tests are single cases: what a lane says whose ring no longer reaches back to a
 //! moment, and what counts as lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{RankSnapshot, Segment};
-use memtape_core::tape::atoms::AtomWriter;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
-use memtape_core::tape::layout::{HOST_LANE, Layout, Origin, Sizes, Tracker, header};
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::layout::{HOST_LANE, Layout, Sizes, Tracker, header};
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::{Moment, RewindError};
-use memtape_core::tape::segments::GRANULE_SMALL;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::write::GRANULE_SMALL;
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
 
 /// Events that a lane's ring holds.

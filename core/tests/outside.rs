@@ -7,16 +7,15 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{Held, OUTSIDE_STACKS_MAX, OutsideStack, RankSnapshot};
-use memtape_core::tape::atoms::AtomWriter;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
-use memtape_core::tape::layout::{
-    CPU_LANE, HOST_LANE, Layout, Origin, Sizes, Tracker, head, header,
-};
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, Layout, Sizes, Tracker, head, header};
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::Moment;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
 
 const RING: usize = 64;

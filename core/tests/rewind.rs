@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{HOST_LANE, Layout, Sizes};
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::{Moment, RewindError};
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
 
 /// Address → (size, birth step).

@@ -146,5 +146,5 @@ fn histories_map_defer_and_reuse() {
     let acts = long(11);
     let has = |which: fn(&Act) -> bool| acts.iter().any(which);
     assert!(has(|act| matches!(act, Act::Defer(_))) && has(|act| matches!(act, Act::Map(..))));
-    assert_eq!(GRANULE, memtape_core::tape::segments::GRANULE_SMALL);
+    assert_eq!(GRANULE, memtape_core::tape::write::GRANULE_SMALL);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Tape;
 use memtape_tests::tapes::{self, TapeFile};
 use memtape_tests::{library, root};
 

@@ -1,6 +1,6 @@
 //! Where the tape cannot be had, or is taken away: the job goes on, unrecorded if need be.
 
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Tape;
 use memtape_tests::tapes::{self, TapeFile};
 
 use super::{Outcome, Script, counts, folder, namespace};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::snapshot::RankSnapshot;
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::{Moment, RewindError};
 
 use crate::link::wire::{self, RankUp};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::tape::steps::Steps;
+use memtape_core::tape::read::Steps;
 
 use crate::link::deliveries::{Deliveries, Mark};
 use crate::link::wire::{self, HostFacts, RankFacts, RankReport};

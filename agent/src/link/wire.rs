@@ -14,7 +14,7 @@ use memtape_core::snapshot::{
     RankSnapshot, Segment, SegmentSource, TraceKind,
 };
 use memtape_core::tape::dump::TEXT_BYTES_MAX as COLLECTIVE_TEXT_BYTES_MAX;
-use memtape_core::tape::status::Status;
+use memtape_core::tape::read::Status;
 use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, PROTOCOL_MINOR, v1};
 use prost::Message as _;
 
@@ -478,8 +478,8 @@ fn message(body: v1::agent_message::Body) -> Outgoing {
 
 #[cfg(test)]
 mod tests {
+    use memtape_core::origin::Origin;
     use memtape_core::snapshot::{CollectiveSource, Held};
-    use memtape_core::tape::layout::Origin;
 
     use super::*;
 

@@ -19,7 +19,7 @@ fn up(tape_id: &str) -> RankUp {
 fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {
     let mut rank = RankReport { tape_id: tape_id.to_string(), ..RankReport::default() };
     for step in first..=last {
-        let record = memtape_core::tape::steps::StepRecord {
+        let record = memtape_core::tape::read::StepRecord {
             first_step: step,
             last_step: step,
             ..Default::default()

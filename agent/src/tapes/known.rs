@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memtape_core::tape::reader::Tape;
-use memtape_core::tape::status::Status;
+use memtape_core::tape::read::Status;
+use memtape_core::tape::read::Tape;
 
 use crate::node::cgroup::{self, Cgroup};
 use crate::node::clock::Now;

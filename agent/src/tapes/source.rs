@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memtape_core::tape::source::Source;
+use memtape_core::tape::read::Source;
 
 use crate::tapes::liveness::{self, Holder};
 

@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memtape_core::identity::Identity;
-use memtape_core::tape::atoms::AtomWriter;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
+use memtape_core::tape::interned::AtomWriter;
 use memtape_core::tape::layout::{
     ENTRY_WORDS, LaneLayout, Layout, SEGMENT_WORDS, SLOT_WORDS, STEP_WORDS, Sizes, State, head,
     header,
 };
-use memtape_core::tape::reader::identity_text;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::read::identity_text;
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 
 use super::simulated_agent::Now;
 use crate::tapes::liveness::Holder;
@@ -123,7 +123,7 @@ impl TapeFile for MemoryTape {
     }
 
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool {
-        memtape_core::tape::source::Source::read(&&*self.0.words, first_word, out)
+        memtape_core::tape::read::Source::read(&&*self.0.words, first_word, out)
     }
 
     fn holder(&self) -> io::Result<Holder> {
@@ -188,7 +188,7 @@ impl MemoryRank {
         let stack = frame.and_then(|frame| atoms.stack(&[frame])).unwrap_or(0);
         let name = format!("{boot:x}-{pid}-{}.tape", now.mono_ns);
         let tape = tapes.add(&name, words);
-        let tape_id = memtape_core::tape::reader::Tape::open(&*tape.0.words)
+        let tape_id = memtape_core::tape::read::Tape::open(&*tape.0.words)
             .map(|tape| tape.identity().tape_id.clone())
             .unwrap_or_default();
         Self { tape, tape_id, lane: layout.lanes[0], stack, step: 0, allocated: 0 }

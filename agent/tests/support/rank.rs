@@ -12,12 +12,13 @@ use std::process::{Child, Command};
 use std::sync::atomic::AtomicU64;
 
 use memtape_core::identity::Identity;
-use memtape_core::tape::atoms::AtomWriter;
+use memtape_core::origin::Origin;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
-use memtape_core::tape::layout::{Layout, Origin, Sizes, State, device, header, hooks};
-use memtape_core::tape::reader::identity_text;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::layout::{Layout, Sizes, State, device, header, hooks};
+use memtape_core::tape::read::identity_text;
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Sizes that make a tape of about 1 MiB which holds everything a small test does.

@@ -6,10 +6,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceKind};
-use memtape_core::tape::reader::{DeviceTotals, Tape};
+use memtape_core::tape::read::Status;
+use memtape_core::tape::read::StepRecord;
+use memtape_core::tape::read::{DeviceTotals, Tape};
 use memtape_core::tape::rewind::{Moment, RewindError};
-use memtape_core::tape::status::Status;
-use memtape_core::tape::steps::StepRecord;
 use memtape_core::thrash::Churn;
 use serde_json::{Value, json};
 

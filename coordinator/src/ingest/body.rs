@@ -6,14 +6,15 @@
 use std::io::Read;
 
 use memtape_core::identity::{Identity, NAME_BYTES_MAX, cut};
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
     OUTSIDE_STACKS_MAX, OutsideStack, OutsideUse, Place, RankSnapshot, Segment, SegmentSource,
     StackUse, TraceEvent, TraceKind,
 };
-use memtape_core::tape::collective::GROUPS_MAX;
 use memtape_core::tape::dump::TEXT_BYTES_MAX;
-use memtape_core::tape::layout::{DEVICES_MAX, Origin};
+use memtape_core::tape::layout::DEVICES_MAX;
+use memtape_core::tape::layout::GROUPS_MAX;
 use memtape_proto::v1;
 use prost::Message as _;
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use memtape_core::detector::{Layer, Reading};
 use memtape_core::diagnosis::Readings;
 use memtape_core::ledger::{Ledger, Standing};
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::OutsideUse;
-use memtape_core::tape::layout::Origin;
 use serde::{Deserialize, Serialize};
 
 use crate::ingest::wire::{Gpu, RankReport};

@@ -20,8 +20,8 @@ use super::lines::{Line, growing, lines};
 use super::shared::shared;
 use super::words::{bytes, count, percent, place};
 use crate::detector::Scope;
+use crate::origin::Origin;
 use crate::snapshot::{Frame, OutsideStack, RankSnapshot};
-use crate::tape::layout::Origin;
 
 /// What is left unexplained is said from one part of so many of the growth on.
 const UNEXPLAINED_DIVISOR: i64 = 10;

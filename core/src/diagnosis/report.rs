@@ -17,8 +17,8 @@ use super::sentence::sentence;
 use super::shared::model_call;
 use super::words::{amount, bytes, count, percent, place};
 use super::{Class, Diagnosis, SUSPECTS_MAX, Suspect};
+use crate::origin::Origin;
 use crate::snapshot::{Frame, OutsideUse};
-use crate::tape::layout::Origin;
 
 pub(super) fn report(
     case: &Case<'_>,

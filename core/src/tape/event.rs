@@ -15,7 +15,7 @@
 //! slot knows which one must be there, and the check tells whether it is. A free carries what its
 //! block was (size, stack, birth), so that a reader can put it back.
 
-use super::layout::SLOT_WORDS;
+use crate::tape::layout::sizes::SLOT_WORDS;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Event {
 
     /// The slot for this event but for its check.
     #[inline(always)]
-    pub(super) fn words(&self) -> [u64; SLOT_WORDS] {
+    pub(crate) fn words(&self) -> [u64; SLOT_WORDS] {
         let what = what(self.kind, self.device, self.place, self.stack);
         let steps = u64::from(self.step) | u64::from(self.birth_step) << 32;
         [0, self.detail, self.mono_ns, self.address, self.size, what, steps, self.birth_ns]
@@ -137,13 +137,13 @@ impl Event {
 
 /// Where a slot's word 5 has the kind, the device and the place; an entry of the live table has the
 /// same word without a kind.
-pub(super) const KIND_SHIFT: u32 = 32;
-pub(super) const DEVICE_SHIFT: u32 = 40;
-pub(super) const PLACE_SHIFT: u32 = 48;
+pub(crate) const KIND_SHIFT: u32 = 32;
+pub(crate) const DEVICE_SHIFT: u32 = 40;
+pub(crate) const PLACE_SHIFT: u32 = 48;
 
 /// Word 5 of a slot.
 #[inline(always)]
-pub(super) fn what(kind: Kind, device: u8, place: u16, stack: u32) -> u64 {
+pub(crate) fn what(kind: Kind, device: u8, place: u16, stack: u32) -> u64 {
     of_kind(kind)
         | u64::from(stack)
         | u64::from(device) << DEVICE_SHIFT
@@ -152,7 +152,7 @@ pub(super) fn what(kind: Kind, device: u8, place: u16, stack: u32) -> u64 {
 
 /// The part of that word that is the kind.
 #[inline(always)]
-pub(super) const fn of_kind(kind: Kind) -> u64 {
+pub(crate) const fn of_kind(kind: Kind) -> u64 {
     (kind as u64) << KIND_SHIFT
 }
 
@@ -163,7 +163,7 @@ pub(super) const fn of_kind(kind: Kind) -> u64 {
 /// changes all of it. One key for all keeps the code short, which is what counts where PyTorch's
 /// own code has filled the instruction cache.
 #[inline(always)]
-pub(super) fn check<const N: usize>(ticket: u64, words: &[u64; N]) -> u64 {
+pub(crate) fn check<const N: usize>(ticket: u64, words: &[u64; N]) -> u64 {
     let first = words.get(1).map_or(0, |word| fold(ticket ^ KEY, word ^ SEED));
     let pairs = words.get(2..).unwrap_or_default().as_chunks::<2>().0;
     pairs.iter().fold(first, |hash, [one, two]| fold(one ^ KEY, two ^ hash)) | 1

@@ -6,7 +6,7 @@
 //! are communicators whose group has not begun a collective. When all have begun, nothing changes
 //! any more, and looks are frequent. A look that took long is followed by a long rest.
 
-use super::collective::CollectiveSource;
+use crate::snapshot::CollectiveSource;
 
 /// From the end of one look to the next, while nothing can change in the maps.
 pub const LOOK_NS: u64 = 1_000_000_000;

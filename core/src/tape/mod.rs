@@ -13,53 +13,19 @@
 //! [`source::Source`]; nobody casts memory to structs, so nothing on it can be undefined.
 //! What this module does *not* do: map files, take locks, read clocks.
 
-pub mod layout;
-
-mod origin;
-
-pub mod event;
-
 #[cfg(any(memtape_loom, memtape_shuttle))]
 pub mod atomic;
 #[cfg(not(any(memtape_loom, memtape_shuttle)))]
 mod atomic;
-
-pub mod words;
-
-pub mod lane;
-
-mod table;
-
-pub mod segments;
-
-pub mod atoms;
-
-pub mod places;
-
-pub mod source;
-
-pub mod reader;
-
-pub mod marks;
-
-pub mod status;
-
-pub mod cupti;
-
-pub mod dump;
-
 pub mod collective;
-
+pub mod dump;
+pub mod event;
+pub mod interned;
+pub mod layout;
 pub mod looks;
-
-pub mod outside;
-
-pub mod steps;
-
+pub mod read;
 pub mod rewind;
+pub(crate) mod shared_words;
+pub mod write;
 
-mod state;
-
-mod assemble;
-
-mod taken;
+pub use shared_words::{Birth, Words};

@@ -4,11 +4,15 @@
 //! code that runs inside a training process must not panic, and a wrong index must not tear
 //! another region.
 
-use super::atomic::{AtomicU64, Ordering, fence};
-use super::layout::{
-    self, DEVICES_MAX, HEADER_WORDS, LANES, Layout, Origin, State, VERSION, descriptor, device,
-    head, header,
+use crate::origin::Origin;
+use crate::tape::atomic::{AtomicU64, Ordering, fence};
+use crate::tape::layout::header::{descriptor, device};
+use crate::tape::layout::regions::Layout;
+use crate::tape::layout::sizes::{
+    DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, MAGIC, VERSION,
 };
+use crate::tape::layout::states::State;
+use crate::tape::layout::{head, header};
 
 /// Where accesses outside the tape go.
 static NOWHERE: [AtomicU64; head::WORDS] = [const { AtomicU64::new(0) }; head::WORDS];
@@ -25,12 +29,12 @@ impl<'a> Words<'a> {
     }
 
     /// The head of a lane, with one look at the bounds.
-    pub(super) fn head(self, first: usize) -> &'a [AtomicU64; head::WORDS] {
+    pub(crate) fn head(self, first: usize) -> &'a [AtomicU64; head::WORDS] {
         self.chunks(first, 1).first().unwrap_or(&NOWHERE)
     }
 
     /// `count` times `N` words from `first` on; none at all when they are not all there.
-    pub(super) fn chunks<const N: usize>(self, first: usize, count: usize) -> &'a [[AtomicU64; N]] {
+    pub(crate) fn chunks<const N: usize>(self, first: usize, count: usize) -> &'a [[AtomicU64; N]] {
         let end = count.checked_mul(N).and_then(|words| first.checked_add(words));
         end.and_then(|end| self.0.get(first..end)).unwrap_or_default().as_chunks().0
     }
@@ -43,7 +47,7 @@ impl<'a> Words<'a> {
 
     /// Reads a word of the header that is a place or a length in words. No more than the tape has:
     /// what is written there may be anything, and is added to.
-    pub(super) fn place(self, index: usize) -> usize {
+    pub(crate) fn place(self, index: usize) -> usize {
         usize::try_from(self.get(index)).unwrap_or(usize::MAX).min(self.0.len())
     }
 
@@ -120,11 +124,11 @@ impl<'a> Words<'a> {
             self.set(first + descriptor::SEGMENT_ENTRIES, lane.segment_entries as u64);
         }
         fence(Ordering::Release);
-        self.set(header::MAGIC, layout::MAGIC);
+        self.set(header::MAGIC, MAGIC);
     }
 
     fn write_identity(self, text: &str) {
-        let text = crate::identity::cut(text, layout::IDENTITY_WORDS * 8);
+        let text = crate::identity::cut(text, IDENTITY_WORDS * 8);
         for (index, chunk) in text.as_bytes().chunks(8).enumerate() {
             self.set(HEADER_WORDS + index, pack(chunk));
         }
@@ -149,7 +153,7 @@ impl<'a> Words<'a> {
 }
 
 /// Packs up to eight bytes into a word.
-pub(super) fn pack(bytes: &[u8]) -> u64 {
+pub(crate) fn pack(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 

@@ -3,8 +3,8 @@
 use memtape_core::capture::collective::{Behind, Comparison, GroupState, Lag, Verdict};
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::{Cause, Class};
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{OutsideUse, TraceKind};
-use memtape_core::tape::layout::Origin;
 
 use super::maker::*;
 use super::{Scenario, scenario};

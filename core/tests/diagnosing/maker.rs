@@ -2,11 +2,11 @@
 
 use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, Held, OutsideStack, OutsideUse, Place, RankSnapshot, Segment,
     SegmentSource, StackUse, TraceEvent, TraceKind,
 };
-use memtape_core::tape::layout::Origin;
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;

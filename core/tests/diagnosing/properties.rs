@@ -4,11 +4,11 @@ use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::{
     BUCKETS_MAX, Circumstances, Class, Diagnosis, Inquiry, Readings, SUSPECTS_MAX, Standing,
 };
+use memtape_core::origin::Origin;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, Held, OutsideStack, Place, RankSnapshot, Segment, SegmentSource,
     StackUse, TraceEvent, TraceKind,
 };
-use memtape_core::tape::layout::Origin;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

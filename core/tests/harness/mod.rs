@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memtape_core::ledger::{Ledger, Sources};
 use memtape_core::pickle::torch_snapshot;
-use memtape_core::tape::atoms::AtomWriter;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
+use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::interned::PlaceWriter;
 use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, Layout, Tracker, head, header};
-use memtape_core::tape::places::PlaceWriter;
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Source;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::Moment;
-use memtape_core::tape::source::Source;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 use memtape_core::thrash::Churn;
 
 /// The layout of such a tape.

@@ -1,6 +1,6 @@
 //! The smallest layout that a reader takes.
 
-use memtape_core::tape::collective::TABLES_WORDS;
+use memtape_core::tape::layout::COLLECTIVE_TABLES_WORDS;
 use memtape_core::tape::layout::{
     ENTRY_WORDS, HEADER_WORDS, IDENTITY_WORDS, LaneLayout, Layout, PLACE_WORDS, PLACES_MAX,
     SEGMENT_WORDS, SLOT_WORDS, STEP_WORDS, head,
@@ -13,7 +13,7 @@ pub(crate) const ATOM_WORDS: usize = 128;
 pub(crate) fn small_layout(slots: usize, entries: usize, records: usize) -> Layout {
     let places = HEADER_WORDS + IDENTITY_WORDS;
     let collectives = places + PLACES_MAX * PLACE_WORDS;
-    let atoms = collectives + TABLES_WORDS;
+    let atoms = collectives + COLLECTIVE_TABLES_WORDS;
     let mut next = atoms + ATOM_WORDS;
     let lanes = std::array::from_fn(|_| {
         let head = next;

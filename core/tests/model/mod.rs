@@ -13,12 +13,12 @@ use std::sync::Arc;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::atomic::{AtomicU64, Op, Ordering, fence, recorded};
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::{ENTRY_WORDS, head, header};
 use memtape_core::tape::layout::{LaneLayout, Layout, SEGMENT_WORDS, SLOT_WORDS, Tracker};
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::{Moment, RewindError};
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::write::{Grant, Lane, Totals};
+use memtape_core::tape::{Birth, Words};
 
 #[path = "../harness/small.rs"]
 mod small;

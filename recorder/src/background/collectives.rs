@@ -14,7 +14,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use memtape_core::tape::collective::{CollectiveSource, CollectiveWriter};
+use memtape_core::snapshot::CollectiveSource;
+use memtape_core::tape::collective::CollectiveWriter;
 use memtape_core::tape::looks::{Communicators, Pace, Turn};
 
 use crate::background::control;

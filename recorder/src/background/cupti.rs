@@ -25,8 +25,9 @@ use cudarc::cupti::sys::{
     cuMemAllocPitch_v2_params, cuMemCreate_params, cuMemRetainAllocationHandle_params,
 };
 use cudarc::driver::sys::CUmemLocationType;
-use memtape_core::tape::cupti::Cupti;
-use memtape_core::tape::layout::{Origin, header};
+use memtape_core::origin::Origin;
+use memtape_core::tape::layout::Cupti;
+use memtape_core::tape::layout::header;
 
 use crate::hooks::cudart::Outermost;
 use crate::host::driver;

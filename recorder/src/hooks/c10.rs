@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
-use memtape_core::tape::layout::Origin;
+use memtape_core::origin::Origin;
 
 use crate::host::symbols::Symbol;
 use crate::writer::hot_path;

@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
 use cudarc::runtime::sys::{cudaError, cudaMemPool_t, cudaStream_t};
-use memtape_core::tape::layout::Origin;
+use memtape_core::origin::Origin;
 
 use crate::host::clock;
 use crate::host::driver;

@@ -11,7 +11,7 @@
 use std::ffi::{c_int, c_void};
 
 use cudarc::nccl::sys::{ncclComm_t, ncclUniqueId};
-use memtape_core::tape::layout::Origin;
+use memtape_core::origin::Origin;
 
 use crate::background::collectives;
 use crate::hooks::cudart::Outermost;

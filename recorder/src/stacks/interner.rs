@@ -7,10 +7,10 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use memtape_core::tape::atoms::{AtomWriter, STACK_FRAMES_MAX};
+use memtape_core::tape::Words;
+use memtape_core::tape::interned::PlaceWriter;
+use memtape_core::tape::interned::{AtomWriter, STACK_FRAMES_MAX};
 use memtape_core::tape::layout::{Stacks, header, hooks};
-use memtape_core::tape::places::PlaceWriter;
-use memtape_core::tape::words::Words;
 
 use crate::host::process;
 use crate::stacks::autograd;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use memtape_core::python::frames::{
     BYTES_DATA, CODE_TAG, OBJECT_TYPE, OWNER_SHIM, Position, VAR_SIZE,
 };
-use memtape_core::tape::atoms::{STACK_FRAMES_MAX, STRING_BYTES_MAX};
+use memtape_core::tape::interned::{STACK_FRAMES_MAX, STRING_BYTES_MAX};
 use memtape_core::tape::layout::Stacks;
 
 use crate::stacks::code_objects;

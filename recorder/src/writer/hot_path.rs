@@ -8,8 +8,8 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, Totals};
 use memtape_core::tape::layout::hooks;
+use memtape_core::tape::write::{Grant, Lane, Totals};
 
 use crate::host::clock;
 use crate::writer::state::{Guest, awake, note_hook, recording};

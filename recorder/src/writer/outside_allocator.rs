@@ -5,12 +5,13 @@
 //! where the `cudaMallocAsync` backend stands in PyTorch's own allocator's place, its blocks are
 //! the device's memory and go onto the device's lane, which that allocator then does not write.
 
+use memtape_core::origin::Origin;
+use memtape_core::tape::Words;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::lane::{Grant, Lane, LiveBlock, Totals};
 use memtape_core::tape::layout::{
-    CPU_LANE, DEVICES_MAX, HOST_LANE, Origin, device as device_words, header,
+    CPU_LANE, DEVICES_MAX, HOST_LANE, device as device_words, header, hook,
 };
-use memtape_core::tape::words::Words;
+use memtape_core::tape::write::{Grant, Lane, LiveBlock, Totals};
 
 use crate::host::clock;
 use crate::writer::state::{Guest, LaneUse, awake, note_hook, recording};
@@ -42,7 +43,7 @@ pub(crate) fn taken(origin: Origin, pointer: u64, size: u64, device: u8) {
     if written.is_none() {
         guest.words.count(header::LOST_HOST_EVENTS);
     }
-    note_hook(origin.hook());
+    note_hook(hook(origin));
 }
 
 /// The memory at `pointer` is about to be given back. Never wakes the recorder: there is nothing

@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use memtape_core::boundary::Boundary;
-use memtape_core::tape::lane::Lane;
 use memtape_core::tape::layout::{
     CPU_LANE, DEVICES_MAX, Disabled, HOST_LANE, LANES, State, Tracker, header, hooks,
 };
-use memtape_core::tape::reader::identity_text;
-use memtape_core::tape::words::{Birth, Words};
+use memtape_core::tape::read::identity_text;
+use memtape_core::tape::write::Lane;
+use memtape_core::tape::{Birth, Words};
 
 use crate::background::collectives;
 use crate::background::control;

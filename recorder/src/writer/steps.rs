@@ -6,8 +6,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::tape::atoms::STRING_BYTES_MAX;
 use memtape_core::tape::event::Kind;
+use memtape_core::tape::interned::STRING_BYTES_MAX;
 use memtape_core::tape::layout::{HOST_LANE, StepSource, header};
 
 use crate::host::clock;

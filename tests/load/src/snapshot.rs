@@ -10,9 +10,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Source;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::Moment;
-use memtape_core::tape::source::Source;
 use serde_json::{Value, json};
 
 /// Snapshots taken; the median counts.

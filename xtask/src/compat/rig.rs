@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicU64;
 
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::header;
-use memtape_core::tape::reader::Tape;
+use memtape_core::tape::read::Status;
+use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::Moment;
-use memtape_core::tape::status::Status;
 use serde_json::Value;
 
 use crate::elf;

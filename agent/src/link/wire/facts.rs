@@ -1,9 +1,9 @@
 //! What a report says of one rank.
 
 use memtape_core::snapshot::OutsideUse;
-use memtape_core::tape::reader::DeviceTotals;
-use memtape_core::tape::status::Status;
-use memtape_core::tape::steps::StepRecord;
+use memtape_core::tape::read::DeviceTotals;
+use memtape_core::tape::read::Status;
+use memtape_core::tape::read::StepRecord;
 use memtape_proto::v1;
 
 use super::{Outgoing, RankReport, outside};

@@ -1,7 +1,7 @@
 //! What a report says of a rank's host side, within its bounds.
 
 use memtape_core::identity::{ROLE_BYTES_MAX, cut};
-use memtape_core::tape::layout::Origin;
+use memtape_core::origin::Origin;
 use memtape_proto::v1;
 
 use super::{NUMBER_MAX, device, number, short};

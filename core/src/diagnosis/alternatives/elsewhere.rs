@@ -10,7 +10,7 @@ use super::super::circumstances::Readings;
 use super::super::ground::Ground;
 use super::super::words::{bytes, count};
 use super::Hearing;
-use crate::tape::layout::Origin;
+use crate::origin::Origin;
 
 const NOTHING: String = String::new();
 

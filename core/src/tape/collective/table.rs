@@ -18,106 +18,24 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::atomic::Ordering;
-use super::dump::{Dump, Group, Status, TEXT_BYTES_MAX};
-use super::event::check;
-use super::layout::{CURSOR_MAX, HEADER_WORDS, header};
-use super::reader::{Tape, believable};
-use super::source::Source;
-use super::words::{Words, pack};
-use crate::snapshot::{CollectiveGroup, Collectives};
+use crate::snapshot::{CollectiveGroup, CollectiveSource, Collectives};
+use crate::tape::atomic::Ordering;
+use crate::tape::dump::{Dump, Group, Status, TEXT_BYTES_MAX};
+use crate::tape::event::check;
+use crate::tape::layout::header;
+use crate::tape::layout::sizes::{
+    COLLECTIVE_GROUP_WORDS as GROUP_WORDS, COLLECTIVE_HEAD_WORDS as TABLE_HEAD_WORDS,
+    COLLECTIVE_TABLE_WORDS as TABLE_WORDS, CURSOR_MAX, GROUPS_MAX, HEADER_WORDS,
+};
+use crate::tape::read::source::Source;
+use crate::tape::read::tape::{Tape, believable};
+use crate::tape::shared_words::{Words, pack};
 
-/// Process groups on a tape; more are counted. Jobs with tensor, pipeline, context, expert and data
-/// parallelism have some twenty for each rank.
-pub const GROUPS_MAX: usize = 64;
-
-/// Words of both tables.
-pub const TABLES_WORDS: usize = 2 * TABLE_WORDS;
-
-const TABLE_WORDS: usize = TABLE_HEAD_WORDS + GROUPS_MAX * GROUP_WORDS;
-/// Check, time of the look, how long it took, groups, groups that found no room, three spare.
-const TABLE_HEAD_WORDS: usize = 8;
-/// Check, number, key, size, last enqueued, started and completed (each plus one, 0 is none), time
-/// since when these are so, name, description.
-const GROUP_WORDS: usize = 16;
+/// Words of a text.
 const TEXT_WORDS: usize = TEXT_BYTES_MAX / 8;
 
 /// Copies of a table that are tried before it counts as torn.
 const TRIES: usize = 4;
-
-/// Where the numbers of collectives come from, or why there are none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u64)]
-pub enum CollectiveSource {
-    /// Not known to this version, or the recorder does not say: an older one.
-    #[default]
-    Unknown = 0,
-    /// PyTorch's NCCL flight recorder, which is asked again and again.
-    FlightRecorder = 1,
-    /// No communicator was made.
-    NoCommunicator = 2,
-    /// One is being made: nothing is asked meanwhile.
-    Making = 3,
-    /// One was made just now: the first look comes soon.
-    Soon = 4,
-    /// The flight recorder was switched off by the environment.
-    Off = 5,
-    /// It has no process group.
-    Empty = 6,
-    /// This PyTorch has no such function.
-    NoFunction = 7,
-    /// `MEMTAPE_COLLECTIVES=0`.
-    NotWanted = 8,
-    /// Its answer was not understood.
-    NotUnderstood = 9,
-    /// It threw an exception; it is not asked again.
-    Threw = 10,
-    /// There is no thread to ask it.
-    NoThread = 11,
-}
-
-impl CollectiveSource {
-    /// All but the unknown one, in the order of their numbers.
-    const ALL: [Self; 11] = [
-        Self::FlightRecorder,
-        Self::NoCommunicator,
-        Self::Making,
-        Self::Soon,
-        Self::Off,
-        Self::Empty,
-        Self::NoFunction,
-        Self::NotWanted,
-        Self::NotUnderstood,
-        Self::Threw,
-        Self::NoThread,
-    ];
-
-    /// The source with this number on a tape or on the wire.
-    pub fn from_number(number: u64) -> Self {
-        Self::ALL.into_iter().find(|&each| each as u64 == number).unwrap_or(Self::Unknown)
-    }
-
-    /// Why nothing new is known; `None` where answers come.
-    pub fn why_not(self) -> Option<&'static str> {
-        Some(match self {
-            Self::FlightRecorder => return None,
-            Self::Unknown => "the recorder does not say",
-            Self::NoCommunicator => "no NCCL communicator was made",
-            Self::Making => "an NCCL communicator is being made",
-            Self::Soon => "an NCCL communicator was made just now",
-            Self::Off => "the flight recorder is off (TORCH_FR_BUFFER_SIZE)",
-            Self::Empty => {
-                "the flight recorder has no process group: it is off (TORCH_FR_BUFFER_SIZE), or \
-                 the communicators are not those of PyTorch's NCCL process groups"
-            }
-            Self::NoFunction => "this PyTorch cannot be asked: that takes 2.7 or newer, with NCCL",
-            Self::NotWanted => "MEMTAPE_COLLECTIVES=0",
-            Self::NotUnderstood => "the flight recorder's answer was not understood",
-            Self::Threw => "the flight recorder threw an exception, and is not asked again",
-            Self::NoThread => "there was no thread to ask the flight recorder",
-        })
-    }
-}
 
 /// Writes looks onto a tape; one thread has it. It believes nothing that it finds there.
 #[derive(Debug)]

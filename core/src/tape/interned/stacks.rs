@@ -15,9 +15,9 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::atomic::Ordering;
-use super::layout::header;
-use super::words::{Words, pack};
+use crate::tape::atomic::Ordering;
+use crate::tape::layout::header;
+use crate::tape::shared_words::{Words, pack};
 
 /// Frames a stack keeps, from the innermost on.
 pub const STACK_FRAMES_MAX: usize = 64;

@@ -3,15 +3,13 @@
 //! Blocks and events have two bytes for where they lie; place 0 stands for the unknown one. There
 //! are few pairs: a job has a handful of streams, and a pool for each captured graph.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
-use super::atomic::Ordering;
-use super::layout::{PLACE_WORDS, PLACES_MAX, header};
-use super::reader::Tape;
-use super::source::Source;
-use super::words::Words;
 use crate::snapshot::Place;
+use crate::tape::atomic::Ordering;
+use crate::tape::layout::header;
+use crate::tape::layout::sizes::{PLACE_WORDS, PLACES_MAX};
+use crate::tape::shared_words::Words;
 
 const POOL_KNOWN: u64 = 1;
 const POOL_UNKNOWN: u64 = 2;
@@ -52,27 +50,16 @@ fn encode(stream: u64, pool: Option<(u64, u64)>) -> [u64; PLACE_WORDS] {
     }
 }
 
-impl<S: Source> Tape<S> {
-    /// The places that are complete now; entry 0 is the unknown one.
-    pub(super) fn places(&self) -> Vec<Place> {
-        let used = (self.word(header::PLACES_USED) as usize).min(PLACES_MAX);
-        let mut words = vec![0; used * PLACE_WORDS];
-        if !self.source.read(self.places_at, &mut words) {
-            words.clear();
-        }
-        let mut places: Vec<Place> = words
-            .as_chunks::<PLACE_WORDS>()
-            .0
-            .iter()
-            .map(|&[stream, first, second, state]| match state {
-                POOL_KNOWN => Place { stream: Some(stream), pool: Some((first, second)) },
-                POOL_UNKNOWN => Place { stream: Some(stream), pool: None },
-                _ => Place::default(),
-            })
-            .collect();
-        if places.is_empty() {
-            places.push(Place::default());
-        }
-        places
+/// The pairs in these words, at least the unknown one.
+pub(crate) fn decode(words: &[u64]) -> Vec<Place> {
+    let decode = |&[stream, first, second, state]: &[u64; PLACE_WORDS]| match state {
+        POOL_KNOWN => Place { stream: Some(stream), pool: Some((first, second)) },
+        POOL_UNKNOWN => Place { stream: Some(stream), pool: None },
+        _ => Place::default(),
+    };
+    let mut pairs: Vec<Place> = words.as_chunks().0.iter().map(decode).collect();
+    if pairs.is_empty() {
+        pairs.push(Place::default());
     }
+    pairs
 }

@@ -1,4 +1,131 @@
-//! Whether CUPTI tells the recorder of driver calls, as the header of a tape has it.
+//! States and reasons that the header of a tape has as numbers.
+//!
+//! The texts that a user reads about them are in `read/status.rs`.
+
+use crate::origin::Origin;
+
+/// Life of a tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum State {
+    /// The process records (or died recording: the lock tells).
+    Recording = 1,
+    /// The process ended in an orderly way.
+    Sealed = 2,
+    /// The recorder turned itself off while the process runs on; `DISABLED` says why.
+    Disabled = 3,
+}
+
+/// Why a recorder turned itself off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Disabled {
+    /// Something inside failed that never should.
+    InnerFailure = 1,
+}
+
+/// Hooks that can be active, as bits.
+pub mod hooks {
+    /// PyTorch reports each block handed out and taken back.
+    pub const REPORT: u64 = 1;
+    /// PyTorch reports requests that failed.
+    pub const OUT_OF_MEMORY: u64 = 2;
+    /// `cudaMalloc` and `cudaFree`.
+    pub const SEGMENTS: u64 = 4;
+    /// The CUDA driver was found and asked about the devices.
+    pub const DRIVER: u64 = 8;
+    /// Frames are given by the program itself, as the demo does.
+    pub const GIVEN_FRAMES: u64 = 16;
+    /// `cudaMallocAsync` and its relatives.
+    pub const ASYNC: u64 = 32;
+    /// Pinned and registered host memory.
+    pub const PINNED: u64 = 64;
+    /// CPU tensors.
+    pub const CPU: u64 = 128;
+    /// NCCL's communicators and its own memory.
+    pub const NCCL: u64 = 256;
+    /// Other functions that take memory.
+    pub const OTHER_MEMORY: u64 = 512;
+}
+
+/// Whether PyTorch's trace tracker reports segments, streams, pools and requested sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Tracker {
+    /// Nobody asked for it (`MEMTAPE_DETAIL` is not set).
+    NotAsked = 0,
+    /// It is attached.
+    Attached = 1,
+    /// No libc10_cuda.so, or none with an allocator.
+    NoAllocator = 2,
+    /// The library has no symbol table to confirm anything with.
+    NoSymbolTable = 3,
+    /// The library has no such function: torch before 2.2.
+    NoFunction = 4,
+    /// Another allocator than PyTorch's native one is in use.
+    OtherAllocator = 5,
+    /// The function is in no slot of the allocator's table.
+    NoSlot = 6,
+    /// The library on disk is not provably the one that is loaded.
+    OtherFile = 7,
+    /// The function is in several slots of the allocator's table.
+    SeveralSlots = 8,
+    /// The library's file cannot be read.
+    Unreadable = 9,
+    /// The allocator has no devices yet, or not all: asked again at the next event.
+    NotReady = 10,
+    /// This build does not show when the allocator has all of its devices.
+    UnknownBuild = 11,
+}
+
+/// How stacks are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Stacks {
+    /// Not decided yet.
+    Unknown = 0,
+    /// Python frames, read without the GIL.
+    Python = 1,
+    /// No Python interpreter in the process.
+    NoInterpreter = 2,
+    /// A CPython whose frame layout is not known.
+    UnknownPython = 3,
+    /// The layout did not pass its own test in this process.
+    SelfTestFailed = 4,
+    /// Switched off by `MEMTAPE_STACKS=0`.
+    Off = 5,
+    /// A CPython without a GIL.
+    FreeThreaded = 6,
+}
+
+impl Stacks {
+    /// The mode of a header word.
+    pub const fn from_word(word: u64) -> Self {
+        match word {
+            1 => Self::Python,
+            2 => Self::NoInterpreter,
+            3 => Self::UnknownPython,
+            4 => Self::SelfTestFailed,
+            5 => Self::Off,
+            6 => Self::FreeThreaded,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Where step boundaries come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum StepSource {
+    /// None seen yet.
+    None = 0,
+    /// PyTorch's global optimizer-step hook is registered.
+    OptimizerHook = 1,
+    /// The program calls `memtape.step()` itself.
+    Given = 2,
+    /// The hook could not be registered (torch older than 2.0, or no torch).
+    Unavailable = 3,
+}
 
 /// What came of `MEMTAPE_CUPTI=1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +146,7 @@ pub enum Cupti {
 }
 
 /// What it keeps from being recorded or seen, for a value of the header.
-pub(super) fn limitation(word: u64) -> Option<&'static str> {
+pub(crate) fn no_driver_calls(word: u64) -> Option<&'static str> {
     let texts = [
         (Cupti::NotAsked, None),
         (Cupti::Subscribed, Some("no kernels in this process's profilers: MEMTAPE_CUPTI=1")),
@@ -30,4 +157,16 @@ pub(super) fn limitation(word: u64) -> Option<&'static str> {
     ];
     let known = texts.into_iter().find(|(of, _)| *of as u64 == word);
     known.map_or(Some("no driver calls: a reason this version does not know"), |(_, text)| text)
+}
+
+/// The bit of the hook that sees memory of an origin.
+pub fn hook(origin: Origin) -> u64 {
+    match origin {
+        Origin::CudaMalloc => hooks::SEGMENTS,
+        Origin::CudaMallocAsync => hooks::ASYNC,
+        Origin::HostPinned | Origin::HostRegistered => hooks::PINNED,
+        Origin::CpuTensor => hooks::CPU,
+        Origin::Nccl => hooks::NCCL,
+        Origin::Managed | Origin::DriverVmm | Origin::Unknown => hooks::OTHER_MEMORY,
+    }
 }

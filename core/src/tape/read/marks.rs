@@ -6,11 +6,12 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::atoms::Atoms;
-use super::event::Kind;
-use super::layout::{HOST_LANE, head, header};
-use super::reader::Tape;
-use super::source::Source;
+use crate::tape::event::Kind;
+use crate::tape::interned::stacks::Atoms;
+use crate::tape::layout::sizes::HOST_LANE;
+use crate::tape::layout::{head, header};
+use crate::tape::read::source::Source;
+use crate::tape::read::tape::Tape;
 
 /// A moment that the program marked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

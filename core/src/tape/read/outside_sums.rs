@@ -5,10 +5,13 @@
 
 use alloc::vec::Vec;
 
-use super::layout::{CURSOR_MAX, DEVICES_MAX, Origin, header, hooks};
-use super::reader::Tape;
-use super::source::Source;
+use crate::origin::Origin;
 use crate::snapshot::OutsideUse;
+use crate::tape::layout::header;
+use crate::tape::layout::sizes::{CURSOR_MAX, DEVICES_MAX};
+use crate::tape::layout::states::{hook, hooks};
+use crate::tape::read::source::Source;
+use crate::tape::read::tape::Tape;
 
 const CELLS: usize = DEVICES_MAX * Origin::ALL.len();
 
@@ -28,7 +31,7 @@ impl<S: Source> Tape<S> {
                 let is_here = device == 0 || origin.is_on_device();
                 let is_used = bytes > 0 || self.tells_nothing(origin, device);
                 // More than any machine has is a lie.
-                if seen & origin.hook() != 0 && is_here && is_used && bytes < CURSOR_MAX {
+                if seen & hook(origin) != 0 && is_here && is_used && bytes < CURSOR_MAX {
                     uses.push(OutsideUse { origin, device, bytes, count: 0 });
                 }
             }
@@ -39,17 +42,17 @@ impl<S: Source> Tape<S> {
     /// Where a sum of nothing is told: for the host, and on each device that PyTorch uses, if the
     /// hook that has seen something is this origin's alone.
     fn tells_nothing(&self, origin: Origin, device: u8) -> bool {
-        let is_own_hook = origin.hook() != hooks::OTHER_MEMORY;
+        let is_own_hook = hook(origin) != hooks::OTHER_MEMORY;
         !origin.is_on_device() || is_own_hook && self.lane(usize::from(device)).is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::atomic::AtomicU64;
-    use super::super::layout::{Layout, Sizes};
-    use super::super::words::{Birth, Words};
     use super::*;
+    use crate::tape::atomic::AtomicU64;
+    use crate::tape::layout::regions::{Layout, Sizes};
+    use crate::tape::shared_words::{Birth, Words};
 
     const SMALL: Sizes =
         Sizes { events: 8, table_entries: 8, step_records: 8, segment_entries: 8, atom_words: 64 };

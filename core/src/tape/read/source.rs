@@ -4,7 +4,7 @@
 //! moment; a copy taken with `pread` can be short, which is an answer, where a mapping would be
 //! a signal that kills the reader.
 
-use super::atomic::{AtomicU64, Ordering, fence};
+use crate::tape::atomic::{AtomicU64, Ordering, fence};
 
 /// Something that holds a tape.
 pub trait Source {

@@ -6,10 +6,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::cupti;
-use super::layout::{HOST_LANE, LANES, Stacks, State, StepSource, Tracker, head, header, hooks};
-use super::reader::{Tape, believable};
-use super::source::Source;
+use crate::tape::layout::sizes::{HOST_LANE, LANES};
+use crate::tape::layout::states::{self, Stacks, State, StepSource, Tracker, hooks};
+use crate::tape::layout::{head, header};
+use crate::tape::read::source::Source;
+use crate::tape::read::tape::{Tape, believable};
 
 /// What a tape says of its process now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,7 +112,7 @@ impl<S: Source> Tape<S> {
             lines.push("no segments: cudaMalloc was never seen (expandable segments?)".to_string());
         }
         lines.extend(no_detail(self.word(header::TRACKER)).map(|why| format!("no detail: {why}")));
-        lines.extend(cupti::limitation(self.word(header::CUPTI)).map(String::from));
+        lines.extend(states::no_driver_calls(self.word(header::CUPTI)).map(String::from));
         lines
     }
 }

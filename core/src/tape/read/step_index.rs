@@ -7,11 +7,14 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::event::check;
-use super::lane::pending_step;
-use super::layout::{CURSOR_MAX, HOST_LANE, LANES, LaneLayout, STEP_WORDS, device, head, header};
-use super::reader::{Tape, believable, device_word};
-use super::source::Source;
+use crate::tape::event::check;
+use crate::tape::layout::header::device;
+use crate::tape::layout::regions::LaneLayout;
+use crate::tape::layout::sizes::{CURSOR_MAX, HOST_LANE, LANES, STEP_WORDS};
+use crate::tape::layout::{head, header};
+use crate::tape::read::source::Source;
+use crate::tape::read::tape::{Tape, believable, device_word};
+use crate::tape::write::lane::pending_step;
 
 /// What one device did during one or more steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +101,7 @@ impl<S: Source> Tape<S> {
     }
 
     /// All step records of a lane, oldest first, with the one its head stands for.
-    pub(super) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
+    pub(crate) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
         let mut words = vec![0; lane.step_records * STEP_WORDS];
         let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
         if !self.source.read(lane.steps, &mut words) {

@@ -2,22 +2,27 @@
 //!
 //! [`Tape::open`] checks the header once and keeps the places of all regions; everything else is
 //! read anew at each call. Numbers from the tape are data, never indexes, until they have been
-//! checked. Rewinding is in `rewind.rs`.
+//! checked. Rewinding is in `rewind/`.
 
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::atoms::Atoms;
-use super::event::Event;
-use super::layout::{
-    CURSOR_MAX, DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, LaneLayout, MAGIC, PLACE_WORDS,
-    PLACES_MAX, REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, Tracker, VERSION, descriptor, device,
-    head, header,
-};
-use super::source::Source;
 use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
+use crate::snapshot::Place;
+use crate::tape::event::Event;
+use crate::tape::interned::stacks::Atoms;
+use crate::tape::interned::stream_pools;
+use crate::tape::layout::header::{descriptor, device};
+use crate::tape::layout::regions::LaneLayout;
+use crate::tape::layout::sizes::{
+    CURSOR_MAX, DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, MAGIC, PLACE_WORDS, PLACES_MAX,
+    REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, VERSION,
+};
+use crate::tape::layout::states::Tracker;
+use crate::tape::layout::{head, header};
+use crate::tape::read::source::Source;
 
 /// The largest tape a reader takes, in bytes: 16 lanes of the largest sizes in use are far less.
 pub const TAPE_BYTES_MAX: u64 = 64 << 30;
@@ -82,15 +87,15 @@ pub struct DeviceTotals {
 /// A tape that passed its checks.
 #[derive(Debug)]
 pub struct Tape<S> {
-    pub(super) source: S,
-    pub(super) lanes: [Option<LaneLayout>; LANES],
+    pub(crate) source: S,
+    pub(crate) lanes: [Option<LaneLayout>; LANES],
     identity: Identity,
-    pub(super) places_at: usize,
+    places_at: usize,
     atoms_at: usize,
     atom_words: usize,
     start_mono_ns: u64,
-    pub(super) start_wall_ns: i64,
-    pub(super) anchor_error_ns: u64,
+    pub(crate) start_wall_ns: i64,
+    pub(crate) anchor_error_ns: u64,
 }
 
 impl<S: Source> Tape<S> {
@@ -231,24 +236,24 @@ impl<S: Source> Tape<S> {
     }
 
     /// One word; 0 when it cannot be read any more.
-    pub(super) fn word(&self, at: usize) -> u64 {
+    pub(crate) fn word(&self, at: usize) -> u64 {
         self.words::<1>(at).map_or(0, |[word]| word)
     }
 
-    pub(super) fn words<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
+    pub(crate) fn words<const N: usize>(&self, at: usize) -> Option<[u64; N]> {
         let mut out = [0; N];
         self.source.read(at, &mut out).then_some(out)
     }
 
     /// The lane, if it is open.
-    pub(super) fn lane(&self, index: usize) -> Option<LaneLayout> {
+    pub(crate) fn lane(&self, index: usize) -> Option<LaneLayout> {
         let lane = (*self.lanes.get(index)?)?;
         let state = header::DESCRIPTORS + index * descriptor::WORDS + descriptor::STATE;
         (self.word(state) == 1).then_some(lane)
     }
 
     /// The atoms that are complete now.
-    pub(super) fn atoms(&self) -> Atoms {
+    pub(crate) fn atoms(&self) -> Atoms {
         let used = usize::try_from(self.word(header::ATOMS_USED)).unwrap_or(0);
         let mut words = vec![0; used.min(self.atom_words)];
         if !self.source.read(self.atoms_at, &mut words) {
@@ -257,8 +262,16 @@ impl<S: Source> Tape<S> {
         Atoms::new(words)
     }
 
+    /// Streams and pools that are complete now; entry 0 is the unknown one.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        let used = (self.word(header::PLACES_USED) as usize).min(PLACES_MAX);
+        let mut words = vec![0; used * PLACE_WORDS];
+        let is_whole = self.source.read(self.places_at, &mut words);
+        stream_pools::decode(if is_whole { &words } else { &[] })
+    }
+
     /// Events with positions `first..end` of the lane; `None` for one that is not whole or gone.
-    pub(super) fn events(&self, lane: &LaneLayout, first: u64, end: u64) -> Vec<Option<Event>> {
+    pub(crate) fn events(&self, lane: &LaneLayout, first: u64, end: u64) -> Vec<Option<Event>> {
         const CHUNK_SLOTS: u64 = 4096;
         if end > CURSOR_MAX {
             return Vec::new();
@@ -284,7 +297,7 @@ impl<S: Source> Tape<S> {
 }
 
 /// A number as it may be: what is larger is a lie.
-pub(super) fn believable(number: u64) -> u64 {
+pub(crate) fn believable(number: u64) -> u64 {
     number.min(CURSOR_MAX)
 }
 
@@ -292,7 +305,7 @@ fn index(word: u64) -> Result<usize, TapeError> {
     usize::try_from(word).map_err(|_| TapeError::Damaged("an offset makes no sense"))
 }
 
-pub(super) fn device_word(device: u8, word: usize) -> usize {
+pub(crate) fn device_word(device: u8, word: usize) -> usize {
     header::DEVICES + usize::from(device) * device::WORDS + word
 }
 

@@ -11,16 +11,16 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::assemble::StackIndex;
-use super::layout::Origin;
-use super::rewind::LaneState;
-use super::state::Before;
-use super::table::Entry;
+use crate::origin::Origin;
 use crate::snapshot::{Held, OUTSIDE_STACKS_MAX, OutsideStack};
+use crate::tape::rewind::lane_state::LaneState;
+use crate::tape::rewind::stack_index::StackIndex;
+use crate::tape::rewind::undo::Before;
+use crate::tape::write::table::Entry;
 
 /// What is known of the allocator's segments on a device.
 #[derive(Clone, Copy)]
-pub(super) enum Told<'a> {
+pub(crate) enum Told<'a> {
     /// It has none: PyTorch's allocator holds nothing there.
     None,
     /// It has some, and nobody tells which.
@@ -145,7 +145,7 @@ struct Group {
 type Groups = BTreeMap<(Origin, u8), Group>;
 
 /// All that the lanes hold, by origin, device and stack, and how many stacks were left out.
-pub(super) fn by_stack<'a>(
+pub(crate) fn by_stack<'a>(
     lanes: &[&LaneState],
     before: Option<u64>,
     told: impl Fn(u8) -> Told<'a>,

@@ -1,26 +1,29 @@
 //! From the states of all lanes to a rank's snapshot: blocks, segments, traces and their stacks.
 
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 
-use super::atoms::Atoms;
-use super::event::{Event, Kind};
-use super::layout::{CPU_LANE, HOST_LANE, LANES, Origin, Tracker, head, header};
-use super::reader::Tape;
-use super::rewind::LaneState;
-use super::source::Source;
-use super::state::Live;
-use super::taken::Told;
+use crate::origin::Origin;
 use crate::snapshot::{
-    Block, DeviceSnapshot, Frame, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse,
-    TraceEvent, TraceKind,
+    Block, DeviceSnapshot, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent,
+    TraceKind,
 };
+use crate::tape::event::{Event, Kind};
+use crate::tape::layout::sizes::{CPU_LANE, HOST_LANE, LANES};
+use crate::tape::layout::states::Tracker;
+use crate::tape::layout::{head, header};
+use crate::tape::read::source::Source;
+use crate::tape::read::tape::Tape;
+use crate::tape::rewind::lane_state::LaneState;
+use crate::tape::rewind::outside_stacks::{self, Told};
+use crate::tape::rewind::stack_index::StackIndex;
+use crate::tape::rewind::undo::Live;
+use crate::tape::write::segments::{GRANULE_SMALL, SegmentEntry};
 
 impl<S: Source> Tape<S> {
     /// Puts the states of the lanes together; they come with the lanes' indexes. Host-side lanes
     /// that are open and have no state are what is missing outside.
-    pub(super) fn assemble(
+    pub(crate) fn assemble(
         &self,
         step: u64,
         wall_ns: i64,
@@ -37,7 +40,7 @@ impl<S: Source> Tape<S> {
         let lanes: Vec<&LaneState> = of_host.iter().map(|(_, state)| state).collect();
         let segments = |device: u8| self.segments_of(device, &of_devices);
         let (outside_stacks, outside_stacks_left_out) =
-            super::taken::by_stack(&lanes, before, segments, &mut stacks);
+            outside_stacks::by_stack(&lanes, before, segments, &mut stacks);
         let outside_missing =
             (HOST_LANE..LANES).any(|index| self.lane(index).is_some() && find(index).is_none());
         let devices = of_devices
@@ -161,7 +164,7 @@ fn outside_uses(live: &Live) -> Vec<OutsideUse> {
 }
 
 fn allocator_segments(state: &LaneState, stacks: &mut StackIndex) -> Vec<Segment> {
-    let each = |(entry, small): (super::segments::SegmentEntry, bool)| Segment {
+    let each = |(entry, small): (SegmentEntry, bool)| Segment {
         address: entry.address,
         size: entry.size,
         place: entry.place,
@@ -173,7 +176,7 @@ fn allocator_segments(state: &LaneState, stacks: &mut StackIndex) -> Vec<Segment
 }
 
 fn runtime_segments(host: &LaneState, device: u8) -> Vec<Segment> {
-    const SMALL_BYTES: u64 = super::segments::GRANULE_SMALL;
+    const SMALL_BYTES: u64 = GRANULE_SMALL;
     let is_segment =
         |place: u16, of: u8| of == device && Origin::from_number(place) == Origin::CudaMalloc;
     host.live
@@ -252,53 +255,4 @@ fn trace_kind(kind: Kind) -> Option<TraceKind> {
         Kind::Snapshot => TraceKind::Snapshot,
         Kind::Mark => return None,
     })
-}
-
-/// Turns atoms into the snapshot's own stacks and frames, each once.
-pub(super) struct StackIndex {
-    atoms: Atoms,
-    known_stacks: BTreeMap<u32, u32>,
-    known_frames: BTreeMap<u32, u32>,
-    stacks: Vec<Vec<u32>>,
-    frames: Vec<Frame>,
-}
-
-impl StackIndex {
-    fn new(atoms: Atoms) -> Self {
-        Self {
-            atoms,
-            known_stacks: BTreeMap::new(),
-            known_frames: BTreeMap::new(),
-            stacks: vec![Vec::new()],
-            frames: vec![Frame::default()],
-        }
-    }
-
-    pub(super) fn of(&mut self, atom: u32) -> u32 {
-        if atom == 0 {
-            return 0;
-        }
-        if let Some(&known) = self.known_stacks.get(&atom) {
-            return known;
-        }
-        let Some(frames) = self.atoms.stack(atom) else { return 0 };
-        let frames = frames.into_iter().map(|frame| self.frame(frame)).collect();
-        let index = self.stacks.len() as u32;
-        self.stacks.push(frames);
-        self.known_stacks.insert(atom, index);
-        index
-    }
-
-    fn frame(&mut self, atom: u32) -> u32 {
-        if let Some(&known) = self.known_frames.get(&atom) {
-            return known;
-        }
-        let Some((file, function, line)) = self.atoms.frame(atom) else { return 0 };
-        let name = |id| self.atoms.string(id).unwrap_or_default();
-        let frame = Frame { file: name(file), line, function: name(function) };
-        let index = self.frames.len() as u32;
-        self.frames.push(frame);
-        self.known_frames.insert(atom, index);
-        index
-    }
 }

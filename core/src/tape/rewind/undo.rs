@@ -1,26 +1,27 @@
 //! Blocks and segments of one lane while they are taken back and forth in time.
 //!
 //! Undoing or redoing an event gives the same result whether or not the state has seen the event,
-//! which is what makes a copy of a changing table good enough (`rewind.rs`).
+//! which is what makes a copy of a changing table good enough (`point_in_time.rs`).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::event::{Event, Kind};
-use super::lane::BIRTH_UNKNOWN;
-use super::layout::{ENTRY_WORDS, LaneLayout, SEGMENT_WORDS};
-use super::reader::Tape;
-use super::segments::{GRANULE_SMALL, SegmentEntry, granule};
-use super::source::Source;
-use super::table::Entry;
+use crate::tape::event::{Event, Kind};
+use crate::tape::layout::regions::LaneLayout;
+use crate::tape::layout::sizes::{ENTRY_WORDS, SEGMENT_WORDS};
+use crate::tape::read::source::Source;
+use crate::tape::read::tape::Tape;
+use crate::tape::write::lane::BIRTH_UNKNOWN;
+use crate::tape::write::segments::{GRANULE_SMALL, SegmentEntry, granule};
+use crate::tape::write::table::Entry;
 
 /// The live blocks, by address.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Live(BTreeMap<u64, Entry>);
+pub(crate) struct Live(BTreeMap<u64, Entry>);
 
 impl Live {
-    pub(super) fn undo(&mut self, event: &Event) {
+    pub(crate) fn undo(&mut self, event: &Event) {
         match event.kind {
             Kind::Alloc => drop(self.0.remove(&event.address)),
             Kind::Free | Kind::FreeDeferred => self.put(event, false),
@@ -29,7 +30,7 @@ impl Live {
         }
     }
 
-    pub(super) fn redo(&mut self, event: &Event) {
+    pub(crate) fn redo(&mut self, event: &Event) {
         match event.kind {
             Kind::Alloc => self.put(event, false),
             Kind::Free | Kind::FreeCompleted => drop(self.0.remove(&event.address)),
@@ -54,22 +55,22 @@ impl Live {
     }
 
     /// Blocks by address, those included that only other streams still use.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.0.values()
     }
 
     /// Does a block begin in this range?
-    pub(super) fn has_block(&self, address: u64, size: u64) -> bool {
+    pub(crate) fn has_block(&self, address: u64, size: u64) -> bool {
         self.0.range(address..address.saturating_add(size)).next().is_some()
     }
 
     /// The block at an address.
-    pub(super) fn get(&self, address: u64) -> Option<&Entry> {
+    pub(crate) fn get(&self, address: u64) -> Option<&Entry> {
         self.0.get(&address)
     }
 
     /// Bytes handed out.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let in_use = self.iter().filter(|entry| !entry.pending);
         in_use.fold(0, |sum: u64, entry| sum.saturating_add(entry.size))
     }
@@ -77,20 +78,20 @@ impl Live {
 
 impl Entry {
     /// The birth step as a snapshot has it: 0 where it is not known.
-    pub(super) fn birth(&self) -> u64 {
+    pub(crate) fn birth(&self) -> u64 {
         if self.birth_step == BIRTH_UNKNOWN { 0 } else { u64::from(self.birth_step) }
     }
 }
 
 /// What a lane held at an earlier moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Before {
+pub(crate) struct Before {
     /// Bytes and blocks in use for each stack atom.
-    pub(super) sums: BTreeMap<u32, (u64, u64)>,
+    pub(crate) sums: BTreeMap<u32, (u64, u64)>,
     /// Where whole segments lay.
-    pub(super) segments: BTreeSet<u64>,
+    pub(crate) segments: BTreeSet<u64>,
     /// Its pieces; of a device's lane none.
-    pub(super) pieces: Live,
+    pub(crate) pieces: Live,
     /// Where blocks began, then and at any time since, in order; of another lane than a device's
     /// none.
     touched: Vec<u64>,
@@ -98,7 +99,7 @@ pub(super) struct Before {
 
 impl Before {
     /// From the state at that moment, and the events since.
-    pub(super) fn of(live: Live, segments: &Segments, events: &[Event], in_pieces: bool) -> Self {
+    pub(crate) fn of(live: Live, segments: &Segments, events: &[Event], in_pieces: bool) -> Self {
         let mut sums = BTreeMap::new();
         for block in live.iter().filter(|block| !block.pending) {
             let (bytes, blocks): &mut (u64, u64) = sums.entry(block.stack).or_default();
@@ -118,7 +119,7 @@ impl Before {
     }
 
     /// Did a block begin in this range, then or at any time since?
-    pub(super) fn had_block(&self, address: u64, size: u64) -> bool {
+    pub(crate) fn had_block(&self, address: u64, size: u64) -> bool {
         let index = self.touched.partition_point(|&at| at < address);
         self.touched.get(index).is_some_and(|&at| at - address < size)
     }
@@ -126,7 +127,7 @@ impl Before {
 
 /// The segments: whole ones by address, expandable ones as the ranges that are mapped.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Segments {
+pub(crate) struct Segments {
     whole: BTreeMap<u64, SegmentEntry>,
     mapped: Mapped,
 }
@@ -181,7 +182,7 @@ impl Mapped {
 }
 
 impl Segments {
-    pub(super) fn undo(&mut self, event: &Event) {
+    pub(crate) fn undo(&mut self, event: &Event) {
         match event.kind {
             Kind::SegmentAlloc => drop(self.whole.remove(&event.address)),
             Kind::SegmentFree => self.put(event),
@@ -191,7 +192,7 @@ impl Segments {
         }
     }
 
-    pub(super) fn redo(&mut self, event: &Event) {
+    pub(crate) fn redo(&mut self, event: &Event) {
         match event.kind {
             Kind::SegmentAlloc => self.put(event),
             Kind::SegmentFree => drop(self.whole.remove(&event.address)),
@@ -225,24 +226,24 @@ impl Segments {
     }
 
     /// Bytes held.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let whole = self.whole.values().fold(0, |sum: u64, entry| sum.saturating_add(entry.size));
         whole.saturating_add(self.mapped.bytes())
     }
 
     /// Does a whole segment begin there?
-    pub(super) fn has_whole(&self, address: u64) -> bool {
+    pub(crate) fn has_whole(&self, address: u64) -> bool {
         self.whole.contains_key(&address)
     }
 
     /// Is there any expandable one?
-    pub(super) fn has_mapped(&self) -> bool {
+    pub(crate) fn has_mapped(&self) -> bool {
         !self.mapped.0.is_empty()
     }
 
     /// Segments as PyTorch reports them, by address: what is mapped without a gap is one. The last
     /// of the tuple says whether it is for small blocks.
-    pub(super) fn list(&self) -> Vec<(SegmentEntry, bool)> {
+    pub(crate) fn list(&self) -> Vec<(SegmentEntry, bool)> {
         let mut list: Vec<(SegmentEntry, bool)> = Vec::new();
         for (&address, &(end, Range { stack, place, small })) in &self.mapped.0 {
             let size = end - address;
@@ -266,7 +267,7 @@ impl Segments {
 }
 
 impl<S: Source> Tape<S> {
-    pub(super) fn copy_table(&self, lane: &LaneLayout) -> Option<Live> {
+    pub(crate) fn copy_table(&self, lane: &LaneLayout) -> Option<Live> {
         let mut words = vec![0; lane.table_entries * ENTRY_WORDS];
         if !self.source.read(lane.table, &mut words) {
             return None;
@@ -275,7 +276,7 @@ impl<S: Source> Tape<S> {
         Some(Live(entries.map(|entry| (entry.address, entry)).collect()))
     }
 
-    pub(super) fn copy_segments(&self, lane: &LaneLayout) -> Option<Segments> {
+    pub(crate) fn copy_segments(&self, lane: &LaneLayout) -> Option<Segments> {
         let mut words = vec![0; lane.segment_entries * SEGMENT_WORDS];
         if !self.source.read(lane.segments, &mut words) {
             return None;

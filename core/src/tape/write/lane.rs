@@ -10,52 +10,19 @@
 //! One thread at a time may write a lane: for devices the allocator's mutex sees to that, for the
 //! others [`Lane::try_lock`] does. Nothing here waits, allocates or panics.
 
-use super::atomic::{AtomicU64, Ordering, fence};
-use super::event::{Event, Kind, check, of_kind, what};
-use super::layout::{
-    DEVICES_MAX, ENTRY_WORDS, LaneLayout, SLOT_WORDS, STEP_WORDS, device, head, header,
-};
-use super::segments::SegmentTable;
-use super::table::{Entry, PENDING, Table};
-use super::words::Words;
+use crate::tape::atomic::{AtomicU64, Ordering, fence};
+use crate::tape::event::{Event, Kind, check, of_kind, what};
+use crate::tape::layout::header::device;
+use crate::tape::layout::regions::LaneLayout;
+use crate::tape::layout::sizes::{DEVICES_MAX, ENTRY_WORDS, SLOT_WORDS, STEP_WORDS};
+use crate::tape::layout::{head, header};
+use crate::tape::shared_words::Words;
+use crate::tape::write::grant::{Grant, LiveBlock, Totals};
+use crate::tape::write::segments::SegmentTable;
+use crate::tape::write::table::{Entry, PENDING, Table};
 
 /// Unknown birth step: the block was not in the table.
 pub const BIRTH_UNKNOWN: u32 = u32::MAX;
-
-/// Totals of the allocator after an event, as it reports them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Totals {
-    /// Bytes handed out.
-    pub allocated: u64,
-    /// Bytes held from the device.
-    pub reserved: u64,
-}
-
-/// A block as it is handed out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Grant {
-    /// Device address.
-    pub address: u64,
-    /// Bytes, rounded as the allocator rounds.
-    pub size: u64,
-    /// Bytes asked for; 0 is unknown.
-    pub requested: u64,
-    /// Stream and pool, or origin: see [`Event::place`].
-    pub place: u16,
-    /// Atom of the stack.
-    pub stack: u32,
-}
-
-/// A block of the live table, as its writer asks for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LiveBlock {
-    /// Its bytes.
-    pub size: u64,
-    /// Of which device.
-    pub device: u8,
-    /// Stream and pool, or origin.
-    pub place: u16,
-}
 
 /// The writer's view of one lane.
 #[derive(Clone, Copy, Debug)]
@@ -231,10 +198,10 @@ impl<'a> Lane<'a> {
         let mut rounds = 0;
         while lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             rounds += 1;
-            if rounds > super::atomic::ROUNDS_MAX {
+            if rounds > crate::tape::atomic::ROUNDS_MAX {
                 return false;
             }
-            super::atomic::spin_loop();
+            crate::tape::atomic::spin_loop();
         }
         write(self);
         lock.store(0, Ordering::Release);
@@ -401,7 +368,7 @@ fn loaded(entry: &[AtomicU64; ENTRY_WORDS]) -> [u64; ENTRY_WORDS] {
 
 /// The record for steps `known + 1 ..= finished`, from a lane's head.
 /// `at_end` is the time of the last step's end and the device's failed `cudaMalloc`s.
-pub(super) fn pending_step(
+pub(crate) fn pending_step(
     read: impl Fn(usize) -> u64,
     known: u64,
     finished: u64,

@@ -4,12 +4,14 @@
 //! granules of 2 MiB or 20 MiB; each range that was mapped is kept as entries of one granule, so
 //! that any part can be unmapped. Segments come and go rarely: nothing here is on the hot path.
 
-use super::atomic::Ordering;
-use super::event::Kind;
-use super::lane::Grant;
-use super::layout::{LaneLayout, PROBE_MAX, SEGMENT_WORDS, head};
-use super::table::{EMPTY, REMOVED};
-use super::words::Words;
+use crate::tape::atomic::Ordering;
+use crate::tape::event::Kind;
+use crate::tape::layout::head;
+use crate::tape::layout::regions::LaneLayout;
+use crate::tape::layout::sizes::{PROBE_MAX, SEGMENT_WORDS};
+use crate::tape::shared_words::Words;
+use crate::tape::write::grant::Grant;
+use crate::tape::write::table::{EMPTY, REMOVED};
 
 /// What PyTorch maps at once into a segment for small blocks; all ranges are multiples of it.
 pub const GRANULE_SMALL: u64 = 2 << 20;
@@ -21,12 +23,12 @@ const EXPANDABLE: u64 = 1 << 48;
 
 /// A segment, or a granule of an expandable one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SegmentEntry {
-    pub(super) address: u64,
-    pub(super) size: u64,
-    pub(super) stack: u32,
-    pub(super) place: u16,
-    pub(super) expandable: bool,
+pub(crate) struct SegmentEntry {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) stack: u32,
+    pub(crate) place: u16,
+    pub(crate) expandable: bool,
 }
 
 impl SegmentEntry {
@@ -37,7 +39,7 @@ impl SegmentEntry {
     }
 
     /// The entry in these words; `None` when there is none.
-    pub(super) fn decode(words: &[u64; SEGMENT_WORDS]) -> Option<Self> {
+    pub(crate) fn decode(words: &[u64; SEGMENT_WORDS]) -> Option<Self> {
         let &[address, size, packed, _] = words;
         (address != EMPTY && address != REMOVED).then_some(Self {
             address,
@@ -50,12 +52,12 @@ impl SegmentEntry {
 }
 
 /// The granule that a mapped range consists of.
-pub(super) fn granule(size: u64) -> u64 {
+pub(crate) fn granule(size: u64) -> u64 {
     if size.is_multiple_of(GRANULE_LARGE) { GRANULE_LARGE } else { GRANULE_SMALL }
 }
 
 /// The segment table of one lane, for its writer.
-pub(super) struct SegmentTable<'a> {
+pub(crate) struct SegmentTable<'a> {
     words: Words<'a>,
     head: usize,
     first: usize,
@@ -63,13 +65,13 @@ pub(super) struct SegmentTable<'a> {
 }
 
 impl<'a> SegmentTable<'a> {
-    pub(super) fn new(words: Words<'a>, lane: &LaneLayout) -> Self {
+    pub(crate) fn new(words: Words<'a>, lane: &LaneLayout) -> Self {
         let mask = lane.segment_entries.wrapping_sub(1);
         Self { words, head: lane.head, first: lane.segments, mask }
     }
 
     /// Changes the table as an event of a segment says.
-    pub(super) fn apply(&self, kind: Kind, grant: &Grant) {
+    pub(crate) fn apply(&self, kind: Kind, grant: &Grant) {
         match kind {
             Kind::SegmentAlloc => {
                 self.take(grant.address, grant.size, grant, false);
@@ -101,7 +103,7 @@ impl<'a> SegmentTable<'a> {
 
     /// The stack that took what is given back here, a segment or a range of granules; 0 when that
     /// is not known, or several did.
-    pub(super) fn taker(&self, kind: Kind, grant: &Grant) -> u32 {
+    pub(crate) fn taker(&self, kind: Kind, grant: &Grant) -> u32 {
         let first = self.find(grant.address).map(|(_, entry)| entry);
         if kind == Kind::SegmentFree {
             return first.map_or(0, |entry| entry.stack);

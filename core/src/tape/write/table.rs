@@ -4,41 +4,42 @@
 //! while it changes sees each block at most once; a removed entry leaves a mark for searches to
 //! step over. The address is stored last and marks the entry as there.
 
-use super::atomic::{AtomicU64, Ordering};
-use super::event::{DEVICE_SHIFT, KIND_SHIFT, PLACE_SHIFT};
-use super::layout::{ENTRY_WORDS, LaneLayout, PROBE_MAX};
-use super::words::Words;
+use crate::tape::atomic::{AtomicU64, Ordering};
+use crate::tape::event::{DEVICE_SHIFT, KIND_SHIFT, PLACE_SHIFT};
+use crate::tape::layout::regions::LaneLayout;
+use crate::tape::layout::sizes::{ENTRY_WORDS, PROBE_MAX};
+use crate::tape::shared_words::Words;
 
 /// Address word of an entry that was never used: a search ends here.
-pub(super) const EMPTY: u64 = 0;
+pub(crate) const EMPTY: u64 = 0;
 /// Address word of an entry that was removed: a search goes on.
-pub(super) const REMOVED: u64 = 1;
+pub(crate) const REMOVED: u64 = 1;
 
 /// Bit of word 3 that says other streams still use the block, which was taken back. A slot has its
 /// kind there.
-pub(super) const PENDING: u64 = 1 << KIND_SHIFT;
+pub(crate) const PENDING: u64 = 1 << KIND_SHIFT;
 
 /// Words of an entry that are in use; the others are spare and stay zero.
 const USED_WORDS: usize = 6;
 
 /// A live block as the table has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) address: u64,
-    pub(super) size: u64,
-    pub(super) requested: u64,
-    pub(super) stack: u32,
-    pub(super) birth_step: u32,
-    pub(super) birth_ns: u64,
-    pub(super) place: u16,
-    pub(super) device: u8,
+pub(crate) struct Entry {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) requested: u64,
+    pub(crate) stack: u32,
+    pub(crate) birth_step: u32,
+    pub(crate) birth_ns: u64,
+    pub(crate) place: u16,
+    pub(crate) device: u8,
     /// Taken back, but in use by other streams.
-    pub(super) pending: bool,
+    pub(crate) pending: bool,
 }
 
 impl Entry {
     /// The entry in these words; `None` when there is none.
-    pub(super) fn decode(words: &[u64; ENTRY_WORDS]) -> Option<Self> {
+    pub(crate) fn decode(words: &[u64; ENTRY_WORDS]) -> Option<Self> {
         let &[address, size, requested, what, birth, birth_ns, _, _] = words;
         (address != EMPTY && address != REMOVED).then_some(Self {
             address,
@@ -56,19 +57,19 @@ impl Entry {
 
 /// The live table of one lane, for its writer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Table<'a> {
+pub(crate) struct Table<'a> {
     entries: &'a [[AtomicU64; ENTRY_WORDS]],
 }
 
 impl<'a> Table<'a> {
-    pub(super) fn new(words: Words<'a>, lane: &LaneLayout) -> Self {
+    pub(crate) fn new(words: Words<'a>, lane: &LaneLayout) -> Self {
         Self { entries: words.chunks(lane.table, lane.table_entries) }
     }
 
     /// Puts a block into the table, the words of its entry in their order; false when there is no
     /// room near its place.
     #[inline(always)]
-    pub(super) fn insert(&self, block: &[u64; USED_WORDS]) -> bool {
+    pub(crate) fn insert(&self, block: &[u64; USED_WORDS]) -> bool {
         let mut index = home(block[0]);
         for _ in 0..PROBE_MAX {
             let Some([address, rest @ ..]) = self.at(index) else { return false };
@@ -86,7 +87,7 @@ impl<'a> Table<'a> {
 
     /// The block at an address: its index and its words.
     #[inline(always)]
-    pub(super) fn find(&self, address: u64) -> Option<(usize, &'a [AtomicU64; ENTRY_WORDS])> {
+    pub(crate) fn find(&self, address: u64) -> Option<(usize, &'a [AtomicU64; ENTRY_WORDS])> {
         let mut index = home(address);
         for _ in 0..PROBE_MAX {
             let entry = self.at(index)?;
@@ -102,7 +103,7 @@ impl<'a> Table<'a> {
     /// Takes an entry out. Entries never move, so it leaves a mark for searches to step over,
     /// unless nothing lies behind it; then the marks before it go as well.
     #[inline(always)]
-    pub(super) fn remove(&self, index: usize) {
+    pub(crate) fn remove(&self, index: usize) {
         if self.address(index.wrapping_add(1)) != EMPTY {
             self.set_address(index, REMOVED);
             return;

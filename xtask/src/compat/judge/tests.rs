@@ -1,7 +1,7 @@
 //! A tape that says everything is believed; one that says anything else is not.
 
 use memtape_core::snapshot::{Block, DeviceSnapshot, Frame, Place, RankSnapshot, Segment};
-use memtape_core::tape::status::Status;
+use memtape_core::tape::read::Status;
 
 use super::*;
 

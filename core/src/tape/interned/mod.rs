@@ -1,0 +1,8 @@
+//! What is written once to a tape and then named by a number: strings, frames, stacks, and pairs
+//! of stream and pool.
+
+pub(crate) mod stacks;
+pub(crate) mod stream_pools;
+
+pub use stacks::{AtomWriter, Atoms, STACK_FRAMES_MAX, STRING_BYTES_MAX};
+pub use stream_pools::PlaceWriter;

@@ -1,0 +1,79 @@
+//! Fixed numbers of the layout: magic, version, lanes, and the words of each entry.
+
+/// First word of every tape: the bytes `MEMTAPE` and a zero.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"MEMTAPE\0");
+
+/// Version of this layout. Readers refuse any other.
+pub const VERSION: u64 = 3;
+
+/// Words in a page: regions that are allocated on their own start at multiples of this.
+pub const PAGE_WORDS: usize = 512;
+
+/// Words of the header, descriptors included.
+pub const HEADER_WORDS: usize = PAGE_WORDS;
+
+/// Words kept for the identity text (`key=value` lines): 8 KiB.
+pub const IDENTITY_WORDS: usize = 1024;
+
+/// Devices a process can have on its tape; events of a device beyond are counted as lost.
+/// No machine in the field shows more than 16 devices to one process.
+pub const DEVICES_MAX: usize = 16;
+
+/// Index of the lane for what happens outside any device mutex: memory that something else than
+/// PyTorch's allocator takes, pinned memory, marks.
+pub const HOST_LANE: usize = DEVICES_MAX;
+
+/// Index of the lane for CPU tensors; it has pages only where they are recorded.
+pub const CPU_LANE: usize = DEVICES_MAX + 1;
+
+/// Number of lanes.
+pub const LANES: usize = DEVICES_MAX + 2;
+
+/// Pairs of stream and pool that a tape can name; place 0 stands for the unknown one.
+pub const PLACES_MAX: usize = 1024;
+
+/// Words of one place: stream, pool (two), and 1 where the pool is known, else 2.
+pub const PLACE_WORDS: usize = 4;
+
+/// Words of one event slot: a cache line.
+pub const SLOT_WORDS: usize = 8;
+
+/// Words of one live table entry: a cache line.
+pub const ENTRY_WORDS: usize = 8;
+
+/// Words of one segment entry.
+pub const SEGMENT_WORDS: usize = 4;
+
+/// Words of one step record.
+pub const STEP_WORDS: usize = 16;
+
+/// Most slots, entries or records of a region, and words of atoms: what a reader copies at once is
+/// bounded by it, whatever a tape claims. 4 million events are 256 MiB.
+pub const REGION_ITEMS_MAX: usize = 1 << 22;
+
+/// Most step records of a lane: agents copy them once a second. 65,536 are 8 MiB.
+pub const STEP_RECORDS_MAX: usize = 1 << 16;
+
+/// No lane has seen more events, and no job more steps: a larger number on a tape is a lie, and
+/// arithmetic on smaller ones cannot overflow; JSON holds them exactly. A million events a second
+/// take three centuries to it.
+pub const CURSOR_MAX: u64 = 1 << 53;
+
+/// Entries looked at before the table counts as full for an address.
+pub const PROBE_MAX: usize = 256;
+
+/// Process groups on a tape; more are counted. Jobs with tensor, pipeline, context, expert and data
+/// parallelism have some twenty for each rank.
+pub const GROUPS_MAX: usize = 64;
+
+/// Words of both tables.
+pub const COLLECTIVE_TABLES_WORDS: usize = 2 * COLLECTIVE_TABLE_WORDS;
+
+/// Words of one table.
+pub(crate) const COLLECTIVE_TABLE_WORDS: usize =
+    COLLECTIVE_HEAD_WORDS + GROUPS_MAX * COLLECTIVE_GROUP_WORDS;
+/// Check, time of the look, how long it took, groups, groups that found no room, three spare.
+pub(crate) const COLLECTIVE_HEAD_WORDS: usize = 8;
+/// Check, number, key, size, last enqueued, started and completed (each plus one, 0 is none), time
+/// since when these are so, name, description.
+pub(crate) const COLLECTIVE_GROUP_WORDS: usize = 16;

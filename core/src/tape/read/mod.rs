@@ -1,0 +1,16 @@
+//! Reading a tape from outside: its header, totals, status, steps and marks.
+//!
+//! Rewinding is in `rewind`.
+
+pub(crate) mod marks;
+pub(crate) mod outside_sums;
+pub(crate) mod source;
+pub(crate) mod status;
+pub(crate) mod step_index;
+pub(crate) mod tape;
+
+pub use marks::Mark;
+pub use source::Source;
+pub use status::Status;
+pub use step_index::{StepRecord, Steps};
+pub use tape::{DeviceTotals, RANKS_MAX, TAPE_BYTES_MAX, Tape, TapeError, identity_text};

@@ -1,0 +1,147 @@
+//! One lane as it was at a cut of its history: copies the tables and undoes the events since.
+
+use alloc::vec::Vec;
+
+use crate::tape::event::Event;
+use crate::tape::layout::head;
+use crate::tape::layout::regions::LaneLayout;
+use crate::tape::layout::sizes::CURSOR_MAX;
+use crate::tape::read::source::Source;
+use crate::tape::read::tape::{Tape, believable};
+use crate::tape::rewind::undo::{Before, Live, Segments};
+
+use crate::tape::rewind::point_in_time::RewindError;
+
+/// What one lane held at a moment.
+pub(crate) struct LaneState {
+    pub(crate) live: Live,
+    pub(crate) segments: Segments,
+    /// What there was at the earlier moment.
+    pub(crate) before: Option<Before>,
+    pub(crate) trace: Vec<Event>,
+    /// Events of the lane before the first of the trace.
+    pub(crate) trace_first: u64,
+    pub(crate) allocated: u64,
+    pub(crate) reserved: u64,
+}
+
+/// A place in a lane's history, with the totals there.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    /// Events before it; `None` is the newest published event.
+    pub(crate) cursor: Option<u64>,
+    pub(crate) totals: Totals,
+}
+
+/// An earlier place in a lane's history.
+#[derive(Clone, Copy)]
+pub(crate) struct Early {
+    /// Events before it.
+    pub(crate) cursor: u64,
+    /// Whether each piece is of interest, or only what each stack held.
+    pub(crate) in_pieces: bool,
+}
+
+/// The allocator's totals at a cut.
+#[derive(Clone, Copy)]
+pub(crate) enum Totals {
+    /// Those of the lane's head: the cut is the present.
+    OfHead,
+    /// Known: bytes handed out and bytes held.
+    Known(u64, u64),
+    /// Bytes handed out are to be added up from the blocks, and bytes held from the segments; where
+    /// nobody tells of those, this many bytes are held, 0 when it is not known.
+    OfBlocks(u64),
+}
+
+impl<S: Source> Tape<S> {
+    pub(crate) fn lane_state(
+        &self,
+        lane: &LaneLayout,
+        cut: Cut,
+        early: Option<Early>,
+        trace_events_max: usize,
+    ) -> Result<LaneState, RewindError> {
+        const TRIES_MAX: usize = 8;
+        for _ in 0..TRIES_MAX {
+            let before = self.words::<2>(lane.head);
+            match self.try_lane_state(lane, cut, early, trace_events_max) {
+                // Where nobody writes, another look shows the same.
+                Err(RewindError::Damaged) if before != self.words::<2>(lane.head) => {}
+                other => return other,
+            }
+        }
+        Err(RewindError::Damaged)
+    }
+
+    fn try_lane_state(
+        &self,
+        lane: &LaneLayout,
+        cut: Cut,
+        early: Option<Early>,
+        trace_events_max: usize,
+    ) -> Result<LaneState, RewindError> {
+        let [_, done] = self.words::<2>(lane.head).ok_or(RewindError::Damaged)?;
+        let mut live = self.copy_table(lane).ok_or(RewindError::Damaged)?;
+        let mut segments = self.copy_segments(lane).ok_or(RewindError::Damaged)?;
+        let head_words = self.words::<{ head::WORDS }>(lane.head).ok_or(RewindError::Damaged)?;
+        let reserved = head_words[head::RESERVED];
+        if reserved > CURSOR_MAX || done > reserved {
+            return Err(RewindError::Damaged);
+        }
+        let oldest_held = reserved.saturating_sub(lane.ring_slots as u64);
+        let not_covered = || RewindError::NotCovered { step: 0, oldest: self.oldest_step() };
+
+        // A cut beyond what is done needs the events up to it; the present takes all published.
+        let first = cut.cursor.unwrap_or(done).min(done);
+        if first < oldest_held {
+            return Err(not_covered());
+        }
+        let early = early.filter(|early| (oldest_held..=first).contains(&early.cursor));
+        let from = early.map_or(first, |early| early.cursor);
+        let mut events = self.events(lane, from, reserved);
+        let held = self.word(lane.head + head::RESERVED).saturating_sub(lane.ring_slots as u64);
+        if events.last().is_some_and(Option::is_none) && reserved > held {
+            events.pop(); // reserved but not published: the table knows nothing of it
+        }
+        let events: Option<Vec<Event>> = events.into_iter().collect();
+        let Some(events) = events else {
+            // The present moved on while it was looked at: another look may be quicker.
+            let is_gone = from < held && cut.cursor.is_some();
+            return Err(if is_gone { not_covered() } else { RewindError::Damaged });
+        };
+        let position = |cursor: u64| (cursor.saturating_sub(from) as usize).min(events.len());
+        let at = cut.cursor.map_or(events.len(), position);
+
+        for event in events.get(position(first)..).unwrap_or_default().iter().rev() {
+            live.undo(event);
+            segments.undo(event);
+        }
+        for event in events.get(position(first)..at).unwrap_or_default() {
+            live.redo(event);
+            segments.redo(event);
+        }
+        let before = early.map(|early| {
+            let (mut past, mut past_segments) = (live.clone(), segments.clone());
+            let since = events.get(..at).unwrap_or_default();
+            for event in since.iter().rev() {
+                past.undo(event);
+                past_segments.undo(event);
+            }
+            Before::of(past, &past_segments, since, early.in_pieces)
+        });
+        let end = from + at as u64;
+        let trace_first = end.saturating_sub(trace_events_max as u64).max(oldest_held);
+        let trace = self.events(lane, trace_first, end).into_iter().flatten().collect();
+        let (allocated, reserved) = match cut.totals {
+            Totals::Known(allocated, reserved) => (allocated, reserved),
+            Totals::OfHead => (head_words[head::ALLOCATED], head_words[head::RESERVED_BYTES]),
+            Totals::OfBlocks(reserved) => {
+                let held = segments.bytes();
+                (live.bytes(), if held > 0 { held } else { reserved })
+            }
+        };
+        let (allocated, reserved) = (believable(allocated), believable(reserved));
+        Ok(LaneState { live, segments, before, trace, trace_first, allocated, reserved })
+    }
+}
