@@ -63,9 +63,6 @@ mod backward;
 // Stacks are Python's own, on every version of CPython.
 mod pythons;
 
-// The rules of the repository.
-mod tidy;
-
 // `pip install` of the wheel is all it takes.
 mod wheel;
 

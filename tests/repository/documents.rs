@@ -1,0 +1,96 @@
+//! Documents, dashboards and the wire's description say what is true and is there.
+
+use std::fs;
+use std::path::Path;
+
+use crate::source::{Source, check, root, rust, sources};
+
+#[test]
+fn every_part_of_the_wire_is_explained() {
+    let bare = "// A message.\nmessage M {\n  uint64 size = 1;\n}\n";
+    check(unexplained, &Source::of("a.proto", bare), &sources(&["proto"]));
+}
+
+/// A declaration has a comment above it or behind it.
+fn unexplained(file: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_explained = false;
+    for (number, line) in file.lines() {
+        let line = line.trim();
+        let (code, comment) = line.split_once("//").unwrap_or((line, ""));
+        let first = code.split_whitespace().next().unwrap_or_default();
+        // Names of a file, and the oneof that has no meaning beside its fields'.
+        let is_frame =
+            matches!(first, "" | "syntax" | "package" | "import" | "oneof" | "}" | "option");
+        if !is_frame && !is_explained && comment.is_empty() {
+            found.push(format!("{}:{number}: say what `{}` means", file.path, code.trim()));
+        }
+        is_explained = line.starts_with("//");
+    }
+    found
+}
+
+#[test]
+fn documents_point_at_what_is_there() {
+    let bad = Source::of("README.md", "See [the map](ARCHITECTURE-OF-NOTHING.md).\n");
+    let known = rust();
+    check(|file| dead_links(file, &known), &bad, &sources(&["md"]));
+    assert!(!dead_links(&Source::of("a.md", "In `nowhere.rs`.\n"), &known).is_empty());
+}
+
+/// Links to files, and names of source files in backticks.
+fn dead_links(file: &Source, known: &[Source]) -> Vec<String> {
+    let here = root().join(&file.path);
+    let folder = here.parent().unwrap_or(Path::new("/"));
+    let mut found = Vec::new();
+    for (number, line) in file.lines() {
+        for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = target.split(['#', ' ']).next().unwrap_or_default();
+            let is_local =
+                !path.is_empty() && !path.contains("://") && !path.starts_with("mailto:");
+            if is_local && !folder.join(path).exists() {
+                found.push(format!("{}:{number}: there is no {path}", file.path));
+            }
+        }
+        for name in line.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")) {
+            if !known.iter().any(|known| format!("/{}", known.path).ends_with(&format!("/{name}")))
+            {
+                found.push(format!("{}:{number}: there is no {name}", file.path));
+            }
+        }
+    }
+    found
+}
+
+/// Where metrics get their names.
+const EXPORTERS: &str = "coordinator/src/telemetry/";
+
+#[test]
+fn dashboards_and_alerts_ask_for_what_is_exported() {
+    let exporters = rust().into_iter().filter(|file| file.path.starts_with(EXPORTERS));
+    let exported: String = exporters.map(|file| file.text).collect();
+    let mut files = sources(&["json", "yaml"]);
+    let asks =
+        |path: &str| ["deploy/grafana/", "deploy/prometheus/"].map(|at| path.starts_with(at));
+    files.retain(|file| asks(&file.path).contains(&true));
+    let bad = Source::of("rules.yaml", "expr: memtape_nothing_of_the_kind > 0\n");
+    check(|file| unknown_metrics(file, &exported), &bad, &files);
+}
+
+/// Counters get `_total` behind their names from the encoder.
+fn unknown_metrics(file: &Source, exported: &str) -> Vec<String> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_exported = |name: &str| {
+        let name = name.strip_suffix("_total").unwrap_or(name);
+        exported.contains(&format!("\"{name}\""))
+    };
+    let mut found = Vec::new();
+    for (number, line) in file.lines() {
+        for name in line.split(|c| !is_word(c)).filter(|word| word.starts_with("memtape_")) {
+            if !is_exported(name) {
+                found.push(format!("{}:{number}: nobody exports {name}", file.path));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,187 @@
+//! Which package, folder and file may know what.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::source::{Source, check, folder, manifests, root, rust};
+
+/// What each package may import of ours. Nothing may import the tests.
+const IMPORTS: [(&str, &[&str]); 9] = [
+    ("core", &[]),
+    ("proto", &[]),
+    ("fuzz", &["memtape-core"]),
+    ("recorder", &["memtape-core"]),
+    ("agent", &["memtape-core", "memtape-proto"]),
+    ("coordinator", &["memtape-core", "memtape-proto"]),
+    (
+        "cli",
+        &[
+            "memtape-agent",
+            "memtape-coordinator",
+            "memtape-core",
+            "memtape-proto",
+            "memtape-recorder",
+        ],
+    ),
+    (
+        "tests",
+        &[
+            "memtape",
+            "memtape-agent",
+            "memtape-coordinator",
+            "memtape-core",
+            "memtape-proto",
+            "memtape-recorder",
+        ],
+    ),
+    ("xtask", &["memtape-core"]),
+];
+
+/// Files outside of the recorder that may say `unsafe`; the recorder lists its own in `lib.rs`.
+const UNSAFE_FILES: [&str; 2] = ["agent/src/tapes/liveness.rs", "cli/src/liveness.rs"];
+
+#[test]
+fn imports_point_one_way() {
+    let bad = "[dependencies]\nmemtape-agent.workspace = true\n";
+    check(wrong_imports, &Source::of("core/Cargo.toml", bad), &manifests());
+    let folders: BTreeSet<String> =
+        manifests().into_iter().map(|file| folder(&file.path)).collect();
+    let known: BTreeSet<String> = IMPORTS.iter().map(|(folder, _)| folder.to_string()).collect();
+    assert_eq!(folders, known, "a new package needs its place in the order of imports");
+}
+
+fn wrong_imports(manifest: &Source) -> Vec<String> {
+    let folder = folder(&manifest.path);
+    let Some((_, allowed)) = IMPORTS.iter().find(|(name, _)| *name == folder) else {
+        return vec![format!("{}: no rule for {folder}", manifest.path)];
+    };
+    dependencies(&manifest.text)
+        .filter(|name| name.starts_with("memtape") && !allowed.contains(name))
+        .map(|name| format!("{}: {folder} must not import {name}", manifest.path))
+        .collect()
+}
+
+/// The names in every table of dependencies, in both ways of writing one.
+fn dependencies(manifest: &str) -> impl Iterator<Item = &str> {
+    let mut is_inside = false;
+    manifest.lines().filter_map(move |line| {
+        if let Some(table) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            let (before, name) = table.rsplit_once("dependencies").unwrap_or(("none", ""));
+            is_inside = before != "none" && name.is_empty();
+            return name.strip_prefix('.');
+        }
+        let name = line.split(['.', '=', ' ']).next().unwrap_or_default();
+        (is_inside && !name.is_empty() && !name.starts_with('#')).then_some(name)
+    })
+}
+
+#[test]
+fn the_core_is_pure() {
+    let text = fs::read_to_string(root().join("core/src/lib.rs")).expect("core has a root");
+    for attribute in ["#![no_std]", "#![forbid(unsafe_code)]"] {
+        assert!(text.lines().any(|line| line == attribute), "core/src/lib.rs needs {attribute}");
+    }
+    let impure = Source::of("core/src/a.rs", "extern crate std;\nuse std::fs;\n");
+    check(impurities, &impure, &rust());
+}
+
+/// What stands before a std that only tests and model checkers have.
+const PURE_WITHOUT: [&str; 2] = ["#[cfg(test)]", "#[cfg(any(memtape_loom, memtape_shuttle))]"];
+
+/// `no_std` refuses nearly all of it; what slips by is an `extern crate std` of one's own.
+fn impurities(file: &Source) -> Vec<String> {
+    let is_pure_code = file.path.starts_with("core/src/") && !file.path.ends_with("tests.rs");
+    let code = file.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let mut before = "";
+    let mut found = Vec::new();
+    for line in code.lines().filter(|_| is_pure_code) {
+        if line.trim() == "extern crate std;" && !PURE_WITHOUT.contains(&before.trim()) {
+            found.push(format!("{}: core has no std outside of its checks", file.path));
+        }
+        before = line;
+    }
+    found
+}
+
+#[test]
+fn unsafe_code_is_where_it_is_said_to_be() {
+    let library = Source::of(
+        "recorder/src/lib.rs",
+        &fs::read_to_string(root().join("recorder/src/lib.rs")).expect("recorder has a root"),
+    );
+    let listed = listed_unsafe_files(&library.text);
+    assert!(!listed.is_empty(), "recorder/src/lib.rs says where `unsafe` is");
+    let rule = |file: &Source| unlisted_unsafe(file, &listed);
+    check(rule, &Source::of("agent/src/run.rs", "unsafe { f() }"), &rust());
+    for name in &listed {
+        let path = format!("recorder/src/{name}");
+        let text = fs::read_to_string(root().join(&path)).unwrap_or_default();
+        let says = format!("recorder/src/lib.rs: {path} is listed and has no `unsafe`");
+        assert!(Source::of(&path, &text).lines().any(|(_, line)| is_unsafe(line)), "{says}");
+    }
+}
+
+/// The files named in the paragraph that begins with "`unsafe` is in".
+fn listed_unsafe_files(library: &str) -> BTreeSet<String> {
+    let paragraph = library
+        .lines()
+        .skip_while(|line| !line.starts_with("//! `unsafe` is in"))
+        .take_while(|line| line.starts_with("//! "));
+    let words = paragraph.flat_map(|line| line.split('`').skip(1).step_by(2));
+    words.filter(|word| word.ends_with(".rs")).map(String::from).collect()
+}
+
+fn unlisted_unsafe(file: &Source, listed: &BTreeSet<String>) -> Vec<String> {
+    let name = file.path.strip_prefix("recorder/src/").unwrap_or_default();
+    if file.is_test() || UNSAFE_FILES.contains(&file.path.as_str()) || listed.contains(name) {
+        return Vec::new();
+    }
+    file.lines()
+        .filter(|(_, line)| is_unsafe(line))
+        .map(|(number, _)| format!("{}:{number}: `unsafe` does not belong here", file.path))
+        .collect()
+}
+
+fn is_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    code.split(|c| !is_word(c)).any(|word| word == "unsafe")
+}
+
+#[test]
+fn the_store_stays_in_the_store() {
+    check(store_elsewhere, &Source::of("coordinator/src/http.rs", "use sled::Db;"), &rust());
+}
+
+fn store_elsewhere(file: &Source) -> Vec<String> {
+    let is_store = file.path.starts_with("coordinator/src/store");
+    confined(file, is_store || file.is_test(), "sled::", "only the coordinator's store knows sled")
+}
+
+#[test]
+fn wire_types_stop_at_the_wire() {
+    check(wire_elsewhere, &Source::of("agent/src/run.rs", "use memtape_proto::v1;"), &rust());
+}
+
+fn wire_elsewhere(file: &Source) -> Vec<String> {
+    let is_wire = file.path.split('/').any(|part| {
+        matches!(part.trim_end_matches(".rs"), "wire" | "body" | "grpc" | "link")
+            && part != file.path
+    });
+    confined(
+        file,
+        is_wire || file.is_test(),
+        "memtape_proto",
+        "only wire.rs and body.rs know protobuf",
+    )
+}
+
+fn confined(file: &Source, is_allowed: bool, word: &str, rule: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in file.lines().filter(|_| !is_allowed) {
+        if line.split("//").next().is_some_and(|code| code.contains(word)) {
+            found.push(format!("{}:{number}: {rule}", file.path));
+        }
+    }
+    found
+}
