@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use memtape_core::diagnosis::Diagnosis;
+use memtape_core::ids::Ids;
 use memtape_core::restart::Policy;
 use tokio::sync::{mpsc, oneshot};
 
@@ -19,7 +20,6 @@ use crate::ingest::admission::Share;
 use crate::ingest::agents;
 use crate::ingest::wire::{Hello, Incoming, Outgoing};
 use crate::state::captures::CaptureState;
-use crate::state::ids::Ids;
 use crate::state::incidents::IncidentState;
 use crate::state::jobs::{Cluster, Limits, StreamId};
 use crate::state::losses::Counters;

@@ -13,6 +13,8 @@ extern crate alloc;
 
 pub mod identity;
 
+pub mod ids;
+
 pub mod origin;
 
 pub mod tape;

@@ -8,10 +8,12 @@
 
 use std::collections::BTreeMap;
 
+use memtape_core::ids;
+
 use crate::link::wire::SoloReason;
 use crate::node::clock::Now;
+use crate::tapes::death::Cause;
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
-use crate::tapes::liveness::Cause;
 
 /// Time between the reason and the capture.
 const DELAY_NS: u64 = 1_000_000_000;
@@ -19,14 +21,6 @@ const DELAY_NS: u64 = 1_000_000_000;
 /// Least time between two captures of one tape for the same reason: a job that fails again and
 /// again would otherwise be captured all the time. A process dies only once.
 const INTERVAL_NS: u64 = 30_000_000_000;
-
-/// 2024-01-01T00:00:00Z in nanoseconds: names of captures begin with the time since then, in
-/// tenths of a second, as the coordinator's own do, so that they sort by age together.
-const EPOCH_WALL_NS: i64 = 1_704_067_200_000_000_000;
-const TENTH_NS: i64 = 100_000_000;
-
-/// The digits of the coordinator's names.
-const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// A capture that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +70,7 @@ impl Alone {
             }
             let death = known.life.death();
             let was_killed =
-                death.is_some_and(|end| matches!(end.cause, Cause::Killed | Cause::OomKilled));
+                death.is_some_and(|end| matches!(end.cause(), Cause::Killed | Cause::OomKilled));
             if is_alone && was_killed && is_news(key, known) {
                 self.want(now, key, known, SoloReason::Death);
             }
@@ -145,14 +139,10 @@ impl Alone {
     }
 }
 
-/// A name that no other capture has: `cap-`, the time, ten digits of a hash, `-alone`.
+/// A name that no other capture has.
 fn name(now: Now, tape_id: &str, reason: SoloReason) -> String {
-    let tenths = u64::try_from((now.wall_ns - EPOCH_WALL_NS) / TENTH_NS).unwrap_or(0);
-    let digit = |place: u32| char::from(DIGITS[((tenths >> (5 * place)) & 31) as usize]);
-    let time: String = (0..7).rev().map(digit).collect();
     let what = format!("{tape_id} {reason:?} {} {}", now.wall_ns, now.mono_ns);
-    let hash = blake3::hash(what.as_bytes()).to_hex();
-    format!("cap-{time}-{}-alone", &hash[..10])
+    ids::agent_capture(now.wall_ns, &blake3::hash(what.as_bytes()).to_hex())
 }
 
 #[cfg(test)]
@@ -160,21 +150,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_sort_by_age_and_are_never_a_coordinators() {
+    fn names_are_never_a_coordinators_and_never_repeat() {
         let at = |tenths: i64| Now {
-            wall_ns: EPOCH_WALL_NS + tenths * TENTH_NS,
+            wall_ns: 1_704_067_200_000_000_000 + tenths * 100_000_000,
             mono_ns: u64::try_from(tenths).expect("positive"),
         };
         let first = name(at(12_345), "a", SoloReason::Death);
-        assert!(first.starts_with("cap-0000c1s-") && first.ends_with("-alone"), "{first}");
+        assert!(first.starts_with("cap-0000c1s-") && ids::is_agent_capture(&first), "{first}");
         assert_eq!(first.len(), 28);
-        assert!(first.as_str() > "cap-0000c1s" && first.as_str() < "cap-0000c1t");
         let others = [
             name(at(12_345), "b", SoloReason::Death),
             name(at(12_345), "a", SoloReason::OutOfMemory),
             name(at(12_346), "a", SoloReason::Death),
         ];
         assert!(others.iter().all(|other| *other != first), "{others:?}");
-        assert!(name(Now::default(), "a", SoloReason::Death).starts_with("cap-0000000-"));
     }
 }

@@ -362,7 +362,7 @@ fn solo_capture(solo: &v1::SoloCapture) -> Result<SoloCapture, String> {
     let answer = solo.answer.as_ref().ok_or("a solo capture says nothing of its state")?;
     let (capture, tape_id, answer) = capture_answer(answer)?;
     // Another name could be that of a capture of the coordinator's own.
-    if !crate::state::agent_captures::is_solo(&capture) {
+    if !memtape_core::ids::is_agent_capture(&capture) {
         return Err(format!("{capture:?} is no name of a solo capture"));
     }
     let reason = match solo.reason() {

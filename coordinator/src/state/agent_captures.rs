@@ -7,6 +7,7 @@
 //! be said twice.
 
 use memtape_core::capture::{Answer, Outcome, Reason};
+use memtape_core::ids::is_agent_capture;
 
 use crate::clock::Now;
 use crate::coordinator::{Coordinator, Upload};
@@ -69,7 +70,7 @@ impl Coordinator {
         // One whose body never came shows nothing, and stands in nobody's way.
         let is_known = |(id, state): (&String, &CaptureState)| {
             let parts = &state.parts;
-            is_solo(id)
+            is_agent_capture(id)
                 && state.record.reason == record.reason
                 && parts.iter().any(|part| part.tape_id == solo.tape_id && part.hash.is_some())
         };
@@ -79,7 +80,7 @@ impl Coordinator {
             return;
         }
         let of_job = self.captures.iter().filter(|(_, state)| state.record.job == record.job);
-        if of_job.filter(|(id, _)| is_solo(id)).count() >= SOLOS_PER_JOB_MAX {
+        if of_job.filter(|(id, _)| is_agent_capture(id)).count() >= SOLOS_PER_JOB_MAX {
             self.counters.lose(Loss::NoRoom);
             tracing::warn!(job = ?record.job, "there are too many captures by agents alone");
             return;
@@ -98,7 +99,7 @@ impl Coordinator {
 
     /// May an agent send the body of a solo capture? None when it is no solo capture.
     pub(crate) fn solo_verdict(&self, capture: &str, tape_id: &str) -> Option<Upload> {
-        let state = self.captures.get(capture).filter(|_| is_solo(capture))?;
+        let state = self.captures.get(capture).filter(|_| is_agent_capture(capture))?;
         let part = state.parts.iter().find(|part| part.tape_id == tape_id)?;
         Some(match part.hash() {
             Some(hash) => Upload::Stored { hash },
@@ -116,7 +117,7 @@ impl Coordinator {
         bytes: u64,
         hash: blake3::Hash,
     ) -> Option<Result<PartRecord, (Loss, &'static str)>> {
-        let state = self.captures.get_mut(capture).filter(|_| is_solo(capture))?;
+        let state = self.captures.get_mut(capture).filter(|_| is_agent_capture(capture))?;
         let part = state.parts.iter_mut().find(|part| part.tape_id == tape_id)?;
         if part.hash.is_some() || part.bytes == 0 {
             return Some(Err((Loss::StaleBody, "the capture has this body already")));
@@ -153,15 +154,6 @@ pub(crate) fn note_spool(counters: &Counters, name: &str, node: &mut Node, spool
             "an agent alone had no room on its disk: give it more with --spool-bytes-max"
         );
     }
-}
-
-/// The names that agents give; a coordinator's own never end like this.
-pub(crate) fn is_solo(capture: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    capture.len() <= 64
-        && capture.starts_with("cap-")
-        && capture.ends_with("-alone")
-        && capture.bytes().all(is_plain)
 }
 
 fn reason(reason: SoloReason, rank: u32) -> Reason {

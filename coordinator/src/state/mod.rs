@@ -5,7 +5,6 @@ pub(crate) mod agent_captures;
 pub(crate) mod captures;
 pub(crate) mod circumstances;
 pub(crate) mod host_readings;
-pub(crate) mod ids;
 pub(crate) mod incidents;
 pub(crate) mod jobs;
 pub(crate) mod losses;

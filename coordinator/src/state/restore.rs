@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::detector::{Finding, GrowthKey};
+use memtape_core::ids::Ids;
 use memtape_core::restart::Policy;
 
 use crate::clock::Now;
 use crate::ingest::agents::sample;
 use crate::state::captures::CaptureState;
-use crate::state::ids::Ids;
 use crate::state::incidents::IncidentState;
 use crate::state::jobs::{Attempt, Cluster, Limits, Presence, Rank};
 use crate::state::records::{

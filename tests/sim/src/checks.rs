@@ -34,7 +34,7 @@ pub(crate) fn check(world: &mut World) -> Vec<String> {
 
 /// True for what an agent took by itself and handed over when it could.
 fn is_solo(capture: &Capture) -> bool {
-    capture.id.ends_with("-alone")
+    memtape_core::ids::is_agent_capture(&capture.id)
 }
 
 struct Checks<'a> {

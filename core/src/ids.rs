@@ -1,0 +1,108 @@
+//! Names of incidents, captures and actions: short, sortable by age, unique over restarts.
+//!
+//! The coordinator's name is a prefix and a number in base 32: tenths of a second since 2024, or
+//! one more than the last name when that is larger. So a clock that goes back, or a second name
+//! within the same tenth, never repeats a name, as long as the names in the store were shown to
+//! [`Ids::seen`]. The name of an agent-initiated capture has the same time, so that both sort
+//! together, and a hash instead of a memory of earlier names.
+
+use alloc::format;
+use alloc::string::String;
+
+/// Digits without `i`, `l`, `o` and `u`, which people misread (Crockford's base 32).
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// Enough for 109 years.
+const LENGTH: u32 = 7;
+
+/// 2024-01-01T00:00:00Z, in nanoseconds.
+const EPOCH_WALL_NS: i64 = 1_704_067_200_000_000_000;
+
+const TENTH_NS: i64 = 100_000_000;
+
+/// First and last part of an agent-initiated capture's name.
+const CAPTURE_PREFIX: &str = "cap-";
+const AGENT_SUFFIX: &str = "-alone";
+
+/// Longest accepted name of an agent-initiated capture, in bytes.
+const AGENT_CAPTURE_BYTES_MAX: usize = 64;
+
+/// Makes names.
+#[derive(Debug, Default)]
+pub struct Ids {
+    last: u64,
+}
+
+impl Ids {
+    /// A name that was given before.
+    pub fn seen(&mut self, id: &str) {
+        let digits = id.rsplit('-').next().unwrap_or_default();
+        let number = digits.bytes().try_fold(0_u64, |sum, digit| {
+            let value = DIGITS.iter().position(|known| *known == digit)?;
+            sum.checked_mul(32)?.checked_add(value as u64)
+        });
+        self.last = self.last.max(number.unwrap_or(0));
+    }
+
+    /// The next name, such as `cap-0k3f9a2`.
+    pub fn next(&mut self, wall_ns: i64, prefix: &str) -> String {
+        self.last = tenths(wall_ns).max(self.last + 1);
+        format!("{prefix}-{}", digits(self.last))
+    }
+}
+
+/// The name of an agent-initiated capture, such as `cap-0k3f9a2-0123456789-alone`. `unique` is a
+/// hash of what the capture is about, in lower-case hexadecimal digits; ten of them are used.
+pub fn agent_capture(wall_ns: i64, unique: &str) -> String {
+    let unique = unique.get(..10).unwrap_or(unique);
+    format!("{CAPTURE_PREFIX}{}-{unique}{AGENT_SUFFIX}", digits(tenths(wall_ns)))
+}
+
+/// True for names that [`agent_capture`] makes; a coordinator's own never end like this.
+pub fn is_agent_capture(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    name.len() <= AGENT_CAPTURE_BYTES_MAX
+        && name.starts_with(CAPTURE_PREFIX)
+        && name.ends_with(AGENT_SUFFIX)
+        && name.bytes().all(is_plain)
+}
+
+fn tenths(wall_ns: i64) -> u64 {
+    u64::try_from(wall_ns.saturating_sub(EPOCH_WALL_NS) / TENTH_NS).unwrap_or(0)
+}
+
+fn digits(number: u64) -> String {
+    let digit = |place: u32| char::from(DIGITS[((number >> (5 * place)) & 31) as usize]);
+    (0..LENGTH).rev().map(digit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_new_over_restarts_and_clocks_that_go_back() {
+        let mut ids = Ids::default();
+        let now = EPOCH_WALL_NS + 12_345 * TENTH_NS;
+        let first = ids.next(now, "inc");
+        assert_eq!(first, "inc-0000c1s");
+        assert_eq!(ids.next(now, "inc"), "inc-0000c1t");
+        assert_eq!(ids.next(now - TENTH_NS, "cap"), "cap-0000c1v");
+        assert_eq!(ids.next(now + 10 * TENTH_NS, "cap"), "cap-0000c23");
+        let mut restarted = Ids::default();
+        restarted.seen("cap-0000c23");
+        restarted.seen("not a name");
+        assert_eq!(restarted.next(now, "inc"), "inc-0000c24");
+        assert_eq!(Ids::default().next(0, "inc"), "inc-0000001");
+    }
+
+    #[test]
+    fn captures_of_agents_sort_with_those_of_the_coordinator() {
+        let now = EPOCH_WALL_NS + 12_345 * TENTH_NS;
+        let name = agent_capture(now, "0123456789abcdef");
+        assert_eq!(name, "cap-0000c1s-0123456789-alone");
+        assert!(name.as_str() > "cap-0000c1s" && name.as_str() < "cap-0000c1t");
+        assert!(is_agent_capture(&name) && !is_agent_capture("cap-0000c1s"));
+        assert!(agent_capture(0, "0123456789").starts_with("cap-0000000-"));
+    }
+}
