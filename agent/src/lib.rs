@@ -24,6 +24,7 @@ mod node {
 /// The tapes of this node: where they are, whether their processes live, which are deleted.
 mod tapes {
     pub(crate) mod cleanup;
+    pub(crate) mod death;
     pub(crate) mod known;
     pub(crate) mod liveness;
     pub(crate) mod source;
@@ -66,3 +67,4 @@ pub mod testing {
 pub use config::Config;
 pub use node::nvml::{GpuUse, gpu_use};
 pub use run::run;
+pub use tapes::liveness::{Writer, writer};

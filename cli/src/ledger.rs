@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use memtape_agent::Writer;
 use memtape_core::diagnosis::{place, telling_frame};
 use memtape_core::ledger::{Amount, Ledger, Name, Sources};
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{Frame, OutsideUse, RankSnapshot};
 use serde_json::{Value, json};
 
-use crate::liveness::Writer;
 use crate::output::clean;
 use crate::render::{bytes, signed_bytes, table};
 

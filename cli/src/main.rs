@@ -15,7 +15,6 @@ mod demo;
 mod export;
 mod ledger;
 mod library;
-mod liveness;
 mod output;
 mod parent;
 mod ranks;

@@ -7,12 +7,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use memtape_agent::Writer;
 use memtape_core::tape::read::Source;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::Moment;
-
-use crate::liveness::{self, Writer};
 
 /// An open tape.
 #[derive(Debug)]
@@ -81,7 +80,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<(Tape<FileSource>, Writer)> {
     if !metadata.is_file() {
         bail!("{} is not a regular file", path.display());
     }
-    let writer = liveness::writer(&file);
+    let writer = memtape_agent::writer(&file);
     let source = FileSource { file, len_bytes: metadata.len() };
     let tape = Tape::open(source).with_context(|| format!("cannot read {}", path.display()))?;
     Ok((tape, writer))

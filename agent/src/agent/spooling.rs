@@ -15,7 +15,7 @@ use crate::link::stream as link;
 use crate::link::wire::{self, RankReport, Solo};
 use crate::node::clock::Now;
 use crate::spool::Next;
-use crate::tapes::liveness::{Cause, Death};
+use crate::tapes::death::{Death, Evidence};
 
 use super::Agent;
 
@@ -251,8 +251,7 @@ impl Agent {
             .map(|(tape_id, _)| tape_id.clone())
             .collect();
         for tape_id in unended {
-            let detail = "its tape was gone when the agent came back".to_string();
-            let death = Death { cause: Cause::Unknown, detail, wall_ns: now.wall_ns };
+            let death = Death { evidence: Evidence::TapeGone, wall_ns: now.wall_ns };
             if !self.send(wire::rank_down(&tape_id, &death, 0)) {
                 return;
             }

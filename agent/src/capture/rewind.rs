@@ -13,7 +13,7 @@ use memtape_core::tape::rewind::{Moment, RewindError};
 
 use crate::link::wire::{self, RankUp};
 use crate::node::clock::Now;
-use crate::tapes::liveness::Holder;
+use crate::tapes::liveness::Writer;
 use crate::tapes::source::{TapeFile, TapeSource};
 
 /// Largest body before compression, in bytes.
@@ -79,7 +79,7 @@ impl Rewind {
 
 fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, Option<Vec<u8>>) {
     // Asked first: everything a dead process wrote is then there to be read.
-    let dead = matches!(rewind.file.holder(), Ok(Holder::Nobody));
+    let dead = rewind.file.writer() == Writer::Gone;
     let (outcome, snapshot, mut details) = match take(rewind, dead) {
         Ok(taken) => taken,
         Err(error) => return (Answer { dead, ..no_tape(&error.to_string()) }, None),

@@ -20,7 +20,7 @@ use prost::Message as _;
 
 use crate::node::host::HostMemory;
 use crate::node::nvml;
-use crate::tapes::liveness::{Cause, Death};
+use crate::tapes::death::{Cause, Death};
 
 mod facts;
 
@@ -217,7 +217,7 @@ pub(crate) fn report(
 
 /// A rank's process is gone.
 pub(crate) fn rank_down(tape_id: &str, death: &Death, step: u64) -> Outgoing {
-    let end = match death.cause {
+    let end = match death.cause() {
         Cause::Exited => v1::RankEnd::Exited,
         Cause::Killed => v1::RankEnd::Killed,
         Cause::OomKilled => v1::RankEnd::OomKilled,
@@ -226,7 +226,7 @@ pub(crate) fn rank_down(tape_id: &str, death: &Death, step: u64) -> Outgoing {
     message(v1::agent_message::Body::RankDown(v1::RankDown {
         tape_id: tape_id.to_string(),
         end: end.into(),
-        detail: death.detail.clone(),
+        detail: death.evidence.to_string(),
         wall_ns: death.wall_ns,
         step,
     }))

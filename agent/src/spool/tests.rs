@@ -4,6 +4,7 @@ use memtape_core::capture::{Answer, Outcome};
 
 use super::*;
 use crate::link::wire::{SoloReason, rank_down};
+use crate::tapes::death::{Death, Evidence};
 use crate::testing::MemoryDisk;
 
 const BOUND: u64 = 1 << 20;
@@ -30,11 +31,7 @@ fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {
 }
 
 fn down(tape_id: &str) -> Outgoing {
-    let death = crate::tapes::liveness::Death {
-        cause: crate::tapes::liveness::Cause::Killed,
-        detail: "gone".to_string(),
-        wall_ns: 5,
-    };
+    let death = Death { evidence: Evidence::Vanished, wall_ns: 5 };
     rank_down(tape_id, &death, 3)
 }
 

@@ -14,7 +14,8 @@ use crate::node::cgroup::{self, Cgroup};
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::process::Process;
-use crate::tapes::liveness::{Holder, Life, OomKills, Sighting};
+use crate::tapes::death::{Life, OomKills, Sighting};
+use crate::tapes::liveness::Writer;
 use crate::tapes::source::{FileId, Shelf, TapeFile, TapeSource};
 
 /// Tapes known at the same time, dead ones included; files beyond are refused.
@@ -134,20 +135,17 @@ impl KnownTape {
             );
         }
         // The lock first: what a dead process has written is then all there is.
-        let holder = match self.file.holder() {
-            Ok(holder) => holder,
-            // A file system that cannot say keeps every process alive.
-            Err(_) => Holder::Hidden,
-        };
+        let writer = self.file.writer();
         if !self.is_cut {
             self.status = self.tape.status();
         }
-        self.look_at_process(holder, node);
+        self.look_at_process(writer, node);
         let cgroup = self.cgroup.as_ref().and_then(Cgroup::oom_kills);
         let was_dead = self.life.death().is_some();
         self.life.sight(Sighting {
             wall_ns: now.wall_ns,
-            held: holder != Holder::Nobody,
+            // A file system that cannot say keeps every process alive.
+            held: writer != Writer::Gone,
             sealed: self.status.sealed,
             disabled: self.status.disabled.is_some(),
             last_sign_wall_ns: self.last_sign_wall_ns(),
@@ -156,16 +154,16 @@ impl KnownTape {
         self.tell_of_end(was_dead);
     }
 
-    fn look_at_process(&mut self, holder: Holder, node: &dyn Node) {
-        match holder {
-            Holder::Process(pid) if self.process.is_none_or(|process| process.pid != pid) => {
+    fn look_at_process(&mut self, writer: Writer, node: &dyn Node) {
+        match writer {
+            Writer::Alive(Some(pid)) if self.process.is_none_or(|process| process.pid != pid) => {
                 self.process = node.process(pid, self.tape.identity().pid);
                 if self.process.is_some() {
                     self.cgroup = node.cgroup(pid);
                 }
             }
-            Holder::Process(_) => {}
-            Holder::Hidden | Holder::Nobody => self.process = None,
+            Writer::Alive(Some(_)) => {}
+            Writer::Alive(None) | Writer::Gone | Writer::Unknown => self.process = None,
         }
     }
 
@@ -178,7 +176,7 @@ impl KnownTape {
             tape = %identity.tape_id,
             step = self.status.step,
             "rank is gone: {}",
-            death.detail
+            death.evidence
         );
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use memtape_core::tape::read::Source;
 
-use crate::tapes::liveness::{self, Holder};
+use crate::tapes::liveness::{self, Writer};
 
 /// Largest file taken for a tape, in bytes. Tapes are sparse: the default sizes make 0.7 GiB, of
 /// which a process with one device occupies 50 MiB. A rewind copies at most one live table.
@@ -66,11 +66,8 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
     /// Copies words, as a [`Source`] does.
     fn read(&self, first_word: usize, out: &mut [u64]) -> bool;
 
-    /// Who holds its lock.
-    ///
-    /// # Errors
-    /// Those of a file system without locks.
-    fn holder(&self) -> io::Result<Holder>;
+    /// Who writes it.
+    fn writer(&self) -> Writer;
 
     /// Deletes it, if it is still this one that lies at `path` and nobody holds its lock.
     ///
@@ -206,13 +203,13 @@ impl TapeFile for DiskFile {
         self.read_by(&mut vec![0; LARGE_WORDS.min(out.len()) * 8], first_word, out)
     }
 
-    fn holder(&self) -> io::Result<Holder> {
-        liveness::holder(&self.file)
+    fn writer(&self) -> Writer {
+        liveness::writer(&self.file)
     }
 
     fn delete(&self, path: &Path) -> io::Result<()> {
         let metadata = std::fs::symlink_metadata(path)?;
-        let is_dead = matches!(self.holder(), Ok(Holder::Nobody));
+        let is_dead = self.writer() == Writer::Gone;
         if FileId::of(&metadata) != self.id || !is_dead {
             return Err(io::Error::other("another file has taken its place, or it is in use"));
         }

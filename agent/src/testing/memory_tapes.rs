@@ -22,7 +22,7 @@ use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
 
 use super::simulated_agent::Now;
-use crate::tapes::liveness::Holder;
+use crate::tapes::liveness::Writer;
 use crate::tapes::source::{FileId, FileSize, Shelf, TapeFile};
 
 /// Sizes of a tape of about 100 KiB that covers 80 steps of [`MemoryRank::train`].
@@ -126,9 +126,9 @@ impl TapeFile for MemoryTape {
         memtape_core::tape::read::Source::read(&&*self.0.words, first_word, out)
     }
 
-    fn holder(&self) -> io::Result<Holder> {
+    fn writer(&self) -> Writer {
         let is_held = self.0.is_held.load(Ordering::Relaxed);
-        Ok(if is_held { Holder::Hidden } else { Holder::Nobody })
+        if is_held { Writer::Alive(None) } else { Writer::Gone }
     }
 
     fn delete(&self, path: &Path) -> io::Result<()> {

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 
 use anyhow::bail;
+use memtape_agent::Writer;
 use memtape_core::snapshot::DeviceSnapshot;
 use serde_json::json;
 
 use crate::api::{Client, Incident, Manifest, parse};
 use crate::args::ShowArgs;
-use crate::liveness::Writer;
 use crate::{collectives, ledger, output, render, wire};
 
 /// Shows what has this id.

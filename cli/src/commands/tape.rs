@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
+use memtape_agent::Writer;
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceKind};
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::StepRecord;
@@ -16,7 +17,6 @@ use serde_json::{Value, json};
 use crate::api::Frame;
 use crate::args::TapeArgs;
 use crate::clock::utc;
-use crate::liveness::Writer;
 use crate::output::clean;
 use crate::render::{bytes, frame, table};
 use crate::tape_file::{self, FileSource};

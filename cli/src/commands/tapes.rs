@@ -6,10 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use memtape_agent::Writer;
 use serde_json::{Value, json};
 
 use crate::clock::utc;
-use crate::liveness::Writer;
 use crate::render::table;
 use crate::{output, tape_file};
 

@@ -1,0 +1,308 @@
+//! How a process ended, from what was seen of it.
+//!
+//! An orderly exit seals the tape; the kernel's counters of OOM kills tell the rest. They do not
+//! say *which* process a kill hit: the text of an [`Evidence`] says what was seen. Whether a
+//! process lives is asked in `liveness.rs`.
+
+use std::fmt;
+
+/// Sightings without lock and seal before a process counts as dead: a recorder makes its file
+/// before it can lock it.
+const ABSENT_SIGHTINGS: u32 = 2;
+
+/// A killed process holds its lock until the kernel has released its memory: a counter that rose
+/// within this time before the process was last seen alive may have risen for it.
+const DYING_NS: i64 = 1_000_000_000;
+
+/// Counters of OOM kills; absent where they cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OomKills {
+    /// In the process's cgroup.
+    pub(crate) cgroup: Option<u64>,
+    /// On the whole host.
+    pub(crate) host: Option<u64>,
+}
+
+/// Why a process is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Its tape is sealed.
+    Exited,
+    /// Its tape is not sealed.
+    Killed,
+    /// As killed, and a counter of OOM kills rose.
+    OomKilled,
+    /// Its recorder had turned itself off before, so nothing would have sealed the tape.
+    Unknown,
+}
+
+/// The end of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Death {
+    /// How the end is known.
+    pub(crate) evidence: Evidence,
+    /// When it was first seen to be gone; for one found dead, its last sign of life.
+    pub(crate) wall_ns: i64,
+}
+
+/// What tells how a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    /// Its tape is sealed.
+    Sealed,
+    /// Its recorder had turned itself off, so nothing would have sealed the tape.
+    RecorderOff,
+    /// It was gone when the agent first saw its unsealed tape.
+    FoundDead,
+    /// It vanished, its tape not sealed.
+    Vanished,
+    /// It vanished, and a counter of OOM kills rose.
+    OomKillsRose {
+        /// Whose counter.
+        of: Counter,
+        /// Before the end.
+        before: u64,
+        /// After the end.
+        after: u64,
+    },
+    /// Its tape was gone when the agent came back.
+    TapeGone,
+}
+
+/// A counter of OOM kills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counter {
+    /// Of the process's cgroup.
+    Cgroup,
+    /// Of the whole host.
+    Host,
+}
+
+impl Death {
+    /// Why the process is gone.
+    pub(crate) fn cause(&self) -> Cause {
+        match self.evidence {
+            Evidence::Sealed => Cause::Exited,
+            Evidence::FoundDead | Evidence::Vanished => Cause::Killed,
+            Evidence::OomKillsRose { .. } => Cause::OomKilled,
+            Evidence::RecorderOff | Evidence::TapeGone => Cause::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sealed => "the process sealed its tape before it ended",
+            Self::RecorderOff => {
+                "the process is gone, and its recorder had turned itself off before that"
+            }
+            Self::FoundDead => {
+                "the process was gone, its tape not sealed, when the agent first saw the tape"
+            }
+            Self::Vanished => "the process vanished without sealing its tape",
+            Self::TapeGone => "its tape was gone when the agent came back",
+            Self::OomKillsRose { of, before, after } => {
+                let of = match of {
+                    Counter::Cgroup => "cgroup",
+                    Counter::Host => "host",
+                };
+                return write!(
+                    f,
+                    "the process vanished without sealing its tape, and the OOM kills of its {of} \
+                     rose from {before} to {after}"
+                );
+            }
+        })
+    }
+}
+
+/// What is seen of one process at one time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sighting {
+    /// Unix time.
+    pub(crate) wall_ns: i64,
+    /// The lock is held.
+    pub(crate) held: bool,
+    /// The tape is sealed.
+    pub(crate) sealed: bool,
+    /// The recorder turned itself off.
+    pub(crate) disabled: bool,
+    /// End of the last step, or start of recording.
+    pub(crate) last_sign_wall_ns: i64,
+    /// Counters now.
+    pub(crate) oom_kills: OomKills,
+}
+
+/// The life of one process, from its sightings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Life {
+    seen_alive: bool,
+    absent: u32,
+    absent_since_wall_ns: i64,
+    /// Counters at two sightings alive, at least [`DYING_NS`] apart once there are two such, and
+    /// the newer one not much older than that.
+    recent: Counted,
+    before: Counted,
+    death: Option<Death>,
+}
+
+/// Counters at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    wall_ns: i64,
+    oom_kills: OomKills,
+}
+
+impl Life {
+    /// The end, once it is known.
+    pub(crate) fn death(&self) -> Option<&Death> {
+        self.death.as_ref()
+    }
+
+    /// True when the agent has seen the process alive, and so on this boot of the kernel.
+    pub(crate) fn seen_alive(&self) -> bool {
+        self.seen_alive
+    }
+
+    /// Records a sighting.
+    pub(crate) fn sight(&mut self, now: Sighting) {
+        if now.held {
+            let counted = Counted { wall_ns: now.wall_ns, oom_kills: now.oom_kills };
+            let (recent, before) = if !self.seen_alive {
+                (counted, counted)
+            } else if now.wall_ns.abs_diff(self.recent.wall_ns) < DYING_NS.unsigned_abs() {
+                (self.recent, self.before)
+            } else {
+                (counted, self.recent)
+            };
+            // A lock that is back was taken late: the process was never dead.
+            *self = Self { seen_alive: true, recent, before, ..Self::default() };
+            return;
+        }
+        if self.death.is_some() {
+            return;
+        }
+        if self.absent == 0 {
+            self.absent_since_wall_ns = now.wall_ns;
+        }
+        self.absent += 1;
+        if now.sealed || self.absent >= ABSENT_SIGHTINGS {
+            self.death = Some(self.end(now));
+        }
+    }
+
+    fn end(&self, now: Sighting) -> Death {
+        let evidence = if now.sealed {
+            Evidence::Sealed
+        } else if now.disabled {
+            Evidence::RecorderOff
+        } else if !self.seen_alive {
+            Evidence::FoundDead
+        } else {
+            self.rise(now.oom_kills).unwrap_or(Evidence::Vanished)
+        };
+        let wall_ns = if self.seen_alive {
+            self.absent_since_wall_ns
+        } else {
+            now.last_sign_wall_ns.min(now.wall_ns)
+        };
+        Death { evidence, wall_ns }
+    }
+
+    /// The counter that rose since shortly before the process was last seen alive. The host's also
+    /// counts kills elsewhere, so it is used only where the cgroup's cannot be read: a cgroup is
+    /// often gone together with its process.
+    fn rise(&self, now: OomKills) -> Option<Evidence> {
+        let before = self.before.oom_kills;
+        let of_cgroup = before.cgroup.zip(now.cgroup).map(|counts| (Counter::Cgroup, counts));
+        let of_host = before.host.zip(now.host).map(|counts| (Counter::Host, counts));
+        let (of, (before, after)) = of_cgroup.or(of_host)?;
+        (after > before).then_some(Evidence::OomKillsRose { of, before, after })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALIVE: Sighting = Sighting {
+        wall_ns: 100,
+        held: true,
+        sealed: false,
+        disabled: false,
+        last_sign_wall_ns: 42,
+        oom_kills: OomKills { cgroup: Some(3), host: Some(9) },
+    };
+
+    fn gone(wall_ns: i64, cgroup: Option<u64>, host: Option<u64>) -> Sighting {
+        Sighting { wall_ns, held: false, oom_kills: OomKills { cgroup, host }, ..ALIVE }
+    }
+
+    fn check(sightings: &[Sighting], expected: Option<(Cause, i64, &str)>) {
+        let mut life = Life::default();
+        sightings.iter().for_each(|sighting| life.sight(*sighting));
+        let death = life.death();
+        assert_eq!(
+            death.map(|death| (death.cause(), death.wall_ns)),
+            expected.map(|(cause, wall_ns, _)| (cause, wall_ns)),
+            "{sightings:?}"
+        );
+        if let (Some(death), Some((_, _, words))) = (death, expected) {
+            let text = death.evidence.to_string();
+            assert!(text.contains(words), "{text:?} says nothing of {words:?}");
+        }
+    }
+
+    #[test]
+    fn lives_and_deaths() {
+        let quiet = |wall_ns| gone(wall_ns, Some(3), Some(9));
+        let sealed = |wall_ns| Sighting { sealed: true, ..quiet(wall_ns) };
+        check(&[], None);
+        check(&[ALIVE, ALIVE], None);
+        check(&[ALIVE, sealed(200)], Some((Cause::Exited, 200, "sealed")));
+        check(&[ALIVE, Sighting { sealed: true, ..ALIVE }], None);
+        check(&[ALIVE, quiet(200)], None);
+        check(&[ALIVE, quiet(200), quiet(300)], Some((Cause::Killed, 200, "without sealing")));
+        check(&[ALIVE, quiet(200), ALIVE], None);
+        // The lock was taken only after the agent had seen the file.
+        check(&[quiet(50), ALIVE], None);
+        check(&[quiet(50), quiet(60), ALIVE], None);
+        // Found dead.
+        check(&[quiet(500), quiet(600)], Some((Cause::Killed, 42, "first saw")));
+        check(&[sealed(500)], Some((Cause::Exited, 42, "sealed")));
+        let off = Sighting { disabled: true, ..quiet(300) };
+        check(&[ALIVE, off, off], Some((Cause::Unknown, 300, "turned itself off")));
+    }
+
+    #[test]
+    fn oom_kills_are_told_from_kills() {
+        let dead = |cgroup, host| [ALIVE, gone(200, cgroup, host), gone(300, cgroup, host)];
+        let oom = |words| Some((Cause::OomKilled, 200, words));
+        let killed = Some((Cause::Killed, 200, ""));
+        check(&dead(Some(4), Some(10)), oom("cgroup rose from 3 to 4"));
+        check(&dead(None, Some(10)), oom("host rose from 9 to 10"));
+        // Somebody else's kill: the own cgroup counted none.
+        check(&dead(Some(3), Some(10)), killed);
+        check(&dead(None, None), killed);
+        check(&dead(Some(0), Some(0)), killed);
+        // The counter rose while the process was still being torn down, not long before that.
+        let alive = |wall_ns, cgroup| {
+            let oom_kills = OomKills { cgroup: Some(cgroup), host: None };
+            Sighting { wall_ns, oom_kills, ..ALIVE }
+        };
+        let end = |wall_ns| [gone(wall_ns, Some(4), None), gone(wall_ns + 1, Some(4), None)];
+        let second = DYING_NS;
+        let dying = [alive(0, 3), alive(second, 3), alive(2 * second, 4)];
+        let [first, last] = end(3 * second);
+        let killed_at = |cause, words| Some((cause, 3 * second, words));
+        let seen = [&dying[..], &[first, last]].concat();
+        check(&seen, killed_at(Cause::OomKilled, "cgroup rose from 3 to 4"));
+        let quick = [alive(0, 3), alive(10, 4), alive(20, 4), first, last];
+        check(&quick, killed_at(Cause::OomKilled, "from 3 to 4"));
+        let long_ago = [alive(-second, 3), alive(0, 4), alive(second, 4), alive(2 * second, 4)];
+        check(&[&long_ago[..], &[first, last]].concat(), killed_at(Cause::Killed, ""));
+        // The counter rose only after the first sighting without the lock.
+        check(&[ALIVE, gone(200, Some(3), None), gone(300, Some(4), None)], oom("from 3 to 4"));
+    }
+}
