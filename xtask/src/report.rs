@@ -37,6 +37,8 @@ pub(crate) struct Step {
     pub(crate) took: Duration,
     /// Tests it ran; none for a step that is no test.
     pub(crate) tests: Counts,
+    /// What its tests left out on this machine, and what they needed for it.
+    pub(crate) left_out: Vec<String>,
 }
 
 impl Step {
@@ -78,10 +80,19 @@ impl Report {
         Outcome { is_good: self.is_good(), text: self.text(), json: self.json() }
     }
 
-    /// One line.
+    /// What was left out on this machine, then one line of counts.
     fn text(&self) -> String {
         let counts = self.counts();
-        format!("{} passed, {} failed\n", counts.passed, counts.failed)
+        let mut text = String::new();
+        for line in self.left_out() {
+            text.push_str(&format!("left out: {line}\n"));
+        }
+        text + &format!("{} passed, {} failed\n", counts.passed, counts.failed)
+    }
+
+    /// What the tests of all steps left out.
+    fn left_out(&self) -> Vec<&String> {
+        self.steps.iter().flat_map(|step| &step.left_out).collect()
     }
 
     /// One object, on one line.
@@ -95,9 +106,11 @@ impl Report {
                 "passed": counts.passed,
                 "failed": counts.failed,
                 "ignored": counts.ignored,
+                "left_out": self.left_out().len(),
                 "seconds": seconds(self.took),
             },
             "steps": steps,
+            "left_out": self.left_out(),
         });
         format!("{object}\n")
     }
@@ -114,7 +127,13 @@ mod tests {
 
     fn step(is_good: bool, passed: u64, failed: u64) -> Step {
         let tests = Counts { passed, failed, ignored: 1 };
-        Step { name: "step", is_good, took: Duration::from_millis(1250), tests }
+        Step {
+            name: "step",
+            is_good,
+            took: Duration::from_millis(1250),
+            tests,
+            left_out: Vec::new(),
+        }
     }
 
     fn check(steps: Vec<Step>, is_good: bool, text: &str) {
@@ -135,5 +154,12 @@ mod tests {
         check(vec![step(true, 0, 0), step(true, 7, 0)], true, "7 passed, 0 failed\n");
         check(vec![step(true, 1, 0), step(false, 7, 2)], false, "8 passed, 2 failed\n");
         check(vec![step(false, 0, 0), step(true, 7, 0)], false, "7 passed, 1 failed\n");
+    }
+
+    #[test]
+    fn what_was_left_out_is_named_before_the_counts() {
+        let left_out = vec!["the wheel needs maturin".to_string()];
+        let steps = vec![Step { left_out, ..step(true, 7, 0) }];
+        check(steps, true, "left out: the wheel needs maturin\n7 passed, 0 failed\n");
     }
 }

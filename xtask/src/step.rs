@@ -20,6 +20,9 @@ const OUTPUT_TIME_MAX: Duration = Duration::from_secs(10);
 /// How often a step is asked whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// How a test's line begins that says what it left out on this machine.
+const LEFT_OUT: &str = "left out: ";
+
 /// Lines of a failed step that are shown; the newest are the ones that tell.
 const LINES_SHOWN_MAX: usize = 2_000;
 
@@ -83,7 +86,9 @@ fn perform(name: &'static str, mut command: Command) -> (Step, Vec<String>) {
             failed: sum.failed + one.failed,
             ignored: sum.ignored + one.ignored,
         });
-    (Step { name, is_good, took: started.elapsed(), tests }, lines)
+    let left_out = lines.iter().filter_map(|line| line.strip_prefix(LEFT_OUT));
+    let left_out = left_out.map(String::from).collect();
+    (Step { name, is_good, took: started.elapsed(), tests, left_out }, lines)
 }
 
 /// Whether it succeeded, and every line it wrote, of both streams as they came.

@@ -15,7 +15,7 @@ use memtape_tests::processes::{Process, wait_for};
 use memtape_tests::{Torch, library, root, tapes, torch};
 use serde_json::{Value, json};
 
-use crate::memory::Recorded;
+use crate::recorder::memory::Recorded;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 

@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use memtape_core::tape::read::Tape;
+use memtape_tests::left_out;
 use memtape_tests::tapes::{self, TapeFile};
 use memtape_tests::{library, root};
 
@@ -159,12 +160,6 @@ impl Outcome {
             .unwrap_or_else(|| panic!("no {name} in\n{}", self.said))
             .1
     }
-}
-
-/// Says, past the harness, that something was not tested.
-fn left_out(what: &str, needs: &str) {
-    use std::io::Write;
-    let _ = std::io::stderr().write_all(format!("left out: {what} needs {needs}\n").as_bytes());
 }
 
 /// A shell in a mount namespace of its own, where the machine allows that; it runs `setup` and then

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use memtape_core::tape::rewind::Moment;
 use memtape_tests::processes::Process;
-use memtape_tests::{library, root, tapes};
+use memtape_tests::{left_out, library, root, tapes};
 use serde_json::Value;
 
 const MINORS: std::ops::RangeInclusive<u8> = 9..=14;
@@ -32,8 +32,7 @@ fn stacks_are_pythons_own_on_every_version() {
     }
     assert!(!missing.contains(&"3.11".to_string()), "python3.11 must be here");
     if !missing.is_empty() {
-        let line = format!("left out: stacks on CPython {}: not here\n", missing.join(", "));
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        left_out("stacks of other versions", &format!("CPython {}", missing.join(", ")));
     }
 }
 

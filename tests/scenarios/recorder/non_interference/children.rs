@@ -6,7 +6,9 @@ use std::process::Command;
 use memtape_core::tape::rewind::Moment;
 use memtape_tests::{library, tapes, torch};
 
-use super::{Script, counts, left_out, run, script};
+use memtape_tests::left_out;
+
+use super::{Script, counts, run, script};
 
 /// Allocates, forks a child that frees the parent's tensors in its copy of the allocator, goes on.
 const FORKS: &str = r#"

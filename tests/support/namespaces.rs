@@ -24,7 +24,7 @@ impl Network {
     /// Name of the network device of every node.
     pub const DEVICE: &str = "eth0";
 
-    /// Makes a hub with so many nodes; `None`, said aloud, where that cannot be done.
+    /// Makes a hub with this number of nodes; `None`, reported as left out, where that cannot be done.
     pub fn new(scenario: &str, nodes: usize) -> Option<Self> {
         static NETWORKS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NETWORKS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -32,8 +32,7 @@ impl Network {
         match network.make() {
             Ok(()) => Some(network),
             Err(why) => {
-                let line = format!("left out: {scenario} needs network namespaces: {why}\n");
-                let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+                crate::left_out(scenario, &format!("network namespaces: {why}"));
                 None
             }
         }

@@ -5,13 +5,12 @@
 //! only the shipped one can show, its glibc, `cargo xtask wheel` checks each time it makes one.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use memtape_tests::processes::Process;
-use memtape_tests::{cargo, library, memtape, root, tapes};
+use memtape_tests::{cargo, left_out, library, memtape, root, tapes};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -105,7 +104,7 @@ fn said(command: &mut Command, patience: Duration) -> Vec<String> {
     said
 }
 
-/// The wheel of the debug build; `None`, said aloud, where maturin is not there and cannot be had.
+/// The wheel of the debug build; `None`, reported as left out, where maturin is not there and cannot be had.
 fn wheel() -> Option<PathBuf> {
     // Built by the same commands as for the other scenarios, so that maturin finds it built.
     library();
@@ -117,8 +116,7 @@ fn wheel() -> Option<PathBuf> {
     let steps = object["steps"].as_array().expect("steps");
     let is_alone = steps.iter().any(|step| step["name"] == "wheel tools" && step["ok"] == false);
     if is_alone && std::env::var_os("MEMTAPE_TEST_TORCH").is_none() {
-        let line = "left out: the wheel, because maturin cannot be installed here\n";
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        left_out("the wheel", "maturin, which cannot be installed here");
         return None;
     }
     assert_eq!(code, Some(0), "{said:#?}");

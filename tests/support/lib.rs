@@ -1,10 +1,11 @@
 //! What the scenarios share: the binaries under test, PyTorch where it is, tapes on disk, and
 //! processes that do not outlive their test.
 //!
-//! A scenario that needs PyTorch asks [`torch`] for it and returns early, aloud, where there is
-//! none. `cargo xtask test` sets everything up, and makes a missing PyTorch an error.
+//! A scenario that needs PyTorch asks [`torch`] for it. Without PyTorch the scenario reports that it
+//! was [`left_out`] and returns. `cargo xtask test` installs PyTorch and makes its absence an error.
 
 pub mod cluster;
+pub mod killed_history;
 pub mod namespaces;
 pub mod processes;
 pub mod programs;
@@ -64,7 +65,16 @@ pub struct Torch {
     pub python: PathBuf,
 }
 
-/// The PyTorch to test with; `None`, said aloud, where there is none.
+/// Reports that a check was left out because something is missing on this machine.
+///
+/// Writes past the test harness, which shows the output of failed tests only. `cargo xtask test`
+/// collects these lines, counts them and names them at its end.
+pub fn left_out(what: &str, needs: &str) {
+    let line = format!("left out: {what} needs {needs}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// The PyTorch to test with; `None`, reported by [`left_out`], where there is none.
 ///
 /// # Panics
 /// When `MEMTAPE_TEST_TORCH=1` demands one and it is missing.
@@ -74,9 +84,7 @@ pub fn torch(scenario: &str) -> Option<Torch> {
     if found.is_none() {
         let demanded = std::env::var_os("MEMTAPE_TEST_TORCH").is_some_and(|value| value == "1");
         assert!(!demanded, "{scenario}: no python with torch; see MEMTAPE_TEST_PYTHON");
-        // Past the harness, which shows the output of failed tests only.
-        let line = format!("left out: {scenario} needs PyTorch; `cargo xtask test` sets it up\n");
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        left_out(scenario, "PyTorch; `cargo xtask test` sets it up");
     }
     found.clone()
 }

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memtape_core::snapshot::{RankSnapshot, Segment};
 use memtape_core::tape::event::Kind;
@@ -21,6 +21,12 @@ use memtape_core::tape::{Birth, Words};
 
 /// Kills in one run of the test.
 const KILLS: u64 = 1_000;
+
+/// A child is killed when it has written this number of events and a random number more.
+const EVENTS_MIN: u64 = 20;
+
+/// How long a child may take to write its first events, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Events that the ring holds.
 const RING: u64 = 256;
@@ -44,7 +50,7 @@ struct State {
 
 /// The history of a seed, one operation after the other, without end.
 struct History {
-    random: u64,
+    rng: fastrand::Rng,
     now_ns: u64,
     step: u64,
     state: State,
@@ -57,12 +63,12 @@ enum Op {
 
 impl History {
     fn new(seed: u64) -> Self {
-        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Self { random, now_ns: 0, step: 0, state: State::default() }
+        let rng = fastrand::Rng::with_seed(seed);
+        Self { rng, now_ns: 0, step: 0, state: State::default() }
     }
 
     fn next(&mut self) -> Op {
-        let random = self.draw();
+        let random = self.rng.u64(..);
         self.now_ns += 1;
         match random % 64 {
             0 => {
@@ -128,13 +134,6 @@ impl History {
         Op::Event(Kind::SegmentMap, grant)
     }
 
-    fn draw(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
-    }
-
     fn totals(&self) -> Totals {
         let in_use = self.state.blocks.values().filter(|(_, _, pending)| !pending);
         let allocated = in_use.map(|(size, _, _)| size).sum();
@@ -180,15 +179,17 @@ fn a_lane_killed_at_any_instant_is_never_wrong() {
         words.open_lane(0, &layout);
         words.set(header::TRACKER, Tracker::Attached as u64);
         let seed = seed * 1_000_003 + round;
-        let wait = Duration::from_micros(50 + seed.wrapping_mul(7919) % 3_000);
-        kill_a_fork_after(wait, || write_for_ever(words, &layout, seed));
+        // The instant is random, but never so early that there is nothing to check.
+        let events_min = EVENTS_MIN + seed.wrapping_mul(7919) % 3_000;
+        let has_written = || words.get(layout.lanes[0].head + 1) >= events_min;
+        kill_a_fork_when(has_written, || write_for_ever(words, &layout, seed));
         let tape = Tape::open(shared.words()).expect("the tape is there");
         events += check(&tape, seed);
         // The first two words of a lane's head are what is reserved and what is done.
         inside += u64::from(words.get(layout.lanes[0].head) != words.get(layout.lanes[0].head + 1));
     }
     println!("{kills} kills, {inside} of them inside an event, {events} events");
-    assert!(events > kills * 10, "the children wrote {events} events only");
+    assert!(events >= kills * EVENTS_MIN, "the tapes have {events} events only");
     assert!(inside > 0, "no writer was ever killed inside an event");
 }
 
@@ -297,8 +298,8 @@ impl Drop for Shared {
     }
 }
 
-/// Runs `write` in a fork, which is killed after a while.
-fn kill_a_fork_after(wait: Duration, write: impl FnOnce()) {
+/// Runs `write` in a fork, which is killed as soon as `has_written`.
+fn kill_a_fork_when(has_written: impl Fn() -> bool, write: impl FnOnce()) {
     // SAFETY: the child uses memory and `malloc`, which glibc keeps usable in a fork; no locks of
     // this process and no output.
     let child = unsafe { libc::fork() };
@@ -308,7 +309,11 @@ fn kill_a_fork_after(wait: Duration, write: impl FnOnce()) {
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         write();
     }
-    std::thread::sleep(wait);
+    let deadline = Instant::now() + PATIENCE;
+    while !has_written() {
+        assert!(Instant::now() < deadline, "the child writes nothing");
+        std::thread::yield_now();
+    }
     let mut status = 0;
     // SAFETY: the child is ours and was not waited for.
     unsafe {

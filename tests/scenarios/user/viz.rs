@@ -8,7 +8,7 @@
 //! - where there are Node and MemoryViz.js (`cargo xtask test` gets it from PyTorch's source with
 //!   tests/viz/fetch.py): the viewer's own code opens both pickles and replays both traces.
 //!
-//! Which of them ran is said aloud. Drawing is not checked.
+//! A check that cannot run is reported as left out. Drawing is not checked.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use memtape_tests::processes::{Process, wait_for};
-use memtape_tests::{memtape, root, tapes, torch};
+use memtape_tests::{left_out, memtape, root, tapes, torch};
 use serde_json::Value;
 
 mod pickle;
@@ -158,7 +158,7 @@ struct Viewer {
     folder: PathBuf,
 }
 
-/// The viewer; `None`, said aloud, where there is none.
+/// The viewer; `None`, reported as left out, where there is none.
 fn viewer() -> Option<Viewer> {
     let folder = std::env::var_os("MEMTAPE_TEST_VIEWER")
         .map_or_else(|| root().join("target/viz"), PathBuf::from);
@@ -172,7 +172,7 @@ fn viewer() -> Option<Viewer> {
             return Some(Viewer { folder });
         }
     };
-    say(&format!("left out: opening the pickle in MemoryViz.js needs {missing}"));
+    left_out("opening the pickle in PyTorch's viewer", missing);
     None
 }
 

@@ -7,7 +7,7 @@ use memtape_core::ledger::{Amount, Ledger, Name, Sources};
 use memtape_core::origin::Origin;
 use memtape_tests::{root, torch};
 
-use crate::memory::Recorded;
+use crate::recorder::memory::Recorded;
 
 /// `tests/torch/cupti.py` on a device of 1 GiB, without PyTorch.
 fn recorded(arguments: &[&str], environment: &[(&str, &str)]) -> Recorded {

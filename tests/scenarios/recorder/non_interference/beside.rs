@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use memtape_tests::{Torch, library, torch};
 
-use super::{Outcome, Script, counts, left_out, run, script};
+use memtape_tests::left_out;
+
+use super::{Outcome, Script, counts, run, script};
 
 /// Where distributions put libraries.
 const LIBRARY_FOLDERS: [&str; 4] =

@@ -1,0 +1,19 @@
+//! What agents and the coordinator promise together.
+
+// A killed rank is on its tape and in the capture.
+mod dead_rank;
+
+// A capture runs no code in a training process.
+mod disturbance;
+
+// A leaking DDP rank ends in one incident that names the line.
+mod end_to_end;
+
+// Captures finish with stopped, killed and unreachable ranks.
+mod partition;
+
+// Faults of real programs are found; benign programs stay without a page.
+mod real_programs;
+
+// A coordinator's folder can be checked, and its index made again.
+mod stored;

@@ -1,0 +1,19 @@
+//! What a person meets on the command line.
+
+// PyTorch's own snapshots are judged, with no service.
+mod analyze;
+
+// A mistake is answered with one line.
+mod bad_input;
+
+// The demo, which a newcomer runs first.
+mod demo;
+
+// The exported pickle equals PyTorch's own snapshot.
+mod exported;
+
+// The exported pickle opens in PyTorch's own viewer.
+mod viz;
+
+// `pip install` of the wheel is all it takes.
+mod wheel;
