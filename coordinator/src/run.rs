@@ -12,9 +12,11 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::clock;
 use crate::config::Config;
-use crate::coordinator::{Coordinator, EVENTS_MAX, Event};
+use crate::coordinator::Coordinator;
+use crate::event::{EVENTS_MAX, Event};
 use crate::http::api::{self, Api};
 use crate::http::server;
+use crate::ingest::admission::Admission;
 use crate::ingest::grpc::Service;
 use crate::ingest::wire;
 use crate::state::jobs::Limits;
@@ -65,9 +67,16 @@ pub async fn run(
     let telemetry = Arc::new(Telemetry::start(config.otlp_endpoint.as_deref(), &counters)?);
     let (events, queue) = mpsc::channel(EVENTS_MAX);
 
-    let service = Service::new(events.clone(), store.clone(), counters.clone(), telemetry.clone());
+    let admission = Arc::new(Admission::default());
+    let service = Service::new(
+        events.clone(),
+        store.clone(),
+        counters.clone(),
+        admission.clone(),
+        telemetry.clone(),
+    );
     let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
-    let api = Api { events: events.clone(), store: store.clone() };
+    let api = Api { events: events.clone(), store: store.clone(), admission };
     let router = grpc.merge(api::router(api));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
     let serving = tokio::spawn(server::serve(listener, router, async {

@@ -16,13 +16,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::{self, Now as Moment};
 use crate::config::Config;
-use crate::coordinator::{BodyRefused, Coordinator, Event, Upload};
+use crate::coordinator::Coordinator;
+use crate::event::{BodyRefused, Event, Upload};
 use crate::http::requests::{Refused, Request};
 use crate::ingest::body;
 use crate::ingest::wire::{self, Outgoing, Raw};
+use crate::records::{CaptureRecord, IncidentRecord, PartRecord, SeriesKey};
 use crate::run::{self, Shared};
 use crate::state::losses::Counters;
-use crate::state::records::{CaptureRecord, IncidentRecord, PartRecord, SeriesKey};
 use crate::state::restore;
 use crate::store::Store;
 use crate::store::simulated::SimulatedDisk;

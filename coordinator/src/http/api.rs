@@ -4,6 +4,8 @@
 //! `{"error":"one line"}`. The only request that changes anything is the one for a capture; a
 //! browser may send it only from the coordinator's own page.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -16,11 +18,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::coordinator::Event;
+use crate::event::Event;
 use crate::http::collectives;
 use crate::http::page;
 use crate::http::requests::{Refused, Request};
 use crate::http::series;
+use crate::http::server::STREAM_WINDOW_BYTES;
+use crate::ingest::admission::Admission;
+use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::store::Store;
 use crate::telemetry::metrics;
 
@@ -32,6 +37,7 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct Api {
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) store: Store,
+    pub(crate) admission: Arc<Admission>,
 }
 
 /// An error as the client sees it.
@@ -256,7 +262,8 @@ async fn nodes(State(api): State<Api>) -> Answer {
 async fn metrics_text(State(api): State<Api>) -> Answer<Response> {
     let view = api.ask(Request::Metrics).await?;
     let store = api.store.clone();
-    let text = tokio::task::spawn_blocking(move || metrics::text(view, &store)).await;
+    let figures = api.admission.figures(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());
+    let text = tokio::task::spawn_blocking(move || metrics::text(view, &store, &figures)).await;
     let broken = |why: String| Problem(StatusCode::INTERNAL_SERVER_ERROR, why);
     let text = text.map_err(|error| broken(error.to_string()))?.map_err(broken)?;
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";

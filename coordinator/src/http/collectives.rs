@@ -8,7 +8,7 @@ use memtape_core::snapshot::{CollectiveGroup, Collectives};
 use serde_json::{Value, json};
 
 use crate::ingest::body;
-use crate::state::records::PartRecord;
+use crate::records::PartRecord;
 use crate::store::Store;
 
 /// Bodies that are read for one answer: the largest jobs take some seconds.

@@ -1,4 +1,4 @@
-//! The HTTP API and the page.
+//! The HTTP API, the metrics and the page.
 
 pub(crate) mod api;
 pub(crate) mod collectives;

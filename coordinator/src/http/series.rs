@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::state::records::StepRow;
+use crate::records::StepRow;
 
 /// Points of an answer, unless something else is asked for.
 const POINTS: usize = 1000;

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use crate::ingest::wire::{Gpu, Host};
+use crate::records::{
+    Alternative, Bucket, CaptureRecord, Frame, IncidentRecord, PartRecord, Remedy, Restart, Suspect,
+};
 use crate::state::captures::CaptureState;
 use crate::state::incidents::IncidentState;
 use crate::state::jobs::{Attempt, Cluster, Node};
-use crate::state::records::{
-    Alternative, Bucket, CaptureRecord, Frame, IncidentRecord, PartRecord, Remedy, Restart, Suspect,
-};
+use crate::state::messages::{Gpu, Host};
 use crate::state::silence::{Silence, Watch};
 use memtape_core::capture::Outcome;
 use memtape_core::detector::RankState;

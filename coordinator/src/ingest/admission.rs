@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ingest::body::{BODY_BYTES_MAX, CHECK_BYTES};
+use crate::telemetry::metrics::AdmissionFigures;
 
 /// Bytes of bodies in memory, all uploads together; the others wait. A body as large as a body
 /// can be passes alone.
@@ -103,11 +104,6 @@ impl Door {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes_max.saturating_sub((self.kib.available_permits() as u64) << 10)
     }
-
-    /// Bytes that may be inside.
-    pub(crate) fn bytes_max(&self) -> u64 {
-        self.bytes_max
-    }
 }
 
 impl Admission {
@@ -132,13 +128,23 @@ impl Admission {
         self.checks.clone().acquire_owned().await.ok()
     }
 
-    /// What uploads may take of this process's memory: bodies, first chunks, what HTTP/2 lets
+    /// What is inside now, for the metrics. Uploads may take: bodies, first chunks, what HTTP/2 lets
     /// those in line send unread, and the checks.
-    pub(crate) fn upload_bytes_max(&self, message_bytes_max: u64, window_bytes: u64) -> u64 {
-        self.uploads.bytes_max()
-            + FIRST_CHUNKS_MAX as u64 * message_bytes_max
-            + WAITING_MAX as u64 * window_bytes
-            + CHECKS_MAX as u64 * CHECK_BYTES
+    pub(crate) fn figures(&self, message_bytes_max: u64, window_bytes: u64) -> AdmissionFigures {
+        AdmissionFigures {
+            upload_bytes: self.uploads.bytes(),
+            upload_bytes_max: self.uploads.bytes_max
+                + FIRST_CHUNKS_MAX as u64 * message_bytes_max
+                + WAITING_MAX as u64 * window_bytes
+                + CHECKS_MAX as u64 * CHECK_BYTES,
+            report_bytes: self.reports.bytes(),
+            report_bytes_max: self.reports.bytes_max,
+            waits: [
+                ("upload", self.uploads.waits.load(Relaxed)),
+                ("upload_deferred", self.deferred.load(Relaxed)),
+                ("report", self.reports.waits.load(Relaxed)),
+            ],
+        }
     }
 }
 

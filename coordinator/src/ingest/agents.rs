@@ -10,13 +10,14 @@ use tokio::sync::mpsc;
 use crate::clock::Now;
 use crate::coordinator::Coordinator;
 use crate::ingest::admission::Share;
-use crate::ingest::wire::{self, Hello, Incoming, Outgoing, RankReport, RankUp, Report};
+use crate::ingest::wire::{self, Outgoing};
+use crate::records::{End, SeriesKey, StepRow, Totals};
 use crate::state::agent_captures::note_spool;
 use crate::state::host_readings::{self, Around, Shares};
 use crate::state::incidents::ATTEMPT_OVER;
 use crate::state::jobs::{Attempt, NODES_MAX, Node, Presence, Rank, StreamId};
 use crate::state::losses::Loss;
-use crate::state::records::{End, SeriesKey, StepRow, Totals};
+use crate::state::messages::{Hello, Incoming, RankReport, RankUp, Report};
 use crate::store::Changes;
 
 /// Another agent under the same name is taken for a mistake while the first one was heard within

@@ -17,11 +17,12 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock;
-use crate::coordinator::{BodyRefused, Event, Upload};
-use crate::ingest::admission::Turn;
+use crate::event::{BodyRefused, Event, Upload};
+use crate::ingest::admission::{Admission, Turn};
 use crate::ingest::body::{self, BODY_BYTES_MAX};
-use crate::ingest::wire::{self, Incoming, Outgoing};
+use crate::ingest::wire::{self, Outgoing};
 use crate::state::losses::{Counters, Loss};
+use crate::state::messages::Incoming;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
 
@@ -61,6 +62,7 @@ pub(crate) struct Service {
     events: mpsc::Sender<Event>,
     store: Store,
     counters: Arc<Counters>,
+    admission: Arc<Admission>,
     telemetry: Arc<Telemetry>,
 }
 
@@ -69,9 +71,10 @@ impl Service {
         events: mpsc::Sender<Event>,
         store: Store,
         counters: Arc<Counters>,
+        admission: Arc<Admission>,
         telemetry: Arc<Telemetry>,
     ) -> Self {
-        Self { events, store, counters, telemetry }
+        Self { events, store, counters, admission, telemetry }
     }
 
     /// The service for the router.
@@ -141,7 +144,7 @@ impl v1::coordinator_server::Coordinator for Service {
         request: Request<Streaming<v1::UploadChunk>>,
     ) -> Result<Response<v1::UploadReceipt>, Status> {
         // Nothing of a body is read before its turn.
-        let turn = self.counters.admission.turn().await;
+        let turn = self.admission.turn().await;
         let turn = turn.ok_or_else(|| Status::unavailable("too many bodies come at once"))?;
         let begin = clock::now();
         let mut chunks = request.into_inner();
@@ -186,7 +189,7 @@ impl Service {
                 }
                 bytes = report.bytes();
             }
-            let share = self.counters.admission.reports.enter(bytes).await;
+            let share = self.admission.reports.enter(bytes).await;
             if self.tell(Event::Said { stream, message, share }).await.is_err() {
                 return;
             }
@@ -226,7 +229,7 @@ impl Service {
             return Err(Status::out_of_range(format!("a body has at most {BODY_BYTES_MAX} bytes")));
         }
         // All of it at once: bodies that wait for each other's rest would wait forever.
-        let share = self.counters.admission.upload(bytes_max).await;
+        let share = self.admission.upload(bytes_max).await;
         drop(turn);
         let body = self.collect(first, chunks, bytes_max).await?;
         let hash = blake3::hash(&body);
@@ -296,7 +299,7 @@ impl Service {
         hash: blake3::Hash,
     ) -> Result<blake3::Hash, Status> {
         let checked = body.clone();
-        let place = self.counters.admission.check().await;
+        let place = self.admission.check().await;
         let check = tokio::task::spawn_blocking(move || body::check(&checked)).await;
         drop(place);
         check.map_err(|error| Status::internal(error.to_string()))?.map_err(|why| {

@@ -11,8 +11,10 @@ use memtape_core::identity::{COMMAND_BYTES_MAX, NAME_BYTES_MAX, cut};
 use memtape_core::roles::PEER_GROUPS_MAX;
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 
-use crate::state::host_readings::{Outside, RankHost};
-use crate::state::records::{End, StepRow, Totals};
+use crate::records::{End, StepRow, Totals};
+use crate::state::messages::{
+    Gpu, Hello, Host, Incoming, RankReport, RankUp, Report, SoloCapture, SoloReason, Spool,
+};
 
 mod host;
 
@@ -38,142 +40,6 @@ const LIMITATIONS_MAX: usize = 32;
 
 /// Names of tapes and captures on the wire, at most.
 const ID_BYTES_MAX: usize = 128;
-
-/// A message from an agent, within its bounds.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Incoming {
-    RankUp(RankUp),
-    Report(Report),
-    RankDown { tape_id: String, end: End, detail: String, wall_ns: i64, step: u64 },
-    Answer { capture: String, tape_id: String, answer: Answer },
-    Solo(SoloCapture),
-}
-
-/// A state that an agent took by itself.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SoloCapture {
-    pub(crate) capture: String,
-    pub(crate) tape_id: String,
-    pub(crate) answer: Answer,
-    pub(crate) reason: SoloReason,
-    pub(crate) seen_wall_ns: i64,
-}
-
-/// Why it did.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum SoloReason {
-    OutOfMemory,
-    Death,
-}
-
-/// What lies on an agent's disk, and what was dropped from it since it was made.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Spool {
-    pub(crate) bytes: u64,
-    pub(crate) steps_dropped: u64,
-    pub(crate) bodies_dropped: u64,
-    pub(crate) facts_dropped: u64,
-}
-
-/// Who an agent is.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Hello {
-    pub(crate) protocol: u32,
-    pub(crate) node: String,
-    pub(crate) boot_id: String,
-    pub(crate) version: String,
-    pub(crate) minor: u32,
-}
-
-/// Who a rank is.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct RankUp {
-    pub(crate) tape_id: String,
-    pub(crate) job: String,
-    pub(crate) attempt: u32,
-    pub(crate) rank: u32,
-    pub(crate) world_size: u32,
-    pub(crate) local_rank: u32,
-    pub(crate) pid: u32,
-    pub(crate) start_wall_ns: i64,
-    pub(crate) command: String,
-    pub(crate) device_uuids: Vec<String>,
-    pub(crate) limitations: Vec<String>,
-    /// What it says that it does; empty when it does not.
-    pub(crate) role: String,
-    /// Keys of its groups of peers.
-    pub(crate) peer_groups: Vec<u64>,
-}
-
-/// What happened on a node.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Report {
-    pub(crate) number: u64,
-    pub(crate) wall_ns: i64,
-    pub(crate) ranks: Vec<RankReport>,
-    pub(crate) gpus: Vec<Gpu>,
-    pub(crate) host: Host,
-    pub(crate) spool: Spool,
-}
-
-/// One rank's part of a report.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct RankReport {
-    pub(crate) tape_id: String,
-    pub(crate) step: u64,
-    pub(crate) step_wall_ns: i64,
-    pub(crate) oldest_step: u64,
-    pub(crate) totals: Vec<Totals>,
-    pub(crate) steps: Vec<(u8, StepRow)>,
-    pub(crate) rss_bytes: Option<u64>,
-    pub(crate) lost: u64,
-    pub(crate) steps_missed: u64,
-    /// What its process takes of the host; none when it is gone, or its agent does not say.
-    pub(crate) host: Option<RankHost>,
-    /// What other code than PyTorch's allocator holds.
-    pub(crate) outside: Vec<Outside>,
-}
-
-/// One GPU as NVML sees it.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub(crate) struct Gpu {
-    pub(crate) uuid: String,
-    pub(crate) index: u32,
-    pub(crate) total_bytes: u64,
-    pub(crate) used_bytes: u64,
-    pub(crate) free_bytes: u64,
-    /// Processes that compute on it.
-    pub(crate) processes: Option<u32>,
-    /// Those of them that are ranks.
-    pub(crate) ranks: Option<u32>,
-}
-
-/// The host; what could not be read is none.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub(crate) struct Host {
-    pub(crate) memory_total_bytes: Option<u64>,
-    pub(crate) memory_available_bytes: Option<u64>,
-    pub(crate) cgroup_bytes: Option<u64>,
-    pub(crate) cgroup_limit_bytes: Option<u64>,
-    #[serde(skip)]
-    pub(crate) nvml_missing: String,
-}
-
-impl Report {
-    /// About how much memory it takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        let of_rank = |rank: &RankReport| {
-            size_of_val(rank)
-                + rank.tape_id.len()
-                + size_of_val(rank.totals.as_slice())
-                + size_of_val(rank.steps.as_slice())
-                + size_of_val(rank.outside.as_slice())
-                + rank.host.as_ref().map_or(0, |host| host.missing.len())
-        };
-        let ranks: usize = self.ranks.iter().map(of_rank).sum();
-        (size_of_val(self) + ranks + size_of_val(self.gpus.as_slice())) as u64
-    }
-}
 
 /// Understands the first message of a stream.
 ///

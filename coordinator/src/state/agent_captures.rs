@@ -10,12 +10,13 @@ use memtape_core::capture::{Answer, Outcome, Reason};
 use memtape_core::ids::is_agent_capture;
 
 use crate::clock::Now;
-use crate::coordinator::{Coordinator, Upload};
-use crate::ingest::wire::{SoloCapture, SoloReason, Spool};
+use crate::coordinator::Coordinator;
+use crate::event::Upload;
+use crate::records::{CaptureRecord, PartRecord};
 use crate::state::captures::CaptureState;
 use crate::state::jobs::Node;
 use crate::state::losses::{Counters, Loss};
-use crate::state::records::{CaptureRecord, PartRecord};
+use crate::state::messages::{SoloCapture, SoloReason, Spool};
 use crate::store::Changes;
 
 /// Solo captures kept of one job; an agent that has more of them gives them up.

@@ -14,10 +14,11 @@ use memtape_core::capture::{Action, Answer, CaptureId, Manifest, Outcome, Reason
 use tokio::sync::oneshot;
 
 use crate::clock::Now;
-use crate::coordinator::{BodyRefused, Coordinator, Upload};
+use crate::coordinator::Coordinator;
+use crate::event::{BodyRefused, Upload};
 use crate::ingest::wire;
+use crate::records::{CaptureRecord, PartRecord, rank_of};
 use crate::state::losses::Loss;
-use crate::state::records::{CaptureRecord, PartRecord, rank_of};
 use crate::store::Changes;
 
 /// Captures remembered of one job; the oldest that no open incident needs is forgotten.

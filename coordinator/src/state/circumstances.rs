@@ -86,9 +86,9 @@ mod tests {
 
     use super::*;
     use crate::clock::Now;
-    use crate::ingest::wire::RankUp;
+    use crate::records::StepRow;
     use crate::state::jobs::{Cluster, Limits};
-    use crate::state::records::StepRow;
+    use crate::state::messages::RankUp;
 
     /// Four ranks with peaks of 10, 20, 30 and 40 bytes; rank 1 was read every 10 steps from 500 to
     /// 1000, held as many bytes as steps, and failed once every 100 steps.

@@ -12,64 +12,10 @@ use memtape_core::diagnosis::Readings;
 use memtape_core::ledger::{Ledger, Standing};
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::OutsideUse;
-use serde::{Deserialize, Serialize};
 
-use crate::ingest::wire::{Gpu, RankReport};
+use crate::records::{Totals, Workers};
 use crate::state::jobs::{Node, Presence, Rank};
-use crate::state::records::Totals;
-
-/// What a rank takes of its host.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct RankHost {
-    pub(crate) anon_bytes: Option<u64>,
-    pub(crate) file_bytes: Option<u64>,
-    pub(crate) shmem_bytes: Option<u64>,
-    pub(crate) swap_bytes: Option<u64>,
-    pub(crate) workers: Option<Workers>,
-    pub(crate) cgroup: Option<CgroupUse>,
-    /// Why its process cannot be read, although it lives; empty when it can be.
-    pub(crate) missing: String,
-}
-
-/// The processes below a rank.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Workers {
-    pub(crate) count: u32,
-    /// A page that a fork shares counts for each of them.
-    pub(crate) anon_bytes: u64,
-    pub(crate) shmem_bytes: u64,
-    /// Such a page counts in equal parts.
-    pub(crate) anon_parts_bytes: Option<u64>,
-    pub(crate) left_out: u32,
-}
-
-/// The memory cgroup of a rank.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct CgroupUse {
-    pub(crate) bytes: Option<u64>,
-    pub(crate) limit_bytes: Option<u64>,
-    pub(crate) highs: Option<u64>,
-    pub(crate) ooms: Option<u64>,
-    pub(crate) oom_kills: Option<u64>,
-}
-
-/// What one origin other than PyTorch's allocator holds; the origin as tapes number it.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Outside {
-    pub(crate) origin: u8,
-    pub(crate) device: u8,
-    pub(crate) bytes: u64,
-}
-
-impl Outside {
-    fn origin(self) -> Origin {
-        Origin::from_number(self.origin.into())
-    }
-}
+use crate::state::messages::{Gpu, RankReport};
 
 impl Rank {
     /// What an origin on the host holds; none where it was never seen.
@@ -300,6 +246,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::{CgroupUse, Outside, RankHost};
 
     const MIB: u64 = 1 << 20;
 

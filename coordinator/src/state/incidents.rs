@@ -15,11 +15,9 @@ use memtape_core::snapshot;
 
 use crate::clock::Now;
 use crate::coordinator::Coordinator;
+use crate::records::{Alternative, Bucket, Frame, IncidentRecord, Remedy, Restart, Suspect, Told};
 use crate::state::jobs::{Attempt, Presence, Rank};
 use crate::state::losses::Loss;
-use crate::state::records::{
-    Alternative, Bucket, Frame, IncidentRecord, Remedy, Restart, Suspect, Told,
-};
 use crate::store::Changes;
 use crate::work::diagnosing;
 use crate::work::tasks::Work;
@@ -460,7 +458,7 @@ impl Coordinator {
         let updated_wall_ns = state.record.updated_wall_ns;
         let done = move |result: Result<(), String>| {
             if result.is_ok() {
-                let event = crate::coordinator::Event::IncidentStored { incident, updated_wall_ns };
+                let event = crate::event::Event::IncidentStored { incident, updated_wall_ns };
                 // The store's thread may wait for the loop: the loop never waits for the store.
                 let _ = events.blocking_send(event);
             }

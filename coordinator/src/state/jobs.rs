@@ -12,10 +12,11 @@ use memtape_core::detector::{self, Detector};
 use tokio::sync::mpsc;
 
 use crate::clock::Now;
-use crate::ingest::wire::{Gpu, Host, Outgoing, RankUp, Spool};
-use crate::state::host_readings::{History, Outside, RankHost, WorkerMeasure};
+use crate::ingest::wire::Outgoing;
+use crate::records::{AttemptRecord, End, Outside, RankHost, RankRecord, StepRow, Totals};
+use crate::state::host_readings::{History, WorkerMeasure};
 use crate::state::losses::Loss;
-use crate::state::records::{AttemptRecord, End, RankRecord, StepRow, Totals};
+use crate::state::messages::{Gpu, Host, RankUp, Spool};
 
 /// Jobs remembered, with all their attempts. When one more comes, the job that ended longest ago
 /// is forgotten.

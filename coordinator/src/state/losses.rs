@@ -4,8 +4,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::ingest::admission::Admission;
-
 /// Why something is not there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Loss {
@@ -53,8 +51,6 @@ const REASONS: [(Loss, &str); 12] = [
 /// All counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// What is in memory for agents, and who had to wait for it.
-    pub(crate) admission: Admission,
     losses: [AtomicU64; REASONS.len()],
     pub(crate) reports: AtomicU64,
     pub(crate) steps: AtomicU64,

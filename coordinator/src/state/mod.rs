@@ -8,7 +8,7 @@ pub(crate) mod host_readings;
 pub(crate) mod incidents;
 pub(crate) mod jobs;
 pub(crate) mod losses;
-pub(crate) mod records;
+pub(crate) mod messages;
 pub(crate) mod restarts;
 pub(crate) mod restore;
 pub(crate) mod silence;

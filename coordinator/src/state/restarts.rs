@@ -11,8 +11,8 @@ use memtape_core::restart::{Decision, Facts, Mode};
 
 use crate::clock::Now;
 use crate::coordinator::Coordinator;
+use crate::records::{ActionRecord, HELD_OUTCOME};
 use crate::state::incidents::IncidentState;
-use crate::state::records::{ActionRecord, HELD_OUTCOME};
 use crate::store::Changes;
 use crate::work::hooks::{Kind, Order};
 use crate::work::tasks::Work;

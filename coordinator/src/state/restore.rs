@@ -13,12 +13,12 @@ use memtape_core::restart::Policy;
 
 use crate::clock::Now;
 use crate::ingest::agents::sample;
+use crate::records::{
+    ActionRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, SeriesKey, StepRow, Totals,
+};
 use crate::state::captures::CaptureState;
 use crate::state::incidents::IncidentState;
 use crate::state::jobs::{Attempt, Cluster, Limits, Presence, Rank};
-use crate::state::records::{
-    ActionRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, SeriesKey, StepRow, Totals,
-};
 use crate::store::{Changes, Loaded, Store};
 
 /// Detectors look back this far at most.

@@ -88,6 +88,21 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// The state of a rank, in a word: what it is now, or how nothing new is known of it.
+    pub(crate) fn state(&self, attempt: &Attempt, rank: &Rank) -> &'static str {
+        match (rank.presence, self.of(rank)) {
+            (Presence::Ended, _) => "ended",
+            (_, Some(silence)) => silence.as_str(),
+            (_, None) => attempt.detector.state(rank.record.rank).state.as_str(),
+        }
+    }
+
+    /// True while the rank's agent reports its process.
+    pub(crate) fn is_alive(&self, rank: &Rank) -> bool {
+        let is_unseen = matches!(self.of(rank), Some(Silence::Blind | Silence::Silent));
+        rank.presence == Presence::Here && !is_unseen
+    }
+
     fn is_behind(&self, rank: &Rank) -> bool {
         let stands = self.now_ns.saturating_sub(rank.stepped_ns) > self.behind_ns;
         // More than half of all.
@@ -103,8 +118,8 @@ impl<'a> Watch<'a> {
 mod tests {
     use super::*;
     use crate::clock::Now;
-    use crate::ingest::wire::RankUp;
     use crate::state::jobs::Limits;
+    use crate::state::messages::RankUp;
 
     const SECOND: u64 = 1_000_000_000;
 

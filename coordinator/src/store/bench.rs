@@ -11,7 +11,7 @@ use super::Store;
 use super::disk::{Disk, RealDisk};
 use super::packing;
 use crate::clock::{self, Now};
-use crate::state::records::SeriesKey;
+use crate::records::SeriesKey;
 
 /// The numbers of one row: first and last step, wall time, bytes and counts.
 pub type Row = [u64; packing::COLUMNS];

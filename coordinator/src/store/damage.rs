@@ -21,7 +21,7 @@ use super::tests::{
     SERIES, copy, flush, incident, read_steps, reopen, row, steps, when_closed, write,
 };
 use super::{Store, encode};
-use crate::state::records::{PartRecord, Record};
+use crate::records::{PartRecord, Record};
 
 const INCIDENTS: usize = 60;
 

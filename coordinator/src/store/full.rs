@@ -25,7 +25,7 @@ const FOLDER: &str = "MEMTAPE_STORE_FULL";
 const WRITTEN: &str = "written";
 
 /// A record that does not compress.
-fn large(number: usize) -> crate::state::records::IncidentRecord {
+fn large(number: usize) -> crate::records::IncidentRecord {
     let noise: Vec<String> = (0..400)
         .map(|line| blake3::hash(format!("{number} {line}").as_bytes()).to_string())
         .collect();

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use super::catalogue::{Catalogue, STEPS_PREFIX};
 use super::journal::Change;
 use super::segments::{self, Entry, Place, SERIES_BYTES, Segment, Segments};
-use crate::state::records::SeriesKey;
+use crate::records::SeriesKey;
 
 /// Kind, stretch, series, file, offset.
 const KEY_BYTES: usize = 1 + 4 + SERIES_BYTES + 4 + 8;

@@ -16,7 +16,7 @@ use super::check::check;
 use super::lives::{at_once, number};
 use super::platter::Dice;
 use super::tests::{flush, incident, reopen};
-use crate::state::records::{PartRecord, SeriesKey, StepRow};
+use crate::records::{PartRecord, SeriesKey, StepRow};
 
 const KILLS: u64 = 24;
 const KEYS: u64 = 40;

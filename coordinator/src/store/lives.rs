@@ -16,7 +16,7 @@ use super::platter::Dice;
 use super::simulated::SimulatedDisk;
 use super::{Changes, Loaded, Store};
 use crate::clock::{self, Now};
-use crate::state::records::{IncidentRecord, PartRecord, SeriesKey, StepRow};
+use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRow};
 
 const SEEDS: u64 = 300;
 const LIVES: usize = 6;

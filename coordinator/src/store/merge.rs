@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::catalogue::Catalogue;
 use super::journal::Contents;
 use super::recovery;
-use crate::state::records::{
+use crate::records::{
     ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
 };
 

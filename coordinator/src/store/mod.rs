@@ -57,7 +57,7 @@ use std::sync::{Arc, mpsc};
 
 use anyhow::Context;
 
-use crate::state::records::{
+use crate::records::{
     ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
     SeriesKey, StepRow,
 };

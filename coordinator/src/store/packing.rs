@@ -9,7 +9,7 @@ use std::io;
 
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::state::records::StepRow;
+use crate::records::StepRow;
 
 /// Records in one block, at most. Even if nothing compresses, a block then stays below 128 KiB,
 /// from where on sled keeps values in files of their own that it never syncs.

@@ -11,7 +11,7 @@ use super::disk::Disk;
 use super::frames::{Damage, Frames, PAYLOAD_BYTES_MAX};
 use super::packing::{put_rows, take_rows};
 use super::segments::{SERIES_BYTES, series_bytes, series_of};
-use crate::state::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRow};
 
 /// Folder of the files.
 pub(crate) const FOLDER: &str = "rows";

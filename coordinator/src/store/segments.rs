@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::disk::Disk;
 use super::frames::{self, Damage, Frames, frame_bytes};
 use crate::clock;
-use crate::state::records::SeriesKey;
+use crate::records::SeriesKey;
 
 /// Folder of the files.
 pub(crate) const FOLDER: &str = "steps";

@@ -19,7 +19,7 @@ use super::journal::Change;
 use super::packing::{ROWS_MAX, pack, unpack};
 use super::rows::{RowLog, Rows};
 use super::segments::{self, Entry, Place, Segments, Table, stretch};
-use crate::state::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRow};
 
 /// The log is packed away when it is longer than this, whatever the time.
 const LOG_BYTES_MAX: u64 = 64 << 20;

@@ -17,7 +17,7 @@ use super::segments::stretch;
 use super::steps::Steps;
 use super::{Done, Shared};
 use crate::clock;
-use crate::state::records::{SeriesKey, StepRow};
+use crate::records::{SeriesKey, StepRow};
 
 /// Time between two packings of steps. Longer makes fewer and better packed blocks, and needs more
 /// memory for those that wait.

@@ -21,8 +21,8 @@ use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 use crate::clock;
+use crate::records::{CaptureRecord, PartRecord};
 use crate::state::losses::Counters;
-use crate::state::records::{CaptureRecord, PartRecord};
 
 /// Time between two exports of metrics.
 const METRICS_EVERY: Duration = Duration::from_secs(15);

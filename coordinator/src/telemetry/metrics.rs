@@ -17,14 +17,10 @@ use memtape_core::ledger::{Amount, Name};
 
 use crate::clock::Now;
 use crate::coordinator::Coordinator;
-use crate::http::server::STREAM_WINDOW_BYTES;
-use crate::http::views;
-use crate::ingest::admission::Admission;
-use crate::ingest::grpc::MESSAGE_BYTES_MAX;
-use crate::state::host_readings::RankHost;
+use crate::records::RankHost;
+use crate::records::Totals;
 use crate::state::jobs::{Attempt, Cluster, Rank};
 use crate::state::losses::Counters;
-use crate::state::records::Totals;
 use crate::state::silence::Watch;
 use crate::store::Store;
 
@@ -76,6 +72,17 @@ struct IncidentFigures {
     rank: u32,
     class: String,
     seconds_to_oom: Option<u64>,
+}
+
+/// What waits in memory on its way to the store, with its bounds.
+#[derive(Debug)]
+pub(crate) struct AdmissionFigures {
+    pub(crate) upload_bytes: u64,
+    pub(crate) upload_bytes_max: u64,
+    pub(crate) report_bytes: u64,
+    pub(crate) report_bytes_max: u64,
+    /// How often somebody waited, by what for.
+    pub(crate) waits: [(&'static str, u64); 3],
 }
 
 /// Takes the picture.
@@ -130,8 +137,8 @@ fn figures(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank)
         rank: rank.record.rank,
         node: rank.record.node.clone(),
         step: rank.step,
-        alive: views::ranks::is_alive(watch, rank),
-        state: views::ranks::state(attempt, watch, rank),
+        alive: watch.is_alive(rank),
+        state: watch.state(attempt, rank),
         rss_bytes: rank.rss_bytes,
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone().unwrap_or_default(),
@@ -145,10 +152,14 @@ fn figures(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank)
 ///
 /// # Errors
 /// One line; writing to memory has none in practice.
-pub(crate) fn text(view: MetricsView, store: &Store) -> Result<String, String> {
+pub(crate) fn text(
+    view: MetricsView,
+    store: &Store,
+    admission: &AdmissionFigures,
+) -> Result<String, String> {
     let mut families = ranks::families(&view);
     families.extend(service_families(&view));
-    families.extend(admission_families(&view.counters.admission));
+    families.extend(admission_families(admission));
     families.extend(store_families(store));
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Families(families)));
@@ -277,24 +288,21 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
 }
 
 /// What is in memory on its way to the store, with its bounds.
-fn admission_families(admission: &Admission) -> Vec<Family> {
+fn admission_families(admission: &AdmissionFigures) -> Vec<Family> {
     let one = |value: f64| vec![(Labels::new(), value)];
-    let uploads_max =
-        admission.upload_bytes_max(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());
-    let waits = [
-        ("upload", &admission.uploads.waits),
-        ("upload_deferred", &admission.deferred),
-        ("report", &admission.reports.waits),
-    ];
-    let waits = waits.map(|(of, waits)| (vec![("of", of.to_string())], waits.load(Relaxed) as f64));
+    let waits = admission.waits.map(|(of, waits)| (vec![("of", of.to_string())], waits as f64));
     vec![
-        gauge("memtape_upload_bytes", "Bodies in memory", one(admission.uploads.bytes() as f64)),
-        gauge("memtape_upload_bytes_max", "Memory that uploads may take", one(uploads_max as f64)),
-        gauge("memtape_report_bytes", "Reports in memory", one(admission.reports.bytes() as f64)),
+        gauge("memtape_upload_bytes", "Bodies in memory", one(admission.upload_bytes as f64)),
+        gauge(
+            "memtape_upload_bytes_max",
+            "Memory that uploads may take",
+            one(admission.upload_bytes_max as f64),
+        ),
+        gauge("memtape_report_bytes", "Reports in memory", one(admission.report_bytes as f64)),
         gauge(
             "memtape_report_bytes_max",
             "Memory that reports may take",
-            one(admission.reports.bytes_max() as f64),
+            one(admission.report_bytes_max as f64),
         ),
         counter("memtape_waits", "Agents that were made to wait, by what for", waits.to_vec()),
     ]

@@ -6,12 +6,12 @@ use memtape_core::detector::Growth;
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
 use memtape_core::snapshot::RankSnapshot;
 
-use crate::coordinator::Event;
+use crate::event::Event;
 use crate::ingest::body;
+use crate::records::{IncidentRecord, PartRecord};
 use crate::state::captures::{CaptureState, chosen_parts};
 use crate::state::circumstances;
 use crate::state::jobs::Attempt;
-use crate::state::records::{IncidentRecord, PartRecord};
 use crate::store::Blobs;
 use crate::work::tasks;
 

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::config::{RestartConfig, Webhook};
-use crate::coordinator::Event;
+use crate::event::Event;
 
 /// Waits before the tries of the webhook. A restart that is late is worse than none, so the
 /// schedule is short.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::coordinator::Event;
+use crate::event::Event;
 use crate::store::Blobs;
 use crate::work::diagnosing;
 use crate::work::hooks::{Hooks, Kind, Order};

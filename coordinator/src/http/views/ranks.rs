@@ -7,10 +7,10 @@ use memtape_core::ledger::{Amount, Ledger};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::state::host_readings::RankHost;
+use crate::records::RankHost;
+use crate::records::{End, Totals};
 use crate::state::jobs::{Attempt, Cluster, Presence, Rank};
-use crate::state::records::{End, Totals};
-use crate::state::silence::{Silence, Watch};
+use crate::state::silence::Watch;
 
 /// An agent of protocol 1.1 does not say what ranks take of their hosts, and no agent does before
 /// it has looked.
@@ -105,21 +105,6 @@ fn unknown(cluster: &Cluster, attempt: &Attempt) -> Vec<UnknownView> {
     reasons.into_iter().map(view).collect()
 }
 
-/// The state of one rank, as a word: what it is now, or that nothing new is known of it.
-pub(crate) fn state(attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> &'static str {
-    match (rank.presence, watch.of(rank)) {
-        (Presence::Ended, _) => "ended",
-        (_, Some(silence)) => silence.as_str(),
-        (_, None) => attempt.detector.state(rank.record.rank).state.as_str(),
-    }
-}
-
-/// Its process is there, as far as its agent has said lately.
-pub(crate) fn is_alive(watch: &Watch<'_>, rank: &Rank) -> bool {
-    let is_unseen = matches!(watch.of(rank), Some(Silence::Blind | Silence::Silent));
-    rank.presence == Presence::Here && !is_unseen
-}
-
 fn view(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> RankView {
     let record = &rank.record;
     let growth = attempt.detector.state(record.rank).growth_bytes_per_step;
@@ -130,8 +115,8 @@ fn view(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) ->
         local_rank: record.local_rank,
         pid: record.pid,
         tape_id: record.tape_id.clone(),
-        state: state(attempt, watch, rank),
-        alive: is_alive(watch, rank),
+        state: watch.state(attempt, rank),
+        alive: watch.is_alive(rank),
         step: rank.step,
         step_wall_ns: rank.step_wall_ns,
         end: record.end.map(End::as_str),

@@ -5,7 +5,7 @@ use memtape_core::origin::Origin;
 use memtape_proto::v1;
 
 use super::{NUMBER_MAX, device, number, short};
-use crate::state::host_readings::{CgroupUse, Outside, RankHost, Workers};
+use crate::records::{CgroupUse, Outside, RankHost, Workers};
 
 /// Origins of one rank in one report, on all of its devices.
 const OUTSIDE_MAX: usize = 256;
