@@ -11,7 +11,7 @@ use memtape_agent::Writer;
 use memtape_core::tape::read::Source;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 
 /// An open tape.
 #[derive(Debug)]
@@ -40,12 +40,12 @@ impl Source for FileSource {
 
 /// The moment that is shown: the one asked for; else the last finished step of a process that has
 /// exited, whose memory is gone now; else the newest state.
-pub(crate) fn moment(status: &Status, step: Option<u64>, oom: bool) -> Moment {
+pub(crate) fn moment(status: &Status, step: Option<u64>, oom: bool) -> PointInTime {
     match step {
-        _ if oom => Moment::LastOom,
-        Some(step) => Moment::EndOf(step),
-        None if status.sealed && status.step > 0 => Moment::EndOf(status.step),
-        None => Moment::Present,
+        _ if oom => PointInTime::LastOom,
+        Some(step) => PointInTime::EndOf(step),
+        None if status.sealed && status.step > 0 => PointInTime::EndOf(status.step),
+        None => PointInTime::Present,
     }
 }
 

@@ -11,8 +11,8 @@ use memtape_core::identity::Identity;
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
-    OutsideStack, OutsideUse, Place, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent,
-    TraceKind,
+    OutsideStack, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse, StreamPool,
+    TraceEvent, TraceKind,
 };
 use memtape_proto::v1;
 use prost::Message;
@@ -60,7 +60,7 @@ fn snapshot(body: v1::RankBody) -> RankSnapshot {
         frames: body.frames.into_iter().map(frame).collect(),
         stacks: body.stacks.into_iter().map(|stack| stack.frames).collect(),
         before_step: body.before_step,
-        places: body.places.iter().map(place).collect(),
+        stream_pools: body.places.iter().map(place).collect(),
         outside: body.outside.iter().map(outside).collect(),
         outside_stacks: body.outside_stacks.iter().filter_map(outside_stack).collect(),
         outside_stacks_left_out: body.outside_stacks_left_out,
@@ -69,8 +69,8 @@ fn snapshot(body: v1::RankBody) -> RankSnapshot {
     }
 }
 
-fn place(place: &v1::Place) -> Place {
-    Place { stream: place.stream, pool: place.pool_first.zip(place.pool_second) }
+fn place(place: &v1::Place) -> StreamPool {
+    StreamPool { stream: place.stream, pool: place.pool_first.zip(place.pool_second) }
 }
 
 fn collectives(of: v1::Collectives) -> Collectives {
@@ -158,7 +158,7 @@ fn blocks(columns: &v1::Blocks) -> Vec<Block> {
         .collect();
     let details = columns.requested.iter().zip(&columns.places);
     for (block, (&requested, &place)) in blocks.iter_mut().zip(details) {
-        (block.requested, block.place) = (requested, u16::try_from(place).unwrap_or(0));
+        (block.requested, block.stream_pool) = (requested, u16::try_from(place).unwrap_or(0));
     }
     for &index in &columns.pending {
         if let Some(block) = blocks.get_mut(index as usize) {
@@ -174,7 +174,7 @@ fn segments(columns: &v1::Segments) -> Vec<Segment> {
         columns.addresses.iter().zip(&columns.sizes).map(each).collect();
     let details = columns.places.iter().zip(&columns.stacks).zip(&columns.flags);
     for (segment, ((&place, &stack), &flags)) in segments.iter_mut().zip(details) {
-        segment.place = u16::try_from(place).unwrap_or(0);
+        segment.stream_pool = u16::try_from(place).unwrap_or(0);
         segment.stack = stack;
         (segment.expandable, segment.small) = (flags & 1 != 0, flags & 2 != 0);
     }
@@ -204,7 +204,7 @@ fn event(event: &v1::TraceEvent) -> Option<TraceEvent> {
         stack: event.stack,
         step: event.step,
         detail: event.detail,
-        place: u16::try_from(event.place).unwrap_or(0),
+        stream_pool: u16::try_from(event.place).unwrap_or(0),
     })
 }
 
@@ -254,7 +254,7 @@ mod tests {
         let addresses: Vec<u64> = device.blocks.iter().map(|block| block.address).collect();
         assert_eq!(addresses, [1000, 1024, 1024 + (1 << 40)]);
         assert_eq!(device.blocks[2].birth_ns, 30);
-        assert_eq!((device.blocks[1].requested, device.blocks[1].place), (15, 1));
+        assert_eq!((device.blocks[1].requested, device.blocks[1].stream_pool), (15, 1));
         assert!(device.blocks[2].pending && !device.blocks[0].pending);
         assert_eq!(device.trace.len(), 1, "an unknown kind of event is left out");
         assert_eq!(snapshot.frames_of(1).count(), 1);

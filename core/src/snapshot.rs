@@ -25,8 +25,8 @@ pub struct RankSnapshot {
     pub frames: Vec<Frame>,
     /// Frame indexes, innermost first; entry 0 is the empty, unknown stack.
     pub stacks: Vec<Vec<u32>>,
-    /// Streams and pools; entry 0 is the unknown place.
-    pub places: Vec<Place>,
+    /// Streams and pools; entry 0 is the unknown pair.
+    pub stream_pools: Vec<StreamPool>,
     /// Memory that other code than PyTorch's caching allocator holds, by origin and device.
     pub outside: Vec<OutsideUse>,
     /// The same by the stack that took it.
@@ -213,8 +213,8 @@ pub struct Block {
     pub birth_step: u64,
     /// CLOCK_MONOTONIC when it was allocated, in nanoseconds.
     pub birth_ns: u64,
-    /// Index into [`RankSnapshot::places`].
-    pub place: u16,
+    /// Index into [`RankSnapshot::stream_pools`].
+    pub stream_pool: u16,
     /// Taken back, but still used by other streams.
     pub pending: bool,
 }
@@ -226,8 +226,8 @@ pub struct Segment {
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
-    /// Index into [`RankSnapshot::places`].
-    pub place: u16,
+    /// Index into [`RankSnapshot::stream_pools`].
+    pub stream_pool: u16,
     /// Index into [`RankSnapshot::stacks`].
     pub stack: u32,
     /// Part of an expandable segment, in which memory is mapped and unmapped.
@@ -236,9 +236,9 @@ pub struct Segment {
     pub small: bool,
 }
 
-/// Where a block lies in the allocator's order of things.
+/// The stream and the pool that a block belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct StreamPool {
     /// CUDA stream (`cudaStream_t`) that the block belongs to; 0 is the default stream.
     pub stream: Option<u64>,
     /// Memory pool; (0, 0) is the ordinary one, others belong to graphs and `MemPool`s.
@@ -371,8 +371,8 @@ pub struct TraceEvent {
     pub detail: u64,
     /// Index into [`RankSnapshot::stacks`].
     pub stack: u32,
-    /// Index into [`RankSnapshot::places`].
-    pub place: u16,
+    /// Index into [`RankSnapshot::stream_pools`].
+    pub stream_pool: u16,
     /// Steps finished when it happened.
     pub step: u64,
 }
@@ -384,8 +384,8 @@ impl RankSnapshot {
         indexes.iter().filter_map(|&index| self.frames.get(index as usize))
     }
 
-    /// The place with this index; unknown when there is none.
-    pub fn place(&self, index: u16) -> Place {
-        self.places.get(usize::from(index)).copied().unwrap_or_default()
+    /// The stream and pool with this index; unknown when there is none.
+    pub fn stream_pool(&self, index: u16) -> StreamPool {
+        self.stream_pools.get(usize::from(index)).copied().unwrap_or_default()
     }
 }

@@ -80,7 +80,16 @@ mod tests {
     use super::*;
 
     fn event(kind: TraceKind, step: u64) -> TraceEvent {
-        TraceEvent { kind, mono_ns: 0, address: 0, size: 100, detail: 0, stack: 0, place: 0, step }
+        TraceEvent {
+            kind,
+            mono_ns: 0,
+            address: 0,
+            size: 100,
+            detail: 0,
+            stack: 0,
+            stream_pool: 0,
+            step,
+        }
     }
 
     /// Twelve steps, each with these events.

@@ -17,11 +17,11 @@ use memtape_core::snapshot::{CollectiveSource, Collectives, RankSnapshot, Segmen
 use memtape_core::tape::collective::CollectiveWriter;
 use memtape_core::tape::dump::Dump;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::interned::AtomWriter;
-use memtape_core::tape::interned::PlaceWriter;
+use memtape_core::tape::interned::InternedWriter;
+use memtape_core::tape::interned::StreamPoolWriter;
 use memtape_core::tape::layout::{HOST_LANE, LANES, Tracker, VERSION, descriptor, header};
 use memtape_core::tape::read::{Tape, TapeError};
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_core::tape::write::GRANULE_SMALL;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
@@ -127,18 +127,18 @@ fn made() -> Vec<AtomicU64> {
     for lane in [0, HOST_LANE] {
         words.open_lane(lane, &layout);
     }
-    let atoms = AtomWriter(words);
+    let atoms = InternedWriter(words);
     let (file, function) = (atoms.string(b"train.py"), atoms.string(b"forward"));
     let frame = atoms.frame(file.expect("room"), function.expect("room"), 42).expect("room");
     let stack = atoms.stack(&[frame]).expect("room");
-    let place = PlaceWriter(words).index(7, Some((0, 1)));
+    let owner = StreamPoolWriter(words).index(7, Some((0, 1)));
     let lane = Lane::new(words, layout.lanes[0], 0);
     let host = Lane::new(words, layout.lanes[HOST_LANE], 0);
     let grant = |offset: u64, size, requested| Grant {
         address: BLOCK + offset,
         size,
         requested,
-        place,
+        owner,
         stack,
     };
     let totals = |allocated| Totals { allocated, reserved: 3 * GRANULE_SMALL };
@@ -148,7 +148,7 @@ fn made() -> Vec<AtomicU64> {
     lane.alloc(40, grant(1024, 512, 1), totals(1536));
     words.mark_step(50, 1);
     lane.free_deferred(60, BLOCK, 1024, totals(512));
-    host.alloc(70, Grant { place: Origin::Nccl as u16, ..grant(1 << 40, 4096, 0) }, totals(4096));
+    host.alloc(70, Grant { owner: Origin::Nccl as u16, ..grant(1 << 40, 4096, 0) }, totals(4096));
     host.failure(80, Kind::MallocFailed, grant(0, 1 << 40, 300), totals(4096));
     lane.failure(90, Kind::Oom, grant(0, 1 << 41, 0), totals(512));
     words.mark_step(100, 2);
@@ -195,14 +195,21 @@ fn reads(memory: &[AtomicU64]) -> String {
     for mark in tape.marks(10) {
         line(format!("{mark:?}"));
     }
-    let moments = [Moment::EndOf(1), Moment::EndOf(2), Moment::LastOom, Moment::Present];
+    let moments =
+        [PointInTime::EndOf(1), PointInTime::EndOf(2), PointInTime::LastOom, PointInTime::Present];
     for moment in moments {
         match tape.snapshot(moment, Some(1), 4) {
             Ok(snapshot) => line(format!("{moment:?}\n{}", state(&snapshot))),
             Err(error) => line(format!("{moment:?}: {error}")),
         }
     }
-    out
+    as_first_named(&out)
+}
+
+/// The texts keep the names that the fields had when the first of them was made.
+fn as_first_named(text: &str) -> String {
+    let text = text.replace("stream_pool:", "place:").replace("owner:", "place:");
+    text.replace("StreamPool {", "Place {")
 }
 
 fn state(snapshot: &RankSnapshot) -> String {
@@ -215,7 +222,8 @@ fn state(snapshot: &RankSnapshot) -> String {
                 .frames_of(block.stack)
                 .map(|frame| format!("{}:{} {}", frame.file, frame.line, frame.function))
                 .collect();
-            out += &format!("    {block:?} {frames:?} {:?}\n", snapshot.place(block.place));
+            let pair = snapshot.stream_pool(block.stream_pool);
+            out += &format!("    {block:?} {frames:?} {pair:?}\n");
         }
         assert!(matches!(device.segment_source, SegmentSource::Allocator), "the tracker was there");
         for segment in &device.segments {

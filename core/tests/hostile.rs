@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memtape_core::tape::layout::{Layout, Sizes};
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn sound() -> (Layout, Vec<AtomicU64>) {
         table_entries: 256,
         step_records: 64,
         segment_entries: 64,
-        atom_words: 512,
+        interned_words: 512,
     };
     let layout = Layout::new(sizes);
     let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
@@ -49,7 +49,7 @@ fn place(layout: &Layout, kind: u8, offset: usize) -> usize {
         0 => offset % 512,
         1 => lane.head + offset % 64,
         2 => lane.steps + offset % 1024,
-        3 => layout.atoms + offset % 512,
+        3 => layout.interned + offset % 512,
         _ => offset % layout.file_words,
     }
 }
@@ -74,7 +74,7 @@ proptest! {
         for device in tape.devices() {
             let _ = (tape.steps_after(device, step), tape.tail(device, 10), tape.tail_end(device));
         }
-        for moment in [Moment::Present, Moment::EndOf(step), Moment::EndOf(7)] {
+        for moment in [PointInTime::Present, PointInTime::EndOf(step), PointInTime::EndOf(7)] {
             if let Ok(snapshot) = tape.snapshot(moment, Some(step / 2), 16) {
                 for block in snapshot.devices.iter().flat_map(|device| &device.blocks) {
                     prop_assert!(snapshot.frames_of(block.stack).count() <= 64);

@@ -11,7 +11,7 @@ mod model;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use model::{Act, Fault, GRANULE, Model};
 
 /// A search that is not done by then ends without a finding: on a slow machine some are not.
@@ -30,7 +30,7 @@ fn explore(preemptions_max: usize, race: impl Fn() + Sync + Send + 'static) {
 }
 
 /// One writer against one reader.
-fn race(model: Model, moment: Moment, never_refused: bool) {
+fn race(model: Model, moment: PointInTime, never_refused: bool) {
     let model = Arc::new(model);
     explore(2, move || {
         let memory = model.memory();
@@ -53,39 +53,39 @@ fn reuse() -> Model {
 
 #[test]
 fn an_address_in_reuse_is_one_block_or_the_other() {
-    race(reuse(), Moment::Present, true);
+    race(reuse(), PointInTime::Present, true);
 }
 
 #[test]
 fn a_finished_step_stays_what_it_was() {
-    race(reuse(), Moment::EndOf(1), true);
+    race(reuse(), PointInTime::EndOf(1), true);
 }
 
 #[test]
 fn a_deferred_free_is_in_use_or_pending_or_gone() {
     let before = [Act::Alloc(BLOCK, 512)];
     let model = Model::new(4, 2, &before, &[Act::Defer(BLOCK), Act::Complete(BLOCK)]);
-    race(model, Moment::Present, true);
+    race(model, PointInTime::Present, true);
 }
 
 /// One event changes two entries of the segment table.
 #[test]
 fn a_range_is_mapped_whole_or_not_at_all() {
     let model = Model::new(4, 2, &[Act::Alloc(BLOCK, 512)], &[Act::Map(SEGMENT, 2)]);
-    race(model, Moment::Present, true);
+    race(model, PointInTime::Present, true);
 }
 
 #[test]
 fn a_part_of_a_segment_is_unmapped_or_not() {
     let race_of = [Act::Unmap(SEGMENT + GRANULE, 1)];
-    race(Model::new(4, 2, &[Act::Map(SEGMENT, 2)], &race_of), Moment::Present, true);
+    race(Model::new(4, 2, &[Act::Map(SEGMENT, 2)], &race_of), PointInTime::Present, true);
 }
 
 /// Three events in a ring of two: the reader may be overtaken, and then says so.
 #[test]
 fn a_ring_that_wraps_is_refused_or_right() {
     let acts = [Act::Free(BLOCK), Act::Alloc(BLOCK, 1024), Act::Free(BLOCK)];
-    race(Model::new(2, 2, &[Act::Alloc(BLOCK, 512)], &acts), Moment::Present, false);
+    race(Model::new(2, 2, &[Act::Alloc(BLOCK, 512)], &acts), PointInTime::Present, false);
 }
 
 /// A finished step holds a block, which is then taken back.
@@ -98,25 +98,25 @@ fn taken_back() -> Model {
 #[should_panic(expected = "is none of")]
 fn a_writer_that_is_done_too_early_is_found() {
     let model = Model::new(4, 2, &[], &[Act::Map(SEGMENT, 2)]);
-    race(model.broken(Fault::DoneEarly), Moment::Present, true);
+    race(model.broken(Fault::DoneEarly), PointInTime::Present, true);
 }
 
 #[test]
 #[should_panic(expected = "is none of")]
 fn a_writer_that_changes_the_table_first_is_found() {
-    race(taken_back().broken(Fault::TableFirst), Moment::EndOf(1), true);
+    race(taken_back().broken(Fault::TableFirst), PointInTime::EndOf(1), true);
 }
 
 /// What `shuttle.rs` cannot see.
 #[test]
 #[should_panic(expected = "is none of")]
 fn a_writer_without_fences_is_found() {
-    race(taken_back().broken(Fault::NoOrder), Moment::EndOf(1), true);
+    race(taken_back().broken(Fault::NoOrder), PointInTime::EndOf(1), true);
 }
 
 #[test]
 fn the_order_of_a_check_and_its_words_does_not_matter() {
-    race(reuse().broken(Fault::CheckFirst), Moment::Present, true);
+    race(reuse().broken(Fault::CheckFirst), PointInTime::Present, true);
 }
 
 /// Two writers of a lane that no mutex guards: each writes alone, or counts its event as lost.

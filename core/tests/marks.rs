@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{HOST_LANE, Layout, Sizes, header};
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::write::Lane;
@@ -16,7 +16,7 @@ fn marks_are_read_back() {
         table_entries: 64,
         step_records: 64,
         segment_entries: 64,
-        atom_words: 512,
+        interned_words: 512,
     };
     let layout = Layout::new(sizes);
     let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
@@ -27,7 +27,7 @@ fn marks_are_read_back() {
 
     words.open_lane(HOST_LANE, &layout);
     let lane = Lane::new(words, layout.lanes[HOST_LANE], HOST_LANE as u8);
-    let atom = |text: &str| AtomWriter(words).string(text.as_bytes()).expect("there is room");
+    let atom = |text: &str| InternedWriter(words).string(text.as_bytes()).expect("there is room");
     let (eval, note) = (atom("eval"), atom("lr=0.1"));
     words.set(header::PHASE, u64::from(eval));
     lane.mark(100, Kind::Mark, 0, u64::from(eval));

@@ -10,10 +10,10 @@ use std::sync::atomic::AtomicU64;
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{RankSnapshot, Segment};
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{HOST_LANE, Layout, Sizes, Tracker, header};
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::{Moment, RewindError};
+use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_core::tape::write::GRANULE_SMALL;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
@@ -40,13 +40,13 @@ impl Rig {
             table_entries: 512,
             step_records: 64,
             segment_entries: 128,
-            atom_words: 512,
+            interned_words: 512,
         });
         let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
         let words = Words(&memory);
         words.format(&layout, &Birth::default());
         lanes.iter().for_each(|&lane| words.open_lane(lane, &layout));
-        let atoms = AtomWriter(words);
+        let atoms = InternedWriter(words);
         let name = atoms.string(b"f").expect("room");
         let stack = |line| {
             let frame = atoms.frame(name, name, line).expect("room");
@@ -196,9 +196,9 @@ proptest! {
             }
         }
         let tape = rig.tape();
-        prop_assert_eq!(State::of(&tape.snapshot(Moment::Present, None, 0).unwrap()), state);
+        prop_assert_eq!(State::of(&tape.snapshot(PointInTime::Present, None, 0).unwrap()), state);
         for (index, (expected, cursor)) in at_step.iter().enumerate() {
-            match tape.snapshot(Moment::EndOf(index as u64 + 1), None, 0) {
+            match tape.snapshot(PointInTime::EndOf(index as u64 + 1), None, 0) {
                 Ok(found) => prop_assert_eq!(&State::of(&found), expected),
                 Err(_) => prop_assert!(events - cursor > RING || at_step.len() > 63),
             }
@@ -220,7 +220,7 @@ fn a_segment_that_went_back_was_its_takers() {
     lane.segment(6, Kind::SegmentFree, rig.grant(SEGMENTS, GRANULE_SMALL, 3));
     lane.segment(7, Kind::SegmentUnmap, rig.grant(at(0), 2 * GRANULE_SMALL, 3));
     lane.segment(8, Kind::SegmentUnmap, rig.grant(at(8), 2 * GRANULE_SMALL, 3));
-    let found = rig.tape().snapshot(Moment::EndOf(1), None, 8).unwrap();
+    let found = rig.tape().snapshot(PointInTime::EndOf(1), None, 8).unwrap();
     let segments = found.devices[0].segments.iter();
     let lines: Vec<_> = segments.map(|s| (s.address, line(&found, s.stack))).collect();
     // Two stacks took the last range, and one event tells of it: unknown.
@@ -239,7 +239,7 @@ fn failed(before: &[u64], after: &[u64]) -> Result<RankSnapshot, RewindError> {
     before.iter().enumerate().for_each(|each| _ = alloc(each, 10 + each.0 as u64));
     rig.lane(0).failure(500, Kind::Oom, rig.grant(0, 1 << 40, 1), totals(7));
     after.iter().enumerate().for_each(|each| _ = alloc(each, 1000 + each.0 as u64));
-    rig.tape().snapshot(Moment::LastOom, None, 0)
+    rig.tape().snapshot(PointInTime::LastOom, None, 0)
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn what_another_device_held_at_a_failed_request_is_exact_or_unknown() {
             rig.lane(1).alloc(600, grant, totals(reserved));
             rig.words().mark_step(700, index as u64 + 2);
         }
-        rig.tape().snapshot(Moment::LastOom, None, 0).map(held)
+        rig.tape().snapshot(PointInTime::LastOom, None, 0).map(held)
     };
     assert_eq!(steady(&[]), Ok(4096));
     assert_eq!(steady(&[4096, 1 << 20]), Ok(4096), "it grew in a later step");
@@ -279,7 +279,7 @@ fn a_host_ring_that_wrapped_hides_no_device() {
     let rig = Rig::new(&[0, HOST_LANE]);
     let host = rig.lane(HOST_LANE);
     let pinned = |index: u64| Grant {
-        place: Origin::HostPinned as u16,
+        owner: Origin::HostPinned as u16,
         ..rig.grant(SEGMENTS + index * 4096, 4096, 1)
     };
     rig.lane(0).alloc(1, rig.grant(BLOCKS, 512, 1), totals(4096));
@@ -287,7 +287,8 @@ fn a_host_ring_that_wrapped_hides_no_device() {
     rig.words().mark_step(3, 1);
     rig.lane(0).free(4, BLOCKS, 512, totals(4096));
     let then = |missing: bool| {
-        let found = rig.tape().snapshot(Moment::EndOf(1), None, 8).expect("the device covers it");
+        let found =
+            rig.tape().snapshot(PointInTime::EndOf(1), None, 8).expect("the device covers it");
         let blocks: Vec<u64> = found.devices[0].blocks.iter().map(|b| b.address).collect();
         assert_eq!((blocks, rig.tape().oldest_step()), (vec![BLOCKS], 1));
         assert_eq!((found.outside_missing, found.outside.is_empty()), (missing, missing));
@@ -295,7 +296,7 @@ fn a_host_ring_that_wrapped_hides_no_device() {
     then(false);
     (1..=RING + 1).for_each(|index| host.alloc(5, pinned(index), totals(0)));
     then(true);
-    let now = rig.tape().snapshot(Moment::Present, None, 8).unwrap();
+    let now = rig.tape().snapshot(PointInTime::Present, None, 8).unwrap();
     assert!(!now.outside_missing && now.outside[0].count == RING + 2, "{now:?}");
 }
 
@@ -306,7 +307,7 @@ fn what_is_lost_is_said_by_kind() {
     assert_eq!(rig.tape().status().lost, 0, "a host lane's unknown frees are no loss");
     rig.lane(0).segment(2, Kind::SegmentFree, rig.grant(SEGMENTS, GRANULE_SMALL, 1));
     rig.lane(0).free(3, BLOCKS, 512, totals(0));
-    rig.words().set(header::LOST_PLACES, 5);
+    rig.words().set(header::LOST_STREAM_POOLS, 5);
     // More blocks than the table has entries.
     let host = rig.lane(HOST_LANE);
     let blocks = rig.layout.lanes[HOST_LANE].table_entries as u64 + 4;

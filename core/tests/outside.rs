@@ -10,10 +10,10 @@ use std::sync::atomic::AtomicU64;
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{Held, OUTSIDE_STACKS_MAX, OutsideStack, RankSnapshot};
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, Layout, Sizes, Tracker, head, header};
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
@@ -38,13 +38,13 @@ impl Rig {
             table_entries: 1024,
             step_records: 256,
             segment_entries: 128,
-            atom_words: 16_384,
+            interned_words: 16_384,
         });
         let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
         let words = Words(&memory);
         words.format(&layout, &Birth::default());
         [0, HOST_LANE, CPU_LANE].iter().for_each(|&lane| words.open_lane(lane, &layout));
-        let atoms = AtomWriter(words);
+        let atoms = InternedWriter(words);
         let name = atoms.string(b"train.py").expect("room");
         let stack = |line| {
             let frame = atoms.frame(name, name, line).expect("room");
@@ -65,7 +65,7 @@ impl Rig {
     fn grant(&self, origin: Origin, address: u64, size: u64, line: u32) -> Grant {
         // Line 0 stands for a stack that could not be taken.
         let stack = line.checked_sub(1).map_or(0, |index| self.stacks[index as usize]);
-        Grant { address, size, stack, place: origin as u16, ..Grant::default() }
+        Grant { address, size, stack, owner: origin as u16, ..Grant::default() }
     }
 
     fn take(&self, now_ns: u64, origin: Origin, address: u64, size: u64, line: u32) {
@@ -81,7 +81,7 @@ impl Rig {
 
     fn at(&self, step: u64, before: u64) -> RankSnapshot {
         let tape = Tape::open(self.memory.as_slice()).expect("a tape that was just made opens");
-        tape.snapshot(Moment::EndOf(step), Some(before), 0).expect("the device covers it")
+        tape.snapshot(PointInTime::EndOf(step), Some(before), 0).expect("the device covers it")
     }
 }
 

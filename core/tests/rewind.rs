@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memtape_core::tape::layout::{HOST_LANE, Layout, Sizes};
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::{Moment, RewindError};
+use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
 use proptest::prelude::*;
@@ -31,8 +31,8 @@ struct Rig {
 impl Rig {
     fn new(events: usize, table_entries: usize, step_records: usize) -> Self {
         let segment_entries = 64;
-        let atom_words = 512;
-        let sizes = Sizes { events, table_entries, step_records, segment_entries, atom_words };
+        let interned_words = 512;
+        let sizes = Sizes { events, table_entries, step_records, segment_entries, interned_words };
         let layout = Layout::new(sizes);
         // Only the first device's lane is used: the others need no memory.
         let memory: Vec<AtomicU64> = (0..layout.file_words).map(|_| AtomicU64::new(0)).collect();
@@ -144,13 +144,13 @@ proptest! {
         let tape = rig.tape();
         let steps = run.at_step.len() as u64;
         let oldest = tape.oldest_step();
-        let present = tape.snapshot(Moment::Present, None, 0).unwrap();
+        let present = tape.snapshot(PointInTime::Present, None, 0).unwrap();
         prop_assert_eq!(state_of(&present), run.live.clone());
 
         for (index, (expected, cursor)) in run.at_step.iter().enumerate() {
             let step = index as u64 + 1;
             let covered = run.events - cursor <= ring as u64;
-            match tape.snapshot(Moment::EndOf(step), None, 16) {
+            match tape.snapshot(PointInTime::EndOf(step), None, 16) {
                 Ok(snapshot) => {
                     prop_assert!(covered, "step {step} came back though it is overwritten");
                     prop_assert_eq!(&state_of(&snapshot), expected);
@@ -168,7 +168,7 @@ proptest! {
                 Err(other) => prop_assert!(false, "{other}"),
             }
         }
-        let beyond = tape.snapshot(Moment::EndOf(steps + 1), None, 0);
+        let beyond = tape.snapshot(PointInTime::EndOf(steps + 1), None, 0);
         prop_assert_eq!(beyond, Err(RewindError::NotReached { step: steps + 1, reached: steps }));
     }
 
@@ -183,7 +183,7 @@ proptest! {
         }
         let steps = run.at_step.len() as u64;
         prop_assume!(early < steps);
-        let snapshot = rig.tape().snapshot(Moment::EndOf(steps), Some(early), 0).unwrap();
+        let snapshot = rig.tape().snapshot(PointInTime::EndOf(steps), Some(early), 0).unwrap();
         prop_assert_eq!(snapshot.before_step, early);
         let past = &run.at_step[early as usize - 1].0;
         let uses = &snapshot.devices[0].before;
@@ -276,7 +276,7 @@ fn a_reader_that_races_two_writers_is_never_wrong() {
             while !over.load(Ordering::Acquire) {
                 let newest = tape.status().step;
                 let step = newest.saturating_sub(random.next() % 40).max(1);
-                match tape.snapshot(Moment::EndOf(step), None, 0) {
+                match tape.snapshot(PointInTime::EndOf(step), None, 0) {
                     Ok(snapshot) => {
                         seen.insert(step, state_of(&snapshot));
                     }

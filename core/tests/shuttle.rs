@@ -12,7 +12,7 @@ mod model;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use model::{Act, Fault, GRANULE, Model};
 
 const BLOCK: u64 = 0x7000_0000_0000;
@@ -23,7 +23,7 @@ fn schedules() -> usize {
 }
 
 /// One writer against one reader that looks again and again; returns how often it got an answer.
-fn race(model: Model, moment: Moment) -> usize {
+fn race(model: Model, moment: PointInTime) -> usize {
     let model = Arc::new(model);
     let answers = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&answers);
@@ -77,7 +77,7 @@ fn long(seed: u64) -> Vec<Act> {
 #[test]
 fn long_histories_in_a_ring_that_holds_them_are_right() {
     for seed in [11, 12] {
-        let answers = race(Model::new(32, 4, &[], &long(seed)), Moment::Present);
+        let answers = race(Model::new(32, 4, &[], &long(seed)), PointInTime::Present);
         assert_eq!(answers, schedules() / 2 * 2 * 3, "refused, though nothing was overwritten");
     }
 }
@@ -85,7 +85,7 @@ fn long_histories_in_a_ring_that_holds_them_are_right() {
 #[test]
 fn long_histories_in_a_ring_of_two_are_refused_or_right() {
     for seed in [21, 22] {
-        let answers = race(Model::new(2, 4, &[], &long(seed)), Moment::Present);
+        let answers = race(Model::new(2, 4, &[], &long(seed)), PointInTime::Present);
         assert!(answers > 0, "never answered");
     }
 }
@@ -94,25 +94,25 @@ fn long_histories_in_a_ring_of_two_are_refused_or_right() {
 fn a_finished_step_stays_what_it_was() {
     let before = [Act::Alloc(BLOCK, 4096), Act::Map(SEGMENT, 1), Act::Step(1)];
     let acts = [Act::Free(BLOCK), Act::Unmap(SEGMENT, 1), Act::Alloc(BLOCK, 512)];
-    race(Model::new(4, 4, &before, &acts), Moment::EndOf(1));
+    race(Model::new(4, 4, &before, &acts), PointInTime::EndOf(1));
 }
 
 #[test]
 #[should_panic(expected = "is none of")]
 fn a_writer_that_is_done_too_early_is_found() {
-    race(Model::new(32, 4, &[], &long(11)).broken(Fault::DoneEarly), Moment::Present);
+    race(Model::new(32, 4, &[], &long(11)).broken(Fault::DoneEarly), PointInTime::Present);
 }
 
 #[test]
 #[should_panic(expected = "is none of")]
 fn a_writer_that_changes_the_table_first_is_found() {
-    race(Model::new(32, 4, &[], &long(11)).broken(Fault::TableFirst), Moment::Present);
+    race(Model::new(32, 4, &[], &long(11)).broken(Fault::TableFirst), PointInTime::Present);
 }
 
 /// Not a promise, but why `loom.rs` is needed.
 #[test]
 fn a_writer_without_fences_is_not_found_here() {
-    race(Model::new(32, 4, &[], &long(11)).broken(Fault::NoOrder), Moment::Present);
+    race(Model::new(32, 4, &[], &long(11)).broken(Fault::NoOrder), PointInTime::Present);
 }
 
 /// Three writers of a lane that no mutex guards: each writes alone, or counts its event as lost.

@@ -84,7 +84,7 @@ fn exported() -> RankSnapshot {
         size: MIB,
         detail: 0,
         stack: 1,
-        place: 0,
+        stream_pool: 0,
         step: 3,
     };
     let device = DeviceSnapshot {

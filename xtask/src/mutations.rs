@@ -32,8 +32,8 @@ const MUTATIONS: [Mutation; 10] = [
     Mutation {
         rule: "aligned is the state at exactly T",
         file: "agent/src/capture/rewind.rs",
-        from: "rewind.step.map_or(Moment::Present, Moment::EndOf)",
-        to: "rewind.step.map_or(Moment::Present, |_| Moment::Present)",
+        from: "rewind.step.map_or(PointInTime::Present, PointInTime::EndOf)",
+        to: "rewind.step.map_or(PointInTime::Present, |_| PointInTime::Present)",
     },
     Mutation {
         rule: "a stored body survives its agent's stream",

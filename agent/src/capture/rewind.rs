@@ -9,7 +9,7 @@ use bytes::Bytes;
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::{Moment, RewindError};
+use memtape_core::tape::rewind::{PointInTime, RewindError};
 
 use crate::link::wire::{self, RankUp};
 use crate::node::clock::Now;
@@ -116,7 +116,7 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
 
 /// The state asked for, or else the newest, with what became of the request.
 fn take(rewind: &Rewind, dead: bool) -> Result<(Outcome, RankSnapshot, Vec<String>), RewindError> {
-    let moment = rewind.step.map_or(Moment::Present, Moment::EndOf);
+    let moment = rewind.step.map_or(PointInTime::Present, PointInTime::EndOf);
     let snapshot = |moment| rewind.tape.snapshot(moment, rewind.before, rewind.trace_events_max);
     let (outcome, why) = match snapshot(moment) {
         Ok(snapshot) => return Ok((Outcome::Aligned, snapshot, Vec::new())),
@@ -125,7 +125,7 @@ fn take(rewind: &Rewind, dead: bool) -> Result<(Outcome, RankSnapshot, Vec<Strin
         Err(error @ RewindError::NotReached { .. }) => (Outcome::Behind, error),
         Err(error) => return Err(error),
     };
-    Ok((outcome, snapshot(Moment::Present)?, vec![why.to_string()]))
+    Ok((outcome, snapshot(PointInTime::Present)?, vec![why.to_string()]))
 }
 
 /// How wrong the tape's wall times may be: its anchor's error, and how far the wall clock has

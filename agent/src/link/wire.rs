@@ -10,8 +10,8 @@ use std::time::Duration;
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
 use memtape_core::snapshot::{
-    Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideStack, OutsideUse, Place,
-    RankSnapshot, Segment, SegmentSource, TraceKind,
+    Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideStack, OutsideUse, RankSnapshot,
+    Segment, SegmentSource, StreamPool, TraceKind,
 };
 use memtape_core::tape::dump::TEXT_BYTES_MAX as COLLECTIVE_TEXT_BYTES_MAX;
 use memtape_core::tape::read::Status;
@@ -313,7 +313,7 @@ pub(crate) fn rank_body(
         frames: frames.collect(),
         stacks: snapshot.stacks.into_iter().map(|frames| v1::StackFrames { frames }).collect(),
         before_step: snapshot.before_step,
-        places: snapshot.places.iter().map(place).collect(),
+        places: snapshot.stream_pools.iter().map(place).collect(),
         outside: snapshot.outside.iter().map(outside).collect(),
         collectives: None,
         outside_stacks: snapshot.outside_stacks.iter().map(outside_stack).collect(),
@@ -330,7 +330,7 @@ pub(crate) fn rank_body(
     written.map(|()| encoded).map_err(|_| bytes)
 }
 
-fn place(place: &Place) -> v1::Place {
+fn place(place: &StreamPool) -> v1::Place {
     v1::Place {
         stream: place.stream,
         pool_first: place.pool.map(|pool| pool.0),
@@ -396,7 +396,7 @@ fn device_state(device: DeviceSnapshot) -> v1::DeviceState {
         stack: event.stack,
         step: event.step,
         detail: event.detail,
-        place: u32::from(event.place),
+        place: u32::from(event.stream_pool),
     });
     let before = device.before.iter().map(|each| v1::StackUse {
         stack: each.stack,
@@ -431,7 +431,7 @@ fn segments(device: &DeviceSnapshot) -> v1::Segments {
     v1::Segments {
         addresses: each().map(|segment| segment.address).collect(),
         sizes: each().map(|segment| segment.size).collect(),
-        places: known().map(|segment| u32::from(segment.place)).collect(),
+        places: known().map(|segment| u32::from(segment.stream_pool)).collect(),
         stacks: known().map(|segment| segment.stack).collect(),
         flags: known().map(flags).collect(),
     }
@@ -441,7 +441,7 @@ fn segments(device: &DeviceSnapshot) -> v1::Segments {
 fn blocks(blocks: &[Block]) -> v1::Blocks {
     let before = std::iter::once(0).chain(blocks.iter().map(|block| block.address));
     let deltas = blocks.iter().zip(before).map(|(block, last)| block.address.wrapping_sub(last));
-    let detailed = blocks.iter().any(|block| block.requested != 0 || block.place != 0);
+    let detailed = blocks.iter().any(|block| block.requested != 0 || block.stream_pool != 0);
     let known = || blocks.iter().filter(|_| detailed);
     let pending = blocks.iter().enumerate().filter(|(_, block)| block.pending);
     v1::Blocks {
@@ -451,7 +451,7 @@ fn blocks(blocks: &[Block]) -> v1::Blocks {
         birth_steps: blocks.iter().map(|block| block.birth_step).collect(),
         birth_mono_ns: blocks.iter().map(|block| block.birth_ns).collect(),
         requested: known().map(|block| block.requested).collect(),
-        places: known().map(|block| u32::from(block.place)).collect(),
+        places: known().map(|block| u32::from(block.stream_pool)).collect(),
         pending: pending.map(|(index, _)| index as u32).collect(),
     }
 }
@@ -501,7 +501,7 @@ mod tests {
             assert_eq!(columns.birth_mono_ns.len(), addresses.len());
             assert!(columns.requested.is_empty() && columns.places.is_empty(), "nothing known");
         }
-        let known = Block { requested: 7, place: 1, pending: true, ..block(512, 8) };
+        let known = Block { requested: 7, stream_pool: 1, pending: true, ..block(512, 8) };
         let columns = blocks(&[block(0, 8), known]);
         assert_eq!((columns.requested, columns.pending), (vec![0, 7], vec![1]));
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memtape_core::identity::Identity;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{
     ENTRY_WORDS, LaneLayout, Layout, SEGMENT_WORDS, SLOT_WORDS, STEP_WORDS, Sizes, State, head,
     header,
@@ -31,7 +31,7 @@ pub const SMALL: Sizes = Sizes {
     table_entries: 512,
     step_records: 64,
     segment_entries: 64,
-    atom_words: 64,
+    interned_words: 64,
 };
 
 /// A shelf of tapes. Clones are the same shelf.
@@ -180,7 +180,7 @@ impl MemoryRank {
             },
         );
         writer.open_lane(0, &layout);
-        let atoms = AtomWriter(writer);
+        let atoms = InternedWriter(writer);
         let frame = atoms
             .string(b"/app/train.py")
             .zip(atoms.string(b"train_step"))
@@ -263,8 +263,8 @@ impl MemoryRank {
 fn compact_layout(sizes: Sizes) -> Layout {
     let mut layout = Layout::new(sizes);
     let first = layout.lanes[0];
-    layout.atom_words = sizes.atom_words;
-    let mut next = layout.atoms + layout.atom_words;
+    layout.interned_words = sizes.interned_words;
+    let mut next = layout.interned + layout.interned_words;
     for (index, lane) in layout.lanes.iter_mut().enumerate() {
         let of_first = |count: usize| if index == 0 { count } else { 1 };
         let head = next;

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use memtape_core::identity::Identity;
 use memtape_core::origin::Origin;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::interned::AtomWriter;
+use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{Layout, Sizes, State, device, header, hooks};
 use memtape_core::tape::read::identity_text;
 use memtape_core::tape::write::{Grant, Lane, Totals};
@@ -27,7 +27,7 @@ pub(crate) const SMALL: Sizes = Sizes {
     table_entries: 1024,
     step_records: 1024,
     segment_entries: 64,
-    atom_words: 4096,
+    interned_words: 4096,
 };
 
 /// A rank.
@@ -96,7 +96,7 @@ impl Rank {
         words.open_lane(0, &layout);
         words.set(Words::device_word(0, device::TOTAL_BYTES), 80 << 30);
         words.set(Words::device_word(0, device::UUID), 0x0102_0304_0506_0708);
-        let atoms = AtomWriter(words);
+        let atoms = InternedWriter(words);
         let frame = atoms
             .string(b"/app/train.py")
             .zip(atoms.string(b"train_step"))

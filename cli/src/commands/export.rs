@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Sizes;
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use serde_json::json;
 
 use crate::api::{Client, Incident, parse};
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
         (None, Some(id)) => {
             let (snapshot, name) = from_capture(&client, id, args.rank)?;
             // A capture is always of a step's end.
-            let moment = Moment::EndOf(snapshot.step);
+            let moment = PointInTime::EndOf(snapshot.step);
             (snapshot, name, moment, None)
         }
         (None, None) => bail!("name a capture, or a tape with --tape"),
@@ -44,9 +44,9 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
     std::fs::write(&path, &content).with_context(|| format!("cannot write {}", path.display()))?;
     let blocks: usize = snapshot.devices.iter().map(|device| device.blocks.len()).sum();
     let when = match moment {
-        Moment::EndOf(_) => "at the end of",
-        Moment::Present => "now, after",
-        Moment::LastOom => "when a request last failed, after",
+        PointInTime::EndOf(_) => "at the end of",
+        PointInTime::Present => "now, after",
+        PointInTime::LastOom => "when a request last failed, after",
     };
     if json {
         return output::print_json(&json!({
@@ -84,7 +84,7 @@ fn warning(snapshot: &RankSnapshot, lost_blocks: Option<u64>) -> Option<String> 
 }
 
 /// The snapshot, a name for its file, its moment, and the blocks that found no room.
-type OfTape = (RankSnapshot, String, Moment, Option<u64>);
+type OfTape = (RankSnapshot, String, PointInTime, Option<u64>);
 
 fn from_tape(path: &Path, args: &ExportArgs) -> anyhow::Result<OfTape> {
     let (tape, _) = tape_file::open(path)?;

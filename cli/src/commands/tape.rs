@@ -10,7 +10,7 @@ use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceKind};
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::StepRecord;
 use memtape_core::tape::read::{DeviceTotals, Tape};
-use memtape_core::tape::rewind::{Moment, RewindError};
+use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_core::thrash::Churn;
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ struct Summary {
     status: Status,
     totals: Vec<DeviceTotals>,
     /// The moment whose live blocks are shown.
-    moment: Moment,
+    moment: PointInTime,
     /// The state at that moment, or why it cannot be had.
     state: Result<RankSnapshot, RewindError>,
     /// Why the whole command fails, said on stderr after the rest was shown.
@@ -97,9 +97,9 @@ impl Summary {
     /// The moment shown, in words that follow a noun.
     fn when(&self) -> String {
         match self.moment {
-            Moment::EndOf(step) => format!("at the end of step {step}"),
-            Moment::Present => self.newest().to_string(),
-            Moment::LastOom => "when a request last failed".to_string(),
+            PointInTime::EndOf(step) => format!("at the end of step {step}"),
+            PointInTime::Present => self.newest().to_string(),
+            PointInTime::LastOom => "when a request last failed".to_string(),
         }
     }
 
@@ -116,9 +116,9 @@ impl Summary {
     /// The last step up to the moment shown.
     fn step(&self) -> u64 {
         match self.moment {
-            Moment::EndOf(step) => step.min(self.status.step),
-            Moment::Present => self.status.step,
-            Moment::LastOom => {
+            PointInTime::EndOf(step) => step.min(self.status.step),
+            PointInTime::Present => self.status.step,
+            PointInTime::LastOom => {
                 let oom = self.tape.last_oom();
                 oom.map_or(self.status.step, |(_, event)| u64::from(event.step))
             }
@@ -271,7 +271,7 @@ impl Summary {
                 "  {when}: allocated {allocated}, reserved {reserved}, {blocks} live blocks"
             );
         };
-        if let Some(state) = state.filter(|_| self.moment != Moment::Present) {
+        if let Some(state) = state.filter(|_| self.moment != PointInTime::Present) {
             line(&self.when(), state.allocated, state.reserved, state.blocks.len() as u64);
         }
         line(self.newest(), totals.allocated, totals.reserved, totals.blocks);
@@ -394,8 +394,8 @@ impl Summary {
             "outside": self.state.as_ref().ok().map(|state| ledger::outside_json(&state.outside)),
             "outside_lines": self.state.as_ref().ok().map(ledger::lines_json),
             "stacks_at_step": match self.moment {
-                Moment::EndOf(step) => json!(step),
-                Moment::Present | Moment::LastOom => Value::Null,
+                PointInTime::EndOf(step) => json!(step),
+                PointInTime::Present | PointInTime::LastOom => Value::Null,
             },
             "unreadable": self.state.as_ref().err().map(ToString::to_string),
         })

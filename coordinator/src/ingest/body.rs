@@ -9,8 +9,8 @@ use memtape_core::identity::{Identity, NAME_BYTES_MAX, cut};
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
-    OUTSIDE_STACKS_MAX, OutsideStack, OutsideUse, Place, RankSnapshot, Segment, SegmentSource,
-    StackUse, TraceEvent, TraceKind,
+    OUTSIDE_STACKS_MAX, OutsideStack, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse,
+    StreamPool, TraceEvent, TraceKind,
 };
 use memtape_core::tape::dump::TEXT_BYTES_MAX;
 use memtape_core::tape::layout::DEVICES_MAX;
@@ -201,7 +201,7 @@ fn snapshot(body: v1::RankBody) -> Result<RankSnapshot, String> {
         devices: devices.collect::<Result<_, _>>()?,
         frames,
         stacks,
-        places: body.places.iter().map(place).collect(),
+        stream_pools: body.places.iter().map(place).collect(),
         outside: outside.collect(),
         outside_stacks,
         outside_stacks_left_out: body.outside_stacks_left_out,
@@ -241,8 +241,8 @@ fn identity(rank: v1::RankUp) -> Identity {
     }
 }
 
-fn place(place: &v1::Place) -> Place {
-    Place { stream: place.stream, pool: place.pool_first.zip(place.pool_second) }
+fn place(place: &v1::Place) -> StreamPool {
+    StreamPool { stream: place.stream, pool: place.pool_first.zip(place.pool_second) }
 }
 
 /// Segments from their columns, of which the details are there only where the allocator tells.
@@ -259,7 +259,7 @@ fn segments(columns: &v1::Segments, known: impl Fn(u32) -> u32) -> Result<Vec<Se
         Segment {
             address,
             size,
-            place: u16::try_from(detail(&columns.places, index)).unwrap_or(0),
+            stream_pool: u16::try_from(detail(&columns.places, index)).unwrap_or(0),
             stack: known(detail(&columns.stacks, index)),
             expandable: flags & 1 != 0,
             small: flags & 2 != 0,
@@ -292,7 +292,7 @@ fn event(event: &v1::TraceEvent, known: impl Fn(u32) -> u32) -> Option<TraceEven
         size: event.size,
         detail: event.detail,
         stack: known(event.stack),
-        place: u16::try_from(event.place).unwrap_or(0),
+        stream_pool: u16::try_from(event.place).unwrap_or(0),
         step: event.step,
     })
 }
@@ -327,7 +327,7 @@ fn device_of(device: v1::DeviceState, stacks: usize) -> Result<DeviceSnapshot, S
             birth_step: columns.birth_steps[index],
             birth_ns: columns.birth_mono_ns[index],
             requested: columns.requested.get(index).copied().unwrap_or(0),
-            place: u16::try_from(place).unwrap_or(0),
+            stream_pool: u16::try_from(place).unwrap_or(0),
             pending: false,
         });
     }
@@ -457,7 +457,7 @@ mod tests {
         let device = &found.devices[0];
         let segment = device.segments[0];
         assert_eq!((segment.stack, segment.expandable, segment.small), (1, true, false));
-        assert_eq!(found.place(segment.place).pool, Some((0, 3)));
+        assert_eq!(found.stream_pool(segment.stream_pool).pool, Some((0, 3)));
         assert_eq!(device.segment_source, SegmentSource::Allocator);
         let events: Vec<_> = device.trace.iter().map(|e| (e.kind, e.size, e.stack)).collect();
         assert_eq!(events, [(TraceKind::Free, 512, 0)], "a stack that is not there is unknown");
@@ -524,7 +524,7 @@ mod tests {
         let packed = zstd::bulk::compress(&body.encode_to_vec(), 3).unwrap();
         let found = decode(&packed).unwrap();
         let blocks = found.devices[0].blocks.iter();
-        let details: Vec<_> = blocks.map(|b| (b.requested, b.place, b.pending)).collect();
+        let details: Vec<_> = blocks.map(|b| (b.requested, b.stream_pool, b.pending)).collect();
         assert_eq!(details, [(500, 1, false), (0, 0, true)]);
     }
 

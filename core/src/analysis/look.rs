@@ -18,7 +18,7 @@ use super::walk::{self, Walk};
 use crate::pickle::torch::{
     Block as TorchBlock, BlockState, Event, Segment as TorchSegment, SettingValue, TorchSnapshot,
 };
-use crate::snapshot::{Block, Frame, Place, Segment, StackUse};
+use crate::snapshot::{Block, Frame, Segment, StackUse, StreamPool};
 
 /// Different streams and pools of a file; more count as the unknown one.
 const PLACES_MAX: usize = 60_000;
@@ -31,7 +31,7 @@ pub struct Look {
     /// Frame indexes, innermost first; entry 0 is the unknown stack.
     pub stacks: Vec<Vec<u32>>,
     /// Streams and pools; entry 0 is the unknown one.
-    pub places: Vec<Place>,
+    pub places: Vec<StreamPool>,
     /// Devices with memory or events, by index.
     pub devices: Vec<DeviceLook>,
     /// The allocator's settings that are not at rest, as text.
@@ -198,7 +198,8 @@ pub fn look(snapshot: &TorchSnapshot) -> Look {
     look.unusable = shared.unusable;
     let mut places: Vec<(Key, u16)> = shared.places.into_iter().collect();
     places.sort_unstable_by_key(|&(_, number)| number);
-    look.places = places.into_iter().map(|((stream, pool), _)| Place { stream, pool }).collect();
+    look.places =
+        places.into_iter().map(|((stream, pool), _)| StreamPool { stream, pool }).collect();
     (look.frames, look.stacks) = (shared.stacks.frames, shared.stacks.stacks);
     look
 }
@@ -256,10 +257,10 @@ impl Shared<'_> {
         found
     }
 
-    fn sorted_places(&self) -> Vec<Place> {
+    fn sorted_places(&self) -> Vec<StreamPool> {
         let mut places: Vec<(&Key, &u16)> = self.places.iter().collect();
         places.sort_unstable_by_key(|&(_, number)| number);
-        places.into_iter().map(|(&(stream, pool), _)| Place { stream, pool }).collect()
+        places.into_iter().map(|(&(stream, pool), _)| StreamPool { stream, pool }).collect()
     }
 
     /// Adds a segment and its live blocks; those whose birth the trace has go into `born`.
@@ -279,7 +280,7 @@ impl Shared<'_> {
         found.segments.push(Segment {
             address,
             size,
-            place,
+            stream_pool: place,
             stack,
             expandable: segment.is_expandable.unwrap_or(false),
             small: segment.is_small.unwrap_or(false),
@@ -329,7 +330,15 @@ impl Shared<'_> {
             born.extend(replay.birth(address).map(|event| (address, event)));
         }
         let stack = block.stack().map_or(0, |stack| self.stacks.number(stack));
-        let block = Block { address, size, requested, stack, place, pending, ..Block::default() };
+        let block = Block {
+            address,
+            size,
+            requested,
+            stack,
+            stream_pool: place,
+            pending,
+            ..Block::default()
+        };
         found.blocks.push(block);
     }
 }

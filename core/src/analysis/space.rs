@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 
-use crate::snapshot::{Place, Segment};
+use crate::snapshot::{Segment, StreamPool};
 
 /// Blocks of at most this many bytes come from segments for small blocks (`kSmallSize`).
 const SMALL_REQUEST_BYTES_MAX: u64 = 1 << 20;
@@ -53,13 +53,13 @@ pub struct Request {
     /// Bytes, rounded.
     pub bytes: u64,
     /// Stream and pool.
-    pub place: Place,
+    pub place: StreamPool,
 }
 
 /// Adds up a device: segments and live blocks (address, bytes), both sorted by address.
 pub(super) fn space(
     segments: &[Segment],
-    places: &[Place],
+    places: &[StreamPool],
     blocks: &[(u64, u64)],
     request: Option<Request>,
 ) -> (Space, Refusal) {
@@ -87,7 +87,7 @@ pub(super) fn space(
             space.split_pieces += gaps().count() as u64;
             space.largest_piece = space.largest_piece.max(gaps().max().unwrap_or(0));
         }
-        let place = places.get(usize::from(segment.place)).copied().unwrap_or_default();
+        let place = places.get(usize::from(segment.stream_pool)).copied().unwrap_or_default();
         if let Some(request) = request {
             refusal.add(request, segment, place, gaps());
         }
@@ -100,11 +100,11 @@ impl Refusal {
         &mut self,
         request: Request,
         segment: &Segment,
-        place: Place,
+        place: StreamPool,
         gaps: impl Iterator<Item = u64> + Clone,
     ) {
         let free = gaps.clone().fold(0, u64::saturating_add);
-        let ours = |of: Place| (of.pool.unwrap_or_default(), of.stream.unwrap_or_default());
+        let ours = |of: StreamPool| (of.pool.unwrap_or_default(), of.stream.unwrap_or_default());
         let (wanted, found) = (ours(request.place), ours(place));
         // Where the trace does not say the pool, the ordinary one is the likely one.
         let sum = if wanted.0 != found.0 {
@@ -179,15 +179,15 @@ mod tests {
 
     #[test]
     fn free_memory_is_told_by_what_it_is_good_for() {
-        let places = [Place::default(), Place { stream: Some(7), pool: None }];
+        let places = [StreamPool::default(), StreamPool { stream: Some(7), pool: None }];
         let segments = [
             segment(0, 20 * MIB),
-            Segment { place: 1, ..segment(100 * MIB, 10 * MIB) },
+            Segment { stream_pool: 1, ..segment(100 * MIB, 10 * MIB) },
             Segment { small: true, ..segment(200 * MIB, 2 * MIB) },
             segment(300 * MIB, 4 * MIB),
         ];
         let blocks = [(2 * MIB, 3 * MIB), (10 * MIB, MIB), (100 * MIB, MIB), (200 * MIB, 512)];
-        let request = Request { bytes: 12 * MIB, place: Place::default() };
+        let request = Request { bytes: 12 * MIB, place: StreamPool::default() };
         let (space, refusal) = space(&segments, &places, &blocks, Some(request));
         assert_eq!((space.reserved, space.in_use), (36 * MIB, 5 * MIB + 512));
         assert_eq!((space.whole_free, space.split_free), (4 * MIB, 27 * MIB - 512));

@@ -304,7 +304,7 @@ impl<'a> View<'a> {
             devices: alloc::vec![device],
             frames: self.look.frames.clone(),
             stacks: self.look.stacks.clone(),
-            places: self.look.places.clone(),
+            stream_pools: self.look.places.clone(),
             ..RankSnapshot::default()
         };
         snapshot.identity.rank = self.rank;

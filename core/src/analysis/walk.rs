@@ -10,7 +10,7 @@ use super::space::{Request, Segments, space};
 use super::stacks::Stacks;
 use super::steps::Steps;
 use crate::pickle::torch::{Action, Event};
-use crate::snapshot::{Block, Place, Segment, StackUse};
+use crate::snapshot::{Block, Segment, StackUse, StreamPool};
 
 /// Failed requests that are looked at, the newest; all are counted.
 const OOMS_MAX: usize = 4;
@@ -230,12 +230,12 @@ impl Walk<'_, '_> {
         let Some(event) = self.events.get(at) else { return Oom::default() };
         let mut sorted: Vec<(&Key, &u16)> = places.iter().collect();
         sorted.sort_unstable_by_key(|&(_, number)| number);
-        let as_place = |(&(stream, pool), _): (&Key, &u16)| Place { stream, pool };
-        let all_places: Vec<Place> = sorted.into_iter().map(as_place).collect();
+        let as_place = |(&(stream, pool), _): (&Key, &u16)| StreamPool { stream, pool };
+        let all_places: Vec<StreamPool> = sorted.into_iter().map(as_place).collect();
         let segments = self.segments_at(at, device, places);
         let blocks = self.blocks_at(at, device);
         let pool = self.stacks.snapshot.pool_of(event);
-        let place = Place { stream: self.stacks.snapshot.stream_of(event), pool };
+        let place = StreamPool { stream: self.stacks.snapshot.stream_of(event), pool };
         let bytes = event.bytes().unwrap_or_default();
         let request = Request { bytes: rounded(bytes), place };
         let (space, refusal) = space(&segments, &all_places, &blocks, Some(request));
@@ -290,7 +290,7 @@ impl Walk<'_, '_> {
                     segments.put_in(Segment {
                         address,
                         size,
-                        place: places.get(&key).copied().unwrap_or_default(),
+                        stream_pool: places.get(&key).copied().unwrap_or_default(),
                         expandable: event.action == Action::SegmentUnmap,
                         small: size == SMALL_SEGMENT_BYTES,
                         stack: 0,

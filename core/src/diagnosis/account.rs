@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::generations::Births;
-use crate::snapshot::{Block, DeviceSnapshot, Frame, Place, RankSnapshot};
+use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, StreamPool};
 
 /// Blocks born within this many steps of the snapshot may be passing through (gradients, a batch
 /// that was fetched ahead), so without an earlier state they do not count as kept.
@@ -105,7 +105,7 @@ pub(super) fn home(snapshot: &RankSnapshot) -> Option<&DeviceSnapshot> {
 }
 
 /// Pools of CUDA graphs, and those that a program made for itself.
-pub(super) fn is_private(place: Place) -> bool {
+pub(super) fn is_private(place: StreamPool) -> bool {
     place.pool.is_some_and(|pool| pool != (0, 0))
 }
 
@@ -126,7 +126,7 @@ pub(super) fn account<'a>(
         held.held.add(amount);
         if is_fresh(block, snapshot.step, reading, has_before) {
             held.fresh.add(amount);
-            if is_private(snapshot.place(block.place)) {
+            if is_private(snapshot.stream_pool(block.stream_pool)) {
                 held.private = held.private.saturating_add(amount.bytes);
             }
         }

@@ -137,7 +137,16 @@ mod tests {
     use crate::snapshot::TraceEvent;
 
     fn event(kind: TraceKind, address: u64, step: u64) -> TraceEvent {
-        TraceEvent { kind, mono_ns: 0, address, size: 10, detail: 0, stack: 1, place: 0, step }
+        TraceEvent {
+            kind,
+            mono_ns: 0,
+            address,
+            size: 10,
+            detail: 0,
+            stack: 1,
+            stream_pool: 0,
+            step,
+        }
     }
 
     fn frame() -> Frame {

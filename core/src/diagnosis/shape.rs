@@ -90,7 +90,7 @@ pub(super) fn shape(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option<
         shape.reserved = shape.reserved.saturating_add(segment.size);
         shape.expandable |= segment.expandable;
         shape.largest_free = shape.largest_free.max(largest);
-        let place = snapshot.place(segment.place);
+        let place = snapshot.stream_pool(segment.stream_pool);
         if is_private(place) {
             shape.private = shape.private.saturating_add(segment.size);
             pools.extend(place.pool);
@@ -169,7 +169,7 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
-    use crate::snapshot::{Place, Segment};
+    use crate::snapshot::{Segment, StreamPool};
 
     const MIB: u64 = 1 << 20;
 
@@ -179,13 +179,17 @@ mod tests {
         let snapshot = RankSnapshot {
             frames: [Frame::default(), frame.clone()].to_vec(),
             stacks: [Vec::new(), [1].to_vec()].to_vec(),
-            places: [Place::default(), Place { stream: Some(0), pool: Some((0, 2)) }].to_vec(),
+            stream_pools: [
+                StreamPool::default(),
+                StreamPool { stream: Some(0), pool: Some((0, 2)) },
+            ]
+            .to_vec(),
             ..RankSnapshot::default()
         };
         let segment = |address: u64, size: u64, place: u16| Segment {
             address,
             size,
-            place,
+            stream_pool: place,
             ..Segment::default()
         };
         let block = |address: u64, size: u64| Block { address, size, stack: 1, ..Block::default() };

@@ -139,7 +139,7 @@ impl Export<'_> {
             small: segment.size == SEGMENT_BYTES_SMALL,
             ..Segment::default()
         });
-        let place = self.snapshot.place(known.place);
+        let place = self.snapshot.stream_pool(known.stream_pool);
         let live = || segment.pieces.iter().filter_map(|piece| piece.live);
         let in_use = || live().filter(|block| !block.pending);
         let (first, second) = place.pool.unwrap_or_default();
@@ -231,7 +231,7 @@ impl Export<'_> {
         self.text("action", action);
         self.number(place, address_or_free);
         self.number("size", size);
-        let stream = self.snapshot.place(event.place).stream;
+        let stream = self.snapshot.stream_pool(event.stream_pool).stream;
         self.number("stream", stream.unwrap_or_default());
         self.writer.key("time_us");
         self.writer.signed(mono_ns.saturating_add(self.clock_offset_ns) / 1000);

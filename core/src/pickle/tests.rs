@@ -219,7 +219,16 @@ fn segment(address: u64, size: u64) -> Segment {
 
 fn event(kind: TraceKind, address: u64, size: u64) -> TraceEvent {
     let (detail, place) = (0, 0);
-    TraceEvent { kind, mono_ns: 5_000_000, address, size, detail, stack: 1, place, step: 7 }
+    TraceEvent {
+        kind,
+        mono_ns: 5_000_000,
+        address,
+        size,
+        detail,
+        stack: 1,
+        stream_pool: place,
+        step: 7,
+    }
 }
 
 /// A rank with a known segment, a leaking stack and a block in no segment.

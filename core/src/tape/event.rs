@@ -6,7 +6,7 @@
 //! word 2  mono_ns
 //! word 3  address
 //! word 4  size
-//! word 5  stack (low half), kind, device, place (two bytes)
+//! word 5  stack (low half), kind, device, owner (two bytes)
 //! word 6  step (low half), birth step (high half)
 //! word 7  birth_ns
 //! ```
@@ -74,11 +74,11 @@ pub struct Event {
     pub kind: Kind,
     /// Device it happened on.
     pub device: u8,
-    /// Device lanes: index of the stream and pool in the tape's places; 0 is unknown.
-    /// Host lane: the [`super::layout::Origin`].
-    pub place: u16,
+    /// Who owns the memory. Device lanes: index of its stream and pool; 0 is unknown.
+    /// Host lanes: number of its [`Origin`](crate::origin::Origin).
+    pub owner: u16,
     /// Blocks and segments: bytes asked for, 0 unknown. `MallocFailed`: how long the failing call
-    /// took, in nanoseconds. `Oom`: the device's free bytes, 0 unknown. `Mark`: atom of its text.
+    /// took, in nanoseconds. `Oom`: the device's free bytes, 0 unknown. `Mark`: id of its text.
     pub detail: u64,
     /// CLOCK_MONOTONIC.
     pub mono_ns: u64,
@@ -86,7 +86,7 @@ pub struct Event {
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// Atom of the stack that took the block or segment, also where it is given back (0 where
+    /// Id of the stack that took the block or segment, also where it is given back (0 where
     /// several took parts of a range that is unmapped); 0 is unknown.
     pub stack: u32,
     /// Steps finished when it happened.
@@ -108,7 +108,7 @@ impl Event {
     /// The slot for this event but for its check.
     #[inline(always)]
     pub(crate) fn words(&self) -> [u64; SLOT_WORDS] {
-        let what = what(self.kind, self.device, self.place, self.stack);
+        let what = what(self.kind, self.device, self.owner, self.stack);
         let steps = u64::from(self.step) | u64::from(self.birth_step) << 32;
         [0, self.detail, self.mono_ns, self.address, self.size, what, steps, self.birth_ns]
     }
@@ -122,7 +122,7 @@ impl Event {
         Some(Self {
             kind: Kind::from_byte((what >> KIND_SHIFT) as u8)?,
             device: (what >> DEVICE_SHIFT) as u8,
-            place: (what >> PLACE_SHIFT) as u16,
+            owner: (what >> OWNER_SHIFT) as u16,
             detail,
             mono_ns,
             address,
@@ -135,19 +135,19 @@ impl Event {
     }
 }
 
-/// Where a slot's word 5 has the kind, the device and the place; an entry of the live table has the
+/// Where a slot's word 5 has the kind, the device and the owner; an entry of the live table has the
 /// same word without a kind.
 pub(crate) const KIND_SHIFT: u32 = 32;
 pub(crate) const DEVICE_SHIFT: u32 = 40;
-pub(crate) const PLACE_SHIFT: u32 = 48;
+pub(crate) const OWNER_SHIFT: u32 = 48;
 
 /// Word 5 of a slot.
 #[inline(always)]
-pub(crate) fn what(kind: Kind, device: u8, place: u16, stack: u32) -> u64 {
+pub(crate) fn what(kind: Kind, device: u8, owner: u16, stack: u32) -> u64 {
     of_kind(kind)
         | u64::from(stack)
         | u64::from(device) << DEVICE_SHIFT
-        | u64::from(place) << PLACE_SHIFT
+        | u64::from(owner) << OWNER_SHIFT
 }
 
 /// The part of that word that is the kind.
@@ -187,13 +187,13 @@ mod tests {
 
     fn any_event() -> impl Strategy<Value = Event> {
         (any::<[u64; 5]>(), any::<[u32; 3]>(), 1u8..13, any::<u8>(), any::<u16>()).prop_map(
-            |(words, [stack, step, birth_step], kind, device, place)| {
+            |(words, [stack, step, birth_step], kind, device, owner)| {
                 let [mono_ns, address, size, birth_ns, detail] = words;
                 let kind = Kind::from_byte(kind).unwrap();
                 Event {
                     kind,
                     device,
-                    place,
+                    owner,
                     detail,
                     mono_ns,
                     address,

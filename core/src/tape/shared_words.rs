@@ -45,9 +45,9 @@ impl<'a> Words<'a> {
         self.at(index).load(Ordering::Relaxed)
     }
 
-    /// Reads a word of the header that is a place or a length in words. No more than the tape has:
-    /// what is written there may be anything, and is added to.
-    pub(crate) fn place(self, index: usize) -> usize {
+    /// Reads a word of the header that is an offset or a length in words. At most the length of the tape:
+    /// the value is not trusted, and callers add to it.
+    pub(crate) fn offset(self, index: usize) -> usize {
         usize::try_from(self.get(index)).unwrap_or(usize::MAX).min(self.0.len())
     }
 
@@ -78,8 +78,8 @@ impl<'a> Words<'a> {
     /// Word of the header that sums up what an origin holds on a device; none for what has no sum.
     pub fn outside_word(origin: Origin, device: u8) -> Option<usize> {
         let device = if origin.is_on_device() { usize::from(device) } else { 0 };
-        let place = (origin as usize).checked_sub(1).filter(|_| device < DEVICES_MAX)?;
-        Some(header::OUTSIDE_BYTES + device * Origin::ALL.len() + place)
+        let index = (origin as usize).checked_sub(1).filter(|_| device < DEVICES_MAX)?;
+        Some(header::OUTSIDE_BYTES + device * Origin::ALL.len() + index)
     }
 
     /// Adds to what an origin holds on a device; less is added as its complement. Only the writer
@@ -104,12 +104,12 @@ impl<'a> Words<'a> {
         self.set(header::START_WALL_NS, birth.wall_ns);
         self.set(header::ANCHOR_ERROR_NS, birth.anchor_error_ns);
         self.set(header::IDENTITY_OFFSET, HEADER_WORDS as u64);
-        self.set(header::PLACES_OFFSET, layout.places as u64);
-        self.set(header::PLACES_USED, 1); // place 0 means unknown
+        self.set(header::STREAM_POOLS_OFFSET, layout.stream_pools as u64);
+        self.set(header::STREAM_POOLS_USED, 1); // entry 0 means unknown
         self.set(header::COLLECTIVE_OFFSET, layout.collectives as u64);
-        self.set(header::ATOMS_OFFSET, layout.atoms as u64);
-        self.set(header::ATOMS_WORDS, layout.atom_words as u64);
-        self.set(header::ATOMS_USED, 1); // atom 0 means unknown
+        self.set(header::INTERNED_OFFSET, layout.interned as u64);
+        self.set(header::INTERNED_WORDS, layout.interned_words as u64);
+        self.set(header::INTERNED_USED, 1); // entry 0 means unknown
         self.write_identity(&birth.identity);
         for (index, lane) in layout.lanes.iter().enumerate().take(LANES) {
             let first = header::DESCRIPTORS + index * descriptor::WORDS;

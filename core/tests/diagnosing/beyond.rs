@@ -110,7 +110,7 @@ fn held_back() -> Vec<Scenario> {
                     57 * MIB,
                     (ONSET..STEP).step_by(30),
                 );
-                rank.last(|block| block.place = 1);
+                rank.last(|block| block.stream_pool = 1);
                 rank.segment(0, 1, false);
             })
             .with(|around| around.recompiles = Some(9)),

@@ -4,8 +4,8 @@ use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Frame, Held, OutsideStack, OutsideUse, Place, RankSnapshot, Segment,
-    SegmentSource, StackUse, TraceEvent, TraceKind,
+    Block, DeviceSnapshot, Frame, Held, OutsideStack, OutsideUse, RankSnapshot, Segment,
+    SegmentSource, StackUse, StreamPool, TraceEvent, TraceKind,
 };
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -43,7 +43,10 @@ impl Rank {
             before_step,
             frames: vec![Frame::default()],
             stacks: vec![Vec::new()],
-            places: vec![Place::default(), Place { stream: Some(0), pool: Some((0, 7)) }],
+            stream_pools: vec![
+                StreamPool::default(),
+                StreamPool { stream: Some(0), pool: Some((0, 7)) },
+            ],
             ..RankSnapshot::default()
         };
         snapshot.identity.rank = rank;
@@ -144,7 +147,8 @@ impl Rank {
         let address = self.device.segments.last().map_or(0x7f00_0000_0000, end);
         self.next += free;
         let size = self.next - address;
-        let segment = Segment { address, size, place, expandable, ..Segment::default() };
+        let segment =
+            Segment { address, size, stream_pool: place, expandable, ..Segment::default() };
         self.device.segments.push(segment);
         self.device.reserved += size;
         self
@@ -159,7 +163,7 @@ impl Rank {
     ) -> &mut Self {
         let stack = self.snapshot.stacks.len() as u32 - 1;
         let event =
-            TraceEvent { kind, mono_ns: 0, address, size, detail: 0, stack, place: 0, step };
+            TraceEvent { kind, mono_ns: 0, address, size, detail: 0, stack, stream_pool: 0, step };
         self.device.trace.push(event);
         self
     }

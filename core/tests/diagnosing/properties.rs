@@ -6,8 +6,8 @@ use memtape_core::diagnosis::{
 };
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Frame, Held, OutsideStack, Place, RankSnapshot, Segment, SegmentSource,
-    StackUse, TraceEvent, TraceKind,
+    Block, DeviceSnapshot, Frame, Held, OutsideStack, RankSnapshot, Segment, SegmentSource,
+    StackUse, StreamPool, TraceEvent, TraceKind,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn block() -> impl Strategy<Value = Block> {
             size,
             stack,
             birth_step,
-            place,
+            stream_pool: place,
             pending,
             ..Block::default()
         },
@@ -66,7 +66,7 @@ fn event() -> impl Strategy<Value = TraceEvent> {
             size,
             detail: 0,
             stack,
-            place: 0,
+            stream_pool: 0,
             step,
         },
     )
@@ -86,7 +86,7 @@ fn device() -> impl Strategy<Value = DeviceSnapshot> {
             let segment = |(address, size, place, expandable)| Segment {
                 address,
                 size,
-                place,
+                stream_pool: place,
                 expandable,
                 ..Segment::default()
             };
@@ -135,7 +135,10 @@ fn rank() -> impl Strategy<Value = RankSnapshot> {
             devices,
             step,
             before_step,
-            places: vec![Place::default(), Place { stream: Some(1), pool: Some((0, 3)) }],
+            stream_pools: vec![
+                StreamPool::default(),
+                StreamPool { stream: Some(1), pool: Some((0, 3)) },
+            ],
             ..RankSnapshot::default()
         },
     )

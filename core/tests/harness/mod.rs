@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memtape_core::ledger::{Ledger, Sources};
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::interned::AtomWriter;
-use memtape_core::tape::interned::PlaceWriter;
+use memtape_core::tape::interned::InternedWriter;
+use memtape_core::tape::interned::StreamPoolWriter;
 use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, Layout, Tracker, head, header};
 use memtape_core::tape::read::Source;
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
 use memtape_core::thrash::Churn;
@@ -22,7 +22,7 @@ use memtape_core::thrash::Churn;
 /// The layout of such a tape.
 pub(crate) mod small;
 
-use small::{ATOM_WORDS, small_layout};
+use small::{INTERNED_WORDS, small_layout};
 
 /// A file with a hole at its end.
 #[derive(Debug)]
@@ -115,8 +115,8 @@ impl Liar<'_> {
             2 => lane.head + offset % head::WORDS,
             3 => lane.ring + offset % (lane.table - lane.ring),
             4 => lane.table + offset % (lane.end - lane.table),
-            5 => self.layout.places + offset,
-            _ => self.layout.atoms + offset % ATOM_WORDS,
+            5 => self.layout.stream_pools + offset,
+            _ => self.layout.interned + offset % INTERNED_WORDS,
         }
     }
 
@@ -147,7 +147,7 @@ impl Liar<'_> {
             5 => self.atom(),
             6 => {
                 let pool = (self.number(), self.number());
-                PlaceWriter(words).index(pool.0, (pool.1 > 0).then_some(pool));
+                StreamPoolWriter(words).index(pool.0, (pool.1 > 0).then_some(pool));
             }
             _ => self.event(),
         }
@@ -156,7 +156,7 @@ impl Liar<'_> {
 
     fn atom(&mut self) {
         let (kind, one, two) = (self.bytes(1), self.bytes(1) as u32, self.bytes(1) as u32);
-        let atoms = AtomWriter(self.words);
+        let atoms = InternedWriter(self.words);
         match kind % 3 {
             0 => atoms.string(&[one as u8; 3]),
             1 => atoms.frame(one, two, two),
@@ -174,8 +174,8 @@ impl Liar<'_> {
             _ => self.number(),
         };
         let size = self.number();
-        let (requested, place, stack) = (self.number(), self.bytes(1) as u16, self.bytes(1) as u32);
-        let grant = Grant { address, size, requested, place, stack };
+        let (requested, owner, stack) = (self.number(), self.bytes(1) as u16, self.bytes(1) as u32);
+        let grant = Grant { address, size, requested, owner, stack };
         let totals = Totals { allocated: size, reserved: requested };
         let now_ns = if kind & 0x40 == 0 { self.now_ns } else { self.number() };
         match kind % 16 {
@@ -207,7 +207,9 @@ pub(crate) fn read_all(source: impl Source) {
         assert!(tape.tail(device, 10).len() <= 10, "a tail is longer than it was asked for");
     }
     let steps = (1..4).chain([status.step.saturating_sub(1), status.step, status.step + 1]);
-    let moments = [Moment::Present, Moment::LastOom].into_iter().chain(steps.map(Moment::EndOf));
+    let moments = [PointInTime::Present, PointInTime::LastOom]
+        .into_iter()
+        .chain(steps.map(PointInTime::EndOf));
     for moment in moments {
         let Ok(snapshot) = tape.snapshot(moment, Some(status.step / 2), 16) else { continue };
         for device in &snapshot.devices {
@@ -215,7 +217,7 @@ pub(crate) fn read_all(source: impl Source) {
             assert!(device.segments.is_sorted_by_key(|segment| segment.address), "{moment:?}");
             for block in device.blocks.iter().take(100) {
                 assert!(snapshot.frames_of(block.stack).count() <= 64, "{moment:?}");
-                let _ = snapshot.place(block.place);
+                let _ = snapshot.stream_pool(block.stream_pool);
             }
             let sources = Sources {
                 device_bytes: Some(device.device_bytes),

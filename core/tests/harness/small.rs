@@ -2,19 +2,19 @@
 
 use memtape_core::tape::layout::COLLECTIVE_TABLES_WORDS;
 use memtape_core::tape::layout::{
-    ENTRY_WORDS, HEADER_WORDS, IDENTITY_WORDS, LaneLayout, Layout, PLACE_WORDS, PLACES_MAX,
-    SEGMENT_WORDS, SLOT_WORDS, STEP_WORDS, head,
+    ENTRY_WORDS, HEADER_WORDS, IDENTITY_WORDS, LaneLayout, Layout, SEGMENT_WORDS, SLOT_WORDS,
+    STEP_WORDS, STREAM_POOL_WORDS, STREAM_POOLS_MAX, head,
 };
 
 /// Words that the atoms of a small tape may take.
-pub(crate) const ATOM_WORDS: usize = 128;
+pub(crate) const INTERNED_WORDS: usize = 128;
 
 /// A layout without the pages and least sizes of real tapes.
 pub(crate) fn small_layout(slots: usize, entries: usize, records: usize) -> Layout {
-    let places = HEADER_WORDS + IDENTITY_WORDS;
-    let collectives = places + PLACES_MAX * PLACE_WORDS;
-    let atoms = collectives + COLLECTIVE_TABLES_WORDS;
-    let mut next = atoms + ATOM_WORDS;
+    let stream_pools = HEADER_WORDS + IDENTITY_WORDS;
+    let collectives = stream_pools + STREAM_POOLS_MAX * STREAM_POOL_WORDS;
+    let interned = collectives + COLLECTIVE_TABLES_WORDS;
+    let mut next = interned + INTERNED_WORDS;
     let lanes = std::array::from_fn(|_| {
         let head = next;
         let ring = head + head::WORDS;
@@ -35,5 +35,12 @@ pub(crate) fn small_layout(slots: usize, entries: usize, records: usize) -> Layo
             end: next,
         }
     });
-    Layout { places, collectives, atoms, atom_words: ATOM_WORDS, lanes, file_words: next }
+    Layout {
+        stream_pools,
+        collectives,
+        interned,
+        interned_words: INTERNED_WORDS,
+        lanes,
+        file_words: next,
+    }
 }

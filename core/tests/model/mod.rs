@@ -16,7 +16,7 @@ use memtape_core::tape::event::Kind;
 use memtape_core::tape::layout::{ENTRY_WORDS, head, header};
 use memtape_core::tape::layout::{LaneLayout, Layout, SEGMENT_WORDS, SLOT_WORDS, Tracker};
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::{Moment, RewindError};
+use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
 
@@ -196,14 +196,17 @@ impl Model {
 
     /// Reads a moment while the race is on; `false` when it was refused because the writer had
     /// overtaken the reader.
-    pub(crate) fn read(&self, memory: &[AtomicU64], moment: Moment) -> bool {
+    pub(crate) fn read(&self, memory: &[AtomicU64], moment: PointInTime) -> bool {
         let tape = Tape::open(memory).expect("the tape is sound");
         match tape.snapshot(moment, None, 0) {
             Ok(snapshot) => {
                 let found = State::of(&snapshot);
                 // The end of a step is the one state before the race.
-                let may =
-                    if moment == Moment::Present { &self.states[..] } else { &self.states[..1] };
+                let may = if moment == PointInTime::Present {
+                    &self.states[..]
+                } else {
+                    &self.states[..1]
+                };
                 assert!(may.contains(&found), "{moment:?}: {found:?} is none of {may:?}");
                 true
             }

@@ -9,7 +9,7 @@ use memtape_core::analysis::look::{Look, look};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Frame, Place, RankSnapshot, Segment, SegmentSource, TraceEvent,
+    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, StreamPool, TraceEvent,
     TraceKind,
 };
 
@@ -78,7 +78,7 @@ pub(crate) struct Sim {
     live: BTreeMap<u64, Block>,
     free: BTreeMap<u64, Vec<u64>>,
     beyond: Vec<Segment>,
-    places: Vec<Place>,
+    places: Vec<StreamPool>,
     next: u64,
     now_ns: u64,
 }
@@ -93,7 +93,7 @@ impl Sim {
             live: BTreeMap::new(),
             free: BTreeMap::new(),
             beyond: Vec::new(),
-            places: vec![Place::default()],
+            places: vec![StreamPool::default()],
             next: BASE,
             now_ns: 1_000_000,
         }
@@ -124,7 +124,7 @@ impl Sim {
         self.now_ns += 10_000;
         let mono_ns = self.now_ns;
         let event =
-            TraceEvent { kind, mono_ns, address, size, detail: 0, stack, place: 0, step: 0 };
+            TraceEvent { kind, mono_ns, address, size, detail: 0, stack, stream_pool: 0, step: 0 };
         self.events.push(event);
     }
 
@@ -173,9 +173,18 @@ impl Sim {
         let stack = self.stack(stack);
         let address = BEYOND + (1 + self.beyond.len() as u64) * (4 << 30);
         let place = self.places.len() as u16;
-        self.places.push(Place { stream: Some(0), pool: Some(pool) });
-        self.beyond.push(Segment { address, size, place, stack, ..Segment::default() });
-        self.live.insert(address, Block { address, size: block, stack, place, ..Block::default() });
+        self.places.push(StreamPool { stream: Some(0), pool: Some(pool) });
+        self.beyond.push(Segment {
+            address,
+            size,
+            stream_pool: place,
+            stack,
+            ..Segment::default()
+        });
+        self.live.insert(
+            address,
+            Block { address, size: block, stack, stream_pool: place, ..Block::default() },
+        );
         self.event(TraceKind::SegmentAlloc, address, size, stack);
         self.event(TraceKind::Alloc, address, block, stack);
     }
@@ -204,7 +213,7 @@ impl Sim {
             devices: vec![device],
             frames: self.frames,
             stacks: self.stacks,
-            places: self.places,
+            stream_pools: self.places,
             ..RankSnapshot::default()
         };
         snapshot.identity.rank = rank;

@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use memtape_core::tape::Words;
-use memtape_core::tape::interned::PlaceWriter;
-use memtape_core::tape::interned::{AtomWriter, STACK_FRAMES_MAX};
+use memtape_core::tape::interned::StreamPoolWriter;
+use memtape_core::tape::interned::{InternedWriter, STACK_FRAMES_MAX};
 use memtape_core::tape::layout::{Stacks, header, hooks};
 
 use crate::host::process;
@@ -214,7 +214,7 @@ impl Interner {
                 let mut atoms = [0; STACK_FRAMES_MAX];
                 let [first, rest @ ..] = &mut atoms;
                 *first = this.frame(b"<autograd>", node.name(), 0)?;
-                let depth = 1 + AtomWriter(this.words).frames_of(node.forward, rest);
+                let depth = 1 + InternedWriter(this.words).frames_of(node.forward, rest);
                 this.stack(atoms.get(..depth)?)
             }),
         }
@@ -227,7 +227,7 @@ impl Interner {
 
     /// The index of a stream and pool; 0 when there is no room.
     pub(crate) fn place(&self, stream: u64, pool: Option<(u64, u64)>) -> u16 {
-        self.locked(|this| PlaceWriter(this.words).index(stream, pool)).unwrap_or(0)
+        self.locked(|this| StreamPoolWriter(this.words).index(stream, pool)).unwrap_or(0)
     }
 
     fn given(&self, given: &[FrameRef]) -> u32 {
@@ -247,7 +247,7 @@ impl Interner {
                         this.frame(frame.file.as_bytes(), frame.function.as_bytes(), frame.line)?;
                     depth += 1;
                 }
-                AtomWriter(this.words).stack(atoms.get(..depth)?)
+                InternedWriter(this.words).stack(atoms.get(..depth)?)
             }),
         }
     }
@@ -271,7 +271,7 @@ impl Interner {
                 let function: &[u8] = if backward { b"backward" } else { name.as_ref() };
                 let file: &[u8] = if backward { b"<autograd>" } else { b"<thread>" };
                 let frame = this.frame(file, function, 0)?;
-                AtomWriter(this.words).stack(&[frame])
+                InternedWriter(this.words).stack(&[frame])
             })
         });
         THREAD_LABEL.set(atom);
@@ -304,7 +304,7 @@ impl Interner {
 
     /// Room for one more stack of the deepest kind, its frames known already.
     fn has_space(&self) -> bool {
-        AtomWriter(self.words).has_room(STACK_FRAMES_MAX)
+        InternedWriter(self.words).has_room(STACK_FRAMES_MAX)
     }
 
     /// Runs `work` under the lock, if it can be had in a bounded number of rounds.
@@ -372,19 +372,19 @@ impl Interner {
     fn stack(&self, frames: &[u32]) -> Option<u32> {
         let seed = mix(0x5bd1_e995_7b93_c1a3, frames.len() as u64);
         let key = frames.iter().fold(seed, |hash, &frame| mix(hash, frame.into()));
-        self.once(key, || AtomWriter(self.words).stack(frames))
+        self.once(key, || InternedWriter(self.words).stack(frames))
     }
 
     fn frame(&self, file: &[u8], function: &[u8], line: u32) -> Option<u32> {
         let (file, function) = (self.string(file)?, self.string(function)?);
         let names = u64::from(file) << 32 | u64::from(function);
         let key = mix(mix(0x3c6e_f372_fe94_f82b, names), line.into());
-        self.once(key, || AtomWriter(self.words).frame(file, function, line))
+        self.once(key, || InternedWriter(self.words).frame(file, function, line))
     }
 
     fn string(&self, bytes: &[u8]) -> Option<u32> {
         let key = bytes.iter().fold(bytes.len() as u64, |hash, &byte| mix(hash, byte.into()));
-        self.once(key, || AtomWriter(self.words).string(bytes))
+        self.once(key, || InternedWriter(self.words).string(bytes))
     }
 
     /// The atom with this content, written if it is not there yet.

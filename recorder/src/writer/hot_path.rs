@@ -172,7 +172,7 @@ impl Guest {
         let Some(traces) = self.traces.get(usize::from(device)) else { return };
         if traces.address.swap(0, Relaxed) == grant.address {
             grant.requested = traces.requested.load(Relaxed);
-            grant.place = traces.place.load(Relaxed);
+            grant.owner = traces.place.load(Relaxed);
         } else {
             self.attach_tracker();
         }
@@ -204,7 +204,7 @@ impl Guest {
         let Traced { address, size, .. } = *entry;
         let place = self.place(traces, entry);
         let stack = self.interner.current();
-        lane.segment(now_ns, kind, Grant { address, size, requested: size, place, stack });
+        lane.segment(now_ns, kind, Grant { address, size, requested: size, owner: place, stack });
     }
 
     /// The index of the entry's stream and pool.

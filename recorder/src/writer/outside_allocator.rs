@@ -30,7 +30,7 @@ pub(crate) fn taken(origin: Origin, pointer: u64, size: u64, device: u8) {
         }
         // On a device's own lane a place is a stream and pool.
         let place = if lane_index(lane) < DEVICES_MAX { 0 } else { origin as u16 };
-        let grant = Grant { address: pointer, size, requested: size, place, stack };
+        let grant = Grant { address: pointer, size, requested: size, owner: place, stack };
         let before = lane.live_bytes();
         let held = totals(before.wrapping_add(size));
         lane.of_device(device).alloc(clock::mono_ns(), grant, held);
@@ -71,7 +71,7 @@ pub(crate) fn failed(origin: Origin, size: u64, took_ns: u64, device: u8) {
     }
     let stack = guest.interner.current();
     let place = origin as u16;
-    let grant = Grant { address: 0, size, requested: took_ns, place, stack };
+    let grant = Grant { address: 0, size, requested: took_ns, owner: place, stack };
     let written = guest.with_shared_lane(HOST_LANE, |lane| {
         let held = totals(lane.live_bytes());
         lane.of_device(device).failure(clock::mono_ns(), Kind::MallocFailed, grant, held);
@@ -127,7 +127,7 @@ impl Guest {
     /// A block is no longer live; under the lane's lock. On a device's own lane it was the
     /// allocator's, and is in no sum.
     fn take_back(&self, lane: &Lane<'_>, pointer: u64, block: LiveBlock) {
-        let LiveBlock { size, device, place } = block;
+        let LiveBlock { size, device, owner: place } = block;
         let held = totals(lane.live_bytes().wrapping_sub(size));
         lane.of_device(device).free(clock::mono_ns(), pointer, size, held);
         if lane_index(lane) >= DEVICES_MAX {

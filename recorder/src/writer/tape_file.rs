@@ -80,7 +80,7 @@ impl TapeFile {
             sizes = Sizes {
                 events: (sizes.events / 2).max(EVENTS_MIN),
                 table_entries: (sizes.table_entries / 2).max(EVENTS_MIN),
-                atom_words: (sizes.atom_words / 2).max(1 << 16),
+                interned_words: (sizes.interned_words / 2).max(1 << 16),
                 ..sizes
             };
             if sizes == larger {

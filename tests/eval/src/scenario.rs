@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memtape_core::identity::Identity;
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, Place, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent,
+    Block, DeviceSnapshot, RankSnapshot, Segment, SegmentSource, StackUse, StreamPool, TraceEvent,
     TraceKind,
 };
 
@@ -174,7 +174,7 @@ impl Scenario {
                     stack: tag.stack,
                     birth_step: born,
                     birth_ns: born.saturating_mul(self.step_ns),
-                    place: places.of(tag.stream),
+                    stream_pool: places.of(tag.stream),
                     pending: is_pending,
                 });
             }
@@ -209,7 +209,7 @@ impl Scenario {
             frames: self.code.frames.clone(),
             stacks: self.code.stacks.clone(),
             outside_missing: true,
-            places: places.all(),
+            stream_pools: places.all(),
             before_step: if from > 0 { self.first_step + from } else { 0 },
             ..RankSnapshot::default()
         })
@@ -227,7 +227,7 @@ impl Scenario {
                 size,
                 detail: 0,
                 stack: 0,
-                place: 0,
+                stream_pool: 0,
                 // Events carry the number of steps finished before them.
                 step: self.first_step + step - 1,
             });
@@ -297,13 +297,13 @@ impl Places {
     }
 
     /// All of them; the first is the unknown one.
-    fn all(&self) -> Vec<Place> {
+    fn all(&self) -> Vec<StreamPool> {
         let place = |&stream: &u32| match stream.checked_sub(PRIVATE) {
-            Some(pool) => Place { stream: Some(0), pool: Some((0, u64::from(pool) + 1)) },
-            None => Place { stream: Some(u64::from(stream)), pool: Some((0, 0)) },
+            Some(pool) => StreamPool { stream: Some(0), pool: Some((0, u64::from(pool) + 1)) },
+            None => StreamPool { stream: Some(u64::from(stream)), pool: Some((0, 0)) },
         };
         let known = self.0.iter().map(place);
-        core::iter::once(Place::default()).chain(known).collect()
+        core::iter::once(StreamPool::default()).chain(known).collect()
     }
 }
 
@@ -313,7 +313,7 @@ fn segments(run: &Run, step: u64, places: &mut Places) -> Vec<Segment> {
         .map(|life| Segment {
             address: life.address,
             size: life.size,
-            place: places.of(life.stream),
+            stream_pool: places.of(life.stream),
             stack: 0,
             expandable: life.is_expandable,
             small: life.is_small,

@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, anyhow};
 use memtape_core::tape::read::Source;
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use serde_json::{Value, json};
 
 /// Snapshots taken; the median counts.
@@ -49,7 +49,7 @@ pub(crate) fn snapshot(path: &Path) -> anyhow::Result<Value> {
     let (mut blocks, mut events) = (0, 0);
     for _ in 0..ROUNDS {
         let begin = Instant::now();
-        let taken = tape.snapshot(Moment::EndOf(step), Some(1), TRACE_EVENTS);
+        let taken = tape.snapshot(PointInTime::EndOf(step), Some(1), TRACE_EVENTS);
         let taken = taken.map_err(|error| anyhow!("step {step}: {error}"))?;
         times_ms.push(begin.elapsed().as_secs_f64() * 1e3);
         blocks = taken.devices.iter().map(|device| device.blocks.len()).sum();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use memtape_core::diagnosis::telling_frame;
 use memtape_core::snapshot::Frame;
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_tests::processes::Process;
 use memtape_tests::{marked_line, tapes, torch};
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn gradients_have_the_line_of_their_operator() {
         .expect("lists of addresses by name");
 
     let [path] = &*tapes::in_folder(scratch.path()) else { panic!("one tape") };
-    let snapshot = tapes::open(path).snapshot(Moment::Present, None, 0).expect("the present");
+    let snapshot = tapes::open(path).snapshot(PointInTime::Present, None, 0).expect("the present");
     let stack_of = |address: u64| -> Vec<&Frame> {
         let mut blocks = snapshot.devices.iter().flat_map(|device| &device.blocks);
         let block = blocks.find(|block| block.address == address).expect("a live block");

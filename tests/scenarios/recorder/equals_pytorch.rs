@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_tests::processes::Process;
 use memtape_tests::{Torch, tapes, torch};
 use serde_json::Value;
@@ -60,7 +60,8 @@ fn compare(path: &Path, stats: &BTreeMap<u64, Value>) {
     assert_eq!(stats.len() as u64, STEPS);
     let records = tape.steps_after(device_of(&tape), 0).records;
     for (&step, expected) in stats {
-        let snapshot = tape.snapshot(Moment::EndOf(step), None, 0).expect("the step is covered");
+        let snapshot =
+            tape.snapshot(PointInTime::EndOf(step), None, 0).expect("the step is covered");
         let [device] = snapshot.devices.as_slice() else { panic!("one device a rank") };
         let live: u64 = device.blocks.iter().map(|block| block.size).sum();
         let segments: u64 = device.segments.iter().map(|segment| segment.size).sum();

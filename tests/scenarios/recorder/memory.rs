@@ -14,7 +14,7 @@ use memtape_core::ledger::{Amount, Ledger, Name, Sources};
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{Frame, RankSnapshot, TraceKind};
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_core::thrash::Churn;
 use memtape_tests::processes::Process;
 use memtape_tests::{Torch, library, memtape, root, tapes, torch};
@@ -58,7 +58,7 @@ impl Recorded {
     }
 
     pub(crate) fn now(&self) -> RankSnapshot {
-        self.tape.snapshot(Moment::Present, None, TRACE_EVENTS).expect("the last state")
+        self.tape.snapshot(PointInTime::Present, None, TRACE_EVENTS).expect("the last state")
     }
 
     /// Bytes and pieces that came from an origin. The sums in the header say the same bytes.
@@ -147,7 +147,8 @@ fn tensors_without_the_caching_allocator_are_on_the_tape() {
     let held = run.expected["held"].as_array().expect("a number for each step").clone();
     assert_eq!(held.len(), 8);
     for (step, expected) in (1..).zip(&held) {
-        let then = run.tape.snapshot(Moment::EndOf(step), None, 0).expect("the step is covered");
+        let then =
+            run.tape.snapshot(PointInTime::EndOf(step), None, 0).expect("the step is covered");
         let [device] = then.devices.as_slice() else { panic!("one device: {then:?}") };
         let live: u64 = device.blocks.iter().map(|block| block.size).sum();
         assert_eq!(Some(device.allocated), expected.as_u64(), "allocated at step {step}");

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_tests::processes::Process;
 use memtape_tests::{left_out, library, root, tapes};
 use serde_json::Value;
@@ -84,7 +84,7 @@ fn compare(folder: &Path, blocks: &[Value], minor: u8) -> usize {
     let status = tape.status();
     assert!(!status.limitations.iter().any(|line| line.contains("stacks")), "{status:?}");
     assert_eq!(status.lost, 0, "3.{minor}: {status:?}");
-    let snapshot = tape.snapshot(Moment::Present, None, 0).expect("the present");
+    let snapshot = tape.snapshot(PointInTime::Present, None, 0).expect("the present");
     let [device] = &*snapshot.devices else { panic!("3.{minor}: one device") };
     let recorded: HashMap<u64, u32> =
         device.blocks.iter().map(|block| (block.address, block.stack)).collect();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use memtape_core::tape::rewind::{Moment, RewindError};
+use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_tests::killed_history::{History, Op, SEED, State};
 use memtape_tests::processes::{Process, wait_for};
 use memtape_tests::tapes;
@@ -62,7 +62,7 @@ fn check(folder: &Path, seed: u64) -> u64 {
         None => return 0, // killed while the tape was being made
     };
     let status = tape.status();
-    let present = tape.snapshot(Moment::Present, None, 1).expect("the last state is there");
+    let present = tape.snapshot(PointInTime::Present, None, 1).expect("the last state is there");
     let Some(device) = present.devices.first() else { return 0 };
     let total = tape.totals()[0];
     let events = tape.tail_end(0);
@@ -82,7 +82,7 @@ fn check(folder: &Path, seed: u64) -> u64 {
     }
     assert!(state_of(&device.blocks) == history.live, "seed {seed}: the last state differs");
     for step in status.step.saturating_sub(30).max(1)..=status.step {
-        match tape.snapshot(Moment::EndOf(step), None, 0) {
+        match tape.snapshot(PointInTime::EndOf(step), None, 0) {
             Ok(snapshot) => {
                 let (expected, cursor) = &at_step[step as usize - 1];
                 assert!(events - cursor <= 4096, "seed {seed}: step {step} is overwritten");

@@ -14,7 +14,7 @@ use memtape_core::snapshot::{RankSnapshot, Segment};
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::layout::{Layout, Sizes, Tracker, header};
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::{Moment, RewindError};
+use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_core::tape::write::GRANULE_SMALL;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
@@ -36,7 +36,7 @@ const SIZES: Sizes = Sizes {
     table_entries: 512,
     step_records: 64,
     segment_entries: 128,
-    atom_words: 512,
+    interned_words: 512,
 };
 
 /// What a lane holds.
@@ -214,12 +214,12 @@ fn check(tape: &Tape<&[AtomicU64]>, seed: u64) -> u64 {
         assert!(matches!(history.next(), Op::Step(_)), "seed {seed}: a step never taken");
         at_step.push((history.state.clone(), done));
     }
-    let present = tape.snapshot(Moment::Present, None, 1).expect("the last state is there");
+    let present = tape.snapshot(PointInTime::Present, None, 1).expect("the last state is there");
     assert_eq!(state_of(&present), history.state, "seed {seed}: the last state");
     check_oom(tape, &ooms, events, seed);
     for step in reached.saturating_sub(12).max(1)..=reached {
         let (expected, cursor) = &at_step[step as usize - 1];
-        match tape.snapshot(Moment::EndOf(step), None, 0) {
+        match tape.snapshot(PointInTime::EndOf(step), None, 0) {
             Ok(snapshot) => {
                 assert!(events - cursor <= RING, "seed {seed}: step {step} is overwritten");
                 assert_eq!(&state_of(&snapshot), expected, "seed {seed}: step {step}");
@@ -236,7 +236,7 @@ fn check(tape: &Tape<&[AtomicU64]>, seed: u64) -> u64 {
 
 fn check_oom(tape: &Tape<&[AtomicU64]>, ooms: &[(State, u64)], events: u64, seed: u64) {
     let held: Vec<&(State, u64)> = ooms.iter().filter(|(_, at)| events - at < RING).collect();
-    match tape.snapshot(Moment::LastOom, None, 0) {
+    match tape.snapshot(PointInTime::LastOom, None, 0) {
         Ok(snapshot) => {
             let found = state_of(&snapshot);
             let mut newest = held.iter().rev();

@@ -51,7 +51,7 @@ impl Findings {
             hook_1: hook_1(plain),
             hook_2: if is_attached { hook_2(detailed) } else { Err(why_unavailable(detailed)) },
             has_pools: is_attached
-                && detailed.snapshot.places.iter().any(|place| place.pool.is_some()),
+                && detailed.snapshot.stream_pools.iter().any(|place| place.pool.is_some()),
             stacks: stacks(plain),
             segments: segments(plain),
             expects_tracker: minor >= MINOR_OF_TRACKER,
@@ -102,7 +102,7 @@ fn hook_1(run: &Run) -> Finding {
 
 fn hook_2(run: &Run) -> Finding {
     let is_of_allocator = |kind| !matches!(kind, TraceKind::MallocFailed | TraceKind::Snapshot);
-    let stream = |event: &TraceEvent| run.snapshot.place(event.place).stream;
+    let stream = |event: &TraceEvent| run.snapshot.stream_pool(event.stream_pool).stream;
     let found: Vec<_> = events(run, is_of_allocator)?
         .map(|event| (event.kind, event.address, event.size, event.detail, stream(event)))
         .collect();
@@ -119,7 +119,7 @@ fn hook_2(run: &Run) -> Finding {
     same("segments that are left", &segments, &segments_kept(run))?;
     let requested: Vec<_> = device.blocks.iter().map(|b| (b.requested, b.pending)).collect();
     same("blocks that are left", &requested, &kept(run).map(|r| (r.size, false)).collect())?;
-    let pools = run.snapshot.places.iter().filter_map(|place| place.pool);
+    let pools = run.snapshot.stream_pools.iter().filter_map(|place| place.pool);
     same("pools other than the ordinary one", &pools.filter(|&pool| pool != (0, 0)).count(), &0)
 }
 

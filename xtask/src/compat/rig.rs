@@ -10,7 +10,7 @@ use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::header;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use serde_json::Value;
 
 use crate::elf;
@@ -134,7 +134,7 @@ impl Release {
         let tape = Tape::open(words.as_slice()).map_err(told)?;
         Ok(Run {
             requests: requests.ok_or("the program said nothing")?,
-            snapshot: tape.snapshot(Moment::Present, None, EVENTS_MAX).map_err(told)?,
+            snapshot: tape.snapshot(PointInTime::Present, None, EVENTS_MAX).map_err(told)?,
             status: tape.status(),
             tracker: words
                 .get(header::TRACKER)

@@ -189,9 +189,9 @@ impl<S: Source> Tape<S> {
             return None;
         }
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(GROUPS_MAX);
-        let place = |index| table.checked_add(TABLE_HEAD_WORDS + index * GROUP_WORDS);
+        let at = |index| table.checked_add(TABLE_HEAD_WORDS + index * GROUP_WORDS);
         let groups: Vec<CollectiveGroup> = (0..count)
-            .filter_map(|index| Some((index, self.words::<GROUP_WORDS>(place(index)?)?)))
+            .filter_map(|index| Some((index, self.words::<GROUP_WORDS>(at(index)?)?)))
             .filter(|(index, words)| words[0] == check(ticket(look, index + 1), words))
             .map(|(_, words)| self.group(&words))
             .collect();

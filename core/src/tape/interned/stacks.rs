@@ -1,8 +1,8 @@
 //! Strings, frames and stacks: written once, never changed, named by where they lie.
 //!
-//! An atom's id is its word's index in the region, so looking one up needs no table. Id 0 means
-//! *unknown*. `ATOMS_USED` rises only after an atom is whole; an id on the tape therefore always
-//! names a whole atom, even if the writer died in the middle of the next one.
+//! The id of an entry is the index of its first word in the region, so that no table is needed. Id 0
+//! means *unknown*. `INTERNED_USED` rises only after an entry is whole: an id on the tape always names a
+//! whole entry, even if the writer died in the middle of the next one.
 //!
 //! ```text
 //! string  tag 1, bytes  | the bytes, eight a word
@@ -31,11 +31,11 @@ const STACK: u64 = 3;
 const TAG_SHIFT: u32 = 56;
 const VALUE_MASK: u64 = (1 << TAG_SHIFT) - 1;
 
-/// Adds atoms to a tape.
+/// Adds strings, frames and stacks to a tape. The writer must hold a lock of its own.
 #[derive(Clone, Copy, Debug)]
-pub struct AtomWriter<'a>(pub Words<'a>);
+pub struct InternedWriter<'a>(pub Words<'a>);
 
-impl AtomWriter<'_> {
+impl InternedWriter<'_> {
     /// Adds a string (its first [`STRING_BYTES_MAX`] bytes); `None` when the region is full.
     pub fn string(self, bytes: &[u8]) -> Option<u32> {
         let bytes = bytes.get(..STRING_BYTES_MAX).unwrap_or(bytes);
@@ -62,14 +62,14 @@ impl AtomWriter<'_> {
     /// Copies the frames of a stack that this writer has added; how many there are.
     pub fn frames_of(self, stack: u32, out: &mut [u32]) -> usize {
         let Self(words) = self;
-        let at = words.place(header::ATOMS_OFFSET) + stack as usize;
+        let at = words.offset(header::INTERNED_OFFSET) + stack as usize;
         let first = words.get(at);
         if stack == 0 || first >> TAG_SHIFT != STACK {
             return 0;
         }
         let depth = out.len().min((first & VALUE_MASK) as usize).min(STACK_FRAMES_MAX);
-        for (index, place) in out.iter_mut().take(depth).enumerate() {
-            *place = (words.get(at + 1 + index / 2) >> (index % 2 * 32)) as u32;
+        for (index, frame) in out.iter_mut().take(depth).enumerate() {
+            *frame = (words.get(at + 1 + index / 2) >> (index % 2 * 32)) as u32;
         }
         depth
     }
@@ -77,7 +77,7 @@ impl AtomWriter<'_> {
     /// Whether so many more words fit.
     pub fn has_room(self, more: usize) -> bool {
         let Self(words) = self;
-        words.place(header::ATOMS_USED) + more <= words.place(header::ATOMS_WORDS)
+        words.offset(header::INTERNED_USED) + more <= words.offset(header::INTERNED_WORDS)
     }
 
     fn append(self, first: u64, more: usize, body: impl Iterator<Item = u64>) -> Option<u32> {
@@ -85,25 +85,25 @@ impl AtomWriter<'_> {
         if !self.has_room(1 + more) {
             return None;
         }
-        let used = words.place(header::ATOMS_USED);
+        let used = words.offset(header::INTERNED_USED);
         let end = used + 1 + more;
-        let at = words.place(header::ATOMS_OFFSET) + used;
+        let at = words.offset(header::INTERNED_OFFSET) + used;
         words.set(at, first);
         for (index, word) in body.take(more).enumerate() {
             words.set(at + 1 + index, word);
         }
-        words.at(header::ATOMS_USED).store(end as u64, Ordering::Release);
+        words.at(header::INTERNED_USED).store(end as u64, Ordering::Release);
         u32::try_from(used).ok()
     }
 }
 
-/// The atoms of a tape, copied. Ids may be anything: nothing is trusted.
+/// The interned entries of a tape, copied. Ids may be anything: nothing is trusted.
 #[derive(Clone, Debug, Default)]
-pub struct Atoms {
+pub struct Interned {
     words: Vec<u64>,
 }
 
-impl Atoms {
+impl Interned {
     /// Takes the used words of the region.
     pub fn new(words: Vec<u64>) -> Self {
         Self { words }
@@ -111,7 +111,7 @@ impl Atoms {
 
     /// The string with this id, with bytes that are no UTF-8 replaced.
     pub fn string(&self, id: u32) -> Option<String> {
-        let (length, body) = self.atom(id, STRING)?;
+        let (length, body) = self.entry(id, STRING)?;
         let length = usize::try_from(length).ok().filter(|&n| n <= STRING_BYTES_MAX)?;
         let mut bytes = Vec::with_capacity(length);
         for word in body.get(..length.div_ceil(8))? {
@@ -123,14 +123,14 @@ impl Atoms {
 
     /// File, function and line of a frame.
     pub fn frame(&self, id: u32) -> Option<(u32, u32, u32)> {
-        let (line, body) = self.atom(id, FRAME)?;
+        let (line, body) = self.entry(id, FRAME)?;
         let names = *body.first()?;
         Some(((names >> 32) as u32, names as u32, line as u32))
     }
 
     /// Frame ids of a stack, innermost first.
     pub fn stack(&self, id: u32) -> Option<Vec<u32>> {
-        let (depth, body) = self.atom(id, STACK)?;
+        let (depth, body) = self.entry(id, STACK)?;
         let depth = usize::try_from(depth).ok().filter(|&n| n <= STACK_FRAMES_MAX)?;
         let pairs = body.get(..depth.div_ceil(2))?;
         let mut frames: Vec<u32> =
@@ -139,7 +139,7 @@ impl Atoms {
         Some(frames)
     }
 
-    fn atom(&self, id: u32, tag: u64) -> Option<(u64, &[u64])> {
+    fn entry(&self, id: u32, tag: u64) -> Option<(u64, &[u64])> {
         let at = usize::try_from(id).ok().filter(|&at| at != 0)?;
         let first = *self.words.get(at)?;
         (first >> TAG_SHIFT == tag).then_some((first & VALUE_MASK, self.words.get(at + 1..)?))

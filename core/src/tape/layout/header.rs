@@ -26,7 +26,7 @@ pub const ANCHOR_ERROR_NS: usize = 11;
 pub const STEP: usize = 12;
 /// CLOCK_MONOTONIC at which that step ended.
 pub const STEP_MONO_NS: usize = 13;
-/// Atom of the present phase's name; 0 is none.
+/// Id of the present phase's name; 0 is none.
 pub const PHASE: usize = 14;
 /// Bits of [`super::hooks`] that have fired at least once.
 pub const HOOKS: usize = 15;
@@ -38,17 +38,17 @@ pub const STEP_SOURCE: usize = 17;
 pub const IDENTITY_OFFSET: usize = 18;
 /// Bytes of the identity text.
 pub const IDENTITY_BYTES: usize = 19;
-/// First word of the atoms.
-pub const ATOMS_OFFSET: usize = 20;
-/// Words the atoms may take.
-pub const ATOMS_WORDS: usize = 21;
-/// Words of atoms that are complete.
-pub const ATOMS_USED: usize = 22;
-/// First word of the places.
-pub const PLACES_OFFSET: usize = 23;
-/// Places that are complete, the unknown one included.
-pub const PLACES_USED: usize = 24;
-/// Stacks that were recorded as unknown because the atoms or their index were full.
+/// First word of the interned entries.
+pub const INTERNED_OFFSET: usize = 20;
+/// Words for interned strings, frames and stacks.
+pub const INTERNED_WORDS: usize = 21;
+/// Words of interned entries that are complete.
+pub const INTERNED_USED: usize = 22;
+/// First word of the streams and pools.
+pub const STREAM_POOLS_OFFSET: usize = 23;
+/// Pairs of stream and pool that are complete, the unknown one included.
+pub const STREAM_POOLS_USED: usize = 24;
+/// Stacks that were recorded as unknown because the region of interned entries or its index were full.
 pub const LOST_STACKS: usize = 25;
 /// Stacks cut at the depth limit.
 pub const CUT_STACKS: usize = 26;
@@ -64,9 +64,9 @@ pub const EXIT_STATUS: usize = 30;
 pub const TRACKER: usize = 31;
 /// Four words for each device: see [`super::device`].
 pub const DEVICES: usize = 32;
-/// Events whose stream and pool found no room among the places.
-pub const LOST_PLACES: usize = 96;
-/// Atom of the newest annotation; 0 is none.
+/// Events whose stream and pool found no room.
+pub const LOST_STREAM_POOLS: usize = 96;
+/// Id of the newest annotation; 0 is none.
 pub const ANNOTATION: usize = 97;
 /// What came of `MEMTAPE_CUPTI=1`, one of [`super::Cupti`].
 pub const CUPTI: usize = 98;

@@ -1,8 +1,8 @@
 //! Where everything is on a tape, in 64-bit words.
 //!
 //! ```text
-//! header | identity | places | collectives | atoms | lane 0 … 15 | host | CPU
-//! atoms = strings, frames, stacks
+//! header | identity | stream pools | collectives | interned | lane 0 … 15 | host | CPU
+//! interned = strings, frames, stacks
 //! lane = head | events (ring) | live table | segment table | step index
 //! ```
 //!

@@ -3,8 +3,8 @@
 use crate::tape::layout::head;
 use crate::tape::layout::sizes::{
     COLLECTIVE_TABLES_WORDS, CPU_LANE, ENTRY_WORDS, HEADER_WORDS, HOST_LANE, IDENTITY_WORDS, LANES,
-    PAGE_WORDS, PLACE_WORDS, PLACES_MAX, REGION_ITEMS_MAX, SEGMENT_WORDS, SLOT_WORDS,
-    STEP_RECORDS_MAX, STEP_WORDS,
+    PAGE_WORDS, REGION_ITEMS_MAX, SEGMENT_WORDS, SLOT_WORDS, STEP_RECORDS_MAX, STEP_WORDS,
+    STREAM_POOL_WORDS, STREAM_POOLS_MAX,
 };
 
 /// How large the regions of a tape are.
@@ -20,12 +20,12 @@ pub struct Sizes {
     /// power of two.
     pub segment_entries: usize,
     /// Words for strings, frames and stacks.
-    pub atom_words: usize,
+    pub interned_words: usize,
 }
 
 impl Default for Sizes {
     /// 32 MiB of events, 16 MiB of table, 1 MiB of segments, 0.5 MiB of steps a device, and 8 MiB
-    /// of atoms.
+    /// of interned entries.
     ///
     /// Half a million events are about 60 steps of a 7-billion-parameter FSDP job, thousands of a
     /// small one; 131,072 live blocks (half of the table) are more than any job seen so far, and
@@ -36,7 +36,7 @@ impl Default for Sizes {
             table_entries: 1 << 18,
             step_records: 1 << 12,
             segment_entries: 1 << 15,
-            atom_words: 1 << 20,
+            interned_words: 1 << 20,
         }
     }
 }
@@ -60,7 +60,7 @@ impl Sizes {
             table_entries: power(self.table_entries),
             step_records: power(self.step_records).min(STEP_RECORDS_MAX),
             segment_entries: power(self.segment_entries),
-            atom_words: pages(self.atom_words.clamp(PAGE_WORDS, REGION_ITEMS_MAX)),
+            interned_words: pages(self.interned_words.clamp(PAGE_WORDS, REGION_ITEMS_MAX)),
         }
     }
 }
@@ -68,14 +68,14 @@ impl Sizes {
 /// First words and sizes of all regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// First word of the places.
-    pub places: usize,
+    /// First word of the streams and pools.
+    pub stream_pools: usize,
     /// First word of the tables of collectives.
     pub collectives: usize,
-    /// First word of the atoms.
-    pub atoms: usize,
-    /// Words of atoms.
-    pub atom_words: usize,
+    /// First word of the interned entries.
+    pub interned: usize,
+    /// Words of interned entries.
+    pub interned_words: usize,
     /// The lanes: devices, host, CPU tensors.
     pub lanes: [LaneLayout; LANES],
     /// Size of the whole tape.
@@ -111,10 +111,10 @@ impl Layout {
     /// Places all regions for these sizes.
     pub fn new(sizes: Sizes) -> Self {
         let sizes = sizes.rounded();
-        let places = HEADER_WORDS + IDENTITY_WORDS;
-        let collectives = places + pages(PLACES_MAX * PLACE_WORDS);
-        let atoms = collectives + pages(COLLECTIVE_TABLES_WORDS);
-        let mut next = atoms + sizes.atom_words;
+        let stream_pools = HEADER_WORDS + IDENTITY_WORDS;
+        let collectives = stream_pools + pages(STREAM_POOLS_MAX * STREAM_POOL_WORDS);
+        let interned = collectives + pages(COLLECTIVE_TABLES_WORDS);
+        let mut next = interned + sizes.interned_words;
         let lanes = core::array::from_fn(|index| {
             let lane_sizes = match index {
                 HOST_LANE => sizes.host(),
@@ -125,13 +125,13 @@ impl Layout {
             next = lane.end;
             lane
         });
-        let atom_words = sizes.atom_words;
-        Self { places, collectives, atoms, atom_words, lanes, file_words: next }
+        let interned_words = sizes.interned_words;
+        Self { stream_pools, collectives, interned, interned_words, lanes, file_words: next }
     }
 
     /// Words that must exist before anything is written: all but the lanes.
     pub fn front_words(&self) -> usize {
-        self.atoms + self.atom_words
+        self.interned + self.interned_words
     }
 }
 

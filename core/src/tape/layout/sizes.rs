@@ -29,11 +29,11 @@ pub const CPU_LANE: usize = DEVICES_MAX + 1;
 /// Number of lanes.
 pub const LANES: usize = DEVICES_MAX + 2;
 
-/// Pairs of stream and pool that a tape can name; place 0 stands for the unknown one.
-pub const PLACES_MAX: usize = 1024;
+/// Pairs of stream and pool that a tape can name; pair 0 is the unknown one.
+pub const STREAM_POOLS_MAX: usize = 1024;
 
-/// Words of one place: stream, pool (two), and 1 where the pool is known, else 2.
-pub const PLACE_WORDS: usize = 4;
+/// Words of one pair: stream, pool (two), and 1 where the pool is known, else 2.
+pub const STREAM_POOL_WORDS: usize = 4;
 
 /// Words of one event slot: a cache line.
 pub const SLOT_WORDS: usize = 8;
@@ -47,7 +47,7 @@ pub const SEGMENT_WORDS: usize = 4;
 /// Words of one step record.
 pub const STEP_WORDS: usize = 16;
 
-/// Most slots, entries or records of a region, and words of atoms: what a reader copies at once is
+/// Most slots, entries or records of a region, and words of interned entries: what a reader copies at once is
 /// bounded by it, whatever a tape claims. 4 million events are 256 MiB.
 pub const REGION_ITEMS_MAX: usize = 1 << 22;
 

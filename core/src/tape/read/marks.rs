@@ -1,13 +1,13 @@
 //! Reads what the program itself put on its tape: the phase it is in, and its marks.
 //!
-//! A mark is an event of the host lane whose `detail` is the atom of a text: a phase's name, or
+//! A mark is an event of the host lane whose `detail` is the id of a text: a phase's name, or
 //! `key=value`. Marks share the ring with all else on the host side, so old ones are overwritten.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::tape::event::Kind;
-use crate::tape::interned::stacks::Atoms;
+use crate::tape::interned::stacks::Interned;
 use crate::tape::layout::sizes::HOST_LANE;
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
@@ -27,7 +27,7 @@ pub struct Mark {
 impl<S: Source> Tape<S> {
     /// The phase that the program is in; empty where it names none.
     pub fn phase(&self) -> String {
-        text(&self.atoms(), self.word(header::PHASE))
+        text(&self.interned(), self.word(header::PHASE))
     }
 
     /// The newest marks, oldest first: at most `count`.
@@ -35,20 +35,20 @@ impl<S: Source> Tape<S> {
         let Some(lane) = self.lane(HOST_LANE) else { return Vec::new() };
         let end = self.word(lane.head + head::RESERVED);
         let first = end.saturating_sub(lane.ring_slots as u64);
-        let atoms = self.atoms();
+        let interned = self.interned();
         let events = self.events(&lane, first, end).into_iter().flatten();
         let marks = events.filter(|event| event.kind == Kind::Mark).map(|event| Mark {
             mono_ns: event.mono_ns,
             step: u64::from(event.step),
-            text: text(&atoms, event.detail),
+            text: text(&interned, event.detail),
         });
         let mut marks: Vec<_> = marks.collect();
         marks.split_off(marks.len().saturating_sub(count))
     }
 }
 
-/// The text of an atom; atom 0 is none, and one that is damaged says nothing.
-fn text(atoms: &Atoms, atom: u64) -> String {
-    let atom = u32::try_from(atom).unwrap_or(0);
-    if atom == 0 { String::new() } else { atoms.string(atom).unwrap_or_default() }
+/// The text with this id; empty for id 0 and for a damaged entry.
+fn text(interned: &Interned, id: u64) -> String {
+    let id = u32::try_from(id).unwrap_or(0);
+    if id == 0 { String::new() } else { interned.string(id).unwrap_or_default() }
 }

@@ -54,8 +54,13 @@ mod tests {
     use crate::tape::layout::regions::{Layout, Sizes};
     use crate::tape::shared_words::{Birth, Words};
 
-    const SMALL: Sizes =
-        Sizes { events: 8, table_entries: 8, step_records: 8, segment_entries: 8, atom_words: 64 };
+    const SMALL: Sizes = Sizes {
+        events: 8,
+        table_entries: 8,
+        step_records: 8,
+        segment_entries: 8,
+        interned_words: 64,
+    };
 
     /// The sums of a tape into which `write` has written.
     fn check(write: impl FnOnce(Words<'_>), expected: Option<&[(Origin, u8, u64)]>) {

@@ -67,7 +67,7 @@ impl<S: Source> Tape<S> {
             ("stacks that found no room", self.word(header::LOST_STACKS)),
             ("host-side events dropped", self.word(header::LOST_HOST_EVENTS)),
             ("events of devices without a lane", self.word(header::LOST_DEVICE_EVENTS)),
-            ("streams and pools that found no room", self.word(header::LOST_PLACES)),
+            ("streams and pools that found no room", self.word(header::LOST_STREAM_POOLS)),
         ]);
         for (name, lanes, index) in [
             ("live blocks that found no room", 0..HOST_LANE, head::LOST_BLOCKS),

@@ -1,6 +1,6 @@
 //! Reading a tape from outside, dead or alive, trusting nothing on it.
 //!
-//! [`Tape::open`] checks the header once and keeps the places of all regions; everything else is
+//! [`Tape::open`] checks the header once and keeps the offsets of all regions; everything else is
 //! read anew at each call. Numbers from the tape are data, never indexes, until they have been
 //! checked. Rewinding is in `rewind/`.
 
@@ -10,15 +10,15 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
-use crate::snapshot::Place;
+use crate::snapshot::StreamPool;
 use crate::tape::event::Event;
-use crate::tape::interned::stacks::Atoms;
+use crate::tape::interned::stacks::Interned;
 use crate::tape::interned::stream_pools;
 use crate::tape::layout::header::{descriptor, device};
 use crate::tape::layout::regions::LaneLayout;
 use crate::tape::layout::sizes::{
-    CURSOR_MAX, DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, MAGIC, PLACE_WORDS, PLACES_MAX,
-    REGION_ITEMS_MAX, SLOT_WORDS, STEP_WORDS, VERSION,
+    CURSOR_MAX, DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, MAGIC, REGION_ITEMS_MAX,
+    SLOT_WORDS, STEP_WORDS, STREAM_POOL_WORDS, STREAM_POOLS_MAX, VERSION,
 };
 use crate::tape::layout::states::Tracker;
 use crate::tape::layout::{head, header};
@@ -90,16 +90,16 @@ pub struct Tape<S> {
     pub(crate) source: S,
     pub(crate) lanes: [Option<LaneLayout>; LANES],
     identity: Identity,
-    places_at: usize,
-    atoms_at: usize,
-    atom_words: usize,
+    stream_pools_at: usize,
+    interned_at: usize,
+    interned_words: usize,
     start_mono_ns: u64,
     pub(crate) start_wall_ns: i64,
     pub(crate) anchor_error_ns: u64,
 }
 
 impl<S: Source> Tape<S> {
-    /// Checks the header and takes the places of all regions.
+    /// Checks the header and takes the offsets of all regions.
     ///
     /// # Errors
     /// A [`TapeError`] that says in one line what is wrong.
@@ -127,20 +127,21 @@ impl<S: Source> Tape<S> {
             return Err(TapeError::Truncated { have, want });
         }
         let file_words = index(word(header::FILE_WORDS))?;
-        let atoms_at = index(word(header::ATOMS_OFFSET))?;
-        let atom_words = index(word(header::ATOMS_WORDS))?;
-        let places_at = index(word(header::PLACES_OFFSET))?;
-        let places_end = places_at.checked_add(PLACES_MAX * PLACE_WORDS);
-        if places_at < HEADER_WORDS + IDENTITY_WORDS || places_end.is_none_or(|end| end > atoms_at)
+        let interned_at = index(word(header::INTERNED_OFFSET))?;
+        let interned_words = index(word(header::INTERNED_WORDS))?;
+        let stream_pools_at = index(word(header::STREAM_POOLS_OFFSET))?;
+        let stream_pools_end = stream_pools_at.checked_add(STREAM_POOLS_MAX * STREAM_POOL_WORDS);
+        if stream_pools_at < HEADER_WORDS + IDENTITY_WORDS
+            || stream_pools_end.is_none_or(|end| end > interned_at)
         {
-            return Err(TapeError::Damaged("its places lie over another region"));
+            return Err(TapeError::Damaged("its streams and pools lie over another region"));
         }
-        if atom_words > REGION_ITEMS_MAX
-            || atoms_at.checked_add(atom_words).is_none_or(|end| end > file_words)
+        if interned_words > REGION_ITEMS_MAX
+            || interned_at.checked_add(interned_words).is_none_or(|end| end > file_words)
         {
-            return Err(TapeError::Damaged("its atoms lie outside of it"));
+            return Err(TapeError::Damaged("its interned entries lie outside of it"));
         }
-        let lanes = read_lanes(word, atoms_at + atom_words, file_words)?;
+        let lanes = read_lanes(word, interned_at + interned_words, file_words)?;
         let identity = read_identity(&source, word)?;
         if identity.rank >= RANKS_MAX {
             return Err(TapeError::Damaged("its rank is beyond any real one"));
@@ -148,9 +149,9 @@ impl<S: Source> Tape<S> {
         Ok(Self {
             lanes,
             identity,
-            places_at,
-            atoms_at,
-            atom_words,
+            stream_pools_at,
+            interned_at,
+            interned_words,
             start_mono_ns: word(header::START_MONO_NS),
             start_wall_ns: i64::try_from(word(header::START_WALL_NS)).unwrap_or(0),
             anchor_error_ns: word(header::ANCHOR_ERROR_NS),
@@ -252,21 +253,21 @@ impl<S: Source> Tape<S> {
         (self.word(state) == 1).then_some(lane)
     }
 
-    /// The atoms that are complete now.
-    pub(crate) fn atoms(&self) -> Atoms {
-        let used = usize::try_from(self.word(header::ATOMS_USED)).unwrap_or(0);
-        let mut words = vec![0; used.min(self.atom_words)];
-        if !self.source.read(self.atoms_at, &mut words) {
+    /// The interned entries that are complete now.
+    pub(crate) fn interned(&self) -> Interned {
+        let used = usize::try_from(self.word(header::INTERNED_USED)).unwrap_or(0);
+        let mut words = vec![0; used.min(self.interned_words)];
+        if !self.source.read(self.interned_at, &mut words) {
             words.clear();
         }
-        Atoms::new(words)
+        Interned::new(words)
     }
 
     /// Streams and pools that are complete now; entry 0 is the unknown one.
-    pub(crate) fn places(&self) -> Vec<Place> {
-        let used = (self.word(header::PLACES_USED) as usize).min(PLACES_MAX);
-        let mut words = vec![0; used * PLACE_WORDS];
-        let is_whole = self.source.read(self.places_at, &mut words);
+    pub(crate) fn stream_pools(&self) -> Vec<StreamPool> {
+        let used = (self.word(header::STREAM_POOLS_USED) as usize).min(STREAM_POOLS_MAX);
+        let mut words = vec![0; used * STREAM_POOL_WORDS];
+        let is_whole = self.source.read(self.stream_pools_at, &mut words);
         stream_pools::decode(if is_whole { &words } else { &[] })
     }
 
@@ -309,7 +310,7 @@ pub(crate) fn device_word(device: u8, word: usize) -> usize {
     header::DEVICES + usize::from(device) * device::WORDS + word
 }
 
-/// The places of all lanes, which must lie one behind the other after `free_from`.
+/// The layouts of all lanes, which must lie one behind the other after `free_from`.
 fn read_lanes(
     word: impl Fn(usize) -> u64,
     mut free_from: usize,
@@ -318,17 +319,17 @@ fn read_lanes(
     let mut lanes = [None; LANES];
     for (number, lane) in lanes.iter_mut().enumerate() {
         let first = header::DESCRIPTORS + number * descriptor::WORDS;
-        let place = |name: usize| index(word(first + name));
+        let at = |name: usize| index(word(first + name));
         let layout = LaneLayout {
-            head: place(descriptor::HEAD)?,
-            ring: place(descriptor::RING)?,
-            ring_slots: place(descriptor::RING_SLOTS)?,
-            table: place(descriptor::TABLE)?,
-            table_entries: place(descriptor::TABLE_ENTRIES)?,
-            steps: place(descriptor::STEPS)?,
-            step_records: place(descriptor::STEP_RECORDS)?,
-            segments: place(descriptor::SEGMENTS)?,
-            segment_entries: place(descriptor::SEGMENT_ENTRIES)?,
+            head: at(descriptor::HEAD)?,
+            ring: at(descriptor::RING)?,
+            ring_slots: at(descriptor::RING_SLOTS)?,
+            table: at(descriptor::TABLE)?,
+            table_entries: at(descriptor::TABLE_ENTRIES)?,
+            steps: at(descriptor::STEPS)?,
+            step_records: at(descriptor::STEP_RECORDS)?,
+            segments: at(descriptor::SEGMENTS)?,
+            segment_entries: at(descriptor::SEGMENT_ENTRIES)?,
             end: file_words,
         };
         if !layout.is_sound(file_words) || layout.head < free_from {

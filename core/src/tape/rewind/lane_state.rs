@@ -25,7 +25,7 @@ pub(crate) struct LaneState {
     pub(crate) reserved: u64,
 }
 
-/// A place in a lane's history, with the totals there.
+/// A cut in a lane's history, with the totals there.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut {
     /// Events before it; `None` is the newest published event.
@@ -33,7 +33,7 @@ pub(crate) struct Cut {
     pub(crate) totals: Totals,
 }
 
-/// An earlier place in a lane's history.
+/// An earlier cut in a lane's history.
 #[derive(Clone, Copy)]
 pub(crate) struct Early {
     /// Events before it.

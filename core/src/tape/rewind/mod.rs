@@ -7,4 +7,4 @@ pub(crate) mod snapshots;
 pub(crate) mod stack_index;
 pub(crate) mod undo;
 
-pub use point_in_time::{Moment, RewindError};
+pub use point_in_time::{PointInTime, RewindError};

@@ -46,7 +46,7 @@ impl Told<'_> {
     /// Whose a piece is that was there at the moment, or (`was`) at the earlier one.
     fn whose(self, entry: &Entry, before: Option<u64>, was: bool) -> Whose {
         let is_own = |is_own: bool| if is_own { Whose::Allocators } else { Whose::Others };
-        match (Origin::from_number(entry.place), self) {
+        match (Origin::from_number(entry.owner), self) {
             (Origin::CudaMalloc, Told::ByAllocator(state)) if was => match &state.before {
                 Some(before) => is_own(before.segments.contains(&entry.address)),
                 None => Whose::AllUnclear,
@@ -73,7 +73,7 @@ impl Told<'_> {
 }
 
 /// Did a block begin in a piece, at the moment, at the earlier one, or at any time between? Where
-/// a segment and somebody else's piece had the same place one after the other, it did: then what
+/// a segment and somebody else's piece had the same address one after the other, it did: then what
 /// was taken stays unexplained.
 fn has_block(state: &LaneState, entry: &Entry) -> bool {
     let (address, size) = (entry.address, entry.size);
@@ -168,11 +168,11 @@ pub(crate) fn by_stack<'a>(
             continue;
         }
         left_out += fold(&mut group.of);
-        for (atom, sum) in group.of {
+        for (id, sum) in group.of {
             uses.push(OutsideStack {
                 origin,
                 device,
-                stack: stacks.of(atom),
+                stack: stacks.of(id),
                 held: sum.held,
                 fresh: sum.fresh,
                 before: (group.has_before && !group.lacks_before).then_some(sum.before),
@@ -186,7 +186,7 @@ pub(crate) fn by_stack<'a>(
 }
 
 fn key(entry: &Entry) -> (Origin, u8) {
-    let origin = Origin::from_number(entry.place);
+    let origin = Origin::from_number(entry.owner);
     (origin, if origin.is_on_device() { entry.device } else { 0 })
 }
 
@@ -244,15 +244,12 @@ fn fold(stacks: &mut BTreeMap<u32, Sum>) -> u64 {
     if stacks.len() <= OUTSIDE_STACKS_MAX {
         return 0;
     }
-    let mut ranks: Vec<(u64, u32)> = stacks
-        .iter()
-        .filter(|&(&atom, _)| atom != 0)
-        .map(|(&atom, sum)| (sum.rank(), atom))
-        .collect();
+    let mut ranks: Vec<(u64, u32)> =
+        stacks.iter().filter(|&(&id, _)| id != 0).map(|(&id, sum)| (sum.rank(), id)).collect();
     ranks.sort_unstable_by(|a, b| b.cmp(a));
     let beyond = ranks.split_off(OUTSIDE_STACKS_MAX - 1);
-    for (_, atom) in &beyond {
-        if let Some(sum) = stacks.remove(atom) {
+    for (_, id) in &beyond {
+        if let Some(sum) = stacks.remove(id) {
             stacks.entry(0).or_default().merge(sum);
         }
     }

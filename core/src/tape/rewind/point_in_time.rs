@@ -25,7 +25,7 @@ use crate::tape::rewind::lane_state::{Cut, Early, Totals};
 
 /// Which moment of a rank's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum PointInTime {
     /// The end of this step, counted from 1.
     EndOf(u64),
     /// The newest state there is; for a dead process its last.
@@ -74,18 +74,18 @@ impl<S: Source> Tape<S> {
     /// A [`RewindError`] when the moment cannot be had exactly; never a guess.
     pub fn snapshot(
         &self,
-        moment: Moment,
+        moment: PointInTime,
         before: Option<u64>,
         trace_events_max: usize,
     ) -> Result<RankSnapshot, RewindError> {
         let status = self.status();
         let (step, mono_ns) = match moment {
-            Moment::Present => (status.step, None),
-            Moment::EndOf(step) if step > status.step => {
+            PointInTime::Present => (status.step, None),
+            PointInTime::EndOf(step) if step > status.step => {
                 return Err(RewindError::NotReached { step, reached: status.step });
             }
-            Moment::EndOf(step) => (step, self.step_end(step)),
-            Moment::LastOom => {
+            PointInTime::EndOf(step) => (step, self.step_end(step)),
+            PointInTime::LastOom => {
                 let (_, event) = self.last_oom().ok_or(RewindError::NoOom)?;
                 (u64::from(event.step), Some(event.mono_ns))
             }
@@ -99,7 +99,7 @@ impl<S: Source> Tape<S> {
                 cut => cut?,
             };
             let early = before.and_then(|early| {
-                let cursor = self.cut_at(index, &lane, Moment::EndOf(early)).ok()?.cursor?;
+                let cursor = self.cut_at(index, &lane, PointInTime::EndOf(early)).ok()?.cursor?;
                 Some(Early { cursor, in_pieces: index >= HOST_LANE })
             });
             let state = match self.lane_state(&lane, cut, early, trace_events_max) {
@@ -140,11 +140,11 @@ impl<S: Source> Tape<S> {
     }
 
     /// Where a moment lies in a lane.
-    fn cut_at(&self, index: usize, lane: &LaneLayout, at: Moment) -> Result<Cut, RewindError> {
+    fn cut_at(&self, index: usize, lane: &LaneLayout, at: PointInTime) -> Result<Cut, RewindError> {
         match at {
-            Moment::EndOf(step) => self.cut_at_step(lane, step),
-            Moment::Present => Ok(Cut { cursor: None, totals: Totals::OfHead }),
-            Moment::LastOom => {
+            PointInTime::EndOf(step) => self.cut_at_step(lane, step),
+            PointInTime::Present => Ok(Cut { cursor: None, totals: Totals::OfHead }),
+            PointInTime::LastOom => {
                 let (failed, event) = self.last_oom().ok_or(RewindError::NoOom)?;
                 if index == failed {
                     let cursor = self.word(lane.head + head::LAST_OOM);

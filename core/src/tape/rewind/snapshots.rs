@@ -30,7 +30,7 @@ impl<S: Source> Tape<S> {
         before: Option<u64>,
         states: Vec<(usize, LaneState)>,
     ) -> RankSnapshot {
-        let mut stacks = StackIndex::new(self.atoms());
+        let mut stacks = StackIndex::new(self.interned());
         let (of_devices, of_host): (Vec<_>, Vec<_>) =
             states.into_iter().partition(|(index, _)| *index < HOST_LANE);
         let find = |lane: usize| of_host.iter().find(|(index, _)| *index == lane);
@@ -56,7 +56,7 @@ impl<S: Source> Tape<S> {
             outside_stacks,
             outside_stacks_left_out,
             outside_missing,
-            places: self.places(),
+            stream_pools: self.stream_pools(),
             collectives: self.collectives(),
             frames: stacks.frames,
             stacks: stacks.stacks,
@@ -134,7 +134,7 @@ fn blocks(live: &Live, stacks: &mut StackIndex) -> Vec<Block> {
             stack: stacks.of(entry.stack),
             birth_step: entry.birth(),
             birth_ns: entry.birth_ns,
-            place: entry.place,
+            stream_pool: entry.owner,
             pending: entry.pending,
         })
         .collect()
@@ -143,7 +143,7 @@ fn blocks(live: &Live, stacks: &mut StackIndex) -> Vec<Block> {
 fn uses(sums: BTreeMap<u32, (u64, u64)>, stacks: &mut StackIndex) -> Vec<StackUse> {
     let mut uses: Vec<StackUse> = sums
         .into_iter()
-        .map(|(atom, (bytes, blocks))| StackUse { stack: stacks.of(atom), bytes, blocks })
+        .map(|(id, (bytes, blocks))| StackUse { stack: stacks.of(id), bytes, blocks })
         .collect();
     uses.sort_by_key(|each| each.stack);
     uses
@@ -153,7 +153,7 @@ fn uses(sums: BTreeMap<u32, (u64, u64)>, stacks: &mut StackIndex) -> Vec<StackUs
 fn outside_uses(live: &Live) -> Vec<OutsideUse> {
     let mut sums: BTreeMap<(Origin, u8), (u64, u64)> = BTreeMap::new();
     for entry in live.iter() {
-        let origin = Origin::from_number(entry.place);
+        let origin = Origin::from_number(entry.owner);
         let device = if origin.is_on_device() { entry.device } else { 0 };
         let (bytes, count) = sums.entry((origin, device)).or_default();
         *bytes = bytes.saturating_add(entry.size);
@@ -167,7 +167,7 @@ fn allocator_segments(state: &LaneState, stacks: &mut StackIndex) -> Vec<Segment
     let each = |(entry, small): (SegmentEntry, bool)| Segment {
         address: entry.address,
         size: entry.size,
-        place: entry.place,
+        stream_pool: entry.stream_pool,
         stack: stacks.of(entry.stack),
         expandable: entry.expandable,
         small,
@@ -178,10 +178,10 @@ fn allocator_segments(state: &LaneState, stacks: &mut StackIndex) -> Vec<Segment
 fn runtime_segments(host: &LaneState, device: u8) -> Vec<Segment> {
     const SMALL_BYTES: u64 = GRANULE_SMALL;
     let is_segment =
-        |place: u16, of: u8| of == device && Origin::from_number(place) == Origin::CudaMalloc;
+        |owner: u16, of: u8| of == device && Origin::from_number(owner) == Origin::CudaMalloc;
     host.live
         .iter()
-        .filter(|entry| is_segment(entry.place, entry.device))
+        .filter(|entry| is_segment(entry.owner, entry.device))
         .map(|entry| Segment {
             address: entry.address,
             size: entry.size,
@@ -205,14 +205,14 @@ fn trace(
         Some(_) if state.trace_first == 0 => 0,
         first => first.map_or(u64::MAX, |event| event.mono_ns),
     };
-    let mut line = |event: &Event, kind: TraceKind, place: u16| TraceEvent {
+    let mut line = |event: &Event, kind: TraceKind, stream_pool: u16| TraceEvent {
         kind,
         mono_ns: event.mono_ns,
         address: event.address,
         size: event.size,
         detail: event.detail,
         stack: stacks.of(event.stack),
-        place,
+        stream_pool,
         step: u64::from(event.step),
     };
     // A lane is in the order of its positions, whatever its times say.
@@ -221,11 +221,11 @@ fn trace(
     for event in &state.trace {
         let Some(kind) = trace_kind(event.kind) else { continue };
         latest_ns = event.mono_ns.max(latest_ns);
-        trace.push((latest_ns, line(event, kind, event.place)));
+        trace.push((latest_ns, line(event, kind, event.owner)));
     }
     let host = host.map(|host| host.trace.as_slice()).unwrap_or_default();
     for event in host.iter().filter(|event| event.mono_ns >= since) {
-        let is_segment = !traced && Origin::from_number(event.place) == Origin::CudaMalloc;
+        let is_segment = !traced && Origin::from_number(event.owner) == Origin::CudaMalloc;
         let kind = match event.kind {
             Kind::Alloc if is_segment => TraceKind::SegmentAlloc,
             Kind::Free if is_segment => TraceKind::SegmentFree,

@@ -5,11 +5,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::snapshot::Frame;
-use crate::tape::interned::stacks::Atoms;
+use crate::tape::interned::stacks::Interned;
 
-/// Turns atoms into the snapshot's own stacks and frames, each once.
+/// Turns interned into the snapshot's own stacks and frames, each once.
 pub(crate) struct StackIndex {
-    atoms: Atoms,
+    interned: Interned,
     known_stacks: BTreeMap<u32, u32>,
     known_frames: BTreeMap<u32, u32>,
     pub(crate) stacks: Vec<Vec<u32>>,
@@ -17,9 +17,9 @@ pub(crate) struct StackIndex {
 }
 
 impl StackIndex {
-    pub(crate) fn new(atoms: Atoms) -> Self {
+    pub(crate) fn new(interned: Interned) -> Self {
         Self {
-            atoms,
+            interned,
             known_stacks: BTreeMap::new(),
             known_frames: BTreeMap::new(),
             stacks: vec![Vec::new()],
@@ -27,31 +27,31 @@ impl StackIndex {
         }
     }
 
-    pub(crate) fn of(&mut self, atom: u32) -> u32 {
-        if atom == 0 {
+    pub(crate) fn of(&mut self, id: u32) -> u32 {
+        if id == 0 {
             return 0;
         }
-        if let Some(&known) = self.known_stacks.get(&atom) {
+        if let Some(&known) = self.known_stacks.get(&id) {
             return known;
         }
-        let Some(frames) = self.atoms.stack(atom) else { return 0 };
+        let Some(frames) = self.interned.stack(id) else { return 0 };
         let frames = frames.into_iter().map(|frame| self.frame(frame)).collect();
         let index = self.stacks.len() as u32;
         self.stacks.push(frames);
-        self.known_stacks.insert(atom, index);
+        self.known_stacks.insert(id, index);
         index
     }
 
-    fn frame(&mut self, atom: u32) -> u32 {
-        if let Some(&known) = self.known_frames.get(&atom) {
+    fn frame(&mut self, id: u32) -> u32 {
+        if let Some(&known) = self.known_frames.get(&id) {
             return known;
         }
-        let Some((file, function, line)) = self.atoms.frame(atom) else { return 0 };
-        let name = |id| self.atoms.string(id).unwrap_or_default();
+        let Some((file, function, line)) = self.interned.frame(id) else { return 0 };
+        let name = |id| self.interned.string(id).unwrap_or_default();
         let frame = Frame { file: name(file), line, function: name(function) };
         let index = self.frames.len() as u32;
         self.frames.push(frame);
-        self.known_frames.insert(atom, index);
+        self.known_frames.insert(id, index);
         index
     }
 }

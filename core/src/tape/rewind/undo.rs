@@ -47,7 +47,7 @@ impl Live {
             stack: event.stack,
             birth_step: event.birth_step,
             birth_ns: event.birth_ns,
-            place: event.place,
+            owner: event.owner,
             device: event.device,
             pending,
         };
@@ -86,7 +86,7 @@ impl Entry {
 /// What a lane held at an earlier moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Before {
-    /// Bytes and blocks in use for each stack atom.
+    /// Bytes and blocks in use for each stack id.
     pub(crate) sums: BTreeMap<u32, (u64, u64)>,
     /// Where whole segments lay.
     pub(crate) segments: BTreeSet<u64>,
@@ -141,7 +141,7 @@ struct Mapped(BTreeMap<u64, (u64, Range)>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     stack: u32,
-    place: u16,
+    stream_pool: u16,
     small: bool,
 }
 
@@ -187,7 +187,7 @@ impl Segments {
             Kind::SegmentAlloc => drop(self.whole.remove(&event.address)),
             Kind::SegmentFree => self.put(event),
             Kind::SegmentMap => self.mapped.unmap(event.address, event.size),
-            Kind::SegmentUnmap => self.map(event.address, event.size, event.stack, event.place),
+            Kind::SegmentUnmap => self.map(event.address, event.size, event.stack, event.owner),
             _ => {}
         }
     }
@@ -196,7 +196,7 @@ impl Segments {
         match event.kind {
             Kind::SegmentAlloc => self.put(event),
             Kind::SegmentFree => drop(self.whole.remove(&event.address)),
-            Kind::SegmentMap => self.map(event.address, event.size, event.stack, event.place),
+            Kind::SegmentMap => self.map(event.address, event.size, event.stack, event.owner),
             Kind::SegmentUnmap => self.mapped.unmap(event.address, event.size),
             _ => {}
         }
@@ -204,7 +204,7 @@ impl Segments {
 
     fn add(&mut self, entry: SegmentEntry) {
         if entry.expandable {
-            self.map(entry.address, entry.size, entry.stack, entry.place);
+            self.map(entry.address, entry.size, entry.stack, entry.stream_pool);
         } else {
             self.whole.insert(entry.address, entry);
         }
@@ -215,14 +215,14 @@ impl Segments {
             address: event.address,
             size: event.size,
             stack: event.stack,
-            place: event.place,
+            stream_pool: event.owner,
             expandable: false,
         });
     }
 
-    fn map(&mut self, address: u64, size: u64, stack: u32, place: u16) {
+    fn map(&mut self, address: u64, size: u64, stack: u32, stream_pool: u16) {
         let small = granule(size) == GRANULE_SMALL;
-        self.mapped.map(address, size, Range { stack, place, small });
+        self.mapped.map(address, size, Range { stack, stream_pool, small });
     }
 
     /// Bytes held.
@@ -245,17 +245,18 @@ impl Segments {
     /// of the tuple says whether it is for small blocks.
     pub(crate) fn list(&self) -> Vec<(SegmentEntry, bool)> {
         let mut list: Vec<(SegmentEntry, bool)> = Vec::new();
-        for (&address, &(end, Range { stack, place, small })) in &self.mapped.0 {
+        for (&address, &(end, Range { stack, stream_pool, small })) in &self.mapped.0 {
             let size = end - address;
             match list.last_mut() {
                 Some((before, of_small))
                     if before.address + before.size == address
-                        && (before.place, *of_small) == (place, small) =>
+                        && (before.stream_pool, *of_small) == (stream_pool, small) =>
                 {
                     before.size += size;
                 }
                 _ => {
-                    let entry = SegmentEntry { address, size, stack, place, expandable: true };
+                    let entry =
+                        SegmentEntry { address, size, stack, stream_pool, expandable: true };
                     list.push((entry, small));
                 }
             }

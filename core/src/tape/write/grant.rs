@@ -18,9 +18,9 @@ pub struct Grant {
     pub size: u64,
     /// Bytes asked for; 0 is unknown.
     pub requested: u64,
-    /// Stream and pool, or origin: see [`Event::place`].
-    pub place: u16,
-    /// Atom of the stack.
+    /// Stream and pool, or origin: see [`crate::tape::event::Event::owner`].
+    pub owner: u16,
+    /// Id of the stack.
     pub stack: u32,
 }
 
@@ -32,5 +32,5 @@ pub struct LiveBlock {
     /// Of which device.
     pub device: u8,
     /// Stream and pool, or origin.
-    pub place: u16,
+    pub owner: u16,
 }

@@ -64,9 +64,9 @@ impl<'a> Lane<'a> {
     /// A block was handed out.
     #[inline(always)]
     pub fn alloc(&self, now_ns: u64, grant: Grant, totals: Totals) {
-        let Grant { address, size, requested, place, stack } = grant;
+        let Grant { address, size, requested, owner, stack } = grant;
         let step = self.close_finished_steps();
-        let (birth, block) = (step << 32, what(Kind::Alloc, self.device, place, stack));
+        let (birth, block) = (step << 32, what(Kind::Alloc, self.device, owner, stack));
         let ticket =
             self.publish(&[0, requested, now_ns, address, size, block, birth | step, now_ns]);
         let block = block ^ of_kind(Kind::Alloc);
@@ -188,7 +188,7 @@ impl<'a> Lane<'a> {
     pub fn live(&self, address: u64) -> Option<LiveBlock> {
         let (_, entry) = self.table.find(address)?;
         let entry = Entry::decode(&loaded(entry))?;
-        Some(LiveBlock { size: entry.size, device: entry.device, place: entry.place })
+        Some(LiveBlock { size: entry.size, device: entry.device, owner: entry.owner })
     }
 
     /// Runs `write` as the lane's only writer, or not at all: `false` says it was not.
@@ -249,7 +249,7 @@ impl<'a> Lane<'a> {
         let event = Event {
             kind,
             device: self.device,
-            place: grant.place,
+            owner: grant.owner,
             detail: grant.requested,
             mono_ns: now_ns,
             address: grant.address,

@@ -27,14 +27,14 @@ pub(crate) struct SegmentEntry {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) stack: u32,
-    pub(crate) place: u16,
+    pub(crate) stream_pool: u16,
     pub(crate) expandable: bool,
 }
 
 impl SegmentEntry {
     fn encode(&self) -> [u64; SEGMENT_WORDS] {
         let expandable = if self.expandable { EXPANDABLE } else { 0 };
-        let packed = u64::from(self.stack) | u64::from(self.place) << 32 | expandable;
+        let packed = u64::from(self.stack) | u64::from(self.stream_pool) << 32 | expandable;
         [self.address, self.size, packed, 0]
     }
 
@@ -45,7 +45,7 @@ impl SegmentEntry {
             address,
             size,
             stack: packed as u32,
-            place: (packed >> 32) as u16,
+            stream_pool: (packed >> 32) as u16,
             expandable: packed & EXPANDABLE != 0,
         })
     }
@@ -140,7 +140,7 @@ impl<'a> SegmentTable<'a> {
             // A granule is unmapped whole; if not, what is left of it stays.
             let rest = next.saturating_add(entry.size).saturating_sub(end);
             if rest > 0 {
-                let kept = Grant { place: entry.place, stack: entry.stack, ..*grant };
+                let kept = Grant { owner: entry.stream_pool, stack: entry.stack, ..*grant };
                 self.take(end, rest, &kept, true);
             }
             next = next.saturating_add(entry.size.max(GRANULE_SMALL));
@@ -148,8 +148,8 @@ impl<'a> SegmentTable<'a> {
     }
 
     fn take(&self, address: u64, size: u64, grant: &Grant, expandable: bool) {
-        let Grant { stack, place, .. } = *grant;
-        let entry = SegmentEntry { address, size, stack, place, expandable };
+        let Grant { stack, owner: stream_pool, .. } = *grant;
+        let entry = SegmentEntry { address, size, stack, stream_pool, expandable };
         let mut index = self.home(address);
         for _ in 0..PROBE_MAX {
             let at = self.first + index * SEGMENT_WORDS;
@@ -168,7 +168,7 @@ impl<'a> SegmentTable<'a> {
 
     fn give(&self, address: u64) -> Option<SegmentEntry> {
         let (at, entry) = self.find(address)?;
-        // Marks are left behind for good: segments are few and their places many.
+        // Marks are left behind for good: segments are few and their entries many.
         self.words.set(at, REMOVED);
         self.bump(head::SEGMENT_BYTES, entry.size.wrapping_neg());
         Some(entry)

@@ -5,7 +5,7 @@
 //! step over. The address is stored last and marks the entry as there.
 
 use crate::tape::atomic::{AtomicU64, Ordering};
-use crate::tape::event::{DEVICE_SHIFT, KIND_SHIFT, PLACE_SHIFT};
+use crate::tape::event::{DEVICE_SHIFT, KIND_SHIFT, OWNER_SHIFT};
 use crate::tape::layout::regions::LaneLayout;
 use crate::tape::layout::sizes::{ENTRY_WORDS, PROBE_MAX};
 use crate::tape::shared_words::Words;
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) stack: u32,
     pub(crate) birth_step: u32,
     pub(crate) birth_ns: u64,
-    pub(crate) place: u16,
+    pub(crate) owner: u16,
     pub(crate) device: u8,
     /// Taken back, but in use by other streams.
     pub(crate) pending: bool,
@@ -48,7 +48,7 @@ impl Entry {
             stack: what as u32,
             birth_step: (birth >> 32) as u32,
             birth_ns,
-            place: (what >> PLACE_SHIFT) as u16,
+            owner: (what >> OWNER_SHIFT) as u16,
             device: (what >> DEVICE_SHIFT) as u8,
             pending: what & PENDING != 0,
         })
@@ -67,7 +67,7 @@ impl<'a> Table<'a> {
     }
 
     /// Puts a block into the table, the words of its entry in their order; false when there is no
-    /// room near its place.
+    /// room near its slot.
     #[inline(always)]
     pub(crate) fn insert(&self, block: &[u64; USED_WORDS]) -> bool {
         let mut index = home(block[0]);

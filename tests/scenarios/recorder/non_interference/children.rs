@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_tests::{library, tapes, torch};
 
 use memtape_tests::left_out;
@@ -131,7 +131,7 @@ fn a_forked_child_of_pytorch_leaves_the_tape_alone() {
     assert!(outcome.status.success(), "{}", outcome.said);
     let tape = outcome.tape();
     assert!(!tape.status().sealed, "os._exit runs no handler, and the child's exit is not ours");
-    let snapshot = tape.snapshot(Moment::Present, None, 0).expect("the last state");
+    let snapshot = tape.snapshot(PointInTime::Present, None, 0).expect("the last state");
     assert_eq!(snapshot.devices[0].blocks.len(), 6, "the child's frees are not the parent's");
 }
 

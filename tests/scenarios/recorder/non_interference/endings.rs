@@ -3,7 +3,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use memtape_core::tape::rewind::Moment;
+use memtape_core::tape::rewind::PointInTime;
 use memtape_tests::{tapes, torch};
 
 use super::{Script, counts, run, script};
@@ -90,7 +90,7 @@ fn threads_of_pytorch_may_allocate_while_the_interpreter_shuts_down() {
 #[test]
 fn frames_are_not_read_once_the_interpreter_says_that_it_ends() {
     let tape = Script::new("exits.py").succeeds().tape();
-    let snapshot = tape.snapshot(Moment::Present, None, 0).expect("the present");
+    let snapshot = tape.snapshot(PointInTime::Present, None, 0).expect("the present");
     let blocks = snapshot.devices[0].blocks.iter();
     let is_python: Vec<bool> = blocks
         .map(|block| snapshot.frames_of(block.stack).any(|frame| frame.file.ends_with(".py")))

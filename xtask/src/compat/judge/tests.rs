@@ -1,6 +1,6 @@
 //! A tape that says everything is believed; one that says anything else is not.
 
-use memtape_core::snapshot::{Block, DeviceSnapshot, Frame, Place, RankSnapshot, Segment};
+use memtape_core::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, Segment, StreamPool};
 use memtape_core::tape::read::Status;
 
 use super::*;
@@ -44,11 +44,20 @@ fn run(with_detail: bool) -> Run {
         let stack = line_of(address, what);
         let place = if stream.is_none() { 0 } else { 1 + u16::from(stream == Some(STREAM)) };
         let (mono_ns, step) = (trace.len() as u64, 0);
-        trace.push(TraceEvent { kind, mono_ns, address, size, detail, stack, place, step });
+        trace.push(TraceEvent {
+            kind,
+            mono_ns,
+            address,
+            size,
+            detail,
+            stack,
+            stream_pool: place,
+            step,
+        });
     }
     let failed = TraceEvent { kind: TraceKind::MallocFailed, ..trace[0] };
     trace.push(failed);
-    let place = |stream| Place { stream: Some(stream), pool: Some((0, 0)) };
+    let place = |stream| StreamPool { stream: Some(stream), pool: Some((0, 0)) };
     let frame = |line| Frame { file: "/x/drive.py".into(), line, function: "main".into() };
     let kept = Block { address: (1 << 24) + 1024, size: 1024, requested: 700, ..Block::default() };
     let segment = Segment { address: 1 << 24, size: SMALL_SEGMENT, ..Segment::default() };
@@ -66,7 +75,7 @@ fn run(with_detail: bool) -> Run {
         devices: vec![device],
         frames: (0..100).map(frame).collect(),
         stacks: (0..100).map(|line| vec![line]).collect(),
-        places: vec![Place::default(), place(0), place(STREAM)],
+        stream_pools: vec![StreamPool::default(), place(0), place(STREAM)],
         ..RankSnapshot::default()
     };
     let tracker = if with_detail { Tracker::Attached } else { Tracker::NotAsked };
@@ -108,8 +117,8 @@ fn what_is_wrong_is_not() {
     check([false, false, true, true], &|run| run.snapshot.devices[0].reserved = 0);
     check([false, true, true, true], &|run| run.status.lost = 1);
     check([true, false, true, true], &|run| event(run, TraceKind::Alloc).detail += 1);
-    check([true, false, true, true], &|run| event(run, TraceKind::Alloc).place = 2);
-    check([true, false, true, true], &|run| run.snapshot.places[1].pool = Some((0, 1)));
+    check([true, false, true, true], &|run| event(run, TraceKind::Alloc).stream_pool = 2);
+    check([true, false, true, true], &|run| run.snapshot.stream_pools[1].pool = Some((0, 1)));
     check([true, false, true, true], &|run| run.snapshot.devices[0].blocks[0].requested = 0);
     check([true, true, false, true], &|run| event(run, TraceKind::Alloc).stack = 50);
     check([true, true, false, true], &|run| event(run, TraceKind::Oom).stack = 0);
