@@ -2,7 +2,7 @@
 # Epilog (slurm.conf: Epilog=…), as root on each node after a job.
 #
 # Where an agent runs there is nothing to do: it keeps the tapes of dead ranks for the post-mortem
-# and deletes them by age and size. Where none runs, nobody will ever read them: the tapes of this
+# and deletes them by age and size. Where none runs, no agent will read them: the tapes of this
 # user whose process is gone are deleted. A tape is in use as long as a process has it mapped.
 dir=${MEMTAPE_DIR:-/dev/shm/memtape}
 [ -d "$dir" ] && [ -n "$SLURM_JOB_UID" ] || exit 0

@@ -18,9 +18,9 @@ trace tracker cannot be taken away again, so tape_detail runs in a second proces
 off of its own that it measures first, and which is scaled by what the same pair costs on the CPU then
 and now: that is how much faster or slower the machine has become.
 
-Each round goes through the modes in an order rotated by one, and measures with nobody recording beside
+Each round goes through the modes in an order rotated by one, and measures without a recorder beside
 each: that is what the mode is compared with, because a machine's speed changes from second to second.
-For the tapes, which cost nothing to turn on and off, every other batch is one with nobody recording;
+For the tapes, which cost nothing to turn on and off, every other batch is one without a recorder;
 for PyTorch's history the cell right before is. A cell is the median of its batches, so that another
 process on the core costs a batch and not the cell; a figure is the median over rounds.
 
@@ -55,7 +55,7 @@ CPU = torch.device("cpu")
 
 
 def pairs_ns(batches, device=DEVICE):
-    """Nanoseconds of one pair, for each of so many batches."""
+    """Nanoseconds of one pair, for each of a number of batches."""
     empty, size, now = torch.empty, TENSOR_FLOATS, time.perf_counter_ns
     found = []
     for _ in range(batches):
@@ -116,8 +116,8 @@ class Switch:
         self.to = process.switch_report
         self.to.argtypes, self.to.restype = [ctypes.c_void_p], None
         core = pathlib.Path(torch.__file__).parent / "lib" / "libc10.so"
-        self.nobody = self.address(ctypes.CDLL(str(core)))
-        self.to(self.nobody)
+        self.none = self.address(ctypes.CDLL(str(core)))
+        self.to(self.none)
 
     @staticmethod
     def address(library):
@@ -148,7 +148,7 @@ class Tape:
         self.switch.to(self.function)
 
     def stop(self):
-        self.switch.to(self.switch.nobody)
+        self.switch.to(self.switch.no recorder)
 
 
 class History:
@@ -179,7 +179,7 @@ def check_depth(expected):
 
 
 def rounds_of_one(options):
-    """Round → depth → nanoseconds of a pair, whoever records; "cpu" is a pair that nobody records."""
+    """Round → depth → nanoseconds of a pair, by recorder; "cpu" is a pair without a recorder."""
     calls = {depth: at_depth(depth) for depth in DEPTHS}
     calls["cpu"] = lambda batches: pairs_ns(batches, CPU)
     rounds = []
@@ -206,7 +206,7 @@ def fill_ring():
 
 
 def measure(modes, options):
-    """Mode → depth → [nanoseconds of a pair with nobody recording, with the mode] of each round."""
+    """Mode → depth → [nanoseconds of a pair without a recorder, with the mode] of each round."""
     calls = {depth: at_depth(depth) for depth in DEPTHS}
     found = {mode.name: {depth: [] for depth in DEPTHS} for mode in modes}
     for turn in range(options.rounds + 1):

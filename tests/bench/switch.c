@@ -4,7 +4,7 @@
 // Preloaded in front of everything, it takes the calls that PyTorch makes for each block
 // (c10/core/Allocator.h) and passes them to the function that switch_report() was given last: a
 // recorder's, or PyTorch's own. It is in the way in every mode alike, so its nanosecond cancels out.
-// Until it is told anything, the next library in LD_PRELOAD gets the call, if there is one.
+// Until it is switched, the next library in LD_PRELOAD gets the call, if there is one.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -67,7 +67,7 @@ int cudaSetDevice(int device) { return device ? failed(101) : SUCCESS; }
 int cudaDeviceSynchronize(void) { return SUCCESS; }
 int cudaDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
 
-// The front of cudaDeviceProp, which is the same from CUDA 11 to 13; nobody asks for more of it.
+// The front of cudaDeviceProp, which is the same from CUDA 11 to 13; no caller reads more of it.
 struct properties { char name[256], uuid[16], luid[8]; unsigned mask; size_t bytes_total; };
 int cudaGetDeviceProperties(struct properties* properties, int device) {
   memset(properties, 0, sizeof *properties);

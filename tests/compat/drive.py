@@ -53,7 +53,7 @@ class Allocator:
         self.use_on = self.member(
             "12recordStreamERKNS_7DataPtr", None, ctypes.POINTER(DataPtr), Word, Word
         )
-        # The pool is a pair of numbers in two registers; before torch 2.8 nobody looks at them.
+        # The pool is a pair of numbers in two registers; before torch 2.8 no caller reads them.
         self.empty_cache = self.member("10emptyCacheE", None, Word, Word)
 
         driver = ctypes.CDLL(folder / "libdriver.so")

@@ -163,7 +163,7 @@ int cudaFreeAsync(void *address, void *stream) {
     return FAKE_SUCCESS;
 }
 
-// The high-water marks can only be set to zero: that starts them anew from the present.
+// The high-water marks can only be set to zero: that restarts them from the present level.
 int cudaMemPoolSetAttribute(struct pool *pool, int attribute, void *value) {
     pthread_mutex_lock(&pool_lock);
     if (attribute == POOL_RELEASE_THRESHOLD)

@@ -28,7 +28,7 @@ struct stream {
     struct stream *next;
 };
 
-// All streams there ever were; one that is destroyed stays, for whoever waits for it.
+// All streams there ever were; one that is destroyed stays, for threads that wait for it.
 static struct stream *_Atomic all_streams;
 // What the handles 0, 1 and 2 stand for.
 static struct stream default_streams[3];

@@ -6,7 +6,7 @@
 // the memory events of PyTorch itself, and no kernels.
 //
 // As with the real one, there is one subscriber in a process. It is called around the driver calls
-// that take memory or give it back (FAKE_TOLD in fake.h) and that it has enabled one by one.
+// that take memory or give it back (FAKE_REPORTED in fake.h) and that it has enabled one by one.
 #include "abi.h"
 #include "fake.h"
 
@@ -42,8 +42,8 @@ static void on_call(unsigned function, bool ends, const void *parameters, int *r
 }
 
 int cuptiSubscribe(void **subscriber, callback *callback_, void *user) {
-    callback *nobody = NULL;
-    if (!atomic_compare_exchange_strong(&subscription.callback, &nobody, callback_))
+    callback *none = NULL;
+    if (!atomic_compare_exchange_strong(&subscription.callback, &none, callback_))
         return SEVERAL_SUBSCRIBERS;
     subscription.user = user;
     *subscriber = &subscription;

@@ -7,8 +7,8 @@
 // as CUDA 13 programs use it.
 //
 // Modules load and kernels launch without doing anything; their functions are found whatever
-// their name. Arrays, textures, green contexts, IPC and multicast are absent: whoever asks for
-// them by name is told that there is no such symbol.
+// their name. Arrays, textures, green contexts, IPC and multicast are absent: a caller that asks for
+// them by name gets the answer that there is no such symbol.
 #define _GNU_SOURCE
 #include "abi.h"
 #include "fake.h"
@@ -220,14 +220,14 @@ static int allocate(uintptr_t *address, size_t bytes) {
 
 int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {
     struct mem_alloc_parameters parameters = {address, bytes};
-    return FAKE_TOLD(FAKE_MEM_ALLOC, parameters, allocate(address, bytes));
+    return FAKE_REPORTED(FAKE_MEM_ALLOC, parameters, allocate(address, bytes));
 }
 int cuMemAlloc(uintptr_t *address, size_t bytes) ALIAS("cuMemAlloc_v2");
 
 int cuMemFree_v2(uintptr_t address) {
     if (!address)
         return FAKE_SUCCESS;
-    return FAKE_TOLD(FAKE_MEM_FREE, address,
+    return FAKE_REPORTED(FAKE_MEM_FREE, address,
                      fake_release((void *)address, FAKE_DEVICE_MEMORY, NULL));
 }
 int cuMemFree(uintptr_t address) ALIAS("cuMemFree_v2");

@@ -98,14 +98,14 @@ int fake_usage_processes(int physical, int *pids, uint64_t *bytes, int capacity)
 // Opens for good when `opens(of, number)` is true; one without a function is open.
 struct fake_gate {
     bool (*opens)(const void *of, uint64_t number);
-    const void *of; // never freed: somebody may wait for it for ever
+    const void *of; // never freed: a thread may wait for it for ever
     uint64_t number;
 };
 
 // What comes behind this in a stream (cudaStream_t) waits for the gate.
 void fake_stream_gate(void *stream, struct fake_gate gate);
 
-// The stream is at work for so many microseconds more.
+// The stream is at work for this many microseconds more.
 void fake_stream_busy(void *stream, uint64_t us);
 
 // --- driver.c ------------------------------------------------------------------------------------
@@ -113,14 +113,14 @@ void fake_stream_busy(void *stream, uint64_t us);
 // A function of this driver by its plain name ("cuMemCreate"), or NULL.
 void *fake_driver_symbol(const char *name);
 
-// What is told of the driver calls that take memory or give it back, as each begins and ends;
-// CUPTI's numbers name the functions. Nobody is told of anything before it is set.
+// What is reported of the driver calls that take memory or give it back, as each begins and ends;
+// CUPTI's numbers name the functions. Nothing is reported before it is set.
 typedef void fake_watcher(unsigned function, bool ends, const void *parameters, int *result);
 void fake_watch(fake_watcher *watcher);
 void fake_tell(unsigned function, bool ends, const void *parameters, int *result);
 
-// The result of `call`, with the watcher told before and after.
-#define FAKE_TOLD(function, parameters, call)               \
+// The result of `call`, with a report to the watcher before and after.
+#define FAKE_REPORTED(function, parameters, call)               \
     ({                                                      \
         fake_tell(function, false, &(parameters), NULL);    \
         int result_ = (call);                               \
@@ -128,7 +128,7 @@ void fake_tell(unsigned function, bool ends, const void *parameters, int *result
         result_;                                            \
     })
 
-enum fake_told { // CUPTI_DRIVER_TRACE_CBID_…
+enum fake_reported { // CUPTI_DRIVER_TRACE_CBID_…
     FAKE_MEM_ALLOC = 243,
     FAKE_MEM_FREE = 245,
     FAKE_MEM_CREATE = 549,

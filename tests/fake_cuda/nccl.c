@@ -9,7 +9,7 @@
 //
 // For PyTorch it is preloaded (FAKECUDA_NCCL=1); tests/torch/nccl.py reaches it through nccl_user.c,
 // so that the calls go through the dynamic linker like PyTorch's. Sends and receives are collectives
-// that wait for nobody. Not here: windows, registration, premultiplied sums, values.
+// that do not wait. Not here: windows, registration, premultiplied sums, values.
 #include "abi.h"
 #include "fake.h"
 

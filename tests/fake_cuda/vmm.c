@@ -61,7 +61,7 @@ static int create(uint64_t *handle, size_t bytes, const struct allocation_proper
 int cuMemCreate(uint64_t *handle, size_t bytes, const struct allocation_properties *properties,
                 uint64_t flags) {
     struct mem_create_parameters parameters = {handle, bytes, properties, flags};
-    return FAKE_TOLD(FAKE_MEM_CREATE, parameters, create(handle, bytes, properties));
+    return FAKE_REPORTED(FAKE_MEM_CREATE, parameters, create(handle, bytes, properties));
 }
 
 static int release(uint64_t handle) {
@@ -69,7 +69,7 @@ static int release(uint64_t handle) {
     return FAKE_SUCCESS;
 }
 
-int cuMemRelease(uint64_t handle) { return FAKE_TOLD(FAKE_MEM_RELEASE, handle, release(handle)); }
+int cuMemRelease(uint64_t handle) { return FAKE_REPORTED(FAKE_MEM_RELEASE, handle, release(handle)); }
 
 int cuMemAddressReserve(uintptr_t *address, size_t bytes, size_t alignment, uintptr_t hint,
                         uint64_t flags) {
@@ -141,7 +141,7 @@ static int retain(uint64_t *handle, void *address) {
 
 int cuMemRetainAllocationHandle(uint64_t *handle, void *address) {
     struct mem_retain_parameters parameters = {handle, address};
-    return FAKE_TOLD(FAKE_MEM_RETAIN, parameters, retain(handle, address));
+    return FAKE_REPORTED(FAKE_MEM_RETAIN, parameters, retain(handle, address));
 }
 
 int cuMemGetAllocationPropertiesFromHandle(struct allocation_properties *properties, uint64_t handle) {

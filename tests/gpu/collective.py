@@ -4,7 +4,7 @@
 
 DIR holds the binary `memtape` and `libmemtape.so`. Starts a coordinator and an agent, and runs itself
 under `memtape run` twice: with a rank that skips an all_reduce, which a capture must name; and without,
-where nobody may be named, a rank that keeps the GIL is looked at all the same, and each tape says what
+where no rank may be named, a rank that keeps the GIL is looked at all the same, and each tape says what
 PyTorch's own dump says. Prints one table of what was expected and what was found; exits 1 if anything
 differs. Needs two GPUs or more; takes about a minute, and ends within two whatever NCCL does.
 """

@@ -5,7 +5,7 @@
 DIR holds the binary `memtape` and `libmemtape.so`. Starts a coordinator and an agent, and a DDP job under
 `memtape run`. The job trains in rounds of four blocks of steps, in an order rotated by one each round:
 
-    without    nobody asks for a capture
+    without    no capture is taken
     captures   this script asks for one, waits until its manifest is closed, asks for the next …
     again      as `without`: what the same block differs from itself is the noise
     busy       no captures, but one process that computes something else all the time, beside the services:
@@ -19,7 +19,7 @@ a bootstrap interval of 95 %. `cpu` is the CPU time of a rank's process for a st
 capture gives to the process, also on a machine that has too much to do for times to say anything.
 
 On the fake runtime, `cargo xtask bench disturbance` runs it with one rank and --backend gloo. The "GPU" is
-a core then, which on a real node nobody else could use: with --apart the job has the first core for
+a core then, which other processes of a real node could not use: with --apart the job has the first core for
 itself, before all other processes where we may say so (root), and the services, of which a real node has
 the agent alone, share the others.
 """

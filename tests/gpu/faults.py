@@ -1,4 +1,4 @@
-"""Four faults and two benign habits on real GPUs: what Memtape finds of each, and after how many steps.
+"""Four faults and two benign patterns on real GPUs: what Memtape finds of each, and after how many steps.
 
     python3 tests/gpu/faults.py --memtape DIR --ranks 4 [--out FOLDER] [--only CASE]…
 

@@ -1,4 +1,4 @@
-"""A transformer under DDP or FSDP2 on real GPUs, with one of a few faults, or with a benign habit.
+"""A transformer under DDP or FSDP2 on real GPUs, with one of a few faults, or with a benign pattern.
 
     torchrun --nproc-per-node 4 tests/gpu/faulty.py CASE [--steps 600]
 

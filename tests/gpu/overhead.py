@@ -8,14 +8,14 @@ transformer in train.py, one that keeps the GPU busy and one that the host canno
 goes through blocks of steps: in each the switch leads PyTorch's report of every block of memory to
 Memtape or past it, or PyTorch's own history is on:
 
-    off            nobody records; what Memtape does besides (a thread that sleeps, a hook at each
+    off            nothing records; what Memtape does besides (a thread that sleeps, a hook at each
                    optimizer step, a detour of each cudaMalloc) goes on, here and in all others
     memtape        Memtape as it is by default
-    off_again      nobody again: what the machine's own noise looks like in this run
+    off_again      off again: what the machine's own noise looks like in this run
     torch_python   PyTorch's history, stacks="python", the last 100,000 entries
     torch_all      the same with its default stacks="all"
 
-A round is one block of each, in an order drawn anew for every round, all in the same processes.
+A round is one block of each, in a new random order for every round, all in the same processes.
 The time of a step is what lies between two CUDA events; a block counts with the median of its steps
 after warm-up, on the slowest rank. The slowdown is the median over rounds of what a block took beside
 the block of `off` of the same round, because a host's speed changes from minute to minute; its 95 %
@@ -66,13 +66,13 @@ class Recorders:
         self.switch = ctypes.CDLL(None).switch_report
         self.switch.argtypes, self.switch.restype = [ctypes.c_void_p], None
         core = pathlib.Path(torch.__file__).parent / "lib" / "libc10.so"
-        self.to_nobody, self.to_memtape = (
+        self.to_none, self.to_memtape = (
             ctypes.cast(ctypes.CDLL(str(path))[REPORT], ctypes.c_void_p).value for path in (core, library)
         )
 
     def use(self, mode):
         self.history(None)
-        self.switch(self.to_memtape if mode == "memtape" else self.to_nobody)
+        self.switch(self.to_memtape if mode == "memtape" else self.to_none)
         if mode.startswith("torch_"):
             stacks = mode.removeprefix("torch_")
             self.history("all", context="all", stacks=stacks, max_entries=HISTORY_ENTRIES)

@@ -88,7 +88,7 @@ fn unknown_metrics(file: &Source, exported: &str) -> Vec<String> {
     for (number, line) in file.lines() {
         for name in line.split(|c| !is_word(c)).filter(|word| word.starts_with("memtape_")) {
             if !is_exported(name) {
-                found.push(format!("{}:{number}: nobody exports {name}", file.path));
+                found.push(format!("{}:{number}: there is no metric {name}", file.path));
             }
         }
     }

@@ -150,20 +150,24 @@ fn is_unsafe(line: &str) -> bool {
 
 #[test]
 fn the_store_stays_in_the_store() {
-    check(store_elsewhere, &Source::of("coordinator/src/http.rs", "use sled::Db;"), &rust());
+    check(sled_outside_the_store, &Source::of("coordinator/src/http.rs", "use sled::Db;"), &rust());
 }
 
-fn store_elsewhere(file: &Source) -> Vec<String> {
+fn sled_outside_the_store(file: &Source) -> Vec<String> {
     let is_store = file.path.starts_with("coordinator/src/store");
     confined(file, is_store || file.is_test(), "sled::", "only the coordinator's store knows sled")
 }
 
 #[test]
 fn wire_types_stop_at_the_wire() {
-    check(wire_elsewhere, &Source::of("agent/src/run.rs", "use memtape_proto::v1;"), &rust());
+    check(
+        wire_outside_its_files,
+        &Source::of("agent/src/run.rs", "use memtape_proto::v1;"),
+        &rust(),
+    );
 }
 
-fn wire_elsewhere(file: &Source) -> Vec<String> {
+fn wire_outside_its_files(file: &Source) -> Vec<String> {
     let is_wire = file.path.split('/').any(|part| {
         matches!(part.trim_end_matches(".rs"), "wire" | "body" | "grpc" | "link")
             && part != file.path

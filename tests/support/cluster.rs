@@ -137,7 +137,7 @@ impl Cluster {
     }
 }
 
-/// A loopback port that nobody uses at this moment.
+/// A loopback port that is free now.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("its address").port()

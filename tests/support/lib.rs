@@ -47,7 +47,7 @@ fn build(package: &str, file: &str) -> PathBuf {
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     // `cargo test` describes this package in the environment. Build scripts that watch it (ring's)
-    // would take that for a change, and half of the dependencies would be built anew, twice.
+    // would take that for a change, and half of the dependencies would be rebuilt, twice.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

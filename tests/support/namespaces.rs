@@ -76,7 +76,7 @@ impl Network {
         within(&self.hub(), program)
     }
 
-    /// Pulls a node's cable: nothing comes through, and nobody is told.
+    /// Pulls a node's cable: packets are dropped without an error.
     ///
     /// # Panics
     /// When that fails.

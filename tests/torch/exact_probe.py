@@ -5,7 +5,7 @@
 Everything the caching allocator can do to a block or a segment happens here: several streams and
 pools (a MemPool, a captured graph), requests that are rounded, frees put off by another stream, cache
 emptied, a request that fails for good. PyTorch's own history is on from the start. At the end its
-snapshot goes to OUT.pickle, the file READY is created, and nothing happens any more: whoever reads
+snapshot goes to OUT.pickle, the file READY is created, and the process rests: a reader of
 this process from outside must find exactly what OUT.pickle says.
 """
 

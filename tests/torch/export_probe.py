@@ -4,7 +4,7 @@
 
 Allocates and frees blocks of many sizes on several streams, then writes PyTorch's own snapshot to
 OUT.json, creates the file READY, and sleeps until it is killed. Nothing is allocated or freed after the
-snapshot, so whoever reads this process from outside must find exactly what OUT.json says:
+snapshot, so a reader from outside must find exactly what OUT.json says:
     {"device": 0, "segments": [{"address", "total_size", "blocks": [{"address", "size", "state"}]}]}
 with a block's state as PyTorch names it: active_allocated, active_pending_free, inactive.
 """

@@ -1,10 +1,10 @@
 """Trains small models with PyTorch's own memory history on, and writes their snapshots.
 
-    snapshots.py FOLDER HABIT[,OPTION=VALUE]…
+    snapshots.py FOLDER PATTERN[,OPTION=VALUE]…
 
 Each job is forked off after PyTorch was imported, which takes longer than all else, and writes
-FOLDER/JOB/rank0_end.pickle. Options are stacks (python or all), ring, steps, dump (every so many steps) and
-rank. HABIT is
+FOLDER/JOB/rank0_end.pickle. Options are stacks (python or all), ring, steps, dump (the interval in steps) and
+rank. PATTERN is
 
     clean, sgd (the same, and the optimizer allocates nothing), window (the last eight hidden states stay),
     outputs (one hidden state of each step stays),
@@ -46,16 +46,16 @@ def blocks_of(mib, count=1):
 
 
 class Trainer:
-    def __init__(self, habit):
-        self.habit, self.model = habit, Model().cuda()
-        if habit == "sgd":
+    def __init__(self, pattern):
+        self.pattern, self.model = pattern, Model().cuda()
+        if pattern == "sgd":
             self.optimizer = torch.optim.SGD(self.model.parameters(), foreach=False)
         else:
             self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.rows = {"heavy": 3 << 16, "balanced": 1 << 16}.get(habit, 256)
-        self.static = torch.empty(16384, WIDTH, device="cuda") if habit == "pools" else None
+        self.rows = {"heavy": 3 << 16, "balanced": 1 << 16}.get(pattern, 256)
+        self.static = torch.empty(16384, WIDTH, device="cuda") if pattern == "pools" else None
         # Before the recording: a warm-up leaves one block in each segment of ten.
-        self.left = blocks_of(2, 1000)[::10] if habit == "gaps" else []
+        self.left = blocks_of(2, 1000)[::10] if pattern == "gaps" else []
         self.side = torch.cuda.Stream()
 
     def step(self, number):
@@ -65,8 +65,8 @@ class Trainer:
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        # Habits are named after what they do behind a step; others do nothing.
-        getattr(self, self.habit, lambda *_: None)(number, batch, hidden)
+        # Patterns are named after what they do behind a step; others do nothing.
+        getattr(self, self.pattern, lambda *_: None)(number, batch, hidden)
 
     def outputs(self, number, batch, hidden):
         kept.append(hidden.detach().clone())  # OUTPUTS
@@ -115,9 +115,9 @@ def refused(request):
     raise SystemExit("the request did not fail")
 
 
-def job(folder, habit, options):
+def job(folder, pattern, options):
     folder.mkdir(parents=True)
-    trainer = Trainer(habit)
+    trainer = Trainer(pattern)
     name = f"rank{options['rank']}"
     ring, stacks = int(options["ring"]), options["stacks"]
     torch.cuda.memory._record_memory_history(max_entries=ring, stacks=stacks)
@@ -125,8 +125,8 @@ def job(folder, habit, options):
         trainer.step(step)
         if step % int(options["dump"]) == 0:
             torch.cuda.memory._dump_snapshot(str(folder / f"{name}_{step}.pickle"))
-    alive = in_pieces() if habit == "pieces" else []
-    if habit == "full":
+    alive = in_pieces() if pattern == "pieces" else []
+    if pattern == "full":
         alive = blocks_of(500)
         refused(lambda: torch.empty(600 << 20, dtype=torch.uint8, device="cuda"))  # FULL
     torch.cuda.memory._dump_snapshot(str(folder / f"{name}_end.pickle"))
@@ -138,11 +138,11 @@ def job(folder, habit, options):
 def main():
     folder = pathlib.Path(sys.argv[1])
     for text in sys.argv[2:]:
-        habit, *changed = text.split(",")
+        pattern, *changed = text.split(",")
         options = OPTIONS | dict(option.split("=") for option in changed)
         child = os.fork()
         if child == 0:
-            job(folder / text, habit, options)
+            job(folder / text, pattern, options)
             sys.stdout.flush()
             os._exit(0)  # no waiting for streams that are behind
         _, status = os.waitpid(child, 0)

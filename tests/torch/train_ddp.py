@@ -1,4 +1,4 @@
-"""A small DDP training job, which can be told to leak on one rank, to hang, and to say what it holds.
+"""A small DDP training job, which can leak on one rank, to hang, and to say what it holds.
 
 Run it on the fake CUDA:
     tests/fake_cuda/run -n 4 -- target/venv/bin/torchrun --nproc-per-node 4 \

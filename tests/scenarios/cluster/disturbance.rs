@@ -86,15 +86,15 @@ fn capture(cluster: &Cluster) -> Value {
 fn threads(pid: u32) -> BTreeMap<PathBuf, String> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
     let folders = entries.map(|entry| entry.expect("a thread").path());
-    let told = folders.map(|folder| {
+    let counters = folders.map(|folder| {
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a thread");
         let status = read("status");
         let telling = status.lines().filter(|line| TELLING.iter().any(|at| line.starts_with(at)));
-        let mut told: Vec<String> = telling.map(String::from).collect();
-        assert_eq!(told.len(), TELLING.len(), "{told:?}");
+        let mut counters: Vec<String> = telling.map(String::from).collect();
+        assert_eq!(counters.len(), TELLING.len(), "{counters:?}");
         // Time on a core, time waiting for one, and how often it was given one.
-        told.push(read("schedstat"));
-        (folder, told.join("\n"))
+        counters.push(read("schedstat"));
+        (folder, counters.join("\n"))
     });
-    told.collect()
+    counters.collect()
 }

@@ -20,7 +20,7 @@ const NODES: usize = 2;
 const RANKS_PER_NODE: usize = 2;
 const RANKS: usize = NODES * RANKS_PER_NODE;
 
-/// Deadline of a capture: short, because four of them have somebody to wait for.
+/// Deadline of a capture: short, because four captures wait for a missing answer.
 const DEADLINE: Duration = Duration::from_secs(4);
 
 /// A manifest may be closed this much later: the clock of the loop, and a busy machine.

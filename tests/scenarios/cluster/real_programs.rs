@@ -1,4 +1,4 @@
-//! Faults of real programs are found at their rank and line, and benign habits are left alone.
+//! Faults of real programs are found at their rank and line, and benign patterns are not reported.
 //!
 //! These are the short ones of `programs/list.rs`; `cargo xtask programs` runs them all.
 

@@ -1,4 +1,4 @@
-//! `memtape store`: a coordinator's folder can be checked and its index made anew, by a person.
+//! `memtape store`: a coordinator's folder can be checked and its index rebuilt, by a person.
 
 use std::process::{Command, Output};
 
@@ -29,7 +29,7 @@ fn a_store_is_checked_and_rebuilt_by_hand() {
         assert!(refusal(&run(&cluster, &["store", command])).contains("in use"));
     }
     cluster.kill_coordinator();
-    // Killed, the index may be behind; made anew it is not.
+    // Killed, the index may be behind; rebuilt it is not.
     let rebuilt = run(&cluster, &["store", "rebuild", "--json"]);
     assert!(rebuilt.status.success(), "{rebuilt:?}");
     let aside = json(&rebuilt)["aside"].as_str().expect("a path").to_string();
@@ -68,9 +68,9 @@ fn a_store_of_bodies_that_cannot_be_had_is_said_at_once() {
     let wrong = start("https://bucket/prefix");
     assert_eq!(wrong.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("s3://bucket/prefix"));
-    let nobody = start("s3://bucket/prefix");
-    let error = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    let refused = start("s3://bucket/prefix");
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     let line = error.lines().last().unwrap_or_default();
-    assert_eq!(nobody.status.code(), Some(1), "{error}");
+    assert_eq!(refused.status.code(), Some(1), "{error}");
     assert!(line.contains("the store of bodies s3://bucket/prefix"), "{error}");
 }

@@ -2,7 +2,7 @@
 //!
 //! Autograd's threads run no Python. A gradient's stack is the node that made it and the stack of
 //! the forward operator; what Python does run there, a custom function's `backward` and what is
-//! computed anew under checkpointing, has frames of its own.
+//! computed again under checkpointing, has frames of its own.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! How far a rank has come in its collectives is on its tape, as PyTorch's own flight recorder
-//! says, whoever holds the GIL; where it says nothing, the tape says why.
+//! says, whichever thread holds the GIL; where it says nothing, the tape says why.
 //!
 //! The process groups are PyTorch's NCCL backend, on a NCCL whose collectives move nothing and are
 //! over when all ranks have begun them.
@@ -19,7 +19,7 @@ use crate::recorder::memory::Recorded;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// `tests/torch/collective.py` with so many ranks, its tapes in `folder`.
+/// `tests/torch/collective.py` with this number of ranks, its tapes in `folder`.
 fn job(torch: &Torch, way: &str, ranks: u32, folder: &Path) -> Command {
     let mut command = torch.recorded(ranks, "1G", folder);
     command.env("FAKECUDA_NCCL", "1").env("FAKENCCL_FOLDER", folder);
@@ -179,7 +179,7 @@ fn a_capture_names_the_rank_that_left_a_collective_out() {
     assert_eq!(group["verdict"], "desynchronised", "{shown:#}");
     assert_eq!((&group["waiting"], &group["furthest"]), (&json!([0, 2]), &json!(4)), "{shown:#}");
     assert_eq!(group["behind"][0]["rank"], 1);
-    assert_eq!(group["behind"].as_array().map(Vec::len), Some(1), "and nobody else: {shown:#}");
+    assert_eq!(group["behind"].as_array().map(Vec::len), Some(1), "and no other: {shown:#}");
     let text = String::from_utf8(cluster.memtape(&["show", id]).stdout).expect("text");
     let line = text.lines().find(|line| line.contains("2 of 3 ranks wait in collective 4"));
     let line = line.unwrap_or_else(|| panic!("the sentence: {text}"));
@@ -196,7 +196,7 @@ fn a_capture_names_the_rank_that_left_a_collective_out() {
 /// What becomes of a process whose flight recorder answers as it should, nonsense, with an
 /// exception, or never: it goes on, and ends as it would have.
 #[test]
-fn a_flight_recorder_that_does_not_answer_is_on_the_tape_and_disturbs_nobody() {
+fn a_flight_recorder_that_does_not_answer_is_on_the_tape_and_disturbs_no_other_thread() {
     let built = tempfile::tempdir().expect("a temporary folder");
     let standin = built.path().join("libtorch_cuda.so");
     let mut compiler = Command::new("g++");

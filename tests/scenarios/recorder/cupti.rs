@@ -32,7 +32,7 @@ fn what_is_taken_from_the_driver_is_on_the_tape_where_it_is_asked_for() {
     assert_others(&run);
 
     let run = recorded(&[], &[]);
-    assert_eq!(run.held(Origin::DriverVmm), (0, 0), "nobody asked");
+    assert_eq!(run.held(Origin::DriverVmm), (0, 0), "it was not requested");
     let lines = limitations(&run);
     assert!(lines.iter().all(|line| !line.contains("CUPTI")), "{lines:?}");
     assert_others(&run);

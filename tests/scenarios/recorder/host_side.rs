@@ -1,4 +1,4 @@
-//! What a real training process takes of its host is told as it is: pinned, shared and private
+//! What a real training process takes of its host is reported exactly: pinned, shared and private
 //! memory, and the workers of its DataLoader; and its devices' bytes add up.
 
 use std::process::Command;
@@ -13,8 +13,8 @@ const SCRIPT: &str = "tests/torch/host_side.py";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_rank_is_told_with_what_it_takes_of_its_host() {
-    let Some(torch) = torch("the host side of a rank is told") else { return };
+fn a_rank_is_reported_with_what_it_takes_of_its_host() {
+    let Some(torch) = torch("the host side of a rank is reported") else { return };
     let cluster = Cluster::start(&["node-a"]);
     library();
     let inner = torch.command(1, "1G");
@@ -29,16 +29,16 @@ fn a_rank_is_told_with_what_it_takes_of_its_host() {
     let number = |name: &str| expected[name].as_u64().expect("a number");
     let workers = number("workers");
 
-    let is_told = |rank: &Value| {
-        let told = &rank["host"]["workers"];
-        let parts = told["anon_parts_bytes"].as_u64()?;
-        let is_all = told["count"] == workers && parts >= workers * number("of_worker");
+    let is_reported = |rank: &Value| {
+        let reported = &rank["host"]["workers"];
+        let parts = reported["anon_parts_bytes"].as_u64()?;
+        let is_all = reported["count"] == workers && parts >= workers * number("of_worker");
         (is_all && rank["pinned_bytes"] == expected["pinned"]).then_some(parts)
     };
     let mut seen = Value::Null;
     let parts = wait_for("all of it", PATIENCE, || {
         seen = cluster.ask(&["ranks", "host"])["ranks"][0].take();
-        is_told(&seen)
+        is_reported(&seen)
     });
     let host = |name: &str| seen["host"][name].as_u64().unwrap_or_else(|| panic!("{seen:#}"));
     // Python and PyTorch take some of each kind themselves.

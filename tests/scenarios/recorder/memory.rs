@@ -91,7 +91,7 @@ fn holders(state: &RankSnapshot, origin: Origin) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn other_memory_is_told_by_the_line_that_took_it() {
+fn other_memory_is_reported_with_the_line_that_took_it() {
     let Some(torch) = torch("memory outside the allocator has its lines") else { return };
     let alone = |name: &str, bytes: u64| BTreeMap::from([(name.to_string(), bytes)]);
     let run = Recorded::way(&torch, "pinned", &[]);
@@ -101,11 +101,11 @@ fn other_memory_is_told_by_the_line_that_took_it() {
     assert_eq!(holders(&run.now(), Origin::Managed), alone("managed", run.number("held")));
     // PyTorch's segments come from cudaMalloc as well, one of them without a block: what is not one
     // is known where the allocator tells, and else nothing is said.
-    for (detail, is_told) in [("0", false), ("1", true)] {
+    for (detail, is_reported) in [("0", false), ("1", true)] {
         let run = Recorded::way(&torch, "ledger", &[("MEMTAPE_DETAIL", detail)]);
         let (foreign, all) = (run.number("foreign"), run.held(Origin::CudaMalloc).0);
         assert!(all > foreign, "{all} bytes are all of cudaMalloc");
-        let expected = if is_told { alone("ledger", foreign) } else { BTreeMap::new() };
+        let expected = if is_reported { alone("ledger", foreign) } else { BTreeMap::new() };
         assert_eq!(holders(&run.now(), Origin::CudaMalloc), expected, "detail {detail}");
     }
 }
@@ -185,7 +185,7 @@ fn cpu_tensors_are_on_the_tape_where_they_are_asked_for() {
     assert_eq!(run.held(Origin::CpuTensor), (run.number("held"), run.number("live")));
 
     let run = Recorded::way(&torch, "cpu", &[]);
-    assert_eq!(run.held(Origin::CpuTensor), (0, 0), "nobody asked");
+    assert_eq!(run.held(Origin::CpuTensor), (0, 0), "it was not requested");
 }
 
 /// CPU memory under PyTorch's profiler, of blocks made before and inside of it; two profiles, one
@@ -243,7 +243,7 @@ fn memory_of_trace(path: &Path) -> Vec<(i64, u64)> {
 }
 
 #[test]
-fn emptying_the_cache_in_the_loop_is_told_from_a_warm_cache() {
+fn emptying_the_cache_in_the_loop_is_reported_from_a_warm_cache() {
     let Some(torch) = torch("cache thrash is told from a warm cache") else { return };
     for (way, is_thrash) in [("thrash", true), ("warm", false)] {
         for detail in ["0", "1"] {

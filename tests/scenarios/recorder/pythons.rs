@@ -5,7 +5,7 @@
 //! that die and whose memory the next one gets are part of it.
 //!
 //! Looked for: `python3.9` to `python3.14` in `MEMTAPE_TEST_PYTHONS` (paths, separated by colons),
-//! among pyenv's versions and on the `PATH`. What is not here is left out, aloud; the Python that
+//! among pyenv's versions and on the `PATH`. What is not here is reported as left out; the Python that
 //! PyTorch is tested with must be.
 
 use std::collections::HashMap;

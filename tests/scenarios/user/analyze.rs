@@ -31,7 +31,7 @@ const JOBS: [&str; 15] = [
 /// Jobs whose last request fails.
 const FAILING: [&str; 2] = ["pieces", "full"];
 
-/// Trains in all these ways, on a device of so many bytes.
+/// Trains in all these ways, on a device of this many bytes.
 fn train(torch: &Torch, folder: &Path, bytes: &str, jobs: &[&str]) {
     let mut command = torch.command(1, bytes);
     command.arg(SCRIPT).arg(folder).args(jobs).env("FAKECUDA_COPY_MIB_S", "20");
@@ -65,10 +65,10 @@ fn leaks(folder: &Path) {
         check(&found(folder, job), "leak", "# OUTPUTS");
     }
     check(&found(folder, "graph"), "leak", "# GRAPH");
-    for habit in ["clean", "window", "sgd", "balanced"] {
-        let found = found(folder, habit);
-        assert_eq!(found["verdict"], Value::Null, "{habit}");
-        assert!(found["steps"].as_u64() > Some(10), "{habit}: {}", found["steps"]);
+    for pattern in ["clean", "window", "sgd", "balanced"] {
+        let found = found(folder, pattern);
+        assert_eq!(found["verdict"], Value::Null, "{pattern}");
+        assert!(found["steps"].as_u64() > Some(10), "{pattern}: {}", found["steps"]);
     }
 }
 
@@ -87,7 +87,7 @@ fn other_faults(folder: &Path) {
 }
 
 /// Several files of one rank, and what is between two of them.
-fn moments(folder: &Path) {
+fn snapshots_over_time(folder: &Path) {
     let job = folder.join("outputs,dump=5");
     let segments = said("analyze", &[job.join("segments.pkl")]);
     assert_eq!((&segments["verdict"], &segments["steps"]), (&Value::Null, &0.into()));
@@ -112,7 +112,7 @@ fn snapshots_of_real_pytorch_are_judged() {
     train(&torch, folder, "20G", &JOBS);
     leaks(folder);
     other_faults(folder);
-    moments(folder);
+    snapshots_over_time(folder);
 
     train(&torch, folder, "800M", &FAILING);
     let pieces = found(folder, "pieces");

@@ -1,4 +1,4 @@
-//! What goes wrong says so in one line, with an exit code that is not 0, and disturbs nobody.
+//! What goes wrong says so in one line, with an exit code that is not 0, and disturbs no other program.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -88,11 +88,11 @@ fn a_store_without_rights() {
     mode(scratch.path(), 0o755);
     mode(&sealed, 0o555);
     let program = scratch.path().join("memtape");
-    std::fs::copy(memtape(), &program).expect("a copy that anybody may run");
+    std::fs::copy(memtape(), &program).expect("a copy that every user may run");
     let mut command = Command::new(program);
     command.args(["coordinator", "--listen", &format!("127.0.0.1:{}", free_port())]);
     command.arg("--data-dir").arg(sealed.join("data"));
-    // Root may write everywhere, so it becomes nobody.
+    // Root may write everywhere, so it becomes an unprivileged user.
     if std::fs::write(sealed.join("probe"), "").is_ok() {
         command.uid(65_534).gid(65_534);
     }
@@ -102,12 +102,12 @@ fn a_store_without_rights() {
 #[test]
 fn unknown_names_and_a_second_coordinator() {
     let cluster = Cluster::start(&["node-a"]);
-    check(&cluster.memtape(&["ranks", "nobody"]), "nobody");
-    check(&cluster.memtape(&["incidents", "--job", "nobody"]), "nobody");
-    check(&cluster.memtape(&["captures", "--job", "nobody"]), "nobody");
-    check(&cluster.memtape(&["capture", "nobody"]), "nobody");
-    check(&cluster.memtape(&["show", "inc-nobody"]), "inc-nobody");
-    check(&cluster.memtape(&["show", "cap-nobody"]), "cap-nobody");
+    check(&cluster.memtape(&["ranks", "no-such-job"]), "no-such-job");
+    check(&cluster.memtape(&["incidents", "--job", "no-such-job"]), "no-such-job");
+    check(&cluster.memtape(&["captures", "--job", "no-such-job"]), "no-such-job");
+    check(&cluster.memtape(&["capture", "no-such-job"]), "no-such-job");
+    check(&cluster.memtape(&["show", "inc-none"]), "inc-none");
+    check(&cluster.memtape(&["show", "cap-none"]), "cap-none");
     let (free, data) = (format!("127.0.0.1:{}", free_port()), cluster.data());
     let data = data.to_string_lossy().into_owned();
     check(&cluster.memtape(&["coordinator", "--listen", &free, "--data-dir", &data]), &data);

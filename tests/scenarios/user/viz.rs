@@ -22,8 +22,8 @@ use serde_json::Value;
 
 mod pickle;
 
-/// One moment of a job, in the files that it left.
-struct Moment {
+/// A job that was halted, in the files that it left.
+struct Halted {
     _scratch: tempfile::TempDir,
     ours: PathBuf,
     theirs: PathBuf,
@@ -31,8 +31,8 @@ struct Moment {
     known: Value,
 }
 
-impl Moment {
-    /// Lets the job run to its moment, with the recorder's environment, and exports it.
+impl Halted {
+    /// Runs the job until it halts, with the recorder's environment, and exports it.
     fn of_job(scenario: &str, environment: &[(&str, &str)]) -> Option<Self> {
         let torch = torch(scenario)?;
         let scratch = tempfile::tempdir().expect("a temporary folder");
@@ -71,7 +71,7 @@ fn say(line: &str) {
 #[test]
 fn with_the_allocators_trace_the_viewer_shows_the_same() {
     let scenario = "with the allocator's trace the viewer shows the same";
-    let Some(moment) = Moment::of_job(scenario, &[("MEMTAPE_DETAIL", "1")]) else { return };
+    let Some(moment) = Halted::of_job(scenario, &[("MEMTAPE_DETAIL", "1")]) else { return };
     keeps_the_rules(&moment);
     let Some(viewer) = viewer() else { return };
     let (mut ours, mut theirs) = (viewer.open(&moment.ours), viewer.open(&moment.theirs));
@@ -85,7 +85,7 @@ fn with_the_allocators_trace_the_viewer_shows_the_same() {
 
 #[test]
 fn the_pickle_opens_in_the_viewer() {
-    let Some(moment) = Moment::of_job("the pickle opens in the viewer", &[]) else { return };
+    let Some(moment) = Halted::of_job("the pickle opens in the viewer", &[]) else { return };
     keeps_the_rules(&moment);
     let size = |path: &Path| fs::metadata(path).expect("the file").len();
     let (our_bytes, their_bytes) = (size(&moment.ours), size(&moment.theirs));
@@ -113,7 +113,7 @@ fn the_pickle_opens_in_the_viewer() {
 }
 
 /// The pickle by itself: the rules of the viewer's unpickler, and the counters' numbers.
-fn keeps_the_rules(moment: &Moment) {
+fn keeps_the_rules(moment: &Halted) {
     let bytes = fs::read(&moment.ours).expect("the pickle");
     let snapshot = pickle::read(&bytes).expect("the viewer's unpickler would take it");
     // PyTorch's own keeps them too: otherwise the rules here would be wrong.

@@ -57,7 +57,7 @@ impl Environment {
     }
 
     /// A command that finds the environment's programs first, as after `activate`, and nothing of
-    /// what the tests themselves are told.
+    /// what the tests themselves are given.
     fn command(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.program(name));
         let path = std::env::var("PATH").expect("a PATH");

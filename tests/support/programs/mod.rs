@@ -1,4 +1,4 @@
-//! Real PyTorch programs, each with one fault or one benign habit that people really meet, driven
+//! Real PyTorch programs, each with one fault or one benign pattern that people meet, driven
 //! through the whole product and compared with what is true of them.
 //!
 //! `list.rs` says what is true of each, `drive.rs` runs one and asks what was found, `table.rs`

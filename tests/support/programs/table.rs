@@ -58,7 +58,7 @@ impl Row {
             expected: program.fault.map_or("nothing".to_string(), |fault| expectation(&fault)),
             found,
             is_right: ended && is_found == program.fault.is_some() && (is_found || best.is_none()),
-            line: best.map_or(String::new(), place),
+            line: best.map_or(String::new(), culprit_of),
             is_line_right: has_line.then(|| best.is_some_and(|found| names(program, run, found))),
             delay_steps: best.filter(|_| is_found).and_then(|incident| {
                 Some(incident["detected_step"].as_i64()? - i64::try_from(run.onset?).ok()?)
@@ -117,7 +117,7 @@ fn words(incident: &Value) -> String {
     }
 }
 
-fn place(incident: &Value) -> String {
+fn culprit_of(incident: &Value) -> String {
     let Some(file) = incident["culprit"]["file"].as_str() else { return String::new() };
     let name = file.rsplit('/').next().unwrap_or(file);
     format!("{name}:{}", incident["culprit"]["line"])

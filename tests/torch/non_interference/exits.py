@@ -1,6 +1,6 @@
 """Takes memory while the interpreter runs, and again after it has said that it ends.
 
-Exit handlers run last in, first out: one that is there before the recorder runs after it was told.
+Exit handlers run last in, first out: one that is there before the recorder runs after it.
 """
 
 import atexit

@@ -46,7 +46,7 @@ def truncate_in_part():
 
 
 def overwrite():
-    """Somebody writes nonsense all over the tape while it is in use."""
+    """Random bytes are written over the tape while it is in use."""
     work()
     noise = random.Random(1).randbytes(1 << 20)
     with open(tape(), "r+b") as file:

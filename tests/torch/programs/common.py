@@ -2,7 +2,7 @@
 run away.
 
 A program is started by torchrun, one process a rank, and says `ONSET n` when the step begins at which its
-fault is there for the first time. Only whoever judges a program reads that line; Memtape does not.
+fault is there for the first time. Only the judge of a program reads that line; Memtape does not.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Every tenth step the logits go into a log that nobody empties.
+"""Every tenth step the logits go into a log that is never emptied.
 
 kohya-ss/musubi-tuner#450 and RLinf/RLinf#1233 ran for hundreds of steps before they were full: what grows
 slowly is found late. Only rank 0 logs.

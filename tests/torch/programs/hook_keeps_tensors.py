@@ -1,7 +1,7 @@
 """A forward hook, registered to look at some layers for once, keeps every output it sees.
 
 chr5tphr/zennit#11, meta-pytorch/opacus#176, jmschrei/tangermeme#84: the hook holds what it was shown, and
-nobody removes it.
+it is never removed.
 """
 
 from collections import defaultdict

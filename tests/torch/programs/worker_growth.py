@@ -1,7 +1,7 @@
 """A data set caches what it has decoded, in every worker, and the workers live as long as the job.
 
 pytorch/pytorch#13246, olmoearth#563, InternEvo#415: the host's memory fills with processes
-that nobody watches, until its OOM killer ends one; the GPU shows nothing.
+that is not watched, until its OOM killer ends one; the GPU shows nothing.
 """
 
 import numpy

@@ -90,7 +90,7 @@ fn check_malloc(name: &str) {
 #[test]
 fn a_second_recorder_stays_off() {
     let copies = tempfile::tempdir().expect("a temporary folder");
-    let copy: PathBuf = copies.path().join("libmemtape-of-somebody-else.so");
+    let copy: PathBuf = copies.path().join("libmemtape-of-another-owner.so");
     std::fs::copy(library(), &copy).expect("a copy");
     let both = format!("{}:{}", library().display(), copy.display());
     let script = Script::new("space.py").arg("nothing").env("LD_PRELOAD", both);

@@ -1,4 +1,4 @@
-//! A guest's manners: what the recorder must not change for its host, whatever happens to either.
+//! Non-interference: what the recorder must not change for its program, whatever happens to either.
 //!
 //! `docs/non-interference.md` has one row for each of these tests. The scripts are in `torch/non_interference/`. Most
 //! need no PyTorch: `gpu.py` calls the preloaded library's report function as PyTorch would.
@@ -25,7 +25,7 @@ mod space;
 mod unseen;
 
 // Looks at PyTorch's flight recorder.
-mod looks;
+mod polling;
 
 // Other tools in the same process.
 mod beside;
@@ -118,7 +118,7 @@ impl Script {
     }
 }
 
-/// Runs a command to its end. What it says goes to a file, so that nobody has to read along.
+/// Runs a command to its end. What it says goes to a file, so that no pipe fills.
 fn run(mut command: Command, scratch: tempfile::TempDir) -> Outcome {
     let path = scratch.path().join("said");
     let file = std::fs::File::create(&path).expect("a file for what it says");

@@ -1,4 +1,4 @@
-//! What the host can see of its own process is what it would be without the guest.
+//! What the host can see of its own process is what it would be without the recorder.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -61,7 +61,7 @@ fn a_program_that_closes_all_descriptors_is_still_alive() {
         let mut shown = Command::new(memtape());
         let output = shown.arg("tape").arg(path).arg("--json").output().expect("memtape runs");
         let shown: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        shown["alive"].as_bool().expect("it can be told")
+        shown["alive"].as_bool().expect("it is known")
     };
     assert!(process(), "it closed its descriptors, and lives");
     program.kill();

@@ -121,7 +121,7 @@ impl Machine<'_> {
         Ok(taken)
     }
 
-    /// A little-endian number of so many bytes.
+    /// A little-endian number of this many bytes.
     fn unsigned(&mut self, count: usize) -> Result<u64, String> {
         let mut padded = [0; 8];
         padded[..count].copy_from_slice(self.take(count)?);
