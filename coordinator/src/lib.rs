@@ -27,7 +27,7 @@ mod work;
 
 pub use config::{Config, RestartConfig, Webhook};
 pub use run::run;
+pub use store::recovery::check::{Finding, StoreCheck, check as check_store};
+pub use store::recovery::rebuild::{StoreRebuild, rebuild as rebuild_store};
 #[cfg(feature = "bench")]
-pub use store::bench::{BenchStore, Row, decode as decode_row, encode as encode_row};
-pub use store::check::{Finding, StoreCheck, check as check_store};
-pub use store::rebuild::{StoreRebuild, rebuild as rebuild_store};
+pub use store::testing::bench::{BenchStore, Row, decode as decode_row, encode as encode_row};

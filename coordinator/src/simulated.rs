@@ -26,7 +26,7 @@ use crate::run::{self, Shared};
 use crate::state::losses::Counters;
 use crate::state::restore;
 use crate::store::Store;
-use crate::store::simulated::SimulatedDisk;
+use crate::store::testing::simulated::disk::SimulatedDisk;
 use crate::telemetry::export::Telemetry;
 use crate::work::diagnosing;
 use crate::work::tasks::Work;

@@ -2,6 +2,7 @@
 
 mod fake;
 mod ledger;
+mod old_store;
 mod solo;
 mod versions;
 

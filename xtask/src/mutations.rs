@@ -55,7 +55,7 @@ const MUTATIONS: [Mutation; 10] = [
     },
     Mutation {
         rule: "steps are acknowledged when they are durable",
-        file: "coordinator/src/store/writer.rs",
+        file: "coordinator/src/store/writer/thread.rs",
         from: "Ok(()) if self.is_all_logged() => self.logged.push(done),",
         to: "Ok(()) if self.is_all_logged() => done(Ok(())),",
     },
@@ -67,7 +67,7 @@ const MUTATIONS: [Mutation; 10] = [
     },
     Mutation {
         rule: "records are acknowledged when they are synced",
-        file: "coordinator/src/store/journal.rs",
+        file: "coordinator/src/store/journal/file.rs",
         from: "written.and_then(|()| self.frames.sync())",
         to: "written",
     },

@@ -3,13 +3,15 @@
 //! It may come back older, empty or not at all: what must not be lost is compared with the
 //! journal at every start. Keys are ordered bytes; the first one tells the kind.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::disk::{Disk, Entry};
-use super::journal::Change;
+use crate::store::disk::files::{Disk, Entry};
+use crate::store::disk::tree::Change;
+use crate::store::disk::tree::Tree;
 
 /// Entries in one batch. Larger ones cost sled gigabytes of memory.
 const BATCH_MAX: usize = 512;
@@ -31,41 +33,6 @@ const SEQUENCE_KEY: &[u8] = b"m-sequence";
 
 /// Behind every key.
 const KEYS_END: [u8; 1] = [0xff];
-
-/// An ordered map of bytes on a disk. What was written last may be lost, or all of it.
-pub(crate) trait Tree: std::fmt::Debug + Send + Sync {
-    /// Applies changes, all of them or none.
-    ///
-    /// # Errors
-    /// One line.
-    fn apply(&self, batch: &[&Change]) -> Result<(), String>;
-
-    /// The value of a key.
-    ///
-    /// # Errors
-    /// One line.
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, String>;
-
-    /// Shows every entry from `from` to before `to`, in order, until `visit` answers false.
-    ///
-    /// # Errors
-    /// One line.
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), String>;
-
-    /// Makes everything durable.
-    ///
-    /// # Errors
-    /// One line.
-    fn flush(&self) -> Result<(), String>;
-
-    /// Bytes on disk; 0 when it cannot say.
-    fn len_bytes(&self) -> u64;
-}
 
 /// The open catalogue.
 #[derive(Clone, Debug)]
@@ -203,6 +170,18 @@ impl Catalogue {
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), String> {
         self.asked()?.scan(from, to, &mut visit)
+    }
+
+    /// All records: everything but the index of the steps and what the catalogue needs for itself.
+    pub(crate) fn records(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        let mut records = BTreeMap::new();
+        for kind in (b'a'..=b'z').filter(|&kind| kind != STEPS_PREFIX && kind != b'm') {
+            self.scan(&[kind], |key, value| {
+                records.insert(key.to_vec(), value.to_vec());
+                true
+            })?;
+        }
+        Ok(records)
     }
 
     /// Makes everything durable, unless it is behind.

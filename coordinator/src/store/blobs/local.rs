@@ -1,0 +1,408 @@
+//! Bodies of captures, each under its own BLAKE3 hash, beside the catalogue.
+//!
+//! A body is written aside, synced, renamed, and its folder synced, before anything refers to it.
+//! A crash leaves at most a body that nothing refers to; the sweep at the next start removes it.
+//! Bodies with the same content are one, so the uses of each are counted: from before it is
+//! written until the last part that refers to it is forgotten. Then it waits for the store's
+//! writer to remove it, and the same content, sent again meanwhile, keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::store::blobs::remote::Remote;
+use crate::store::disk::files::{Disk, folder_of, read_all};
+
+/// Folder of the bodies.
+pub(crate) const FOLDER: &str = "bodies";
+
+/// The bodies.
+#[derive(Clone, Debug)]
+pub(crate) struct Blobs {
+    folder: Folder,
+    /// Where new bodies go instead, when there is such a place. Older ones stay where they are.
+    remote: Arc<OnceLock<Remote>>,
+    uses: Arc<Mutex<AllUses>>,
+    /// Wakes uploads that wait for a removal of the same content.
+    is_gone: Arc<Notify>,
+}
+
+/// Who needs which body.
+#[derive(Debug, Default)]
+struct AllUses {
+    of: BTreeMap<[u8; 32], Uses>,
+    /// Bodies that nobody may need any more.
+    released: BTreeSet<[u8; 32]>,
+    /// Bytes of all bodies in use.
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    /// Parts that refer to it, and uploads that are about to.
+    count: u32,
+    bytes: u64,
+    /// It is being removed; a new upload of the same content waits.
+    is_going: bool,
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Swept {
+    /// Bodies that are kept, and their bytes.
+    pub(crate) kept: u64,
+    pub(crate) kept_bytes: u64,
+    /// Bodies that nothing referred to.
+    pub(crate) removed: u64,
+}
+
+impl Blobs {
+    /// Bodies on the store's disk, whose folder must be there.
+    pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
+        let folder = Folder { disk: disk.clone() };
+        let (remote, uses, is_gone) = (Arc::default(), Arc::default(), Arc::default());
+        Self { folder, remote, uses, is_gone }
+    }
+
+    /// From now on new bodies go there.
+    pub(crate) fn move_to(&self, remote: Remote) {
+        // It is set once, before anything is stored.
+        let _ = self.remote.set(remote);
+    }
+
+    /// Stores a body; returns when it is durable. It then counts as used once: by the part that
+    /// will refer to it, or else it must be [released](Self::release).
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<(), String> {
+        loop {
+            let mut is_gone = std::pin::pin!(self.is_gone.notified());
+            is_gone.as_mut().enable();
+            if self.retain(hash, body.len() as u64) {
+                break;
+            }
+            is_gone.await;
+        }
+        // Also when whoever waits for this is dropped.
+        let mut used = Used { blobs: self, hash: Some(hash) };
+        if let Some(remote) = self.remote.get() {
+            remote.put(hash, body).await?;
+        } else {
+            let folder = self.folder.clone();
+            let put = self.blocking(move || folder.put(hash, &body)).await;
+            put.map_err(|error| error.to_string())?;
+        }
+        used.hash = None;
+        Ok(())
+    }
+
+    /// Counts one more use of a body; false while it is being removed.
+    pub(crate) fn retain(&self, hash: blake3::Hash, bytes: u64) -> bool {
+        let mut all = self.lock();
+        let all = &mut *all;
+        let uses = all.of.entry(*hash.as_bytes()).or_default();
+        if uses.is_going {
+            return false;
+        }
+        uses.count += 1;
+        all.bytes = all.bytes + bytes - uses.bytes;
+        uses.bytes = bytes;
+        true
+    }
+
+    /// Counts one use less. Without any, the writer removes the body at its next turn; what cannot
+    /// be removed is swept at the next start.
+    pub(crate) fn release(&self, hash: blake3::Hash) {
+        let mut all = self.lock();
+        let Some(uses) = all.of.get_mut(hash.as_bytes()) else { return };
+        uses.count = uses.count.saturating_sub(1);
+        if uses.count == 0 {
+            all.released.insert(*hash.as_bytes());
+        }
+    }
+
+    /// Removes the bodies that nobody needs any more; says whether there were any. Blocks.
+    pub(crate) fn remove_released(&self) -> bool {
+        let mut any = false;
+        while let Some(hash) = self.next_released() {
+            any = true;
+            // What cannot be removed is swept at the next start.
+            let name = blake3::Hash::from_bytes(hash);
+            let is_here = self.folder.remove(name).is_ok();
+            match self.remote.get() {
+                Some(remote) if !is_here => {
+                    let blobs = self.clone();
+                    remote.remove(name, move || blobs.removed(&hash));
+                }
+                _ => self.removed(&hash),
+            }
+        }
+        any
+    }
+
+    fn removed(&self, hash: &[u8; 32]) {
+        let mut all = self.lock();
+        let bytes = all.of.remove(hash).map_or(0, |uses| uses.bytes);
+        all.bytes = all.bytes.saturating_sub(bytes);
+        drop(all);
+        self.is_gone.notify_waiters();
+    }
+
+    fn next_released(&self) -> Option<[u8; 32]> {
+        let mut all = self.lock();
+        while let Some(hash) = all.released.pop_first() {
+            // It may be in use again.
+            if let Some(uses) = all.of.get_mut(&hash).filter(|uses| uses.count == 0) {
+                uses.is_going = true;
+                return Some(hash);
+            }
+        }
+        None
+    }
+
+    /// Bytes of all bodies in use.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AllUses> {
+        // A panic while it was held leaves whole numbers.
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads a body and checks that it is the one it is called.
+    ///
+    /// # Errors
+    /// One line: it is not there, or it is damaged.
+    pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Bytes, String> {
+        let folder = self.folder.clone();
+        let remote = match self.remote.get() {
+            Some(remote) => remote.get(hash).await?,
+            None => None,
+        };
+        let body = match remote {
+            Some(body) => Ok(body),
+            None => self.blocking(move || folder.get(hash)).await,
+        };
+        let body = match body {
+            Ok(body) => body,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err("the stored body is gone".to_string());
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        if blake3::hash(&body) != hash {
+            return Err(format!("the stored body {hash} is damaged"));
+        }
+        Ok(body)
+    }
+
+    /// Removes every body that is not in use. Only while no body is being stored.
+    pub(crate) async fn sweep(&self) -> Swept {
+        let blobs = self.clone();
+        let here = self.blocking(move || Ok(blobs.sweep_folder())).await.unwrap_or_default();
+        let there = self.sweep_remote().await;
+        Swept {
+            kept: here.kept + there.kept,
+            kept_bytes: here.kept_bytes + there.kept_bytes,
+            removed: here.removed + there.removed,
+        }
+    }
+
+    async fn sweep_remote(&self) -> Swept {
+        let mut swept = Swept::default();
+        let Some(remote) = self.remote.get() else { return swept };
+        let found = remote.list().await.unwrap_or_else(|why| {
+            tracing::warn!("the store of bodies cannot be listed, and is not swept: {why}");
+            Vec::new()
+        });
+        for (hash, bytes) in found {
+            if self.lock().of.contains_key(hash.as_bytes()) {
+                swept.kept += 1;
+                swept.kept_bytes += bytes;
+            } else {
+                swept.removed += 1;
+                remote.remove(hash, || {});
+            }
+        }
+        swept
+    }
+
+    fn sweep_folder(&self) -> Swept {
+        let mut swept = Swept::default();
+        for (name, hash, bytes) in list(&*self.folder.disk) {
+            if hash.is_some_and(|hash| self.lock().of.contains_key(hash.as_bytes())) {
+                swept.kept += 1;
+                swept.kept_bytes += bytes;
+            } else if self.folder.disk.remove(&name).is_ok() {
+                swept.removed += 1;
+            }
+        }
+        swept
+    }
+
+    /// Does what blocks where that is allowed: on a thread for it, or here, where there is no
+    /// runtime, or time is simulated.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        match Handle::try_current() {
+            Ok(runtime) if !self.folder.disk.is_simulated() => {
+                runtime.spawn_blocking(work).await.map_err(io::Error::other)?
+            }
+            _ => work(),
+        }
+    }
+}
+
+/// A use that is given back, unless it was taken over.
+struct Used<'a> {
+    blobs: &'a Blobs,
+    hash: Option<blake3::Hash>,
+}
+
+impl Drop for Used<'_> {
+    fn drop(&mut self) {
+        if let Some(hash) = self.hash {
+            self.blobs.release(hash);
+        }
+    }
+}
+
+/// Bodies in a folder of the store's disk, in folders by the first letters of their names.
+#[derive(Clone, Debug)]
+struct Folder {
+    disk: Arc<dyn Disk>,
+}
+
+/// A body's name.
+pub(crate) fn name(hash: blake3::Hash) -> String {
+    let hash = hash.to_hex();
+    format!("{FOLDER}/{}/{hash}", &hash[..2])
+}
+
+/// Every file with its name and size; one that was being written aside when a process died has no
+/// hash.
+pub(crate) fn list(disk: &dyn Disk) -> Vec<(String, Option<blake3::Hash>, u64)> {
+    let mut found = Vec::new();
+    for folder in disk.list(FOLDER).unwrap_or_default() {
+        let folder = format!("{FOLDER}/{}", folder.name);
+        for file in disk.list(&folder).unwrap_or_default() {
+            let hash = blake3::Hash::from_hex(&file.name).ok();
+            found.push((format!("{folder}/{}", file.name), hash, file.bytes));
+        }
+    }
+    found
+}
+
+impl Folder {
+    fn put(&self, hash: blake3::Hash, body: &[u8]) -> io::Result<()> {
+        /// Two uploads of the same content do not write into one file.
+        static STAGED: AtomicU64 = AtomicU64::new(0);
+        let path = name(hash);
+        let folder = folder_of(&path);
+        if self.get(hash).is_ok_and(|known| blake3::hash(&known) == hash) {
+            // Whoever put it there may not have come to this yet.
+            return self.disk.sync_folder(folder);
+        }
+        self.disk.make_folder(folder)?;
+        self.disk.sync_folder(FOLDER)?;
+        let aside = format!("{path}#{}", STAGED.fetch_add(1, Ordering::Relaxed));
+        let put = self.disk.make(&aside).and_then(|file| {
+            file.set_len(0)?;
+            file.write_all_at(body, 0)?;
+            file.sync()?;
+            self.disk.rename(&aside, &path)?;
+            self.disk.sync_folder(folder)
+        });
+        if put.is_err() {
+            // It is not there when the folder could not be synced; else it is in the way.
+            let _ = self.disk.remove(&aside);
+        }
+        put
+    }
+
+    fn get(&self, hash: blake3::Hash) -> io::Result<Bytes> {
+        read_all(&*self.disk, &name(hash)).map(Bytes::from)
+    }
+
+    fn remove(&self, hash: blake3::Hash) -> io::Result<()> {
+        self.disk.remove(&name(hash))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::disk::real::RealDisk;
+
+    fn open(folder: &std::path::Path) -> Blobs {
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
+        disk.make_folder("bodies").unwrap();
+        Blobs::new(&disk)
+    }
+
+    #[tokio::test]
+    async fn bodies_are_kept_by_content_and_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = open(dir.path());
+        let (one, two) = (Bytes::from_static(b"one"), Bytes::from_static(b"two"));
+        let (hash_one, hash_two) = (blake3::hash(&one), blake3::hash(&two));
+        blobs.put(hash_one, one.clone()).await.unwrap();
+        blobs.put(hash_two, two.clone()).await.unwrap();
+        assert_eq!((blobs.get(hash_one).await.unwrap(), blobs.used_bytes()), (one.clone(), 6));
+        let name = hash_one.to_hex();
+        let folder = dir.path().join("bodies").join(&name[..2]);
+        std::fs::write(folder.join(format!("{name}#1")), "on").unwrap();
+        // The next process knows the first one only.
+        let blobs = open(dir.path());
+        assert!(blobs.retain(hash_one, 3));
+        assert_eq!(blobs.sweep().await, Swept { kept: 1, kept_bytes: 3, removed: 2 });
+        assert_eq!(blobs.get(hash_two).await.unwrap_err(), "the stored body is gone");
+        std::fs::write(folder.join(name.as_str()), "0ne").unwrap();
+        assert!(blobs.get(hash_one).await.unwrap_err().contains("damaged"));
+        // Sent again it is mended.
+        blobs.put(hash_one, one.clone()).await.unwrap();
+        assert_eq!(blobs.get(hash_one).await.unwrap(), one);
+    }
+
+    #[tokio::test]
+    async fn a_body_stays_as_long_as_somebody_uses_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = open(dir.path());
+        let body = Bytes::from_static(b"body");
+        let hash = blake3::hash(&body);
+        blobs.put(hash, body.clone()).await.unwrap();
+        blobs.put(hash, body.clone()).await.unwrap();
+        blobs.release(hash);
+        assert!(!blobs.remove_released());
+        assert_eq!(blobs.get(hash).await.unwrap(), body);
+        blobs.release(hash);
+        // Before it is removed the same content comes again.
+        blobs.put(hash, body.clone()).await.unwrap();
+        assert!(!blobs.remove_released());
+        assert_eq!(blobs.get(hash).await.unwrap(), body);
+        // While it is being removed the same content waits.
+        blobs.release(hash);
+        assert_eq!(blobs.next_released(), Some(*hash.as_bytes()));
+        let mut again = std::pin::pin!(blobs.put(hash, body.clone()));
+        let soon = std::time::Duration::from_millis(5);
+        assert!(tokio::time::timeout(soon, again.as_mut()).await.is_err());
+        blobs.lock().of.get_mut(hash.as_bytes()).unwrap().is_going = false;
+        blobs.lock().released.insert(*hash.as_bytes());
+        assert!(blobs.remove_released());
+        again.await.unwrap();
+        assert_eq!((blobs.get(hash).await.unwrap(), blobs.used_bytes()), (body, 4));
+        blobs.release(hash);
+        assert!(blobs.remove_released());
+        assert!(blobs.get(hash).await.is_err());
+        assert_eq!(blobs.used_bytes(), 0);
+    }
+}

@@ -1,0 +1,191 @@
+//! Bodies in an S3-compatible store, by `object_store`: a prefix of a bucket that is this store's
+//! alone.
+//!
+//! A body counts as stored when the server has confirmed it; a server that answers with an error,
+//! or not at all, is asked again for a while. What nothing refers to is removed at a start, so two
+//! coordinators must never share a prefix: an object named `memtape-store` says whose it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::path::Path;
+use object_store::{
+    BackoffConfig, ClientConfigKey, Error, ObjectStore, ObjectStoreExt, PutMode, RetryConfig,
+};
+use tokio::runtime::Handle;
+use tokio_stream::StreamExt;
+
+/// Says whose prefix it is.
+const OWNER: &str = "memtape-store";
+
+/// A request that failed is tried again so often, and for so long; then whoever waits is told, and
+/// the agent sends the body again.
+const RETRIES_MAX: usize = 6;
+const RETRY_TIME: Duration = Duration::from_secs(30);
+
+/// One try of a request, a large body included. `AWS_TIMEOUT` is stronger.
+const REQUEST_TIME: &str = "60 seconds";
+
+/// The check at a start.
+const CHECK_TIME: Duration = Duration::from_secs(20);
+
+/// A prefix of a bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote {
+    objects: Arc<dyn ObjectStore>,
+    prefix: Path,
+    /// For removals, which are ordered by a thread without a runtime.
+    runtime: Handle,
+}
+
+impl Remote {
+    /// Connects, and checks that the prefix can be written and is the store's own.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub(crate) async fn connect(
+        url: &str,
+        owner: &str,
+        settings: Vec<(String, String)>,
+    ) -> anyhow::Result<Self> {
+        let (bucket, prefix) = parse(url)
+            .with_context(|| format!("{url:?} is no place for bodies: write s3://BUCKET/PREFIX"))?;
+        let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
+        let mut builder = AmazonS3Builder::new().with_config(timeout, REQUEST_TIME);
+        for (name, value) in settings.into_iter().filter(|(name, _)| name.starts_with("AWS_")) {
+            if let Ok(key) = name.to_ascii_lowercase().parse() {
+                builder = builder.with_config(key, value);
+            }
+        }
+        let retry = RetryConfig {
+            max_retries: RETRIES_MAX,
+            retry_timeout: RETRY_TIME,
+            backoff: BackoffConfig::default(),
+        };
+        let builder = builder.with_bucket_name(bucket).with_retry(retry);
+        let objects = builder.build().map_err(one_line).with_context(|| {
+            format!("the store of bodies {url} cannot be used: check the AWS_ variables")
+        })?;
+        let runtime = Handle::current();
+        let remote = Self { objects: Arc::new(objects), prefix, runtime };
+        let claimed = tokio::time::timeout(CHECK_TIME, remote.claim(url, owner)).await;
+        claimed.with_context(|| {
+            format!("the store of bodies {url} does not answer: check AWS_ENDPOINT_URL")
+        })??;
+        Ok(remote)
+    }
+
+    /// Writes down whose prefix it is, unless that is known.
+    async fn claim(&self, url: &str, owner: &str) -> anyhow::Result<()> {
+        let what_to_do = || {
+            format!(
+                "the store of bodies {url} cannot be written: check bucket, endpoint and \
+                 credentials"
+            )
+        };
+        let place = self.prefix.clone().join(OWNER);
+        let body = Bytes::from(format!("{owner}\n"));
+        let known = match self.objects.get(&place).await {
+            Ok(known) => Some(known.bytes().await.map_err(one_line).with_context(what_to_do)?),
+            Err(Error::NotFound { .. }) => None,
+            Err(error) => return Err(one_line(error)).with_context(what_to_do),
+        };
+        let is_taken = match known {
+            Some(known) => known.trim_ascii() != owner.as_bytes(),
+            // Of two that start at once, one gets it.
+            None => {
+                match self.objects.put_opts(&place, body.into(), PutMode::Create.into()).await {
+                    Ok(_) => false,
+                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => true,
+                    Err(error) => return Err(one_line(error)).with_context(what_to_do),
+                }
+            }
+        };
+        if is_taken {
+            bail!(
+                "the store of bodies {url} belongs to another coordinator: choose another prefix, \
+                 or remove the object {OWNER} if that coordinator is gone for good"
+            );
+        }
+        Ok(())
+    }
+
+    fn place(&self, hash: blake3::Hash) -> Path {
+        let name = hash.to_hex();
+        self.prefix.clone().join(&name[..2]).join(name.as_str())
+    }
+
+    /// Stores a body; returns when the server has confirmed it.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<(), String> {
+        let put = self.objects.put(&self.place(hash), body.into()).await;
+        put.map(|_| ()).map_err(|error| one_line(error).to_string())
+    }
+
+    /// A body, not yet checked; none when it is not there.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Option<Bytes>, String> {
+        let got = match self.objects.get(&self.place(hash)).await {
+            Ok(got) => got.bytes().await,
+            Err(error) => Err(error),
+        };
+        match got {
+            Ok(body) => Ok(Some(body)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(one_line(error).to_string()),
+        }
+    }
+
+    /// Removes a body in the background, and calls `done` then, whether or not it could be.
+    pub(crate) fn remove(&self, hash: blake3::Hash, done: impl FnOnce() + Send + 'static) {
+        let remote = self.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = remote.objects.delete(&remote.place(hash)).await {
+                tracing::warn!("a body cannot be removed: {}", one_line(error));
+            }
+            done();
+        });
+    }
+
+    /// All bodies with their sizes.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) async fn list(&self) -> Result<Vec<(blake3::Hash, u64)>, String> {
+        let mut found = Vec::new();
+        let mut objects = self.objects.list(Some(&self.prefix));
+        while let Some(object) = objects.next().await {
+            let object = object.map_err(|error| one_line(error).to_string())?;
+            let name = object.location.filename();
+            if let Some(hash) = name.and_then(|name| blake3::Hash::from_hex(name).ok()) {
+                found.push((hash, object.size));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// True when bodies could be kept at this URL.
+pub(crate) fn is_bodies_url(url: &str) -> bool {
+    parse(url).is_some()
+}
+
+/// Bucket and prefix.
+pub(crate) fn parse(url: &str) -> Option<(&str, Path)> {
+    let rest = url.strip_prefix("s3://")?;
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let prefix = Path::parse(prefix.trim_matches('/')).ok()?;
+    (!bucket.is_empty()).then_some((bucket, prefix))
+}
+
+fn one_line(error: Error) -> anyhow::Error {
+    let text = error.to_string();
+    anyhow::Error::msg(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}

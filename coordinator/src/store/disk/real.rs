@@ -1,0 +1,147 @@
+//! The disk of a running coordinator: a folder of the file system.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::store::disk::files::{Disk, DiskFile, Entry, Held};
+use crate::store::disk::sled_tree::SledTree;
+use crate::store::disk::tree::Tree;
+
+/// A folder of the file system.
+#[derive(Debug)]
+pub(crate) struct RealDisk {
+    folder: PathBuf,
+}
+
+impl RealDisk {
+    pub(crate) fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_path_buf() }
+    }
+
+    /// Keeps others from writing, and writes nothing; or says who has it.
+    pub(crate) fn lock_to_read(&self, name: &str) -> io::Result<Result<Option<File>, String>> {
+        let mut file = match File::open(self.path(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(None)),
+            Err(error) => return Err(error),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Ok(Some(file))),
+            Err(TryLockError::WouldBlock) => Ok(Err(holder(&mut file))),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+impl Disk for RealDisk {
+    fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile(File::open(self.path(name))?)))
+    }
+
+    fn make(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        Ok(Arc::new(RealFile(options.open(self.path(name))?)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path(from), self.path(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path(name))
+    }
+
+    fn make_folder(&self, name: &str) -> io::Result<()> {
+        std::fs::create_dir_all(self.path(name))
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(self.path(folder))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // It may be gone by now.
+            let Ok(metadata) = entry.metadata() else { continue };
+            entries.push(Entry { name, is_folder: metadata.is_dir(), bytes: metadata.len() });
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn sync_folder(&self, folder: &str) -> io::Result<()> {
+        File::open(self.path(folder))?.sync_all()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Result<Box<dyn Held>, String>> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(self.path(name))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Ok(Err(holder(&mut file)));
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // For a message to the next one who tries; nothing depends on it.
+        let _ = file.set_len(0).and_then(|()| file.rewind());
+        let _ = writeln!(file, "{}", std::process::id());
+        Ok(Ok(Box::new(RealLock { _file: file })))
+    }
+
+    fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>, String> {
+        Ok(Arc::new(SledTree::open(&self.path(folder))?))
+    }
+}
+
+/// What the one who has the lock wrote into it.
+fn holder(file: &mut File) -> String {
+    let mut holder = String::new();
+    let _ = file.read_to_string(&mut holder);
+    holder.trim().to_string()
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
+/// The kernel gives it back when the file is closed, also when the process dies.
+#[derive(Debug)]
+struct RealLock {
+    _file: File,
+}
+
+impl Held for RealLock {}

@@ -1,0 +1,222 @@
+//! sled, kept on a short leash.
+//!
+//! What is known about sled 0.34: `flush` is not an fsync, values from 128 KiB on are never
+//! synced, a damaged tail can open as an empty database, a damaged page can panic, and after a
+//! full disk it can wait for ever, even while it is closed. So every call is guarded against
+//! panics, what writes is done by a thread that is not waited for longer than [`PATIENCE`], and
+//! values are small, batches too. No other file knows sled.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use crate::store::catalogue::LOCKED;
+use crate::store::disk::tree::Change;
+use crate::store::disk::tree::Tree;
+
+/// sled's page cache. It is a hint to sled, and counts bytes on disk.
+const CACHE_BYTES: u64 = 64 << 20;
+
+/// sled writes its buffers in the background this often.
+const FLUSH_EVERY_MS: u64 = 500;
+
+/// sled's words when another process, or another handle, has the catalogue.
+const SLED_LOCKED: &str = "could not acquire lock";
+
+/// What sled appends to some of its errors.
+const NO_BACKTRACE: &str = " backtrace ()";
+
+/// Longest that sled may take for a write; then it is left to itself, and the catalogue is behind
+/// until the next start. A busy disk takes seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Longest that it may take to close after it was left to itself.
+const PATIENCE_LOST: Duration = Duration::from_secs(1);
+
+/// An open sled.
+#[derive(Debug)]
+pub(crate) struct SledTree {
+    /// For reading, which waits for nobody. None while it is dropped.
+    tree: Option<sled::Db>,
+    path: PathBuf,
+    /// To the thread that writes; None while it is dropped.
+    calls: Option<Sender<Call>>,
+    /// Closed by the thread when it has given sled back.
+    ended: Mutex<Receiver<()>>,
+    /// A write failed, or was not waited for.
+    has_failed: AtomicBool,
+}
+
+/// Something that sled may take its time for.
+struct Call {
+    what: Write,
+    reply: Sender<Result<(), String>>,
+}
+
+enum Write {
+    Batch(sled::Batch),
+    Flush,
+}
+
+impl SledTree {
+    /// Opens or makes one.
+    ///
+    /// # Errors
+    /// [`LOCKED`], or what is wrong with it.
+    pub(crate) fn open(path: &Path) -> Result<Self, String> {
+        let config = sled::Config::new()
+            .path(path)
+            .cache_capacity(CACHE_BYTES)
+            .flush_every_ms(Some(FLUSH_EVERY_MS));
+        let tree = guarded(|| config.open());
+        let is_locked = |why: &String| why.contains(SLED_LOCKED);
+        let tree = tree.map_err(|why| if is_locked(&why) { LOCKED.to_string() } else { why })?;
+        let (calls, called) = channel();
+        let (end, ended) = channel();
+        let (written, path) = (tree.clone(), path.to_path_buf());
+        let log = path.join("db");
+        let writing = move || {
+            write_all(&written, &log, &called);
+            drop(written);
+            drop::<Sender<()>>(end);
+        };
+        let thread = std::thread::Builder::new().name("catalogue".to_string()).spawn(writing);
+        thread.map_err(|error| error.to_string())?;
+        Ok(Self {
+            tree: Some(tree),
+            path,
+            calls: Some(calls),
+            ended: Mutex::new(ended),
+            has_failed: AtomicBool::new(false),
+        })
+    }
+
+    fn tree(&self) -> Result<&sled::Db, String> {
+        self.tree.as_ref().ok_or_else(|| "sled is being closed".to_string())
+    }
+
+    /// Has the thread do it, and waits for a while.
+    fn call(&self, what: Write) -> Result<(), String> {
+        let (reply, replied) = channel();
+        let calls = self.calls.as_ref().ok_or("sled is being closed")?;
+        calls.send(Call { what, reply }).map_err(|_| "sled's thread is gone")?;
+        let done = replied.recv_timeout(PATIENCE);
+        let done = done
+            .unwrap_or_else(|_| Err(format!("sled did not answer for {} s", PATIENCE.as_secs())));
+        self.has_failed.fetch_or(done.is_err(), Ordering::Relaxed);
+        done
+    }
+}
+
+impl Drop for SledTree {
+    /// Waits until sled is closed, so that it can be opened again; not for ever.
+    fn drop(&mut self) {
+        // Its last handle is the thread's.
+        (self.tree, self.calls) = (None, None);
+        let patience = match self.has_failed.load(Ordering::Relaxed) {
+            true => PATIENCE_LOST,
+            false => PATIENCE,
+        };
+        let ended = self.ended.get_mut().map(|ended| ended.recv_timeout(patience));
+        if ended.is_ok_and(|ended| ended == Err(RecvTimeoutError::Timeout)) {
+            let path = self.path.display();
+            tracing::warn!("sled does not close {path}; it is given up with this process");
+        }
+    }
+}
+
+/// The thread that writes; it ends with the last sender.
+fn write_all(tree: &sled::Db, log: &Path, calls: &Receiver<Call>) {
+    for Call { what, reply } in calls {
+        let done = match what {
+            Write::Batch(batch) => guarded(|| tree.apply_batch(batch)),
+            // sled's own flush leaves the kernel's cache unsynced; an fsync of its log acts on the
+            // file, whoever has it open.
+            Write::Flush => guarded(|| tree.flush()).and_then(|_| {
+                let synced = File::open(log).and_then(|log| log.sync_data());
+                synced.map_err(|error| error.to_string())
+            }),
+        };
+        // Who does not wait any more has said so.
+        let _ = reply.send(done);
+    }
+}
+
+impl Tree for SledTree {
+    fn apply(&self, batch: &[&Change]) -> Result<(), String> {
+        let mut writes = sled::Batch::default();
+        for change in batch {
+            match &change.value {
+                Some(value) => writes.insert(change.key.as_slice(), value.as_slice()),
+                None => writes.remove(change.key.as_slice()),
+            }
+        }
+        self.call(Write::Batch(writes))
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        let tree = self.tree()?;
+        guarded(|| Ok(tree.get(key)?.map(|value| value.to_vec())))
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), String> {
+        let tree = self.tree()?;
+        guarded(|| {
+            for entry in tree.range(from..to) {
+                let (key, value) = entry?;
+                if !visit(&key, &value) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> Result<(), String> {
+        self.call(Write::Flush)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.tree().and_then(|tree| guarded(|| tree.size_on_disk())).unwrap_or(0)
+    }
+}
+
+/// sled's words in one line, without the backtrace that it has none of.
+fn in_short(words: &str) -> String {
+    let line = words.lines().next().unwrap_or_default();
+    line.strip_suffix(NO_BACKTRACE).unwrap_or(line).to_string()
+}
+
+/// Calls sled; a panic becomes an error.
+fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(in_short(&error.to_string())),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+            Err(format!("sled panicked: {}", text.lines().next().unwrap_or_default()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sled_says_of_damage_is_one_short_line() {
+        let error = sled::Error::Corruption { at: None, bt: () };
+        let line = guarded::<()>(|| Err(error)).unwrap_err();
+        assert!(line.starts_with("Read corrupted data") && !line.contains("backtrace"), "{line}");
+    }
+}

@@ -1,0 +1,251 @@
+//! The handle on the store: what the coordinator calls.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
+use anyhow::Context;
+
+use crate::records::{SeriesKey, StepRow};
+use crate::store::blobs::{local::Blobs, remote::Remote};
+use crate::store::disk::{files::Disk, real::RealDisk};
+use crate::store::record::{Changes, Loaded, load};
+use crate::store::recovery::{format, opening, opening::Recovery};
+use crate::store::steps::{packer, packer::Reader, segments};
+#[cfg(any(test, feature = "simulation"))]
+use crate::store::testing::simulated::disk::SimulatedDisk;
+use crate::store::writer::shared::{Closed, Done, Health, Shared};
+use crate::store::writer::thread::{self, Job, Writer};
+
+/// A handle on the store. When the last one is gone, what is open is packed and all is closed.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    jobs: mpsc::Sender<Job>,
+    shared: Arc<Shared>,
+    /// In the place of the thread, in a simulation.
+    #[cfg(any(test, feature = "simulation", feature = "bench"))]
+    turns: Option<Turns>,
+}
+
+/// A writer that works when it is called.
+#[cfg(any(test, feature = "simulation", feature = "bench"))]
+#[derive(Clone)]
+struct Turns(Arc<std::sync::Mutex<(Writer, mpsc::Receiver<Job>)>>);
+
+#[cfg(any(test, feature = "simulation", feature = "bench"))]
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Turns")
+    }
+}
+
+impl Store {
+    /// Opens or makes a store and reads its records. Blocks.
+    ///
+    /// # Errors
+    /// One line that names the folder and what to do.
+    pub(crate) fn open(folder: &Path) -> anyhow::Result<(Self, Loaded, Recovery)> {
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
+        let (writer, loaded, recovery) = open_parts(&disk)?;
+        let shared = writer.shared().clone();
+        let jobs = thread::start(writer).context("the store's thread cannot be started")?;
+        let store = Self {
+            jobs,
+            shared,
+            #[cfg(any(test, feature = "simulation", feature = "bench"))]
+            turns: None,
+        };
+        Ok((store, loaded, recovery))
+    }
+
+    /// Opens or makes a store on a simulated disk. It has no thread: whoever holds it calls
+    /// [`Self::turn`].
+    ///
+    /// # Errors
+    /// As [`Self::open`], and whatever the disk was told to.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn open_simulated(disk: &SimulatedDisk) -> anyhow::Result<(Self, Loaded, Recovery)> {
+        Self::open_in_turns(&disk.process())
+    }
+
+    /// Opens or makes a store without a thread.
+    #[cfg(any(test, feature = "simulation", feature = "bench"))]
+    pub(crate) fn open_in_turns(disk: &Arc<dyn Disk>) -> anyhow::Result<(Self, Loaded, Recovery)> {
+        let (writer, loaded, recovery) = open_parts(disk)?;
+        let shared = writer.shared().clone();
+        let (jobs, receiver) = mpsc::channel();
+        let turns = Turns(Arc::new(std::sync::Mutex::new((writer, receiver))));
+        Ok((Self { jobs, shared, turns: Some(turns) }, loaded, recovery))
+    }
+
+    /// Does all that waits, in this thread, and calls every `done`; says whether anything did.
+    /// Only for a simulated store, and not from a `done`.
+    #[cfg(any(test, feature = "simulation", feature = "bench"))]
+    pub(crate) fn turn(&self) -> bool {
+        let Some(Turns(turns)) = &self.turns else { return false };
+        let mut turns = turns.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (writer, jobs) = &mut *turns;
+        writer.turn(jobs)
+    }
+
+    /// From now on new bodies go to an S3-compatible store, of which the `AWS_…` variables tell the
+    /// rest. Before anything is stored.
+    ///
+    /// # Errors
+    /// One line that says what to do.
+    pub(crate) async fn keep_bodies_at(&self, url: &str) -> anyhow::Result<()> {
+        let text = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let settings: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
+        self.keep_bodies_with(url, settings).await
+    }
+
+    pub(crate) async fn keep_bodies_with(
+        &self,
+        url: &str,
+        settings: Vec<(String, String)>,
+    ) -> anyhow::Result<()> {
+        let disk = &*self.shared.reader.disk;
+        let format = format::read(disk).context("the store's file FORMAT cannot be read")?;
+        let remote = Remote::connect(url, &format.id, settings).await?;
+        format::set_bodies_url(disk, url).context("the store's file FORMAT cannot be written")?;
+        self.shared.blobs.move_to(remote);
+        Ok(())
+    }
+
+    /// Writes changes; `done` is called from another thread when they are durable. When they
+    /// cannot be written now they are kept and tried again, and `done` is called then.
+    pub(crate) fn write(&self, changes: Changes, done: Done) {
+        self.send(Job::Write { changes: changes.into_inner(), done, is_kept: true });
+    }
+
+    /// Writes changes that somebody waits for; a failure is said at once, and nothing is kept.
+    pub(crate) fn try_write(&self, changes: Changes, done: Done) {
+        self.send(Job::Write { changes: changes.into_inner(), done, is_kept: false });
+    }
+
+    /// Takes finished steps; `done` is called when they survive the death of this process.
+    pub(crate) fn steps(&self, batch: Vec<(SeriesKey, Vec<StepRow>)>, done: Done) {
+        self.send(Job::Steps { batch, done });
+    }
+
+    /// Deletes the steps of an attempt that was seen in this stretch of time.
+    pub(crate) fn forget_steps(&self, serial: u32, from_wall_ns: i64, to_wall_ns: i64) {
+        self.send(Job::Forget { serial, from_wall_ns, to_wall_ns });
+    }
+
+    /// Steps may have so many bytes on disk, give or take one file: the oldest go first.
+    pub(crate) fn set_steps_bytes_max(&self, bytes: u64) {
+        self.shared.steps_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the packed steps on disk.
+    pub(crate) fn steps_bytes(&self) -> u64 {
+        self.shared.reader.table.bytes()
+    }
+
+    /// True when the index could not be written: it is mended at the next start, and until then
+    /// steps are read from their files.
+    pub(crate) fn is_index_behind(&self) -> bool {
+        self.shared.catalogue.is_behind()
+    }
+
+    /// Blocks of steps that turned out to be damaged when they were read, and how often a series
+    /// was read without its index because the catalogue is damaged.
+    pub(crate) fn damaged_reads(&self) -> (u64, u64) {
+        let open = &self.shared.open;
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (load(&open.damaged_blocks), load(&open.without_index))
+    }
+
+    /// Deletes all steps from before this moment, an hour or so at a time.
+    pub(crate) fn expire_steps(&self, before_wall_ns: i64) {
+        self.send(Job::Expire { before_wall_ns });
+    }
+
+    /// Gives this handle back. The answer tells whether it was the last one and all is closed, so
+    /// that another coordinator can have the folder.
+    pub(crate) fn closed(self) -> impl Fn() -> bool {
+        let closed = self.shared.closed.0.clone();
+        move || closed.load(Ordering::Acquire)
+    }
+
+    /// Packs and syncs everything; `done` is called when that is so.
+    pub(crate) fn flush(&self, done: Done) {
+        self.send(Job::Flush { done });
+    }
+
+    /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn series(
+        &self,
+        key: SeriesKey,
+        from_wall_ns: i64,
+        to_wall_ns: i64,
+    ) -> Result<Vec<StepRow>, String> {
+        // One stretch more on either side: clocks of different readings may differ.
+        let first = segments::stretch(from_wall_ns).saturating_sub(1);
+        let last = segments::stretch(to_wall_ns).saturating_add(1);
+        packer::read(&self.shared.reader, &self.shared.open, key, first..=last)
+    }
+
+    /// The bodies.
+    pub(crate) fn blobs(&self) -> &Blobs {
+        &self.shared.blobs
+    }
+
+    /// How it is doing.
+    pub(crate) fn health(&self) -> &Health {
+        &self.shared.health
+    }
+
+    /// Bytes of the catalogue on disk. Blocks.
+    pub(crate) fn catalogue_bytes(&self) -> u64 {
+        self.shared.catalogue.len_bytes()
+    }
+
+    fn send(&self, job: Job) {
+        // The thread ends only when all handles are gone, or when it panicked; then `done` is
+        // dropped, and whoever waits sees that.
+        if self.jobs.send(job).is_err() {
+            self.shared.health.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn open_parts(disk: &Arc<dyn Disk>) -> anyhow::Result<(Writer, Loaded, Recovery)> {
+    let (parts, recovery) = opening::open(disk)?;
+    let records =
+        parts.catalogue.records().map_err(anyhow::Error::msg).with_context(|| {
+            format!("the catalogue in {} cannot be read", disk.folder().display())
+        })?;
+    let loaded = load(&records);
+    if loaded.unreadable > 0 {
+        tracing::error!(records = loaded.unreadable, "records of the store make no sense");
+    }
+    let health = Health::default();
+    health.journal_bytes.store(parts.journal.len_bytes(), Ordering::Relaxed);
+    let shared = Arc::new(Shared {
+        reader: Reader {
+            disk: disk.clone(),
+            catalogue: parts.catalogue.clone(),
+            table: parts.steps.table().clone(),
+        },
+        catalogue: parts.catalogue,
+        open: parts.open,
+        steps_bytes_max: AtomicU64::new(u64::MAX),
+        blobs: parts.blobs,
+        health,
+        _lock: parts.lock,
+        closed: Closed::default(),
+    });
+    let mut writer = Writer::new(parts.journal, parts.steps, shared);
+    if recovery.log_gaps > 0 {
+        writer.pack_now();
+    }
+    Ok((writer, loaded, recovery))
+}

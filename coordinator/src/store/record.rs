@@ -1,0 +1,106 @@
+//! Records as bytes, and everything that is loaded at a start.
+
+use std::collections::BTreeMap;
+
+use crate::records::{
+    ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
+};
+use crate::store::disk::tree::Change;
+use crate::store::migration::{self, FORMAT, FORMAT_UNSAID, Migrate};
+
+/// Records longer than this are compressed.
+const COMPRESS_BYTES_MIN: usize = 1024;
+
+/// A record is at most this large, not compressed; larger is damage.
+const RECORD_BYTES_MAX: usize = 8 << 20;
+
+/// Everything an earlier process left.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub(crate) attempts: Vec<AttemptRecord>,
+    pub(crate) ranks: Vec<RankRecord>,
+    pub(crate) captures: Vec<CaptureRecord>,
+    pub(crate) parts: Vec<PartRecord>,
+    pub(crate) incidents: Vec<IncidentRecord>,
+    pub(crate) actions: Vec<ActionRecord>,
+    /// Records that could not be read.
+    pub(crate) unreadable: u64,
+}
+
+/// Changes that belong together.
+#[derive(Debug, Default)]
+pub(crate) struct Changes(Vec<Change>);
+
+impl Changes {
+    /// Writes a record.
+    pub(crate) fn put<R: Record>(&mut self, record: &R) {
+        self.0.push(Change { key: record.full_key(), value: Some(encode(record)) });
+    }
+
+    /// Deletes a record.
+    pub(crate) fn delete<R: Record>(&mut self, record: &R) {
+        self.0.push(Change { key: record.full_key(), value: None });
+    }
+
+    /// The changes.
+    pub(crate) fn into_inner(self) -> Vec<Change> {
+        self.0
+    }
+
+    /// True when there is nothing to write.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// First byte of a record of format 2 or older: JSON as it is, or compressed.
+const UNSAID_PLAIN: u8 = 0;
+const UNSAID_COMPRESSED: u8 = 1;
+
+/// First byte of a newer record, before its format version.
+const PLAIN: u8 = 2;
+const COMPRESSED: u8 = 3;
+
+/// A record as bytes: how it is written, its format version, and JSON, compressed when it is long.
+pub(crate) fn encode<R: Record>(record: &R) -> Vec<u8> {
+    // Records are plain structs with string keys; their JSON cannot fail.
+    let json = serde_json::to_vec(record).unwrap_or_default();
+    if json.len() >= COMPRESS_BYTES_MIN
+        && let Ok(compressed) = zstd::bulk::compress(&json, 3)
+    {
+        return [vec![COMPRESSED, FORMAT], compressed].concat();
+    }
+    [vec![PLAIN, FORMAT], json].concat()
+}
+
+fn decode<R: Migrate>(bytes: &[u8]) -> Option<R> {
+    let decompress = |bytes| zstd::bulk::decompress(bytes, RECORD_BYTES_MAX).ok();
+    match bytes {
+        [UNSAID_PLAIN, json @ ..] => migration::read(FORMAT_UNSAID, json),
+        [UNSAID_COMPRESSED, rest @ ..] => migration::read(FORMAT_UNSAID, &decompress(rest)?),
+        [PLAIN, format, json @ ..] => migration::read(*format, json),
+        [COMPRESSED, format, rest @ ..] => migration::read(*format, &decompress(rest)?),
+        _ => None,
+    }
+}
+
+pub(crate) fn load(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
+    fn take<R: Migrate>(into: &mut Vec<R>, value: &[u8]) -> bool {
+        decode(value).map(|record| into.push(record)).is_some()
+    }
+    let mut loaded = Loaded::default();
+    for (key, value) in records {
+        let is_taken = match key.first().copied() {
+            Some(AttemptRecord::KIND) => take(&mut loaded.attempts, value),
+            Some(RankRecord::KIND) => take(&mut loaded.ranks, value),
+            Some(CaptureRecord::KIND) => take(&mut loaded.captures, value),
+            Some(PartRecord::KIND) => take(&mut loaded.parts, value),
+            Some(IncidentRecord::KIND) => take(&mut loaded.incidents, value),
+            Some(ActionRecord::KIND) => take(&mut loaded.actions, value),
+            // Kinds of a newer version are left alone.
+            _ => true,
+        };
+        loaded.unreadable += u64::from(!is_taken);
+    }
+    loaded
+}

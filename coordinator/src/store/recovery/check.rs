@@ -1,0 +1,400 @@
+//! Looks at a store that no coordinator has, and says what is wrong with it. Changes nothing.
+//!
+//! Everything is read: each record of the journal, of the files and logs of steps, each body. The
+//! index is opened in a copy, because sled writes when it opens, and compared entry by entry with
+//! what the journal and the files say it should be.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use crate::store::blobs::local as blobs;
+use crate::store::catalogue::Catalogue;
+use crate::store::disk::frames::Damage;
+use crate::store::disk::{files, frames};
+use crate::store::disk::{files::Disk, real::RealDisk};
+use crate::store::journal::contents::{self, Contents};
+use crate::store::journal::merge::Merge;
+use crate::store::record::load;
+use crate::store::recovery::format::{self, Found, Whose};
+use crate::store::steps::block::unpack;
+use crate::store::steps::segments::{Entry, Place, Segment};
+use crate::store::steps::{index, log, segments};
+
+/// What to do about what the next start mends by itself.
+const START: &str = "start the coordinator: it mends this by itself";
+
+/// What to do about an index that is not what it should be.
+const REBUILD: &str = "run memtape store rebuild, or start the coordinator";
+
+/// What to do about a catalogue that has what a damaged journal lost.
+const MEND: &str = "start the coordinator: it mends the journal from the catalogue";
+
+/// What to do about bodies that are not what they should be.
+const BODY: &str = "put the file back from a copy; without one this state is lost, and the rest of \
+                    the capture is not";
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Finding {
+    /// Which file, or which part of the store.
+    pub part: String,
+    /// What is wrong with it.
+    pub what: String,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+/// What a check found, and how much it looked at.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct StoreCheck {
+    /// What is wrong, in the order of the parts.
+    pub findings: Vec<Finding>,
+    /// Live records of the journal.
+    pub records: u64,
+    /// Blocks of packed steps that count.
+    pub blocks: u64,
+    /// Rows in those, and in the log.
+    pub rows: u64,
+    /// Bodies, all of them hashed.
+    pub bodies: u64,
+    /// Bodies that are not in the folder, but in the store of bodies that it names. They were not
+    /// looked at.
+    pub bodies_elsewhere: u64,
+    /// Bodies that nothing refers to; the next start removes them.
+    pub bodies_unused: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+}
+
+/// Checks the store in a folder.
+///
+/// # Errors
+/// One line: there is none, a coordinator has it, or it cannot be read.
+pub fn check(folder: &Path) -> anyhow::Result<StoreCheck> {
+    let shown = folder.display();
+    let disk = RealDisk::new(folder);
+    match format::whose(&disk) {
+        Ok(Whose::Ours) => {}
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Err(error).with_context(|| format!("the store in {shown} cannot be read"));
+        }
+        _ => bail!("there is no store in {shown}: name the coordinator's data folder"),
+    }
+    let lock = disk.lock_to_read("lock");
+    let _lock = match lock.with_context(|| format!("the store in {shown} cannot be read"))? {
+        Ok(lock) => lock,
+        Err(holder) => bail!(
+            "the store in {shown} is in use by a coordinator (pid {holder}): stop it first, or \
+             check a copy"
+        ),
+    };
+    match format::find(&disk).with_context(|| format!("the store in {shown} cannot be read"))? {
+        Found::Version(newer) if newer.version > format::VERSION => {
+            bail!(format::too_new(&disk, newer.version))
+        }
+        _ => {}
+    }
+    // sled makes itself what it does not find; that is a finding, and no copy.
+    let copy = tempfile::tempdir().context("the index cannot be copied: set TMPDIR")?;
+    let index = folder.join("catalogue");
+    let opened = if index.is_dir() {
+        copy_folder(&index, &copy.path().join("catalogue"))
+            .with_context(|| format!("the index in {shown} cannot be copied: set TMPDIR"))?;
+        Catalogue::open_as_it_is(&RealDisk::new(copy.path()), "catalogue")
+    } else {
+        Err("there is none".to_string())
+    };
+    look(&disk, opened).with_context(|| format!("the store in {shown} cannot be read"))
+}
+
+/// Checks a simulated store between two lives.
+#[cfg(test)]
+pub(crate) fn check_simulated(
+    disk: &crate::store::testing::simulated::disk::SimulatedDisk,
+) -> Vec<Finding> {
+    let disk = disk.process();
+    let catalogue = Catalogue::open_as_it_is(&*disk, "catalogue");
+    match look(&*disk, catalogue) {
+        Ok(checked) => checked.findings,
+        Err(error) => vec![finding("disk", error.to_string(), START)],
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+fn finding(part: impl Into<String>, what: impl Into<String>, remedy: &'static str) -> Finding {
+    Finding { part: part.into(), what: what.into(), remedy }
+}
+
+fn look(disk: &dyn Disk, catalogue: Result<Catalogue, String>) -> io::Result<StoreCheck> {
+    let mut checked = StoreCheck::default();
+    let is_old = look_at_format(disk, &mut checked)?;
+    let contents = look_at_journal(disk, &mut checked)?;
+    let blocks = if is_old { BTreeMap::new() } else { look_at_steps(disk, &mut checked)? };
+    look_at_log(disk, &mut checked)?;
+    look_at_bodies(disk, &contents, &mut checked)?;
+    match catalogue {
+        Ok(catalogue) => look_at_index(&catalogue, &contents, &blocks, &mut checked),
+        Err(why) => {
+            checked.findings.push(finding(
+                "catalogue",
+                format!("cannot be opened: {why}"),
+                REBUILD,
+            ));
+        }
+    }
+    Ok(checked)
+}
+
+/// True when the steps are still in the catalogue.
+fn look_at_format(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<bool> {
+    let what = match format::find(disk)? {
+        Found::Version(found) if found.has_files() => return Ok(false),
+        Found::Version(other) => format!("is {}, which never was", other.version),
+        Found::Damaged => "makes no sense".to_string(),
+        Found::Missing => "is missing: the store is of an older version".to_string(),
+    };
+    checked.findings.push(finding(format::NAME, what, START));
+    Ok(disk.list(segments::FOLDER).is_err())
+}
+
+fn look_at_journal(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<Contents> {
+    let contents = match contents::read(disk, "journal") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            checked.findings.push(finding("journal", "is missing", START));
+            return Ok(Contents::default());
+        }
+        contents => contents?,
+    };
+    checked.bytes += disk.open("journal")?.len_bytes()?;
+    checked.records = contents.live.len() as u64;
+    damaged("journal", contents.damage, START, checked);
+    if contents.strange > 0 {
+        let what = format!("{} records make no sense", contents.strange);
+        checked.findings.push(finding("journal", what, START));
+    }
+    let unreadable = load(&contents.live).unreadable;
+    if unreadable > 0 {
+        let what = format!("{unreadable} records make no sense; they are left out");
+        checked.findings.push(finding("journal", what, "put it back from a copy, if you have one"));
+    }
+    Ok(contents)
+}
+
+fn damaged(part: &str, damage: Damage, remedy: &'static str, checked: &mut StoreCheck) {
+    if damage.cut_bytes > 0 {
+        let what = format!("{} bytes at the end are no whole record", damage.cut_bytes);
+        checked.findings.push(finding(part, what, remedy));
+    }
+    if damage.gaps > 0 {
+        let what = format!("{} damaged places", damage.gaps);
+        checked.findings.push(finding(part, what, remedy));
+    }
+}
+
+/// Number and sum of hashes of a file's entries: equal if, and only if, the entries are.
+type Sums = BTreeMap<u32, (u64, u64)>;
+
+fn add(sums: &mut Sums, place: &Place) {
+    for change in index::entries(std::slice::from_ref(place)) {
+        let value = change.value.unwrap_or_default();
+        let hash = blake3::hash(&[change.key, value].concat());
+        let number = hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let (count, sum) = sums.entry(place.segment).or_default();
+        (*count, *sum) = (*count + 1, sum.wrapping_add(number));
+    }
+}
+
+fn look_at_steps(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<Sums> {
+    const LOST: &str = "put it back from a copy; the steps in the damaged place are lost";
+    let mut of_serials: BTreeMap<u32, Sums> = BTreeMap::new();
+    let files = segments::list(disk).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        _ => Err(error),
+    })?;
+    let last = files.keys().next_back().copied();
+    for (segment, bytes) in files {
+        checked.bytes += bytes;
+        let (mut strange, mut rows) = (0, 0);
+        let damage = segments::scan(disk, segment, 0, |offset, length, entry| match entry {
+            Some(Entry::Block { stretch, series, block }) => {
+                let place = Place { stretch, series, segment, offset, length };
+                add(of_serials.entry(series.serial).or_default(), &place);
+                match unpack(block) {
+                    Some(block) => rows += block.len() as u64,
+                    None => strange += 1,
+                }
+            }
+            Some(Entry::Forgotten { serial }) => {
+                of_serials.remove(&serial);
+            }
+            None => strange += 1,
+        })?;
+        checked.rows += rows;
+        let name = segments::name(segment);
+        // Only the newest can have been written to when something happened.
+        damaged(&name, damage, if last == Some(segment) { START } else { LOST }, checked);
+        if strange > 0 {
+            let what = format!("{strange} records make no sense");
+            checked.findings.push(finding(name, what, LOST));
+        }
+    }
+    let mut sums = Sums::new();
+    for (segment, (count, sum)) in of_serials.into_values().flatten() {
+        let all = sums.entry(segment).or_default();
+        *all = (all.0 + count, sum.wrapping_add(all.1));
+        checked.blocks += count;
+    }
+    Ok(sums)
+}
+
+fn look_at_log(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<()> {
+    let Ok(numbers) = log::list(disk) else { return Ok(()) };
+    for number in numbers {
+        let name = log::name(number);
+        let (mut found, mut strange) = (log::Rows::new(), 0_u64);
+        let damage = frames::read(disk, &name, 0, |_, payload| {
+            strange += u64::from(log::take(payload, &mut found).is_none());
+        })?;
+        checked.bytes += disk.open(&name)?.len_bytes()?;
+        checked.rows += found.values().map(|rows| rows.len() as u64).sum::<u64>();
+        damaged(&name, damage, START, checked);
+        if strange > 0 {
+            checked.findings.push(finding(name, format!("{strange} records make no sense"), START));
+        }
+    }
+    Ok(())
+}
+
+fn look_at_bodies(
+    disk: &dyn Disk,
+    contents: &Contents,
+    checked: &mut StoreCheck,
+) -> io::Result<()> {
+    let mut needed = BTreeMap::new();
+    for part in load(&contents.live).parts {
+        if let Some(hash) = part.hash() {
+            needed.insert(*hash.as_bytes(), (part.capture, part.rank));
+        }
+    }
+    for (name, hash, bytes) in blobs::list(disk) {
+        let Some(hash) = hash else {
+            checked.bodies_unused += 1;
+            continue;
+        };
+        checked.bodies += 1;
+        checked.bytes += bytes;
+        let is_needed = needed.remove(hash.as_bytes()).is_some();
+        checked.bodies_unused += u64::from(!is_needed);
+        if blake3::hash(&files::read_all(disk, &name)?) != hash && is_needed {
+            checked.findings.push(finding(name, "is not what its name says", BODY));
+        }
+    }
+    if format::read(disk).is_ok_and(|format| format.bodies_url.is_some()) {
+        checked.bodies_elsewhere = needed.len() as u64;
+        return Ok(());
+    }
+    for (hash, (capture, rank)) in needed {
+        let name = blobs::name(blake3::Hash::from_bytes(hash));
+        let what = format!("is missing: rank {rank} of {capture} has it");
+        checked.findings.push(finding(name, what, BODY));
+    }
+    Ok(())
+}
+
+fn look_at_index(
+    catalogue: &Catalogue,
+    contents: &Contents,
+    blocks: &Sums,
+    checked: &mut StoreCheck,
+) {
+    let compared = compare_records(catalogue, contents, checked)
+        .and_then(|()| compare_blocks(catalogue, blocks, checked));
+    if let Err(why) = compared {
+        checked.findings.push(finding("catalogue", format!("cannot be read: {why}"), REBUILD));
+    }
+}
+
+fn compare_records(
+    catalogue: &Catalogue,
+    contents: &Contents,
+    checked: &mut StoreCheck,
+) -> Result<(), String> {
+    let known = catalogue.records()?;
+    let live = &contents.live;
+    let missing = live.keys().filter(|key| !known.contains_key(*key)).count();
+    let other = live.iter().filter(|(key, value)| known.get(*key).is_some_and(|is| is != *value));
+    let other = other.count();
+    let merge = Merge::compare(contents, known, catalogue.sequence()?);
+    // What the journal lost is whole in the catalogue, and nobody should make that anew.
+    let newer = live.keys().filter(|key| merge.taken.contains_key(*key)).count();
+    let lost = merge.taken.len() - newer;
+    let (more, lost) = if merge.is_mending { (0, lost) } else { (lost, 0) };
+    for (count, what, remedy) in [
+        (missing - merge.gone.len(), "records of the journal are missing", REBUILD),
+        (other - newer, "records are not what the journal says", REBUILD),
+        (more + merge.stale.len(), "records are not in the journal", REBUILD),
+        (lost, "records were lost by the journal", MEND),
+        (newer, "records are newer than the journal has them", MEND),
+        (merge.gone.len(), "records are deleted, and the journal lost that", MEND),
+    ] {
+        if count > 0 {
+            checked.findings.push(finding("catalogue", format!("{count} {what}"), remedy));
+        }
+    }
+    Ok(())
+}
+
+fn compare_blocks(
+    catalogue: &Catalogue,
+    expected: &Sums,
+    checked: &mut StoreCheck,
+) -> Result<(), String> {
+    let (mut found, mut strange) = (Sums::new(), 0);
+    catalogue.scan(&[crate::store::catalogue::STEPS_PREFIX], |key, value| {
+        match index::place(key, value) {
+            Some(place) => add(&mut found, &place),
+            None => strange += 1,
+        }
+        true
+    })?;
+    if strange > 0 {
+        let what = format!("{strange} entries make no sense");
+        checked.findings.push(finding("catalogue", what, REBUILD));
+    }
+    let states = index::states(catalogue)?;
+    let segments = expected.keys().chain(found.keys()).chain(states.keys());
+    let mut segments: Vec<u32> = segments.copied().collect();
+    segments.sort_unstable();
+    segments.dedup();
+    for segment in segments {
+        let of = |sums: &Sums| sums.get(&segment).copied().unwrap_or_default();
+        let (is, should) = (of(&found), of(expected));
+        let said = states.get(&segment).map_or(0, |state: &Segment| state.blocks);
+        if is != should || said != should.0 {
+            let what = format!(
+                "has {} entries of {}, says {said}, and there are {} blocks",
+                is.0,
+                segments::name(segment),
+                should.0
+            );
+            checked.findings.push(finding("catalogue", what, REBUILD));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! Opening a store in whatever state the last process left it.
+//!
+//! The journal is the truth about records and the catalogue its index. They are compared record by
+//! record: what the catalogue lacks or has otherwise comes from the journal, what the journal says
+//! is deleted goes, and what only the catalogue knows (the journal was damaged) goes back into the
+//! journal (`merge.rs`). Every repair is counted and said aloud.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail};
+
+use crate::clock;
+use crate::store::blobs::local::{Blobs, FOLDER as BLOBS};
+use crate::store::catalogue::{Catalogue, FULL, Opened};
+use crate::store::disk::files::{Disk, Held};
+use crate::store::disk::tree::Change;
+use crate::store::journal::merge::Merge;
+use crate::store::journal::{contents::Contents, file::Journal};
+use crate::store::recovery::format::{self, Whose};
+use crate::store::steps::index;
+use crate::store::steps::log::RowLog;
+use crate::store::steps::packer::{OpenSteps, Steps};
+use crate::store::steps::segments::Segments;
+
+/// Everything a store consists of, open.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) lock: Box<dyn Held>,
+    pub(crate) journal: Journal,
+    pub(crate) catalogue: Catalogue,
+    pub(crate) open: OpenSteps,
+    pub(crate) steps: Steps,
+    pub(crate) blobs: Blobs,
+}
+
+/// What was found and repaired.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Recovery {
+    /// Bytes of half-written records cut from the end of the journal.
+    pub(crate) journal_cut_bytes: u64,
+    /// Damaged places in the journal.
+    pub(crate) journal_gaps: u64,
+    /// Records the catalogue had lost or had otherwise.
+    pub(crate) restored: u64,
+    /// Records the journal had lost, or had older, and the catalogue had.
+    pub(crate) taken_back: u64,
+    /// Records whose deletion the journal had lost, and the catalogue had not.
+    pub(crate) deleted_again: u64,
+    /// The catalogue was damaged and made anew.
+    pub(crate) rebuilt: Option<String>,
+    /// The version the folder had, when it was brought to this one.
+    pub(crate) migrated: Option<u32>,
+    /// Bytes of half-written records at the end of the log of steps, and damaged places in it.
+    pub(crate) log_cut_bytes: u64,
+    pub(crate) log_gaps: u64,
+    /// Bytes of half-written blocks cut from the end of the newest file of steps.
+    pub(crate) steps_cut_bytes: u64,
+    /// Damaged places in that file, which is written anew without them.
+    pub(crate) steps_gaps: u64,
+    /// Blocks of steps that the index had not heard of.
+    pub(crate) caught_up: u64,
+    /// Why the index of the steps was made anew.
+    pub(crate) reindexed: Option<String>,
+}
+
+/// Opens all parts.
+///
+/// # Errors
+/// One line that names the folder and what to do.
+pub(crate) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
+    let shown = disk.folder().display();
+    // A folder that is not there is made; what else is wrong with it shows itself then.
+    if let Ok(Whose::Foreign(name)) = format::whose(&**disk) {
+        bail!(
+            "the data folder {shown} holds {name:?}, and no store: name an empty folder, or that \
+             of a coordinator"
+        );
+    }
+    let opened = (|| {
+        disk.make_folder(BLOBS)
+            .with_context(|| format!("the data folder {shown} cannot be made"))?;
+        let lock = lock(&**disk)?;
+        open_locked(disk, lock)
+    })();
+    opened.map_err(|error| say_full(&**disk, error))
+}
+
+/// An error that a full disk is the cause of becomes a line that says what to do.
+pub(crate) fn say_full(disk: &dyn Disk, error: anyhow::Error) -> anyhow::Error {
+    let is_full = |cause: &(dyn std::error::Error + 'static)| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        // What sled says is text.
+        matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
+            || cause.to_string().contains(FULL)
+    };
+    if !error.chain().any(is_full) {
+        return error;
+    }
+    let shown = disk.folder().display();
+    anyhow!("the disk of {shown} is full: make room, then start again ({error:#})")
+}
+
+/// Opens all parts of a folder that is locked.
+///
+/// # Errors
+/// One line that names the folder and what to do.
+pub(crate) fn open_locked(
+    disk: &Arc<dyn Disk>,
+    lock: Box<dyn Held>,
+) -> anyhow::Result<(Parts, Recovery)> {
+    let shown = disk.folder().display();
+    let migrated = format::settle(disk)?;
+    let mut recovery = Recovery { migrated, ..Recovery::default() };
+    let (mut journal, contents) = Journal::open(disk, "journal")
+        .with_context(|| format!("the journal in {shown} cannot be opened"))?;
+    recovery.journal_cut_bytes = contents.damage.cut_bytes;
+    recovery.journal_gaps = contents.damage.gaps;
+    let (catalogue, opened) = Catalogue::open(&**disk, "catalogue", clock::now().wall_ns)
+        .with_context(|| format!("the catalogue in {shown} cannot be opened"))?;
+    match opened {
+        Opened::Whole => {}
+        Opened::WithoutSnapshot(why) => {
+            tracing::warn!("the catalogue's snapshot was damaged and is made anew: {why}");
+        }
+        Opened::Anew(why, aside) => {
+            let aside = disk.folder().join(aside);
+            let aside = aside.display();
+            recovery.rebuilt = Some(format!("{why}; the damaged one is kept at {aside}"));
+        }
+    }
+    reconcile(&mut journal, contents, &catalogue, &mut recovery)
+        .with_context(|| format!("the store in {shown} cannot be repaired"))?;
+    let (files, damage) =
+        Segments::open(disk).with_context(|| format!("the steps in {shown} cannot be opened"))?;
+    (recovery.steps_cut_bytes, recovery.steps_gaps) = (damage.cut_bytes, damage.gaps);
+    let mended = index::mend(&catalogue, &files)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| format!("the index of the steps in {shown} cannot be repaired"))?;
+    (recovery.caught_up, recovery.reindexed) = (mended.caught_up, mended.anew);
+    let (log, rows, damage) =
+        RowLog::open(disk).with_context(|| format!("the step log in {shown} cannot be opened"))?;
+    (recovery.log_cut_bytes, recovery.log_gaps) = (damage.cut_bytes, damage.gaps);
+    let (open, steps) = (OpenSteps::new(rows), Steps::new(log, files));
+    let blobs = Blobs::new(disk);
+    disk.sync_folder("").with_context(|| format!("the data folder {shown} cannot be synced"))?;
+    recovery.say();
+    Ok((Parts { lock, journal, catalogue, open, steps, blobs }, recovery))
+}
+
+impl Recovery {
+    fn say(&self) {
+        if self.journal_cut_bytes > 0 {
+            let bytes = self.journal_cut_bytes;
+            tracing::warn!(bytes, "the journal's last record was half written and is cut off");
+        }
+        if self.journal_gaps > 0 {
+            tracing::error!(places = self.journal_gaps, "the journal is damaged");
+        }
+        if let Some(why) = &self.rebuilt {
+            tracing::error!("the catalogue was damaged and is made anew: {why}");
+        }
+        if let Some(why) = &self.reindexed {
+            let blocks = self.caught_up;
+            tracing::warn!(blocks, "the index of the steps is made anew: {why}");
+        }
+        if self.steps_gaps > 0 {
+            let places = self.steps_gaps;
+            tracing::warn!(places, "the newest file of steps was damaged; what is whole stays");
+        }
+        if self.steps_cut_bytes > 0 {
+            let bytes = self.steps_cut_bytes;
+            tracing::warn!(bytes, "the newest step block was half written and is cut off");
+        }
+        if self.restored > 0 {
+            tracing::warn!(records = self.restored, "records came back from the journal");
+        }
+        if self.taken_back > 0 {
+            tracing::warn!(records = self.taken_back, "records came back from the catalogue");
+        }
+        if self.deleted_again > 0 {
+            let records = self.deleted_again;
+            tracing::warn!(records, "records were deleted, says the catalogue");
+        }
+        if self.log_cut_bytes > 0 || self.log_gaps > 0 {
+            let (bytes, places) = (self.log_cut_bytes, self.log_gaps);
+            tracing::warn!(bytes, places, "the log of the newest steps is damaged");
+        }
+    }
+}
+
+/// One coordinator at a time.
+pub(crate) fn lock(disk: &dyn Disk) -> anyhow::Result<Box<dyn Held>> {
+    let shown = disk.folder().display();
+    let locked = disk.lock("lock");
+    match locked.with_context(|| format!("the data folder {shown} cannot be written"))? {
+        Ok(lock) => Ok(lock),
+        Err(holder) => bail!(
+            "the data folder {shown} is in use by another coordinator (pid {holder}): stop it or \
+             choose another folder"
+        ),
+    }
+}
+
+/// Makes journal and catalogue say the same.
+fn reconcile(
+    journal: &mut Journal,
+    contents: Contents,
+    catalogue: &Catalogue,
+    recovery: &mut Recovery,
+) -> anyhow::Result<()> {
+    let mut merge = Merge::of(&contents, catalogue).map_err(anyhow::Error::msg)?;
+    let deleted = std::mem::take(&mut merge.stale).into_iter();
+    let mut changes: Vec<Change> = deleted.map(|key| Change { key, value: None }).collect();
+    let live = mend(journal, contents, merge, recovery)?;
+    for (key, value) in live {
+        if catalogue.get(&key).map_err(anyhow::Error::msg)?.as_ref() != Some(&value) {
+            recovery.restored += 1;
+            changes.push(Change { key, value: Some(value) });
+        }
+    }
+    catalogue.apply(changes.iter(), journal.sequence()).map_err(anyhow::Error::msg)
+}
+
+/// Brings the journal to what it should be, and answers its records. One that is damaged is written
+/// anew, too, so that it does not stay so.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn mend(
+    journal: &mut Journal,
+    contents: Contents,
+    mut merge: Merge,
+    recovery: &mut Recovery,
+) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    recovery.taken_back = merge.taken.len() as u64;
+    recovery.deleted_again = merge.gone.len() as u64;
+    merge.say();
+    let is_worth_keeping = contents.damage.gaps > 0 || merge.overrules();
+    let is_kept = is_worth_keeping && keep_aside(journal).is_ok();
+    let is_behind = merge.arrived > journal.sequence();
+    let is_anew = is_behind || merge.has_more() || is_kept;
+    let mut live = contents.live;
+    merge.mend(&mut live);
+    if is_anew {
+        let entries = live.iter().map(|(key, value)| (key.clone(), value.clone()));
+        journal.rewrite(journal.sequence().max(merge.arrived), entries)?;
+    }
+    Ok(live)
+}
+
+/// Whatever can still be read from a damaged journal by other means stays.
+fn keep_aside(journal: &Journal) -> io::Result<()> {
+    let kept = journal.keep_aside(clock::now().wall_ns);
+    if let Err(error) = &kept {
+        tracing::warn!("the damaged journal cannot be copied, and stays as it is: {error}");
+    }
+    kept
+}

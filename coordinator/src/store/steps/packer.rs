@@ -1,0 +1,480 @@
+//! Step records: logged and in memory while they are new, then packed into files (`segments.rs`).
+//!
+//! Once a minute all that is open is frozen and packed, a slice at a time, so that no other write
+//! waits long: one block for each series. When all blocks are durable and in the index, the log of
+//! those rows goes. A series is read by asking the index for each stretch of time; if the index
+//! cannot answer, the files themselves are read.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::records::{SeriesKey, StepRow};
+use crate::store::catalogue::Catalogue;
+use crate::store::disk::files::Disk;
+use crate::store::disk::frames;
+use crate::store::disk::tree::Change;
+use crate::store::steps::block::{ROWS_MAX, pack, unpack};
+use crate::store::steps::index;
+use crate::store::steps::log::{RowLog, Rows};
+use crate::store::steps::segments::{self, Entry, Place, Segments, Table, stretch};
+
+/// The log is packed away when it is longer than this, whatever the time.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+/// Rows in memory: what comes beyond, when they cannot be packed, is given up. A quarter of a
+/// gigabyte.
+const OPEN_ROWS_MAX: usize = 2 << 20;
+
+/// Series packed in one slice: some milliseconds of work.
+const SLICE_SERIES: usize = 128;
+
+/// Rows that are not packed yet, for writing and reading.
+#[derive(Debug, Default)]
+pub(crate) struct OpenSteps {
+    rows: Mutex<OpenRows>,
+    /// Blocks that could not be read because they are damaged.
+    pub(crate) damaged_blocks: AtomicU64,
+    /// Times that a series was read without the index.
+    pub(crate) without_index: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct OpenRows {
+    new: Rows,
+    /// Being packed: they stay until their blocks are durable.
+    frozen: Rows,
+    count: usize,
+}
+
+/// The steps, as the writer has them.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    log: RowLog,
+    files: Segments,
+    /// A packing under way.
+    packing: Option<Packing>,
+    /// The first log file without rows that are frozen, while there are any.
+    frozen_before: Option<u64>,
+    /// Attempts that are to be forgotten when nothing is being packed, and where they have blocks.
+    forgotten: BTreeMap<u32, RangeInclusive<u32>>,
+}
+
+#[derive(Debug)]
+struct Packing {
+    stretch: u32,
+    /// Where the next slice begins.
+    next: Option<SeriesKey>,
+    places: Vec<Place>,
+}
+
+/// What was deleted, and why.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Expired {
+    pub(crate) by_age: u64,
+    pub(crate) by_bytes: u64,
+    pub(crate) bytes: u64,
+}
+
+impl OpenSteps {
+    pub(crate) fn new(rows: Rows) -> Self {
+        let count = rows.values().map(Vec::len).sum();
+        let rows = OpenRows { new: rows, frozen: Rows::new(), count };
+        Self { rows: Mutex::new(rows), ..Self::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OpenRows> {
+        // A panic while it was held leaves whole rows.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, batch: Vec<(SeriesKey, Vec<StepRow>)>) {
+        let mut rows = self.lock();
+        for (key, more) in batch {
+            rows.count += more.len();
+            rows.new.entry(key).or_default().extend(more);
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().count >= OPEN_ROWS_MAX
+    }
+
+    /// Makes what is new what is being packed.
+    fn freeze(&self) {
+        let mut rows = self.lock();
+        rows.frozen = std::mem::take(&mut rows.new);
+    }
+
+    fn is_frozen(&self) -> bool {
+        !self.lock().frozen.is_empty()
+    }
+
+    fn slice(&self, from: Option<SeriesKey>) -> Vec<(SeriesKey, Vec<StepRow>)> {
+        let rows = self.lock();
+        let begin = from.unwrap_or_default();
+        let series = rows.frozen.range(begin..).take(SLICE_SERIES);
+        series.map(|(key, rows)| (*key, rows.clone())).collect()
+    }
+
+    /// What was being packed is packed.
+    fn thaw(&self) {
+        let mut rows = self.lock();
+        let packed = std::mem::take(&mut rows.frozen);
+        rows.count -= packed.values().map(Vec::len).sum::<usize>().min(rows.count);
+    }
+
+    fn forget(&self, serial: u32) {
+        let mut rows = self.lock();
+        let rows = &mut *rows;
+        for part in [&mut rows.new, &mut rows.frozen] {
+            part.retain(|key, gone| {
+                let is_gone = key.serial == serial;
+                rows.count -= if is_gone { gone.len().min(rows.count) } else { 0 };
+                !is_gone
+            });
+        }
+    }
+
+    fn of(&self, key: SeriesKey) -> Vec<StepRow> {
+        let rows = self.lock();
+        [&rows.frozen, &rows.new]
+            .iter()
+            .filter_map(|part| part.get(&key))
+            .flatten()
+            .copied()
+            .collect()
+    }
+}
+
+impl Steps {
+    pub(crate) fn new(log: RowLog, files: Segments) -> Self {
+        Self { log, files, packing: None, frozen_before: None, forgotten: BTreeMap::new() }
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        self.files.table()
+    }
+
+    /// Takes new rows. They are open, and readable, even when they could not be logged.
+    ///
+    /// # Errors
+    /// Those of the file system, or that there is no room in memory for more.
+    pub(crate) fn append(
+        &mut self,
+        open: &OpenSteps,
+        batch: Vec<(SeriesKey, Vec<StepRow>)>,
+    ) -> io::Result<()> {
+        if open.is_full() {
+            return Err(io::Error::other("too many steps wait to be packed"));
+        }
+        let logged = self.log.append(&batch);
+        open.take(batch);
+        logged
+    }
+
+    /// Makes the log durable.
+    ///
+    /// # Errors
+    /// Those of the file system. The rows are safe again when they are packed.
+    pub(crate) fn sync_log(&self) -> io::Result<()> {
+        self.log.sync()
+    }
+
+    /// True when it should be packed before its time.
+    pub(crate) fn is_long(&self) -> bool {
+        self.log.len_bytes() > LOG_BYTES_MAX
+    }
+
+    /// True in the middle of a packing.
+    pub(crate) fn is_packing(&self) -> bool {
+        self.packing.is_some()
+    }
+
+    /// Begins to pack what is open, unless that is under way.
+    ///
+    /// # Errors
+    /// One line; all then stays open, and in the log.
+    pub(crate) fn begin_packing(
+        &mut self,
+        open: &OpenSteps,
+        catalogue: &Catalogue,
+        wall_ns: i64,
+    ) -> Result<(), String> {
+        if self.packing.is_some() {
+            return Ok(());
+        }
+        // What came after an attempt was forgotten must lie behind the record that says so.
+        self.forget_packed(catalogue, wall_ns)?;
+        let one_line = |error: io::Error| error.to_string();
+        if self.frozen_before.is_none() {
+            self.frozen_before = Some(self.log.begin_next().map_err(one_line)?);
+            open.freeze();
+        }
+        // Otherwise a packing failed, and what is new since then waits for the next one.
+        if !open.is_frozen() {
+            return self.forget_log().map_err(one_line);
+        }
+        let stretch = stretch(wall_ns);
+        self.files.roll(stretch).map_err(one_line)?;
+        self.packing = Some(Packing { stretch, next: None, places: Vec::new() });
+        Ok(())
+    }
+
+    /// Something is frozen, and not packed yet.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen_before.is_some()
+    }
+
+    /// Removes the log of what was frozen.
+    fn forget_log(&mut self) -> io::Result<()> {
+        self.frozen_before.take().map_or(Ok(()), |number| self.log.remove_before(number))
+    }
+
+    /// Packs one slice more; after the last one makes everything durable.
+    ///
+    /// # Errors
+    /// One line; all then stays open, and in the log, and is packed anew.
+    pub(crate) fn pack_slice(
+        &mut self,
+        open: &OpenSteps,
+        catalogue: &Catalogue,
+    ) -> Result<(), String> {
+        let Some(mut packing) = self.packing.take() else { return Ok(()) };
+        let slice = open.slice(packing.next);
+        let blocks: Vec<(SeriesKey, Vec<u8>)> = slice
+            .iter()
+            .flat_map(|(series, rows)| rows.chunks(ROWS_MAX).map(|rows| (*series, pack(rows))))
+            .collect();
+        let stretch = packing.stretch;
+        let entries: Vec<Entry<'_>> = blocks
+            .iter()
+            .map(|(series, block)| Entry::Block { stretch, series: *series, block })
+            .collect();
+        match self.files.append(&entries) {
+            Ok(places) => packing.places.extend(places),
+            Err(error) => {
+                self.files.take_back();
+                return Err(error.to_string());
+            }
+        }
+        if slice.len() == SLICE_SERIES {
+            packing.next = slice.last().map(|(series, _)| next_series(*series));
+            self.packing = Some(packing);
+            return Ok(());
+        }
+        self.finish_packing(packing, open, catalogue)
+    }
+
+    fn finish_packing(
+        &mut self,
+        packing: Packing,
+        open: &OpenSteps,
+        catalogue: &Catalogue,
+    ) -> Result<(), String> {
+        if let Err(error) = self.files.sync() {
+            self.files.take_back();
+            return Err(error.to_string());
+        }
+        let indexed = self.index(&packing.places, catalogue);
+        // Readers that look at both find the same rows twice, which they allow for.
+        open.thaw();
+        let removed = self.forget_log();
+        if let Err(why) = indexed {
+            tracing::error!("the index cannot be written, a restart mends it: {why}");
+        }
+        removed.map_err(|error| error.to_string())
+    }
+
+    /// Puts durable blocks into the index. What fails is caught up with at the next start.
+    fn index(&self, places: &[Place], catalogue: &Catalogue) -> Result<(), String> {
+        let mut changes: Vec<Change> = index::entries(places).collect();
+        let mut table = self.files.table().lock();
+        if let Some((number, known)) = table.iter_mut().next_back() {
+            places.iter().for_each(|place| known.cover(place.stretch));
+            known.blocks += places.len() as u64;
+            changes.push(index::state(*number, Some(known)));
+        }
+        drop(table);
+        catalogue.write(changes.iter())
+    }
+
+    /// Deletes the steps of an attempt: those in memory at once, the others when
+    /// [`Self::forget_packed`] is called.
+    pub(crate) fn forget(&mut self, open: &OpenSteps, serial: u32, stretches: RangeInclusive<u32>) {
+        open.forget(serial);
+        // If this fails they come back after a crash, and are too old some day.
+        let _ = self.log.forget(serial);
+        let packing = self.packing.as_ref().map_or(0, |packing| packing.stretch);
+        let last = packing.max(*stretches.end());
+        self.forgotten.insert(serial, *stretches.start()..=last);
+    }
+
+    /// Deletes the packed steps of attempts that are to be forgotten. Their blocks lie where they
+    /// are until their files go.
+    ///
+    /// # Errors
+    /// One line; what could not be said is tried again.
+    pub(crate) fn forget_packed(
+        &mut self,
+        catalogue: &Catalogue,
+        wall_ns: i64,
+    ) -> Result<(), String> {
+        if self.packing.is_some() || self.forgotten.is_empty() {
+            return Ok(());
+        }
+        self.files.roll(stretch(wall_ns)).map_err(|error| error.to_string())?;
+        let entries: Vec<Entry<'_>> =
+            self.forgotten.keys().map(|&serial| Entry::Forgotten { serial }).collect();
+        let said = self.files.append(&entries).and_then(|_| self.files.sync());
+        if let Err(error) = said {
+            self.files.take_back();
+            return Err(error.to_string());
+        }
+        // Said once: said again, it would be about what came later, too. An index that fails here
+        // is behind until the next start.
+        index::forget(catalogue, &self.files, std::mem::take(&mut self.forgotten))?;
+        self.index(&[], catalogue)
+    }
+
+    /// Deletes the oldest files while they are too old or too much, all together.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn expire(
+        &mut self,
+        catalogue: &Catalogue,
+        before_wall_ns: i64,
+        bytes_max: u64,
+    ) -> Result<Expired, String> {
+        let mut expired = Expired::default();
+        while let Some((number, known, is_current)) = self.files.oldest() {
+            let is_old = known.last_stretch < stretch(before_wall_ns);
+            let is_too_much = self.files.table().bytes() > bytes_max && !is_current;
+            let is_in_use = is_current && (self.is_packing() || known.bytes == 0);
+            if is_in_use || !(is_old || is_too_much) {
+                break;
+            }
+            index::delete_segment(catalogue, number, &known)?;
+            self.files.remove(number).map_err(|error| error.to_string())?;
+            expired.by_age += u64::from(is_old);
+            expired.by_bytes += u64::from(!is_old);
+            expired.bytes += known.bytes;
+        }
+        Ok(expired)
+    }
+}
+
+fn next_series(series: SeriesKey) -> SeriesKey {
+    match series.device.checked_add(1) {
+        Some(device) => SeriesKey { device, ..series },
+        None => match series.rank.checked_add(1) {
+            Some(rank) => SeriesKey { rank, device: 0, ..series },
+            None => SeriesKey { serial: series.serial.saturating_add(1), rank: 0, device: 0 },
+        },
+    }
+}
+
+/// What a reader needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) catalogue: Catalogue,
+    pub(crate) table: Table,
+}
+
+/// The rows of a series within these stretches of time, in order of steps, none twice.
+///
+/// # Errors
+/// One line.
+pub(crate) fn read(
+    reader: &Reader,
+    open: &OpenSteps,
+    key: SeriesKey,
+    stretches: RangeInclusive<u32>,
+) -> Result<Vec<StepRow>, String> {
+    // In this order: rows that are packed away in between are found in either place.
+    let newest = open.of(key);
+    let mut rows = Vec::new();
+    let mut places = Vec::new();
+    let found = stretches.clone().try_for_each(|stretch| {
+        let prefix = index::prefix(stretch, key);
+        reader.catalogue.scan(&prefix, |key, value| {
+            places.extend(index::place(key, value));
+            true
+        })
+    });
+    match found {
+        Ok(()) => read_places(reader, open, &places, &mut rows)?,
+        Err(why) => {
+            if open.without_index.fetch_add(1, Relaxed) == 0 {
+                tracing::warn!("steps are read without their index until the next start: {why}");
+            }
+            read_files(reader, key, stretches, &mut rows)?;
+        }
+    }
+    rows.extend(newest);
+    rows.sort_by_key(|row| (row.last_step, row.first_step));
+    rows.dedup_by_key(|row| row.last_step);
+    Ok(rows)
+}
+
+fn read_places(
+    reader: &Reader,
+    open: &OpenSteps,
+    places: &[Place],
+    rows: &mut Vec<StepRow>,
+) -> Result<(), String> {
+    let mut file = None;
+    for place in places {
+        if file.as_ref().is_none_or(|(number, _)| *number != place.segment) {
+            match reader.disk.open(&segments::name(place.segment)) {
+                Ok(opened) => file = Some((place.segment, opened)),
+                // It has just been deleted because it is too old.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let Some((_, file)) = &file else { continue };
+        let payload = frames::read_at(&**file, place.offset, place.length as usize);
+        let payload = payload.map_err(|error| error.to_string())?;
+        let block = payload.as_deref().and_then(Entry::decode).and_then(|entry| match entry {
+            Entry::Block { block, .. } => unpack(block),
+            Entry::Forgotten { .. } => None,
+        });
+        match block {
+            Some(block) => rows.extend(block),
+            None => {
+                open.damaged_blocks.fetch_add(1, Relaxed);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_files(
+    reader: &Reader,
+    key: SeriesKey,
+    stretches: RangeInclusive<u32>,
+    rows: &mut Vec<StepRow>,
+) -> Result<(), String> {
+    let numbers: Vec<u32> = reader.table.lock().keys().copied().collect();
+    for number in numbers {
+        let scanned = segments::scan(&*reader.disk, number, 0, |_, _, entry| match entry {
+            Some(Entry::Block { stretch, series, block })
+                if series == key && stretches.contains(&stretch) =>
+            {
+                rows.extend(unpack(block).unwrap_or_default());
+            }
+            Some(Entry::Forgotten { serial }) if serial == key.serial => rows.clear(),
+            _ => {}
+        });
+        match scanned {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,403 @@
+//! Many short lives of a store on a disk that fails: whatever was acknowledged is there in the
+//! next one. Each seed is one disk; a seed that fails is printed, and `MEMTAPE_STORE_SEED` tries
+//! it alone. `MEMTAPE_STORE_SEEDS` tries more of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+
+use crate::clock::{self, Now};
+use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRow};
+use crate::store::handle::Store;
+use crate::store::record::{Changes, Loaded};
+use crate::store::recovery::check::check_simulated;
+use crate::store::testing::fixtures::{at_once, number};
+use crate::store::testing::simulated::disk::SimulatedDisk;
+use crate::store::testing::simulated::rng::Rng;
+
+const SEEDS: u64 = 300;
+const LIVES: usize = 6;
+const KEYS: usize = 12;
+const SERIALS: usize = 3;
+
+/// What a record may be after a crash: its last acknowledged state, or any later one.
+#[derive(Clone, Debug, Default)]
+struct Expected {
+    acknowledged: Option<u64>,
+    later: Vec<Option<u64>>,
+}
+
+type Model = Arc<Mutex<BTreeMap<usize, Expected>>>;
+
+/// Steps by series, and what was said of each.
+type Steps = Arc<Mutex<BTreeMap<(SeriesKey, u64), Fate>>>;
+
+/// What is known of a step.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Fate {
+    /// Nobody was told that it is there.
+    Pending,
+    /// It must be there.
+    Acknowledged,
+    /// It may be there, or not.
+    Forgotten,
+}
+
+impl Fate {
+    fn acknowledge(&mut self) {
+        if *self == Self::Pending {
+            *self = Self::Acknowledged;
+        }
+    }
+}
+
+/// When the first life begins.
+const BEGIN_NS: i64 = 1 << 60;
+
+/// One disk with what is known of it.
+struct Life<'a> {
+    store: Store,
+    model: &'a Model,
+    steps: &'a Steps,
+    bodies: &'a mut BTreeMap<usize, (blake3::Hash, Bytes)>,
+    version: &'a mut u64,
+    /// Attempts that were forgotten: their numbers are never used again.
+    retired: &'a mut BTreeSet<u32>,
+}
+
+fn record(key: usize, version: u64) -> IncidentRecord {
+    let sentence = format!("version {version} {}", "x".repeat((version as usize * 37) % 1500));
+    IncidentRecord { id: format!("inc-{key}"), sentence, last_step: version, ..Default::default() }
+}
+
+impl Life<'_> {
+    fn act(&mut self, disk: &SimulatedDisk, rng: &mut Rng) {
+        match rng.below(24) {
+            16..=21 => self.step(rng),
+            22 => self.forget(rng),
+            0..=6 => self.write(rng.below(KEYS), true, rng.below(4) > 0),
+            7..=8 => self.write(rng.below(KEYS), rng.below(2) == 0, false),
+            9..=10 => self.body(rng.below(KEYS), rng.below(20_000)),
+            11 => disk.fail_writes(rng.below(3) as u64),
+            12 => disk.fail_syncs(rng.below(3) as u64),
+            13 => {
+                let more_bytes = rng.below(6_000) as u64;
+                let room = (rng.below(2) == 0).then(|| disk.used_bytes() + more_bytes);
+                disk.set_room(room);
+            }
+            14 => {
+                let before = clock::now();
+                let passed_ns = rng.below(40_000_000_000) as u64;
+                clock::set(Now {
+                    mono_ns: before.mono_ns + passed_ns,
+                    wall_ns: before.wall_ns + passed_ns as i64,
+                });
+            }
+            _ => self.store.flush(Box::new(|_| {})),
+        }
+        if rng.below(3) == 0 {
+            self.store.turn();
+        }
+    }
+
+    fn write(&mut self, key: usize, is_put: bool, is_kept: bool) {
+        *self.version += 1;
+        let version = *self.version;
+        let mut changes = Changes::default();
+        let state = is_put.then_some(version);
+        match is_put {
+            true => changes.put(&record(key, version)),
+            false => changes.delete(&record(key, 0)),
+        }
+        self.model.lock().unwrap().entry(key).or_default().later.push(state);
+        let model = self.model.clone();
+        let done = Box::new(move |result: Result<(), String>| {
+            if result.is_ok() {
+                let mut model = model.lock().unwrap();
+                let expected = model.get_mut(&key).unwrap();
+                let at = expected.later.iter().position(|later| *later == state).unwrap();
+                expected.acknowledged = state;
+                expected.later.drain(..=at);
+            }
+        });
+        match is_kept {
+            true => self.store.write(changes, done),
+            false => self.store.try_write(changes, done),
+        }
+    }
+
+    /// Stores a body, then the reference to it; in the place of an earlier one.
+    fn body(&mut self, key: usize, bytes: usize) {
+        let body = Bytes::from(vec![key as u8; bytes]);
+        let hash = blake3::hash(&body);
+        if at_once(self.store.blobs().put(hash, body.clone())).is_err() {
+            return;
+        }
+        let part = PartRecord {
+            capture: "cap-1".into(),
+            rank: key as u32,
+            bytes: bytes as u64,
+            hash: Some(hash.to_hex().to_string()),
+            ..Default::default()
+        };
+        let mut changes = Changes::default();
+        changes.put(&part);
+        let is_done = Arc::new(Mutex::new(false));
+        let done = is_done.clone();
+        self.store
+            .try_write(changes, Box::new(move |result| *done.lock().unwrap() = result.is_ok()));
+        self.store.turn();
+        if *is_done.lock().unwrap() {
+            if let Some((before, _)) = self.bodies.insert(key, (hash, body)) {
+                self.store.blobs().release(before);
+            }
+        } else {
+            // Whether the reference is there is not known: the body stays.
+            self.bodies.remove(&key);
+        }
+    }
+
+    /// Takes a few steps of a few series.
+    fn step(&mut self, rng: &mut Rng) {
+        let mut batch = Vec::new();
+        let mut taken = Vec::new();
+        for _ in 0..=rng.below(3) {
+            let key = SeriesKey { serial: self.serial(rng), rank: rng.below(2) as u32, device: 0 };
+            let mut rows = Vec::new();
+            for _ in 0..=rng.below(4) {
+                *self.version += 1;
+                rows.push(row(*self.version));
+                taken.push((key, *self.version));
+            }
+            batch.push((key, rows));
+        }
+        let mut known = self.steps.lock().unwrap();
+        known.extend(taken.iter().map(|step| (*step, Fate::Pending)));
+        drop(known);
+        let known = self.steps.clone();
+        let done = Box::new(move |result: Result<(), String>| {
+            let mut known = known.lock().unwrap();
+            for step in taken.iter().filter(|_| result.is_ok()) {
+                // Unless they were forgotten meanwhile.
+                known.entry(*step).and_modify(|fate| fate.acknowledge());
+            }
+        });
+        self.store.steps(batch, done);
+    }
+
+    /// An attempt that was not forgotten.
+    fn serial(&self, rng: &mut Rng) -> u32 {
+        let first = rng.below(SERIALS) as u32;
+        let mut serials = (first..).step_by(SERIALS);
+        serials.find(|serial| !self.retired.contains(serial)).unwrap_or(first)
+    }
+
+    /// From now on its steps may be there, or not, also those whose acknowledgement is to come.
+    fn forget(&mut self, rng: &mut Rng) {
+        let serial = self.serial(rng);
+        self.retired.insert(serial);
+        let now = clock::now();
+        self.store.forget_steps(serial, BEGIN_NS, now.wall_ns);
+        let mut known = self.steps.lock().unwrap();
+        let of_serial = known.iter_mut().filter(|((key, _), _)| key.serial == serial);
+        of_serial.for_each(|(_, fate)| *fate = Fate::Forgotten);
+    }
+
+    /// Every acknowledged step is there, as it was, and no other than was taken.
+    fn check_steps(&self) {
+        let known = self.steps.lock().unwrap();
+        let series: BTreeSet<SeriesKey> = known.keys().map(|(key, _)| *key).collect();
+        for key in series {
+            let found = self.store.series(key, BEGIN_NS, clock::now().wall_ns).unwrap();
+            let steps: BTreeSet<u64> = found.iter().map(|row| row.last_step).collect();
+            assert_eq!(steps.len(), found.len(), "a step twice");
+            for found in &found {
+                assert_eq!(*found, row(found.last_step));
+                assert!(known.contains_key(&(key, found.last_step)), "{found:?}");
+            }
+            let range = known.range((key, 0)..=(key, u64::MAX));
+            for ((_, step), _) in range.filter(|(_, fate)| **fate == Fate::Acknowledged) {
+                assert!(steps.contains(step), "step {step} of {key:?} is lost");
+            }
+        }
+    }
+
+    /// What is there is what may be there; from now on it counts as acknowledged.
+    fn check(&mut self, loaded: &Loaded) {
+        assert_eq!(loaded.unreadable, 0);
+        let mut found = BTreeMap::new();
+        for incident in &loaded.incidents {
+            let key: usize = incident.id["inc-".len()..].parse().unwrap();
+            assert_eq!(*incident, record(key, incident.last_step));
+            found.insert(key, incident.last_step);
+        }
+        for key in 0..KEYS {
+            let mut model = self.model.lock().unwrap();
+            let expected = model.entry(key).or_default();
+            let state = found.get(&key).copied();
+            let is_known = state == expected.acknowledged || expected.later.contains(&state);
+            assert!(is_known, "inc-{key} is {state:?}, not {expected:?}");
+            *expected = Expected { acknowledged: state, later: Vec::new() };
+        }
+        for part in &loaded.parts {
+            let hash = part.hash().unwrap();
+            assert!(self.store.blobs().retain(hash, part.bytes));
+            let body = at_once(self.store.blobs().get(hash)).unwrap();
+            assert_eq!(body.len() as u64, part.bytes);
+        }
+        for (key, (hash, body)) in &*self.bodies {
+            let part = loaded.parts.iter().find(|part| part.rank as usize == *key);
+            assert_eq!(part.unwrap().hash(), Some(*hash), "the reference of {key}");
+            assert_eq!(at_once(self.store.blobs().get(*hash)).as_ref(), Ok(body));
+        }
+        at_once(self.store.blobs().sweep());
+        self.check_steps();
+    }
+}
+
+fn row(step: u64) -> StepRow {
+    StepRow { first_step: step, last_step: step, blocks: step * 3, ..StepRow::default() }
+}
+
+fn open(disk: &SimulatedDisk) -> (Store, Loaded) {
+    disk.set_room(None);
+    disk.fail_writes(0);
+    disk.fail_syncs(0);
+    for _ in 0..20 {
+        match Store::open_simulated(disk) {
+            Ok((store, loaded, _)) => return (store, loaded),
+            // The crash that was ordered came while it was opened.
+            Err(_) => disk.power_loss(),
+        }
+    }
+    panic!("the store does not open");
+}
+
+fn live(seed: u64) -> crate::store::testing::simulated::disk::Counts {
+    let disk = SimulatedDisk::new(seed);
+    let mut rng = Rng::new(seed ^ 0xd15c);
+    let (model, steps) = (Model::default(), Steps::default());
+    let (mut bodies, mut version, mut retired) = (BTreeMap::new(), 0, BTreeSet::new());
+    clock::set(Now { mono_ns: 1 << 60, wall_ns: BEGIN_NS });
+    for _ in 0..LIVES {
+        let (store, loaded) = open(&disk);
+        let (bodies, version, retired) = (&mut bodies, &mut version, &mut retired);
+        let mut life = Life { store, model: &model, steps: &steps, bodies, version, retired };
+        life.check(&loaded);
+        let is_power_loss = rng.below(3) > 0;
+        if rng.below(2) == 0 {
+            disk.crash_after(Some(rng.below(60) as u64), is_power_loss);
+        }
+        for _ in 0..rng.below(60) {
+            life.act(&disk, &mut rng);
+        }
+        if rng.below(4) == 0 {
+            life.store.turn();
+        }
+        if is_power_loss { disk.power_loss() } else { disk.kill() }
+    }
+    let (store, loaded) = open(&disk);
+    let (bodies, version, retired) = (&mut bodies, &mut version, &mut retired);
+    let mut life = Life { store, model: &model, steps: &steps, bodies, version, retired };
+    life.check(&loaded);
+    // Nothing is left to complain about.
+    life.store.flush(Box::new(|result| result.unwrap()));
+    life.store.turn();
+    let findings = check_simulated(&disk);
+    assert_eq!(findings, []);
+    disk.counts()
+}
+
+#[test]
+fn what_was_acknowledged_survives_every_crash() {
+    let only = number("MEMTAPE_STORE_SEED");
+    let seeds =
+        only.map_or(0..number("MEMTAPE_STORE_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
+    let (mut crashes, mut losses, mut failures) = (0, 0, 0);
+    for seed in seeds {
+        let lived = std::panic::catch_unwind(|| live(seed));
+        let counts = lived.unwrap_or_else(|_| panic!("run with MEMTAPE_STORE_SEED={seed}"));
+        crashes += counts.power_losses + counts.kills;
+        losses += counts.index_losses;
+        failures += counts.failures;
+    }
+    println!("{crashes} crashes, {losses} losses of the index, {failures} failed calls");
+    assert!(only.is_some() || (crashes > 0 && losses > 0 && failures > 0), "nothing was tried");
+}
+
+/// The index has what the journal lost, and the other way round.
+#[test]
+fn a_flipped_byte_of_the_journal_loses_nothing() {
+    clock::set(Now { mono_ns: 1 << 60, wall_ns: 1 << 60 });
+    let write = |store: &Store, key: usize| {
+        let mut changes = Changes::default();
+        changes.put(&record(key, 9));
+        store.write(changes, Box::new(|result| result.unwrap()));
+        assert!(store.turn());
+    };
+    let disk = SimulatedDisk::new(0);
+    let (store, _) = open(&disk);
+    (0..KEYS).for_each(|key| write(&store, key));
+    drop(store);
+    let journal = |disk: &SimulatedDisk| {
+        let files = disk.files();
+        files.iter().find(|(name, _)| name == "journal").map(|(_, bytes)| *bytes).unwrap()
+    };
+    for offset in (0..journal(&disk)).step_by(7) {
+        // Past the end when the journal was written anew, and shorter, meanwhile.
+        assert!(disk.flip("journal", offset, 1 << (offset % 8)) || offset >= journal(&disk));
+        let (store, loaded) = open(&disk);
+        assert_eq!(loaded.incidents.len(), KEYS, "flipped at {offset}");
+        write(&store, offset as usize % KEYS);
+    }
+}
+
+/// Files of an hour each go as wholes, the oldest first, by either limit.
+#[test]
+fn steps_are_kept_within_both_limits() {
+    const HOUR_NS: i64 = 3_600_000_000_000;
+    let key = SeriesKey { serial: 1, rank: 0, device: 0 };
+    let disk = SimulatedDisk::new(0);
+    let at = |hour: i64| {
+        let wall_ns = BEGIN_NS + hour * HOUR_NS;
+        clock::set(Now { mono_ns: wall_ns as u64, wall_ns });
+    };
+    at(0);
+    let (store, _) = open(&disk);
+    for hour in 0..10 {
+        at(hour);
+        store.steps(vec![(key, vec![row(hour as u64)])], Box::new(|result| result.unwrap()));
+        store.flush(Box::new(|result| result.unwrap()));
+        store.turn();
+    }
+    let steps = |store: &Store| -> Vec<u64> {
+        let rows = store.series(key, BEGIN_NS, BEGIN_NS + 10 * HOUR_NS).unwrap();
+        rows.iter().map(|row| row.last_step).collect()
+    };
+    let files = || disk.files().iter().filter(|(name, _)| name.starts_with("steps/")).count();
+    assert_eq!((steps(&store), files()), ((0..10).collect(), 10));
+    let bytes = store.steps_bytes();
+    store.expire_steps(BEGIN_NS + 2 * HOUR_NS + HOUR_NS / 2);
+    store.turn();
+    assert_eq!((steps(&store), files()), ((3..10).collect(), 7));
+    store.set_steps_bytes_max(bytes * 55 / 100);
+    store.expire_steps(BEGIN_NS);
+    store.turn();
+    assert_eq!((steps(&store), files()), ((5..10).collect(), 5));
+    // The newest stays, whatever the limit.
+    store.set_steps_bytes_max(0);
+    store.expire_steps(BEGIN_NS);
+    store.turn();
+    assert_eq!(steps(&store), [9]);
+    let health = store.health();
+    let load = |count: &std::sync::atomic::AtomicU64| count.load(Relaxed);
+    assert_eq!(load(&health.steps_expired_by_age), 3);
+    assert_eq!(load(&health.steps_expired_by_bytes), 6);
+    assert!((bytes * 8 / 10..bytes).contains(&load(&health.steps_expired_bytes)));
+    drop(store);
+    assert_eq!(check_simulated(&disk), []);
+    let (store, _) = open(&disk);
+    assert_eq!(steps(&store), [9]);
+}

@@ -1,0 +1,24 @@
+//! Tests of the store and what they need: a simulated disk, crash tests, damage, a full disk.
+
+#[cfg(test)]
+mod basics;
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
+#[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod damage;
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod full_disk;
+#[cfg(test)]
+mod journal_damage;
+#[cfg(test)]
+mod kill;
+#[cfg(test)]
+mod old_store;
+#[cfg(test)]
+mod remote;
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) mod simulated;

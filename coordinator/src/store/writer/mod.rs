@@ -1,0 +1,4 @@
+//! The one thread that writes, and what it shares with the handles.
+
+pub(crate) mod shared;
+pub(crate) mod thread;
