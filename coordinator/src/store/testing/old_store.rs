@@ -107,7 +107,8 @@ fn check_steps_and_snapshots(store: &Store, loaded: &Loaded) {
     let open = loaded.attempts.iter().find(|attempt| attempt.job == "open").unwrap();
     for (rank, leaked_bytes) in [(0, 0), (1, 2 << 20)] {
         let key = SeriesKey { serial: open.serial, rank, device: 0 };
-        let rows = store.series(key, open.first_seen_wall_ns, open.first_seen_wall_ns + HOUR_NS).unwrap();
+        let rows =
+            store.series(key, open.first_seen_wall_ns, open.first_seen_wall_ns + HOUR_NS).unwrap();
         assert_eq!(
             rows.iter().map(|row| row.last_step).collect::<Vec<_>>(),
             (1..=572).collect::<Vec<_>>()
