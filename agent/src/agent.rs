@@ -353,7 +353,7 @@ impl Agent {
             tape: known.tape.clone(),
             file: known.file(),
             same_boot: known.life.seen_alive(),
-            rank: rank_up(known),
+            pid: known.process.map(|process| process.pid),
             step,
             before,
             trace_events_max: self.config.trace_events_max,

@@ -6,6 +6,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use memtape_core::limits::TRACE_EVENTS_MAX;
+
 /// Settings of one agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -72,7 +74,7 @@ impl Default for Config {
             dead_tape_age_max: Duration::from_secs(24 * 60 * 60),
             rewinds_max: 2,
             upload_bytes_max: 512 << 20,
-            trace_events_max: 65_536,
+            trace_events_max: TRACE_EVENTS_MAX,
             spool_dir: spool_dir(),
             spool_bytes_max: 1 << 30,
         }

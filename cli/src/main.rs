@@ -21,7 +21,6 @@ mod ranks;
 mod render;
 mod snapshots;
 mod tape_file;
-mod wire;
 
 use std::process::ExitCode;
 

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use memtape_core::snapshot::RankSnapshot;
+use memtape_proto::snapshot::{self, Bounds};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::{self, Now as Moment};
@@ -19,7 +20,6 @@ use crate::config::Config;
 use crate::coordinator::Coordinator;
 use crate::event::{BodyRefused, Event, Upload};
 use crate::http::requests::{Refused, Request};
-use crate::ingest::body;
 use crate::ingest::wire::{self, Outgoing, Raw};
 use crate::records::{CaptureRecord, IncidentRecord, PartRecord, SeriesKey};
 use crate::run::{self, Shared};
@@ -465,7 +465,7 @@ impl SimulatedCoordinator {
     /// One line: it is gone, or damaged.
     pub fn body(&self, hash: [u8; 32]) -> Result<RankSnapshot, String> {
         let bytes = at_once(self.store.blobs().get(blake3::Hash::from_bytes(hash)))?;
-        body::decode(&bytes)
+        snapshot::decode(&bytes, Bounds::default()).map_err(|error| error.to_string())
     }
 
     /// What it holds in memory.
@@ -520,8 +520,8 @@ impl SimulatedCoordinator {
         if !verdict.is_as_promised(bytes, &hash) {
             return Ok(Receipt::Failed("the body is not the one that was announced".into()));
         }
-        if let Err(why) = body::check(&body) {
-            return Ok(Receipt::Refused(why));
+        if let Err(why) = snapshot::decode(&body, Bounds::default()) {
+            return Ok(Receipt::Refused(why.to_string()));
         }
         if let Err(why) = at_once(self.store.blobs().put(hash, body)) {
             self.handle(now, Event::BodyFailed { capture, tape_id, why: why.clone() });

@@ -15,6 +15,8 @@ pub mod identity;
 
 pub mod ids;
 
+pub mod limits;
+
 pub mod origin;
 
 pub mod tape;

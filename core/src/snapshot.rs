@@ -1,8 +1,8 @@
 //! The state of one rank at one step: live blocks, segments, stacks and the last events.
 //!
-//! It is what a rewound tape yields, what travels in a capture and what the diagnosis and the
-//! exporters read. It is plain data and does not serialize itself: `wire.rs` of the shells
-//! translates it. Stack 0 and frame 0 mean *unknown* everywhere.
+//! Plain data: a rewound tape yields it, a capture carries it, the diagnosis and the exporters
+//! read it. It does not serialize itself; `memtape-proto` has the codec. Stack 0, frame 0 and
+//! stream pool 0 mean *unknown* everywhere.
 
 use alloc::string::String;
 use alloc::vec::Vec;

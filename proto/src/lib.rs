@@ -1,20 +1,22 @@
-//! The wire between agents and the coordinator: generated code and the constants of the protocol.
+//! What Memtape's programs exchange: the messages between agents and coordinator, the types of the
+//! HTTP API ([`api`]), and the codec of a rank's snapshot ([`snapshot`]).
 //!
-//! The types of the HTTP API are in [`api`].
-//!
-//! What each message means stands in `proto/memtape/v1/memtape.proto`, the protocol's steps in
-//! `proto/README.md`. Nothing here decides anything, and no other package but `wire.rs` of agent
-//! and coordinator should name these types.
+//! `proto/memtape/v1/memtape.proto` says what each message means, `proto/README.md` how the
+//! protocol runs. Only the modules of agent and coordinator that talk to the other side name the
+//! generated types; everything else uses `core`'s types.
 
 pub mod api;
+pub mod snapshot;
 
 /// Version 1 of the protocol, as generated from `memtape.proto`.
+#[allow(missing_docs)]
 pub mod v1 {
     tonic::include_proto!("memtape.v1");
 }
 
 /// Version 1.0 as it was, for tests that speak as an old agent or an old coordinator.
 #[cfg(feature = "frozen")]
+#[allow(missing_docs)]
 pub mod frozen_1_0 {
     include!(concat!(env!("OUT_DIR"), "/frozen-1.0/memtape.v1.rs"));
 }
@@ -23,8 +25,8 @@ pub mod frozen_1_0 {
 /// refuse each other.
 pub const PROTOCOL: u32 = 1;
 
-/// The minor version this code speaks. 1 brought `SoloCapture` and `Report.spool`, 2 what ranks
-/// take of their hosts, their roles, and what other code than PyTorch's allocator holds.
+/// The minor version this code speaks. 1 brought `SoloCapture` and `Report.spool`; 2 the host
+/// memory of ranks, roles, and the memory that other code than PyTorch's allocator holds.
 pub const PROTOCOL_MINOR: u32 = 2;
 
 /// Largest `data` of an `UploadChunk`, in bytes: well under tonic's 4 MiB message limit.

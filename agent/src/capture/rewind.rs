@@ -7,20 +7,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use memtape_core::capture::{Answer, Outcome};
+use memtape_core::identity::Identity;
+use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::{PointInTime, RewindError};
+use memtape_proto::snapshot;
 
-use crate::link::wire::{self, RankUp};
 use crate::node::clock::Now;
 use crate::tapes::liveness::Writer;
 use crate::tapes::source::{TapeFile, TapeSource};
-
-/// Largest body before compression, in bytes.
-const BODY_BYTES_MAX: usize = 1 << 30;
-
-/// zstd's level: 3 is its own default; higher ones cost more time than they save on the wire.
-const ZSTD_LEVEL: i32 = 3;
 
 /// What a rewind needs.
 #[derive(Debug)]
@@ -31,8 +27,8 @@ pub(crate) struct Rewind {
     pub(crate) file: Arc<dyn TapeFile>,
     /// Its process was seen alive, so that the tape's clock is this kernel's.
     pub(crate) same_boot: bool,
-    /// The rank, for the body.
-    pub(crate) rank: RankUp,
+    /// Process id in the agent's pid namespace; `None` when it cannot be told.
+    pub(crate) pid: Option<u32>,
     /// T; none means the present.
     pub(crate) step: Option<u64>,
     /// T0, if any.
@@ -53,7 +49,7 @@ pub(crate) struct Rewound {
 /// One rank's part of a capture, as it travels.
 #[derive(Clone, Debug)]
 pub(crate) struct Body {
-    /// zstd of a `RankBody`.
+    /// The encoded snapshot.
     pub(crate) bytes: Bytes,
     /// Of those bytes.
     pub(crate) hash: blake3::Hash,
@@ -101,16 +97,11 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
         body_hash: None,
         detail: details.join("; "),
     };
-    let body = match wire::rank_body(snapshot, rewind.rank.clone(), BODY_BYTES_MAX) {
-        Ok(body) => body,
-        Err(bytes) => {
-            let why = format!("its state is too large: {bytes} of {BODY_BYTES_MAX} bytes");
-            return (Answer { dead, ..no_tape(&why) }, None);
-        }
-    };
-    match zstd::bulk::compress(&body, ZSTD_LEVEL) {
-        Ok(compressed) => (answer, Some(compressed)),
-        Err(error) => (no_tape(&format!("its state cannot be compressed: {error}")), None),
+    let identity = Identity { pid: rewind.pid.unwrap_or(0), ..snapshot.identity };
+    let snapshot = RankSnapshot { identity, ..snapshot };
+    match snapshot::encode(snapshot, SNAPSHOT_BYTES_MAX) {
+        Ok(encoded) => (answer, Some(encoded)),
+        Err(error) => (Answer { dead, ..no_tape(&error.to_string()) }, None),
     }
 }
 

@@ -4,17 +4,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use memtape_core::limits::TRACE_EVENTS_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Sizes;
 use memtape_core::tape::rewind::PointInTime;
+use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
 use crate::api::{Client, Incident, parse};
 use crate::args::ExportArgs;
-use crate::{export, output, tape_file, wire};
-
-/// Events carried along from a tape; as many as agents send in a capture.
-const TRACE_EVENTS_MAX: usize = 65_536;
+use crate::{export, output, tape_file};
 
 /// Fetches, converts and writes.
 ///
@@ -112,7 +111,7 @@ fn from_capture(
         let rank = rank.context("say which rank with --rank")?;
         (id.to_string(), rank)
     };
-    let snapshot = wire::decode(&client.body(&capture, rank)?)
+    let snapshot = snapshot::decode(&client.body(&capture, rank)?, Bounds::default())
         .with_context(|| format!("cannot read rank {rank} of {capture}"))?;
     Ok((snapshot, format!("{capture}-rank{rank}")))
 }

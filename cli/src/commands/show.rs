@@ -5,11 +5,12 @@ use std::fmt::Write;
 use anyhow::bail;
 use memtape_agent::Writer;
 use memtape_core::snapshot::DeviceSnapshot;
+use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
 use crate::api::{Client, Incident, Manifest, parse};
 use crate::args::ShowArgs;
-use crate::{collectives, ledger, output, render, wire};
+use crate::{collectives, ledger, output, render};
 
 /// Shows what has this id.
 ///
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &ShowArgs, client: Client, json: bool) -> anyhow::Result
 /// Where the bytes of a rank's devices were at the step of a capture, from its stored state. What
 /// only the driver knows is not in it.
 fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Result<()> {
-    let state = wire::decode(&client.body(capture, rank)?)?;
+    let state = snapshot::decode(&client.body(capture, rank)?, Bounds::default())?;
     let ledger = |device: &DeviceSnapshot| {
         ledger::of(&state, device.device, device.device_bytes, Writer::Unknown)
     };

@@ -7,10 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use memtape_proto::snapshot::{self, Bounds};
 use serde_json::{Value, json};
 
 use crate::api::{Client, Incident, Job, Manifest, parse};
-use crate::{output, render, wire};
+use crate::{output, render};
 
 use super::children::Children;
 
@@ -245,7 +246,7 @@ impl Found {
         if stored != told {
             bail!("capture {} was {told:?} and is {stored:?}", capture.id);
         }
-        let body = wire::decode(&client.body(&capture.id, incident.rank)?)?;
+        let body = snapshot::decode(&client.body(&capture.id, incident.rank)?, Bounds::default())?;
         if body.identity.rank != incident.rank {
             bail!("capture {} has another rank's body for rank {}", capture.id, incident.rank);
         }

@@ -5,9 +5,9 @@
 
 use memtape_core::capture::collective::{self, Behind, GroupState, Lag, RankState};
 use memtape_core::snapshot::{CollectiveGroup, Collectives};
+use memtape_proto::snapshot;
 use serde_json::{Value, json};
 
-use crate::ingest::body;
 use crate::records::PartRecord;
 use crate::store::Store;
 
@@ -47,8 +47,8 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Value {
 
 async fn read(store: &Store, hash: blake3::Hash) -> Result<Collectives, String> {
     let body = store.blobs().get(hash).await?;
-    let found = tokio::task::spawn_blocking(move || body::collectives_of(&body)).await;
-    let found = found.map_err(|error| error.to_string())??;
+    let found = tokio::task::spawn_blocking(move || snapshot::collectives(&body)).await;
+    let found = found.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     found.ok_or_else(|| "its agent does not say".to_string())
 }
 

@@ -14,14 +14,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::ingest::body::{BODY_BYTES_MAX, CHECK_BYTES};
 use crate::telemetry::metrics::AdmissionFigures;
 
 /// Bytes of bodies in memory, all uploads together; the others wait. A body as large as a body
 /// can be passes alone.
-const UPLOAD_BYTES_MAX: u64 = BODY_BYTES_MAX + UPLOAD_OVERHEAD_BYTES;
+const UPLOAD_BYTES_MAX: u64 = SNAPSHOT_BYTES_MAX as u64 + UPLOAD_OVERHEAD_BYTES;
 
 /// What an upload takes besides its body: a chunk that is being understood.
 const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
@@ -33,8 +33,14 @@ const FIRST_CHUNKS_MAX: usize = 16;
 /// Uploads that wait, those included; others are asked to come back later.
 const WAITING_MAX: usize = 4096;
 
-/// Bodies that are unpacked at the same time, to see that they can be.
-const CHECKS_MAX: usize = 4;
+/// Bytes that decoding takes for each byte of a snapshot; a block of 17 bytes becomes 112 bytes.
+const DECODED_FACTOR: u64 = 8;
+
+/// Memory for decoding snapshots, all checks together. The largest snapshot passes alone.
+const CHECK_BYTES_MAX: u64 = SNAPSHOT_BYTES_MAX as u64 * DECODED_FACTOR;
+
+/// Snapshots that are checked at the same time.
+const CHECKS_MAX: u64 = 4;
 
 /// Bytes of messages that are not stored yet, all streams together; the next ones are not read.
 const REPORT_BYTES_MAX: u64 = 128 << 20;
@@ -46,7 +52,7 @@ pub(crate) struct Admission {
     pub(crate) reports: Door,
     waiting: Arc<Semaphore>,
     first_chunks: Arc<Semaphore>,
-    checks: Arc<Semaphore>,
+    checks: Door,
     /// Uploads that were asked to come back later.
     pub(crate) deferred: AtomicU64,
 }
@@ -78,7 +84,7 @@ impl Default for Admission {
             reports: Door::new(REPORT_BYTES_MAX),
             waiting: places(WAITING_MAX),
             first_chunks: places(FIRST_CHUNKS_MAX),
-            checks: places(CHECKS_MAX),
+            checks: Door::new(CHECK_BYTES_MAX),
             deferred: AtomicU64::new(0),
         }
     }
@@ -123,9 +129,9 @@ impl Admission {
         self.uploads.enter(bytes + UPLOAD_OVERHEAD_BYTES).await
     }
 
-    /// Waits until a body may be checked.
-    pub(crate) async fn check(&self) -> Share {
-        self.checks.clone().acquire_owned().await.ok()
+    /// Waits until a snapshot of this size may be decoded.
+    pub(crate) async fn check(&self, bytes: u64) -> Share {
+        self.checks.enter((bytes * DECODED_FACTOR).max(CHECK_BYTES_MAX / CHECKS_MAX)).await
     }
 
     /// What is inside now, for the metrics. Uploads may take: bodies, first chunks, what HTTP/2 lets
@@ -136,7 +142,7 @@ impl Admission {
             upload_bytes_max: self.uploads.bytes_max
                 + FIRST_CHUNKS_MAX as u64 * message_bytes_max
                 + WAITING_MAX as u64 * window_bytes
-                + CHECKS_MAX as u64 * CHECK_BYTES,
+                + self.checks.bytes_max,
             report_bytes: self.reports.bytes(),
             report_bytes_max: self.reports.bytes_max,
             waits: [

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use memtape_core::limits::SNAPSHOT_BYTES_MAX;
+use memtape_proto::snapshot::{self, Bounds, DecodeError};
 use memtape_proto::{CHUNK_BYTES_MAX, v1};
 use opentelemetry::KeyValue;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -19,7 +21,6 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::clock;
 use crate::event::{BodyRefused, Event, Upload};
 use crate::ingest::admission::{Admission, Turn};
-use crate::ingest::body::{self, BODY_BYTES_MAX};
 use crate::ingest::wire::{self, Outgoing};
 use crate::state::losses::{Counters, Loss};
 use crate::state::messages::Incoming;
@@ -223,15 +224,15 @@ impl Service {
                 return Err(Status::failed_precondition("nobody waits for this body"));
             }
         };
-        let bytes_max = promised.map_or(BODY_BYTES_MAX, |(bytes, _)| bytes);
-        if bytes_max > BODY_BYTES_MAX {
-            self.counters.lose(Loss::BadBody);
-            return Err(Status::out_of_range(format!("a body has at most {BODY_BYTES_MAX} bytes")));
+        let bytes = promised.map_or(SNAPSHOT_BYTES_MAX as u64, |(bytes, _)| bytes);
+        if bytes > SNAPSHOT_BYTES_MAX as u64 {
+            let bytes_max = SNAPSHOT_BYTES_MAX;
+            return Err(self.refuse(&DecodeError::TooLarge { bytes, bytes_max }));
         }
         // All of it at once: bodies that wait for each other's rest would wait forever.
-        let share = self.admission.upload(bytes_max).await;
+        let share = self.admission.upload(bytes).await;
         drop(turn);
-        let body = self.collect(first, chunks, bytes_max).await?;
+        let body = self.collect(first, chunks, bytes).await?;
         let hash = blake3::hash(&body);
         if !verdict.is_as_promised(body.len() as u64, &hash) {
             self.counters.lose(Loss::BadBody);
@@ -291,6 +292,26 @@ impl Service {
         Ok(body.freeze())
     }
 
+    /// Decodes a snapshot, so that what is stored can be diagnosed.
+    async fn check(&self, encoded: Bytes) -> Result<(), Status> {
+        let bounds = Bounds::default();
+        let unpacked = snapshot::unpacked_bytes(&encoded, bounds.bytes_max);
+        let unpacked = unpacked.map_err(|why| self.refuse(&why))?;
+        let _share = self.admission.check(unpacked as u64).await;
+        let check = move || snapshot::decode(&encoded, bounds).map(drop);
+        let checked = tokio::task::spawn_blocking(check).await;
+        let checked = checked.map_err(|error| Status::internal(error.to_string()))?;
+        checked.map_err(|why| self.refuse(&why))
+    }
+
+    fn refuse(&self, why: &DecodeError) -> Status {
+        self.counters.lose(Loss::BadBody);
+        match why {
+            DecodeError::TooLarge { .. } => Status::out_of_range(why.to_string()),
+            _ => Status::invalid_argument(why.to_string()),
+        }
+    }
+
     async fn keep(
         &self,
         capture: &str,
@@ -298,14 +319,7 @@ impl Service {
         body: Bytes,
         hash: blake3::Hash,
     ) -> Result<blake3::Hash, Status> {
-        let checked = body.clone();
-        let place = self.admission.check().await;
-        let check = tokio::task::spawn_blocking(move || body::check(&checked)).await;
-        drop(place);
-        check.map_err(|error| Status::internal(error.to_string()))?.map_err(|why| {
-            self.counters.lose(Loss::BadBody);
-            Status::invalid_argument(why)
-        })?;
+        self.check(body.clone()).await?;
         let bytes = body.len() as u64;
         let begin = clock::now();
         let stored = self.store.blobs().put(hash, body).await;

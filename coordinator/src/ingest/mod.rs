@@ -2,6 +2,5 @@
 
 pub(crate) mod admission;
 pub(crate) mod agents;
-pub(crate) mod body;
 pub(crate) mod grpc;
 pub(crate) mod wire;

@@ -5,9 +5,9 @@
 use memtape_core::detector::Growth;
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
 use memtape_core::snapshot::RankSnapshot;
+use memtape_proto::snapshot::{self, Bounds};
 
 use crate::event::Event;
-use crate::ingest::body;
 use crate::records::{IncidentRecord, PartRecord};
 use crate::state::captures::{CaptureState, chosen_parts};
 use crate::state::circumstances;
@@ -86,7 +86,7 @@ async fn compare_bodies(
     peers: Vec<Body>,
     blobs: Blobs,
 ) -> Result<Box<Diagnosis>, String> {
-    let suspect = load(&blobs, suspect).await?;
+    let suspect = load(&blobs, suspect, Bounds::default()).await?;
     let mut blocks = count(&suspect);
     let mut snapshots = Vec::new();
     let mut left_out = Vec::new();
@@ -96,11 +96,10 @@ async fn compare_bodies(
             break;
         }
         // A peer that cannot be read is no reason not to look at the others.
-        match load(&blobs, peer).await {
-            Ok(mut peer) => {
+        // Only the suspect's events are compared.
+        match load(&blobs, peer, Bounds::without_trace()).await {
+            Ok(peer) => {
                 blocks += count(&peer);
-                // Only the suspect's events are looked at.
-                peer.devices.iter_mut().for_each(|device| device.trace = Vec::new());
                 snapshots.push(peer);
             }
             Err(why) => left_out.push(why),
@@ -116,12 +115,12 @@ async fn compare_bodies(
     Ok(Box::new(diagnosis))
 }
 
-async fn load(blobs: &Blobs, body: Body) -> Result<RankSnapshot, String> {
+async fn load(blobs: &Blobs, body: Body, bounds: Bounds) -> Result<RankSnapshot, String> {
     let Body { rank, hash } = body;
     let hash = hash.ok_or_else(|| format!("the state of rank {rank} is not stored"))?;
     let bytes = blobs.get(hash).await.map_err(|why| format!("rank {rank}: {why}"))?;
-    let decoded = tasks::blocking(move || body::decode(&bytes)).await;
-    decoded.flatten().map_err(|why| format!("rank {rank}: {why}"))
+    let decoded = tasks::blocking(move || snapshot::decode(&bytes, bounds)).await?;
+    decoded.map_err(|why| format!("rank {rank}: {why}"))
 }
 
 fn count(snapshot: &RankSnapshot) -> usize {

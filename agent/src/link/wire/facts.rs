@@ -6,7 +6,7 @@ use memtape_core::tape::read::Status;
 use memtape_core::tape::read::StepRecord;
 use memtape_proto::v1;
 
-use super::{Outgoing, RankReport, outside};
+use super::{Outgoing, RankReport};
 use crate::node::cgroup;
 use crate::node::process::Memory;
 use crate::node::workers::Below;
@@ -56,7 +56,7 @@ pub(crate) fn rank_report(facts: RankFacts) -> RankReport {
         lost: facts.status.lost,
         steps_missed: facts.steps_missed,
         host: facts.host.map(rank_host),
-        outside: facts.outside.iter().map(outside).collect(),
+        outside: facts.outside.iter().map(v1::OutsideUse::from).collect(),
     }
 }
 

@@ -1,0 +1,375 @@
+//! The reader of snapshots: from compressed bytes to `core`'s types, or a [`DecodeError`].
+//!
+//! A zstd frame of ours begins with the size of what it holds, so the size is checked before
+//! anything is unpacked. Lengths, indexes and sums are checked while the message is translated.
+//! Kinds of events that this version does not know are left out: a newer agent may send them.
+
+use std::io::Read;
+
+use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
+use memtape_core::limits::{SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX};
+use memtape_core::origin::Origin;
+use memtape_core::snapshot::{
+    Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
+    OUTSIDE_STACKS_MAX, OutsideStack, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse,
+    StreamPool, TraceEvent, TraceKind,
+};
+use memtape_core::tape::dump::TEXT_BYTES_MAX;
+use memtape_core::tape::interned::STRING_BYTES_MAX;
+use memtape_core::tape::layout::{DEVICES_MAX, GROUPS_MAX};
+use prost::Message as _;
+use zstd::zstd_safe::get_frame_content_size;
+
+use super::error::DecodeError;
+use crate::v1;
+
+/// Rows of memory outside the allocator: as many as a tape can make.
+const OUTSIDE_ROWS_MAX: usize = DEVICES_MAX * Origin::ALL.len() * OUTSIDE_STACKS_MAX;
+
+/// Key of the field `collectives` in a `RankBody`: field 10, with a length.
+const COLLECTIVES_KEY: u8 = 10 << 3 | 2;
+
+/// Bytes that [`collectives`] unpacks at most: 64 groups take 8 KiB.
+const COLLECTIVES_BYTES_MAX: u64 = 64 << 10;
+
+/// How far back [`collectives`] lets a frame refer, as a power of two. It bounds the memory; zstd's
+/// levels up to 19 need no more.
+const WINDOW_BYTES_LOG_MAX: u32 = 23;
+
+/// What a decoder accepts and keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Largest snapshot, before and after compression.
+    pub bytes_max: usize,
+    /// Events of each device that are kept, the newest; 0 leaves the traces out.
+    pub trace_events_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { bytes_max: SNAPSHOT_BYTES_MAX, trace_events_max: TRACE_EVENTS_MAX }
+    }
+}
+
+impl Bounds {
+    /// The usual bounds, with traces left out.
+    pub fn without_trace() -> Self {
+        Self { trace_events_max: 0, ..Self::default() }
+    }
+}
+
+/// Size of a snapshot after decompression, without decompressing it.
+///
+/// # Errors
+/// It is not zstd, does not say its size, or is larger than `bytes_max`.
+pub fn unpacked_bytes(encoded: &[u8], bytes_max: usize) -> Result<usize, DecodeError> {
+    let bytes = get_frame_content_size(encoded).ok().flatten().ok_or(DecodeError::NotCompressed)?;
+    let fits = usize::try_from(bytes).ok().filter(|&bytes| bytes <= bytes_max);
+    fits.ok_or(DecodeError::TooLarge { bytes, bytes_max })
+}
+
+/// The snapshot that [`super::encode`] was given.
+///
+/// # Errors
+/// The snapshot is larger than the bounds, damaged, or contradicts itself.
+pub fn decode(encoded: &[u8], bounds: Bounds) -> Result<RankSnapshot, DecodeError> {
+    let bytes = unpacked_bytes(encoded, bounds.bytes_max)?;
+    let message = zstd::bulk::decompress(encoded, bytes).map_err(DecodeError::Decompress)?;
+    let body = v1::RankBody::decode(message.as_slice())?;
+    drop(message);
+    snapshot(body, bounds.trace_events_max)
+}
+
+/// The collectives of a snapshot, unpacking only its beginning; `None` when the agent did not
+/// write them there.
+///
+/// # Errors
+/// The beginning is not zstd, or damaged.
+pub fn collectives(encoded: &[u8]) -> Result<Option<Collectives>, DecodeError> {
+    let mut reader = zstd::Decoder::with_buffer(encoded).map_err(DecodeError::Decompress)?;
+    reader.window_log_max(WINDOW_BYTES_LOG_MAX).map_err(DecodeError::Decompress)?;
+    let mut front = Vec::new();
+    let read = reader.take(COLLECTIVES_BYTES_MAX).read_to_end(&mut front);
+    read.map_err(DecodeError::Decompress)?;
+    match front.split_first() {
+        Some((&COLLECTIVES_KEY, rest)) => {
+            let found = v1::Collectives::decode_length_delimited(rest)?;
+            collectives_of(found).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Lengths of the tables that indexes point into.
+#[derive(Clone, Copy)]
+struct Tables {
+    stacks: usize,
+    stream_pools: usize,
+}
+
+impl Tables {
+    fn stack(self, index: u32) -> Result<u32, DecodeError> {
+        in_table("stack", index, self.stacks)
+    }
+
+    fn stream_pool(self, index: u32) -> Result<u16, DecodeError> {
+        in_table("stream and pool", index, self.stream_pools)?;
+        narrow("stream and pool", index)
+    }
+}
+
+fn in_table(what: &'static str, index: u32, count: usize) -> Result<u32, DecodeError> {
+    let is_there = (index as usize) < count;
+    is_there.then_some(index).ok_or(DecodeError::BadIndex { what, index, count })
+}
+
+/// A number in fewer bits.
+fn narrow<T: TryFrom<u32>>(what: &'static str, number: u32) -> Result<T, DecodeError> {
+    T::try_from(number).map_err(|_| DecodeError::OutOfRange { what, number })
+}
+
+fn bounded(what: &'static str, count: usize, count_max: usize) -> Result<(), DecodeError> {
+    (count <= count_max).then_some(()).ok_or(DecodeError::TooMany { what, count, count_max })
+}
+
+/// Refuses numbers whose sum nobody could hold.
+fn summed(what: &'static str, numbers: impl Iterator<Item = u64>) -> Result<(), DecodeError> {
+    let sum = numbers.into_iter().try_fold(0_u64, u64::checked_add);
+    sum.map(|_| ()).ok_or(DecodeError::Overflow(what))
+}
+
+/// The beginning of a text that is too long: texts are only shown.
+fn text(mut text: String, bytes_max: usize) -> String {
+    text.truncate(cut(&text, bytes_max).len());
+    text
+}
+
+fn snapshot(body: v1::RankBody, trace_events_max: usize) -> Result<RankSnapshot, DecodeError> {
+    bounded("devices", body.devices.len(), DEVICES_MAX)?;
+    bounded("rows outside the allocator", body.outside.len(), OUTSIDE_ROWS_MAX)?;
+    bounded("stacks outside the allocator", body.outside_stacks.len(), OUTSIDE_ROWS_MAX)?;
+    let frame = |frame: v1::Frame| Frame {
+        file: text(frame.file, STRING_BYTES_MAX),
+        line: frame.line,
+        function: text(frame.function, STRING_BYTES_MAX),
+    };
+    let frames: Vec<Frame> = body.frames.into_iter().map(frame).collect();
+    let mut stacks: Vec<Vec<u32>> = body.stacks.into_iter().map(|stack| stack.frames).collect();
+    for &index in stacks.iter().flatten() {
+        in_table("frame", index, frames.len())?;
+    }
+    // Index 0 means unknown, also where the table is empty.
+    if stacks.is_empty() {
+        stacks.push(Vec::new());
+    }
+    let tables = Tables { stacks: stacks.len(), stream_pools: body.places.len().max(1) };
+    let devices = body.devices.into_iter().map(|each| device(each, tables, trace_events_max));
+    let outside_stacks = body.outside_stacks.iter().map(|each| outside_stack(each, tables));
+    Ok(RankSnapshot {
+        identity: identity(body.rank.unwrap_or_default()),
+        step: body.step,
+        wall_ns: body.wall_ns,
+        devices: devices.collect::<Result<_, _>>()?,
+        frames,
+        stacks,
+        stream_pools: body.places.iter().map(stream_pool).collect(),
+        outside: body.outside.iter().map(outside).collect::<Result<_, _>>()?,
+        outside_stacks: outside_stacks.collect::<Result<_, _>>()?,
+        outside_stacks_left_out: body.outside_stacks_left_out,
+        outside_missing: body.outside_missing,
+        before_step: body.before_step,
+        collectives: body.collectives.map(collectives_of).transpose()?.unwrap_or_default(),
+    })
+}
+
+/// The host stays empty: the manifest of a capture names the node.
+fn identity(rank: v1::RankUp) -> Identity {
+    Identity {
+        tape_id: text(rank.tape_id, NAME_BYTES_MAX),
+        job: text(rank.job, NAME_BYTES_MAX),
+        role: text(rank.role, ROLE_BYTES_MAX),
+        attempt: rank.attempt,
+        rank: rank.rank,
+        world_size: rank.world_size,
+        local_rank: rank.local_rank,
+        host: String::new(),
+        pid: rank.pid,
+        command: text(rank.command, COMMAND_BYTES_MAX),
+    }
+}
+
+fn stream_pool(of: &v1::Place) -> StreamPool {
+    StreamPool { stream: of.stream, pool: of.pool_first.zip(of.pool_second) }
+}
+
+fn collectives_of(of: v1::Collectives) -> Result<Collectives, DecodeError> {
+    bounded("process groups", of.groups.len(), GROUPS_MAX)?;
+    let one_line = |line: String| text(line, TEXT_BYTES_MAX).replace(char::is_control, " ");
+    let group = |group: v1::CollectiveGroup| CollectiveGroup {
+        id: group.id,
+        key: group.key,
+        name: one_line(group.name),
+        desc: one_line(group.desc),
+        size: group.size,
+        enqueued: group.enqueued,
+        started: group.started,
+        completed: group.completed,
+        since_wall_ns: group.since_wall_ns,
+    };
+    Ok(Collectives {
+        source: CollectiveSource::from_number(u64::from(of.source)),
+        source_since_ns: of.source_since_ns,
+        look_wall_ns: of.look_wall_ns,
+        look_took_ns: of.look_took_ns,
+        asked_wall_ns: of.asked_wall_ns,
+        groups: of.groups.into_iter().map(group).collect(),
+        groups_lost: of.groups_lost,
+    })
+}
+
+fn outside(each: &v1::OutsideUse) -> Result<OutsideUse, DecodeError> {
+    Ok(OutsideUse {
+        origin: Origin::from_number(narrow("origin", each.origin)?),
+        device: narrow("device", each.device)?,
+        bytes: each.bytes,
+        count: each.count,
+    })
+}
+
+fn outside_stack(each: &v1::OutsideStack, tables: Tables) -> Result<OutsideStack, DecodeError> {
+    let before = each.before_bytes.zip(each.before_count);
+    Ok(OutsideStack {
+        origin: Origin::from_number(narrow("origin", each.origin)?),
+        device: narrow("device", each.device)?,
+        stack: tables.stack(each.stack)?,
+        held: Held { bytes: each.bytes, count: each.count },
+        fresh: Held { bytes: each.fresh_bytes, count: each.fresh_count },
+        before: before.map(|(bytes, count)| Held { bytes, count }),
+        births: each.births,
+        first_step: each.first_step,
+        last_step: each.last_step,
+    })
+}
+
+fn device(
+    state: v1::DeviceState,
+    tables: Tables,
+    trace_events_max: usize,
+) -> Result<DeviceSnapshot, DecodeError> {
+    let segment_source = match state.segment_source() {
+        v1::SegmentSource::Unspecified => SegmentSource::None,
+        v1::SegmentSource::Runtime => SegmentSource::Runtime,
+        v1::SegmentSource::Allocator => SegmentSource::Allocator,
+    };
+    let used = |used: &v1::StackUse| {
+        let stack = tables.stack(used.stack)?;
+        Ok(StackUse { stack, bytes: used.bytes, blocks: used.blocks })
+    };
+    summed("earlier bytes", state.before.iter().map(|used| used.bytes))?;
+    let newest = state.trace.len().saturating_sub(trace_events_max);
+    let trace = state.trace.iter().skip(newest).filter_map(|each| event(each, tables).transpose());
+    Ok(DeviceSnapshot {
+        device: narrow("device", state.device)?,
+        allocated: state.allocated,
+        reserved: state.reserved,
+        device_bytes: state.device_bytes,
+        blocks: blocks(&state.blocks.unwrap_or_default(), tables)?,
+        segments: segments(&state.segments.unwrap_or_default(), tables)?,
+        segment_source,
+        before: state.before.iter().map(used).collect::<Result<_, DecodeError>>()?,
+        trace: trace.collect::<Result<_, _>>()?,
+        complete: state.complete,
+        uuid: text(state.uuid, NAME_BYTES_MAX),
+    })
+}
+
+/// Refuses columns of different lengths; a column of details is empty where nothing is known.
+fn even(
+    what: &'static str,
+    count: usize,
+    columns: &[usize],
+    details: &[usize],
+) -> Result<(), DecodeError> {
+    let is_even = columns.iter().all(|&length| length == count)
+        && details.iter().all(|&length| length == count || length == 0);
+    is_even.then_some(()).ok_or(DecodeError::UnevenColumns(what))
+}
+
+fn blocks(columns: &v1::Blocks, tables: Tables) -> Result<Vec<Block>, DecodeError> {
+    let count = columns.address_deltas.len();
+    let lengths = [
+        columns.sizes.len(),
+        columns.stacks.len(),
+        columns.birth_steps.len(),
+        columns.birth_mono_ns.len(),
+    ];
+    even("blocks", count, &lengths, &[columns.requested.len(), columns.places.len()])?;
+    summed("block sizes", columns.sizes.iter().copied())?;
+    let mut address = 0_u64;
+    let mut blocks = Vec::with_capacity(count);
+    for (index, delta) in columns.address_deltas.iter().enumerate() {
+        address = address.checked_add(*delta).ok_or(DecodeError::Overflow("block addresses"))?;
+        blocks.push(Block {
+            address,
+            size: columns.sizes[index],
+            stack: tables.stack(columns.stacks[index])?,
+            birth_step: columns.birth_steps[index],
+            birth_ns: columns.birth_mono_ns[index],
+            requested: columns.requested.get(index).copied().unwrap_or(0),
+            stream_pool: tables.stream_pool(columns.places.get(index).copied().unwrap_or(0))?,
+            pending: false,
+        });
+    }
+    for &index in &columns.pending {
+        let bad = DecodeError::BadIndex { what: "pending block", index, count };
+        blocks.get_mut(index as usize).ok_or(bad)?.pending = true;
+    }
+    Ok(blocks)
+}
+
+fn segments(columns: &v1::Segments, tables: Tables) -> Result<Vec<Segment>, DecodeError> {
+    let details = [columns.places.len(), columns.stacks.len(), columns.flags.len()];
+    even("segments", columns.addresses.len(), &[columns.sizes.len()], &details)?;
+    summed("segment sizes", columns.sizes.iter().copied())?;
+    let detail = |column: &[u32], index: usize| column.get(index).copied().unwrap_or(0);
+    let segment = |(index, (&address, &size)): (usize, (&u64, &u64))| {
+        let flags = detail(&columns.flags, index);
+        Ok(Segment {
+            address,
+            size,
+            stream_pool: tables.stream_pool(detail(&columns.places, index))?,
+            stack: tables.stack(detail(&columns.stacks, index))?,
+            expandable: flags & 1 != 0,
+            small: flags & 2 != 0,
+        })
+    };
+    columns.addresses.iter().zip(&columns.sizes).enumerate().map(segment).collect()
+}
+
+/// An event; `None` for a kind that this version does not know.
+fn event(event: &v1::TraceEvent, tables: Tables) -> Result<Option<TraceEvent>, DecodeError> {
+    let kind = match event.kind() {
+        v1::TraceKind::Unspecified => return Ok(None),
+        v1::TraceKind::Alloc => TraceKind::Alloc,
+        v1::TraceKind::Free => TraceKind::Free,
+        v1::TraceKind::Oom => TraceKind::Oom,
+        v1::TraceKind::SegmentAlloc => TraceKind::SegmentAlloc,
+        v1::TraceKind::SegmentFree => TraceKind::SegmentFree,
+        v1::TraceKind::MallocFailed => TraceKind::MallocFailed,
+        v1::TraceKind::FreeDeferred => TraceKind::FreeDeferred,
+        v1::TraceKind::FreeCompleted => TraceKind::FreeCompleted,
+        v1::TraceKind::SegmentMap => TraceKind::SegmentMap,
+        v1::TraceKind::SegmentUnmap => TraceKind::SegmentUnmap,
+        v1::TraceKind::Snapshot => TraceKind::Snapshot,
+    };
+    Ok(Some(TraceEvent {
+        kind,
+        mono_ns: event.mono_ns,
+        address: event.address,
+        size: event.size,
+        detail: event.detail,
+        stack: tables.stack(event.stack)?,
+        stream_pool: tables.stream_pool(event.place)?,
+        step: event.step,
+    }))
+}

@@ -1,0 +1,78 @@
+//! Why a snapshot cannot be encoded or decoded.
+
+use std::io;
+
+/// Why a snapshot cannot be encoded.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// The snapshot is larger than the limit, before compression.
+    #[error("the snapshot has {bytes} bytes, more than {bytes_max}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// A message cannot be written.
+    #[error("the snapshot cannot be encoded")]
+    Message(#[from] prost::EncodeError),
+    /// zstd failed.
+    #[error("the snapshot cannot be compressed")]
+    Compress(#[source] io::Error),
+}
+
+/// Why a snapshot is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes are not zstd, or do not begin with the size of what they hold.
+    #[error("the snapshot is not one zstd frame that says its size")]
+    NotCompressed,
+    /// The snapshot is larger than the limit, after decompression.
+    #[error("the snapshot unpacks to {bytes} bytes, more than {bytes_max}")]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// zstd failed.
+    #[error("the snapshot cannot be decompressed: {0}")]
+    Decompress(#[source] io::Error),
+    /// The message is damaged.
+    #[error("the snapshot is damaged: {0}")]
+    Message(#[from] prost::DecodeError),
+    /// Columns of one table differ in length.
+    #[error("the columns of the snapshot's {0} differ in length")]
+    UnevenColumns(&'static str),
+    /// An index points behind the end of its table.
+    #[error("the snapshot names {what} {index} of {count}")]
+    BadIndex {
+        /// What the table holds.
+        what: &'static str,
+        /// The index.
+        index: u32,
+        /// Length of the table.
+        count: usize,
+    },
+    /// A table is longer than the tape can make it.
+    #[error("the snapshot has {count} {what}, more than {count_max}")]
+    TooMany {
+        /// What the table holds.
+        what: &'static str,
+        /// Its length.
+        count: usize,
+        /// The limit.
+        count_max: usize,
+    },
+    /// A number does not fit its type.
+    #[error("the snapshot's {what} is out of range: {number}")]
+    OutOfRange {
+        /// What the number is.
+        what: &'static str,
+        /// The number.
+        number: u32,
+    },
+    /// Addresses or sizes add up to more than 64 bits hold.
+    #[error("the snapshot's {0} add up to more than 64 bits hold")]
+    Overflow(&'static str),
+}
