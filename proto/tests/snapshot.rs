@@ -107,7 +107,10 @@ fn sample() -> RankSnapshot {
             frame("/app/naïve.py", 7, "Model.forward"),
         ],
         stacks: vec![vec![], vec![1], vec![2, 1]],
-        stream_pools: vec![StreamPool::default(), StreamPool { stream: Some(0), pool: Some((0, 1)) }],
+        stream_pools: vec![
+            StreamPool::default(),
+            StreamPool { stream: Some(0), pool: Some((0, 1)) },
+        ],
         outside: vec![OutsideUse { origin: Origin::Nccl, device: 1, bytes: 64, count: 2 }],
         outside_stacks: vec![OutsideStack {
             origin: Origin::HostPinned,
