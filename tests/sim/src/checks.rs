@@ -13,7 +13,7 @@ use crate::world::{DEADLINE_NS, SPOOL_BYTES_MAX, UPLOAD_BYTES_MAX, World, coordi
 /// second.
 const SLACK_NS: u64 = 500 * MS_NS;
 
-/// A rank that has leaked for so many steps must have an incident: warm-up and a long window.
+/// A rank that has leaked for this many steps must have an incident: warm-up and a long window.
 const LEAK_STEPS: u64 = 600;
 
 /// Steps that the coordinator may be behind at the end: they are on their way.
@@ -33,7 +33,7 @@ pub(crate) fn check(world: &mut World) -> Vec<String> {
 }
 
 /// True for what an agent took by itself and handed over when it could.
-fn is_solo(capture: &Capture) -> bool {
+fn is_agent_initiated(capture: &Capture) -> bool {
     memtape_core::ids::is_agent_capture(&capture.id)
 }
 
@@ -50,7 +50,7 @@ impl Checks<'_> {
         self.captures_are_closed_in_time();
         self.acknowledged_facts_are_there();
         self.leaks_are_found();
-        self.one_solo_capture_for_one_death();
+        self.one_agent_capture_for_one_death();
         self.captures_show_the_truth();
         self.bodies_with_a_receipt_are_there();
         self.acknowledged_steps_are_there();
@@ -81,7 +81,7 @@ impl Checks<'_> {
         for capture in self.coordinator.captures() {
             let id = &capture.id;
             // An agent alone took it, and handed it over when it could.
-            if is_solo(&capture) {
+            if is_agent_initiated(&capture) {
                 self.expect(capture.closed_wall_ns.is_some(), || format!("{id} is open"));
                 continue;
             }
@@ -112,14 +112,15 @@ impl Checks<'_> {
     }
 
     fn acknowledged_facts_are_there(&mut self) {
-        let solos: Vec<Capture> = self.coordinator.captures().filter(is_solo).collect();
+        let by_agents: Vec<Capture> =
+            self.coordinator.captures().filter(is_agent_initiated).collect();
         for (id, tape_id) in &self.world.truth.alone {
             // Of one death the first is enough.
             let is_of_tape = |known: &&Capture| {
                 known.reason == "death" && known.parts.iter().any(|part| part.tape_id == *tape_id)
             };
-            let is_there = solos.iter().any(|known| known.id == *id)
-                || solos.iter().find(is_of_tape).is_some();
+            let is_there = by_agents.iter().any(|known| known.id == *id)
+                || by_agents.iter().find(is_of_tape).is_some();
             self.expect(is_there, || format!("{id} was acknowledged and is not there"));
         }
         for tape_id in &self.world.truth.ends {
@@ -143,15 +144,17 @@ impl Checks<'_> {
         let steps = self.world.truth.tapes.get(tape_id).map_or(0, |tape| tape.step());
         let found = self.coordinator.incidents().any(|known| known.rank == rank);
         self.expect(found || steps < from + LEAK_STEPS, || {
-            format!("rank {rank} leaks since step {from}, is at {steps}, and nobody says so")
+            format!(
+                "rank {rank} leaks since step {from}, is at {steps}, and no incident reports it"
+            )
         });
     }
 
     /// An agent alone takes one picture of a death, however often it is restarted.
-    fn one_solo_capture_for_one_death(&mut self) {
+    fn one_agent_capture_for_one_death(&mut self) {
         let mut deaths = BTreeSet::new();
-        let solos = self.coordinator.captures().filter(is_solo);
-        for capture in solos.filter(|capture| capture.reason == "death") {
+        let by_agents = self.coordinator.captures().filter(is_agent_initiated);
+        for capture in by_agents.filter(|capture| capture.reason == "death") {
             let tape_id = capture.parts.first().map(|part| part.tape_id.clone());
             let is_new = deaths.insert(tape_id);
             self.expect(is_new, || format!("the same death twice: {capture:?}"));
@@ -225,7 +228,7 @@ impl Checks<'_> {
             let part = capture
                 .as_ref()
                 .and_then(|capture| capture.parts.iter().find(|part| part.tape_id == *tape_id));
-            // An agent that was started anew may have sent another body in its place.
+            // An agent that was restarted may have sent another body in its place.
             let is_there = part.is_some_and(|part| part.hash.is_some());
             self.expect(is_there, || {
                 format!("{id}: {tape_id} has a receipt for a body and the manifest says {part:?}")
@@ -295,7 +298,7 @@ impl Checks<'_> {
             self.ranks.iter().map(|seen| (seen.tape_id.as_str(), seen)).collect();
         for (tape_id, tape) in &self.world.truth.tapes {
             let Some(seen) = by_tape.get(tape_id.as_str()) else {
-                // Only a tape that nobody could read in time may be unknown.
+                // Only a tape that could not be read in time may be unknown.
                 self.expect(tape.is_lost, || format!("tape {tape_id} is not known"));
                 continue;
             };

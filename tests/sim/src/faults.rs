@@ -8,7 +8,7 @@ impl World {
         match fault {
             Fault::KillRank(rank) => {
                 self.kill_rank(rank);
-                self.launcher_looks();
+                self.launcher_polls();
             }
             Fault::HangRank(rank, for_ns) => {
                 self.ranks[rank].hangs_until_ns = Some(self.now_ns + for_ns);
@@ -20,9 +20,9 @@ impl World {
                 if let Some(process) = &mut self.ranks[rank].process {
                     process.out_of_memory(now, 80 << 30);
                 }
-                if self.dice.bool() {
+                if self.rng.bool() {
                     self.kill_rank(rank);
-                    self.launcher_looks();
+                    self.launcher_polls();
                 }
             }
             Fault::RestartJob { is_counted } => self.start_job(is_counted),
@@ -78,9 +78,9 @@ impl World {
         }
         self.is_count_needed = true;
         self.nodes[node].tapes.clear();
-        self.nodes[node].disk.power_on(self.dice.u64(..));
+        self.nodes[node].disk.power_on(self.rng.u64(..));
         self.nodes[node].boots += 1;
-        self.launcher_looks();
+        self.launcher_polls();
         self.after(for_ns, Happening::StartAgent(node));
     }
 

@@ -1,4 +1,4 @@
-//! Simulates many seeds, or one aloud.
+//! Simulates many seeds, or one with all its events printed.
 //!
 //! `memtape-sim --seeds N [--first S] [--json]` or `memtape-sim --seed S`. The exit code is 1 when
 //! something did not hold.
@@ -34,12 +34,12 @@ fn main() -> ExitCode {
         }
     }
     match one {
-        Some(seed) => aloud(seed, is_json),
+        Some(seed) => one_in_detail(seed, is_json),
         None => many(first, seeds, is_json),
     }
 }
 
-fn aloud(seed: u64, is_json: bool) -> ExitCode {
+fn one_in_detail(seed: u64, is_json: bool) -> ExitCode {
     eprintln!("{:#?}", Plan::draw(seed));
     let outcome = simulate(seed, true);
     for line in &outcome.broken {

@@ -11,7 +11,7 @@ use memtape_agent::testing::{Event as AgentEvent, Output, UploadEnd};
 use memtape_coordinator::simulated::Receipt;
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as Said;
-use memtape_proto::v1::coordinator_message::Body as Told;
+use memtape_proto::v1::coordinator_message::Body as Sent;
 
 use crate::node::Node;
 use crate::plan::{MS_NS, SECOND_NS};
@@ -97,7 +97,7 @@ impl World {
         let failures = self.nodes[node].failures;
         let doubled_ns = (BACKOFF_MIN_NS << failures.min(10)).min(BACKOFF_MAX_NS);
         self.nodes[node].failures += 1;
-        let wait_ns = self.dice.u64(doubled_ns * 3 / 4..doubled_ns * 5 / 4);
+        let wait_ns = self.rng.u64(doubled_ns * 3 / 4..doubled_ns * 5 / 4);
         self.after(wait_ns, Happening::Connect(node, self.nodes[node].agents));
     }
 
@@ -152,7 +152,7 @@ impl World {
         if !conn.is_open_for_agent || self.nodes[node].agents != agent {
             return;
         }
-        if let Some(Told::Goodbye(_)) = &message.body {
+        if let Some(Sent::Goodbye(_)) = &message.body {
             // The agent leaves at once, and hears nothing more of this stream.
             let wait_ns = self.delay_ns();
             self.break_conn(number, None, Some(wait_ns));
@@ -160,7 +160,7 @@ impl World {
             return;
         }
         let event = match &message.body {
-            Some(Told::Welcome(_)) => {
+            Some(Sent::Welcome(_)) => {
                 self.nodes[node].failures = 0;
                 AgentEvent::Connected { welcome: message }
             }
@@ -197,7 +197,7 @@ impl World {
             match output {
                 Output::Message(message) => self.send_up(node, message),
                 Output::Rewind { id } => {
-                    let wait_ns = self.dice.u64(MS_NS..400 * MS_NS);
+                    let wait_ns = self.rng.u64(MS_NS..400 * MS_NS);
                     self.after(wait_ns, Happening::AgentRewind(node, number, id));
                 }
                 Output::Upload { id, capture_id, tape_id, body, time_left, .. } => {
@@ -223,7 +223,7 @@ impl World {
     fn send_up(&mut self, node: usize, message: v1::AgentMessage) {
         let Some(number) = self.nodes[node].stream else { return };
         let wait_ns = self.delay_ns();
-        let is_twice = self.dice.u8(0..100) < self.plan.twice_percent
+        let is_twice = self.rng.u8(0..100) < self.plan.twice_percent
             && !matches!(message.body, Some(Said::Report(_)));
         let Some(conn) = self.conns.get_mut(&number) else { return };
         let next = conn.reports_sent + 1;
@@ -235,8 +235,8 @@ impl World {
             Some(Said::RankDown(down)) => {
                 conn.facts.push((next, Fact::End(down.tape_id.clone())));
             }
-            Some(Said::SoloCapture(solo)) => {
-                let answer = solo.answer.clone().unwrap_or_default();
+            Some(Said::SoloCapture(capture)) => {
+                let answer = capture.answer.clone().unwrap_or_default();
                 conn.facts.push((next, Fact::Alone(answer.capture_id, answer.tape_id)));
             }
             _ => {}
@@ -263,16 +263,16 @@ impl World {
                 self.break_conn(number, Some(wait_ns), None);
                 continue;
             };
-            let is_twice = self.dice.u8(0..100) < self.plan.twice_percent
-                && matches!(message.body, Some(Told::CaptureRequest(_)));
+            let is_twice = self.rng.u8(0..100) < self.plan.twice_percent
+                && matches!(message.body, Some(Sent::CaptureRequest(_)));
             let Some(conn) = self.conns.get_mut(&number) else { continue };
-            if let Some(Told::ReportAck(ack)) = &message.body {
+            if let Some(Sent::ReportAck(ack)) = &message.body {
                 let acked = conn.reports.extract_if(.., |(report, _)| *report <= ack.number);
                 for (tape_id, rows) in acked.flat_map(|(_, rows)| rows) {
                     self.truth.rows.entry(tape_id).or_default().extend(rows);
                 }
             }
-            if let Some(Told::ReportAck(ack)) = &message.body {
+            if let Some(Sent::ReportAck(ack)) = &message.body {
                 let acked = conn.facts.extract_if(.., |(report, _)| *report <= ack.number);
                 for (_, fact) in acked {
                     match fact {
@@ -398,7 +398,7 @@ impl World {
             Receipt::Failed(_) => UploadEnd::Failed,
             Receipt::Refused(_) => UploadEnd::Refused,
         };
-        let is_lost = self.dice.u8(0..100) < self.plan.lost_percent;
+        let is_lost = self.rng.u8(0..100) < self.plan.lost_percent;
         let end = if is_lost { UploadEnd::Failed } else { end };
         let wait_ns = self.delay_ns();
         self.after(wait_ns, Happening::UploadEnds(number, end));

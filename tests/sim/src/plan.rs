@@ -64,7 +64,7 @@ pub enum Fault {
     KillCoordinator {
         /// The machine.
         is_power_loss: bool,
-        /// In the middle of a write so many operations from now; else between two.
+        /// In the middle of a write this many operations from now; else between two.
         operations: Option<u64>,
         /// Time until it is started again.
         down_ns: u64,
@@ -75,9 +75,9 @@ pub enum Fault {
     FullSpool(usize, u64),
     /// A node's disk fails in every call for this long.
     FailSpool(usize, u64),
-    /// The next so many writes fail.
+    /// The next N writes fail.
     FailWrites(u64),
-    /// The next so many syncs fail.
+    /// The next N syncs fail.
     FailSyncs(u64),
     /// The store's writer is this slow for the rest of the time.
     SlowDisk(u64),
@@ -86,40 +86,40 @@ pub enum Fault {
 impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Self {
-        let mut dice = Rng::with_seed(seed);
-        let nodes = dice.usize(1..=3);
-        let ranks_per_node = dice.usize(1..=2);
+        let mut rng = Rng::with_seed(seed);
+        let nodes = rng.usize(1..=3);
+        let ranks_per_node = rng.usize(1..=2);
         let ranks = nodes * ranks_per_node;
-        let chaos_ns = dice.u64(15..60) * SECOND_NS;
+        let chaos_ns = rng.u64(15..60) * SECOND_NS;
         let mut plan = Self {
             nodes,
             ranks_per_node,
-            step_ns: dice.u64(60..300) * MS_NS,
-            leak: dice.bool().then(|| (dice.u32(0..ranks as u32), dice.u64(30..120))),
-            delay_ns: 200_000 << dice.u32(0..8),
-            lost_percent: *dice.choice(&[0, 0, 5, 30]).unwrap_or(&0),
-            twice_percent: *dice.choice(&[0, 0, 5, 30]).unwrap_or(&0),
-            is_restarted: dice.bool(),
+            step_ns: rng.u64(60..300) * MS_NS,
+            leak: rng.bool().then(|| (rng.u32(0..ranks as u32), rng.u64(30..120))),
+            delay_ns: 200_000 << rng.u32(0..8),
+            lost_percent: *rng.choice(&[0, 0, 5, 30]).unwrap_or(&0),
+            twice_percent: *rng.choice(&[0, 0, 5, 30]).unwrap_or(&0),
+            is_restarted: rng.bool(),
             chaos_ns,
             faults: Vec::new(),
-            requests: (0..dice.usize(1..5)).map(|_| dice.u64(SECOND_NS..chaos_ns)).collect(),
+            requests: (0..rng.usize(1..5)).map(|_| rng.u64(SECOND_NS..chaos_ns)).collect(),
         };
         // Some seeds are calm: what must hold always must hold then too.
-        for _ in 0..dice.usize(0..9) {
-            let at_ns = dice.u64(0..chaos_ns);
-            plan.faults.push((at_ns, fault(&mut dice, nodes, ranks)));
+        for _ in 0..rng.usize(0..9) {
+            let at_ns = rng.u64(0..chaos_ns);
+            plan.faults.push((at_ns, fault(&mut rng, nodes, ranks)));
         }
         // What agents do alone shows itself only while they are.
-        if dice.u8(0..4) == 0 {
-            let at_ns = dice.u64(0..chaos_ns - 10 * SECOND_NS);
-            let down_ns = dice.u64(5 * SECOND_NS..chaos_ns - at_ns);
-            let is_power_loss = dice.bool();
+        if rng.u8(0..4) == 0 {
+            let at_ns = rng.u64(0..chaos_ns - 10 * SECOND_NS);
+            let down_ns = rng.u64(5 * SECOND_NS..chaos_ns - at_ns);
+            let is_power_loss = rng.bool();
             let kill = Fault::KillCoordinator { is_power_loss, operations: None, down_ns };
             plan.faults.push((at_ns, kill));
-            for _ in 0..dice.usize(0..4) {
-                let rank = dice.usize(0..ranks);
-                let at_ns = at_ns + dice.u64(0..down_ns);
-                let is_death = dice.bool();
+            for _ in 0..rng.usize(0..4) {
+                let rank = rng.usize(0..ranks);
+                let at_ns = at_ns + rng.u64(0..down_ns);
+                let is_death = rng.bool();
                 let fault = if is_death { Fault::KillRank(rank) } else { Fault::OutOfMemory(rank) };
                 plan.faults.push((at_ns, fault));
             }
@@ -129,27 +129,27 @@ impl Plan {
     }
 }
 
-fn fault(dice: &mut Rng, nodes: usize, ranks: usize) -> Fault {
-    let some_time = |dice: &mut Rng| (100 * MS_NS) << dice.u32(0..9);
-    match dice.u32(0..28) {
-        0..=2 => Fault::KillRank(dice.usize(0..ranks)),
-        3..=4 => Fault::HangRank(dice.usize(0..ranks), some_time(dice)),
-        5..=6 => Fault::OutOfMemory(dice.usize(0..ranks)),
-        7 => Fault::RestartJob { is_counted: dice.bool() },
-        8..=10 => Fault::KillAgent(dice.usize(0..nodes), some_time(dice)),
-        11 => Fault::Reboot(dice.usize(0..nodes), some_time(dice)),
-        12..=14 => Fault::Cut(dice.usize(0..nodes), some_time(dice)),
-        15..=16 => Fault::Break(dice.usize(0..nodes)),
+fn fault(rng: &mut Rng, nodes: usize, ranks: usize) -> Fault {
+    let some_time = |rng: &mut Rng| (100 * MS_NS) << rng.u32(0..9);
+    match rng.u32(0..28) {
+        0..=2 => Fault::KillRank(rng.usize(0..ranks)),
+        3..=4 => Fault::HangRank(rng.usize(0..ranks), some_time(rng)),
+        5..=6 => Fault::OutOfMemory(rng.usize(0..ranks)),
+        7 => Fault::RestartJob { is_counted: rng.bool() },
+        8..=10 => Fault::KillAgent(rng.usize(0..nodes), some_time(rng)),
+        11 => Fault::Reboot(rng.usize(0..nodes), some_time(rng)),
+        12..=14 => Fault::Cut(rng.usize(0..nodes), some_time(rng)),
+        15..=16 => Fault::Break(rng.usize(0..nodes)),
         17..=20 => Fault::KillCoordinator {
-            is_power_loss: dice.bool(),
-            operations: dice.bool().then(|| dice.u64(0..200)),
-            down_ns: some_time(dice),
+            is_power_loss: rng.bool(),
+            operations: rng.bool().then(|| rng.u64(0..200)),
+            down_ns: some_time(rng),
         },
-        21..=22 => Fault::FullDisk(some_time(dice)),
-        23 => Fault::FailWrites(dice.u64(1..20)),
-        24 => Fault::FailSyncs(dice.u64(1..20)),
-        25 => Fault::FullSpool(dice.usize(0..nodes), some_time(dice)),
-        26 => Fault::FailSpool(dice.usize(0..nodes), some_time(dice)),
-        _ => Fault::SlowDisk(dice.u64(1..2_000) * MS_NS),
+        21..=22 => Fault::FullDisk(some_time(rng)),
+        23 => Fault::FailWrites(rng.u64(1..20)),
+        24 => Fault::FailSyncs(rng.u64(1..20)),
+        25 => Fault::FullSpool(rng.usize(0..nodes), some_time(rng)),
+        26 => Fault::FailSpool(rng.usize(0..nodes), some_time(rng)),
+        _ => Fault::SlowDisk(rng.u64(1..2_000) * MS_NS),
     }
 }

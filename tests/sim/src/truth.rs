@@ -51,7 +51,7 @@ pub(crate) struct Truth {
     pub(crate) ends: BTreeSet<String>,
     /// Captures by agents alone that were acknowledged, each with its tape.
     pub(crate) alone: BTreeSet<(String, String)>,
-    /// Captures that somebody was told are taken, with the time of the request.
+    /// Captures that were reported as taken, with the time of the request.
     pub(crate) accepted: BTreeMap<String, u64>,
     /// When the coordinator was started, in order.
     pub(crate) starts: Vec<u64>,
@@ -60,7 +60,7 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// True when the coordinator was started anew within this time.
+    /// True when the coordinator was restarted within this time.
     pub(crate) fn was_started_between(&self, from_ns: u64, to_ns: u64) -> bool {
         self.starts.iter().any(|at_ns| (from_ns + 1..=to_ns).contains(at_ns))
     }

@@ -84,7 +84,7 @@ pub(crate) struct Rank {
 /// The whole cluster.
 pub(crate) struct World {
     pub(crate) plan: Plan,
-    pub(crate) dice: Rng,
+    pub(crate) rng: Rng,
     pub(crate) now_ns: u64,
     queue: BTreeMap<(u64, u64), Happening>,
     queued: u64,
@@ -120,15 +120,15 @@ impl World {
     /// A cluster that is about to start.
     pub(crate) fn new(seed: u64, is_traced: bool) -> Self {
         let plan = Plan::draw(seed);
-        let mut dice = Rng::with_seed(seed ^ 0x5eed);
+        let mut rng = Rng::with_seed(seed ^ 0x5eed);
         let nodes = (0..plan.nodes)
-            .map(|number| Node::new(number, dice.i64(-200..200) * MS_NS as i64))
+            .map(|number| Node::new(number, rng.i64(-200..200) * MS_NS as i64))
             .collect();
         let ranks = (0..plan.nodes * plan.ranks_per_node).map(|_| Rank::default()).collect();
         let mut world = Self {
             disk: Disk::new(seed),
             plan,
-            dice,
+            rng,
             now_ns: 0,
             queue: BTreeMap::new(),
             queued: 0,
@@ -273,8 +273,8 @@ impl World {
     /// A delay of the network: mostly short, sometimes long.
     pub(crate) fn delay_ns(&mut self) -> u64 {
         let base_ns = self.plan.delay_ns;
-        let factor = if self.dice.u8(0..20) == 0 { self.dice.u64(1..50) } else { 1 };
-        self.dice.u64(base_ns / 2..base_ns * 2) * factor
+        let factor = if self.rng.u8(0..20) == 0 { self.rng.u64(1..50) } else { 1 };
+        self.rng.u64(base_ns / 2..base_ns * 2) * factor
     }
 
     fn trace(&self, happening: &Happening) {
@@ -361,11 +361,11 @@ impl World {
             self.receipt(number, receipt);
         }
         if !std::mem::replace(&mut self.has_turn, true) {
-            let wait_ns = self.dice.u64(MS_NS..30 * MS_NS) + self.disk_delay_ns;
+            let wait_ns = self.rng.u64(MS_NS..30 * MS_NS) + self.disk_delay_ns;
             self.after(wait_ns, Happening::CoordinatorTurn(self.coordinators));
         }
         if !std::mem::replace(&mut self.has_work, true) {
-            let wait_ns = self.dice.u64(5 * MS_NS..800 * MS_NS);
+            let wait_ns = self.rng.u64(5 * MS_NS..800 * MS_NS);
             self.after(wait_ns, Happening::CoordinatorWork(self.coordinators));
         }
     }
@@ -414,7 +414,7 @@ impl World {
         }
         self.nodes[node].start_agent(self.now_ns);
         let number = self.nodes[node].agents;
-        let wait_ns = self.dice.u64(0..SECOND_NS);
+        let wait_ns = self.rng.u64(0..SECOND_NS);
         self.after(wait_ns, Happening::AgentTick(node, number));
         self.after(wait_ns / 2, Happening::Connect(node, number));
     }
@@ -464,7 +464,7 @@ impl World {
             return;
         }
         self.started_ns = Some(self.now_ns);
-        // Where a tape was lost before anybody saw it, only the launcher's number tells attempts
+        // Where a tape was lost before an agent saw it, only the launcher's number tells attempts
         // apart.
         self.attempt += u32::from(std::mem::take(&mut self.is_count_needed) || is_counted);
         for rank in 0..self.ranks.len() {
@@ -508,11 +508,11 @@ impl World {
     }
 
     /// The launcher notices a death, and starts the job again if that is its way.
-    pub(crate) fn launcher_looks(&mut self) {
+    pub(crate) fn launcher_polls(&mut self) {
         if self.plan.is_restarted && !self.is_start_due && !self.is_calm {
             self.is_start_due = true;
-            let wait_ns = self.dice.u64(SECOND_NS..8 * SECOND_NS);
-            let is_counted = self.dice.bool();
+            let wait_ns = self.rng.u64(SECOND_NS..8 * SECOND_NS);
+            let is_counted = self.rng.bool();
             self.after(wait_ns, Happening::StartJob { is_counted });
         }
     }
@@ -521,12 +521,12 @@ impl World {
         if process != self.ranks[rank].processes || self.ranks[rank].process.is_none() {
             return;
         }
-        let jitter_ns = self.dice.u64(0..self.plan.step_ns / 4);
+        let jitter_ns = self.rng.u64(0..self.plan.step_ns / 4);
         self.after(self.plan.step_ns + jitter_ns, Happening::Step(rank, process));
         if self.ranks[rank].hangs_until_ns.is_some_and(|until_ns| until_ns > self.now_ns) {
             return;
         }
-        // A collective in each step: nobody is more than one step ahead of anybody.
+        // A collective in each step: no rank is more than one step ahead of another.
         let step_of = |rank: &Rank| {
             let tape = self.truth.tapes.get(&rank.tape_id);
             tape.map_or(0, TapeTruth::step)
@@ -576,7 +576,7 @@ impl World {
         let transfer_ns = body.len() as u64 * 10;
         let wait_ns = self.delay_ns() + transfer_ns;
         let is_cut = self.nodes[upload.node].cut_until_ns.is_some();
-        let is_lost = is_cut || self.dice.u8(0..100) < self.plan.lost_percent;
+        let is_lost = is_cut || self.rng.u8(0..100) < self.plan.lost_percent;
         self.uploads.insert(number, upload);
         // Too late is not refused: the agent knows whether another try makes sense.
         self.after(time_left_ns, Happening::UploadEnds(number, UploadEnd::Failed));
@@ -585,7 +585,7 @@ impl World {
             return;
         }
         self.after(wait_ns, Happening::UploadArrives(number));
-        if self.dice.u8(0..100) < self.plan.twice_percent {
+        if self.rng.u8(0..100) < self.plan.twice_percent {
             let again_ns = wait_ns + self.delay_ns();
             self.after(again_ns, Happening::UploadArrives(number));
         }
