@@ -59,8 +59,6 @@ pub(super) struct Reading {
     pub(super) since_step: u64,
     /// Blocks that were taken back and are still used by other streams, instead of the live ones.
     pub(super) deferred: bool,
-    /// Nobody knows when blocks were born: all of them count as new.
-    pub(super) births_missing: bool,
 }
 
 /// What one stack holds.
@@ -147,9 +145,7 @@ pub(super) fn account<'a>(
 
 fn is_fresh(block: &Block, step: u64, reading: Reading, has_before: bool) -> bool {
     let is_passing = block.birth_step.saturating_add(PASSING_STEPS) > step;
-    reading.births_missing
-        || reading.deferred
-        || (block.birth_step >= reading.since_step && (has_before || !is_passing))
+    reading.deferred || (block.birth_step >= reading.since_step && (has_before || !is_passing))
 }
 
 /// Stacks that say the same become one.

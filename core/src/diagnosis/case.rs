@@ -22,9 +22,6 @@ use crate::thrash::Churn;
 /// Blocks born this many steps before the dated onset still belong to the growth.
 const ONSET_SLACK_STEPS: u64 = 16;
 
-/// Without birth steps, so many blocks of a line beyond those of its peers stand for generations.
-const KEPT_BLOCKS_MIN: i64 = 8;
-
 /// A tensor that swells is one block, or few.
 const SWELLING_BLOCKS_MAX: u64 = 64;
 
@@ -94,16 +91,10 @@ fn onset_with_slack(growth: &Growth, step: u64) -> u64 {
 }
 
 /// How blocks are read for a growth.
-pub(super) fn reading(
-    ground: Ground,
-    growth: &Growth,
-    suspect: &RankSnapshot,
-    around: &Circumstances,
-) -> Reading {
+pub(super) fn reading(ground: Ground, growth: &Growth, suspect: &RankSnapshot) -> Reading {
     Reading {
         since_step: onset_with_slack(growth, suspect.step),
         deferred: ground == Ground::Deferred,
-        births_missing: around.births_missing,
     }
 }
 
@@ -171,10 +162,7 @@ impl<'a> Case<'a> {
             churn: Churn::of(&device.trace, suspect.step),
             outside: &suspect.outside,
             elsewhere: None,
-            comparison: match &around.collectives {
-                Some(comparison) => comparison.clone(),
-                None => compared(suspect, peers),
-            },
+            comparison: compared(suspect, peers),
             allocated: device.allocated,
         }
     }
@@ -244,16 +232,16 @@ impl<'a> Case<'a> {
         if self.ground.is_in_blocks() { self.peers } else { self.growth.peers as usize }
     }
 
-    /// How often the level gave back most of what it had grown by: as it was counted, or as the
-    /// detector saw it. None when nobody counted.
+    /// How often the level gave back most of what it had grown by: as the detector saw
+    /// it. None where it saw none.
     pub(super) fn give_backs(&self) -> Option<u64> {
         let seen = u64::from(self.growth.give_backs);
-        self.around.give_backs.or((seen > 0).then_some(seen))
+        (seen > 0).then_some(seen)
     }
 
     /// Is that long enough to say anything?
     pub(super) fn is_counted(&self) -> bool {
-        self.counted_steps() >= GENERATIONS_MIN || self.around.births_missing
+        self.counted_steps() >= GENERATIONS_MIN
     }
 
     /// Did tensors grow by more than half of what the detector saw?
@@ -263,9 +251,6 @@ impl<'a> Case<'a> {
 
     /// How the births of a line's blocks lie in time.
     pub(super) fn course(&self, line: &Line<'_>) -> Course {
-        if self.around.births_missing {
-            return Course::Unknown;
-        }
         // Births count from the onset, also those of before the earlier step: they live still.
         match line.births.course(self.born_since, self.growth.onset_step, self.step) {
             Course::Passing if self.falls_behind(line) => Course::Backlog,
@@ -295,9 +280,6 @@ impl<'a> Case<'a> {
 
     /// Blocks of many steps are alive, also of late ones, and as much late as early.
     pub(super) fn leaks(&self, line: &Line<'_>) -> bool {
-        if self.around.births_missing {
-            return line.net.blocks >= KEPT_BLOCKS_MIN;
-        }
         matches!(self.course(line), Course::Steady | Course::Backlog)
     }
 
@@ -320,8 +302,7 @@ impl<'a> Case<'a> {
         let grown = signed(need.now).saturating_sub(signed(need.before));
         let span = self.step.saturating_sub(self.growth.onset_step);
         let is_new = |birth: u64| birth.saturating_add((span / 8).max(4)) >= self.step;
-        !self.around.births_missing
-            && line.blocks <= SWELLING_BLOCKS_MAX
+        line.blocks <= SWELLING_BLOCKS_MAX
             && line.births.first().is_some_and(is_new)
             && grown.saturating_mul(2) <= line.net.bytes
             && self.share_ppm(line.net_grown) >= SWELLING_PPM_MIN

@@ -3,8 +3,6 @@
 //! Everything here may be missing, and what is missing is unknown, never zero: no class is chosen,
 //! and none is ruled out, because something was not measured.
 
-use crate::capture::collective::Comparison;
-
 /// What was read from outside the tape at one moment. `None` is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readings {
@@ -35,10 +33,6 @@ pub struct Readings {
 pub struct AllocatorSettings {
     /// `expandable_segments`. Where it is not given, the segments of the snapshot may show it.
     pub expandable_segments: Option<bool>,
-    /// `max_split_size_mb`, in bytes; 0 where it is known to have no limit.
-    pub max_split_bytes: Option<u64>,
-    /// Whether `roundup_power2_divisions` is set.
-    pub rounds_up: Option<bool>,
 }
 
 /// The highest use within a step, of this rank and of its peers.
@@ -70,15 +64,6 @@ pub struct Circumstances {
     pub retries: Option<u64>,
     /// Requests that failed for good, since the onset.
     pub ooms: Option<u64>,
-    /// How the collectives of the ranks stand. Where it is not given, it is told from the
-    /// snapshots.
-    pub collectives: Option<Comparison>,
-    /// How often since the onset, or in the window before it, the level gave back most of what it
-    /// had grown by.
-    pub give_backs: Option<u64>,
-    /// How many of those fell together with the end of a phase (an evaluation, a checkpoint, an
-    /// epoch).
-    pub give_backs_at_phase_ends: Option<u64>,
     /// Length of a step, in nanoseconds.
     pub step_time_ns: Option<u64>,
     /// Is it the peaks within steps that grow, and not the floors?
@@ -87,17 +72,10 @@ pub struct Circumstances {
     pub peaks: Option<Peaks>,
     /// What the steps of this rank need beyond their floors.
     pub step_need: Option<StepNeed>,
-    /// Recompilations since the onset.
-    pub recompiles: Option<u64>,
-    /// Process groups made since the onset.
-    pub groups_made: Option<u64>,
     /// Steps since the onset of which there is no record.
     pub steps_missing: Option<u64>,
     /// How the allocator was set up.
     pub allocator: AllocatorSettings,
-    /// True when the snapshots do not tell when blocks were born, as plain files of PyTorch often
-    /// do not: numbers of blocks stand for generations then, and that is said.
-    pub births_missing: bool,
 }
 
 impl Readings {

@@ -39,11 +39,7 @@ pub(super) fn confidence_ppm(
     let base = match answer.class {
         Class::Unknown => 0,
         Class::Leak => of_leak(case, lines),
-        Class::ReferenceCycles => {
-            let seen = lines.top().is_some_and(|line| case.burst(line).is_some());
-            let counted = case.around.give_backs.is_some_and(|backs| backs > 0);
-            if seen && counted { 900_000 } else { 750_000 }
-        }
+        Class::ReferenceCycles => 750_000,
         Class::Pressure => of_pressure(case, lines),
         Class::Imbalance => 850_000,
         Class::DeferredFrees => of_share(case.deferred, case),
@@ -73,7 +69,6 @@ fn of_comparison(case: &Case<'_>, sure: u64) -> u64 {
         _ => 950_000,
     };
     let steps = match case.counted_steps() {
-        _ if case.around.births_missing => SURE,
         0..16 => 700_000,
         16..64 => 900_000,
         _ => SURE,
@@ -91,9 +86,6 @@ fn of_leak(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
     let of_shared = lines.shared.as_ref().filter(|line| case.leaks(line));
     let explained = of_lines.max(of_shared.map_or(0, |line| line.net_grown));
     let explained = u64::from(case.share_ppm(explained)) * SURE / CONFIRMED_PPM;
-    if case.around.births_missing {
-        return times(explained.min(SURE), 800_000);
-    }
     if lines.top().is_some_and(|line| case.swells(line)) {
         return 850_000;
     }

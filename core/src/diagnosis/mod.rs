@@ -167,11 +167,11 @@ impl Inquiry<'_> {
     }
 
     fn diagnose_on(&self, ground: Ground) -> Diagnosis {
-        let Self { growth, suspect, peers, around } = *self;
+        let Self { growth, suspect, peers, .. } = *self;
         let empty = DeviceSnapshot { complete: true, ..DeviceSnapshot::default() };
         let named = suspect.devices.iter().find(|device| device.device == growth.device);
         let device = named.or_else(|| home(suspect)).unwrap_or(&empty);
-        let reading = case::reading(ground, growth, suspect, around);
+        let reading = case::reading(ground, growth, suspect);
         let account = account::account(suspect, device, reading);
         let of_peers = peer_accounts(suspect, peers, reading);
         let mut case = Case::new(ground, self, device, &account, &of_peers);

@@ -50,8 +50,6 @@ pub enum Cause {
     Fragments,
     /// Free segments that wait in the cache.
     CachedSegments,
-    /// Settings of the allocator that work against each other.
-    Settings,
     /// A cache that is emptied in the loop.
     EmptyCache,
     /// Recompilations.
@@ -105,7 +103,6 @@ impl Cause {
             Self::Streams => "streams",
             Self::Fragments => "fragments",
             Self::CachedSegments => "cached_segments",
-            Self::Settings => "settings",
             Self::EmptyCache => "empty_cache",
             Self::Recompiles => "recompiles",
             Self::Load => "load",

@@ -199,9 +199,6 @@ fn library<'a>(line: &Line<'a>) -> Option<&'a Frame> {
 }
 
 fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
-    if case.around.births_missing {
-        return None;
-    }
     let (first, last) = (line.births.first()?, line.births.last()?);
     let generations = line.births.count();
     let blocks = count(line.blocks);
@@ -236,9 +233,7 @@ fn against(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String>
     if !case.ground.is_in_blocks() {
         return against;
     }
-    if case.around.births_missing {
-        against.push("when blocks were born is not known: their number stands for it".into());
-    } else if !case.account.has_before && case.ground != Ground::Deferred {
+    if !case.account.has_before && case.ground != Ground::Deferred {
         against.push("there is no earlier state: growth is told from the birth of blocks".into());
     }
     if case.account.incomplete {

@@ -78,7 +78,7 @@ pub(super) fn restart(case: &Case<'_>, class: Class) -> Restart {
 fn gives_back(case: &Case<'_>, given: u64) -> Restart {
     let growth = case.growth;
     let took = growth.last_step.max(case.step).saturating_sub(growth.onset_step);
-    let lasts = (took > 0 && !case.around.births_missing).then_some(took);
+    let lasts = (took > 0).then_some(took);
     let ends = lasts.zip(growth.steps_to_oom).map(|(lasts, left)| lasts.saturating_add(left));
     let given_said = if given > 0 {
         format!("a restart gives {} back", bytes(given))

@@ -33,7 +33,7 @@ pub(super) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Stri
         String::new()
     };
     let what = what(case, lines, class);
-    let peers = about_peers(case, lines);
+    let peers = about_peers(case);
     let end = if goes_on(case, lines, class) { end(growth) } else { String::new() };
     format!("{}{where_to}{what}{peers}{}{end}", who(ground, growth), others(growth))
 }
@@ -221,10 +221,7 @@ fn others(growth: &Growth) -> String {
     }
 }
 
-fn about_peers(case: &Case<'_>, lines: &Lines<'_>) -> String {
-    if case.around.births_missing {
-        return without_births(case, lines);
-    }
+fn about_peers(case: &Case<'_>) -> String {
     let (own, peers) = (case.account.grown, case.peer_grown);
     // Of other memory than tensors the snapshots do not tell how it was before.
     let is_flat = peers.by(case.measure) <= own.by(case.measure) / FLAT_DIVISOR;
@@ -236,22 +233,6 @@ fn about_peers(case: &Case<'_>, lines: &Lines<'_>) -> String {
     match case.growth.scope {
         Scope::OneRank => format!("; that is beyond the {rate} each step of its median peer"),
         _ => String::new(),
-    }
-}
-
-/// Whole levels are compared where nobody knows what is new: of the line alone something follows.
-fn without_births(case: &Case<'_>, lines: &Lines<'_>) -> String {
-    let Some(line) = lines.top().filter(|_| case.growth.scope == Scope::OneRank) else {
-        return String::new();
-    };
-    let (own, peers) = (line.grown.by(case.measure), line.peer_grown.by(case.measure));
-    match case.peers {
-        0 => String::new(),
-        _ if peers > own / FLAT_DIVISOR => {
-            format!("; its median peer has {} of it", amount(case.measure, peers))
-        }
-        1 => "; its only peer has next to nothing of it".into(),
-        peers => format!("; its {peers} peers have next to nothing of it"),
     }
 }
 

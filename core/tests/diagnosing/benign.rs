@@ -114,18 +114,6 @@ fn passing() -> Vec<Scenario> {
             }),
         ),
         scenario(
-            "results kept over many steps of an evaluation",
-            needed("eval.py:22", Cause::Load),
-            false,
-            Asked::on_all(growth(Allocated, 4 * MIB), |rank| {
-                rank.add(&["/app/eval.py:22:evaluate", MAIN], 4 * MIB, ONSET..STEP);
-            })
-            .with(|around| {
-                around.give_backs = Some(3);
-                around.give_backs_at_phase_ends = Some(3);
-            }),
-        ),
-        scenario(
             "sequences become longer",
             needed("model.py:12", Cause::Load),
             false,

@@ -1,10 +1,11 @@
 //! Growths that no tensor explains: in the allocator, beside PyTorch, on the host, in step.
 
-use memtape_core::capture::collective::{Behind, Comparison, GroupState, Lag, Verdict};
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::{Cause, Class};
 use memtape_core::origin::Origin;
-use memtape_core::snapshot::{OutsideUse, TraceKind};
+use memtape_core::snapshot::{
+    CollectiveGroup, CollectiveSource, Collectives, OutsideUse, TraceKind,
+};
 
 use super::maker::*;
 use super::{Scenario, scenario};
@@ -51,14 +52,6 @@ fn allocator() -> Vec<Scenario> {
             without_line(Class::Fragmentation, Cause::Fragments),
             true,
             Asked::new(reserved(), |rank| split(rank, true)),
-        ),
-        scenario(
-            "settings that work against each other",
-            without_line(Class::Fragmentation, Cause::Settings),
-            true,
-            Asked::new(reserved(), |rank| split(rank, true)).with(|around| {
-                around.allocator.max_split_bytes = Some(128 * MIB);
-            }),
         ),
         scenario(
             "whole segments wait in the cache",
@@ -112,8 +105,7 @@ fn held_back() -> Vec<Scenario> {
                 );
                 rank.last(|block| block.stream_pool = 1);
                 rank.segment(0, 1, false);
-            })
-            .with(|around| around.recompiles = Some(9)),
+            }),
         ),
     ]
 }
@@ -160,7 +152,6 @@ fn outside() -> Vec<Scenario> {
                 rank.snapshot().outside.push(nccl);
             })
             .with(|around| {
-                around.groups_made = Some(5);
                 around.before.non_torch = Some(600 * MIB);
                 around.now.non_torch = Some(3_160 * MIB);
             }),
@@ -277,8 +268,7 @@ fn lines_outside() -> Vec<Scenario> {
             true,
             Asked::on_all(grows(), |rank| {
                 rank.took(Origin::Nccl, &[GROUP, RUN, MAIN], 64 * MIB, now_and_then());
-            })
-            .with(|around| around.groups_made = Some(8)),
+            }),
         ),
         scenario(
             "workspaces beyond those that the peers have too",
@@ -364,21 +354,31 @@ fn lines_on_the_host() -> Vec<Scenario> {
     ]
 }
 
-/// Ranks 0, 1 and 3 wait for rank 2.
-fn stuck() -> Comparison {
-    let group = GroupState {
-        key: 1,
-        name: "0".to_string(),
-        desc: "default_pg".to_string(),
-        size: 4,
-        ranks: vec![0, 1, 2, 3],
-        furthest: 4_010,
-        waiting: vec![0, 1, 3],
-        waited_ns: 61_000_000_000,
-        behind: vec![Behind { rank: 2, enqueued: Some(4_007), lag: Lag::Late(58_000_000_000) }],
-        verdict: Verdict::Desynchronised,
-    };
-    Comparison { groups: vec![group], ..Comparison::default() }
+/// Ranks 0, 1 and 3 have waited for rank 2 for 61 s; rank 2 was polled 58 s after they began.
+fn stuck(asked: &mut Asked) {
+    const SECOND: i64 = 1_000_000_000;
+    for snapshot in asked.peers.iter_mut().chain([&mut asked.suspect]) {
+        let (enqueued, completed, polled_s) = match snapshot.identity.rank {
+            2 => (4_007, 4_007, 158),
+            _ => (4_010, 4_009, 161),
+        };
+        let group = CollectiveGroup {
+            key: 1,
+            name: "0".to_string(),
+            desc: "default_pg".to_string(),
+            size: 4,
+            enqueued: Some(enqueued),
+            completed: Some(completed),
+            since_wall_ns: 100 * SECOND,
+            ..CollectiveGroup::default()
+        };
+        snapshot.collectives = Collectives {
+            source: CollectiveSource::FlightRecorder,
+            look_wall_ns: polled_s * SECOND,
+            groups: vec![group],
+            ..Collectives::default()
+        };
+    }
 }
 
 fn out_of_step() -> Vec<Scenario> {
@@ -396,13 +396,13 @@ fn out_of_step() -> Vec<Scenario> {
             Asked::new(growth(Layer::Allocated, MIB), |rank| {
                 rank.add(&[LINEAR, "/app/train.py:34:train_step", MAIN], 128 * MIB, [375, 375]);
             })
-            .with(|around| around.collectives = Some(stuck())),
+            .but(stuck),
         ),
         scenario(
             "a silent rank for which the others wait",
             without_line(Class::Desynchronised, Cause::Collectives),
             true,
-            silent().with(|around| around.collectives = Some(stuck())),
+            silent().but(stuck),
         ),
         scenario(
             "a rank that falls silent",

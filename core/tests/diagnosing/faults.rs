@@ -273,7 +273,7 @@ fn rhythms() -> Vec<Scenario> {
 
 fn occasions() -> Vec<Scenario> {
     let leak = |line: &str| (Class::Leak, Some(line.to_string()), Cause::Kept);
-    let cycles = cycles_of_the_trace().with(|around| around.give_backs = Some(3));
+    let cycles = cycles_of_the_trace().but(|asked| asked.growth.give_backs = 3);
     vec![
         scenario(
             "a leak in every evaluation",
@@ -365,20 +365,6 @@ fn little_is_known() -> Vec<Scenario> {
             true,
             made().but(|asked| {
                 asked.suspect.devices[0].complete = false;
-            }),
-        ),
-        scenario(
-            "births are not known",
-            leak(),
-            true,
-            made().but(|asked| {
-                let all = asked.peers.iter_mut().chain([&mut asked.suspect]);
-                all.for_each(|snapshot| {
-                    snapshot.before_step = 0;
-                    snapshot.devices[0].before.clear();
-                    snapshot.devices[0].blocks.iter_mut().for_each(|block| block.birth_step = 0);
-                });
-                asked.around.births_missing = true;
             }),
         ),
     ]

@@ -195,28 +195,17 @@ fn around() -> impl Strategy<Value = Circumstances> {
             ..Readings::default()
         })
     };
-    let counts = (number(), number(), number(), number(), number());
-    (readings(), readings(), counts, any::<bool>(), proptest::option::of(any::<bool>())).prop_map(
-        |(
+    let counts = (number(), number(), number(), number());
+    (readings(), readings(), counts, proptest::option::of(any::<bool>())).prop_map(
+        |(before, now, (retries, ooms, step_time_ns, steps_missing), in_peaks)| Circumstances {
             before,
             now,
-            (retries, ooms, give_backs, step_time_ns, steps_missing),
-            births_missing,
+            retries,
+            ooms,
+            step_time_ns,
+            steps_missing,
             in_peaks,
-        )| {
-            Circumstances {
-                before,
-                now,
-                retries,
-                ooms,
-                give_backs,
-                give_backs_at_phase_ends: retries,
-                step_time_ns,
-                steps_missing,
-                births_missing,
-                in_peaks,
-                ..Circumstances::default()
-            }
+            ..Circumstances::default()
         },
     )
 }

@@ -12,9 +12,6 @@ use super::super::words::{bytes, count, place, times};
 use super::Hearing;
 use super::tensors::elsewhere;
 
-/// Recompilations from which on private pools are what grows.
-const RECOMPILES_MIN: u64 = 2;
-
 const NOTHING: String = String::new();
 
 /// What the detector saw grow, in bytes; 0 where it did not follow bytes.
@@ -36,12 +33,9 @@ fn defers(case: &Case<'_>) -> bool {
 }
 
 fn pools(case: &Case<'_>) -> bool {
-    let recompiled = case.around.recompiles.is_some_and(|times| times >= RECOMPILES_MIN);
-    let reserved = case.shape.as_ref().map_or(0, |shape| shape.private);
-    let beyond = signed(reserved.saturating_sub(case.peer_private));
     match case.ground {
         Ground::Tensors => case.private.saturating_mul(2) >= case.whole(),
-        Ground::Reserved => explains(case, case.private) || (recompiled && explains(case, beyond)),
+        Ground::Reserved => explains(case, case.private),
         _ => false,
     }
 }
@@ -175,13 +169,6 @@ pub(super) fn compile_pools(case: &Case<'_>) -> Hearing {
             is_possible.then(|| pools(case)),
             format!("{private} of what is new lie in private pools (CUDA graphs, or a MemPool)"),
             if case.private > 0 { none } else { NOTHING },
-        )
-        .helps(
-            case.around.recompiles.map(|times| times >= RECOMPILES_MIN),
-            case.around.recompiles.map_or(NOTHING, |recompiles| {
-                format!("torch.compile compiled anew {}", times(recompiles))
-            }),
-            NOTHING,
         )
         .helps(reserved.filter(|_| pools(case)).map(|_| true), pools_said, NOTHING)
 }

@@ -46,24 +46,14 @@ pub(super) fn non_torch(case: &Case<'_>) -> Hearing {
             heard = heard.helps(Some(true), said, NOTHING);
         }
     }
-    let made = case.around.groups_made.filter(|&made| made > 0);
     let contexts = case.around.now.contexts.filter(|&contexts| contexts > 1);
-    heard
-        .helps(
-            made.map(|_| true),
-            made.map_or(NOTHING, |made| {
-                let groups = if made == 1 { "process group was" } else { "process groups were" };
-                format!("{made} {groups} made since then")
-            }),
-            NOTHING,
-        )
-        .helps(
-            contexts.map(|_| true),
-            contexts.map_or(NOTHING, |contexts| {
-                format!("{contexts} processes of the job have a context on this device")
-            }),
-            NOTHING,
-        )
+    heard.helps(
+        contexts.map(|_| true),
+        contexts.map_or(NOTHING, |contexts| {
+            format!("{contexts} processes of the job have a context on this device")
+        }),
+        NOTHING,
+    )
 }
 
 /// Who took it, and what nobody did.

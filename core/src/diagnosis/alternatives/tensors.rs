@@ -9,7 +9,7 @@ use super::super::case::{Case, Lines, share_of};
 use super::super::generations::Course;
 use super::super::ground::Ground;
 use super::super::lines::Line;
-use super::super::words::{amount, blocks, bytes, count, percent, place, times};
+use super::super::words::{blocks, bytes, count, percent, place, times};
 use super::{EXPLAINED_PPM_MIN, Hearing};
 use crate::detector::Scope;
 
@@ -79,16 +79,14 @@ pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
     });
     let backs = case.give_backs();
     let stays = outlasts(case, lines);
-    let comes_back = stays == Some(false) && ends_with_phases(case).is_none();
+    let comes_back = stays == Some(false);
     let collects = match is_sawtooth(case) {
         Some(is_sawtooth) => Some(is_sawtooth || comes_back),
         None => comes_back.then_some(true),
     };
     let is_passing = lines.top().map(|line| case.course(line) == Course::Passing);
-    let steady = "the level never gave back what it had grown by".into();
-    let steady = if backs == Some(0) { steady } else { gave_back_rarely(case) };
     heard
-        .must(collects, gave_back(backs), steady)
+        .must(collects, gave_back(backs), gave_back(backs))
         .helps(
             (collects == Some(true)).then_some(false),
             NOTHING,
@@ -133,14 +131,7 @@ pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Heari
             "the peaks within steps grow, and the floors between them do not".into(),
             NOTHING,
         )
-        .helps(ends_with_phases(case), gave_back_rarely(case), NOTHING)
         .must_not(is_sawtooth(case), gave_back(case.give_backs()), NOTHING)
-}
-
-/// Is it given back when a phase ends?
-fn ends_with_phases(case: &Case<'_>) -> Option<bool> {
-    let ends = case.around.give_backs_at_phase_ends?;
-    (ends >= GIVE_BACKS_MIN).then_some(true)
 }
 
 pub(super) fn imbalance(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
@@ -264,26 +255,13 @@ fn outlasts(case: &Case<'_>, lines: &Lines<'_>) -> Option<bool> {
 
 /// None when nobody counted.
 fn is_sawtooth(case: &Case<'_>) -> Option<bool> {
-    let backs = case.give_backs()?;
-    let of_phases = case.around.give_backs_at_phase_ends.unwrap_or(0);
-    Some(backs.saturating_sub(of_phases) >= GIVE_BACKS_MIN)
+    Some(case.give_backs()? >= GIVE_BACKS_MIN)
 }
 
 fn gave_back(backs: Option<u64>) -> String {
     backs.filter(|&backs| backs > 0).map_or(NOTHING, |backs| {
         format!("the level gave back most of what it had grown by {}", times(backs))
     })
-}
-
-fn gave_back_rarely(case: &Case<'_>) -> String {
-    let (backs, of_phases) = (case.give_backs(), case.around.give_backs_at_phase_ends);
-    match (backs, of_phases) {
-        (Some(backs), Some(ends)) if ends > 0 => format!(
-            "the level gave back most of its growth {}, {ends} of them at the end of a phase",
-            times(backs),
-        ),
-        _ => gave_back(backs),
-    }
 }
 
 /// A tensor that is made anew, and larger each time.
@@ -315,13 +293,6 @@ fn backlog(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
 fn no_leak(case: &Case<'_>, line: &Line<'_>) -> String {
     let here = place(line.frame);
     let births = line.births.count();
-    if case.around.births_missing {
-        let more = amount(case.measure, line.net_grown);
-        return format!(
-            "{here} has only {} blocks more ({more})",
-            count(line.net.blocks.max(0).unsigned_abs())
-        );
-    }
     match case.course(line) {
         Course::Once => format!("all blocks of {here} were born in one step"),
         Course::Few => format!("the blocks of {here} were born in {births} steps only"),

@@ -21,15 +21,6 @@ pub(super) fn fragmentation(case: &Case<'_>) -> Remedy {
     let is_expandable =
         settings.expandable_segments.unwrap_or_else(|| shape.is_some_and(|shape| shape.expandable));
     let mut steps: Vec<String> = Vec::new();
-    let splits = settings.max_split_bytes.filter(|&bytes| bytes > 0);
-    if let Some(limit) = splits.filter(|_| is_expandable) {
-        let text = format!(
-            "remove max_split_size_mb ({}) from PYTORCH_CUDA_ALLOC_CONF: with \
-             expandable_segments:True it keeps freed memory from being used again",
-            bytes(limit),
-        );
-        return Remedy::new(Cause::Settings, text, shape.map(Shape::unused));
-    }
     if case.is_cache() {
         let idle = case.idle_cache();
         let text = format!(
@@ -44,7 +35,7 @@ pub(super) fn fragmentation(case: &Case<'_>) -> Remedy {
         steps.push("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".into());
     }
     let sizes = case.requests.map_or(0, |requests| requests.large_sizes);
-    if sizes >= SIZES_MANY && settings.rounds_up != Some(true) {
+    if sizes >= SIZES_MANY {
         steps.push(format!(
             "{sizes} different sizes were asked for lately: pad to a few lengths, or set \
              roundup_power2_divisions:8"
@@ -52,7 +43,7 @@ pub(super) fn fragmentation(case: &Case<'_>) -> Remedy {
     } else {
         steps.push("run the largest batch first, and pad to a few lengths".into());
     }
-    if is_expandable && splits.is_none() {
+    if is_expandable {
         steps.push("expandable_segments is on already, so its free pieces are small".into());
     }
     if let Some(holder) = shape.and_then(|shape| shape.holder.as_ref()) {

@@ -30,8 +30,7 @@ pub(super) fn non_torch(case: &Case<'_>) -> Remedy {
     }
     let nccl = case.outside.iter().filter(|of| of.origin == Origin::Nccl);
     let nccl = nccl.fold(0, |sum: u64, of| sum.saturating_add(of.bytes));
-    let made = case.around.groups_made.is_some_and(|made| made > 0) || taken_by.is_some();
-    if made || (nccl > 0 && nccl.saturating_mul(2) >= case.growth.grown_bytes) {
+    if taken_by.is_some() || (nccl > 0 && nccl.saturating_mul(2) >= case.growth.grown_bytes) {
         let text = "communicators of NCCL take this memory: make process groups once and use them \
                     again, destroy_process_group() those that are done, and lower \
                     NCCL_BUFFSIZE or NCCL_MAX_NCHANNELS where many are needed";
