@@ -23,7 +23,7 @@ pub mod tape;
 
 pub mod roles;
 
-pub mod boundary;
+pub mod step_boundary;
 
 pub mod python;
 

@@ -9,8 +9,8 @@
 //! Builds without a GIL are refused: there another thread may change a code object's instructions
 //! (`co_tlbc`) and reference counts are split, and nothing here has been proven on them.
 
-use super::frames::{BYTES_DATA, FrameLayout, OBJECT_TYPE, Position, Text, VAR_SIZE};
-use super::lines::LineTable;
+use super::frame_layout::{BYTES_DATA, FrameLayout, OBJECT_TYPE, Position, Text, VAR_SIZE};
+use super::line_table::LineTable;
 
 /// Words from the start of `_PyRuntime` that are looked at.
 pub const DEBUG_WORDS: usize = 88;

@@ -6,8 +6,8 @@
 //! interpreter itself; a version that has none is recorded without stacks. Nothing here touches
 //! memory: the recorder does the reading.
 
-pub mod frames;
+pub mod frame_layout;
 
 pub mod debug_offsets;
 
-pub mod lines;
+pub mod line_table;

@@ -18,11 +18,10 @@ use memtape_core::snapshot::CollectiveSource;
 use memtape_core::tape::collective::CollectiveWriter;
 use memtape_core::tape::looks::{Communicators, Pace, Turn};
 
-use crate::background::control;
 use crate::background::flight_recorder::{Answer, FlightRecorder};
-use crate::host::clock;
+use crate::host::{clock, environment, threads};
 use crate::writer::panic_boundary::guarded;
-use crate::writer::state::{self, Guest};
+use crate::writer::state::{self, Recorder};
 
 /// Between two turns of the thread.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -71,8 +70,8 @@ fn communicators() -> Communicators {
 }
 
 /// Starts the thread once there is something to look at; until then the tape says why there is
-/// none. On the guest's own thread.
-pub(crate) fn begin(guest: &Guest) {
+/// none. On the recorder's control thread.
+pub(crate) fn begin(recorder: &Recorder) {
     if BEGUN.load(Ordering::Acquire) {
         return;
     }
@@ -85,17 +84,17 @@ pub(crate) fn begin(guest: &Guest) {
         CollectiveSource::NoCommunicator
     } else {
         BEGUN.store(true, Ordering::Release);
-        if control::spawn("memtape-looks", STACK_BYTES, run) {
+        if threads::spawn("memtape-looks", STACK_BYTES, run) {
             return;
         }
         CollectiveSource::NoThread
     };
-    CollectiveWriter::source(guest.words, clock::mono_ns(), source);
+    CollectiveWriter::source(recorder.words(), clock::mono_ns(), source);
 }
 
 /// Whether the environment lets the flight recorder be looked at.
 fn wanted() -> CollectiveSource {
-    if state::switch("MEMTAPE_COLLECTIVES") == Some(false) {
+    if environment::switch("MEMTAPE_COLLECTIVES") == Some(false) {
         return CollectiveSource::NotWanted;
     }
     let size = |name| std::env::var(name).ok().map(|text| text.trim().parse().unwrap_or(1));
@@ -126,19 +125,20 @@ pub(crate) fn end() {
 fn run() {
     let mut pace = Pace::default();
     let mut writer = None;
-    while let Some(guest) = state::recording() {
+    while let Some(recorder) = state::recording() {
         guarded(|| {
-            let writer = writer
-                .get_or_insert_with(|| CollectiveWriter::new(guest.words, guest.collectives()));
-            turn(guest, &mut pace, writer);
+            let writer = writer.get_or_insert_with(|| {
+                CollectiveWriter::new(recorder.words(), recorder.collectives())
+            });
+            turn(recorder, &mut pace, writer);
         });
         std::thread::sleep(PAUSE);
     }
 }
 
-fn turn(guest: &Guest, pace: &mut Pace, writer: &mut CollectiveWriter<'_>) {
+fn turn(recorder: &Recorder, pace: &mut Pace, writer: &mut CollectiveWriter<'_>) {
     let (now_ns, seen) = (clock::mono_ns(), communicators());
-    let say = |source| CollectiveWriter::source(guest.words, now_ns, source);
+    let say = |source| CollectiveWriter::source(recorder.words(), now_ns, source);
     match pace.turn(now_ns, seen) {
         Turn::Rest => return,
         Turn::Say(source) => return say(source),
@@ -154,7 +154,7 @@ fn turn(guest: &Guest, pace: &mut Pace, writer: &mut CollectiveWriter<'_>) {
         return;
     }
     say(CollectiveSource::FlightRecorder);
-    CollectiveWriter::asks(guest.words, now_ns);
+    CollectiveWriter::asks(recorder.words(), now_ns);
     let answer = flight_recorder.ask(threw);
     LOOKS.store(false, Ordering::SeqCst);
     let took_ns = clock::mono_ns().saturating_sub(now_ns);
@@ -173,15 +173,15 @@ fn turn(guest: &Guest, pace: &mut Pace, writer: &mut CollectiveWriter<'_>) {
             pace.answered(now_ns.saturating_add(took_ns), took_ns, groups, seen);
         }
     }
-    CollectiveWriter::answered(guest.words);
+    CollectiveWriter::answered(recorder.words());
 }
 
 /// The flight recorder threw an exception; this thread is lost.
 fn threw() {
     LOOKS.store(false, Ordering::SeqCst);
-    if let Some(guest) = state::recording() {
-        CollectiveWriter::source(guest.words, clock::mono_ns(), CollectiveSource::Threw);
-        CollectiveWriter::answered(guest.words);
+    if let Some(recorder) = state::recording() {
+        CollectiveWriter::source(recorder.words(), clock::mono_ns(), CollectiveSource::Threw);
+        CollectiveWriter::answered(recorder.words());
     }
 }
 

@@ -1,81 +1,67 @@
-//! The guest's own thread: everything that must not happen on the hot path.
+//! The recorder's control thread: everything that must not happen on the hot path.
 //!
-//! It asks the driver about the devices, subscribes to CUPTI where that was asked for and nobody
-//! has yet, and sees to it that PyTorch's optimizer hook is registered; it starts the thread that
-//! looks at collectives (`collective.rs`). It takes no signal but the one that says its tape is
-//! gone, holds no lock and sleeps nearly always.
+//! It asks the driver about the devices, subscribes to CUPTI where that was asked for, has
+//! PyTorch's optimizer hook registered, and starts the thread that reads the state of collectives.
+//! It takes no signal but SIGBUS, holds no lock and sleeps nearly always.
 
 use std::time::Duration;
 
-use memtape_core::tape::layout::{StepSource, descriptor, header};
+use memtape_core::origin::Origin;
+use memtape_core::tape::layout::{StepSource, header};
 
-use crate::background::collectives;
-use crate::background::cupti;
-use crate::background::optimizer_hook;
-use crate::host::clock;
-use crate::host::driver;
+use crate::background::{collectives, cupti, optimizer_hook};
+use crate::host::{clock, driver, threads};
+use crate::writer::outside_allocator;
 use crate::writer::panic_boundary::guarded;
-use crate::writer::state::{self, Guest};
+use crate::writer::state::{self, Recorder};
 
 /// Pause while something is still to be done …
 const PAUSE_BUSY: Duration = Duration::from_millis(50);
 /// … and when all is done; a device used later is described after at most this long.
 const PAUSE_IDLE: Duration = Duration::from_secs(2);
-/// Turns the main thread gets to register the hook itself before the GIL is taken for it.
+/// Turns that the main thread gets to register the hook before another thread takes the GIL for it.
 const TURNS_FOR_MAIN: u32 = 40;
+
+const STACK_BYTES: usize = 256 << 10;
 
 /// Starts the thread; without it, only steps and device names are missing.
 pub(crate) fn start() {
     optimizer_hook::ask_main_thread();
-    let _ = spawn("memtape", 256 << 10, run);
-}
-
-/// Starts a thread that takes none of the program's signals; false where there can be none.
-pub(crate) fn spawn(name: &str, stack_bytes: usize, work: fn()) -> bool {
-    // The new thread inherits the mask of its maker: the program's signals are not its business.
-    // SAFETY: the sets are local, and the old mask is restored.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::sigdelset(&raw mut all, libc::SIGBUS); // this thread, too, touches the tape
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let thread = std::thread::Builder::new().name(name.into()).stack_size(stack_bytes);
-        let is_there = thread.spawn(work).is_ok();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        is_there
-    }
+    let _ = threads::spawn("memtape", STACK_BYTES, run);
 }
 
 fn run() {
     let mut turn = 0;
-    while let Some(guest) = state::recording() {
-        let mut settled = false;
+    while let Some(recorder) = state::recording() {
+        let mut is_settled = false;
         guarded(|| {
-            clock::bend(guest.since);
-            settled = work(guest, turn);
+            clock::correct(recorder.since());
+            is_settled = work(recorder, turn);
         });
         turn = turn.saturating_add(1);
-        std::thread::sleep(if settled { PAUSE_IDLE } else { PAUSE_BUSY });
+        std::thread::sleep(if is_settled { PAUSE_IDLE } else { PAUSE_BUSY });
     }
 }
 
 /// True when nothing is left to do for now.
-fn work(guest: &'static Guest, turn: u32) -> bool {
-    let has_lane = |device: u8| {
-        let at = header::DESCRIPTORS + usize::from(device) * descriptor::WORDS;
-        guest.words.get(at + descriptor::STATE) == 1
-    };
-    cupti::subscribe();
+fn work(recorder: &'static Recorder, turn: u32) -> bool {
+    cupti::subscribe(driver_memory_taken);
     cupti::report();
-    collectives::begin(guest);
-    let described = driver::describe_devices(guest, has_lane);
-    let registered = guest.words.get(header::STEP_SOURCE) != StepSource::None as u64;
-    if !registered {
+    collectives::begin(recorder);
+    let is_described = driver::describe_devices(recorder.words(), |it| recorder.has_lane(it));
+    let is_registered = recorder.words().get(header::STEP_SOURCE) != StepSource::None as u64;
+    if !is_registered {
         optimizer_hook::ask_main_thread();
         if turn > TURNS_FOR_MAIN {
-            optimizer_hook::register_elsewhere();
+            optimizer_hook::register_on_own_thread();
         }
     }
-    described && registered || turn > 20 * TURNS_FOR_MAIN
+    is_described && is_registered || turn > 20 * TURNS_FOR_MAIN
+}
+
+/// What CUPTI calls when this thread has subscribed: the recorder is awake.
+fn driver_memory_taken(origin: Origin, key: u64, bytes: u64, device: u8) {
+    if let Some(recorder) = state::recording() {
+        outside_allocator::taken(recorder, origin, key, bytes, device);
+    }
 }

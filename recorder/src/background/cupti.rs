@@ -1,16 +1,16 @@
 //! Device memory that is taken from the driver past every other hook: hook 5, for
 //! `MEMTAPE_CUPTI=1`.
 //!
-//! CUPTI calls [`on_call`] on the thread that makes a driver call, as the call begins and as it
-//! ends. What takes memory is recorded when it has ended well, what gives memory back when it
-//! begins. A call inside of a function that another hook stands in front of is that hook's
-//! (`exports::cudart::Outermost`); PyTorch's expandable segments are recorded here as well, and
-//! the ledger takes them off. Only what is in [`CALLS`] is called back for.
+//! CUPTI calls `on_call` on the thread that makes a driver call, as the call begins and as it
+//! ends. A call that takes memory is recorded when it has succeeded, a call that gives memory back
+//! when it begins. A call inside of another hook's function is that hook's ([`Outermost`]);
+//! PyTorch's expandable segments are recorded here as well, and the ledger subtracts them. Only
+//! the calls in `CALLS` are called back for.
 //!
-//! CUPTI has one subscriber in a process: where a profiler was first, this hook stays away and the
-//! tape says so; where this hook was first, profilers see no kernels. So it must be asked for.
-//! It subscribes when PyTorch looks at the devices, which is before it takes memory, and where it
-//! never does, from the guest's own thread. It loads no library: PyTorch has loaded CUPTI.
+//! CUPTI has one subscriber in a process: where a profiler was first, this hook is not there and
+//! the tape says so; where this hook was first, profilers see no kernels. So it must be asked for.
+//! It subscribes when PyTorch reads the devices' properties, which is before it takes memory, or
+//! else from the control thread. It loads no library: PyTorch has loaded CUPTI.
 //!
 //! Memory of `cuMemCreate` goes by its handle, and counts until the handle is released, even
 //! where a mapping keeps it longer. Not recorded: requests that fail, memory of the host, and
@@ -29,13 +29,11 @@ use memtape_core::origin::Origin;
 use memtape_core::tape::layout::Cupti;
 use memtape_core::tape::layout::header;
 
-use crate::hooks::cudart::Outermost;
-use crate::host::driver;
-use crate::host::symbols::Symbol;
-use crate::writer::free_memory;
-use crate::writer::outside_allocator;
+use crate::host::symbols::{Library, Symbol};
+use crate::host::{driver, environment};
+use crate::writer::outside_allocator::{self, Outermost};
 use crate::writer::panic_boundary::guarded;
-use crate::writer::state;
+use crate::writer::{free_memory, state};
 
 // Domains and results are integers here: a newer CUPTI may have values that cudarc's enums lack.
 type Callback = unsafe extern "C" fn(*mut c_void, c_uint, c_uint, *const c_void);
@@ -44,11 +42,12 @@ type Unsubscribe = unsafe extern "C" fn(CUpti_SubscriberHandle) -> c_int;
 type Enable = unsafe extern "C" fn(c_uint, CUpti_SubscriberHandle, c_uint, c_uint) -> c_int;
 
 // SAFETY: the types are those of cupti_callbacks.h, unchanged since CUDA 11.
-static SUBSCRIBE: Symbol<Subscribe> = unsafe { Symbol::of_cupti(c"cuptiSubscribe") };
+static SUBSCRIBE: Symbol<Subscribe> = unsafe { Symbol::new(&Library::CUPTI, c"cuptiSubscribe") };
 // SAFETY: as above.
-static UNSUBSCRIBE: Symbol<Unsubscribe> = unsafe { Symbol::of_cupti(c"cuptiUnsubscribe") };
+static UNSUBSCRIBE: Symbol<Unsubscribe> =
+    unsafe { Symbol::new(&Library::CUPTI, c"cuptiUnsubscribe") };
 // SAFETY: as above.
-static ENABLE: Symbol<Enable> = unsafe { Symbol::of_cupti(c"cuptiEnableCallback") };
+static ENABLE: Symbol<Enable> = unsafe { Symbol::new(&Library::CUPTI, c"cuptiEnableCallback") };
 
 const SUCCESS: c_int = 0;
 const SEVERAL_SUBSCRIBERS: c_int =
@@ -90,29 +89,34 @@ static TRIED: AtomicBool = AtomicBool::new(false);
 /// One of [`Cupti`].
 static STATE: AtomicU64 = AtomicU64::new(Cupti::NotAsked as u64);
 
-/// Subscribes where the program asked for it and nobody has tried yet.
-pub(crate) fn subscribe() {
+/// What is called for memory that was taken: origin, address or handle, bytes, device.
+pub(crate) type Taken = fn(Origin, u64, u64, u8);
+
+/// Subscribes, where the program asked for it, at the first call.
+pub(crate) fn subscribe(taken: Taken) {
     if TRIED.load(Ordering::Relaxed) || TRIED.swap(true, Ordering::AcqRel) {
         return;
     }
-    if state::asks_for("MEMTAPE_CUPTI") && !state::asks_for("MEMTAPE_DISABLE") {
-        guarded(|| STATE.store(try_to_subscribe() as u64, Ordering::Release));
+    if environment::is_on("MEMTAPE_CUPTI") && !environment::is_on("MEMTAPE_DISABLE") {
+        guarded(|| STATE.store(try_to_subscribe(taken) as u64, Ordering::Release));
     }
 }
 
 /// Says on the tape what came of it.
 pub(crate) fn report() {
-    state::note_refusal(header::CUPTI, STATE.load(Ordering::Acquire));
+    if let Some(recorder) = state::recording() {
+        recorder.words().set(header::CUPTI, STATE.load(Ordering::Acquire));
+    }
 }
 
-fn try_to_subscribe() -> Cupti {
+fn try_to_subscribe(taken: Taken) -> Cupti {
     let Some(subscribe) = SUBSCRIBE.get() else { return Cupti::NoLibrary };
     let (Some(unsubscribe), Some(enable)) = (UNSUBSCRIBE.get(), ENABLE.get()) else {
         return Cupti::NoFunction;
     };
     let mut subscriber: CUpti_SubscriberHandle = std::ptr::null_mut();
     // SAFETY: CUPTI writes the subscriber; the callback is there as long as the process.
-    match unsafe { subscribe(&raw mut subscriber, on_call, std::ptr::null_mut()) } {
+    match unsafe { subscribe(&raw mut subscriber, on_call, taken as *mut c_void) } {
         SUCCESS => {}
         SEVERAL_SUBSCRIBERS => return Cupti::ProfilerAttached,
         _ => return Cupti::Failed,
@@ -128,16 +132,23 @@ fn try_to_subscribe() -> Cupti {
 }
 
 /// A driver call begins or ends.
-unsafe extern "C" fn on_call(_: *mut c_void, domain: c_uint, call: c_uint, data: *const c_void) {
+unsafe extern "C" fn on_call(
+    taken: *mut c_void,
+    domain: c_uint,
+    call: c_uint,
+    data: *const c_void,
+) {
     if domain != DRIVER_API || data.is_null() {
         return;
     }
     let Some(_outermost) = Outermost::enter() else { return };
     // SAFETY: that is what CUPTI gives for this domain, and it lives as long as this call.
     let data = unsafe { &*data.cast::<CUpti_CallbackData>() };
+    // SAFETY: what `try_to_subscribe` gave to CUPTI with this function.
+    let taken = unsafe { std::mem::transmute::<*mut c_void, Taken>(taken) };
     guarded(|| match data.callbackSite {
         CUpti_ApiCallbackSite::CUPTI_API_ENTER => give_back(call, data),
-        CUpti_ApiCallbackSite::CUPTI_API_EXIT => take(call, data),
+        CUpti_ApiCallbackSite::CUPTI_API_EXIT => take(call, data, taken),
         _ => {}
     });
 }
@@ -150,15 +161,14 @@ struct Piece {
     device: u8,
 }
 
-fn take(call: c_uint, data: &CUpti_CallbackData) {
+fn take(call: c_uint, data: &CUpti_CallbackData, taken: Taken) {
     // SAFETY: a driver call that has ended has a result.
     let result = unsafe { *data.functionReturnValue.cast::<c_int>() };
     // SAFETY: the call is this one, and it succeeded.
     let piece = || unsafe { piece(call, data.functionParams) };
     let Some(piece) = (result == SUCCESS).then(piece).flatten() else { return };
-    free_memory::taken(piece.device, piece.bytes);
     let origin = if call == ALLOC_MANAGED { Origin::Managed } else { Origin::DriverVmm };
-    outside_allocator::taken(origin, piece.key, piece.bytes, piece.device);
+    taken(origin, piece.key, piece.bytes, piece.device);
 }
 
 /// What a call that succeeded has taken.
@@ -226,9 +236,9 @@ static RETAINED: Retained = Retained([const { AtomicU64::new(0) }; 256]);
 impl Retained {
     fn add(&self, handle: u64) {
         if !self.change(0, handle)
-            && let Some(guest) = state::recording()
+            && let Some(recorder) = state::recording()
         {
-            guest.words.count(header::LOST_HOST_EVENTS);
+            recorder.words().count(header::LOST_HOST_EVENTS);
         }
     }
 

@@ -19,7 +19,7 @@ use std::ffi::c_void;
 
 use memtape_core::tape::dump::Dump;
 
-use crate::host::symbols::Symbol;
+use crate::host::symbols::{Library, Symbol};
 
 /// Longest answer that is looked into. A group of 16,384 ranks takes 110 KB.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -41,10 +41,11 @@ type Destroy = unsafe extern "C-unwind" fn(*mut CxxString);
 // SAFETY: `std::string c10d::dump_nccl_trace_json(bool includeCollectives, bool onlyActive)`; the
 // name says that it is the C++11 string.
 static DUMP_JSON: Symbol<DumpJson> =
-    unsafe { Symbol::of_torch_cuda(c"_ZN4c10d20dump_nccl_trace_jsonB5cxx11Ebb") };
+    unsafe { Symbol::new(&Library::TORCH_CUDA, c"_ZN4c10d20dump_nccl_trace_jsonB5cxx11Ebb") };
 // SAFETY: `std::string::~string()`, also of the C++11 string.
-static DESTROY: Symbol<Destroy> =
-    unsafe { Symbol::of_torch_cuda(c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEED1Ev") };
+static DESTROY: Symbol<Destroy> = unsafe {
+    Symbol::new(&Library::TORCH_CUDA, c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEED1Ev")
+};
 
 /// What came of a call.
 #[derive(Debug, PartialEq, Eq)]

@@ -14,11 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memtape_core::tape::layout::{StepSource, header};
 
-use crate::host::symbols;
-use crate::stacks::python_frames;
+use crate::host::libraries::global_symbol;
+use crate::stacks::availability;
 use crate::writer::panic_boundary::guarded;
-use crate::writer::state;
-use crate::writer::steps;
+use crate::writer::{state, steps};
 
 type Object = *mut c_void;
 type Call = unsafe extern "C" fn(Object, Object) -> Object;
@@ -113,7 +112,7 @@ impl Api {
     fn look_up() -> Option<Self> {
         macro_rules! function {
             ($name:literal) => {{
-                let found = symbols::global($name);
+                let found = global_symbol($name);
                 if found.is_null() {
                     return None;
                 }
@@ -121,13 +120,13 @@ impl Api {
                 unsafe { std::mem::transmute(found) }
             }};
         }
-        let none = symbols::global(c"_Py_NoneStruct");
+        let none = global_symbol(c"_Py_NoneStruct");
         (!none.is_null()).then_some(())?;
         Some(Self {
             is_initialized: function!(c"Py_IsInitialized"),
             is_finalizing: {
                 let names = [c"_Py_IsFinalizing", c"Py_IsFinalizing"];
-                let mut found = names.into_iter().map(symbols::global);
+                let mut found = names.into_iter().map(global_symbol);
                 let found = found.find(|it| !it.is_null()).unwrap_or(std::ptr::null_mut());
                 // SAFETY: the signature in CPython's headers; a null pointer is `None`.
                 unsafe { std::mem::transmute(found) }
@@ -166,7 +165,7 @@ pub(crate) fn ask_main_thread() {
 }
 
 /// Registers the hook from a thread that is there for nothing else; once in a process's life.
-pub(crate) fn register_elsewhere() {
+pub(crate) fn register_on_own_thread() {
     static TRIED: AtomicBool = AtomicBool::new(false);
     if Api::find().is_none() || TRIED.swap(true, Ordering::AcqRel) {
         return;
@@ -217,10 +216,10 @@ extern "C" fn in_main_thread(_: *mut c_void) -> c_int {
 /// # Safety
 /// The calling thread must hold the GIL.
 unsafe fn register(api: &Api) {
-    let Some(guest) = state::recording() else { return };
+    let Some(recorder) = state::recording() else { return };
     // SAFETY: the caller's promise.
     unsafe { ask_for_the_end(api) };
-    if guest.words.get(header::STEP_SOURCE) != StepSource::None as u64 {
+    if recorder.words().get(header::STEP_SOURCE) != StepSource::None as u64 {
         return;
     }
     // SAFETY: the GIL is held; `dict_get` gives a borrowed reference, the others new ones, and
@@ -237,7 +236,7 @@ unsafe fn register(api: &Api) {
             (api.clear_error)();
             // Half imported modules get it a moment later; a finished one never.
             if !(api.dict_get)((api.modules)(), c"torch.optim.sgd".as_ptr()).is_null() {
-                guest.words.set(header::STEP_SOURCE, StepSource::Unavailable as u64);
+                recorder.words().set(header::STEP_SOURCE, StepSource::Unavailable as u64);
             }
             return;
         }
@@ -246,9 +245,9 @@ unsafe fn register(api: &Api) {
         let handle = if hook.is_null() { null } else { (api.call)(register, hook, null) };
         if handle.is_null() {
             (api.clear_error)();
-            guest.words.set(header::STEP_SOURCE, StepSource::Unavailable as u64);
+            recorder.words().set(header::STEP_SOURCE, StepSource::Unavailable as u64);
         } else {
-            guest.words.set(header::STEP_SOURCE, StepSource::OptimizerHook as u64);
+            recorder.words().set(header::STEP_SOURCE, StepSource::OptimizerHook as u64);
         }
         for object in [register, hook, handle].into_iter().filter(|object| !object.is_null()) {
             (api.decrement)(object);
@@ -256,7 +255,7 @@ unsafe fn register(api: &Api) {
     }
 }
 
-/// Has [`python_frames::end`] called by the interpreter's own `atexit`, once. Its handlers run after the
+/// Has [`availability::end`] called by the interpreter's own `atexit`, once. Its handlers run after the
 /// threads that Python waits for are done, and before any state of the others is freed.
 ///
 /// # Safety
@@ -295,7 +294,7 @@ unsafe fn ask_for_the_end(api: &Api) {
 
 /// The interpreter ends.
 unsafe extern "C" fn on_end(_: Object, _: Object) -> Object {
-    guarded(python_frames::end);
+    guarded(availability::end);
     none()
 }
 

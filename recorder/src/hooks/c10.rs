@@ -1,11 +1,11 @@
 //! PyTorch's reports of its allocators: hook 1, and opt-in hook 4.
 //!
-//! PyTorch calls the first two through its own library's PLT, with the device's mutex held, on
-//! every block handed out or taken back (`c10/core/Allocator.h`; the names are unchanged from 2.0
-//! on). The CPU allocator reports only while a profiler asks it to, through
-//! `c10::memoryProfilingEnabled`; with `MEMTAPE_CPU=1` the answer to it is always yes. Profilers
-//! must see what they would have seen without that: they are passed a CPU report only if they had
-//! asked when the block was made, with the totals of such blocks.
+//! PyTorch calls the two report functions through its own library's PLT, with the device's mutex
+//! held, for every block handed out or taken back (`c10/core/Allocator.h`; the names are unchanged
+//! since 2.0). The CPU allocator reports only while a profiler asks it to, through
+//! `c10::memoryProfilingEnabled`; with `MEMTAPE_CPU=1` the answer is always yes. Profilers see what
+//! they would have seen without that: a CPU report is passed on only if a profiler had asked when
+//! the block was made, with the totals of such blocks.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,12 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use memtape_core::origin::Origin;
+use memtape_core::tape::write::Totals;
 
-use crate::host::symbols::Symbol;
-use crate::writer::hot_path;
-use crate::writer::outside_allocator;
+use crate::hooks::program::report;
+use crate::hooks::wake;
+use crate::host::environment;
+use crate::host::symbols::{Library, Symbol};
 use crate::writer::panic_boundary::{caught, guarded};
-use crate::writer::state;
+use crate::writer::{hot_path, outside_allocator, state};
 
 /// `c10::Device` as it travels in a register: type in the low byte, index in the next.
 type Device = u16;
@@ -33,13 +35,13 @@ type ProfilingEnabled = unsafe extern "C" fn() -> bool;
 
 // SAFETY: the types are those of c10/core/Allocator.h since 2.0.
 static REPORT: Symbol<Report> =
-    unsafe { Symbol::of_c10(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE") };
+    unsafe { Symbol::new(&Library::C10, c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE") };
 // SAFETY: as above.
 static OUT_OF_MEMORY: Symbol<OutOfMemory> =
-    unsafe { Symbol::of_c10(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE") };
+    unsafe { Symbol::new(&Library::C10, c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE") };
 // SAFETY: as above.
 static PROFILING_ENABLED: Symbol<ProfilingEnabled> =
-    unsafe { Symbol::of_c10(c"_ZN3c1022memoryProfilingEnabledEv") };
+    unsafe { Symbol::new(&Library::C10, c"_ZN3c1022memoryProfilingEnabledEv") };
 
 /// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, Device)`: a block of `size`
 /// bytes (rounded; negative when it is taken back), and the allocator's totals after it.
@@ -47,7 +49,7 @@ static PROFILING_ENABLED: Symbol<ProfilingEnabled> =
 /// # Safety
 /// Called by PyTorch with its own arguments.
 #[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
-pub unsafe extern "C" fn report_memory_usage(
+unsafe extern "C" fn report_memory_usage(
     pointer: *mut c_void,
     size: i64,
     allocated: usize,
@@ -59,7 +61,7 @@ pub unsafe extern "C" fn report_memory_usage(
         // SAFETY: PyTorch's own arguments.
         return unsafe { report_elsewhere(pointer, size, allocated, reserved, device) };
     }
-    caught(|| hot_path::report(pointer as u64, size, allocated as u64, reserved as u64, index));
+    caught(|| report(pointer as u64, size, allocated as u64, reserved as u64, index));
     if let Some(real) = REPORT.get() {
         // SAFETY: the real function, given the arguments it was called with.
         unsafe { real(pointer, size, allocated, reserved, device) };
@@ -94,7 +96,7 @@ unsafe extern "C" fn report_elsewhere(
 /// # Safety
 /// Called by PyTorch with its own arguments.
 #[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
-pub unsafe extern "C" fn report_out_of_memory(
+unsafe extern "C" fn report_out_of_memory(
     size: i64,
     allocated: usize,
     reserved: usize,
@@ -102,7 +104,12 @@ pub unsafe extern "C" fn report_out_of_memory(
 ) {
     let [kind, index] = device.to_le_bytes();
     if kind == CUDA {
-        guarded(|| hot_path::out_of_memory(size as u64, allocated as u64, reserved as u64, index));
+        guarded(|| {
+            let totals = Totals { allocated: allocated as u64, reserved: reserved as u64 };
+            if let Some(recorder) = wake::awake(index) {
+                hot_path::out_of_memory(recorder, size as u64, totals, index);
+            }
+        });
     }
     if let Some(real) = OUT_OF_MEMORY.get() {
         // SAFETY: the real function, given the arguments it was called with.
@@ -116,7 +123,7 @@ pub unsafe extern "C" fn report_out_of_memory(
 /// # Safety
 /// Called by PyTorch.
 #[unsafe(export_name = "_ZN3c1022memoryProfilingEnabledEv")]
-pub unsafe extern "C" fn memory_profiling_enabled() -> bool {
+unsafe extern "C" fn memory_profiling_enabled() -> bool {
     // SAFETY: the real function; it reads the thread's own state.
     let asked = PROFILING_ENABLED.get().is_some_and(|real| unsafe { real() });
     if !wants_cpu_tensors() {
@@ -128,36 +135,36 @@ pub unsafe extern "C" fn memory_profiling_enabled() -> bool {
 
 /// `MEMTAPE_CPU` is on, and the recorder is not switched off.
 ///
-/// It holds from the process's first block on: the CPU allocator then knows the size of every
-/// block, and has no reason to complain of one that it does not know.
+/// It holds from the process's first block on, so that the CPU allocator knows the size of every
+/// block and logs no warning about unknown ones.
 fn wants_cpu_tensors() -> bool {
-    static WANTS: LazyLock<bool> =
-        LazyLock::new(|| state::asks_for("MEMTAPE_CPU") && !state::asks_for("MEMTAPE_DISABLE"));
+    static WANTS: LazyLock<bool> = LazyLock::new(|| {
+        environment::is_on("MEMTAPE_CPU") && !environment::is_on("MEMTAPE_DISABLE")
+    });
     *WANTS
 }
 
 thread_local! {
-    /// Whether a profiler asked for the report that is about to come on this thread. `None`: no
-    /// such report is announced, so that one which comes is not the CPU allocator's (files mapped
-    /// into tensors are reported whether or not anybody asks).
+    /// Whether a profiler asked for the next report on this thread. `None`: no report was announced,
+    /// so one that comes is not the CPU allocator's (files mapped into tensors are always
+    /// reported).
     static PROFILER_ASKED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// Blocks whose making a profiler was told of: sizes by address, and their sum.
+/// Blocks whose making a profiler was told of: sizes by address, and the sum of sizes.
 static TOLD: Mutex<(BTreeMap<u64, u64>, usize)> = Mutex::new((BTreeMap::new(), 0));
 /// A profiler was told of any. Without one the lock is never touched.
 static TOLD_ANY: AtomicBool = AtomicBool::new(false);
 
-/// Records a report of CPU memory, once the recorder is awake: GPU memory wakes it, never a CPU
-/// tensor, which are in every child, launcher and worker. Returns the total to pass on with the
-/// report, or `None` when nobody but the guest wanted it.
+/// Records a report of CPU memory once the recorder is awake. CPU tensors, which are in every
+/// child, launcher and worker, do not wake it. Returns the total to pass on with the report, or
+/// `None` when only the recorder wanted it.
 fn cpu_report(pointer: u64, size: i64, allocated: usize) -> Option<usize> {
-    if state::recording().is_some() {
-        if size >= 0 {
-            outside_allocator::taken(Origin::CpuTensor, pointer, size.unsigned_abs(), 0);
-        } else {
-            outside_allocator::returned(Origin::CpuTensor, pointer);
-        }
+    if size < 0 {
+        outside_allocator::returned(Origin::CpuTensor, pointer);
+    } else if let Some(recorder) = state::recording() {
+        let bytes = size.unsigned_abs();
+        outside_allocator::taken(recorder, Origin::CpuTensor, pointer, bytes, 0);
     }
     let Some(asked) = PROFILER_ASKED.take() else { return Some(allocated) };
     if asked {
@@ -180,8 +187,8 @@ fn cpu_report(pointer: u64, size: i64, allocated: usize) -> Option<usize> {
     was_told.filter(|_| asked).map(|_| *sum)
 }
 
-/// Held by others for no longer than a look into a map; in a forked child perhaps for ever, if it
-/// was held at the fork. So it is tried a bounded number of times.
+/// Tries the lock a bounded number of times. Other threads hold it for one look into a map, but in
+/// a child that was forked meanwhile it stays locked.
 fn told() -> Option<MutexGuard<'static, (BTreeMap<u64, u64>, usize)>> {
     const ROUNDS_MAX: u32 = 10_000;
     (0..ROUNDS_MAX).find_map(|_| {

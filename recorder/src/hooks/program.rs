@@ -1,25 +1,31 @@
-//! What a program may call itself: steps, phases and remarks.
+//! What a program may call itself: steps, phases and annotations.
 //!
-//! Plain C, so that a Python module reaches them through `ctypes`, and any other program too.
-//! Nothing here wakes a recorder that sleeps.
+//! Plain C, so that a Python module reaches it through `ctypes`, and any other program too. These
+//! functions do not wake the recorder. [`report`] and [`segment`] are for programs in Rust that
+//! report their own memory, as the demo does.
 
 use std::ffi::c_char;
 
-use crate::writer::panic_boundary::guarded;
-use crate::writer::steps;
+use memtape_core::origin::Origin;
+use memtape_core::tape::write::Totals;
 
-/// A name or remark is cut at so many bytes.
+use crate::hooks::wake;
+use crate::writer::hot_path::{self, Next, Report};
+use crate::writer::panic_boundary::guarded;
+use crate::writer::{outside_allocator, steps};
+
+/// Longest name or annotation, in bytes; the rest is cut off.
 const TEXT_BYTES_MAX: usize = 256;
 
 /// Marks the end of a training step.
 #[unsafe(no_mangle)]
-pub extern "C" fn memtape_step() {
+extern "C" fn memtape_step() {
     guarded(steps::step);
 }
 
 /// Marks the end of the training step of this number; the next one without a number follows it.
 #[unsafe(no_mangle)]
-pub extern "C" fn memtape_step_to(number: u64) {
+extern "C" fn memtape_step_to(number: u64) {
     guarded(|| steps::step_to(number));
 }
 
@@ -28,21 +34,21 @@ pub extern "C" fn memtape_step_to(number: u64) {
 /// # Safety
 /// There must be `length` bytes at `name`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memtape_phase(name: *const c_char, length: usize) {
+unsafe extern "C" fn memtape_phase(name: *const c_char, length: usize) {
     // SAFETY: the caller's promise.
     let name = unsafe { text(name, length) };
     guarded(|| steps::phase(name));
 }
 
-/// A remark for whoever reads the tape, `key=value`.
+/// A note for the reader of the tape, `key=value`.
 ///
 /// # Safety
-/// There must be `length` bytes at `remark`.
+/// There must be `length` bytes at `note`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memtape_annotate(remark: *const c_char, length: usize) {
+unsafe extern "C" fn memtape_annotate(note: *const c_char, length: usize) {
     // SAFETY: the caller's promise.
-    let remark = unsafe { text(remark, length) };
-    guarded(|| steps::annotate(remark));
+    let note = unsafe { text(note, length) };
+    guarded(|| steps::annotate(note));
 }
 
 /// # Safety
@@ -53,4 +59,25 @@ unsafe fn text<'a>(start: *const c_char, length: usize) -> &'a [u8] {
     }
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts(start.cast(), length.min(TEXT_BYTES_MAX)) }
+}
+
+/// A block of `size` bytes was handed out at `address` (`size` negative: taken back), after which
+/// the allocator holds `reserved` bytes, `allocated` of them in use. What PyTorch reports.
+#[inline(always)]
+pub fn report(address: u64, size: i64, allocated: u64, reserved: u64, device: u8) {
+    let Some(recorder) = wake::awake(device) else { return };
+    let totals = Totals { allocated, reserved };
+    let next = hot_path::report(recorder, Report { address, size, totals, device });
+    if next == Next::AttachTracker {
+        wake::attach_tracker(recorder);
+    }
+}
+
+/// Memory was taken from the device with `cudaMalloc`, or given back to it (`freed`).
+pub fn segment(address: u64, size: u64, device: u8, freed: bool) {
+    if freed {
+        outside_allocator::returned(Origin::CudaMalloc, address);
+    } else {
+        wake::memory_taken(Origin::CudaMalloc, address, size, device);
+    }
 }

@@ -23,14 +23,14 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memtape_core::tape::layout::Tracker;
 
-use crate::host::elf::{Loaded, Symbols};
-use crate::writer::hot_path::POOL_UNKNOWN;
-use crate::writer::hot_path::{Traced, traced};
+use crate::host::elf::{Loaded, Symbol, Symbols};
+use crate::writer::hot_path::traced;
 use crate::writer::panic_boundary::guarded;
+use crate::writer::trace::Traced;
 
 /// PyTorch's library with the allocator.
 const LIBRARY: &str = "libc10_cuda.so";
@@ -71,17 +71,31 @@ const SLOTS_MAX: usize = 512;
 const DEVICES_MAX: usize = 128;
 
 static PLAN: OnceLock<Result<Plan, Tracker>> = OnceLock::new();
+/// One of [`Tracker`].
+static STATE: AtomicU64 = AtomicU64::new(Tracker::NotAsked as u64);
 static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
 /// Entries have a pool.
 static HAS_POOL: AtomicBool = AtomicBool::new(false);
 
-/// Attaches the tracker, once. On [`Tracker::NotReady`] and [`Tracker::NoAllocator`], which is
-/// what it says while the library is not loaded yet, it may be asked again.
+/// Whether the tracker is attached, or why not: a [`Tracker`], as on the tape.
+pub(crate) fn state() -> u64 {
+    STATE.load(Ordering::Relaxed)
+}
+
+/// Attaches the tracker, unless it is attached or can never be.
 ///
 /// To be called from a hook, under PyTorch's device mutex or not (it is recursive), and under no
-/// lock of the guest: entries may come before this returns.
+/// lock of the recorder: entries may come before this returns.
 #[cold]
-pub(crate) fn attach() -> Tracker {
+pub(crate) fn attach() {
+    // `NoAllocator` is also the answer while the library is not loaded.
+    let may_change = [Tracker::NotAsked, Tracker::NotReady, Tracker::NoAllocator];
+    if may_change.iter().any(|&each| each as u64 == state()) {
+        STATE.store(try_to_attach() as u64, Ordering::Relaxed);
+    }
+}
+
+fn try_to_attach() -> Tracker {
     let plan = match PLAN.get() {
         Some(plan) => plan,
         None => match Plan::make(LIBRARY) {
@@ -111,7 +125,7 @@ struct Plan {
 /// What the file's symbols say.
 #[derive(Default)]
 struct Names {
-    table: Option<crate::host::elf::Symbol>,
+    table: Option<Symbol>,
     attach: Option<u64>,
     initialized: Option<u64>,
     has_pool: bool,
@@ -292,9 +306,9 @@ unsafe extern "C" fn invoke(_functor: *const Functor, entry: *const Entry) {
 unsafe fn read(entry: *const Entry) -> Traced {
     let pool = if HAS_POOL.load(Ordering::Relaxed) {
         // SAFETY: the caller's promise.
-        unsafe { (*entry.cast::<EntryWithPool>()).pool }.into()
+        Some(unsafe { (*entry.cast::<EntryWithPool>()).pool }.into())
     } else {
-        POOL_UNKNOWN
+        None
     };
     // SAFETY: the caller's promise.
     let entry = unsafe { &*entry };

@@ -1,42 +1,44 @@
-//! A tape that is cut short while it is being written.
+//! Survives a tape that is truncated while it is being written.
 //!
-//! Whoever may write the file, which is its user or root, can truncate it. Touching a page that is
-//! gone raises SIGBUS, which ends the process: but no clean-up script may end a training job
-//! through its recorder. So the guest handles SIGBUS where the address is its tape's: it puts
-//! anonymous memory in the tape's place and turns itself off. The agent sees that the tape was cut.
+//! The file's user and root can truncate it, in a clean-up script for instance. Touching a page
+//! that is gone raises SIGBUS, which ends the process. So the recorder handles SIGBUS at addresses
+//! of its tape: it maps anonymous memory in the tape's place and turns itself off. The agent sees
+//! that the tape was cut.
 //!
-//! Any other SIGBUS goes to whoever handled it before, as if the guest were not there. Beyond reach
-//! are threads that block SIGBUS, and handlers installed later that hand nothing on.
+//! Every other SIGBUS goes to the handler that was there before. Not covered are threads that block
+//! SIGBUS, and handlers that are installed later and pass nothing on.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
-use crate::writer::panic_boundary::keeping_errno;
-use crate::writer::state;
+use crate::host::errno::keeping_errno;
 
 type Handler = unsafe extern "C" fn(c_int);
 type HandlerWithInfo = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// Where the tape is, in which process, and what the signal did before.
+/// Where the tape is, in which process, and what handled the signal before.
 struct Watched {
     start: usize,
     bytes: usize,
     pid: u32,
     before: libc::sigaction,
+    tape_is_gone: fn(),
 }
 
 static WATCHED: OnceLock<Watched> = OnceLock::new();
 
-/// Starts to handle bus errors on the tape; once.
-pub(crate) fn watch(words: &'static [AtomicU64]) {
+/// Starts to handle bus errors on the tape, once. The handler calls `tape_is_gone`, which may do
+/// only what a signal handler may.
+pub(crate) fn watch(words: &'static [AtomicU64], tape_is_gone: fn()) {
     // SAFETY: all-zero is a valid sigaction, and the handler lives as long as the process. What it
     // needs is in place before it is installed.
     unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before);
         let start = words.as_ptr() as usize;
-        let watched = Watched { start, bytes: size_of_val(words), pid: std::process::id(), before };
+        let (bytes, pid) = (size_of_val(words), std::process::id());
+        let watched = Watched { start, bytes, pid, before, tape_is_gone };
         if WATCHED.set(watched).is_err() {
             return;
         }
@@ -47,7 +49,7 @@ pub(crate) fn watch(words: &'static [AtomicU64]) {
     }
 }
 
-/// Everything here may be done in a signal handler.
+/// Does only what a signal handler may.
 unsafe extern "C" fn on_bus_error(
     signal: c_int,
     about: *mut libc::siginfo_t,
@@ -65,14 +67,14 @@ unsafe extern "C" fn on_bus_error(
 }
 
 impl Watched {
-    /// True when the address is the tape's and there is other memory in its place now.
+    /// True when the address is the tape's and other memory is mapped there now.
     fn replace_tape(&self, address: usize) -> bool {
         let is_ours = (self.start..self.start + self.bytes).contains(&address)
             && self.pid == std::process::id();
         if !is_ours {
             return false;
         }
-        state::disable_without_tape();
+        (self.tape_is_gone)();
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the range is the tape's mapping, which nobody unmaps; it is only ever reached
@@ -82,7 +84,7 @@ impl Watched {
         start != libc::MAP_FAILED
     }
 
-    /// Does what the signal did before.
+    /// Hands the signal to the handler that was there before.
     ///
     /// # Safety
     /// The arguments are those the handler was called with.

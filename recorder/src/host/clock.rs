@@ -1,18 +1,18 @@
 //! Time on the hot path: the processor's own counter, turned into CLOCK_MONOTONIC.
 //!
 //! The system's clock costs twice as much as the counter it is made from. So the recorder keeps a
-//! line of its own through (counter, clock) and bends it every second or two towards the system's
-//! instead of stepping back. Two threads may still see times microseconds out of order, as the
-//! counters of two cores may be: what is in order on a lane are its positions. Where the counter is
-//! not the kernel's own clock source, or is not invariant, the system's clock is asked each time.
+//! line of its own through (counter, clock), and every second or two changes its slope towards the
+//! system's clock, so that time never steps back. The counters of two cores may differ, so two
+//! threads may see times microseconds out of order; on a lane the positions give the order. Where
+//! the counter is not the kernel's own clock source, or is not invariant, each call asks the system.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// A line that is farther off than this is laid anew: the machine slept.
+/// Beyond this difference the line is set anew: the machine was suspended.
 const JUMP_NS: i64 = 5_000_000;
 
-/// Time in which a line is bent back onto the system's clock.
-const BEND_NS: i64 = 2_000_000_000;
+/// Time after which a corrected line meets the system's clock.
+const MEET_NS: i64 = 2_000_000_000;
 
 /// Bits behind the point in `Line::rate`: nanoseconds a tick.
 const RATE_BITS: u32 = 32;
@@ -40,8 +40,8 @@ pub(crate) fn mono_ns() -> u64 {
     shown_at(None).unwrap_or_else(system_mono_ns)
 }
 
-/// What the line shows at a reading of the counter, by default now's; none before there is a line
-/// and in the moment in which it changes.
+/// The line's time at a reading of the counter, by default now's. `None` before there is a line and
+/// while it changes.
 #[inline(always)]
 fn shown_at(at: Option<u64>) -> Option<u64> {
     let version = LINE.version.load(Ordering::Acquire);
@@ -58,7 +58,7 @@ fn shown_at(at: Option<u64>) -> Option<u64> {
 
 #[inline]
 fn on_line(ticks: u64, base_ticks: u64, base_ns: u64, rate: u64) -> u64 {
-    // Another core's counter may be a little behind the one the line was laid with.
+    // Another core's counter may be behind the one that set the line.
     let passed = ticks.saturating_sub(base_ticks);
     base_ns.wrapping_add(((u128::from(passed) * u128::from(rate)) >> RATE_BITS) as u64)
 }
@@ -72,7 +72,7 @@ pub(crate) struct Both {
 
 impl Both {
     pub(crate) fn now() -> Self {
-        // The best of three: between the two readings of the counter nobody may have slept.
+        // The best of three, in case the thread was descheduled between two readings.
         let each = || {
             let before = ticks();
             let ns = system_mono_ns();
@@ -86,19 +86,19 @@ impl Both {
     }
 }
 
-/// Lays the first line, if the counter can be trusted. `earlier` is a reading some milliseconds
+/// Sets the first line, if the counter can be trusted. `earlier` is a reading some milliseconds
 /// old.
 pub(crate) fn start(earlier: Both) {
     let now = Both::now();
     let rate = rate_between(earlier, now);
     if counter_is_the_clock() && rate > 0 {
-        lay(now.ticks, now.ns, rate);
+        set_line(now.ticks, now.ns, rate);
     }
 }
 
-/// Bends the line towards the system's clock; called every second or two by the control thread.
-/// `since` is a reading from the start: the longer ago, the better the rate.
-pub(crate) fn bend(since: Both) {
+/// Corrects the line towards the system's clock; the control thread calls it every second or two.
+/// `since` is a reading from the start: the older, the better the rate.
+pub(crate) fn correct(since: Both) {
     let now = Both::now();
     let rate = rate_between(since, now);
     if rate == 0 {
@@ -107,16 +107,16 @@ pub(crate) fn bend(since: Both) {
     let Some(shown) = shown_at(Some(now.ticks)) else { return };
     let off = (now.ns as i64).wrapping_sub(shown as i64);
     if off.abs() > JUMP_NS {
-        lay(now.ticks, now.ns, rate);
+        set_line(now.ticks, now.ns, rate);
         return;
     }
-    // The line goes on from where it is and meets the clock after BEND_NS.
-    let bent = i128::from(rate) * i128::from(BEND_NS + off) / i128::from(BEND_NS);
-    lay(now.ticks, shown, u64::try_from(bent).unwrap_or(rate));
+    // The line continues from its present value and meets the clock after MEET_NS.
+    let corrected = i128::from(rate) * i128::from(MEET_NS + off) / i128::from(MEET_NS);
+    set_line(now.ticks, shown, u64::try_from(corrected).unwrap_or(rate));
 }
 
-/// One thread at a time: whoever wakes the recorder, then its control thread.
-fn lay(base_ticks: u64, base_ns: u64, rate: u64) {
+/// One thread at a time: the thread that wakes the recorder, then the control thread.
+fn set_line(base_ticks: u64, base_ns: u64, rate: u64) {
     let version = LINE.version.load(Ordering::Relaxed) | 1;
     LINE.version.store(version, Ordering::Relaxed);
     fence(Ordering::Release);
@@ -137,7 +137,8 @@ fn rate_between(first: Both, second: Both) -> u64 {
     u64::try_from((u128::from(ns) << RATE_BITS) / u128::from(ticks)).unwrap_or(0)
 }
 
-/// True when the kernel itself keeps time with the counter, and the counter never changes its pace.
+/// True when the kernel itself uses the counter as its clock source, and the counter's rate is
+/// constant.
 #[cfg(target_arch = "x86_64")]
 fn counter_is_the_clock() -> bool {
     const POWER: u32 = 0x8000_0007;
@@ -200,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn bending_keeps_order_and_meets_the_clock() {
+    fn corrections_keep_order_and_meet_the_clock() {
         let since = Both::now();
         std::thread::sleep(std::time::Duration::from_millis(20));
         start(since);
         let mut last = mono_ns();
         for _ in 0..50 {
-            bend(since);
+            correct(since);
             for _ in 0..1000 {
                 let now = mono_ns();
                 assert!(now >= last, "time went back by {}", last - now);

@@ -1,7 +1,7 @@
-//! What the guest asks CUDA: which device is current, what devices are called, how large they are
-//! and how much of them is free. It never creates a context, allocates or synchronizes.
+//! Questions to CUDA: the current device, and the identity, size and free bytes of devices. No
+//! call here creates a context, allocates or synchronizes.
 //!
-//! cudarc loads the driver and panics where a library or symbol is missing, so it is asked first
+//! cudarc loads the driver and panics where a library or symbol is missing. So it is asked first
 //! whether the library is there, and optional functions are looked up one by one.
 
 use std::ffi::{c_char, c_int};
@@ -11,8 +11,7 @@ use memtape_core::tape::Words;
 use memtape_core::tape::layout::{DEVICES_MAX, device, header, hooks};
 use std::sync::atomic::Ordering;
 
-use crate::host::symbols::Symbol;
-use crate::writer::state::Guest;
+use crate::host::symbols::{Library, Symbol};
 
 // Results are read as integers: a newer driver may return a value that cudarc's enum lacks.
 type GetDevice = unsafe extern "C" fn(*mut c_int) -> c_int;
@@ -25,14 +24,17 @@ type DeviceUuid = unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> c_int
 type DeviceBytes = unsafe extern "C" fn(*mut usize, sys::CUdevice) -> c_int;
 
 // SAFETY: the types are those of cuda_runtime_api.h and cuda.h.
-static GET_DEVICE: Symbol<GetDevice> = unsafe { Symbol::of_cuda(c"cudaGetDevice") };
+static GET_DEVICE: Symbol<GetDevice> =
+    unsafe { Symbol::new(&Library::CUDA_RUNTIME, c"cudaGetDevice") };
 // SAFETY: as above.
-static CURRENT_CONTEXT: Symbol<CurrentContext> = unsafe { Symbol::of_driver(c"cuCtxGetCurrent") };
+static CURRENT_CONTEXT: Symbol<CurrentContext> =
+    unsafe { Symbol::new(&Library::DRIVER, c"cuCtxGetCurrent") };
 // SAFETY: as above.
-static MEMORY_INFO: Symbol<MemoryInfo> = unsafe { Symbol::of_driver(c"cuMemGetInfo_v2") };
+static MEMORY_INFO: Symbol<MemoryInfo> =
+    unsafe { Symbol::new(&Library::DRIVER, c"cuMemGetInfo_v2") };
 // SAFETY: as above.
 static ADDRESS_RANGE: Symbol<AddressRange> =
-    unsafe { Symbol::of_driver(c"cuMemGetAddressRange_v2") };
+    unsafe { Symbol::new(&Library::DRIVER, c"cuMemGetAddressRange_v2") };
 
 /// The calling thread's current device; 0 where the runtime does not say.
 pub(crate) fn current_device() -> u8 {
@@ -67,9 +69,9 @@ pub(crate) fn allocation_bytes(pointer: u64) -> Option<u64> {
     (result == 0 && start == pointer).then_some(bytes as u64)
 }
 
-/// Writes UUID and size of every device the tape has a lane for and knows nothing of yet.
-/// Returns false while the driver is not there, or no device is in use yet.
-pub(crate) fn describe_devices(guest: &Guest, has_lane: impl Fn(u8) -> bool) -> bool {
+/// Writes UUID and size of every device that has a lane and is not described yet. Returns false
+/// while the driver is not loaded or no device is in use.
+pub(crate) fn describe_devices(tape: Words<'_>, has_lane: impl Fn(u8) -> bool) -> bool {
     // SAFETY: only looks for the library, without initializing CUDA; PyTorch has done both.
     if !unsafe { sys::is_culib_present() } {
         return false;
@@ -85,12 +87,12 @@ pub(crate) fn describe_devices(guest: &Guest, has_lane: impl Fn(u8) -> bool) -> 
         (get, uuid, library.get::<DeviceBytes>(b"cuDeviceTotalMem_v2\0"))
     };
     let (Ok(get), Ok(uuid), Ok(bytes)) = (get, uuid, bytes) else { return false };
-    guest.words.at(header::HOOKS).fetch_or(hooks::DRIVER, Ordering::Relaxed);
+    tape.at(header::HOOKS).fetch_or(hooks::DRIVER, Ordering::Relaxed);
     let mut any = false;
     for index in (0..DEVICES_MAX as u8).filter(|&index| has_lane(index)) {
         any = true;
         let word = |name| Words::device_word(index, name);
-        if guest.words.get(word(device::TOTAL_BYTES)) != 0 {
+        if tape.get(word(device::TOTAL_BYTES)) != 0 {
             continue;
         }
         let mut handle: sys::CUdevice = 0;
@@ -103,18 +105,17 @@ pub(crate) fn describe_devices(guest: &Guest, has_lane: impl Fn(u8) -> bool) -> 
                 && bytes(&raw mut total, handle) == 0
         };
         if known {
-            let half = |from: usize| {
-                id.bytes
-                    .iter()
-                    .skip(from)
-                    .take(8)
-                    .rev()
-                    .fold(0, |w, &b| w << 8 | u64::from(b as u8))
-            };
-            guest.words.set(word(device::UUID), half(0));
-            guest.words.set(word(device::UUID + 1), half(8));
-            guest.words.set(word(device::TOTAL_BYTES), total as u64);
+            let [low, high] = uuid_words(id.bytes);
+            tape.set(word(device::UUID), low);
+            tape.set(word(device::UUID + 1), high);
+            tape.set(word(device::TOTAL_BYTES), total as u64);
         }
     }
     any
+}
+
+/// The bytes as two little-endian words.
+fn uuid_words(bytes: [c_char; 16]) -> [u64; 2] {
+    let number = u128::from_le_bytes(bytes.map(|byte| byte as u8));
+    [number as u64, (number >> 64) as u64]
 }

@@ -1,12 +1,10 @@
-//! A library that is loaded, and the symbol table of the file it came from.
+//! A loaded library, and the symbol table of the file it came from.
 //!
 //! Local symbols are in no memory of the process: only the file has them. What the file says holds
-//! for the process when both carry the same build id. The loaded half comes from the dynamic
-//! linker's own list, without `dlopen`: that would wait for whoever is loading a library just now,
-//! and the asking thread holds PyTorch's device mutex. The file is read, not mapped: a file that
+//! for the process when both carry the same build id. The file is read, not mapped: a file that
 //! shrinks under a mapping kills the process.
 
-use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -16,6 +14,8 @@ use std::path::{Path, PathBuf};
 use object::read::elf::{ElfFile64, NoteIterator};
 use object::{LittleEndian, Object, ObjectSymbol, elf};
 
+use crate::host::libraries::{self, LoadedLibrary};
+
 /// Largest file that is read. libc10_cuda.so has 0.6 MB; with debug information it stays below.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -24,7 +24,7 @@ pub(crate) struct Loaded {
     path: PathBuf,
     /// What is added to the file's addresses.
     bias: usize,
-    /// Where its segments lie.
+    /// Its readable segments.
     mapped: Vec<Range<usize>>,
     build_id: Vec<u8>,
 }
@@ -32,10 +32,28 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// The loaded library of this file name, if there is one.
     pub(crate) fn find(file_name: &str) -> Option<Self> {
-        let mut search = Search { file_name, found: None };
-        // SAFETY: the callback gets this very pointer, only during the call.
-        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-        search.found
+        libraries::find(|library| {
+            let path = Path::new(OsStr::from_bytes(library.path().to_bytes()));
+            (path.file_name() == Some(OsStr::new(file_name))).then(|| Self::of(path, library))
+        })
+    }
+
+    fn of(path: &Path, library: &LoadedLibrary<'_>) -> Self {
+        let is_readable = |header: &&libc::Elf64_Phdr| header.p_flags & libc::PF_R != 0;
+        let segments = library.headers(libc::PT_LOAD).filter(is_readable);
+        let build_id = library.headers(libc::PT_NOTE).filter(is_readable).find_map(|header| {
+            let range = library.addresses(header);
+            // SAFETY: a readable segment of a loaded library, which changes nothing in its notes.
+            let notes =
+                unsafe { std::slice::from_raw_parts(range.start as *const u8, range.len()) };
+            build_id(notes, header.p_align)
+        });
+        Self {
+            path: path.to_path_buf(),
+            bias: library.bias(),
+            mapped: segments.map(|header| library.addresses(header)).collect(),
+            build_id: build_id.unwrap_or_default().to_vec(),
+        }
     }
 
     /// The whole file, or nothing where it cannot be read or is too large.
@@ -110,61 +128,6 @@ impl<'a> Symbols<'a> {
 fn defined<'a>(symbol: impl ObjectSymbol<'a>) -> Option<Symbol> {
     let is_defined = symbol.is_definition() && symbol.address() != 0;
     is_defined.then(|| Symbol { address: symbol.address(), size: symbol.size() })
-}
-
-struct Search<'a> {
-    file_name: &'a str,
-    found: Option<Loaded>,
-}
-
-/// What the dynamic linker calls for each library, until the answer is not 0.
-unsafe extern "C" fn look(
-    info: *mut libc::dl_phdr_info,
-    _size: usize,
-    search: *mut c_void,
-) -> c_int {
-    // SAFETY: `find` passes its own `Search`, and the linker a valid description of a library.
-    let (search, info) = unsafe { (&mut *search.cast::<Search<'_>>(), &*info) };
-    if info.dlpi_name.is_null() || info.dlpi_phdr.is_null() {
-        return 0;
-    }
-    // SAFETY: the linker's names are C strings.
-    let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()));
-    if path.file_name() != Some(OsStr::new(search.file_name)) {
-        return 0;
-    }
-    // SAFETY: the linker says how many there are.
-    let headers =
-        unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    search.found = Some(describe(path, info.dlpi_addr as usize, headers));
-    1
-}
-
-fn describe(path: &Path, bias: usize, headers: &[libc::Elf64_Phdr]) -> Loaded {
-    let place = |header: &libc::Elf64_Phdr| {
-        let start = bias.wrapping_add(header.p_vaddr as usize);
-        start..start.saturating_add(header.p_memsz as usize)
-    };
-    let of_kind = |kind: u32| headers.iter().filter(move |header| header.p_type == kind);
-    let is_readable = |header: &&libc::Elf64_Phdr| header.p_flags & libc::PF_R != 0;
-    let build_id = of_kind(libc::PT_NOTE)
-        .filter(is_readable)
-        // SAFETY: a note segment of a library that is loaded lies in its memory.
-        .map(|header| (header, unsafe { bytes_of(place(header)) }))
-        .find_map(|(header, notes)| build_id(notes, header.p_align));
-    Loaded {
-        path: path.to_path_buf(),
-        bias,
-        mapped: of_kind(libc::PT_LOAD).filter(is_readable).map(place).collect(),
-        build_id: build_id.unwrap_or_default().to_vec(),
-    }
-}
-
-/// # Safety
-/// The range must be readable memory that nobody changes while the slice is used.
-unsafe fn bytes_of<'a>(range: Range<usize>) -> &'a [u8] {
-    // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts(range.start as *const u8, range.len()) }
 }
 
 fn build_id(notes: &[u8], align: u64) -> Option<&[u8]> {

@@ -1,6 +1,18 @@
-//! What the recorder asks of the process it lives in.
+//! The process that the recorder lives in, and what it asks of the system: loaded libraries and
+//! symbols, threads and signals, fork and exit, the CUDA driver and the clock. Nothing here knows
+//! of the recorder.
 
 pub(crate) mod process;
+
+pub(crate) mod threads;
+
+pub(crate) mod errno;
+
+pub(crate) mod environment;
+
+pub(crate) mod clock;
+
+pub(crate) mod libraries;
 
 pub(crate) mod symbols;
 
@@ -9,5 +21,3 @@ pub(crate) mod elf;
 pub(crate) mod driver;
 
 pub(crate) mod bus_error;
-
-pub(crate) mod clock;

@@ -1,74 +1,85 @@
-//! Finding the functions the guest stands in front of, and the interpreter's.
+//! Finding the functions that hooks stand in front of, and other functions of PyTorch's libraries.
 //!
 //! The dynamic linker binds a call to the first such function in the global search order, and only
-//! then to one that the caller's own library came with. So does this:
+//! then to one that the caller's own library came with. The search here does the same:
 //!
-//! 1. `RTLD_NEXT`: the global order behind the guest. What is there is what everybody's call would
-//!    have reached: a runtime that is preloaded behind the guest, or what `import torch` loads for
-//!    all to see (the libraries that its `libtorch_global_deps.so` needs).
-//! 2. What PyTorch's own library came with, whatever it is called: CPython loads PyTorch with
-//!    RTLD_LOCAL. Asking for this first would pass by a runtime that is preloaded.
-//! 3. The library by its usual names, without loading it.
+//! 1. `RTLD_NEXT`, the global order behind the recorder: what every call would have reached, such
+//!    as a runtime that is preloaded behind the recorder, or what `import torch` loads for all (the
+//!    libraries that its `libtorch_global_deps.so` needs).
+//! 2. The library that PyTorch's own library came with, whatever its name: CPython loads PyTorch
+//!    with RTLD_LOCAL. Asking for this first would pass by a preloaded runtime.
+//! 3. The library by its usual names, if it is loaded.
 //! 4. Any loaded file whose name begins with the library's, such as a wheel's own copy
 //!    `libcudart-d0da41ae.so.11.0`.
 //!
-//! A runtime found by 3 or 4 may be that of another package, so it is made do with only until
-//! PyTorch's is there. A function that calls must be passed on to is never given up: who calls it
-//! has a library that holds it. Who calls is not looked at: of two runtimes in one process that
-//! are both not global, PyTorch's is given the calls for either.
+//! A runtime found by 3 or 4 may be another package's, so it is used only until PyTorch's is
+//! loaded. The search for a function that calls are passed on to never ends: its caller has a
+//! library that holds it. The caller's library is not looked at: of two runtimes in one process
+//! that are both not global, PyTorch's gets the calls for either.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use crate::host::errno::keeping_errno;
+use crate::host::libraries;
+
 /// A library, and how it is recognised.
-struct Library {
+pub(crate) struct Library {
     /// PyTorch's library that needs it.
     user: Option<&'static CStr>,
-    /// What it is called, newest first.
+    /// Its names, newest first.
     names: &'static [&'static CStr],
-    /// How the name of every copy begins. Only for those that the guest stands in front of.
-    stem: Option<&'static [u8]>,
+    /// How the name of every copy begins. Only for libraries that hooks stand in front of.
+    stem: Option<&'static str>,
 }
 
-/// CUDA's runtime.
-const CUDA_RUNTIME: Library = Library {
-    user: Some(c"libc10_cuda.so"),
-    names: &[c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so.11.0", c"libcudart.so"],
-    stem: Some(b"libcudart"),
-};
-
-/// NVIDIA's library of collectives.
-const NCCL: Library = Library {
-    user: Some(c"libtorch_cuda.so"),
-    names: &[c"libnccl.so.2", c"libnccl.so"],
-    stem: Some(b"libnccl"),
-};
-
-/// PyTorch's core library. Who calls its functions through the guest is the library itself, and
-/// it is never renamed.
-const C10: Library = Library::named(&[c"libc10.so"]);
-
-/// PyTorch's operators and its autograd engine.
-const TORCH: Library = Library::named(&[c"libtorch_cpu.so"]);
-
-/// PyTorch's CUDA half, and what it was linked with.
-const TORCH_CUDA: Library = Library::named(&[c"libtorch_cuda.so"]);
-
-/// The CUDA driver.
-const DRIVER: Library = Library::named(&[c"libcuda.so.1"]);
-
-/// NVIDIA's profiling interface.
-const CUPTI: Library = Library::named(&[
-    c"libcupti.so.13",
-    c"libcupti.so.12",
-    c"libcupti.so.11.8",
-    c"libcupti.so.11.7",
-]);
-
 impl Library {
+    /// CUDA's runtime.
+    pub(crate) const CUDA_RUNTIME: Self = Self {
+        user: Some(c"libc10_cuda.so"),
+        names: &[c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so.11.0", c"libcudart.so"],
+        stem: Some("libcudart"),
+    };
+    /// NVIDIA's library of collectives.
+    pub(crate) const NCCL: Self = Self {
+        user: Some(c"libtorch_cuda.so"),
+        names: &[c"libnccl.so.2", c"libnccl.so"],
+        stem: Some("libnccl"),
+    };
+    /// PyTorch's core library. Its own calls go through the hooks, and it is never renamed.
+    pub(crate) const C10: Self = Self::named(&[c"libc10.so"]);
+    /// PyTorch's operators and its autograd engine.
+    pub(crate) const TORCH: Self = Self::named(&[c"libtorch_cpu.so"]);
+    /// PyTorch's CUDA half, and what it was linked with.
+    pub(crate) const TORCH_CUDA: Self = Self::named(&[c"libtorch_cuda.so"]);
+    /// The CUDA driver.
+    pub(crate) const DRIVER: Self = Self::named(&[c"libcuda.so.1"]);
+    /// NVIDIA's profiling interface.
+    pub(crate) const CUPTI: Self = Self::named(&[
+        c"libcupti.so.13",
+        c"libcupti.so.12",
+        c"libcupti.so.11.8",
+        c"libcupti.so.11.7",
+    ]);
+
     const fn named(names: &'static [&'static CStr]) -> Self {
         Self { user: None, names, stem: None }
+    }
+
+    /// Paths of the loaded files whose names begin with the stem.
+    fn copies(&self) -> Vec<CString> {
+        let mut paths = Vec::new();
+        let Some(stem) = self.stem else { return paths };
+        libraries::find(|library| {
+            let path = library.path();
+            let file_name = path.to_bytes().rsplit(|&byte| byte == b'/').next();
+            if file_name.is_some_and(|name| name.starts_with(stem.as_bytes())) {
+                paths.push(path.to_owned());
+            }
+            None::<()>
+        });
+        paths
     }
 }
 
@@ -88,7 +99,7 @@ pub(crate) struct Symbol<F> {
 impl<F: Copy> Symbol<F> {
     /// # Safety
     /// `F` must be the type of a function pointer, with the signature of the function so called.
-    const unsafe fn new(name: &'static CStr, library: &'static Library) -> Self {
+    pub(crate) const unsafe fn new(library: &'static Library, name: &'static CStr) -> Self {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         Self {
             name,
@@ -99,69 +110,6 @@ impl<F: Copy> Symbol<F> {
             misses: AtomicU32::new(0),
             of: PhantomData,
         }
-    }
-
-    /// A function of PyTorch's core library.
-    ///
-    /// # Safety
-    /// `F` must be the function's type.
-    pub(crate) const unsafe fn of_c10(name: &'static CStr) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::new(name, &C10) }
-    }
-
-    /// A function of PyTorch's operators or its autograd engine.
-    ///
-    /// # Safety
-    /// `F` must be the function's type.
-    pub(crate) const unsafe fn of_torch(name: &'static CStr) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::new(name, &TORCH) }
-    }
-
-    /// A function of PyTorch's CUDA half, or of a library that it was linked with.
-    ///
-    /// # Safety
-    /// `F` must be the function's type.
-    pub(crate) const unsafe fn of_torch_cuda(name: &'static CStr) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::new(name, &TORCH_CUDA) }
-    }
-
-    /// A function of the CUDA runtime.
-    ///
-    /// # Safety
-    /// `F` must be the function's type.
-    pub(crate) const unsafe fn of_cuda(name: &'static CStr) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::new(name, &CUDA_RUNTIME) }
-    }
-
-    /// A function of NCCL.
-    ///
-    /// # Safety
-    /// `F` must be the function's type.
-    pub(crate) const unsafe fn of_nccl(name: &'static CStr) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::new(name, &NCCL) }
-    }
-
-    /// A function of the CUDA driver.
-    ///
-    /// # Safety
-    /// `F` must be the function's type.
-    pub(crate) const unsafe fn of_driver(name: &'static CStr) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::new(name, &DRIVER) }
-    }
-
-    /// A function of CUPTI.
-    ///
-    /// # Safety
-    /// `F` must be the function's type.
-    pub(crate) const unsafe fn of_cupti(name: &'static CStr) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { Self::new(name, &CUPTI) }
     }
 
     /// The real function, where there is one.
@@ -186,20 +134,20 @@ impl<F: Copy> Symbol<F> {
         if !misses.is_power_of_two() {
             return None;
         }
-        let (found, _) = crate::writer::panic_boundary::keeping_errno(|| self.look_up())?;
+        let (found, _) = keeping_errno(|| self.look_up())?;
         self.found.store(found, Ordering::Release);
         Some(found)
     }
 
-    /// A function in front of which the guest stands.
+    /// A function in front of which the recorder stands.
     fn look_until_certain(&self) -> Option<*mut c_void> {
         // Before the search: what is loaded meanwhile makes for another one.
-        let loads = loads();
+        let loads = libraries::find(|first| Some(first.loads())).unwrap_or(0);
         let stand_in = self.stand_in.load(Ordering::Acquire);
         if !stand_in.is_null() && self.stand_in_loads.load(Ordering::Acquire) == loads {
             return Some(stand_in);
         }
-        let (found, is_certain) = crate::writer::panic_boundary::keeping_errno(|| self.look_up())?;
+        let (found, is_certain) = keeping_errno(|| self.look_up())?;
         if is_certain {
             self.found.store(found, Ordering::Release);
         } else {
@@ -211,17 +159,17 @@ impl<F: Copy> Symbol<F> {
 
     /// The function, and whether PyTorch's calls would have reached this one.
     fn look_up(&self) -> Option<(*mut c_void, bool)> {
-        let Library { user, names, stem } = self.library;
+        let Library { user, names, .. } = self.library;
         let certain = self.next().or_else(|| self.within(user.as_ref()?));
         if let Some(found) = certain {
             return Some((found, true));
         }
         let named = || names.iter().find_map(|name| self.within(name));
-        let renamed = || copies(stem.as_ref()?).iter().find_map(|path| self.within(path));
+        let renamed = || self.library.copies().iter().find_map(|path| self.within(path));
         Some((named().or_else(renamed)?, false))
     }
 
-    /// The function in the global search order behind the guest.
+    /// The function in the global search order behind the recorder.
     fn next(&self) -> Option<*mut c_void> {
         // SAFETY: the name is a C string; RTLD_NEXT starts after this library.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
@@ -242,70 +190,9 @@ impl<F: Copy> Symbol<F> {
     }
 }
 
-/// How many libraries this process has ever loaded: tens of nanoseconds.
-fn loads() -> u64 {
-    unsafe extern "C" fn first(
-        info: *mut libc::dl_phdr_info,
-        _size: usize,
-        loads: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the linker gives a valid description, and `loads` is the counter below.
-        unsafe { *loads.cast::<u64>() = (*info).dlpi_adds };
-        1
-    }
-    let mut loads = 0u64;
-    // SAFETY: the callback gets this very counter, only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut loads).cast()) };
-    loads
-}
-
-/// Paths of the loaded libraries whose file names begin like this.
-fn copies(stem: &[u8]) -> Vec<CString> {
-    struct Search<'a> {
-        stem: &'a [u8],
-        paths: Vec<CString>,
-    }
-    /// Only notes the paths: to open one here would take the linker's locks in the wrong order.
-    unsafe extern "C" fn look(
-        info: *mut libc::dl_phdr_info,
-        _size: usize,
-        search: *mut c_void,
-    ) -> c_int {
-        // SAFETY: `copies` passes its own `Search`, and the linker a valid description.
-        let (search, info) = unsafe { (&mut *search.cast::<Search<'_>>(), &*info) };
-        if !info.dlpi_name.is_null() {
-            // SAFETY: the linker's names are C strings.
-            let path = unsafe { CStr::from_ptr(info.dlpi_name) };
-            let file_name = path.to_bytes().rsplit(|&byte| byte == b'/').next();
-            if file_name.is_some_and(|name| name.starts_with(search.stem)) {
-                search.paths.push(path.to_owned());
-            }
-        }
-        0
-    }
-    let mut search = Search { stem, paths: Vec::new() };
-    // SAFETY: the callback gets this very pointer, only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.paths
-}
-
-/// A symbol of the process as a whole: the interpreter's, whether in the program or a library.
-pub(crate) fn global(name: &CStr) -> *mut c_void {
-    // SAFETY: the name is a C string.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
-}
-
-/// Where the library or program is loaded that an address lies in.
-pub(crate) fn object_of(address: usize) -> Option<usize> {
-    // SAFETY: plain data, for which zero is a value.
-    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: the address is only looked up, and the result has room.
-    let is_known = unsafe { libc::dladdr(address as *const c_void, &mut found) } != 0;
-    is_known.then_some(found.dli_fbase as usize)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_int;
     use std::path::Path;
     use std::process::Command;
 
@@ -342,7 +229,8 @@ mod tests {
     #[test]
     fn a_renamed_runtime_is_found_until_pytorchs_is_there() {
         // SAFETY: the type of what `build` builds.
-        static ASKED: Symbol<Answer> = unsafe { Symbol::of_cuda(c"memtape_test_of_cuda") };
+        static ASKED: Symbol<Answer> =
+            unsafe { Symbol::new(&Library::CUDA_RUNTIME, c"memtape_test_of_cuda") };
         let folder = tempfile::tempdir().expect("a temporary folder");
         let function = "memtape_test_of_cuda";
         let (others, pytorchs) = ("libcudart-d0da41ae.so.11.0", "libcudart-feedbeef.so.12");
@@ -362,7 +250,7 @@ mod tests {
     #[test]
     fn a_runtime_that_all_can_see_comes_first() {
         // SAFETY: the type of `getpid`, which stands for a function of a preloaded runtime.
-        static ASKED: Symbol<Answer> = unsafe { Symbol::of_nccl(c"getpid") };
+        static ASKED: Symbol<Answer> = unsafe { Symbol::new(&Library::NCCL, c"getpid") };
         let folder = tempfile::tempdir().expect("a temporary folder");
         build(folder.path(), "libtorch_cuda.so", "getpid", -1, None);
         load(&folder.path().join("libtorch_cuda.so"));
@@ -372,7 +260,8 @@ mod tests {
     #[test]
     fn pytorch_may_be_loaded_after_the_first_memory() {
         // SAFETY: the type of what `build` builds.
-        static ASKED: Symbol<Answer> = unsafe { Symbol::of_torch(c"memtape_test_of_torch") };
+        static ASKED: Symbol<Answer> =
+            unsafe { Symbol::new(&Library::TORCH, c"memtape_test_of_torch") };
         let folder = tempfile::tempdir().expect("a temporary folder");
         build(folder.path(), "libtorch_cpu.so", "memtape_test_of_torch", 3, None);
         for _ in 0..5 {

@@ -25,10 +25,10 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::host::process;
-use crate::host::symbols::Symbol;
+use crate::host::errno::keeping_errno;
+use crate::host::symbols::{Library, Symbol};
+use crate::host::threads::thread_pointer;
 use crate::stacks::thread_word::ThreadWord;
-use crate::writer::panic_boundary::keeping_errno;
 
 /// Nodes whose forward line is kept: a forward pass of a large model has some ten thousand.
 const NODES_MAX: usize = 1 << 16;
@@ -52,14 +52,15 @@ type ThreadId = unsafe extern "C" fn() -> u64;
 type CurrentNode = unsafe extern "C" fn(*mut SharedNode) -> *mut SharedNode;
 
 // SAFETY: `uint64_t at::sequence_number::peek()`.
-static PEEK: Symbol<Peek> = unsafe { Symbol::of_torch(c"_ZN2at15sequence_number4peekEv") };
+static PEEK: Symbol<Peek> =
+    unsafe { Symbol::new(&Library::TORCH, c"_ZN2at15sequence_number4peekEv") };
 // SAFETY: `uint64_t at::RecordFunction::currentThreadId()`, static.
 static THREAD_ID: Symbol<ThreadId> =
-    unsafe { Symbol::of_torch(c"_ZN2at14RecordFunction15currentThreadIdEv") };
+    unsafe { Symbol::new(&Library::TORCH, c"_ZN2at14RecordFunction15currentThreadIdEv") };
 // SAFETY: `std::shared_ptr<Node> torch::autograd::get_current_node()`: what it returns is written
 // to a place that the caller gives.
 static CURRENT_NODE: Symbol<CurrentNode> =
-    unsafe { Symbol::of_torch(c"_ZN5torch8autograd16get_current_nodeEv") };
+    unsafe { Symbol::new(&Library::TORCH, c"_ZN5torch8autograd16get_current_nodeEv") };
 
 /// What [`PEEK`] returns.
 static NEXT: ThreadWord = ThreadWord::new();
@@ -100,7 +101,7 @@ pub(crate) struct Node {
 #[inline(always)]
 pub(crate) fn note_forward(stack: u32) {
     let Some(next) = NEXT.get().or_else(ask_next) else { return };
-    let pointer = process::thread_pointer();
+    let pointer = thread_pointer();
     // Its low bits are zero and its high ones few: both fit into one word. The place is hashed,
     // because stacks lie at equal distances.
     let seen = pointer << 16 ^ next;

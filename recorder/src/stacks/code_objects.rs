@@ -13,9 +13,9 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use memtape_core::python::frames::TYPE_DEALLOC;
+use memtape_core::python::frame_layout::TYPE_DEALLOC;
 
-use crate::host::symbols;
+use crate::host::libraries::{base_of, global_symbol};
 use crate::stacks::python_memory::{Address, Careful};
 
 /// Code objects that are watched one by one; when there is no room, every death counts.
@@ -58,9 +58,8 @@ pub(crate) fn install(code_type: Address, careful: &Careful) -> bool {
     if real.0 == died as *const () as usize {
         return true;
     }
-    let is_pythons = symbols::object_of(real.0).is_some_and(|object| {
-        Some(object) == symbols::object_of(symbols::global(c"Py_GetVersion") as usize)
-    });
+    let base = base_of(real.0 as *const c_void);
+    let is_pythons = base.is_some() && base == base_of(global_symbol(c"Py_GetVersion"));
     if !is_pythons || !careful.is_writable(slot) {
         return false;
     }

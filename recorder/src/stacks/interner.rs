@@ -5,24 +5,19 @@
 //! times; whoever does not get it records the event with an unknown stack, and it is counted.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use memtape_core::tape::Words;
 use memtape_core::tape::interned::StreamPoolWriter;
 use memtape_core::tape::interned::{InternedWriter, STACK_FRAMES_MAX};
 use memtape_core::tape::layout::{Stacks, header, hooks};
 
-use crate::host::process;
-use crate::stacks::autograd;
-use crate::stacks::code_objects;
-use crate::stacks::python_frames::{self, Interpreter, RawFrame, Sight, TextBuffer};
-use crate::writer::panic_boundary::keeping_errno;
-
-/// Distinct stacks, and distinct frames, that are kept; large jobs have a few thousand.
-const INDEX_ENTRIES: usize = 1 << 16;
-
-/// Places looked at for a fingerprint.
-const PROBE_MAX: usize = 64;
+use crate::host::errno::keeping_errno;
+use crate::host::threads::ThreadName;
+use crate::stacks::availability::{self, Availability};
+use crate::stacks::index::Index;
+use crate::stacks::python_frames::{PythonFrames, RawFrame, TextBuffer};
+use crate::stacks::{autograd, code_objects};
 
 /// One frame given by the program itself.
 #[derive(Clone, Copy, Debug)]
@@ -55,83 +50,6 @@ pub fn with_frames<R>(frames: &'static [FrameRef], work: impl FnOnce() -> R) -> 
     result
 }
 
-/// Fingerprint → atom, readable while it grows.
-struct Index {
-    entries: Box<[[AtomicU64; 2]]>,
-    used: AtomicUsize,
-}
-
-impl Index {
-    fn new() -> Self {
-        let entries = (0..INDEX_ENTRIES).map(|_| Default::default()).collect();
-        Self { entries, used: AtomicUsize::new(0) }
-    }
-
-    /// The atom of a fingerprint, which is not 0.
-    #[inline(always)]
-    fn find(&self, fingerprint: u64) -> Option<u32> {
-        let [key, atom] = self.entry(fingerprint, 0)?;
-        if key.load(Ordering::Acquire) == fingerprint {
-            let atom = atom.load(Ordering::Acquire) as u32;
-            if key.load(Ordering::Relaxed) == fingerprint {
-                return Some(atom);
-            }
-        }
-        self.find_further(fingerprint)
-    }
-
-    #[cold]
-    fn find_further(&self, fingerprint: u64) -> Option<u32> {
-        for probe in 0..PROBE_MAX {
-            let [key, atom] = self.entry(fingerprint, probe)?;
-            match key.load(Ordering::Acquire) {
-                0 => return None,
-                found if found == fingerprint => {
-                    let atom = atom.load(Ordering::Acquire) as u32;
-                    // Forgotten and given to another in between?
-                    return (key.load(Ordering::Relaxed) == fingerprint).then_some(atom);
-                }
-                _ => {}
-            }
-        }
-        None
-    }
-
-    /// Under the lock only.
-    fn has_room(&self, fingerprint: u64) -> bool {
-        (0..PROBE_MAX)
-            .filter_map(|probe| self.entry(fingerprint, probe))
-            .any(|[key, _]| key.load(Ordering::Relaxed) == 0)
-    }
-
-    /// Under the lock only.
-    fn insert(&self, fingerprint: u64, atom: u32) -> bool {
-        for probe in 0..PROBE_MAX {
-            let Some([key, value]) = self.entry(fingerprint, probe) else { return false };
-            if key.load(Ordering::Relaxed) == 0 {
-                value.store(u64::from(atom), Ordering::Release);
-                key.store(fingerprint, Ordering::Release);
-                self.used.fetch_add(1, Ordering::Relaxed);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Under the lock only: forgets everything when half of the places are taken.
-    fn make_room(&self) {
-        if self.used.load(Ordering::Relaxed) > INDEX_ENTRIES / 2 {
-            self.entries.iter().for_each(|[key, _]| key.store(0, Ordering::Release));
-            self.used.store(0, Ordering::Relaxed);
-        }
-    }
-
-    #[inline(always)]
-    fn entry(&self, fingerprint: u64, probe: usize) -> Option<&[AtomicU64; 2]> {
-        self.entries.get((fingerprint as usize).wrapping_add(probe) % INDEX_ENTRIES)
-    }
-}
-
 /// Interns stacks onto one tape.
 pub(crate) struct Interner {
     words: Words<'static>,
@@ -159,14 +77,14 @@ impl Interner {
     /// The atom of the calling thread's stack; 0 when it is not known.
     #[inline(always)]
     pub(crate) fn current(&self) -> u32 {
-        match python_frames::trusted() {
+        match availability::checked() {
             Some(python) => self.of_python(python),
-            None => self.without_trust(),
+            None => self.unchecked(),
         }
     }
 
     #[inline(always)]
-    fn of_python(&self, python: Interpreter) -> u32 {
+    fn of_python(&self, python: PythonFrames) -> u32 {
         let fingerprint = python.fingerprint();
         if fingerprint == 0 {
             return self.without_frames();
@@ -181,17 +99,17 @@ impl Interner {
 
     /// There is no interpreter, or not yet, or none that can be read.
     #[cold]
-    fn without_trust(&self) -> u32 {
+    fn unchecked(&self) -> u32 {
         if IS_GIVEN.load(Ordering::Relaxed) {
             let given = GIVEN.get();
             if !given.is_empty() {
                 return self.given(given);
             }
         }
-        match keeping_errno(python_frames::sight) {
-            Sight::Clear(python) => self.of_python(python),
-            Sight::NoFrames => self.without_frames(),
-            Sight::None(why) => {
+        match keeping_errno(availability::availability) {
+            Availability::Frames(python) => self.of_python(python),
+            Availability::NoFrames => self.without_frames(),
+            Availability::Unavailable(why) => {
                 self.words.set(header::STACKS, why as u64);
                 0
             }
@@ -199,7 +117,7 @@ impl Interner {
     }
 
     #[cold]
-    fn learn_python(&self, fingerprint: u64, python: Interpreter) -> u32 {
+    fn learn_python(&self, fingerprint: u64, python: PythonFrames) -> u32 {
         self.learn(fingerprint, |this| this.write_python(python))
     }
 
@@ -262,13 +180,14 @@ impl Interner {
 
     #[cold]
     fn new_thread_label(&self) -> u32 {
-        let name = keeping_errno(process::thread_name);
+        let name = keeping_errno(ThreadName::current);
+        let name = name.as_bytes();
         let backward = name.starts_with(b"pt_autograd");
         let fingerprint =
             name.iter().fold(0x6c62_272e_07bb_0142, |hash, &b| mix(hash, b.into())) | 1;
         let atom = self.stacks.find(fingerprint).unwrap_or_else(|| {
             self.learn(fingerprint, |this| {
-                let function: &[u8] = if backward { b"backward" } else { name.as_ref() };
+                let function: &[u8] = if backward { b"backward" } else { name };
                 let file: &[u8] = if backward { b"<autograd>" } else { b"<thread>" };
                 let frame = this.frame(file, function, 0)?;
                 InternedWriter(this.words).stack(&[frame])
@@ -323,7 +242,7 @@ impl Interner {
         Some(result)
     }
 
-    fn write_python(&self, python: Interpreter) -> Option<u32> {
+    fn write_python(&self, python: PythonFrames) -> Option<u32> {
         self.forget_the_dead();
         let stack = python.collect();
         let mut atoms = [0; STACK_FRAMES_MAX];
@@ -349,7 +268,7 @@ impl Interner {
 
     fn python_frame(
         &self,
-        python: Interpreter,
+        python: PythonFrames,
         frame: RawFrame,
         buffer: &mut TextBuffer,
     ) -> Option<u32> {
@@ -360,7 +279,7 @@ impl Interner {
         self.frames.has_room(fingerprint).then_some(())?;
         let Some(line) = python.describe(frame, buffer) else {
             // Not a code object where one must be: the layout is wrong for this interpreter.
-            python_frames::give_up();
+            availability::give_up();
             self.words.set(header::STACKS, Stacks::SelfTestFailed as u64);
             return None;
         };

@@ -1,44 +1,27 @@
-//! Walking the calling thread's Python frames without the GIL.
+//! Walks the calling thread's Python frames without the GIL.
 //!
 //! PyTorch allocates without the GIL and under the device's mutex, so taking the GIL here could
-//! deadlock. It is not needed: while this thread is inside C, its own frames stand still, and they
-//! keep their code objects and names alive.
+//! deadlock. It is not needed: while this thread is inside C, its own frames do not change, and
+//! they keep their code objects and names alive.
 //!
-//! The hot path is [`fingerprint`]: one pass along the chain that writes nothing and looks at the
-//! frames only, not into their code objects. Two words a frame are enough: where it is, and who
-//! called it. A stack that is not known yet is walked a second time, by [`collect`].
+//! The hot path is [`PythonFrames::fingerprint`]: one pass along the chain that writes nothing and
+//! reads the frames only, not their code objects. It needs two words a frame: its instruction and
+//! its caller. A stack that is not known yet is walked a second time ([`PythonFrames::collect`]).
 
-use std::ffi::c_void;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
-
-use memtape_core::python::frames::{
+use memtape_core::python::frame_layout::{
     BYTES_DATA, CODE_TAG, OBJECT_TYPE, OWNER_SHIM, Position, VAR_SIZE,
 };
 use memtape_core::tape::interned::{STACK_FRAMES_MAX, STRING_BYTES_MAX};
-use memtape_core::tape::layout::Stacks;
 
 use crate::stacks::code_objects;
-use crate::stacks::python_memory::{Address, Careful};
-use crate::stacks::self_test::{self, Candidate, Verdict};
-use crate::stacks::thread_slot::ThreadSlot;
+use crate::stacks::interpreter::Interpreter;
+use crate::stacks::python_memory::Address;
 
 /// Line tables longer than this are not read: the largest code objects have some 100 KiB.
 pub(crate) const LINE_TABLE_BYTES_MAX: usize = 1 << 22;
 
 /// Links of the chain that are followed: the frames that a stack keeps, and shims between them.
 pub(crate) const LINKS_MAX: usize = STACK_FRAMES_MAX + STACK_FRAMES_MAX / 2;
-
-type ThreadState = unsafe extern "C" fn() -> *mut c_void;
-
-static FOUND: OnceLock<Candidate> = OnceLock::new();
-/// The same, once it has passed its test: what the hot path looks at.
-static TRUSTED: AtomicPtr<Candidate> = AtomicPtr::new(std::ptr::null_mut());
-/// Where threads have their state, once that is known.
-static THREAD_STATE: ThreadSlot = ThreadSlot::new();
-static MODE: AtomicU8 = AtomicU8::new(Stacks::Unknown as u8);
-/// The interpreter is about to end.
-static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// One frame: its code object and the instruction it is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,126 +44,22 @@ impl RawStack {
     }
 }
 
-/// What can be seen of the calling thread's frames.
-pub(crate) enum Sight {
-    /// They can be read.
-    Clear(Interpreter),
-    /// There are none, and there were none to test the layout on either; or there are none any
-    /// more, because the interpreter ends.
-    NoFrames,
-    /// They cannot be read; the mode says why.
-    None(Stacks),
-}
-
-/// An interpreter that has passed its test.
+/// The frames of the calling thread, in an interpreter whose layout has been checked.
 #[derive(Clone, Copy)]
-pub(crate) struct Interpreter(&'static Candidate);
+pub(crate) struct PythonFrames(&'static Interpreter);
 
-/// Finds out once whether this process's interpreter can be read. Returns the mode and the version
-/// as `major << 8 | minor`.
-pub(crate) fn prepare() -> (Stacks, u32) {
-    let (found, version) = self_test::find();
-    let mode = match found {
-        Ok(candidate) => {
-            FOUND.get_or_init(|| candidate);
-            Stacks::Python
-        }
-        Err(why) => why,
-    };
-    MODE.store(mode as u8, Ordering::Release);
-    match sight() {
-        Sight::None(why) => (why, version),
-        _ => (mode, version),
-    }
-}
-
-/// Gives up on stacks for good, because the layout turned out to be wrong.
-pub(crate) fn give_up() {
-    MODE.store(Stacks::SelfTestFailed as u8, Ordering::Release);
-    TRUSTED.store(std::ptr::null_mut(), Ordering::Release);
-}
-
-/// Reads no frames any more. The interpreter calls this when it runs its exit handlers, before it
-/// frees the states of threads that are still there: those find theirs as before, and dangling.
-pub(crate) fn end() {
-    // In this order, and both in the order of all: see `first_sight`. The hot path looks at the
-    // second only, as ever.
-    IS_ENDING.store(true, Ordering::SeqCst);
-    TRUSTED.store(std::ptr::null_mut(), Ordering::SeqCst);
-}
-
-/// The interpreter, if it is known that its frames can be read: the hot path's only look.
-#[inline(always)]
-pub(crate) fn trusted() -> Option<Interpreter> {
-    // SAFETY: null, or what `FOUND` holds, which is never dropped.
-    unsafe { TRUSTED.load(Ordering::Acquire).as_ref() }.map(Interpreter)
-}
-
-/// The interpreter, if its frames can be read.
-pub(crate) fn sight() -> Sight {
-    trusted().map_or_else(first_sight, Sight::Clear)
-}
-
-#[cold]
-fn first_sight() -> Sight {
-    if IS_ENDING.load(Ordering::SeqCst) {
-        return Sight::NoFrames;
-    }
-    let mode = MODE.load(Ordering::Acquire);
-    let Some(candidate) = FOUND.get().filter(|_| mode == Stacks::Python as u8) else {
-        return Sight::None(Stacks::from_word(mode.into()));
-    };
-    match test(candidate) {
-        Verdict::Passed => {
-            THREAD_STATE.find(|| Interpreter::ask_thread(candidate));
-            TRUSTED.store(std::ptr::from_ref(candidate).cast_mut(), Ordering::SeqCst);
-            if IS_ENDING.load(Ordering::SeqCst) {
-                // It may have come after `end` had taken the last one away.
-                TRUSTED.store(std::ptr::null_mut(), Ordering::SeqCst);
-                return Sight::NoFrames;
-            }
-            Sight::Clear(Interpreter(candidate))
-        }
-        Verdict::NoFrames | Verdict::NotNow => Sight::NoFrames,
-        Verdict::Failed => {
-            give_up();
-            Sight::None(Stacks::SelfTestFailed)
-        }
-    }
-}
-
-fn test(candidate: &Candidate) -> Verdict {
-    let thread = Interpreter::thread(candidate);
-    if !thread.is_plausible() {
-        return Verdict::NoFrames;
-    }
-    let Some(careful) = Careful::new() else { return Verdict::NotNow };
-    match self_test::walk(candidate, thread, &careful) {
-        Verdict::Passed if !code_objects::install(Address(candidate.types.code), &careful) => {
-            Verdict::Failed
-        }
-        verdict => verdict,
-    }
-}
-
-impl Interpreter {
-    /// The calling thread's state.
+impl PythonFrames {
+    /// Only for an interpreter whose layout has passed its check in this process.
     #[inline(always)]
-    fn thread(candidate: &Candidate) -> Address {
-        Address(THREAD_STATE.get().unwrap_or_else(|| Self::ask_thread(candidate) as usize))
-    }
-
-    #[cold]
-    fn ask_thread(candidate: &Candidate) -> *mut c_void {
-        // SAFETY: the function reads thread-local storage and needs no GIL.
-        unsafe { std::mem::transmute::<*mut c_void, ThreadState>(candidate.thread_state)() }
+    pub(crate) fn of(interpreter: &'static Interpreter) -> Self {
+        Self(interpreter)
     }
 
     /// The innermost frame of the calling thread; null when it has none.
     #[inline(always)]
     fn innermost(self) -> Address {
         let layout = &self.0.layout;
-        let thread = Self::thread(self.0);
+        let thread = self.0.thread();
         if !thread.is_plausible() {
             return Address(0);
         }
@@ -275,10 +154,10 @@ impl Interpreter {
         unsafe {
             RawFrame {
                 code: frame.pointer_at(layout.frame_code).without(CODE_TAG),
-                instruction: match layout.position {
-                    Position::Pointer(_) => frame.pointer_at(layout.frame_instruction).0,
-                    Position::Number(_) => frame.u32_at(layout.frame_instruction) as usize,
-                },
+                instruction: self.0.instruction(
+                    |offset| frame.pointer_at(offset).0,
+                    |offset| frame.u32_at(offset) as usize,
+                ),
             }
         }
     }
@@ -286,7 +165,7 @@ impl Interpreter {
     /// What a code object is called and where its instruction lies, or `None` when it is not what
     /// the layout says it is. From here on its death is noticed.
     pub(crate) fn describe(self, frame: RawFrame, buffer: &mut TextBuffer) -> Option<u32> {
-        let Candidate { layout, types, .. } = self.0;
+        let Interpreter { layout, types, .. } = self.0;
         // SAFETY: the code object is held by its frame, which is live; its type is compared before
         // anything inside is read, and its strings and table live as long as it does.
         unsafe {
@@ -314,7 +193,7 @@ impl Interpreter {
     /// # Safety
     /// `object` must be null or a live object of the interpreter.
     unsafe fn read(self, object: Address, text: &mut Text) {
-        let Candidate { layout, types, .. } = self.0;
+        let Interpreter { layout, types, .. } = self.0;
         text.length = 0;
         // SAFETY: the caller's promise; the type is compared first.
         unsafe {

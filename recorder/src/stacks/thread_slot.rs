@@ -17,6 +17,8 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::host::threads::Signals;
+
 /// Keys whose values are in the control block itself.
 const KEYS_NEAR: libc::pthread_key_t = 32;
 
@@ -89,24 +91,17 @@ fn place_of(
         count += 1;
     }
     let full = full.get(..count)?;
-    // SAFETY: plain data, for which zero is a value.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    let mut before = all;
-    // SAFETY: both sets are this function's own. The value is put back before anything else of this
-    // thread runs, since its signals wait.
-    let offset = unsafe {
-        libc::sigfillset(&raw mut all);
-        if libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) != 0 {
-            return None;
-        }
-        let is_set = libc::pthread_setspecific(key, std::ptr::null()) == 0;
+    // The value is put back before anything else of this thread runs, since its signals wait.
+    let offset = Signals::all().blocked(|| {
+        // SAFETY: this thread's own value of a key.
+        let is_set = unsafe { libc::pthread_setspecific(key, std::ptr::null()) } == 0;
         let is_it = is_set && current().is_null();
         let mut emptied = full.iter().copied().filter(|&at| is(at, std::ptr::null_mut()));
         let only = emptied.next().filter(|_| is_it && emptied.next().is_none());
-        libc::pthread_setspecific(key, value);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        only?
-    };
+        // SAFETY: as above.
+        unsafe { libc::pthread_setspecific(key, value) };
+        only
+    })?;
     (offset > 0 && is(offset, value) && current() == value).then_some(offset)
 }
 

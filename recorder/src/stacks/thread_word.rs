@@ -13,9 +13,11 @@
 //! It knows how glibc keeps those blocks on x86-64, and compares that with what the linker itself
 //! says before it believes it. Elsewhere nothing is ever known, and the function is always called.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::host::libraries::{self, ThreadStorage};
 
 /// Different answers that a word must have held.
 const PROOFS_MIN: u32 = 8;
@@ -116,12 +118,18 @@ impl ThreadWord {
 impl Block {
     /// That of the library with this function, if the calling thread has one where it must be.
     fn of(function: *const c_void) -> Option<Self> {
-        let mut look = Look { address: function as usize, found: None };
-        // SAFETY: the callback gets this very value, only during the call.
-        unsafe { libc::dl_iterate_phdr(Some(look_at), (&raw mut look).cast()) };
-        let (block, here) = look.found?;
-        let as_the_linker_says = start(block.module, 0) == Some(here);
-        (as_the_linker_says && block.size_bytes <= BLOCK_BYTES_MAX).then_some(block)
+        let storage = libraries::find(|library| {
+            let holds_it = |header| library.addresses(header).contains(&(function as usize));
+            let mut segments = library.headers(libc::PT_LOAD);
+            segments.any(holds_it).then(|| {
+                let header = library.headers(libc::PT_TLS).next()?;
+                Some((library.thread_storage(), header.p_memsz as usize))
+            })
+        });
+        let (ThreadStorage { module, block }, size_bytes) = storage.flatten()?;
+        let found = Self { module: module as u32, size_bytes };
+        let as_the_linker_says = !block.is_null() && start(found.module, 0) == Some(block as usize);
+        (as_the_linker_says && size_bytes <= BLOCK_BYTES_MAX).then_some(found)
     }
 
     fn holds(self, offset: u32, answer: u64) -> bool {
@@ -132,44 +140,6 @@ impl Block {
             unsafe { std::ptr::read_volatile((block + offset as usize) as *const u64) == answer }
         })
     }
-}
-
-/// A search for the library that an address lies in, and where the calling thread has its block.
-struct Look {
-    address: usize,
-    found: Option<(Block, usize)>,
-}
-
-unsafe extern "C" fn look_at(
-    info: *mut libc::dl_phdr_info,
-    size: usize,
-    look: *mut c_void,
-) -> c_int {
-    if size < size_of::<libc::dl_phdr_info>() {
-        return 1; // a linker that says nothing of thread-local storage
-    }
-    // SAFETY: `Block::of` passes its own `Look`, and the linker a valid description.
-    let (look, info) = unsafe { (&mut *look.cast::<Look>(), &*info) };
-    // SAFETY: the linker's own array.
-    let headers =
-        unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let is_inside = headers.iter().any(|header| {
-        let from = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
-        header.p_type == libc::PT_LOAD
-            && (from..from.saturating_add(header.p_memsz as usize)).contains(&look.address)
-    });
-    if !is_inside {
-        return 0;
-    }
-    let storage = headers.iter().find(|header| header.p_type == libc::PT_TLS);
-    if let Some(storage) = storage
-        && !info.dlpi_tls_data.is_null()
-    {
-        let module = info.dlpi_tls_modid as u32;
-        let block = Block { module, size_bytes: storage.p_memsz as usize };
-        look.found = Some((block, info.dlpi_tls_data as usize));
-    }
-    1
 }
 
 /// Where the calling thread has its block of a module, if it has one and its vector is of this

@@ -1,46 +1,46 @@
-//! What a call takes from a device when it goes past every hook: NCCL does, around communicators.
+//! How much a call takes from a device past every hook: NCCL does so, around communicators.
 //!
-//! The device's free bytes before and after say how much is gone. What the hooks saw go in
-//! between, on any thread, is taken off: calls of the CUDA runtime, and the growth of PyTorch's
-//! allocator, which in expandable segments comes from the driver. Both are mostly the same memory,
-//! so the one that moved more counts. Windows that overlap share what they see once.
+//! The device's free bytes before and after the call say how much is gone. What the hooks saw go
+//! meanwhile, on any thread, is subtracted: calls of the CUDA runtime, and the growth of PyTorch's
+//! allocator, whose expandable segments come from the driver. Both are mostly the same memory, so
+//! the larger of the two counts. Windows that overlap share what they see once.
 //!
-//! Another process on the same device, or memory that a call gives back later on a thread of its
-//! own, is not told apart: the result is an estimate, and a good one while a job starts.
+//! The result is an estimate: another process on the device, or memory that the call gives back
+//! later on a thread of its own, is not told apart.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-use memtape_core::tape::layout::{DEVICES_MAX, descriptor, head, header};
+use memtape_core::tape::layout::DEVICES_MAX;
 
 use crate::host::driver;
 use crate::writer::state;
 
-/// Windows open now. While there are none, nothing here costs more than looking.
+/// Windows open now. While there are none, the functions here only read this.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 
-/// Bytes seen to be taken, less those given back, while windows were open.
+/// Bytes that hooks saw taken, less those given back, while windows were open.
 static SEEN: [AtomicI64; DEVICES_MAX] = [const { AtomicI64::new(0) }; DEVICES_MAX];
 
-/// A look at the current device before a call.
-pub(crate) struct Window {
+/// The current device's memory before a call.
+pub(crate) struct FreeMemoryWindow {
     device: u8,
     free: u64,
     seen: i64,
     reserved: u64,
 }
 
-impl Window {
+impl FreeMemoryWindow {
     /// `None` when the device cannot be asked: no driver, or no context yet.
     pub(crate) fn open() -> Option<Self> {
         let device = driver::current_device();
         OPEN.fetch_add(1, Ordering::AcqRel);
-        // Made first, so that leaving early counts it out again.
+        // Made first: dropping it when the next line returns early counts it out again.
         let mut window = Self { device, free: 0, seen: seen(device), reserved: reserved(device) };
         window.free = driver::free_bytes()?;
         Some(window)
     }
 
-    /// The device, and the bytes it has lost since to somebody no hook saw.
+    /// The device, and the bytes that it has lost since and that no hook saw.
     pub(crate) fn close(self) -> (u8, u64) {
         let device = self.device;
         let Some(free) = driver::free_bytes() else { return (device, 0) };
@@ -48,19 +48,17 @@ impl Window {
         let runtime = seen(device) - self.seen;
         let allocator = signed(reserved(device)) - signed(self.reserved);
         let known = if allocator.abs() > runtime.abs() { allocator } else { runtime };
-        let unseen = u64::try_from(gone - known).unwrap_or(0);
-        taken(device, unseen);
-        (device, unseen)
+        (device, u64::try_from(gone - known).unwrap_or(0))
     }
 }
 
-impl Drop for Window {
+impl Drop for FreeMemoryWindow {
     fn drop(&mut self) {
         OPEN.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// A hook saw memory go.
+/// Memory of a device was recorded as taken.
 pub(crate) fn taken(device: u8, bytes: u64) {
     if OPEN.load(Ordering::Acquire) > 0
         && let Some(sum) = SEEN.get(usize::from(device))
@@ -69,7 +67,7 @@ pub(crate) fn taken(device: u8, bytes: u64) {
     }
 }
 
-/// A hook is about to see memory come back.
+/// A hook sees that memory of the current device is about to be given back.
 pub(crate) fn returned(pointer: u64) {
     if OPEN.load(Ordering::Acquire) > 0
         && let Some(bytes) = driver::allocation_bytes(pointer)
@@ -83,18 +81,8 @@ fn seen(device: u8) -> i64 {
     SEEN.get(usize::from(device)).map_or(0, |sum| sum.load(Ordering::Acquire))
 }
 
-/// What PyTorch's allocator holds of a device, as it reported last.
 fn reserved(device: u8) -> u64 {
-    let Some(guest) = state::recording() else { return 0 };
-    if usize::from(device) >= DEVICES_MAX {
-        return 0;
-    }
-    let lane = header::DESCRIPTORS + usize::from(device) * descriptor::WORDS;
-    if guest.words.get(lane + descriptor::STATE) != 1 {
-        return 0;
-    }
-    let at = guest.words.get(lane + descriptor::HEAD) as usize;
-    guest.words.get(at + head::RESERVED_BYTES)
+    state::recording().map_or(0, |recorder| recorder.reserved_bytes(device))
 }
 
 fn signed(bytes: u64) -> i64 {

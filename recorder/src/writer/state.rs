@@ -1,40 +1,35 @@
-//! The recorder's state: asleep, awake, off; and the lanes it writes.
+//! The recorder's state: asleep, waking, recording or off; and the lanes of its tape.
 //!
 //! ```text
 //! ASLEEP ──first GPU memory──▶ WAKING ──▶ RECORDING ──fork──▶ (child) OFF
 //!                                  │           └── inner failure ──▶ OFF, and the tape says why
-//!                                  └── no place for a tape ──▶ OFF
+//!                                  └── no space for a tape ──▶ OFF
 //! ```
 //!
-//! What the hooks saw is written by `reports.rs` (PyTorch's allocator), `outside.rs` (everything
-//! else that takes memory) and `marks.rs` (steps, phases). Device lanes are written under PyTorch's
-//! device mutex, so one thread at a time; all others have a lock that is tried, not waited for.
+//! Nothing else in the recorder keeps state of the tape. What wakes it is in `hooks/wake.rs`.
+//! Device lanes are written under PyTorch's device mutex, so by one thread at a time; every other
+//! lane has a lock that is tried a bounded number of times.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use memtape_core::boundary::Boundary;
+use memtape_core::step_boundary::StepBoundary;
 use memtape_core::tape::layout::{
-    CPU_LANE, DEVICES_MAX, Disabled, HOST_LANE, LANES, State, Tracker, header, hooks,
+    CPU_LANE, DEVICES_MAX, Disabled, HOST_LANE, LANES, State, Tracker, descriptor, head, header,
+    hooks,
 };
 use memtape_core::tape::read::identity_text;
 use memtape_core::tape::write::Lane;
 use memtape_core::tape::{Birth, Words};
 
-use crate::background::collectives;
-use crate::background::control;
-use crate::background::cupti;
-use crate::hooks::tracker;
-use crate::host::clock;
-use crate::host::process;
-use crate::host::process::{OwnPage, Place};
+use crate::host::errno::keeping_errno;
+use crate::host::process::{self, OwnPage};
+use crate::host::{bus_error, clock, environment};
+use crate::stacks::availability;
 use crate::stacks::interner::Interner;
-use crate::stacks::python_frames;
-use crate::writer::hot_path::Traces;
-use crate::writer::panic_boundary;
-use crate::writer::panic_boundary::keeping_errno;
-use crate::writer::steps;
 use crate::writer::tape_file::TapeFile;
+use crate::writer::trace::Traces;
 
 /// Zero: what a child finds in `HERE`.
 const ASLEEP: u8 = 0;
@@ -42,31 +37,28 @@ const WAKING: u8 = 1;
 const RECORDING: u8 = 2;
 const OFF: u8 = 3;
 
-/// The state, and the guest while it records.
-static HERE: OwnPage<Guest> = OwnPage::zero();
-static GUEST: OnceLock<Guest> = OnceLock::new();
-/// One of [`Tracker`].
-static TRACKER: AtomicU64 = AtomicU64::new(Tracker::NotAsked as u64);
-static LOST_WHILE_WAKING: AtomicU64 = AtomicU64::new(0);
+/// The state, and the recorder while it records.
+static HERE: OwnPage<Recorder> = OwnPage::zero();
+static RECORDER: OnceLock<Recorder> = OnceLock::new();
 
 /// Everything the recorder has once it is awake.
-pub(crate) struct Guest {
+pub(crate) struct Recorder {
     file: TapeFile,
-    pub(crate) words: Words<'static>,
-    pub(crate) interner: Interner,
+    words: Words<'static>,
+    interner: Interner,
     lanes: [LaneSlot; LANES],
-    pub(crate) traces: [Traces; DEVICES_MAX],
-    pub(crate) boundary: Mutex<Boundary>,
+    traces: [Traces; DEVICES_MAX],
+    step_boundary: Mutex<StepBoundary>,
     /// Both clocks when the recorder woke up.
-    pub(crate) since: clock::Both,
+    since: clock::Both,
     /// The program asked for all detail (`MEMTAPE_DETAIL=1`).
-    pub(crate) wants_detail: bool,
+    wants_detail: bool,
     /// PyTorch was told to use `cudaMallocAsync` instead of its own allocator.
-    pub(crate) async_backend: bool,
+    async_backend: bool,
     pid: u32,
 }
 
-/// A lane and who writes it.
+/// A lane and its writer.
 struct LaneSlot {
     /// One of [`LaneUse`].
     used: AtomicU8,
@@ -85,19 +77,20 @@ pub(crate) enum LaneUse {
     NoSpace = 2,
     /// Several threads, under the lane's own lock.
     Shared = 3,
-    /// Nobody yet: it is being opened.
+    /// Nobody yet: another thread is opening it.
     Opening = 4,
 }
 
-impl Guest {
-    fn start(device: u8) -> Option<Self> {
+impl Recorder {
+    fn start(device: u8, steps: u64) -> Option<Self> {
         let since = clock::Both::now();
         let before = clock::system_mono_ns();
         let wall_ns = clock::wall_ns();
         let after = clock::system_mono_ns();
         let mono_ns = before.midpoint(after);
-        let file = TapeFile::make(device, mono_ns)?;
-        let words = Words(file.words);
+        let file = TapeFile::make(device, mono_ns, || HERE.wipe_in_children())?;
+        bus_error::watch(file.words(), disable);
+        let words = Words(file.words());
         let birth = Birth {
             boot_id: process::boot_id(),
             pid: u64::from(std::process::id()),
@@ -107,14 +100,14 @@ impl Guest {
             anchor_error_ns: after - before,
             identity: identity_text(&process::identity()),
         };
-        words.mark_step(mono_ns, steps::steps());
-        words.format(&file.layout, &birth);
-        let (stacks, python) = python_frames::prepare();
+        words.mark_step(mono_ns, steps);
+        words.format(file.layout(), &birth);
+        let (stacks, python) = availability::prepare();
         words.set(header::STACKS, stacks as u64);
         words.set(header::PYTHON, u64::from(python));
         words.set(header::OUTSIDE, 1);
         let slot = |index: usize| {
-            let at = file.layout.lanes.get(index).copied().unwrap_or_default();
+            let at = file.layout().lanes.get(index).copied().unwrap_or_default();
             LaneSlot { used: AtomicU8::new(0), lane: Lane::new(words, at, index as u8) }
         };
         clock::start(since);
@@ -123,9 +116,9 @@ impl Guest {
             interner: Interner::new(words),
             lanes: std::array::from_fn(slot),
             traces: Default::default(),
-            boundary: Mutex::new(Boundary::default()),
+            step_boundary: Mutex::new(StepBoundary::default()),
             since,
-            wants_detail: asks_for("MEMTAPE_DETAIL"),
+            wants_detail: wants_detail(),
             async_backend: ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].iter().any(|name| {
                 std::env::var(name).is_ok_and(|settings| settings.contains("cudaMallocAsync"))
             }),
@@ -134,7 +127,57 @@ impl Guest {
         })
     }
 
-    /// The lane of a device for its allocator's reports, opened when it is first used. Under that
+    /// The tape.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> Words<'static> {
+        self.words
+    }
+
+    /// Stacks and strings, as numbers on the tape.
+    #[inline(always)]
+    pub(crate) fn interner(&self) -> &Interner {
+        &self.interner
+    }
+
+    /// What the trace tracker said of a device.
+    #[inline(always)]
+    pub(crate) fn traces(&self, device: u8) -> Option<&Traces> {
+        self.traces.get(usize::from(device))
+    }
+
+    /// Which optimizer call ends a step.
+    pub(crate) fn step_boundary(&self) -> &Mutex<StepBoundary> {
+        &self.step_boundary
+    }
+
+    /// Both clocks when the recorder woke up.
+    pub(crate) fn since(&self) -> clock::Both {
+        self.since
+    }
+
+    /// True when the program asked for all detail.
+    #[inline(always)]
+    pub(crate) fn wants_detail(&self) -> bool {
+        self.wants_detail
+    }
+
+    /// True when PyTorch's trace tracker is attached.
+    #[inline]
+    pub(crate) fn is_traced(&self) -> bool {
+        self.wants_detail && self.words.get(header::TRACKER) == Tracker::Attached as u64
+    }
+
+    /// True when PyTorch was told to use `cudaMallocAsync` instead of its own allocator.
+    pub(crate) fn has_async_backend(&self) -> bool {
+        self.async_backend
+    }
+
+    /// First word of the tables of collectives.
+    pub(crate) fn collectives(&self) -> usize {
+        self.file.layout().collectives
+    }
+
+    /// The lane of a device for its allocator's reports, opened at its first use. Under that
     /// device's mutex.
     #[inline(always)]
     pub(crate) fn allocator_lane(&self, device: u8) -> Option<&Lane<'static>> {
@@ -144,8 +187,8 @@ impl Guest {
         is_open.then_some(&slot.lane)
     }
 
-    /// Writes onto a lane under its own lock, opening it if need be. `None` when that cannot be:
-    /// there is no such lane, or another thread had the lock for long.
+    /// Writes onto a lane under the lane's lock, opening it if need be. `None` when there is no such
+    /// lane, or when another thread held the lock for too long.
     pub(crate) fn with_shared_lane<R>(
         &self,
         index: usize,
@@ -160,12 +203,26 @@ impl Guest {
         result
     }
 
-    /// The same for a device's lane; what cannot be written is counted.
-    pub(crate) fn write_shared(&self, device: u8, write: impl FnOnce(&Lane<'static>)) {
+    /// Writes onto a device's lane under the lane's lock; counts an event that cannot be written.
+    pub(crate) fn write_device(&self, device: u8, write: impl FnOnce(&Lane<'static>)) {
         let index = usize::from(device);
         if index >= DEVICES_MAX || self.with_shared_lane(index, write).is_none() {
             self.words.count(header::LOST_DEVICE_EVENTS);
         }
+    }
+
+    /// Writes onto the host lane or that of CPU tensors under the lane's lock; counts an event that
+    /// cannot be written.
+    pub(crate) fn write_host<R>(
+        &self,
+        index: usize,
+        write: impl FnOnce(&Lane<'static>) -> R,
+    ) -> Option<R> {
+        let result = self.with_shared_lane(index, write);
+        if result.is_none() {
+            self.words.count(header::LOST_HOST_EVENTS);
+        }
+        result
     }
 
     /// Who writes a lane now.
@@ -179,7 +236,25 @@ impl Guest {
         }
     }
 
-    /// Opens a lane for `wanted` unless somebody has it already; who has it now.
+    /// True when a device has a lane on the tape.
+    pub(crate) fn has_lane(&self, device: u8) -> bool {
+        usize::from(device) < DEVICES_MAX && self.descriptor(device, descriptor::STATE) == 1
+    }
+
+    /// Bytes that PyTorch's allocator holds of a device, as it reported last.
+    pub(crate) fn reserved_bytes(&self, device: u8) -> u64 {
+        if !self.has_lane(device) {
+            return 0;
+        }
+        let at = self.descriptor(device, descriptor::HEAD) as usize;
+        self.words.get(at + head::RESERVED_BYTES)
+    }
+
+    fn descriptor(&self, device: u8, word: usize) -> u64 {
+        self.words.get(header::DESCRIPTORS + usize::from(device) * descriptor::WORDS + word)
+    }
+
+    /// Opens a lane for `wanted` unless it has a writer; who writes it then.
     #[cold]
     fn open(&self, index: usize, wanted: LaneUse) -> Option<LaneUse> {
         keeping_errno(|| self.try_to_open(index, wanted))
@@ -194,189 +269,114 @@ impl Guest {
                 .compare_exchange(untried, opening, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok();
         if won {
-            let given = self.file.give_lane(self.file.layout.lanes.get(index)?);
-            if given {
+            let has_pages = self.file.give_lane(self.file.layout().lanes.get(index)?);
+            if has_pages {
                 if wanted == LaneUse::Allocator {
                     self.words.at(header::HOOKS).fetch_or(hooks::REPORT, Ordering::Relaxed);
                 }
-                self.words.open_lane(index, &self.file.layout);
+                self.words.open_lane(index, self.file.layout());
             }
-            let used = if given { wanted } else { LaneUse::NoSpace };
+            let used = if has_pages { wanted } else { LaneUse::NoSpace };
             slot.used.store(used as u8, Ordering::Release);
         }
         Some(self.lane_use(index))
     }
 
-    /// Attaches PyTorch's trace tracker where the program asked for it and nobody has yet.
-    #[cold]
-    pub(crate) fn attach_tracker(&self) {
-        if self.wants_detail {
-            keeping_errno(attach_tracker);
-        }
-        self.words.set(header::TRACKER, TRACKER.load(Ordering::Relaxed));
-    }
-
-    /// First word of the tables of collectives.
-    pub(crate) fn collectives(&self) -> usize {
-        self.file.layout.collectives
-    }
-
-    /// True when the allocator itself tells of everything.
+    /// Says on the tape that a hook has fired.
     #[inline]
-    pub(crate) fn is_traced(&self) -> bool {
-        self.wants_detail && self.words.get(header::TRACKER) == Tracker::Attached as u64
+    pub(crate) fn note_hook(&self, bit: u64) {
+        let seen = self.words.get(header::HOOKS);
+        if seen & bit == 0 {
+            self.words.at(header::HOOKS).fetch_or(bit, Ordering::Relaxed);
+        }
     }
+}
+
+/// True when the program asked for all detail.
+pub(crate) fn wants_detail() -> bool {
+    environment::is_on("MEMTAPE_DETAIL")
 }
 
 /// The recorder, while it records.
 #[inline(always)]
-pub(crate) fn recording() -> Option<&'static Guest> {
-    let guest = HERE.pointer.load(Ordering::Acquire);
-    // SAFETY: null, or the guest in `GUEST`, which stays.
-    unsafe { guest.as_ref() }
+pub(crate) fn recording() -> Option<&'static Recorder> {
+    let recorder = HERE.pointer.load(Ordering::Acquire);
+    // SAFETY: null, or the recorder in `RECORDER`, which is never dropped.
+    unsafe { recorder.as_ref() }
 }
 
-/// The recorder, woken up if this is the process's first GPU memory.
-#[inline(always)]
-pub(crate) fn awake(device: u8) -> Option<&'static Guest> {
-    recording().or_else(|| not_awake(device))
+/// True until the process first takes GPU memory.
+pub(crate) fn is_asleep() -> bool {
+    HERE.state.load(Ordering::Acquire) == ASLEEP
 }
 
-#[cold]
-fn not_awake(device: u8) -> Option<&'static Guest> {
-    match HERE.state.load(Ordering::Acquire) {
-        ASLEEP => keeping_errno(|| wake(device)),
-        WAKING => {
-            // Another thread's first allocation, on another device, while the tape is being made.
-            LOST_WHILE_WAKING.fetch_add(1, Ordering::Relaxed);
-            None
-        }
-        _ => None,
+/// True while another thread makes the tape.
+pub(crate) fn is_waking() -> bool {
+    HERE.state.load(Ordering::Acquire) == WAKING
+}
+
+/// How to begin to record.
+pub(crate) struct Waking {
+    /// The device whose memory was taken.
+    pub(crate) device: u8,
+    /// Training steps that have ended.
+    pub(crate) steps: u64,
+    /// False: this process is not to be recorded.
+    pub(crate) is_wanted: bool,
+    /// Sees to it that a fork and the exit are noticed; called before anything is recorded.
+    pub(crate) watch: fn(),
+}
+
+/// Makes the tape and begins to record, once in a process. `None` when the process stays
+/// unrecorded, or another thread wakes the recorder.
+pub(crate) fn wake(waking: Waking) -> Option<&'static Recorder> {
+    if HERE.state.compare_exchange(ASLEEP, WAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return None;
     }
-}
-
-/// PyTorch looks at the devices' properties, which it does between making its allocator and using
-/// it: whoever asked for all detail wants the first segment, too.
-pub(crate) fn device_looked_at() {
-    cupti::subscribe();
-    static ASKED: OnceLock<bool> = OnceLock::new();
-    let asleep = HERE.state.load(Ordering::Acquire) == ASLEEP;
-    if asleep && *ASKED.get_or_init(|| asks_for("MEMTAPE_DETAIL")) {
-        attach_tracker();
-        if TRACKER.load(Ordering::Relaxed) == Tracker::Attached as u64 {
-            let _ = awake(0);
-        }
+    // In a child there may be its parent's recorder.
+    let is_wanted = waking.is_wanted && RECORDER.get().is_none();
+    let recorder = if is_wanted { Recorder::start(waking.device, waking.steps) } else { None };
+    let is_awake = recorder.is_some_and(|recorder| RECORDER.set(recorder).is_ok());
+    if is_awake {
+        (waking.watch)();
     }
-}
-
-/// Attaches the tracker, unless it is or never can be.
-fn attach_tracker() {
-    let may_come = [Tracker::NotAsked, Tracker::NotReady, Tracker::NoAllocator];
-    let state = TRACKER.load(Ordering::Relaxed);
-    if may_come.iter().any(|&each| each as u64 == state) {
-        TRACKER.store(tracker::attach() as u64, Ordering::Relaxed);
+    HERE.state.store(if is_awake { RECORDING } else { OFF }, Ordering::Release);
+    if let Some(recorder) = RECORDER.get().filter(|_| is_awake) {
+        HERE.pointer.store(std::ptr::from_ref(recorder).cast_mut(), Ordering::Release);
     }
+    recording()
 }
 
-/// A panic reached the edge: off, for good.
+/// Turns the recorder off, and says nothing on the tape: its memory is gone, or this is a forked
+/// child and the tape is the parent's. Does only what a signal handler may.
+pub(crate) fn disable() {
+    HERE.pointer.store(std::ptr::null_mut(), Ordering::Release);
+    HERE.state.store(OFF, Ordering::Release);
+}
+
+/// Turns the recorder off after a panic in it, and says so on the tape.
 #[cold]
 pub(crate) fn disable_after_inner_failure() {
     HERE.pointer.store(std::ptr::null_mut(), Ordering::Release);
     if HERE.state.swap(OFF, Ordering::AcqRel) == RECORDING
-        && let Some(guest) = GUEST.get()
+        && let Some(recorder) = RECORDER.get()
     {
-        guest.words.set(header::DISABLED, Disabled::InnerFailure as u64);
-        guest.words.set(header::STATE, State::Disabled as u64);
+        recorder.words.set(header::DISABLED, Disabled::InnerFailure as u64);
+        recorder.words.set(header::STATE, State::Disabled as u64);
     }
 }
 
-/// From now on a child of this process finds the recorder asleep, and not its parent's. False where
-/// the kernel cannot do that.
-pub(crate) fn forget_in_children() -> bool {
-    HERE.wipe_in_children()
+/// True when this process made a tape, whether or not it still records. False in a forked child.
+pub(crate) fn owns_tape() -> bool {
+    RECORDER.get().is_some_and(|recorder| recorder.pid == std::process::id())
 }
 
-/// The tape's memory is gone. Called by a signal handler.
-pub(crate) fn disable_without_tape() {
-    HERE.pointer.store(std::ptr::null_mut(), Ordering::Release);
-    HERE.state.store(OFF, Ordering::Release);
-}
-
-/// In a forked child: the tape is the parent's.
-pub(crate) fn detach() {
-    HERE.pointer.store(std::ptr::null_mut(), Ordering::Release);
-    HERE.state.store(OFF, Ordering::Release);
-}
-
-/// The process exits in an orderly way, whether or not the recorder still records. A forked child
-/// exits too, but the tape is not its own.
-pub(crate) fn seal(status: i32) {
-    if let Some(guest) = GUEST.get().filter(|guest| guest.pid == std::process::id()) {
-        collectives::end();
-        guest.words.set(header::EXIT_STATUS, u64::from(status as u32) + 1);
-        guest.words.set(header::STATE, State::Sealed as u64);
+/// Writes the exit status onto this process's tape.
+pub(crate) fn seal(status: c_int) {
+    if let Some(recorder) = RECORDER.get().filter(|_| owns_tape()) {
+        recorder.words.set(header::EXIT_STATUS, u64::from(status as u32) + 1);
+        recorder.words.set(header::STATE, State::Sealed as u64);
     }
-}
-
-/// Says on the tape that a hook has fired.
-#[inline]
-pub(crate) fn note_hook(bit: u64) {
-    if let Some(guest) = recording() {
-        let seen = guest.words.get(header::HOOKS);
-        if seen & bit == 0 {
-            guest.words.at(header::HOOKS).fetch_or(bit, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Says on the tape why a hook is not there.
-pub(crate) fn note_refusal(word: usize, reason: u64) {
-    if let Some(guest) = recording() {
-        guest.words.set(word, reason);
-    }
-}
-
-/// True when an environment variable switches something on.
-pub(crate) fn asks_for(name: &str) -> bool {
-    switch(name) == Some(true)
-}
-
-/// What an environment variable switches something to; `None` when it is not set.
-pub(crate) fn switch(name: &str) -> Option<bool> {
-    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
-    let is = |word| value.eq_ignore_ascii_case(word);
-    Some(!["0", "false", "off", "no"].into_iter().any(is))
-}
-
-#[cold]
-fn wake(device: u8) -> Option<&'static Guest> {
-    if HERE.state.compare_exchange(ASLEEP, WAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        return None;
-    }
-    let place = process::place();
-    // The recorder in front records everything: two tapes would be two ranks. In a child there is
-    // already the guest of its parent.
-    let is_taken = place == Place::Second || GUEST.get().is_some();
-    let is_off = asks_for("MEMTAPE_DISABLE") || is_taken;
-    let guest = if is_off { None } else { Guest::start(device) };
-    if place == Place::Preloaded {
-        panic_boundary::silence_panics();
-    }
-    let awake = guest.is_some_and(|guest| GUEST.set(guest).is_ok());
-    if awake {
-        process::watch(); // before anything is recorded: a fork must never find it missing
-    }
-    HERE.state.store(if awake { RECORDING } else { OFF }, Ordering::Release);
-    if let Some(guest) = GUEST.get().filter(|_| awake) {
-        HERE.pointer.store(std::ptr::from_ref(guest).cast_mut(), Ordering::Release);
-    }
-    let guest = recording()?;
-    cupti::report();
-    control::start();
-    guest.words.add(header::LOST_DEVICE_EVENTS, LOST_WHILE_WAKING.load(Ordering::Relaxed));
-    steps::woken();
-    guest.attach_tracker();
-    Some(guest)
 }
 
 const _: () = assert!(HOST_LANE < LANES && CPU_LANE < LANES);

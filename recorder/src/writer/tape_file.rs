@@ -1,13 +1,14 @@
-//! The file a tape lies in: made, given real pages, mapped and locked.
+//! The tape's file: makes it, gives it real pages, maps and locks it.
 //!
-//! Pages are asked for with `fallocate` before they are touched: on a full tmpfs that is an error
-//! to handle, where touching a page that cannot be had would kill the training process with
-//! SIGBUS. Only the front and the lanes in use have pages; the rest of the file is a hole.
+//! Pages are asked for with `fallocate` before they are touched. On a full tmpfs that is an error
+//! to handle; touching a page without it would kill the training process with SIGBUS. Only the
+//! front and the lanes in use have pages; the rest of the file is a hole.
 //!
-//! Two locks say that the process lives; the kernel drops both when it dies, and agents see that
-//! across pid namespaces. The first, POSIX's, names the process, but goes with any descriptor of
-//! the file, and some programs close all they find. The second (of the open file, on one byte far
-//! behind the end) belongs to the mapping, which no child has, and so lives as long as the process.
+//! Two locks say that the process lives. The kernel drops both when it dies, and agents see that
+//! across pid namespaces. The first, POSIX's, names the process, but is lost when the program
+//! closes any descriptor of the file, and some programs close all descriptors. The second (of the
+//! open file, on one byte far behind the end) belongs to the mapping, which no child has, so it
+//! lives as long as the process.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -17,12 +18,10 @@ use std::sync::atomic::AtomicU64;
 
 use memtape_core::tape::layout::{HOST_LANE, LaneLayout, Layout, Sizes};
 
-use crate::host::bus_error;
-use crate::host::process::surviving_file_limits;
-use crate::writer::state;
+use crate::host::threads::without_file_limit_signal;
 
 /// Where tapes go unless `MEMTAPE_DIR` says otherwise.
-pub(crate) const DIRECTORY_DEFAULT: &str = "/dev/shm/memtape";
+const DIRECTORY_DEFAULT: &str = "/dev/shm/memtape";
 
 /// Fewer events than this are not worth a tape.
 const EVENTS_MIN: usize = 4096;
@@ -40,25 +39,26 @@ const DESCRIPTOR_MIN: libc::c_int = 3;
 /// A tape's file, mapped for as long as the process lives.
 pub(crate) struct TapeFile {
     file: File,
-    /// Device and inode: the program may close our descriptor, and then it may be another file's.
+    /// Device and inode: the program may close the descriptor, whose number may then be reused.
     id: (u64, u64),
-    pub(crate) layout: Layout,
-    pub(crate) words: &'static [AtomicU64],
+    layout: Layout,
+    words: &'static [AtomicU64],
 }
 
 impl TapeFile {
-    /// Makes a tape with room for `device`'s lane, with fewer events where space is short.
-    /// `None` when there is no place for one: the job then runs unrecorded.
-    pub(crate) fn make(device: u8, mono_ns: u64) -> Option<Self> {
+    /// Makes a tape with room for `device`'s lane, with fewer events where space is short. `None`
+    /// when there is no space for a tape: the job then runs unrecorded. `off_in_children` sees to
+    /// it that no child records; it returns false where that cannot be.
+    pub(crate) fn make(device: u8, mono_ns: u64, off_in_children: fn() -> bool) -> Option<Self> {
         let (path, file) = open_file(mono_ns)?;
-        let made = surviving_file_limits(|| Self::fill(&path, file, device));
+        let made = without_file_limit_signal(|| Self::fill(&path, file, device, off_in_children));
         if made.is_none() {
             let _ = std::fs::remove_file(path);
         }
         made
     }
 
-    fn fill(path: &Path, file: File, device: u8) -> Option<Self> {
+    fn fill(path: &Path, file: File, device: u8, off_in_children: fn() -> bool) -> Option<Self> {
         let mut sizes = sizes_from_environment();
         let layout = loop {
             let layout = Layout::new(sizes);
@@ -88,16 +88,25 @@ impl TapeFile {
             }
         };
         let id = identify(&file)?;
-        let words = hold(path, id, layout.file_words)?;
+        let words = hold(path, id, layout.file_words, off_in_children)?;
         lock(&file, libc::F_SETLK, 0, LOCKED_BYTE)?;
-        bus_error::watch(words);
         Some(Self { file, id, layout, words })
+    }
+
+    /// Where everything lies on the tape.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The tape.
+    pub(crate) fn words(&self) -> &'static [AtomicU64] {
+        self.words
     }
 
     /// Gives a lane its pages; false when there is no space for it.
     pub(crate) fn give_lane(&self, lane: &LaneLayout) -> bool {
         identify(&self.file) == Some(self.id)
-            && surviving_file_limits(|| give_lane(&self.file, lane))
+            && without_file_limit_signal(|| give_lane(&self.file, lane))
     }
 }
 
@@ -182,7 +191,12 @@ fn lock(file: &File, how: libc::c_int, start: libc::off_t, bytes: libc::off_t) -
 
 /// Maps the tape and takes the second lock. The mapping is of an open file of its own, which is
 /// closed here: closing one later would drop the first lock.
-fn hold(path: &Path, id: (u64, u64), words: usize) -> Option<&'static [AtomicU64]> {
+fn hold(
+    path: &Path,
+    id: (u64, u64),
+    words: usize,
+    off_in_children: fn() -> bool,
+) -> Option<&'static [AtomicU64]> {
     let file = open_options().open(path).ok()?;
     (identify(&file)? == id).then_some(())?;
     let words = map(&file, words)?;
@@ -190,8 +204,8 @@ fn hold(path: &Path, id: (u64, u64), words: usize) -> Option<&'static [AtomicU64
     // A child that wrote would write onto its parent's tape, and one that has the mapping would
     // keep the second lock when the parent is dead.
     // SAFETY: the mapping is whole; in children, where it is missing, the recorder is off.
-    let is_ours_alone = state::forget_in_children()
-        && unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) == 0 };
+    let is_ours_alone =
+        off_in_children() && unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) == 0 };
     if is_ours_alone {
         // Where it cannot be had, the first lock has to do.
         let _ = lock(&file, libc::F_OFD_SETLK, LOCKED_BYTE, 1);

@@ -12,7 +12,7 @@
 //! 3.13, 3.14   thread ─current_frame─▶ _PyInterpreterFrame ─previous─▶ …             a pointer
 //! ```
 
-use super::lines::LineTable;
+use super::line_table::LineTable;
 
 /// Where the fields lie. All offsets are in bytes from the start of their struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

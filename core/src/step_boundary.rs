@@ -2,32 +2,32 @@
 //!
 //! PyTorch tells of every `Optimizer.step()`, and a step may have several: two networks, one
 //! optimizer per parameter, one per pipeline stage. Counting them all would give ranks that
-//! differ in optimizers different steps. So the first optimizer seen is the *anchor*, and a step
+//! differ in optimizers different steps. So the first optimizer seen is the *primary*, and a step
 //! ends when it has stepped. If it stays away (it was replaced), the next one takes its place.
 
-/// Calls of others waited for before the anchor has ever returned: more optimizers than one per
+/// Calls of others waited for before the primary has ever returned: more optimizers than one per
 /// parameter of the largest models in use.
 const OTHERS_FIRST_MAX: u32 = 65_536;
 
-/// Times the usual number of calls between two of the anchor's that it may stay away.
+/// Times the usual number of calls between two of the primary's that it may stay away.
 const PATIENCE: u32 = 4;
 
 /// Finds step boundaries among optimizer calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Boundary {
-    anchor: u64,
+pub struct StepBoundary {
+    primary: u64,
     others: u32,
     others_usual: Option<u32>,
 }
 
-impl Boundary {
+impl StepBoundary {
     /// An optimizer has stepped; `optimizer` is its identity, not 0. True when a step ended.
     pub fn stepped(&mut self, optimizer: u64) -> bool {
-        if optimizer == self.anchor || self.anchor == 0 {
-            if self.anchor == optimizer {
+        if optimizer == self.primary || self.primary == 0 {
+            if self.primary == optimizer {
                 self.others_usual = Some(self.others_usual.unwrap_or(0).max(self.others));
             }
-            *self = Self { anchor: optimizer, others: 0, ..*self };
+            *self = Self { primary: optimizer, others: 0, ..*self };
             return true;
         }
         self.others = self.others.saturating_add(1);
@@ -38,7 +38,7 @@ impl Boundary {
         if self.others <= patience {
             return false;
         }
-        *self = Self { anchor: optimizer, others: 0, others_usual: None };
+        *self = Self { primary: optimizer, others: 0, others_usual: None };
         true
     }
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     fn check(calls: &[u64], boundaries: usize) {
-        let mut boundary = Boundary::default();
+        let mut boundary = StepBoundary::default();
         let found = calls.iter().filter(|&&call| boundary.stepped(call)).count();
         assert_eq!(found, boundaries, "{calls:?}");
     }
