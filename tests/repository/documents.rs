@@ -94,3 +94,33 @@ fn unknown_metrics(file: &Source, exported: &str) -> Vec<String> {
     }
     found
 }
+
+#[test]
+fn every_invariant_names_the_test_that_enforces_it() {
+    let code = rust();
+    let rule = |file: &Source| unenforced(file, &code);
+    for bad in ["- It never fails.\n", "- It never fails. (`no_such_test`)\n"] {
+        let text = format!("# A\n\n## Invariants\n\n{bad}\n## B\n\n- Other.\n");
+        assert_eq!(rule(&Source::of("ARCHITECTURE.md", &text)).len(), 1, "{bad}");
+    }
+    let files = sources(&["md"]).into_iter().filter(|file| file.path == "ARCHITECTURE.md");
+    let bad = Source::of("ARCHITECTURE.md", "## Invariants\n\n- It never fails.\n");
+    check(rule, &bad, &files.collect::<Vec<_>>());
+}
+
+/// Items of the section on invariants that do not end with the name of a test in brackets.
+fn unenforced(file: &Source, code: &[Source]) -> Vec<String> {
+    let section = file.lines().skip_while(|(_, line)| *line != "## Invariants").skip(1);
+    let section = section.take_while(|(_, line)| !line.starts_with("## "));
+    let is_test = |name: &str| {
+        let declared = format!("fn {name}(");
+        code.iter().any(|file| file.text.contains(&declared))
+    };
+    let items = section.filter(|(_, line)| line.starts_with("- "));
+    let bad = items.filter(|(_, line)| {
+        let name = line.strip_suffix("`)").and_then(|line| line.rsplit_once("(`"));
+        !name.is_some_and(|(_, name)| is_test(name))
+    });
+    bad.map(|(number, _)| format!("{}:{number}: name the test that enforces it", file.path))
+        .collect()
+}

@@ -89,7 +89,8 @@ const EXEMPT: [&str; 13] = [
     "core/tests/diagnosis.rs",
     "core/tests/analysis",
     "core/tests/training/",
-    "tests/eval/",
+    // Names of the detector's parts.
+    "tests/eval/tests/corpus.rs",
     // What was released under the old names, and this list itself.
     "proto/frozen/",
     "CHANGELOG.md",
@@ -108,9 +109,13 @@ fn retired_words_are_gone() {
     check(retired, &bad, &files);
 }
 
+/// Names of the evaluation's published families, which are data.
+const KEPT_NAMES: [&str; 2] = ["sleep_residue", "prefetch_tide"];
+
 fn retired(file: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in file.lines() {
+        let line = &KEPT_NAMES.iter().fold(line.to_string(), |line, name| line.replace(name, ""));
         let words = format!(" {} ", words_of(line).join(" "));
         for (word, instead) in RETIRED {
             if words.match_indices(&format!(" {word} ")).any(|(at, found)| {

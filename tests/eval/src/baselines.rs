@@ -2,7 +2,7 @@
 //! tool.
 //!
 //! All take the same samples in the same order. None has a second look at stacks, so each alarm
-//! wakes somebody at once. To their favour one job has one alarm at a time: while any of its ranks
+//! pages at once. To their favour one job has one alarm at a time: while any of its ranks
 //! fires, others are the same alarm, and it is over when none has fired for 256 steps.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -26,13 +26,13 @@ use crate::families::{Family, families};
 use crate::job::{Expect, Layer};
 use crate::scenario::Scenario;
 
-/// Ranks of a scenario that are written: those with the fault first, and so many in all.
+/// Ranks of a scenario that are written: those with the fault first, up to a total.
 const RANKS_MAX: usize = 16;
 
 /// Ranks whose allocator is written.
 const SNAPSHOT_RANKS: usize = 2;
 
-/// Steps from the onset to the second snapshot, where there are so many, and between the two.
+/// Steps from the onset to the second snapshot, where the job is that long, and between the two.
 const SNAPSHOT_STEPS: u64 = 256;
 
 /// The sample that lies in the repository: family, seed.
@@ -91,7 +91,7 @@ pub fn files(family: &Family, seed: u64, scenario: &Scenario) -> Files {
     for &rank in &ranks {
         files.insert(format!("{folder}/rank{rank}.csv"), series(scenario, rank).into_bytes());
     }
-    let (from, to) = moments(scenario);
+    let (from, to) = snapshot_steps(scenario);
     for &rank in ranks.iter().take(SNAPSHOT_RANKS) {
         for step in [from, to] {
             if let Some(snapshot) = scenario.snapshot(rank, 0, step) {
@@ -129,7 +129,7 @@ fn ranks(scenario: &Scenario) -> Vec<u32> {
 }
 
 /// The steps of the two snapshots.
-fn moments(scenario: &Scenario) -> (u64, u64) {
+fn snapshot_steps(scenario: &Scenario) -> (u64, u64) {
     let begin = scenario.fault.as_ref().map_or(scenario.steps / 2, |fault| fault.onset);
     let to = (begin + SNAPSHOT_STEPS).min(scenario.steps);
     (to.saturating_sub(SNAPSHOT_STEPS).max(1), to)
@@ -169,7 +169,7 @@ fn series(scenario: &Scenario, rank: u32) -> String {
 
 /// Everything that is known of a scenario.
 fn label(family: &Family, seed: u64, scenario: &Scenario) -> Value {
-    let (from, to) = moments(scenario);
+    let (from, to) = snapshot_steps(scenario);
     let fault = scenario.fault.as_ref().map(|fault| {
         let lines = fault.sites.iter().map(|site| {
             json!({ "file": site.frame.file, "line": site.frame.line,

@@ -10,7 +10,7 @@ pub const STEP_SECONDS: f64 = 1.0;
 /// 97.5 % of the bell curve: both sides together leave 5 %.
 const Z: f64 = 1.959_964;
 
-/// So many of so many.
+/// A count out of a total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// Those that hold.
@@ -86,7 +86,7 @@ pub struct Tally {
     pub job_steps: u64,
     /// Faults that were found, of all.
     pub recall: Share,
-    /// Faults about which an incident was raised, whether anybody was woken or not.
+    /// Faults about which an incident was raised, with or without a page.
     pub seen: Share,
     /// Pages that were right, of all.
     pub precision: Share,
@@ -95,7 +95,7 @@ pub struct Tally {
     /// Further pages about a fault that was paged already; they are among the false ones above
     /// where precision is concerned.
     pub duplicates: u64,
-    /// Incidents about nothing that woke nobody.
+    /// Incidents about nothing without a page.
     pub quiet: u64,
     /// Steps from the onset to the incident, of found faults.
     pub delays: Vec<f64>,

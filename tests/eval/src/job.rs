@@ -28,9 +28,9 @@ pub enum Map {
     Ddp,
     /// Every rank does the same with its shard.
     Fsdp,
-    /// Shards within groups, tensors split over so many ranks.
+    /// Shards within groups, tensors split over this number of ranks.
     HsdpTp(u32),
-    /// So many stages of a pipeline, experts within.
+    /// This number of pipeline stages, experts within.
     PpEp(u32),
 }
 
@@ -78,7 +78,7 @@ pub enum Layer {
     Shared,
     /// Of the data loader's workers.
     Workers,
-    /// Bytes in tensors at the highest moment of each step.
+    /// Bytes in tensors at the peak of each step.
     Peak,
     /// Peaks beyond those of the peers.
     Spread,
@@ -166,9 +166,9 @@ impl Layer {
 /// What should become of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Somebody must be woken.
+    /// A page is required.
     Page,
-    /// It must be visible; waking somebody is no mistake either.
+    /// It must be visible; a page is no mistake either.
     Notice,
 }
 
@@ -234,7 +234,7 @@ pub struct Job {
     pub ranks: u32,
     /// How work is divided.
     pub map: Map,
-    /// The detector is told the roles.
+    /// The detector knows the roles.
     pub roles_known: bool,
     /// Steps that are played, unless memory is out before.
     pub steps: u64,

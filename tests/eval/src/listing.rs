@@ -1,4 +1,4 @@
-//! One scenario in a few lines, for whoever works on a family that may be tuned on.
+//! One scenario in a few lines, for work on a family that may be tuned on.
 
 use std::fmt::Write;
 

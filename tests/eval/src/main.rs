@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     let quiet = |_: &Family, _: u64, _: &Scenario, _: &[Incident]| {};
     let outcome = if line.each {
         examine(&line.plan, &|family, seed, scenario, incidents| {
-            // Nobody looks at one scenario of those that are kept apart.
+            // Single scenarios of held-out families are not shown.
             if family.set == Set::Tuned {
                 eprint!("{}", memtape_eval::listing::one(family, seed, scenario, incidents));
             }

@@ -33,7 +33,7 @@ pub struct Scenario {
     pub map: &'static str,
     /// Role of each rank.
     pub roles: Vec<u32>,
-    /// The detector is told the roles.
+    /// The detector knows the roles.
     pub roles_known: bool,
     /// Steps that all ranks made.
     pub steps: u64,
@@ -98,7 +98,7 @@ impl Scenario {
     }
 
     /// A healthy job must not run out of memory, a faulty one not before there is something to
-    /// see: so many steps, and so much of a rise on each of the ranks that have it.
+    /// see: a number of steps, and this much of a rise on each of the ranks that have it.
     pub(crate) fn label_holds(&self) -> bool {
         let Some(fault) = &self.fault else { return self.oom.is_none() };
         let Some(&layer) = fault.layers.first() else { return false };
@@ -161,7 +161,7 @@ impl Scenario {
         let run = self.run(rank)?;
         let of = run.step(to)?;
         let mut blocks: Vec<Block> = Vec::new();
-        let mut places = Places::default();
+        let mut places = StreamPools::default();
         let mut before: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for life in &run.lives {
             let (tag, is_pending) = (&life.lying.tag, life.is_pending_at(to));
@@ -281,12 +281,12 @@ impl Scenario {
     }
 }
 
-/// Streams and private pools, by their places in a snapshot.
+/// Streams and private pools, by their index in a snapshot.
 #[derive(Debug, Default)]
-struct Places(Vec<u32>);
+struct StreamPools(Vec<u32>);
 
-impl Places {
-    /// The place of a stream; the unknown one when there are too many.
+impl StreamPools {
+    /// The index of a stream; that of the unknown stream when there are too many.
     fn of(&mut self, stream: u32) -> u16 {
         let known = self.0.iter().position(|&known| known == stream);
         let at = known.unwrap_or_else(|| {
@@ -307,7 +307,7 @@ impl Places {
     }
 }
 
-fn segments(run: &Run, step: u64, places: &mut Places) -> Vec<Segment> {
+fn segments(run: &Run, step: u64, places: &mut StreamPools) -> Vec<Segment> {
     let there = run.segments.iter().filter(|life| life.taken <= step && life.returned > step);
     let mut segments: Vec<Segment> = there
         .map(|life| Segment {

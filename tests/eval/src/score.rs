@@ -3,9 +3,9 @@
 //! An incident *is about* the labelled fault when it was raised at or after the onset and names a
 //! rank that has the fault, or an account in which the fault shows. The first page about it finds
 //! the fault; further ones are duplicates, and every other page is a false one. Duplicates and
-//! false pages together are what precision and false pages per day count. Incidents that wake
-//! nobody and are about nothing are counted apart. Where a label only wants notice, an incident
-//! that wakes nobody finds it too.
+//! false pages together are what precision and false pages per day count. Incidents without a page
+//! that are about no fault are counted apart. Where a label only wants notice, an incident without a
+//! page finds the fault too.
 
 use crate::figures::Tally;
 use crate::job::{Expect, Fault, Layer, MIB};

@@ -1,7 +1,7 @@
 //! One rank of a job as a program that allocates, and the record of what it did.
 //!
 //! Picture a stage: *actors* (a model, a data loader, a logger that keeps too much) act one after
-//! the other at each *moment* of each step, all on the same allocator. Series, live blocks, stacks
+//! the other at each *phase* of each step, all on the same allocator. Series, live blocks, stacks
 //! and the end by out of memory are all read from that one stage, so they cannot contradict each
 //! other.
 
@@ -13,7 +13,7 @@ use crate::rng::{Rng, mix};
 /// Where in a step an actor acts. A step ends when the optimizer has made its step, so what comes
 /// between two steps (logging, evaluation, checkpoints) belongs to the later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum StepPhase {
     /// After the last step's end: zeroed gradients, logging, evaluation, checkpoints, next batch.
     Between,
     /// The forward pass.
@@ -24,11 +24,11 @@ pub enum Moment {
     Optimizer,
 }
 
-const MOMENTS: [Moment; 4] =
-    [Moment::Between, Moment::Forward, Moment::Backward, Moment::Optimizer];
+const STEP_PHASES: [StepPhase; 4] =
+    [StepPhase::Between, StepPhase::Forward, StepPhase::Backward, StepPhase::Optimizer];
 
 /// A part of the program.
-pub type Actor = Box<dyn FnMut(Moment, &mut World)>;
+pub type Actor = Box<dyn FnMut(StepPhase, &mut World)>;
 
 /// Memory that PyTorch's allocator does not hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,7 +149,7 @@ pub struct World {
     pub rank: u32,
     /// Number of the step under way, from 1.
     pub step: u64,
-    /// How much work this step has, 1 is the usual; set anew in every step.
+    /// How much work this step has, 1 is the usual; set again in every step.
     pub load: f64,
     /// Memory the allocator does not hold.
     pub outside: Outside,
@@ -187,13 +187,13 @@ impl World {
         }
     }
 
-    /// Plays so many steps, or until memory is out.
+    /// Plays this number of steps, or until memory is out.
     pub fn play(mut self, actors: &mut [Actor], steps: u64) -> Run {
         for step in 1..=steps {
             self.begin(step);
-            for moment in MOMENTS {
+            for phase in STEP_PHASES {
                 for actor in actors.iter_mut() {
-                    actor(moment, &mut self);
+                    actor(phase, &mut self);
                     if self.is_full {
                         self.run.oom = Some(step);
                         return self.over();
@@ -254,7 +254,7 @@ impl World {
         self.floor_reserved = self.floor_reserved.min(self.memory.reserved);
     }
 
-    /// Bytes of the device that nobody has taken.
+    /// Bytes of the device that are free.
     pub fn room(&self) -> u64 {
         let elsewhere = self.outside.non_torch + self.outside.other;
         self.device_bytes.saturating_sub(elsewhere + self.memory.reserved)
@@ -315,18 +315,18 @@ mod tests {
     fn series_and_blocks_tell_the_same() {
         const MIB: u64 = 1 << 20;
         let mut kept = Vec::new();
-        let leak: Actor = Box::new(move |moment, world| match moment {
-            Moment::Forward => {
+        let leak: Actor = Box::new(move |phase, world| match phase {
+            StepPhase::Forward => {
                 let passing = world.alloc(100 * MIB, 1);
                 kept.push(world.alloc(3 * MIB, 2));
                 world.free(passing);
             }
-            Moment::Between if world.step % 10 == 0 => {
+            StepPhase::Between if world.step % 10 == 0 => {
                 let block = kept.pop().expect("one is kept");
                 world.defer(block);
                 kept.insert(0, block);
             }
-            Moment::Between if world.step % 10 == 5 && world.step > 10 => {
+            StepPhase::Between if world.step % 10 == 5 && world.step > 10 => {
                 let block = kept.remove(0);
                 world.free(block);
             }

@@ -10,7 +10,7 @@ use memtape_eval::scenario::Scenario;
 const MIB: u64 = 1 << 20;
 const SEEDS: u64 = 2;
 
-/// Jobs in the tests have at most so many ranks, unless the family needs more.
+/// Jobs in the tests have a bounded number of ranks, unless the family needs more.
 const RANKS_MAX: u32 = 8;
 
 /// Longest time between two pieces of what grows in pieces.

@@ -12,7 +12,7 @@ use memtape_eval::score::score;
 
 const RANKS_MAX: u32 = 8;
 
-/// Healthy jobs that must wake nobody, whatever chance does.
+/// Healthy jobs that must not page, whatever chance does.
 const HEALTHY: [&str; 10] = [
     "flat",
     "lazy_optimizer",
@@ -29,8 +29,8 @@ const HEALTHY: [&str; 10] = [
 /// Faults that must be found, with their rank, class and line.
 const FAULTY: [&str; 4] = ["leak_one_rank", "retained_graph", "recorded_injected", "library_cache"];
 
-/// Gates, and families in whose job of a seed it shows that they are there.
-const GATES: [(&str, u64, &[&str]); 10] = [
+/// Gates of the detector, and families whose job of a seed needs them.
+const ABLATIONS: [(&str, u64, &[&str]); 10] = [
     ("peers", 0, &["unwaited_sends", "sorted_first_epoch", "consumer_falls_behind"]),
     ("steady", 0, &["leak_from_start", "worker_growth"]),
     ("stairs", 0, &["group_creation", "leak_every_kth"]),
@@ -54,7 +54,7 @@ fn examine(judge: &mut dyn Judge, name: &str, seed: u64) -> Tally {
 }
 
 #[test]
-fn healthy_jobs_wake_nobody() {
+fn healthy_jobs_do_not_page() {
     for name in HEALTHY {
         let tally = examine(&mut Product::new(), name, 0);
         assert_eq!(tally.false_pages, 0, "{name} seed 0");
@@ -87,8 +87,8 @@ fn marks(judge: &mut dyn Judge, seed: u64, names: &[&str]) -> f64 {
 }
 
 #[test]
-fn a_gate_that_is_gone_is_noticed() {
-    for (gate, seed, names) in GATES {
+fn an_ablated_rule_is_noticed() {
+    for (gate, seed, names) in ABLATIONS {
         let with = marks(&mut Product::new(), seed, names);
         let mut without = Product::without(gate).expect("there is such a gate");
         let without = marks(&mut without, seed, names);

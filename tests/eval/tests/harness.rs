@@ -9,7 +9,7 @@ use memtape_eval::runner::run;
 use memtape_eval::scenario::Scenario;
 use memtape_eval::score::score;
 
-/// Jobs in the tests have at most so many ranks: debug builds share two cores.
+/// Jobs in the tests have a bounded number of ranks: debug builds share two cores.
 const RANKS_MAX: u32 = 2;
 
 /// Knows the label.
@@ -77,7 +77,7 @@ impl Judge for Silent {
     }
 }
 
-/// Wakes somebody in every job, about rank 0, halfway through.
+/// Pages in every job, about rank 0, halfway through.
 #[derive(Default)]
 struct Always {
     half: u64,
@@ -142,7 +142,7 @@ fn who_knows_the_label_gets_full_marks() {
         }
         assert_eq!((sum.false_pages, sum.duplicates, sum.quiet), (0, 0, 0));
         assert_eq!(sum.recall.of, faults);
-        // Reports are late by a few steps, and so is whoever lives on them.
+        // Reports are late by a few steps, and so are alarms that rest on them.
         let slowest = sum.delays.iter().copied().fold(0.0, f64::max);
         assert!(slowest <= 400.0, "{slowest}");
         assert!(sum.attributed.iter().all(|&share| share == 1.0), "{:?}", sum.attributed);

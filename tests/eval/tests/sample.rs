@@ -30,7 +30,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
 fn the_sample_is_what_the_generator_makes() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample");
     let mut known = sums(&folder);
-    let how = "make it anew: cargo xtask eval --sample --export tests/eval/sample";
+    let how = "renew it: cargo xtask eval --sample --export tests/eval/sample";
     let scenarios = export::sample();
     assert_eq!(scenarios.len(), SAMPLE.len());
     for (family, seed, scenario) in &scenarios {

@@ -4,7 +4,7 @@ use crate::allocator::Handle;
 use crate::code::{Code, Library, Site};
 use crate::job::{GIB, MIB, Seat};
 use crate::rng::Rng;
-use crate::world::{Actor, Moment, World};
+use crate::world::{Actor, StepPhase, World};
 
 /// Most that the process holds on the device beside the allocator.
 pub const NON_TORCH_MAX: u64 = 2 * GIB;
@@ -26,13 +26,13 @@ pub struct Base {
     pub load_max: f64,
     /// Layers, each a block of everything.
     pub layers: usize,
-    /// Gradients live until so many steps have been made.
+    /// Gradients live until this number of steps has been made.
     pub accumulate: u64,
     /// Gradients are freed at the end of the optimizer's step, not at the next begin.
     pub frees_early: bool,
     /// What the model returned stays until the next time, as variables do.
     pub keeps_output: bool,
-    /// Everything is freed and made anew in these steps, with so much of the weights.
+    /// Everything is freed and allocated again in these steps, with so much of the weights.
     pub restarts: Vec<(u64, f64)>,
     /// Optimizer state is made in this step.
     pub lazy_step: u64,
@@ -109,25 +109,25 @@ impl Base {
         let base = self.clone();
         let scale = seat.scale;
         let mut state = Model::default();
-        Box::new(move |moment, world| match moment {
-            Moment::Between => state.between(&base, world, scale),
-            Moment::Forward => state.forward(&base, world, scale),
-            Moment::Backward => state.backward(&base, world),
-            Moment::Optimizer => state.optimizer(&base, world),
+        Box::new(move |phase, world| match phase {
+            StepPhase::Between => state.between(&base, world, scale),
+            StepPhase::Forward => state.forward(&base, world, scale),
+            StepPhase::Backward => state.backward(&base, world),
+            StepPhase::Optimizer => state.optimizer(&base, world),
         })
     }
 
     fn data(&self) -> Actor {
         let (bytes, stack) = (self.batch, self.sites.batch.stack);
         let (mut next, mut current) = (None, None);
-        Box::new(move |moment, world| match moment {
-            Moment::Forward => {
+        Box::new(move |phase, world| match phase {
+            StepPhase::Forward => {
                 let size = (bytes as f64 * world.load) as u64;
                 let fetched = next.take().unwrap_or_else(|| world.alloc(size, stack));
                 current = Some(fetched);
                 next = Some(world.alloc(size, stack));
             }
-            Moment::Optimizer => {
+            StepPhase::Optimizer => {
                 if let Some(block) = current.take() {
                     world.free(block);
                 }
@@ -231,8 +231,8 @@ impl Model {
 fn context(seat: &Seat) -> Actor {
     let extra = if seat.rank == 0 { 40 * MIB } else { 0 };
     let mut wander = 0.0_f64;
-    Box::new(move |moment, world| match moment {
-        Moment::Between if world.is_first() => {
+    Box::new(move |phase, world| match phase {
+        StepPhase::Between if world.is_first() => {
             let draw = |world: &World, tag: u64, low: u64, high: u64| {
                 low + ((high - low) as f64 * world.common_at(tag, 0)) as u64
             };
@@ -242,10 +242,10 @@ fn context(seat: &Seat) -> Actor {
             world.outside.shared = draw(world, 4, 64 * MIB, GIB);
             world.outside.workers = draw(world, 5, GIB, 12 * GIB);
         }
-        Moment::Backward if world.is_first() => {
+        StepPhase::Backward if world.is_first() => {
             world.outside.non_torch += 200 * MIB + (600e6 * world.common_at(6, 0)) as u64;
         }
-        Moment::Optimizer => {
+        StepPhase::Optimizer => {
             // Arenas and page caches: it wanders, and comes back.
             let before = wander;
             wander = 0.97 * wander + world.rng.normal() * 1.5e6;

@@ -4,7 +4,7 @@ use crate::allocator::PRIVATE;
 use crate::code::Library;
 use crate::job::{Job, MIB};
 use crate::rng::exp2;
-use crate::world::{Actor, Moment};
+use crate::world::{Actor, StepPhase};
 
 /// A behaviour of a healthy job.
 pub type Behaviour = fn(&mut Job);
@@ -49,12 +49,12 @@ fn warm_up(job: &mut Job) {
     let bytes = job.rng.log_uniform(4e6, 8e7);
     let nccl = job.rng.between(20, 120) * MIB;
     job.part(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Forward && world.step <= steps && world.rng.chance(0.5) {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Forward && world.step <= steps && world.rng.chance(0.5) {
                 let size = bytes * (1.2 - world.step as f64 / steps as f64);
                 world.alloc(size as u64, site.stack);
             }
-            if moment == Moment::Backward && world.step.is_multiple_of(7) && world.step < steps {
+            if phase == StepPhase::Backward && world.step.is_multiple_of(7) && world.step < steps {
                 world.outside.non_torch += nccl / 4;
             }
         });
@@ -73,8 +73,8 @@ pub(super) fn variable_length(job: &mut Job) {
     let deviation = 0.15 + 0.45 * job.rng.unit();
     let is_common = job.rng.chance(0.3);
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let bell = if is_common {
                     (0..4).map(|part| world.common(0x7a5 + part)).sum::<f64>() * 1.7 - 3.4
                 } else {
@@ -97,13 +97,13 @@ fn moe_drift(job: &mut Job) {
     let only_grows = job.rng.chance(0.4);
     job.load(move |_| {
         let (mut drift, mut buffer, mut capacity) = (0.0_f64, None, 0_u64);
-        let act: Actor = Box::new(move |moment, world| match moment {
-            Moment::Between => {
+        let act: Actor = Box::new(move |phase, world| match phase {
+            StepPhase::Between => {
                 let push = deviation * (1.0 - keep * keep).sqrt();
                 drift = keep * drift + push * world.rng.normal();
                 world.load *= (1.0 + drift).clamp(0.5, 1.6);
             }
-            Moment::Forward => {
+            StepPhase::Forward => {
                 let wanted = (bytes * (1.0 + drift).clamp(0.5, 1.6)) as u64;
                 if buffer.is_none() || wanted > capacity || !only_grows {
                     if let Some(old) = buffer.take() {
@@ -126,8 +126,8 @@ fn length_curriculum(job: &mut Job) {
     let stages = job.rng.pick(&[4.0, 8.0, 16.0, 64.0, 1e6]).unwrap_or(8.0);
     let begin = job.rng.between(0, 300);
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let passed = world.step.saturating_sub(begin) as f64 / length.max(1) as f64;
                 let stage = (passed.min(1.0) * stages).floor() / stages;
                 world.load *= from + (1.0 - from) * stage;
@@ -142,8 +142,8 @@ fn batch_ramp(job: &mut Job) {
     let jumps = job.rng.between(2, 5);
     let every = (job.steps / (jumps + 1)).max(60);
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let made = (world.step / every).min(jumps);
                 world.load *= exp2(made as f64 - jumps as f64).max(0.1);
             }
@@ -160,13 +160,13 @@ pub(super) fn eval_plateaus(job: &mut Job) {
     let bytes = job.rng.log_uniform(3e7, 1.5e9) as u64;
     job.part(move |_| {
         let mut held = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |phase, world| {
             let since = world.step % every;
-            if moment == Moment::Between && since == 0 {
+            if phase == StepPhase::Between && since == 0 {
                 let passing = world.alloc(bytes / 2, site.stack);
                 held.extend((0..4).map(|_| world.alloc(bytes / 4, site.stack)));
                 world.free(passing);
-            } else if moment == Moment::Between && since == stays {
+            } else if phase == StepPhase::Between && since == stays {
                 world.free_all(&mut held);
             }
         });
@@ -183,12 +183,12 @@ fn checkpoint_rank0(job: &mut Job) {
     let bytes = (job.base.weights(1.0) as f64 * share) as u64;
     job.part_of(&[0], move |_| {
         let mut held = Vec::new();
-        Box::new(move |moment, world| {
+        Box::new(move |phase, world| {
             let since = world.step % every;
-            if moment == Moment::Between && since == 0 {
+            if phase == StepPhase::Between && since == 0 {
                 held.extend((0..8).map(|_| world.alloc(bytes / 8, site.stack)));
                 world.outside.host += bytes;
-            } else if moment == Moment::Between && since == stays && !held.is_empty() {
+            } else if phase == StepPhase::Between && since == stays && !held.is_empty() {
                 world.free_all(&mut held);
                 world.outside.host -= bytes;
             }
@@ -203,9 +203,9 @@ fn fsdp_prefetch(job: &mut Job) {
     let most = job.rng.between(1, 4);
     job.part(move |_| {
         let mut units = Vec::new();
-        let act: Actor = Box::new(move |moment, world| match moment {
-            Moment::Forward => world.free_all(&mut units),
-            Moment::Optimizer => {
+        let act: Actor = Box::new(move |phase, world| match phase {
+            StepPhase::Forward => world.free_all(&mut units),
+            StepPhase::Optimizer => {
                 let count = world.rng.between(0, most + 1);
                 units.extend((0..count).map(|_| world.alloc(bytes, site.stack)));
             }
@@ -221,8 +221,8 @@ fn activation_checkpointing(job: &mut Job) {
     let less = 0.2 + 0.2 * job.rng.unit();
     let begins_with = job.rng.chance(0.5);
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && (world.step < at) == begins_with {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && (world.step < at) == begins_with {
                 world.load *= less;
             }
         });
@@ -243,8 +243,8 @@ fn recompiles(job: &mut Job) {
     }
     job.part(move |_| {
         let events = events.clone();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Forward && events.contains(&world.step) {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Forward && events.contains(&world.step) {
                 for _ in 0..3 {
                     world.alloc(bytes / 3, site.stack);
                 }
@@ -262,10 +262,10 @@ fn graph_pools(job: &mut Job) {
     let every = job.rng.between(3, 90);
     let bytes = job.rng.log_uniform(3e7, 4e8) as u64;
     job.part(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |phase, world| {
             let nth = world.step / every;
             let is_due = world.step.is_multiple_of(every) && nth <= count;
-            if moment == Moment::Forward && is_due {
+            if phase == StepPhase::Forward && is_due {
                 for _ in 0..4 {
                     world.alloc_on(PRIVATE + nth as u32, bytes / 4, site.stack);
                 }
@@ -285,8 +285,8 @@ fn cache_fill(job: &mut Job) {
     let is_common = job.rng.chance(0.5);
     job.part(move |_| {
         let mut met = vec![false; keys as usize];
-        let act: Actor = Box::new(move |moment, world| {
-            for draw in 0..if moment == Moment::Forward { draws } else { 0 } {
+        let act: Actor = Box::new(move |phase, world| {
+            for draw in 0..if phase == StepPhase::Forward { draws } else { 0 } {
                 let key = match is_common {
                     true => (world.common(0xca + draw) * keys as f64) as u64,
                     false => world.rng.between(0, keys),
@@ -301,7 +301,7 @@ fn cache_fill(job: &mut Job) {
     });
 }
 
-/// The last so many losses or outputs are kept for an average: `deque(maxlen=n)`.
+/// The last N losses or outputs are kept for an average: `deque(maxlen=n)`.
 fn bounded_window(job: &mut Job) {
     let site = job.code.site(Library::None, "metrics.py", "Meter.update");
     let length = job.rng.pick(&[10, 20, 32, 50, 64, 100, 128]).unwrap_or(50);
@@ -309,8 +309,8 @@ fn bounded_window(job: &mut Job) {
     let begins = job.rng.between(1, job.steps / 2);
     job.part(move |_| {
         let mut window = std::collections::VecDeque::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Backward && world.step >= begins {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Backward && world.step >= begins {
                 window.push_back(world.alloc(bytes, site.stack));
                 if window.len() > length {
                     window.pop_front().into_iter().for_each(|old| world.free(old));
@@ -321,7 +321,7 @@ fn bounded_window(job: &mut Job) {
     });
 }
 
-/// Reference cycles pile up until the collector runs, every so many steps on all ranks.
+/// Reference cycles pile up until the collector runs, at a fixed interval of steps on all ranks.
 fn gc_sawtooth_synced(job: &mut Job) {
     let every = job.rng.log_uniform(15.0, 500.0) as u64;
     sawtooth(job, every, true);
@@ -339,13 +339,13 @@ fn sawtooth(job: &mut Job, every: u64, is_synced: bool) {
     let bytes = (total / every as f64).max(2e4);
     job.part(move |seat| {
         let (mut garbage, mut next) = (Vec::new(), every + seat.chance % every.max(1));
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Backward {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Backward {
                 let size = bytes * (0.6 + 0.8 * world.rng.unit());
                 garbage.push(world.alloc(size as u64, site.stack));
             }
             let is_due = if is_synced { world.step % every == 0 } else { world.step >= next };
-            if moment == Moment::Between && is_due {
+            if phase == StepPhase::Between && is_due {
                 world.free_all(&mut garbage);
                 next = world.step + (every as f64 * (0.6 + 0.8 * world.rng.unit())) as u64 + 1;
             }
@@ -354,15 +354,15 @@ fn sawtooth(job: &mut Job, every: u64, is_synced: bool) {
     });
 }
 
-/// Workers grow through an epoch and are made anew with the next one.
+/// Workers grow through an epoch and are restarted with the next epoch.
 fn dataloader_epochs(job: &mut Job) {
     let epoch = job.rng.between(120, 900);
     let bytes = job.rng.log_uniform(5e8, 1.2e10) / epoch as f64;
     let shared = job.rng.chance(0.5);
     job.part(move |_| {
         let (mut grown, mut shared_grown) = (0, 0);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.step % epoch == 0 {
@@ -410,7 +410,7 @@ fn clock_steps(job: &mut Job) {
     variable_length(job);
 }
 
-/// Somebody else uses the GPU of one rank: a debugger, a notebook, another job.
+/// Another process uses the GPU of one rank: a debugger, a notebook, another job.
 fn other_tenant(job: &mut Job) {
     let rank = job.one();
     let from = job.rng.between(60, job.steps / 2);
@@ -418,8 +418,8 @@ fn other_tenant(job: &mut Job) {
     let bytes = job.rng.log_uniform(3e8, 3e9);
     let stages = job.rng.between(1, 5);
     job.part_of(&[rank], move |_| {
-        Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let inside = (from..from + length).contains(&world.step);
                 let passed = (world.step - from.min(world.step)) * 8 / length.max(1) + 1;
                 let part = passed.min(stages) as f64 / stages as f64;
@@ -439,14 +439,14 @@ fn lora_unfreeze(job: &mut Job) {
     let site = job.code.site(Library::Adam, "train.py", "train_step");
     job.part(move |_| {
         let mut gradients = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |phase, world| {
             let open = (world.step / every).min(groups);
-            match moment {
-                Moment::Between => world.free_all(&mut gradients),
-                Moment::Backward => {
+            match phase {
+                StepPhase::Between => world.free_all(&mut gradients),
+                StepPhase::Backward => {
                     gradients.extend((0..open).map(|_| world.alloc(bytes / 3, stack)));
                 }
-                Moment::Optimizer if world.step % every == 0 && world.step / every <= groups => {
+                StepPhase::Optimizer if world.step % every == 0 && world.step / every <= groups => {
                     world.alloc(bytes / 3, site.stack);
                     world.alloc(bytes / 3, site.stack);
                 }
@@ -465,8 +465,8 @@ fn ema_start(job: &mut Job) {
     let on_rank0 = job.rng.chance(0.3);
     let ranks = if on_rank0 { vec![0] } else { job.all() };
     job.part_of(&ranks, move |_| {
-        Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step == at {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step == at {
                 for _ in 0..8 {
                     world.alloc(bytes, site.stack);
                 }
@@ -488,11 +488,11 @@ fn several_optimizers(job: &mut Job) {
     let of = job.rng.between(2, 5);
     job.load(move |_| {
         let mut held = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step % of != 0 {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step % of != 0 {
                 world.load *= 0.4;
                 world.free_all(&mut held);
-            } else if moment == Moment::Forward && world.step % of == 0 {
+            } else if phase == StepPhase::Forward && world.step % of == 0 {
                 held.extend((0..2).map(|_| world.alloc(bytes / 2, site.stack)));
             }
         });

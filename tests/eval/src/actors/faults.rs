@@ -3,7 +3,7 @@
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::{Library, Site};
 use crate::job::{GIB, Job, Layer, MIB};
-use crate::world::{Actor, Moment, World};
+use crate::world::{Actor, StepPhase, World};
 
 use super::benign::BEHAVIOURS;
 use super::labels::{RISE_MIN, TENSORS, label, notice, one_or_all};
@@ -69,7 +69,7 @@ pub(super) struct Plan {
 pub(super) fn plan(job: &mut Job, slowest: f64, fastest: f64) -> Plan {
     let rate = job.rng.log_uniform(slowest, fastest) * MIB as f64;
     let onset = job.rng.between(100, (job.steps / 2).max(101));
-    // Less than a few parts of the device is no room that anybody would leave.
+    // Less than a few parts of the device is too little headroom to be real.
     let steps_of = |share: f64| share * job.device_bytes as f64 / rate;
     let life = job.rng.log_uniform(200.0, 2_600.0).clamp(steps_of(0.04), steps_of(0.5));
     background(job, (rate * life) as u64);
@@ -98,7 +98,7 @@ const BLOCKS_MIN: u64 = 1_500;
 /// And for retries.
 const RETRIES_MIN: u64 = 40;
 
-/// Keeps so many bytes, in one to three blocks, in each step that is due.
+/// Keeps this number of bytes, in one to three blocks, in each step that is due.
 fn keep(
     job: &mut Job,
     ranks: &[u32],
@@ -112,8 +112,8 @@ fn keep(
     let jitter = if job.rng.chance(0.5) { 0.3 } else { 0.0 };
     job.part_of(ranks, move |_| {
         let is_due = is_due.clone();
-        Box::new(move |moment, world| {
-            if moment != Moment::Backward || world.step < onset {
+        Box::new(move |phase, world| {
+            if phase != StepPhase::Backward || world.step < onset {
                 return;
             }
             let times = is_due(world);
@@ -231,8 +231,8 @@ fn leak_count_only(job: &mut Job) {
     let each = job.rng.log_uniform(1.0, 40.0) as u64 + 1;
     plan.rate = each as f64 * 512.0;
     job.part_of(&[rank], move |_| {
-        Box::new(move |moment, world| {
-            for _ in 0..if moment == Moment::Backward && world.step >= onset { each } else { 0 } {
+        Box::new(move |phase, world| {
+            for _ in 0..if phase == StepPhase::Backward && world.step >= onset { each } else { 0 } {
                 world.alloc(8, stack);
             }
         })
@@ -261,8 +261,8 @@ fn retained_graph(job: &mut Job) {
     let (onset, bytes) = (plan.onset, plan.rate / count as f64);
     job.part_of(&ranks, move |_| {
         let stacks = stacks.clone();
-        Box::new(move |moment, world| {
-            if moment == Moment::Forward && world.step >= onset {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Forward && world.step >= onset {
                 for &stack in &stacks {
                     world.alloc((bytes * world.load) as u64, stack);
                 }
@@ -300,8 +300,8 @@ fn cross_restart(job: &mut Job) {
     job.base.restarts = (1..).map(|nth| (nth * every, 1.0)).take_while(|at| at.0 < last).collect();
     let stack = site.stack;
     job.part_of(&ranks, move |_| {
-        Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step % every == 0 {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step % every == 0 {
                 for _ in 0..6 {
                     world.alloc((bytes / 6.0) as u64, stack);
                 }
@@ -322,11 +322,11 @@ fn reference_cycles(job: &mut Job) {
     let longer = 1.15 + 0.35 * job.rng.unit();
     job.part_of(&ranks, move |_| {
         let (mut garbage, mut every, mut next): (Vec<Handle>, _, _) = (vec![], first as f64, onset);
-        Box::new(move |moment, world| {
-            if moment == Moment::Backward && world.step >= onset {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Backward && world.step >= onset {
                 garbage.push(world.alloc(bytes as u64, stack));
             }
-            if moment == Moment::Between && world.step >= next {
+            if phase == StepPhase::Between && world.step >= next {
                 world.free_all(&mut garbage);
                 every *= longer;
                 next = world.step + every as u64;
@@ -334,7 +334,7 @@ fn reference_cycles(job: &mut Job) {
         })
     });
     label(job, "reference_cycles", ranks, &plan, &TENSORS, &[site]);
-    // Somebody should see it; nobody need get up before it comes near the end of the memory.
+    // It should be visible; no page is needed before it comes near the end of the memory.
     notice(job, 4 * RISE_MIN);
 }
 
@@ -346,8 +346,8 @@ fn deferred_frees(job: &mut Job) {
     let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
     job.part_of(&ranks, move |_| {
         let mut waiting = std::collections::VecDeque::new();
-        Box::new(move |moment, world| {
-            if moment == Moment::Backward {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Backward {
                 // Two blocks a step; from the onset on only one of them comes back.
                 for _ in 0..2 {
                     let block = world.alloc(bytes as u64, stack);
@@ -375,16 +375,16 @@ fn fragmentation(job: &mut Job) {
     let onset = plan.onset;
     let item = job.rng.between(2, 6) * MIB;
     let hole = job.rng.between(80, 300) * MIB;
-    // One item in so many steps lands in a hole and pins it.
+    // One item in N steps lands in a hole and pins it.
     let every = ((hole as f64 / plan.rate) as u64).clamp(2, 60);
     let items = (job.steps / every + 8) as usize;
     job.part_of(&ranks, move |_| {
         let mut ring_held = std::collections::VecDeque::new();
-        Box::new(move |moment, world| {
-            if moment == Moment::Between && world.is_first() {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.is_first() {
                 ring_held.extend((0..items).map(|_| world.alloc_on(3, item, ring.stack)));
             }
-            if moment == Moment::Between && world.step >= onset && world.step % every == 0 {
+            if phase == StepPhase::Between && world.step >= onset && world.step % every == 0 {
                 // Bigger than any hole there is: sizes creep up with the data.
                 let bytes = hole + (world.step - onset) / every * 2 * MIB;
                 let block = world.alloc_on(3, bytes, large.stack);
@@ -406,9 +406,9 @@ fn compile_pools(job: &mut Job) {
     let (onset, stack) = (plan.onset, site.stack);
     let ranks = job.all();
     job.part(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |phase, world| {
             let is_due = world.common(0xc0) < 1.0 / every as f64;
-            if moment == Moment::Forward && world.step >= onset && is_due {
+            if phase == StepPhase::Forward && world.step >= onset && is_due {
                 for _ in 0..3 {
                     world.alloc_on(PRIVATE + world.step as u32, bytes / 3, stack);
                 }
@@ -431,8 +431,8 @@ fn router_collapse(job: &mut Job) {
     let start = job.rng.log_uniform(5e7, 4e8);
     job.part(move |seat| {
         let (is_hot, mut buffers) = (seat.rank == rank, Vec::new());
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Forward {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Forward {
                 let over = world.step.saturating_sub(onset) as f64 * rate;
                 let noise = 1.0 + 0.03 * world.rng.normal();
                 let bytes = start * noise.max(0.5) + if is_hot { over } else { 0.0 };
@@ -457,8 +457,8 @@ fn group_creation(job: &mut Job) {
     let (onset, ranks) = (plan.onset, job.all());
     job.fill((plan.rate * 3_000.0) as u64 + 2 * GIB);
     job.part(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step >= onset && world.step % every == 0 {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step >= onset && world.step % every == 0 {
                 world.outside.non_torch += bytes;
             }
         });
@@ -474,8 +474,8 @@ fn library_cache(job: &mut Job) {
     let (onset, rate) = (plan.onset, plan.rate);
     job.part_of(&[rank], move |_| {
         let mut owed = 0.0;
-        Box::new(move |moment, world| {
-            if moment == Moment::Backward && world.step >= onset {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Backward && world.step >= onset {
                 owed += rate * 2.0 * world.rng.unit();
                 let taken = (owed / (2.0 * MIB as f64)) as u64 * 2 * MIB;
                 owed -= taken as f64;
@@ -503,8 +503,8 @@ fn outside_growth(job: &mut Job, layer: Layer, grow: fn(&mut World, u64)) {
     let (plan, ranks) = host_plan(job);
     let (onset, rate) = (plan.onset, plan.rate);
     job.part_of(&ranks, move |_| {
-        Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step >= onset {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step >= onset {
                 let bytes = rate * (0.5 + world.rng.unit());
                 grow(world, bytes as u64 / 4_096 * 4_096);
             }
@@ -551,8 +551,8 @@ fn peak_spread(job: &mut Job) {
     let (onset, more) = (plan.onset, 1.3 + 0.3 * job.rng.unit());
     job.load(move |seat| {
         let is_it = seat.rank == rank;
-        let act: Actor = Box::new(move |moment, world| {
-            if is_it && moment == Moment::Between && world.step >= onset {
+        let act: Actor = Box::new(move |phase, world| {
+            if is_it && phase == StepPhase::Between && world.step >= onset {
                 world.load *= more;
             }
         });
@@ -570,11 +570,12 @@ fn cache_thrash(job: &mut Job) {
     let ranks = one_or_all(job, 0.5);
     let onset = plan.onset;
     // Most people call it between two steps, some within.
-    let places = [Moment::Between, Moment::Between, Moment::Backward, Moment::Optimizer];
-    let at = job.rng.pick(&places).unwrap_or(Moment::Between);
+    let places =
+        [StepPhase::Between, StepPhase::Between, StepPhase::Backward, StepPhase::Optimizer];
+    let at = job.rng.pick(&places).unwrap_or(StepPhase::Between);
     job.part_of(&ranks, move |_| {
-        Box::new(move |moment, world| {
-            if moment == at && world.step >= onset {
+        Box::new(move |phase, world| {
+            if phase == at && world.step >= onset {
                 world.empty_cache();
             }
         })
@@ -594,8 +595,8 @@ fn retry_storm(job: &mut Job) {
     let bytes = (job.device_bytes as f64 * 0.29) as u64;
     let onset = plan.onset;
     job.part(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step >= onset {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step >= onset {
                 let stream = 5 + (world.step % 2) as u32;
                 let passing = world.alloc_on(stream, bytes, site.stack);
                 world.free(passing);

@@ -33,7 +33,7 @@ pub(super) fn label(
     });
 }
 
-/// Lets a job be found out without anybody being woken.
+/// Allows a fault to be found without a page.
 pub(super) fn notice(job: &mut Job, rise_min: u64) {
     if let Some(fault) = &mut job.fault {
         (fault.expect, fault.rise_min) = (Expect::Notice, rise_min);
@@ -43,7 +43,7 @@ pub(super) fn notice(job: &mut Job, rise_min: u64) {
 /// A fault that has gained less than this is not there yet.
 pub(super) const RISE_MIN: u64 = 128 * MIB;
 
-/// The label only holds when memory has risen by so many pieces.
+/// The label only holds when memory has risen by this number of pieces.
 pub(super) fn in_pieces(job: &mut Job, bytes: u64) {
     if let Some(fault) = &mut job.fault {
         fault.rise_min = fault.rise_min.max(PIECES_MIN * bytes);

@@ -10,7 +10,7 @@ use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{Job, Layer, MIB};
 use crate::rng::exp2;
-use crate::world::{Actor, Moment};
+use crate::world::{Actor, StepPhase};
 
 /// Healthy ones.
 pub const HEALTHY: [(&str, Behaviour); 6] = [
@@ -42,8 +42,8 @@ fn rollout_phases(job: &mut Job) {
     let bytes = job.rng.log_uniform(3e8, 5e9) / generate as f64;
     let keeps_pool = job.rng.chance(0.5);
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step % (generate + train) < generate {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step % (generate + train) < generate {
                 world.load *= 0.1;
             }
         });
@@ -51,15 +51,15 @@ fn rollout_phases(job: &mut Job) {
     });
     job.part(move |_| {
         let (mut cache, mut length) = (Vec::new(), 1.0);
-        let act: Actor = Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |phase, world| {
             let at = world.step % (generate + train);
-            if moment == Moment::Between && at == 0 {
+            if phase == StepPhase::Between && at == 0 {
                 length = 0.6 + 0.4 * world.rng.unit();
             }
-            if moment == Moment::Forward && at < generate {
+            if phase == StepPhase::Forward && at < generate {
                 cache.push(world.alloc((bytes * length) as u64, site.stack));
             }
-            if moment == Moment::Between && at == generate {
+            if phase == StepPhase::Between && at == generate {
                 world.free_all(&mut cache);
                 if !keeps_pool {
                     world.empty_cache();
@@ -78,8 +78,8 @@ fn shape_coupons(job: &mut Job) {
     let steep = 1.2 + job.rng.unit();
     job.part(move |_| {
         let mut met = vec![false; kinds as usize];
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Forward {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Forward {
                 return;
             }
             for draw in 0..4 {
@@ -107,8 +107,8 @@ fn rotating_checkpoint(job: &mut Job) {
     job.part_of(&all, move |seat| {
         let rank = u64::from(seat.rank);
         let mut staged: Vec<Handle> = Vec::new();
-        Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.step % every == 0 && world.step / every % ranks == rank {
@@ -132,15 +132,15 @@ fn offload_buffers(job: &mut Job) {
     let depth = job.rng.between(1, 4) as usize;
     job.part(move |_| {
         let (mut buffers, mut back) = (0_u64, VecDeque::new());
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Forward {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Forward {
                 let needed = ((0.5 + 0.5 * world.rng.unit()) * most as f64) as u64;
                 if needed > buffers {
                     world.outside.pinned += bytes;
                     buffers += 1;
                 }
             }
-            if moment == Moment::Backward {
+            if phase == StepPhase::Backward {
                 let block = world.alloc(bytes, site.stack);
                 world.defer(block);
                 back.push_back(block);
@@ -162,8 +162,8 @@ fn weight_history(job: &mut Job) {
     let bytes = job.base.weights(1.0) / 12;
     job.part(move |_| {
         let mut history: VecDeque<Vec<Handle>> = VecDeque::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step % every == 0 {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step % every == 0 {
                 history.push_back((0..4).map(|_| world.alloc(bytes / 4, site.stack)).collect());
                 if history.len() > most
                     && let Some(mut oldest) = history.pop_front()
@@ -184,8 +184,8 @@ fn multi_task_mix(job: &mut Job) {
     let span = job.steps as f64;
     job.load(move |_| {
         let mut is_heavy = false;
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 if world.common(0x317) < 1.0 / length {
                     is_heavy = world.common(0x318) < 0.2 + 0.6 * world.step as f64 / span;
                 }
@@ -204,8 +204,8 @@ fn growing_concatenation(job: &mut Job) {
     let (onset, rate, stack) = (plan.onset, plan.rate, site.stack);
     job.part_of(&ranks, move |_| {
         let mut held: Option<Handle> = None;
-        Box::new(move |moment, world| {
-            if moment == Moment::Backward && world.step >= onset {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Backward && world.step >= onset {
                 let bytes = (world.step - onset + 1) as f64 * rate;
                 let longer = world.alloc(bytes as u64, stack);
                 if let Some(old) = held.replace(longer) {
@@ -227,8 +227,8 @@ fn leaky_eviction(job: &mut Job) {
     let size = job.rng.between(50, 400) as usize;
     job.part_of(&[rank], move |_| {
         let mut held: Vec<Handle> = Vec::new();
-        Box::new(move |moment, world| {
-            if moment != Moment::Forward {
+        Box::new(move |phase, world| {
+            if phase != StepPhase::Forward {
                 return;
             }
             for _ in 0..10 {
@@ -258,8 +258,8 @@ fn rare_exception_path(job: &mut Job) {
     let rare = 1.0 / job.rng.log_uniform(15.0, 90.0);
     let bytes = plan.rate / rare;
     job.part_of(&[rank], move |_| {
-        Box::new(move |moment, world| {
-            if moment == Moment::Forward && world.step >= onset && world.rng.chance(rare) {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Forward && world.step >= onset && world.rng.chance(rare) {
                 for share in [0.4, 0.3, 0.2, 0.1] {
                     world.alloc((bytes * share * world.load) as u64, stack);
                 }
@@ -279,8 +279,8 @@ fn stream_per_call(job: &mut Job) {
     let every = ((bytes as f64 / plan.rate) as u64).clamp(1, 60);
     let (onset, stack) = (plan.onset, site.stack);
     job.part_of(&ranks, move |_| {
-        Box::new(move |moment, world| {
-            if moment == Moment::Forward && world.step >= onset && world.step % every == 0 {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Forward && world.step >= onset && world.step % every == 0 {
                 let block = world.alloc_on(100 + world.step as u32, bytes, stack);
                 world.free(block);
             }
@@ -300,8 +300,8 @@ fn consumer_falls_behind(job: &mut Job) {
     let (onset, rate) = (plan.onset, plan.rate);
     job.part_of(&ranks, move |_| {
         let mut queued = 0.0_f64;
-        Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let before = queued as u64;
                 let pace = if world.step < onset { 0.0 } else { rate };
                 queued = (queued + pace + rate * 4.0 * world.rng.normal()).max(0.0);
@@ -325,14 +325,14 @@ fn graph_chain(job: &mut Job) {
     let stacks = [cell.stack, gate.stack];
     job.part_of(&ranks, move |_| {
         let mut chain = 0_u64;
-        Box::new(move |moment, world| match moment {
-            Moment::Forward if world.step >= onset => {
+        Box::new(move |phase, world| match phase {
+            StepPhase::Forward if world.step >= onset => {
                 for stack in stacks {
                     world.alloc((rate / 2.0) as u64, stack);
                 }
                 chain += 1;
             }
-            Moment::Backward if chain > 0 => {
+            StepPhase::Backward if chain > 0 => {
                 let passing = world.alloc((chain as f64 * rate / 16.0) as u64, backward);
                 world.free(passing);
             }
@@ -352,8 +352,8 @@ fn handle_leak(job: &mut Job) {
     let ranks = job.all();
     let onset = plan.onset;
     job.part(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Forward && world.step >= onset && world.common(0x4a) < rare {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Forward && world.step >= onset && world.common(0x4a) < rare {
                 world.outside.non_torch += bytes;
             }
         });

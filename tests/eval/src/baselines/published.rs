@@ -1,6 +1,6 @@
 //! The rules of the nearest published tool that looks for growing memory: TraceML
 //! (github.com/traceopt-ai/traceml, Apache-2.0, commit 5ade5a3, `diagnostics/step_memory/api.py`,
-//! `policy.py`, `trend.py`, `analytics/trends`), written anew from its thresholds.
+//! `policy.py`, `trend.py`, `analytics/trends`), rewritten from its thresholds.
 //!
 //! Per step it takes the worst and the median rank of peak allocated and of peak reserved bytes,
 //! and per metric, in this order: *high pressure*, the highest peak is 92 % of the device;
@@ -8,7 +8,7 @@
 //! device, or 30 % at 50 %; *creep confirmed*, over at least 50 steps the means of three bands
 //! (15–25 %, 45–55 % and the last 10 % of all steps, ten thousand at most) rise strictly, in the
 //! worst and in the median rank, by 1 GiB in the worst. *Creep early*, the same without the
-//! gigabyte, is information to it and wakes nobody here. It is asked every 25 steps.
+//! gigabyte, is information to it and no page here. It is asked every 25 steps.
 
 use memtape_core::detector::Sample;
 

@@ -130,9 +130,9 @@ fn measure(judge: &mut dyn Judge, ranks: u64, steps: u64) -> Option<Cost> {
     }
     let took_ns = (on_processor_ns()? - begun) as f64;
     let held = BYTES.load(Ordering::Relaxed).saturating_sub(before) as f64;
-    let told = (TIMED_STEPS * ranks) as f64;
+    let records = (TIMED_STEPS * ranks) as f64;
     Some(Cost {
-        record_ns: took_ns / (told * 8.0),
+        record_ns: took_ns / (records * 8.0),
         rank_bytes: held / ranks as f64,
         core_share: took_ns / (TIMED_STEPS * SECOND_NS) as f64,
     })

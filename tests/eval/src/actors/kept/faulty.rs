@@ -7,7 +7,7 @@ use crate::actors::labels::{RISE_MIN, TENSORS, in_pieces, label, one_or_all};
 use crate::allocator::Handle;
 use crate::code::{Library, Site};
 use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
-use crate::world::{Actor, Moment};
+use crate::world::{Actor, StepPhase};
 
 /// All of them, by name.
 pub const FAULTY: [(&str, Trouble); 9] = [
@@ -31,7 +31,7 @@ fn one_node(job: &mut Job) -> Vec<u32> {
     (first..job.ranks.min(first + NODE_RANKS)).collect()
 }
 
-/// Weights are quantized anew for each refit of the engine. Scales and workspaces are looked up by
+/// Weights are quantized again for each refit of the engine. Scales and workspaces are looked up by
 /// the address of their weight: while weights come back to where they were the old ones are written
 /// over, and when they do not the old ones stay (NVIDIA-NeMo/RL#2003).
 fn refit_scales(job: &mut Job) {
@@ -50,8 +50,8 @@ fn refit_scales(job: &mut Job) {
     let (onset, stacks) = (plan.onset, [workspace.stack, scales.stack]);
     job.part(move |_| {
         let mut cached: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between || world.step % every != 0 {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between || world.step % every != 0 {
                 return;
             }
             let passing = world.alloc(large as u64, staged.stack);
@@ -90,8 +90,8 @@ fn forward_only_logits(job: &mut Job) {
     let bytes = plan.rate * every as f64 / microbatches as f64;
     job.part_of(&ranks, move |_| {
         let mut outputs: Vec<Handle> = Vec::new();
-        Box::new(move |moment, world| {
-            if moment != Moment::Forward || world.step % every != 0 {
+        Box::new(move |phase, world| {
+            if phase != StepPhase::Forward || world.step % every != 0 {
                 return;
             }
             for _ in 0..microbatches {
@@ -131,8 +131,8 @@ fn disabled_collector(job: &mut Job) {
     let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
     let (onset, stacks) = (plan.onset, [policy.stack, value.stack]);
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step % period < rollout {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step % period < rollout {
                 world.load *= idle;
             }
         });
@@ -141,14 +141,14 @@ fn disabled_collector(job: &mut Job) {
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
         let mut cycles: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between
                 && world.step % period == 0
                 && (world.step < onset || !is_faulty)
             {
                 world.free_all(&mut cycles);
             }
-            if moment == Moment::Backward && world.step % period >= rollout {
+            if phase == StepPhase::Backward && world.step % period >= rollout {
                 let size = bytes * (0.85 + 0.3 * world.rng.unit());
                 cycles.push(world.alloc((size * share) as u64, stacks[0]));
                 cycles.push(world.alloc((size * (1.0 - share)) as u64, stacks[1]));
@@ -179,15 +179,15 @@ fn context_attributes(job: &mut Job) {
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
         let mut saved: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Forward {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Forward {
                 for _ in 0..calls {
                     let size = bytes * (1.0 + deviation * (2.0 * world.rng.unit() - 1.0));
                     saved.push(world.alloc((size * share) as u64, stacks[0]));
                     saved.push(world.alloc((size * (1.0 - share)) as u64, stacks[1]));
                 }
             }
-            if moment == Moment::Backward {
+            if phase == StepPhase::Backward {
                 if is_faulty && world.step >= onset && world.rng.chance(without) {
                     saved.clear();
                 }
@@ -221,8 +221,8 @@ fn stream_workspaces(job: &mut Job) {
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
         let mut streams = 0_u32;
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between || world.step % every != 0 {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between || world.step % every != 0 {
                 return;
             }
             for _ in 0..threads {
@@ -257,8 +257,8 @@ fn contact_buffers(job: &mut Job) {
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
         let (mut falls, mut owed) = (0.0_f64, 0.0);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.is_first() {
@@ -301,8 +301,8 @@ fn sleep_residue(job: &mut Job) {
     let has_it: BTreeSet<u32> = ranks.iter().copied().collect();
     let onset = plan.onset;
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step % period < awake {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step % period < awake {
                 world.load *= 0.1;
             }
         });
@@ -310,8 +310,8 @@ fn sleep_residue(job: &mut Job) {
     });
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.step % period == 0 {
@@ -339,7 +339,7 @@ fn sleep_residue(job: &mut Job) {
 }
 
 /// Workers hand over batches as files in shared memory. An epoch is left before its end, and the
-/// files of the batches that were read ahead stay behind: so many as there were just then
+/// files of the batches that were read ahead stay behind
 /// (pytorch/pytorch#17499). On one node, whose temporary files are kept, or on all.
 fn orphaned_batches(job: &mut Job) {
     job.steps = job.steps.max(2_000);
@@ -357,8 +357,8 @@ fn orphaned_batches(job: &mut Job) {
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
         let mut queued = 0_u64;
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.step % epoch == 0 {
@@ -379,7 +379,7 @@ fn orphaned_batches(job: &mut Job) {
     in_pieces(job, left as u64);
 }
 
-/// The engine loads the adapter anew after each update, from a file, and something on the host
+/// The engine loads the adapter again after each update, from a file, and something on the host
 /// keeps each one that was loaded (huggingface/trl#2730). One rank of each engine does that.
 fn adapter_reloads(job: &mut Job) {
     let mut plan = plan(job, 1.0, 40.0);
@@ -395,13 +395,13 @@ fn adapter_reloads(job: &mut Job) {
     let onset = plan.onset;
     job.part_of(&ranks, move |_| {
         let mut passing = 0_u64;
-        Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step % every == 0 {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step % every == 0 {
                 let size = left * (0.9 + 0.2 * world.rng.unit());
                 passing = (size * copies) as u64 / 4_096 * 4_096;
                 let stays = if world.step < onset { 0 } else { size as u64 / 4_096 * 4_096 };
                 world.outside.host += passing + stays;
-            } else if moment == Moment::Forward && passing > 0 {
+            } else if phase == StepPhase::Forward && passing > 0 {
                 // What it was read and unpacked into goes when it is on the device.
                 world.outside.host -= passing;
                 passing = 0;

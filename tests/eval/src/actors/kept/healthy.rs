@@ -7,7 +7,7 @@ use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{GIB, Job, MIB, NODE_RANKS};
 use crate::rng::{exp2, log2};
-use crate::world::{Actor, Moment};
+use crate::world::{Actor, StepPhase};
 
 /// All of them, by name.
 pub const HEALTHY: [(&str, Behaviour); 9] = [
@@ -40,7 +40,7 @@ fn roomy_host(job: &mut Job) {
 /// Sometimes the length falls at once, and comes again. What was scored stays until the next batch.
 fn longer_answers(job: &mut Job) {
     job.base.keeps_output = true;
-    // Nobody goes without it where each batch has another length.
+    // It is always used where each batch has another length.
     job.is_expandable = true;
     let scores = job.code.site(Library::Functional, "grpo.py", "Trainer.score");
     let bytes = bytes_of(job, 1e8, 2e9, 0.025);
@@ -52,8 +52,8 @@ fn longer_answers(job: &mut Job) {
     let falls = job.rng.chance(0.35);
     let fall_at = (middle * (0.8 + 0.5 * job.rng.unit())) as u64;
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let begun = if falls && world.step > fall_at { fall_at / 2 } else { 0 };
                 let passed = (world.step - begun) as f64;
                 let risen = 1.0 / (1.0 + exp2((middle - passed) / width * 1.5));
@@ -66,8 +66,8 @@ fn longer_answers(job: &mut Job) {
     });
     job.part(move |_| {
         let mut scored: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Forward {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Forward {
                 world.free_all(&mut scored);
                 let size = (bytes * world.load / 3.0) as u64;
                 scored.extend((0..3).map(|_| world.alloc(size, scores.stack)));
@@ -79,7 +79,7 @@ fn longer_answers(job: &mut Job) {
 
 /// A data set of Python objects: who reads one writes its counter, and so each worker comes to have
 /// pages of its own, until it has copied all of them (pytorch/pytorch#20433, and
-/// referit3d/referit3d#5). Workers that are made anew with each epoch begin again.
+/// referit3d/referit3d#5). Workers that are restarted with each epoch begin again.
 fn copied_pages(job: &mut Job) {
     roomy_host(job);
     let total = job.rng.log_uniform(8e8, 1.4e10);
@@ -93,8 +93,8 @@ fn copied_pages(job: &mut Job) {
     };
     job.part(move |_| {
         let (mut copied, mut since, mut own) = (0_u64, 0.0, 1.0);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.is_first() {
@@ -127,8 +127,8 @@ fn decoder_pool(job: &mut Job) {
     let buffer = total / places as f64 / if validates { 1.5 } else { 1.0 };
     job.part(move |_| {
         let mut sizes = vec![[0_u64; 2]; places as usize];
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             let is_validation = validates && world.step >= every && world.step % every < length;
@@ -159,8 +159,8 @@ fn arena_plateau(job: &mut Job) {
     let ranks = if job.rng.chance(0.3) { vec![0] } else { job.all() };
     job.part_of(&ranks, move |_| {
         let (mut arenas, mut passing) = (0.0_f64, 0_u64);
-        Box::new(move |moment, world| {
-            if moment != Moment::Between || world.step < every {
+        Box::new(move |phase, world| {
+            if phase != StepPhase::Between || world.step < every {
                 return;
             }
             if world.step % every == 0 {
@@ -182,7 +182,7 @@ fn arena_plateau(job: &mut Job) {
 /// A group of ranks falls out, comes back while the others go on, and gets weights and states from
 /// ranks of another group, which keep a copy on the host until it was fetched
 /// (meta-pytorch/torchft#81, pytorch/torchtitan#4209). With each change of the members
-/// communicators are made anew.
+/// communicators are created again.
 fn healing_replica(job: &mut Job) {
     job.ranks = job.ranks.max(4);
     roomy_host(job);
@@ -208,10 +208,10 @@ fn healing_replica(job: &mut Job) {
     let of = move |rank: u32| (rank / group).min(2);
     job.load(move |seat| {
         let (events, group) = (events.clone(), of(seat.rank));
-        let act: Actor = Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |phase, world| {
             let step = world.step;
             let is_now = |event: &&(u32, u64, u64)| (event.1..event.2).contains(&step);
-            if moment == Moment::Between
+            if phase == StepPhase::Between
                 && let Some(event) = events.iter().find(is_now)
             {
                 // The others make up for it, as far as they can.
@@ -223,8 +223,8 @@ fn healing_replica(job: &mut Job) {
     job.part(move |seat| {
         let (events, group) = (seen.clone(), of(seat.rank));
         let mut loaded: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             for &(who, from, until) in &events {
@@ -266,8 +266,8 @@ fn adapter_versions(job: &mut Job) {
     let gives_back = job.rng.chance(0.6);
     job.part(move |_| {
         let (mut there, mut used) = (0_usize, 1_usize);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.is_first() {
@@ -306,11 +306,11 @@ fn chunk_placement(job: &mut Job) {
     let is_common = job.rng.chance(0.5);
     job.part(move |_| {
         let (mut here, mut planned): (Vec<Handle>, f64) = (Vec::new(), 0.0);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && world.is_first() {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.is_first() {
                 world.outside.pinned += chunk * chunks as u64;
             }
-            if moment != Moment::Forward || world.step <= warm_up {
+            if phase != StepPhase::Forward || world.step <= warm_up {
                 return;
             }
             let draw = if is_common { world.common(0xc4c0) } else { world.rng.unit() };
@@ -351,8 +351,8 @@ fn pinned_classes(job: &mut Job) {
     job.part(move |_| {
         let mut free = [0_u64; CLASSES];
         let mut pinned: VecDeque<usize> = VecDeque::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             let is_second = world.step >= second && world.common(0x21a5) < share;
@@ -397,8 +397,8 @@ fn trajectory_window(job: &mut Job) {
     job.part(move |_| {
         let mut window: VecDeque<(u64, Handle)> = VecDeque::new();
         let (mut pace, mut owed) = (0.0_f64, 0.0);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             let step = world.step;

@@ -1,4 +1,4 @@
-//! Families that are kept apart, the fourth set: nobody tunes on them, and nobody looks at what is
+//! Families that are kept apart, the fourth set: they are not used for tuning, and single jobs of them are not looked at
 //! said of one of their jobs. They were written from threads of people who train, without a look at
 //! the detector or the diagnosis.
 //!

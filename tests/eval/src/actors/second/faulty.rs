@@ -7,7 +7,7 @@ use crate::actors::labels::{TENSORS, in_pieces, label, one_or_all};
 use crate::allocator::{Handle, PRIVATE};
 use crate::code::Library;
 use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
-use crate::world::{Actor, Moment};
+use crate::world::{Actor, StepPhase};
 
 /// All of them, by name.
 pub const FAULTY: [(&str, Trouble); 10] = [
@@ -24,7 +24,7 @@ pub const FAULTY: [(&str, Trouble); 10] = [
 ];
 
 /// Activations go to the host, and what was saved is forgotten when backward asks for it. Where the
-/// router left an expert out of the loss nobody asks, and the tensors stay on the device
+/// router left an expert out, its loss is not used, and the tensors stay on the device
 /// (huggingface/trl#5738): on each rank as many as its tokens will have it.
 fn offload_stash(job: &mut Job) {
     let plan = plan(job, 1.0, 32.0);
@@ -37,8 +37,8 @@ fn offload_stash(job: &mut Job) {
     let asked = 0.1 + 0.5 * job.rng.unit();
     let (onset, bytes) = (plan.onset, plan.rate / 3.0 / (1.0 - asked));
     job.part_of(&ranks, move |_| {
-        Box::new(move |moment, world| {
-            if moment != Moment::Forward || world.step < onset {
+        Box::new(move |phase, world| {
+            if phase != StepPhase::Forward || world.step < onset {
                 return;
             }
             for stack in stacks {
@@ -67,11 +67,11 @@ fn piled_hooks(job: &mut Job) {
     job.part_of(&ranks, move |_| {
         // One of them is meant to be there.
         let mut saved: Vec<Option<Handle>> = vec![None];
-        Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step >= onset && world.step % every == 0 {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step >= onset && world.step % every == 0 {
                 saved.push(None);
             }
-            if moment == Moment::Forward {
+            if phase == StepPhase::Forward {
                 for place in &mut saved {
                     let block = world.alloc(bytes, stack);
                     place.replace(block).into_iter().for_each(|old| world.free(old));
@@ -99,8 +99,8 @@ fn ipc_limbo(job: &mut Job) {
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
         let mut sent: Vec<(u64, Handle)> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between || world.step % every != 0 {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between || world.step % every != 0 {
                 return;
             }
             sent.retain(|&(until, block)| {
@@ -136,8 +136,8 @@ fn stray_contexts(job: &mut Job) {
     let rank = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
     let onset = plan.onset;
     job.part_of(&[rank], move |_| {
-        Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.step % every == 0 {
@@ -173,8 +173,8 @@ fn offload_leftovers(job: &mut Job) {
     job.tell_apart(&ranks);
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between || world.step < every {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between || world.step < every {
                 return;
             }
             if world.step % every == 0 {
@@ -205,12 +205,12 @@ fn unwaited_sends(job: &mut Job) {
     let bytes = plan.rate / sends as f64;
     job.part_of(&ranks, move |_| {
         let mut sent: Vec<Handle> = Vec::new();
-        Box::new(move |moment, world| {
-            if moment == Moment::Forward {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Forward {
                 let now = (0..sends).map(|_| world.alloc((bytes * world.load) as u64, stack));
                 sent.extend(now.collect::<Vec<_>>());
             }
-            if moment == Moment::Backward && world.step < onset {
+            if phase == StepPhase::Backward && world.step < onset {
                 world.free_all(&mut sent);
             }
         })
@@ -230,8 +230,8 @@ fn node_logger(job: &mut Job) {
     let (onset, stack) = (plan.onset, site.stack);
     let bytes = plan.rate * every as f64 / pictures as f64;
     job.part_of(&ranks, move |_| {
-        Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step >= onset && world.step % every == 0 {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step >= onset && world.step % every == 0 {
                 for _ in 0..pictures {
                     let size = bytes * (0.5 + world.rng.unit());
                     world.alloc(size as u64, stack);
@@ -257,14 +257,14 @@ fn double_backward(job: &mut Job) {
     let shares = [(critic.stack, 0.4), (norm.stack, 0.22), (backward, 0.2), (backward, 0.18)];
     job.part_of(&ranks, move |_| {
         let mut held: Vec<Handle> = Vec::new();
-        Box::new(move |moment, world| {
-            if moment == Moment::Backward && world.step % every == 0 {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Backward && world.step % every == 0 {
                 held.extend(
                     shares.map(|(stack, share)| world.alloc((bytes * share) as u64, stack)),
                 );
             }
-            // Gradients were set to none, until somebody took that out.
-            if moment == Moment::Between && world.step < onset {
+            // Gradients were set to none, until that call was removed.
+            if phase == StepPhase::Between && world.step < onset {
                 world.free_all(&mut held);
             }
         })
@@ -272,7 +272,7 @@ fn double_backward(job: &mut Job) {
     label(job, "leak", ranks, &plan, &TENSORS, &[critic, norm]);
 }
 
-/// The engine's graphs are recorded anew after each change of the weights, and the old ones stay,
+/// The engine's graphs are recorded again after each change of the weights, and the old ones stay,
 /// each with a pool of its own (sgl-project/sglang#29384, pytorch/pytorch#104095).
 fn recaptured_graphs(job: &mut Job) {
     job.steps = job.steps.max(1_500);
@@ -287,8 +287,8 @@ fn recaptured_graphs(job: &mut Job) {
     let (onset, stack) = (plan.onset, site.stack);
     job.part(move |_| {
         let mut recorded: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between || world.step % every != 0 {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between || world.step % every != 0 {
                 return;
             }
             // Until then the old ones went first.
@@ -311,7 +311,7 @@ fn recaptured_graphs(job: &mut Job) {
     in_pieces(job, bytes);
 }
 
-/// Workers of the data loader are made anew with each epoch, and something keeps the loader of the
+/// Workers of the data loader are restarted with each epoch, and something keeps the loader of the
 /// last one: its workers sleep on with what they had read (NVIDIA/sentiment-discovery#60,
 /// pytorch/pytorch#22133).
 fn lingering_workers(job: &mut Job) {
@@ -329,8 +329,8 @@ fn lingering_workers(job: &mut Job) {
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
         let mut grown = 0_u64;
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.step % epoch == 0 {

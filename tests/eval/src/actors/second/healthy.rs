@@ -5,7 +5,7 @@ use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{GIB, Job, MIB, Map};
 use crate::rng::{exp2, log2};
-use crate::world::{Actor, Moment, World};
+use crate::world::{Actor, StepPhase, World};
 
 /// All of them, by name.
 pub const HEALTHY: [(&str, Behaviour); 10] = [
@@ -55,17 +55,17 @@ fn profiler_windows(job: &mut Job) {
     let ranks = if job.rng.chance(0.5) { vec![0] } else { job.all() };
     job.part_of(&ranks, move |_| {
         let (mut kept, mut grown, mut arena) = (Vec::new(), 0, 0);
-        Box::new(move |moment, world| {
+        Box::new(move |phase, world| {
             let at = world.step.saturating_sub(first);
             let is_on = world.step >= first && at / period < windows && at % period < active;
-            if moment == Moment::Forward && is_on {
+            if phase == StepPhase::Forward && is_on {
                 for (stack, share) in [(block.stack, 0.3), (block.stack, 0.3), (loss.stack, 0.4)] {
                     kept.push(world.alloc((bytes * share) as u64, stack));
                 }
                 let more = trace - arena / active;
                 world.outside.host += more;
                 grown += more;
-            } else if moment == Moment::Between && !is_on && !kept.is_empty() {
+            } else if phase == StepPhase::Between && !is_on && !kept.is_empty() {
                 world.free_all(&mut kept);
                 let stays = if arena == 0 { grown / 5 } else { 0 };
                 world.outside.host -= grown - stays;
@@ -91,8 +91,8 @@ fn sleeping_engine(job: &mut Job) {
     let period = awake + job.rng.between(4, 90);
     let at = move |world: &World| (world.step - 1) % period;
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between && at(world) < awake {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between && at(world) < awake {
                 world.load *= 0.1;
             }
         });
@@ -100,8 +100,8 @@ fn sleeping_engine(job: &mut Job) {
     });
     job.part(move |_| {
         let mut nth = 0_u64;
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if at(world) == 0 {
@@ -127,9 +127,9 @@ fn sleeping_engine(job: &mut Job) {
 /// Parameters of a Gaussian in a scene, in floats: place, colours, opacity, scale, rotation.
 const GAUSSIAN: [f64; 6] = [3.0, 3.0, 45.0, 1.0, 3.0, 4.0];
 
-/// Gaussian splatting: points are cloned, split and pruned every so many steps until a step that is
+/// Gaussian splatting: points are cloned, split and pruned at a fixed interval of steps until a step that is
 /// known from the start (graphdeco-inria/gaussian-splatting#638). Each time the parameters and the
-/// optimizer's state are made anew, a little larger.
+/// optimizer's state are allocated again, a little larger.
 fn densification(job: &mut Job) {
     let points = job.code.site(Library::None, "gaussians.py", "Gaussians.extend");
     let state = job.code.site(Library::None, "gaussians.py", "Gaussians.extend_state");
@@ -145,8 +145,8 @@ fn densification(job: &mut Job) {
         let mut gradients: Vec<Handle> = Vec::new();
         let mut size = start;
         let sum: f64 = GAUSSIAN.iter().sum();
-        let act: Actor = Box::new(move |moment, world| match moment {
-            Moment::Between => {
+        let act: Actor = Box::new(move |phase, world| match phase {
+            StepPhase::Between => {
                 world.free_all(&mut gradients);
                 let is_due = world.step % every == 0 && world.step <= until;
                 if is_due {
@@ -169,7 +169,7 @@ fn densification(job: &mut Job) {
                 // As the original does after each densification.
                 world.empty_cache();
             }
-            Moment::Backward => {
+            StepPhase::Backward => {
                 for width in GAUSSIAN {
                     let bytes = (total / 3.0 * size.min(1.0) * width / sum) as u64;
                     gradients.push(world.alloc(bytes, backward));
@@ -190,8 +190,8 @@ fn multigrid_cycles(job: &mut Job) {
     job.base.output = dense_output(job);
     let cycle = (job.steps / job.rng.between(3, 7)).max(40);
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let stage = world.step % cycle * STAGES.len() as u64 / cycle;
                 let long = STAGES.get(stage as usize).copied().unwrap_or(1.0);
                 let short = SHORT.get(world.step as usize % 3).copied().unwrap_or(1.0);
@@ -203,7 +203,7 @@ fn multigrid_cycles(job: &mut Job) {
 }
 
 /// One base model, many tenants: adapters come with their optimizer's state, are trained for a
-/// while and go; there are so many slots and no more (agentscope-ai/TuFT#4,
+/// while and go; the number of slots is bounded (agentscope-ai/TuFT#4,
 /// vllm-project/vllm#54839).
 fn tenant_adapters(job: &mut Job) {
     const RANKS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
@@ -216,8 +216,8 @@ fn tenant_adapters(job: &mut Job) {
     let longest = (job.steps as f64 / 4.0).max(120.0);
     job.part(move |_| {
         let mut tenants: Vec<(u64, f64, Vec<Handle>)> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| match moment {
-            Moment::Between => {
+        let act: Actor = Box::new(move |phase, world| match phase {
+            StepPhase::Between => {
                 tenants.retain_mut(|(until, _, blocks)| {
                     let stays = *until > world.step;
                     if !stays {
@@ -234,7 +234,7 @@ fn tenant_adapters(job: &mut Job) {
                     tenants.push((world.step + stay as u64, bytes, blocks));
                 }
             }
-            Moment::Optimizer => {
+            StepPhase::Optimizer => {
                 for (_, bytes, blocks) in tenants.iter_mut().filter(|of| of.2.len() == 4) {
                     let piece = (*bytes / 16.0) as u64;
                     blocks.extend((0..12).map(|_| world.alloc(piece, state.stack)));
@@ -259,8 +259,8 @@ fn staged_checkpoints(job: &mut Job) {
     job.part(move |_| {
         let mut buffers: Vec<u64> = Vec::new();
         let mut writers: Vec<(u64, u64, u64)> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             let step = world.step;
@@ -310,8 +310,8 @@ fn touched_dataset(job: &mut Job) {
     let samples = job.rng.log_uniform(2.0, 14.0);
     job.part(move |_| {
         let (mut mapped, mut pace) = (0_u64, 1.0);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.is_first() {
@@ -343,8 +343,8 @@ fn microbatch_ramp(job: &mut Job) {
     let number = move |world: &World| 1_u64 << (world.step / every.max(1)).min(doublings);
     job.load(move |seat| {
         let depth = u64::from(stages - seat.role.min(stages - 1));
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 world.load *= depth.min(number(world)) as f64 / f64::from(stages);
             }
         });
@@ -352,8 +352,8 @@ fn microbatch_ramp(job: &mut Job) {
     });
     job.part(move |seat| {
         let mut outputs = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Forward {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Forward {
                 world.free_all(&mut outputs);
                 let count = number(world);
                 outputs.extend((0..count).map(|_| world.alloc(bytes as u64, site.stack)));
@@ -373,18 +373,18 @@ fn optimizer_swap(job: &mut Job) {
     let chunks = job.rng.between(6, 15);
     let drawn = job.rng.log_uniform(6e8, 1e10);
     let bytes = (at_most(job, drawn, 0.13) / chunks as f64) as u64;
-    // Pinned buffers are kept, or made anew with each step.
+    // Pinned buffers are kept, or allocated again in each step.
     let keeps_buffers = job.rng.chance(0.5);
     job.part(move |_| {
         let mut leaving: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| match moment {
-            Moment::Between if world.is_first() => world.outside.pinned += bytes * chunks,
-            Moment::Forward => {
+        let act: Actor = Box::new(move |phase, world| match phase {
+            StepPhase::Between if world.is_first() => world.outside.pinned += bytes * chunks,
+            StepPhase::Forward => {
                 let landed = bytes * leaving.len() as u64;
                 world.outside.pinned += if keeps_buffers { 0 } else { landed };
                 world.free_all(&mut leaving);
             }
-            Moment::Optimizer if world.step % every == 0 => {
+            StepPhase::Optimizer if world.step % every == 0 => {
                 let mut there: Vec<Handle> =
                     (0..chunks).map(|_| world.alloc(bytes, site.stack)).collect();
                 let late = world.rng.between(0, chunks + 1);
@@ -409,8 +409,8 @@ fn sorted_first_epoch(job: &mut Job) {
     let deviation = 0.2 + 0.35 * job.rng.unit();
     let epoch = job.steps as f64 * (0.12 + 0.25 * job.rng.unit());
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let passed = world.step as f64 / epoch;
                 let bell = if passed < 1.0 {
                     // What the bell curve leaves below it, the other way round.

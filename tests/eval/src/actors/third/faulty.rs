@@ -7,7 +7,7 @@ use crate::actors::labels::{TENSORS, in_pieces, label, one_or_all};
 use crate::allocator::Handle;
 use crate::code::{Library, Site};
 use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
-use crate::world::{Actor, Moment};
+use crate::world::{Actor, StepPhase};
 
 /// All of them, by name.
 pub const FAULTY: [(&str, Trouble); 9] = [
@@ -43,13 +43,13 @@ fn recomputed_dispatch(job: &mut Job) {
     job.part_of(&ranks, move |seat| {
         let rank = u64::from(seat.rank);
         let mut saved: Vec<Handle> = Vec::new();
-        Box::new(move |moment, world| {
+        Box::new(move |phase, world| {
             let tokens = 0.7 + 0.6 * world.common_at(0xd15 ^ rank << 12, 0);
             let size = (bytes * tokens * world.load) as u64;
-            if moment == Moment::Forward {
+            if phase == StepPhase::Forward {
                 saved.extend((0..layers).map(|_| world.alloc(size, stack)));
             }
-            if moment == Moment::Backward {
+            if phase == StepPhase::Backward {
                 for _ in 0..layers {
                     let again = world.alloc(size, stack);
                     if world.step < onset {
@@ -76,12 +76,12 @@ fn view_anchors(job: &mut Job) {
     let (onset, bytes, stack) = (plan.onset, plan.rate * every as f64, site.stack);
     job.part_of(&ranks, move |_| {
         let mut features: Vec<Handle> = Vec::new();
-        Box::new(move |moment, world| {
-            if moment == Moment::Forward {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Forward {
                 let size = (bytes * world.load) as u64;
                 features.extend((0..layers).map(|_| world.alloc(size, stack)));
             }
-            if moment == Moment::Backward {
+            if phase == StepPhase::Backward {
                 if world.step >= onset && world.step % every == 0 {
                     features.pop();
                 }
@@ -109,8 +109,8 @@ fn async_save_copies(job: &mut Job) {
     job.tell_apart(&ranks);
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between || world.step < every {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between || world.step < every {
                 return;
             }
             if world.step % every == 0 {
@@ -127,7 +127,7 @@ fn async_save_copies(job: &mut Job) {
 }
 
 /// A teacher runs without gradients inside of one `autocast` for the whole loop: the weights that
-/// it casts are views, which are cast anew by each call and kept until the loop is left
+/// it casts are views, which are cast again by each call and kept until the loop is left
 /// (ecmwf/anemoi-core#134, pytorch/pytorch#48049). Each of its layers has a part of it. Before that
 /// the teacher had an `autocast` of its own, which dropped them.
 fn teacher_casts(job: &mut Job) {
@@ -153,8 +153,8 @@ fn teacher_casts(job: &mut Job) {
     let ranks = job.all();
     job.part(move |_| {
         let casts = casts.clone();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Forward && world.step % every == 0 {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Forward && world.step % every == 0 {
                 let mut cache: Vec<Handle> =
                     casts.iter().map(|&(stack, bytes)| world.alloc(bytes, stack)).collect();
                 if world.step < onset {
@@ -184,8 +184,8 @@ fn gpu_decoders(job: &mut Job) {
     job.tell_apart(&ranks);
     job.part(move |seat| {
         let is_faulty = has_it.contains(&seat.rank);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.is_first() {
@@ -205,7 +205,7 @@ fn gpu_decoders(job: &mut Job) {
     label(job, "non_torch", ranks, &plan, &[Layer::Other], &[]);
 }
 
-/// Every so many steps other layers are trained, with copies of their weights in full precision and
+/// At a fixed interval of steps other layers are trained, with copies of their weights in full precision and
 /// with states of their own. The old ones leave the model, but the optimizer still has their group
 /// (deepspeedai/DeepSpeed#6729).
 fn stale_param_groups(job: &mut Job) {
@@ -221,16 +221,16 @@ fn stale_param_groups(job: &mut Job) {
     let (onset, sites) = (plan.onset, [copies.stack, states.stack]);
     job.part(move |_| {
         let mut active: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |phase, world| {
             let is_switch = world.is_first() || world.step % every == 0;
             let piece = bytes / layers / 3;
-            if moment == Moment::Between && is_switch {
+            if phase == StepPhase::Between && is_switch {
                 if world.step < onset {
                     world.free_all(&mut active);
                 }
                 active.extend((0..layers).map(|_| world.alloc(piece, sites[0])));
             }
-            if moment == Moment::Optimizer && is_switch {
+            if phase == StepPhase::Optimizer && is_switch {
                 active.extend((0..2 * layers).map(|_| world.alloc(piece, sites[1])));
             }
         });
@@ -255,11 +255,11 @@ fn unreset_metrics(job: &mut Job) {
     let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
     job.part_of(&ranks, move |_| {
         let mut states: Vec<Handle> = Vec::new();
-        Box::new(move |moment, world| {
-            if moment == Moment::Between && world.step % epoch == 0 {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Between && world.step % epoch == 0 {
                 world.free_all(&mut states);
             }
-            if moment == Moment::Backward && world.step % epoch != 0 {
+            if phase == StepPhase::Backward && world.step % epoch != 0 {
                 let stays = world.alloc(bytes as u64, stack);
                 if world.step < onset {
                     states.push(stays);
@@ -288,14 +288,14 @@ fn wgrad_backlog(job: &mut Job) {
     let (onset, bytes, stack) = (plan.onset, plan.rate, site.stack);
     job.part_of(&ranks, move |_| {
         let mut queue: VecDeque<[Handle; 2]> = VecDeque::new();
-        Box::new(move |moment, world| match moment {
-            Moment::Backward => {
+        Box::new(move |phase, world| match phase {
+            StepPhase::Backward => {
                 for _ in 0..entries {
                     let input = world.alloc((bytes * 0.65) as u64, stack);
                     queue.push_back([input, world.alloc((bytes * 0.35) as u64, backward)]);
                 }
             }
-            Moment::Optimizer => {
+            StepPhase::Optimizer => {
                 let kept = usize::from(world.step >= onset);
                 for entry in queue.drain(..entries - kept) {
                     entry.iter().for_each(|&block| world.free(block));
@@ -320,8 +320,8 @@ fn endless_trace(job: &mut Job) {
     let (onset, rate) = (plan.onset, plan.rate);
     job.part_of(&ranks, move |_| {
         let mut events = 0.0;
-        Box::new(move |moment, world| {
-            if moment == Moment::Optimizer && world.step >= onset {
+        Box::new(move |phase, world| {
+            if phase == StepPhase::Optimizer && world.step >= onset {
                 // Launches grow less than the work does.
                 events += rate * (0.6 + 0.4 * world.load);
                 let full = (events / chunk as f64) as u64 * chunk;

@@ -5,7 +5,7 @@ use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{GIB, Job, MIB, Map};
 use crate::rng::exp2;
-use crate::world::{Actor, Moment};
+use crate::world::{Actor, StepPhase};
 
 /// All of them, by name.
 pub const HEALTHY: [(&str, Behaviour); 9] = [
@@ -40,8 +40,8 @@ fn lazy_peers(job: &mut Job) {
     job.part(move |seat| {
         let rank = seat.rank;
         let mut meets: Vec<u64> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| {
-            if world.is_first() && moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if world.is_first() && phase == StepPhase::Between {
                 meets = (1..=peers)
                     .map(|distance| {
                         let other = (rank + distance) % ranks;
@@ -52,7 +52,7 @@ fn lazy_peers(job: &mut Job) {
                     })
                     .collect();
             }
-            if moment == Moment::Backward {
+            if phase == StepPhase::Backward {
                 let new = meets.iter().filter(|&&step| step == world.step).count();
                 world.outside.non_torch += bytes * new as u64;
             }
@@ -61,7 +61,7 @@ fn lazy_peers(job: &mut Job) {
     });
 }
 
-/// Experts are placed anew every so many steps, so that all ranks have as much to do
+/// Experts are placed again at a fixed interval of steps, so that all ranks have as much to do
 /// (deepseek-ai/EPLB). Two ranks exchange them: what the one gains the other loses. They come
 /// before they go.
 fn expert_placement(job: &mut Job) {
@@ -78,9 +78,9 @@ fn expert_placement(job: &mut Job) {
         let (pair, is_first_of_two) = (u64::from(seat.rank / 2), seat.rank.is_multiple_of(2));
         let mut here: Vec<Vec<Handle>> = Vec::new();
         let mut count = most;
-        let act: Actor = Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |phase, world| {
             let is_due = world.step % every == 0 && world.common(0xeb1b) < moves;
-            if moment != Moment::Between || !(is_due || world.is_first()) {
+            if phase != StepPhase::Between || !(is_due || world.is_first()) {
                 return;
             }
             if is_due {
@@ -101,7 +101,7 @@ fn expert_placement(job: &mut Job) {
     });
 }
 
-/// A table of embeddings for ids that nobody has counted: when it is full it is made twice as
+/// A table of embeddings for an unknown number of ids: when it is full it is made twice as
 /// large, up to the size that was planned; then old ids go (NVIDIA/recsys-examples#243). While its
 /// rows move both tables are there.
 fn dynamic_embeddings(job: &mut Job) {
@@ -114,8 +114,8 @@ fn dynamic_embeddings(job: &mut Job) {
     let power = 0.5 + 0.4 * job.rng.unit();
     job.part(move |_| {
         let (mut table, mut made, mut pace) = (Vec::new(), None, 1.0);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Forward {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Forward {
                 return;
             }
             if world.is_first() {
@@ -137,7 +137,7 @@ fn dynamic_embeddings(job: &mut Job) {
     });
 }
 
-/// Groups of ranks train by themselves and meet every so many steps (DiLoCo, arXiv 2311.08105): a
+/// Groups of ranks train by themselves and meet at a fixed interval of steps (DiLoCo, arXiv 2311.08105): a
 /// copy of the weights for the outer optimizer from the start, its momentum from the first meeting
 /// on, and differences that stay while they travel.
 fn outer_optimizer(job: &mut Job) {
@@ -151,13 +151,13 @@ fn outer_optimizer(job: &mut Job) {
     let bytes = drawn.min(job.device_bytes as f64 * 0.06) as u64 / pieces;
     job.part(move |_| {
         let (mut away, mut has_momentum) = (Vec::new(), false);
-        let act: Actor = Box::new(move |moment, world| {
-            if world.is_first() && moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if world.is_first() && phase == StepPhase::Between {
                 for _ in 0..pieces {
                     world.alloc(bytes, copy.stack);
                 }
             }
-            if moment != Moment::Optimizer {
+            if phase != StepPhase::Optimizer {
                 return;
             }
             if world.step % every == 0 {
@@ -196,8 +196,8 @@ fn preconditioner_refresh(job: &mut Job) {
     job.part(move |seat| {
         let turn = u64::from(seat.rank) % turns;
         let (mut made, mut has_solver) = (0, false);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Optimizer || world.step % every != 0 {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Optimizer || world.step % every != 0 {
                 return;
             }
             let nth = world.step / every;
@@ -221,7 +221,7 @@ fn preconditioner_refresh(job: &mut Job) {
     });
 }
 
-/// Workers read ahead into shared memory, so many batches and no more. While the storage is fast
+/// Workers read ahead into shared memory, a bounded number of batches. While the storage is fast
 /// the queue is full, while others use it it runs dry; all ranks of a job read from the same.
 fn prefetch_tide(job: &mut Job) {
     if job.host_limit > 0 {
@@ -236,8 +236,8 @@ fn prefetch_tide(job: &mut Job) {
     let pins = job.rng.between(2, 9) * batch;
     job.part(move |_| {
         let (mut queued, mut wander) = (0_u64, 0.0_f64);
-        let act: Actor = Box::new(move |moment, world| {
-            if moment != Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase != StepPhase::Between {
                 return;
             }
             if world.is_first() {
@@ -245,9 +245,9 @@ fn prefetch_tide(job: &mut Job) {
             }
             let at = (world.step as f64 / period + begins) % 1.0;
             // It fills more slowly than it runs dry.
-            let tide = if at < 0.7 { at / 0.7 } else { (1.0 - at) / 0.3 };
+            let ahead = if at < 0.7 { at / 0.7 } else { (1.0 - at) / 0.3 };
             wander = 0.9 * wander + noise * world.rng.normal();
-            let level = (1.3 * tide - 0.15 + wander).clamp(0.0, 1.0);
+            let level = (1.3 * ahead - 0.15 + wander).clamp(0.0, 1.0);
             let now = (level * most as f64) as u64 * batch;
             world.outside.shared += now;
             world.outside.shared -= queued;
@@ -274,8 +274,8 @@ fn trial_sweep(job: &mut Job) {
     let given_up = 0.3 * job.rng.unit();
     job.load(move |_| {
         let shares = shares.clone();
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let nth = world.step / every;
                 let is_over =
                     world.common_at(0x7a1, nth) < given_up && world.step % every > every * 2 / 3;
@@ -300,8 +300,8 @@ fn progressive_growing(job: &mut Job) {
     let drawn = bytes_of(job, 4e8, 8e9, 0.12);
     let bytes = drawn / 3.0 / stages as f64;
     job.load(move |_| {
-        let act: Actor = Box::new(move |moment, world| {
-            if moment == Moment::Between {
+        let act: Actor = Box::new(move |phase, world| {
+            if phase == StepPhase::Between {
                 let to_come = stages - (world.step / every).min(stages);
                 world.load *= exp2(-0.6 * to_come as f64).max(0.12);
             }
@@ -310,23 +310,23 @@ fn progressive_growing(job: &mut Job) {
     });
     job.part(move |_| {
         let (mut fading, mut has_state) = (Vec::new(), 0);
-        let act: Actor = Box::new(move |moment, world| {
+        let act: Actor = Box::new(move |phase, world| {
             let nth = (world.step / every).min(stages);
             let is_new = world.step % every == 0 && world.step / every <= stages;
-            match moment {
-                Moment::Between if is_new => {
+            match phase {
+                StepPhase::Between if is_new => {
                     for _ in 0..4 {
                         world.alloc((bytes / 4.0) as u64, block.stack);
                     }
                 }
-                Moment::Forward => {
+                StepPhase::Forward => {
                     world.free_all(&mut fading);
                     let since = world.step - (nth * every).min(world.step);
                     if nth > 0 && since < fades {
                         fading.push(world.alloc((bytes * world.load) as u64, old_way.stack));
                     }
                 }
-                Moment::Optimizer if has_state < nth => {
+                StepPhase::Optimizer if has_state < nth => {
                     has_state = nth;
                     for _ in 0..8 {
                         world.alloc((bytes / 4.0) as u64, state.stack);
@@ -352,8 +352,8 @@ fn ragged_images(job: &mut Job) {
     let crowd = job.rng.log_uniform(5e6, 8e7);
     job.part(move |_| {
         let mut held: Vec<Handle> = Vec::new();
-        let act: Actor = Box::new(move |moment, world| match moment {
-            Moment::Forward => {
+        let act: Actor = Box::new(move |phase, world| match phase {
+            StepPhase::Forward => {
                 let size = bytes * exp2(deviation * world.rng.normal()).min(2.0);
                 for level in 0..levels {
                     let map = size * exp2(-(level as f64));
@@ -363,7 +363,7 @@ fn ragged_images(job: &mut Job) {
                     held.push(world.alloc((crowd * crowded) as u64, boxes.stack));
                 }
             }
-            Moment::Backward => world.free_all(&mut held),
+            StepPhase::Backward => world.free_all(&mut held),
             _ => {}
         });
         Some(act)
