@@ -1,9 +1,9 @@
-//! Collectives as text and JSON: those of one tape, and those of a capture's ranks.
+//! Collectives as text: those of one tape, and those of a capture's ranks.
 
 use std::fmt::Write;
 
 use memtape_core::snapshot::{CollectiveGroup, Collectives};
-use serde_json::{Value, json};
+use memtape_proto::api;
 
 use crate::clock::utc;
 use crate::output::clean;
@@ -61,30 +61,10 @@ fn row(group: &CollectiveGroup) -> Vec<String> {
     ]
 }
 
-/// The same as JSON; a number that is not known is null.
-pub(crate) fn json(of: &Collectives) -> Value {
-    let time = |ns: i64| (ns != 0).then_some(ns);
-    let group = |group: &CollectiveGroup| {
-        json!({
-            "id": group.id, "key": format!("{:016x}", group.key), "name": group.name,
-            "desc": group.desc, "size": group.size, "enqueued": group.enqueued,
-            "started": group.started, "completed": group.completed,
-            "since_wall_ns": group.since_wall_ns,
-        })
-    };
-    json!({
-        "unknown": of.source.why_not(), "source_since_ns": time(of.source_since_ns),
-        "look_wall_ns": time(of.look_wall_ns), "look_took_ns": of.look_took_ns,
-        "asked_wall_ns": time(of.asked_wall_ns), "groups_lost": of.groups_lost,
-        "groups": of.groups.iter().map(group).collect::<Vec<_>>(),
-    })
-}
-
 /// What a coordinator says of a capture's ranks; nothing from one that does not say it.
-pub(crate) fn of_capture(answer: &Value) -> String {
-    let sentences = answer["sentences"].as_array().map(Vec::as_slice).unwrap_or_default();
+pub(crate) fn of_capture(answer: &api::Collectives) -> String {
     let mut text = String::new();
-    for sentence in sentences.iter().filter_map(Value::as_str) {
+    for sentence in &answer.sentences {
         let heading = if text.is_empty() { "\nCollectives\n" } else { "" };
         let _ = writeln!(text, "{heading}  {}", clean(sentence));
     }
@@ -94,6 +74,7 @@ pub(crate) fn of_capture(answer: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use memtape_core::snapshot::CollectiveSource;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -121,7 +102,7 @@ mod tests {
         let row = text.lines().nth(3).expect("a row");
         let cells: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(cells[..7], ["1", "3", "?", "4", "812", "–", "811"], "{text}");
-        let shown = json(&known());
+        let shown = json!(api::RankCollectives::from(&known()));
         assert_eq!(shown["groups"][0]["started"], Value::Null);
         assert_eq!((&shown["unknown"], &shown["asked_wall_ns"]), (&Value::Null, &Value::Null));
     }
@@ -132,7 +113,7 @@ mod tests {
         let text = super::text(&off);
         assert!(text.starts_with("collectives not known: the flight recorder is off"), "{text}");
         assert_eq!(text.lines().count(), 1);
-        assert!(json(&off)["unknown"].is_string() && json(&off)["look_wall_ns"].is_null());
+        assert!(api::RankCollectives::from(&off).unknown.is_some());
 
         let hung = Collectives { asked_wall_ns: 5, source: CollectiveSource::Making, ..known() };
         let text = super::text(&hung);
@@ -142,11 +123,13 @@ mod tests {
 
     #[test]
     fn a_captures_sentences_are_shown_and_an_older_coordinator_has_none() {
-        let answer = json!({ "sentences": ["group 0: one", "rank 3:\u{1b}not known"] });
+        let sentences = ["group 0: one", "rank 3:\u{1b}not known"].map(str::to_string);
+        let answer =
+            api::Collectives { sentences: sentences.to_vec(), ..api::Collectives::default() };
         assert_eq!(
             of_capture(&answer),
             "\nCollectives\n  group 0: one\n  rank 3:\u{fffd}not known\n"
         );
-        assert_eq!(of_capture(&Value::Null), "");
+        assert_eq!(of_capture(&api::Collectives::default()), "");
     }
 }

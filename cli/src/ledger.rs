@@ -65,23 +65,6 @@ fn rest_text(unknown: &[Name]) -> String {
     format!("the rest: {}", names.join(", "))
 }
 
-/// The ledger for `--json`: `null` is unknown.
-pub(crate) fn json(ledger: &Ledger) -> Value {
-    let layer = |layer: &memtape_core::ledger::Layer| {
-        let bytes = match layer.amount {
-            Amount::Known(bytes) => json!(bytes),
-            Amount::Unknown => Value::Null,
-        };
-        json!({ "layer": layer.name.text(), "bytes": bytes })
-    };
-    let rest = ledger.rest_bytes.and_then(|rest| i64::try_from(rest).ok());
-    json!({
-        "device_bytes": ledger.device_bytes,
-        "layers": ledger.layers.iter().map(layer).collect::<Vec<_>>(),
-        "rest_bytes": rest,
-    })
-}
-
 /// What the hooks beside the allocator's saw taken, on devices and on the host. `cudaMalloc` gave
 /// the allocator its segments, too.
 pub(crate) fn outside_text(outside: &[OutsideUse]) -> String {
@@ -192,6 +175,8 @@ mod tests {
     use memtape_core::ledger::Layer;
     use memtape_core::snapshot::{Held, OutsideStack};
 
+    use memtape_proto::api;
+
     use super::*;
 
     #[test]
@@ -216,7 +201,7 @@ mod tests {
 ";
         let lines = |text: &str| text.lines().map(|l| l.trim().to_string()).collect::<Vec<_>>();
         assert_eq!(lines(&text(&ledger)), lines(expected));
-        assert_eq!(json(&ledger)["layers"][0], json!({ "layer": "free", "bytes": null }));
+        assert_eq!(api::Ledger::from(&ledger).layers[0].bytes, None);
 
         ledger.rest_bytes = Some(-100);
         assert!(text(&ledger).contains("-100 B  more than the device has"), "{}", text(&ledger));

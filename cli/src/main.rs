@@ -6,8 +6,8 @@
 //! Commands are in `commands/`, the demo's machinery in `demo/`; nothing here decides anything.
 
 mod analysis;
-mod api;
 mod args;
+mod client;
 mod clock;
 mod collectives;
 mod commands;
@@ -54,7 +54,7 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     // only when it was made before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let (json, coordinator) = (cli.json, cli.coordinator);
-    let client = || api::Client::new(&coordinator);
+    let client = || client::Client::new(&coordinator);
     match cli.command {
         Command::Run(args) => commands::run::run(args, json),
         Command::Agent(args) => commands::agent::run(args, &coordinator, json),

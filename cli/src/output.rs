@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Write};
 
-use serde_json::Value;
+use serde::Serialize;
 
 /// Writes text to stdout, with a line end if it has none.
 ///
@@ -23,8 +23,8 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As for [`print`].
-pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
-    print(&value.to_string())
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    print(&serde_json::to_string(value)?)
 }
 
 /// True when the error is only that nobody reads any more.

@@ -3,7 +3,8 @@
 
 use std::fmt::Write;
 
-use crate::api::{Device, Rank, Unknown};
+use memtape_proto::api::{Device, Named, Rank, Unknown};
+
 use crate::output::clean;
 use crate::render::{bytes, signed_bytes, table};
 
@@ -25,22 +26,19 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
     }
     let row = |rank: &Rank| {
         let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
-        let growth = rank
-            .growth_bytes_per_step
-            .map_or("–".to_string(), |growth| signed_bytes(growth as i64));
-        let alive = if rank.alive { "alive" } else { rank.end.as_deref().unwrap_or("gone") };
+        let end = rank.end.as_ref().map_or("gone", Named::as_str);
         vec![
             rank.rank.to_string(),
-            rank.state.clone(),
+            rank.state.to_string(),
             rank.role.clone(),
-            alive.to_string(),
+            if rank.alive { "alive" } else { end }.to_string(),
             rank.node.clone(),
             if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() },
             rank.step.to_string(),
-            growth,
-            bytes(sum(|device| device.allocated)),
-            bytes(sum(|device| device.reserved)),
-            bytes(sum(|device| device.peak_allocated)),
+            signed_bytes(rank.growth_bytes_per_step),
+            bytes(sum(|device| device.allocated_bytes)),
+            bytes(sum(|device| device.reserved_bytes)),
+            bytes(sum(|device| device.peak_allocated_bytes)),
             sum(|device| device.blocks).to_string(),
             sum(|device| device.ooms).to_string(),
             sum(|device| device.malloc_failures).to_string(),
@@ -72,9 +70,12 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
         let _ = writeln!(text, "unknown of the {what} of {of}: {}", clean(&reason.why));
     }
     for rank in ranks {
-        if rank.lost > 0 {
-            let _ =
-                writeln!(text, "rank {}: {} records did not fit on its tape", rank.rank, rank.lost);
+        if rank.lost_events > 0 {
+            let _ = writeln!(
+                text,
+                "rank {}: {} events did not fit on its tape",
+                rank.rank, rank.lost_events
+            );
         }
         for limitation in &rank.limitations {
             let _ = writeln!(text, "rank {}: {}", rank.rank, clean(limitation));
@@ -102,7 +103,7 @@ fn devices(ranks: &[Rank]) -> String {
     let row = |(rank, device): &(u32, Device)| {
         let mut row = vec![rank.to_string(), device.device.to_string()];
         row.extend(known.iter().map(|(name, _)| or_unknown(amount(device, name))));
-        let rest = device.ledger.rest_bytes.map(signed_bytes);
+        let rest = device.ledger.unaccounted_bytes.map(signed_bytes);
         row.push(rest.map_or("?".to_string(), |rest| rest.trim_start_matches('+').to_string()));
         row.push(or_unknown(device.ledger.device_bytes));
         row
@@ -173,10 +174,11 @@ fn or_unknown(count: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use memtape_proto::api::UnknownPart;
     use serde_json::json;
 
     use super::*;
-    use crate::api::parse;
+    use crate::client::parse;
 
     #[test]
     fn no_rank_is_said() {
@@ -185,12 +187,13 @@ mod tests {
 
     #[test]
     fn unknown_is_not_zero() {
-        let rank: Rank = parse(&json!({ "rank": 3, "alive": false, "end": "oom_killed", "lost": 2,
+        let rank: Rank =
+            parse(&json!({ "rank": 3, "alive": false, "end": "oom_killed", "lost_events": 2,
             "limitations": ["no stacks"] }))
-        .expect("shape");
+            .expect("shape");
         let text = text(&[rank], &[]);
         assert!(text.contains("oom_killed") && text.contains('–'), "{text}");
-        assert!(text.contains("rank 3: no stacks") && text.contains("2 records"), "{text}");
+        assert!(text.contains("rank 3: no stacks") && text.contains("2 events"), "{text}");
     }
 
     #[test]
@@ -199,17 +202,17 @@ mod tests {
         let ranks: Vec<Rank> = parse(&json!([
             { "rank": 0, "role": "pp0", "state": "healthy", "alive": true, "node": "a",
               "devices": [{ "device": 0, "ledger": {
-                "device_bytes": mib(100), "rest_bytes": mib(70), "layers": [
+                "device_bytes": mib(100), "unaccounted_bytes": mib(70), "layers": [
                   { "layer": "free", "bytes": null }, { "layer": "nccl", "bytes": mib(10) },
                   { "layer": "in use by tensors", "bytes": mib(20) }] } }],
               "pinned_bytes": mib(3),
               "host": { "anon_bytes": mib(5), "workers": { "count": 2, "anon_bytes": mib(9) },
                 "cgroup": { "bytes": mib(40), "oom_kills": 0 } } },
-            { "rank": 1, "state": "blind", "alive": false, "node": "b", "devices": [] },
+            { "rank": 1, "state": "disconnected", "alive": false, "node": "b", "devices": [] },
         ]))
         .expect("shape");
         let unknown = Unknown {
-            what: "device".to_string(),
+            what: UnknownPart::Device.into(),
             why: "no NVML on this node".to_string(),
             ranks: vec![0, 1, 2, 5],
         };
@@ -225,6 +228,6 @@ RANK   PRIVATE  FILES  SHARED  SWAPPED    PINNED  WORKERS       THEIRS    CGROUP
 unknown of the device of ranks 0-2, 5: no NVML on this node
 ";
         assert!(found.ends_with(expected), "{found}");
-        assert!(found.contains("pp0") && found.contains("blind"), "{found}");
+        assert!(found.contains("pp0") && found.contains("disconnected"), "{found}");
     }
 }

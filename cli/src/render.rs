@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
+use memtape_proto::api::{Alternative, Capture, Frame, Incident, Job, Part, PartOutcome, Suspect};
 
-use crate::api::{Frame, Incident, Job, Manifest};
 use crate::clock::utc;
 use crate::output::clean;
 
@@ -37,6 +37,11 @@ pub(crate) fn signed_bytes(count: i64) -> String {
         _ => "-",
     };
     format!("{sign}{}", bytes(count.unsigned_abs()))
+}
+
+/// A growth, which is never negative.
+fn grown(count: u64) -> String {
+    signed_bytes(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
 /// `90 s`, `25 min`, `3.1 h`.
@@ -92,7 +97,7 @@ pub(crate) fn jobs(jobs: &[Job]) -> String {
         vec![
             job.job.clone(),
             job.attempt.to_string(),
-            job.state.clone(),
+            job.state.to_string(),
             format!("{}/{world}", job.ranks_alive),
             steps,
             job.incidents_open.to_string(),
@@ -113,8 +118,8 @@ pub(crate) fn incidents(incidents: &[Incident]) -> String {
     let row = |incident: &Incident| {
         vec![
             incident.id.clone(),
-            incident.state.clone(),
-            incident.class.clone(),
+            incident.state.to_string(),
+            incident.class.to_string(),
             utc(incident.opened_wall_ns),
             incident.sentence.clone(),
         ]
@@ -124,27 +129,27 @@ pub(crate) fn incidents(incidents: &[Incident]) -> String {
 }
 
 /// Captures, one line each.
-pub(crate) fn captures(captures: &[Manifest]) -> String {
+pub(crate) fn captures(captures: &[Capture]) -> String {
     if captures.is_empty() {
         return "no capture\n".to_string();
     }
-    let row = |capture: &Manifest| {
+    let row = |capture: &Capture| {
         vec![
             capture.id.clone(),
-            capture.state.clone(),
+            capture.state.to_string(),
             capture.job.clone(),
-            capture.step.map_or("–".to_string(), |step| step.to_string()),
+            capture.step.to_string(),
             format!("{}/{}", capture.aligned, capture.ranks),
-            capture.reason.clone(),
+            capture.trigger.clone(),
             utc(capture.requested_wall_ns),
         ]
     };
-    let titles = ["capture", "state", "job", ">step", ">aligned", "reason", "requested (UTC)"];
+    let titles = ["capture", "state", "job", ">step", ">aligned", "trigger", "requested (UTC)"];
     table(&titles, captures.iter().map(row).collect())
 }
 
 /// One incident: the sentence first, then what it rests on.
-pub(crate) fn incident(incident: &Incident, capture: Option<&Manifest>) -> String {
+pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}\n", clean(&incident.sentence));
     let pairs = incident_facts(incident);
@@ -164,16 +169,16 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Manifest>) -> Strin
     section("Evidence against it", incident.against.iter().map(|line| clean(line)).collect());
     section("What else it may be", incident.alternatives.iter().flat_map(alternative).collect());
     if !incident.suspects.is_empty() {
-        let row = |suspect: &crate::api::Suspect| {
+        let row = |suspect: &Suspect| {
             vec![
-                signed_bytes(suspect.grown_bytes),
-                signed_bytes(suspect.peer_bytes),
+                grown(suspect.grown_bytes),
+                grown(suspect.peer_bytes),
                 suspect.blocks.to_string(),
-                suspect.generations.to_string(),
+                suspect.allocation_steps.to_string(),
                 frame(&suspect.frame),
             ]
         };
-        let titles = [">grown", ">on peers", ">blocks", ">birth steps", "line"];
+        let titles = [">grown", ">on peers", ">blocks", ">allocation steps", "line"];
         let rows = table(&titles, incident.suspects.iter().map(row).collect());
         section("Suspects", rows.lines().map(str::to_string).collect());
     }
@@ -191,9 +196,9 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Manifest>) -> Strin
 }
 
 /// Another class: what speaks for it and what against it.
-fn alternative(other: &crate::api::Alternative) -> Vec<String> {
-    let class = clean(&other.class).replace('_', " ");
-    let standing = clean(&other.standing).replace('_', " ");
+fn alternative(other: &Alternative) -> Vec<String> {
+    let class = clean(other.class.as_str()).replace('_', " ");
+    let standing = clean(other.standing.as_str()).replace('_', " ");
     let said =
         |sign: &'static str, line: &String| format!("{class}, {standing}: {sign} {}", clean(line));
     let evidence = other.evidence.iter().map(|line| said("+", line));
@@ -202,13 +207,16 @@ fn alternative(other: &crate::api::Alternative) -> Vec<String> {
 
 fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let out_of_memory = match (incident.steps_to_oom, incident.seconds_to_oom) {
-        (Some(steps), Some(seconds)) => format!("in about {steps} steps ({})", duration(seconds)),
+        (Some(steps), Some(seconds)) => {
+            format!("in about {steps} steps ({})", duration(seconds as f64))
+        }
         (Some(steps), None) => format!("in about {steps} steps"),
         _ => "not known".to_string(),
     };
-    let explained = incident.explained.map_or(String::new(), |share| {
-        format!(", this line explains {:.0} % of it", share * 100.0)
-    });
+    let explained = match incident.explained_ratio {
+        ratio if ratio > 0.0 => format!(", this line explains {:.0} % of it", ratio * 100.0),
+        _ => String::new(),
+    };
     let sure = match incident.confidence {
         confidence if confidence > 0.0 => format!(", {:.0} % sure", confidence * 100.0),
         _ => String::new(),
@@ -221,8 +229,8 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
             "growth",
             format!(
                 "{} a step, {} so far{explained}",
-                signed_bytes(incident.bytes_per_step as i64),
-                bytes(incident.grown_bytes.unsigned_abs())
+                grown(incident.bytes_per_step),
+                bytes(incident.grown_bytes)
             ),
         ),
         (
@@ -239,8 +247,8 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
-    if !incident.closed_why.is_empty() {
-        pairs.push(("closed", incident.closed_why.clone()));
+    if !incident.closed_reason.is_empty() {
+        pairs.push(("closed", incident.closed_reason.clone()));
     }
     if !incident.advice.is_empty() {
         let saves = incident.remedy.saves_bytes.filter(|&saves| saves > 0);
@@ -254,18 +262,20 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
 }
 
 /// One capture: how it ended, then every rank.
-pub(crate) fn manifest(capture: &Manifest) -> String {
-    let step = capture.step.map_or("no step yet".to_string(), |step| format!("step {step}"));
-    let before = capture.before_step.filter(|&step| step > 0);
-    let before = before.map_or(String::new(), |step| format!(", compared with step {step}"));
+pub(crate) fn manifest(capture: &Capture) -> String {
+    let before = match capture.before_step {
+        0 => String::new(),
+        step => format!(", compared with step {step}"),
+    };
     let mut text = format!(
-        "Capture {} is {}: {} of {} ranks at the end of {step}{before}\n\
-         asked for by {}, {} UTC\n",
+        "Capture {} is {}: {} of {} ranks at the end of step {}{before}\n\
+         trigger {}, requested {} UTC\n",
         clean(&capture.id),
-        clean(&capture.state),
+        capture.state,
         capture.aligned,
         capture.ranks,
-        clean(&capture.reason),
+        capture.step,
+        clean(&capture.trigger),
         utc(capture.requested_wall_ns),
     );
     for missing in &capture.missing {
@@ -277,8 +287,8 @@ pub(crate) fn manifest(capture: &Manifest) -> String {
     if capture.parts.is_empty() {
         return text;
     }
-    let row = |part: &crate::api::Part| {
-        let dead = part.dead && part.outcome != "dead";
+    let row = |part: &Part| {
+        let dead = part.dead && part.outcome != PartOutcome::Dead;
         vec![
             part.rank.to_string(),
             part.node.clone(),
@@ -300,7 +310,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::parse;
+    use crate::client::parse;
 
     #[test]
     fn numbers() {
@@ -322,7 +332,7 @@ mod tests {
         for (seconds, expected) in
             [(1.2, "1 s"), (119.0, "119 s"), (600.0, "10 min"), (9000.0, "2.5 h")]
         {
-            assert_eq!(duration(seconds), expected);
+            assert_eq!(duration(seconds as f64), expected);
         }
     }
 
@@ -334,22 +344,22 @@ mod tests {
             "stack": [{ "file": "train.py", "line": 36, "function": "remember" },
                 { "file": "\u{1b}[31mtrain.py", "line": 80, "function": "main" }],
             "onset_step": 41, "detected_step": 74, "bytes_per_step": 2_621_440,
-            "grown_bytes": 86_507_520, "explained": 0.98, "steps_to_oom": 9000,
-            "seconds_to_oom": 270.0, "evidence": ["33 birth steps"], "against": [],
+            "grown_bytes": 86_507_520, "explained_ratio": 0.98, "steps_to_oom": 9000,
+            "seconds_to_oom": 270, "evidence": ["allocated in 33 distinct steps"], "against": [],
             "advice": "detach it", "confidence": 0.95, "remedy": { "saves_bytes": 86_507_520 },
             "restart": { "why": "a restart gives 82.5 MiB back" },
             "alternatives": [{ "class": "reference_cycles", "standing": "ruled_out",
             "evidence": [], "against": ["it never gave back"] }],
             "suspects": [{ "frame": { "file": "train.py", "line": 36,
             "function": "remember" }, "grown_bytes": 86_507_520, "peer_bytes": 0, "blocks": 33,
-            "generations": 33 }], "stored": true, "opened_wall_ns": 1_795_244_404_000_000_000_i64,
+            "allocation_steps": 33 }], "stored": true, "opened_wall_ns": 1_795_244_404_000_000_000_i64,
         }))
         .expect("shape")
     }
 
-    fn sample_manifest() -> Manifest {
+    fn sample_manifest() -> Capture {
         parse(&json!({
-            "id": "cap-3", "job": "train-1", "reason": "growth", "step": 74, "before_step": 20,
+            "id": "cap-3", "job": "train-1", "trigger": "growth", "step": 74, "before_step": 20,
             "requested_wall_ns": 1_795_244_404_000_000_000_i64, "state": "partial", "ranks": 2,
             "aligned": 1,
             "missing": [{ "rank": 1, "outcome": "unreachable", "detail": "no answer" }],
@@ -380,17 +390,17 @@ Stack, innermost first
   \u{fffd}[31mtrain.py:80 main
 
 Evidence for it
-  33 birth steps
+  allocated in 33 distinct steps
 
 What else it may be
   reference cycles, ruled out: - it never gave back
 
 Suspects
-      GROWN  ON PEERS  BLOCKS  BIRTH STEPS  LINE
-  +82.5 MiB       0 B      33           33  train.py:36 remember
+      GROWN  ON PEERS  BLOCKS  ALLOCATION STEPS  LINE
+  +82.5 MiB       0 B      33                33  train.py:36 remember
 
 Capture cap-3 is partial: 1 of 2 ranks at the end of step 74, compared with step 20
-asked for by growth, 2026-11-21 07:00:04 UTC
+trigger growth, requested 2026-11-21 07:00:04 UTC
 missing: rank 1 is unreachable: no answer
 RANK  NODE  OUTCOME         STEP  ENDED (UTC)           ± MS     BYTES  DETAIL
    2  n0    aligned (dead)    74  2026-11-21 07:00:04  0.002  2.00 KiB

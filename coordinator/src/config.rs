@@ -131,6 +131,11 @@ impl Default for RestartConfig {
 }
 
 impl Config {
+    /// How often agents report, in nanoseconds.
+    pub(crate) fn interval_ns(&self) -> u64 {
+        u64::try_from(self.report_interval.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Every mistake in the settings, one line each; empty when they are sound.
     pub fn mistakes(&self) -> Vec<String> {
         let interval_is_sound =

@@ -87,7 +87,7 @@ impl Coordinator {
             Event::BodyStored { capture, tape_id, bytes, hash, reply } => {
                 self.body_stored(now, &capture, &tape_id, (bytes, hash), reply);
             }
-            Event::Asked(request) => self.answer(now, request),
+            Event::Asked(question) => question(self, now),
             Event::Diagnosed { incident, capture, result } => {
                 self.diagnosed(now, &incident, &capture, result);
             }

@@ -3,11 +3,15 @@
 use memtape_core::diagnosis::Diagnosis;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::http::requests::Request;
+use crate::clock::Now;
+use crate::coordinator::Coordinator;
 use crate::ingest::admission::Share;
 use crate::ingest::wire::Outgoing;
 use crate::state::jobs::StreamId;
 use crate::state::messages::{Hello, Incoming};
+
+/// What an HTTP request wants to know. The loop runs it between two events, so it must be short.
+pub(crate) type Question = Box<dyn FnOnce(&mut Coordinator, Now) + Send>;
 
 /// Everything that can happen to a coordinator.
 pub(crate) enum Event {
@@ -33,8 +37,8 @@ pub(crate) enum Event {
     },
     /// A body came and could not be kept.
     BodyFailed { capture: String, tape_id: String, why: String },
-    /// Somebody asks over HTTP.
-    Asked(Request),
+    /// An HTTP request has a question.
+    Asked(Question),
     /// The states of a capture were compared.
     Diagnosed { incident: String, capture: String, result: Result<Box<Diagnosis>, String> },
     /// A restart hook came to its end.

@@ -8,6 +8,7 @@ use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::detector::{Forecast, Growth, GrowthKey, Layer, Scope};
 use memtape_core::origin::Origin;
 use memtape_core::snapshot;
+use memtape_proto::api::RankHost;
 use serde::{Deserialize, Serialize};
 
 /// Something the store keeps.
@@ -102,44 +103,6 @@ pub(crate) struct Totals {
     pub(crate) process_bytes: Option<u64>,
     /// Taken back, but in use by other streams.
     pub(crate) deferred: Option<u64>,
-}
-
-/// What a rank takes of its host.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct RankHost {
-    pub(crate) anon_bytes: Option<u64>,
-    pub(crate) file_bytes: Option<u64>,
-    pub(crate) shmem_bytes: Option<u64>,
-    pub(crate) swap_bytes: Option<u64>,
-    pub(crate) workers: Option<Workers>,
-    pub(crate) cgroup: Option<CgroupUse>,
-    /// Why its process cannot be read, although it lives; empty when it can be.
-    pub(crate) missing: String,
-}
-
-/// The processes below a rank.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Workers {
-    pub(crate) count: u32,
-    /// A page that a fork shares counts for each of them.
-    pub(crate) anon_bytes: u64,
-    pub(crate) shmem_bytes: u64,
-    /// Such a page counts in equal parts.
-    pub(crate) anon_parts_bytes: Option<u64>,
-    pub(crate) left_out: u32,
-}
-
-/// The memory cgroup of a rank.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct CgroupUse {
-    pub(crate) bytes: Option<u64>,
-    pub(crate) limit_bytes: Option<u64>,
-    pub(crate) highs: Option<u64>,
-    pub(crate) ooms: Option<u64>,
-    pub(crate) oom_kills: Option<u64>,
 }
 
 /// What one origin other than PyTorch's allocator holds; the origin as tapes number it.
@@ -425,17 +388,6 @@ impl Record for ActionRecord {
     const KIND: u8 = b'x';
     fn key(&self) -> Vec<u8> {
         self.id.clone().into_bytes()
-    }
-}
-
-impl End {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Exited => "exited",
-            Self::Killed => "killed",
-            Self::OomKilled => "oom_killed",
-            Self::Unknown => "unknown",
-        }
     }
 }
 

@@ -14,7 +14,8 @@ use crate::clock;
 use crate::config::Config;
 use crate::coordinator::Coordinator;
 use crate::event::{EVENTS_MAX, Event};
-use crate::http::api::{self, Api};
+use crate::http::request::Api;
+use crate::http::routes;
 use crate::http::server;
 use crate::ingest::admission::Admission;
 use crate::ingest::grpc::Service;
@@ -77,7 +78,7 @@ pub async fn run(
     );
     let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
     let api = Api { events: events.clone(), store: store.clone(), admission };
-    let router = grpc.merge(api::router(api));
+    let router = grpc.merge(routes::router(api));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
     let serving = tokio::spawn(server::serve(listener, router, async {
         // Dropped is as good as sent.

@@ -12,14 +12,16 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use memtape_core::snapshot::RankSnapshot;
+use memtape_proto::api::CaptureRequest;
 use memtape_proto::snapshot::{self, Bounds};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::{self, Now as Moment};
 use crate::config::Config;
 use crate::coordinator::Coordinator;
-use crate::event::{BodyRefused, Event, Upload};
-use crate::http::requests::{Refused, Request};
+use crate::event::{BodyRefused, Event, Question, Upload};
+use crate::http::capture_routes;
+use crate::http::request::Problem;
 use crate::ingest::wire::{self, Outgoing, Raw};
 use crate::records::{CaptureRecord, IncidentRecord, PartRecord, SeriesKey};
 use crate::run::{self, Shared};
@@ -232,7 +234,7 @@ pub struct SimulatedCoordinator {
     /// Answers that wait for the store.
     receipts: VecDeque<(u64, Waiting)>,
     /// Captures that were asked for, and are not said to be taken yet.
-    asked: VecDeque<(u64, oneshot::Receiver<Result<String, Refused>>)>,
+    asked: VecDeque<(u64, oneshot::Receiver<Result<String, Problem>>)>,
     /// Restarts that were asked for.
     restarts: Vec<(String, String)>,
 }
@@ -340,8 +342,11 @@ impl SimulatedCoordinator {
     /// [`Self::taken`] under this number.
     pub fn request_capture(&mut self, now: Now, number: u64, job: &str, step: Option<u64>) {
         let (reply, answer) = oneshot::channel();
-        let request = Request::TakeCapture { job: job.to_string(), step, reply };
-        self.handle(now, Event::Asked(request));
+        let (job, wish) = (job.to_string(), CaptureRequest { step });
+        let question: Question = Box::new(move |coordinator, now| {
+            capture_routes::take(coordinator, now, &job, wish, reply);
+        });
+        self.handle(now, Event::Asked(question));
         self.asked.push_back((number, answer));
     }
 
@@ -352,7 +357,7 @@ impl SimulatedCoordinator {
             let number = *number;
             let result = match answer.try_recv() {
                 Ok(Ok(id)) => Ok(id),
-                Ok(Err(Refused::NotFound(why) | Refused::Conflict(why))) => Err(why),
+                Ok(Err(Problem { line, .. })) => Err(line),
                 Err(oneshot::error::TryRecvError::Empty) => continue,
                 Err(oneshot::error::TryRecvError::Closed) => Err("no answer".to_string()),
             };

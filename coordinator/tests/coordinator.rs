@@ -3,6 +3,7 @@
 mod fake;
 mod ledger;
 mod old_store;
+mod openapi;
 mod solo;
 mod versions;
 
@@ -67,13 +68,13 @@ async fn a_leak_is_found_captured_named_and_stored() {
     assert_eq!(incident["bytes_per_step"], 2 * fake::MIB);
     let onset = incident["onset_step"].as_u64().unwrap();
     assert!(onset.abs_diff(LEAK_BEGINS) <= 32, "the onset is dated {onset}");
-    assert!(incident["explained"].as_f64().unwrap() > 0.9, "{incident:#}");
+    assert!(incident["explained_ratio"].as_f64().unwrap() > 0.9, "{incident:#}");
     assert!(incident["steps_to_oom"].as_u64().unwrap() > 1000);
 
     let path = format!("/api/v1/captures/{}", request.capture_id);
     let (_, capture) = running.get(&path).await;
     assert_eq!((&capture["state"], &capture["aligned"]), (&json!("complete"), &json!(4)));
-    assert_eq!((&capture["reason"], &capture["missing"]), (&json!("growth"), &json!([])));
+    assert_eq!((&capture["trigger"], &capture["missing"]), (&json!("growth"), &json!([])));
     assert_eq!(incident["capture_id"], capture["id"]);
     for (rank, body) in &bodies {
         let answer = reqwest::get(running.url(&format!("{path}/ranks/{rank}"))).await.unwrap();
@@ -109,7 +110,7 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
     let (_, answer) = running.get("/api/v1/nodes").await;
     let node = &answer["nodes"][0];
     assert_eq!((&node["node"], &node["connected"]), (&json!("node-a"), &json!(true)));
-    assert_eq!(node["nvml_missing"], "no driver");
+    assert_eq!(node["host"]["nvml_missing"], "no driver");
     let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
     for line in [
         r#"rank="1",node="node-a",device="0",layer="allocated"} 536870912"#,
@@ -205,7 +206,7 @@ async fn a_killed_coordinator_goes_on_where_it_was() {
     let (_, answer) = again.get("/api/v1/jobs/train/ranks").await;
     for rank in answer["ranks"].as_array().unwrap() {
         let found = (&rank["state"], &rank["alive"], &rank["step"]);
-        assert_eq!(found, (&json!("blind"), &json!(false), &json!(step)));
+        assert_eq!(found, (&json!("disconnected"), &json!(false), &json!(step)));
     }
     let (_, series) = again.get("/api/v1/jobs/train/series?rank=2&points=50000").await;
     assert_eq!(series["steps"].as_array().unwrap().len() as u64, step);
@@ -304,7 +305,7 @@ async fn a_dead_rank_is_captured_with_the_others() {
     agent.serve(&job, &others).await;
     let path = format!("/api/v1/captures/{}", request.capture_id);
     let capture = running.wait(&path, |capture| capture["state"] == "complete").await;
-    assert_eq!((&capture["reason"], &capture["reason_rank"]), (&json!("death"), &json!(3)));
+    assert_eq!((&capture["trigger"], &capture["trigger_rank"]), (&json!("death"), &json!(3)));
     assert_eq!(capture["parts"][3]["dead"], true);
     let (_, answer) = running.get("/api/v1/jobs/train/ranks").await;
     let rank = &answer["ranks"][3];

@@ -1,9 +1,9 @@
 // The page: jobs, one job (ranks × steps), incidents, captures, actions, nodes.
 //
-// It reads /api/v1 every two seconds and draws what it gets; it keeps no state but the address
-// bar's (everything after #) and the theme. Every text from the API goes through textContent:
-// file names and command lines come from processes that nobody vouches for.
-// It changes nothing on the coordinator, except that a person may ask for a capture.
+// It reads /api/v1 every two seconds and draws what it gets; its only state is the address bar (everything after #)
+// and the theme. Every text from the API goes through textContent:
+// file names and command lines come from the training processes and are not trusted.
+// The only request that changes anything is the one for a capture.
 'use strict';
 
 const REFRESH_MS = 2000;
@@ -57,7 +57,7 @@ function time(wallNs) {
 }
 
 const whole = number => (number === null || number === undefined ? '–' : number.toLocaleString('en-US'));
-const place = frame => `${frame.file}:${frame.line}`;
+const lineOf = frame => `${frame.file}:${frame.line}`;
 const median = values => {
   const sorted = [...values].sort((a, b) => a - b);
   return sorted.length ? sorted[Math.floor((sorted.length - 1) / 2)] : 0;
@@ -67,11 +67,12 @@ const median = values => {
 const STATES = {
   warming: ['◔', '', 'warming up'], healthy: ['✓', 'good', 'healthy'], watching: ['◉', 'warn', 'watching'],
   growing: ['▲', 'bad', 'growing'], leaking: ['▲', 'bad', 'leaking'], ended: ['■', '', 'ended'],
-  unknown: ['?', 'warn', 'unknown'], blind: ['?', 'warn', 'blind'], silent: ['?', 'warn', 'silent'],
+  unknown: ['?', 'warn', 'unknown'], disconnected: ['?', 'warn', 'disconnected'], silent: ['?', 'warn', 'silent'],
   open: ['▲', 'bad', 'open'], closed: ['✓', '', 'closed'],
   complete: ['✓', 'good', 'complete'], partial: ['◑', 'warn', 'partial'], collecting: ['…', '', 'collecting'],
   aligned: ['✓', 'good', 'aligned'], late: ['↷', 'warn', 'late'], behind: ['↶', 'warn', 'behind'],
   dead: ['✕', 'bad', 'dead'], no_tape: ['∅', 'bad', 'no tape'], unreachable: ['?', 'bad', 'unreachable'],
+  awaited: ['…', '', 'awaited'],
   exited: ['■', '', 'exited'], killed: ['✕', 'bad', 'killed'], oom_killed: ['✕', 'bad', 'killed for memory'],
 };
 
@@ -129,7 +130,7 @@ async function allSeries(job, attempt, ranks) {
     while (next < ranks.length) {
       const index = next++;
       const { rank, devices } = ranks[index];
-      const main = devices.reduce((a, b) => (b.allocated > a.allocated ? b : a), devices[0] ?? { device: 0 });
+      const main = devices.reduce((a, b) => (b.allocated_bytes > a.allocated_bytes ? b : a), devices[0] ?? { device: 0 });
       rows[index] = { rank, data: await series(job, attempt, rank, main.device) };
     }
   };
@@ -230,7 +231,7 @@ function hatch(context, x, y, width, height) {
   context.restore();
 }
 
-/** Step floors of all ranks on one grid of steps; null where a rank has no data. */
+/** Per-step minimum of all ranks on one grid of steps; null where a rank has no data. */
 function grid(rows) {
   const withData = rows.filter(row => row.data?.steps?.length);
   if (withData.length === 0) return null;
@@ -239,17 +240,17 @@ function grid(rows) {
   const columns = Math.min(HEAT_COLUMNS_MAX, last - first + 1);
   const span = (last - first + 1) / columns;
   const cells = rows.map(({ data }) => {
-    const line = new Array(columns).fill(null);
-    if (!data?.steps?.length) return line;
+    const row = new Array(columns).fill(null);
+    if (!data?.steps?.length) return row;
     data.steps.forEach((step, i) => {
       const column = Math.min(columns - 1, Math.floor((step - first) / span));
-      const floor = data.floor_allocated[i];
-      line[column] = line[column] === null ? floor : Math.min(line[column], floor);
+      const minimum = data.step_min_bytes[i];
+      row[column] = row[column] === null ? minimum : Math.min(row[column], minimum);
     });
-    // Between two points of a thinned-out series the floor is the one before.
+    // Between two points of a thinned-out series the minimum is the one before.
     const end = Math.min(columns - 1, Math.floor((data.steps.at(-1) - first) / span));
-    for (let i = 1; i <= end; i += 1) line[i] ??= line[i - 1];
-    return line;
+    for (let i = 1; i <= end; i += 1) row[i] ??= row[i - 1];
+    return row;
   });
   return { first, last, columns, span, cells };
 }
@@ -336,16 +337,16 @@ function heatMap(rows, incidents, mode, selected) {
     if (!found) return;
     const [row, column] = found;
     const step = Math.round(map.first + column * map.span);
-    const floor = map.cells[row][column];
-    readout.textContent = floor === null ? `rank ${rows[row].rank}, step ${whole(step)}: no data`
-      : `rank ${rows[row].rank}, step ${whole(step)}: floor ${bytes(floor)}, ` +
+    const minimum = map.cells[row][column];
+    readout.textContent = minimum === null ? `rank ${rows[row].rank}, step ${whole(step)}: no data`
+      : `rank ${rows[row].rank}, step ${whole(step)}: step minimum ${bytes(minimum)}, ` +
         `${bytes(values[row][column], true)} ${mode === 'peers' ? 'against the median rank' : 'since the left edge'}`;
   };
   const pick = event => {
     const found = find(event);
     if (found) setQuery('rank', rows[found[0]].rank);
   };
-  const label = `Heat-map of step floors, ${rows.length} ranks, steps ${map.first} to ${map.last}; ` +
+  const label = `Heat map of per-step minimums, ${rows.length} ranks, steps ${map.first} to ${map.last}; ` +
     'the table below has the same numbers';
   const canvas = drawing(height, label, draw, { onmousemove: point, onclick: pick });
   const scale = drawing(14, 'colour scale', (context, width) => {
@@ -362,7 +363,11 @@ function heatMap(rows, incidents, mode, selected) {
 }
 
 // Lines differ by dash as well as by colour (Okabe-Ito).
-const LINES = [['reserved', '--reserved', [2, 3]], ['peak_allocated', '--peak', [7, 4]], ['floor_allocated', '--floor', []]];
+const LINES = [
+  ['reserved_bytes', '--reserved', [2, 3], 'reserved'],
+  ['peak_bytes', '--peak', [7, 4], 'peak'],
+  ['step_min_bytes', '--step-min', [], 'step minimum'],
+];
 
 function rankChart(rank, data, incident) {
   if (!data?.steps?.length) return make('p', { class: 'soft' }, 'no finished steps yet');
@@ -399,7 +404,7 @@ function rankChart(rank, data, incident) {
       context.fillText(` ${name}: ${whole(step)} `, x(step), name === 'onset' ? 28 : 42);
     }
   };
-  const keys = LINES.map(([name, tint, dash]) => make('span', {}, drawing(14, name, context => {
+  const keys = LINES.map(([, tint, dash, title]) => make('span', {}, drawing(14, title, context => {
     context.strokeStyle = theme(tint);
     context.lineWidth = 2;
     context.setLineDash(dash);
@@ -407,7 +412,7 @@ function rankChart(rank, data, incident) {
     context.moveTo(0, 7);
     context.lineTo(28, 7);
     context.stroke();
-  }, { class: 'swatch' }), ` ${name.replace('_allocated', '')}`));
+  }, { class: 'swatch' }), ` ${title}`));
   return make('figure', {}, drawing(200, `Memory of rank ${rank} over steps ${first} to ${last}`, draw),
     make('figcaption', {}, keys));
 }
@@ -418,7 +423,7 @@ function alertBox(incident) {
   return make('div', { class: `alert ${incident.state}`, role: incident.state === 'open' ? 'alert' : null },
     make('p', { class: 'sentence' }, make('a', { href: link('incident', incident.id) }, incident.sentence)),
     make('p', {}, chip(incident.state), ' ', chip(incident.class), ' ',
-      incident.culprit ? make('code', {}, `${place(incident.culprit)} ${incident.culprit.function}`) : 'culprit not known yet'));
+      incident.culprit ? make('code', {}, `${lineOf(incident.culprit)} ${incident.culprit.function}`) : 'culprit not known yet'));
 }
 
 function actionTable(actions) {
@@ -430,7 +435,7 @@ function actionTable(actions) {
   ], actions, { empty: 'no action was taken or considered' });
 }
 
-const JOB_ORDER = ['leaking', 'behind', 'silent', 'blind', 'watching', 'warming', 'healthy', 'ended'];
+const JOB_ORDER = ['leaking', 'behind', 'silent', 'disconnected', 'watching', 'warming', 'healthy', 'ended'];
 
 const VIEWS = {
   jobs: {
@@ -492,7 +497,7 @@ const VIEWS = {
       ['node', row => row.node], ['agent', row => (row.connected ? '✓ connected' : '✕ not connected')],
       ['version', row => row.version], ['last report', row => time(row.last_report_wall_ns)],
       ['GPUs', row => row.gpus?.length ?? 0, { number: true }],
-      ['NVML', row => row.nvml_missing || 'available'],
+      ['NVML', row => row.host.nvml_missing || 'available'],
     ], nodes, { empty: 'no agent has connected yet: start one with  memtape agent' })],
   },
 };
@@ -521,7 +526,7 @@ function drawJob({ job, attempt, ranks, incidents, captures, rows }) {
       `${ranks.filter(row => row.alive).length} alive `,
     make('button', { type: 'button', onclick: () => requestCapture(job) }, 'Capture all ranks now'),
     make('span', { id: 'capture-answer', role: 'status' })),
-    make('h2', {}, make('label', { for: 'show' }, 'Step floors: '), choose),
+    make('h2', {}, make('label', { for: 'show' }, 'Per-step minimum: '), choose),
     rows.length < ranks.length
       ? make('p', { class: 'soft' }, `showing the ${rows.length} fastest-growing of ${ranks.length} ranks`) : null,
     heatMap(rows, open, mode, selected),
@@ -534,10 +539,10 @@ function drawJob({ job, attempt, ranks, incidents, captures, rows }) {
       ['node', row => `${row.node}${row.pid ? `, pid ${row.pid}` : ''}`, { sort: row => row.node }],
       count('step', row => row.step),
       ['growth a step', row => bytesNode(row.growth_bytes_per_step, true), { number: true, sort: row => row.growth_bytes_per_step }],
-      size('allocated', row => sum(row, 'allocated')), size('reserved', row => sum(row, 'reserved')),
-      size('peak', row => sum(row, 'peak_allocated')), count('blocks', row => sum(row, 'blocks')),
+      size('allocated', row => sum(row, 'allocated_bytes')), size('reserved', row => sum(row, 'reserved_bytes')),
+      size('peak', row => sum(row, 'peak_allocated_bytes')), count('blocks', row => sum(row, 'blocks')),
       count('OOMs', row => sum(row, 'ooms')), count('retries', row => sum(row, 'malloc_failures')),
-      size('host RSS', row => row.rss_bytes), count('lost', row => row.lost),
+      size('host RSS', row => row.rss_bytes), count('lost events', row => row.lost_events),
       ['limitations', row => row.limitations.join('; ') || '–'],
     ], ranks, { name: 'sort', rowClass: row => [open.some(found => found.rank === row.rank) ? 'suspect' : '',
       row.rank === selected ? 'selected' : ''].join(' ').trim() }),
@@ -550,7 +555,7 @@ function drawJob({ job, attempt, ranks, incidents, captures, rows }) {
 function captureTable(captures) {
   return table([
     ['capture', row => make('a', { href: link('capture', row.id) }, row.id)],
-    ['state', row => chip(row.state)], ['reason', row => row.reason],
+    ['state', row => chip(row.state)], ['trigger', row => row.trigger],
     ['step', row => whole(row.step), { number: true }],
     ['aligned', row => `${row.aligned} of ${row.ranks}`, { number: true }],
     ['missing', row => row.missing.map(part => `rank ${part.rank}: ${part.outcome}`).join(', ') || 'none'],
@@ -560,7 +565,7 @@ function captureTable(captures) {
 
 async function requestCapture(job) {
   const answer = document.getElementById('capture-answer');
-  answer.textContent = ' asking…';
+  answer.textContent = ' requesting…';
   try {
     const response = await fetch(`api/v1/jobs/${encodeURIComponent(job)}/captures`, {
       method: 'POST', headers: { 'content-type': 'application/json' }, body: '{}' });
@@ -583,11 +588,11 @@ function drawIncident({ incident, actions, capture, data }) {
     make('h1', {}, incident.sentence),
     make('p', {}, chip(incident.state), ' ', chip(incident.class), ' in ',
       make('a', { href: `${link('job', incident.job)}?rank=${incident.rank}` }, `job ${incident.job}`)),
-    incident.closed_why ? make('p', {}, `Closed: ${incident.closed_why}`) : null,
+    incident.closed_reason ? make('p', {}, `Closed: ${incident.closed_reason}`) : null,
     make('p', {}, 'Culprit: ', incident.culprit
-      ? make('code', { class: 'culprit' }, `${place(incident.culprit)}  ${incident.culprit.function}`) : 'not known yet'),
+      ? make('code', { class: 'culprit' }, `${lineOf(incident.culprit)}  ${incident.culprit.function}`) : 'not known yet'),
     incident.stack.length ? make('pre', { 'aria-label': 'stack, innermost frame first' },
-      incident.stack.map(frame => `${place(frame)}  ${frame.function}`).join('\n')) : null,
+      incident.stack.map(frame => `${lineOf(frame)}  ${frame.function}`).join('\n')) : null,
     incident.advice ? make('p', {}, make('strong', {}, 'Try first: '), incident.advice) : null,
     make('div', { class: 'columns' },
       facts([['rank', `${incident.rank}, device ${incident.device}`], ['scope', String(incident.scope).replaceAll('_', ' ')],
@@ -595,7 +600,7 @@ function drawIncident({ incident, actions, capture, data }) {
         ['opened', time(incident.opened_wall_ns)]]),
       facts([['growth', make('span', {}, bytesNode(incident.bytes_per_step, true), ' a step')],
         ['grown so far', bytesNode(incident.grown_bytes)],
-        ['explained by this line', `${Math.round((incident.explained ?? 0) * 100)} %`],
+        ['explained by this line', `${Math.round((incident.explained_ratio ?? 0) * 100)} %`],
         ['out of memory', forecast], ['stored', incident.stored ? '✓ on disk' : '… not yet']])),
     rankChart(incident.rank, data, incident),
     make('div', { class: 'columns' },
@@ -603,13 +608,13 @@ function drawIncident({ incident, actions, capture, data }) {
       make('section', {}, make('h2', {}, 'Evidence against it'), list(incident.against, 'none'))),
     make('h2', {}, 'Suspects'),
     table([
-      ['line', row => make('code', {}, `${place(row.frame)} ${row.frame.function}`)],
+      ['line', row => make('code', {}, `${lineOf(row.frame)} ${row.frame.function}`)],
       ['grown', row => bytesNode(row.grown_bytes, true), { number: true }],
       ['on the peers', row => bytesNode(row.peer_bytes, true), { number: true }],
       ['blocks', row => whole(row.blocks), { number: true }],
-      ['born in steps', row => whole(row.generations), { number: true }],
+      ['allocated in distinct steps', row => whole(row.allocation_steps), { number: true }],
     ], incident.suspects, { empty: 'none yet: the capture is not in', rowClass: row => (incident.culprit
-      && place(row.frame) === place(incident.culprit) ? 'suspect' : '') }),
+      && lineOf(row.frame) === lineOf(incident.culprit) ? 'suspect' : '') }),
     make('h2', {}, 'Capture'),
     ...(capture ? manifest(capture) : [make('p', { class: 'soft' }, 'no capture belongs to this incident')]),
     make('h2', {}, 'Actions'), actionTable(actions),
@@ -618,11 +623,11 @@ function drawIncident({ incident, actions, capture, data }) {
 }
 
 function manifest(capture) {
-  const body = part => `api/v1/captures/${encodeURIComponent(capture.id)}/ranks/${part.rank}`;
+  const snapshot = part => `api/v1/captures/${encodeURIComponent(capture.id)}/ranks/${part.rank}`;
   return [
     make('p', {}, chip(capture.state), ' ', make('a', { href: link('capture', capture.id) }, capture.id),
       ` ${capture.aligned} of ${capture.ranks} ranks at the end of step ${whole(capture.step)}` +
-      `${capture.before_step ? `, compared with step ${whole(capture.before_step)}` : ''}; asked for by ${capture.reason} `,
+      `${capture.before_step ? `, compared with step ${whole(capture.before_step)}` : ''}; trigger ${capture.trigger}, requested `,
       time(capture.requested_wall_ns)),
     capture.missing.length ? make('p', { class: 'error' }, 'Missing: ' +
       capture.missing.map(part => `rank ${part.rank} (${part.outcome}${part.detail ? `: ${part.detail}` : ''})`).join(', ')) : null,
@@ -631,7 +636,7 @@ function manifest(capture) {
       ['outcome', row => [chip(row.outcome), row.dead && row.outcome !== 'dead' ? chip('dead') : null]],
       ['step', row => whole(row.step), { number: true }], ['ended', row => time(row.wall_ns)],
       ['± ms', row => (row.wall_error_ns / 1e6).toFixed(2), { number: true }],
-      ['body', row => (row.bytes ? make('a', { href: body(row) }, bytes(row.bytes)) : '–'), { number: true }],
+      ['snapshot', row => (row.bytes ? make('a', { href: snapshot(row) }, bytes(row.bytes)) : '–'), { number: true }],
       ['detail', row => row.detail || '–'],
     ], capture.parts, { empty: 'no part has come in yet' }),
   ];

@@ -94,8 +94,8 @@ def with_leak(options, environment, rows):
     print(f"onset step {found['onset_step']}, detected at step {found['detected_step']}")
     for rank in get("/api/v1/jobs/leaking/ranks")["ranks"]:
         for device in rank["devices"]:
-            mib = {key: device[key] and device[key] >> 20 for key in ("allocated", "reserved", "process_bytes")}
-            print(f"rank {rank['rank']}: {device['uuid']} MiB {mib} lost {rank['lost']} {rank['limitations']}")
+            mib = {key: device[key] and device[key] >> 20 for key in ("allocated_bytes", "reserved_bytes", "process_bytes")}
+            print(f"rank {rank['rank']}: {device['uuid']} MiB {mib} lost {rank['lost_events']} {rank['limitations']}")
 
 
 def without_leak(options, environment, rows):

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use serde_json::json;
+use memtape_proto::api::{Capture, CaptureState, RequestedCapture};
 
-use crate::api::{Client, Manifest, parse};
 use crate::args::CaptureArgs;
+use crate::client::{Client, parse};
 use crate::{output, render};
 
 const POLL_TIME: Duration = Duration::from_millis(200);
@@ -23,14 +23,14 @@ pub(crate) fn run(args: &CaptureArgs, client: Client, json: bool) -> anyhow::Res
     let id = client.capture(&args.job, args.step)?;
     if !args.wait {
         return match json {
-            true => output::print_json(&json!({ "id": id })),
+            true => output::print_json(&RequestedCapture { id }),
             false => output::print(&format!("{id} is being collected; see  memtape show {id}")),
         };
     }
     for _ in 0..POLLS_MAX {
         let answer = client.get(&["captures", &id], &[])?;
-        let capture: Manifest = parse(&answer)?;
-        if capture.state != "collecting" {
+        let capture: Capture = parse(&answer)?;
+        if capture.state != CaptureState::Collecting {
             return match json {
                 true => output::print_json(&answer),
                 false => output::print(&render::manifest(&capture)),

@@ -8,11 +8,12 @@ use memtape_core::limits::TRACE_EVENTS_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Sizes;
 use memtape_core::tape::rewind::PointInTime;
+use memtape_proto::api::Incident;
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
-use crate::api::{Client, Incident, parse};
 use crate::args::ExportArgs;
+use crate::client::{Client, parse};
 use crate::{export, output, tape_file};
 
 /// Fetches, converts and writes.

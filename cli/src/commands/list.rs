@@ -1,9 +1,10 @@
 //! `memtape jobs`, `ranks`, `incidents`, `captures`: what is going on.
 
 use anyhow::bail;
+use memtape_proto::api::{Captures, Incidents, Job, JobState, Jobs, Ranks};
 
-use crate::api::{Client, Incident, Job, Manifest, Rank, Unknown, parse};
 use crate::args::JobFilter;
+use crate::client::{Client, parse};
 use crate::{output, ranks, render};
 
 /// All jobs.
@@ -15,7 +16,7 @@ pub(crate) fn jobs(client: Client, json: bool) -> anyhow::Result<()> {
     if json {
         return output::print_json(&answer);
     }
-    output::print(&render::jobs(&parse::<Vec<Job>>(&answer["jobs"])?))
+    output::print(&render::jobs(&parse::<Jobs>(&answer)?.jobs))
 }
 
 /// The ranks of a job; without a name those of the only job that has not ended.
@@ -25,20 +26,18 @@ pub(crate) fn jobs(client: Client, json: bool) -> anyhow::Result<()> {
 pub(crate) fn ranks(job: Option<&str>, client: Client, json: bool) -> anyhow::Result<()> {
     let job = match job {
         Some(job) => job.to_string(),
-        None => only_job(&parse::<Vec<Job>>(&client.get(&["jobs"], &[])?["jobs"])?)?,
+        None => only_job(&parse::<Jobs>(&client.get(&["jobs"], &[])?)?.jobs)?,
     };
     let answer = client.get(&["jobs", &job, "ranks"], &[])?;
     if json {
         return output::print_json(&answer);
     }
-    let ranks = parse::<Vec<Rank>>(&answer["ranks"])?;
-    // An older coordinator says nothing of what is unknown.
-    let unknown = parse::<Vec<Unknown>>(&answer["unknown"]).unwrap_or_default();
-    output::print(&ranks::text(&ranks, &unknown))
+    let answer: Ranks = parse(&answer)?;
+    output::print(&ranks::text(&answer.ranks, &answer.unknown))
 }
 
 fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
-    let mut running = jobs.iter().filter(|job| job.state != "ended");
+    let mut running = jobs.iter().filter(|job| job.state != JobState::Ended);
     match (running.next(), running.next()) {
         (Some(job), None) => Ok(job.job.clone()),
         (None, _) => bail!("no job is running: name one of `memtape jobs`"),
@@ -55,7 +54,7 @@ pub(crate) fn incidents(filter: &JobFilter, client: Client, json: bool) -> anyho
     if json {
         return output::print_json(&answer);
     }
-    output::print(&render::incidents(&parse::<Vec<Incident>>(&answer["incidents"])?))
+    output::print(&render::incidents(&parse::<Incidents>(&answer)?.incidents))
 }
 
 /// All captures, or those of one job.
@@ -67,7 +66,7 @@ pub(crate) fn captures(filter: &JobFilter, client: Client, json: bool) -> anyhow
     if json {
         return output::print_json(&answer);
     }
-    output::print(&render::captures(&parse::<Vec<Manifest>>(&answer["captures"])?))
+    output::print(&render::captures(&parse::<Captures>(&answer)?.captures))
 }
 
 /// The filter as a query. A job that does not exist is an error: an empty list would look as if all
@@ -90,7 +89,7 @@ mod tests {
     fn the_only_running_job_needs_no_name() {
         let job = |name: &str, state: &str| Job {
             job: name.to_string(),
-            state: state.to_string(),
+            state: state.into(),
             ..Job::default()
         };
         let check = |jobs: &[Job], expected: Option<&str>| {

@@ -5,11 +5,12 @@ use std::fmt::Write;
 use anyhow::bail;
 use memtape_agent::Writer;
 use memtape_core::snapshot::DeviceSnapshot;
+use memtape_proto::api::{Capture, Incident, Ledger};
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
-use crate::api::{Client, Incident, Manifest, parse};
 use crate::args::ShowArgs;
+use crate::client::{Client, parse};
 use crate::{collectives, ledger, output, render};
 
 /// Shows what has this id.
@@ -42,7 +43,9 @@ pub(crate) fn run(args: &ShowArgs, client: Client, json: bool) -> anyhow::Result
             return output::print_json(&answer);
         }
         let text = render::manifest(&parse(&answer)?);
-        return output::print(&(text + &collectives::of_capture(&collectives)));
+        return output::print(
+            &(text + &collectives::of_capture(&parse(&collectives).unwrap_or_default())),
+        );
     }
     if json {
         return output::print_json(&answer);
@@ -51,11 +54,11 @@ pub(crate) fn run(args: &ShowArgs, client: Client, json: bool) -> anyhow::Result
     // The capture may still be in the making, or have been deleted since.
     let capture = incident.capture_id.as_deref().and_then(|id| {
         let answer = client.get(&["captures", id], &[]).ok()?;
-        parse::<Manifest>(&answer).ok()
+        parse::<Capture>(&answer).ok()
     });
     let mut text = render::incident(&incident, capture.as_ref());
     if let Some(capture) = &capture {
-        text += &collectives::of_capture(&collectives_of(&capture.id));
+        text += &collectives::of_capture(&parse(&collectives_of(&capture.id)).unwrap_or_default());
     }
     output::print(&text)
 }
@@ -69,7 +72,7 @@ fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Res
     };
     if json {
         let device = |device: &DeviceSnapshot| {
-            let ledger = ledger::json(&ledger(device));
+            let ledger = Ledger::from(&ledger(device));
             json!({ "device": device.device, "uuid": device.uuid, "ledger": ledger })
         };
         return output::print_json(&json!({

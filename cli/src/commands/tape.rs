@@ -12,9 +12,9 @@ use memtape_core::tape::read::StepRecord;
 use memtape_core::tape::read::{DeviceTotals, Tape};
 use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_core::thrash::Churn;
+use memtape_proto::api::{Frame, Ledger, RankCollectives};
 use serde_json::{Value, json};
 
-use crate::api::Frame;
 use crate::args::TapeArgs;
 use crate::clock::utc;
 use crate::output::clean;
@@ -388,7 +388,7 @@ impl Summary {
             "limitations": self.status.limitations, "lost": self.status.lost, "losses": losses,
             "step": self.status.step, "oldest_step": self.tape.oldest_step(),
             "start_wall_ns": self.status.start_wall_ns,
-            "collectives": collectives::json(&self.tape.collectives()),
+            "collectives": RankCollectives::from(&self.tape.collectives()),
             "devices": devices, "phase": self.tape.phase(), "marks": self.marks_json(),
             "outside_missing": self.state.as_ref().ok().map(|state| state.outside_missing),
             "outside": self.state.as_ref().ok().map(|state| ledger::outside_json(&state.outside)),
@@ -435,7 +435,7 @@ impl Summary {
             }),
             "ledger": state.map(|(present, _)| {
                 let of = ledger::of(present, totals.device, totals.device_bytes, self.writer);
-                ledger::json(&of)
+                Ledger::from(&of)
             }),
         })
     }

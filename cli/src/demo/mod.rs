@@ -21,8 +21,8 @@ use anyhow::{Context, bail};
 use rustix::fs::statvfs;
 use serde_json::Value;
 
-use crate::api::Client;
 use crate::args::{DemoArgs, LeakRank};
+use crate::client::Client;
 use crate::commands::service;
 use crate::{clock, output};
 

@@ -7,10 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use memtape_proto::api::{Capture, CaptureState, Incident, Incidents, Job, JobState, Jobs, Named};
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::{Value, json};
 
-use crate::api::{Client, Incident, Job, Manifest, parse};
+use crate::client::{Client, parse};
 use crate::{output, render};
 
 use super::children::Children;
@@ -33,14 +34,14 @@ pub(crate) struct Watch {
     was_interrupted: bool,
     begin: Instant,
     /// State and step of the job when it was last told of.
-    told: (String, u64),
+    told: (Named<JobState>, u64),
 }
 
 /// The incident the demo waits for, and its capture.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) incident: Incident,
-    pub(crate) capture: Option<Manifest>,
+    pub(crate) capture: Option<Capture>,
 }
 
 impl Watch {
@@ -51,7 +52,7 @@ impl Watch {
             interrupted,
             was_interrupted: false,
             begin: Instant::now(),
-            told: (String::new(), 0),
+            told: Default::default(),
         }
     }
 
@@ -90,7 +91,7 @@ impl Watch {
     /// What was last seen of the job, for an error.
     pub(crate) fn last_words(&self) -> String {
         match &self.told {
-            (state, _) if state.is_empty() => "no rank was ever reported".to_string(),
+            (state, _) if state.as_str().is_empty() => "no rank was ever reported".to_string(),
             (state, step) => format!("the job was {state} at step {step}"),
         }
     }
@@ -158,10 +159,9 @@ impl Watch {
         self.say(&format!("{}: {}", incident.class, incident.sentence));
         self.say(&format!("culprit: {culprit}"));
         if let Some(capture) = &found.capture {
-            let step = capture.step.map_or("no step".to_string(), |step| format!("step {step}"));
             self.say(&format!(
-                "capture {}: {} of {} ranks at the end of {step}",
-                capture.id, capture.aligned, capture.ranks
+                "capture {}: {} of {} ranks at the end of step {}",
+                capture.id, capture.aligned, capture.ranks, capture.step
             ));
         }
         if let Some(base) = base {
@@ -221,7 +221,8 @@ impl Watch {
 impl Found {
     /// True when the capture is closed, and the diagnosis is made and stored.
     fn is_explained(&self) -> bool {
-        let closed = self.capture.as_ref().is_some_and(|capture| capture.state != "collecting");
+        let closed =
+            self.capture.as_ref().is_some_and(|capture| capture.state != CaptureState::Collecting);
         let told = self.incident.culprit.is_some() || !self.incident.evidence.is_empty();
         closed && told && self.incident.stored
     }
@@ -240,7 +241,7 @@ impl Found {
             bail!("incident {} was {told:?} and is {stored:?}", incident.id);
         }
         let Some(capture) = &self.capture else { return Ok(()) };
-        let again: Manifest = parse(&client.get(&["captures", &capture.id], &[])?)?;
+        let again: Capture = parse(&client.get(&["captures", &capture.id], &[])?)?;
         let told = (&capture.state, capture.step, capture.aligned);
         let stored = (&again.state, again.step, again.aligned);
         if stored != told {
@@ -256,23 +257,16 @@ impl Found {
     /// The demo's result.
     pub(crate) fn to_json(&self, stored: bool) -> Value {
         let incident = &self.incident;
-        let culprit = incident.culprit.as_ref().map(
-            |frame| json!({ "file": frame.file, "line": frame.line, "function": frame.function }),
-        );
         let capture = self.capture.as_ref().map(|capture| {
-            let missing = capture.missing.iter().map(|missing| {
-                let (rank, outcome) = (missing.rank, &missing.outcome);
-                json!({ "rank": rank, "outcome": outcome, "detail": missing.detail })
-            });
             json!({
                 "id": capture.id, "step": capture.step, "ranks": capture.ranks,
-                "aligned": capture.aligned, "missing": missing.collect::<Vec<_>>(),
+                "aligned": capture.aligned, "missing": capture.missing,
             })
         });
         json!({
             "incident": {
                 "id": incident.id, "rank": incident.rank, "class": incident.class,
-                "culprit": culprit, "onset_step": incident.onset_step,
+                "culprit": incident.culprit, "onset_step": incident.onset_step,
                 "detected_step": incident.detected_step,
             },
             "capture": capture,
@@ -309,13 +303,13 @@ pub(crate) fn no_incident() -> Value {
 
 fn job_state(client: &Client, job: &str) -> Option<Job> {
     let answer = client.get(&["jobs"], &[]).ok()?;
-    let jobs: Vec<Job> = parse(answer.get("jobs")?).ok()?;
+    let Jobs { jobs } = parse(&answer).ok()?;
     jobs.into_iter().find(|state| state.job == job)
 }
 
 fn first_incident(client: &Client, job: &str) -> Option<Found> {
     let answer = client.get(&["incidents"], &[("job", job)]).ok()?;
-    let incidents: Vec<Incident> = parse(answer.get("incidents")?).ok()?;
+    let Incidents { incidents } = parse(&answer).ok()?;
     let incident = incidents.into_iter().min_by_key(|incident| incident.opened_wall_ns)?;
     let capture = incident.capture_id.as_deref().and_then(|id| {
         let answer = client.get(&["captures", id], &[]).ok()?;
@@ -327,7 +321,7 @@ fn first_incident(client: &Client, job: &str) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Frame;
+    use memtape_proto::api::Frame;
 
     #[test]
     fn the_program_is_named_as_a_shell_finds_it() {
@@ -357,13 +351,13 @@ mod tests {
                 stored: true,
                 ..Incident::default()
             },
-            capture: Some(Manifest {
+            capture: Some(Capture {
                 id: "cap-1".into(),
-                step: Some(131),
+                step: 131,
                 ranks: 8,
                 aligned: 8,
-                state: "complete".into(),
-                ..Manifest::default()
+                state: CaptureState::Complete.into(),
+                ..Capture::default()
             }),
         };
         assert!(found.is_explained());
@@ -386,7 +380,7 @@ mod tests {
                 evidence: evidence.iter().map(|line| line.to_string()).collect(),
                 ..Incident::default()
             },
-            capture: Some(Manifest { state: state.into(), ..Manifest::default() }),
+            capture: Some(Capture { state: state.into(), ..Capture::default() }),
         };
         assert!(!found("collecting", &["e"], true).is_explained());
         assert!(!found("complete", &[], true).is_explained());

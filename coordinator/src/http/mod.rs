@@ -1,9 +1,13 @@
 //! The HTTP API, the metrics and the page.
 
-pub(crate) mod api;
-pub(crate) mod collectives;
-pub(crate) mod page;
-pub(crate) mod requests;
-pub(crate) mod series;
+pub(crate) mod capture_routes;
+mod collectives;
+mod incident_routes;
+mod job_routes;
+mod node_routes;
+mod page;
+pub(crate) mod rank_routes;
+pub(crate) mod request;
+pub(crate) mod routes;
+mod series;
 pub(crate) mod server;
-pub(crate) mod views;

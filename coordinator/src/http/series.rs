@@ -1,39 +1,75 @@
-//! A series of steps for a screen: a few hundred points that still show every spike.
+//! `/jobs/{job}/series`: the steps of one device as a few hundred points that show every spike.
 
-use serde::{Deserialize, Serialize};
+use axum::extract::{Path, Query, State};
+use axum::response::Json;
+use memtape_proto::api::{Series, SeriesQuery};
 
-use crate::records::StepRow;
+use crate::clock::Now;
+use crate::coordinator::Coordinator;
+use crate::http::rank_routes::JobPath;
+use crate::http::request::{Answer, Api, PathOf, Problem, QueryOf, attempt_of};
+use crate::http::routes::Routes;
+use crate::records::{SeriesKey, StepRow};
 
-/// Points of an answer, unless something else is asked for.
+/// Points of an answer, unless another number is asked for.
 const POINTS: usize = 1000;
 
 /// Points of an answer, at most.
 const POINTS_MAX: usize = 20_000;
 
-/// What is asked for.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Wanted {
-    pub(crate) rank: u32,
-    pub(crate) device: Option<u8>,
-    pub(crate) attempt: Option<u32>,
-    /// First and last step.
-    from: Option<u64>,
-    to: Option<u64>,
-    points: Option<usize>,
+/// How long after the end of an attempt its step records may still come in.
+const LATE_STEPS_NS: i64 = 600_000_000_000;
+
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes.get("/jobs/{job}/series", "The steps of one device of one rank.", series)
 }
 
-/// Columns of equal length.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
-pub(crate) struct Series {
-    steps: Vec<u64>,
-    floor_allocated: Vec<u64>,
-    peak_allocated: Vec<u64>,
-    reserved: Vec<u64>,
+async fn series(
+    State(api): State<Api>,
+    path: PathOf<JobPath>,
+    query: QueryOf<SeriesQuery>,
+) -> Answer<Series> {
+    let (Path(JobPath { job }), Query(query)) = (path?, query?);
+    let wanted = query.clone();
+    let stored = api.ask(move |coordinator, now| stored(coordinator, now, &job, &wanted)).await??;
+    let store = api.store.clone();
+    let read = tokio::task::spawn_blocking(move || {
+        let rows = store.series(stored.key, stored.from_wall_ns, stored.to_wall_ns)?;
+        Ok::<_, String>(thin_out(&rows, &query))
+    });
+    read.await.map_err(Problem::broken)?.map_err(Problem::broken).map(Json)
 }
 
-/// Puts neighbouring steps together where there are more than points: the last step, the lowest
-/// floor, the highest peak and the highest reserve of each group.
-pub(crate) fn thin_out(rows: &[StepRow], wanted: &Wanted) -> Series {
+/// Where the store has a series.
+struct Stored {
+    key: SeriesKey,
+    from_wall_ns: i64,
+    to_wall_ns: i64,
+}
+
+fn stored(
+    coordinator: &Coordinator,
+    now: Now,
+    job: &str,
+    query: &SeriesQuery,
+) -> Result<Stored, Problem> {
+    let attempt = attempt_of(coordinator, job, query.attempt)?;
+    let record = &attempt.record;
+    let rank =
+        attempt.ranks.get(&query.rank).ok_or_else(|| Problem::unknown("rank", query.rank))?;
+    let largest = rank.totals.iter().max_by_key(|totals| totals.allocated);
+    let device = query.device.or(largest.map(|totals| totals.device)).unwrap_or(0);
+    let end_ns = record.ended_wall_ns.map(|ended_ns| ended_ns.saturating_add(LATE_STEPS_NS));
+    Ok(Stored {
+        key: SeriesKey { serial: record.serial, rank: query.rank, device },
+        from_wall_ns: record.first_seen_wall_ns,
+        to_wall_ns: end_ns.map_or(now.wall_ns, |end_ns| now.wall_ns.min(end_ns)),
+    })
+}
+
+/// Makes one point of neighbouring steps where there are more steps than points: the last step, the
+/// lowest minimum, the highest peak and the highest reserve.
+fn thin_out(rows: &[StepRow], wanted: &SeriesQuery) -> Series {
     let first = rows.partition_point(|row| row.last_step < wanted.from.unwrap_or(0));
     let rows = rows.get(first..).unwrap_or_default();
     let to = wanted.to.unwrap_or(u64::MAX);
@@ -44,9 +80,9 @@ pub(crate) fn thin_out(rows: &[StepRow], wanted: &Wanted) -> Series {
         let lowest = |value: fn(&StepRow) -> u64| group.iter().map(value).min().unwrap_or(0);
         let highest = |value: fn(&StepRow) -> u64| group.iter().map(value).max().unwrap_or(0);
         series.steps.push(highest(|row| row.last_step));
-        series.floor_allocated.push(lowest(|row| row.floor_allocated));
-        series.peak_allocated.push(highest(|row| row.peak_allocated));
-        series.reserved.push(highest(|row| row.peak_reserved.max(row.end_reserved)));
+        series.step_min_bytes.push(lowest(|row| row.floor_allocated));
+        series.peak_bytes.push(highest(|row| row.peak_allocated));
+        series.reserved_bytes.push(highest(|row| row.peak_reserved.max(row.end_reserved)));
     }
     series
 }
@@ -66,11 +102,11 @@ mod tests {
             })
             .collect();
         let (from, to) = range;
-        let wanted = Wanted { rank: 0, device: None, attempt: None, from, to, points };
+        let wanted = SeriesQuery { from, to, points, ..SeriesQuery::default() };
         let series = thin_out(&rows, &wanted);
-        let found = [series.steps.as_slice(), &series.floor_allocated, &series.peak_allocated];
+        let found = [series.steps.as_slice(), &series.step_min_bytes, &series.peak_bytes];
         assert_eq!(found, expected);
-        assert_eq!(series.reserved.len(), series.steps.len());
+        assert_eq!(series.reserved_bytes.len(), series.steps.len());
     }
 
     #[test]

@@ -9,11 +9,12 @@ use std::time::Duration;
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{COMMAND_BYTES_MAX, NAME_BYTES_MAX, cut};
 use memtape_core::roles::PEER_GROUPS_MAX;
+use memtape_proto::api::{Gpu, Host};
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 
 use crate::records::{End, StepRow, Totals};
 use crate::state::messages::{
-    Gpu, Hello, Host, Incoming, RankReport, RankUp, Report, SoloCapture, SoloReason, Spool,
+    Hello, Incoming, RankReport, RankUp, Report, SoloCapture, SoloReason, Spool,
 };
 
 mod host;

@@ -12,10 +12,11 @@ use memtape_core::diagnosis::Readings;
 use memtape_core::ledger::{Ledger, Standing};
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::OutsideUse;
+use memtape_proto::api::{Gpu, Workers};
 
-use crate::records::{Totals, Workers};
+use crate::records::Totals;
 use crate::state::jobs::{Node, Presence, Rank};
-use crate::state::messages::{Gpu, RankReport};
+use crate::state::messages::RankReport;
 
 impl Rank {
     /// What an origin on the host holds; none where it was never seen.
@@ -246,7 +247,8 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::{CgroupUse, Outside, RankHost};
+    use crate::records::Outside;
+    use memtape_proto::api::{Cgroup, RankHost};
 
     const MIB: u64 = 1 << 20;
 
@@ -276,7 +278,7 @@ mod tests {
             swap_bytes: Some(3 * MIB),
             shmem_bytes: Some(6 * MIB),
             workers: Some(Workers { count: 2, anon_bytes: 80 * MIB, ..Workers::default() }),
-            cgroup: Some(CgroupUse { limit_bytes: Some(512 * MIB), ..CgroupUse::default() }),
+            cgroup: Some(Cgroup { limit_bytes: Some(512 * MIB), ..Cgroup::default() }),
             ..RankHost::default()
         });
         rank

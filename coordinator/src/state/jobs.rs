@@ -9,14 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::detector::{self, Detector};
+use memtape_proto::api::{Gpu, Host, RankHost};
 use tokio::sync::mpsc;
 
 use crate::clock::Now;
 use crate::ingest::wire::Outgoing;
-use crate::records::{AttemptRecord, End, Outside, RankHost, RankRecord, StepRow, Totals};
+use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRow, Totals};
 use crate::state::host_readings::{History, WorkerMeasure};
 use crate::state::losses::Loss;
-use crate::state::messages::{Gpu, Host, RankUp, Spool};
+use crate::state::messages::{RankUp, Spool};
 
 /// Jobs remembered, with all their attempts. When one more comes, the job that ended longest ago
 /// is forgotten.

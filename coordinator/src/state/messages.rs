@@ -2,8 +2,9 @@
 //! messages of the wire and checks all bounds.
 
 use memtape_core::capture::Answer;
+use memtape_proto::api::{Gpu, Host, RankHost};
 
-use crate::records::{End, Outside, RankHost, StepRow, Totals};
+use crate::records::{End, Outside, StepRow, Totals};
 
 /// A message from an agent, within its bounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,31 +99,6 @@ pub(crate) struct RankReport {
     pub(crate) host: Option<RankHost>,
     /// What other code than PyTorch's allocator holds.
     pub(crate) outside: Vec<Outside>,
-}
-
-/// One GPU as NVML sees it.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub(crate) struct Gpu {
-    pub(crate) uuid: String,
-    pub(crate) index: u32,
-    pub(crate) total_bytes: u64,
-    pub(crate) used_bytes: u64,
-    pub(crate) free_bytes: u64,
-    /// Processes that compute on it.
-    pub(crate) processes: Option<u32>,
-    /// Those of them that are ranks.
-    pub(crate) ranks: Option<u32>,
-}
-
-/// The host; what could not be read is none.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub(crate) struct Host {
-    pub(crate) memory_total_bytes: Option<u64>,
-    pub(crate) memory_available_bytes: Option<u64>,
-    pub(crate) cgroup_bytes: Option<u64>,
-    pub(crate) cgroup_limit_bytes: Option<u64>,
-    #[serde(skip)]
-    pub(crate) nvml_missing: String,
 }
 
 impl Report {

@@ -3,13 +3,16 @@
 //! Three states, each with its own cause and its own person to call. A rank without a picture is
 //! never shown as healthy.
 
+use memtape_core::detector;
+use memtape_proto::api::RankState;
+
 use crate::state::jobs::{Attempt, Cluster, Presence, Rank};
 
 /// How a rank is silent; what is worse for the job is greater.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Silence {
     /// Its agent is not connected, or says nothing: nothing is known of the whole node.
-    Blind,
+    Disconnected,
     /// Its agent reports, but not of it any more.
     Silent,
     /// It has finished no step for long, while most of its peers have gone on.
@@ -31,17 +34,6 @@ const AHEAD_STEPS: u64 = 2;
 
 /// Begins the line about a rank whose steps nobody counts.
 const NO_STEPS: &str = "no steps:";
-
-impl Silence {
-    /// The name a user meets.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Blind => "blind",
-            Self::Silent => "silent",
-            Self::Behind => "behind",
-        }
-    }
-}
 
 /// What a picture of all ranks of an attempt needs.
 #[derive(Debug)]
@@ -74,13 +66,13 @@ impl<'a> Watch<'a> {
     pub(crate) fn of(&self, rank: &Rank) -> Option<Silence> {
         match rank.presence {
             Presence::Ended => return None,
-            Presence::Unknown => return Some(Silence::Blind),
+            Presence::Unknown => return Some(Silence::Disconnected),
             Presence::Here => {}
         }
         let node = self.cluster.nodes.get(&rank.record.node);
         let heard_ns = node.map_or(0, |node| node.reported_ns);
         if self.now_ns.saturating_sub(heard_ns) > self.silent_ns {
-            Some(Silence::Blind)
+            Some(Silence::Disconnected)
         } else if heard_ns.saturating_sub(rank.reported_ns) > self.silent_ns {
             Some(Silence::Silent)
         } else {
@@ -88,18 +80,25 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The state of a rank, in a word: what it is now, or how nothing new is known of it.
-    pub(crate) fn state(&self, attempt: &Attempt, rank: &Rank) -> &'static str {
+    /// The state of a rank: what it does now, or why nothing new is known of it.
+    pub(crate) fn state(&self, attempt: &Attempt, rank: &Rank) -> RankState {
         match (rank.presence, self.of(rank)) {
-            (Presence::Ended, _) => "ended",
-            (_, Some(silence)) => silence.as_str(),
-            (_, None) => attempt.detector.state(rank.record.rank).state.as_str(),
+            (Presence::Ended, _) => RankState::Ended,
+            (_, Some(Silence::Disconnected)) => RankState::Disconnected,
+            (_, Some(Silence::Silent)) => RankState::Silent,
+            (_, Some(Silence::Behind)) => RankState::Behind,
+            (_, None) => match attempt.detector.state(rank.record.rank).state {
+                detector::RankState::Warming => RankState::Warming,
+                detector::RankState::Healthy => RankState::Healthy,
+                detector::RankState::Watching => RankState::Watching,
+                detector::RankState::Growing => RankState::Growing,
+            },
         }
     }
 
     /// True while the rank's agent reports its process.
     pub(crate) fn is_alive(&self, rank: &Rank) -> bool {
-        let is_unseen = matches!(self.of(rank), Some(Silence::Blind | Silence::Silent));
+        let is_unseen = matches!(self.of(rank), Some(Silence::Disconnected | Silence::Silent));
         rank.presence == Presence::Here && !is_unseen
     }
 
@@ -159,7 +158,7 @@ mod tests {
     fn a_node_that_says_nothing_is_blind() {
         let mut cluster = cluster([5; 4]);
         check(&cluster, 110, 1, [None; 4]);
-        let blind = Some(Silence::Blind);
+        let blind = Some(Silence::Disconnected);
         check(&cluster, 111, 1, [blind; 4]);
         check(&cluster, 111, 60, [None; 4]);
         cluster.nodes.get_mut("b").unwrap().reported_ns = 111 * SECOND;

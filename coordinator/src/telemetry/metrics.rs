@@ -14,10 +14,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use memtape_core::ledger::{Amount, Name};
+use memtape_proto::api::{Name as _, RankHost};
 
 use crate::clock::Now;
 use crate::coordinator::Coordinator;
-use crate::records::RankHost;
 use crate::records::Totals;
 use crate::state::jobs::{Attempt, Cluster, Rank};
 use crate::state::losses::Counters;
@@ -88,7 +88,7 @@ pub(crate) struct AdmissionFigures {
 /// Takes the picture.
 pub(crate) fn view(now: Now, coordinator: &Coordinator) -> MetricsView {
     let cluster = &coordinator.cluster;
-    let interval_ns = coordinator.interval_ns();
+    let interval_ns = coordinator.config.interval_ns();
     let running = || cluster.attempts.values().filter(|attempt| !attempt.has_ended());
     let incidents = coordinator.incidents.values().filter(|known| known.record.is_open());
     MetricsView {
@@ -138,7 +138,7 @@ fn figures(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank)
         node: rank.record.node.clone(),
         step: rank.step,
         alive: watch.is_alive(rank),
-        state: watch.state(attempt, rank),
+        state: watch.state(attempt, rank).as_str(),
         rss_bytes: rank.rss_bytes,
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone().unwrap_or_default(),

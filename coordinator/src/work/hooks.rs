@@ -195,21 +195,10 @@ fn signature(secret: &str, id: &str, seconds: i64, body: &str) -> String {
     format!("v1,{}", BASE64.encode(tag))
 }
 
-/// A moment in UTC, as `2026-01-31T12:00:00Z`.
+/// A time in UTC, as `2026-01-31T12:00:00Z`.
 fn rfc3339(wall_ns: i64) -> String {
-    let seconds = wall_ns.div_euclid(1_000_000_000);
-    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days since 0000-03-01, in eras of 400 years (Howard Hinnant's `civil_from_days`).
-    let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let time = jiff::Timestamp::from_second(wall_ns.div_euclid(1_000_000_000));
+    time.unwrap_or_default().to_string()
 }
 
 #[cfg(test)]

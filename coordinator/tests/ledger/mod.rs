@@ -68,7 +68,7 @@ fn layers(ledger: &Value) -> Vec<(String, Option<u64>)> {
 /// Whatever is known: the layers that are, and the rest, are the device.
 fn assert_adds_up(ledger: &Value) {
     let known: u64 = layers(ledger).iter().filter_map(|(_, bytes)| *bytes).sum();
-    let rest = ledger["rest_bytes"].as_i64().unwrap();
+    let rest = ledger["unaccounted_bytes"].as_i64().unwrap();
     let device = ledger["device_bytes"].as_i64().unwrap();
     assert_eq!(i64::try_from(known).unwrap() + rest, device, "{ledger:#}");
 }
@@ -100,7 +100,10 @@ async fn what_a_rank_holds_is_a_partition_and_a_host_side() {
         (&json!(2), &json!(0))
     );
     let device = &known["devices"][0];
-    assert_eq!((&device["gpu_processes"], &device["deferred"]), (&json!(2), &json!(6 * MIB)));
+    assert_eq!(
+        (&device["gpu_processes"], &device["pending_free_bytes"]),
+        (&json!(2), &json!(6 * MIB))
+    );
     assert_adds_up(&device["ledger"]);
     let held = 512 * MIB;
     let expected = [
@@ -131,14 +134,14 @@ async fn what_a_rank_holds_is_a_partition_and_a_host_side() {
     // What the driver said is no word on the present once its agent is gone; the host side was
     // never the driver's.
     drop(agent);
-    let is_blind = |answer: &Value| answer["ranks"][0]["state"] == "blind";
-    let answer = running.wait("/api/v1/jobs/held/ranks", is_blind).await;
+    let is_disconnected = |answer: &Value| answer["ranks"][0]["state"] == "disconnected";
+    let answer = running.wait("/api/v1/jobs/held/ranks", is_disconnected).await;
     let gone = &answer["ranks"][0];
     assert_eq!(gone["alive"], false);
     assert_eq!(layers(&gone["devices"][0]["ledger"])[0], ("free".to_string(), None));
     assert_adds_up(&gone["devices"][0]["ledger"]);
     let (_, jobs) = running.get("/api/v1/jobs").await;
-    assert_eq!(jobs["jobs"][0]["state"], "blind");
+    assert_eq!(jobs["jobs"][0]["state"], "disconnected");
     running.stop().await;
 }
 
@@ -204,7 +207,7 @@ async fn the_last_words_of_a_rank_are_kept() {
     assert_eq!(known["host"]["anon_bytes"], 500 * MIB);
     assert_eq!(known["host"]["cgroup"]["oom_kills"], 3);
     assert_eq!(known["pinned_bytes"], 32 * MIB);
-    assert_eq!(known["devices"][0]["deferred"], 6 * MIB);
+    assert_eq!(known["devices"][0]["pending_free_bytes"], 6 * MIB);
     assert_adds_up(&known["devices"][0]["ledger"]);
     running.stop().await;
 }

@@ -41,7 +41,7 @@ async fn a_capture_taken_alone_is_kept_as_it_is() {
     agent.train(&JOB, 4..=4).await;
     let path = format!("/api/v1/captures/{CAPTURE}");
     let (status, capture) = running.get(&path).await;
-    assert_eq!((status, &capture["reason"]), (200, &json!("death")), "{capture:#}");
+    assert_eq!((status, &capture["trigger"]), (200, &json!("death")), "{capture:#}");
     for _ in 0..2 {
         let receipt = agent.upload(CAPTURE, &tape, &body).await.unwrap();
         assert_eq!(receipt, blake3::hash(&body).as_bytes());
@@ -55,7 +55,7 @@ async fn a_capture_taken_alone_is_kept_as_it_is() {
     agent.train(&JOB, 5..=5).await;
     agent.upload(CAPTURE, &tape, &body).await.unwrap();
     let (_, capture) = running.get(&path).await;
-    assert_eq!((&capture["step"], &capture["reason_rank"]), (&json!(3), &json!(1)), "{capture:#}");
+    assert_eq!((&capture["step"], &capture["trigger_rank"]), (&json!(3), &json!(1)), "{capture:#}");
     let parts = capture["parts"].as_array().unwrap();
     assert_eq!(parts.len(), 1);
     assert_eq!((&parts[0]["outcome"], &parts[0]["dead"]), (&json!("aligned"), &json!(true)));
@@ -88,7 +88,7 @@ async fn a_body_may_come_after_a_restart_or_never() {
     let refused = agent.upload(lost, &JOB.tape(2), &body).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let (_, capture) = running.get(&format!("/api/v1/captures/{lost}")).await;
-    assert_eq!(capture["reason"], "death", "{capture:#}");
+    assert_eq!(capture["trigger"], "death", "{capture:#}");
     running.stop().await;
 }
 

@@ -1,6 +1,7 @@
 //! How the ranks of a capture stand in their collectives.
 
 use memtape_core::capture::collective::Verdict;
+use memtape_core::snapshot;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -48,8 +49,8 @@ pub struct Group {
     pub ranks: Vec<u32>,
     /// How it stands.
     pub verdict: Named<Verdict>,
-    /// The verdict as a sentence; null where all is well.
-    pub sentence: Option<String>,
+    /// The verdict as a sentence.
+    pub sentence: String,
     /// The furthest collective a rank has enqueued.
     pub furthest: u64,
     /// Ranks that wait for its end.
@@ -96,18 +97,50 @@ pub struct RankCollectives {
     pub rank: u32,
     /// Why its collectives are not known now; null where they are.
     pub unknown: Option<String>,
-    /// Since when its source is as it is, in nanoseconds of Unix time; 0 where unknown.
-    pub source_since_ns: i64,
-    /// The last look at its flight recorder, in nanoseconds of Unix time; 0 for none.
-    pub look_wall_ns: i64,
+    /// Since when its source is as it is, in nanoseconds of Unix time.
+    pub source_since_ns: Option<i64>,
+    /// The last look at its flight recorder, in nanoseconds of Unix time.
+    pub look_wall_ns: Option<i64>,
     /// How long that look took.
     pub look_took_ns: u64,
-    /// A request that the flight recorder has not answered, in nanoseconds of Unix time; or 0.
-    pub asked_wall_ns: i64,
+    /// A request that the flight recorder has not answered, in nanoseconds of Unix time.
+    pub asked_wall_ns: Option<i64>,
     /// Groups that did not fit on its tape.
     pub groups_lost: u64,
     /// Its groups.
     pub groups: Vec<GroupOfRank>,
+}
+
+impl From<&snapshot::Collectives> for RankCollectives {
+    fn from(of: &snapshot::Collectives) -> Self {
+        let time = |ns: i64| (ns != 0).then_some(ns);
+        Self {
+            rank: 0,
+            unknown: of.source.why_not().map(str::to_string),
+            source_since_ns: time(of.source_since_ns),
+            look_wall_ns: time(of.look_wall_ns),
+            look_took_ns: of.look_took_ns,
+            asked_wall_ns: time(of.asked_wall_ns),
+            groups_lost: of.groups_lost,
+            groups: of.groups.iter().map(GroupOfRank::from).collect(),
+        }
+    }
+}
+
+impl From<&snapshot::CollectiveGroup> for GroupOfRank {
+    fn from(of: &snapshot::CollectiveGroup) -> Self {
+        Self {
+            id: of.id,
+            key: format!("{:016x}", of.key),
+            name: of.name.clone(),
+            desc: of.desc.clone(),
+            size: of.size,
+            enqueued: of.enqueued,
+            started: of.started,
+            completed: of.completed,
+            since_wall_ns: of.since_wall_ns,
+        }
+    }
 }
 
 /// One process group as one rank sees it.
@@ -115,7 +148,7 @@ pub struct RankCollectives {
 #[serde(default)]
 pub struct GroupOfRank {
     /// Its number on the rank.
-    pub id: u32,
+    pub id: u64,
     /// The same on all ranks of the group: 16 hexadecimal digits.
     pub key: String,
     /// Its name in PyTorch.

@@ -170,10 +170,10 @@ pub struct Suspect {
     pub stack: Vec<Frame>,
     /// Stacks that go through the line.
     pub stacks: u32,
-    /// Growth of its blocks; negative where they shrank.
-    pub grown_bytes: i64,
+    /// Growth of its blocks.
+    pub grown_bytes: u64,
     /// The same line's growth on the peers, their median.
-    pub peer_bytes: i64,
+    pub peer_bytes: u64,
     /// Live blocks.
     pub blocks: u64,
     /// Distinct steps in which they were allocated.

@@ -96,10 +96,10 @@ impl<T: Name> JsonSchema for Named<T> {
 
 /// Defines an enum that is a [`Name`].
 macro_rules! names {
-    ($(#[$about:meta])* pub enum $list:ident { $($(#[$doc:meta])* $name:ident = $word:literal,)+ }) => {
+    ($(#[$about:meta])* $sight:vis enum $list:ident { $($(#[$doc:meta])* $name:ident = $word:literal,)+ }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-        pub enum $list { $($(#[$doc])* $name,)+ }
+        $sight enum $list { $($(#[$doc])* $name,)+ }
 
         impl $crate::api::Name for $list {
             const LIST: &'static str = stringify!($list);
@@ -135,7 +135,7 @@ mod tests {
 
     names! {
         /// For the test.
-        pub enum Colour {
+        enum Colour {
             /// Red.
             Red = "red",
             /// Green.

@@ -27,8 +27,6 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
     /// Its memory.
     pub host: Host,
-    /// Why NVML says nothing; empty where it does.
-    pub nvml_missing: String,
 }
 
 /// One GPU.
@@ -51,7 +49,7 @@ pub struct Gpu {
     pub ranks: Option<u32>,
 }
 
-/// The memory of a node; null where it cannot be read.
+/// The memory of a node, in bytes; null where it cannot be read.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Host {
@@ -63,4 +61,6 @@ pub struct Host {
     pub cgroup_bytes: Option<u64>,
     /// The limit of that cgroup.
     pub cgroup_limit_bytes: Option<u64>,
+    /// Why NVML says nothing of the GPUs; empty where it does.
+    pub nvml_missing: String,
 }

@@ -1,6 +1,7 @@
 //! The ranks of an attempt: what each does, where the bytes of its devices are, and what it takes
 //! of its host. What is not known is null, never 0.
 
+use memtape_core::ledger;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -166,6 +167,23 @@ pub struct Ledger {
     pub layers: Vec<LedgerLayer>,
     /// Bytes in no known layer; negative where the layers say more than the device has.
     pub unaccounted_bytes: Option<i64>,
+}
+
+impl From<&ledger::Ledger> for Ledger {
+    fn from(of: &ledger::Ledger) -> Self {
+        let layer = |layer: &ledger::Layer| LedgerLayer {
+            layer: layer.name.text().to_string(),
+            bytes: match layer.amount {
+                ledger::Amount::Known(bytes) => Some(bytes),
+                ledger::Amount::Unknown => None,
+            },
+        };
+        Self {
+            device_bytes: of.device_bytes,
+            layers: of.layers.iter().map(layer).collect(),
+            unaccounted_bytes: of.rest_bytes.and_then(|bytes| i64::try_from(bytes).ok()),
+        }
+    }
 }
 
 /// One layer of a ledger.

@@ -53,7 +53,7 @@ fn a_rank_is_reported_with_what_it_takes_of_its_host() {
     let ledger = &seen["devices"][0]["ledger"];
     let layers = ledger["layers"].as_array().expect("layers");
     let known: i64 = layers.iter().filter_map(|layer| layer["bytes"].as_i64()).sum();
-    let rest = ledger["rest_bytes"].as_i64().expect("a rest");
+    let rest = ledger["unaccounted_bytes"].as_i64().expect("a rest");
     assert_eq!(Some(known + rest), ledger["device_bytes"].as_i64(), "{ledger:#}");
     let text = String::from_utf8(cluster.memtape(&["ranks", "host"]).stdout).expect("text");
     assert!(text.contains("PINNED") && text.contains("THE REST"), "{text}");

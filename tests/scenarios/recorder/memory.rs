@@ -332,7 +332,7 @@ fn the_command_shows_the_ledger_of_a_tape() {
     assert_eq!(bytes("other code"), Some(run.number("foreign")));
     let known: u64 = layers.iter().filter_map(|layer| layer["bytes"].as_u64()).sum();
     let device = ledger["device_bytes"].as_u64().expect("the tape has the device's size");
-    assert_eq!(ledger["rest_bytes"].as_u64(), Some(device - known));
+    assert_eq!(ledger["unaccounted_bytes"].as_u64(), Some(device - known));
     assert_eq!(device, run.number("total"));
 
     let text = show(&[]);

@@ -2,10 +2,11 @@
 
 use memtape_core::identity::{ROLE_BYTES_MAX, cut};
 use memtape_core::origin::Origin;
+use memtape_proto::api::{Cgroup, RankHost, Workers};
 use memtape_proto::v1;
 
 use super::{NUMBER_MAX, device, number, short};
-use crate::records::{CgroupUse, Outside, RankHost, Workers};
+use crate::records::Outside;
 
 /// Origins of one rank in one report, on all of its devices.
 const OUTSIDE_MAX: usize = 256;
@@ -27,7 +28,7 @@ pub(super) fn rank_host(host: &v1::RankHost) -> RankHost {
         anon_parts_bytes: bounded(workers.anon_parts_bytes),
         left_out: workers.left_out,
     });
-    let cgroup = host.cgroup.map(|cgroup| CgroupUse {
+    let cgroup = host.cgroup.map(|cgroup| Cgroup {
         bytes: bounded(cgroup.bytes),
         limit_bytes: bounded(cgroup.limit_bytes),
         highs: bounded(cgroup.highs),

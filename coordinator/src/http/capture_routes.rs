@@ -1,0 +1,250 @@
+//! `/captures`: captures, their manifests and the stored snapshots of their ranks; and the request
+//! for one.
+
+use aide::OperationOutput;
+use aide::generate::GenContext;
+use aide::openapi::{MediaType, Operation, Response as Described};
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use memtape_core::capture::{Outcome, Reason};
+use memtape_proto::api::{
+    Capture, CaptureRequest, CaptureState, Captures, Missing, Part, PartOutcome, RequestedCapture,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::sync::oneshot;
+
+use crate::clock::Now;
+use crate::coordinator::Coordinator;
+use crate::http::collectives;
+use crate::http::job_routes::count;
+use crate::http::rank_routes::JobPath;
+use crate::http::request::{
+    Accepted, Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf, attempt_of,
+};
+use crate::http::routes::Routes;
+use crate::records::PartRecord;
+use crate::state::captures;
+use crate::store::Changes;
+
+/// Captures in one list, the newest.
+const CAPTURES_LISTED_MAX: usize = 200;
+
+/// Parts in one list of captures; older captures come without theirs.
+const PARTS_LISTED_MAX: usize = 8192;
+
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes
+        .get("/captures", "The newest captures.", list)
+        .get("/captures/{id}", "One capture with all its parts.", one)
+        .get("/captures/{id}/ranks/{rank}", "The stored snapshot of one rank.", snapshot)
+        .get("/captures/{id}/collectives", "How its ranks stand in their collectives.", compare)
+        .post("/jobs/{job}/captures", "Requests a capture of all ranks of a job.", request)
+}
+
+async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Captures> {
+    let Query(query) = query?;
+    let captures = api.ask(move |coordinator, _| {
+        let newest = coordinator.captures.values().rev();
+        let mut parts = 0;
+        let of_job = newest.filter(|known| query.has(&known.record.job));
+        let list = of_job.take(CAPTURES_LISTED_MAX).map(|known| {
+            parts += known.parts.len();
+            capture(known, parts <= PARTS_LISTED_MAX)
+        });
+        list.collect()
+    });
+    Ok(Json(Captures { captures: captures.await? }))
+}
+
+/// Reads something of a capture.
+async fn of_capture<T: Send + 'static>(
+    api: &Api,
+    path: PathOf<IdPath>,
+    read: fn(&captures::CaptureState) -> T,
+) -> Result<T, Problem> {
+    let Path(IdPath { id }) = path?;
+    let found = api.ask(move |coordinator, _| {
+        coordinator.captures.get(&id).map(read).ok_or_else(|| Problem::unknown("capture", id))
+    });
+    found.await?
+}
+
+async fn one(State(api): State<Api>, path: PathOf<IdPath>) -> Answer<Capture> {
+    of_capture(&api, path, |known| capture(known, true)).await.map(Json)
+}
+
+async fn compare(
+    State(api): State<Api>,
+    path: PathOf<IdPath>,
+) -> Answer<memtape_proto::api::Collectives> {
+    let parts = of_capture(&api, path, |known| known.parts.clone()).await?;
+    Ok(Json(collectives::of(&api.store, parts).await))
+}
+
+/// A rank of a capture in a path.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct PartPath {
+    /// Id of the capture.
+    id: String,
+    /// The rank.
+    rank: u32,
+}
+
+/// The file of one rank's snapshot: protobuf, compressed with zstd.
+struct Snapshot {
+    name: String,
+    bytes: Bytes,
+}
+
+async fn snapshot(State(api): State<Api>, path: PathOf<PartPath>) -> Result<Snapshot, Problem> {
+    let Path(PartPath { id, rank }) = path?;
+    let hash = api.ask(move |coordinator, _| hash_of(coordinator, &id, rank)).await??;
+    let bytes = api.store.blobs().get(hash).await.map_err(Problem::broken)?;
+    Ok(Snapshot { name: format!("rank{rank}.rankbody.zst"), bytes: bytes.into() })
+}
+
+fn hash_of(coordinator: &Coordinator, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
+    let state = coordinator.captures.get(id).ok_or_else(|| Problem::unknown("capture", id))?;
+    let part = state.part(rank).ok_or_else(|| Problem::unknown("rank", rank))?;
+    part.hash().ok_or_else(|| {
+        let (outcome, detail) = (&part.outcome, &part.detail);
+        let line = format!("capture {id} has no snapshot of rank {rank} ({outcome}): {detail}");
+        Problem::new(StatusCode::NOT_FOUND, line.trim_end_matches([':', ' ']))
+    })
+}
+
+impl IntoResponse for Snapshot {
+    fn into_response(self) -> Response {
+        let name = format!("attachment; filename=\"{}\"", self.name);
+        let headers = [
+            (header::CONTENT_TYPE, "application/zstd".to_string()),
+            (header::CONTENT_DISPOSITION, name),
+        ];
+        (headers, self.bytes).into_response()
+    }
+}
+
+impl OperationOutput for Snapshot {
+    type Inner = Bytes;
+
+    fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Vec<(Option<u16>, Described)> {
+        let description = "A `RankBody` of memtape.proto, compressed with zstd.".to_string();
+        let content = [("application/zstd".to_string(), MediaType::default())];
+        let content = content.into_iter().collect();
+        vec![(Some(200), Described { description, content, ..Described::default() })]
+    }
+}
+
+async fn request(
+    State(api): State<Api>,
+    path: PathOf<JobPath>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Accepted<RequestedCapture>, Problem> {
+    let Path(JobPath { job }) = path?;
+    // A page of another site can make a browser send this; browsers say so.
+    let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
+    if site.is_some_and(|site| site != "same-origin" && site != "none") {
+        let line = "request captures from the coordinator's own page";
+        return Err(Problem::new(StatusCode::FORBIDDEN, line));
+    }
+    let wish = match body.trim_ascii() {
+        [] => CaptureRequest::default(),
+        body => serde_json::from_slice(body)?,
+    };
+    let (reply, id) = oneshot::channel();
+    let ask = move |coordinator: &mut Coordinator, now| take(coordinator, now, &job, wish, reply);
+    api.ask(ask).await?;
+    let id = id.await.map_err(|_| Problem::stopping())??;
+    Ok(Accepted(RequestedCapture { id }))
+}
+
+/// Where the id of a requested capture goes.
+pub(crate) type RequestedId = oneshot::Sender<Result<String, Problem>>;
+
+/// Requests a capture. The reply comes when it is durable: from then on it ends in a manifest even
+/// if this process dies.
+pub(crate) fn take(
+    coordinator: &mut Coordinator,
+    now: Now,
+    job: &str,
+    wish: CaptureRequest,
+    reply: RequestedId,
+) {
+    // No rank has finished step 0; on the wire 0 is "now".
+    let step = wish.step.filter(|step| *step > 0);
+    let serial = attempt_of(coordinator, job, None).map(|attempt| attempt.record.serial);
+    let conflict = |why: String| Problem::new(StatusCode::CONFLICT, why);
+    let taken = serial.and_then(|serial| {
+        let requested = coordinator.request_capture(now, serial, Reason::Person, step);
+        requested.map_err(|refusal| conflict(refusal.to_string()))
+    });
+    let answer = move |written: Result<(), String>| {
+        let written = written
+            .map_err(|why| conflict(format!("the capture cannot be written down now: {why}")));
+        // The client may have gone.
+        let _ = reply.send(taken.and_then(|id| written.map(|()| id)));
+    };
+    // Behind the capture's own record.
+    coordinator.store.try_write(Changes::default(), Box::new(answer));
+}
+
+/// A capture; with its parts or without.
+fn capture(known: &captures::CaptureState, with_parts: bool) -> Capture {
+    let record = &known.record;
+    let is_closed = record.is_closed();
+    let missing = known.parts.iter().filter(|part| is_closed && !part.is_aligned());
+    let parts = known.parts.iter().filter(|_| with_parts);
+    Capture {
+        id: record.id.clone(),
+        job: record.job.clone(),
+        attempt: record.attempt,
+        trigger: record.reason.clone(),
+        trigger_rank: record.reason_rank,
+        step: record.step,
+        before_step: record.before_step,
+        requested_wall_ns: record.requested_wall_ns,
+        closed_wall_ns: record.closed_wall_ns,
+        state: match (is_closed, record.complete) {
+            (false, _) => CaptureState::Collecting.into(),
+            (true, true) => CaptureState::Complete.into(),
+            (true, false) => CaptureState::Partial.into(),
+        },
+        ranks: count(known.parts.len()),
+        aligned: count(known.aligned()),
+        missing: missing
+            .map(|part| Missing {
+                rank: part.rank,
+                outcome: part.outcome.as_str().into(),
+                detail: part.detail.clone(),
+            })
+            .collect(),
+        parts: parts.map(|of| part(of, is_closed)).collect(),
+        parts_left_out: !with_parts,
+    }
+}
+
+/// In a capture that is collected, a rank without an answer is awaited, not missing.
+fn part(part: &PartRecord, is_closed: bool) -> Part {
+    let is_awaited = !is_closed && part.outcome == Outcome::Unreachable.as_str();
+    Part {
+        rank: part.rank,
+        node: part.node.clone(),
+        tape_id: part.tape_id.clone(),
+        outcome: match is_awaited {
+            true => PartOutcome::Awaited.into(),
+            false => part.outcome.as_str().into(),
+        },
+        step: part.step,
+        wall_ns: part.wall_ns,
+        wall_error_ns: part.wall_error_ns,
+        dead: part.dead,
+        before_step: part.before_step,
+        bytes: part.bytes,
+        hash: part.hash.clone(),
+        detail: part.detail.clone(),
+    }
+}

@@ -1,0 +1,83 @@
+//! `/jobs`: every job by its newest attempt.
+
+use axum::extract::State;
+use axum::response::Json;
+use memtape_core::detector::RankState;
+use memtape_proto::api::{Job, JobState, Jobs};
+
+use crate::clock::Now;
+use crate::coordinator::Coordinator;
+use crate::http::request::{Answer, Api};
+use crate::http::routes::Routes;
+use crate::state::jobs::Attempt;
+use crate::state::silence::{Silence, Watch};
+
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes.get("/jobs", "All jobs, each by its newest attempt.", jobs)
+}
+
+async fn jobs(State(api): State<Api>) -> Answer<Jobs> {
+    let jobs = api.ask(|coordinator, now| {
+        let names = coordinator.cluster.jobs.iter();
+        let newest = names
+            .filter_map(|(job, serials)| Some((serials.len(), coordinator.cluster.newest(job)?)));
+        newest.map(|(attempts, newest)| job(coordinator, now, attempts, newest)).collect()
+    });
+    Ok(Json(Jobs { jobs: jobs.await? }))
+}
+
+fn job(coordinator: &Coordinator, now: Now, attempts: usize, attempt: &Attempt) -> Job {
+    let record = &attempt.record;
+    let of_attempt = coordinator
+        .incidents
+        .values()
+        .filter(|incident| incident.record.serial == record.serial && incident.record.is_open());
+    let incidents_open = count(of_attempt.count());
+    let watch =
+        Watch::new(&coordinator.cluster, attempt, now.mono_ns, coordinator.config.interval_ns());
+    let steps = || attempt.ranks.values().map(|rank| rank.step);
+    let mut nodes: Vec<String> =
+        attempt.ranks.values().map(|rank| rank.record.node.clone()).collect();
+    nodes.sort();
+    nodes.dedup();
+    Job {
+        job: record.job.clone(),
+        attempt: record.attempt,
+        attempt_ordinal: record.ordinal,
+        attempts: count(attempts),
+        world_size: record.world_size,
+        ranks_alive: count(attempt.ranks_here()),
+        ranks: count(attempt.ranks.len()),
+        step_min: steps().min().unwrap_or(0),
+        step_max: steps().max().unwrap_or(0),
+        state: state(attempt, &watch, incidents_open > 0).into(),
+        started_wall_ns: record.started_wall_ns,
+        ended_wall_ns: record.ended_wall_ns,
+        incidents_open,
+        nodes,
+    }
+}
+
+pub(crate) fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The most severe state of its ranks. A rank that is not heard of ranks before healthy ones.
+fn state(attempt: &Attempt, watch: &Watch<'_>, has_incident: bool) -> JobState {
+    if attempt.has_ended() {
+        return JobState::Ended;
+    }
+    let states: Vec<RankState> =
+        attempt.ranks.keys().map(|rank| attempt.detector.state(*rank).state).collect();
+    let grows = attempt.ranks_here() > 0 && states.contains(&RankState::Growing);
+    let silence = attempt.ranks.values().filter_map(|rank| watch.of(rank)).max();
+    match silence {
+        _ if has_incident || grows => JobState::Leaking,
+        Some(Silence::Disconnected) => JobState::Disconnected,
+        Some(Silence::Silent) => JobState::Silent,
+        Some(Silence::Behind) => JobState::Behind,
+        None if states.contains(&RankState::Watching) => JobState::Watching,
+        None if states.contains(&RankState::Healthy) => JobState::Healthy,
+        None => JobState::Warming,
+    }
+}

@@ -1,0 +1,31 @@
+//! `/nodes`: the nodes whose agents have connected.
+
+use axum::extract::State;
+use axum::response::Json;
+use memtape_proto::api::{Node, Nodes};
+
+use crate::http::request::{Answer, Api};
+use crate::http::routes::Routes;
+use crate::state::jobs;
+
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes.get("/nodes", "All nodes whose agents have connected.", nodes)
+}
+
+async fn nodes(State(api): State<Api>) -> Answer<Nodes> {
+    let nodes = api.ask(|coordinator, _| {
+        coordinator.cluster.nodes.iter().map(|(name, of)| node(name, of)).collect()
+    });
+    Ok(Json(Nodes { nodes: nodes.await? }))
+}
+
+fn node(name: &str, node: &jobs::Node) -> Node {
+    Node {
+        node: name.to_string(),
+        connected: node.stream.is_some(),
+        version: node.version.clone(),
+        last_report_wall_ns: node.last_report_wall_ns,
+        gpus: node.gpus.clone(),
+        host: node.host.clone(),
+    }
+}

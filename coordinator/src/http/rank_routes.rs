@@ -1,0 +1,136 @@
+//! `/jobs/{job}/ranks`: what each rank of an attempt does, where the bytes of its devices are, and
+//! what it takes of its host.
+
+use std::collections::BTreeMap;
+
+use axum::extract::{Path, Query, State};
+use axum::response::Json;
+use memtape_proto::api::{Device, Rank, RankEnd, Ranks, Unknown, UnknownPart};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::http::request::{Answer, Api, PathOf, QueryOf, attempt_of};
+use crate::http::routes::Routes;
+use crate::records::{End, Totals};
+use crate::state::jobs::{self, Attempt, Cluster, Presence};
+use crate::state::silence::Watch;
+
+/// Agents of protocol 1.1 do not report what ranks take of their hosts, and no agent does before
+/// its first look.
+const OLD_AGENT: &str = "its agent does not say: it has not looked yet, or is an older one";
+
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes.get("/jobs/{job}/ranks", "The ranks of an attempt of a job.", ranks)
+}
+
+/// A job in a path.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct JobPath {
+    /// Name of the job.
+    pub(crate) job: String,
+}
+
+/// Which attempt.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct AttemptQuery {
+    /// Number of the attempt; without one the newest.
+    attempt: Option<u32>,
+}
+
+async fn ranks(
+    State(api): State<Api>,
+    path: PathOf<JobPath>,
+    query: QueryOf<AttemptQuery>,
+) -> Answer<Ranks> {
+    let (Path(JobPath { job }), Query(AttemptQuery { attempt })) = (path?, query?);
+    let ranks = api.ask(move |coordinator, now| {
+        let attempt = attempt_of(coordinator, &job, attempt)?;
+        let interval_ns = coordinator.config.interval_ns();
+        let watch = Watch::new(&coordinator.cluster, attempt, now.mono_ns, interval_ns);
+        let shown =
+            attempt.ranks.values().map(|of| rank(&coordinator.cluster, attempt, &watch, of));
+        Ok(Ranks {
+            job: attempt.record.job.clone(),
+            attempt: attempt.record.attempt,
+            ranks: shown.collect(),
+            unknown: unknown(&coordinator.cluster, attempt),
+        })
+    });
+    ranks.await?.map(Json)
+}
+
+/// Why the driver's word is missing, and what is not known of the host.
+fn unknown(cluster: &Cluster, attempt: &Attempt) -> Vec<Unknown> {
+    let mut reasons: BTreeMap<(UnknownPart, &str), Vec<u32>> = BTreeMap::new();
+    for rank in attempt.ranks.values().filter(|rank| rank.presence == Presence::Here) {
+        let Some(node) = cluster.nodes.get(&rank.record.node) else { continue };
+        let host = rank.host.as_ref().map_or(OLD_AGENT, |host| &host.missing);
+        let device = node.host.nvml_missing.as_str();
+        for (what, why) in [(UnknownPart::Device, device), (UnknownPart::Host, host)] {
+            if !why.is_empty() {
+                reasons.entry((what, why)).or_default().push(rank.record.rank);
+            }
+        }
+    }
+    let reasons = reasons.into_iter();
+    reasons
+        .map(|((what, why), ranks)| Unknown { what: what.into(), why: why.to_string(), ranks })
+        .collect()
+}
+
+fn end(end: End) -> RankEnd {
+    match end {
+        End::Exited => RankEnd::Exited,
+        End::Killed => RankEnd::Killed,
+        End::OomKilled => RankEnd::OomKilled,
+        End::Unknown => RankEnd::Unknown,
+    }
+}
+
+fn rank(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &jobs::Rank) -> Rank {
+    let record = &rank.record;
+    Rank {
+        rank: record.rank,
+        role: record.role.clone(),
+        node: record.node.clone(),
+        local_rank: record.local_rank,
+        pid: record.pid,
+        tape_id: record.tape_id.clone(),
+        state: watch.state(attempt, rank).into(),
+        alive: watch.is_alive(rank),
+        step: rank.step,
+        step_wall_ns: rank.step_wall_ns,
+        end: record.end.map(|of| end(of).into()),
+        end_detail: record.end_detail.clone(),
+        devices: rank.totals.iter().map(|totals| device(cluster, rank, totals)).collect(),
+        rss_bytes: rank.rss_bytes,
+        pinned_bytes: rank.pinned_bytes(),
+        host: rank.host.clone(),
+        growth_bytes_per_step: attempt.detector.state(record.rank).growth_bytes_per_step,
+        lost_events: rank.lost,
+        missed_steps: rank.steps_missed,
+        limitations: record.limitations.clone(),
+    }
+}
+
+fn device(cluster: &Cluster, rank: &jobs::Rank, totals: &Totals) -> Device {
+    let uuids = &rank.record.device_uuids;
+    let node = cluster.nodes.get(&rank.record.node);
+    let is_here = rank.presence == Presence::Here;
+    let gpu = node.filter(|_| is_here).and_then(|node| rank.gpu(totals.device, &node.gpus));
+    Device {
+        device: totals.device,
+        uuid: uuids.get(usize::from(totals.device)).cloned().unwrap_or_default(),
+        allocated_bytes: totals.allocated,
+        reserved_bytes: totals.reserved,
+        peak_allocated_bytes: totals.peak_allocated,
+        blocks: totals.blocks,
+        ooms: totals.ooms,
+        malloc_failures: totals.malloc_failures,
+        device_bytes: totals.device_bytes,
+        process_bytes: totals.process_bytes,
+        pending_free_bytes: totals.deferred,
+        gpu_processes: gpu.and_then(|gpu| gpu.processes),
+        ledger: (&rank.ledger(totals, node)).into(),
+    }
+}

@@ -1,0 +1,186 @@
+//! How a handler asks the loop, and how it answers a client: [`Api`] and [`Problem`].
+//!
+//! A handler sends the loop a function; the loop runs it on its state between two events, so it
+//! must be short. JSON, the store and bodies are left to the task that asked.
+
+use std::sync::Arc;
+
+use aide::OperationOutput;
+use aide::generate::GenContext;
+use aide::openapi::{Operation, Response as Described};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use memtape_proto::api;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Now;
+use crate::coordinator::Coordinator;
+use crate::event::{Event, Question};
+use crate::ingest::admission::Admission;
+use crate::state::jobs::Attempt;
+use crate::store::Store;
+
+/// Which job a list is about.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct JobQuery {
+    /// Only those of this job.
+    pub(crate) job: Option<String>,
+}
+
+impl JobQuery {
+    pub(crate) fn has(&self, job: &str) -> bool {
+        self.job.as_ref().is_none_or(|wanted| wanted == job)
+    }
+}
+
+/// The id of an incident or a capture in a path.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct IdPath {
+    /// The id.
+    pub(crate) id: String,
+}
+
+/// What handlers share.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) store: Store,
+    pub(crate) admission: Arc<Admission>,
+}
+
+/// An error as the client sees it: `{"error":"one line"}`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Problem {
+    pub(crate) status: StatusCode,
+    pub(crate) line: String,
+}
+
+/// The answer of a handler, as JSON unless said otherwise.
+pub(crate) type Answer<T> = Result<Json<T>, Problem>;
+
+/// Values in the path, and those behind the question mark.
+pub(crate) type PathOf<T> = Result<Path<T>, PathRejection>;
+pub(crate) type QueryOf<T> = Result<Query<T>, QueryRejection>;
+
+/// A JSON answer with status 202: it was accepted and goes on.
+pub(crate) struct Accepted<T>(pub(crate) T);
+
+impl Api {
+    /// Asks the loop.
+    ///
+    /// # Errors
+    /// When the coordinator is stopping.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Coordinator, Now) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (reply, answer) = oneshot::channel();
+        let question: Question = Box::new(move |coordinator, now| {
+            // The client may have gone.
+            let _ = reply.send(question(coordinator, now));
+        });
+        self.events.send(Event::Asked(question)).await.map_err(|_| Problem::stopping())?;
+        answer.await.map_err(|_| Problem::stopping())
+    }
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, line: impl Into<String>) -> Self {
+        Self { status, line: line.into() }
+    }
+
+    /// There is no such thing.
+    pub(crate) fn unknown(what: &str, name: impl ToString) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("there is no {what} {:?}", name.to_string()))
+    }
+
+    /// The client cannot do anything about it.
+    pub(crate) fn broken(why: impl ToString) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())
+    }
+
+    pub(crate) fn stopping() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "the coordinator is stopping")
+    }
+
+    fn bad(text: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text.lines().next().unwrap_or_default())
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Self {
+        Self::bad(&rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::bad(&rejection.body_text())
+    }
+}
+
+impl From<serde_json::Error> for Problem {
+    fn from(error: serde_json::Error) -> Self {
+        Self::bad(&format!("the body must be JSON such as {{\"step\":100}}: {error}"))
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        (self.status, Json(api::Problem { error: self.line })).into_response()
+    }
+}
+
+impl OperationOutput for Problem {
+    type Inner = api::Problem;
+
+    fn operation_response(context: &mut GenContext, of: &mut Operation) -> Option<Described> {
+        Json::<api::Problem>::operation_response(context, of)
+    }
+
+    fn inferred_responses(
+        context: &mut GenContext,
+        of: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
+        Self::operation_response(context, of).map(|known| (None, known)).into_iter().collect()
+    }
+}
+
+impl<T: Serialize> IntoResponse for Accepted<T> {
+    fn into_response(self) -> Response {
+        (StatusCode::ACCEPTED, Json(self.0)).into_response()
+    }
+}
+
+impl<T: JsonSchema> OperationOutput for Accepted<T> {
+    type Inner = T;
+
+    fn inferred_responses(
+        context: &mut GenContext,
+        of: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
+        let described = Json::<T>::operation_response(context, of);
+        described.map(|known| (Some(202), known)).into_iter().collect()
+    }
+}
+
+/// The attempt of a job; without a number the newest.
+///
+/// # Errors
+/// When there is no such job or attempt.
+pub(crate) fn attempt_of<'a>(
+    coordinator: &'a Coordinator,
+    job: &str,
+    attempt: Option<u32>,
+) -> Result<&'a Attempt, Problem> {
+    if !coordinator.cluster.jobs.contains_key(job) {
+        return Err(Problem::unknown("job", job));
+    }
+    let found = coordinator.cluster.attempt(job, attempt);
+    found.ok_or_else(|| Problem::unknown("attempt", attempt.unwrap_or(0)))
+}

@@ -1,0 +1,147 @@
+//! All routes, the OpenAPI document that is made of them, and the headers of every answer.
+//!
+//! A route is added where its handler is, with one sentence, through [`Routes`]: nothing below
+//! `/api/v1` can be served without being described. The only request that changes anything is the
+//! one for a capture.
+
+use std::sync::{Arc, OnceLock};
+
+use aide::OperationInput;
+use aide::OperationOutput;
+use aide::axum::ApiRouter;
+use aide::axum::routing::{get_with, post_with};
+use aide::openapi::{Info, OpenApi};
+use aide::operation::OperationHandler;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::handler::Handler;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+
+use serde_json::Value;
+
+use crate::http::request::{Answer, Api, Problem};
+use crate::http::server::STREAM_WINDOW_BYTES;
+use crate::http::{
+    capture_routes, incident_routes, job_routes, node_routes, page, rank_routes, series,
+};
+use crate::ingest::grpc::MESSAGE_BYTES_MAX;
+use crate::telemetry::metrics;
+
+/// Where the API begins.
+const BASE: &str = "/api/v1";
+
+/// Largest body of a request to the API, in bytes.
+const REQUEST_BYTES_MAX: usize = 64 << 10;
+
+/// The routes of the API.
+pub(crate) struct Routes(ApiRouter<Api>);
+
+impl Routes {
+    /// Adds a GET below `/api/v1`, with one sentence about it.
+    pub(crate) fn get<H, I, O, T>(self, path: &str, about: &str, handler: H) -> Self
+    where
+        H: Handler<T, Api> + OperationHandler<I, O>,
+        I: OperationInput,
+        O: OperationOutput,
+        T: 'static,
+    {
+        let route = get_with(handler, |operation| operation.summary(about));
+        Self(self.0.api_route(&format!("{BASE}{path}"), route))
+    }
+
+    /// Adds a POST.
+    pub(crate) fn post<H, I, O, T>(self, path: &str, about: &str, handler: H) -> Self
+    where
+        H: Handler<T, Api> + OperationHandler<I, O>,
+        I: OperationInput,
+        O: OperationOutput,
+        T: 'static,
+    {
+        let route = post_with(handler, |operation| operation.summary(about));
+        Self(self.0.api_route(&format!("{BASE}{path}"), route))
+    }
+}
+
+/// The whole HTTP side: API, document, health, metrics and page.
+pub(crate) fn router(api: Api) -> Router {
+    let mut document = OpenApi {
+        info: Info {
+            title: "Memtape coordinator".to_string(),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            description: Some(
+                "Missing fields have their defaults, unknown fields and names come from a newer \
+                 version: a client ignores them."
+                    .to_string(),
+            ),
+            ..Info::default()
+        },
+        ..OpenApi::default()
+    };
+    let routes = [
+        job_routes::add,
+        rank_routes::add,
+        series::add,
+        capture_routes::add,
+        incident_routes::add,
+        node_routes::add,
+    ];
+    let routes = routes.into_iter().fold(Routes(ApiRouter::new()), |routes, add| add(routes));
+    // The document describes itself, too: it is complete when all routes have been added.
+    let made = Arc::new(OnceLock::new());
+    let served = made.clone();
+    let routes = routes.get("/openapi.json", "This document.", async move || -> Answer<Value> {
+        let document: &Value = served.get().ok_or_else(Problem::stopping)?;
+        Ok(Json(document.clone()))
+    });
+    let routes = routes.0.finish_api(&mut document);
+    // It is set once.
+    let _ = made.set(serde_json::to_value(&document).unwrap_or_default());
+    Router::new()
+        .merge(routes)
+        .route("/api/v1/{*path}", get(no_path).post(no_path))
+        .method_not_allowed_fallback(async || {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "the path has other methods")
+        })
+        .route("/healthz", get(async || "ok"))
+        .route("/metrics", get(metrics_text))
+        .merge(page::router())
+        .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .layer(middleware::from_fn(add_headers))
+        .with_state(api)
+}
+
+async fn no_path() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "there is no such path")
+}
+
+async fn metrics_text(State(api): State<Api>) -> Result<impl IntoResponse, Problem> {
+    let view = api.ask(|coordinator, now| metrics::view(now, coordinator)).await?;
+    let store = api.store.clone();
+    let figures = api.admission.figures(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());
+    let text = tokio::task::spawn_blocking(move || metrics::text(view, &store, &figures)).await;
+    let text = text.map_err(Problem::broken)?.map_err(Problem::broken)?;
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, content_type)], text))
+}
+
+/// Nothing but the page itself may run on the page, and no other site may frame or sniff it.
+async fn add_headers(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let fixed = [
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        ),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    for (name, value) in fixed {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    let no_store = HeaderValue::from_static("no-store");
+    response.headers_mut().entry(header::CACHE_CONTROL).or_insert(no_store);
+    response
+}
