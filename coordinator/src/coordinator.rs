@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use memtape_core::ids::Ids;
-use memtape_core::restart::Policy;
+use memtape_core::policy::Policy;
 use tokio::sync::mpsc;
 
 use crate::clock::Now;

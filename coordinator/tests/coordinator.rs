@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, picture, start};
 use memtape_coordinator::{Config, Webhook};
-use memtape_core::restart::Mode;
+use memtape_core::policy::Mode;
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@
 //! do the I/O and nothing else.
 //!
 //! Read in this order: [`tape`] (what a rank writes and how it is rewound), [`snapshot`] (the
-//! state of one rank at one step), [`detector`], [`capture`], [`diagnosis`], [`restart`].
+//! state of one rank at one step), [`detector`], [`capture`], [`diagnosis`], [`incident`], [`policy`].
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,9 @@ pub mod ledger;
 
 pub mod thrash;
 
-pub mod restart;
+pub mod policy;
+
+pub mod incident;
 
 pub mod pickle;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use memtape_coordinator::{Config, RestartConfig, Webhook};
 use memtape_core::capture;
-use memtape_core::restart::{Mode, Settings};
+use memtape_core::policy::{Mode, Settings};
 use serde_json::json;
 
 use crate::args::{CoordinatorArgs, RestartMode};

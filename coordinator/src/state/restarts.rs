@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use memtape_core::capture::Reason;
 use memtape_core::diagnosis::Class;
-use memtape_core::restart::{Decision, Facts, Mode};
+use memtape_core::policy::{Decision, Facts, Mode};
 
 use crate::clock::Now;
 use crate::coordinator::Coordinator;

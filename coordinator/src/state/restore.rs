@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::detector::{Finding, GrowthKey};
 use memtape_core::ids::Ids;
-use memtape_core::restart::Policy;
+use memtape_core::policy::Policy;
 
 use crate::clock::Now;
 use crate::ingest::agents::sample;

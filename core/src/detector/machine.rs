@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::groups::{Groups, Medians};
-use super::incidents::Incidents;
+use super::findings::Findings;
 use super::layers::{COURSE_LAYERS, COURSES, Layer};
 use super::pace::Pace;
 use super::residues::Residues;
@@ -50,7 +50,7 @@ pub struct Detector {
     next_block: u64,
     warm_up: WarmUp,
     pub(super) groups: Groups,
-    pub(super) incidents: Incidents,
+    pub(super) findings: Findings,
     pub(super) residues: Residues,
     pace: Pace,
     samples_refused: u64,
@@ -122,7 +122,7 @@ impl Detector {
             next_block: 0,
             warm_up: WarmUp::default(),
             groups: Groups::default(),
-            incidents: Incidents::default(),
+            findings: Findings::default(),
             residues: Residues::default(),
             pace: Pace::default(),
             samples_refused: 0,
@@ -172,7 +172,7 @@ impl Detector {
             self.judge_residue(key, Layer::Allocated);
         }
         if sample.last_step / RESIDUES_PACE_STEPS > before_step / RESIDUES_PACE_STEPS {
-            let layers = self.incidents.unfollowed_of(key.0, key.1);
+            let layers = self.findings.unfollowed_of(key.0, key.1);
             layers.into_iter().for_each(|layer| self.judge_residue(key, layer));
         }
         while let Some(block) = self.ready_block(now_ns) {
@@ -204,7 +204,7 @@ impl Detector {
 
     /// What there is to say next; call until none.
     pub fn poll(&mut self) -> Option<Finding> {
-        self.incidents.poll()
+        self.findings.poll()
     }
 
     /// What is known of a rank.
@@ -214,8 +214,8 @@ impl Detector {
         };
         let Some(series) = self.series.get(&(rank, home)) else { return RankView::default() };
         let group = self.groups.of(rank);
-        let growing = self.incidents.of_rank(rank).any(|open| open.grows())
-            || COURSE_LAYERS.iter().any(|&layer| self.incidents.common(layer, group).is_some());
+        let growing = self.findings.of_rank(rank).any(|open| open.grows())
+            || COURSE_LAYERS.iter().any(|&layer| self.findings.common(layer, group).is_some());
         let is_rising = |layer: Layer| {
             series.course(layer).is_some_and(|course| course.rising.iter().any(|&rising| rising))
         };

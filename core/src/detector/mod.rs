@@ -14,7 +14,7 @@ mod bottoms;
 mod forecast;
 mod groups;
 mod habits;
-mod incidents;
+mod findings;
 mod judge;
 mod layers;
 mod machine;
@@ -23,7 +23,6 @@ mod residues;
 mod ring;
 mod series;
 mod still;
-mod succession;
 mod teeth;
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@
 use alloc::collections::BTreeMap;
 
 use super::bottoms::Residue;
-use super::incidents::UNFOLLOWED;
+use super::findings::UNFOLLOWED;
 use super::layers::{COURSES, Layer};
 use super::machine::Detector;
 use super::series::Series;
@@ -87,20 +87,20 @@ impl Detector {
         if is_home {
             self.note_residue(rank, layer, any);
         }
-        let open = self.incidents.unfollowed_scopes(rank, device, layer);
+        let open = self.findings.unfollowed_scopes(rank, device, layer);
         let Some(residue) = any.filter(|_| is_even || !open.is_empty()) else {
             // What is told of all ranks goes on while another one has it.
             let have_others = !open.is_empty() && self.alike(rank, layer, last_step, 0) > 0;
             let is_over = |scope: &Scope| *scope == Scope::OneRank || !have_others;
             open.into_iter().filter(is_over).for_each(|scope| {
                 let key = GrowthKey { rank, device, layer, scope };
-                self.incidents.close_unfollowed(&key, last_step);
+                self.findings.close_unfollowed(&key, last_step);
             });
             return;
         };
         let group = self.groups.of(rank);
         // It is not the growth beyond the peers: what is told of all of them tells this too.
-        let common = self.incidents.common(layer, group).map(|open| open.growth.key());
+        let common = self.findings.common(layer, group).map(|open| open.growth.key());
         if open.is_empty() && common.is_some() {
             return;
         }
@@ -112,16 +112,16 @@ impl Detector {
         let scope = if are_all { Scope::AllRanks } else { Scope::OneRank };
         // Those that are counted are said where the finding is about all.
         let growth = self.left_behind((rank, device), layer, residue, (scope, others));
-        self.incidents.renew(&growth);
+        self.findings.renew(&growth);
         let key = growth.key();
-        if !self.is_told(&key, group) && !self.incidents.joined(&growth) {
-            self.incidents.open(growth, (group, UNFOLLOWED), 0, 0, (last_step, 0));
+        if !self.is_told(&key, group) && !self.findings.joined(&growth) {
+            self.findings.open(growth, (group, UNFOLLOWED), 0, 0, (last_step, 0));
             self.close_what_it_explains(&key, last_step);
         }
         // What stood for one rank turns out to be about all, or the other way round. Said after
         // the opening: whoever keeps incidents can go on with the one there is.
         open.into_iter().filter(|&other| other != scope).for_each(|scope| {
-            self.incidents.close_unfollowed(&GrowthKey { scope, ..key }, last_step);
+            self.findings.close_unfollowed(&GrowthKey { scope, ..key }, last_step);
         });
     }
 

@@ -85,7 +85,7 @@ impl Detector {
         let key = GrowthKey { rank, device, layer: Layer::Spread, scope: Scope::OneRank };
         if device_bytes == 0 || !(is_large || is_news) {
             series.spread = None;
-            self.incidents.close(&key, end_step);
+            self.findings.close(&key, end_step);
             return;
         }
         let fresh = Spread { since_step: end_step, bytes_min: beyond, blocks: 0 };
@@ -95,12 +95,12 @@ impl Detector {
         let Spread { since_step, bytes_min, blocks } = *spread;
         let group = self.groups.of(rank);
         let layers = [Layer::Allocated, Layer::Peak];
-        let grows = self.incidents.of_rank(rank).any(|open| open.grows())
-            || layers.into_iter().any(|layer| self.incidents.common(layer, group).is_some());
-        if blocks >= SPREAD_BLOCKS_MIN && !grows && self.incidents.get(&key).is_none() {
+        let grows = self.findings.of_rank(rank).any(|open| open.grows())
+            || layers.into_iter().any(|layer| self.findings.common(layer, group).is_some());
+        if blocks >= SPREAD_BLOCKS_MIN && !grows && self.findings.get(&key).is_none() {
             let peers = u32::try_from(count - 1).unwrap_or(u32::MAX);
             let growth = still(&key, (since_step, end_step), bytes_min, peers);
-            self.incidents.open(growth, (0, SPREAD_SCALE), 0, 0, (end_step, 0));
+            self.findings.open(growth, (0, SPREAD_SCALE), 0, 0, (end_step, 0));
         }
     }
 
@@ -119,18 +119,18 @@ impl Detector {
             let key = |scope: Scope| GrowthKey { rank, device, layer, scope };
             let known = [Scope::OneRank, Scope::AllRanks].map(key);
             if !has_it {
-                known.iter().for_each(|key| self.incidents.close(key, last_step));
+                known.iter().for_each(|key| self.findings.close(key, last_step));
                 continue;
             }
-            let is_open = known.iter().any(|key| self.incidents.get(key).is_some())
-                || self.incidents.common(layer, group).is_some();
+            let is_open = known.iter().any(|key| self.findings.get(key).is_some())
+                || self.findings.common(layer, group).is_some();
             let (scope, ranks) = self.who_else(layer);
             if !is_open && !self.is_told(&key(scope), group) {
                 let steps_seen = (last_step.saturating_sub(63), last_step);
                 let growth = still(&key(scope), steps_seen, u64::from(steps), 0);
-                if scope == Scope::AllRanks || !self.incidents.joined(&growth) {
+                if scope == Scope::AllRanks || !self.findings.joined(&growth) {
                     let growth = Growth { ranks, ..growth };
-                    self.incidents.open(growth, (group, 0), 0, 0, (last_step, 0));
+                    self.findings.open(growth, (group, 0), 0, 0, (last_step, 0));
                 }
             }
         }
@@ -172,17 +172,17 @@ impl Detector {
             let key = GrowthKey { rank, device, layer: Layer::Progress, scope: Scope::OneRank };
             let missing = typical.saturating_sub(step);
             if known.has_ended || missing < SILENT_STEPS_MIN {
-                self.incidents.close(&key, step);
+                self.findings.close(&key, step);
                 continue;
             }
             let since_ns = *known.silent_since_ns.get_or_insert(self.now_ns);
             known.silent_looks = known.silent_looks.saturating_add(1);
             let is_due = self.now_ns.saturating_sub(since_ns) >= SILENT_NS
                 && known.silent_looks >= SILENT_LOOKS_MIN;
-            if is_due && self.incidents.get(&key).is_none() {
+            if is_due && self.findings.get(&key).is_none() {
                 let growth = still(&key, (step, typical), missing, peers);
-                if !self.incidents.joined(&growth) {
-                    self.incidents.open(growth, (0, 0), 0, 0, (typical, 0));
+                if !self.findings.joined(&growth) {
+                    self.findings.open(growth, (0, 0), 0, 0, (typical, 0));
                 }
             }
         }

@@ -28,7 +28,7 @@ impl Detector {
     /// Brings the open findings about this series up to date.
     pub(super) fn follow(&mut self, place: Place) {
         let Some(series) = self.series.get(&(place.rank, place.device)) else { return };
-        for (key, scale) in self.incidents.keys_of(place.rank, place.device, place.layer) {
+        for (key, scale) in self.findings.keys_of(place.rank, place.device, place.layer) {
             if scale != place.scale {
                 continue;
             }
@@ -46,7 +46,7 @@ impl Detector {
             let own = self.own_window(&place, scale);
             let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
             let Some(value) = window.last() else { continue };
-            self.incidents.follow(&key, (place.end_step(), value), |growth| {
+            self.findings.follow(&key, (place.end_step(), value), |growth| {
                 growth.bytes_per_step = u64::try_from(rate).unwrap_or(0);
                 growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
                 growth.forecast = ahead;
@@ -184,16 +184,16 @@ impl Detector {
 
     /// Is this growth, or the one that causes it, told already?
     pub(super) fn is_told(&self, key: &GrowthKey, group: usize) -> bool {
-        let is_same = self.incidents.get(key).is_some();
+        let is_same = self.findings.get(key).is_some();
         if !self.limits.gates.one_cause {
             return is_same;
         }
         let of_rank = |layer: Layer| {
-            self.incidents.of_rank(key.rank).any(|open| open.growth.layer == layer)
-                || self.incidents.common(layer, group).is_some()
+            self.findings.of_rank(key.rank).any(|open| open.growth.layer == layer)
+                || self.findings.common(layer, group).is_some()
         };
         let is_common =
-            key.scope != Scope::OneRank && self.incidents.common(key.layer, group).is_some();
+            key.scope != Scope::OneRank && self.findings.common(key.layer, group).is_some();
         let causes = super::layers::COURSE_LAYERS.into_iter();
         let is_caused = causes.filter(|layer| layer.explains(key.layer)).any(of_rank);
         is_same || is_common || is_caused
@@ -204,7 +204,7 @@ impl Detector {
         let bytes = GrowthKey { layer: Layer::Allocated, ..*key };
         self.limits.gates.one_cause
             && bytes.layer.takes_over(key.layer)
-            && self.incidents.was_lately(&bytes, step)
+            && self.findings.was_lately(&bytes, step)
     }
 
     /// Rise that all ranks of the group share over the last points; 0 when there is none to speak
@@ -213,7 +213,7 @@ impl Detector {
         let group = self.groups.of(place.rank);
         let window = self.common_window(group, place.layer, place.scale, place.block);
         let climbs = window.climbs(points);
-        let is_open = self.incidents.common(place.layer, group).is_some();
+        let is_open = self.findings.common(place.layer, group).is_some();
         if place.peers > 0 && (climbs || is_open) { window.rise(points).max(0) } else { 0 }
     }
 
@@ -279,13 +279,13 @@ impl Detector {
         };
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
-        } else if self.limits.gates.one_cause && self.incidents.joined(&growth) {
+        } else if self.limits.gates.one_cause && self.findings.joined(&growth) {
             return;
         }
         let rise_min = series.rise_min(key.layer, &self.limits);
         let group = self.groups.of(key.rank);
         let last = (detected_step, value);
-        self.incidents.open(growth, (group, scale), onset_value, rise_min, last);
+        self.findings.open(growth, (group, scale), onset_value, rise_min, last);
         self.close_what_it_explains(&key, detected_step);
     }
 
@@ -300,7 +300,7 @@ impl Detector {
             Scope::Role => self.groups.of(rank) == self.groups.of(key.rank),
             Scope::AllRanks => true,
         };
-        self.incidents.close_caused(is_of, |other| key.layer.explains(other), at_step);
+        self.findings.close_caused(is_of, |other| key.layer.explains(other), at_step);
     }
 
     /// Has it been the same jump time and again since the start? Asked of the shortest blocks in
@@ -321,11 +321,11 @@ impl Detector {
     /// All ranks of a group grow: findings about single ranks that are no more than that are the
     /// same cause.
     fn merge(&mut self, group: usize, layer: Layer, (scale, block): (usize, u64), points: usize) {
-        if self.incidents.common(layer, group).is_none() {
+        if self.findings.common(layer, group).is_none() {
             return;
         }
         let common_rise = self.common_window(group, layer, scale, block).rise(points);
-        for (key, _) in self.incidents.keys() {
+        for (key, _) in self.findings.keys() {
             if self.groups.of(key.rank) != group {
                 continue;
             }
@@ -333,7 +333,7 @@ impl Detector {
             let rise = self.beyond_window(&place, scale).rise(points);
             let is_apart = rise / APART_NUMERATOR > common_rise / APART_DENOMINATOR;
             if key.scope == Scope::OneRank && key.layer == layer && !is_apart {
-                self.incidents.close(&key, place.end_step());
+                self.findings.close(&key, place.end_step());
             }
         }
     }

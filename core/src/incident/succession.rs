@@ -4,7 +4,7 @@
 //! Whoever keeps incidents asks this when a finding is opened while others are open. A finding
 //! that comes back after it was over says so itself ([`Growth::returns`]).
 
-use super::{Growth, GrowthKey, Scope};
+use crate::detector::{Growth, GrowthKey, Scope};
 
 /// One rank was the first of many if it grew at most so many times as fast as they.
 const FIRST_TIMES_MAX: u64 = 2;
@@ -35,7 +35,7 @@ impl Growth {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Layer::{self, Allocated, Blocks, Host};
+    use crate::detector::Layer::{self, Allocated, Blocks, Host};
     use super::Scope::{AllRanks, OneRank, Role};
     use super::*;
 

@@ -99,14 +99,14 @@ impl Over {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Incidents {
+pub(super) struct Findings {
     open: BTreeMap<GrowthKey, Open>,
     /// Findings that gave back what they had grown by, or came to rest, not long ago.
     over: BTreeMap<GrowthKey, Over>,
     findings: VecDeque<Finding>,
 }
 
-impl Incidents {
+impl Findings {
     pub(super) fn poll(&mut self) -> Option<Finding> {
         self.findings.pop_front()
     }

@@ -1,0 +1,3 @@
+//! The life of an incident.
+
+mod succession;
