@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memtape_core::{capture, detector, restart};
+use memtape_core::{capture, detector, policy};
 
 use crate::store;
 
@@ -60,7 +60,7 @@ pub struct Config {
 pub struct RestartConfig {
     /// When to act. Default: the policy's own, but with `dry-run` in the place of `off`: nothing
     /// is done, and what would be done is shown.
-    pub policy: restart::Settings,
+    pub policy: policy::Settings,
     /// Program and arguments of the command; empty means none. It gets the environment variables
     /// `MEMTAPE_JOB`, `MEMTAPE_ATTEMPT`, `MEMTAPE_RANK`, `MEMTAPE_NODE`, `MEMTAPE_INCIDENT`,
     /// `MEMTAPE_CLASS` and `MEMTAPE_WHY`. Default: none.
@@ -119,9 +119,9 @@ impl Default for Config {
 impl Default for RestartConfig {
     fn default() -> Self {
         Self {
-            policy: restart::Settings {
-                mode: restart::Mode::DryRun,
-                ..restart::Settings::default()
+            policy: policy::Settings {
+                mode: policy::Mode::DryRun,
+                ..policy::Settings::default()
             },
             command: Vec::new(),
             webhook: None,
@@ -144,7 +144,7 @@ impl Config {
         let is_url = |url: &str| url.starts_with("http://") || url.starts_with("https://");
         let webhook_is_sound = self.restart.webhook.as_ref().is_none_or(|hook| is_url(&hook.url));
         let bodies_are_sound = self.bodies_url.as_deref().is_none_or(store::is_bodies_url);
-        let acts = self.restart.policy.mode == restart::Mode::Act;
+        let acts = self.restart.policy.mode == policy::Mode::Act;
         let has_hook = !self.restart.command.is_empty() || self.restart.webhook.is_some();
         let rules = [
             (self.data_dir.as_os_str().is_empty(), "data_dir is empty: name a folder"),
@@ -183,7 +183,7 @@ mod tests {
         check(|config| config.data_dir = PathBuf::new(), &["data_dir"]);
         check(|config| config.report_interval = Duration::from_millis(1), &["report_interval"]);
         check(|config| config.capture.deadline_ns = 0, &["deadline"]);
-        check(|config| config.restart.policy.mode = restart::Mode::Act, &["no command"]);
+        check(|config| config.restart.policy.mode = policy::Mode::Act, &["no command"]);
         check(
             |config| {
                 config.restart.webhook = Some(Webhook { url: "ftp://x".to_string(), secret: None });

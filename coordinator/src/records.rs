@@ -301,6 +301,7 @@ pub(crate) struct Remedy {
 pub(crate) struct Restart {
     /// `None` is unknown.
     pub(crate) helps: Option<bool>,
+    pub(crate) answer: memtape_core::diagnosis::RestartAnswer,
     pub(crate) gives_back_bytes: Option<u64>,
     pub(crate) lasts_steps: Option<u64>,
     pub(crate) ends_after_steps: Option<u64>,

@@ -319,6 +319,7 @@ pub struct StackUse {
 
 /// One Python frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Frame {
     /// File name as the code object has it.
     pub file: String,

@@ -89,7 +89,7 @@ fn every_class_has_a_scenario() {
 fn restarts_are_advised_for_what_grows_again_slowly() {
     for scenario in scenarios() {
         let said = scenario.asked.diagnosed();
-        let helps = said.restart.helps;
+        let helps = said.restart.answer.helps();
         match scenario.class {
             Class::Pressure | Class::Imbalance | Class::CacheThrash => {
                 assert_eq!(helps, Some(false), "{}", scenario.name);
@@ -128,7 +128,7 @@ fn text(diagnosis: &Diagnosis) -> String {
     let saves = diagnosis.remedy.saves_bytes.map(memtape_core::diagnosis::bytes);
     let saves = saves.map_or(String::new(), |bytes| format!(" (saves {bytes})"));
     say("try:", &[format!("{}{saves}", diagnosis.advice)]);
-    say("restart:", std::slice::from_ref(&diagnosis.restart.why));
+    say("restart:", &[diagnosis.restart.to_string()]);
     text
 }
 

@@ -64,9 +64,9 @@ pub(crate) struct IncidentState {
     pub(crate) tries: u32,
     /// Open since before a restart, and not found again yet: closed behind this step.
     pub(crate) confirm_by_step: Option<u64>,
-    /// When a restart was last considered, and the words of that decision without numbers.
+    /// When a restart was last considered, and that decision.
     pub(crate) considered_ns: Option<u64>,
-    pub(crate) decided: String,
+    pub(crate) decided: Option<memtape_core::policy::Decision>,
 }
 
 impl IncidentState {
@@ -557,11 +557,12 @@ fn told(diagnosis: &Diagnosis) -> Told {
             saves_bytes: remedy.saves_bytes,
         },
         restart: Restart {
-            helps: restart.helps,
+            helps: restart.answer.helps(),
+            answer: restart.answer,
             gives_back_bytes: restart.gives_back_bytes,
             lasts_steps: restart.lasts_steps,
             ends_after_steps: restart.ends_after_steps,
-            why: cut(&restart.why, TEXT_BYTES_MAX).to_string(),
+            why: restart.to_string(),
         },
         alternatives: others
             .map(|other| Alternative {

@@ -72,16 +72,16 @@ impl Coordinator {
             attempt: record.attempt,
             incident: id,
             class: incident.class(),
+            restart: record.told.restart.answer,
             oom_in_ns: record.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
             urgent: failed_ns.is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < URGENT_NS),
             ended: self.cluster.is_over(record.serial),
         };
         let decision = self.policy.decide(now.mono_ns, &facts);
-        let words: String = decision.why.chars().filter(|c| !c.is_ascii_digit()).collect();
-        if !decision.act && !decision.dry_run && words == incident.decided {
+        if incident.decided.as_ref().is_some_and(|earlier| decision.repeats(earlier)) {
             return;
         }
-        incident.decided = words;
+        incident.decided = Some(decision.clone());
         let order = Order {
             action: String::new(),
             incident: id.to_string(),
@@ -91,12 +91,13 @@ impl Coordinator {
             node: rank.map(|rank| rank.record.node.clone()).unwrap_or_default(),
             class: record.class.clone(),
             sentence: record.sentence.clone(),
-            why: decision.why.clone(),
+            why: decision.to_string(),
             wall_ns: now.wall_ns,
         };
-        tracing::info!(incident = %id, job = ?order.job, "restart policy: {}", decision.why);
+        tracing::info!(incident = %id, job = ?order.job, "restart policy: {decision}");
         let serial = record.serial;
-        let picture = decision.act.then(|| self.last_picture(now, id, serial)).flatten();
+        let acts = matches!(decision, Decision::Restart(_));
+        let picture = acts.then(|| self.last_picture(now, id, serial)).flatten();
         for kind in self.hooks.kinds() {
             self.decided(now, kind, &decision, order.clone(), picture.as_deref());
         }
@@ -126,11 +127,11 @@ impl Coordinator {
         let has_hook = kind != Kind::None;
         let running = picture
             .map_or_else(|| "running".to_string(), |capture| format!("{HELD_OUTCOME}{capture}"));
-        let (verdict, outcome, counter) = match (decision.act, decision.dry_run) {
-            (true, _) if has_hook => ("restart", running.as_str(), &self.counters.actions_taken),
-            (true, _) => ("restart", "no hook is configured", &self.counters.actions_failed),
-            (_, true) => ("would restart", "not run: dry run", &self.counters.actions_dry_run),
-            _ => ("nothing", "", &self.counters.actions_declined),
+        let (verdict, outcome, counter) = match decision {
+            Decision::Restart(_) if has_hook => ("restart", running.as_str(), &self.counters.actions_taken),
+            Decision::Restart(_) => ("restart", "no hook is configured", &self.counters.actions_failed),
+            Decision::WouldRestart(_) => ("would restart", "not run: dry run", &self.counters.actions_dry_run),
+            Decision::Nothing(_) => ("nothing", "", &self.counters.actions_declined),
         };
         counter.fetch_add(1, Relaxed);
         let record = ActionRecord {
@@ -141,14 +142,14 @@ impl Coordinator {
             kind: kind.as_str().to_string(),
             decision: verdict.to_string(),
             dry_run: self.policy.settings().mode == Mode::DryRun,
-            why: decision.why.clone(),
+            why: decision.to_string(),
             wall_ns: now.wall_ns,
             outcome: outcome.to_string(),
         };
         let mut changes = Changes::default();
         changes.put(&record);
         self.actions.push_back(record);
-        if !(decision.act && has_hook) {
+        if !(matches!(decision, Decision::Restart(_)) && has_hook) {
             self.write(changes);
             return;
         }

@@ -64,6 +64,7 @@ impl Default for Limits {
 
 /// Name of a capture (`cap-…`). The shell makes it up: uniqueness over restarts needs a clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct CaptureId(pub String);
 
 /// Why a capture was asked for.

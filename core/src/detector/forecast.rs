@@ -10,6 +10,7 @@ use super::window::Window;
 
 /// Steps left, by how likely it is that they will not be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Forecast {
     /// One in ten ends before this.
     pub p10: u64,

@@ -4,6 +4,8 @@ use super::Limits;
 
 /// Which account grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Layer {
     /// Bytes in tensors: the lowest level of each step.
     Allocated,

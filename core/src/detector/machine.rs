@@ -7,8 +7,8 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::groups::{Groups, Medians};
 use super::findings::Findings;
+use super::groups::{Groups, Medians};
 use super::layers::{COURSE_LAYERS, COURSES, Layer};
 use super::pace::Pace;
 use super::residues::Residues;

@@ -11,10 +11,10 @@
 //! It does not read stacks and does not name code: that is [`crate::diagnosis`].
 
 mod bottoms;
+mod findings;
 mod forecast;
 mod groups;
 mod habits;
-mod findings;
 mod judge;
 mod layers;
 mod machine;
@@ -189,6 +189,8 @@ pub struct Reading {
 
 /// Who grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Scope {
     /// One rank, or few, and their peers do not.
     OneRank,
@@ -229,6 +231,7 @@ pub struct GrowthKey {
 
 /// Growth that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Growth {
     /// Global rank; the steepest when it was opened, where several grow.
     pub rank: u32,

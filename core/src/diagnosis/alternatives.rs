@@ -37,6 +37,8 @@ const ORDER: [Class; 12] = [
 
 /// How a class stands after all was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Standing {
     /// All that it needs is known to be so.
     Holds,
@@ -59,6 +61,7 @@ impl Standing {
 
 /// One class, and what speaks for and against it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Alternative {
     /// The class.
     pub class: Class,

@@ -2,6 +2,8 @@
 
 /// What kind of trouble it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Class {
     /// Blocks of more and more steps stay alive.
     Leak,

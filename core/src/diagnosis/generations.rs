@@ -49,6 +49,7 @@ pub(super) struct Births(BTreeMap<u64, Born>);
 
 /// A span of birth steps and what is alive of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Bucket {
     /// First birth step of the span.
     pub first_step: u64,
@@ -62,6 +63,8 @@ pub struct Bucket {
 
 /// How the births of live blocks lie in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Course {
     /// Nothing is alive, or births are not known.
     #[default]
@@ -101,6 +104,7 @@ impl Course {
 
 /// The births of a line's live blocks in a bounded number of buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Generations {
     /// Buckets of equal length, oldest first, without the empty ones; at most [`BUCKETS_MAX`].
     pub buckets: Vec<Bucket>,

@@ -54,13 +54,14 @@ pub use classes::Class;
 pub use frames::{is_user_frame, telling_frame};
 pub use generations::{BUCKETS_MAX, Bucket, Course, GENERATIONS_MIN, Generations, OCCASIONS_MIN};
 pub use remedy::{Cause, Remedy};
-pub use restart::Restart;
+pub use restart::{Restart, RestartAnswer};
 pub use sentence::first_sentence;
 pub use urgency::{PAGE_CONFIDENCE_PPM, SOON_NS, SOON_STEPS};
 pub use words::{bytes, place};
 
 /// One line of code that may be the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Suspect {
     /// Innermost user frame of its stacks, or the one that all of them share; the innermost known
     /// frame when there is none.
@@ -81,6 +82,7 @@ pub struct Suspect {
 
 /// What the snapshots say about one growth.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Diagnosis {
     /// What kind of trouble it is.
     pub class: Class,

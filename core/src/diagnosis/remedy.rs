@@ -21,6 +21,8 @@ mod tensors;
 
 /// What the advice is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Cause {
     /// Activations of a forward pass that nobody needs any more.
     RetainedGraph,
@@ -125,6 +127,7 @@ impl Cause {
 
 /// What to try first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Remedy {
     /// What it is about.
     pub cause: Cause,

@@ -35,9 +35,9 @@ impl Growth {
 
 #[cfg(test)]
 mod tests {
-    use crate::detector::Layer::{self, Allocated, Blocks, Host};
     use super::Scope::{AllRanks, OneRank, Role};
     use super::*;
+    use crate::detector::Layer::{self, Allocated, Blocks, Host};
 
     fn key(rank: u32, layer: Layer, scope: Scope) -> GrowthKey {
         GrowthKey { rank, device: 0, layer, scope }

@@ -1,13 +1,20 @@
 //! Decides whether to ask the orchestrator for a restart, and always says why.
 //!
 //! Detecting is not acting: the policy is off by default, and every decision, also the one to do
-//! nothing, is a value with its reason. It runs no command and calls no one.
+//! nothing, is a value with its reason ([`decision`]). Whether a restart helps is not decided here:
+//! the diagnosis says it ([`RestartAnswer`]). The policy runs no command and calls no one; what
+//! came of a decision is an [`Outcome`].
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
 use alloc::string::{String, ToString};
 
-use crate::diagnosis::Class;
+use crate::diagnosis::{Class, RestartAnswer};
+
+mod decision;
+mod outcome;
+
+pub use decision::{Decision, Grounds, Objection};
+pub use outcome::Outcome;
 
 /// How far the policy may go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,29 +81,20 @@ impl Default for Settings {
 pub struct Facts<'a> {
     /// Name of the job.
     pub job: &'a str,
-    /// Which attempt at it.
+    /// Number of the attempt at the job.
     pub attempt: u32,
     /// Name of the incident.
     pub incident: &'a str,
-    /// What kind of trouble it is.
+    /// Class of the incident.
     pub class: Class,
+    /// What the diagnosis says of a restart.
+    pub restart: RestartAnswer,
     /// Time until the device is full, in nanoseconds; none when unknown.
     pub oom_in_ns: Option<u64>,
     /// Memory already failed (an OOM, or retries).
     pub urgent: bool,
     /// The attempt is over: there is nothing to restart.
     pub ended: bool,
-}
-
-/// What to do, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// Run the hook now.
-    pub act: bool,
-    /// The hook would run, were the mode `act`.
-    pub dry_run: bool,
-    /// One line on the reason.
-    pub why: String,
 }
 
 /// The policy and what it remembers of each job.
@@ -133,30 +131,34 @@ impl Policy {
         self.remember(now_ns, job, attempt, acted_ns.min(now_ns));
     }
 
-    /// Decides. A decision to act (or to act in a dry run) counts against the budget at once.
+    /// Decides. A decision to restart, also in a dry run, counts against the budget at once.
     pub fn decide(&mut self, now_ns: u64, facts: &Facts<'_>) -> Decision {
-        let why_not = self.objection(now_ns, facts);
-        let reason = why_not.clone().unwrap_or_else(|| self.reason(facts));
-        if why_not.is_some() || self.settings.mode == Mode::Off {
-            return Decision { act: false, dry_run: false, why: format!("did nothing: {reason}") };
+        if let Some(objection) = self.objection(now_ns, facts) {
+            return Decision::Nothing(objection);
         }
         self.remember(now_ns, facts.job, facts.attempt, now_ns);
+        let grounds = Grounds {
+            class: facts.class,
+            incident: facts.incident.to_string(),
+            oom_in_ns: facts.oom_in_ns,
+            urgent: facts.urgent,
+        };
         match self.settings.mode {
-            Mode::Act => Decision { act: true, dry_run: false, why: format!("restart: {reason}") },
-            _ => Decision { act: false, dry_run: true, why: format!("would restart: {reason}") },
+            Mode::Act => Decision::Restart(grounds),
+            Mode::DryRun | Mode::Off => Decision::WouldRestart(grounds),
         }
     }
 
-    /// The first thing that speaks against a restart; none when nothing does.
-    fn objection(&self, now_ns: u64, facts: &Facts<'_>) -> Option<String> {
+    /// The first objection to a restart; none when there is none.
+    fn objection(&self, now_ns: u64, facts: &Facts<'_>) -> Option<Objection> {
         if self.settings.mode == Mode::Off {
-            return Some("the restart policy is off".to_string());
+            return Some(Objection::Off);
         }
         if facts.ended {
-            return Some(format!("attempt {} is over", facts.attempt));
+            return Some(Objection::Ended { attempt: facts.attempt });
         }
-        if !helps(facts.class) {
-            return Some(format!("a restart does not help against {}", facts.class.as_str()));
+        if facts.restart.helps() != Some(true) {
+            return Some(Objection::NoHelp { class: facts.class, answer: facts.restart });
         }
         if let Some(objection) = self.history_objection(now_ns, facts) {
             return Some(objection);
@@ -164,54 +166,32 @@ impl Policy {
         if self.settings.always || facts.urgent {
             return None;
         }
-        let horizon = Duration(self.settings.horizon_ns);
+        let horizon_ns = self.settings.horizon_ns;
         match facts.oom_in_ns {
-            Some(oom_in_ns) if oom_in_ns <= self.settings.horizon_ns => None,
-            Some(oom_in_ns) => Some(format!(
-                "out of memory only in {}, beyond the horizon of {horizon}",
-                Duration(oom_in_ns)
-            )),
-            None => Some("it is not known when memory runs out".to_string()),
+            Some(oom_in_ns) if oom_in_ns <= horizon_ns => None,
+            Some(oom_in_ns) => Some(Objection::BeyondHorizon { oom_in_ns, horizon_ns }),
+            None => Some(Objection::NoForecast),
         }
     }
 
-    /// What the job's past has to say against it.
-    fn history_objection(&self, now_ns: u64, facts: &Facts<'_>) -> Option<String> {
+    /// The objection that follows from earlier restarts of the job.
+    fn history_objection(&self, now_ns: u64, facts: &Facts<'_>) -> Option<Objection> {
         let history = self.jobs.get(facts.job)?;
         let since_ns = history.acted_ns.back().map(|&last_ns| now_ns.saturating_sub(last_ns));
         if let Some(since_ns) = since_ns
             && since_ns < self.settings.cooldown_ns
         {
-            let left = Duration(self.settings.cooldown_ns - since_ns);
+            let left_ns = self.settings.cooldown_ns - since_ns;
             // Only a better sentence: some orchestrators give every attempt the same number, so
             // the number must not decide.
-            return Some(if history.attempt == Some(facts.attempt) {
-                let attempt = facts.attempt;
-                let was = match self.settings.mode {
-                    Mode::Act => "was already told to restart",
-                    _ => "would have been told to restart already (dry run)",
-                };
-                format!("attempt {attempt} {was}: {left} of cool-down left")
-            } else {
-                format!("the last restart is too recent: {left} of cool-down left")
-            });
+            let same_attempt = (history.attempt == Some(facts.attempt)).then_some(facts.attempt);
+            let is_dry_run = self.settings.mode != Mode::Act;
+            return Some(Objection::CoolDown { left_ns, same_attempt, is_dry_run });
         }
-        let spent = within(&history.acted_ns, now_ns, self.settings.window_ns);
-        (spent >= self.settings.budget as usize).then(|| {
-            let window = Duration(self.settings.window_ns);
-            format!("the budget is spent: {spent} restarts within {window}, a person must look")
-        })
-    }
-
-    fn reason(&self, facts: &Facts<'_>) -> String {
-        let class = facts.class.as_str();
-        match facts.oom_in_ns {
-            _ if facts.urgent => format!("{class} ({}), memory already fails", facts.incident),
-            Some(oom_in_ns) => {
-                format!("{class} ({}), out of memory in {}", facts.incident, Duration(oom_in_ns))
-            }
-            None => format!("{class} ({})", facts.incident),
-        }
+        let restarts = within(&history.acted_ns, now_ns, self.settings.window_ns);
+        let window_ns = self.settings.window_ns;
+        (restarts >= self.settings.budget as usize)
+            .then_some(Objection::BudgetSpent { restarts, window_ns })
     }
 
     fn remember(&mut self, now_ns: u64, job: &str, attempt: u32, acted_ns: u64) {
@@ -233,42 +213,8 @@ impl Policy {
     }
 }
 
-/// Does a restart give the memory back for a while? Not when the job simply needs it, and not
-/// when nobody knows what it is.
-fn helps(class: Class) -> bool {
-    match class {
-        Class::Leak
-        | Class::ReferenceCycles
-        | Class::DeferredFrees
-        | Class::Fragmentation
-        | Class::CompilePools
-        | Class::NonTorch
-        | Class::Host => true,
-        Class::Pressure
-        | Class::Imbalance
-        | Class::CacheThrash
-        | Class::Desynchronised
-        | Class::Telemetry
-        | Class::Unknown => false,
-    }
-}
-
 fn within(times_ns: &VecDeque<u64>, now_ns: u64, window_ns: u64) -> usize {
     times_ns.iter().filter(|&&at_ns| now_ns.saturating_sub(at_ns) < window_ns).count()
-}
-
-/// A duration as people say it.
-struct Duration(u64);
-
-impl core::fmt::Display for Duration {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let seconds = self.0 / 1_000_000_000;
-        match seconds {
-            0..=119 => write!(formatter, "{seconds} s"),
-            120..=7_199 => write!(formatter, "{} min", seconds / 60),
-            _ => write!(formatter, "{} h", seconds / 3_600),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -283,6 +229,7 @@ mod tests {
             attempt: 0,
             incident: "inc-1",
             class: Class::Leak,
+            restart: RestartAnswer::GivesBack,
             oom_in_ns: Some(10 * MINUTE),
             urgent: false,
             ended: false,
@@ -297,7 +244,9 @@ mod tests {
     fn one_decision() {
         let check = |settings: Settings, facts: Facts<'_>, act: bool, dry_run: bool, why: &str| {
             let decision = Policy::new(settings).decide(0, &facts);
-            assert_eq!(decision, Decision { act, dry_run, why: why.to_string() });
+            assert_eq!(decision.to_string(), why);
+            assert_eq!(matches!(decision, Decision::Restart(_)), act);
+            assert_eq!(matches!(decision, Decision::WouldRestart(_)), dry_run);
         };
         let (on, off) = (settings(Mode::Act), settings(Mode::Off));
         let reason = "restart: leak (inc-1), out of memory in 10 min";
@@ -305,7 +254,8 @@ mod tests {
         check(on.clone(), leak(), true, false, reason);
         let would = "would restart: leak (inc-1), out of memory in 10 min";
         check(settings(Mode::DryRun), leak(), false, true, would);
-        let pressure = Facts { class: Class::Pressure, ..leak() };
+        let restart = RestartAnswer::NeededAgain;
+        let pressure = Facts { class: Class::Pressure, restart, ..leak() };
         let why = "did nothing: a restart does not help against pressure";
         check(on.clone(), pressure, false, false, why);
         let far = Facts { oom_in_ns: Some(300 * MINUTE), ..leak() };
@@ -323,9 +273,24 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_says_of_nobody_that_he_was_told() {
+    fn memory_of_other_processes_is_no_reason_for_a_restart() {
+        let always = Settings { always: true, ..settings(Mode::Act) };
+        let decide = |restart: RestartAnswer| {
+            let non_torch = Facts { class: Class::NonTorch, restart, ..leak() };
+            Policy::new(always.clone()).decide(0, &non_torch)
+        };
+        assert!(matches!(decide(RestartAnswer::GivesBack), Decision::Restart(_)));
+        let why = "did nothing: a restart does not help against non_torch: other processes hold \
+                   the memory";
+        assert_eq!(decide(RestartAnswer::OtherProcesses).to_string(), why);
+        let why = "did nothing: it is not known whether a restart helps against non_torch";
+        assert_eq!(decide(RestartAnswer::Unknown).to_string(), why);
+    }
+
+    #[test]
+    fn a_dry_run_does_not_claim_that_a_restart_was_made() {
         let mut policy = Policy::new(settings(Mode::DryRun));
-        let mut why = || policy.decide(MINUTE, &leak()).why;
+        let mut why = || policy.decide(MINUTE, &leak()).to_string();
         assert_eq!(why(), "would restart: leak (inc-1), out of memory in 10 min");
         let again = "did nothing: attempt 0 would have been told to restart already (dry run): \
                      30 min of cool-down left";
@@ -337,8 +302,8 @@ mod tests {
         let mut policy = Policy::new(settings(Mode::Act));
         let mut check = |minute: u64, attempt: u32, expected: &str| {
             let decision = policy.decide(minute * MINUTE, &Facts { attempt, ..leak() });
-            assert_eq!(decision.why, expected, "minute {minute}");
-            assert_eq!(decision.act, expected.starts_with("restart"));
+            assert_eq!(decision.to_string(), expected, "minute {minute}");
+            assert_eq!(matches!(decision, Decision::Restart(_)), expected.starts_with("restart"));
         };
         let restart = "restart: leak (inc-1), out of memory in 10 min";
         check(0, 0, restart);
@@ -360,10 +325,11 @@ mod tests {
         policy.restore(20 * MINUTE, "job", 0, 5 * MINUTE);
         let decision = policy.decide(20 * MINUTE, &Facts { attempt: 1, ..leak() });
         let why = "did nothing: the last restart is too recent: 15 min of cool-down left";
-        assert_eq!(decision.why, why);
+        assert_eq!(decision.to_string(), why);
         policy.restore(21 * MINUTE, "second", 0, 21 * MINUTE);
         policy.restore(22 * MINUTE, "third", 0, 22 * MINUTE);
         assert_eq!(policy.jobs.len(), 2);
-        assert!(policy.decide(23 * MINUTE, &Facts { attempt: 1, ..leak() }).act);
+        let decision = policy.decide(23 * MINUTE, &Facts { attempt: 1, ..leak() });
+        assert!(matches!(decision, Decision::Restart(_)));
     }
 }

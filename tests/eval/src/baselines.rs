@@ -48,7 +48,7 @@ pub(crate) struct OneAlarm {
     open: Option<u64>,
     number: u64,
     last: u64,
-    said: VecDeque<Said>,
+    said: VecDeque<(u64, Said)>,
 }
 
 impl OneAlarm {
@@ -58,18 +58,19 @@ impl OneAlarm {
             self.number += 1;
             self.open = Some(self.number);
             let alarm = Alarm { rank, layer, is_wide, onset: step, step, forecast: None };
-            self.said.push_back(Said::Opened(self.number, alarm));
+            let said = [Said::Opened(alarm), Said::Paged];
+            self.said.extend(said.map(|said| (self.number, said)));
         }
     }
 
     pub(crate) fn pass(&mut self, step: u64) {
         if let Some(number) = self.open.filter(|_| step > self.last + QUIET_STEPS) {
             self.open = None;
-            self.said.push_back(Said::Closed(number));
+            self.said.push_back((number, Said::Closed));
         }
     }
 
-    pub(crate) fn said(&mut self) -> Option<Said> {
+    pub(crate) fn said(&mut self) -> Option<(u64, Said)> {
         self.said.pop_front()
     }
 }
@@ -95,7 +96,7 @@ impl<R: Rule> Judge for PerRank<R> {
         self.alarm.pass(step);
     }
 
-    fn said(&mut self) -> Option<Said> {
+    fn said(&mut self) -> Option<(u64, Said)> {
         self.alarm.said()
     }
 }

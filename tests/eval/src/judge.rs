@@ -3,6 +3,7 @@
 use memtape_core::detector::Sample;
 use memtape_core::snapshot::{Frame, RankSnapshot};
 
+use crate::camera::Camera;
 use crate::job::Layer;
 use crate::scenario::Scenario;
 use crate::world::Step;
@@ -35,32 +36,34 @@ pub struct Forecast {
     pub p90: Option<u64>,
 }
 
-/// What is said; the number tells one growth from another.
+/// What is said of an incident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
     /// Growth was found.
-    Opened(u64, Alarm),
+    Opened(Alarm),
     /// The same, with newer figures.
-    Updated(u64, Alarm),
+    Updated(Alarm),
     /// It is over.
-    Closed(u64),
+    Closed,
     /// It was over, and goes on.
-    Again(u64, Alarm),
+    Reopened,
+    /// A capture was compared.
+    Compared(Verdict),
+    /// Somebody is paged.
+    Paged,
 }
 
 /// What a comparison of snapshots says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Somebody is to be woken.
-    pub pages: bool,
     /// Name of the class.
     pub class: String,
-    /// Nothing explains it yet: another capture is worth it.
-    pub is_open: bool,
     /// Line that is blamed.
     pub culprit: Option<Frame>,
     /// Lines that may be it, the likeliest first, with the bytes they grew by.
     pub suspects: Vec<(Frame, u64)>,
+    /// The two steps that were compared.
+    pub steps: (u64, u64),
 }
 
 /// What there is to compare: a capture, and what the coordinator knows beside it.
@@ -95,19 +98,14 @@ pub trait Judge {
     /// What was read beside the tape when this step of the rank was the newest.
     fn reading(&mut self, _now_ns: u64, _rank: u32, _step: u64, _of: &Step) {}
 
-    /// Time passes.
-    fn tick(&mut self, _now_ns: u64) {}
+    /// Time passes: captures may be requested and compared.
+    fn tick(&mut self, _now_ns: u64, _camera: &mut Camera<'_>) {}
 
-    /// What there is to say next.
-    fn said(&mut self) -> Option<Said>;
+    /// What there is to say next, and the number of the incident it is about.
+    fn said(&mut self) -> Option<(u64, Said)>;
 
-    /// It wants to see snapshots before it wakes anybody; others wake at once.
+    /// It compares snapshots before it pages; others page at once.
     fn wants_snapshots(&self) -> bool {
         false
-    }
-
-    /// Compares the suspect's snapshot with those of others.
-    fn compare(&mut self, _growth: u64, _case: &Case<'_>) -> Verdict {
-        Verdict::default()
     }
 }

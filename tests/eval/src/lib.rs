@@ -3,6 +3,7 @@ pub mod actors;
 pub mod allocator;
 pub mod arrival;
 pub mod baselines;
+pub mod camera;
 pub mod code;
 pub mod exam;
 pub mod export;

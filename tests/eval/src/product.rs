@@ -1,13 +1,18 @@
-//! Memtape's own detector and diagnosis: the only file that knows how they are spoken to.
+//! Memtape under examination: its detector, its incidents and its diagnosis.
+//!
+//! It carries out the effects of [`Incidents`] as the coordinator does. It decides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
+use memtape_core::capture::Refusal;
 use memtape_core::detector::{
-    self, Detector, Finding, Gates, Growth, GrowthKey, Limits, Reading, Sample, Scope,
+    self, Detector, Gates, Growth, Limits, RankView, Reading, Sample, Scope,
 };
-use memtape_core::diagnosis::{Circumstances, Class, Inquiry, Peaks, Readings, StepNeed};
+use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
+use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
 
 use crate::job::Layer;
+use crate::camera::{Camera, Shot};
 use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
 use crate::world::Step;
@@ -39,15 +44,45 @@ pub const GATES: [Gate; 14] = [
 pub struct Product {
     limits: Limits,
     detector: Detector,
+    incidents: Incidents,
     first_step: u64,
     host_limit: u64,
-    growths: BTreeMap<u64, Growth>,
-    open: BTreeMap<GrowthKey, u64>,
-    /// Those that are over, which may come back.
-    over: BTreeMap<GrowthKey, u64>,
-    /// Class and line of those that woke somebody.
-    told: BTreeMap<u64, (Class, Option<(String, u32)>)>,
-    next: u64,
+    /// Incidents opened; their names are numbers.
+    opened: u64,
+    said: VecDeque<(u64, Said)>,
+}
+
+/// The one attempt of a played job.
+struct Played<'a>(&'a Detector);
+
+impl Attempt for Played<'_> {
+    fn serial(&self) -> u32 {
+        0
+    }
+
+    fn job(&self) -> &str {
+        "job"
+    }
+
+    fn number(&self) -> u32 {
+        0
+    }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn step_time_ns(&self) -> Option<u64> {
+        self.0.step_time_ns()
+    }
+
+    fn rank(&self, rank: u32) -> RankView {
+        self.0.state(rank)
+    }
+
+    fn here_since_ns(&self, _rank: u32) -> Option<u64> {
+        Some(0)
+    }
 }
 
 impl Product {
@@ -67,14 +102,12 @@ impl Product {
     fn with(limits: Limits) -> Self {
         Self {
             detector: Detector::new(limits.clone()),
+            incidents: Incidents::default(),
             limits,
             first_step: 0,
             host_limit: 0,
-            growths: BTreeMap::new(),
-            open: BTreeMap::new(),
-            over: BTreeMap::new(),
-            told: BTreeMap::new(),
-            next: 0,
+            opened: 0,
+            said: VecDeque::new(),
         }
     }
 
@@ -97,16 +130,91 @@ impl Product {
         }
     }
 
+    fn of_scenario(&self, step: u64) -> u64 {
+        step.saturating_sub(self.first_step)
+    }
+
     fn alarm(&self, growth: &Growth) -> Alarm {
-        let of_scenario = |step: u64| step.saturating_sub(self.first_step);
         Alarm {
             rank: growth.rank,
             layer: layer(growth.layer),
             is_wide: growth.scope != Scope::OneRank,
-            onset: of_scenario(growth.onset_step),
-            step: of_scenario(growth.last_step),
+            onset: self.of_scenario(growth.onset_step),
+            step: self.of_scenario(growth.last_step),
             forecast: forecast(growth),
         }
+    }
+
+    /// Carries out what the incidents want; `closed` are the captures that are closed now.
+    fn carry_out(&mut self, now: Now, camera: &mut Camera<'_>, closed: &[(u64, Shot)]) {
+        while let Some(effect) = self.incidents.poll() {
+            match effect {
+                Effect::Store { id, change } => self.say(&id, change),
+                Effect::Page { id } => self.said.push_back((number(&id), Said::Paged)),
+                Effect::RequestCapture { id, .. } => {
+                    let asked = camera.request(now.mono_ns);
+                    let answer = asked.map(|capture| capture.to_string());
+                    let answer = answer.map_err(|wait_ns| Refusal::TooSoon { wait_ns });
+                    self.incidents.capture_answered(now, &id, answer);
+                }
+                Effect::Diagnose { id, capture } => {
+                    let shot = closed.iter().find(|(of, _)| *of == number(&capture));
+                    let Some(&(_, shot)) = shot else { continue };
+                    self.diagnose(now, camera, &id, (&capture, shot));
+                }
+                Effect::Forget { .. } | Effect::ConsiderRestart { .. } | Effect::Lost => {}
+            }
+        }
+    }
+
+    fn say(&mut self, id: &str, change: Change) {
+        let Some(incident) = self.incidents.get(id).map(|known| known.incident()) else { return };
+        let said = match change {
+            Change::Opened => Said::Opened(self.alarm(&incident.growth)),
+            Change::Updated => Said::Updated(self.alarm(&incident.growth)),
+            Change::Reopened => Said::Reopened,
+            Change::Closed => Said::Closed,
+            Change::Diagnosed => return,
+        };
+        self.said.push_back((number(id), said));
+    }
+
+    fn diagnose(
+        &mut self,
+        now: Now,
+        camera: &Camera<'_>,
+        id: &str,
+        (capture, shot): (&str, Shot),
+    ) {
+        let Some(incident) = self.incidents.get(id).map(|known| known.incident()) else { return };
+        let growth = incident.growth;
+        let since = self.of_scenario(growth.onset_step);
+        let found = camera.show(shot, (growth.rank, since), |case| {
+            let around = self.around(&growth, case);
+            let (suspect, peers) = (case.suspect, case.peers);
+            Inquiry { growth: &growth, suspect, peers, around: &around }.diagnose()
+        });
+        let result = found.map(Box::new).ok_or(NotCompared::UnknownRank { rank: growth.rank });
+        if let Ok(found) = &result {
+            let verdict = verdict(found, (shot.from, shot.to));
+            self.said.push_back((number(id), Said::Compared(verdict)));
+        }
+        self.incidents.diagnosed(now, id, capture, result);
+    }
+}
+
+/// Incidents and captures have numbers for names.
+fn number(id: &str) -> u64 {
+    id.parse().unwrap_or(0)
+}
+
+fn verdict(found: &Diagnosis, steps: (u64, u64)) -> Verdict {
+    let suspects = found.suspects.iter();
+    Verdict {
+        class: found.class.as_str().to_string(),
+        culprit: found.culprit.clone(),
+        suspects: suspects.map(|one| (one.frame.clone(), one.grown_bytes)).collect(),
+        steps,
     }
 }
 
@@ -146,84 +254,32 @@ impl Judge for Product {
         }
     }
 
-    fn said(&mut self) -> Option<Said> {
-        let finding = self.detector.poll()?;
-        Some(match finding {
-            Finding::Opened(growth) => {
-                // One rank turns out to be what a finding about many was about, or one account
-                // explains what was seen in another before.
-                let keys = || self.open.keys().copied();
-                let rate = |key: &GrowthKey| {
-                    let known = self.open.get(key).and_then(|number| self.growths.get(number));
-                    known.map_or(0, |known| known.bytes_per_step)
-                };
-                let wide = keys().find(|key| growth.key().narrows(key));
-                let caused = keys().find(|key| growth.goes_on_with(key, rate(key)));
-                let before = self.over.get(&growth.key()).filter(|_| growth.returns > 0);
-                if let Some(&number) = before {
-                    self.open.insert(growth.key(), number);
-                    self.growths.insert(number, growth);
-                    return Some(Said::Again(number, self.alarm(&growth)));
-                }
-                let known = wide.or(caused).and_then(|key| self.open.remove(&key));
-                let number = known.unwrap_or_else(|| {
-                    self.next += 1;
-                    self.next
-                });
-                self.open.insert(growth.key(), number);
-                self.growths.insert(number, growth);
-                match known {
-                    Some(_) => Said::Updated(number, self.alarm(&growth)),
-                    None => Said::Opened(number, self.alarm(&growth)),
-                }
-            }
-            Finding::Updated(growth) => {
-                let number = self.open.get(&growth.key()).copied().unwrap_or(0);
-                self.growths.insert(number, growth);
-                Said::Updated(number, self.alarm(&growth))
-            }
-            Finding::Closed { key, .. } => {
-                let number = self.open.remove(&key).unwrap_or(0);
-                self.over.insert(key, number);
-                Said::Closed(number)
-            }
-        })
+    fn tick(&mut self, now_ns: u64, camera: &mut Camera<'_>) {
+        let now = Now { mono_ns: now_ns, wall_ns: i64::try_from(now_ns).unwrap_or(i64::MAX) };
+        let opened = &mut self.opened;
+        let mut name = || {
+            *opened += 1;
+            format!("{opened:08}")
+        };
+        while let Some(finding) = self.detector.poll() {
+            self.incidents.found(now, &Played(&self.detector), finding, &mut name);
+        }
+        self.incidents.review(now, &Played(&self.detector), &mut name);
+        self.incidents.tick(now);
+        self.carry_out(now, camera, &[]);
+        let closed = camera.closed(now_ns);
+        for (capture, _) in &closed {
+            self.incidents.capture_closed(&capture.to_string());
+        }
+        self.carry_out(now, camera, &closed);
+    }
+
+    fn said(&mut self) -> Option<(u64, Said)> {
+        self.said.pop_front()
     }
 
     fn wants_snapshots(&self) -> bool {
         true
-    }
-
-    fn compare(&mut self, growth: u64, case: &Case<'_>) -> Verdict {
-        let (id, Some(growth)) = (growth, self.growths.get(&growth)) else {
-            return Verdict::default();
-        };
-        let around = self.around(growth, case);
-        let (suspect, peers) = (case.suspect, case.peers);
-        let found = Inquiry { growth, suspect, peers, around: &around }.diagnose();
-        let line = |frame: &memtape_core::snapshot::Frame| (frame.file.clone(), frame.line);
-        let is_told = found.pages()
-            && self.told.iter().any(|(other, (class, culprit))| {
-                let culprit = culprit.as_ref().map(|(file, line)| (file.as_str(), *line));
-                *other != id
-                    && self.open.values().any(|open| open == other)
-                    && found.is_told_by(*class, culprit)
-            });
-        let pages = found.pages() && !is_told;
-        if pages {
-            self.told.insert(id, (found.class, found.culprit.as_ref().map(line)));
-        }
-        Verdict {
-            pages,
-            class: found.class.as_str().to_string(),
-            is_open: found.class == Class::Unknown || !(pages || is_told),
-            culprit: found.culprit.clone(),
-            suspects: found
-                .suspects
-                .iter()
-                .map(|suspect| (suspect.frame.clone(), suspect.grown_bytes))
-                .collect(),
-        }
     }
 }
 

@@ -122,11 +122,11 @@ fn lines(tally: &mut Tally, scenario: &Scenario, fault: &Fault, incident: &Incid
         fault.sites.iter().any(|site| site.frame.file == file && site.frame.line == line)
     };
     let is_top = incident.culprit().is_some_and(|frame| is_one(&frame.file, frame.line));
-    let suspects = incident.verdict.as_ref().map_or(&[][..], |(said, ..)| &said.suspects);
+    let suspects = incident.verdict.as_ref().map_or(&[][..], |said| &said.suspects);
     let is_among = suspects.iter().take(3).any(|(frame, _)| is_one(&frame.file, frame.line));
     tally.top1.add(is_top);
     tally.top3.add(is_top || is_among);
-    if let Some((_, from, to)) = incident.verdict {
+    if let Some((from, to)) = incident.verdict.as_ref().map(|verdict| verdict.steps) {
         let there = scenario.fault_bytes(incident.rank(), from, to);
         let named = suspects.iter().filter(|(frame, _)| is_one(&frame.file, frame.line));
         let named: u64 = named.map(|(_, bytes)| bytes).sum();

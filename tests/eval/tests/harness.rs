@@ -1,10 +1,13 @@
 //! The harness under examination: judges whose marks are known beforehand.
 
+use std::collections::VecDeque;
+
 use memtape_core::detector::Sample;
 use memtape_eval::families::{Family, Set, families};
 use memtape_eval::figures::Tally;
 use memtape_eval::job::{Fault, Layer};
-use memtape_eval::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
+use memtape_eval::camera::Camera;
+use memtape_eval::judge::{Alarm, Forecast, Judge, Said, Verdict};
 use memtape_eval::runner::run;
 use memtape_eval::scenario::Scenario;
 use memtape_eval::score::score;
@@ -17,8 +20,9 @@ const RANKS_MAX: u32 = 2;
 struct Oracle {
     fault: Option<Fault>,
     oom: Option<u64>,
-    said: Option<Said>,
+    said: VecDeque<(u64, Said)>,
     is_done: bool,
+    has_asked: bool,
 }
 
 impl Judge for Oracle {
@@ -40,27 +44,34 @@ impl Judge for Oracle {
                 step,
                 forecast: left.map(whole),
             };
-            self.said = Some(Said::Opened(1, alarm));
+            self.said.push_back((1, Said::Opened(alarm)));
         }
     }
 
-    fn said(&mut self) -> Option<Said> {
-        self.said.take()
+    fn tick(&mut self, now_ns: u64, camera: &mut Camera<'_>) {
+        if self.is_done && !self.has_asked {
+            self.has_asked = true;
+            camera.request(now_ns).expect("it is the first");
+        }
+        for (_, shot) in camera.closed(now_ns) {
+            let Some(fault) = &self.fault else { continue };
+            let sites = fault.sites.iter();
+            let verdict = Verdict {
+                class: fault.class.to_string(),
+                culprit: fault.sites.first().map(|site| site.frame.clone()),
+                suspects: sites.map(|site| (site.frame.clone(), u64::MAX >> 8)).collect(),
+                steps: (shot.from, shot.to),
+            };
+            self.said.extend([(1, Said::Compared(verdict)), (1, Said::Paged)]);
+        }
+    }
+
+    fn said(&mut self) -> Option<(u64, Said)> {
+        self.said.pop_front()
     }
 
     fn wants_snapshots(&self) -> bool {
         true
-    }
-
-    fn compare(&mut self, _growth: u64, _case: &Case<'_>) -> Verdict {
-        let Some(fault) = &self.fault else { return Verdict::default() };
-        Verdict {
-            pages: true,
-            class: fault.class.to_string(),
-            is_open: false,
-            culprit: fault.sites.first().map(|site| site.frame.clone()),
-            suspects: fault.sites.iter().map(|site| (site.frame.clone(), u64::MAX >> 8)).collect(),
-        }
     }
 }
 
@@ -72,7 +83,7 @@ impl Judge for Silent {
 
     fn sample(&mut self, _now_ns: u64, _step: u64, _sample: &Sample) {}
 
-    fn said(&mut self) -> Option<Said> {
+    fn said(&mut self) -> Option<(u64, Said)> {
         None
     }
 }
@@ -81,7 +92,7 @@ impl Judge for Silent {
 #[derive(Default)]
 struct Always {
     half: u64,
-    said: Option<Said>,
+    said: VecDeque<(u64, Said)>,
     is_done: bool,
 }
 
@@ -95,12 +106,12 @@ impl Judge for Always {
             self.is_done = true;
             let layer = Layer::Allocated;
             let alarm = Alarm { rank: 0, layer, is_wide: false, onset: step, step, forecast: None };
-            self.said = Some(Said::Opened(1, alarm));
+            self.said.extend([(1, Said::Opened(alarm)), (1, Said::Paged)]);
         }
     }
 
-    fn said(&mut self) -> Option<Said> {
-        self.said.take()
+    fn said(&mut self) -> Option<(u64, Said)> {
+        self.said.pop_front()
     }
 }
 

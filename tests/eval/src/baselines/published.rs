@@ -161,7 +161,7 @@ impl Judge for TraceMl {
         self.alarm.pass(self.newest);
     }
 
-    fn said(&mut self) -> Option<Said> {
+    fn said(&mut self) -> Option<(u64, Said)> {
         self.alarm.said()
     }
 }

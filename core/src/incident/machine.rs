@@ -1,0 +1,546 @@
+//! The machine: findings, captures and diagnoses in, effects out.
+//!
+//! Here is what follows from a finding; `upkeep.rs` has what follows from captures, from time and
+//! from the limits.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::record::{Closed, ClosedReason, Incident, Page};
+use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView};
+use crate::diagnosis::Class;
+
+/// Incidents remembered; the oldest closed one is forgotten.
+pub const INCIDENTS_MAX: usize = 4096;
+
+/// Open incidents; growth beyond is counted. So many causes are one cause.
+pub(super) const INCIDENTS_OPEN_MAX: usize = 1024;
+
+/// Captures for one incident while no diagnosis explains it, or while it pages nobody and grows.
+/// When it returns they are counted anew.
+pub const TRIES_MAX: u32 = 12;
+
+/// Time between two requests that were refused for a reason that passes, in nanoseconds.
+pub(super) const RETRY_NS: u64 = 2_000_000_000;
+
+/// Steps after a restart of the coordinator within which the detector must find the growth of an
+/// open incident again; without it, the growth is over.
+pub(super) const CONFIRM_STEPS: u64 = 4096;
+
+/// The agent of a rank must have been here for this long, in nanoseconds, before the rank counts as
+/// silent: an agent that is back still reports what it has missed.
+pub(super) const BACK_NS: u64 = 10_000_000_000;
+
+/// Keys that are remembered of what an incident was about before.
+const FORMER_MAX: usize = 16;
+
+/// One moment on both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Monotonic time, in nanoseconds.
+    pub mono_ns: u64,
+    /// Unix time, in nanoseconds.
+    pub wall_ns: i64,
+}
+
+/// What the machine asks about an attempt at a job.
+pub trait Attempt {
+    /// Its number, never used twice.
+    fn serial(&self) -> u32;
+    /// Name of the job.
+    fn job(&self) -> &str;
+    /// As the launcher counts attempts.
+    fn number(&self) -> u32;
+    /// All of its ranks have ended.
+    fn has_ended(&self) -> bool;
+    /// How long a step takes, in nanoseconds.
+    fn step_time_ns(&self) -> Option<u64>;
+    /// A rank as the detector sees it.
+    fn rank(&self, rank: u32) -> RankView;
+    /// Monotonic time since which the rank's agent is here; none when it is away.
+    fn here_since_ns(&self, rank: u32) -> Option<u64>;
+}
+
+/// What happened to an incident that is to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was opened.
+    Opened,
+    /// Its figures changed.
+    Updated,
+    /// It was diagnosed, or could not be.
+    Diagnosed,
+    /// It is open again.
+    Reopened,
+    /// It was closed.
+    Closed,
+}
+
+/// What the shell must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Store the incident as it is, then call [`Incidents::stored`].
+    Store {
+        /// Name of the incident.
+        id: String,
+        /// What happened to it.
+        change: Change,
+    },
+    /// Delete the incident from the store.
+    Forget {
+        /// Name of the incident.
+        id: String,
+    },
+    /// Request a capture, then call [`Incidents::capture_answered`].
+    RequestCapture {
+        /// Name of the incident.
+        id: String,
+        /// Attempt.
+        serial: u32,
+        /// The rank that grows.
+        rank: u32,
+    },
+    /// Compare the snapshots of a capture, then call [`Incidents::diagnosed`].
+    Diagnose {
+        /// Name of the incident.
+        id: String,
+        /// Name of the capture.
+        capture: String,
+    },
+    /// Ask the restart policy.
+    ConsiderRestart {
+        /// Name of the incident.
+        id: String,
+    },
+    /// Page: the incident did not page before.
+    Page {
+        /// Name of the incident.
+        id: String,
+    },
+    /// Count an incident for which there is no room.
+    Lost,
+}
+
+/// Which capture an incident needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Need {
+    /// None.
+    #[default]
+    Nothing,
+    /// One is to be requested at this monotonic time.
+    Wanted { due_ns: u64 },
+    /// This one is under way; another follows it where the growth has changed since.
+    Awaited { capture: String, again: bool },
+}
+
+/// An incident and what is under way for it.
+#[derive(Clone, Debug)]
+pub struct Tracked {
+    pub(super) incident: Incident,
+    pub(super) is_stored: bool,
+    pub(super) need: Need,
+    /// Captures that were taken for it.
+    pub(super) tries: u32,
+    /// What it was about before it was seen more clearly.
+    former: Vec<GrowthKey>,
+    /// Open since before a restart of the coordinator, and not found again yet: it is closed behind
+    /// this step.
+    pub(super) confirm_by_step: Option<u64>,
+    /// When a restart was last considered.
+    pub(super) considered_ns: Option<u64>,
+}
+
+impl Tracked {
+    pub(super) fn new(incident: Incident) -> Self {
+        Self {
+            incident,
+            is_stored: false,
+            need: Need::Nothing,
+            tries: 0,
+            former: Vec::new(),
+            confirm_by_step: None,
+            considered_ns: None,
+        }
+    }
+
+    /// The incident.
+    pub fn incident(&self) -> &Incident {
+        &self.incident
+    }
+
+    /// True when the store holds it as it is.
+    pub fn is_stored(&self) -> bool {
+        self.is_stored
+    }
+
+    /// True when it is open and rests on this capture, or waits for it.
+    pub fn needs(&self, capture: &str) -> bool {
+        let awaits = matches!(&self.need, Need::Awaited { capture: id, .. } if id == capture);
+        self.incident.is_open() && (awaits || self.incident.capture_id.as_deref() == Some(capture))
+    }
+
+    /// True when it is open and pages.
+    pub(super) fn pages(&self) -> bool {
+        self.incident.is_open() && self.incident.page == Page::Paged
+    }
+
+    /// Wants a capture now, or after the one that is under way, with all tries before it.
+    fn want_anew(&mut self, now: Now) {
+        self.tries = 0;
+        match &mut self.need {
+            Need::Awaited { again, .. } => *again = true,
+            need => *need = Need::Wanted { due_ns: now.mono_ns },
+        }
+    }
+}
+
+/// The incidents of all attempts.
+#[derive(Debug, Default)]
+pub struct Incidents {
+    pub(super) known: BTreeMap<String, Tracked>,
+    /// Findings about silent ranks whose agents are away, or not back for long.
+    silent: BTreeMap<(u32, GrowthKey), Growth>,
+    pub(super) effects: VecDeque<Effect>,
+}
+
+impl Incidents {
+    /// What to do next.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// All of them, by age.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Tracked> + Clone {
+        self.known.values()
+    }
+
+    /// How many are remembered.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// True when none is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// One of them.
+    pub fn get(&self, id: &str) -> Option<&Tracked> {
+        self.known.get(id)
+    }
+
+    /// Takes a finding of the detector of an attempt. `name` makes the name of a new incident.
+    pub fn found(
+        &mut self,
+        now: Now,
+        attempt: &impl Attempt,
+        finding: Finding,
+        name: impl FnOnce() -> String,
+    ) {
+        let serial = attempt.serial();
+        match finding {
+            Finding::Opened(growth) => self.opened(now, attempt, &growth, name),
+            Finding::Updated(growth) => {
+                if let Some(held) = self.silent.get_mut(&(serial, growth.key())) {
+                    *held = growth;
+                } else if let Some(id) = self.open_about(serial, &growth.key()) {
+                    self.grew(now, attempt, &id, &growth);
+                }
+            }
+            Finding::Closed { key, at_step } => {
+                self.silent.remove(&(serial, key));
+                if let Some(id) = self.open_about(serial, &key) {
+                    self.close(
+                        now,
+                        &id,
+                        ClosedReason::GrowthEnded { at_step },
+                        attempt.has_ended(),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Looks at an attempt after its findings: closes what was not confirmed after a restart of the
+    /// coordinator, and opens what silent ranks have waited with.
+    pub fn review(&mut self, now: Now, attempt: &impl Attempt, mut name: impl FnMut() -> String) {
+        let is_over = |tracked: &Tracked| {
+            let view = attempt.rank(tracked.incident.growth.rank);
+            view.state == RankState::Healthy
+                && tracked.confirm_by_step.is_some_and(|step| view.last_step > step)
+        };
+        for id in self.ids(|known| is_open_of(known, attempt.serial()) && is_over(known)) {
+            self.close(now, &id, ClosedReason::NotFoundAgain, attempt.has_ended());
+        }
+        let is_due = |(serial, key): &(u32, GrowthKey)| {
+            *serial == attempt.serial() && is_back(now, attempt, key.rank)
+        };
+        let due: Vec<_> = self.silent.keys().filter(|key| is_due(key)).copied().collect();
+        for key in due {
+            if let Some(growth) = self.silent.remove(&key) {
+                self.opened(now, attempt, &growth, &mut name);
+            }
+        }
+    }
+
+    /// An attempt has ended: so has its growth.
+    pub fn attempt_ended(&mut self, now: Now, serial: u32) {
+        self.silent.retain(|(of, _), _| *of != serial);
+        for id in self.ids(|known| is_open_of(known, serial)) {
+            self.close(now, &id, ClosedReason::AttemptEnded, true);
+        }
+    }
+
+    /// An attempt that counted as ended goes on: what was closed with it is open again, and closes
+    /// when its growth is not found again.
+    pub fn attempt_goes_on(&mut self, now: Now, attempt: &impl Attempt) {
+        let is_of = |known: &Tracked| {
+            let closed = known.incident.closed.map(|closed| closed.reason);
+            known.incident.serial == attempt.serial() && closed == Some(ClosedReason::AttemptEnded)
+        };
+        for id in self.ids(is_of) {
+            let Some(tracked) = self.known.get_mut(&id) else { continue };
+            let step = attempt.rank(tracked.incident.growth.rank).last_step;
+            tracked.confirm_by_step = Some(step + CONFIRM_STEPS);
+            self.reopen(now, &id);
+        }
+    }
+
+    fn opened(
+        &mut self,
+        now: Now,
+        attempt: &impl Attempt,
+        growth: &Growth,
+        name: impl FnOnce() -> String,
+    ) {
+        let (serial, key) = (attempt.serial(), growth.key());
+        let known = self.open_about(serial, &key);
+        if let Some(id) = known.or_else(|| self.narrowed(serial, &key)) {
+            // Found again after a restart of the coordinator, or seen more clearly.
+            self.grew(now, attempt, &id, growth);
+            return;
+        }
+        // One of the ranks of a wide incident rested, and grows again: that is known.
+        let was_about = |known: &Tracked| is_open_of(known, serial) && known.former.contains(&key);
+        if growth.returns > 0 && self.known.values().any(was_about) {
+            return;
+        }
+        // After a restart of everything, agents send again what the tapes of an ended attempt hold.
+        // Its growth was found while it ran, or is not reported any more.
+        if attempt.has_ended() {
+            return;
+        }
+        if let Some(id) = self.reopened(now, serial, growth) {
+            self.grew(now, attempt, &id, growth);
+            return;
+        }
+        if let Some(id) = self.continued(serial, growth) {
+            self.grew(now, attempt, &id, growth);
+            return;
+        }
+        if growth.layer == Layer::Progress && !is_back(now, attempt, growth.rank) {
+            // A rank whose agent is away is silent for that reason, which its state tells.
+            self.silent.insert((serial, key), *growth);
+            return;
+        }
+        if self.known.values().filter(|known| known.incident.is_open()).count()
+            >= INCIDENTS_OPEN_MAX
+        {
+            self.effects.push_back(Effect::Lost);
+            return;
+        }
+        self.open(now, attempt, growth, name());
+    }
+
+    fn open(&mut self, now: Now, attempt: &impl Attempt, growth: &Growth, id: String) {
+        let mut incident = Incident {
+            id: id.clone(),
+            serial: attempt.serial(),
+            job: attempt.job().into(),
+            attempt: attempt.number(),
+            growth: *growth,
+            seconds_to_oom: None,
+            diagnosis: None,
+            page: Page::Quiet,
+            capture_id: None,
+            not_compared: None,
+            opened_wall_ns: now.wall_ns,
+            updated_wall_ns: now.wall_ns,
+            closed: None,
+        };
+        incident.measure(growth, attempt.step_time_ns());
+        let mut tracked = Tracked::new(incident);
+        tracked.need = Need::Wanted { due_ns: now.mono_ns };
+        self.known.insert(id.clone(), tracked);
+        self.store(&id, Change::Opened);
+        self.request_captures(now);
+    }
+
+    fn grew(&mut self, now: Now, attempt: &impl Attempt, id: &str, growth: &Growth) {
+        let Some(tracked) = self.known.get_mut(id) else { return };
+        tracked.confirm_by_step = None;
+        tracked.considered_ns = None;
+        tracked.incident.measure(growth, attempt.step_time_ns());
+        tracked.incident.updated_wall_ns = now.wall_ns;
+        // What is unknown, or pages nobody, is looked at again when it has grown.
+        let is_quiet = tracked.incident.page == Page::Quiet;
+        if (tracked.incident.class() == Class::Unknown || is_quiet)
+            && tracked.need == Need::Nothing
+            && tracked.tries < TRIES_MAX
+        {
+            tracked.need = Need::Wanted { due_ns: now.mono_ns };
+        }
+        self.store(id, Change::Updated);
+    }
+
+    /// The only place where an incident ends.
+    fn close(&mut self, now: Now, id: &str, reason: ClosedReason, has_ended: bool) {
+        let Some(tracked) = self.known.get_mut(id) else { return };
+        tracked.incident.closed = Some(Closed { wall_ns: now.wall_ns, reason });
+        tracked.incident.updated_wall_ns = now.wall_ns;
+        if !has_ended {
+            // A capture would show a time without the growth.
+            match &mut tracked.need {
+                Need::Awaited { again, .. } => *again = false,
+                need => *need = Need::Nothing,
+            }
+        }
+        self.store(id, Change::Closed);
+        self.release(now, id);
+    }
+
+    /// An incident pages no more: others that were suppressed by it, and go on, are diagnosed anew.
+    pub(super) fn release(&mut self, now: Now, id: &str) {
+        for other in self.known.values_mut() {
+            let is_suppressed = matches!(&other.incident.page, Page::Suppressed { by } if by == id);
+            if other.incident.is_open() && is_suppressed {
+                other.incident.page = Page::Quiet;
+                other.want_anew(now);
+            }
+        }
+    }
+
+    fn reopen(&mut self, now: Now, id: &str) {
+        let by = self.known.get(id).and_then(|tracked| match &tracked.incident.page {
+            Page::Suppressed { by } => Some(by.clone()),
+            Page::Quiet | Page::Paged => None,
+        });
+        let still_pages = |by: String| self.known.get(&by).is_some_and(Tracked::pages);
+        let is_suppressed = by.is_none_or(still_pages);
+        let Some(tracked) = self.known.get_mut(id) else { return };
+        if !is_suppressed {
+            tracked.incident.page = Page::Quiet;
+        }
+        tracked.incident.closed = None;
+        tracked.incident.updated_wall_ns = now.wall_ns;
+        self.store(id, Change::Reopened);
+    }
+
+    fn open_about(&self, serial: u32, key: &GrowthKey) -> Option<String> {
+        let is_about =
+            |known: &Tracked| known.incident.is_open() && known.incident.is_about(serial, key);
+        self.ids(is_about).into_iter().next()
+    }
+
+    /// The open incident about many ranks of which this one was the example: it turns out to be
+    /// about this rank alone. The same cause, seen more clearly.
+    fn narrowed(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
+        let tracked = self.open_with(serial, |known| key.narrows(&known.key()))?;
+        tracked.incident.growth.scope = key.scope;
+        Some(tracked.incident.id.clone())
+    }
+
+    /// The open incident that this growth goes on with.
+    fn continued(&mut self, serial: u32, growth: &Growth) -> Option<String> {
+        let goes_on = |known: &Growth| growth.goes_on_with(&known.key(), known.bytes_per_step);
+        let tracked = self.open_with(serial, goes_on)?;
+        let known = &mut tracked.incident.growth;
+        if tracked.former.len() < FORMER_MAX {
+            tracked.former.push(known.key());
+        }
+        (known.rank, known.device) = (growth.rank, growth.device);
+        (known.layer, known.scope) = (growth.layer, growth.scope);
+        Some(tracked.incident.id.clone())
+    }
+
+    /// The oldest open incident of an attempt about such a growth.
+    fn open_with(&mut self, serial: u32, is_it: impl Fn(&Growth) -> bool) -> Option<&mut Tracked> {
+        let mut known = self.known.values_mut();
+        known.find(|known| is_open_of(known, serial) && is_it(&known.incident.growth))
+    }
+
+    /// The newest closed incident that this growth goes on with, open again. One that was closed
+    /// with its attempt: a node that comes late brings ranks of it, so it is not over, or is told
+    /// again to its end. And one that had given back what it had grown by, and grows again.
+    fn reopened(&mut self, now: Now, serial: u32, growth: &Growth) -> Option<String> {
+        let key = growth.key();
+        let goes_on = |known: &Tracked| {
+            let incident = &known.incident;
+            incident.is_about(serial, &key)
+                && incident.closed.is_some_and(|closed| match closed.reason {
+                    ClosedReason::AttemptEnded => true,
+                    ClosedReason::GrowthEnded { .. } => growth.returns > 0,
+                    ClosedReason::NotFoundAgain => false,
+                })
+        };
+        let tracked = self.known.values_mut().rev().find(|known| goes_on(known))?;
+        if growth.returns > 0 {
+            // That it comes back says more than the first capture did.
+            tracked.want_anew(now);
+        }
+        let id = tracked.incident.id.clone();
+        self.reopen(now, &id);
+        Some(id)
+    }
+
+    pub(super) fn store(&mut self, id: &str, change: Change) {
+        if let Some(tracked) = self.known.get_mut(id) {
+            tracked.is_stored = false;
+            self.effects.push_back(Effect::Store { id: id.into(), change });
+        }
+    }
+
+    pub(super) fn ids(&self, is_meant: impl Fn(&Tracked) -> bool) -> Vec<String> {
+        let meant = self.known.iter().filter(|(_, known)| is_meant(known));
+        meant.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Takes up an incident that an earlier process stored. `step` is the newest step of its rank;
+    /// `under_way` a capture of its attempt that was cut short and goes on.
+    pub fn restore(&mut self, now: Now, incident: Incident, step: u64, under_way: Option<String>) {
+        let is_open = incident.is_open();
+        let is_unknown = incident.class() == Class::Unknown;
+        let confirm_from = step.max(incident.growth.last_step);
+        let tracked = Tracked {
+            is_stored: true,
+            need: match under_way {
+                _ if !(is_open && is_unknown) => Need::Nothing,
+                Some(capture) => Need::Awaited { capture, again: false },
+                None => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
+            },
+            confirm_by_step: is_open.then_some(confirm_from + CONFIRM_STEPS),
+            ..Tracked::new(incident)
+        };
+        self.known.insert(tracked.incident.id.clone(), tracked);
+    }
+
+    /// Forgets all that belongs to an attempt.
+    pub fn forget_attempt(&mut self, serial: u32) {
+        self.silent.retain(|(of, _), _| *of != serial);
+        for id in self.ids(|known| known.incident.serial == serial) {
+            self.known.remove(&id);
+            self.effects.push_back(Effect::Forget { id });
+        }
+    }
+}
+
+pub(super) fn is_open_of(known: &Tracked, serial: u32) -> bool {
+    known.incident.serial == serial && known.incident.is_open()
+}
+
+/// True when the rank's agent is here, and had the time to report what it has missed.
+fn is_back(now: Now, attempt: &impl Attempt, rank: u32) -> bool {
+    let since_ns = attempt.here_since_ns(rank);
+    since_ns.is_some_and(|since_ns| now.mono_ns.saturating_sub(since_ns) >= BACK_NS)
+}

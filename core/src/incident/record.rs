@@ -1,0 +1,258 @@
+//! One incident as it is stored and shown.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt::{self, Display, Formatter};
+
+use crate::detector::{Growth, GrowthKey, Scope};
+use crate::diagnosis::{Class, Diagnosis, first_sentence};
+use crate::identity::cut;
+use crate::snapshot::Frame;
+
+/// Frames of a stack that are kept, the innermost.
+const STACK_FRAMES_MAX: usize = 48;
+
+/// Bytes of a file name or a sentence that are kept.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// Growth that was found, what a diagnosis says of it, and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Incident {
+    /// Name, in order of age.
+    pub id: String,
+    /// Attempt it belongs to, as the coordinator counts them.
+    pub serial: u32,
+    /// Name of the job.
+    pub job: String,
+    /// Attempt, as the launcher counts them.
+    pub attempt: u32,
+    /// The growth, with the newest figures. Onset and detection are those of the first finding.
+    pub growth: Growth,
+    /// Time until memory is full at the last finding, in seconds.
+    pub seconds_to_oom: Option<u64>,
+    /// What the newest capture that could be compared has shown.
+    pub diagnosis: Option<Box<Diagnosis>>,
+    /// Whether it pages.
+    pub page: Page,
+    /// The newest capture for this incident that was closed.
+    pub capture_id: Option<String>,
+    /// Why that capture could not be compared.
+    pub not_compared: Option<NotCompared>,
+    /// Unix time, in nanoseconds.
+    pub opened_wall_ns: i64,
+    /// Unix time of the last change, in nanoseconds.
+    pub updated_wall_ns: i64,
+    /// None while it is open.
+    pub closed: Option<Closed>,
+}
+
+/// Whether an incident pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Page {
+    /// It is shown, and pages nobody.
+    #[default]
+    Quiet,
+    /// It pages.
+    Paged,
+    /// It would page, but another open incident of the job reports the same cause.
+    Suppressed {
+        /// Name of that incident.
+        by: String,
+    },
+}
+
+/// How an incident ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Closed {
+    /// Unix time, in nanoseconds.
+    pub wall_ns: i64,
+    /// Why.
+    pub reason: ClosedReason,
+}
+
+/// Why an incident was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum ClosedReason {
+    /// The detector closed its finding.
+    GrowthEnded {
+        /// Step at which the growth counts as over.
+        at_step: u64,
+    },
+    /// The attempt ended.
+    AttemptEnded,
+    /// The detector did not find the growth again after the coordinator was restarted.
+    NotFoundAgain,
+}
+
+/// Why a capture could not be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum NotCompared {
+    /// The rank's part holds no snapshot.
+    NotInCapture {
+        /// Global rank.
+        rank: u32,
+        /// What became of its part.
+        outcome: String,
+        /// One line on it.
+        detail: String,
+    },
+    /// The rank was not known when the capture was taken.
+    UnknownRank {
+        /// Global rank.
+        rank: u32,
+    },
+    /// The rank's snapshot is not stored, or cannot be read.
+    Unreadable {
+        /// Global rank.
+        rank: u32,
+        /// Why.
+        why: String,
+    },
+    /// The comparison broke off.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Incident {
+    /// Is it open?
+    pub fn is_open(&self) -> bool {
+        self.closed.is_none()
+    }
+
+    /// What kind of trouble it is; [`Class::Unknown`] before a diagnosis.
+    pub fn class(&self) -> Class {
+        self.diagnosis.as_ref().map_or(Class::Unknown, |diagnosis| diagnosis.class)
+    }
+
+    /// All of it in one sentence.
+    pub fn sentence(&self) -> String {
+        match &self.diagnosis {
+            Some(diagnosis) => diagnosis.sentence.clone(),
+            None => first_sentence(&self.growth),
+        }
+    }
+
+    /// What speaks for the class, a sentence each.
+    pub fn evidence(&self) -> Vec<String> {
+        let mut lines = self.diagnosis.as_ref().map_or(Vec::new(), |known| known.evidence.clone());
+        if let Page::Suppressed { .. } = self.page {
+            lines.push(self.page.to_string());
+        }
+        lines
+    }
+
+    /// What speaks against it, a sentence each.
+    pub fn against(&self) -> Vec<String> {
+        match (&self.not_compared, &self.capture_id, &self.diagnosis) {
+            (Some(why), Some(id), _) => {
+                vec![alloc::format!("capture {id} could not be compared: {why}")]
+            }
+            (.., Some(diagnosis)) => diagnosis.against.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Is this the incident that a finding with this key is about? The rank of a finding about all
+    /// ranks is only an example.
+    pub(super) fn is_about(&self, serial: u32, key: &GrowthKey) -> bool {
+        let own = self.growth.key();
+        let same_rank = (own.rank, own.device) == (key.rank, key.device);
+        self.serial == serial
+            && (own.layer, own.scope) == (key.layer, key.scope)
+            && (same_rank || key.scope == Scope::AllRanks)
+    }
+
+    /// Brings the figures up to date. What was known of the begin stays.
+    pub(super) fn measure(&mut self, growth: &Growth, step_time_ns: Option<u64>) {
+        let known = self.growth;
+        self.growth = Growth {
+            rank: known.rank,
+            device: known.device,
+            layer: known.layer,
+            scope: known.scope,
+            onset_step: known.onset_step,
+            detected_step: known.detected_step,
+            returns: known.returns.max(growth.returns),
+            give_backs: known.give_backs.max(growth.give_backs),
+            ..*growth
+        };
+        self.seconds_to_oom = growth
+            .steps_to_oom
+            .zip(step_time_ns)
+            .map(|(steps, step_ns)| steps.saturating_mul(step_ns) / 1_000_000_000);
+    }
+}
+
+impl Display for Page {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quiet => formatter.write_str("pages nobody"),
+            Self::Paged => formatter.write_str("pages"),
+            Self::Suppressed { by } => write!(formatter, "the same cause is reported in {by}"),
+        }
+    }
+}
+
+impl Display for ClosedReason {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GrowthEnded { at_step } => {
+                write!(formatter, "the growth ended at step {at_step}")
+            }
+            Self::AttemptEnded => formatter.write_str("the attempt is over"),
+            Self::NotFoundAgain => {
+                formatter.write_str("the growth was not found again after a restart")
+            }
+        }
+    }
+}
+
+impl Display for NotCompared {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotInCapture { rank, outcome, detail } => {
+                write!(formatter, "rank {rank} is not in it ({outcome}: {detail})")
+            }
+            Self::UnknownRank { rank } => {
+                write!(formatter, "rank {rank} was not known when it was taken")
+            }
+            Self::Unreadable { rank, why } => write!(formatter, "rank {rank}: {why}"),
+            Self::Failed { why } => write!(formatter, "the comparison failed: {why}"),
+        }
+    }
+}
+
+/// Cuts what a diagnosis says to a size that can be stored with every change.
+pub(super) fn bounded(mut diagnosis: Box<Diagnosis>) -> Box<Diagnosis> {
+    let text = |text: &mut String| *text = cut(text, TEXT_BYTES_MAX).to_string();
+    let stack = |frames: &mut Vec<Frame>| {
+        frames.truncate(STACK_FRAMES_MAX);
+        frames.iter_mut().for_each(|frame| text(&mut frame.file));
+    };
+    let said = &mut *diagnosis;
+    text(&mut said.sentence);
+    text(&mut said.advice);
+    said.culprit.iter_mut().for_each(|frame| text(&mut frame.file));
+    stack(&mut said.stack);
+    said.evidence.iter_mut().chain(&mut said.against).for_each(text);
+    for suspect in &mut said.suspects {
+        text(&mut suspect.frame.file);
+        stack(&mut suspect.stack);
+    }
+    for other in &mut said.alternatives {
+        other.evidence.iter_mut().chain(&mut other.against).for_each(text);
+    }
+    diagnosis
+}

@@ -1,0 +1,504 @@
+//! Scenarios and properties of the machine.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::machine::{BACK_NS, CONFIRM_STEPS, INCIDENTS_OPEN_MAX, Need, RETRY_NS};
+use super::*;
+use crate::capture::Refusal;
+use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
+use crate::diagnosis::{Class, Diagnosis, diagnose};
+use crate::snapshot::{Frame, RankSnapshot};
+
+const SECOND: u64 = 1_000_000_000;
+
+struct Job {
+    serial: u32,
+    has_ended: bool,
+    here_since_ns: Option<u64>,
+    last_step: u64,
+}
+
+impl Job {
+    fn new(serial: u32) -> Self {
+        Self { serial, has_ended: false, here_since_ns: Some(0), last_step: 0 }
+    }
+}
+
+impl Attempt for Job {
+    fn serial(&self) -> u32 {
+        self.serial
+    }
+
+    fn job(&self) -> &str {
+        "job"
+    }
+
+    fn number(&self) -> u32 {
+        0
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    fn step_time_ns(&self) -> Option<u64> {
+        Some(SECOND)
+    }
+
+    fn rank(&self, _rank: u32) -> RankView {
+        let (state, last_step) = (RankState::Healthy, self.last_step);
+        RankView { state, last_step, ..RankView::default() }
+    }
+
+    fn here_since_ns(&self, _rank: u32) -> Option<u64> {
+        self.here_since_ns
+    }
+}
+
+fn growth(rank: u32, layer: Layer, scope: Scope, returns: u32) -> Growth {
+    Growth {
+        rank,
+        device: 0,
+        scope,
+        onset_step: 10,
+        detected_step: 20,
+        last_step: 20,
+        bytes_per_step: 1 << 20,
+        grown_bytes: 1 << 24,
+        layer,
+        steps_to_oom: Some(10_000),
+        forecast: None,
+        peers: 3,
+        ranks: 1,
+        returns,
+        give_backs: 0,
+    }
+}
+
+fn leak(rank: u32) -> Growth {
+    growth(rank, Layer::Allocated, Scope::OneRank, 0)
+}
+
+/// A diagnosis that pages, unless its class is [`Class::Unknown`]; leaks have one line each.
+fn diagnosis(class: Class, line: u32) -> Box<Diagnosis> {
+    let unknown = diagnose(&leak(0), &RankSnapshot::default(), &[]);
+    let is_known = class != Class::Unknown;
+    let culprit = Frame { file: "/app/train.py".to_string(), line, ..Frame::default() };
+    Box::new(Diagnosis {
+        class,
+        culprit: is_known.then_some(culprit),
+        confidence_ppm: if is_known { 900_000 } else { 0 },
+        stands_out: true,
+        age_steps: 1_000,
+        ends_soon: false,
+        ..unknown
+    })
+}
+
+/// Carries out effects: every request is granted, captures are named after incidents.
+#[derive(Default)]
+struct Shell {
+    incidents: Incidents,
+    names: u32,
+    now_ns: u64,
+    log: Vec<Effect>,
+}
+
+impl Shell {
+    fn now(&self) -> Now {
+        Now { mono_ns: self.now_ns, wall_ns: self.now_ns as i64 }
+    }
+
+    fn found(&mut self, job: &Job, finding: Finding) {
+        let (now, names) = (self.now(), &mut self.names);
+        self.incidents.found(now, job, finding, || {
+            *names += 1;
+            format!("inc-{names:04}")
+        });
+        self.carry_out();
+    }
+
+    fn review(&mut self, job: &Job) {
+        let (now, names) = (self.now(), &mut self.names);
+        self.incidents.review(now, job, || {
+            *names += 1;
+            format!("inc-{names:04}")
+        });
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        let now = self.now();
+        while let Some(effect) = self.incidents.poll() {
+            if let Effect::RequestCapture { id, .. } = &effect {
+                self.incidents.capture_answered(now, id, Ok(format!("cap-{id}")));
+            }
+            self.log.push(effect);
+        }
+    }
+
+    fn diagnose(&mut self, id: &str, found: Box<Diagnosis>) {
+        let capture = format!("cap-{id}");
+        self.incidents.capture_closed(&capture);
+        self.carry_out();
+        let is_asked =
+            |effect: &Effect| matches!(effect, Effect::Diagnose { id: of, .. } if of == id);
+        assert!(self.log.iter().any(is_asked), "{id} does not wait for a capture");
+        self.incidents.diagnosed(self.now(), id, &capture, Ok(found));
+        self.carry_out();
+    }
+
+    fn incident(&self, id: &str) -> &Incident {
+        self.incidents.get(id).expect("it is known").incident()
+    }
+
+    fn pages(&self) -> usize {
+        self.log.iter().filter(|effect| matches!(effect, Effect::Page { .. })).count()
+    }
+}
+
+#[test]
+fn growth_is_one_incident_from_its_first_finding_to_its_end() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.found(&job, Finding::Opened(leak(2)));
+    let more = Growth { onset_step: 99, grown_bytes: 1 << 25, ..leak(2) };
+    shell.found(&job, Finding::Updated(more));
+    let incident = shell.incident("inc-0001");
+    assert_eq!((incident.growth.onset_step, incident.growth.grown_bytes), (10, 1 << 25));
+    assert_eq!(incident.seconds_to_oom, Some(10_000));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    assert_eq!((shell.incident("inc-0001").class(), shell.pages()), (Class::Leak, 1));
+    shell.found(&job, Finding::Closed { key: leak(2).key(), at_step: 50 });
+    let closed = shell.incident("inc-0001").closed.expect("it is closed");
+    assert_eq!(closed.reason, ClosedReason::GrowthEnded { at_step: 50 });
+    assert_eq!(closed.reason.to_string(), "the growth ended at step 50");
+    assert_eq!(shell.incidents.len(), 1);
+}
+
+#[test]
+fn one_cause_that_is_seen_more_clearly_is_one_incident() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(growth(2, Layer::Blocks, Scope::AllRanks, 0)));
+    shell.found(&job, Finding::Opened(growth(2, Layer::Blocks, Scope::OneRank, 0)));
+    assert_eq!(shell.incident("inc-0001").growth.scope, Scope::OneRank, "narrowed");
+    shell.found(&job, Finding::Opened(leak(2)));
+    assert_eq!(shell.incident("inc-0001").growth.layer, Layer::Allocated, "blocks have bytes");
+    shell.found(&job, Finding::Opened(leak(3)));
+    assert_eq!(shell.incidents.len(), 2);
+    shell.found(&Job::new(1), Finding::Opened(leak(2)));
+    assert_eq!(shell.incidents.len(), 3, "another attempt");
+}
+
+#[test]
+fn growth_that_returns_is_the_same_incident_and_is_captured_again() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(leak(0)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    shell.found(&job, Finding::Closed { key: leak(0).key(), at_step: 50 });
+    shell.found(&job, Finding::Opened(growth(0, Layer::Allocated, Scope::OneRank, 1)));
+    assert!(shell.incident("inc-0001").is_open());
+    shell.now_ns += SECOND;
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    shell.diagnose("inc-0001", diagnosis(Class::ReferenceCycles, 3));
+    assert_eq!(shell.incident("inc-0001").class(), Class::ReferenceCycles);
+}
+
+#[test]
+fn the_same_cause_pages_once_and_the_other_speaks_when_the_first_is_over() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    for rank in [1, 2] {
+        shell.found(&job, Finding::Opened(leak(rank)));
+    }
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
+    let other = shell.incident("inc-0002");
+    assert_eq!(other.page, Page::Suppressed { by: "inc-0001".to_string() });
+    assert!(other.evidence().contains(&"the same cause is reported in inc-0001".to_string()));
+    shell.found(&job, Finding::Closed { key: leak(1).key(), at_step: 50 });
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
+    assert_eq!((&shell.incident("inc-0002").page, shell.pages()), (&Page::Paged, 2));
+}
+
+#[test]
+fn what_is_closed_pages_only_when_its_attempt_ended() {
+    for (ends, expected) in [(true, Page::Paged), (false, Page::Quiet)] {
+        let (mut shell, job) = (Shell::default(), Job::new(0));
+        shell.found(&job, Finding::Opened(leak(0)));
+        if ends {
+            shell.incidents.attempt_ended(shell.now(), 0);
+        } else {
+            shell.found(&job, Finding::Closed { key: leak(0).key(), at_step: 50 });
+        }
+        shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+        assert_eq!(shell.incident("inc-0001").page, expected);
+    }
+}
+
+#[test]
+fn an_attempt_that_goes_on_reopens_its_incidents_until_they_are_confirmed_or_not() {
+    let (mut shell, mut job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(leak(0)));
+    shell.found(&job, Finding::Opened(leak(1)));
+    shell.incidents.attempt_ended(shell.now(), 0);
+    shell.incidents.attempt_goes_on(shell.now(), &job);
+    assert!(shell.incident("inc-0001").is_open());
+    shell.found(&job, Finding::Opened(leak(0)));
+    job.last_step = CONFIRM_STEPS + 1;
+    shell.review(&job);
+    assert!(shell.incident("inc-0001").is_open());
+    let closed = shell.incident("inc-0002").closed.expect("it was not found again");
+    assert_eq!(closed.reason, ClosedReason::NotFoundAgain);
+}
+
+#[test]
+fn growth_of_an_attempt_that_has_ended_opens_nothing() {
+    let (mut shell, mut job) = (Shell::default(), Job::new(0));
+    job.has_ended = true;
+    shell.found(&job, Finding::Opened(leak(0)));
+    assert!(shell.incidents.is_empty());
+}
+
+#[test]
+fn a_rank_is_silent_only_when_its_agent_had_time_to_report() {
+    let silence = growth(4, Layer::Progress, Scope::OneRank, 0);
+    let (mut shell, mut job) = (Shell::default(), Job::new(0));
+    shell.now_ns = 100 * SECOND;
+    job.here_since_ns = None;
+    shell.found(&job, Finding::Opened(silence));
+    job.here_since_ns = Some(shell.now_ns);
+    shell.review(&job);
+    assert!(shell.incidents.is_empty(), "its agent is only just back");
+    shell.found(&job, Finding::Closed { key: silence.key(), at_step: 50 });
+    shell.now_ns += 2 * BACK_NS;
+    shell.review(&job);
+    assert!(shell.incidents.is_empty(), "it has reported since");
+    job.here_since_ns = Some(shell.now_ns);
+    shell.found(&job, Finding::Opened(silence));
+    shell.now_ns += BACK_NS;
+    shell.review(&job);
+    assert!(shell.incident("inc-0001").is_open(), "it stays silent");
+}
+
+#[test]
+fn what_stays_unexplained_is_captured_so_often_and_no_more() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(leak(0)));
+    for _ in 0..2 * TRIES_MAX {
+        if matches!(
+            shell.incidents.get("inc-0001").expect("it is known").need,
+            Need::Awaited { .. }
+        ) {
+            shell.diagnose("inc-0001", diagnosis(Class::Unknown, 0));
+        }
+        shell.now_ns += 10 * SECOND;
+        shell.found(&job, Finding::Updated(leak(0)));
+        shell.incidents.tick(shell.now());
+        shell.carry_out();
+    }
+    let is_request = |effect: &&Effect| matches!(effect, Effect::RequestCapture { .. });
+    assert_eq!(shell.log.iter().filter(is_request).count(), TRIES_MAX as usize);
+}
+
+#[test]
+fn incidents_are_bounded() {
+    let mut shell = Shell::default();
+    for rank in 0..INCIDENTS_OPEN_MAX as u32 + 3 {
+        shell.found(&Job::new(0), Finding::Opened(leak(rank)));
+    }
+    assert_eq!(shell.incidents.len(), INCIDENTS_OPEN_MAX);
+    let lost = shell.log.iter().filter(|effect| **effect == Effect::Lost).count();
+    assert_eq!(lost, 3);
+}
+
+#[derive(Clone, Debug)]
+enum Input {
+    Open(u32, Growth),
+    Update(u32, Growth),
+    Close(u32, GrowthKey),
+    Ends(u32),
+    GoesOn(u32),
+    Away(u32, bool),
+    Answer(bool),
+    Diagnose(Class, u32, bool),
+    Wait(u64),
+    Forget(u32),
+}
+
+fn inputs() -> impl Strategy<Value = Vec<Input>> {
+    let layers = [Layer::Allocated, Layer::Blocks, Layer::Progress];
+    let scopes = [Scope::OneRank, Scope::Role, Scope::AllRanks];
+    let some = (0..3_u32, 0..3_usize, 0..3_usize, 0..2_u32).prop_map(
+        move |(rank, layer, scope, returns)| growth(rank, layers[layer], scopes[scope], returns),
+    );
+    let classes = [Class::Unknown, Class::Leak, Class::ReferenceCycles, Class::Pressure];
+    let input = prop_oneof![
+        4 => (0..2_u32, some.clone()).prop_map(|(job, growth)| Input::Open(job, growth)),
+        3 => (0..2_u32, some.clone()).prop_map(|(job, growth)| Input::Update(job, growth)),
+        3 => (0..2_u32, some).prop_map(|(job, growth)| Input::Close(job, growth.key())),
+        1 => (0..2_u32).prop_map(Input::Ends),
+        1 => (0..2_u32).prop_map(Input::GoesOn),
+        1 => (0..2_u32, any::<bool>()).prop_map(|(job, is_away)| Input::Away(job, is_away)),
+        4 => any::<bool>().prop_map(Input::Answer),
+        6 => (0..4_usize, 1..3_u32, any::<bool>())
+            .prop_map(move |(class, line, fails)| Input::Diagnose(classes[class], line, fails)),
+        3 => (0..40_u64).prop_map(|seconds| Input::Wait(seconds * SECOND)),
+        1 => (0..2_u32).prop_map(Input::Forget),
+    ];
+    proptest::collection::vec(input, 1..120)
+}
+
+/// A shell in which requests, captures and comparisons may stay unanswered for as long as it likes.
+struct Model {
+    shell: Shell,
+    jobs: [Job; 2],
+    asked: Vec<String>,
+    comparing: Vec<(String, String)>,
+    captures: u32,
+}
+
+impl Model {
+    fn take(&mut self, input: Input) {
+        let now = self.shell.now();
+        match input {
+            Input::Open(job, growth) => self.found(job, Finding::Opened(growth)),
+            Input::Update(job, growth) => self.found(job, Finding::Updated(growth)),
+            Input::Close(job, key) => self.found(job, Finding::Closed { key, at_step: 30 }),
+            Input::Ends(job) => {
+                self.jobs[job as usize].has_ended = true;
+                self.shell.incidents.attempt_ended(now, job);
+            }
+            Input::GoesOn(job) => {
+                self.jobs[job as usize].has_ended = false;
+                self.shell.incidents.attempt_goes_on(now, &self.jobs[job as usize]);
+            }
+            Input::Away(job, is_away) => {
+                self.jobs[job as usize].here_since_ns = (!is_away).then_some(now.mono_ns);
+            }
+            Input::Answer(is_granted) => self.answer(is_granted),
+            Input::Diagnose(class, line, fails) => {
+                if let Some((id, capture)) = self.comparing.pop() {
+                    let failed = NotCompared::UnknownRank { rank: 0 };
+                    let result = if fails { Err(failed) } else { Ok(diagnosis(class, line)) };
+                    self.shell.incidents.diagnosed(now, &id, &capture, result);
+                }
+            }
+            Input::Wait(ns) => {
+                self.shell.now_ns += ns;
+                let (now, names) = (self.shell.now(), &mut self.shell.names);
+                for job in &self.jobs {
+                    self.shell.incidents.review(now, job, || {
+                        *names += 1;
+                        format!("inc-{names:04}")
+                    });
+                }
+                self.shell.incidents.tick(now);
+            }
+            Input::Forget(job) => self.shell.incidents.forget_attempt(job),
+        }
+        self.effects();
+        self.invariants();
+    }
+
+    fn found(&mut self, job: u32, finding: Finding) {
+        let (now, names) = (self.shell.now(), &mut self.shell.names);
+        self.shell.incidents.found(now, &self.jobs[job as usize], finding, || {
+            *names += 1;
+            format!("inc-{names:04}")
+        });
+    }
+
+    fn answer(&mut self, is_granted: bool) {
+        let now = self.shell.now();
+        let Some(id) = self.asked.pop() else { return };
+        if !is_granted {
+            let refusal = Refusal::TooSoon { wait_ns: 5 * SECOND };
+            self.shell.incidents.capture_answered(now, &id, Err(refusal));
+            return;
+        }
+        self.captures += 1;
+        let capture = format!("cap-{}", self.captures);
+        self.shell.incidents.capture_answered(now, &id, Ok(capture.clone()));
+        self.shell.incidents.capture_closed(&capture);
+    }
+
+    fn effects(&mut self) {
+        while let Some(effect) = self.shell.incidents.poll() {
+            match effect {
+                Effect::RequestCapture { id, .. } => self.asked.push(id),
+                Effect::Diagnose { id, capture } => self.comparing.push((id, capture)),
+                Effect::Page { id } => {
+                    let incident = self.shell.incident(&id);
+                    let reason = incident.closed.map(|closed| closed.reason);
+                    assert_eq!(incident.page, Page::Paged);
+                    assert!(matches!(reason, None | Some(ClosedReason::AttemptEnded)));
+                }
+                Effect::Store { .. }
+                | Effect::Forget { .. }
+                | Effect::ConsiderRestart { .. }
+                | Effect::Lost => {}
+            }
+        }
+    }
+
+    fn invariants(&self) {
+        let mut open: BTreeMap<(u32, GrowthKey), &str> = BTreeMap::new();
+        for tracked in self.shell.incidents.iter() {
+            let incident = tracked.incident();
+            assert!(tracked.tries <= TRIES_MAX, "{incident:?}");
+            if let Page::Suppressed { by } = &incident.page
+                && incident.is_open()
+            {
+                let by = self.shell.incident(by);
+                assert!(by.is_open() && by.page == Page::Paged, "{incident:?} {by:?}");
+            }
+            if let Need::Awaited { capture, .. } = &tracked.need {
+                let is_compared = self.comparing.iter().any(|(_, known)| known == capture);
+                assert!(is_compared, "nobody answers {capture} of {incident:?}");
+            }
+            if incident.is_open() {
+                let key = (incident.serial, incident.growth.key());
+                let other = open.insert(key, &incident.id);
+                assert!(other.is_none(), "{other:?} is about the same as {incident:?}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_inputs_keep_the_invariants(inputs in inputs()) {
+        let mut model = Model {
+            shell: Shell::default(),
+            jobs: [Job::new(0), Job::new(1)],
+            asked: Vec::new(),
+            comparing: Vec::new(),
+            captures: 0,
+        };
+        for input in inputs {
+            model.take(input);
+        }
+        // When everybody answers, nothing stays wanted that is not requested again.
+        for _ in 0..64 {
+            model.shell.now_ns += RETRY_NS + SECOND;
+            model.take(Input::Wait(0));
+            while !model.asked.is_empty() {
+                model.take(Input::Answer(true));
+            }
+            while !model.comparing.is_empty() {
+                model.take(Input::Diagnose(Class::Pressure, 1, false));
+            }
+        }
+        let needs = model.shell.incidents.iter().filter(|known| known.need != Need::Nothing);
+        let needs: Vec<String> = needs.map(|known| known.incident().id.clone()).collect();
+        prop_assert!(needs.is_empty(), "{needs:?} still need captures");
+    }
+}

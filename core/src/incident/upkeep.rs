@@ -1,0 +1,174 @@
+//! What follows from captures, from time and from the limits.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+use super::machine::{Change, Effect, INCIDENTS_MAX, Incidents, Need, Now, RETRY_NS, Tracked};
+use super::record::{ClosedReason, NotCompared, Page, bounded};
+use crate::capture::Refusal;
+use crate::diagnosis::{Class, Diagnosis};
+
+/// Captures that may be tried without new growth while no diagnosis explains an incident: perhaps
+/// the tapes had no earlier step yet to compare with.
+const EARLY_TRIES: u32 = 2;
+
+/// A restart is considered again after this time, in nanoseconds: the end of memory comes nearer.
+const CONSIDER_EVERY_NS: u64 = 30_000_000_000;
+
+impl Incidents {
+    /// Time has passed.
+    pub fn tick(&mut self, now: Now) {
+        self.request_captures(now);
+        let is_due = |known: &Tracked| {
+            known.incident.is_open()
+                && known.incident.class() != Class::Unknown
+                && known
+                    .considered_ns
+                    .is_none_or(|at_ns| now.mono_ns.saturating_sub(at_ns) >= CONSIDER_EVERY_NS)
+        };
+        for id in self.ids(is_due) {
+            self.consider_restart(now, id);
+        }
+        self.make_room();
+    }
+
+    /// Requests the captures that are due. A request that is not answered is repeated.
+    pub(super) fn request_captures(&mut self, now: Now) {
+        for (id, tracked) in &mut self.known {
+            let Need::Wanted { due_ns } = &mut tracked.need else { continue };
+            if *due_ns <= now.mono_ns {
+                *due_ns = now.mono_ns + RETRY_NS;
+                let (serial, rank) = (tracked.incident.serial, tracked.incident.growth.rank);
+                self.effects.push_back(Effect::RequestCapture { id: id.clone(), serial, rank });
+            }
+        }
+    }
+
+    /// A requested capture is under way, or was refused. An answer that comes late is ignored.
+    pub fn capture_answered(&mut self, now: Now, id: &str, answer: Result<String, Refusal>) {
+        let known = self.known.get_mut(id);
+        let is_wanted = |known: &&mut Tracked| matches!(known.need, Need::Wanted { .. });
+        let Some(tracked) = known.filter(is_wanted) else { return };
+        tracked.need = match answer {
+            Ok(capture) => {
+                tracked.tries += 1;
+                Need::Awaited { capture, again: false }
+            }
+            Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
+                Need::Wanted { due_ns: now.mono_ns + wait_ns }
+            }
+            Err(
+                Refusal::NoRanks
+                | Refusal::Busy { .. }
+                | Refusal::NotReached { .. }
+                | Refusal::NotCovered { .. },
+            ) => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
+        };
+    }
+
+    /// A capture is closed: the incidents that wait for it are diagnosed.
+    pub fn capture_closed(&mut self, closed: &str) {
+        for (id, tracked) in &self.known {
+            if matches!(&tracked.need, Need::Awaited { capture, .. } if capture == closed) {
+                let (id, capture) = (id.clone(), closed.into());
+                self.effects.push_back(Effect::Diagnose { id, capture });
+            }
+        }
+    }
+
+    /// The snapshots of a capture were compared, or could not be.
+    pub fn diagnosed(
+        &mut self,
+        now: Now,
+        id: &str,
+        capture: &str,
+        result: Result<Box<Diagnosis>, NotCompared>,
+    ) {
+        let page = result.as_ref().ok().map(|diagnosis| self.page(id, diagnosis));
+        let Some(tracked) = self.known.get_mut(id) else { return };
+        let incident = &mut tracked.incident;
+        incident.updated_wall_ns = now.wall_ns;
+        incident.capture_id = Some(capture.into());
+        let did_page = incident.page == Page::Paged;
+        incident.page = page.unwrap_or_else(|| incident.page.clone());
+        match result {
+            Ok(diagnosis) => {
+                incident.diagnosis = Some(bounded(diagnosis));
+                incident.not_compared = None;
+            }
+            Err(why) => incident.not_compared = Some(why),
+        }
+        let does_page = incident.page == Page::Paged;
+        let is_open = incident.is_open();
+        let is_early = incident.class() == Class::Unknown && tracked.tries < EARLY_TRIES;
+        tracked.need = match tracked.need {
+            Need::Awaited { again: true, .. } => Need::Wanted { due_ns: now.mono_ns },
+            _ if is_early && is_open => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
+            _ => Need::Nothing,
+        };
+        self.store(id, Change::Diagnosed);
+        if does_page && !did_page {
+            self.effects.push_back(Effect::Page { id: id.into() });
+        }
+        if did_page && !does_page {
+            self.release(now, id);
+        }
+        if is_open {
+            self.consider_restart(now, id.into());
+        }
+    }
+
+    /// Whether an incident pages after a diagnosis.
+    fn page(&self, id: &str, diagnosis: &Diagnosis) -> Page {
+        let Some(own) = self.known.get(id).filter(|_| diagnosis.pages()) else {
+            return Page::Quiet;
+        };
+        let reports_it = |other: &&Tracked| {
+            let incident = &other.incident;
+            let known = incident.diagnosis.as_ref();
+            let culprit = known.and_then(|known| known.culprit.as_ref());
+            incident.id != id
+                && incident.serial == own.incident.serial
+                && other.pages()
+                && diagnosis.is_told_by(
+                    incident.class(),
+                    culprit.map(|frame| (frame.file.as_str(), frame.line)),
+                )
+        };
+        if let Some(other) = self.known.values().find(reports_it) {
+            return Page::Suppressed { by: other.incident.id.clone() };
+        }
+        // What is closed pages nobody any more, unless it was the attempt that ended.
+        match own.incident.closed.map(|closed| closed.reason) {
+            None | Some(ClosedReason::AttemptEnded) => Page::Paged,
+            Some(ClosedReason::GrowthEnded { .. } | ClosedReason::NotFoundAgain) => Page::Quiet,
+        }
+    }
+
+    fn consider_restart(&mut self, now: Now, id: String) {
+        if let Some(tracked) = self.known.get_mut(&id) {
+            tracked.considered_ns = Some(now.mono_ns);
+            self.effects.push_back(Effect::ConsiderRestart { id });
+        }
+    }
+
+    /// The store holds an incident as it was when it was last updated at this Unix time.
+    pub fn stored(&mut self, id: &str, updated_wall_ns: i64) {
+        if let Some(tracked) = self.known.get_mut(id)
+            && tracked.incident.updated_wall_ns == updated_wall_ns
+        {
+            tracked.is_stored = true;
+        }
+    }
+
+    /// Keeps incidents within their bound.
+    fn make_room(&mut self) {
+        while self.known.len() > INCIDENTS_MAX {
+            // Names are in order of age.
+            let oldest = self.known.iter().find(|(_, known)| !known.incident.is_open());
+            let Some(id) = oldest.map(|(id, _)| id.clone()) else { return };
+            self.known.remove(&id);
+            self.effects.extend([Effect::Lost, Effect::Forget { id }]);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What came of a decision of the policy.
+
+use alloc::string::String;
+use core::fmt::{self, Display, Formatter};
+
+/// What came of a decision; [`Display`] puts it into words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Outcome {
+    /// Nothing was to be done.
+    #[default]
+    Nothing,
+    /// A dry run.
+    DryRun,
+    /// No restart target is configured.
+    NoTarget,
+    /// The restart waits until this capture is closed.
+    Waiting {
+        /// Name of the capture.
+        capture: String,
+    },
+    /// The coordinator was restarted while the restart waited for its capture.
+    Lost,
+    /// When the capture was closed, the incident or its attempt was over.
+    Overtaken,
+    /// The target is running.
+    Running,
+    /// The target finished.
+    Finished {
+        /// What it said.
+        said: String,
+    },
+    /// The target failed.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Outcome {
+    /// True when the restart was given to its target, or will be: it counts against the budget.
+    pub fn counts(&self) -> bool {
+        match self {
+            Self::Nothing | Self::Lost => false,
+            Self::DryRun
+            | Self::NoTarget
+            | Self::Waiting { .. }
+            | Self::Overtaken
+            | Self::Running
+            | Self::Finished { .. }
+            | Self::Failed { .. } => true,
+        }
+    }
+}
+
+impl Display for Outcome {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::DryRun => formatter.write_str("not run: dry run"),
+            Self::NoTarget => formatter.write_str("no hook is configured"),
+            Self::Waiting { capture } => write!(formatter, "waiting for capture {capture}"),
+            Self::Lost => formatter
+                .write_str("not run: the coordinator was restarted before its capture was closed"),
+            Self::Overtaken => formatter.write_str("not run: its reason is gone"),
+            Self::Running => formatter.write_str("running"),
+            Self::Finished { said } => formatter.write_str(said),
+            Self::Failed { why } => formatter.write_str(why),
+        }
+    }
+}
