@@ -119,10 +119,7 @@ impl Default for Config {
 impl Default for RestartConfig {
     fn default() -> Self {
         Self {
-            policy: policy::Settings {
-                mode: policy::Mode::DryRun,
-                ..policy::Settings::default()
-            },
+            policy: policy::Settings { mode: policy::Mode::DryRun, ..policy::Settings::default() },
             command: Vec::new(),
             webhook: None,
             timeout: Duration::from_secs(30),

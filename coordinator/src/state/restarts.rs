@@ -128,9 +128,15 @@ impl Coordinator {
         let running = picture
             .map_or_else(|| "running".to_string(), |capture| format!("{HELD_OUTCOME}{capture}"));
         let (verdict, outcome, counter) = match decision {
-            Decision::Restart(_) if has_hook => ("restart", running.as_str(), &self.counters.actions_taken),
-            Decision::Restart(_) => ("restart", "no hook is configured", &self.counters.actions_failed),
-            Decision::WouldRestart(_) => ("would restart", "not run: dry run", &self.counters.actions_dry_run),
+            Decision::Restart(_) if has_hook => {
+                ("restart", running.as_str(), &self.counters.actions_taken)
+            }
+            Decision::Restart(_) => {
+                ("restart", "no hook is configured", &self.counters.actions_failed)
+            }
+            Decision::WouldRestart(_) => {
+                ("would restart", "not run: dry run", &self.counters.actions_dry_run)
+            }
             Decision::Nothing(_) => ("nothing", "", &self.counters.actions_declined),
         };
         counter.fetch_add(1, Relaxed);

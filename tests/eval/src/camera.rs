@@ -69,8 +69,7 @@ impl<'a> Camera<'a> {
         let reported = reported.filter(|&(rank, _)| Some(rank) != silent);
         let to = reported.map(|(_, &step)| step).min().unwrap_or(0);
         let took = self.rng.between(CAPTURE_NS.0, CAPTURE_NS.1);
-        let shot =
-            Shot { due_ns: now_ns + took, from: to.saturating_sub(BEFORE_STEPS).max(1), to };
+        let shot = Shot { due_ns: now_ns + took, from: to.saturating_sub(BEFORE_STEPS).max(1), to };
         self.taken += 1;
         self.under_way.push((self.taken, shot));
         self.next_ns = now_ns + CAPTURE_INTERVAL_NS;

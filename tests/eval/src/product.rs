@@ -11,8 +11,8 @@ use memtape_core::detector::{
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
 use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
 
-use crate::job::Layer;
 use crate::camera::{Camera, Shot};
+use crate::job::Layer;
 use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
 use crate::world::Step;
@@ -179,13 +179,7 @@ impl Product {
         self.said.push_back((number(id), said));
     }
 
-    fn diagnose(
-        &mut self,
-        now: Now,
-        camera: &Camera<'_>,
-        id: &str,
-        (capture, shot): (&str, Shot),
-    ) {
+    fn diagnose(&mut self, now: Now, camera: &Camera<'_>, id: &str, (capture, shot): (&str, Shot)) {
         let Some(incident) = self.incidents.get(id).map(|known| known.incident()) else { return };
         let growth = incident.growth;
         let since = self.of_scenario(growth.onset_step);

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use memtape_core::detector::Sample;
+use memtape_eval::camera::Camera;
 use memtape_eval::families::{Family, Set, families};
 use memtape_eval::figures::Tally;
 use memtape_eval::job::{Fault, Layer};
-use memtape_eval::camera::Camera;
 use memtape_eval::judge::{Alarm, Forecast, Judge, Said, Verdict};
 use memtape_eval::runner::run;
 use memtape_eval::scenario::Scenario;
