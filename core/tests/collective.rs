@@ -4,12 +4,11 @@
 #[path = "harness/small.rs"]
 mod small;
 
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memtape_core::snapshot::{CollectiveSource, Collectives};
 use memtape_core::tape::collective::CollectiveWriter;
-use memtape_core::tape::dump::Dump;
+use memtape_core::tape::collective::dump::{Configured, Dump, Status};
 use memtape_core::tape::layout::GROUPS_MAX;
 use memtape_core::tape::layout::{Layout, header};
 use memtape_core::tape::read::Tape;
@@ -35,21 +34,19 @@ fn read(memory: &[AtomicU64]) -> Collectives {
 
 /// Groups `0…`, each with these three numbers; -1 is none.
 fn dump(groups: &[(i64, i64, i64)]) -> Dump {
-    let (mut config, mut status) = (String::new(), String::new());
+    let mut dump = Dump::default();
     for (id, (enqueued, started, completed)) in groups.iter().enumerate() {
-        let comma = if id == 0 { "" } else { "," };
         let desc = if id == 0 { "default_pg" } else { "undefined" };
-        write!(config, r#"{comma}"{id}":{{"name":"{id}","desc":"{desc}","ranks":"[0, {id}]"}}"#)
-            .expect("a string takes text");
-        write!(
-            status,
-            r#"{comma}"{id}":{{"last_enqueued_collective":"{enqueued}",
-            "last_started_collective":"{started}","last_completed_collective":"{completed}"}}"#
-        )
-        .expect("a string takes text");
+        dump.configured.push(Configured::new(&id.to_string(), desc, &format!("[0, {id}]")));
+        let number = |number: &i64| u64::try_from(*number).ok();
+        dump.statuses.push(Status {
+            id: id as u64,
+            enqueued: number(enqueued),
+            started: number(started),
+            completed: number(completed),
+        });
     }
-    let text = format!(r#"{{"pg_config":{{{config}}},"pg_status":{{{status}}}}}"#);
-    Dump::parse(text.as_bytes()).expect("a dump")
+    dump
 }
 
 fn numbers(found: &Collectives) -> Vec<(i64, i64, i64)> {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{CollectiveSource, Collectives, RankSnapshot, SegmentSource};
 use memtape_core::tape::collective::CollectiveWriter;
-use memtape_core::tape::dump::Dump;
+use memtape_core::tape::collective::dump::{Configured, Dump, Status};
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::interned::StreamPoolWriter;
@@ -30,10 +30,20 @@ use memtape_core::tape::{Birth, Words};
 const BLOCK: u64 = 0x7f00_0000_0000;
 
 /// What a flight recorder says of two groups, one of which it cannot name.
-const FLIGHT_RECORDER: &[u8] = br#"{
-    "pg_config":{"0":{"desc":"default_pg","ranks":"[0, 3]"},"7":{"ranks":"[3, 5]"},"9":{}},
-    "pg_status":{"0":{"last_enqueued_collective":"12","last_completed_collective":"11"},
-    "2":{"last_enqueued_collective":"-1"}}}"#;
+fn two_groups() -> Dump {
+    Dump {
+        configured: vec![
+            Configured::new("0", "default_pg", "[0, 3]"),
+            Configured::new("7", "", "[3, 5]"),
+            Configured::new("9", "", ""),
+        ],
+        statuses: vec![
+            Status { id: 0, enqueued: Some(12), completed: Some(11), ..Status::default() },
+            Status { id: 2, ..Status::default() },
+        ],
+        lost: 0,
+    }
+}
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -161,7 +171,7 @@ fn made() -> Vec<AtomicU64> {
     let mut collectives = CollectiveWriter::new(words, layout.collectives);
     CollectiveWriter::source(words, 170, CollectiveSource::FlightRecorder);
     CollectiveWriter::asks(words, 180);
-    collectives.look(180, 5, Dump::parse(FLIGHT_RECORDER).expect("a dump"));
+    collectives.look(180, 5, two_groups());
     CollectiveWriter::answered(words);
     memory
 }

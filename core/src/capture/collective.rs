@@ -18,7 +18,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::snapshot::{CollectiveGroup, Collectives};
-use crate::tape::looks::{UNSETTLED_NS, rest_ns};
+use crate::tape::collective::poll_schedule::{UNSETTLED_NS, rest_ns};
 
 /// A difference that is younger is none: looks come once a second, and clocks of nodes differ.
 pub const MARGIN_NS: u64 = 5_000_000_000;

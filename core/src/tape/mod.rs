@@ -18,11 +18,9 @@ pub mod atomic;
 #[cfg(not(any(memtape_loom, memtape_shuttle)))]
 mod atomic;
 pub mod collective;
-pub mod dump;
 pub mod event;
 pub mod interned;
 pub mod layout;
-pub mod looks;
 pub mod read;
 pub mod rewind;
 pub(crate) mod shared_words;

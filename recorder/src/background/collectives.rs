@@ -4,7 +4,7 @@
 //! a communicator was made, and the flight recorder is not switched off. It needs no GIL, runs
 //! beside the training threads and is waited for by nobody, so a look that hangs costs nothing but
 //! later looks, and the tape says since when there is no answer. *When* to look is decided by
-//! `memtape_core::tape::looks`: what PyTorch's function reads may change under it, and the pace
+//! `memtape_core::tape::collective::poll_schedule`: what PyTorch's function reads may change under it, and the schedule
 //! keeps away from the moments when it does.
 //!
 //! Not seen: communicators of an NCCL that is linked into PyTorch, and those of other process
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use memtape_core::snapshot::CollectiveSource;
 use memtape_core::tape::collective::CollectiveWriter;
-use memtape_core::tape::looks::{Communicators, Pace, Turn};
+use memtape_core::tape::collective::poll_schedule::{Communicators, PollSchedule, Turn};
 
 use crate::background::flight_recorder::{Answer, FlightRecorder};
 use crate::host::{clock, environment, threads};
@@ -123,29 +123,29 @@ pub(crate) fn end() {
 }
 
 fn run() {
-    let mut pace = Pace::default();
+    let mut schedule = PollSchedule::default();
     let mut writer = None;
     while let Some(recorder) = state::recording() {
         guarded(|| {
             let writer = writer.get_or_insert_with(|| {
                 CollectiveWriter::new(recorder.words(), recorder.collectives())
             });
-            turn(recorder, &mut pace, writer);
+            turn(recorder, &mut schedule, writer);
         });
         std::thread::sleep(PAUSE);
     }
 }
 
-fn turn(recorder: &Recorder, pace: &mut Pace, writer: &mut CollectiveWriter<'_>) {
+fn turn(recorder: &Recorder, schedule: &mut PollSchedule, writer: &mut CollectiveWriter<'_>) {
     let (now_ns, seen) = (clock::mono_ns(), communicators());
     let say = |source| CollectiveWriter::source(recorder.words(), now_ns, source);
-    match pace.turn(now_ns, seen) {
+    match schedule.turn(now_ns, seen) {
         Turn::Rest => return,
         Turn::Say(source) => return say(source),
         Turn::Ask => {}
     }
     let Some(flight_recorder) = FlightRecorder::find() else {
-        pace.useless(seen);
+        schedule.useless(seen);
         return say(CollectiveSource::NoFunction);
     };
     LOOKS.store(true, Ordering::SeqCst);
@@ -160,17 +160,17 @@ fn turn(recorder: &Recorder, pace: &mut Pace, writer: &mut CollectiveWriter<'_>)
     let took_ns = clock::mono_ns().saturating_sub(now_ns);
     match answer {
         Answer::NotUnderstood => {
-            pace.useless(seen);
+            schedule.useless(seen);
             say(CollectiveSource::NotUnderstood);
         }
         Answer::Dump(dump) if dump.configured.is_empty() && dump.statuses.is_empty() => {
-            pace.useless(seen);
+            schedule.useless(seen);
             say(CollectiveSource::Empty);
         }
         Answer::Dump(dump) => {
             let groups = dump.statuses.len() as u64;
             writer.look(now_ns, took_ns, dump);
-            pace.answered(now_ns.saturating_add(took_ns), took_ns, groups, seen);
+            schedule.answered(now_ns.saturating_add(took_ns), took_ns, groups, seen);
         }
     }
     CollectiveWriter::answered(recorder.words());

@@ -17,8 +17,9 @@
 
 use std::ffi::c_void;
 
-use memtape_core::tape::dump::Dump;
+use memtape_core::tape::collective::dump::Dump;
 
+use crate::background::dump_json;
 use crate::host::symbols::{Library, Symbol};
 
 /// Longest answer that is looked into. A group of 16,384 ranks takes 110 KB.
@@ -85,7 +86,7 @@ impl FlightRecorder {
         let dump = (string.length <= ANSWER_BYTES_MAX)
             // SAFETY: the string's own text, which nobody else has.
             .then(|| unsafe { std::slice::from_raw_parts(string.text, string.length) })
-            .and_then(Dump::parse);
+            .and_then(dump_json::parse);
         let guard = SleepsOn(threw);
         // SAFETY: the string is used no more. That it has moved does not matter: what it points to
         // is not inside of it.

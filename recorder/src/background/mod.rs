@@ -8,4 +8,6 @@ pub(crate) mod collectives;
 
 pub(crate) mod flight_recorder;
 
+mod dump_json;
+
 pub(crate) mod cupti;

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 
 use crate::snapshot::{CollectiveGroup, CollectiveSource, Collectives};
 use crate::tape::atomic::Ordering;
-use crate::tape::dump::{Dump, Group, Status, TEXT_BYTES_MAX};
+use crate::tape::collective::dump::{Dump, Group, Status, TEXT_BYTES_MAX};
 use crate::tape::event::check;
 use crate::tape::layout::header;
 use crate::tape::layout::sizes::{

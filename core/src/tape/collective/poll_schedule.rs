@@ -1,4 +1,4 @@
-//! When to ask PyTorch's flight recorder how far the collectives have come.
+//! The poll schedule: when to ask PyTorch's flight recorder how far the collectives have come.
 //!
 //! PyTorch's function reads two maps without their lock. They change when a communicator has been
 //! made, and when a group begins its first collective, for some nanoseconds each. So nothing is
@@ -18,13 +18,13 @@ pub const UNSETTLED_NS: u64 = 10_000_000_000;
 /// milliseconds.
 pub const QUIET_NS: u64 = 5_000_000_000;
 
-/// A look rests so many times as long as it took: a thousandth of one core at most …
+/// After a look, the pause is this multiple of its duration: a thousandth of one core at most …
 const REST_FACTOR: u64 = 1000;
 
 /// … and no longer than this.
 pub const REST_NS_MAX: u64 = 60_000_000_000;
 
-/// What the guest has seen of communicators.
+/// What the recorder has seen of communicators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Communicators {
     /// Made since the start.
@@ -48,13 +48,13 @@ pub enum Turn {
 
 /// When to ask next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct PollSchedule {
     due_ns: u64,
     /// Communicators when there was nothing to be had: asked again when there are more.
     useless_at: Option<u64>,
 }
 
-impl Pace {
+impl PollSchedule {
     /// What to do at this moment.
     pub fn turn(&self, now_ns: u64, seen: Communicators) -> Turn {
         if seen.making > 0 {
@@ -99,10 +99,10 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_around_the_making_of_communicators() {
-        let pace = Pace::default();
+        let schedule = PollSchedule::default();
         let check = |now_ns, made, making, changed_ns, turn| {
             let seen = Communicators { made, making, changed_ns };
-            assert_eq!(pace.turn(now_ns, seen), turn, "{seen:?}");
+            assert_eq!(schedule.turn(now_ns, seen), turn, "{seen:?}");
         };
         check(u64::MAX, 0, 0, 0, Turn::Say(CollectiveSource::NoCommunicator));
         check(QUIET_NS, 0, 1, 0, Turn::Say(CollectiveSource::Making));
@@ -112,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_frequent_once_all_groups_have_begun() {
+    fn polls_are_frequent_once_all_groups_have_begun() {
         let seen = Communicators { made: 2, making: 0, changed_ns: 0 };
         let check = |took_ns, groups, rest| {
-            let mut pace = Pace::default();
-            pace.answered(QUIET_NS, took_ns, groups, seen);
-            assert_eq!(pace.turn(QUIET_NS + rest - 1, seen), Turn::Rest, "{groups} {took_ns}");
-            assert_eq!(pace.turn(QUIET_NS + rest, seen), Turn::Ask, "{groups} {took_ns}");
+            let mut schedule = PollSchedule::default();
+            schedule.answered(QUIET_NS, took_ns, groups, seen);
+            assert_eq!(schedule.turn(QUIET_NS + rest - 1, seen), Turn::Rest, "{groups} {took_ns}");
+            assert_eq!(schedule.turn(QUIET_NS + rest, seen), Turn::Ask, "{groups} {took_ns}");
         };
         check(MS / 10, 2, LOOK_NS);
         check(MS / 10, 1, UNSETTLED_NS);
@@ -128,11 +128,11 @@ mod tests {
 
     #[test]
     fn what_was_useless_is_asked_again_for_another_communicator() {
-        let mut pace = Pace::default();
+        let mut schedule = PollSchedule::default();
         let seen = |made| Communicators { made, making: 0, changed_ns: 0 };
-        pace.useless(seen(1));
-        assert_eq!(pace.turn(u64::MAX, seen(1)), Turn::Rest);
-        assert_eq!(pace.turn(u64::MAX, seen(2)), Turn::Ask);
+        schedule.useless(seen(1));
+        assert_eq!(schedule.turn(u64::MAX, seen(1)), Turn::Rest);
+        assert_eq!(schedule.turn(u64::MAX, seen(2)), Turn::Ask);
     }
 
     proptest! {
@@ -141,7 +141,7 @@ mod tests {
         fn no_look_begins_near_the_making_of_a_communicator(
             events in prop::collection::vec((0u64..4_000 * MS, 0u8..4, 0u64..100 * MS), 0..60),
         ) {
-            let (mut pace, mut seen, mut now) = (Pace::default(), Communicators::default(), 0);
+            let (mut schedule, mut seen, mut now) = (PollSchedule::default(), Communicators::default(), 0);
             for (pause, kind, took) in events {
                 now += pause;
                 match kind {
@@ -153,11 +153,11 @@ mod tests {
                     }
                     _ => {}
                 }
-                if pace.turn(now, seen) == Turn::Ask {
+                if schedule.turn(now, seen) == Turn::Ask {
                     prop_assert!(seen.making == 0 && seen.made > 0);
                     prop_assert!(now >= seen.changed_ns + QUIET_NS);
-                    pace.answered(now, took, seen.made / 2 + 1, seen);
-                    prop_assert_eq!(pace.turn(now + LOOK_NS - 1, seen), Turn::Rest);
+                    schedule.answered(now, took, seen.made / 2 + 1, seen);
+                    prop_assert_eq!(schedule.turn(now + LOOK_NS - 1, seen), Turn::Rest);
                 }
             }
         }

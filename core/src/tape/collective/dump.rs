@@ -1,0 +1,160 @@
+//! What PyTorch's NCCL flight recorder says of its process groups, and which group is which.
+//!
+//! A dump has two halves that do not name each other: the groups that have a communicator go by
+//! their name, which is the same on all ranks; the groups that have begun a collective by their
+//! number in this process, counted as they were made. Both orders are that of making, so which
+//! belongs to which follows where there is one way to pair them ([`Dump::groups`]); where there
+//! are several, a group has no name. The recorder parses the text
+//! (`recorder/src/background/dump_json.rs`); this file does not.
+
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::identity::cut;
+
+/// Longest name or description that is kept, in bytes. PyTorch's own names are numbers, or 40
+/// hexadecimal digits of which half tell any two apart.
+pub const TEXT_BYTES_MAX: usize = 32;
+
+/// What PyTorch calls the group of all ranks.
+const DEFAULT_GROUP: &str = "default_pg";
+
+/// What a flight recorder has said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dump {
+    /// Groups that have a communicator, in the order of their names' text.
+    pub configured: Vec<Configured>,
+    /// Groups that have begun a collective.
+    pub statuses: Vec<Status>,
+    /// Groups that the parser left out for want of space.
+    pub lost: u64,
+}
+
+/// A group that has a communicator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configured {
+    /// Its name, the same on all of its ranks.
+    pub name: String,
+    /// What it is for; PyTorch's word is `undefined` where nobody has said.
+    pub desc: String,
+    /// Number of its ranks; 0 where they are not said.
+    pub size: u32,
+    /// The same for the same name and ranks, on every rank; never 0.
+    pub key: u64,
+    /// The whole name as a number, where it is one.
+    number: Option<u64>,
+}
+
+/// How far a group has come; a number is `None` before the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Number of the group in its process.
+    pub id: u64,
+    /// Newest collective that the program has asked for.
+    pub enqueued: Option<u64>,
+    /// Newest one that runs or ran on the GPU; PyTorch knows it only where it takes times.
+    pub started: Option<u64>,
+    /// Newest one that PyTorch has seen to be over.
+    pub completed: Option<u64>,
+}
+
+/// A group and how far it has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// How far it has come.
+    pub status: Status,
+    /// Which group it is; `None` where that cannot be told.
+    pub config: Option<Configured>,
+}
+
+impl Configured {
+    /// A group as PyTorch describes it; `ranks` is a list such as `[0, 1, 2]`.
+    pub fn new(name: &str, desc: &str, ranks: &str) -> Self {
+        Self {
+            name: one_line(name),
+            desc: one_line(desc),
+            size: count_numbers(ranks),
+            key: key_of(name, ranks),
+            number: name.parse().ok().filter(|_| !name.starts_with('+')),
+        }
+    }
+}
+
+impl Dump {
+    /// The groups that have begun a collective, by their number, and which ones they are.
+    pub fn groups(mut self) -> Vec<Group> {
+        self.statuses.sort_by_key(|status| status.id);
+        self.statuses.dedup_by_key(|status| status.id);
+        self.configured.sort_by_key(|config| config.number);
+        let ids: Vec<u64> = self.statuses.iter().map(|status| status.id).collect();
+        let are_ordered = self.lost == 0 && self.configured.iter().all(|of| of.number.is_some());
+        let count = self.configured.len();
+        let default = self.configured.iter().position(|of| of.desc == DEFAULT_GROUP);
+        let places = if self.lost > 0 || ids.len() > count {
+            vec![None; ids.len()]
+        } else if are_ordered {
+            places(&ids, count, default == Some(0))
+        } else {
+            only_places(&ids, count, default)
+        };
+        let configured = self.configured;
+        let group = |(status, place): (Status, Option<usize>)| Group {
+            status,
+            config: place.and_then(|place| configured.get(place).cloned()),
+        };
+        self.statuses.into_iter().zip(places).map(group).collect()
+    }
+}
+
+/// Where each group with a status stands among those with a communicator, both in the order of
+/// making; `None` where it may stand in several places.
+///
+/// A group needs a communicator before its first collective, so each of them stands somewhere. At
+/// most as many groups were made before number `id` as `id` says, and there must be room for the
+/// others on both sides. The default group is the first that is made: where it has a communicator
+/// and no status, it stands before all of them.
+fn places(ids: &[u64], configured: usize, has_default: bool) -> Vec<Option<usize>> {
+    let spare = configured.checked_sub(ids.len());
+    let shift = usize::from(has_default && ids.first().is_some_and(|&first| first > 0));
+    let place = |(index, &id): (usize, &u64)| {
+        let low = index + shift;
+        let high = usize::try_from(id).unwrap_or(usize::MAX).min(index + spare?);
+        (low == high).then_some(low)
+    };
+    ids.iter().enumerate().map(place).collect()
+}
+
+/// The same where the names say nothing of the order: since 2.11, groups that are split from
+/// another (device meshes, where `init_process_group` was given a device) have a hash for a
+/// name. The default group is number 0; whatever else there is must be alone to be told.
+fn only_places(ids: &[u64], configured: usize, default: Option<usize>) -> Vec<Option<usize>> {
+    let others = ids.iter().filter(|&&id| id != 0 || default.is_none()).count();
+    let mut left = (0..configured).filter(|place| Some(*place) != default);
+    let only = left.next().filter(|_| left.next().is_none() && others == 1);
+    ids.iter().map(|&id| if id == 0 && default.is_some() { default } else { only }).collect()
+}
+
+/// The same for the same name and ranks; never 0. FNV-1a: it only has to tell groups apart.
+fn key_of(name: &str, ranks: &str) -> u64 {
+    let bytes = name.bytes().chain([0]).chain(ranks.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash.max(1)
+}
+
+/// How many numbers are in `[0, 1, 2]`.
+fn count_numbers(text: &str) -> u32 {
+    let parts = text.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
+    u32::try_from(parts.count()).unwrap_or(u32::MAX)
+}
+
+/// A text, cut, without control characters.
+fn one_line(text: &str) -> String {
+    cut(text, TEXT_BYTES_MAX).replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+#[path = "dump_tests.rs"]
+mod tests;

@@ -1,0 +1,113 @@
+//! The text of `c10d::dump_nccl_trace_json(false, false)`, parsed.
+//!
+//! ```text
+//! {"pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+//!  "pg_status": {"0": {"last_enqueued_collective": "812", "last_started_collective": "-1",
+//!                      "last_completed_collective": "811"}}, …}
+//! ```
+//!
+//! Any bytes end in an answer or in `None`. Fields that are not read are skipped without
+//! recursion, so newer ones do no harm; the groups that are kept are bounded. Which status belongs
+//! to which group is decided in `memtape_core::tape::collective::dump`.
+
+use std::fmt;
+
+use memtape_core::tape::collective::dump::{Configured, Dump, Status};
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+
+/// Process groups that are kept of each half; more are counted. A rank is in some tens of them.
+const GROUPS_MAX: usize = 4096;
+
+#[derive(Deserialize)]
+struct Text {
+    pg_config: Groups<Config>,
+    pg_status: Groups<Numbers>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    desc: String,
+    ranks: String,
+}
+
+#[derive(Deserialize)]
+struct Numbers {
+    last_enqueued_collective: Option<Number>,
+    last_started_collective: Option<Number>,
+    last_completed_collective: Option<Number>,
+}
+
+/// PyTorch writes numbers as texts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Text(String),
+    Bare(i64),
+}
+
+/// The members of an object, as many as are kept.
+struct Groups<T> {
+    members: Vec<(String, T)>,
+    lost: u64,
+}
+
+/// Parses a dump; `None` where the text is not one.
+pub(crate) fn parse(text: &[u8]) -> Option<Dump> {
+    let text: Text = serde_json::from_slice(text).ok()?;
+    let configured = text.pg_config.members.iter();
+    let configured = configured.map(|(name, of)| Configured::new(name, &of.desc, &of.ranks));
+    let statuses = text.pg_status.members.into_iter().map(|(id, numbers)| {
+        Some(Status {
+            id: id.parse().ok()?,
+            enqueued: number(numbers.last_enqueued_collective)?,
+            started: number(numbers.last_started_collective)?,
+            completed: number(numbers.last_completed_collective)?,
+        })
+    });
+    Some(Dump {
+        configured: configured.collect(),
+        statuses: statuses.collect::<Option<_>>()?,
+        lost: text.pg_config.lost.saturating_add(text.pg_status.lost),
+    })
+}
+
+/// A number; PyTorch's -1 is `Some(None)`, what is no number `None`.
+fn number(of: Option<Number>) -> Option<Option<u64>> {
+    let number = match of {
+        None => return Some(None),
+        Some(Number::Text(text)) => text.parse().ok()?,
+        Some(Number::Bare(number)) => number,
+    };
+    Some(u64::try_from(number).ok())
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Groups<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Self { members: Vec::new(), lost: 0 })
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Groups<T> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of groups")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while self.members.len() < GROUPS_MAX {
+            let Some(member) = map.next_entry()? else { return Ok(self) };
+            self.members.push(member);
+        }
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+            self.lost = self.lost.saturating_add(1);
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+#[path = "dump_json_tests.rs"]
+mod tests;
