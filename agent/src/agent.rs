@@ -1,8 +1,8 @@
 //! The agent's logic: what follows from each event of one closed set.
 //!
-//! Every turn is a comparison of what there is with what the coordinator was told on this stream,
-//! and sends the difference; nothing depends on having seen an earlier turn. So a stream may end
-//! at any point, a full queue only postpones, and an agent that starts anew tells everything.
+//! Every turn compares what there is with what was sent on this stream, and sends the difference;
+//! nothing depends on an earlier turn. So a stream may end at any point, a full queue only
+//! postpones, and an agent that has just started sends everything.
 //! Nothing here reads a clock, waits, or knows a runtime: times come in with the events, and what
 //! takes time is handed out as [`Work`]. `run.rs` carries it out on a node, a simulation in its
 //! own way.
@@ -11,21 +11,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use memtape_core::roles;
-use tokio::sync::mpsc;
 
-use crate::capture::agent_initiated::Alone;
-use crate::capture::answers::{Captures, JobKey, UploadError, Work, WorkId, refusal};
+use crate::capture::agent_initiated::AgentInitiated;
+use crate::capture::answers::{Captures, JobKey, Work, WorkId, refusal};
 use crate::capture::rewind::{Rewind, Rewound};
 use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
 use crate::link::deliveries::Deliveries;
 use crate::link::report::{self, RECORDS_MAX};
+use crate::link::stream::{Session, StreamEvent};
+use crate::link::upload::UploadError;
 use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, RankReport, RankUp};
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::spool::Spool;
 use crate::tapes::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
-use crate::tapes::source::Shelf;
+use crate::tapes::source::TapeSource;
 
 mod spooling;
 
@@ -39,33 +40,17 @@ pub(crate) enum Event {
     Tick,
     /// The moment of [`Agent::next_ns`] has come.
     Timeout,
-    /// The coordinator welcomed a new stream.
-    Connected(Session),
-    /// The stream is gone.
-    Disconnected,
-    /// The coordinator said something.
-    Message(Incoming),
+    /// Something happened to the stream.
+    Stream(StreamEvent),
     /// A tape was rewound.
     Rewound(WorkId, Rewound),
     /// A try at sending a body came to its end.
     Uploaded(WorkId, Result<(), UploadError>),
 }
 
-/// A stream that was welcomed.
-#[derive(Debug)]
-pub(crate) struct Session {
-    /// Takes messages for the coordinator.
-    pub(crate) outgoing: mpsc::Sender<Outgoing>,
-    /// How often the coordinator wants reports.
-    pub(crate) report_interval: Option<Duration>,
-    /// Minor version of the protocol that the coordinator speaks.
-    pub(crate) minor: u32,
-}
-
-impl Session {
-    /// Queues a message, without what the coordinator does not know; false when the queue is full.
-    fn send(&self, message: Outgoing) -> bool {
-        self.outgoing.try_send(wire::for_minor(message, self.minor)).is_ok()
+impl From<StreamEvent> for Event {
+    fn from(event: StreamEvent) -> Self {
+        Self::Stream(event)
     }
 }
 
@@ -79,22 +64,22 @@ pub(crate) struct Agent {
     captures: Captures,
     session: Option<Session>,
     /// What was said of each rank on the present stream.
-    told: BTreeMap<TapeKey, RankUp>,
+    announced: BTreeMap<TapeKey, RankUp>,
     /// Records wait for the next acknowledgement.
     has_more: bool,
     report_interval: Duration,
     /// Since when there is no coordinator.
     alone_since_ns: u64,
-    alone: Alone,
+    alone: AgentInitiated,
     /// None keeps nothing on disk.
     spool: Option<Spool>,
     /// Tapes of which the spool was asked what it has.
     recalled: BTreeSet<TapeKey>,
     /// Ranks without tapes that were announced on the present stream, and whether they were ended.
-    told_ghosts: BTreeMap<String, bool>,
-    solo_upload: Option<spooling::SoloUpload>,
+    announced_tapeless: BTreeMap<String, bool>,
+    own_upload: Option<spooling::CaptureUpload>,
     /// What the log says of the spool.
-    spool_news: spooling::News,
+    spool_state: spooling::SpoolState,
     /// When keeping step records is worth another try.
     keep_again_ns: u64,
 }
@@ -105,28 +90,28 @@ impl Agent {
         now: Now,
         config: Config,
         node: Box<dyn Node>,
-        shelf: Box<dyn Shelf>,
+        source: Box<dyn TapeSource>,
         spool: Option<Spool>,
     ) -> Self {
-        let mut alone = Alone::default();
-        for solo in spool.iter().flat_map(Spool::solos) {
-            alone.note_taken(now.mono_ns, solo.tape_id(), solo.reason());
+        let mut alone = AgentInitiated::default();
+        for capture in spool.iter().flat_map(Spool::captures) {
+            alone.note_taken(now.mono_ns, capture.tape_id(), capture.reason());
         }
         Self {
-            tapes: Tapes::new(shelf),
+            tapes: Tapes::new(source),
             captures: Captures::new(&config),
             deliveries: Deliveries::default(),
             session: None,
-            told: BTreeMap::new(),
+            announced: BTreeMap::new(),
             has_more: false,
             report_interval: config.report_interval,
             alone_since_ns: now.mono_ns,
             alone,
             spool,
             recalled: BTreeSet::new(),
-            told_ghosts: BTreeMap::new(),
-            solo_upload: None,
-            spool_news: spooling::News::default(),
+            announced_tapeless: BTreeMap::new(),
+            own_upload: None,
+            spool_state: spooling::SpoolState::default(),
             keep_again_ns: 0,
             config,
             node,
@@ -140,7 +125,7 @@ impl Agent {
 
     /// When an [`Event::Timeout`] is wanted, on the monotonic clock; none when it is not.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        self.captures.next_ns().into_iter().chain(self.next_solo_ns()).min()
+        self.captures.next_ns().into_iter().chain(self.next_own_capture_ns()).min()
     }
 
     /// Bytes of bodies that are being uploaded.
@@ -149,7 +134,7 @@ impl Agent {
         self.captures.held_bytes()
     }
 
-    /// What somebody else has to do now; none when nothing is left.
+    /// What the caller has to do next; none when nothing is left.
     pub(crate) fn take_work(&mut self) -> Option<Work> {
         self.captures.take_work()
     }
@@ -161,53 +146,59 @@ impl Agent {
                 self.tapes.look(now, self.node.as_ref());
                 self.captures.pass_time(now.mono_ns);
                 self.keep(now);
-                self.tell(now);
-                self.upload_solo(now);
+                self.send_news(now);
+                self.upload_capture(now);
                 self.clean(now);
                 if let Some(spool) = &mut self.spool {
                     spool.pass_time(now.mono_ns);
                 }
-                self.say_spool_news();
+                self.log_spool_state();
             }
             Event::Timeout => {
                 self.captures.pass_time(now.mono_ns);
-                self.take_solos(now);
-                self.upload_solo(now);
-                self.tell_answers();
+                self.take_due_captures(now);
+                self.upload_capture(now);
+                self.send_answers();
             }
-            Event::Connected(session) => self.start_stream(now, session),
-            Event::Disconnected => {
+            Event::Stream(event) => self.handle_stream(now, event),
+            Event::Rewound(id, rewound) => {
+                if let Some((key, rewound)) = self.captures.rewound(now.mono_ns, id, rewound) {
+                    self.keep_capture(&key, &rewound);
+                }
+                self.send_answers();
+            }
+            Event::Uploaded(id, result) => {
+                if !self.capture_uploaded(now, id, &result) {
+                    self.captures.uploaded(now.mono_ns, id, result);
+                }
+                self.send_answers();
+            }
+        }
+    }
+
+    fn handle_stream(&mut self, now: Now, event: StreamEvent) {
+        match event {
+            StreamEvent::Connected(session) => self.start_stream(now, session),
+            StreamEvent::Disconnected => {
                 self.session = None;
                 self.alone_since_ns = now.mono_ns;
                 // What was sent and not acknowledged may have to be kept.
                 self.deliveries.start_stream();
             }
-            Event::Message(Incoming::Ack(number)) => {
+            StreamEvent::Message(Incoming::Ack(number)) => {
                 let number = self.deliveries.acked(number);
                 self.captures.acked(number);
                 if let Some(spool) = &mut self.spool {
                     spool.acked(number);
                 }
-                self.upload_solo(now);
+                self.upload_capture(now);
                 if self.has_more {
-                    self.tell(now);
+                    self.send_news(now);
                 }
             }
-            Event::Message(Incoming::Capture(request)) => self.capture(now, request),
-            // Both are the link's own business.
-            Event::Message(Incoming::Welcome { .. } | Incoming::Goodbye(_)) => {}
-            Event::Rewound(id, rewound) => {
-                if let Some((key, rewound)) = self.captures.rewound(now.mono_ns, id, rewound) {
-                    self.keep_solo(&key, &rewound);
-                }
-                self.tell_answers();
-            }
-            Event::Uploaded(id, result) => {
-                if !self.solo_uploaded(now, id, &result) {
-                    self.captures.uploaded(now.mono_ns, id, result);
-                }
-                self.tell_answers();
-            }
+            StreamEvent::Message(Incoming::Capture(request)) => self.capture(now, request),
+            // stream.rs handles both.
+            StreamEvent::Message(Incoming::Welcome { .. } | Incoming::Goodbye(_)) => {}
         }
     }
 
@@ -215,49 +206,49 @@ impl Agent {
         let asked = session.report_interval.unwrap_or(self.config.report_interval);
         self.report_interval = asked.clamp(REPORT_INTERVAL_MIN, REPORT_INTERVAL_MAX);
         self.session = Some(session);
-        self.told.clear();
+        self.announced.clear();
         self.deliveries.start_stream();
         self.captures.start_stream();
         // A stream's first report says that all tapes were announced: an agent that has just
         // started must not say so before it has looked.
         self.tapes.look(now, self.node.as_ref());
         self.recall();
-        self.told_ghosts.clear();
+        self.announced_tapeless.clear();
         if let Some(spool) = &mut self.spool {
             spool.start_stream();
         }
-        self.tell(now);
+        self.send_news(now);
     }
 
     /// Sends what the coordinator does not know yet on this stream.
-    fn tell(&mut self, now: Now) {
-        if self.session.is_none() || !self.tell_ghosts() || !self.tell_ranks() {
+    fn send_news(&mut self, now: Now) {
+        if self.session.is_none() || !self.announce_tapeless() || !self.announce_ranks() {
             return;
         }
-        self.tell_answers();
-        let Ok(kept) = self.tell_kept() else { return };
+        self.send_answers();
+        let Ok(kept) = self.send_kept() else { return };
         if self.spool.as_mut().is_some_and(Spool::take_has_lost) {
             self.deliveries.distrust_kept();
         }
-        let Some(drained) = self.tell_report(now, kept) else { return };
-        self.tell_ends(&drained);
-        self.tell_last(now);
+        let Some(drained) = self.send_report(now, kept) else { return };
+        self.send_ends(&drained);
+        self.send_last(now);
     }
 
-    /// Tells of ranks that are new or changed; false when the queue is full.
-    fn tell_ranks(&mut self) -> bool {
+    /// Announces ranks that are new or changed; false when the queue is full.
+    fn announce_ranks(&mut self) -> bool {
         let mut news = Vec::new();
         for (key, known) in self.tapes.iter() {
             let was_ended = self.deliveries.is_down_sent(key) || self.deliveries.is_settled(key);
             if was_ended && known.life.death().is_none() {
                 self.deliveries.revive(key);
-                self.told.remove(&key);
+                self.announced.remove(&key);
             }
-            if known.is_cut && self.told.contains_key(&key) {
+            if known.is_cut && self.announced.contains_key(&key) {
                 continue;
             }
             let up = rank_up(known);
-            if self.told.get(&key) != Some(&up) {
+            if self.announced.get(&key) != Some(&up) {
                 news.push((key, up));
             }
         }
@@ -265,14 +256,14 @@ impl Agent {
             if !self.send(wire::up_message(up.clone())) {
                 return false;
             }
-            self.told.insert(key, up);
+            self.announced.insert(key, up);
         }
         true
     }
 
     /// Sends a report; answers the ranks of which nothing more is to be reported. While there are
     /// kept records, those of the tapes wait.
-    fn tell_report(
+    fn send_report(
         &mut self,
         now: Now,
         kept: Option<(u64, Vec<RankReport>)>,
@@ -280,11 +271,11 @@ impl Agent {
         if !self.deliveries.may_send() {
             return None;
         }
-        let gpus = self.node.gpus();
+        let gpus = self.node.gpus(now);
         let reading = gpus.as_deref().ok();
         let node = self.node.as_ref();
         let room = if kept.is_some() { 0 } else { RECORDS_MAX };
-        let mut ranks = report::ranks(&self.tapes, &self.deliveries, reading, node, room);
+        let mut ranks = report::ranks(&self.tapes, &self.deliveries, reading, (now, node), room);
         let kept_until = kept.map(|(number, kept)| {
             ranks.add_kept(kept);
             number
@@ -294,7 +285,7 @@ impl Agent {
             now.wall_ns,
             ranks.reports,
             self.node.memory(),
-            gpus.as_deref().map_err(String::as_str),
+            gpus.as_deref(),
             &self.tapes.iter().filter_map(|(_, known)| Some(known.process?.pid)).collect(),
             self.spool_report(),
         );
@@ -309,8 +300,8 @@ impl Agent {
         Some(ranks.drained)
     }
 
-    /// Tells of processes that are gone, after the last of their steps.
-    fn tell_ends(&mut self, drained: &[TapeKey]) {
+    /// Reports processes that are gone, after the last of their steps.
+    fn send_ends(&mut self, drained: &[TapeKey]) {
         for key in drained {
             let Some(known) = self.tapes.get(*key) else { continue };
             let Some(death) = known.life.death() else { continue };
@@ -322,7 +313,7 @@ impl Agent {
     }
 
     /// Sends the answers to captures that are known and not sent yet.
-    fn tell_answers(&mut self) {
+    fn send_answers(&mut self) {
         for (key, answer) in self.captures.unsent() {
             if self.send(answer) {
                 self.captures.sent(&key, self.deliveries.next_number());
@@ -391,7 +382,7 @@ impl Agent {
             }
             tracing::info!(bytes, "tape {} is deleted: {reason}", path.display());
             self.deliveries.forget(key);
-            self.told.remove(&key);
+            self.announced.remove(&key);
             self.recalled.remove(&key);
             self.alone.forget(&tape_id);
         }

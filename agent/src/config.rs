@@ -1,4 +1,4 @@
-//! What an agent can be told, with its defaults.
+//! The settings of an agent, with their defaults.
 //!
 //! All values are checked before anything is opened, and every mistake is reported at once. The
 //! bounds that are no matter of taste stand as constants beside the code that keeps them.
@@ -15,7 +15,7 @@ pub struct Config {
     pub node: String,
     /// Where the coordinator listens, as `http://host:port`. Default: `http://127.0.0.1:7771`.
     pub coordinator: String,
-    /// Folders searched for tapes (`*.tape`, not below). They need not exist yet. Default:
+    /// TapeFolders searched for tapes (`*.tape`, not below). They need not exist yet. Default:
     /// `$MEMTAPE_DIR`, or else `/dev/shm/memtape`.
     pub tape_dirs: Vec<PathBuf>,
     /// Time between two looks at the tapes; a coordinator may ask for another one. Shorter finds
@@ -23,7 +23,7 @@ pub struct Config {
     /// fast jobs. Between 50 ms and 60 s. Default: 1 s.
     pub report_interval: Duration,
     /// Tapes of dead processes are deleted, oldest first, while together they occupy more bytes
-    /// of memory than this. Too little loses the evidence before anybody asked for it; too much
+    /// of memory than this. Too little loses the evidence before it is asked for; too much
     /// takes the memory from the next attempt. Default: 8 GiB.
     pub dead_tape_bytes_max: u64,
     /// Tapes of processes that have been dead for longer than this are deleted. Default: 24 h.
@@ -81,7 +81,7 @@ impl Default for Config {
     }
 }
 
-/// Where a service of this user keeps its state; none where that cannot be told.
+/// Where a service of this user keeps its state; none where that is unknown.
 fn spool_dir() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(state) = variable("STATE_DIRECTORY") {

@@ -32,9 +32,11 @@ mod tapes {
 
 /// The coordinator: the stream, its messages, what a report carries and what has arrived.
 mod link {
+    pub(crate) mod backoff;
     pub(crate) mod deliveries;
     pub(crate) mod report;
     pub(crate) mod stream;
+    pub(crate) mod upload;
     pub(crate) mod wire;
 }
 
@@ -65,6 +67,7 @@ pub mod testing {
 }
 
 pub use config::Config;
+pub use link::stream::AddressError;
 pub use node::nvml::{GpuUse, gpu_use};
-pub use run::run;
+pub use run::{RunError, run};
 pub use tapes::liveness::{Writer, writer};

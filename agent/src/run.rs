@@ -7,16 +7,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 use tonic::transport::Channel;
 
 use crate::agent::{Agent, Event};
-use crate::capture::answers::{UploadError, Work};
+use crate::capture::answers::Work;
 use crate::capture::rewind::Rewound;
 use crate::config::Config;
-use crate::link::stream as link;
+use crate::link::stream::{self, AddressError};
+use crate::link::upload::{UploadError, upload};
 use crate::link::wire;
 use crate::node::clock;
 use crate::node::host::Host;
@@ -25,10 +25,24 @@ use crate::node::nvml::Gpus;
 use crate::node::process;
 use crate::node::workers::Workers;
 use crate::spool::{Folder, Spool};
-use crate::tapes::source::Folders;
+use crate::tapes::source::TapeFolders;
 
 /// Events waiting for the loop; those who send them wait when they are more.
 const EVENTS_MAX: usize = 256;
+
+/// Why an agent did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Settings that make no sense, all of them at once.
+    #[error("the agent's settings are wrong: {}", .0.join("; "))]
+    Settings(Vec<String>),
+    /// The coordinator's address cannot be used.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// A thread that watches the node cannot be started.
+    #[error("a thread cannot be started: {0}")]
+    Thread(#[source] std::io::Error),
+}
 
 /// Runs an agent until `shutdown` is ready.
 ///
@@ -36,26 +50,29 @@ const EVENTS_MAX: usize = 256;
 /// garbage.
 ///
 /// # Errors
-/// Settings that make no sense, all of them at once.
-pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> anyhow::Result<()> {
+/// Before it has started; afterwards the agent goes on.
+pub async fn run(
+    config: Config,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), RunError> {
     let mistakes = config.mistakes();
     if !mistakes.is_empty() {
-        bail!("the agent's settings are wrong: {}", mistakes.join("; "));
+        return Err(RunError::Settings(mistakes));
     }
-    let channel = link::channel(&config.coordinator)?;
+    let channel = stream::channel(&config.coordinator)?;
     let host = Host::new(Path::new("/"));
-    let gpus = Gpus::start(host.root()).context("the NVML thread cannot be started")?;
-    let workers = Workers::start(host.root()).context("a thread cannot be started")?;
+    let gpus = Gpus::start(host.root()).map_err(RunError::Thread)?;
+    let workers = Workers::start(host.root()).map_err(RunError::Thread)?;
     let (sender, mut events) = mpsc::channel(EVENTS_MAX);
     let hello = wire::hello(&config.node, &process::boot_id(host.root()));
     let coordinator = config.coordinator.clone();
-    let holding = tokio::spawn(link::hold(channel.clone(), coordinator, hello, sender.clone()));
+    let holding = tokio::spawn(stream::hold(channel.clone(), coordinator, hello, sender.clone()));
     tracing::info!(node = %config.node, dirs = ?config.tape_dirs, "agent started");
 
-    let shelf = Box::new(Folders::new(config.tape_dirs.clone()));
+    let source = Box::new(TapeFolders::new(config.tape_dirs.clone()));
     let spool = config.spool_dir.clone().and_then(|dir| spool(&dir, config.spool_bytes_max));
     let node = Box::new(ThisNode { host, gpus, workers });
-    let mut agent = Agent::new(clock::now(), config, node, shelf, spool);
+    let mut agent = Agent::new(clock::now(), config, node, source, spool);
     let mut ticks = ticks(agent.report_interval());
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -103,7 +120,7 @@ fn begin(work: Work, channel: &Channel, events: &mpsc::Sender<Event>) {
                 Event::Rewound(id, made)
             }
             Work::Upload(id, key, body, time_left) => {
-                let uploading = link::upload(channel, &key.capture_id, &key.tape_id, body);
+                let uploading = upload(channel, &key.capture_id, &key.tape_id, body);
                 Event::Uploaded(id, within(time_left, uploading).await)
             }
         };
@@ -116,7 +133,7 @@ async fn within(
     time_left: Duration,
     uploading: impl Future<Output = Result<(), UploadError>>,
 ) -> Result<(), UploadError> {
-    timeout(time_left, uploading).await.unwrap_or_else(|_| Err(UploadError::late()))
+    timeout(time_left, uploading).await.unwrap_or_else(|_| Err(UploadError::Late))
 }
 
 /// Waits for a moment of the monotonic clock; forever for none.
@@ -139,10 +156,9 @@ mod tests {
     #[tokio::test]
     async fn a_try_that_takes_too_long_is_no_refusal() {
         let end = within(Duration::from_millis(1), std::future::pending()).await;
-        assert_eq!(end, Err(UploadError::late()));
-        assert!(!UploadError::late().is_final);
-        let why = "it is not wanted".to_string();
-        let refusal = Err(UploadError { is_final: true, why });
+        assert_eq!(end, Err(UploadError::Late));
+        assert!(!UploadError::Late.is_final());
+        let refusal = Err(UploadError::Refused("it is not wanted".to_string()));
         let end = within(Duration::MAX, std::future::ready(refusal.clone())).await;
         assert_eq!(end, refusal);
     }

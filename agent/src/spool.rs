@@ -1,20 +1,20 @@
 //! What the agent keeps on disk while no coordinator is there, and delivers afterwards.
 //!
 //! Three kinds: step records, before the tape overwrites them; facts, which are announcements and
-//! ends of ranks; and solo captures, states that the agent took by itself, each a file of its own.
-//! Step records and facts share one row of rising numbers and are delivered in its order; a solo
+//! ends of ranks; and agent-initiated captures, states that the agent took by itself, each a file of its own.
+//! Step records and facts share one row of rising numbers and are delivered in its order; a capture
 //! capture comes when everything before it was sent. Delivered is what the coordinator has
 //! acknowledged: up to there reaches the cursor, a file that is replaced as a whole, and what lies
 //! before it is deleted. A cursor that is too old only delivers twice what the coordinator knows.
 //!
 //! All of it stays within a bound. Where that is reached, or the disk is full, step records go
-//! first, then bodies of solo captures, facts last, the oldest of each kind first; each drop is
+//! first, then bodies of agent-initiated captures, facts last, the oldest of each kind first; each drop is
 //! counted by kind. Nothing here knows what a coordinator is or reads a clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
-use crate::link::wire::{self, Kept, Outgoing, RankReport, RankUp, Solo};
+use crate::link::wire::{self, InitiatedCapture, Kept, Outgoing, RankReport, RankUp};
 
 mod delivery;
 
@@ -25,7 +25,7 @@ mod log;
 #[cfg(all(test, feature = "simulation"))]
 mod tests;
 
-use delivery::{Cursor, open_solos};
+use delivery::{Cursor, open_captures};
 pub(crate) use disk::{Disk, Folder};
 use log::{Entry, Log};
 
@@ -35,9 +35,9 @@ const SEGMENT_BYTES_MAX: u64 = 4 << 20;
 /// At least this many segments fit into the bound, so that one drop does not lose all.
 const SEGMENTS_MIN: u64 = 8;
 
-/// Ranks remembered with their announcements, and solo captures; those beyond count as dropped.
+/// Ranks remembered with their announcements, and agent-initiated captures; those beyond count as dropped.
 const RANKS_MAX: usize = 4096;
-const SOLOS_MAX: usize = 1024;
+const CAPTURES_MAX: usize = 1024;
 
 /// Time between two syncs of step records, and between two writes of the cursor.
 const SYNC_EVERY_NS: u64 = 10_000_000_000;
@@ -45,7 +45,8 @@ const CURSOR_EVERY_NS: u64 = 1_000_000_000;
 
 const STEPS: &str = "steps";
 const FACTS: &str = "facts";
-const SOLO: &str = "solo";
+/// Files of captures had another name before; every file that is of neither log is one.
+const CAPTURE: &str = "capture";
 const CURSOR: &str = "cursor";
 
 /// Version of all files here; others are left alone, and the spool is not used.
@@ -56,9 +57,9 @@ const FORMAT: u64 = 1;
 pub(crate) struct Dropped {
     /// Step records.
     pub(crate) steps: u64,
-    /// Bodies of solo captures.
+    /// Bodies of agent-initiated captures.
     pub(crate) bodies: u64,
-    /// Announcements and ends of ranks, announcements of solo captures.
+    /// Announcements and ends of ranks, announcements of agent-initiated captures.
     pub(crate) facts: u64,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct Spool {
     bytes_max: u64,
     steps: Log,
     facts: Log,
-    solos: BTreeMap<u64, KeptSolo>,
+    captures: BTreeMap<u64, KeptCapture>,
     /// The number of the next entry.
     next: u64,
     /// Everything up to this number is the coordinator's.
@@ -92,7 +93,7 @@ pub(crate) struct Spool {
     synced_ns: u64,
     /// It was said that the disk fails.
     is_failing: bool,
-    /// The tapes may have what was kept and is lost, and nobody has asked yet.
+    /// The tapes may have what was kept and is lost, and take_has_lost was not asked yet.
     has_lost: bool,
 }
 
@@ -104,16 +105,18 @@ enum Kind {
     Facts,
 }
 
-/// A solo capture on disk.
+/// An agent-initiated capture on disk.
 #[derive(Debug)]
-struct KeptSolo {
-    solo: Solo,
+struct KeptCapture {
+    /// Of its file.
+    name: String,
+    capture: InitiatedCapture,
     up: RankUp,
     /// Bytes of the file before the body, and of all of it.
     head_bytes: u64,
     bytes: u64,
     /// The report of the present stream that its announcement goes with.
-    told_with: Option<u64>,
+    sent_with: Option<u64>,
     has_arrived: bool,
 }
 
@@ -146,7 +149,7 @@ impl Spool {
             Log::open(disk.as_mut(), FACTS, segment_bytes_max, |entry| {
                 match wire::kept(&entry.payload).filter(|_| entry.number > delivered) {
                     Some(Kept::Up(up)) => {
-                        ups.insert(up.tape_id.clone(), up);
+                        ups.insert(up.tape_id().to_string(), up);
                     }
                     Some(Kept::Down(tape_id, _)) => {
                         downs.insert(tape_id);
@@ -159,9 +162,9 @@ impl Spool {
                 note_newest(&mut newest, &mut missed, &ranks);
             }
         })?;
-        let solos = open_solos(disk.as_mut())?;
-        let newest_solo = solos.keys().next_back().copied().unwrap_or(0);
-        let last = facts.last().max(steps.last()).max(newest_solo).max(cursor.next);
+        let captures = open_captures(disk.as_mut())?;
+        let newest_capture = captures.keys().next_back().copied().unwrap_or(0);
+        let last = facts.last().max(steps.last()).max(newest_capture).max(cursor.next);
         let spool = Self {
             next: last.max(delivered) + 1,
             sent: delivered,
@@ -176,7 +179,7 @@ impl Spool {
             bytes_max,
             steps,
             facts,
-            solos,
+            captures,
             delivered,
             ups,
             downs,
@@ -192,13 +195,13 @@ impl Spool {
 
     /// True when all is delivered.
     pub(crate) fn is_empty(&self) -> bool {
-        self.solos.is_empty() && self.last() <= self.delivered
+        self.captures.is_empty() && self.last() <= self.delivered
     }
 
     /// Bytes on the disk.
     pub(crate) fn bytes(&self) -> u64 {
-        let solos: u64 = self.solos.values().map(|each| each.bytes).sum();
-        self.steps.bytes() + self.facts.bytes() + solos
+        let captures: u64 = self.captures.values().map(|each| each.bytes).sum();
+        self.steps.bytes() + self.facts.bytes() + captures
     }
 
     /// What was dropped.
@@ -208,13 +211,13 @@ impl Spool {
 
     /// The ranks of which something is kept.
     pub(crate) fn ups(&self) -> impl Iterator<Item = &RankUp> {
-        let of_solos = self.solos.values().map(|each| &each.up);
-        self.ups.values().chain(of_solos.filter(|up| !self.ups.contains_key(&up.tape_id)))
+        let of_captures = self.captures.values().map(|each| &each.up);
+        self.ups.values().chain(of_captures.filter(|up| !self.ups.contains_key(up.tape_id())))
     }
 
-    /// The solo captures that are kept, oldest first.
-    pub(crate) fn solos(&self) -> impl Iterator<Item = &Solo> {
-        self.solos.values().map(|each| &each.solo)
+    /// The agent-initiated captures that are kept, oldest first.
+    pub(crate) fn captures(&self) -> impl Iterator<Item = &InitiatedCapture> {
+        self.captures.values().map(|each| &each.capture)
     }
 
     /// True when a rank's announcement is kept.
@@ -239,13 +242,13 @@ impl Spool {
 
     /// Keeps a rank's announcement, before anything else about it; false when it is not kept.
     pub(crate) fn add_up(&mut self, up: &RankUp) -> bool {
-        if self.knows(&up.tape_id) {
+        if self.knows(up.tape_id()) {
             return true;
         }
         let is_kept = self.ups.len() < RANKS_MAX
             && self.add_fact(wire::encode(&wire::up_message(up.clone())));
         if is_kept {
-            self.ups.insert(up.tape_id.clone(), up.clone());
+            self.ups.insert(up.tape_id().to_string(), up.clone());
         }
         is_kept
     }
@@ -259,7 +262,7 @@ impl Spool {
 
     /// Keeps step records; false when there is no room for them: the tape still has them.
     pub(crate) fn add_steps(&mut self, ranks: &[RankReport]) -> bool {
-        let items = ranks.iter().map(|rank| rank.steps.len()).sum::<usize>();
+        let items = ranks.iter().map(|rank| rank.steps().len()).sum::<usize>();
         let payload = wire::encode(&wire::steps_message(ranks.to_vec()));
         let number = self.take_number();
         let entry = Entry { number, items: u32::try_from(items).unwrap_or(u32::MAX), payload };
@@ -278,39 +281,44 @@ impl Spool {
         is_kept
     }
 
-    /// Keeps a solo capture with its body, or without where there is no room for that.
-    pub(crate) fn add_solo(&mut self, up: RankUp, mut solo: Solo, body: Option<&[u8]>) {
+    /// Keeps an agent-initiated capture with its body, or without where there is no room for that.
+    pub(crate) fn add_capture(
+        &mut self,
+        up: RankUp,
+        mut capture: InitiatedCapture,
+        body: Option<&[u8]>,
+    ) {
         let number = self.take_number();
-        while self.solos.len() >= SOLOS_MAX && self.drop_solo() {}
+        while self.captures.len() >= CAPTURES_MAX && self.drop_capture() {}
         if let Some(body) = body {
             // Half of the bound at most: it would take the room of everything else.
             let fits = body.len() as u64 <= self.bytes_max / 2;
-            if fits && self.write_solo(number, &up, &solo, body, Kind::Bodies) {
+            if fits && self.write_capture(number, &up, &capture, body, Kind::Bodies) {
                 return;
             }
             self.dropped.bodies += 1;
             self.is_cursor_due = true;
-            solo.drop_body();
+            capture.drop_body();
         }
-        if !self.write_solo(number, &up, &solo, &[], Kind::Facts) {
+        if !self.write_capture(number, &up, &capture, &[], Kind::Facts) {
             self.dropped.facts += 1;
             self.is_cursor_due = true;
         }
     }
 
-    fn write_solo(
+    fn write_capture(
         &mut self,
         number: u64,
         up: &RankUp,
-        solo: &Solo,
+        capture: &InitiatedCapture,
         body: &[u8],
         kind: Kind,
     ) -> bool {
         let mut bytes = log::encode(number, 0, &wire::encode(&wire::up_message(up.clone())));
-        bytes.extend(log::encode(number, 1, &wire::encode(&solo.message())));
+        bytes.extend(log::encode(number, 1, &wire::encode(&capture.message())));
         let head_bytes = bytes.len() as u64;
         bytes.extend_from_slice(body);
-        let name = log::name_of(SOLO, number);
+        let name = log::name_of(CAPTURE, number);
         let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
         while self.make_room(bytes.len() as u64, kind) {
             result = self.disk.replace(&name, &bytes);
@@ -321,15 +329,16 @@ impl Spool {
         if !self.note(result) {
             return false;
         }
-        let kept = KeptSolo {
-            solo: solo.clone(),
+        let kept = KeptCapture {
+            name,
+            capture: capture.clone(),
             up: up.clone(),
             head_bytes,
             bytes: bytes.len() as u64,
-            told_with: None,
+            sent_with: None,
             has_arrived: false,
         };
-        self.solos.insert(number, kept);
+        self.captures.insert(number, kept);
         true
     }
 
@@ -347,7 +356,7 @@ impl Spool {
         self.note(result)
     }
 
-    /// Drops what is worth less than `kind` until so many bytes fit; false when they never will.
+    /// Drops what is worth less than `kind` until this many bytes fit; false when they never will.
     fn make_room(&mut self, bytes: u64, kind: Kind) -> bool {
         while self.bytes().saturating_add(bytes) > self.bytes_max {
             if !self.drop_one(kind) {
@@ -370,32 +379,35 @@ impl Spool {
         if kind >= Kind::Bodies && self.drop_body() {
             return true;
         }
-        kind >= Kind::Facts && (self.drop_facts() || self.drop_solo())
+        kind >= Kind::Facts && (self.drop_facts() || self.drop_capture())
     }
 
-    /// Drops the body of the oldest solo capture that has one, and keeps its announcement.
+    /// Drops the body of the oldest agent-initiated capture that has one, and keeps its announcement.
     fn drop_body(&mut self) -> bool {
-        let found = self.solos.iter().find(|(_, each)| each.bytes > each.head_bytes);
+        let found = self.captures.iter().find(|(_, each)| each.bytes > each.head_bytes);
         let Some(number) = found.map(|(number, _)| *number) else { return false };
-        let Some(mut each) = self.solos.remove(&number) else { return false };
+        let Some(mut each) = self.captures.remove(&number) else { return false };
         self.dropped.bodies += 1;
         self.is_cursor_due = true;
-        let capture = &each.solo.capture_id();
-        tracing::warn!(capture, "the spool is full: the body of a solo capture is dropped");
-        each.solo.drop_body();
+        let capture = &each.capture.capture_id();
+        tracing::warn!(
+            capture,
+            "the spool is full: the body of an agent-initiated capture is dropped"
+        );
+        each.capture.drop_body();
         let mut head = log::encode(number, 0, &wire::encode(&wire::up_message(each.up.clone())));
-        head.extend(log::encode(number, 1, &wire::encode(&each.solo.message())));
-        let name = log::name_of(SOLO, number);
-        let mut replaced = self.disk.replace(&name, &head);
+        head.extend(log::encode(number, 1, &wire::encode(&each.capture.message())));
+        let name = &each.name;
+        let mut replaced = self.disk.replace(name, &head);
         if replaced.is_err() {
             // A full disk may have no room for the short one beside the long one.
-            let _ = self.disk.remove(&name);
-            replaced = self.disk.replace(&name, &head);
+            let _ = self.disk.remove(name);
+            replaced = self.disk.replace(name, &head);
         }
         if replaced.is_ok() {
             (each.head_bytes, each.bytes) = (head.len() as u64, head.len() as u64);
-            (each.told_with, each.has_arrived) = (None, false);
-            self.solos.insert(number, each);
+            (each.sent_with, each.has_arrived) = (None, false);
+            self.captures.insert(number, each);
         } else {
             self.dropped.facts += 1;
         }
@@ -412,14 +424,14 @@ impl Spool {
         true
     }
 
-    /// Drops the oldest solo capture.
-    fn drop_solo(&mut self) -> bool {
-        let Some((number, each)) = self.solos.pop_first() else { return false };
+    /// Drops the oldest agent-initiated capture.
+    fn drop_capture(&mut self) -> bool {
+        let Some((_, each)) = self.captures.pop_first() else { return false };
         self.dropped.facts += 1;
         self.dropped.bodies += u64::from(each.bytes > each.head_bytes);
         self.is_cursor_due = true;
-        tracing::warn!("the spool is full: its oldest solo capture is dropped");
-        let _ = self.disk.remove(&log::name_of(SOLO, number)); // it comes again after a restart
+        tracing::warn!("the spool is full: its oldest agent-initiated capture is dropped");
+        let _ = self.disk.remove(&each.name); // it comes again after a restart
         true
     }
 }
@@ -431,11 +443,10 @@ fn note_newest(
     ranks: &[RankReport],
 ) {
     for rank in ranks {
-        missed.insert(rank.tape_id.clone(), rank.steps_missed);
-        for step in &rank.steps {
-            let device = u8::try_from(step.device).unwrap_or(u8::MAX);
-            let known = newest.entry((rank.tape_id.clone(), device)).or_default();
-            *known = step.last_step.max(*known);
+        missed.insert(rank.tape_id().to_string(), rank.steps_missed());
+        for (device, last_step) in rank.steps() {
+            let known = newest.entry((rank.tape_id().to_string(), device)).or_default();
+            *known = last_step.max(*known);
         }
     }
 }

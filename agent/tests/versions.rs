@@ -22,7 +22,7 @@ use crate::{assert_gapless, folder, has_steps};
 
 type ToAgent = mpsc::UnboundedSender<Result<old::CoordinatorMessage, Status>>;
 
-/// A coordinator of version 1.0 that notes what it is told.
+/// A coordinator of version 1.0 that records what it receives.
 #[derive(Clone, Default)]
 struct OldCoordinator {
     seen: Arc<Mutex<Vec<old::AgentMessage>>>,
@@ -135,7 +135,7 @@ async fn check_old_stream(old: &OldCoordinator, rank: &mut Rank) {
         .await;
     assert_eq!(down.end(), old::RankEnd::Killed);
     let unknown = old.seen.lock().expect("no panic").iter().filter(|m| m.body.is_none()).count();
-    assert_eq!(unknown, 0, "it was told what it does not know");
+    assert_eq!(unknown, 0, "it received what it does not know");
     for _ in 0..1500 {
         if old.bodies.lock().expect("no panic").len() == 1 {
             return;
@@ -158,12 +158,12 @@ async fn an_old_coordinator_hears_only_what_it_knows() {
     rank.train(4);
     tokio::time::sleep(Duration::from_millis(200)).await;
     rank.out_of_memory(1 << 40);
-    let solos = || {
+    let captures = || {
         let entries = std::fs::read_dir(spool.path()).into_iter().flatten().flatten();
-        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("solo")).count()
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("capture")).count()
     };
     for _ in 0..1500 {
-        if solos() == 1 {
+        if captures() == 1 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -174,7 +174,7 @@ async fn an_old_coordinator_hears_only_what_it_knows() {
     let old = OldCoordinator::default();
     let (_, serving) = old.listen(&later.address.to_string()).await;
     check_old_stream(&old, &mut rank).await;
-    assert_eq!(solos(), 1, "it was given away");
+    assert_eq!(captures(), 1, "it was given away");
 
     serving.abort();
     let _ = serving.await;
@@ -182,7 +182,7 @@ async fn an_old_coordinator_hears_only_what_it_knows() {
     agent.stop().await;
     later.revive();
     let agent = RunningAgent::start(dir.path(), &later.url(), with_spool);
-    later.wait("the capture", |seen| seen.solos.first().cloned()).await;
+    later.wait("the capture", |seen| seen.captures.first().cloned()).await;
     later.wait("its body", |seen| (!seen.bodies.is_empty()).then_some(())).await;
     agent.stop().await;
 }
@@ -207,7 +207,7 @@ async fn a_later_minor_is_taken_and_another_major_is_not() {
         } else {
             let tries = |seen: &crate::Seen| (seen.hellos.len() >= 2).then_some(());
             coordinator.wait("two tries", tries).await;
-            assert!(coordinator.seen().ups.is_empty(), "it was told something");
+            assert!(coordinator.seen().ups.is_empty(), "it received something");
         }
         let hello: v1::Hello = coordinator.seen().hellos[0].clone();
         assert_eq!((hello.protocol, hello.protocol_minor), (1, 2));

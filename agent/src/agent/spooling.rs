@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
-use crate::capture::answers::{JobKey, UploadError, Work, WorkId, after};
+use crate::capture::answers::{JobKey, Work, WorkId, after};
 use crate::capture::rewind::Rewound;
+use crate::link::backoff::{self, backoff};
 use crate::link::deliveries::Mark;
 use crate::link::report::{self, RECORDS_MAX};
-use crate::link::stream as link;
-use crate::link::wire::{self, RankReport, Solo};
+use crate::link::upload::UploadError;
+use crate::link::wire::{self, InitiatedCapture, RankReport};
 use crate::node::clock::Now;
 use crate::spool::Next;
 use crate::tapes::death::{Death, Evidence};
@@ -26,15 +27,19 @@ const KEEP_AFTER: Duration = Duration::from_secs(2);
 /// Time between two tries at keeping step records on a disk that took none.
 const KEEP_AGAIN: Duration = Duration::from_secs(10);
 
-/// Time for one try at sending the body of a solo capture.
-const SOLO_UPLOAD_TIME: Duration = Duration::from_secs(600);
+/// Time for one try at sending the body of an agent-initiated capture.
+const CAPTURE_UPLOAD_TIME: Duration = Duration::from_secs(600);
 
-/// The minor version of the protocol that knows solo captures and the spool's report.
+/// The minor version of the protocol that knows agent-initiated captures and the spool's report.
 pub(super) const MINOR: u32 = 1;
 
-/// The one solo capture that is being sent.
+/// The queue of the stream takes no more messages.
 #[derive(Debug)]
-pub(super) struct SoloUpload {
+pub(super) struct QueueFull;
+
+/// The one agent-initiated capture that is being sent.
+#[derive(Debug)]
+pub(super) struct CaptureUpload {
     number: u64,
     work: WorkId,
     failures: u32,
@@ -43,7 +48,7 @@ pub(super) struct SoloUpload {
 
 /// What a person who reads the log knows of the spool.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) enum News {
+pub(super) enum SpoolState {
     /// Nothing is in it.
     #[default]
     Empty,
@@ -55,21 +60,23 @@ pub(super) enum News {
 
 impl Agent {
     /// Says when the spool begins to be filled, to be delivered, and when it is empty again.
-    pub(super) fn say_spool_news(&mut self) {
+    pub(super) fn log_spool_state(&mut self) {
         let Some(spool) = &self.spool else { return };
         let news = match (spool.is_empty(), self.session.is_some()) {
-            (true, _) => News::Empty,
-            (false, false) => News::Filling,
-            (false, true) => News::Delivering,
+            (true, _) => SpoolState::Empty,
+            (false, false) => SpoolState::Filling,
+            (false, true) => SpoolState::Delivering,
         };
-        if std::mem::replace(&mut self.spool_news, news) == news {
+        if std::mem::replace(&mut self.spool_state, news) == news {
             return;
         }
-        let (bytes, captures) = (spool.bytes(), spool.solos().count());
+        let (bytes, captures) = (spool.bytes(), spool.captures().count());
         match news {
-            News::Empty => tracing::info!("all that the spool held is delivered"),
-            News::Filling => tracing::info!(bytes, captures, "records are kept in the spool"),
-            News::Delivering => tracing::info!(bytes, captures, "delivering what the spool holds"),
+            SpoolState::Empty => tracing::info!("all that the spool held is delivered"),
+            SpoolState::Filling => tracing::info!(bytes, captures, "records are kept in the spool"),
+            SpoolState::Delivering => {
+                tracing::info!(bytes, captures, "delivering what the spool holds")
+            }
         }
     }
 
@@ -86,7 +93,7 @@ impl Agent {
         if !is_alone {
             return;
         }
-        self.take_solos(now);
+        self.take_due_captures(now);
         if self.alone_for(now) >= KEEP_AFTER && now.mono_ns >= self.keep_again_ns {
             self.keep_steps(now);
             self.keep_ends();
@@ -118,13 +125,14 @@ impl Agent {
         loop {
             let Some(spool) = &mut self.spool else { return };
             let node = self.node.as_ref();
-            let mut ranks = report::ranks(&self.tapes, &self.deliveries, None, node, RECORDS_MAX);
-            ranks.reports.retain(|rank| !rank.steps.is_empty());
+            let mut ranks =
+                report::ranks(&self.tapes, &self.deliveries, None, (now, node), RECORDS_MAX);
+            ranks.reports.retain(|rank| rank.steps().len() > 0);
             if ranks.reports.is_empty() {
                 return;
             }
             for rank in &ranks.reports {
-                let Some((_, known)) = self.tapes.find(&rank.tape_id) else { continue };
+                let Some((_, known)) = self.tapes.find(rank.tape_id()) else { continue };
                 spool.add_up(&super::rank_up(known));
             }
             if !spool.add_steps(&ranks.reports) {
@@ -138,7 +146,7 @@ impl Agent {
         }
     }
 
-    /// Keeps the ends of ranks that nobody knows of.
+    /// Keeps the ends of ranks that the coordinator does not know of.
     fn keep_ends(&mut self) {
         let Some(spool) = &mut self.spool else { return };
         for (key, known) in self.tapes.iter() {
@@ -154,7 +162,7 @@ impl Agent {
     }
 
     /// Begins the captures whose moment has come.
-    pub(super) fn take_solos(&mut self, now: Now) {
+    pub(super) fn take_due_captures(&mut self, now: Now) {
         if self.session.is_some() {
             return;
         }
@@ -168,12 +176,12 @@ impl Agent {
             tracing::info!(capture, tape = %tape_id, ?reason, "a capture is taken alone");
             let rewind = self.rewind(known, None, None);
             let key = JobKey { capture_id: wanted.capture_id, tape_id };
-            self.captures.start_solo(key, rewind);
+            self.captures.start_own(key, rewind);
         }
     }
 
     /// A state that the agent took by itself is kept.
-    pub(super) fn keep_solo(&mut self, key: &JobKey, rewound: &Rewound) {
+    pub(super) fn keep_capture(&mut self, key: &JobKey, rewound: &Rewound) {
         let Some(wanted) = self.alone.made(&key.capture_id) else { return };
         let Some(known) = self.tapes.get(wanted.tape) else { return };
         let up = super::rank_up(known);
@@ -181,30 +189,30 @@ impl Agent {
         let hash = rewound.body.as_ref().map(|body| body.hash);
         let name = (key.capture_id.as_str(), key.tape_id.as_str());
         let reason = (wanted.reason, wanted.seen_wall_ns);
-        let solo = Solo::new(name, reason, &rewound.answer, hash);
-        spool.add_solo(up, solo, rewound.body.as_ref().map(|body| &body.bytes[..]));
+        let capture = InitiatedCapture::new(name, reason, &rewound.answer, hash);
+        spool.add_capture(up, capture, rewound.body.as_ref().map(|body| &body.bytes[..]));
     }
 
     /// Announces the ranks of which only the spool knows; false when the queue is full.
-    pub(super) fn tell_ghosts(&mut self) -> bool {
+    pub(super) fn announce_tapeless(&mut self) -> bool {
         let Some(spool) = &self.spool else { return true };
-        let is_told = |tape_id: &str| self.told_ghosts.contains_key(tape_id);
-        let ghosts = spool
+        let is_announced = |tape_id: &str| self.announced_tapeless.contains_key(tape_id);
+        let tapeless = spool
             .ups()
-            .filter(|up| !is_told(&up.tape_id) && self.tapes.find(&up.tape_id).is_none());
-        for up in ghosts.cloned().collect::<Vec<_>>() {
-            let tape_id = up.tape_id.clone();
+            .filter(|up| !is_announced(up.tape_id()) && self.tapes.find(up.tape_id()).is_none());
+        for up in tapeless.cloned().collect::<Vec<_>>() {
+            let tape_id = up.tape_id().to_string();
             if !self.send(wire::up_message(up)) {
                 return false;
             }
-            self.told_ghosts.insert(tape_id, false);
+            self.announced_tapeless.insert(tape_id, false);
         }
         true
     }
 
     /// Sends the kept ends whose turn it is. The step records that come next, with the number
     /// they reach to; `Err` when the queue is full.
-    pub(super) fn tell_kept(&mut self) -> Result<Option<(u64, Vec<RankReport>)>, ()> {
+    pub(super) fn send_kept(&mut self) -> Result<Option<(u64, Vec<RankReport>)>, QueueFull> {
         loop {
             let Some(spool) = &mut self.spool else { return Ok(None) };
             match spool.next(RECORDS_MAX) {
@@ -213,9 +221,9 @@ impl Agent {
                 Some(Next::Down(number, tape_id, message)) => {
                     // A tape that is there tells its end itself, after its last step.
                     if self.tapes.find(&tape_id).is_none() && !self.send(message) {
-                        return Err(());
+                        return Err(QueueFull);
                     }
-                    if let Some(is_ended) = self.told_ghosts.get_mut(&tape_id) {
+                    if let Some(is_ended) = self.announced_tapeless.get_mut(&tape_id) {
                         *is_ended = true;
                     }
                     let report = self.deliveries.next_number();
@@ -228,24 +236,24 @@ impl Agent {
     }
 
     /// When all that is kept was sent: ends the ranks whose tapes vanished unseen, and announces
-    /// solo captures.
-    pub(super) fn tell_last(&mut self, now: Now) {
+    /// agent-initiated captures.
+    pub(super) fn send_last(&mut self, now: Now) {
         let Some(spool) = &mut self.spool else { return };
-        let knows_solos = self.session.as_ref().is_some_and(|session| session.minor >= MINOR);
-        if knows_solos {
-            for (number, message) in spool.solos_to_tell() {
+        let knows_captures = self.session.as_ref().is_some_and(|session| session.minor >= MINOR);
+        if knows_captures {
+            for (number, message) in spool.captures_to_announce() {
                 let sent = self.session.as_ref().map(|to| to.send(message));
                 if sent != Some(true) {
                     return;
                 }
-                spool.solo_told(number, self.deliveries.next_number());
+                spool.capture_sent(number, self.deliveries.next_number());
             }
         }
         if spool.has_unsent() {
             return;
         }
         let unended: Vec<String> = self
-            .told_ghosts
+            .announced_tapeless
             .iter()
             .filter(|(_, is_ended)| !**is_ended)
             .map(|(tape_id, _)| tape_id.clone())
@@ -255,80 +263,81 @@ impl Agent {
             if !self.send(wire::rank_down(&tape_id, &death, 0)) {
                 return;
             }
-            self.told_ghosts.insert(tape_id, true);
+            self.announced_tapeless.insert(tape_id, true);
         }
     }
 
-    /// Begins to send the next solo capture, unless one is being sent.
-    pub(super) fn upload_solo(&mut self, now: Now) {
+    /// Begins to send the next agent-initiated capture, unless one is being sent.
+    pub(super) fn upload_capture(&mut self, now: Now) {
         if self.session.is_none() {
             return;
         }
-        let is_due = match &self.solo_upload {
+        let is_due = match &self.own_upload {
             Some(upload) => upload.retry_ns.is_some_and(|at_ns| at_ns <= now.mono_ns),
             None => true,
         };
         let Some(spool) = self.spool.as_mut().filter(|_| is_due) else { return };
-        let next = spool.next_upload().map(|(number, solo)| {
-            let (capture_id, tape_id) = (solo.capture_id(), solo.tape_id());
+        let next = spool.next_upload().map(|(number, capture)| {
+            let (capture_id, tape_id) = (capture.capture_id(), capture.tape_id());
             let key = JobKey { capture_id: capture_id.to_string(), tape_id: tape_id.to_string() };
             (number, key)
         });
         let Some((number, key)) = next else {
-            self.solo_upload = None;
+            self.own_upload = None;
             return;
         };
-        let failures = match &self.solo_upload {
+        let failures = match &self.own_upload {
             Some(upload) if upload.number == number => upload.failures,
             _ => 0,
         };
-        let Some(body) = spool.solo_body(number) else {
-            self.solo_upload = None;
+        let Some(body) = spool.capture_body(number) else {
+            self.own_upload = None;
             return;
         };
         let work = self.captures.name_work();
-        self.solo_upload = Some(SoloUpload { number, work, failures, retry_ns: None });
-        self.captures.add_work(Work::Upload(work, key, body, SOLO_UPLOAD_TIME));
+        self.own_upload = Some(CaptureUpload { number, work, failures, retry_ns: None });
+        self.captures.add_work(Work::Upload(work, key, body, CAPTURE_UPLOAD_TIME));
     }
 
-    /// A try at sending a solo capture came to its end; false when it was not one.
-    pub(super) fn solo_uploaded(
+    /// A try at sending an agent-initiated capture came to its end; false when it was not one.
+    pub(super) fn capture_uploaded(
         &mut self,
         now: Now,
         id: WorkId,
         result: &Result<(), UploadError>,
     ) -> bool {
-        let Some(upload) = self.solo_upload.as_mut().filter(|upload| upload.work == id) else {
+        let Some(upload) = self.own_upload.as_mut().filter(|upload| upload.work == id) else {
             return false;
         };
         let Some(spool) = &mut self.spool else { return true };
         match result {
-            Ok(()) => spool.forget_solo(upload.number),
-            Err(error) if error.is_final => {
-                tracing::warn!("the coordinator refuses a solo capture: {}", error.why);
-                spool.solo_refused(upload.number);
+            Ok(()) => spool.forget_capture(upload.number),
+            Err(error) if error.is_final() => {
+                tracing::warn!("the coordinator refuses an agent-initiated capture: {error}");
+                spool.capture_refused(upload.number);
             }
             Err(_) => {
-                let wait = link::backoff(upload.failures, link::MIDDLE);
+                let wait = backoff(upload.failures, backoff::MIDDLE);
                 upload.failures = upload.failures.saturating_add(1);
                 upload.retry_ns = Some(after(now.mono_ns, wait));
                 return true;
             }
         }
-        self.solo_upload = None;
-        self.upload_solo(now);
+        self.own_upload = None;
+        self.upload_capture(now);
         true
     }
 
-    /// When a solo capture is to be taken or sent again; none when never.
-    pub(super) fn next_solo_ns(&self) -> Option<u64> {
+    /// When an agent-initiated capture is to be taken or sent again; none when never.
+    pub(super) fn next_own_capture_ns(&self) -> Option<u64> {
         let wanted_ns = self.alone.next_ns().filter(|_| self.session.is_none());
-        let retry_ns = self.solo_upload.as_ref().and_then(|upload| upload.retry_ns);
+        let retry_ns = self.own_upload.as_ref().and_then(|upload| upload.retry_ns);
         let retry_ns = retry_ns.filter(|_| self.session.is_some());
         wanted_ns.into_iter().chain(retry_ns).min()
     }
 
-    /// What a report says of the spool; none when there is nothing to say, or nobody to hear it.
+    /// What a report says of the spool; none when there is nothing, or the coordinator does
+    /// not know such a report.
     pub(super) fn spool_report(&self) -> Option<wire::SpoolReport> {
         let spool = self.spool.as_ref()?;
         let dropped = spool.dropped();

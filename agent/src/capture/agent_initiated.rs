@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use memtape_core::ids;
 
-use crate::link::wire::SoloReason;
+use crate::link::wire::Trigger;
 use crate::node::clock::Now;
 use crate::tapes::death::Cause;
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
@@ -30,7 +30,7 @@ pub(crate) struct Wanted {
     /// Of which tape.
     pub(crate) tape: TapeKey,
     /// Why.
-    pub(crate) reason: SoloReason,
+    pub(crate) reason: Trigger,
     /// When the reason was seen.
     pub(crate) seen_wall_ns: i64,
     due_ns: u64,
@@ -38,19 +38,19 @@ pub(crate) struct Wanted {
 
 /// The watcher.
 #[derive(Debug, Default)]
-pub(crate) struct Alone {
+pub(crate) struct AgentInitiated {
     /// Failed requests of each rank at the last look.
     ooms: BTreeMap<TapeKey, u64>,
     wanted: Vec<Wanted>,
     /// Captures in the making, by their names.
     making: BTreeMap<String, Wanted>,
     /// When the last one was wanted.
-    taken: BTreeMap<(String, SoloReason), u64>,
+    taken: BTreeMap<(String, Trigger), u64>,
 }
 
-impl Alone {
+impl AgentInitiated {
     /// A capture for this reason is there already, from an earlier life of the agent.
-    pub(crate) fn note_taken(&mut self, now_ns: u64, tape_id: &str, reason: SoloReason) {
+    pub(crate) fn note_taken(&mut self, now_ns: u64, tape_id: &str, reason: Trigger) {
         self.taken.insert((tape_id.to_string(), reason), now_ns);
     }
 
@@ -66,13 +66,13 @@ impl Alone {
             let ooms = known.tape.totals().iter().map(|totals| totals.ooms).sum();
             let before = self.ooms.insert(key, ooms);
             if is_alone && before.is_some_and(|before| ooms > before) {
-                self.want(now, key, known, SoloReason::OutOfMemory);
+                self.want(now, key, known, Trigger::OutOfMemory);
             }
             let death = known.life.death();
             let was_killed =
                 death.is_some_and(|end| matches!(end.cause(), Cause::Killed | Cause::OomKilled));
             if is_alone && was_killed && is_news(key, known) {
-                self.want(now, key, known, SoloReason::Death);
+                self.want(now, key, known, Trigger::Death);
             }
         }
         self.ooms.retain(|key, _| tapes.get(*key).is_some());
@@ -82,7 +82,7 @@ impl Alone {
     }
 
     /// A coordinator is there before these captures were begun. It may be gone again before it has
-    /// learned of a death, which is then wanted anew; so nothing says any longer that these were
+    /// learned of a death, which is then wanted again; so nothing says any longer that these were
     /// taken. What was begun before is none of them, and still counts: a second capture of a death
     /// is never wanted, and one of failed requests only when the first is old.
     fn cancel(&mut self, tapes: &Tapes) {
@@ -92,10 +92,10 @@ impl Alone {
         }
     }
 
-    fn want(&mut self, now: Now, tape: TapeKey, known: &KnownTape, reason: SoloReason) {
+    fn want(&mut self, now: Now, tape: TapeKey, known: &KnownTape, reason: Trigger) {
         let key = (known.tape_id().to_string(), reason);
         let is_recent = self.taken.get(&key).is_some_and(|at_ns| {
-            reason == SoloReason::Death || now.mono_ns.saturating_sub(*at_ns) < INTERVAL_NS
+            reason == Trigger::Death || now.mono_ns.saturating_sub(*at_ns) < INTERVAL_NS
         });
         if is_recent {
             return;
@@ -140,7 +140,7 @@ impl Alone {
 }
 
 /// A name that no other capture has.
-fn name(now: Now, tape_id: &str, reason: SoloReason) -> String {
+fn name(now: Now, tape_id: &str, reason: Trigger) -> String {
     let what = format!("{tape_id} {reason:?} {} {}", now.wall_ns, now.mono_ns);
     ids::agent_capture(now.wall_ns, &blake3::hash(what.as_bytes()).to_hex())
 }
@@ -155,13 +155,13 @@ mod tests {
             wall_ns: 1_704_067_200_000_000_000 + tenths * 100_000_000,
             mono_ns: u64::try_from(tenths).expect("positive"),
         };
-        let first = name(at(12_345), "a", SoloReason::Death);
+        let first = name(at(12_345), "a", Trigger::Death);
         assert!(first.starts_with("cap-0000c1s-") && ids::is_agent_capture(&first), "{first}");
         assert_eq!(first.len(), 28);
         let others = [
-            name(at(12_345), "b", SoloReason::Death),
-            name(at(12_345), "a", SoloReason::OutOfMemory),
-            name(at(12_346), "a", SoloReason::Death),
+            name(at(12_345), "b", Trigger::Death),
+            name(at(12_345), "a", Trigger::OutOfMemory),
+            name(at(12_346), "a", Trigger::Death),
         ];
         assert!(others.iter().all(|other| *other != first), "{others:?}");
     }

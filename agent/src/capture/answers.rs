@@ -1,6 +1,6 @@
 //! Answers to the coordinator's captures: the life of each, from the request to its end.
 //!
-//! A machine without clock, thread or socket: it is told what happened and when, and says what is
+//! A machine without clock, thread or socket: it gets what happened and when, and returns what is
 //! to be done ([`Work`]). A few tapes are rewound at a time; a body waits compressed in memory, up
 //! to a bound, until the coordinator has stored it or the capture's deadline has passed. A rewind
 //! keeps its turn until its body has found room within that bound, so that no more bodies than
@@ -10,9 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::capture::rewind::{Body, Rewind, Rewound, no_tape};
+use crate::capture::rewind::{Rewind, Rewound, no_tape};
 use crate::config::Config;
-use crate::link::stream as link;
+use crate::link::backoff::{self, backoff};
+use crate::link::upload::{Body, UploadError};
 use crate::link::wire::{self, Outgoing};
 
 /// Answers in the making, at most; requests beyond are refused with a line that says so.
@@ -35,7 +36,7 @@ pub(crate) struct JobKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WorkId(pub(crate) u64);
 
-/// Something that somebody else has to do, and to say when it is done.
+/// Something that the caller has to do, and to report when it is done.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// A tape has to be rewound.
@@ -44,29 +45,12 @@ pub(crate) enum Work {
     Upload(WorkId, JobKey, Body, Duration),
 }
 
-/// Why a body was not stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UploadError {
-    /// The coordinator does not want it: another try would not help.
-    pub(crate) is_final: bool,
-    /// One line.
-    pub(crate) why: String,
-}
-
-impl UploadError {
-    /// The try took longer than its time. That says nothing of whether the body is wanted: whether
-    /// there is another try is up to the deadline of the capture, if it has one.
-    pub(crate) fn late() -> Self {
-        Self { is_final: false, why: "its deadline passed".to_string() }
-    }
-}
-
 /// All answers in the making.
 #[derive(Debug)]
 pub(crate) struct Captures {
     jobs: BTreeMap<JobKey, Job>,
     /// Rewinds for the agent itself, which are not uploaded from here.
-    solos: BTreeSet<WorkId>,
+    own: BTreeSet<WorkId>,
     /// Rewinds that wait for their turn.
     waiting: VecDeque<(WorkId, JobKey, Rewind)>,
     /// Rewinds that are being made.
@@ -109,7 +93,7 @@ impl Captures {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             jobs: BTreeMap::new(),
-            solos: BTreeSet::new(),
+            own: BTreeSet::new(),
             waiting: VecDeque::new(),
             rewinding: BTreeMap::new(),
             rewound: VecDeque::new(),
@@ -153,9 +137,9 @@ impl Captures {
     }
 
     /// Starts a rewind for the agent itself; [`Self::rewound`] gives back what came of it.
-    pub(crate) fn start_solo(&mut self, key: JobKey, rewind: Rewind) {
+    pub(crate) fn start_own(&mut self, key: JobKey, rewind: Rewind) {
         let work = self.name_work();
-        self.solos.insert(work);
+        self.own.insert(work);
         self.waiting.push_back((work, key, rewind));
         self.begin_rewinds();
     }
@@ -173,14 +157,14 @@ impl Captures {
         rewound: Rewound,
     ) -> Option<(JobKey, Rewound)> {
         let key = self.rewinding.remove(&id)?;
-        let solo = if self.solos.remove(&id) {
+        let own = if self.own.remove(&id) {
             Some((key, rewound))
         } else {
             self.rewound.push_back((id, key, rewound));
             None
         };
         self.admit(now_ns);
-        solo
+        own
     }
 
     /// A try at sending a body came to its end.
@@ -189,15 +173,15 @@ impl Captures {
         let job = self.jobs.get_mut(&upload.key).filter(|job| job.work == id);
         match (result, job) {
             (Ok(()), Some(job)) => job.is_stored = true,
-            (Err(error), Some(job)) if !error.is_final && now_ns < job.deadline_ns => {
-                let wait = link::backoff(upload.failures, link::MIDDLE);
+            (Err(error), Some(job)) if !error.is_final() && now_ns < job.deadline_ns => {
+                let wait = backoff(upload.failures, backoff::MIDDLE);
                 upload.failures = upload.failures.saturating_add(1);
                 upload.retry_ns = Some(after(now_ns, wait));
                 return;
             }
             (Err(error), Some(_)) => {
                 let key = upload.key.clone();
-                self.give_up(&key, &error.why);
+                self.give_up(&key, &error.to_string());
             }
             // Its deadline has passed meanwhile.
             (_, None) => {}
@@ -215,10 +199,10 @@ impl Captures {
         for key in late {
             self.give_up(&key, "its deadline passed");
         }
-        let (jobs, solos) = (&self.jobs, &self.solos);
+        let (jobs, own) = (&self.jobs, &self.own);
         let is_wanted = |id: WorkId, key: &JobKey| jobs.get(key).is_some_and(|job| job.work == id);
         // The agent's own have no job and no deadline: they wait for as long as it takes.
-        self.waiting.retain(|(id, key, _)| solos.contains(id) || is_wanted(*id, key));
+        self.waiting.retain(|(id, key, _)| own.contains(id) || is_wanted(*id, key));
         // What is being sent keeps its share until it has come to its end.
         self.uploads.retain(|id, each| each.retry_ns.is_none() || is_wanted(*id, &each.key));
         let is_due = |each: &&mut Upload| each.retry_ns.is_some_and(|at_ns| at_ns <= now_ns);
@@ -302,7 +286,7 @@ impl Captures {
         while self.rewinding.len() + self.rewound.len() < self.rewinds_max {
             let Some((id, key, rewind)) = self.waiting.pop_front() else { return };
             let is_wanted = self.jobs.get(&key).is_some_and(|job| job.work == id);
-            if !is_wanted && !self.solos.contains(&id) {
+            if !is_wanted && !self.own.contains(&id) {
                 continue;
             }
             self.rewinding.insert(id, key);

@@ -1,11 +1,10 @@
-//! One tape rewound for a capture: the answer and the body. It blocks, and waits for nobody.
+//! One tape rewound for a capture: the answer and the body. It blocks for as long as reading takes.
 //!
 //! What cannot be had exactly is never guessed: the outcome says what the body shows instead.
 //! When a rewind is made, and what becomes of its body, is `capture.rs`'s business.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::Identity;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
@@ -14,15 +13,16 @@ use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_proto::snapshot;
 
+use crate::link::upload::Body;
 use crate::node::clock::Now;
 use crate::tapes::liveness::Writer;
-use crate::tapes::source::{TapeFile, TapeSource};
+use crate::tapes::source::{TapeFile, TapeWords};
 
 /// What a rewind needs.
 #[derive(Debug)]
 pub(crate) struct Rewind {
     /// The tape.
-    pub(crate) tape: Arc<Tape<TapeSource>>,
+    pub(crate) tape: Arc<Tape<TapeWords>>,
     /// Its file, for asking the lock.
     pub(crate) file: Arc<dyn TapeFile>,
     /// Its process was seen alive, so that the tape's clock is this kernel's.
@@ -44,15 +44,6 @@ pub(crate) struct Rewound {
     pub(crate) answer: Answer,
     /// The state, compressed, if there is one.
     pub(crate) body: Option<Body>,
-}
-
-/// One rank's part of a capture, as it travels.
-#[derive(Clone, Debug)]
-pub(crate) struct Body {
-    /// The encoded snapshot.
-    pub(crate) bytes: Bytes,
-    /// Of those bytes.
-    pub(crate) hash: blake3::Hash,
 }
 
 impl Rewound {

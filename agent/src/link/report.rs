@@ -1,7 +1,7 @@
 //! What one report carries: present totals of every rank, and the steps it has finished since.
 //!
 //! Step records are bounded per report, so that a message stays well under gRPC's 4 MiB even after
-//! hours without a coordinator; ranks take turns at being first. A rank whose end was told is in
+//! hours without a coordinator; ranks take turns at being first. A rank whose end was sent is in
 //! no report any more.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use memtape_core::tape::read::Steps;
 
 use crate::link::deliveries::{Deliveries, Mark};
-use crate::link::wire::{self, HostFacts, RankFacts, RankReport};
+use crate::link::wire::{HostFacts, RankFacts, RankReport};
+use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::node::nvml;
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
@@ -18,7 +19,7 @@ use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 pub(crate) const RECORDS_MAX: usize = 4096;
 
 /// Why a rank's process cannot be read, although it lives.
-const OUT_OF_SIGHT: &str =
+const OTHER_NAMESPACE: &str =
     "its process is in a pid namespace that the agent does not see: run the agent in the host's";
 
 /// The ranks' part of a report.
@@ -39,9 +40,9 @@ impl Ranks {
     pub(crate) fn add_kept(&mut self, kept: Vec<RankReport>) {
         self.has_more = true;
         for rank in kept {
-            let known = self.reports.iter_mut().find(|known| known.tape_id == rank.tape_id);
+            let known = self.reports.iter_mut().find(|known| known.tape_id() == rank.tape_id());
             match known {
-                Some(known) => known.steps.extend(rank.steps),
+                Some(known) => known.add_steps_of(rank),
                 None => self.reports.push(rank),
             }
         }
@@ -53,7 +54,7 @@ pub(crate) fn ranks(
     tapes: &Tapes,
     deliveries: &Deliveries,
     gpus: Option<&nvml::Reading>,
-    node: &dyn Node,
+    (now, node): (Now, &dyn Node),
     mut room: usize,
 ) -> Ranks {
     let mut ranks = Ranks::default();
@@ -67,8 +68,8 @@ pub(crate) fn ranks(
             ranks.drained.push(key);
             continue;
         }
-        let is_drained =
-            may_drain & add_rank(&mut ranks, (key, known), deliveries, gpus, node, &mut room);
+        let is_drained = may_drain
+            & add_rank(&mut ranks, (key, known), deliveries, gpus, (now, node), &mut room);
         if is_drained {
             ranks.drained.push(key);
         } else {
@@ -84,17 +85,16 @@ fn add_rank(
     (key, known): (TapeKey, &KnownTape),
     deliveries: &Deliveries,
     gpus: Option<&nvml::Reading>,
-    node: &dyn Node,
+    (now, node): (Now, &dyn Node),
     room: &mut usize,
 ) -> bool {
-    let mut report = wire::rank_report(RankFacts {
+    let mut report = RankReport::new(RankFacts {
         tape_id: known.tape_id(),
         status: &known.status,
         step_wall_ns: known.last_sign_wall_ns(),
         oldest_step: known.tape.oldest_step(),
-        host: host_facts(known, node),
+        host: host_facts(now, known, node),
         outside: known.tape.outside().unwrap_or_default(),
-        steps_missed: 0,
     });
     let uuids: BTreeMap<u8, String> = known.tape.device_uuids().into_iter().collect();
     for totals in known.tape.totals() {
@@ -102,7 +102,7 @@ fn add_rank(
             .process
             .zip(uuids.get(&totals.device))
             .and_then(|(process, uuid)| gpus?.process_bytes(process.pid, uuid));
-        wire::add_totals(&mut report, &totals, process_bytes);
+        report.add_totals(&totals, process_bytes);
     }
     let mut is_drained = true;
     let mut missed = deliveries.missed(key);
@@ -117,22 +117,22 @@ fn add_rank(
             ranks.marks.push(mark);
         }
     }
-    report.steps_missed = missed;
+    report.set_steps_missed(missed);
     ranks.reports.push(report);
     is_drained
 }
 
 /// What the rank's process takes of its host; none when it is gone.
-fn host_facts(known: &KnownTape, node: &dyn Node) -> Option<HostFacts> {
+fn host_facts(now: Now, known: &KnownTape, node: &dyn Node) -> Option<HostFacts> {
     if known.life.death().is_some() {
         return None;
     }
     let Some(process) = known.process else {
-        return Some(HostFacts { missing: OUT_OF_SIGHT, ..HostFacts::default() });
+        return Some(HostFacts { missing: OTHER_NAMESPACE, ..HostFacts::default() });
     };
     Some(HostFacts {
         memory: Some(node.memory_of(process)?),
-        below: node.below(process),
+        below: node.below(now, process),
         cgroup: known.cgroup_use(),
         missing: "",
     })
@@ -148,7 +148,7 @@ fn add_steps(
     let records = steps.records.get(..steps.records.len().min(*room)).unwrap_or_default();
     *room -= records.len();
     for record in records {
-        wire::add_step(report, device, record, known.tape.wall_ns(record.end_mono_ns));
+        report.add_step(device, record, known.tape.wall_ns(record.end_mono_ns));
     }
     let last_step = records.last()?.last_step;
     Some(Mark { tape: key, device, last_step, missed: steps.missed })

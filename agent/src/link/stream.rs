@@ -2,32 +2,24 @@
 //!
 //! The task here opens the stream, says who we are, waits for the welcome and then hands messages
 //! to the agent's loop. When the stream ends it tries again, later each time and never at the same
-//! moment as the other agents. It says one line when the state changes and is silent otherwise.
-//! Uploads of bodies share the channel but not the stream.
+//! time as the other agents. It logs one line when the state changes and is silent otherwise.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::agent::{Event, Session};
-use crate::capture::answers::UploadError;
-use crate::capture::rewind::Body;
-use crate::link::wire::{self, Client, Incoming, Outgoing};
+use crate::link::backoff::backoff;
+use crate::link::wire::{self, Client, FromAgent, Incoming, Outgoing};
+use crate::node::clock;
 
 /// Messages waiting to be sent on a stream; when they are more, the agent's loop skips a turn.
 pub(crate) const OUTGOING_MAX: usize = 256;
 
-/// First and longest wait before another try.
-const BACKOFF_MIN: Duration = Duration::from_millis(200);
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
-
-/// A stream that lived for this long starts the backoff anew.
+/// A stream that lasted for this long resets the backoff.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 /// Longest wait that a leaving coordinator can ask for.
@@ -40,10 +32,76 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The coordinator's address cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AddressError {
+    /// Not a URL.
+    #[error("coordinator address {0:?} is not a URL")]
+    NoUrl(String, #[source] tonic::transport::Error),
+    /// A URL without a host.
+    #[error("coordinator address {0:?} has no host: write http://host:port")]
+    NoHost(String),
+}
+
+/// What happens to the stream.
+#[derive(Debug)]
+pub(crate) enum StreamEvent {
+    /// The coordinator accepted a new stream.
+    Connected(Session),
+    /// The stream is gone.
+    Disconnected,
+    /// The coordinator sent a message.
+    Message(Incoming),
+}
+
+/// A stream that the coordinator accepted.
+#[derive(Debug)]
+pub(crate) struct Session {
+    outgoing: mpsc::Sender<FromAgent>,
+    /// How often the coordinator wants reports.
+    pub(crate) report_interval: Option<Duration>,
+    /// Minor version of the protocol that the coordinator speaks.
+    pub(crate) minor: u32,
+}
+
+impl Session {
+    /// The session of a coordinator's first message; `outgoing` takes messages for it.
+    ///
+    /// # Errors
+    /// The message is no welcome, or one of another major version.
+    pub(crate) fn open(
+        first: Option<Incoming>,
+        outgoing: mpsc::Sender<FromAgent>,
+    ) -> Result<Self, NoSession> {
+        let Some(Incoming::Welcome { protocol, minor, version, report_interval }) = first else {
+            return Err(NoSession::NoWelcome);
+        };
+        wire::check_protocol(protocol)?;
+        tracing::info!(protocol, minor, coordinator = %version, "connected to the coordinator");
+        Ok(Self { outgoing, report_interval, minor })
+    }
+
+    /// Queues a message, without what the coordinator does not know; false when the queue is full.
+    pub(crate) fn send(&self, message: Outgoing) -> bool {
+        self.outgoing.try_send(message.into_raw(self.minor)).is_ok()
+    }
+}
+
+/// Why a first message opens no session.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoSession {
+    /// It is another message.
+    #[error("its first message was no welcome")]
+    NoWelcome,
+    /// It has another major version.
+    #[error(transparent)]
+    Protocol(#[from] wire::OtherProtocol),
+}
+
 /// How a stream ended.
 #[derive(Debug)]
 struct End {
-    /// Time since the welcome; none when there was none.
+    /// Time since the session was opened; none when there was none.
     lasted: Option<Duration>,
     /// What a leaving coordinator asked for.
     wait: Option<Duration>,
@@ -53,12 +111,13 @@ struct End {
 /// A channel to the coordinator, which connects when it is first used.
 ///
 /// # Errors
-/// An address that is none.
-pub(crate) fn channel(coordinator: &str) -> anyhow::Result<Channel> {
-    let endpoint = Endpoint::from_shared(coordinator.to_string())
-        .with_context(|| format!("coordinator address {coordinator:?} is not a URL"))?;
+/// An address that cannot be used.
+pub(crate) fn channel(coordinator: &str) -> Result<Channel, AddressError> {
+    let address = || coordinator.to_string();
+    let endpoint =
+        Endpoint::from_shared(address()).map_err(|error| AddressError::NoUrl(address(), error))?;
     if endpoint.uri().host().is_none() {
-        bail!("coordinator address {coordinator:?} has no host: write http://host:port");
+        return Err(AddressError::NoHost(address()));
     }
     Ok(endpoint
         .connect_timeout(CONNECT_TIMEOUT)
@@ -70,26 +129,26 @@ pub(crate) fn channel(coordinator: &str) -> anyhow::Result<Channel> {
 }
 
 /// Keeps a stream to the coordinator for as long as the agent's loop listens.
-pub(crate) async fn hold(
+pub(crate) async fn hold<E: From<StreamEvent>>(
     channel: Channel,
     coordinator: String,
     hello: Outgoing,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<E>,
 ) {
     let mut failures = 0;
-    let mut is_told = false;
+    let mut is_logged = false;
     while !events.is_closed() {
         let end = attach(&channel, hello.clone(), &events).await;
         if let Some(lasted) = end.lasted {
-            is_told = false;
+            is_logged = false;
             if lasted >= SETTLED_AFTER {
                 failures = 0;
             }
-            if events.send(Event::Disconnected).await.is_err() {
+            if events.send(StreamEvent::Disconnected.into()).await.is_err() {
                 return;
             }
         }
-        if !std::mem::replace(&mut is_told, true) {
+        if !std::mem::replace(&mut is_logged, true) {
             tracing::warn!(
                 "coordinator {coordinator} is not connected ({}): trying until it is",
                 end.why
@@ -102,10 +161,14 @@ pub(crate) async fn hold(
 }
 
 /// One stream, from hello to its end.
-async fn attach(channel: &Channel, hello: Outgoing, events: &mpsc::Sender<Event>) -> End {
+async fn attach<E: From<StreamEvent>>(
+    channel: &Channel,
+    hello: Outgoing,
+    events: &mpsc::Sender<E>,
+) -> End {
     let failed = |why: String| End { lasted: None, wait: None, why };
     let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
-    if outgoing.try_send(hello).is_err() {
+    if outgoing.try_send(hello.into_raw(u32::MAX)).is_err() {
         return failed("the stream takes no message".to_string());
     }
     let mut client = Client::new(channel.clone());
@@ -119,20 +182,16 @@ async fn attach(channel: &Channel, hello: Outgoing, events: &mpsc::Sender<Event>
         Ok(Err(status)) => return failed(reason(&status)),
         Ok(Ok(opened)) => opened,
     };
-    let Some(Incoming::Welcome { protocol, minor, version, report_interval }) =
-        first.and_then(wire::incoming)
-    else {
-        return failed("its first message was no welcome".to_string());
+    let session = match Session::open(first.and_then(wire::incoming), outgoing) {
+        Ok(session) => session,
+        Err(why) => return failed(why.to_string()),
     };
-    if let Err(why) = wire::check_protocol(protocol) {
-        return failed(why);
-    }
-    tracing::info!(protocol, minor, coordinator = %version, "connected to the coordinator");
-    let welcomed = Instant::now();
-    let end =
-        |wait, why: &str| End { lasted: Some(welcomed.elapsed()), wait, why: why.to_string() };
-    let session = Session { outgoing, report_interval, minor };
-    if events.send(Event::Connected(session)).await.is_err() {
+    let connected = clock::now();
+    let end = |wait, why: &str| {
+        let lasted = Some(clock::now().since(connected));
+        End { lasted, wait, why: why.to_string() }
+    };
+    if events.send(StreamEvent::Connected(session).into()).await.is_err() {
         return end(None, "the agent stops");
     }
     loop {
@@ -145,56 +204,14 @@ async fn attach(channel: &Channel, hello: Outgoing, events: &mpsc::Sender<Event>
         if let Incoming::Goodbye(wait) = message {
             return end(Some(wait), "it is going away");
         }
-        if events.send(Event::Message(message)).await.is_err() {
+        if events.send(StreamEvent::Message(message).into()).await.is_err() {
             return end(None, "the agent stops");
         }
     }
 }
 
-/// Sends one body; returns when the coordinator has stored it.
-///
-/// # Errors
-/// An [`UploadError`] that says whether another try can help.
-pub(crate) async fn upload(
-    channel: Channel,
-    capture_id: &str,
-    tape_id: &str,
-    body: Body,
-) -> Result<(), UploadError> {
-    let Body { bytes, hash } = body;
-    let chunks = wire::chunks(capture_id.to_string(), tape_id.to_string(), bytes);
-    let answer = Client::new(channel).upload(tokio_stream::iter(chunks)).await;
-    match answer {
-        Ok(receipt) if receipt.get_ref().body_hash == hash.as_bytes().as_slice() => Ok(()),
-        Ok(_) => Err(UploadError { is_final: false, why: "it arrived damaged".to_string() }),
-        Err(status) => {
-            let is_final = matches!(
-                status.code(),
-                Code::InvalidArgument
-                    | Code::NotFound
-                    | Code::AlreadyExists
-                    | Code::FailedPrecondition
-                    | Code::OutOfRange
-                    | Code::Unimplemented
-            );
-            Err(UploadError { is_final, why: reason(&status) })
-        }
-    }
-}
-
-/// The middle of what [`backoff`] spreads by.
-pub(crate) const MIDDLE: u64 = 500;
-
-/// The wait after this many failures: doubled each time, spread by a quarter to both sides.
-pub(crate) fn backoff(failures: u32, random: u64) -> Duration {
-    let doubled = BACKOFF_MIN.saturating_mul(1 << failures.min(10));
-    let wait = doubled.min(BACKOFF_MAX);
-    let spread = wait / 2;
-    wait - spread / 2 + spread.mul_f64((random % 1000) as f64 / 1000.0)
-}
-
 /// The innermost cause of a status, in one line.
-fn reason(status: &tonic::Status) -> String {
+pub(super) fn reason(status: &tonic::Status) -> String {
     let mut innermost: Option<&dyn std::error::Error> = std::error::Error::source(status);
     while let Some(cause) = innermost.and_then(std::error::Error::source) {
         innermost = Some(cause);
@@ -207,22 +224,6 @@ fn reason(status: &tonic::Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn waits_grow_to_a_bound_and_are_spread() {
-        for (failures, shortest_ms, longest_ms) in [
-            (0, 150, 250),
-            (1, 300, 500),
-            (3, 1200, 2000),
-            (6, 7500, 12500),
-            (u32::MAX, 7500, 12500),
-        ] {
-            for random in [0, 1, 499, 999, u64::MAX] {
-                let ms = backoff(failures, random).as_millis();
-                assert!((shortest_ms..=longest_ms).contains(&ms), "{failures} {random}: {ms} ms");
-            }
-        }
-    }
 
     #[tokio::test]
     async fn addresses_are_checked_before_use() {
@@ -238,12 +239,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_unreachable_coordinator_is_a_line() {
-        // A port that was free a moment ago, and nobody listens at.
+        // A port that was free just now, and no process listens at.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
         let address = listener.local_addr().expect("address");
         drop(listener);
         let channel = channel(&format!("http://{address}")).expect("channel");
-        let (events, _received) = mpsc::channel(1);
+        let (events, _received) = mpsc::channel::<StreamEvent>(1);
         let end = attach(&channel, wire::hello("n", "b"), &events).await;
         assert!(end.lasted.is_none());
         assert!(end.why.contains("refused") && !end.why.contains('\n'), "{:?}", end.why);

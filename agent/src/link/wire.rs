@@ -20,29 +20,62 @@ mod facts;
 
 mod kept;
 
-pub(crate) use facts::{HostFacts, RankFacts, add_step, add_totals, for_minor, rank_report};
-pub(crate) use kept::{Kept, Solo, SoloReason, encode, kept, steps_message};
+pub(crate) use facts::{HostFacts, RankFacts, RankReport};
+pub(crate) use kept::{InitiatedCapture, Kept, Trigger, encode, kept, steps_message};
 
 /// The client of the coordinator's service.
 pub(crate) type Client = v1::coordinator_client::CoordinatorClient<tonic::transport::Channel>;
 
-/// A message to the coordinator.
-pub(crate) type Outgoing = v1::AgentMessage;
+/// A message as the agent sends it.
+pub(crate) type FromAgent = v1::AgentMessage;
 
 /// A message as the coordinator sent it.
-pub(crate) type Raw = v1::CoordinatorMessage;
+pub(crate) type FromCoordinator = v1::CoordinatorMessage;
 
-/// Who a rank is.
-pub(crate) type RankUp = v1::RankUp;
+/// A message to the coordinator. Only this folder sees what is in it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outgoing(v1::AgentMessage);
 
-/// A piece of a body.
-pub(crate) type Chunk = v1::UploadChunk;
-
-/// One rank's part of a report.
-pub(crate) type RankReport = v1::RankReport;
+/// The announcement of a rank. Only this folder sees what is in it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RankUp(v1::RankUp);
 
 /// What lies in the spool, and what was dropped from it.
-pub(crate) type SpoolReport = v1::SpoolReport;
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SpoolReport {
+    /// Bytes that wait for delivery.
+    pub(crate) bytes: u64,
+    /// Step records that were dropped.
+    pub(crate) steps_dropped: u64,
+    /// Snapshots that were dropped.
+    pub(crate) bodies_dropped: u64,
+    /// Announcements and ends that were dropped.
+    pub(crate) facts_dropped: u64,
+}
+
+/// The coordinator speaks another major version of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "it speaks protocol {theirs}, the agent {PROTOCOL}: update the {}",
+    if *.theirs > PROTOCOL { "agent" } else { "coordinator" }
+)]
+pub(crate) struct OtherProtocol {
+    theirs: u32,
+}
+
+impl Outgoing {
+    /// The message for a coordinator of this minor version, without what it does not know.
+    pub(crate) fn into_raw(self, minor: u32) -> FromAgent {
+        facts::for_minor(self.0, minor)
+    }
+}
+
+impl RankUp {
+    /// Identity of the rank's tape.
+    pub(crate) fn tape_id(&self) -> &str {
+        &self.0.tape_id
+    }
+}
 
 /// Lines of limitations sent for one rank; each is cut to [`NAME_BYTES_MAX`].
 const LIMITATIONS_MAX: usize = 32;
@@ -85,7 +118,7 @@ pub(crate) struct CaptureRequest {
 }
 
 /// Understands a message.
-pub(crate) fn incoming(raw: Raw) -> Option<Incoming> {
+pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
     use v1::coordinator_message::Body;
     let millis = |ms: u32| (ms > 0).then(|| Duration::from_millis(u64::from(ms)));
     Some(match raw.body? {
@@ -112,13 +145,9 @@ pub(crate) fn incoming(raw: Raw) -> Option<Incoming> {
 /// Refuses a coordinator of another major version.
 ///
 /// # Errors
-/// One line on which side to update.
-pub(crate) fn check_protocol(protocol: u32) -> Result<(), String> {
-    if protocol == PROTOCOL {
-        return Ok(());
-    }
-    let side = if protocol > PROTOCOL { "agent" } else { "coordinator" };
-    Err(format!("it speaks protocol {protocol}, the agent {PROTOCOL}: update the {side}"))
+/// That it is another one.
+pub(crate) fn check_protocol(theirs: u32) -> Result<(), OtherProtocol> {
+    if theirs == PROTOCOL { Ok(()) } else { Err(OtherProtocol { theirs }) }
 }
 
 /// The first message of a stream.
@@ -132,7 +161,7 @@ pub(crate) fn hello(node: &str, boot_id: &str) -> Outgoing {
     }))
 }
 
-/// Who a rank is. `pid` is in the agent's namespace, if it can be told; the groups are those of
+/// Who a rank is. `pid` is in the agent's namespace, if it is known; the groups are those of
 /// its peers.
 pub(crate) fn rank_up(
     identity: &Identity,
@@ -148,7 +177,7 @@ pub(crate) fn rank_up(
     }
     let disabled = status.disabled.as_ref().map(|why| format!("recording stopped: {why}"));
     let lines = disabled.iter().chain(&status.limitations).take(LIMITATIONS_MAX);
-    RankUp {
+    RankUp(v1::RankUp {
         tape_id: identity.tape_id.clone(),
         job: cut(&identity.job, NAME_BYTES_MAX).to_string(),
         attempt: identity.attempt,
@@ -162,12 +191,12 @@ pub(crate) fn rank_up(
         limitations: lines.map(|line| cut(line, NAME_BYTES_MAX).to_string()).collect(),
         role: cut(&identity.role, ROLE_BYTES_MAX).to_string(),
         peer_groups,
-    }
+    })
 }
 
 /// The message that carries a [`RankUp`].
 pub(crate) fn up_message(up: RankUp) -> Outgoing {
-    message(v1::agent_message::Body::RankUp(up))
+    message(v1::agent_message::Body::RankUp(up.0))
 }
 
 /// A whole report. `gpus` is the NVML reading, or why there is none; `pids` are those of ranks.
@@ -176,7 +205,7 @@ pub(crate) fn report(
     wall_ns: i64,
     ranks: Vec<RankReport>,
     memory: HostMemory,
-    gpus: Result<&nvml::Reading, &str>,
+    gpus: Result<&nvml::Reading, &nvml::NoReading>,
     pids: &BTreeSet<u32>,
     spool: Option<SpoolReport>,
 ) -> Outgoing {
@@ -196,16 +225,21 @@ pub(crate) fn report(
     message(v1::agent_message::Body::Report(v1::Report {
         number,
         wall_ns,
-        ranks,
+        ranks: ranks.into_iter().map(RankReport::into_raw).collect(),
         gpus: gpus.map(|reading| reading.gpus.iter().map(gpu).collect()).unwrap_or_default(),
         host: Some(v1::HostReport {
             memory_total_bytes: memory.total_bytes,
             memory_available_bytes: memory.available_bytes,
             cgroup_bytes: memory.cgroup.bytes,
             cgroup_limit_bytes: memory.cgroup.limit_bytes,
-            nvml_missing: gpus.err().unwrap_or_default().to_string(),
+            nvml_missing: gpus.err().map(ToString::to_string).unwrap_or_default(),
         }),
-        spool,
+        spool: spool.map(|spool| v1::SpoolReport {
+            bytes: spool.bytes,
+            steps_dropped: spool.steps_dropped,
+            bodies_dropped: spool.bodies_dropped,
+            facts_dropped: spool.facts_dropped,
+        }),
     }))
 }
 
@@ -271,12 +305,12 @@ pub(crate) fn chunks(
     capture_id: String,
     tape_id: String,
     body: bytes::Bytes,
-) -> impl Iterator<Item = Chunk> + Send + 'static {
+) -> impl Iterator<Item = v1::UploadChunk> + Send + 'static {
     let count = body.len().div_ceil(CHUNK_BYTES_MAX).max(1);
     (0..count).map(move |index| {
         let first = index * CHUNK_BYTES_MAX;
         let end = (first + CHUNK_BYTES_MAX).min(body.len());
-        Chunk {
+        v1::UploadChunk {
             capture_id: capture_id.clone(),
             tape_id: tape_id.clone(),
             offset: first as u64,
@@ -286,7 +320,7 @@ pub(crate) fn chunks(
 }
 
 fn message(body: v1::agent_message::Body) -> Outgoing {
-    Outgoing { body: Some(body) }
+    Outgoing(v1::AgentMessage { body: Some(body) })
 }
 
 #[cfg(test)]
@@ -319,17 +353,20 @@ mod tests {
             ..Status::default()
         };
         let up = rank_up(&identity, &status, &[(2, "GPU-1".to_string())], None, Vec::new());
-        assert!(up.encoded_len() < 16 << 10, "{} bytes", up.encoded_len());
-        assert_eq!(up.device_uuids, ["", "", "GPU-1"]);
-        assert_eq!(up.limitations[0], "recording stopped: an inner failure");
+        assert!(up.0.encoded_len() < 16 << 10, "{} bytes", up.0.encoded_len());
+        assert_eq!(up.0.device_uuids, ["", "", "GPU-1"]);
+        assert_eq!(up.0.limitations[0], "recording stopped: an inner failure");
     }
 
     #[test]
     fn unknown_messages_are_nothing() {
-        assert_eq!(incoming(Raw { body: None }), None);
+        assert_eq!(incoming(FromCoordinator { body: None }), None);
         let zero = v1::CaptureRequest::default();
         let body = v1::coordinator_message::Body::CaptureRequest(zero);
         let request = CaptureRequest::default();
-        assert_eq!(incoming(Raw { body: Some(body) }), Some(Incoming::Capture(request)));
+        assert_eq!(
+            incoming(FromCoordinator { body: Some(body) }),
+            Some(Incoming::Capture(request))
+        );
     }
 }

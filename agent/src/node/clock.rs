@@ -1,6 +1,9 @@
 //! The one place of the agent where clocks are read.
 //!
-//! Everything else gets a [`Now`]. Timers (intervals, backoff, deadlines) are tokio's.
+//! The agent's logic gets a [`Now`]; the threads that watch the node ask here. Timers (intervals,
+//! backoff, deadlines) are tokio's.
+
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -20,5 +23,27 @@ pub(crate) fn now() -> Now {
     Now {
         wall_ns: wall.tv_sec * 1_000_000_000 + wall.tv_nsec,
         mono_ns: u64::try_from(mono.tv_sec * 1_000_000_000 + mono.tv_nsec).unwrap_or_default(),
+    }
+}
+
+/// Sleeps in short pieces while `is_wanted` holds, so that a stopped agent does not keep a thread.
+pub(crate) fn sleep_while(is_wanted: impl Fn() -> bool, time: Duration) {
+    let mut left = time;
+    while !left.is_zero() && is_wanted() {
+        let piece = left.min(Duration::from_millis(200));
+        std::thread::sleep(piece);
+        left -= piece;
+    }
+}
+
+impl Now {
+    /// The monotonic time that is this much later, in nanoseconds.
+    pub(crate) fn after_ns(self, time: Duration) -> u64 {
+        self.mono_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The time between two readings of the monotonic clock.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.mono_ns.saturating_sub(earlier.mono_ns))
     }
 }

@@ -7,8 +7,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::node::cgroup::Cgroup;
+use crate::node::clock::Now;
 use crate::node::host::{Host, HostMemory};
-use crate::node::nvml::{Gpus, Reading};
+use crate::node::nvml::{Gpus, NoReading, Reading};
 use crate::node::process::{Memory, Process};
 use crate::node::workers::{Below, Workers};
 
@@ -30,13 +31,16 @@ pub(crate) trait Node: Debug + Send {
     fn watch_below(&self, ranks: Vec<Process>);
 
     /// What the processes below a rank hold.
-    fn below(&self, rank: Process) -> Option<Below>;
+    fn below(&self, now: Now, rank: Process) -> Option<Below>;
 
     /// The cgroup of a process.
     fn cgroup(&self, pid: u32) -> Option<Cgroup>;
 
-    /// What the driver says about the GPUs, or in one line why it says nothing.
-    fn gpus(&self) -> Result<Arc<Reading>, String>;
+    /// What the driver says about the GPUs.
+    ///
+    /// # Errors
+    /// Why the driver says nothing.
+    fn gpus(&self, now: Now) -> Result<Arc<Reading>, NoReading>;
 }
 
 /// The machine that this process runs on.
@@ -71,15 +75,15 @@ impl Node for ThisNode {
         self.workers.watch(ranks);
     }
 
-    fn below(&self, rank: Process) -> Option<Below> {
-        self.workers.below(rank)
+    fn below(&self, now: Now, rank: Process) -> Option<Below> {
+        self.workers.below(now, rank)
     }
 
     fn cgroup(&self, pid: u32) -> Option<Cgroup> {
         Cgroup::of_process(self.host.root(), pid)
     }
 
-    fn gpus(&self) -> Result<Arc<Reading>, String> {
-        self.gpus.newest()
+    fn gpus(&self, now: Now) -> Result<Arc<Reading>, NoReading> {
+        self.gpus.newest(now)
     }
 }

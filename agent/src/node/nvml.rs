@@ -2,19 +2,20 @@
 //!
 //! A call into the driver can hang for seconds when a GPU is lost, so the agent's loop never makes
 //! one: it takes the newest reading this thread has left, and none when that is too old. A node
-//! without NVML is told once in the log; the thread goes on looking, since a driver may be
+//! without NVML is logged once; the thread goes on looking, since a driver may be
 //! installed later. Processes are matched by pid, which is sound only in the machine's first pid
 //! namespace, because NVML knows no other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::{Device, Nvml};
 use tokio::sync::watch;
 
+use crate::node::clock::{self, Now};
 use crate::node::process;
 
 /// A reading older than this is not used.
@@ -47,11 +48,11 @@ pub(crate) struct Gpu {
     pub(crate) index: u32,
     /// Size in bytes.
     pub(crate) total_bytes: u64,
-    /// In use by anybody, in bytes.
+    /// In use by all processes, in bytes.
     pub(crate) used_bytes: u64,
     /// Free, in bytes.
     pub(crate) free_bytes: u64,
-    /// Processes that compute on it; none where they cannot be told.
+    /// Processes that compute on it; none where the number is unknown.
     pub(crate) processes: Option<u32>,
 }
 
@@ -61,17 +62,29 @@ pub(crate) struct Gpus {
     newest: watch::Receiver<Newest>,
 }
 
-#[derive(Clone, Debug)]
-enum Newest {
-    Missing(String),
-    Read(Instant, Arc<Reading>),
+type Newest = Result<(Now, Arc<Reading>), NoReading>;
+
+/// Why there is no reading, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoReading {
+    /// The thread has just started.
+    #[error("NVML has not answered yet")]
+    NotYet,
+    /// The library is not there, or does not start.
+    #[error("no NVML on this node ({0})")]
+    NotFound(String),
+    /// A reading failed as a whole.
+    #[error("NVML cannot list the GPUs ({0})")]
+    NotListed(String),
+    /// A call takes too long.
+    #[error("NVML has not answered for {} s", .0.as_secs())]
+    Silent(Duration),
 }
 
 impl Gpus {
     /// Starts the thread; it ends by itself after the last `Gpus` is dropped.
     pub(crate) fn start(root: &Path) -> std::io::Result<Self> {
-        let (sender, newest) =
-            watch::channel(Newest::Missing("NVML has not answered yet".to_string()));
+        let (sender, newest) = watch::channel(Err(NoReading::NotYet));
         let with_processes = process::is_first_pid_namespace(root);
         std::thread::Builder::new()
             .name("memtape-nvml".to_string())
@@ -79,15 +92,14 @@ impl Gpus {
         Ok(Self { newest })
     }
 
-    /// The newest reading; `Err` says in one line why there is none.
-    pub(crate) fn newest(&self) -> Result<Arc<Reading>, String> {
-        match &*self.newest.borrow() {
-            Newest::Missing(why) => Err(why.clone()),
-            Newest::Read(at, _) if at.elapsed() > READING_AGE_MAX => {
-                Err(format!("NVML has not answered for {} s", at.elapsed().as_secs()))
-            }
-            Newest::Read(_, reading) => Ok(Arc::clone(reading)),
-        }
+    /// The newest reading.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn newest(&self, now: Now) -> Result<Arc<Reading>, NoReading> {
+        let (at, reading) = self.newest.borrow().clone()?;
+        let age = now.since(at);
+        if age > READING_AGE_MAX { Err(NoReading::Silent(age)) } else { Ok(reading) }
     }
 }
 
@@ -96,9 +108,7 @@ impl Reading {
     pub(crate) fn process_bytes(&self, pid: u32, uuid: &str) -> Option<u64> {
         self.processes.get(&(pid, uuid.to_ascii_lowercase())).copied()
     }
-}
 
-impl Reading {
     /// Pids of the processes on a GPU or MIG instance whose bytes the driver tells.
     pub(crate) fn processes_on(&self, uuid: &str) -> impl Iterator<Item = u32> {
         let of = move |((pid, of), _): (&(u32, String), &u64)| {
@@ -132,28 +142,30 @@ pub fn gpu_use(uuid: &str, pid: u32) -> Option<GpuUse> {
     })
 }
 
-/// The thread: finds NVML, then reads it until nobody listens.
+/// The thread: finds NVML, then reads it until the agent stops.
 fn watch_gpus(sender: &watch::Sender<Newest>, with_processes: bool) {
-    let mut told = String::new();
+    let mut logged = None;
     while !sender.is_closed() {
         let why = match Nvml::init() {
             Ok(nvml) => read_until_failure(sender, &nvml, with_processes),
-            Err(error) => format!("no NVML on this node ({})", one_line(&error)),
+            Err(error) => Some(NoReading::NotFound(one_line(&error))),
         };
-        if sender.is_closed() {
-            return;
-        }
-        if why != told {
+        let Some(why) = why else { return };
+        if logged.as_ref() != Some(&why) {
             tracing::info!("{why}: memory outside of PyTorch will be unknown here");
-            told.clone_from(&why);
+            logged = Some(why.clone());
         }
-        sender.send_replace(Newest::Missing(why));
-        sleep_while_open(sender, SEARCH_INTERVAL);
+        let _ = sender.send_replace(Err(why));
+        clock::sleep_while(|| !sender.is_closed(), SEARCH_INTERVAL);
     }
 }
 
-/// Reads until a reading fails as a whole; answers why.
-fn read_until_failure(sender: &watch::Sender<Newest>, nvml: &Nvml, with_processes: bool) -> String {
+/// Reads until a reading fails as a whole, and returns why; `None` when the agent stops.
+fn read_until_failure(
+    sender: &watch::Sender<Newest>,
+    nvml: &Nvml,
+    with_processes: bool,
+) -> Option<NoReading> {
     tracing::info!(gpus = nvml.device_count().unwrap_or_default(), "NVML found");
     if !with_processes {
         tracing::warn!(
@@ -163,12 +175,12 @@ fn read_until_failure(sender: &watch::Sender<Newest>, nvml: &Nvml, with_processe
     }
     while !sender.is_closed() {
         match read_all(nvml, with_processes) {
-            Ok(reading) => sender.send_replace(Newest::Read(Instant::now(), Arc::new(reading))),
-            Err(error) => return format!("NVML cannot list the GPUs ({})", one_line(&error)),
+            Ok(reading) => drop(sender.send_replace(Ok((clock::now(), Arc::new(reading))))),
+            Err(error) => return Some(NoReading::NotListed(one_line(&error))),
         };
-        sleep_while_open(sender, READING_INTERVAL);
+        clock::sleep_while(|| !sender.is_closed(), READING_INTERVAL);
     }
-    String::new()
+    None
 }
 
 fn read_all(nvml: &Nvml, with_processes: bool) -> Result<Reading, nvml_wrapper::error::NvmlError> {
@@ -208,22 +220,8 @@ fn read_processes(
     u32::try_from(running.len()).ok()
 }
 
-/// Sleeps in short pieces, so that a stopped agent does not keep its thread.
-fn sleep_while_open(sender: &watch::Sender<Newest>, time: Duration) {
-    let piece = Duration::from_millis(200);
-    let mut slept = Duration::ZERO;
-    while slept < time && !sender.is_closed() {
-        std::thread::sleep(piece);
-        slept += piece;
-    }
-}
-
 fn one_line(error: &nvml_wrapper::error::NvmlError) -> String {
-    let detail = match error {
-        nvml_wrapper::error::NvmlError::LibloadingError(error) => error.to_string(),
-        error => error.to_string(),
-    };
-    detail.lines().next().unwrap_or_default().to_string()
+    error.to_string().lines().next().unwrap_or_default().to_string()
 }
 
 #[cfg(test)]
@@ -244,14 +242,17 @@ mod tests {
     #[test]
     fn an_old_reading_is_not_used() {
         let reading = Arc::new(Reading::default());
-        let long_ago = Instant::now().checked_sub(READING_AGE_MAX * 2).expect("uptime");
+        let now = Now { wall_ns: 0, mono_ns: 21_000_000_000 };
+        let long_ago = Now { wall_ns: 0, mono_ns: 1_000_000_000 };
+        let silent = NoReading::Silent(Duration::from_secs(20));
+        assert_eq!(silent.to_string(), "NVML has not answered for 20 s");
         for (newest, expected) in [
-            (Newest::Missing("no driver".to_string()), Err("no driver".to_string())),
-            (Newest::Read(Instant::now(), Arc::clone(&reading)), Ok(Arc::clone(&reading))),
-            (Newest::Read(long_ago, reading), Err("NVML has not answered for 20 s".to_string())),
+            (Err(NoReading::NotYet), Err(NoReading::NotYet)),
+            (Ok((now, Arc::clone(&reading))), Ok(Arc::clone(&reading))),
+            (Ok((long_ago, reading)), Err(silent)),
         ] {
             let (_sender, newest) = watch::channel(newest);
-            assert_eq!(Gpus { newest }.newest(), expected);
+            assert_eq!(Gpus { newest }.newest(now), expected);
         }
     }
 
@@ -262,12 +263,12 @@ mod tests {
         let has_driver = Path::new("/proc/driver/nvidia/version").exists();
         for _ in 0..100 {
             std::thread::sleep(Duration::from_millis(100));
-            match gpus.newest() {
+            match gpus.newest(clock::now()) {
                 Ok(reading) if has_driver => return assert!(!reading.gpus.is_empty()),
-                Err(why) if !has_driver && why.starts_with("no NVML") => return,
+                Err(NoReading::NotFound(_)) if !has_driver => return,
                 _ => {}
             }
         }
-        panic!("no answer: {:?}", gpus.newest());
+        panic!("no answer: {:?}", gpus.newest(clock::now()));
     }
 }

@@ -9,10 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::node::clock::{self, Now};
 use crate::node::process::{self, Process};
 
 /// Processes looked at on one node; those beyond are not seen. The kernel's own bound on a machine
@@ -25,7 +26,7 @@ pub(crate) const BELOW_MAX: usize = 1024;
 /// Time between two looks, at least …
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// … and so many times as long as the last one took: 2 % of one core.
+/// … and this multiple of the time that the last one took: 2 % of one core.
 const REST_FACTOR: u32 = 50;
 
 /// Walks over pages take this part of the time: 2 % of one core.
@@ -59,9 +60,9 @@ pub(crate) struct Workers {
     newest: watch::Receiver<Newest>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Newest {
-    until: Instant,
+    until_mono_ns: u64,
     sums: Arc<BTreeMap<Key, Below>>,
 }
 
@@ -72,8 +73,7 @@ impl Workers {
     /// Starts the thread; it ends by itself after this value is dropped.
     pub(crate) fn start(root: &Path) -> std::io::Result<Self> {
         let (wanted, ranks) = watch::channel(Vec::new());
-        let (sender, newest) =
-            watch::channel(Newest { until: Instant::now(), sums: Arc::default() });
+        let (sender, newest) = watch::channel(Newest::default());
         let root = root.to_path_buf();
         std::thread::Builder::new()
             .name("memtape-workers".to_string())
@@ -91,9 +91,9 @@ impl Workers {
     }
 
     /// What the processes below a rank hold; none when nothing new enough is known.
-    pub(crate) fn below(&self, rank: Process) -> Option<Below> {
+    pub(crate) fn below(&self, now: Now, rank: Process) -> Option<Below> {
         let newest = self.newest.borrow();
-        let is_new = newest.until > Instant::now();
+        let is_new = newest.until_mono_ns > now.mono_ns;
         newest.sums.get(&key(rank)).copied().filter(|_| is_new)
     }
 }
@@ -103,37 +103,25 @@ fn work(root: &Path, ranks: &watch::Receiver<Vec<Process>>, sender: &watch::Send
     let mut look = Look::new(root);
     let mut credit = Duration::ZERO;
     while !sender.is_closed() {
-        let begun = Instant::now();
+        let begun = clock::now();
         let ranks = ranks.borrow().clone();
         if !ranks.is_empty() {
             look.look(&ranks);
         }
-        let rest = LOOK_INTERVAL.max(begun.elapsed() * REST_FACTOR);
+        let rest = LOOK_INTERVAL.max(clock::now().since(begun) * REST_FACTOR);
         credit = (credit + rest / WALK_PART).min(WALK_CREDIT_MAX);
         // Each worker once at most.
         for _ in 0..look.turns.len() {
             if credit.is_zero() || sender.is_closed() {
                 break;
             }
-            let begun = Instant::now();
+            let begun = clock::now();
             look.walk();
-            credit = credit.saturating_sub(begun.elapsed());
+            credit = credit.saturating_sub(clock::now().since(begun));
         }
-        let until = Instant::now() + rest + LATE_MAX;
-        sender.send_replace(Newest { until, sums: Arc::new(look.sums()) });
-        sleep_while_open(sender, rest);
-    }
-}
-
-/// Sleeps in short pieces, so that a stopped agent does not keep its thread.
-fn sleep_while_open(sender: &watch::Sender<Newest>, time: Duration) {
-    let end = Instant::now() + time;
-    while !sender.is_closed() {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        std::thread::sleep(left.min(Duration::from_millis(200)));
+        let until_mono_ns = clock::now().after_ns(rest + LATE_MAX);
+        sender.send_replace(Newest { until_mono_ns, sums: Arc::new(look.sums()) });
+        clock::sleep_while(|| !sender.is_closed(), rest);
     }
 }
 
@@ -195,7 +183,7 @@ impl Look {
         self.parts.retain(|worker, _| members.contains(worker));
         self.turns.retain(|worker| members.contains(worker));
         let waiting: BTreeSet<Key> = self.turns.iter().copied().collect();
-        // Those that nobody has walked over yet come first.
+        // Those that were not walked over yet come first.
         for worker in members.difference(&waiting) {
             self.turns.push_front(*worker);
         }
@@ -246,7 +234,7 @@ impl Look {
 fn below(pid: u32, children: &BTreeMap<u32, Vec<Key>>, ranks: &BTreeSet<u32>) -> Vec<Key> {
     let mut found: Vec<Key> = Vec::new();
     let mut parents = VecDeque::from([pid]);
-    // Who is below whom is read one by one while it changes: a pid given away anew could close a
+    // Who is below whom is read one by one while it changes: a pid that is given away again could close a
     // circle.
     let mut seen = BTreeSet::from([pid]);
     while let Some(parent) = parents.pop_front() {
@@ -348,7 +336,7 @@ mod tests {
         // Before all of them were walked over.
         let few = looked(&root, &[10, 20], 2);
         assert_eq!(few.values().next(), Some(&family(3, 56, None)));
-        // The pid was given away anew.
+        // The pid was given away again.
         let reused = Process::known(10, 1);
         let mut look = Look::new(root.path());
         look.look(&[reused]);
@@ -365,20 +353,22 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_looks_at_real_processes() {
+    fn the_thread_sees_real_processes() {
         let workers = Workers::start(Path::new("/")).expect("thread");
         let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
         let me = std::process::id();
         let me = Process::find(Path::new("/"), me, me).expect("own process");
-        assert_eq!(workers.below(me), None, "nobody asked");
+        assert_eq!(workers.below(clock::now(), me), None, "not asked for yet");
         workers.watch(vec![me]);
-        let end = Instant::now() + Duration::from_secs(30);
+        let begun = clock::now();
         let found = loop {
-            let below = workers.below(me).filter(|below| below.count >= 1 && below.anon_bytes > 0);
+            let below = workers.below(clock::now(), me);
+            let below = below.filter(|below| below.count >= 1 && below.anon_bytes > 0);
             if let Some(below) = below {
                 break below;
             }
-            assert!(Instant::now() < end, "{:?}", workers.below(me));
+            let waited = clock::now().since(begun);
+            assert!(waited < Duration::from_secs(30), "{:?}", workers.below(clock::now(), me));
             std::thread::sleep(Duration::from_millis(10));
         };
         assert_eq!(found.left_out, 0);

@@ -7,12 +7,14 @@ use bytes::Bytes;
 
 use super::disk::Disk;
 use super::log::{self, Entry};
-use super::{CURSOR, CURSOR_EVERY_NS, Dropped, FORMAT, KeptSolo, Next, SOLO, SYNC_EVERY_NS, Spool};
-use crate::capture::rewind::Body;
-use crate::link::wire::{self, Kept, Outgoing, RankReport, Solo};
+use super::{
+    CURSOR, CURSOR_EVERY_NS, Dropped, FACTS, FORMAT, KeptCapture, Next, STEPS, SYNC_EVERY_NS, Spool,
+};
+use crate::link::upload::Body;
+use crate::link::wire::{self, InitiatedCapture, Kept, Outgoing, RankReport};
 
-/// Most bytes of a solo capture's file before its body.
-const SOLO_HEAD_BYTES_MAX: usize = 256 << 10;
+/// Most bytes of an agent-initiated capture's file before its body.
+const CAPTURE_HEAD_BYTES_MAX: usize = 256 << 10;
 
 /// The state of the spool that is in no other file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,8 +29,8 @@ impl Spool {
     pub(crate) fn start_stream(&mut self) {
         self.sent = self.delivered;
         self.in_flight.clear();
-        for each in self.solos.values_mut() {
-            each.told_with = None;
+        for each in self.captures.values_mut() {
+            each.sent_with = None;
         }
     }
 
@@ -37,14 +39,15 @@ impl Spool {
         self.last() > self.sent
     }
 
-    /// What is to be sent next on this stream: an end, or step records, at most so many together.
+    /// What is to be sent next on this stream: an end, or step records, at most
+    /// `records_max` together.
     pub(crate) fn next(&mut self, records_max: usize) -> Option<Next> {
         let mut packed: Vec<RankReport> = Vec::new();
         let (mut at, mut records) = (self.sent, 0);
         while let Some((number, items, kept)) = self.entry_after(at) {
             match kept {
                 // Announced before everything else; or written by a newer version.
-                Some(Kept::Up(_) | Kept::Solo(_)) | None => at = number,
+                Some(Kept::Up(_) | Kept::Capture(_)) | None => at = number,
                 Some(Kept::Down(tape_id, message)) if packed.is_empty() => {
                     return Some(Next::Down(number, tape_id, message));
                 }
@@ -93,21 +96,21 @@ impl Spool {
         self.in_flight.push_back((report, self.sent));
     }
 
-    /// Announcements of solo captures that are to be sent on this stream now, with their names.
-    pub(crate) fn solos_to_tell(&mut self) -> Vec<(u64, Outgoing)> {
+    /// Announcements of agent-initiated captures that are to be sent on this stream now, with their names.
+    pub(crate) fn captures_to_announce(&mut self) -> Vec<(u64, Outgoing)> {
         // In order: not before what is older than they are.
         let next = self.entry_after(self.sent).map_or(u64::MAX, |(number, ..)| number);
         let due = self
-            .solos
+            .captures
             .range(..next)
-            .filter(|(_, each)| each.told_with.is_none() && !each.has_arrived);
-        due.map(|(number, each)| (*number, each.solo.message())).collect()
+            .filter(|(_, each)| each.sent_with.is_none() && !each.has_arrived);
+        due.map(|(number, each)| (*number, each.capture.message())).collect()
     }
 
-    /// A solo capture was announced; the acknowledgement of this report speaks for that.
-    pub(crate) fn solo_told(&mut self, number: u64, report: u64) {
-        if let Some(each) = self.solos.get_mut(&number) {
-            each.told_with = Some(report);
+    /// An agent-initiated capture was announced; the acknowledgement of this report speaks for that.
+    pub(crate) fn capture_sent(&mut self, number: u64, report: u64) {
+        if let Some(each) = self.captures.get_mut(&number) {
+            each.sent_with = Some(report);
         }
     }
 
@@ -119,55 +122,54 @@ impl Spool {
         }
         self.is_cursor_due |= self.delivered > before;
         let mut stored = Vec::new();
-        for (number, each) in &mut self.solos {
-            each.has_arrived |= each.told_with.is_some_and(|told| told <= report);
+        for (number, each) in &mut self.captures {
+            each.has_arrived |= each.sent_with.is_some_and(|sent| sent <= report);
             if each.has_arrived && each.bytes == each.head_bytes {
                 stored.push(*number);
             }
         }
-        stored.into_iter().for_each(|number| self.forget_solo(number));
+        stored.into_iter().for_each(|number| self.forget_capture(number));
     }
 
-    /// The oldest solo capture whose announcement has arrived, and whose body has not.
-    pub(crate) fn next_upload(&self) -> Option<(u64, &Solo)> {
-        let (number, each) = self.solos.iter().find(|(_, each)| each.has_arrived)?;
-        Some((*number, &each.solo))
+    /// The oldest agent-initiated capture whose announcement has arrived, and whose body has not.
+    pub(crate) fn next_upload(&self) -> Option<(u64, &InitiatedCapture)> {
+        let (number, each) = self.captures.iter().find(|(_, each)| each.has_arrived)?;
+        Some((*number, &each.capture))
     }
 
-    /// Its body; none when the disk has lost or damaged it: the announcement is then told anew.
-    pub(crate) fn solo_body(&mut self, number: u64) -> Option<Body> {
-        let each = self.solos.get(&number)?;
+    /// Its body; none when the disk has lost or damaged it: it is then
+    /// announced again without a body.
+    pub(crate) fn capture_body(&mut self, number: u64) -> Option<Body> {
+        let each = self.captures.get(&number)?;
         let bytes_max = usize::try_from(each.bytes).unwrap_or(usize::MAX);
-        let read = self.disk.read(&log::name_of(SOLO, number), each.head_bytes, bytes_max);
+        let read = self.disk.read(&each.name, each.head_bytes, bytes_max);
         let bytes = read.unwrap_or_default();
         let hash = blake3::hash(&bytes);
-        if each.solo.hash() == Some(*hash.as_bytes()) {
+        if each.capture.hash() == Some(*hash.as_bytes()) {
             return Some(Body { bytes: Bytes::from(bytes), hash });
         }
-        tracing::warn!(capture = each.solo.capture_id(), "the spool has lost a body");
+        tracing::warn!(capture = each.capture.capture_id(), "the spool has lost a body");
         self.dropped.bodies += 1;
         self.is_cursor_due = true;
-        let each = self.solos.get_mut(&number)?;
-        each.solo.drop_body();
-        (each.bytes, each.told_with, each.has_arrived) = (each.head_bytes, None, false);
+        let each = self.captures.get_mut(&number)?;
+        each.capture.drop_body();
+        (each.bytes, each.sent_with, each.has_arrived) = (each.head_bytes, None, false);
         None
     }
 
-    /// A solo capture is stored, or nobody wants it.
-    pub(crate) fn forget_solo(&mut self, number: u64) {
-        if self.solos.remove(&number).is_none() {
-            return;
-        }
-        if let Err(error) = self.disk.remove(&log::name_of(SOLO, number)) {
-            tracing::warn!("a solo capture that is stored cannot be deleted: {error}");
+    /// An agent-initiated capture is stored, or not wanted.
+    pub(crate) fn forget_capture(&mut self, number: u64) {
+        let Some(each) = self.captures.remove(&number) else { return };
+        if let Err(error) = self.disk.remove(&each.name) {
+            tracing::warn!("an agent-initiated capture that is stored cannot be deleted: {error}");
         }
     }
 
     /// A body was refused for good.
-    pub(crate) fn solo_refused(&mut self, number: u64) {
+    pub(crate) fn capture_refused(&mut self, number: u64) {
         self.dropped.bodies += 1;
         self.is_cursor_due = true;
-        self.forget_solo(number);
+        self.forget_capture(number);
     }
 
     /// Syncs what is due, and deletes what is delivered.
@@ -263,14 +265,18 @@ impl Cursor {
     }
 }
 
-/// The solo captures on the disk.
-pub(super) fn open_solos(disk: &mut dyn Disk) -> io::Result<BTreeMap<u64, KeptSolo>> {
-    let mut solos = BTreeMap::new();
+/// The agent-initiated captures on the disk.
+pub(super) fn open_captures(disk: &mut dyn Disk) -> io::Result<BTreeMap<u64, KeptCapture>> {
+    let mut captures = BTreeMap::new();
     for (name, bytes) in disk.list()? {
-        let Some(number) = log::number_in(&name, SOLO) else { continue };
-        let (entries, _) = log::decode(&disk.read(&name, 0, SOLO_HEAD_BYTES_MAX)?);
+        let Some((kind, number)) = log::kind_and_number(&name) else { continue };
+        if matches!(kind, STEPS | FACTS) {
+            continue;
+        }
+        let (entries, _) = log::decode(&disk.read(&name, 0, CAPTURE_HEAD_BYTES_MAX)?);
         let mut kept = entries.iter().map(|entry| wire::kept(&entry.payload));
-        let (Some(Some(Kept::Up(up))), Some(Some(Kept::Solo(solo)))) = (kept.next(), kept.next())
+        let (Some(Some(Kept::Up(up))), Some(Some(Kept::Capture(capture)))) =
+            (kept.next(), kept.next())
         else {
             tracing::warn!("{name} in the spool is damaged: it is deleted");
             disk.remove(&name)?;
@@ -279,21 +285,20 @@ pub(super) fn open_solos(disk: &mut dyn Disk) -> io::Result<BTreeMap<u64, KeptSo
         let heads = entries.iter().take(2);
         let head_bytes =
             heads.map(|entry| log::encode(0, 0, &entry.payload).len() as u64).sum::<u64>();
-        let (told_with, has_arrived) = (None, false);
-        solos.insert(number, KeptSolo { solo, up, head_bytes, bytes, told_with, has_arrived });
+        let (sent_with, has_arrived) = (None, false);
+        captures.insert(
+            number,
+            KeptCapture { name, capture, up, head_bytes, bytes, sent_with, has_arrived },
+        );
     }
-    Ok(solos)
+    Ok(captures)
 }
 
 /// Adds ranks to those of one report.
 fn merge(packed: &mut Vec<RankReport>, ranks: Vec<RankReport>) {
     for rank in ranks {
-        match packed.iter_mut().find(|known| known.tape_id == rank.tape_id) {
-            Some(known) => {
-                let mut steps = std::mem::take(&mut known.steps);
-                steps.extend(rank.steps);
-                *known = RankReport { steps, ..rank };
-            }
+        match packed.iter_mut().find(|known| known.tape_id() == rank.tape_id()) {
+            Some(known) => known.update(rank),
             None => packed.push(rank),
         }
     }

@@ -40,7 +40,7 @@ pub(crate) struct Folder {
     _lock: File,
 }
 
-/// Held by whoever uses the folder.
+/// Locked by the agent that uses the folder.
 const LOCK_NAME: &str = "lock";
 
 /// Ending of a file that is being made.

@@ -2,7 +2,7 @@
 //!
 //! An entry is `length, crc32c, number, items, payload`, the numbers little-endian. A segment is
 //! never written again after a failed write or a restart: whatever follows its last whole entry
-//! was never acknowledged by anybody, is not read, and goes with the file.
+//! was never acknowledged, is not read, and goes with the file.
 
 use std::collections::VecDeque;
 use std::io;
@@ -106,7 +106,10 @@ impl Log {
         let mut found: Vec<(u64, u64)> = disk
             .list()?
             .into_iter()
-            .filter_map(|(name, bytes)| Some((number_in(&name, kind)?, bytes)))
+            .filter_map(|(name, bytes)| {
+                let (of, first) = kind_and_number(&name)?;
+                (of == kind).then_some((first, bytes))
+            })
             .collect();
         found.sort_unstable();
         for (first, bytes) in found {
@@ -270,7 +273,8 @@ pub(crate) fn name_of(kind: &str, number: u64) -> String {
     format!("{kind}-{number:016x}")
 }
 
-/// The number in the name of a file of a kind.
-pub(crate) fn number_in(name: &str, kind: &str) -> Option<u64> {
-    u64::from_str_radix(name.strip_prefix(kind)?.strip_prefix('-')?, 16).ok()
+/// The kind of a file and the number of its first entry, from its name.
+pub(crate) fn kind_and_number(name: &str) -> Option<(&str, u64)> {
+    let (kind, number) = name.split_once('-')?;
+    Some((kind, u64::from_str_radix(number, 16).ok()?))
 }

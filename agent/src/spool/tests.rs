@@ -1,9 +1,11 @@
 //! The spool against a disk that fills up, fails, loses its power and is damaged.
 
 use memtape_core::capture::{Answer, Outcome};
+use memtape_core::identity::Identity;
+use memtape_core::tape::read::Status;
 
 use super::*;
-use crate::link::wire::{SoloReason, rank_down};
+use crate::link::wire::{RankFacts, Trigger, rank_down};
 use crate::tapes::death::{Death, Evidence};
 use crate::testing::MemoryDisk;
 
@@ -14,18 +16,27 @@ fn open(disk: &MemoryDisk, bytes_max: u64) -> Spool {
 }
 
 fn up(tape_id: &str) -> RankUp {
-    RankUp { tape_id: tape_id.to_string(), job: "job".to_string(), ..RankUp::default() }
+    let identity =
+        Identity { tape_id: tape_id.to_string(), job: "job".to_string(), ..Identity::default() };
+    wire::rank_up(&identity, &Status::default(), &[], None, Vec::new())
 }
 
 fn steps(tape_id: &str, first: u64, last: u64) -> Vec<RankReport> {
-    let mut rank = RankReport { tape_id: tape_id.to_string(), ..RankReport::default() };
+    let mut rank = RankReport::new(RankFacts {
+        tape_id,
+        status: &Status::default(),
+        step_wall_ns: 0,
+        oldest_step: 0,
+        host: None,
+        outside: Vec::new(),
+    });
     for step in first..=last {
         let record = memtape_core::tape::read::StepRecord {
             first_step: step,
             last_step: step,
             ..Default::default()
         };
-        wire::add_step(&mut rank, 0, &record, 1_000 + step as i64);
+        rank.add_step(0, &record, 1_000 + step as i64);
     }
     vec![rank]
 }
@@ -35,7 +46,7 @@ fn down(tape_id: &str) -> Outgoing {
     rank_down(tape_id, &death, 3)
 }
 
-fn solo(name: &str, body: &[u8]) -> Solo {
+fn capture(name: &str, body: &[u8]) -> InitiatedCapture {
     let answer = Answer {
         outcome: Outcome::Aligned,
         step: 3,
@@ -48,16 +59,16 @@ fn solo(name: &str, body: &[u8]) -> Solo {
         detail: String::new(),
     };
     let hash = (!body.is_empty()).then(|| blake3::hash(body));
-    Solo::new((name, "tape-1"), (SoloReason::Death, 4), &answer, hash)
+    InitiatedCapture::new((name, "tape-1"), (Trigger::Death, 4), &answer, hash)
 }
 
-/// Sends everything on one stream and acknowledges it: steps of each tape, ends, solo captures.
+/// Sends everything on one stream and acknowledges it: steps of each tape, ends, agent-initiated captures.
 #[derive(Debug, Default, PartialEq)]
 struct Received {
     steps: BTreeMap<String, Vec<u64>>,
     downs: Vec<String>,
     /// With the length of the body, 0 for none.
-    solos: Vec<(String, usize)>,
+    captures: Vec<(String, usize)>,
 }
 
 fn drain(spool: &mut Spool) -> Received {
@@ -71,8 +82,9 @@ fn drain(spool: &mut Spool) -> Received {
             }
             Some(Next::Steps(number, ranks)) => {
                 for rank in ranks {
-                    let records = rank.steps.iter().map(|step| step.last_step);
-                    received.steps.entry(rank.tape_id).or_default().extend(records);
+                    let records = rank.steps().map(|(_, last_step)| last_step);
+                    let steps = received.steps.entry(rank.tape_id().to_string());
+                    steps.or_default().extend(records);
                 }
                 spool.sent_with(number, report);
             }
@@ -81,27 +93,27 @@ fn drain(spool: &mut Spool) -> Received {
         spool.acked(report);
     }
     loop {
-        let told = spool.solos_to_tell();
-        told.iter().for_each(|(number, _)| spool.solo_told(*number, 1 << 40));
-        for (_, message) in &told {
-            if let Some(Kept::Solo(solo)) = wire::kept(&wire::encode(message))
-                && solo.hash().is_none()
+        let sent = spool.captures_to_announce();
+        sent.iter().for_each(|(number, _)| spool.capture_sent(*number, 1 << 40));
+        for (_, message) in &sent {
+            if let Some(Kept::Capture(capture)) = wire::kept(&wire::encode(message))
+                && capture.hash().is_none()
             {
-                received.solos.push((solo.capture_id().to_string(), 0));
+                received.captures.push((capture.capture_id().to_string(), 0));
             }
         }
         spool.acked(1 << 40);
         let Some((number, name)) =
-            spool.next_upload().map(|(number, solo)| (number, solo.capture_id().to_string()))
+            spool.next_upload().map(|(number, capture)| (number, capture.capture_id().to_string()))
         else {
-            if told.is_empty() {
+            if sent.is_empty() {
                 break;
             }
             continue;
         };
-        if let Some(body) = spool.solo_body(number) {
-            received.solos.push((name, body.bytes.len()));
-            spool.forget_solo(number);
+        if let Some(body) = spool.capture_body(number) {
+            received.captures.push((name, body.bytes.len()));
+            spool.forget_capture(number);
         }
     }
     spool.pass_time(u64::MAX / 2);
@@ -115,7 +127,7 @@ fn fill(spool: &mut Spool) {
     assert!(spool.add_steps(&steps("tape-2", 1, 20)));
     assert!(spool.add_steps(&steps("tape-1", 151, 160)));
     spool.add_down("tape-1", &down("tape-1"));
-    spool.add_solo(up("tape-1"), solo("cap-1-alone", b"a body"), Some(b"a body"));
+    spool.add_capture(up("tape-1"), capture("cap-1-alone", b"a body"), Some(b"a body"));
     assert!(spool.add_steps(&steps("tape-2", 21, 30)));
 }
 
@@ -126,7 +138,7 @@ fn whole() -> Received {
             ("tape-2".to_string(), (1..=30).collect()),
         ]),
         downs: vec!["tape-1".to_string()],
-        solos: vec![("cap-1-alone".to_string(), 6)],
+        captures: vec![("cap-1-alone".to_string(), 6)],
     }
 }
 
@@ -138,7 +150,7 @@ fn what_is_kept_is_delivered_once_and_in_order() {
     // A restart, and a stream that ends before anything is acknowledged.
     drop(spool);
     let mut spool = open(&disk, BOUND);
-    assert_eq!(spool.ups().map(|up| &up.tape_id).collect::<Vec<_>>(), ["tape-1", "tape-2"]);
+    assert_eq!(spool.ups().map(RankUp::tape_id).collect::<Vec<_>>(), ["tape-1", "tape-2"]);
     assert!(spool.is_down("tape-1") && !spool.is_down("tape-2"));
     assert_eq!((spool.newest_step("tape-1", 0), spool.newest_step("tape-2", 0)), (160, 30));
     spool.start_stream();
@@ -162,7 +174,7 @@ fn an_acknowledged_part_is_not_delivered_again() {
     fill(&mut spool);
     spool.start_stream();
     let Some(Next::Steps(number, ranks)) = spool.next(170) else { panic!("steps") };
-    assert_eq!(ranks.iter().map(|rank| rank.steps.len()).sum::<usize>(), 170);
+    assert_eq!(ranks.iter().map(|rank| rank.steps().len()).sum::<usize>(), 170);
     spool.sent_with(number, 1);
     spool.acked(1);
     spool.pass_time(1 << 40);
@@ -170,7 +182,7 @@ fn an_acknowledged_part_is_not_delivered_again() {
     let received = drain(&mut open(&disk, BOUND));
     assert_eq!(received.steps["tape-1"], (151..=160).collect::<Vec<_>>());
     assert_eq!(received.steps["tape-2"], (21..=30).collect::<Vec<_>>());
-    assert_eq!((received.downs.len(), received.solos.len()), (1, 1));
+    assert_eq!((received.downs.len(), received.captures.len()), (1, 1));
 }
 
 /// Fills a small spool: steps go first, then bodies, facts stay; every drop is counted.
@@ -194,7 +206,7 @@ fn a_full_spool_drops_what_is_worth_least() {
         for number in 0..6_u8 {
             let body = vec![number; 13 << 10];
             let name = format!("cap-{number}-alone");
-            spool.add_solo(up("tape-1"), solo(&name, &body), Some(&body));
+            spool.add_capture(up("tape-1"), capture(&name, &body), Some(&body));
         }
         spool.add_down("tape-1", &down("tape-1"));
         assert!(!spool.add_steps(&steps("tape-1", 5001, 9000)), "steps displaced something");
@@ -206,11 +218,11 @@ fn a_full_spool_drops_what_is_worth_least() {
         let received = drain(&mut spool);
         let kept = received.steps.get("tape-1").map_or(0, |steps| steps.len() as u64);
         assert_eq!(kept + dropped.steps, 5000);
-        assert_eq!((received.solos.len(), received.downs.len()), (6, 1));
-        let bodies = received.solos.iter().filter(|(_, bytes)| *bytes > 0).count() as u64;
-        assert_eq!(bodies + dropped.bodies, 6, "{:?}", received.solos);
+        assert_eq!((received.captures.len(), received.downs.len()), (6, 1));
+        let bodies = received.captures.iter().filter(|(_, bytes)| *bytes > 0).count() as u64;
+        assert_eq!(bodies + dropped.bodies, 6, "{:?}", received.captures);
         // The oldest went first.
-        assert!(received.solos.iter().any(|(name, bytes)| name == "cap-5-alone" && *bytes > 0));
+        assert!(received.captures.iter().any(|(name, bytes)| name == "cap-5-alone" && *bytes > 0));
     }
 }
 
@@ -251,8 +263,8 @@ fn a_loss_of_power_loses_nothing_that_was_synced() {
         spool.add_steps(&steps("tape-1", 151, 160));
         spool.add_down("tape-1", &down("tape-1"));
         let is_down_kept = spool.is_down("tape-1");
-        spool.add_solo(up("tape-1"), solo("cap-1-alone", b"a body"), Some(b"a body"));
-        let is_solo_kept = spool.solos().count() == 1;
+        spool.add_capture(up("tape-1"), capture("cap-1-alone", b"a body"), Some(b"a body"));
+        let is_capture_kept = spool.captures().count() == 1;
         spool.pass_time(1 << 40);
         drop(spool);
         disk.power_on(seed);
@@ -260,7 +272,7 @@ fn a_loss_of_power_loses_nothing_that_was_synced() {
         let received = drain(&mut spool);
         assert_eq!(received.downs[0], "tape-0", "seed {seed}");
         assert!(!is_down_kept || received.downs[1..] == ["tape-1"], "seed {seed}: {received:?}");
-        assert!(!is_solo_kept || received.solos.len() == 1, "seed {seed}: {received:?}");
+        assert!(!is_capture_kept || received.captures.len() == 1, "seed {seed}: {received:?}");
         let kept = received.steps.get("tape-1").cloned().unwrap_or_default();
         assert!(kept.iter().copied().eq(1..=kept.len() as u64), "seed {seed}: {kept:?}");
         // And it goes on.
@@ -289,8 +301,8 @@ fn damage_is_never_delivered() {
             assert!(steps.iter().all(|step| expected.contains(step)), "byte {at}: {steps:?}");
             assert!(steps.is_sorted_by(|one, next| one < next), "byte {at}: {steps:?}");
         }
-        assert!(received.downs.len() <= 1 && received.solos.len() <= 1);
-        assert!(received.solos.iter().all(|(_, bytes)| matches!(bytes, 0 | 6)), "byte {at}");
+        assert!(received.downs.len() <= 1 && received.captures.len() <= 1);
+        assert!(received.captures.iter().all(|(_, bytes)| matches!(bytes, 0 | 6)), "byte {at}");
         assert!(spool.is_empty(), "byte {at}");
     }
 }
@@ -302,7 +314,7 @@ fn a_failing_disk_is_survived() {
     fill(&mut spool);
     disk.set_failing(true);
     assert!(!spool.add_steps(&steps("tape-2", 31, 40)) && !spool.add_up(&up("tape-3")));
-    spool.add_solo(up("tape-1"), solo("cap-2-alone", b"b"), Some(b"b"));
+    spool.add_capture(up("tape-1"), capture("cap-2-alone", b"b"), Some(b"b"));
     spool.pass_time(1 << 40);
     assert_eq!(spool.dropped(), Dropped { steps: 0, bodies: 1, facts: 1 });
     disk.set_failing(false);

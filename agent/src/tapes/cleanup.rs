@@ -30,7 +30,7 @@ pub(crate) struct DeadTape {
     pub(crate) age: Duration,
     /// Memory it occupies.
     pub(crate) bytes: u64,
-    /// May be deleted: reported, or without anybody to report to for long.
+    /// May be deleted: reported, or no coordinator was there for long.
     pub(crate) is_settled: bool,
     /// Still in its folder.
     pub(crate) is_linked: bool,
@@ -43,7 +43,7 @@ pub(crate) enum Reason {
     Age(Duration),
     /// Dead tapes occupy too much together.
     Bytes(u64),
-    /// Somebody has deleted it already.
+    /// Another program has deleted it already.
     Unlinked,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Reason {
         match self {
             Self::Age(age) => write!(f, "its process has been dead for {} s", age.as_secs()),
             Self::Bytes(bytes) => write!(f, "tapes of dead processes occupied {bytes} bytes"),
-            Self::Unlinked => write!(f, "somebody else has deleted it already"),
+            Self::Unlinked => write!(f, "another program has deleted it already"),
         }
     }
 }

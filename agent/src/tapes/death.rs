@@ -166,7 +166,7 @@ impl Life {
     }
 
     /// Records a sighting.
-    pub(crate) fn sight(&mut self, now: Sighting) {
+    pub(crate) fn note(&mut self, now: Sighting) {
         if now.held {
             let counted = Counted { wall_ns: now.wall_ns, oom_kills: now.oom_kills };
             let (recent, before) = if !self.seen_alive {
@@ -241,7 +241,7 @@ mod tests {
 
     fn check(sightings: &[Sighting], expected: Option<(Cause, i64, &str)>) {
         let mut life = Life::default();
-        sightings.iter().for_each(|sighting| life.sight(*sighting));
+        sightings.iter().for_each(|sighting| life.note(*sighting));
         let death = life.death();
         assert_eq!(
             death.map(|death| (death.cause(), death.wall_ns)),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn lives_and_deaths() {
+    fn ends_are_told_from_pauses() {
         let quiet = |wall_ns| gone(wall_ns, Some(3), Some(9));
         let sealed = |wall_ns| Sighting { sealed: true, ..quiet(wall_ns) };
         check(&[], None);
@@ -282,7 +282,7 @@ mod tests {
         let killed = Some((Cause::Killed, 200, ""));
         check(&dead(Some(4), Some(10)), oom("cgroup rose from 3 to 4"));
         check(&dead(None, Some(10)), oom("host rose from 9 to 10"));
-        // Somebody else's kill: the own cgroup counted none.
+        // Another process's kill: the own cgroup counted none.
         check(&dead(Some(3), Some(10)), killed);
         check(&dead(None, None), killed);
         check(&dead(Some(0), Some(0)), killed);

@@ -1,7 +1,7 @@
 //! The tapes of this node: which there are, and one look at each per interval.
 //!
 //! Files that are no tapes are named in the log once and left alone; they disturb no other tape.
-//! Where tapes lie and how they are read is `shelf.rs`'s business.
+//! `source.rs` knows where tapes are and how they are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::node::machine::Node;
 use crate::node::process::Process;
 use crate::tapes::death::{Life, OomKills, Sighting};
 use crate::tapes::liveness::Writer;
-use crate::tapes::source::{FileId, Shelf, TapeFile, TapeSource};
+use crate::tapes::source::{FileId, NotATape, TapeFile, TapeSource, TapeWords};
 
 /// Tapes known at the same time, dead ones included; files beyond are refused.
 const TAPES_MAX: usize = 1024;
@@ -25,10 +25,10 @@ const TAPES_MAX: usize = 1024;
 const REJECTED_MAX: usize = 4096;
 
 /// Looks at a rejected file before it is named in the log: a tape may be in the making.
-const LOOKS_BEFORE_REJECTION: u32 = 3;
+const SIGHTINGS_BEFORE_REJECTION: u32 = 3;
 
 /// Looks between two attempts to open a file that was rejected.
-const LOOKS_BETWEEN_ATTEMPTS: u32 = 10;
+const SIGHTINGS_BETWEEN_ATTEMPTS: u32 = 10;
 
 /// Name of a tape inside the agent, in the order of discovery; never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,12 +40,12 @@ pub(crate) struct KnownTape {
     /// Where it was found.
     pub(crate) path: PathBuf,
     /// The tape; shared with rewinds in progress.
-    pub(crate) tape: Arc<Tape<TapeSource>>,
+    pub(crate) tape: Arc<Tape<TapeWords>>,
     /// What it said at the last look.
     pub(crate) status: Status,
     /// The life of its process.
     pub(crate) life: Life,
-    /// The process, where its pid can be told; none once it is gone.
+    /// The process, where its pid is known; none once it is gone.
     pub(crate) process: Option<Process>,
     /// Still in its folder.
     pub(crate) is_linked: bool,
@@ -64,7 +64,7 @@ pub(crate) struct KnownTape {
 /// All tapes of this node.
 #[derive(Debug)]
 pub(crate) struct Tapes {
-    shelf: Box<dyn Shelf>,
+    source: Box<dyn TapeSource>,
     known: BTreeMap<TapeKey, KnownTape>,
     rejected: BTreeMap<FileId, Rejected>,
     keys_given: u64,
@@ -74,16 +74,16 @@ pub(crate) struct Tapes {
 #[derive(Debug, Default)]
 struct Rejected {
     looks: u32,
-    told: bool,
+    is_logged: bool,
 }
 
 impl KnownTape {
-    /// Opens a file as a tape; the error is one line.
-    fn open(shelf: &dyn Shelf, path: &Path) -> Result<Self, String> {
-        let file = shelf.open(path)?;
-        let len_bytes = file.size().ok_or("it cannot be read")?.len_bytes;
-        let source = TapeSource::new(Arc::clone(&file), len_bytes);
-        let tape = Tape::open(source).map_err(|error| error.to_string())?;
+    /// Opens a file as a tape.
+    fn open(source: &dyn TapeSource, path: &Path) -> Result<Self, NotATape> {
+        let file = source.open(path)?;
+        let len_bytes = file.size().ok_or(NotATape::Unreadable)?.len_bytes;
+        let source = TapeWords::new(Arc::clone(&file), len_bytes);
+        let tape = Tape::open(source)?;
         Ok(Self {
             path: path.to_path_buf(),
             status: tape.status(),
@@ -142,7 +142,7 @@ impl KnownTape {
         self.look_at_process(writer, node);
         let cgroup = self.cgroup.as_ref().and_then(Cgroup::oom_kills);
         let was_dead = self.life.death().is_some();
-        self.life.sight(Sighting {
+        self.life.note(Sighting {
             wall_ns: now.wall_ns,
             // A file system that cannot say keeps every process alive.
             held: writer != Writer::Gone,
@@ -183,9 +183,9 @@ impl KnownTape {
 
 impl Tapes {
     /// Knows nothing yet; [`Self::look`] does.
-    pub(crate) fn new(shelf: Box<dyn Shelf>) -> Self {
+    pub(crate) fn new(source: Box<dyn TapeSource>) -> Self {
         Self {
-            shelf,
+            source,
             known: BTreeMap::new(),
             rejected: BTreeMap::new(),
             keys_given: 0,
@@ -224,7 +224,7 @@ impl Tapes {
         Ok(())
     }
 
-    /// Searches the shelf and looks at every tape.
+    /// Searches for tapes, and reads the state of every one.
     pub(crate) fn look(&mut self, now: Now, node: &dyn Node) {
         let present = self.search();
         for known in self.known.values_mut() {
@@ -241,20 +241,20 @@ impl Tapes {
     fn search(&mut self) -> BTreeSet<FileId> {
         let mut present = BTreeSet::new();
         let mut ids: BTreeSet<FileId> = self.known.values().map(|known| known.id).collect();
-        for (id, path) in self.shelf.list() {
+        for (id, path) in self.source.list() {
             present.insert(id);
-            if !ids.contains(&id) && self.meet(&path, id) {
+            if !ids.contains(&id) && self.try_file(&path, id) {
                 ids.insert(id);
             }
         }
         present
     }
 
-    /// Meets a file that is not known as a tape; true when it is one.
-    fn meet(&mut self, path: &Path, id: FileId) -> bool {
+    /// Opens a file that is not known as a tape; true when it is one.
+    fn try_file(&mut self, path: &Path, id: FileId) -> bool {
         let looks = self.rejected.get(&id).map_or(0, |rejected| rejected.looks);
         let is_turn =
-            looks < LOOKS_BEFORE_REJECTION || looks.is_multiple_of(LOOKS_BETWEEN_ATTEMPTS);
+            looks < SIGHTINGS_BEFORE_REJECTION || looks.is_multiple_of(SIGHTINGS_BETWEEN_ATTEMPTS);
         if let Some(rejected) = self.rejected.get_mut(&id).filter(|_| !is_turn) {
             rejected.looks = rejected.looks.wrapping_add(1);
             return false;
@@ -267,9 +267,9 @@ impl Tapes {
             }
             return false;
         }
-        let opened = KnownTape::open(self.shelf.as_ref(), path);
+        let opened = KnownTape::open(self.source.as_ref(), path);
         match opened.and_then(|known| self.unlike_others(known)) {
-            Ok(known) => self.welcome(known),
+            Ok(known) => self.register(known),
             Err(why) => {
                 self.reject(path, id, &why);
                 return false;
@@ -278,16 +278,14 @@ impl Tapes {
         true
     }
 
-    fn unlike_others(&self, known: KnownTape) -> Result<KnownTape, String> {
+    fn unlike_others(&self, known: KnownTape) -> Result<KnownTape, NotATape> {
         match self.find(known.tape_id()) {
-            Some((_, other)) => {
-                Err(format!("it says it is the same tape as {}", other.path.display()))
-            }
+            Some((_, other)) => Err(NotATape::Copy(other.path.clone())),
             None => Ok(known),
         }
     }
 
-    fn welcome(&mut self, known: KnownTape) {
+    fn register(&mut self, known: KnownTape) {
         let identity = known.tape.identity();
         tracing::info!(
             job = ?identity.job,
@@ -302,13 +300,14 @@ impl Tapes {
         self.known.insert(TapeKey(self.keys_given), known);
     }
 
-    fn reject(&mut self, path: &Path, id: FileId, why: &str) {
+    fn reject(&mut self, path: &Path, id: FileId, why: &NotATape) {
         if self.rejected.len() >= REJECTED_MAX && !self.rejected.contains_key(&id) {
             return;
         }
         let rejected = self.rejected.entry(id).or_default();
         rejected.looks = rejected.looks.wrapping_add(1);
-        if rejected.looks >= LOOKS_BEFORE_REJECTION && !std::mem::replace(&mut rejected.told, true)
+        if rejected.looks >= SIGHTINGS_BEFORE_REJECTION
+            && !std::mem::replace(&mut rejected.is_logged, true)
         {
             tracing::warn!("file {} is left alone: {why}", path.display());
         }

@@ -3,7 +3,7 @@
 //! The recorder holds a POSIX write lock on its tape; the kernel drops the lock with the process,
 //! however that ends, and names the holder's pid in the *asker's* pid namespace. A program that
 //! closes descriptors it does not know loses that lock and lives on: a second lock, of the tape's
-//! mapping, names nobody but lasts. How a process ended is told by `death.rs`.
+//! mapping, names no process but lasts. `death.rs` tells how a process ended.
 //!
 //! This is the one file with `unsafe` outside of the recorder: the safe wrappers of `fcntl` panic
 //! in debug builds when the holder has no pid.
@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 /// Who writes a tape: the holder of its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// A live process; its pid here, where it can be told.
+    /// A live process; its pid here, where it is known.
     Alive(Option<u32>),
     /// The process is gone.
     Gone,

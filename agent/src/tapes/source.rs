@@ -1,10 +1,10 @@
 //! Where tapes lie: what there is, opening one as what it is (the file of a less trusted process),
 //! asking who holds its lock, deleting it.
 //!
-//! The agent knows a shelf by its trait alone. The one here is made of folders; a simulation has
+//! The agent knows a tape source by its trait alone. This one is folders; a simulation has
 //! one of memory. A tape is read with `pread`, never mapped: a file that is cut short then gives
 //! a short read and not a signal that kills the agent. It is kept open, so that it can be read
-//! even after somebody has deleted it. What is on a tape is no matter of this file.
+//! even after it was deleted. This file does not parse tapes.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memtape_core::tape::read::Source;
+use memtape_core::tape::read::{Source, TapeError};
 
 use crate::tapes::liveness::{self, Writer};
 
@@ -24,6 +24,29 @@ const FILE_BYTES_MAX: u64 = 8 << 30;
 
 /// Directory entries looked at in one folder.
 const ENTRIES_MAX: usize = 65_536;
+
+/// Why a file is not used as a tape.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotATape {
+    /// Opening it failed.
+    #[error("it cannot be opened: {0}")]
+    Closed(#[source] io::Error),
+    /// Its size is unknown.
+    #[error("it cannot be read")]
+    Unreadable,
+    /// A folder, a socket or the like.
+    #[error("it is not a regular file")]
+    NoFile,
+    /// Its length in bytes.
+    #[error("it is larger than a tape may be: {0} of {FILE_BYTES_MAX} bytes")]
+    TooLarge(u64),
+    /// What is on it is no tape.
+    #[error(transparent)]
+    Content(#[from] TapeError),
+    /// Another file is the same tape.
+    #[error("it says it is the same tape as {}", .0.display())]
+    Copy(PathBuf),
+}
 
 /// A file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,15 +67,15 @@ pub(crate) struct FileSize {
 }
 
 /// All that may be tapes.
-pub(crate) trait Shelf: Debug + Send {
+pub(crate) trait TapeSource: Debug + Send {
     /// What lies there now, tapes or not.
     fn list(&mut self) -> Vec<(FileId, PathBuf)>;
 
     /// Opens one.
     ///
     /// # Errors
-    /// One line on why it is no tape; it may become one.
-    fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, String>;
+    /// Why it is no tape; it may become one.
+    fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, NotATape>;
 }
 
 /// An open file.
@@ -60,7 +83,7 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
     /// Which.
     fn id(&self) -> FileId;
 
-    /// Its present size; none when it cannot be told.
+    /// Its present size; none when it is unknown.
     fn size(&self) -> Option<FileSize>;
 
     /// Copies words, as a [`Source`] does.
@@ -69,7 +92,7 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
     /// Who writes it.
     fn writer(&self) -> Writer;
 
-    /// Deletes it, if it is still this one that lies at `path` and nobody holds its lock.
+    /// Deletes it, if it is still this one that lies at `path` and its lock is free.
     ///
     /// # Errors
     /// Those of the file system, and when it is not.
@@ -78,14 +101,14 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
 
 /// The words of an open file, as many as there were when it was opened.
 #[derive(Clone, Debug)]
-pub(crate) struct TapeSource {
+pub(crate) struct TapeWords {
     file: Arc<dyn TapeFile>,
     len_bytes: u64,
 }
 
-/// Folders of files.
+/// TapeFolders of files.
 #[derive(Debug)]
-pub(crate) struct Folders {
+pub(crate) struct TapeFolders {
     dirs: Vec<PathBuf>,
     /// Those of which it was said that they cannot be searched.
     unreadable: BTreeSet<PathBuf>,
@@ -97,14 +120,14 @@ struct DiskFile {
     id: FileId,
 }
 
-impl TapeSource {
+impl TapeWords {
     /// The words of a file of this length.
     pub(crate) fn new(file: Arc<dyn TapeFile>, len_bytes: u64) -> Self {
         Self { file, len_bytes }
     }
 }
 
-impl Source for TapeSource {
+impl Source for TapeWords {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
@@ -120,7 +143,7 @@ impl FileId {
     }
 }
 
-impl Folders {
+impl TapeFolders {
     /// The files `*.tape` in these folders, not below them. They need not exist yet.
     pub(crate) fn new(dirs: Vec<PathBuf>) -> Self {
         Self { dirs, unreadable: BTreeSet::new() }
@@ -142,7 +165,7 @@ impl Folders {
     }
 }
 
-impl Shelf for Folders {
+impl TapeSource for TapeFolders {
     fn list(&mut self) -> Vec<(FileId, PathBuf)> {
         let mut found = Vec::new();
         for dir in self.dirs.clone() {
@@ -166,17 +189,16 @@ impl Shelf for Folders {
         found
     }
 
-    fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, String> {
+    fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, NotATape> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-        let file = file.map_err(|error| format!("it cannot be opened: {error}"))?;
-        let metadata = file.metadata().map_err(|error| format!("it cannot be read: {error}"))?;
+        let file = file.map_err(NotATape::Closed)?;
+        let metadata = file.metadata().map_err(|_| NotATape::Unreadable)?;
         if !metadata.is_file() {
-            return Err("it is not a regular file".to_string());
+            return Err(NotATape::NoFile);
         }
         if metadata.len() > FILE_BYTES_MAX {
-            let (have, most) = (metadata.len(), FILE_BYTES_MAX);
-            return Err(format!("it is larger than a tape may be: {have} of {most} bytes"));
+            return Err(NotATape::TooLarge(metadata.len()));
         }
         Ok(Arc::new(DiskFile { file, id: FileId::of(&metadata) }))
     }

@@ -1,4 +1,4 @@
-//! A disk in memory that fails when it is told to: it fills up, refuses, and loses its power.
+//! A disk in memory that fails on request: it fills up, refuses, and loses its power.
 //!
 //! What was not synced may be lost with the power, in part: the end of a file may be missing or
 //! torn, and a name that was never synced gone. A replaced file is the old one or the new one.
@@ -44,7 +44,7 @@ impl MemoryDisk {
         self.state().is_failing = is_failing;
     }
 
-    /// So many calls succeed; in the midst of the next one the power is cut, and all calls fail
+    /// This many calls succeed; in the midst of the next one the power is cut, and all calls fail
     /// until [`Self::power_on`].
     pub fn cut_power_after(&self, calls: u64) {
         self.state().calls_left = Some(calls);

@@ -2,7 +2,7 @@
 //!
 //! The words are shared: a rank writes them through core's own writer, the agent reads them
 //! through core's own reader. The lock is a flag. A tape that the agent deletes is no longer on
-//! the shelf; its words live on for whoever holds them.
+//! in the source; its words stay for those who hold them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +23,7 @@ use memtape_core::tape::{Birth, Words};
 
 use super::simulated_agent::Now;
 use crate::tapes::liveness::Writer;
-use crate::tapes::source::{FileId, FileSize, Shelf, TapeFile};
+use crate::tapes::source::{FileId, FileSize, NotATape, TapeFile, TapeSource};
 
 /// Sizes of a tape of about 100 KiB that covers 80 steps of [`MemoryRank::train`].
 pub const SMALL: Sizes = Sizes {
@@ -34,7 +34,7 @@ pub const SMALL: Sizes = Sizes {
     interned_words: 64,
 };
 
-/// A shelf of tapes. Clones are the same shelf.
+/// A tape source. Clones are the same one.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryTapes(Arc<Mutex<Files>>);
 
@@ -53,16 +53,16 @@ struct Inner {
     words: Arc<[AtomicU64]>,
     is_held: AtomicBool,
     id: u64,
-    shelf: MemoryTapes,
+    source: MemoryTapes,
 }
 
 impl MemoryTapes {
-    /// Lays a tape on the shelf, its lock held. One of the same name is replaced.
+    /// Adds a tape, its lock held. One of the same name is replaced.
     pub fn add(&self, name: &str, words: Arc<[AtomicU64]>) -> MemoryTape {
         let mut files = self.files();
         files.made += 1;
         let inner =
-            Inner { words, is_held: AtomicBool::new(true), id: files.made, shelf: self.clone() };
+            Inner { words, is_held: AtomicBool::new(true), id: files.made, source: self.clone() };
         let tape = MemoryTape(Arc::new(inner));
         files.by_path.insert(PathBuf::from(name), tape.clone());
         tape
@@ -73,7 +73,7 @@ impl MemoryTapes {
         self.files().by_path.clear();
     }
 
-    /// Tapes on the shelf.
+    /// Number of tapes.
     pub fn len(&self) -> usize {
         self.files().by_path.len()
     }
@@ -100,15 +100,15 @@ impl MemoryTape {
     }
 }
 
-impl Shelf for MemoryTapes {
+impl TapeSource for MemoryTapes {
     fn list(&mut self) -> Vec<(FileId, PathBuf)> {
         let files = self.files();
         files.by_path.iter().map(|(path, tape)| (tape.id(), path.clone())).collect()
     }
 
-    fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, String> {
+    fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, NotATape> {
         let tape = self.files().by_path.get(path).cloned();
-        Ok(Arc::new(tape.ok_or("it is gone")?))
+        Ok(Arc::new(tape.ok_or(NotATape::Unreadable)?))
     }
 }
 
@@ -132,7 +132,7 @@ impl TapeFile for MemoryTape {
     }
 
     fn delete(&self, path: &Path) -> io::Result<()> {
-        let mut files = self.0.shelf.files();
+        let mut files = self.0.source.files();
         let is_this = files.by_path.get(path).is_some_and(|tape| tape.0.id == self.0.id);
         if !is_this || self.0.is_held.load(Ordering::Relaxed) {
             return Err(io::Error::other("another tape has taken its place, or it is in use"));
@@ -180,12 +180,12 @@ impl MemoryRank {
             },
         );
         writer.open_lane(0, &layout);
-        let atoms = InternedWriter(writer);
-        let frame = atoms
+        let entries = InternedWriter(writer);
+        let frame = entries
             .string(b"/app/train.py")
-            .zip(atoms.string(b"train_step"))
-            .and_then(|(file, function)| atoms.frame(file, function, 36));
-        let stack = frame.and_then(|frame| atoms.stack(&[frame])).unwrap_or(0);
+            .zip(entries.string(b"train_step"))
+            .and_then(|(file, function)| entries.frame(file, function, 36));
+        let stack = frame.and_then(|frame| entries.stack(&[frame])).unwrap_or(0);
         let name = format!("{boot:x}-{pid}-{}.tape", now.mono_ns);
         let tape = tapes.add(&name, words);
         let tape_id = memtape_core::tape::read::Tape::open(&*tape.0.words)

@@ -1,4 +1,4 @@
-//! The agent for simulations: the real logic in one thread, with the time it is told.
+//! The agent for simulations: the real logic in one thread, with the time it is given.
 //!
 //! A [`SimulatedAgent`] has no runtime, no thread, no file and no clock. It is fed with [`Event`]s
 //! and asked for [`Output`]s; tapes lie in memory ([`MemoryTapes`]) and are written by core's own
@@ -16,17 +16,18 @@ use tokio::sync::mpsc;
 
 use super::memory_disk::MemoryDisk;
 use super::memory_tapes::MemoryTapes;
-use crate::agent::{self, Agent, Session};
-use crate::capture::answers::{UploadError, Work, WorkId};
+use crate::agent::{self, Agent};
+use crate::capture::answers::{Work, WorkId};
 use crate::capture::rewind::Rewind;
 use crate::config::Config;
-use crate::link::stream::OUTGOING_MAX;
-use crate::link::wire::{self, Incoming, Outgoing, Raw};
+use crate::link::stream::{OUTGOING_MAX, Session, StreamEvent};
+use crate::link::upload::UploadError;
+use crate::link::wire::{self, FromAgent, FromCoordinator};
 use crate::node::cgroup::Cgroup;
 use crate::node::clock;
 use crate::node::host::HostMemory;
 use crate::node::machine::Node;
-use crate::node::nvml::Reading;
+use crate::node::nvml::{NoReading, Reading};
 use crate::node::process::{Memory, Process};
 use crate::node::workers::Below;
 use crate::spool::Spool;
@@ -51,12 +52,12 @@ pub enum Event {
     /// version, is no stream.
     Connected {
         /// Its first message.
-        welcome: Raw,
+        welcome: FromCoordinator,
     },
     /// The stream is gone; what is not polled yet goes with it.
     Disconnected,
     /// The coordinator said something on the stream.
-    Message(Raw),
+    Message(FromCoordinator),
     /// An upload came to its end. Each [`Output::Upload`] must come to exactly one.
     Uploaded {
         /// Of the upload.
@@ -82,7 +83,7 @@ pub enum UploadEnd {
 #[derive(Clone, Debug)]
 pub enum Output {
     /// A message for the present stream.
-    Message(Outgoing),
+    Message(FromAgent),
     /// A tape has to be rewound: [`SimulatedAgent::do_work`] does, whenever the simulation likes.
     Rewind {
         /// For `do_work`.
@@ -109,8 +110,8 @@ pub enum Output {
 #[derive(Debug)]
 pub struct SimulatedAgent {
     agent: Agent,
-    hello: Outgoing,
-    outgoing: Option<mpsc::Receiver<Outgoing>>,
+    hello: FromAgent,
+    outgoing: Option<mpsc::Receiver<FromAgent>>,
     rewinds: BTreeMap<WorkId, Rewind>,
 }
 
@@ -146,7 +147,7 @@ impl Node for MemoryNode {
 
     fn watch_below(&self, _: Vec<Process>) {}
 
-    fn below(&self, _: Process) -> Option<Below> {
+    fn below(&self, _: clock::Now, _: Process) -> Option<Below> {
         None
     }
 
@@ -154,8 +155,8 @@ impl Node for MemoryNode {
         None
     }
 
-    fn gpus(&self) -> Result<Arc<Reading>, String> {
-        Err("a simulated node has no NVML".to_string())
+    fn gpus(&self, _: clock::Now) -> Result<Arc<Reading>, NoReading> {
+        Err(NoReading::NotFound("a simulated node".to_string()))
     }
 }
 
@@ -170,14 +171,14 @@ impl SimulatedAgent {
         tapes: MemoryTapes,
         disk: Option<MemoryDisk>,
     ) -> Self {
-        let hello = wire::hello(&config.node, boot_id);
+        let hello = wire::hello(&config.node, boot_id).into_raw(u32::MAX);
         let spool = disk.and_then(|disk| Spool::open(Box::new(disk), config.spool_bytes_max).ok());
         let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes), spool);
         Self { agent, hello, outgoing: None, rewinds: BTreeMap::new() }
     }
 
     /// What the agent says first on every stream.
-    pub fn hello(&self) -> Outgoing {
+    pub fn hello(&self) -> FromAgent {
         self.hello.clone()
     }
 
@@ -203,31 +204,26 @@ impl SimulatedAgent {
             Event::Tick => agent::Event::Tick,
             Event::Timeout => agent::Event::Timeout,
             Event::Connected { welcome } => {
-                let Some(Incoming::Welcome { protocol, report_interval, minor, .. }) =
-                    wire::incoming(welcome)
-                else {
-                    return;
-                };
-                if wire::check_protocol(protocol).is_err() {
-                    return;
-                }
                 let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+                let Ok(session) = Session::open(wire::incoming(welcome), outgoing) else { return };
                 self.outgoing = Some(receiver);
-                agent::Event::Connected(Session { outgoing, report_interval, minor })
+                StreamEvent::Connected(session).into()
             }
             Event::Disconnected => {
                 self.outgoing = None;
-                agent::Event::Disconnected
+                StreamEvent::Disconnected.into()
             }
             Event::Message(raw) => match wire::incoming(raw) {
-                Some(message) => agent::Event::Message(message),
+                Some(message) => StreamEvent::Message(message).into(),
                 None => return,
             },
             Event::Uploaded { id, end } => {
-                let is_final = end == UploadEnd::Refused;
-                let why = format!("simulated: {end:?}");
-                let stored = end == UploadEnd::Stored;
-                let result = if stored { Ok(()) } else { Err(UploadError { is_final, why }) };
+                let why = "simulated".to_string();
+                let result = match end {
+                    UploadEnd::Stored => Ok(()),
+                    UploadEnd::Failed => Err(UploadError::Failed(why)),
+                    UploadEnd::Refused => Err(UploadError::Refused(why)),
+                };
                 agent::Event::Uploaded(WorkId(id), result)
             }
         };

@@ -1,4 +1,4 @@
-//! A coordinator for tests: notes everything it is told, acknowledges what it is told to.
+//! A coordinator for tests: records every message, acknowledges those that the test wants.
 //!
 //! It has a runtime of its own, so that it can be killed like a process: all connections at once,
 //! in the middle of whatever they do.
@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 type ToAgents = mpsc::UnboundedSender<Result<v1::CoordinatorMessage, Status>>;
 
-/// Everything a coordinator was told, over all of its lives.
+/// Everything a coordinator received, over all of its restarts.
 pub(crate) struct Seen {
     /// What it says to each agent first.
     pub(crate) welcome: v1::Welcome,
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     pub(crate) reports: Vec<(usize, v1::Report)>,
     pub(crate) downs: Vec<v1::RankDown>,
     pub(crate) answers: Vec<v1::CaptureAnswer>,
-    pub(crate) solos: Vec<v1::SoloCapture>,
+    pub(crate) captures: Vec<v1::SoloCapture>,
     /// By capture and tape.
     pub(crate) bodies: BTreeMap<(String, String), Vec<u8>>,
     /// Every message in order, by kind: `up 0`, `report 3`, `down 0`.
@@ -121,7 +121,7 @@ impl Default for Seen {
             reports: Vec::new(),
             downs: Vec::new(),
             answers: Vec::new(),
-            solos: Vec::new(),
+            captures: Vec::new(),
             bodies: BTreeMap::new(),
             order: Vec::new(),
             uploads_to_fail: 0,
@@ -208,10 +208,10 @@ impl Service {
                 seen.order.push(format!("down {}", down.tape_id));
                 seen.downs.push(down);
             }
-            FromAgent::SoloCapture(solo) => {
-                let answer = solo.answer.clone().unwrap_or_default();
-                seen.order.push(format!("solo {}", answer.tape_id));
-                seen.solos.push(solo);
+            FromAgent::SoloCapture(capture) => {
+                let answer = capture.answer.clone().unwrap_or_default();
+                seen.order.push(format!("capture {}", answer.tape_id));
+                seen.captures.push(capture);
             }
             FromAgent::CaptureAnswer(answer) => {
                 seen.order.push(format!("answer {}", answer.capture_id));

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 /// An agent in this process.
 pub(crate) struct RunningAgent {
     stop: oneshot::Sender<()>,
-    task: JoinHandle<anyhow::Result<()>>,
+    task: JoinHandle<Result<(), memtape_agent::RunError>>,
 }
 
 impl RunningAgent {

@@ -96,13 +96,13 @@ impl Rank {
         words.open_lane(0, &layout);
         words.set(Words::device_word(0, device::TOTAL_BYTES), 80 << 30);
         words.set(Words::device_word(0, device::UUID), 0x0102_0304_0506_0708);
-        let atoms = InternedWriter(words);
-        let frame = atoms
+        let entries = InternedWriter(words);
+        let frame = entries
             .string(b"/app/train.py")
-            .zip(atoms.string(b"train_step"))
-            .and_then(|(file, function)| atoms.frame(file, function, 36))
+            .zip(entries.string(b"train_step"))
+            .and_then(|(file, function)| entries.frame(file, function, 36))
             .expect("room for a frame");
-        let stack = atoms.stack(&[frame]).expect("room for a stack");
+        let stack = entries.stack(&[frame]).expect("room for a stack");
         // The name comes last: an agent that is already running sees a whole tape.
         std::fs::rename(&making, &path).expect("rename");
         let tape_id = format!("{:08x}{:08x}{mono_ns:016x}", 0, process.id());

@@ -6,7 +6,6 @@ use memtape_core::tape::read::Status;
 use memtape_core::tape::read::StepRecord;
 use memtape_proto::v1;
 
-use super::{Outgoing, RankReport};
 use crate::node::cgroup;
 use crate::node::process::Memory;
 use crate::node::workers::Below;
@@ -26,8 +25,6 @@ pub(crate) struct RankFacts<'a> {
     pub(crate) host: Option<HostFacts>,
     /// What other code than PyTorch's allocator holds.
     pub(crate) outside: Vec<OutsideUse>,
-    /// Steps that were overwritten before they were read.
-    pub(crate) steps_missed: u64,
 }
 
 /// What a rank's process takes of its host.
@@ -43,20 +40,101 @@ pub(crate) struct HostFacts {
     pub(crate) missing: &'static str,
 }
 
-/// One rank's part of a report, without steps and totals.
-pub(crate) fn rank_report(facts: RankFacts) -> RankReport {
-    RankReport {
-        tape_id: facts.tape_id.to_string(),
-        step: facts.status.step,
-        step_wall_ns: if facts.status.step > 0 { facts.step_wall_ns } else { 0 },
-        oldest_step: facts.oldest_step,
-        totals: Vec::new(),
-        steps: Vec::new(),
-        rss_bytes: facts.host.as_ref().and_then(|host| host.memory?.rss),
-        lost: facts.status.lost,
-        steps_missed: facts.steps_missed,
-        host: facts.host.map(rank_host),
-        outside: facts.outside.iter().map(v1::OutsideUse::from).collect(),
+/// One rank's part of a report. Only this folder sees what is in it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RankReport(pub(super) v1::RankReport);
+
+impl RankReport {
+    /// The report without steps and totals.
+    pub(crate) fn new(facts: RankFacts) -> Self {
+        Self(v1::RankReport {
+            tape_id: facts.tape_id.to_string(),
+            step: facts.status.step,
+            step_wall_ns: if facts.status.step > 0 { facts.step_wall_ns } else { 0 },
+            oldest_step: facts.oldest_step,
+            totals: Vec::new(),
+            steps: Vec::new(),
+            rss_bytes: facts.host.as_ref().and_then(|host| host.memory?.rss),
+            lost: facts.status.lost,
+            steps_missed: 0,
+            host: facts.host.map(rank_host),
+            outside: facts.outside.iter().map(v1::OutsideUse::from).collect(),
+        })
+    }
+
+    /// Adds a device's present totals.
+    pub(crate) fn add_totals(&mut self, t: &DeviceTotals, process_bytes: Option<u64>) {
+        self.0.totals.push(v1::DeviceTotals {
+            device: u32::from(t.device),
+            allocated: t.allocated,
+            reserved: t.reserved,
+            peak_allocated: t.peak_allocated,
+            blocks: t.blocks,
+            allocs: t.allocs,
+            frees: t.frees,
+            ooms: t.ooms,
+            malloc_failures: t.malloc_failures,
+            device_bytes: t.device_bytes,
+            process_bytes,
+            deferred_bytes: t.deferred,
+        });
+    }
+
+    /// Adds a finished step of a device.
+    pub(crate) fn add_step(&mut self, device: u8, r: &StepRecord, end_wall_ns: i64) {
+        self.0.steps.push(v1::StepRecord {
+            device: u32::from(device),
+            first_step: r.first_step,
+            last_step: r.last_step,
+            end_wall_ns,
+            floor_allocated: r.floor_allocated,
+            peak_allocated: r.peak_allocated,
+            end_allocated: r.end_allocated,
+            floor_reserved: r.floor_reserved,
+            peak_reserved: r.peak_reserved,
+            end_reserved: r.end_reserved,
+            blocks: r.blocks,
+            allocs: r.allocs,
+            frees: r.frees,
+            ooms: r.ooms,
+            malloc_failures: r.malloc_failures,
+        });
+    }
+
+    /// Identity of the tape.
+    pub(crate) fn tape_id(&self) -> &str {
+        &self.0.tape_id
+    }
+
+    /// Steps that were overwritten before they were read.
+    pub(crate) fn steps_missed(&self) -> u64 {
+        self.0.steps_missed
+    }
+
+    /// Sets [`Self::steps_missed`].
+    pub(crate) fn set_steps_missed(&mut self, steps: u64) {
+        self.0.steps_missed = steps;
+    }
+
+    /// Device and last step of each step record.
+    pub(crate) fn steps(&self) -> impl ExactSizeIterator<Item = (u8, u64)> {
+        let device = |device| u8::try_from(device).unwrap_or(u8::MAX);
+        self.0.steps.iter().map(move |step| (device(step.device), step.last_step))
+    }
+
+    /// Adds the step records of a later report.
+    pub(crate) fn add_steps_of(&mut self, later: Self) {
+        self.0.steps.extend(later.0.steps);
+    }
+
+    /// Becomes the later report, with the step records of both.
+    pub(crate) fn update(&mut self, mut later: Self) {
+        later.0.steps.splice(..0, self.0.steps.drain(..));
+        *self = later;
+    }
+
+    pub(super) fn into_raw(self) -> v1::RankReport {
+        self.0
     }
 }
 
@@ -88,50 +166,11 @@ fn rank_host(facts: HostFacts) -> v1::RankHost {
     }
 }
 
-/// Adds a device's present totals.
-pub(crate) fn add_totals(report: &mut RankReport, t: &DeviceTotals, process_bytes: Option<u64>) {
-    report.totals.push(v1::DeviceTotals {
-        device: u32::from(t.device),
-        allocated: t.allocated,
-        reserved: t.reserved,
-        peak_allocated: t.peak_allocated,
-        blocks: t.blocks,
-        allocs: t.allocs,
-        frees: t.frees,
-        ooms: t.ooms,
-        malloc_failures: t.malloc_failures,
-        device_bytes: t.device_bytes,
-        process_bytes,
-        deferred_bytes: t.deferred,
-    });
-}
-
-/// Adds a finished step of a device.
-pub(crate) fn add_step(report: &mut RankReport, device: u8, r: &StepRecord, end_wall_ns: i64) {
-    report.steps.push(v1::StepRecord {
-        device: u32::from(device),
-        first_step: r.first_step,
-        last_step: r.last_step,
-        end_wall_ns,
-        floor_allocated: r.floor_allocated,
-        peak_allocated: r.peak_allocated,
-        end_allocated: r.end_allocated,
-        floor_reserved: r.floor_reserved,
-        peak_reserved: r.peak_reserved,
-        end_reserved: r.end_reserved,
-        blocks: r.blocks,
-        allocs: r.allocs,
-        frees: r.frees,
-        ooms: r.ooms,
-        malloc_failures: r.malloc_failures,
-    });
-}
-
 /// The minor version of the protocol that knows what ranks take of their hosts.
 const MINOR: u32 = 2;
 
 /// A message without what a coordinator of this minor version does not know.
-pub(crate) fn for_minor(mut message: Outgoing, minor: u32) -> Outgoing {
+pub(super) fn for_minor(mut message: v1::AgentMessage, minor: u32) -> v1::AgentMessage {
     use v1::agent_message::Body;
     if minor >= MINOR {
         return message;

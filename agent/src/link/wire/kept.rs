@@ -16,13 +16,13 @@ pub(crate) enum Kept {
     Down(String, Outgoing),
     /// Step records.
     Steps(Vec<RankReport>),
-    /// A solo capture's announcement.
-    Solo(Solo),
+    /// An agent-initiated capture's announcement.
+    Capture(InitiatedCapture),
 }
 
 /// Why the agent takes a state by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum SoloReason {
+pub(crate) enum Trigger {
     /// A request failed for good.
     OutOfMemory,
     /// The process was killed.
@@ -31,19 +31,19 @@ pub(crate) enum SoloReason {
 
 /// The announcement of a state that the agent took by itself.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Solo(v1::SoloCapture);
+pub(crate) struct InitiatedCapture(v1::SoloCapture);
 
-impl Solo {
+impl InitiatedCapture {
     /// An announcement.
     pub(crate) fn new(
         (capture_id, tape_id): (&str, &str),
-        (reason, seen_wall_ns): (SoloReason, i64),
+        (reason, seen_wall_ns): (Trigger, i64),
         answer: &Answer,
         hash: Option<blake3::Hash>,
     ) -> Self {
         let reason = match reason {
-            SoloReason::OutOfMemory => v1::SoloReason::OutOfMemory,
-            SoloReason::Death => v1::SoloReason::Death,
+            Trigger::OutOfMemory => v1::SoloReason::OutOfMemory,
+            Trigger::Death => v1::SoloReason::Death,
         };
         let answer = Some(raw_answer(capture_id, tape_id, answer, hash));
         Self(v1::SoloCapture { answer, reason: reason.into(), seen_wall_ns })
@@ -60,10 +60,10 @@ impl Solo {
     }
 
     /// Why it was taken.
-    pub(crate) fn reason(&self) -> SoloReason {
+    pub(crate) fn reason(&self) -> Trigger {
         match self.0.reason() {
-            v1::SoloReason::OutOfMemory => SoloReason::OutOfMemory,
-            v1::SoloReason::Death | v1::SoloReason::Unspecified => SoloReason::Death,
+            v1::SoloReason::OutOfMemory => Trigger::OutOfMemory,
+            v1::SoloReason::Death | v1::SoloReason::Unspecified => Trigger::Death,
         }
     }
 
@@ -89,22 +89,23 @@ impl Solo {
 
 /// Step records alone, as they are kept.
 pub(crate) fn steps_message(ranks: Vec<RankReport>) -> Outgoing {
+    let ranks = ranks.into_iter().map(RankReport::into_raw).collect();
     message(Body::Report(v1::Report { ranks, ..v1::Report::default() }))
 }
 
 /// The bytes of a message.
 pub(crate) fn encode(message: &Outgoing) -> Vec<u8> {
-    message.encode_to_vec()
+    message.0.encode_to_vec()
 }
 
 /// Understands those bytes; none for what this version never keeps.
 pub(crate) fn kept(bytes: &[u8]) -> Option<Kept> {
-    let message = Outgoing::decode(bytes).ok()?;
+    let message = v1::AgentMessage::decode(bytes).ok()?;
     Some(match message.body.clone()? {
-        Body::RankUp(up) => Kept::Up(up),
-        Body::RankDown(down) => Kept::Down(down.tape_id, message),
-        Body::Report(report) => Kept::Steps(report.ranks),
-        Body::SoloCapture(solo) => Kept::Solo(Solo(solo)),
+        Body::RankUp(up) => Kept::Up(RankUp(up)),
+        Body::RankDown(down) => Kept::Down(down.tape_id, Outgoing(message)),
+        Body::Report(report) => Kept::Steps(report.ranks.into_iter().map(RankReport).collect()),
+        Body::SoloCapture(capture) => Kept::Capture(InitiatedCapture(capture)),
         Body::Hello(_) | Body::CaptureAnswer(_) => return None,
     })
 }

@@ -1,8 +1,8 @@
 //! An agent between real tapes and a coordinator that only listens.
 
-mod alone;
+mod without_coordinator;
 
-mod host;
+mod host_memory;
 
 mod support;
 
@@ -91,7 +91,7 @@ async fn ranks_are_reported_from_first_to_last_step() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_disturbs_nobody() {
+async fn garbage_disturbs_no_rank() {
     let dir = folder();
     let coordinator = FakeCoordinator::start();
     let mut good = Rank::start(dir.path(), "job", 0, SMALL);
@@ -118,7 +118,7 @@ async fn garbage_disturbs_nobody() {
     good.train(2);
     coordinator.wait("the good rank", |seen| has_steps(seen, &good, 5)).await;
 
-    // A tape that is cut while it is in use: no crash, no wrong numbers, and its end is told.
+    // A tape that is cut while it is in use: no crash, no wrong numbers, and its end is reported.
     let mut cut = Rank::start(dir.path(), "job", 1, SMALL);
     cut.train(4);
     coordinator.wait("the other rank", |seen| has_steps(seen, &cut, 4)).await;
@@ -209,8 +209,8 @@ async fn a_backlog_comes_in_pieces_and_whole() {
         let before = seen.order[..end].iter().filter(|line| line.starts_with("report")).count();
         let reports = seen.reports.iter().take(before).flat_map(|(_, report)| &report.ranks);
         let of_rank = reports.filter(|report| report.tape_id == rank.tape_id);
-        let told: usize = of_rank.map(|report| report.steps.len()).sum();
-        assert_eq!(told, 6000, "steps came after the end of their rank");
+        let reported: usize = of_rank.map(|report| report.steps.len()).sum();
+        assert_eq!(reported, 6000, "steps came after the end of their rank");
     }
     let largest = seen.reports.iter().map(|(_, report)| report.encoded_len()).max();
     assert!(largest.is_some_and(|bytes| (1 << 16..1 << 20).contains(&bytes)), "{largest:?}");

@@ -26,7 +26,7 @@ fn alone(ranks: u32, change: impl FnOnce(&mut Config)) -> World {
 }
 
 /// Connects, and hears everything that is kept.
-fn connect_and_hear(world: &mut World) {
+fn connect_and_read(world: &mut World) {
     world.connect();
     for _ in 0..4 {
         world.say(ToAgent::ReportAck(v1::ReportAck { number: u64::MAX }));
@@ -35,9 +35,9 @@ fn connect_and_hear(world: &mut World) {
 }
 
 /// Names of all captures that were announced, with their tapes.
-fn solos(world: &World) -> Vec<(String, String)> {
+fn captures(world: &World) -> Vec<(String, String)> {
     let answers = world.said.iter().filter_map(|said| match said {
-        Said::SoloCapture(solo) => solo.answer.clone(),
+        Said::SoloCapture(capture) => capture.answer.clone(),
         _ => None,
     });
     answers.map(|answer| (answer.capture_id, answer.tape_id)).collect()
@@ -68,8 +68,8 @@ fn captures_taken_alone_wait_for_their_turns() {
         }
         world.do_rewinds();
     }
-    connect_and_hear(&mut world);
-    let (names, tapes): (BTreeSet<_>, BTreeSet<_>) = solos(&world).into_iter().unzip();
+    connect_and_read(&mut world);
+    let (names, tapes): (BTreeSet<_>, BTreeSet<_>) = captures(&world).into_iter().unzip();
     assert_eq!((names.len(), tapes.len()), (3, 3), "one for each rank");
     let stored: BTreeSet<String> = store_all(&mut world).into_iter().collect();
     assert_eq!(stored, names);
@@ -88,7 +88,7 @@ fn a_capture_taken_alone_is_sent_as_often_as_it_takes() {
         world.tick();
     }
     world.do_rewinds();
-    connect_and_hear(&mut world);
+    connect_and_read(&mut world);
     for _ in 0..5 {
         let (id, ..) = world.uploads.pop().expect("a try");
         assert!(world.uploads.is_empty());
@@ -102,8 +102,8 @@ fn a_capture_taken_alone_is_sent_as_often_as_it_takes() {
     assert_eq!(store_all(&mut world).len(), 1);
     // It is not announced again, and not sent again.
     world.handle(Event::Disconnected);
-    connect_and_hear(&mut world);
-    assert_eq!((solos(&world).len(), world.uploads.len()), (1, 0));
+    connect_and_read(&mut world);
+    assert_eq!((captures(&world).len(), world.uploads.len()), (1, 0));
 }
 
 /// A part of a coordinator's capture has one: a try that takes too long is its last, though it is
@@ -170,8 +170,8 @@ fn a_death_is_captured_once_however_often_a_coordinator_flaps() {
             (0..3).for_each(|_| world.tick());
         }
         assert_eq!(world.rewinds.len(), 0, "{flaps:?}");
-        connect_and_hear(&mut world);
-        let names: BTreeSet<_> = solos(&world).into_iter().collect();
+        connect_and_read(&mut world);
+        let names: BTreeSet<_> = captures(&world).into_iter().collect();
         assert_eq!((names.len(), store_all(&mut world).len()), (1, 1), "{flaps:?}");
     }
 }
@@ -181,8 +181,8 @@ fn a_death_is_captured_once_however_often_a_coordinator_flaps() {
 fn a_death_that_was_acknowledged_is_not_captured_alone() {
     let mut world = alone(1, |_| ());
     kill_seen(&mut world);
-    connect_and_hear(&mut world);
+    connect_and_read(&mut world);
     world.handle(Event::Disconnected);
     (0..5).for_each(|_| world.tick());
-    assert_eq!((world.rewinds.len(), solos(&world).len()), (0, 0));
+    assert_eq!((world.rewinds.len(), captures(&world).len()), (0, 0));
 }

@@ -14,7 +14,7 @@ use memtape_proto::v1::agent_message::Body as Said;
 use memtape_proto::v1::coordinator_message::Body as ToAgent;
 use prost::Message;
 
-mod solos;
+mod agent_captures;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -32,7 +32,7 @@ struct World {
     times_left: BTreeMap<u64, Duration>,
 }
 
-fn welcome() -> v1::CoordinatorMessage {
+fn first_message() -> v1::CoordinatorMessage {
     let welcome = v1::Welcome { protocol: 1, protocol_minor: 1, ..v1::Welcome::default() };
     v1::CoordinatorMessage { body: Some(ToAgent::Welcome(welcome)) }
 }
@@ -73,7 +73,7 @@ impl World {
     fn connect(&mut self) {
         let Some(Said::Hello(hello)) = self.agent.hello().body else { panic!("no hello") };
         assert_eq!(hello.node, "node-1");
-        self.handle(Event::Connected { welcome: welcome() });
+        self.handle(Event::Connected { welcome: first_message() });
     }
 
     fn say(&mut self, body: ToAgent) {
@@ -143,7 +143,7 @@ impl World {
 }
 
 #[test]
-fn ranks_are_reported_and_their_ends_told() {
+fn ranks_and_their_ends_are_reported() {
     let mut world = World::new(2, |_| ());
     world.tick();
     world.connect();
@@ -243,7 +243,7 @@ fn bodies_stay_within_their_bound_and_deadlines_end_them() {
     world.handle(Event::Timeout);
     assert_eq!((world.rewinds.len(), world.agent.held_bytes()), (1, 1));
     world.do_rewinds();
-    assert_eq!(world.uploads.len(), 2, "a body that nobody waits for");
+    assert_eq!(world.uploads.len(), 2, "a body that is not wanted any more");
     let (id, ..) = world.uploads[1].clone();
     world.handle(Event::Uploaded { id, end: UploadEnd::Failed });
     assert_eq!((world.agent.held_bytes(), world.agent.next_ns()), (0, None));
@@ -257,7 +257,7 @@ fn bodies_stay_within_their_bound_and_deadlines_end_them() {
 fn a_slow_reader_only_postpones() {
     let mut world = World::new(3, |config| config.report_interval = Duration::from_millis(50));
     world.train(3);
-    world.agent.handle(world.now, Event::Connected { welcome: welcome() });
+    world.agent.handle(world.now, Event::Connected { welcome: first_message() });
     for _ in 0..1000 {
         world.pass(50_000_000);
         world.agent.handle(world.now, Event::Tick);
@@ -276,7 +276,7 @@ fn a_slow_reader_only_postpones() {
 struct Known {
     newest: BTreeMap<String, u64>,
     downs: BTreeSet<String>,
-    solos: BTreeMap<String, v1::SoloCapture>,
+    captures: BTreeMap<String, v1::SoloCapture>,
     stored: BTreeSet<String>,
     has_bad_disk: bool,
     /// Steps that never came.
@@ -313,12 +313,12 @@ impl Known {
             Said::RankDown(down) => {
                 self.downs.insert(down.tape_id.clone());
             }
-            Said::SoloCapture(solo) => {
-                let name = solo.answer.as_ref().expect("an answer").capture_id.clone();
+            Said::SoloCapture(capture) => {
+                let name = capture.answer.as_ref().expect("an answer").capture_id.clone();
                 // A disk that could not delete it has it still.
                 let is_again = self.stored.contains(&name) && !self.has_bad_disk;
                 assert!(!is_again, "seed {seed}: {name} is said again");
-                self.solos.insert(name, solo.clone());
+                self.captures.insert(name, capture.clone());
             }
             _ => {}
         }
@@ -327,7 +327,7 @@ impl Known {
 }
 
 /// One node whose agent dies, whose coordinator comes and goes, and whose ranks fail.
-struct Lives {
+struct Random {
     seed: u64,
     random: u64,
     world: World,
@@ -343,7 +343,7 @@ struct Lives {
     has_lost_power: bool,
 }
 
-impl Lives {
+impl Random {
     fn new(seed: u64) -> Self {
         let disk = MemoryDisk::default();
         let mut world = World::new(3, |_| ());
@@ -387,7 +387,8 @@ impl Lives {
             }
             self.world.do_rewinds();
             for (id, capture, body) in std::mem::take(&mut self.world.uploads) {
-                let answer = self.known.solos.get(&capture).and_then(|solo| solo.answer.clone());
+                let answer =
+                    self.known.captures.get(&capture).and_then(|capture| capture.answer.clone());
                 let answer = answer.expect("announced before it is sent");
                 assert_eq!(answer.body_hash, blake3::hash(&body).as_bytes());
                 let is_stored = self.is_connected && self.below(3) > 0;
@@ -488,7 +489,7 @@ impl Lives {
     }
 }
 
-impl Lives {
+impl Random {
     /// Acts at random; then all is well, and everything is delivered.
     fn live(&mut self) {
         for _ in 0..120 {
@@ -514,8 +515,8 @@ impl Lives {
         for (index, rank) in self.world.ranks.iter().enumerate() {
             let newest = self.known.newest.get(rank.tape_id()).copied().unwrap_or(0);
             assert_eq!(newest, rank.step(), "seed {seed}: rank {index}");
-            let is_told = self.known.downs.contains(rank.tape_id());
-            assert_eq!(is_told, self.dead.contains(&index), "seed {seed}: rank {index}");
+            let is_reported = self.known.downs.contains(rank.tape_id());
+            assert_eq!(is_reported, self.dead.contains(&index), "seed {seed}: rank {index}");
         }
     }
 }
@@ -523,31 +524,31 @@ impl Lives {
 /// Whatever the order of things, nothing is lost, nothing is stored twice, and at the end nothing
 /// is left on the disk.
 #[test]
-fn random_lives() {
-    let mut solos = 0;
+fn random_runs() {
+    let mut captures = 0;
     for seed in 0..150 {
-        let mut lives = Lives::new(seed);
-        lives.live();
-        assert_eq!(lives.known.gaps, 0, "seed {seed}");
-        let names: BTreeSet<String> = lives.known.solos.keys().cloned().collect();
-        assert_eq!(names, lives.known.stored, "seed {seed}");
-        solos += names.len();
-        assert!(lives.disk.bytes() < 200, "seed {seed}: {} bytes are left", lives.disk.bytes());
+        let mut run = Random::new(seed);
+        run.live();
+        assert_eq!(run.known.gaps, 0, "seed {seed}");
+        let names: BTreeSet<String> = run.known.captures.keys().cloned().collect();
+        assert_eq!(names, run.known.stored, "seed {seed}");
+        captures += names.len();
+        assert!(run.disk.bytes() < 200, "seed {seed}: {} bytes are left", run.disk.bytes());
     }
-    assert!(solos > 150, "only {solos} captures were taken alone");
+    assert!(captures > 150, "only {captures} captures were taken alone");
 }
 
 /// On a disk that fails in all its ways, steps are lost only where that was said, and everything
 /// else goes on.
 #[test]
-fn random_lives_on_bad_disks() {
+fn random_runs_on_bad_disks() {
     let (mut gaps, mut dropped, mut stored) = (0, [0; 3], 0);
     for seed in 1000..1150 {
-        let mut lives = Lives::new(seed);
-        (lives.has_bad_disk, lives.known.has_bad_disk) = (true, true);
-        lives.live();
-        let known = &lives.known;
-        let is_excused = lives.has_lost_power || known.gaps <= known.excused;
+        let mut run = Random::new(seed);
+        (run.has_bad_disk, run.known.has_bad_disk) = (true, true);
+        run.live();
+        let known = &run.known;
+        let is_excused = run.has_lost_power || known.gaps <= known.excused;
         assert!(is_excused, "seed {seed}: {} steps never came, {} said", known.gaps, known.excused);
         gaps += known.gaps;
         let v1::SpoolReport { steps_dropped, bodies_dropped, facts_dropped, .. } = known.dropped;

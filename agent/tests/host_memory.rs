@@ -24,7 +24,7 @@ fn host_of(seen: &Seen, rank: &Rank) -> Option<v1::RankHost> {
     seen.newest(&rank.tape_id)?.host.clone()
 }
 
-/// Kills whoever is below the shell: nothing of a test is left behind.
+/// Kills the processes below the shell: nothing of a test is left behind.
 struct Family(u32);
 
 impl Drop for Family {
@@ -43,7 +43,7 @@ impl Drop for Family {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_and_kinds_of_memory_are_told() {
+async fn workers_and_kinds_of_memory_are_reported() {
     let dir = folder();
     let coordinator = FakeCoordinator::start();
     let mut command = Command::new("sh");

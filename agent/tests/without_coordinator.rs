@@ -34,17 +34,17 @@ fn with_spool(spool: &Path) -> impl Fn(&mut Config) {
 }
 
 /// The capture by the agent alone of a rank, with what its body shows.
-fn solo_of(seen: &Seen, rank: &Rank) -> (v1::SoloCapture, v1::RankBody) {
-    let of_rank = |solo: &&v1::SoloCapture| {
-        solo.answer.as_ref().is_some_and(|answer| answer.tape_id == rank.tape_id)
+fn capture_of(seen: &Seen, rank: &Rank) -> (v1::SoloCapture, v1::RankBody) {
+    let of_rank = |capture: &&v1::SoloCapture| {
+        capture.answer.as_ref().is_some_and(|answer| answer.tape_id == rank.tape_id)
     };
-    let solo = seen.solos.iter().find(of_rank).expect("a solo capture").clone();
-    let answer = solo.answer.clone().expect("an answer");
+    let capture = seen.captures.iter().find(of_rank).expect("an agent-initiated capture").clone();
+    let answer = capture.answer.clone().expect("an answer");
     let key = (answer.capture_id.clone(), rank.tape_id.clone());
     let body = seen.bodies.get(&key).expect("its body");
     assert_eq!(answer.body_hash, blake3::hash(body).as_bytes());
     let body = zstd::decode_all(body.as_slice()).expect("zstd");
-    (solo, v1::RankBody::decode(body.as_slice()).expect("a body"))
+    (capture, v1::RankBody::decode(body.as_slice()).expect("a body"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,7 +67,7 @@ async fn what_happened_without_a_coordinator_is_delivered_once_and_in_order() {
     failing.out_of_memory(1 << 40);
     dying.train(3);
     dying.kill();
-    wait_for_files(spool.path(), "solo", 2).await;
+    wait_for_files(spool.path(), "capture", 2).await;
     wait_for_files(spool.path(), "steps", 1).await;
     agent.stop().await;
     failing.train(2);
@@ -77,24 +77,26 @@ async fn what_happened_without_a_coordinator_is_delivered_once_and_in_order() {
     coordinator.revive();
     coordinator.wait("the newest step", |seen| has_steps(seen, &failing, 20)).await;
     coordinator.wait("both bodies", |seen| (seen.bodies.len() == 2).then_some(())).await;
-    wait_for_files(spool.path(), "solo", 0).await;
+    wait_for_files(spool.path(), "capture", 0).await;
     wait_for_files(spool.path(), "steps", 0).await;
     // Another life delivers nothing again.
     agent.stop().await;
-    let lives = coordinator.seen().solos.len();
+    let lives = coordinator.seen().captures.len();
     let agent = RunningAgent::start(dir.path(), &coordinator.url(), with_spool(spool.path()));
     coordinator.wait_for_reports(4).await;
     agent.stop().await;
 
     let seen = coordinator.seen();
-    assert_eq!((lives, seen.solos.len()), (2, 2), "delivered more than once");
-    let (solo, body) = solo_of(&seen, &failing);
-    assert_eq!((solo.reason(), body.step), (v1::SoloReason::OutOfMemory, 15));
+    assert_eq!((lives, seen.captures.len()), (2, 2), "delivered more than once");
+    let (capture, body) = capture_of(&seen, &failing);
+    assert_eq!((capture.reason(), body.step), (v1::SoloReason::OutOfMemory, 15));
     let oom = body.devices[0].trace.iter().rfind(|event| event.kind() == v1::TraceKind::Oom);
     assert_eq!(oom.map(|event| event.size), Some(1 << 40));
-    let (solo, body) = solo_of(&seen, &dying);
-    assert_eq!((solo.reason(), body.step), (v1::SoloReason::Death, 13));
-    assert!(solo.answer.is_some_and(|answer| answer.dead && answer.capture_id.ends_with("alone")));
+    let (capture, body) = capture_of(&seen, &dying);
+    assert_eq!((capture.reason(), body.step), (v1::SoloReason::Death, 13));
+    assert!(
+        capture.answer.is_some_and(|answer| answer.dead && answer.capture_id.ends_with("alone"))
+    );
     let streams: Vec<_> =
         (1..=2).map(|stream| seen.steps(&failing.tape_id, Some(stream))).collect();
     assert_gapless(&streams.concat(), 1, 20);
@@ -110,13 +112,13 @@ async fn what_happened_without_a_coordinator_is_delivered_once_and_in_order() {
     let second = &seen.order[hello..];
     let second = &second[second.iter().position(|line| line == "hello").expect("a second")..];
     let at = |what: &str| second.iter().position(|line| line.starts_with(what)).expect("there");
-    let (up, down, solo) = (at("up 1"), at(&format!("down {}", dying.tape_id)), at("solo"));
-    assert!(up < at(&last) && at(&last) < down && at(&last) < solo, "{second:?}");
+    let (up, down, capture) = (at("up 1"), at(&format!("down {}", dying.tape_id)), at("capture"));
+    assert!(up < at(&last) && at(&last) < down && at(&last) < capture, "{second:?}");
     let of_both = seen
         .reports
         .iter()
         .position(|(_, report)| report.spool.as_ref().is_some_and(|spool| spool.bytes > 0));
-    assert!(of_both.is_some(), "the coordinator was told of the spool");
+    assert!(of_both.is_some(), "the coordinator knows of the spool");
 }
 
 /// The tape is gone too: the spool alone tells of the rank.
@@ -130,7 +132,7 @@ async fn a_rank_whose_tape_is_gone_is_told_from_the_spool() {
     rank.train(7);
     wait_for_files(spool.path(), "steps", 1).await;
     rank.kill();
-    wait_for_files(spool.path(), "solo", 1).await;
+    wait_for_files(spool.path(), "capture", 1).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     agent.stop().await;
     std::fs::remove_file(&rank.path).expect("a tape");
@@ -140,15 +142,15 @@ async fn a_rank_whose_tape_is_gone_is_told_from_the_spool() {
     let down = coordinator.wait("its end", down).await;
     assert_eq!((down.end(), down.step), (v1::RankEnd::Killed, 7));
     coordinator.wait("the body", |seen| (seen.bodies.len() == 1).then_some(())).await;
-    wait_for_files(spool.path(), "solo", 0).await;
+    wait_for_files(spool.path(), "capture", 0).await;
     agent.stop().await;
     let seen = coordinator.seen();
     assert_gapless(&seen.steps(&rank.tape_id, None), 1, 7);
-    assert_eq!(solo_of(&seen, &rank).1.step, 7);
+    assert_eq!(capture_of(&seen, &rank).1.step, 7);
     let at = |what: &str| {
         seen.order.iter().position(|line| line.starts_with(what)).expect("it was said")
     };
-    assert!(at("up 0") < at("report") && at("report") < at("solo"), "{:?}", seen.order);
+    assert!(at("up 0") < at("report") && at("report") < at("capture"), "{:?}", seen.order);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
