@@ -14,7 +14,7 @@ use memtape_core::snapshot::{
     OUTSIDE_STACKS_MAX, OutsideStack, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse,
     StreamPool, TraceEvent, TraceKind,
 };
-use memtape_core::tape::dump::TEXT_BYTES_MAX;
+use memtape_core::tape::collective::dump::TEXT_BYTES_MAX;
 use memtape_core::tape::interned::STRING_BYTES_MAX;
 use memtape_core::tape::layout::{DEVICES_MAX, GROUPS_MAX};
 use prost::Message as _;
