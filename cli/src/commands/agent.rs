@@ -24,7 +24,7 @@ pub(crate) fn run(args: AgentArgs, coordinator: &str, json: bool) -> anyhow::Res
             "node": config.node, "coordinator": config.coordinator, "tape_dirs": config.tape_dirs,
         }))?;
     }
-    service::block_on(async move { memtape_agent::run(config, service::shutdown()?).await })
+    service::block_on(async move { Ok(memtape_agent::run(config, service::shutdown()?).await?) })
 }
 
 fn config(args: AgentArgs, coordinator: &str) -> Config {
