@@ -7,7 +7,7 @@ use std::path::Path;
 use memtape_tests::root;
 
 /// Where tests that the table names may be; those of the first are all named.
-const FAMILIES: [&str; 2] = ["tests/non_interference", "recorder/src"];
+const FAMILIES: [&str; 2] = ["tests/scenarios/recorder/non_interference", "recorder/src"];
 
 /// The names of the tests in a file, as `module::name`.
 fn tests_in(path: &Path) -> Vec<String> {
