@@ -1,15 +1,16 @@
 //! Which optimizer call ends a training step.
 //!
-//! PyTorch tells of every `Optimizer.step()`, and a step may have several: two networks, one
-//! optimizer per parameter, one per pipeline stage. Counting them all would give ranks that
-//! differ in optimizers different steps. So the first optimizer seen is the *primary*, and a step
-//! ends when it has stepped. If it stays away (it was replaced), the next one takes its place.
+//! PyTorch reports every `Optimizer.step()`, and a training step may have several: two networks,
+//! one optimizer per parameter, one per pipeline stage. Counting them all would give ranks with
+//! different optimizers different step numbers. So the first optimizer seen is the *primary*, and
+//! a step ends when it has stepped. When it does not step for long, because it was replaced, the
+//! next optimizer becomes the primary.
 
-/// Calls of others waited for before the primary has ever returned: more optimizers than one per
-/// parameter of the largest models in use.
+/// Calls of other optimizers that are waited for before the primary has stepped a second time: more
+/// than one per parameter of the largest models in use.
 const OTHERS_FIRST_MAX: u32 = 65_536;
 
-/// Times the usual number of calls between two of the primary's that it may stay away.
+/// How many times the usual number of calls between two of the primary's may pass without it.
 const PATIENCE: u32 = 4;
 
 /// Finds step boundaries among optimizer calls.
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_optimizer_is_given_up() {
+    fn a_replaced_optimizer_is_replaced_here_too() {
         let mut calls = alloc::vec![1, 1, 1];
         calls.extend([9; 100]);
         // three by the first, then four calls of patience, then one each

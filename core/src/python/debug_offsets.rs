@@ -3,11 +3,11 @@
 //!
 //! It is checked before it is used: the cookie, the version (a minor version's table has a shape of
 //! its own, and a pre-release's is not settled), that the build has a GIL, and that each offset
-//! lies inside the struct it is an offset in, is aligned, and differs from its neighbours. Only the
-//! walk on the live interpreter then tells whether it is true.
+//! lies inside its struct, is aligned, and differs from its neighbours. Only the walk of the live
+//! interpreter's frames then shows whether it is true.
 //!
-//! Builds without a GIL are refused: there another thread may change a code object's instructions
-//! (`co_tlbc`) and reference counts are split, and nothing here has been proven on them.
+//! Builds without a GIL are refused: in them another thread may change a code object's
+//! instructions (`co_tlbc`), reference counts are split, and nothing here was tested.
 
 use super::frame_layout::{BYTES_DATA, FrameLayout, OBJECT_TYPE, Position, Text, VAR_SIZE};
 use super::line_table::LineTable;
@@ -18,7 +18,7 @@ pub const DEBUG_WORDS: usize = 88;
 /// `xdebugpy`, as the first word.
 const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
 
-/// Structs larger than this are taken for nonsense.
+/// Largest struct, in bytes; a larger one makes the table implausible.
 const STRUCT_BYTES_MAX: u64 = 1 << 16;
 
 /// Release levels of `PY_VERSION_HEX` from which on a table's shape is settled: candidate, final.
@@ -35,8 +35,8 @@ pub enum Refusal {
     Implausible,
 }
 
-/// Where in the table, in words, the structs' sizes and fields are.
-struct Places {
+/// Indices, in words of the table, of the structs' sizes and fields.
+struct Indices {
     thread_size: usize,
     current_frame: usize,
     frame_size: usize,
@@ -48,9 +48,9 @@ struct Places {
     text_size: usize,
 }
 
-const fn places(minor: u8) -> Option<Places> {
+const fn indices(minor: u8) -> Option<Indices> {
     match minor {
-        13 => Some(Places {
+        13 => Some(Indices {
             thread_size: 19,
             current_frame: 23,
             frame_size: 28,
@@ -61,7 +61,7 @@ const fn places(minor: u8) -> Option<Places> {
             bytes_size: 64,
             text_size: 67,
         }),
-        14 => Some(Places {
+        14 => Some(Indices {
             thread_size: 22,
             current_frame: 26,
             frame_size: 31,
@@ -83,40 +83,40 @@ pub fn layout(words: &[u64; DEBUG_WORDS], minor: u8) -> Result<FrameLayout, Refu
     if cookie != COOKIE || version >> 16 != 0x0300 | u64::from(minor) || !is_settled {
         return Err(Refusal::Unknown);
     }
-    let places = places(minor).ok_or(Refusal::Unknown)?;
+    let indices = indices(minor).ok_or(Refusal::Unknown)?;
     if free_threaded != 0 {
         return Err(Refusal::FreeThreaded);
     }
-    read(words, &places).ok_or(Refusal::Implausible)
+    read(words, &indices).ok_or(Refusal::Implausible)
 }
 
-fn read(words: &[u64; DEBUG_WORDS], places: &Places) -> Option<FrameLayout> {
-    let thread = Struct::at(words, places.thread_size)?;
-    let frame = Struct::at(words, places.frame_size)?;
-    let code = Struct::at(words, places.code_size)?;
-    let bytes = Struct::at(words, places.bytes_size)?;
-    let text = Struct::at(words, places.text_size)?;
-    let object_type = *words.get(places.object_type)?;
+fn read(words: &[u64; DEBUG_WORDS], indices: &Indices) -> Option<FrameLayout> {
+    let thread = Struct::at(words, indices.thread_size)?;
+    let frame = Struct::at(words, indices.frame_size)?;
+    let code = Struct::at(words, indices.code_size)?;
+    let bytes = Struct::at(words, indices.bytes_size)?;
+    let text = Struct::at(words, indices.text_size)?;
+    let object_type = *words.get(indices.object_type)?;
     let (bytes_length, bytes_data) = (bytes.field(1, 8)?, bytes.field(2, 1)?);
-    let is_as_ever = object_type == OBJECT_TYPE as u64
+    let is_as_before = object_type == OBJECT_TYPE as u64
         && bytes_length == VAR_SIZE
         && bytes_data == BYTES_DATA
         && text.size == Text::PLAIN.compact_size + size_of::<usize>();
     let frame_fields = [frame.field(1, 8)?, frame.field(2, 8)?, frame.field(3, 8)?];
     let code_fields = [code.field(1, 8)?, code.field(3, 8)?, code.field(4, 8)?];
-    if !is_as_ever || !differ(frame_fields) || !differ(code_fields) {
+    if !is_as_before || !differ(frame_fields) || !differ(code_fields) {
         return None;
     }
     let [frame_previous, frame_code, frame_instruction] = frame_fields;
     let [code_filename, code_name, code_linetable] = code_fields;
     Some(FrameLayout {
-        thread_frame: thread.field(places.current_frame - places.thread_size, 8)?,
+        thread_frame: thread.field(indices.current_frame - indices.thread_size, 8)?,
         cframe_current: None,
         frame_code,
         frame_previous,
         frame_instruction,
-        frame_owner: Some(frame.field(places.owner - places.frame_size, 1)?),
-        position: Position::Pointer(code.field(places.first_instruction - places.code_size, 2)?),
+        frame_owner: Some(frame.field(indices.owner - indices.frame_size, 1)?),
+        position: Position::Pointer(code.field(indices.first_instruction - indices.code_size, 2)?),
         code_filename,
         code_name,
         code_linetable,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_true_table_is_read() {
+    fn a_valid_table_is_read() {
         let expected = FrameLayout {
             thread_frame: 72,
             cframe_current: None,

@@ -1,10 +1,9 @@
-//! Byte offsets of the fields a frame walk needs, by CPython version.
+//! The frame layout: byte offsets of the fields that a walk of Python frames needs, by version.
 //!
 //! Sources: `Include/cpython/{pystate,code,frameobject}.h` and `Include/internal/pycore_frame.h` of
 //! each version. Until 3.12 the version number chooses a table; from 3.13 on the interpreter brings
-//! one itself (`debug_offsets.rs`). Neither is believed at once: the recorder walks the live
-//! interpreter with it first, through reads that cannot crash, and looks whether code objects and
-//! strings are what it says they are.
+//! one itself (`debug_offsets.rs`). Neither is trusted at once: the recorder first walks the live
+//! interpreter's frames with it, through reads that cannot crash, and checks what it finds.
 //!
 //! ```text
 //! 3.9, 3.10    thread ─frame─▶ PyFrameObject ─f_back─▶ …             f_lasti, a number
@@ -50,7 +49,7 @@ pub struct FrameLayout {
 pub enum Position {
     /// A pointer into the code object, whose instructions begin at this offset.
     Pointer(usize),
-    /// A 32-bit number of steps of so many bytes; -1 before the first instruction.
+    /// A 32-bit number of steps of this many bytes; -1 before the first instruction.
     Number(u32),
 }
 

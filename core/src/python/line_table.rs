@@ -2,8 +2,8 @@
 //!
 //! Three ways to write it, by version:
 //!
-//! - *Increments* (3.9, `co_lnotab`): pairs of bytes, so many bytes of code on, so many lines on
-//!   (signed). Source: `Objects/lnotab_notes.txt`.
+//! - *Increments* (3.9, `co_lnotab`): pairs of bytes, the increments of the code's offset and of
+//!   the line (signed). Source: `Objects/lnotab_notes.txt`.
 //! - *Ranges* (3.10, `co_linetable`): pairs too, but each says how long its range of code is and
 //!   how its line differs from the one before; -128 means that it has no line. Source: PEP 626.
 //! - *Locations* (3.11 and later): entries of several bytes. The first byte of each has its high
@@ -32,7 +32,7 @@ const INSTRUCTION_BYTES: usize = 2;
 const NO_LINE: i8 = -128;
 
 impl LineTable {
-    /// The line at so many bytes from the first instruction, 0 when it has none.
+    /// The line at this many bytes from the first instruction, 0 when there is none.
     pub fn line(self, table: &[u8], first_line: u32, code_bytes: usize) -> u32 {
         match self {
             Self::Increments => increments(table, first_line, code_bytes),

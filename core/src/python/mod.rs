@@ -1,5 +1,4 @@
-//! What is known of CPython's inside: where a thread's frames are, and how a code object's line
-//! table is read.
+//! CPython's internals: where a thread's frames are, and how a code object's line table is read.
 //!
 //! The recorder reads frames without the GIL, as plain memory, so it must know at which byte each
 //! field lies. The tables here come from the headers of each CPython version, or from the

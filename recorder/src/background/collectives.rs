@@ -1,11 +1,10 @@
-//! How far the collectives have come: a look at PyTorch's flight recorder, now and then.
+//! The progress of collectives: polls PyTorch's flight recorder.
 //!
-//! The looks have a thread of their own, which is there only where there is something to look at:
-//! a communicator was made, and the flight recorder is not switched off. It needs no GIL, runs
-//! beside the training threads and is waited for by nobody, so a look that hangs costs nothing but
-//! later looks, and the tape says since when there is no answer. *When* to look is decided by
-//! `memtape_core::tape::collective::poll_schedule`: what PyTorch's function reads may change under it, and the schedule
-//! keeps away from the moments when it does.
+//! A thread of its own polls. It is started only when a communicator was made and the flight
+//! recorder is not switched off. It needs no GIL, and no other thread waits for it: a poll that
+//! hangs costs only later polls, and the tape says since when there is no answer. The schedule
+//! (`memtape_core::tape::collective::poll_schedule`) avoids the times at which the data may change
+//! that PyTorch's function reads without a lock.
 //!
 //! Not seen: communicators of an NCCL that is linked into PyTorch, and those of other process
 //! groups than `ProcessGroupNCCL`. Then the tape says that nothing is known, and why.
@@ -29,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// PyTorch's function builds its answer from small maps and needs little; this is ten times it.
 const STACK_BYTES: usize = 512 << 10;
 
-/// How long an exit waits for a look that is under way, which takes some tens of microseconds.
+/// How long an exit waits for a poll that is running, which takes some tens of microseconds.
 const END_TRIES: u32 = 200;
 const END_PAUSE: Duration = Duration::from_micros(100);
 
@@ -37,11 +36,11 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 static MAKING: AtomicU64 = AtomicU64::new(0);
 static CHANGED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// The thread is there, or never will be.
+/// The thread was started, or cannot be.
 static BEGUN: AtomicBool = AtomicBool::new(false);
-/// A look is under way.
-static LOOKS: AtomicBool = AtomicBool::new(false);
-/// The process ends: PyTorch's own data may go at any moment.
+/// A poll is running.
+static POLLING: AtomicBool = AtomicBool::new(false);
+/// The process ends: PyTorch's own data may be freed at any time.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
 /// A communicator is being made, until this is dropped.
@@ -69,8 +68,8 @@ fn communicators() -> Communicators {
     Communicators { made, making, changed_ns: CHANGED_NS.load(Ordering::Relaxed) }
 }
 
-/// Starts the thread once there is something to look at; until then the tape says why there is
-/// none. On the recorder's control thread.
+/// Starts the thread once there is something to poll; until then the tape says why not. On the
+/// control thread.
 pub(crate) fn begin(recorder: &Recorder) {
     if BEGUN.load(Ordering::Acquire) {
         return;
@@ -92,7 +91,7 @@ pub(crate) fn begin(recorder: &Recorder) {
     CollectiveWriter::source(recorder.words(), clock::mono_ns(), source);
 }
 
-/// Whether the environment lets the flight recorder be looked at.
+/// Whether the environment allows polling the flight recorder.
 fn wanted() -> CollectiveSource {
     if environment::switch("MEMTAPE_COLLECTIVES") == Some(false) {
         return CollectiveSource::NotWanted;
@@ -104,18 +103,19 @@ fn wanted() -> CollectiveSource {
     CollectiveSource::FlightRecorder
 }
 
-/// True when the environment switches the flight recorder off. PyTorch's own default is not known
-/// here: off before 2.11, on from there. One that is off answers that it has no process group.
+/// True when the environment switches the flight recorder off. PyTorch's own default, which is off
+/// before 2.11 and on since, is not known here: a flight recorder that is off answers that it has
+/// no process group.
 fn is_off(size: Option<i64>, size_of_old: Option<i64>) -> bool {
     let sizes = [size, size_of_old];
     sizes.iter().any(Option::is_some) && sizes.iter().flatten().all(|&size| size <= 0)
 }
 
-/// The process ends: no look begins any more, and one that is under way gets a moment.
+/// The process ends: no poll begins any more, and one that is running gets 20 ms.
 pub(crate) fn end() {
     ENDS.store(true, Ordering::SeqCst);
     for _ in 0..END_TRIES {
-        if !LOOKS.load(Ordering::SeqCst) {
+        if !POLLING.load(Ordering::SeqCst) {
             return;
         }
         std::thread::sleep(END_PAUSE);
@@ -148,15 +148,15 @@ fn turn(recorder: &Recorder, schedule: &mut PollSchedule, writer: &mut Collectiv
         schedule.useless(seen);
         return say(CollectiveSource::NoFunction);
     };
-    LOOKS.store(true, Ordering::SeqCst);
+    POLLING.store(true, Ordering::SeqCst);
     if ENDS.load(Ordering::SeqCst) {
-        LOOKS.store(false, Ordering::SeqCst);
+        POLLING.store(false, Ordering::SeqCst);
         return;
     }
     say(CollectiveSource::FlightRecorder);
     CollectiveWriter::asks(recorder.words(), now_ns);
     let answer = flight_recorder.ask(threw);
-    LOOKS.store(false, Ordering::SeqCst);
+    POLLING.store(false, Ordering::SeqCst);
     let took_ns = clock::mono_ns().saturating_sub(now_ns);
     match answer {
         Answer::NotUnderstood => {
@@ -178,7 +178,7 @@ fn turn(recorder: &Recorder, schedule: &mut PollSchedule, writer: &mut Collectiv
 
 /// The flight recorder threw an exception; this thread is lost.
 fn threw() {
-    LOOKS.store(false, Ordering::SeqCst);
+    POLLING.store(false, Ordering::SeqCst);
     if let Some(recorder) = state::recording() {
         CollectiveWriter::source(recorder.words(), clock::mono_ns(), CollectiveSource::Threw);
         CollectiveWriter::answered(recorder.words());
@@ -190,11 +190,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_does_not_wait_for_ever_and_no_look_begins_after_it() {
+    fn an_exit_does_not_wait_for_ever_and_no_poll_begins_after_it() {
         assert!(!ENDS.load(Ordering::SeqCst));
-        LOOKS.store(true, Ordering::SeqCst); // one that never ends
+        POLLING.store(true, Ordering::SeqCst); // one that never ends
         end();
-        LOOKS.store(false, Ordering::SeqCst);
+        POLLING.store(false, Ordering::SeqCst);
         assert!(ENDS.load(Ordering::SeqCst));
     }
 

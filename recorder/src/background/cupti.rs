@@ -227,8 +227,8 @@ fn give_back(call: c_uint, data: &CUpti_CallbackData) {
 }
 
 /// Handles that were retained after they were made, once for each time: NCCL retains a handle to
-/// find it, and releases it at once. So many can be retained at a time; memory whose handle found
-/// no place here counts as given back too early.
+/// find it, and releases it at once. Memory whose handle finds no slot here counts as given back
+/// too early.
 struct Retained([AtomicU64; 256]);
 
 static RETAINED: Retained = Retained([const { AtomicU64::new(0) }; 256]);

@@ -1,19 +1,19 @@
-//! Asking PyTorch's NCCL flight recorder: one call of `c10d::dump_nccl_trace_json(false, false)`.
+//! Asks PyTorch's NCCL flight recorder: one call of `c10d::dump_nccl_trace_json(false, false)`.
 //!
 //! Python's `torch._C._distributed_c10d._dump_nccl_trace_json` calls the same function, but holds
-//! the GIL. Without collectives in its answer it takes no lock, asks the GPU nothing and needs no
-//! Python. It is there from PyTorch 2.5 on, and with a `std::string` that can be read here in all
-//! builds with the C++11 one: those of PyPI from 2.7 on. The symbol's name tells which it is. The
-//! flight recorder itself is on by default from 2.11 on. One that is off has no process group, and
-//! neither has this one in 2.15, whose default backend keeps its numbers in another.
+//! the GIL. Without collectives in its answer the function takes no lock, does not call the GPU and
+//! needs no Python. It exists since PyTorch 2.5. Its `std::string` can be read here in all builds
+//! with the C++11 string, those of PyPI since 2.7; the symbol's name tells which string it is. The
+//! flight recorder is on by default since 2.11. One that is off has no process group, and neither
+//! has this one in 2.15, whose default backend keeps its numbers in another flight recorder.
 //!
-//! *Exceptions.* Rust cannot catch one of C++. So a value whose drop never returns stands between
-//! the call and the thread's end: while the exception unwinds it is dropped, says so, and the
-//! thread sleeps for good. Nothing else waits for that thread.
+//! *Exceptions.* Rust cannot catch an exception of C++. So a value whose drop never returns is held
+//! during the call: while the exception unwinds it is dropped, reports that, and the thread sleeps
+//! for ever. No other thread waits for that thread.
 //!
-//! *The string.* It comes back by value, which for its size means in memory that the caller gives.
-//! Its text is on the heap, as every dump is longer than the 15 bytes it may have inside of itself,
-//! and is freed by the C++ library's own destructor, so by the allocator that it came from.
+//! *The string* is returned by value, which for its size means in memory that the caller gives. Its
+//! text is on the heap, because every dump is longer than the 15 bytes that the string may hold
+//! itself. The C++ library's own destructor frees it, so by the allocator that it came from.
 
 use std::ffi::c_void;
 
@@ -22,10 +22,10 @@ use memtape_core::tape::collective::dump::Dump;
 use crate::background::dump_json;
 use crate::host::symbols::{Library, Symbol};
 
-/// Longest answer that is looked into. A group of 16,384 ranks takes 110 KB.
+/// Longest answer that is parsed. A group of 16,384 ranks takes 110 KB.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Longest text that a `std::string` has inside of itself.
+/// Longest text that a `std::string` holds itself.
 const INSIDE_BYTES_MAX: usize = 15;
 
 /// libstdc++'s `std::string` since GCC 5.
@@ -48,12 +48,12 @@ static DESTROY: Symbol<Destroy> = unsafe {
     Symbol::new(&Library::TORCH_CUDA, c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEED1Ev")
 };
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It was understood.
+    /// The dump.
     Dump(Dump),
-    /// It was not.
+    /// It was not understood.
     NotUnderstood,
 }
 
@@ -65,13 +65,13 @@ pub(crate) struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// That of the PyTorch in this process, if it can be asked.
+    /// The flight recorder of this process's PyTorch, if it can be asked.
     pub(crate) fn find() -> Option<Self> {
         Some(Self { dump_json: DUMP_JSON.get()?, destroy: DESTROY.get()? })
     }
 
-    /// Asks. Only on a thread that nobody waits for: the call may take any time, and where it
-    /// throws, `threw` is called and this never returns.
+    /// Asks. Only on a thread that no other thread waits for: the call may take any time, and where
+    /// it throws, `threw` is called and this never returns.
     pub(crate) fn ask(self, threw: fn()) -> Answer {
         let mut string = {
             let guard = SleepsOn(threw);
@@ -84,7 +84,7 @@ impl FlightRecorder {
             return Answer::NotUnderstood; // nothing is on the heap
         }
         let dump = (string.length <= ANSWER_BYTES_MAX)
-            // SAFETY: the string's own text, which nobody else has.
+            // SAFETY: the string's own text, which has no other owner.
             .then(|| unsafe { std::slice::from_raw_parts(string.text, string.length) })
             .and_then(dump_json::parse);
         let guard = SleepsOn(threw);
@@ -96,7 +96,7 @@ impl FlightRecorder {
     }
 }
 
-/// Dropped only while an exception of C++ unwinds: says so, and sleeps on.
+/// Dropped only while an exception of C++ unwinds: calls the function, and sleeps for ever.
 struct SleepsOn(fn());
 
 impl Drop for SleepsOn {
@@ -112,7 +112,7 @@ impl Drop for SleepsOn {
 const _: () = assert!(size_of::<CxxString>() == 32 && size_of::<*mut c_void>() == 8);
 
 /// Calls of a stand-in for PyTorch's function, in C++: its string is read and freed, and its
-/// exception goes nowhere. Needs g++; the tests say when it is not there.
+/// exception stops its thread only. Needs g++; the tests say when it is not there.
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 mod tests {
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// A stand-in that is compiled and loaded; `None`, aloud, where there is no compiler.
+    /// A stand-in that is compiled and loaded; `None`, with a line that says so, where there is no compiler.
     fn load(name: &str) -> Option<*mut c_void> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);

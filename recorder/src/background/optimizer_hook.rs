@@ -1,12 +1,12 @@
-//! Registering PyTorch's optimizer hook, in the interpreter's own time.
+//! Registers PyTorch's optimizer hook, without waiting for the interpreter.
 //!
 //! The main thread is asked to do it between two of its bytecodes (`Py_AddPendingCall`, which
-//! needs no GIL): so the hook is there before the first `optimizer.step()` after the first
-//! allocation, on every rank alike, and no step is missed on one of them. Where the main thread
-//! runs no Python (it waits for a thread that trains), a thread of its own takes the GIL once.
-//! The functions are found by name; a process without them is left alone.
+//! needs no GIL). So the hook is there before the first `optimizer.step()` after the first
+//! allocation, on every rank alike, and no rank misses a step. Where the main thread runs no Python
+//! (it waits for a thread that trains), a thread started for this takes the GIL once. The functions
+//! are found by name; in a process without them nothing is done.
 //!
-//! At the same occasion it is asked to say when it ends: its frames must not be read from then on.
+//! The interpreter is also asked to call back when it ends: its frames must not be read afterwards.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -164,7 +164,7 @@ pub(crate) fn ask_main_thread() {
     }
 }
 
-/// Registers the hook from a thread that is there for nothing else; once in a process's life.
+/// Registers the hook from a thread of its own, once in a process.
 pub(crate) fn register_on_own_thread() {
     static TRIED: AtomicBool = AtomicBool::new(false);
     if Api::find().is_none() || TRIED.swap(true, Ordering::AcqRel) {
@@ -255,8 +255,8 @@ unsafe fn register(api: &Api) {
     }
 }
 
-/// Has [`availability::end`] called by the interpreter's own `atexit`, once. Its handlers run after the
-/// threads that Python waits for are done, and before any state of the others is freed.
+/// Has [`availability::end`] called by the interpreter's own `atexit`, once. Its handlers run after
+/// the threads that Python waits for have ended, and before any state of the others is freed.
 ///
 /// # Safety
 /// The calling thread must hold the GIL.

@@ -59,7 +59,7 @@ unsafe extern "C" fn report_memory_usage(
     let [kind, index] = device.to_le_bytes();
     if kind != CUDA {
         // SAFETY: PyTorch's own arguments.
-        return unsafe { report_elsewhere(pointer, size, allocated, reserved, device) };
+        return unsafe { report_other_device(pointer, size, allocated, reserved, device) };
     }
     caught(|| report(pointer as u64, size, allocated as u64, reserved as u64, index));
     if let Some(real) = REPORT.get() {
@@ -73,7 +73,7 @@ unsafe extern "C" fn report_memory_usage(
 /// # Safety
 /// As for [`report_memory_usage`].
 #[cold]
-unsafe extern "C" fn report_elsewhere(
+unsafe extern "C" fn report_other_device(
     pointer: *mut c_void,
     size: i64,
     allocated: usize,
@@ -145,16 +145,16 @@ fn wants_cpu_tensors() -> bool {
 }
 
 thread_local! {
-    /// Whether a profiler asked for the next report on this thread. `None`: no report was announced,
-    /// so one that comes is not the CPU allocator's (files mapped into tensors are always
-    /// reported).
+    /// Whether a profiler asked for the next report on this thread. `None`: no report was
+    /// announced, so one that comes is not the CPU allocator's (files mapped into tensors are
+    /// always reported).
     static PROFILER_ASKED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// Blocks whose making a profiler was told of: sizes by address, and the sum of sizes.
-static TOLD: Mutex<(BTreeMap<u64, u64>, usize)> = Mutex::new((BTreeMap::new(), 0));
-/// A profiler was told of any. Without one the lock is never touched.
-static TOLD_ANY: AtomicBool = AtomicBool::new(false);
+/// Blocks that were reported to a profiler: sizes by address, and the sum of sizes.
+static PROFILED: Mutex<(BTreeMap<u64, u64>, usize)> = Mutex::new((BTreeMap::new(), 0));
+/// Any block was reported to a profiler; until then the lock is not taken.
+static ANY_PROFILED: AtomicBool = AtomicBool::new(false);
 
 /// Records a report of CPU memory once the recorder is awake. CPU tensors, which are in every
 /// child, launcher and worker, do not wake it. Returns the total to pass on with the report, or
@@ -168,12 +168,12 @@ fn cpu_report(pointer: u64, size: i64, allocated: usize) -> Option<usize> {
     }
     let Some(asked) = PROFILER_ASKED.take() else { return Some(allocated) };
     if asked {
-        TOLD_ANY.store(true, Ordering::Relaxed);
-    } else if !TOLD_ANY.load(Ordering::Relaxed) {
+        ANY_PROFILED.store(true, Ordering::Relaxed);
+    } else if !ANY_PROFILED.load(Ordering::Relaxed) {
         return None;
     }
-    let mut told = told()?;
-    let (blocks, sum) = &mut *told;
+    let mut profiled = profiled()?;
+    let (blocks, sum) = &mut *profiled;
     let bytes = size.unsigned_abs();
     if size >= 0 {
         if asked {
@@ -182,17 +182,17 @@ fn cpu_report(pointer: u64, size: i64, allocated: usize) -> Option<usize> {
         }
         return asked.then_some(*sum);
     }
-    let was_told = blocks.remove(&pointer);
-    *sum = sum.wrapping_sub(was_told.unwrap_or(0) as usize);
-    was_told.filter(|_| asked).map(|_| *sum)
+    let bytes_profiled = blocks.remove(&pointer);
+    *sum = sum.wrapping_sub(bytes_profiled.unwrap_or(0) as usize);
+    bytes_profiled.filter(|_| asked).map(|_| *sum)
 }
 
 /// Tries the lock a bounded number of times. Other threads hold it for one look into a map, but in
 /// a child that was forked meanwhile it stays locked.
-fn told() -> Option<MutexGuard<'static, (BTreeMap<u64, u64>, usize)>> {
+fn profiled() -> Option<MutexGuard<'static, (BTreeMap<u64, u64>, usize)>> {
     const ROUNDS_MAX: u32 = 10_000;
     (0..ROUNDS_MAX).find_map(|_| {
         std::hint::spin_loop();
-        TOLD.try_lock().ok()
+        PROFILED.try_lock().ok()
     })
 }

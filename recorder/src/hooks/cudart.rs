@@ -89,7 +89,7 @@ const NOT_THERE: c_int = cudaError::cudaErrorInitializationError as c_int;
 
 /// Where the address of a piece of memory is after a successful call.
 enum Address {
-    /// Where the function was told to write it.
+    /// Where the function writes it.
     Written(*mut *mut c_void),
     /// The program knew it before.
     Given(*mut c_void),
@@ -99,9 +99,9 @@ impl Address {
     /// After a success; 0 for a request of no bytes.
     fn get(&self) -> u64 {
         match *self {
-            Self::Written(place) if place.is_null() => 0,
+            Self::Written(pointer) if pointer.is_null() => 0,
             // SAFETY: the function has succeeded, so it has written there.
-            Self::Written(place) => unsafe { *place as u64 },
+            Self::Written(pointer) => unsafe { *pointer as u64 },
             Self::Given(address) => address as u64,
         }
     }

@@ -15,7 +15,7 @@
 //! The argument is a `std::function` of libstdc++, which the mangled name says too; it is 32 bytes
 //! written by hand. Of the entry that it is called with, the first 48 bytes are the same in all
 //! versions; the pool follows where the signature of `record_trace` in the same symbol table takes
-//! one, and is never read elsewhere.
+//! one, and is read only then.
 //!
 //! There is no way to detach, so this library is never unloaded (`build.rs`). A torch that keeps
 //! the names and moves the entry's fields would be believed; `cargo xtask compat` looks at that
@@ -159,7 +159,7 @@ impl Plan {
             allocator: loaded.address(allocator.address),
             table: first_slot,
             attach,
-            devices: devices_place(&code).ok_or(Tracker::UnknownBuild)?,
+            devices: devices_offset(&code).ok_or(Tracker::UnknownBuild)?,
             has_pool: names.has_pool,
             loaded,
         })
@@ -224,7 +224,7 @@ impl Names {
 /// Where in its object `initialized()` finds the vector of devices, of which it says whether it is
 /// empty. Compilers have made the same four instructions of it since torch 2.2; from others
 /// nothing is concluded.
-fn devices_place(code: &[u8; 18]) -> Option<usize> {
+fn devices_offset(code: &[u8; 18]) -> Option<usize> {
     #[rustfmt::skip]
     let &[
         0x48, 0x8b, 0x87, a0, a1, a2, a3, // mov a(%rdi), %rax
@@ -260,7 +260,7 @@ const CLONE: c_int = 2;
 unsafe extern "C" fn manage(to: *mut Functor, from: *const Functor, operation: c_int) -> bool {
     match operation {
         // No type information, as in a library built without it.
-        // SAFETY: the caller gives a place for the answer.
+        // SAFETY: the caller gives memory for the answer.
         GET_TYPE => unsafe { to.cast::<usize>().write(0) },
         // SAFETY: as above.
         GET_FUNCTOR => unsafe { to.cast::<*const Functor>().write(from) },

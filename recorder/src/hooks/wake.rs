@@ -1,4 +1,4 @@
-//! Wakes the recorder when the process first takes GPU memory, and puts it to rest at fork and exit.
+//! Wakes the recorder when the process first takes GPU memory; seals the tape when it exits.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;

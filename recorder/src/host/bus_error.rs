@@ -77,7 +77,7 @@ impl Watched {
         (self.tape_is_gone)();
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the range is the tape's mapping, which nobody unmaps; it is only ever reached
+        // SAFETY: the range is the tape's mapping, which is never unmapped; it is only ever reached
         // through atomics, and any values in it will do.
         let start =
             unsafe { libc::mmap(self.start as *mut c_void, self.bytes, access, flags, -1, 0) };

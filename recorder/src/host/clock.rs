@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 const JUMP_NS: i64 = 5_000_000;
 
 /// Time after which a corrected line meets the system's clock.
-const MEET_NS: i64 = 2_000_000_000;
+const CORRECTION_NS: i64 = 2_000_000_000;
 
 /// Bits behind the point in `Line::rate`: nanoseconds a tick.
 const RATE_BITS: u32 = 32;
@@ -110,8 +110,8 @@ pub(crate) fn correct(since: Both) {
         set_line(now.ticks, now.ns, rate);
         return;
     }
-    // The line continues from its present value and meets the clock after MEET_NS.
-    let corrected = i128::from(rate) * i128::from(MEET_NS + off) / i128::from(MEET_NS);
+    // The line continues from its present value and meets the clock after CORRECTION_NS.
+    let corrected = i128::from(rate) * i128::from(CORRECTION_NS + off) / i128::from(CORRECTION_NS);
     set_line(now.ticks, shown, u64::try_from(corrected).unwrap_or(rate));
 }
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn corrections_keep_order_and_meet_the_clock() {
+    fn corrections_keep_order_and_reach_the_clock() {
         let since = Both::now();
         std::thread::sleep(std::time::Duration::from_millis(20));
         start(since);

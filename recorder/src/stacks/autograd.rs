@@ -1,25 +1,25 @@
-//! Memory of the backward pass, linked to the line of the forward pass.
+//! Links the memory of a backward pass to the line of the forward pass.
 //!
 //! Autograd's own threads run no Python, so a gradient has no line. But PyTorch numbers the nodes
 //! of the graph: an operator takes the next number of its thread for its node before it allocates
-//! its result. So at an allocation of the forward pass the last number taken names the node of the
-//! operator that runs, and in the backward pass the node that runs tells its number.
+//! its result. So at an allocation of the forward pass the last number taken is that of the running
+//! operator's node, and in the backward pass the running node gives its number.
 //!
-//! A table keeps, for the newest [`NODES_MAX`] nodes, the stack of the first allocation after the
-//! node was made. For an operator that allocates its result that is its own line. One that
-//! allocates nothing (a view) is given the line of the next allocation if no other node is made
-//! before it, which is nearly always the same line or the next; the frame in front says which node
-//! it is, so that nobody takes it for the forward pass itself. A node that is no longer in the
-//! table, or was never the last, has its name alone.
+//! A table keeps, for the newest `NODES_MAX` nodes, the stack of the first allocation after the
+//! node was made. For an operator that allocates its result, that is its own line. An operator that
+//! allocates nothing (a view) gets the line of the next allocation if no other node is made before
+//! it, which is nearly always the same line or the next. The first frame of the stack names the
+//! node, so that the stack is not mistaken for one of the forward pass. A node that is no longer in
+//! the table, or was never the last, has only its name.
 //!
 //! ```text
 //! forward   peek() = k + 1          k ─▶ stack        peek: at::sequence_number
 //! backward  current node's number k ─▶ that stack     get_current_node: torch::autograd
 //! ```
 //!
-//! Both functions are PyTorch's, take no lock, and are there from 2.0 on; without them a backward
-//! pass has the thread's name for a stack. The first is called only until it is known which word of
-//! the thread's it returns.
+//! Both functions are PyTorch's, take no lock, and exist since 2.0; without them the stack of a
+//! backward pass is the thread's name. The first is called only until it is known which
+//! thread-local word it returns (`thread_word.rs`).
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -57,15 +57,15 @@ static PEEK: Symbol<Peek> =
 // SAFETY: `uint64_t at::RecordFunction::currentThreadId()`, static.
 static THREAD_ID: Symbol<ThreadId> =
     unsafe { Symbol::new(&Library::TORCH, c"_ZN2at14RecordFunction15currentThreadIdEv") };
-// SAFETY: `std::shared_ptr<Node> torch::autograd::get_current_node()`: what it returns is written
-// to a place that the caller gives.
+// SAFETY: `std::shared_ptr<Node> torch::autograd::get_current_node()`: the result is written
+// to memory that the caller gives.
 static CURRENT_NODE: Symbol<CurrentNode> =
     unsafe { Symbol::new(&Library::TORCH, c"_ZN5torch8autograd16get_current_nodeEv") };
 
 /// What [`PEEK`] returns.
 static NEXT: ThreadWord = ThreadWord::new();
 
-/// Each node's place holds its mark (upper half) and its forward stack's atom (lower half).
+/// An entry for each node: its mark (upper half) and its forward stack (lower half).
 static FORWARD: [AtomicU64; NODES_MAX] = [const { AtomicU64::new(0) }; NODES_MAX];
 
 thread_local! {
@@ -76,9 +76,10 @@ thread_local! {
 /// Threads whose last number is kept.
 const THREADS_MAX: usize = 64;
 
-/// The last number that was seen on a thread, with the thread. Two threads that share a place look
-/// at their nodes more often, and one that begins with its control block and its number where
-/// another ended does not note that first node. Not thread-local, which would cost a call.
+/// The last number that was seen on a thread, with the thread. Two threads that share an
+/// entry look at their nodes more often. A thread that begins with the control block and the
+/// number of one that has ended does not note its first node. Not thread-local, which would cost a
+/// call.
 static LAST: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_MAX];
 
 /// `std::shared_ptr<Node>`.
@@ -92,7 +93,7 @@ struct SharedNode {
 pub(crate) struct Node {
     /// Its class, by the address of its table of virtual functions.
     pub(crate) kind: u64,
-    /// The forward stack's atom; 0 when it is not known.
+    /// The forward stack; 0 when it is not known.
     pub(crate) forward: u32,
     name: ClassName,
 }
@@ -102,11 +103,11 @@ pub(crate) struct Node {
 pub(crate) fn note_forward(stack: u32) {
     let Some(next) = NEXT.get().or_else(ask_next) else { return };
     let pointer = thread_pointer();
-    // Its low bits are zero and its high ones few: both fit into one word. The place is hashed,
-    // because stacks lie at equal distances.
+    // The pointer's low bits are zero and its high bits few: both fit into one word. The index is
+    // hashed, because threads' stacks lie at equal distances.
     let seen = pointer << 16 ^ next;
-    let place = pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - THREADS_MAX.ilog2());
-    if let Some(last) = LAST.get(place as usize)
+    let index = pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - THREADS_MAX.ilog2());
+    if let Some(last) = LAST.get(index as usize)
         && last.load(Ordering::Relaxed) != seen
         && stack != 0
     {
@@ -115,7 +116,7 @@ pub(crate) fn note_forward(stack: u32) {
     }
 }
 
-/// Asks PyTorch, until it is known where it keeps the number.
+/// Asks PyTorch for the number, until it is known where PyTorch keeps it.
 #[inline(never)]
 fn ask_next() -> Option<u64> {
     let peek = PEEK.get()?;
@@ -141,29 +142,30 @@ fn note_new(next: u64, stack: u32) {
     }
 }
 
-/// A node has the stack that was noted for it first.
+/// Keeps the stack that is noted for a node first.
 fn note(number: u64, thread: u64, stack: u32) {
     let mark = mark(number, thread);
-    if let Some(place) = place(number, thread)
-        && place.load(Ordering::Relaxed) >> 32 != mark
+    if let Some(entry) = entry(number, thread)
+        && entry.load(Ordering::Relaxed) >> 32 != mark
     {
-        place.store(mark << 32 | u64::from(stack), Ordering::Relaxed);
+        entry.store(mark << 32 | u64::from(stack), Ordering::Relaxed);
     }
 }
 
 /// The stack that was noted for a node; 0 when there is none.
 fn noted(number: u64, thread: u64) -> u32 {
-    let known = place(number, thread).map_or(0, |place| place.load(Ordering::Relaxed));
+    let known = entry(number, thread).map_or(0, |entry| entry.load(Ordering::Relaxed));
     if known >> 32 == mark(number, thread) { known as u32 } else { 0 }
 }
 
-/// Where a node is kept, if it has a number. Each thread counts from 0, so each begins elsewhere.
-fn place(number: u64, thread: u64) -> Option<&'static AtomicU64> {
+/// The entry of a node that has a number. Each thread counts from 0, so each begins at an index
+/// of its own.
+fn entry(number: u64, thread: u64) -> Option<&'static AtomicU64> {
     let index = number.wrapping_add(thread.wrapping_mul(0x9e37)) as usize % NODES_MAX;
     FORWARD.get(index).filter(|_| number != NO_NUMBER)
 }
 
-/// What tells a node from others in its place: the low half of this is used.
+/// What tells a node from others with the same entry; only the low half is used.
 fn mark(number: u64, thread: u64) -> u64 {
     let mixed = (number ^ thread.rotate_left(48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) | 1
@@ -173,7 +175,7 @@ fn mark(number: u64, thread: u64) -> u64 {
 pub(crate) fn current_node() -> Option<Node> {
     let get_current_node = CURRENT_NODE.get()?;
     let mut shared = SharedNode { node: 0, control: 0 };
-    // SAFETY: the place has room for a `shared_ptr`, which is written there. `release` gives back
+    // SAFETY: there is room for a `shared_ptr`, which is written there. `release` gives back
     // what it owns; the engine's own pointers keep the node alive while it runs, as it does now.
     unsafe {
         get_current_node(&mut shared);
@@ -190,8 +192,8 @@ pub(crate) fn current_node() -> Option<Node> {
     Some(Node { kind, forward: noted(number, thread), name: ClassName(kind as usize) })
 }
 
-/// Gives back one of a `shared_ptr`'s uses. Never the last: destroying a node is PyTorch's
-/// business, and the engine holds one while the node runs.
+/// Gives back one use of a `shared_ptr`, never the last: only PyTorch destroys a node. The engine
+/// holds a use while the node runs.
 ///
 /// # Safety
 /// `control` must be 0 or a live control block of libstdc++ on which the caller holds a use.
@@ -283,19 +285,19 @@ mod tests {
         let (node, thread) = (4_711, 99);
         assert_eq!(noted(node, thread), 0);
         note(node, thread, 5);
-        // Another thread has taken the place in `LAST` meanwhile: the same number is seen again.
+        // Another thread has used the entry of `LAST` meanwhile: the same number is seen again.
         note(node, thread, 6);
         assert_eq!(noted(node, thread), 5);
-        let (next_in_place, other_thread) = (node + NODES_MAX as u64, thread + 1);
-        assert_eq!((noted(next_in_place, thread), noted(node, other_thread)), (0, 0));
-        note(next_in_place, thread, 7);
-        assert_eq!((noted(next_in_place, thread), noted(node, thread)), (7, 0));
+        let (next_in_entry, other_thread) = (node + NODES_MAX as u64, thread + 1);
+        assert_eq!((noted(next_in_entry, thread), noted(node, other_thread)), (0, 0));
+        note(next_in_entry, thread, 7);
+        assert_eq!((noted(next_in_entry, thread), noted(node, thread)), (7, 0));
         note(NO_NUMBER, thread, 8);
         assert_eq!(noted(NO_NUMBER, thread), 0);
     }
 
     #[test]
-    fn places_are_told_apart_by_number_and_thread() {
+    fn nodes_are_told_apart_by_number_and_thread() {
         assert_ne!(mark(1, 1), mark(1 + NODES_MAX as u64, 1));
         assert_ne!(mark(1, 1), mark(1, 2));
         assert!(mark(u64::MAX - 1, 7) <= u64::from(u32::MAX));

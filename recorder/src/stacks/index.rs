@@ -12,7 +12,7 @@ const INDEX_ENTRIES: usize = 1 << 16;
 /// Entries that are tried for a fingerprint.
 const PROBE_MAX: usize = 64;
 
-/// Fingerprint → atom, readable while it grows.
+/// Fingerprint → number.
 pub(crate) struct Index {
     entries: Box<[[AtomicU64; 2]]>,
     used: AtomicUsize,
@@ -24,14 +24,14 @@ impl Index {
         Self { entries, used: AtomicUsize::new(0) }
     }
 
-    /// The atom of a fingerprint, which is not 0.
+    /// The number of a fingerprint, which is not 0.
     #[inline(always)]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<u32> {
-        let [key, atom] = self.entry(fingerprint, 0)?;
+        let [key, number] = self.entry(fingerprint, 0)?;
         if key.load(Ordering::Acquire) == fingerprint {
-            let atom = atom.load(Ordering::Acquire) as u32;
+            let number = number.load(Ordering::Acquire) as u32;
             if key.load(Ordering::Relaxed) == fingerprint {
-                return Some(atom);
+                return Some(number);
             }
         }
         self.find_further(fingerprint)
@@ -40,13 +40,13 @@ impl Index {
     #[cold]
     fn find_further(&self, fingerprint: u64) -> Option<u32> {
         for probe in 0..PROBE_MAX {
-            let [key, atom] = self.entry(fingerprint, probe)?;
+            let [key, number] = self.entry(fingerprint, probe)?;
             match key.load(Ordering::Acquire) {
                 0 => return None,
                 found if found == fingerprint => {
-                    let atom = atom.load(Ordering::Acquire) as u32;
-                    // Forgotten and given to another in between?
-                    return (key.load(Ordering::Relaxed) == fingerprint).then_some(atom);
+                    let number = number.load(Ordering::Acquire) as u32;
+                    // The entry may have been emptied and reused meanwhile.
+                    return (key.load(Ordering::Relaxed) == fingerprint).then_some(number);
                 }
                 _ => {}
             }
@@ -62,11 +62,11 @@ impl Index {
     }
 
     /// Under the lock only.
-    pub(crate) fn insert(&self, fingerprint: u64, atom: u32) -> bool {
+    pub(crate) fn insert(&self, fingerprint: u64, number: u32) -> bool {
         for probe in 0..PROBE_MAX {
             let Some([key, value]) = self.entry(fingerprint, probe) else { return false };
             if key.load(Ordering::Relaxed) == 0 {
-                value.store(u64::from(atom), Ordering::Release);
+                value.store(u64::from(number), Ordering::Release);
                 key.store(fingerprint, Ordering::Release);
                 self.used.fetch_add(1, Ordering::Relaxed);
                 return true;
@@ -75,7 +75,7 @@ impl Index {
         false
     }
 
-    /// Under the lock only: forgets everything when half of the places are taken.
+    /// Under the lock only: empties the table when half of its entries are used.
     pub(crate) fn make_room(&self) {
         if self.used.load(Ordering::Relaxed) > INDEX_ENTRIES / 2 {
             self.entries.iter().for_each(|[key, _]| key.store(0, Ordering::Release));

@@ -1,15 +1,16 @@
-//! Turning stacks into numbers: each distinct one is written onto the tape once.
+//! Turns stacks into numbers: each distinct stack is written onto the tape once, as an interned
+//! entry, and its number stands in every event.
 //!
-//! Two tables, private to the process, map fingerprints to atoms: one for stacks, one for frames.
-//! Looking up takes no lock. A new stack is written under a lock that is tried a bounded number of
-//! times; whoever does not get it records the event with an unknown stack, and it is counted.
+//! The hot path calls [`Interner::current`]. Two tables, private to the process, map fingerprints to
+//! numbers: one for stacks, one for frames. Looking up takes no lock. A new stack is written under
+//! a lock that is tried a bounded number of times; a thread that does not get it records its event
+//! with an unknown stack, and the loss is counted.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use memtape_core::tape::Words;
-use memtape_core::tape::interned::StreamPoolWriter;
-use memtape_core::tape::interned::{InternedWriter, STACK_FRAMES_MAX};
+use memtape_core::tape::interned::{InternedWriter, STACK_FRAMES_MAX, StreamPoolWriter};
 use memtape_core::tape::layout::{Stacks, header, hooks};
 
 use crate::host::errno::keeping_errno;
@@ -30,18 +31,18 @@ pub struct FrameRef {
     pub function: &'static str,
 }
 
-/// The program has given frames at least once: thread-local storage costs a call to look at.
+/// The program has given frames at least once. Reading thread-local storage costs a call.
 static IS_GIVEN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Frames the program gave for this thread, if it did.
+    /// Frames that the program gave for this thread.
     static GIVEN: Cell<&'static [FrameRef]> = const { Cell::new(&[]) };
-    /// Atom of the stack that stands for this thread when it has no Python frames; 0 is not known.
+    /// The stack that stands for this thread when it has no Python frames; 0 is not known.
     static THREAD_LABEL: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs `work` with these frames, innermost first: for programs without an interpreter. Where there
-/// is one, its own frames are taken.
+/// Runs `work` with these frames, innermost first: for programs without an interpreter. An
+/// interpreter's own frames come first.
 pub fn with_frames<R>(frames: &'static [FrameRef], work: impl FnOnce() -> R) -> R {
     IS_GIVEN.store(true, Ordering::Relaxed);
     let before = GIVEN.replace(frames);
@@ -55,9 +56,9 @@ pub(crate) struct Interner {
     words: Words<'static>,
     stacks: Index,
     frames: Index,
-    /// Strings, frames and stacks by what they say: those of before survive an epoch's end.
+    /// Strings, frames and stacks by their contents, which survive the end of an epoch.
     contents: Index,
-    /// Deaths of code objects up to the last look at how full the indices are.
+    /// The epoch in which the two tables were last checked for room.
     epoch: AtomicU64,
     lock: AtomicU32,
 }
@@ -74,7 +75,7 @@ impl Interner {
         }
     }
 
-    /// The atom of the calling thread's stack; 0 when it is not known.
+    /// The calling thread's stack; 0 when it is not known.
     #[inline(always)]
     pub(crate) fn current(&self) -> u32 {
         match availability::checked() {
@@ -89,12 +90,12 @@ impl Interner {
         if fingerprint == 0 {
             return self.without_frames();
         }
-        let atom = match self.stacks.find(fingerprint) {
-            Some(atom) => atom,
+        let number = match self.stacks.find(fingerprint) {
+            Some(number) => number,
             None => self.learn_python(fingerprint, python),
         };
-        autograd::note_forward(atom);
-        atom
+        autograd::note_forward(number);
+        number
     }
 
     /// There is no interpreter, or not yet, or none that can be read.
@@ -121,56 +122,56 @@ impl Interner {
         self.learn(fingerprint, |this| this.write_python(python))
     }
 
-    /// A thread without Python: in the backward pass, what it works on was made by a forward line.
+    /// The stack of a thread without Python frames: in a backward pass, that of the forward line.
     #[inline(never)]
     fn without_frames(&self) -> u32 {
         let Some(node) = keeping_errno(autograd::current_node) else { return self.thread_label() };
         let key = mix(mix(0x1f83_d9ab_fb41_bd6b, node.kind), node.forward.into()) | 1;
         match self.stacks.find(key) {
-            Some(atom) => atom,
+            Some(number) => number,
             None => self.learn(key, |this| {
-                let mut atoms = [0; STACK_FRAMES_MAX];
-                let [first, rest @ ..] = &mut atoms;
+                let mut numbers = [0; STACK_FRAMES_MAX];
+                let [first, rest @ ..] = &mut numbers;
                 *first = this.frame(b"<autograd>", node.name(), 0)?;
                 let depth = 1 + InternedWriter(this.words).frames_of(node.forward, rest);
-                this.stack(atoms.get(..depth)?)
+                this.stack(numbers.get(..depth)?)
             }),
         }
     }
 
-    /// The atom of a text that the program gave; 0 when there is no room.
+    /// The number of a text that the program gave; 0 when there is no room.
     pub(crate) fn text(&self, bytes: &[u8]) -> u32 {
         self.locked(|this| this.string(bytes)).flatten().unwrap_or(0)
     }
 
     /// The index of a stream and pool; 0 when there is no room.
-    pub(crate) fn place(&self, stream: u64, pool: Option<(u64, u64)>) -> u16 {
+    pub(crate) fn stream_pool(&self, stream: u64, pool: Option<(u64, u64)>) -> u16 {
         self.locked(|this| StreamPoolWriter(this.words).index(stream, pool)).unwrap_or(0)
     }
 
     fn given(&self, given: &[FrameRef]) -> u32 {
         let mut fingerprint: u64 = 0x51_7c_c1_b7_27_22_0a_95;
         for frame in given {
-            let place = frame.function.as_ptr() as u64 ^ (frame.file.as_ptr() as u64) << 20;
-            fingerprint = mix(mix(fingerprint, place), u64::from(frame.line));
+            let address = frame.function.as_ptr() as u64 ^ (frame.file.as_ptr() as u64) << 20;
+            fingerprint = mix(mix(fingerprint, address), u64::from(frame.line));
         }
         match self.stacks.find(fingerprint | 1) {
-            Some(atom) => atom,
+            Some(number) => number,
             None => self.learn(fingerprint | 1, |this| {
                 this.words.at(header::HOOKS).fetch_or(hooks::GIVEN_FRAMES, Ordering::Relaxed);
-                let mut atoms = [0; STACK_FRAMES_MAX];
+                let mut numbers = [0; STACK_FRAMES_MAX];
                 let mut depth = 0;
-                for (place, frame) in atoms.iter_mut().zip(given) {
-                    *place =
+                for (slot, frame) in numbers.iter_mut().zip(given) {
+                    *slot =
                         this.frame(frame.file.as_bytes(), frame.function.as_bytes(), frame.line)?;
                     depth += 1;
                 }
-                InternedWriter(this.words).stack(atoms.get(..depth)?)
+                InternedWriter(this.words).stack(numbers.get(..depth)?)
             }),
         }
     }
 
-    /// A stack of one frame that names the thread: autograd's own threads run no Python.
+    /// A stack of one frame that names the thread, for threads that run no Python.
     fn thread_label(&self) -> u32 {
         match THREAD_LABEL.get() {
             0 => self.new_thread_label(),
@@ -185,7 +186,7 @@ impl Interner {
         let backward = name.starts_with(b"pt_autograd");
         let fingerprint =
             name.iter().fold(0x6c62_272e_07bb_0142, |hash, &b| mix(hash, b.into())) | 1;
-        let atom = self.stacks.find(fingerprint).unwrap_or_else(|| {
+        let number = self.stacks.find(fingerprint).unwrap_or_else(|| {
             self.learn(fingerprint, |this| {
                 let function: &[u8] = if backward { b"backward" } else { name };
                 let file: &[u8] = if backward { b"<autograd>" } else { b"<thread>" };
@@ -193,8 +194,8 @@ impl Interner {
                 InternedWriter(this.words).stack(&[frame])
             })
         });
-        THREAD_LABEL.set(atom);
-        atom
+        THREAD_LABEL.set(number);
+        number
     }
 
     /// Writes a new stack under the lock; 0 when that cannot be had or there is no room.
@@ -204,14 +205,14 @@ impl Interner {
     }
 
     fn try_to_learn(&self, fingerprint: u64, write: impl FnOnce(&Self) -> Option<u32>) -> u32 {
-        // No lock for what cannot be written anyway.
+        // Without space the lock is not taken.
         let learnt = self.has_space().then(|| {
             self.locked(|this| {
                 this.stacks.find(fingerprint).or_else(|| {
-                    // Room first: a stack that could not be found again would be written for ever.
+                    // Room first: a stack that cannot be found again would be written every time.
                     this.stacks.has_room(fingerprint).then_some(())?;
-                    let atom = write(this)?;
-                    this.stacks.insert(fingerprint, atom).then_some(atom)
+                    let number = write(this)?;
+                    this.stacks.insert(fingerprint, number).then_some(number)
                 })
             })
         });
@@ -221,7 +222,7 @@ impl Interner {
         })
     }
 
-    /// Room for one more stack of the deepest kind, its frames known already.
+    /// True when the tape has room for one more stack of the greatest depth, its frames known.
     fn has_space(&self) -> bool {
         InternedWriter(self.words).has_room(STACK_FRAMES_MAX)
     }
@@ -245,19 +246,19 @@ impl Interner {
     fn write_python(&self, python: PythonFrames) -> Option<u32> {
         self.forget_the_dead();
         let stack = python.collect();
-        let mut atoms = [0; STACK_FRAMES_MAX];
+        let mut numbers = [0; STACK_FRAMES_MAX];
         let mut buffer = TextBuffer::default();
-        for (place, &frame) in atoms.iter_mut().zip(stack.frames()) {
-            *place = self.python_frame(python, frame, &mut buffer)?;
+        for (slot, &frame) in numbers.iter_mut().zip(stack.frames()) {
+            *slot = self.python_frame(python, frame, &mut buffer)?;
         }
         if stack.cut {
             self.words.count(header::CUT_STACKS);
         }
-        self.stack(atoms.get(..stack.frames().len())?)
+        self.stack(numbers.get(..stack.frames().len())?)
     }
 
-    /// Fingerprints of an epoch that has ended are not found again. What they stand for is still
-    /// in the index of contents, so the next look finds the same atoms.
+    /// Makes room in the tables: fingerprints of an epoch that has ended are not found again. The
+    /// entries themselves are still in the table of contents.
     fn forget_the_dead(&self) {
         let epoch = code_objects::epoch();
         if self.epoch.swap(epoch, Ordering::Relaxed) != epoch {
@@ -273,21 +274,21 @@ impl Interner {
         buffer: &mut TextBuffer,
     ) -> Option<u32> {
         let fingerprint = frame.fingerprint();
-        if let Some(atom) = self.frames.find(fingerprint) {
-            return Some(atom);
+        if let Some(number) = self.frames.find(fingerprint) {
+            return Some(number);
         }
         self.frames.has_room(fingerprint).then_some(())?;
         let Some(line) = python.describe(frame, buffer) else {
-            // Not a code object where one must be: the layout is wrong for this interpreter.
+            // No code object where one must be: the layout is wrong for this interpreter.
             availability::give_up();
             self.words.set(header::STACKS, Stacks::SelfTestFailed as u64);
             return None;
         };
-        let atom = self.frame(buffer.file.as_bytes(), buffer.function.as_bytes(), line)?;
-        self.frames.insert(fingerprint, atom).then_some(atom)
+        let number = self.frame(buffer.file.as_bytes(), buffer.function.as_bytes(), line)?;
+        self.frames.insert(fingerprint, number).then_some(number)
     }
 
-    /// A stack by its frames: the same ones are the same atom, whatever their fingerprints.
+    /// A stack by its frames: the same frames have the same number, whatever their fingerprints.
     fn stack(&self, frames: &[u32]) -> Option<u32> {
         let seed = mix(0x5bd1_e995_7b93_c1a3, frames.len() as u64);
         let key = frames.iter().fold(seed, |hash, &frame| mix(hash, frame.into()));
@@ -306,14 +307,14 @@ impl Interner {
         self.once(key, || InternedWriter(self.words).string(bytes))
     }
 
-    /// The atom with this content, written if it is not there yet.
+    /// The number of this content, which is written if it is not on the tape yet.
     fn once(&self, key: u64, write: impl FnOnce() -> Option<u32>) -> Option<u32> {
-        if let Some(atom) = self.contents.find(key | 1) {
-            return Some(atom);
+        if let Some(number) = self.contents.find(key | 1) {
+            return Some(number);
         }
         self.contents.has_room(key | 1).then_some(())?;
-        let atom = write()?;
-        self.contents.insert(key | 1, atom).then_some(atom)
+        let number = write()?;
+        self.contents.insert(key | 1, number).then_some(number)
     }
 }
 

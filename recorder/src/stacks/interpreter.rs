@@ -1,4 +1,4 @@
-//! The interpreter of this process: its version, where its frames are, and the types of its objects.
+//! The interpreter of this process: its version, its frame layout, and the types of its objects.
 //!
 //! The version chooses the layout, and from 3.13 on the interpreter's own table gives it. Whether
 //! the layout is true is checked elsewhere (`layout_check.rs`).

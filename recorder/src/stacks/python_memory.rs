@@ -1,10 +1,10 @@
-//! Reading the interpreter's memory: frames, code objects, strings.
+//! Reads the interpreter's memory: frames, code objects, strings.
 //!
-//! [`Address`] reads directly. All that is read so belongs to the calling thread's own frame chain,
-//! which cannot change while the thread is inside C; it is used once [`Careful`] has walked the
-//! same way. Careful reads go through the kernel, which answers EFAULT where a direct read would
-//! crash: a few bytes are written into a pipe and read back from it. They are slow and need two
-//! descriptors, so they are for the self-test only.
+//! [`Address`] reads directly. It reads the calling thread's own frame chain, which cannot change
+//! while the thread is inside C, and only after [`Careful`] has walked the same chain. Careful
+//! reads go through the kernel, which answers EFAULT where a direct read would crash: a few bytes
+//! are written into a pipe and read back from it. They are slow and need two descriptors, so only
+//! the check of the layout uses them.
 
 use std::ffi::c_int;
 
@@ -96,7 +96,7 @@ impl Careful {
         (read == N as isize).then_some(bytes)
     }
 
-    /// What was written before the memory ended.
+    /// Empties the pipe of what was written before the memory ended.
     fn drain(&self, written: isize) {
         for _ in 0..written.max(0) {
             let mut byte = 0u8;

@@ -1,18 +1,18 @@
-//! What another library keeps for each thread under a key of pthread's, read without calling it.
+//! Reads what another library keeps for each thread under a pthread key, without calling it.
 //!
-//! CPython's thread state is such a thing: asking for it is three calls through as many tables, to
-//! read one word of the thread's own control block. So the recorder finds out which word it is,
-//! once, on a thread that has a state:
+//! CPython keeps its thread state so: asking for it costs three calls through three tables, to read
+//! one word of the thread's own control block. So the recorder finds that word, once, on a thread
+//! that has a state:
 //!
-//! 1. Of the keys that hold the state here there may be several: extension modules keep it under
-//!    keys of theirs. Python's is the one that, emptied for a moment, makes Python say that there
-//!    is none. Nobody else can see that moment: it is this thread's value, and its signals wait.
-//! 2. The word is the one of the control block that was empty in that moment, and only then.
+//! 1. Several keys may hold the state: extension modules keep it under keys of their own. Python's
+//!    key is the one that, emptied for some nanoseconds, makes Python say that there is no state.
+//!    No other code sees that: the value is this thread's, and its signals are blocked.
+//! 2. The word is the only one of the control block that was empty then.
 //!
-//! A value counts only with the number of its key's use, as in glibc: a key may have belonged to
-//! another library before, and its values of that time are still there. Elsewhere than on glibc
-//! for x86-64, for keys beyond the first 32, and for states that are under no key, nothing is
-//! found, and the function is called as before.
+//! A value counts only with the number of its key's use, as in glibc: values of a library that
+//! owned the key before may still be there. On other systems than glibc for x86-64, for keys beyond
+//! the first 32, and for states that are under no key, nothing is found, and the function is
+//! called each time.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::host::threads::Signals;
 const KEYS_NEAR: libc::pthread_key_t = 32;
 
 /// Words of a control block that may hold the same state.
-const PLACES_MAX: usize = 16;
+const WORDS_MAX: usize = 16;
 
 /// Bytes of one of them: the number of the key's use, and the value.
 const SLOT_BYTES: usize = 16;
@@ -31,7 +31,7 @@ const SLOT_BYTES: usize = 16;
 /// Bytes of a control block that are looked through; glibc's are longer, and have them at 0x310.
 const BLOCK_BYTES: usize = 2048;
 
-/// The place of one key's values.
+/// Where the values of one key are.
 pub(crate) struct ThreadSlot {
     /// Bytes from a thread's control block to the number before the value; 0 is not known.
     offset: AtomicUsize,
@@ -47,7 +47,7 @@ impl ThreadSlot {
     /// The calling thread's value, null where it has none; `None` if it is not known where to look.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<usize> {
-        // In this order `find` wrote them.
+        // In the order in which `find` wrote them.
         let offset = self.offset.load(Ordering::Acquire);
         if offset == 0 {
             return None;
@@ -56,8 +56,8 @@ impl ThreadSlot {
         Some(if turn as u64 == self.turn.load(Ordering::Relaxed) { value } else { 0 })
     }
 
-    /// Finds the place of what `current` returns, which must be the value of one key of the calling
-    /// thread's and change with it.
+    /// Finds where the value lies that `current` returns. It must be the calling thread's value of
+    /// one key.
     #[cold]
     pub(crate) fn find(&self, current: impl Fn() -> *mut c_void) {
         let value = current();
@@ -65,26 +65,25 @@ impl ThreadSlot {
             return;
         }
         let holds = |key: &libc::pthread_key_t| {
-            // SAFETY: asks for this thread's value; a key that nobody has yet has none.
+            // SAFETY: asks for this thread's value; a key that is not in use has none.
             unsafe { libc::pthread_getspecific(*key) == value }
         };
-        let place = (0..KEYS_NEAR).filter(holds).find_map(|key| place_of(key, value, &current));
-        if let Some(offset) = place {
+        let offset = (0..KEYS_NEAR).filter(holds).find_map(|key| offset_of(key, value, &current));
+        if let Some(offset) = offset {
             self.turn.store(own::slot(offset)[0] as u64, Ordering::Relaxed);
             self.offset.store(offset, Ordering::Release);
         }
     }
 }
 
-/// Where a key's value is, if the key is the one behind `current`: emptied for a moment, it takes
-/// the value away.
-fn place_of(
+/// Where a key's value is, if `current` returns nothing while the key is empty.
+fn offset_of(
     key: libc::pthread_key_t,
     value: *mut c_void,
     current: impl Fn() -> *mut c_void,
 ) -> Option<usize> {
     let is = |offset: usize, value: *mut c_void| own::slot(offset)[1] == value as usize;
-    let mut full = [0; PLACES_MAX];
+    let mut full = [0; WORDS_MAX];
     let mut count = 0;
     for offset in (0..BLOCK_BYTES).step_by(SLOT_BYTES).filter(|&offset| is(offset, value)) {
         *full.get_mut(count)? = offset;
@@ -129,7 +128,7 @@ mod own {
 
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
 mod own {
-    /// Nothing that anybody looks for.
+    /// A value that is never searched for.
     pub(super) fn slot(_offset: usize) -> [usize; 2] {
         [0, 0]
     }
@@ -188,7 +187,7 @@ mod tests {
         assert_eq!(slot.get(), Some(0x1000));
     }
 
-    /// What a thread kept under a key that was given back does not belong to its next owner.
+    /// What a thread kept under a key that was deleted does not belong to the key's next owner.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn values_of_an_earlier_owner_of_the_key_are_not_believed() {

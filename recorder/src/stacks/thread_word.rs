@@ -1,17 +1,17 @@
-//! A number that another library keeps for each thread, read without calling that library.
+//! Reads a number that another library keeps for each thread, without calling that library.
 //!
 //! A function that returns a thread-local number costs a call into three libraries, whose code is
-//! in no cache at that moment: more than all the rest that the recorder does for a block. So the
-//! recorder finds out where the number is. Whoever has called the function brings its answer
-//! ([`ThreadWord::learn`]); of all words that the library keeps for the thread, those that hold
-//! something else are out. A word that is alone left over after [`PROOFS_MIN`] different answers is
-//! the one, and from then on [`ThreadWord::get`] reads it where the dynamic linker says it is: in
-//! the calling thread's block of the library's thread-local storage. On a thread that has no such
-//! block yet the function is called as before, which makes one; so it is on a thread whose vector
-//! of blocks may be older than the library, and so still show another's that is gone.
+//! in no cache at that time: more than everything else the recorder does for a block. So the
+//! recorder finds out where the number is. It calls the function and gives the answer to
+//! [`ThreadWord::learn`]. Of all words that the library keeps for the thread, those that hold
+//! another value are excluded. When one word is left after `PROOFS_MIN` different answers,
+//! [`ThreadWord::get`] reads it where the dynamic linker says it is: in the calling thread's block
+//! of the library's thread-local storage. On a thread that has no such block yet the function is
+//! called, which makes one; likewise on a thread whose vector of blocks may be older than the
+//! library, and may show the block of a library that is gone.
 //!
-//! It knows how glibc keeps those blocks on x86-64, and compares that with what the linker itself
-//! says before it believes it. Elsewhere nothing is ever known, and the function is always called.
+//! The reading knows how glibc keeps these blocks on x86-64, and is compared with the linker's own
+//! answer first. On other systems the word is never found, and the function is always called.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -32,7 +32,7 @@ const BLOCK_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct ThreadWord {
     /// The library's module in the upper half, the word's offset in its block in the lower one;
     /// [`NOT_KNOWN`] or [`NEVER`].
-    place: AtomicU64,
+    location: AtomicU64,
     /// The oldest state of a thread's vector that is known to have the library's block.
     generation: AtomicU64,
     search: Mutex<Search>,
@@ -57,27 +57,27 @@ struct Block {
 
 impl ThreadWord {
     pub(crate) const fn new() -> Self {
-        let (place, generation) = (AtomicU64::new(NOT_KNOWN), AtomicU64::new(u64::MAX));
-        Self { place, generation, search: Mutex::new(Search::NotBegun) }
+        let (location, generation) = (AtomicU64::new(NOT_KNOWN), AtomicU64::new(u64::MAX));
+        Self { location, generation, search: Mutex::new(Search::NotBegun) }
     }
 
     /// The calling thread's number, if it is known where to look.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<u64> {
-        // In this order `learn` wrote them.
-        let place = self.place.load(Ordering::Acquire);
-        if place == NOT_KNOWN || place == NEVER {
+        // In the order in which `learn` wrote them.
+        let location = self.location.load(Ordering::Acquire);
+        if location == NOT_KNOWN || location == NEVER {
             return None;
         }
-        let block = start((place >> 32) as u32, self.generation.load(Ordering::Relaxed))?;
+        let block = start((location >> 32) as u32, self.generation.load(Ordering::Relaxed))?;
         // SAFETY: a word of the library's block, which this thread has.
-        Some(unsafe { std::ptr::read((block + place as u32 as usize) as *const u64) })
+        Some(unsafe { std::ptr::read((block + location as u32 as usize) as *const u64) })
     }
 
     /// The calling thread has just been given this answer by the library's function.
     #[cold]
     pub(crate) fn learn(&self, function: *const c_void, answer: u64) {
-        match self.place.load(Ordering::Relaxed) {
+        match self.location.load(Ordering::Relaxed) {
             NEVER => return,
             // Zero is in most words: it proves nothing.
             NOT_KNOWN if answer == 0 => return,
@@ -85,7 +85,7 @@ impl ThreadWord {
         }
         // The function has just brought this thread's vector up to date with its library.
         self.generation.fetch_min(generation(), Ordering::Relaxed);
-        if self.place.load(Ordering::Relaxed) != NOT_KNOWN {
+        if self.location.load(Ordering::Relaxed) != NOT_KNOWN {
             return;
         }
         let Ok(mut search) = self.search.try_lock() else { return };
@@ -97,7 +97,7 @@ impl ThreadWord {
                     offsets.retain(|&offset| block.holds(offset, answer));
                     *search = Search::Among { block, offsets, answer, proofs: 1 };
                 }
-                None => self.place.store(NEVER, Ordering::Relaxed),
+                None => self.location.store(NEVER, Ordering::Relaxed),
             },
             Search::Among { answer: last, .. } if *last == answer => {}
             Search::Among { block, offsets, answer: last, proofs } => {
@@ -105,10 +105,10 @@ impl ThreadWord {
                 *last = answer;
                 *proofs += 1;
                 if let ([only], PROOFS_MIN..) = (offsets.as_slice(), *proofs) {
-                    let place = u64::from(block.module) << 32 | u64::from(*only);
-                    self.place.store(place, Ordering::Release);
+                    let location = u64::from(block.module) << 32 | u64::from(*only);
+                    self.location.store(location, Ordering::Release);
                 } else if offsets.is_empty() || *proofs >= PROOFS_MAX {
-                    self.place.store(NEVER, Ordering::Relaxed);
+                    self.location.store(NEVER, Ordering::Relaxed);
                 }
             }
         }
@@ -147,13 +147,13 @@ impl Block {
 ///
 /// glibc on x86-64: the second word of a thread's control block points to its vector, which has a
 /// pair of words for each module, the first of them the block's address. The pair of number 0 has
-/// the generation, that before it how many there are. Only the thread itself changes its vector.
+/// the generation, the pair before it the number of pairs. Only the thread itself changes its vector.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[inline(always)]
 fn start(module: u32, generation: u64) -> Option<usize> {
     const NOT_YET: usize = usize::MAX;
     let vector = vector();
-    // SAFETY: the two pairs are always there, and the module's when there are so many.
+    // SAFETY: the two pairs are always there, and the module's when the vector is that long.
     unsafe {
         if (*vector)[0] < generation as usize || (*vector.sub(1))[0] < module as usize {
             return None;
@@ -305,7 +305,7 @@ mod tests {
             (before, word.get())
         });
         hear.recv().expect("the thread is there");
-        // SAFETY: an open handle; nobody calls into it any more.
+        // SAFETY: an open handle; the library is not called any more.
         unsafe { libc::dlclose(small.0 as *mut c_void) };
         let library = Library::open(folder.path(), "number.so", SOURCE);
         let word = std::sync::Arc::new(ThreadWord::new());
@@ -323,11 +323,11 @@ mod tests {
         let word = ThreadWord::new();
         let function = library.symbol("get_shared");
         (1..100).for_each(|number| word.learn(function, 1_000_000 + number));
-        assert_eq!((word.get(), word.place.load(Ordering::Relaxed)), (None, NEVER));
+        assert_eq!((word.get(), word.location.load(Ordering::Relaxed)), (None, NEVER));
         // A function of no library at all.
         let word = ThreadWord::new();
         word.learn(std::ptr::null(), 1);
-        assert_eq!((word.get(), word.place.load(Ordering::Relaxed)), (None, NEVER));
+        assert_eq!((word.get(), word.location.load(Ordering::Relaxed)), (None, NEVER));
     }
 
     #[test]
@@ -337,6 +337,6 @@ mod tests {
         let word = ThreadWord::new();
         // Two words hold all of these.
         (0..PROOFS_MAX).for_each(|turn| library.teach(&word, 1 + u64::from(turn % 19)));
-        assert_eq!((word.get(), word.place.load(Ordering::Relaxed)), (None, NEVER));
+        assert_eq!((word.get(), word.location.load(Ordering::Relaxed)), (None, NEVER));
     }
 }

@@ -92,15 +92,15 @@ fn report_detailed(recorder: &Recorder, lane: &Lane<'_>, report: Report) -> Next
     let stack = recorder.interner().current();
     let mut grant = Grant { address, size: bytes, stack, ..Grant::default() };
     let said = traces.map(|traces| traces.take_handed_out(address));
-    if let Some(Some((requested, place))) = said {
-        (grant.requested, grant.owner) = (requested, place);
+    if let Some(Some((requested, stream_pool))) = said {
+        (grant.requested, grant.owner) = (requested, stream_pool);
     }
     lane.alloc(clock::mono_ns(), grant, totals);
     if said == Some(None) { Next::AttachTracker } else { Next::Done }
 }
 
-/// The lane is not the allocator's alone, because another allocator used it first; or there is no
-/// lane for so many devices.
+/// The lane is not the allocator's alone, because another allocator used it first; or the device
+/// has a number that no lane has.
 #[cold]
 fn report_shared(recorder: &Recorder, report: Report) {
     let Report { address, size, totals, device } = report;
@@ -134,7 +134,7 @@ pub(crate) fn traced(entry: &Traced) {
     let Some(recorder) = recording() else { return };
     let Some(traces) = recorder.traces(entry.device) else { return };
     match entry.action {
-        action::ALLOC => traces.hand_out(entry, place(recorder, traces, entry)),
+        action::ALLOC => traces.hand_out(entry, stream_pool(recorder, traces, entry)),
         action::FREE_REQUESTED => traces.take_back(entry.address),
         action::FREE_COMPLETED if traces.set_freed(entry.address) => {}
         action::OOM => traces.set_free_bytes(entry.address),
@@ -157,12 +157,12 @@ fn traced_apart(recorder: &Recorder, traces: &Traces, entry: &Traced) {
         _ => return,
     };
     let Traced { address, size, .. } = *entry;
-    let place = place(recorder, traces, entry);
+    let owner = stream_pool(recorder, traces, entry);
     let stack = recorder.interner().current();
-    lane.segment(now_ns, kind, Grant { address, size, requested: size, owner: place, stack });
+    lane.segment(now_ns, kind, Grant { address, size, requested: size, owner, stack });
 }
 
 /// The index of the entry's stream and pool.
-fn place(recorder: &Recorder, traces: &Traces, entry: &Traced) -> u16 {
-    traces.place(entry, || recorder.interner().place(entry.stream, entry.pool))
+fn stream_pool(recorder: &Recorder, traces: &Traces, entry: &Traced) -> u16 {
+    traces.stream_pool(entry, || recorder.interner().stream_pool(entry.stream, entry.pool))
 }

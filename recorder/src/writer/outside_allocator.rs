@@ -56,12 +56,12 @@ pub(crate) fn taken(recorder: &Recorder, origin: Origin, pointer: u64, size: u64
             take_back(recorder, lane, pointer, block);
         }
         // On a device's own lane this is a stream and pool, which are not known.
-        let place = if is_device_lane(lane) { 0 } else { origin as u16 };
-        let grant = Grant { address: pointer, size, requested: size, owner: place, stack };
+        let owner = if is_device_lane(lane) { 0 } else { origin as u16 };
+        let grant = Grant { address: pointer, size, requested: size, owner, stack };
         let before = lane.live_bytes();
         let held = totals(before.wrapping_add(size));
         lane.of_device(device).alloc(clock::mono_ns(), grant, held);
-        if place != 0 {
+        if owner != 0 {
             // Nothing, where the block found no room in the live table.
             let more = lane.live_bytes().wrapping_sub(before);
             recorder.words().add_outside(origin, device, more);
@@ -87,8 +87,8 @@ pub(crate) fn failed(recorder: &Recorder, origin: Origin, size: u64, took_ns: u6
         recorder.words().count(Words::device_word(device, device_words::MALLOC_FAILURES));
     }
     let stack = recorder.interner().current();
-    let place = origin as u16;
-    let grant = Grant { address: 0, size, requested: took_ns, owner: place, stack };
+    let owner = origin as u16;
+    let grant = Grant { address: 0, size, requested: took_ns, owner, stack };
     recorder.write_host(HOST_LANE, |lane| {
         let held = totals(lane.live_bytes());
         lane.of_device(device).failure(clock::mono_ns(), Kind::MallocFailed, grant, held);
@@ -124,11 +124,11 @@ fn return_from(recorder: &Recorder, lane: usize, pointer: u64) -> bool {
 
 /// A block is no longer live; under the lane's lock. A block on a device's own lane is in no sum.
 fn take_back(recorder: &Recorder, lane: &Lane<'_>, pointer: u64, block: LiveBlock) {
-    let LiveBlock { size, device, owner: place } = block;
+    let LiveBlock { size, device, owner } = block;
     let held = totals(lane.live_bytes().wrapping_sub(size));
     lane.of_device(device).free(clock::mono_ns(), pointer, size, held);
     if !is_device_lane(lane) {
-        let origin = Origin::from_number(place);
+        let origin = Origin::from_number(owner);
         recorder.words().add_outside(origin, device, size.wrapping_neg());
     }
 }

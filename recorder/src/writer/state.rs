@@ -53,7 +53,7 @@ pub(crate) struct Recorder {
     since: clock::Both,
     /// The program asked for all detail (`MEMTAPE_DETAIL=1`).
     wants_detail: bool,
-    /// PyTorch was told to use `cudaMallocAsync` instead of its own allocator.
+    /// PyTorch is configured to use `cudaMallocAsync` instead of its own allocator.
     async_backend: bool,
     pid: u32,
 }
@@ -69,7 +69,7 @@ struct LaneSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LaneUse {
-    /// Nobody yet.
+    /// It has no writer yet.
     Untried = 0,
     /// PyTorch's caching allocator, under its device mutex.
     Allocator = 1,
@@ -77,7 +77,7 @@ pub(crate) enum LaneUse {
     NoSpace = 2,
     /// Several threads, under the lane's own lock.
     Shared = 3,
-    /// Nobody yet: another thread is opening it.
+    /// It has no writer yet: a thread is opening it.
     Opening = 4,
 }
 
@@ -167,7 +167,7 @@ impl Recorder {
         self.wants_detail && self.words.get(header::TRACKER) == Tracker::Attached as u64
     }
 
-    /// True when PyTorch was told to use `cudaMallocAsync` instead of its own allocator.
+    /// True when PyTorch is configured to use `cudaMallocAsync` instead of its own allocator.
     pub(crate) fn has_async_backend(&self) -> bool {
         self.async_backend
     }
@@ -187,8 +187,8 @@ impl Recorder {
         is_open.then_some(&slot.lane)
     }
 
-    /// Writes onto a lane under the lane's lock, opening it if need be. `None` when there is no such
-    /// lane, or when another thread held the lock for too long.
+    /// Writes onto a lane under the lane's lock, opening it if need be. `None` when there is no
+    /// such lane, or when another thread held the lock for too long.
     pub(crate) fn with_shared_lane<R>(
         &self,
         index: usize,

@@ -52,7 +52,7 @@ pub(crate) fn optimizer_stepped(optimizer: u64) {
     if recorder.words().get(header::STEP_SOURCE) == StepSource::Given as u64 {
         return;
     }
-    // Optimizers step under the GIL, so nobody else holds this.
+    // Optimizers step under the GIL, so no other thread holds this.
     let Ok(mut boundary) = recorder.step_boundary().try_lock() else { return };
     if boundary.stepped(optimizer) {
         let step = STEPS.fetch_add(1, Ordering::Relaxed) + 1;
@@ -90,13 +90,13 @@ pub(crate) fn annotate(text: &[u8]) {
 }
 
 fn mark_phase(recorder: &Recorder, name: &[u8]) {
-    let atom = if name.is_empty() { 0 } else { recorder.interner().text(name) };
-    mark(recorder, header::PHASE, atom);
+    let number = if name.is_empty() { 0 } else { recorder.interner().text(name) };
+    mark(recorder, header::PHASE, number);
 }
 
-fn mark(recorder: &Recorder, word: usize, atom: u32) {
-    recorder.words().set(word, u64::from(atom));
+fn mark(recorder: &Recorder, word: usize, text: u32) {
+    recorder.words().set(word, u64::from(text));
     recorder.write_host(HOST_LANE, |lane| {
-        lane.mark(clock::mono_ns(), Kind::Mark, 0, u64::from(atom));
+        lane.mark(clock::mono_ns(), Kind::Mark, 0, u64::from(text));
     });
 }

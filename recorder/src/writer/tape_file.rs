@@ -23,7 +23,7 @@ use crate::host::threads::without_file_limit_signal;
 /// Where tapes go unless `MEMTAPE_DIR` says otherwise.
 const DIRECTORY_DEFAULT: &str = "/dev/shm/memtape";
 
-/// Fewer events than this are not worth a tape.
+/// Fewest events of a tape.
 const EVENTS_MIN: usize = 4096;
 
 /// A tape takes at most this part of what is free: NCCL, DataLoader workers and the other ranks of
@@ -126,9 +126,9 @@ fn open_file(mono_ns: u64) -> Option<(PathBuf, File)> {
         .filter(|value| !value.is_empty())
         .map_or_else(|| PathBuf::from(DIRECTORY_DEFAULT), PathBuf::from);
     if !directory.is_dir() {
-        // Jobs of several users share the default folder, as they share /tmp.
+        // Jobs of several users share the default folder, like /tmp.
         DirBuilder::new().recursive(true).create(&directory).ok()?;
-        // Not with the making, which the umask would have a say in.
+        // The mode given to `create` would be subject to the umask.
         let _ = std::fs::set_permissions(&directory, Permissions::from_mode(0o1777));
     }
     let path = Path::new(&directory).join(format!("{}-{mono_ns:x}.tape", std::process::id()));
@@ -147,7 +147,7 @@ fn off_the_standard_streams(file: File) -> Option<File> {
     if file.as_raw_fd() >= DESCRIPTOR_MIN {
         return Some(file);
     }
-    // SAFETY: the descriptor is open; the new one, where there is one, is nobody else's.
+    // SAFETY: the descriptor is open; the new one, where there is one, has no other owner.
     unsafe {
         let higher = libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, DESCRIPTOR_MIN);
         (higher >= DESCRIPTOR_MIN).then(|| File::from_raw_fd(higher))
@@ -207,14 +207,14 @@ fn hold(
     let is_ours_alone =
         off_in_children() && unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) == 0 };
     if is_ours_alone {
-        // Where it cannot be had, the first lock has to do.
+        // Without the second lock the first one must suffice.
         let _ = lock(&file, libc::F_OFD_SETLK, LOCKED_BYTE, 1);
     }
     Some(words)
 }
 
 fn map(file: &File, words: usize) -> Option<&'static [AtomicU64]> {
-    // SAFETY: a fresh shared mapping of an open file; nobody unmaps it.
+    // SAFETY: a fresh shared mapping of an open file, which is never unmapped.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

@@ -29,10 +29,10 @@ const POOL_UNKNOWN: (u64, u64) = (u64::MAX, 0);
 /// What the tracker said of one device. Under that device's mutex.
 #[derive(Default)]
 pub(crate) struct Traces {
-    /// Block that is being handed out, with the size asked for and its stream and pool.
+    /// Block that is being handed out, with the size asked for and the index of stream and pool.
     address: AtomicU64,
     requested: AtomicU64,
-    place: AtomicU16,
+    stream_pool: AtomicU16,
     /// Block that is being taken back; 0 is none.
     freeing: AtomicU64,
     /// That block, if it is free already.
@@ -40,24 +40,24 @@ pub(crate) struct Traces {
     /// The device's free bytes when a request failed.
     free_bytes: AtomicU64,
     /// Index of the last stream and pool (plus one: 0 is none yet), and both.
-    last_place: AtomicU32,
+    last_index: AtomicU32,
     last_stream: AtomicU64,
     last_pool: [AtomicU64; 2],
 }
 
 impl Traces {
     /// A block is being handed out.
-    pub(crate) fn hand_out(&self, entry: &Traced, place: u16) {
+    pub(crate) fn hand_out(&self, entry: &Traced, stream_pool: u16) {
         self.requested.store(entry.size, Relaxed);
-        self.place.store(place, Relaxed);
+        self.stream_pool.store(stream_pool, Relaxed);
         self.address.store(entry.address, Relaxed);
     }
 
-    /// Size asked for and place of the block that is being handed out; `None` when the tracker said
-    /// nothing of it.
+    /// Size asked for, and stream and pool, of the block that is being handed out; `None` when the
+    /// tracker said nothing of it.
     pub(crate) fn take_handed_out(&self, address: u64) -> Option<(u64, u16)> {
         let is_known = self.address.swap(0, Relaxed) == address;
-        is_known.then(|| (self.requested.load(Relaxed), self.place.load(Relaxed)))
+        is_known.then(|| (self.requested.load(Relaxed), self.stream_pool.load(Relaxed)))
     }
 
     /// A block is being taken back.
@@ -84,7 +84,7 @@ impl Traces {
         is_freed || !is_known
     }
 
-    /// A request failed while the device had so many free bytes.
+    /// A request failed while the device had this many free bytes.
     pub(crate) fn set_free_bytes(&self, bytes: u64) {
         self.free_bytes.store(bytes, Relaxed);
     }
@@ -95,20 +95,20 @@ impl Traces {
     }
 
     /// The index of the entry's stream and pool; `learn` gives that of a new one.
-    pub(crate) fn place(&self, entry: &Traced, learn: impl FnOnce() -> u16) -> u16 {
+    pub(crate) fn stream_pool(&self, entry: &Traced, learn: impl FnOnce() -> u16) -> u16 {
         let (first, second) = entry.pool.unwrap_or(POOL_UNKNOWN);
-        let known = self.last_place.load(Relaxed);
+        let known = self.last_index.load(Relaxed);
         let is_same = self.last_stream.load(Relaxed) == entry.stream
             && self.last_pool[0].load(Relaxed) == first
             && self.last_pool[1].load(Relaxed) == second;
         if known != 0 && is_same {
             return (known - 1) as u16;
         }
-        let place = learn();
+        let index = learn();
         self.last_stream.store(entry.stream, Relaxed);
         self.last_pool[0].store(first, Relaxed);
         self.last_pool[1].store(second, Relaxed);
-        self.last_place.store(u32::from(place) + 1, Relaxed);
-        place
+        self.last_index.store(u32::from(index) + 1, Relaxed);
+        index
     }
 }

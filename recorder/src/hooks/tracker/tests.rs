@@ -117,7 +117,7 @@ fn what_is_not_confirmed_is_refused() {
     check_refused("half", &["-DHALF"], Tracker::NotReady);
     check_refused("odd", &["-DODD"], Tracker::UnknownBuild);
     check_refused("no_id", &["-Wl,--build-id=none"], Tracker::OtherFile);
-    assert_eq!(Plan::make("libc10_cuda_of_nobody.so").err(), Some(Tracker::NoAllocator));
+    assert_eq!(Plan::make("libc10_cuda_absent.so").err(), Some(Tracker::NoAllocator));
     // A library that is loaded, and has nothing of PyTorch's.
     assert_eq!(Plan::make("libc.so.6").err(), Some(Tracker::NoAllocator));
 }
