@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use memtape_core::{capture, detector, policy};
 
+use crate::ingest::wire::RANKS_MAX;
+use crate::state::orders::Hook;
 use crate::store;
 
 /// Settings of one coordinator.
@@ -127,10 +129,26 @@ impl Default for RestartConfig {
     }
 }
 
+impl RestartConfig {
+    /// The hooks that are configured; [`Hook::None`] when there is none.
+    pub(crate) fn hooks(&self) -> Vec<Hook> {
+        let command = (!self.command.is_empty()).then_some(Hook::Command);
+        let webhook = self.webhook.as_ref().map(|_| Hook::Webhook);
+        let hooks: Vec<Hook> = command.into_iter().chain(webhook).collect();
+        if hooks.is_empty() { vec![Hook::None] } else { hooks }
+    }
+}
+
 impl Config {
     /// How often agents report, in nanoseconds.
     pub(crate) fn interval_ns(&self) -> u64 {
         u64::try_from(self.report_interval.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The limits of captures, within what messages can name.
+    pub(crate) fn capture_limits(&self) -> capture::Limits {
+        let ranks_max = self.capture.ranks_max.min(RANKS_MAX as usize);
+        capture::Limits { ranks_max, ..self.capture.clone() }
     }
 
     /// Every mistake in the settings, one line each; empty when they are sound.

@@ -1,64 +1,64 @@
 //! The coordinator: one loop over one closed set of events.
 //!
-//! Everything that can happen is an [`Event`]; one `match` hands it to the part of the state that
-//! it concerns, then [`Coordinator::settle`] asks core's machines what to do next and does it. No
-//! event waits for a disk, a network or another process: those run in tasks of their own and come
-//! back as events. The clock is read once per event.
+//! Everything that can happen is an [`Event`]. One `match` hands it to the part of the state that
+//! it concerns. A part changes only itself and asks for the rest with effects, which are carried
+//! out here. No event waits for a disk, a network or another process: those run in tasks of their
+//! own and come back as events. The clock is read once per event.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-use memtape_core::ids::Ids;
-use memtape_core::policy::Policy;
+use memtape_core::capture::Reason;
 use tokio::sync::mpsc;
 
 use crate::clock::Now;
 use crate::config::Config;
 use crate::event::Event;
-use crate::ingest::admission::Share;
-use crate::ingest::agents;
-use crate::ingest::wire::Outgoing;
-use crate::records::ActionRecord;
-use crate::state::captures::CaptureState;
-use crate::state::incidents::IncidentState;
-use crate::state::jobs::{Cluster, Limits, StreamId};
-use crate::state::losses::Counters;
-use crate::state::restarts::HeldRestart;
+use crate::ingest::streams::{StreamId, Streams};
+use crate::ingest::wire::{self, Outgoing};
+use crate::state::actions::Actions;
+use crate::state::captures::Captures;
+use crate::state::counters::{Counters, Loss};
+use crate::state::effects::{
+    After, Asker, Batch, CaptureRefused, CaptureReply, Effect, Effects, Share, Work, WorkDone,
+};
+use crate::state::incidents::Incidents;
+use crate::state::jobs::Jobs;
+use crate::state::jobs::reports::AgentRefused;
+use crate::state::messages::{Hello, Incoming};
+use crate::state::restore::Restored;
+use crate::state::view::View;
 use crate::store::{Changes, Store};
 use crate::telemetry::export::Telemetry;
-use crate::work::hooks::Hooks;
-use crate::work::tasks::Works;
 
-/// Actions remembered; the oldest is forgotten.
-pub(crate) const ACTIONS_MAX: usize = 4096;
+/// Where the loop puts work. Bounded by what makes it: a comparison for each open incident, a
+/// hook for each restart that the policy allows.
+pub(crate) type Works = mpsc::UnboundedSender<Work>;
 
-/// The state of the one loop.
+/// The parts of the state, and what the loop needs to carry effects out.
 pub(crate) struct Coordinator {
-    pub(crate) config: Arc<Config>,
-    pub(crate) limits: Limits,
-    pub(crate) cluster: Cluster,
-    /// By stream: which node it belongs to.
-    pub(crate) streams: BTreeMap<StreamId, String>,
-    pub(crate) streams_begun: StreamId,
-    pub(crate) captures: BTreeMap<String, CaptureState>,
-    pub(crate) incidents: BTreeMap<String, IncidentState>,
-    pub(crate) actions: VecDeque<ActionRecord>,
-    pub(crate) policy: Policy,
-    pub(crate) hooks: Hooks,
-    /// Restarts that wait for a last picture of the job.
-    pub(crate) held: Vec<HeldRestart>,
-    pub(crate) works: Works,
-    pub(crate) ids: Ids,
+    jobs: Jobs,
+    captures: Captures,
+    incidents: Incidents,
+    actions: Actions,
+    streams: Streams,
+    effects: Effects,
+    config: Arc<Config>,
+    shared: Shared,
+    works: Works,
+    /// When room was last made.
+    tidied_ns: u64,
+    /// When step records were last expired.
+    expired_ns: u64,
+}
+
+/// What the loop shares with those who serve and work for it.
+#[derive(Clone)]
+pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) counters: Arc<Counters>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) events: mpsc::Sender<Event>,
-    /// Attempts whose machines may have something to say.
-    pub(crate) touched: BTreeSet<u32>,
-    /// When room was last made.
-    pub(crate) tidied_ns: u64,
-    /// When step records were last expired.
-    pub(crate) expired_ns: u64,
 }
 
 /// Time between two looks for steps that are too old.
@@ -68,9 +68,43 @@ const EXPIRE_EVERY_NS: u64 = 3_600_000_000_000;
 /// between.
 const TIDY_EVERY_NS: u64 = 1_000_000_000;
 
+/// An agent whose records found no room comes again after this time.
+const NO_ROOM_WAIT: Duration = Duration::from_secs(5);
+
 impl Coordinator {
+    /// A coordinator that goes on where an earlier one ended.
+    pub(crate) fn new(
+        now: Now,
+        config: Arc<Config>,
+        restored: Restored,
+        shared: Shared,
+        works: Works,
+    ) -> Self {
+        let Restored { jobs, captures, incidents, actions, findings } = restored;
+        let mut coordinator = Self {
+            jobs,
+            captures,
+            incidents,
+            actions,
+            streams: Streams::default(),
+            effects: Effects::default(),
+            config,
+            shared,
+            works,
+            tidied_ns: 0,
+            expired_ns: 0,
+        };
+        for (serial, finding) in findings {
+            let Self { incidents, jobs, effects, .. } = &mut coordinator;
+            incidents.found(now, serial, finding, jobs, effects);
+            coordinator.carry_out(now);
+        }
+        coordinator
+    }
+
     /// One event, and all that follows from it at once.
     pub(crate) fn handle(&mut self, now: Now, event: Event) {
+        let Self { jobs, captures, incidents, actions, effects, .. } = self;
         match event {
             Event::Attached { hello, outgoing, reply } => {
                 // Nobody waits any more if the connection broke meanwhile; `Gone` then follows.
@@ -79,50 +113,132 @@ impl Coordinator {
             Event::Said { stream, message, share } => self.said(now, stream, message, share),
             Event::Gone { stream } => self.gone(now, stream),
             Event::UploadBegun { capture, tape_id, reply } => {
-                self.upload_begun(&capture, &tape_id, reply);
+                captures.upload_begun(&capture, &tape_id, jobs, reply, effects);
             }
             Event::BodyFailed { capture, tape_id, why } => {
-                self.body_failed(&capture, &tape_id, &why);
+                captures.body_failed(&capture, &tape_id, &why, jobs);
             }
-            Event::BodyStored { capture, tape_id, bytes, hash, reply } => {
-                self.body_stored(now, &capture, &tape_id, (bytes, hash), reply);
+            Event::BodyStored { body, reply } => {
+                captures.body_stored(now, &body, jobs, reply, effects);
             }
-            Event::Asked(question) => question(self, now),
-            Event::Diagnosed { incident, capture, result } => {
-                self.diagnosed(now, &incident, &capture, result);
+            Event::Asked(question) => question(&self.view(now)),
+            Event::CaptureWanted { job, step, reply } => self.capture_wanted(&job, step, reply),
+            Event::Worked(WorkDone::Compared { incident, capture, result }) => {
+                incidents.diagnosed(now, &incident, &capture, result, effects);
             }
-            Event::Acted { action, outcome, is_failure } => {
-                self.acted(&action, outcome, is_failure);
+            Event::Worked(WorkDone::Restarted { action, outcome, is_failure }) => {
+                actions.restarted(&action, outcome, is_failure, effects);
             }
             Event::IncidentStored { incident, updated_wall_ns } => {
-                self.incident_stored(&incident, updated_wall_ns);
+                incidents.stored(&incident, updated_wall_ns);
             }
             Event::Tick => self.tick(now),
         }
         self.settle(now);
     }
 
-    /// Asks the machines of the attempts that were touched what to do next, and does it.
+    /// The state as questions read it.
+    pub(crate) fn view(&self, now: Now) -> View<'_> {
+        View {
+            now,
+            report_interval_ns: self.config.interval_ns(),
+            jobs: &self.jobs,
+            captures: &self.captures,
+            incidents: &self.incidents,
+            actions: &self.actions,
+            agents: self.streams.count(),
+            counters: &self.shared.counters,
+        }
+    }
+
+    /// Tells all agents that the coordinator stops, and when to come back.
+    pub(crate) fn goodbye(&self, reconnect_after: Duration) {
+        for node in self.streams.nodes() {
+            // An agent that cannot be reached finds out by itself.
+            let _ = self.streams.send(&node, wire::goodbye(reconnect_after));
+        }
+    }
+
+    /// Carries out all effects, and asks the machines of the attempts that were touched what to do
+    /// next, until nothing is left.
     fn settle(&mut self, now: Now) {
-        while let Some(serial) = self.touched.pop_first() {
-            self.settle_findings(now, serial);
-            self.settle_captures(now, serial);
+        self.carry_out(now);
+        while let Some(serial) = self.jobs.take_touched() {
+            let Self { jobs, incidents, effects, .. } = self;
+            while let Some(finding) = jobs.poll_finding(serial) {
+                incidents.found(now, serial, finding, jobs, effects);
+            }
+            incidents.close_unconfirmed(now, serial, jobs, effects);
+            self.carry_out(now);
+            self.captures.settle(now, serial, &mut self.jobs, &mut self.effects);
+            self.carry_out(now);
+        }
+    }
+
+    fn attach(
+        &mut self,
+        now: Now,
+        hello: Hello,
+        outgoing: mpsc::Sender<Outgoing>,
+    ) -> Result<StreamId, AgentRefused> {
+        let admitted = self.jobs.admit(now, &hello);
+        admitted.inspect_err(|_| self.effects.lose(Loss::AgentRefused))?;
+        let node = hello.node.clone();
+        if let Some(stream) = self.streams.of_node(&node) {
+            self.gone(now, stream);
+            self.jobs.note_replaced(now, &node);
+        }
+        self.jobs.attach(now, hello);
+        let stream = self.streams.open(&node, outgoing);
+        self.send(now, &node, wire::welcome(self.config.report_interval));
+        Ok(stream)
+    }
+
+    /// A stream is over.
+    fn gone(&mut self, now: Now, stream: StreamId) {
+        let Some(node) = self.streams.close(stream) else { return };
+        tracing::warn!(node = ?node, "agent disconnected");
+        self.jobs.node_lost(now, &node);
+    }
+
+    /// A message of an agent.
+    fn said(&mut self, now: Now, stream: StreamId, message: Incoming, share: Share) {
+        let Some(node) = self.streams.node(stream).cloned() else { return };
+        self.jobs.heard(now, &node);
+        if matches!(message, Incoming::RankUp(_))
+            && let Some(serial) = self.jobs.surplus()
+        {
+            self.forget_attempt(now, serial);
+        }
+        let Self { jobs, captures, effects, .. } = self;
+        match message {
+            Incoming::RankUp(up) => jobs.rank_up(now, &node, up, share, effects),
+            Incoming::Report(report) => jobs.report(now, &node, report, share, effects),
+            Incoming::RankDown { tape_id, end } => {
+                jobs.rank_down(now, &node, &tape_id, end, effects);
+            }
+            Incoming::Answer { capture, tape_id, answer } => {
+                let known = answer.clone();
+                if jobs.capture_answer(now, &node, &capture, &tape_id, answer, effects) {
+                    captures.note_answer(&capture, &tape_id, known);
+                }
+            }
+            Incoming::AgentCapture(taken) => {
+                captures.agent_capture(now, &node, &taken, jobs, effects);
+            }
         }
     }
 
     fn tick(&mut self, now: Now) {
-        for (serial, attempt) in &mut self.cluster.attempts {
-            if attempt.captures.poll_timeout().is_some_and(|due_ns| due_ns <= now.mono_ns) {
-                attempt.captures.handle_timeout(now.mono_ns);
-                self.touched.insert(*serial);
-            }
+        for (serial, reason) in self.jobs.tick(now) {
+            let asker = Asker::Trigger;
+            self.effects.push(Effect::RequestCapture { serial, reason, step: None, asker });
         }
-        for attempt in self.cluster.attempts.values_mut().filter(|attempt| attempt.roles_due) {
-            agents::tell_roles(attempt);
-        }
-        self.pull_triggers(now);
-        self.want_captures(now);
-        self.reconsider_restarts(now);
+        self.carry_out(now);
+        let Self { jobs, captures, incidents, actions, effects, .. } = self;
+        incidents.request_captures(now, effects);
+        actions.reconsider(now, incidents, jobs, captures, effects);
+        self.carry_out(now);
         if now.mono_ns.saturating_sub(self.tidied_ns) >= TIDY_EVERY_NS {
             self.tidied_ns = now.mono_ns;
             self.make_room(now);
@@ -130,89 +246,189 @@ impl Coordinator {
         if now.mono_ns.saturating_sub(self.expired_ns) >= EXPIRE_EVERY_NS {
             self.expired_ns = now.mono_ns;
             let age_ns = i64::try_from(self.config.steps_age_max.as_nanos()).unwrap_or(i64::MAX);
-            self.store.expire_steps(now.wall_ns.saturating_sub(age_ns));
+            self.shared.store.expire_steps(now.wall_ns.saturating_sub(age_ns));
         }
     }
 
-    /// Forgets what there is no room for.
+    /// Deletes what there is no room for.
     fn make_room(&mut self, now: Now) {
-        if let Some(serial) = self.cluster.to_forget() {
+        if let Some(serial) = self.jobs.surplus() {
             self.forget_attempt(now, serial);
         }
-        self.make_room_for_captures(now);
-        self.make_room_for_incidents();
-        let mut changes = Changes::default();
-        while self.actions.len() > ACTIONS_MAX {
-            if let Some(oldest) = self.actions.pop_front() {
-                changes.delete(&oldest);
+        let in_use = self.incidents.captures_in_use();
+        self.captures.make_room(now, &in_use, &mut self.effects);
+        self.incidents.make_room(&mut self.effects);
+        self.actions.make_room(&mut self.effects);
+    }
+
+    /// Deletes an attempt with all that belongs to it.
+    fn forget_attempt(&mut self, now: Now, serial: u32) {
+        if self.jobs.forget(now, serial, &mut self.effects) {
+            self.captures.forget_attempt(serial, &mut self.effects);
+            self.incidents.forget_attempt(serial, &mut self.effects);
+        }
+    }
+
+    /// A user wants a capture. It is promised when it is written down: from then on it ends in a
+    /// manifest, whatever becomes of this process.
+    fn capture_wanted(&mut self, job: &str, step: Option<u64>, reply: CaptureReply) {
+        let Some(attempt) = self.jobs.newest(job) else {
+            // The client may have gone.
+            let _ = reply.send(Err(CaptureRefused::NoJob(job.to_string())));
+            return;
+        };
+        let (serial, asker) = (attempt.record.serial, Asker::User(reply));
+        let reason = Reason::Person;
+        self.effects.push(Effect::RequestCapture { serial, reason, step, asker });
+    }
+
+    /// Carries out all effects, in order.
+    fn carry_out(&mut self, now: Now) {
+        while let Some(effect) = self.effects.pop() {
+            let Self { jobs, captures, incidents, actions, effects, .. } = self;
+            let Shared { store, counters, telemetry, .. } = &self.shared;
+            match effect {
+                Effect::Write(changes, after) => self.write(changes, after),
+                Effect::TryWrite(changes, done) => store.try_write(changes, done),
+                Effect::KeepSteps { node, report, batch, share } => {
+                    self.keep_steps(&node, report, batch, share);
+                }
+                Effect::ForgetSteps { serial, from_wall_ns, to_wall_ns } => {
+                    store.forget_steps(serial, from_wall_ns, to_wall_ns);
+                }
+                Effect::ReleaseBody(hash) => store.blobs().release(hash),
+                Effect::AskAgent { node, request } => {
+                    self.send(now, &node, wire::capture_request(request));
+                }
+                // Nobody works any more when the coordinator stops.
+                Effect::Start(work) => drop(self.works.send(work)),
+                Effect::Count(count, more) => counters.add(count, more),
+                Effect::Lose(loss, more) => counters.lose(loss, more),
+                Effect::RequestCapture { serial, reason, step, asker } => {
+                    self.request_capture(now, serial, reason, step, asker);
+                }
+                Effect::CaptureClosed { serial, capture } => {
+                    jobs.captured(now, serial);
+                    if let Some(closed) = captures.get(&capture) {
+                        telemetry.capture(&closed.record, &closed.parts);
+                        incidents.capture_closed(serial, closed, jobs, effects);
+                    }
+                    actions.capture_closed(&capture, incidents, jobs, effects);
+                }
+                Effect::CaptureForgotten { capture } => {
+                    actions.capture_closed(&capture, incidents, jobs, effects);
+                }
+                Effect::AttemptEnded { serial } => {
+                    incidents.attempt_ended(now, serial, jobs, effects);
+                }
+                Effect::AttemptResumed { serial } => {
+                    incidents.attempt_resumed(serial, jobs, effects);
+                }
+                Effect::ConsiderRestart { incident } => {
+                    actions.consider(now, &incident, incidents, jobs, captures, effects);
+                }
             }
         }
-        self.write(changes);
     }
 
-    /// Forgets an attempt with all that belongs to it.
-    pub(crate) fn forget_attempt(&mut self, now: Now, serial: u32) {
-        let Some(attempt) = self.cluster.forget(serial) else { return };
-        tracing::info!(job = ?attempt.record.job, "an old attempt is forgotten");
-        let record = &attempt.record;
-        let last_wall_ns = record
-            .ended_wall_ns
-            .unwrap_or(i64::MAX - 1)
-            .max(attempt.ranks.values().map(|rank| rank.step_wall_ns).max().unwrap_or(0));
-        let to_wall_ns = last_wall_ns.min(now.wall_ns);
-        self.store.forget_steps(serial, record.first_seen_wall_ns, to_wall_ns);
-        let mut changes = Changes::default();
-        changes.delete(record);
-        for rank in attempt.ranks.values() {
-            changes.delete(&rank.record);
-        }
-        self.write(changes);
-        let of_attempt = |id: &String, of: u32| (of == serial).then(|| id.clone());
-        let captures: Vec<String> = self
-            .captures
-            .iter()
-            .filter_map(|(id, capture)| of_attempt(id, capture.record.serial))
-            .collect();
-        for id in captures {
-            self.forget_capture(&id);
-        }
-        let incidents: Vec<String> = self
-            .incidents
-            .iter()
-            .filter_map(|(id, incident)| of_attempt(id, incident.record.serial))
-            .collect();
-        for id in incidents {
-            self.forget_incident(&id);
-        }
+    /// The agent may forget these records when they are durable. When there is no room for them it
+    /// comes again, and begins where it was acknowledged last.
+    fn keep_steps(&self, node: &str, report: u64, batch: Batch, share: Share) {
+        let outgoing = self.streams.sender(node);
+        let done = move |is_kept: bool| {
+            drop(share);
+            let ack = wire::report_ack(report);
+            let answer = if is_kept { ack } else { wire::goodbye(NO_ROOM_WAIT) };
+            // A full queue means an agent that does not read; the loop finds out.
+            let _ = outgoing.map(|outgoing| outgoing.try_send(answer));
+        };
+        self.shared.store.steps(batch, Box::new(move |result| done(result.is_ok())));
     }
 
-    /// Writes changes for which nobody waits.
-    pub(crate) fn write(&self, changes: Changes) {
-        if !changes.is_empty() {
-            self.store.write(changes, Box::new(|_| {}));
-        }
-    }
-
-    /// As [`Self::write`]; whoever sent this has its share of memory back when it is written.
-    pub(crate) fn write_with(&self, changes: Changes, share: Share) {
-        if !changes.is_empty() {
-            self.store.write(changes, Box::new(move |_| drop(share)));
+    /// Asks for a capture and gives the answer to the asker.
+    fn request_capture(
+        &mut self,
+        now: Now,
+        serial: u32,
+        reason: Reason,
+        step: Option<u64>,
+        asker: Asker,
+    ) {
+        let Self { jobs, captures, incidents, actions, effects, .. } = self;
+        let result = captures.request(now, serial, reason.clone(), step, jobs, effects);
+        match asker {
+            Asker::Trigger => jobs.trigger_answered(now, serial, reason, &result),
+            Asker::Incident(id) => incidents.capture_answered(now, &id, result),
+            Asker::Restart(proposal) => {
+                actions.capture_answered(now, &proposal, result, effects);
+            }
+            Asker::User(reply) => {
+                let answer = Box::new(move |written: Result<(), String>| {
+                    let written = written.map_err(CaptureRefused::Store);
+                    let result = result.map_err(CaptureRefused::from);
+                    // The client may have gone.
+                    let _ = reply.send(result.and_then(|id| written.map(|()| id)));
+                });
+                // Behind the capture's own record.
+                effects.push(Effect::TryWrite(Changes::default(), answer));
+            }
         }
     }
 
-    /// Sends a message to the agent of a node; false when there is none, or it is too slow.
-    pub(crate) fn send(&mut self, now: Now, node: &str, message: Outgoing) -> bool {
-        let Some(known) = self.cluster.nodes.get(node) else { return false };
-        let Some((stream, outgoing)) = &known.stream else { return false };
-        if outgoing.try_send(message).is_ok() {
-            return true;
+    fn write(&self, changes: Changes, after: After) {
+        let store = &self.shared.store;
+        match after {
+            After::Nothing | After::Free(_) if changes.is_empty() => {}
+            After::Nothing => store.write(changes, Box::new(|_| {})),
+            After::Free(share) => store.write(changes, Box::new(move |_| drop(share))),
+            After::ReleaseBodies(hashes) => {
+                let blobs = store.blobs().clone();
+                let release = move |hash| blobs.release(hash);
+                store.write(
+                    changes,
+                    Box::new(move |result| {
+                        if result.is_ok() {
+                            hashes.into_iter().for_each(release);
+                        }
+                    }),
+                );
+            }
+            After::Start(work) => {
+                let works = self.works.clone();
+                store.write(
+                    changes,
+                    Box::new(move |result| {
+                        if result.is_ok() {
+                            // Nobody works any more when the coordinator stops.
+                            let _ = works.send(work);
+                        }
+                    }),
+                );
+            }
+            After::TellStored { incident, updated_wall_ns } => {
+                let events = self.shared.events.clone();
+                store.write(
+                    changes,
+                    Box::new(move |result| {
+                        if result.is_ok() {
+                            let event = Event::IncidentStored { incident, updated_wall_ns };
+                            // The store's thread may wait for the loop: the loop never waits for
+                            // the store.
+                            let _ = events.blocking_send(event);
+                        }
+                    }),
+                );
+            }
         }
-        let stream = *stream;
-        if !outgoing.is_closed() {
-            self.counters.lose(crate::state::losses::Loss::SlowAgent);
+    }
+
+    /// Sends a message to the agent of a node. A stream whose agent does not read is closed.
+    fn send(&mut self, now: Now, node: &str, message: Outgoing) {
+        let Err(unsent) = self.streams.send(node, message) else { return };
+        if unsent.is_slow {
+            self.shared.counters.lose(Loss::SlowAgent, 1);
             tracing::warn!(node = ?node, "an agent does not read: its stream is closed");
         }
-        self.gone(now, stream);
-        false
+        self.gone(now, unsent.stream);
     }
 }

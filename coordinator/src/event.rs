@@ -1,82 +1,46 @@
-//! Everything that can happen to a coordinator: one closed set, and the answers to it.
+//! Everything that can happen to a coordinator: one closed set.
 
-use memtape_core::diagnosis::Diagnosis;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::clock::Now;
-use crate::coordinator::Coordinator;
-use crate::ingest::admission::Share;
+use crate::ingest::streams::StreamId;
 use crate::ingest::wire::Outgoing;
-use crate::state::jobs::StreamId;
+use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
+use crate::state::effects::{CaptureReply, Share, WorkDone};
+use crate::state::jobs::reports::AgentRefused;
 use crate::state::messages::{Hello, Incoming};
+use crate::state::view::View;
 
-/// What an HTTP request wants to know. The loop runs it between two events, so it must be short.
-pub(crate) type Question = Box<dyn FnOnce(&mut Coordinator, Now) + Send>;
+/// A question about the state; the loop answers it between two events, so it must be short.
+pub(crate) type Question = Box<dyn FnOnce(&View<'_>) + Send>;
 
 /// Everything that can happen to a coordinator.
 pub(crate) enum Event {
-    /// An agent said who it is; the answer is the name of its stream, or why it is refused.
+    /// An agent opened a stream; the answer is the stream, or why the agent is refused.
     Attached {
         hello: Hello,
         outgoing: mpsc::Sender<Outgoing>,
-        reply: oneshot::Sender<Result<StreamId, String>>,
+        reply: oneshot::Sender<Result<StreamId, AgentRefused>>,
     },
-    /// An agent said something on its stream; the share of memory is held until that is stored.
+    /// A message of an agent; its share of memory is held until it is stored.
     Said { stream: StreamId, message: Incoming, share: Share },
     /// A stream is over.
     Gone { stream: StreamId },
     /// An agent begins to send a body.
     UploadBegun { capture: String, tape_id: String, reply: oneshot::Sender<Upload> },
     /// A body is stored and synced; nothing refers to it yet.
-    BodyStored {
-        capture: String,
-        tape_id: String,
-        bytes: u64,
-        hash: blake3::Hash,
-        reply: oneshot::Sender<Result<(), BodyRefused>>,
-    },
+    BodyStored { body: StoredBody, reply: oneshot::Sender<Result<(), BodyRefused>> },
     /// A body came and could not be kept.
     BodyFailed { capture: String, tape_id: String, why: String },
-    /// An HTTP request has a question.
+    /// A question about the state.
     Asked(Question),
-    /// The states of a capture were compared.
-    Diagnosed { incident: String, capture: String, result: Result<Box<Diagnosis>, String> },
-    /// A restart hook came to its end.
-    Acted { action: String, outcome: String, is_failure: bool },
+    /// A user wants a capture of a job's newest attempt.
+    CaptureWanted { job: String, step: Option<u64>, reply: CaptureReply },
+    /// A piece of work is done.
+    Worked(WorkDone),
     /// An incident, as it was at this moment, is stored.
     IncidentStored { incident: String, updated_wall_ns: i64 },
     /// Time has passed.
     Tick,
-}
-
-/// May a body be sent?
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Upload {
-    /// Yes; the answer promised this size and hash, if it has come already.
-    Wanted { promised: Option<(u64, Option<[u8; 32]>)> },
-    /// It is stored already, and synced.
-    Stored { hash: blake3::Hash },
-    /// Not now: the store cannot be written.
-    Later,
-    /// No: the capture is over, or the tape is not in it.
-    Refused,
-}
-
-impl Upload {
-    /// Is this the body that was announced? True where nothing was.
-    pub(crate) fn is_as_promised(&self, bytes: u64, hash: &blake3::Hash) -> bool {
-        let Self::Wanted { promised: Some((promised, promised_hash)) } = self else { return true };
-        *promised == bytes && promised_hash.is_none_or(|promised| promised == *hash.as_bytes())
-    }
-}
-
-/// Why a stored body does not become part of a capture.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum BodyRefused {
-    /// Nobody waits for it; sending it again does not help.
-    Stale(&'static str),
-    /// The store cannot be written now.
-    Store(String),
 }
 
 /// Events waiting for the loop; those who send them wait when they are more.

@@ -1,32 +1,28 @@
 //! Start-up and end: check all settings, bind, open the store, take up the work, run, drain.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use memtape_core::policy::Policy;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::clock;
 use crate::config::Config;
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, Shared};
 use crate::event::{EVENTS_MAX, Event};
 use crate::http::request::Api;
 use crate::http::routes;
 use crate::http::server;
 use crate::ingest::admission::Admission;
 use crate::ingest::grpc::Service;
-use crate::ingest::wire;
-use crate::state::jobs::Limits;
-use crate::state::losses::Counters;
-use crate::state::restore::{self, Restored};
+use crate::state::counters::Counters;
+use crate::state::restore::Restored;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
 use crate::work::hooks::Hooks;
-use crate::work::tasks::{self, Works};
+use crate::work::tasks;
 
 /// Time between two looks at deadlines.
 const TICK: Duration = Duration::from_millis(200);
@@ -62,8 +58,7 @@ pub async fn run(
     let config = Arc::new(config);
     // Said in full: a folder that is meant relative to another one is an empty one.
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or(config.data_dir.clone());
-    let (store, mut restored) = open(config.clone()).await?;
-    let findings = std::mem::take(&mut restored.findings);
+    let (store, restored) = open(config.clone()).await?;
     let counters = Arc::new(Counters::default());
     let telemetry = Arc::new(Telemetry::start(config.otlp_endpoint.as_deref(), &counters)?);
     let (events, queue) = mpsc::channel(EVENTS_MAX);
@@ -89,10 +84,7 @@ pub async fn run(
     let hooks = Hooks::new(config.restart.clone());
     tokio::spawn(tasks::carry_out(to_do, store.blobs().clone(), hooks, events.clone()));
     let shared = Shared { store: store.clone(), counters, telemetry: telemetry.clone(), events };
-    let mut coordinator = coordinator(clock::now(), config, restored, shared, works);
-    for (serial, finding) in findings {
-        coordinator.found(clock::now(), serial, finding);
-    }
+    let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data = %data_dir.display(), "listening on http://{address}");
     on_bound(address);
     let coordinator = follow(coordinator, queue, shutdown).await;
@@ -108,7 +100,7 @@ async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
     let opening = tokio::task::spawn_blocking(move || {
         let (store, loaded, _) = Store::open(&config.data_dir)?;
         store.set_steps_bytes_max(config.steps_bytes_max);
-        let restored = restore::restore(clock::now(), loaded, &store, &limits(&config));
+        let restored = Restored::new(clock::now(), &config, loaded, &store);
         anyhow::Ok((store, restored))
     });
     let (store, restored) = opening.await.context("the store broke")??;
@@ -116,8 +108,8 @@ async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
         store.keep_bodies_at(&url).await?;
     }
     let swept = store.blobs().sweep().await;
-    let (jobs, incidents) = (restored.cluster.jobs.len(), restored.incidents.len());
-    let (captures, bodies) = (restored.captures.len(), swept.kept);
+    let (jobs, incidents) = (restored.jobs.names().len(), restored.incidents.count());
+    let (captures, bodies) = (restored.captures.count(), swept.kept);
     if jobs > 0 {
         tracing::info!(jobs, incidents, captures, bodies, "taking up the work");
     }
@@ -125,57 +117,6 @@ async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
         tracing::info!(bodies = swept.removed, "bodies that nothing refers to are removed");
     }
     Ok((store, restored))
-}
-
-pub(crate) fn limits(config: &Config) -> Limits {
-    let mut capture = config.capture.clone();
-    capture.ranks_max = capture.ranks_max.min(wire::RANKS_MAX as usize);
-    Limits { detector: config.detector.clone(), capture, triggers: config.triggers.clone() }
-}
-
-/// What the loop shares with those who serve and work for it.
-pub(crate) struct Shared {
-    pub(crate) store: Store,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) telemetry: Arc<Telemetry>,
-    pub(crate) events: mpsc::Sender<Event>,
-}
-
-/// A coordinator that goes on where an earlier one ended.
-pub(crate) fn coordinator(
-    now: clock::Now,
-    config: Arc<Config>,
-    restored: Restored,
-    shared: Shared,
-    works: Works,
-) -> Coordinator {
-    let Shared { store, counters, telemetry, events } = shared;
-    let mut policy = Policy::new(config.restart.policy.clone());
-    restore::remember_restarts(now, &mut policy, &restored.actions);
-    // Captures that were cut short may be over by now, and detectors may have found something.
-    let touched: BTreeSet<u32> = restored.cluster.attempts.keys().copied().collect();
-    Coordinator {
-        limits: limits(&config),
-        hooks: Hooks::new(config.restart.clone()),
-        cluster: restored.cluster,
-        streams: BTreeMap::new(),
-        streams_begun: 0,
-        captures: restored.captures,
-        incidents: restored.incidents,
-        actions: restored.actions.into(),
-        policy,
-        ids: restored.ids,
-        held: Vec::new(),
-        works,
-        store,
-        counters,
-        telemetry,
-        events,
-        touched,
-        tidied_ns: 0,
-        expired_ns: 0,
-        config,
-    }
 }
 
 /// The loop.
@@ -195,11 +136,7 @@ async fn follow(
         };
         coordinator.handle(clock::now(), event);
     }
-    let now = clock::now();
-    let nodes: Vec<String> = coordinator.streams.values().cloned().collect();
-    for node in nodes {
-        coordinator.send(now, &node, wire::goodbye(RECONNECT_AFTER));
-    }
+    coordinator.goodbye(RECONNECT_AFTER);
     coordinator
 }
 

@@ -12,26 +12,23 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use memtape_core::snapshot::RankSnapshot;
-use memtape_proto::api::CaptureRequest;
 use memtape_proto::snapshot::{self, Bounds};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::{self, Now as Moment};
 use crate::config::Config;
-use crate::coordinator::Coordinator;
-use crate::event::{BodyRefused, Event, Question, Upload};
-use crate::http::capture_routes;
-use crate::http::request::Problem;
+use crate::coordinator::{Coordinator, Shared};
+use crate::event::Event;
 use crate::ingest::wire::{self, Outgoing, Raw};
 use crate::records::{CaptureRecord, IncidentRecord, PartRecord, SeriesKey};
-use crate::run::{self, Shared};
-use crate::state::losses::Counters;
-use crate::state::restore;
+use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
+use crate::state::counters::Counters;
+use crate::state::effects::{CaptureRefused, Work, WorkDone};
+use crate::state::restore::Restored;
 use crate::store::Store;
 use crate::store::testing::simulated::disk::SimulatedDisk;
 use crate::telemetry::export::Telemetry;
 use crate::work::diagnosing;
-use crate::work::tasks::Work;
 
 /// Events in the queue between two turns, as many as a simulation may make at once.
 const EVENTS_MAX: usize = 1 << 16;
@@ -234,7 +231,7 @@ pub struct SimulatedCoordinator {
     /// Answers that wait for the store.
     receipts: VecDeque<(u64, Waiting)>,
     /// Captures that were asked for, and are not said to be taken yet.
-    asked: VecDeque<(u64, oneshot::Receiver<Result<String, Problem>>)>,
+    asked: VecDeque<(u64, oneshot::Receiver<Result<String, CaptureRefused>>)>,
     /// Restarts that were asked for.
     restarts: Vec<(String, String)>,
 }
@@ -262,18 +259,14 @@ impl SimulatedCoordinator {
         let now = set_clock(now);
         let config = Arc::new(config);
         let (store, loaded, _) = Store::open_simulated(&disk.0)?;
-        let mut restored = restore::restore(now, loaded, &store, &run::limits(&config));
+        let restored = Restored::new(now, &config, loaded, &store);
         at_once(store.blobs().sweep());
-        let findings = std::mem::take(&mut restored.findings);
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (works_sender, works) = mpsc::unbounded_channel();
         let counters = Arc::new(Counters::default());
         let telemetry = Arc::new(Telemetry::start(None, &counters)?);
         let shared = Shared { store: store.clone(), counters, telemetry, events: sender };
-        let mut coordinator = run::coordinator(now, config, restored, shared, works_sender);
-        for (serial, finding) in findings {
-            coordinator.found(now, serial, finding);
-        }
+        let coordinator = Coordinator::new(now, config, restored, shared, works_sender);
         Ok(Self {
             coordinator,
             store,
@@ -291,11 +284,12 @@ impl SimulatedCoordinator {
     /// # Errors
     /// Why it is refused.
     pub fn attach(&mut self, now: Now, hello: Raw) -> Result<u64, String> {
-        let hello = wire::hello(hello)?;
+        let hello = wire::hello(hello).map_err(|why| why.to_string())?;
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let (reply, mut answer) = oneshot::channel();
         self.handle(now, Event::Attached { hello, outgoing, reply });
-        let stream = answer.try_recv().map_err(|_| "no answer".to_string())??;
+        let stream = answer.try_recv().map_err(|_| "no answer".to_string())?;
+        let stream = stream.map_err(|why| why.to_string())?;
         self.streams.insert(stream, receiver);
         Ok(stream)
     }
@@ -305,7 +299,7 @@ impl SimulatedCoordinator {
     /// # Errors
     /// Why the stream is closed.
     pub fn said(&mut self, now: Now, stream: u64, raw: Raw) -> Result<(), String> {
-        if let Some(message) = wire::incoming(raw)? {
+        if let Some(message) = wire::incoming(raw).map_err(|why| why.to_string())? {
             self.handle(now, Event::Said { stream, message, share: None });
         }
         Ok(())
@@ -342,11 +336,7 @@ impl SimulatedCoordinator {
     /// [`Self::taken`] under this number.
     pub fn request_capture(&mut self, now: Now, number: u64, job: &str, step: Option<u64>) {
         let (reply, answer) = oneshot::channel();
-        let (job, wish) = (job.to_string(), CaptureRequest { step });
-        let question: Question = Box::new(move |coordinator, now| {
-            capture_routes::take(coordinator, now, &job, wish, reply);
-        });
-        self.handle(now, Event::Asked(question));
+        self.handle(now, Event::CaptureWanted { job: job.to_string(), step, reply });
         self.asked.push_back((number, answer));
     }
 
@@ -357,7 +347,7 @@ impl SimulatedCoordinator {
             let number = *number;
             let result = match answer.try_recv() {
                 Ok(Ok(id)) => Ok(id),
-                Ok(Err(Problem { line, .. })) => Err(line),
+                Ok(Err(why)) => Err(why.to_string()),
                 Err(oneshot::error::TryRecvError::Empty) => continue,
                 Err(oneshot::error::TryRecvError::Closed) => Err("no answer".to_string()),
             };
@@ -402,15 +392,15 @@ impl SimulatedCoordinator {
     pub fn do_work(&mut self, now: Now) -> bool {
         set_clock(now);
         let Ok(work) = self.works.try_recv() else { return false };
-        let event = match work {
-            Work::Compare(task) => at_once(diagnosing::compare(*task, self.store.blobs().clone())),
-            Work::Restart(_, order) => {
-                self.restarts.push((order.action.clone(), order.job.clone()));
-                let outcome = "done".to_string();
-                Event::Acted { action: order.action, outcome, is_failure: false }
+        let done = match work {
+            Work::Compare(task) => at_once(diagnosing::compare(*task, self.store.blobs())),
+            Work::Restart(order) => {
+                self.restarts.push((order.action.clone(), order.job));
+                let (action, outcome) = (order.action, "done".to_string());
+                WorkDone::Restarted { action, outcome, is_failure: false }
             }
         };
-        self.handle(now, event);
+        self.handle(now, Event::Worked(done));
         true
     }
 
@@ -421,26 +411,28 @@ impl SimulatedCoordinator {
 
     /// All captures, by name.
     pub fn captures(&self) -> impl Iterator<Item = Capture> {
-        self.coordinator.captures.values().map(|state| capture(&state.record, &state.parts))
+        let view = self.coordinator.view(clock::now());
+        view.captures.iter().map(|state| capture(&state.record, &state.parts))
     }
 
     /// One capture.
     pub fn capture(&self, id: &str) -> Option<Capture> {
-        let state = self.coordinator.captures.get(id)?;
+        let state = self.coordinator.view(clock::now()).captures.get(id)?;
         Some(capture(&state.record, &state.parts))
     }
 
     /// All incidents, by name.
     pub fn incidents(&self) -> impl Iterator<Item = Incident> {
-        self.coordinator.incidents.values().map(|state| incident(&state.record))
+        let view = self.coordinator.view(clock::now());
+        view.incidents.iter().map(|state| incident(&state.record))
     }
 
     /// All ranks of all attempts.
     pub fn ranks(&self) -> Vec<RankSeen> {
-        let attempts = self.coordinator.cluster.attempts.iter();
-        let ranks = attempts.flat_map(|(serial, attempt)| {
+        let view = self.coordinator.view(clock::now());
+        let ranks = view.jobs.attempts().flat_map(|attempt| {
             attempt.ranks.values().map(|rank| RankSeen {
-                serial: *serial,
+                serial: attempt.record.serial,
                 rank: rank.record.rank,
                 tape_id: rank.record.tape_id.clone(),
                 step: rank.step,
@@ -457,7 +449,7 @@ impl SimulatedCoordinator {
     /// One line.
     pub fn steps(&self, now: Now, serial: u32, rank: u32) -> Result<Vec<Step>, String> {
         set_clock(now);
-        let attempt = self.coordinator.cluster.attempts.get(&serial);
+        let attempt = self.coordinator.view(clock::now()).jobs.get(serial);
         let from_wall_ns = attempt.map_or(0, |attempt| attempt.record.first_seen_wall_ns);
         let key = SeriesKey { serial, rank, device: 0 };
         let rows = self.store.series(key, from_wall_ns, now.wall_ns)?;
@@ -478,11 +470,11 @@ impl SimulatedCoordinator {
         let health = self.store.health();
         let load =
             |count: &std::sync::atomic::AtomicU64| count.load(std::sync::atomic::Ordering::Relaxed);
-        let captures = self.coordinator.captures.values();
+        let view = self.coordinator.view(clock::now());
         Held {
-            captures: self.coordinator.captures.len(),
-            incidents: self.coordinator.incidents.len(),
-            in_flight: captures.filter(|state| !state.record.is_closed()).count(),
+            captures: view.captures.count(),
+            incidents: view.incidents.count(),
+            in_flight: view.captures.iter().filter(|state| !state.record.is_closed()).count(),
             outgoing_max: self.streams.values().map(mpsc::Receiver::len).max().unwrap_or(0),
             waiting: load(&health.waiting),
             given_up: load(&health.given_up),
@@ -533,7 +525,8 @@ impl SimulatedCoordinator {
             return Ok(Receipt::Failed(why));
         }
         let (reply, answer) = oneshot::channel();
-        self.handle(now, Event::BodyStored { capture, tape_id, bytes, hash, reply });
+        let body = StoredBody { capture, tape_id, bytes, hash };
+        self.handle(now, Event::BodyStored { body, reply });
         Err(Waiting::Kept { reply: answer, hash })
     }
 }

@@ -49,9 +49,9 @@ const MUTATIONS: [Mutation; 10] = [
     },
     Mutation {
         rule: "a capture that was cut short ends",
-        file: "coordinator/src/state/restore.rs",
-        from: "attempt.is_some_and(|known| known.captures.resume(now.mono_ns, &manifest))",
-        to: "attempt.is_some_and(|_| manifest.id.0.len() < usize::MAX)",
+        file: "coordinator/src/state/captures/mod.rs",
+        from: "machine.is_some_and(|machine| machine.resume(now.mono_ns, &manifest))",
+        to: "machine.is_some_and(|_| manifest.id.0.len() < usize::MAX)",
     },
     Mutation {
         rule: "steps are acknowledged when they are durable",
@@ -80,8 +80,8 @@ const MUTATIONS: [Mutation; 10] = [
     Mutation {
         rule: "one incident for one cause",
         file: "coordinator/src/state/incidents.rs",
-        from: "open.find(|(_, incident)| incident.record.is_about(serial, key))",
-        to: "open.find(|_| false && serial == 0 && key.rank == 0)",
+        from: "self.open().find(|incident| incident.record.is_about(serial, key))",
+        to: "self.open().find(|_| false && serial == 0 && key.rank == 0)",
     },
 ];
 

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use memtape_core::capture::{Outcome, Reason};
+use memtape_core::capture::Outcome;
 use memtape_proto::api::{
     Capture, CaptureRequest, CaptureState, Captures, Missing, Part, PartOutcome, RequestedCapture,
 };
@@ -16,18 +16,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
-use crate::clock::Now;
-use crate::coordinator::Coordinator;
+use crate::event::Event;
 use crate::http::collectives;
 use crate::http::job_routes::count;
 use crate::http::rank_routes::JobPath;
-use crate::http::request::{
-    Accepted, Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf, attempt_of,
-};
+use crate::http::request::{Accepted, Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};
 use crate::http::routes::Routes;
 use crate::records::PartRecord;
 use crate::state::captures;
-use crate::store::Changes;
+use crate::state::effects::CaptureRefused;
+use crate::state::view::View;
 
 /// Captures in one list, the newest.
 const CAPTURES_LISTED_MAX: usize = 200;
@@ -46,8 +44,8 @@ pub(crate) fn add(routes: Routes) -> Routes {
 
 async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Captures> {
     let Query(query) = query?;
-    let captures = api.ask(move |coordinator, _| {
-        let newest = coordinator.captures.values().rev();
+    let captures = api.ask(move |view| {
+        let newest = view.captures.iter().rev();
         let mut parts = 0;
         let of_job = newest.filter(|known| query.has(&known.record.job));
         let list = of_job.take(CAPTURES_LISTED_MAX).map(|known| {
@@ -66,8 +64,8 @@ async fn of_capture<T: Send + 'static>(
     read: fn(&captures::CaptureState) -> T,
 ) -> Result<T, Problem> {
     let Path(IdPath { id }) = path?;
-    let found = api.ask(move |coordinator, _| {
-        coordinator.captures.get(&id).map(read).ok_or_else(|| Problem::unknown("capture", id))
+    let found = api.ask(move |view| {
+        view.captures.get(&id).map(read).ok_or_else(|| Problem::unknown("capture", id))
     });
     found.await?
 }
@@ -101,13 +99,13 @@ struct Snapshot {
 
 async fn snapshot(State(api): State<Api>, path: PathOf<PartPath>) -> Result<Snapshot, Problem> {
     let Path(PartPath { id, rank }) = path?;
-    let hash = api.ask(move |coordinator, _| hash_of(coordinator, &id, rank)).await??;
+    let hash = api.ask(move |view| hash_of(view, &id, rank)).await??;
     let bytes = api.store.blobs().get(hash).await.map_err(Problem::broken)?;
     Ok(Snapshot { name: format!("rank{rank}.rankbody.zst"), bytes: bytes.into() })
 }
 
-fn hash_of(coordinator: &Coordinator, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
-    let state = coordinator.captures.get(id).ok_or_else(|| Problem::unknown("capture", id))?;
+fn hash_of(view: &View<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
+    let state = view.captures.get(id).ok_or_else(|| Problem::unknown("capture", id))?;
     let part = state.part(rank).ok_or_else(|| Problem::unknown("rank", rank))?;
     part.hash().ok_or_else(|| {
         let (outcome, detail) = (&part.outcome, &part.detail);
@@ -155,41 +153,19 @@ async fn request(
         [] => CaptureRequest::default(),
         body => serde_json::from_slice(body)?,
     };
-    let (reply, id) = oneshot::channel();
-    let ask = move |coordinator: &mut Coordinator, now| take(coordinator, now, &job, wish, reply);
-    api.ask(ask).await?;
-    let id = id.await.map_err(|_| Problem::stopping())??;
-    Ok(Accepted(RequestedCapture { id }))
-}
-
-/// Where the id of a requested capture goes.
-pub(crate) type RequestedId = oneshot::Sender<Result<String, Problem>>;
-
-/// Requests a capture. The reply comes when it is durable: from then on it ends in a manifest even
-/// if this process dies.
-pub(crate) fn take(
-    coordinator: &mut Coordinator,
-    now: Now,
-    job: &str,
-    wish: CaptureRequest,
-    reply: RequestedId,
-) {
     // No rank has finished step 0; on the wire 0 is "now".
     let step = wish.step.filter(|step| *step > 0);
-    let serial = attempt_of(coordinator, job, None).map(|attempt| attempt.record.serial);
-    let conflict = |why: String| Problem::new(StatusCode::CONFLICT, why);
-    let taken = serial.and_then(|serial| {
-        let requested = coordinator.request_capture(now, serial, Reason::Person, step);
-        requested.map_err(|refusal| conflict(refusal.to_string()))
-    });
-    let answer = move |written: Result<(), String>| {
-        let written = written
-            .map_err(|why| conflict(format!("the capture cannot be written down now: {why}")));
-        // The client may have gone.
-        let _ = reply.send(taken.and_then(|id| written.map(|()| id)));
-    };
-    // Behind the capture's own record.
-    coordinator.store.try_write(Changes::default(), Box::new(answer));
+    let (reply, id) = oneshot::channel();
+    let wanted = Event::CaptureWanted { job, step, reply };
+    api.events.send(wanted).await.map_err(|_| Problem::stopping())?;
+    let id = id.await.map_err(|_| Problem::stopping())?.map_err(|why| {
+        let status = match why {
+            CaptureRefused::NoJob(_) => StatusCode::NOT_FOUND,
+            CaptureRefused::Refused(_) | CaptureRefused::Store(_) => StatusCode::CONFLICT,
+        };
+        Problem::new(status, why.to_string())
+    })?;
+    Ok(Accepted(RequestedCapture { id }))
 }
 
 /// A capture; with its parts or without.

@@ -24,8 +24,8 @@ pub(crate) fn add(routes: Routes) -> Routes {
 
 async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Incidents> {
     let Query(query) = query?;
-    let incidents = api.ask(move |coordinator, _| {
-        let newest = coordinator.incidents.values().rev();
+    let incidents = api.ask(move |view| {
+        let newest = view.incidents.iter().rev();
         let of_job = newest.filter(|known| query.has(&known.record.job));
         of_job.take(LISTED_MAX).map(incident).collect()
     });
@@ -34,17 +34,15 @@ async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Incide
 
 async fn one(State(api): State<Api>, path: PathOf<IdPath>) -> Answer<Incident> {
     let Path(IdPath { id }) = path?;
-    let found = api.ask(move |coordinator, _| {
-        let known = coordinator.incidents.get(&id).map(incident);
+    let found = api.ask(move |view| {
+        let known = view.incidents.get(&id).map(incident);
         known.ok_or_else(|| Problem::unknown("incident", id))
     });
     found.await?.map(Json)
 }
 
 async fn actions(State(api): State<Api>) -> Answer<Actions> {
-    let actions = api.ask(|coordinator, _| {
-        coordinator.actions.iter().rev().take(LISTED_MAX).map(action).collect()
-    });
+    let actions = api.ask(|view| view.actions.iter().rev().take(LISTED_MAX).map(action).collect());
     Ok(Json(Actions { actions: actions.await? }))
 }
 

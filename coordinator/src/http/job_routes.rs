@@ -5,36 +5,32 @@ use axum::response::Json;
 use memtape_core::detector::RankState;
 use memtape_proto::api::{Job, JobState, Jobs};
 
-use crate::clock::Now;
-use crate::coordinator::Coordinator;
 use crate::http::request::{Answer, Api};
 use crate::http::routes::Routes;
-use crate::state::jobs::Attempt;
-use crate::state::silence::{Silence, Watch};
+use crate::state::jobs::attempt::Attempt;
+use crate::state::jobs::silence::{Silence, Watch};
+use crate::state::view::View;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/jobs", "All jobs, each by its newest attempt.", jobs)
 }
 
 async fn jobs(State(api): State<Api>) -> Answer<Jobs> {
-    let jobs = api.ask(|coordinator, now| {
-        let names = coordinator.cluster.jobs.iter();
-        let newest = names
-            .filter_map(|(job, serials)| Some((serials.len(), coordinator.cluster.newest(job)?)));
-        newest.map(|(attempts, newest)| job(coordinator, now, attempts, newest)).collect()
+    let jobs = api.ask(|view| {
+        let newest = view.jobs.names().filter_map(|name| view.jobs.newest(name));
+        newest.map(|attempt| job(view, attempt)).collect()
     });
     Ok(Json(Jobs { jobs: jobs.await? }))
 }
 
-fn job(coordinator: &Coordinator, now: Now, attempts: usize, attempt: &Attempt) -> Job {
+fn job(view: &View<'_>, attempt: &Attempt) -> Job {
     let record = &attempt.record;
-    let of_attempt = coordinator
+    let of_attempt = view
         .incidents
-        .values()
+        .iter()
         .filter(|incident| incident.record.serial == record.serial && incident.record.is_open());
     let incidents_open = count(of_attempt.count());
-    let watch =
-        Watch::new(&coordinator.cluster, attempt, now.mono_ns, coordinator.config.interval_ns());
+    let watch = view.watch(attempt);
     let steps = || attempt.ranks.values().map(|rank| rank.step);
     let mut nodes: Vec<String> =
         attempt.ranks.values().map(|rank| rank.record.node.clone()).collect();
@@ -44,7 +40,7 @@ fn job(coordinator: &Coordinator, now: Now, attempts: usize, attempt: &Attempt) 
         job: record.job.clone(),
         attempt: record.attempt,
         attempt_ordinal: record.ordinal,
-        attempts: count(attempts),
+        attempts: count(view.jobs.serials(&record.job).len()),
         world_size: record.world_size,
         ranks_alive: count(attempt.ranks_here()),
         ranks: count(attempt.ranks.len()),

@@ -6,23 +6,21 @@ use memtape_proto::api::{Node, Nodes};
 
 use crate::http::request::{Answer, Api};
 use crate::http::routes::Routes;
-use crate::state::jobs;
+use crate::state::jobs::attempt;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/nodes", "All nodes whose agents have connected.", nodes)
 }
 
 async fn nodes(State(api): State<Api>) -> Answer<Nodes> {
-    let nodes = api.ask(|coordinator, _| {
-        coordinator.cluster.nodes.iter().map(|(name, of)| node(name, of)).collect()
-    });
+    let nodes = api.ask(|view| view.jobs.nodes().map(|(name, of)| node(name, of)).collect());
     Ok(Json(Nodes { nodes: nodes.await? }))
 }
 
-fn node(name: &str, node: &jobs::Node) -> Node {
+fn node(name: &str, node: &attempt::Node) -> Node {
     Node {
         node: name.to_string(),
-        connected: node.stream.is_some(),
+        connected: node.is_connected,
         version: node.version.clone(),
         last_report_wall_ns: node.last_report_wall_ns,
         gpus: node.gpus.clone(),

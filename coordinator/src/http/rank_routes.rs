@@ -12,8 +12,9 @@ use serde::Deserialize;
 use crate::http::request::{Answer, Api, PathOf, QueryOf, attempt_of};
 use crate::http::routes::Routes;
 use crate::records::{End, Totals};
-use crate::state::jobs::{self, Attempt, Cluster, Presence};
-use crate::state::silence::Watch;
+use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::{self, Attempt, Presence};
+use crate::state::jobs::silence::Watch;
 
 /// Agents of protocol 1.1 do not report what ranks take of their hosts, and no agent does before
 /// its first look.
@@ -43,27 +44,25 @@ async fn ranks(
     query: QueryOf<AttemptQuery>,
 ) -> Answer<Ranks> {
     let (Path(JobPath { job }), Query(AttemptQuery { attempt })) = (path?, query?);
-    let ranks = api.ask(move |coordinator, now| {
-        let attempt = attempt_of(coordinator, &job, attempt)?;
-        let interval_ns = coordinator.config.interval_ns();
-        let watch = Watch::new(&coordinator.cluster, attempt, now.mono_ns, interval_ns);
-        let shown =
-            attempt.ranks.values().map(|of| rank(&coordinator.cluster, attempt, &watch, of));
+    let ranks = api.ask(move |view| {
+        let attempt = attempt_of(view, &job, attempt)?;
+        let watch = view.watch(attempt);
+        let shown = attempt.ranks.values().map(|of| rank(view.jobs, attempt, &watch, of));
         Ok(Ranks {
             job: attempt.record.job.clone(),
             attempt: attempt.record.attempt,
             ranks: shown.collect(),
-            unknown: unknown(&coordinator.cluster, attempt),
+            unknown: unknown(view.jobs, attempt),
         })
     });
     ranks.await?.map(Json)
 }
 
 /// Why the driver's word is missing, and what is not known of the host.
-fn unknown(cluster: &Cluster, attempt: &Attempt) -> Vec<Unknown> {
+fn unknown(jobs: &Jobs, attempt: &Attempt) -> Vec<Unknown> {
     let mut reasons: BTreeMap<(UnknownPart, &str), Vec<u32>> = BTreeMap::new();
     for rank in attempt.ranks.values().filter(|rank| rank.presence == Presence::Here) {
-        let Some(node) = cluster.nodes.get(&rank.record.node) else { continue };
+        let Some(node) = jobs.node(&rank.record.node) else { continue };
         let host = rank.host.as_ref().map_or(OLD_AGENT, |host| &host.missing);
         let device = node.host.nvml_missing.as_str();
         for (what, why) in [(UnknownPart::Device, device), (UnknownPart::Host, host)] {
@@ -87,7 +86,7 @@ fn end(end: End) -> RankEnd {
     }
 }
 
-fn rank(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &jobs::Rank) -> Rank {
+fn rank(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank) -> Rank {
     let record = &rank.record;
     Rank {
         rank: record.rank,
@@ -102,7 +101,7 @@ fn rank(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &jobs::Ra
         step_wall_ns: rank.step_wall_ns,
         end: record.end.map(|of| end(of).into()),
         end_detail: record.end_detail.clone(),
-        devices: rank.totals.iter().map(|totals| device(cluster, rank, totals)).collect(),
+        devices: rank.totals.iter().map(|totals| device(jobs, rank, totals)).collect(),
         rss_bytes: rank.rss_bytes,
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone(),
@@ -113,9 +112,9 @@ fn rank(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &jobs::Ra
     }
 }
 
-fn device(cluster: &Cluster, rank: &jobs::Rank, totals: &Totals) -> Device {
+fn device(jobs: &Jobs, rank: &attempt::Rank, totals: &Totals) -> Device {
     let uuids = &rank.record.device_uuids;
-    let node = cluster.nodes.get(&rank.record.node);
+    let node = jobs.node(&rank.record.node);
     let is_here = rank.presence == Presence::Here;
     let gpu = node.filter(|_| is_here).and_then(|node| rank.gpu(totals.device, &node.gpus));
     Device {

@@ -17,11 +17,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::clock::Now;
-use crate::coordinator::Coordinator;
 use crate::event::{Event, Question};
 use crate::ingest::admission::Admission;
-use crate::state::jobs::Attempt;
+use crate::state::jobs::attempt::Attempt;
+use crate::state::view::View;
 use crate::store::Store;
 
 /// Which job a list is about.
@@ -76,12 +75,12 @@ impl Api {
     /// When the coordinator is stopping.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&mut Coordinator, Now) -> T + Send + 'static,
+        question: impl FnOnce(&View<'_>) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let (reply, answer) = oneshot::channel();
-        let question: Question = Box::new(move |coordinator, now| {
+        let question: Question = Box::new(move |view| {
             // The client may have gone.
-            let _ = reply.send(question(coordinator, now));
+            let _ = reply.send(question(view));
         });
         self.events.send(Event::Asked(question)).await.map_err(|_| Problem::stopping())?;
         answer.await.map_err(|_| Problem::stopping())
@@ -174,13 +173,13 @@ impl<T: JsonSchema> OperationOutput for Accepted<T> {
 /// # Errors
 /// When there is no such job or attempt.
 pub(crate) fn attempt_of<'a>(
-    coordinator: &'a Coordinator,
+    view: &View<'a>,
     job: &str,
     attempt: Option<u32>,
 ) -> Result<&'a Attempt, Problem> {
-    if !coordinator.cluster.jobs.contains_key(job) {
+    if view.jobs.serials(job).is_empty() {
         return Err(Problem::unknown("job", job));
     }
-    let found = coordinator.cluster.attempt(job, attempt);
+    let found = view.jobs.attempt(job, attempt);
     found.ok_or_else(|| Problem::unknown("attempt", attempt.unwrap_or(0)))
 }

@@ -118,7 +118,7 @@ async fn no_path() -> Problem {
 }
 
 async fn metrics_text(State(api): State<Api>) -> Result<impl IntoResponse, Problem> {
-    let view = api.ask(|coordinator, now| metrics::view(now, coordinator)).await?;
+    let view = api.ask(metrics::view).await?;
     let store = api.store.clone();
     let figures = api.admission.figures(MESSAGE_BYTES_MAX as u64, STREAM_WINDOW_BYTES.into());
     let text = tokio::task::spawn_blocking(move || metrics::text(view, &store, &figures)).await;

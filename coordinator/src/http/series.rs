@@ -4,12 +4,11 @@ use axum::extract::{Path, Query, State};
 use axum::response::Json;
 use memtape_proto::api::{Series, SeriesQuery};
 
-use crate::clock::Now;
-use crate::coordinator::Coordinator;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, Api, PathOf, Problem, QueryOf, attempt_of};
 use crate::http::routes::Routes;
 use crate::records::{SeriesKey, StepRow};
+use crate::state::view::View;
 
 /// Points of an answer, unless another number is asked for.
 const POINTS: usize = 1000;
@@ -31,7 +30,7 @@ async fn series(
 ) -> Answer<Series> {
     let (Path(JobPath { job }), Query(query)) = (path?, query?);
     let wanted = query.clone();
-    let stored = api.ask(move |coordinator, now| stored(coordinator, now, &job, &wanted)).await??;
+    let stored = api.ask(move |view| stored(view, &job, &wanted)).await??;
     let store = api.store.clone();
     let read = tokio::task::spawn_blocking(move || {
         let rows = store.series(stored.key, stored.from_wall_ns, stored.to_wall_ns)?;
@@ -47,23 +46,19 @@ struct Stored {
     to_wall_ns: i64,
 }
 
-fn stored(
-    coordinator: &Coordinator,
-    now: Now,
-    job: &str,
-    query: &SeriesQuery,
-) -> Result<Stored, Problem> {
-    let attempt = attempt_of(coordinator, job, query.attempt)?;
+fn stored(view: &View<'_>, job: &str, query: &SeriesQuery) -> Result<Stored, Problem> {
+    let attempt = attempt_of(view, job, query.attempt)?;
     let record = &attempt.record;
     let rank =
         attempt.ranks.get(&query.rank).ok_or_else(|| Problem::unknown("rank", query.rank))?;
     let largest = rank.totals.iter().max_by_key(|totals| totals.allocated);
     let device = query.device.or(largest.map(|totals| totals.device)).unwrap_or(0);
     let end_ns = record.ended_wall_ns.map(|ended_ns| ended_ns.saturating_add(LATE_STEPS_NS));
+    let now_ns = view.now.wall_ns;
     Ok(Stored {
         key: SeriesKey { serial: record.serial, rank: query.rank, device },
         from_wall_ns: record.first_seen_wall_ns,
-        to_wall_ns: end_ns.map_or(now.wall_ns, |end_ns| now.wall_ns.min(end_ns)),
+        to_wall_ns: end_ns.map_or(now_ns, |end_ns| now_ns.min(end_ns)),
     })
 }
 

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::state::effects::Share;
 use crate::telemetry::metrics::AdmissionFigures;
 
 /// Bytes of bodies in memory, all uploads together; the others wait. A body as large as a body
@@ -65,9 +66,6 @@ pub(crate) struct Door {
     /// How often somebody had to wait.
     pub(crate) waits: AtomicU64,
 }
-
-/// A place inside, given back when dropped; none when the coordinator stops.
-pub(crate) type Share = Option<OwnedSemaphorePermit>;
 
 /// A place in the line of uploads, and beyond it the place of those who have said what they bring.
 #[derive(Debug)]

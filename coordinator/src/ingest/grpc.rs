@@ -19,10 +19,11 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock;
-use crate::event::{BodyRefused, Event, Upload};
+use crate::event::Event;
 use crate::ingest::admission::{Admission, Turn};
-use crate::ingest::wire::{self, Outgoing};
-use crate::state::losses::{Counters, Loss};
+use crate::ingest::wire::{self, BadMessage, Outgoing};
+use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
+use crate::state::counters::{Counters, Loss};
 use crate::state::messages::Incoming;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
@@ -125,7 +126,8 @@ impl v1::coordinator_server::Coordinator for Service {
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let (reply, answer) = oneshot::channel();
         self.tell(Event::Attached { hello, outgoing, reply }).await?;
-        let stream = answer.await.map_err(|_| stopping())?.map_err(Status::already_exists)?;
+        let stream = answer.await.map_err(|_| stopping())?;
+        let stream = stream.map_err(|why| Status::already_exists(why.to_string()))?;
         let reports = Arc::new(Semaphore::new(REPORTS_MAX));
         let (service, unanswered) = (self.clone(), reports.clone());
         let (end, ended) = oneshot::channel();
@@ -151,8 +153,8 @@ impl v1::coordinator_server::Coordinator for Service {
         let mut chunks = request.into_inner();
         let first = next_chunk(&mut chunks, FIRST_CHUNK_TIMEOUT).await?;
         let first = first.ok_or_else(|| Status::invalid_argument("the body has no chunk"))?;
-        let capture = wire::id(&first.capture_id).map_err(Status::invalid_argument)?;
-        let tape_id = wire::id(&first.tape_id).map_err(Status::invalid_argument)?;
+        let capture = wire::id(&first.capture_id).map_err(refused)?;
+        let tape_id = wire::id(&first.tape_id).map_err(refused)?;
         let result = self.receive(&capture, &tape_id, (turn, first), chunks).await;
         let failure = result.as_ref().err().map(Status::message);
         let attributes = [
@@ -201,10 +203,10 @@ impl Service {
         self.events.send(event).await.map_err(|_| stopping())
     }
 
-    fn bad(&self, why: &str) -> Status {
-        self.counters.lose(Loss::BadMessage);
+    fn bad(&self, why: &BadMessage) -> Status {
+        self.counters.lose(Loss::BadMessage, 1);
         tracing::warn!("an agent's stream is closed: {why}");
-        Status::invalid_argument(why)
+        Status::invalid_argument(why.to_string())
     }
 
     /// Takes a body to disk and into the manifest.
@@ -235,7 +237,7 @@ impl Service {
         let body = self.collect(first, chunks, bytes).await?;
         let hash = blake3::hash(&body);
         if !verdict.is_as_promised(body.len() as u64, &hash) {
-            self.counters.lose(Loss::BadBody);
+            self.counters.lose(Loss::BadBody, 1);
             return Err(Status::aborted("the body is not the one that was announced"));
         }
         // On its own: a call that is given up midway would leave a body in use that nobody has.
@@ -282,7 +284,7 @@ impl Service {
             let is_next =
                 chunk.offset == body.len() as u64 && (body.is_empty() || !chunk.data.is_empty());
             if !is_next || (body.len() + chunk.data.len()) as u64 > bytes_max {
-                self.counters.lose(Loss::BadBody);
+                self.counters.lose(Loss::BadBody, 1);
                 let line = if is_next { "the body is too long" } else { "a chunk is missing" };
                 return Err(Status::invalid_argument(line));
             }
@@ -305,7 +307,7 @@ impl Service {
     }
 
     fn refuse(&self, why: &DecodeError) -> Status {
-        self.counters.lose(Loss::BadBody);
+        self.counters.lose(Loss::BadBody, 1);
         match why {
             DecodeError::TooLarge { .. } => Status::out_of_range(why.to_string()),
             _ => Status::invalid_argument(why.to_string()),
@@ -334,7 +336,8 @@ impl Service {
             return Err(status);
         }
         let (reply, answer) = oneshot::channel();
-        self.tell(Event::BodyStored { capture, tape_id, bytes, hash, reply }).await?;
+        let body = StoredBody { capture, tape_id, bytes, hash };
+        self.tell(Event::BodyStored { body, reply }).await?;
         match answer.await.map_err(|_| stopping())? {
             Ok(()) => Ok(hash),
             Err(BodyRefused::Stale(why)) => Err(Status::failed_precondition(why)),
@@ -349,6 +352,10 @@ async fn next_chunk(
 ) -> Result<Option<v1::UploadChunk>, Status> {
     let chunk = timeout(patience, chunks.message()).await;
     chunk.map_err(|_| Status::deadline_exceeded("the body makes no progress"))?
+}
+
+fn refused(why: BadMessage) -> Status {
+    Status::invalid_argument(why.to_string())
 }
 
 fn stopping() -> Status {

@@ -1,6 +1,6 @@
 //! What the agents send: the gRPC service, the check of each message, the admission of uploads.
 
 pub(crate) mod admission;
-pub(crate) mod agents;
 pub(crate) mod grpc;
+pub(crate) mod streams;
 pub(crate) mod wire;

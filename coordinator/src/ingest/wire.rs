@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{COMMAND_BYTES_MAX, NAME_BYTES_MAX, cut};
+use memtape_core::ids::is_agent_capture;
 use memtape_core::roles::PEER_GROUPS_MAX;
 use memtape_proto::api::{Gpu, Host};
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 
 use crate::records::{End, StepRow, Totals};
+use crate::state::effects::SnapshotRequest;
 use crate::state::messages::{
-    Hello, Incoming, RankReport, RankUp, Report, SoloCapture, SoloReason, Spool,
+    AgentCapture, AgentCaptureReason, Hello, Incoming, RankEnd, RankReport, RankUp, Report, Spool,
 };
 
 mod host;
@@ -42,23 +44,57 @@ const LIMITATIONS_MAX: usize = 32;
 /// Names of tapes and captures on the wire, at most.
 const ID_BYTES_MAX: usize = 128;
 
+/// Why a message is refused; its stream is closed.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum BadMessage {
+    #[error("the first message must be Hello")]
+    NotHello,
+    #[error("Hello was said twice")]
+    SecondHello,
+    #[error("Hello names no protocol version")]
+    NoProtocol,
+    #[error("the agent speaks protocol {theirs}, the coordinator {PROTOCOL}: update the {older}")]
+    Protocol { theirs: u32, older: &'static str },
+    #[error("rank {rank} of {world} is beyond the bound of {RANKS_MAX}")]
+    Rank { rank: u32, world: u32 },
+    #[error("a report of {ranks} ranks, {steps} steps and {gpus} GPUs is too long")]
+    Report { ranks: usize, steps: usize, gpus: usize },
+    #[error("a rank with {0} devices is too large")]
+    Devices(usize),
+    #[error("a rank with {0} origins is too large")]
+    Origins(usize),
+    #[error("device {0} is beyond the bound of {DEVICES_MAX}")]
+    Device(u32),
+    #[error("a record of steps {first} to {last} is reversed")]
+    Reversed { first: u64, last: u64 },
+    #[error("{0} is beyond any real number")]
+    Number(u64),
+    #[error("{what} must have 1 to {bytes_max} printable bytes")]
+    Name { what: &'static str, bytes_max: usize },
+    #[error("an agent-initiated capture has no answer")]
+    NoAnswer,
+    #[error("{0:?} is no name of an agent-initiated capture")]
+    CaptureName(String),
+    // Only the coordinator says so.
+    #[error("an agent cannot be unreachable")]
+    Unreachable,
+}
+
 /// Understands the first message of a stream.
 ///
 /// # Errors
 /// One line.
-pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, String> {
+pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, BadMessage> {
     let Some(v1::agent_message::Body::Hello(hello)) = raw.body else {
-        return Err("the first message must be Hello".to_string());
+        return Err(BadMessage::NotHello);
     };
     if hello.protocol == 0 {
-        return Err("Hello names no protocol version".to_string());
+        return Err(BadMessage::NoProtocol);
     }
     if hello.protocol != PROTOCOL {
-        let side = if hello.protocol > PROTOCOL { "coordinator" } else { "agent" };
-        return Err(format!(
-            "the agent speaks protocol {}, the coordinator {PROTOCOL}: update the {side}",
-            hello.protocol
-        ));
+        let theirs = hello.protocol;
+        let older = if theirs > PROTOCOL { "coordinator" } else { "agent" };
+        return Err(BadMessage::Protocol { theirs, older });
     }
     Ok(Hello {
         protocol: hello.protocol,
@@ -73,37 +109,38 @@ pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, String> {
 ///
 /// # Errors
 /// One line on the bound it broke.
-pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, String> {
+pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, BadMessage> {
     use v1::agent_message::Body;
     Ok(Some(match raw.body {
         None => return Ok(None),
-        Some(Body::Hello(_)) => return Err("Hello was said twice".to_string()),
+        Some(Body::Hello(_)) => return Err(BadMessage::SecondHello),
         Some(Body::RankUp(up)) => Incoming::RankUp(rank_up(up)?),
         Some(Body::Report(sent)) => Incoming::Report(report(sent)?),
         Some(Body::RankDown(down)) => Incoming::RankDown {
-            end: match down.end() {
-                v1::RankEnd::Exited => End::Exited,
-                v1::RankEnd::Killed => End::Killed,
-                v1::RankEnd::OomKilled => End::OomKilled,
-                v1::RankEnd::Unspecified => End::Unknown,
-            },
             tape_id: id(&down.tape_id)?,
-            detail: short(&down.detail),
-            wall_ns: down.wall_ns,
-            step: number(down.step)?,
+            end: RankEnd {
+                end: match down.end() {
+                    v1::RankEnd::Exited => End::Exited,
+                    v1::RankEnd::Killed => End::Killed,
+                    v1::RankEnd::OomKilled => End::OomKilled,
+                    v1::RankEnd::Unspecified => End::Unknown,
+                },
+                detail: short(&down.detail),
+                wall_ns: down.wall_ns,
+                step: number(down.step)?,
+            },
         },
         Some(Body::CaptureAnswer(answer)) => {
             let (capture, tape_id, answer) = capture_answer(&answer)?;
             Incoming::Answer { capture, tape_id, answer }
         }
-        Some(Body::SoloCapture(solo)) => Incoming::Solo(solo_capture(&solo)?),
+        Some(Body::SoloCapture(taken)) => Incoming::AgentCapture(agent_capture(&taken)?),
     }))
 }
 
-fn rank_up(up: v1::RankUp) -> Result<RankUp, String> {
+fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
     if up.rank >= RANKS_MAX || up.world_size > RANKS_MAX {
-        let (rank, world) = (up.rank, up.world_size);
-        return Err(format!("rank {rank} of {world} is beyond the bound of {RANKS_MAX}"));
+        return Err(BadMessage::Rank { rank: up.rank, world: up.world_size });
     }
     let uuids = up.device_uuids.iter().take(DEVICES_MAX);
     let limitations = up.limitations.iter().take(LIMITATIONS_MAX);
@@ -124,16 +161,14 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, String> {
     })
 }
 
-fn report(sent: v1::Report) -> Result<Report, String> {
+fn report(sent: v1::Report) -> Result<Report, BadMessage> {
     let steps: usize = sent.ranks.iter().map(|rank| rank.steps.len()).sum();
     if sent.ranks.len() > RANKS_PER_REPORT_MAX
         || steps > STEPS_PER_REPORT_MAX
         || sent.gpus.len() > GPUS_MAX
     {
         let (ranks, gpus) = (sent.ranks.len(), sent.gpus.len());
-        return Err(format!(
-            "a report of {ranks} ranks, {steps} steps and {gpus} GPUs is too long"
-        ));
+        return Err(BadMessage::Report { ranks, steps, gpus });
     }
     let gpus = sent.gpus.into_iter().map(|gpu| Gpu {
         uuid: short(&gpu.uuid),
@@ -167,9 +202,9 @@ fn report(sent: v1::Report) -> Result<Report, String> {
     })
 }
 
-fn rank_report(rank: v1::RankReport) -> Result<RankReport, String> {
+fn rank_report(rank: v1::RankReport) -> Result<RankReport, BadMessage> {
     if rank.totals.len() > DEVICES_MAX {
-        return Err(format!("a rank with {} devices is too large", rank.totals.len()));
+        return Err(BadMessage::Devices(rank.totals.len()));
     }
     Ok(RankReport {
         tape_id: id(&rank.tape_id)?,
@@ -186,7 +221,7 @@ fn rank_report(rank: v1::RankReport) -> Result<RankReport, String> {
     })
 }
 
-fn totals(totals: &v1::DeviceTotals) -> Result<Totals, String> {
+fn totals(totals: &v1::DeviceTotals) -> Result<Totals, BadMessage> {
     Ok(Totals {
         device: device(totals.device)?,
         allocated: number(totals.allocated)?,
@@ -201,10 +236,10 @@ fn totals(totals: &v1::DeviceTotals) -> Result<Totals, String> {
     })
 }
 
-fn step_row(step: &v1::StepRecord) -> Result<(u8, StepRow), String> {
+fn step_row(step: &v1::StepRecord) -> Result<(u8, StepRow), BadMessage> {
     if step.first_step > step.last_step {
         let (first, last) = (step.first_step, step.last_step);
-        return Err(format!("a record of steps {first} to {last} is reversed"));
+        return Err(BadMessage::Reversed { first, last });
     }
     let row = StepRow {
         first_step: number(step.first_step)?,
@@ -225,24 +260,24 @@ fn step_row(step: &v1::StepRecord) -> Result<(u8, StepRow), String> {
     Ok((device(step.device)?, row))
 }
 
-fn solo_capture(solo: &v1::SoloCapture) -> Result<SoloCapture, String> {
-    let answer = solo.answer.as_ref().ok_or("a solo capture says nothing of its state")?;
+fn agent_capture(taken: &v1::SoloCapture) -> Result<AgentCapture, BadMessage> {
+    let answer = taken.answer.as_ref().ok_or(BadMessage::NoAnswer)?;
     let (capture, tape_id, answer) = capture_answer(answer)?;
     // Another name could be that of a capture of the coordinator's own.
-    if !memtape_core::ids::is_agent_capture(&capture) {
-        return Err(format!("{capture:?} is no name of a solo capture"));
+    if !is_agent_capture(&capture) {
+        return Err(BadMessage::CaptureName(capture));
     }
-    let reason = match solo.reason() {
-        v1::SoloReason::OutOfMemory => SoloReason::OutOfMemory,
-        v1::SoloReason::Death | v1::SoloReason::Unspecified => SoloReason::Death,
+    let reason = match taken.reason() {
+        v1::SoloReason::OutOfMemory => AgentCaptureReason::OutOfMemory,
+        v1::SoloReason::Death | v1::SoloReason::Unspecified => AgentCaptureReason::Death,
     };
-    Ok(SoloCapture { capture, tape_id, answer, reason, seen_wall_ns: solo.seen_wall_ns })
+    Ok(AgentCapture { capture, tape_id, answer, reason, seen_wall_ns: taken.seen_wall_ns })
 }
 
 /// Capture, tape, and what became of it.
 type Answered = (String, String, Answer);
 
-fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, String> {
+fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, BadMessage> {
     let outcome = match answer.outcome() {
         v1::RankOutcome::Aligned => Outcome::Aligned,
         v1::RankOutcome::Late => Outcome::Late,
@@ -250,7 +285,7 @@ fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, String> {
         v1::RankOutcome::Dead => Outcome::Dead,
         v1::RankOutcome::NoTape | v1::RankOutcome::Unspecified => Outcome::NoTape,
         // Only the coordinator says so.
-        v1::RankOutcome::Unreachable => return Err("an agent cannot be unreachable".to_string()),
+        v1::RankOutcome::Unreachable => return Err(BadMessage::Unreachable),
     };
     Ok((
         id(&answer.capture_id)?,
@@ -279,19 +314,14 @@ pub(crate) fn welcome(report_interval: Duration) -> Outgoing {
     }))
 }
 
-/// Asks for the state of ranks.
-pub(crate) fn capture_request(
-    capture: &str,
-    tape_ids: &[String],
-    step: u64,
-    before_step: u64,
-    deadline: Duration,
-) -> Outgoing {
+/// Asks for the snapshots of ranks.
+pub(crate) fn capture_request(request: SnapshotRequest) -> Outgoing {
+    let deadline = Duration::from_nanos(request.deadline_ns);
     message(v1::coordinator_message::Body::CaptureRequest(v1::CaptureRequest {
-        capture_id: capture.to_string(),
-        tape_ids: tape_ids.to_vec(),
-        step,
-        before_step,
+        capture_id: request.capture,
+        tape_ids: request.tape_ids,
+        step: request.step,
+        before_step: request.before_step,
         deadline_ms: millis(deadline).max(1),
     }))
 }
@@ -320,30 +350,26 @@ fn short(text: &str) -> String {
     cut(text, NAME_BYTES_MAX).to_string()
 }
 
-fn named(text: &str, what: &str, bytes_max: usize) -> Result<String, String> {
+fn named(text: &str, what: &'static str, bytes_max: usize) -> Result<String, BadMessage> {
     if text.trim().is_empty() || text.len() > bytes_max || text.chars().any(char::is_control) {
-        return Err(format!("{what} must have 1 to {bytes_max} printable bytes"));
+        return Err(BadMessage::Name { what, bytes_max });
     }
     Ok(text.to_string())
 }
 
 /// A name of a tape or a capture, as it came; it is only ever compared.
-pub(crate) fn id(text: &str) -> Result<String, String> {
+pub(crate) fn id(text: &str) -> Result<String, BadMessage> {
     named(text, "an id", ID_BYTES_MAX)
 }
 
-fn number(number: u64) -> Result<u64, String> {
-    if number > NUMBER_MAX {
-        Err(format!("{number} is beyond any real number"))
-    } else {
-        Ok(number)
-    }
+fn number(number: u64) -> Result<u64, BadMessage> {
+    if number > NUMBER_MAX { Err(BadMessage::Number(number)) } else { Ok(number) }
 }
 
-fn device(index: u32) -> Result<u8, String> {
+fn device(index: u32) -> Result<u8, BadMessage> {
     match u8::try_from(index) {
         Ok(index) if usize::from(index) < DEVICES_MAX => Ok(index),
-        _ => Err(format!("device {index} is beyond the bound of {DEVICES_MAX}")),
+        _ => Err(BadMessage::Device(index)),
     }
 }
 
@@ -356,7 +382,10 @@ mod tests {
         let result = incoming(v1::AgentMessage { body: Some(body) });
         match (result, expected) {
             (Ok(_), Ok(())) => {}
-            (Err(why), Err(part)) => assert!(why.contains(part), "{why:?} has no {part:?}"),
+            (Err(why), Err(part)) => {
+                let why = why.to_string();
+                assert!(why.contains(part), "{why:?} has no {part:?}");
+            }
             (result, _) => panic!("{result:?} is not {expected:?}"),
         }
     }

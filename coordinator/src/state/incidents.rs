@@ -5,22 +5,26 @@
 //! says that, and another capture is tried while the growth goes on. A coordinator that was
 //! restarted finds the same growth again: that is the same incident, not a new one.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::detector::{Finding, Growth, GrowthKey, Layer, RankState};
 use memtape_core::diagnosis::{Class, Diagnosis, first_sentence};
 use memtape_core::identity::cut;
+use memtape_core::ids::Ids;
+use memtape_core::policy::Decision;
 use memtape_core::snapshot;
 
 use crate::clock::Now;
-use crate::coordinator::Coordinator;
 use crate::records::{Alternative, Bucket, Frame, IncidentRecord, Remedy, Restart, Suspect, Told};
-use crate::state::jobs::{Attempt, Presence, Rank};
-use crate::state::losses::Loss;
+use crate::state::captures::comparison::Comparison;
+use crate::state::captures::{CaptureState, Captures};
+use crate::state::counters::{Count, Loss};
+use crate::state::effects::{After, Asker, Effect, Effects, Work};
+use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::{Attempt, Presence, Rank};
+use crate::state::jobs::circumstances;
 use crate::store::Changes;
-use crate::work::diagnosing;
-use crate::work::tasks::Work;
 
 /// Incidents remembered; the oldest closed one is forgotten.
 const INCIDENTS_MAX: usize = 4096;
@@ -51,7 +55,14 @@ const STACK_FRAMES_MAX: usize = 48;
 /// Bytes of a file name or a sentence that are kept.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// An incident and what is going on about it.
+/// All incidents, by name; names are in order of age.
+#[derive(Debug)]
+pub(crate) struct Incidents {
+    ids: Ids,
+    incidents: BTreeMap<String, IncidentState>,
+}
+
+/// An incident and what is going on about it. Only [`Incidents`] changes it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IncidentState {
     pub(crate) record: IncidentRecord,
@@ -66,12 +77,12 @@ pub(crate) struct IncidentState {
     pub(crate) confirm_by_step: Option<u64>,
     /// When a restart was last considered, and that decision.
     pub(crate) considered_ns: Option<u64>,
-    pub(crate) decided: Option<memtape_core::policy::Decision>,
+    pub(crate) decided: Option<Decision>,
 }
 
 impl IncidentState {
     /// One that an earlier process left.
-    pub(crate) fn restored(record: IncidentRecord, now: Now, step: u64) -> Self {
+    fn restored(record: IncidentRecord, now: Now, step: u64) -> Self {
         let is_open = record.is_open();
         let is_explained = record.class != Class::Unknown.as_str();
         Self {
@@ -93,39 +104,98 @@ impl IncidentState {
     }
 }
 
-impl Coordinator {
-    /// Takes what the detector of an attempt has to say.
-    pub(crate) fn settle_findings(&mut self, now: Now, serial: u32) {
-        while let Some(attempt) = self.cluster.attempts.get_mut(&serial) {
-            let Some(finding) = attempt.detector.poll() else { break };
-            self.found(now, serial, finding);
+impl Incidents {
+    /// Takes up the incidents that an earlier process left.
+    pub(crate) fn restore(
+        now: Now,
+        records: Vec<IncidentRecord>,
+        jobs: &Jobs,
+        captures: &Captures,
+    ) -> Self {
+        let (mut ids, mut incidents) = (Ids::default(), BTreeMap::new());
+        for record in records {
+            ids.seen(&record.id);
+            let attempt = jobs.get(record.serial);
+            let rank = attempt.and_then(|attempt| attempt.ranks.get(&record.rank));
+            let step = rank.map_or(0, |rank| rank.step).max(record.last_step);
+            let mut state = IncidentState::restored(record, now, step);
+            // One whose capture was cut short waits for it; one whose capture was closed, but not
+            // compared, wants a new one.
+            let in_flight = captures.iter().find(|capture| {
+                capture.record.serial == state.record.serial && !capture.record.is_closed()
+            });
+            if let Some(capture) = in_flight
+                && state.wants_ns.is_some()
+            {
+                state.waits_for = Some(capture.record.id.clone());
+                state.wants_ns = None;
+            }
+            incidents.insert(state.record.id.clone(), state);
         }
-        self.close_unconfirmed(now, serial);
+        Self { ids, incidents }
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<&IncidentState> {
+        self.incidents.get(id)
+    }
+
+    /// All incidents, in order of age.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &IncidentState> {
+        self.incidents.values()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.incidents.len()
+    }
+
+    fn open(&self) -> impl Iterator<Item = &IncidentState> {
+        self.incidents.values().filter(|incident| incident.record.is_open())
+    }
+
+    /// The names of those that are open and fit.
+    fn open_where(&self, is_it: impl Fn(&IncidentState) -> bool) -> Vec<String> {
+        let found = self.open().filter(|incident| is_it(incident));
+        found.map(|incident| incident.record.id.clone()).collect()
+    }
+
+    /// The captures that open incidents need.
+    pub(crate) fn captures_in_use(&self) -> BTreeSet<String> {
+        let of = |incident: &IncidentState| {
+            [incident.record.capture_id.clone(), incident.waits_for.clone()]
+        };
+        self.open().flat_map(of).flatten().collect()
     }
 
     /// One finding of the detector of an attempt.
-    pub(crate) fn found(&mut self, now: Now, serial: u32, finding: Finding) {
-        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+    pub(crate) fn found(
+        &mut self,
+        now: Now,
+        serial: u32,
+        finding: Finding,
+        jobs: &Jobs,
+        effects: &mut Effects,
+    ) {
+        let Some(attempt) = jobs.get(serial) else { return };
         let step_time_ns = attempt.detector.step_time_ns();
         match finding {
-            Finding::Opened(growth) => self.opened(now, serial, &growth, step_time_ns),
+            Finding::Opened(growth) => self.opened(now, attempt, &growth, effects),
             Finding::Updated(growth) => {
                 if let Some(id) = self.open_about(serial, &growth.key()) {
-                    self.grew(now, &id, &growth, step_time_ns);
+                    self.grew(now, &id, &growth, step_time_ns, effects);
                 }
             }
             Finding::Closed { key, at_step } => {
                 if let Some(id) = self.open_about(serial, &key) {
                     let why = format!("{GROWTH_ENDED} at step {at_step}");
-                    self.close_incident(now, &id, &why);
+                    self.close(now, &id, &why, jobs, effects);
                 }
             }
         }
     }
 
     fn open_about(&self, serial: u32, key: &GrowthKey) -> Option<String> {
-        let mut open = self.incidents.iter().filter(|(_, incident)| incident.record.is_open());
-        open.find(|(_, incident)| incident.record.is_about(serial, key)).map(|(id, _)| id.clone())
+        let found = self.open().find(|incident| incident.record.is_about(serial, key));
+        found.map(|incident| incident.record.id.clone())
     }
 
     /// The open incident about all ranks for which this one stood. It turns out to be about this
@@ -178,17 +248,18 @@ impl Coordinator {
         Some(id.clone())
     }
 
-    fn opened(&mut self, now: Now, serial: u32, growth: &Growth, step_time_ns: Option<u64>) {
-        let key = growth.key();
+    fn opened(&mut self, now: Now, attempt: &Attempt, growth: &Growth, effects: &mut Effects) {
+        let (serial, key) = (attempt.record.serial, growth.key());
+        let step_time_ns = attempt.detector.step_time_ns();
         let known = self.open_about(serial, &key);
         if let Some(id) = known.or_else(|| self.narrowed(serial, &key)) {
             // Found again after a restart. What was known of its begin stays.
-            self.grew(now, &id, growth, step_time_ns);
+            self.grew(now, &id, growth, step_time_ns, effects);
             return;
         }
         // After a restart of everything, agents send again what the tapes of an attempt hold that
         // is over: what grew there was found while it ran, or is nobody's business any more.
-        if self.cluster.attempts.get(&serial).is_none_or(Attempt::has_ended) {
+        if attempt.has_ended() {
             return;
         }
         if let Some(id) = self.reopened(serial, growth) {
@@ -196,23 +267,21 @@ impl Coordinator {
                 // That it comes back says more than the first picture did.
                 (state.wants_ns, state.tries) = (Some(now.mono_ns), 0);
             }
-            self.grew(now, &id, growth, step_time_ns);
+            self.grew(now, &id, growth, step_time_ns, effects);
             return;
         }
         if let Some(id) = self.explained(serial, growth) {
-            self.grew(now, &id, growth, step_time_ns);
+            self.grew(now, &id, growth, step_time_ns, effects);
             return;
         }
-        let open = self.incidents.values().filter(|incident| incident.record.is_open()).count();
-        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
         // A rank whose agent is away is silent for that reason, which its state tells.
         let is_here = |rank: &Rank| rank.presence == Presence::Here;
         if growth.layer == Layer::Progress && !attempt.ranks.get(&growth.rank).is_some_and(is_here)
         {
             return;
         }
-        if open >= INCIDENTS_OPEN_MAX {
-            self.counters.lose(Loss::Forgotten);
+        if self.open().count() >= INCIDENTS_OPEN_MAX {
+            effects.lose(Loss::Forgotten);
             return;
         }
         let id = self.ids.next(now.wall_ns, "inc");
@@ -234,15 +303,22 @@ impl Coordinator {
         };
         measure(&mut record, growth, step_time_ns, now);
         tracing::warn!(incident = %id, job = ?record.job, "{}", record.sentence);
-        self.counters.incidents.fetch_add(1, Relaxed);
+        effects.count(Count::Incidents);
         let wants_ns = Some(now.mono_ns);
         let state = IncidentState { record, wants_ns, ..IncidentState::default() };
         self.incidents.insert(id.clone(), state);
-        self.store_incident(&id);
-        self.want_captures(now);
+        self.store(&id, effects);
+        self.request_captures(now, effects);
     }
 
-    fn grew(&mut self, now: Now, id: &str, growth: &Growth, step_time_ns: Option<u64>) {
+    fn grew(
+        &mut self,
+        now: Now,
+        id: &str,
+        growth: &Growth,
+        step_time_ns: Option<u64>,
+        effects: &mut Effects,
+    ) {
         let Some(state) = self.incidents.get_mut(id) else { return };
         state.confirm_by_step = None;
         measure(&mut state.record, growth, step_time_ns, now);
@@ -258,44 +334,42 @@ impl Coordinator {
             }
         }
         state.considered_ns = None;
-        self.store_incident(id);
+        self.store(id, effects);
     }
 
     /// Incidents of before a restart that the detector did not find again are over.
-    fn close_unconfirmed(&mut self, now: Now, serial: u32) {
-        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+    pub(crate) fn close_unconfirmed(
+        &mut self,
+        now: Now,
+        serial: u32,
+        jobs: &Jobs,
+        effects: &mut Effects,
+    ) {
+        let Some(attempt) = jobs.get(serial) else { return };
         let is_over = |incident: &IncidentState| {
             let rank = incident.record.rank;
             let view = attempt.detector.state(rank);
             incident.record.serial == serial
-                && incident.record.is_open()
                 && view.state == RankState::Healthy
                 && incident.confirm_by_step.is_some_and(|step| view.last_step > step)
         };
-        let over: Vec<String> = self
-            .incidents
-            .iter()
-            .filter(|(_, incident)| is_over(incident))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in over {
-            self.close_incident(now, &id, "the growth was not found again after a restart");
+        for id in self.open_where(is_over) {
+            self.close(now, &id, "the growth was not found again after a restart", jobs, effects);
         }
     }
 
     /// The only place where an incident ends.
-    fn close_incident(&mut self, now: Now, id: &str, why: &str) {
+    fn close(&mut self, now: Now, id: &str, why: &str, jobs: &Jobs, effects: &mut Effects) {
         let Some(state) = self.incidents.get_mut(id) else { return };
         state.record.closed_wall_ns = Some(now.wall_ns);
         state.record.updated_wall_ns = now.wall_ns;
         state.record.closed_why = why.to_string();
-        let attempt = self.cluster.attempts.get(&state.record.serial);
-        if !attempt.is_some_and(|attempt| attempt.has_ended()) {
+        if !jobs.get(state.record.serial).is_some_and(Attempt::has_ended) {
             // A capture would show a time without the growth.
             state.wants_ns = None;
         }
         tracing::info!(incident = %id, job = ?state.record.job, "incident is closed: {why}");
-        self.store_incident(id);
+        self.store(id, effects);
         self.untold(now, id);
     }
 
@@ -310,26 +384,23 @@ impl Coordinator {
         }
     }
 
-    /// An attempt is over: so is its growth.
-    pub(crate) fn close_incidents_of(&mut self, now: Now, serial: u32, why: &str) {
-        let is_of = |incident: &IncidentState| {
-            incident.record.serial == serial && incident.record.is_open()
-        };
-        let ids: Vec<String> = self
-            .incidents
-            .iter()
-            .filter(|(_, incident)| is_of(incident))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in ids {
-            self.close_incident(now, &id, why);
+    /// An attempt has ended: so has its growth.
+    pub(crate) fn attempt_ended(
+        &mut self,
+        now: Now,
+        serial: u32,
+        jobs: &Jobs,
+        effects: &mut Effects,
+    ) {
+        for id in self.open_where(|incident| incident.record.serial == serial) {
+            self.close(now, &id, ATTEMPT_OVER, jobs, effects);
         }
     }
 
     /// An attempt that counted as over goes on: what was closed with it is open again, and closes
     /// when its growth is not found again.
-    pub(crate) fn reopen_incidents_of(&mut self, serial: u32) {
-        let Some(attempt) = self.cluster.attempts.get(&serial) else { return };
+    pub(crate) fn attempt_resumed(&mut self, serial: u32, jobs: &Jobs, effects: &mut Effects) {
+        let Some(attempt) = jobs.get(serial) else { return };
         let is_of = |incident: &&mut IncidentState| {
             incident.record.serial == serial && incident.record.closed_why == ATTEMPT_OVER
         };
@@ -342,52 +413,64 @@ impl Coordinator {
         }
         for id in reopened {
             tracing::info!(incident = %id, "incident is open again: its attempt goes on");
-            self.store_incident(&id);
+            self.store(&id, effects);
         }
     }
 
     /// Asks for the captures that incidents want.
-    pub(crate) fn want_captures(&mut self, now: Now) {
-        let is_due = |incident: &IncidentState| {
-            incident.wants_ns.is_some_and(|due_ns| due_ns <= now.mono_ns)
-        };
-        let due: Vec<(String, u32, u32)> = self
-            .incidents
-            .iter()
-            .filter(|(_, incident)| is_due(incident))
-            .map(|(id, incident)| (id.clone(), incident.record.serial, incident.record.rank))
-            .collect();
-        for (id, serial, rank) in due {
-            let result = self.request_capture(now, serial, Reason::Growth { rank }, None);
-            let Some(state) = self.incidents.get_mut(&id) else { continue };
-            match result {
-                Ok(capture) => {
-                    state.tries += 1;
-                    state.wants_ns = None;
-                    state.waits_for = Some(capture);
-                }
-                Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
-                    state.wants_ns = Some(now.mono_ns + wait_ns);
-                }
-                Err(refusal) => {
-                    tracing::debug!(incident = %id, "no capture yet: {refusal}");
-                    state.wants_ns = Some(now.mono_ns + RETRY_NS);
-                }
+    pub(crate) fn request_captures(&mut self, now: Now, effects: &mut Effects) {
+        for (id, incident) in &mut self.incidents {
+            if incident.wants_ns.take_if(|due_ns| *due_ns <= now.mono_ns).is_some() {
+                let (serial, rank) = (incident.record.serial, incident.record.rank);
+                let (reason, asker) = (Reason::Growth { rank }, Asker::Incident(id.clone()));
+                effects.push(Effect::RequestCapture { serial, reason, step: None, asker });
+            }
+        }
+    }
+
+    /// The answer to a request for a capture.
+    pub(crate) fn capture_answered(&mut self, now: Now, id: &str, answer: Result<String, Refusal>) {
+        let Some(state) = self.incidents.get_mut(id) else { return };
+        match answer {
+            Ok(capture) => {
+                state.tries += 1;
+                state.waits_for = Some(capture);
+            }
+            Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
+                state.wants_ns = Some(now.mono_ns + wait_ns);
+            }
+            Err(refusal) => {
+                tracing::debug!(incident = %id, "no capture yet: {refusal}");
+                state.wants_ns = Some(now.mono_ns + RETRY_NS);
             }
         }
     }
 
     /// A capture is closed: the incidents that wait for it are diagnosed.
-    pub(crate) fn capture_closed(&mut self, serial: u32, capture: &str) {
-        let Some(closed) = self.captures.get(capture) else { return };
-        for (id, incident) in &mut self.incidents {
-            let waits = incident.waits_for.as_deref() == Some(capture);
-            if incident.record.serial == serial && waits {
-                let attempt = self.cluster.attempts.get(&serial);
-                let task = diagnosing::Task::new(id, &incident.record, closed, attempt);
-                // Nobody works any more when the coordinator stops.
-                let _ = self.works.send(Work::Compare(Box::new(task)));
-            }
+    pub(crate) fn capture_closed(
+        &self,
+        serial: u32,
+        closed: &CaptureState,
+        jobs: &Jobs,
+        effects: &mut Effects,
+    ) {
+        let capture = &closed.record.id;
+        let waits = |incident: &&IncidentState| {
+            incident.record.serial == serial && incident.waits_for.as_ref() == Some(capture)
+        };
+        for incident in self.incidents.values().filter(waits) {
+            let growth = incident.record.growth();
+            let steps = (closed.record.step, closed.record.before_step);
+            let circumstances = jobs.get(serial).map_or_else(Default::default, |attempt| {
+                circumstances::around(attempt, &growth, steps)
+            });
+            effects.push(Effect::Start(Work::Compare(Box::new(Comparison {
+                incident: incident.record.id.clone(),
+                capture: capture.clone(),
+                bodies: closed.bodies_to_compare(incident.record.rank),
+                growth,
+                circumstances,
+            }))));
         }
     }
 
@@ -398,6 +481,7 @@ impl Coordinator {
         id: &str,
         capture: &str,
         result: Result<Box<Diagnosis>, String>,
+        effects: &mut Effects,
     ) {
         let told_in = result.as_ref().ok().and_then(|diagnosis| self.told_in(id, diagnosis));
         let Some(state) = self.incidents.get_mut(id) else { return };
@@ -429,8 +513,8 @@ impl Coordinator {
             state.wants_ns = Some(now.mono_ns + RETRY_NS);
         }
         state.considered_ns = None;
-        self.store_incident(id);
-        self.consider_restart(now, id);
+        self.store(id, effects);
+        effects.push(Effect::ConsiderRestart { incident: id.to_string() });
     }
 
     /// The open incident of the same job that woke somebody for the same cause.
@@ -448,26 +532,40 @@ impl Coordinator {
         diagnosis.pages().then(|| self.incidents.iter().find(is_same))?.map(|(id, _)| id.clone())
     }
 
-    /// Stores an incident as it is; the answer comes back as an event.
-    fn store_incident(&mut self, id: &str) {
+    /// Stores an incident as it is; the loop is told when it is written.
+    fn store(&mut self, id: &str, effects: &mut Effects) {
         let Some(state) = self.incidents.get_mut(id) else { return };
         state.is_stored = false;
         let mut changes = Changes::default();
         changes.put(&state.record);
-        let (events, incident) = (self.events.clone(), id.to_string());
         let updated_wall_ns = state.record.updated_wall_ns;
-        let done = move |result: Result<(), String>| {
-            if result.is_ok() {
-                let event = crate::event::Event::IncidentStored { incident, updated_wall_ns };
-                // The store's thread may wait for the loop: the loop never waits for the store.
-                let _ = events.blocking_send(event);
-            }
-        };
-        self.store.write(changes, Box::new(done));
+        effects
+            .write_then(changes, After::TellStored { incident: id.to_string(), updated_wall_ns });
+    }
+
+    /// The incidents whose restart is to be considered again: those that are open and explained,
+    /// and were not considered since this time.
+    pub(crate) fn to_consider(&self, before_ns: u64) -> Vec<String> {
+        self.open_where(|incident| {
+            let considered_ns = incident.considered_ns;
+            incident.class() != Class::Unknown
+                && considered_ns.is_none_or(|at_ns| at_ns <= before_ns)
+        })
+    }
+
+    /// A restart was considered for an incident; true unless the decision repeats the last one.
+    pub(crate) fn considered(&mut self, now: Now, id: &str, decision: &Decision) -> bool {
+        let Some(state) = self.incidents.get_mut(id) else { return false };
+        state.considered_ns = Some(now.mono_ns);
+        if state.decided.as_ref().is_some_and(|earlier| decision.repeats(earlier)) {
+            return false;
+        }
+        state.decided = Some(decision.clone());
+        true
     }
 
     /// An incident, as it was at this moment, is stored.
-    pub(crate) fn incident_stored(&mut self, id: &str, updated_wall_ns: i64) {
+    pub(crate) fn stored(&mut self, id: &str, updated_wall_ns: i64) {
         if let Some(state) = self.incidents.get_mut(id)
             && state.record.updated_wall_ns == updated_wall_ns
         {
@@ -475,25 +573,30 @@ impl Coordinator {
         }
     }
 
-    /// Keeps incidents within their bound.
-    pub(crate) fn make_room_for_incidents(&mut self) {
+    /// Deletes the oldest closed incident when there are too many.
+    pub(crate) fn make_room(&mut self, effects: &mut Effects) {
         if self.incidents.len() <= INCIDENTS_MAX {
             return;
         }
-        // Names are in order of age.
-        let oldest = self.incidents.iter().find(|(_, incident)| !incident.record.is_open());
-        if let Some(id) = oldest.map(|(id, _)| id.clone()) {
-            self.counters.lose(Loss::Forgotten);
-            self.forget_incident(&id);
+        let oldest = self.incidents.values().find(|incident| !incident.record.is_open());
+        if let Some(id) = oldest.map(|incident| incident.record.id.clone()) {
+            effects.lose(Loss::Forgotten);
+            self.forget(&id, effects);
         }
     }
 
-    /// Forgets an incident.
-    pub(crate) fn forget_incident(&mut self, id: &str) {
+    /// Deletes the incidents of an attempt.
+    pub(crate) fn forget_attempt(&mut self, serial: u32, effects: &mut Effects) {
+        let of_attempt = self.incidents.values().filter(|known| known.record.serial == serial);
+        let ids: Vec<String> = of_attempt.map(|known| known.record.id.clone()).collect();
+        ids.iter().for_each(|id| self.forget(id, effects));
+    }
+
+    fn forget(&mut self, id: &str, effects: &mut Effects) {
         let Some(state) = self.incidents.remove(id) else { return };
         let mut changes = Changes::default();
         changes.delete(&state.record);
-        self.write(changes);
+        effects.write(changes);
     }
 }
 

@@ -11,24 +11,34 @@ use crate::records::{End, Outside, StepRow, Totals};
 pub(crate) enum Incoming {
     RankUp(RankUp),
     Report(Report),
-    RankDown { tape_id: String, end: End, detail: String, wall_ns: i64, step: u64 },
+    RankDown { tape_id: String, end: RankEnd },
     Answer { capture: String, tape_id: String, answer: Answer },
-    Solo(SoloCapture),
+    AgentCapture(AgentCapture),
 }
 
-/// A state that an agent took by itself.
+/// How a process ended.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SoloCapture {
+pub(crate) struct RankEnd {
+    pub(crate) end: End,
+    pub(crate) detail: String,
+    pub(crate) wall_ns: i64,
+    /// The last finished step.
+    pub(crate) step: u64,
+}
+
+/// A capture that an agent took while it was disconnected.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AgentCapture {
     pub(crate) capture: String,
     pub(crate) tape_id: String,
     pub(crate) answer: Answer,
-    pub(crate) reason: SoloReason,
+    pub(crate) reason: AgentCaptureReason,
     pub(crate) seen_wall_ns: i64,
 }
 
-/// Why it did.
+/// Why an agent took a capture by itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum SoloReason {
+pub(crate) enum AgentCaptureReason {
     OutOfMemory,
     Death,
 }

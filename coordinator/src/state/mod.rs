@@ -1,14 +1,14 @@
-//! What the coordinator knows: the jobs with their ranks, the captures, the incidents, the
-//! restarts that wait, and the readings of the hosts. `restore.rs` makes all of it from the store.
+//! What the coordinator knows, in parts that each own their state: jobs, captures, incidents and
+//! actions. What must happen outside of a part is an effect (`effects.rs`). Nothing here sends,
+//! waits, or reads a clock.
 
-pub(crate) mod agent_captures;
+pub(crate) mod actions;
 pub(crate) mod captures;
-pub(crate) mod circumstances;
-pub(crate) mod host_readings;
+pub(crate) mod counters;
+pub(crate) mod effects;
 pub(crate) mod incidents;
 pub(crate) mod jobs;
-pub(crate) mod losses;
 pub(crate) mod messages;
-pub(crate) mod restarts;
+pub(crate) mod orders;
 pub(crate) mod restore;
-pub(crate) mod silence;
+pub(crate) mod view;

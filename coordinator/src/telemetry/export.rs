@@ -5,7 +5,6 @@
 //! nothing of this exists. Logs go through `tracing`, whose subscriber the program sets up.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
@@ -22,7 +21,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 use crate::clock;
 use crate::records::{CaptureRecord, PartRecord};
-use crate::state::losses::Counters;
+use crate::state::counters::{Count, Counters};
 
 /// Time between two exports of metrics.
 const METRICS_EVERY: Duration = Duration::from_secs(15);
@@ -150,14 +149,14 @@ fn observe(provider: &SdkMeterProvider, counters: &Arc<Counters>) {
     let meter = provider.meter("memtape");
     type Read = fn(&Counters) -> u64;
     let sums: [(&'static str, Read); 6] = [
-        ("memtape.reports", |counters| counters.reports.load(Relaxed)),
-        ("memtape.steps", |counters| counters.steps.load(Relaxed)),
-        ("memtape.incidents", |counters| counters.incidents.load(Relaxed)),
+        ("memtape.reports", |counters| counters.get(Count::Reports)),
+        ("memtape.steps", |counters| counters.get(Count::Steps)),
+        ("memtape.incidents", |counters| counters.get(Count::Incidents)),
         ("memtape.captures", |counters| {
-            counters.captures_complete.load(Relaxed) + counters.captures_partial.load(Relaxed)
+            counters.get(Count::CapturesComplete) + counters.get(Count::CapturesPartial)
         }),
-        ("memtape.captures.partial", |counters| counters.captures_partial.load(Relaxed)),
-        ("memtape.body.bytes", |counters| counters.body_bytes.load(Relaxed)),
+        ("memtape.captures.partial", |counters| counters.get(Count::CapturesPartial)),
+        ("memtape.body.bytes", |counters| counters.get(Count::BodyBytes)),
     ];
     for (name, read) in sums {
         let counters = counters.clone();

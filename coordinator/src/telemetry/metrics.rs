@@ -16,12 +16,12 @@ use prometheus_client::registry::Registry;
 use memtape_core::ledger::{Amount, Name};
 use memtape_proto::api::{Name as _, RankHost};
 
-use crate::clock::Now;
-use crate::coordinator::Coordinator;
 use crate::records::Totals;
-use crate::state::jobs::{Attempt, Cluster, Rank};
-use crate::state::losses::Counters;
-use crate::state::silence::Watch;
+use crate::state::counters::{Count, Counters};
+use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::{Attempt, Rank};
+use crate::state::jobs::silence::Watch;
+use crate::state::view::View;
 use crate::store::Store;
 
 mod ranks;
@@ -86,16 +86,15 @@ pub(crate) struct AdmissionFigures {
 }
 
 /// Takes the picture.
-pub(crate) fn view(now: Now, coordinator: &Coordinator) -> MetricsView {
-    let cluster = &coordinator.cluster;
-    let interval_ns = coordinator.config.interval_ns();
-    let running = || cluster.attempts.values().filter(|attempt| !attempt.has_ended());
-    let incidents = coordinator.incidents.values().filter(|known| known.record.is_open());
+pub(crate) fn view(view: &View<'_>) -> MetricsView {
+    let jobs = view.jobs;
+    let running = || jobs.attempts().filter(|attempt| !attempt.has_ended());
+    let incidents = view.incidents.iter().filter(|known| known.record.is_open());
     MetricsView {
         ranks: running()
             .flat_map(|attempt| {
-                let watch = Watch::new(cluster, attempt, now.mono_ns, interval_ns);
-                let of_rank = move |rank| figures(cluster, attempt, &watch, rank);
+                let watch = view.watch(attempt);
+                let of_rank = move |rank| figures(jobs, attempt, &watch, rank);
                 attempt.ranks.values().map(of_rank)
             })
             .collect(),
@@ -108,21 +107,17 @@ pub(crate) fn view(now: Now, coordinator: &Coordinator) -> MetricsView {
                 seconds_to_oom: known.record.seconds_to_oom,
             })
             .collect(),
-        agents: coordinator.streams.len() as u64,
-        jobs: cluster.jobs.len() as u64,
-        machine_drops: cluster.attempts.values().map(|known| known.captures.dropped()).sum(),
-        triggers_suppressed: cluster
-            .attempts
-            .values()
-            .map(|known| known.triggers.suppressed())
-            .sum(),
+        agents: view.agents as u64,
+        jobs: jobs.names().len() as u64,
+        machine_drops: jobs.attempts().map(|known| known.captures.dropped()).sum(),
+        triggers_suppressed: jobs.attempts().map(|known| known.triggers.suppressed()).sum(),
         samples_refused: running().map(|known| known.detector.samples_refused()).sum(),
-        counters: coordinator.counters.clone(),
+        counters: view.counters.clone(),
     }
 }
 
-fn figures(cluster: &Cluster, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> RankFigures {
-    let node = cluster.nodes.get(&rank.record.node);
+fn figures(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> RankFigures {
+    let node = jobs.node(&rank.record.node);
     let device = |totals: &Totals| DeviceFigures {
         totals: *totals,
         floor: rank.newest.get(&totals.device).map(|row| row.floor_allocated),
@@ -221,7 +216,7 @@ fn counter(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> 
 fn service_families(view: &MetricsView) -> Vec<Family> {
     let counters = &view.counters;
     let one = |value: f64| vec![(Labels::new(), value)];
-    let count = |counter: &AtomicU64| counter.load(Relaxed) as f64;
+    let count = |count: Count| counters.get(count) as f64;
     let named = |label: &'static str, rows: &[(&str, f64)]| {
         let row = |(name, value): &(&str, f64)| (vec![(label, name.to_string())], *value);
         rows.iter().map(row).collect::<Vec<_>>()
@@ -241,20 +236,20 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
     losses.push(("trigger_too_soon", view.triggers_suppressed as f64));
     losses.push(("sample_refused", view.samples_refused as f64));
     let captures = [
-        ("complete", count(&counters.captures_complete)),
-        ("partial", count(&counters.captures_partial)),
-        ("refused", count(&counters.captures_refused)),
+        ("complete", count(Count::CapturesComplete)),
+        ("partial", count(Count::CapturesPartial)),
+        ("refused", count(Count::CapturesRefused)),
     ];
     let expired = [
-        ("age", count(&counters.captures_by_age)),
-        ("bytes", count(&counters.captures_by_bytes)),
-        ("count", count(&counters.captures_by_count)),
+        ("age", count(Count::CapturesByAge)),
+        ("bytes", count(Count::CapturesByBytes)),
+        ("count", count(Count::CapturesByCount)),
     ];
     let actions = [
-        ("taken", count(&counters.actions_taken)),
-        ("dry_run", count(&counters.actions_dry_run)),
-        ("declined", count(&counters.actions_declined)),
-        ("failed", count(&counters.actions_failed)),
+        ("taken", count(Count::ActionsTaken)),
+        ("dry_run", count(Count::ActionsDryRun)),
+        ("declined", count(Count::ActionsDeclined)),
+        ("failed", count(Count::ActionsFailed)),
     ];
     let version = vec![(vec![("version", env!("CARGO_PKG_VERSION").to_string())], 1.0)];
     vec![
@@ -271,17 +266,17 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
             "Forecast of each open incident",
             view.incidents.iter().filter_map(oom).collect(),
         ),
-        counter("memtape_incidents", "Incidents opened", one(count(&counters.incidents))),
-        counter("memtape_reports", "Reports of agents", one(count(&counters.reports))),
-        counter("memtape_steps", "Step records taken", one(count(&counters.steps))),
+        counter("memtape_incidents", "Incidents opened", one(count(Count::Incidents))),
+        counter("memtape_reports", "Reports of agents", one(count(Count::Reports))),
+        counter("memtape_steps", "Step records taken", one(count(Count::Steps))),
         counter("memtape_captures", "Captures by result", named("result", &captures)),
         counter(
             "memtape_captures_expired",
             "Captures deleted, by the limit that they were beyond",
             named("limit", &expired),
         ),
-        counter("memtape_bodies", "Bodies of captures stored", one(count(&counters.bodies))),
-        counter("memtape_body_bytes", "Bytes of those", one(count(&counters.body_bytes))),
+        counter("memtape_bodies", "Bodies of captures stored", one(count(Count::Bodies))),
+        counter("memtape_body_bytes", "Bytes of those", one(count(Count::BodyBytes))),
         counter("memtape_actions", "Restart decisions by result", named("result", &actions)),
         counter("memtape_losses", "What was refused or lost, by reason", named("reason", &losses)),
     ]

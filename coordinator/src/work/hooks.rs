@@ -5,7 +5,7 @@
 //! Webhooks has it: HMAC-SHA256 over id, time and body, the id the same over all tries, so that
 //! the receiver can tell a repetition.
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::config::{RestartConfig, Webhook};
-use crate::event::Event;
+use crate::state::effects::WorkDone;
+use crate::state::orders::{Hook, Order};
 
 /// Waits before the tries of the webhook. A restart that is late is worse than none, so the
 /// schedule is short.
@@ -30,38 +31,27 @@ const OUTPUT_BYTES_MAX: usize = 1024;
 /// Of a command's output this much is read.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// Which hook.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
-    Command,
-    Webhook,
-    /// None is configured.
-    None,
-}
-
-impl Kind {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Command => "command",
-            Self::Webhook => "webhook",
-            Self::None => "none",
-        }
-    }
-}
-
-/// What a hook is told.
-#[derive(Clone, Debug, Default, serde::Serialize)]
-pub(crate) struct Order {
-    pub(crate) action: String,
-    pub(crate) incident: String,
-    pub(crate) job: String,
-    pub(crate) attempt: u32,
-    pub(crate) rank: u32,
-    pub(crate) node: String,
-    pub(crate) class: String,
-    pub(crate) sentence: String,
-    pub(crate) why: String,
-    pub(crate) wall_ns: i64,
+/// Why a hook failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HookError {
+    #[error("no hook is configured")]
+    NotConfigured,
+    #[error("{program} cannot be started: {source}")]
+    NotStarted { program: String, source: std::io::Error },
+    #[error("{program} took longer than {limit:?}")]
+    TooLong { program: String, limit: Duration },
+    #[error("{program} is lost: {source}")]
+    Lost { program: String, source: std::io::Error },
+    #[error("{program} ended with {status}")]
+    Failed { program: String, status: ExitStatus },
+    #[error("{program} ended with {status}: {line}")]
+    FailedSaying { program: String, status: ExitStatus, line: String },
+    #[error("the webhook cannot be called: {0}")]
+    NoClient(#[source] reqwest::Error),
+    #[error("refused with {0}")]
+    Refused(u16),
+    #[error("not delivered in {tries} tries: {why}")]
+    NotDelivered { tries: usize, why: String },
 }
 
 /// The configured hooks.
@@ -75,29 +65,21 @@ impl Hooks {
         Self { config: Arc::new(config) }
     }
 
-    /// The hooks that are configured; [`Kind::None`] when there is none.
-    pub(crate) fn kinds(&self) -> Vec<Kind> {
-        let command = (!self.config.command.is_empty()).then_some(Kind::Command);
-        let webhook = self.config.webhook.as_ref().map(|_| Kind::Webhook);
-        let kinds: Vec<Kind> = command.into_iter().chain(webhook).collect();
-        if kinds.is_empty() { vec![Kind::None] } else { kinds }
-    }
-
-    /// Runs one to its end, which is an event.
-    pub(crate) async fn run(&self, kind: Kind, order: Order) -> Event {
-        let result = match (kind, &self.config.webhook) {
-            (Kind::Command, _) => self.command(&order).await,
-            (Kind::Webhook, Some(webhook)) => self.webhook(webhook, &order).await,
-            _ => Err("no hook is configured".to_string()),
+    /// Runs a hook to its end.
+    pub(crate) async fn run(&self, order: &Order) -> WorkDone {
+        let result = match (order.hook, &self.config.webhook) {
+            (Hook::Command, _) => self.command(order).await,
+            (Hook::Webhook, Some(webhook)) => self.webhook(webhook, order).await,
+            _ => Err(HookError::NotConfigured),
         };
         let is_failure = result.is_err();
-        let outcome = result.unwrap_or_else(|why| why);
-        Event::Acted { action: order.action, outcome, is_failure }
+        let outcome = result.unwrap_or_else(|why| why.to_string());
+        WorkDone::Restarted { action: order.action.clone(), outcome, is_failure }
     }
 
-    async fn command(&self, order: &Order) -> Result<String, String> {
+    async fn command(&self, order: &Order) -> Result<String, HookError> {
         let Some((program, arguments)) = self.config.command.split_first() else {
-            return Err("no command is configured".to_string());
+            return Err(HookError::NotConfigured);
         };
         let mut child = Command::new(program)
             .args(arguments)
@@ -114,7 +96,7 @@ impl Hooks {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| format!("{program} cannot be started: {error}"))?;
+            .map_err(|source| HookError::NotStarted { program: program.clone(), source })?;
         let stderr = child.stderr.take();
         let finished = timeout(self.config.timeout, async {
             let mut said = Vec::new();
@@ -123,25 +105,30 @@ impl Hooks {
             }
             (child.wait().await, said)
         });
-        let (status, said) = finished
-            .await
-            .map_err(|_| format!("{program} took longer than {:?}", self.config.timeout))?;
-        let status = status.map_err(|error| format!("{program} is lost: {error}"))?;
+        let program = program.clone();
+        let limit = self.config.timeout;
+        let (status, said) = match finished.await {
+            Err(_) => return Err(HookError::TooLong { program, limit }),
+            Ok((Err(source), _)) => return Err(HookError::Lost { program, source }),
+            Ok((Ok(status), said)) => (status, said),
+        };
         let said = String::from_utf8_lossy(&said[said.len().saturating_sub(OUTPUT_BYTES_MAX)..]);
         let line = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
         match (status.success(), line) {
             (true, _) => Ok("done".to_string()),
-            (false, "") => Err(format!("{program} ended with {status}")),
-            (false, line) => Err(format!("{program} ended with {status}: {line}")),
+            (false, "") => Err(HookError::Failed { program, status }),
+            (false, line) => {
+                Err(HookError::FailedSaying { program, status, line: line.to_string() })
+            }
         }
     }
 
-    async fn webhook(&self, webhook: &Webhook, order: &Order) -> Result<String, String> {
+    async fn webhook(&self, webhook: &Webhook, order: &Order) -> Result<String, HookError> {
         let client = reqwest::Client::builder()
             .timeout(self.config.timeout)
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| format!("the webhook cannot be called: {error}"))?;
+            .map_err(HookError::NoClient)?;
         let body = event(order).to_string();
         let mut why = String::new();
         for wait in TRIES {
@@ -161,14 +148,14 @@ impl Hooks {
                     return Ok(format!("answered {}", answer.status().as_u16()));
                 }
                 Ok(answer) if answer.status().is_client_error() => {
-                    return Err(format!("refused with {}", answer.status().as_u16()));
+                    return Err(HookError::Refused(answer.status().as_u16()));
                 }
                 Ok(answer) => why = format!("answered {}", answer.status().as_u16()),
                 // Without the URL, which may hold a secret of its own.
                 Err(error) => why = error.without_url().to_string(),
             }
         }
-        Err(format!("not delivered in {} tries: {why}", TRIES.len()))
+        Err(HookError::NotDelivered { tries: TRIES.len(), why })
     }
 }
 
@@ -197,8 +184,7 @@ fn signature(secret: &str, id: &str, seconds: i64, body: &str) -> String {
 
 /// A time in UTC, as `2026-01-31T12:00:00Z`.
 fn rfc3339(wall_ns: i64) -> String {
-    let time = jiff::Timestamp::from_second(wall_ns.div_euclid(1_000_000_000));
-    time.unwrap_or_default().to_string()
+    jiff::Timestamp::from_second(wall_ns.div_euclid(1_000_000_000)).unwrap_or_default().to_string()
 }
 
 #[cfg(test)]
@@ -239,6 +225,7 @@ mod tests {
         };
         let order = Order { job: "j'$(x)".to_string(), rank: 3, ..Order::default() };
         let result = Hooks::new(config).command(&order).await;
+        let result = result.map_err(|why| why.to_string());
         let result = result.as_deref().map_err(String::as_str);
         match (result, expected) {
             (Err(why), Err(part)) => assert!(why.contains(part), "{why:?} has no {part:?}"),

@@ -1,8 +1,7 @@
-//! What takes its time: comparing states, and running restart hooks.
+//! Runs the work that takes its time: comparisons of snapshots, and restart hooks.
 //!
-//! The loop never waits, so it hands such work out and goes on; each piece runs in a task of its
-//! own and comes back as an event. What there is to do is data until somebody does it: a
-//! simulation does it when it likes.
+//! The loop hands work out and goes on. Each piece runs in a task of its own, and its result comes
+//! back as an event. A simulation runs the pieces itself.
 
 use std::sync::Arc;
 
@@ -10,25 +9,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::event::Event;
+use crate::state::effects::Work;
 use crate::store::Blobs;
 use crate::work::diagnosing;
-use crate::work::hooks::{Hooks, Kind, Order};
-
-/// One piece of work.
-#[derive(Debug)]
-pub(crate) enum Work {
-    /// Compare the states of a capture.
-    Compare(Box<diagnosing::Task>),
-    /// Ask the orchestrator for a restart.
-    Restart(Kind, Order),
-}
+use crate::work::hooks::Hooks;
 
 /// Comparisons at the same time: their memory is bounded each by each.
 const COMPARISONS_MAX: usize = 1;
-
-/// Where the loop puts work. Bounded by what makes it: a comparison for each open incident, a
-/// hook for each restart that the policy allows.
-pub(crate) type Works = mpsc::UnboundedSender<Work>;
 
 /// Does what blocks where that is allowed: on a thread for it, or here where there is no runtime,
 /// as in a simulation.
@@ -56,16 +43,16 @@ pub(crate) async fn carry_out(
         let (blobs, hooks, events) = (blobs.clone(), hooks.clone(), events.clone());
         let turns = turns.clone();
         tokio::spawn(async move {
-            let event = match work {
+            let done = match work {
                 Work::Compare(task) => {
                     // Never closed, so that this cannot fail.
                     let _turn = turns.acquire().await;
-                    diagnosing::compare(*task, blobs).await
+                    diagnosing::compare(*task, &blobs).await
                 }
-                Work::Restart(kind, order) => hooks.run(kind, order).await,
+                Work::Restart(order) => hooks.run(&order).await,
             };
             // The loop is gone: the coordinator stops.
-            let _ = events.send(event).await;
+            let _ = events.send(Event::Worked(done)).await;
         });
     }
 }

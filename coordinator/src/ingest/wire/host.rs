@@ -5,7 +5,7 @@ use memtape_core::origin::Origin;
 use memtape_proto::api::{Cgroup, RankHost, Workers};
 use memtape_proto::v1;
 
-use super::{NUMBER_MAX, device, number, short};
+use super::{BadMessage, NUMBER_MAX, device, number, short};
 use crate::records::Outside;
 
 /// Origins of one rank in one report, on all of its devices.
@@ -50,16 +50,16 @@ pub(super) fn rank_host(host: &v1::RankHost) -> RankHost {
 ///
 /// # Errors
 /// One line on the bound that was broken.
-pub(super) fn outside(uses: &[v1::OutsideUse]) -> Result<Vec<Outside>, String> {
+pub(super) fn outside(uses: &[v1::OutsideUse]) -> Result<Vec<Outside>, BadMessage> {
     if uses.len() > OUTSIDE_MAX {
-        return Err(format!("a rank with {} origins is too large", uses.len()));
+        return Err(BadMessage::Origins(uses.len()));
     }
     let one = |of: &v1::OutsideUse| {
         let origin = u16::try_from(of.origin).map_or(Origin::Unknown, Origin::from_number);
         let device = if origin.is_on_device() { device(of.device)? } else { 0 };
         Ok(Outside { origin: origin as u8, device, bytes: number(of.bytes)? })
     };
-    let mut found = uses.iter().map(one).collect::<Result<Vec<_>, String>>()?;
+    let mut found = uses.iter().map(one).collect::<Result<Vec<_>, BadMessage>>()?;
     found.retain(|of| of.origin != Origin::Unknown as u8);
     Ok(found)
 }

@@ -1,4 +1,8 @@
-//! What is known of the cluster: jobs, their attempts, the ranks of each, and the nodes.
+//! Jobs, their attempts, the ranks of each, and the nodes.
+//!
+//! [`Jobs`] alone changes them: `reports.rs` applies what agents report, `restore.rs` reads them
+//! back from the store. Others read them, and drive an attempt's capture machine through
+//! [`Jobs::machine`]. Captures, incidents and streams are kept elsewhere.
 //!
 //! Launchers number attempts, but not always: a job that is started again under the same name and
 //! number shows itself by a rank that comes with another tape. Then a new attempt begins, with an
@@ -7,17 +11,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
-use memtape_core::detector::{self, Detector};
-use memtape_proto::api::{Gpu, Host, RankHost};
-use tokio::sync::mpsc;
+use memtape_core::capture::{Action, Captures, Reason, Refusal};
+use memtape_core::detector::Finding;
 
 use crate::clock::Now;
-use crate::ingest::wire::Outgoing;
-use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRow, Totals};
-use crate::state::host_readings::{History, WorkerMeasure};
-use crate::state::losses::Loss;
-use crate::state::messages::{RankUp, Spool};
+use crate::records::{AttemptRecord, End, RankRecord};
+use crate::state::counters::Loss;
+use crate::state::effects::{Effect, Effects};
+use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
+use crate::state::messages::RankUp;
+use crate::store::Changes;
+
+pub(crate) mod attempt;
+pub(crate) mod circumstances;
+pub(crate) mod host_readings;
+pub(crate) mod reports;
+pub(crate) mod restore;
+pub(crate) mod silence;
 
 /// Jobs remembered, with all their attempts. When one more comes, the job that ended longest ago
 /// is forgotten.
@@ -37,90 +47,18 @@ pub(crate) const NODES_MAX: usize = 16_384;
 const CLOCKS_APART_NS: i64 = 500_000_000;
 
 /// All jobs and nodes.
-#[derive(Debug, Default)]
-pub(crate) struct Cluster {
-    pub(crate) attempts: BTreeMap<u32, Attempt>,
-    /// Serials of the attempts of each job, in order of their start.
-    pub(crate) jobs: BTreeMap<String, Vec<u32>>,
-    /// Attempt and rank of each tape.
-    pub(crate) tapes: BTreeMap<String, (u32, u32)>,
-    pub(crate) nodes: BTreeMap<String, Node>,
-    pub(crate) next_serial: u32,
-}
-
-/// One attempt at one job.
 #[derive(Debug)]
-pub(crate) struct Attempt {
-    pub(crate) record: AttemptRecord,
-    pub(crate) ranks: BTreeMap<u32, Rank>,
-    pub(crate) detector: Detector,
-    pub(crate) captures: Captures,
-    pub(crate) triggers: Triggers,
-    /// The detector has to be told what the ranks do.
-    pub(crate) roles_due: bool,
-}
-
-/// One rank.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Rank {
-    pub(crate) record: RankRecord,
-    pub(crate) presence: Presence,
-    pub(crate) step: u64,
-    pub(crate) step_wall_ns: i64,
-    pub(crate) oldest_step: u64,
-    pub(crate) totals: Vec<Totals>,
-    /// Newest finished step of each device.
-    pub(crate) newest: BTreeMap<u8, StepRow>,
-    pub(crate) rss_bytes: Option<u64>,
-    pub(crate) host: Option<RankHost>,
-    pub(crate) outside: Vec<Outside>,
-    pub(crate) worker_measure: WorkerMeasure,
-    /// How each of its devices, and with the first one its host, was some time ago.
-    pub(crate) history: BTreeMap<u8, History>,
-    /// Its role as the detector was told.
-    pub(crate) role: Option<u64>,
-    /// When its agent last reported of it, and when it was last seen to have finished a step.
-    pub(crate) reported_ns: u64,
-    pub(crate) stepped_ns: u64,
-    pub(crate) lost: u64,
-    pub(crate) steps_missed: u64,
-    /// When a request for memory last failed on it.
-    pub(crate) failed_ns: Option<u64>,
-}
-
-/// Is the process there?
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Presence {
-    /// Its agent says so.
-    Here,
-    /// Its agent saw it end.
-    Ended,
-    /// Its agent is not connected.
-    #[default]
-    Unknown,
-}
-
-/// Which stream of an agent.
-pub(crate) type StreamId = u64;
-
-/// One node.
-#[derive(Debug, Default)]
-pub(crate) struct Node {
-    pub(crate) boot_id: String,
-    pub(crate) version: String,
-    pub(crate) stream: Option<(StreamId, mpsc::Sender<Outgoing>)>,
-    pub(crate) heard_ns: u64,
-    pub(crate) last_report_wall_ns: i64,
-    /// When the last report came, or the present stream began.
-    pub(crate) reported_ns: u64,
-    /// A report came on the present stream: all its tapes are announced.
-    pub(crate) has_reported: bool,
-    pub(crate) gpus: Vec<Gpu>,
-    pub(crate) host: Host,
-    /// What its agent last said of its spool.
-    pub(crate) spool: Spool,
-    /// Streams that took the place of one that was alive, and since when they are counted.
-    pub(crate) turns: (u32, u64),
+pub(crate) struct Jobs {
+    limits: Limits,
+    attempts: BTreeMap<u32, Attempt>,
+    /// Serials of the attempts of each job, in order of their start.
+    jobs: BTreeMap<String, Vec<u32>>,
+    /// Attempt and rank of each tape.
+    tapes: BTreeMap<String, (u32, u32)>,
+    nodes: BTreeMap<String, Node>,
+    next_serial: u32,
+    /// Attempts whose machines may have something to say.
+    touched: BTreeSet<u32>,
 }
 
 /// What an announcement changed.
@@ -134,58 +72,109 @@ pub(crate) struct Announced {
     pub(crate) is_back: bool,
 }
 
-/// Bounds and settings of new attempts.
-#[derive(Clone, Debug)]
-pub(crate) struct Limits {
-    pub(crate) detector: detector::Limits,
-    pub(crate) capture: capture::Limits,
-    pub(crate) triggers: TriggerLimits,
-}
-
-impl Attempt {
-    pub(crate) fn new(record: AttemptRecord, limits: &Limits) -> Self {
-        let captures = Captures::new(&record.job, record.attempt, limits.capture.clone());
-        let mut detector = Detector::new(limits.detector.clone());
-        detector.expect_ranks(record.world_size);
+impl Jobs {
+    /// No jobs yet.
+    pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            record,
-            ranks: BTreeMap::new(),
-            detector,
-            captures,
-            triggers: Triggers::new(limits.triggers.clone()),
-            roles_due: false,
+            limits,
+            attempts: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            tapes: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            next_serial: 0,
+            touched: BTreeSet::new(),
         }
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
-        self.record.ended_wall_ns.is_some()
+    pub(crate) fn get(&self, serial: u32) -> Option<&Attempt> {
+        self.attempts.get(&serial)
     }
 
-    pub(crate) fn ranks_here(&self) -> usize {
-        self.ranks.values().filter(|rank| rank.presence == Presence::Here).count()
-    }
-}
-
-impl Rank {
-    /// Requests for memory that failed so far.
-    pub(crate) fn failures(&self) -> (u64, u64) {
-        let sum = |count: fn(&Totals) -> u64| self.totals.iter().map(count).sum();
-        (sum(|totals| totals.ooms), sum(|totals| totals.malloc_failures))
+    pub(crate) fn attempts(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.values()
     }
 
-    /// Those that are no news any more; none when nothing can be.
-    pub(crate) fn failures_known(&self) -> Option<(u64, u64)> {
-        // An OOM before the first report is news of a rank that lives.
-        let is_alive = self.presence == Presence::Here && self.record.pid != 0;
-        if self.totals.is_empty() {
-            is_alive.then_some((0, u64::MAX))
-        } else {
-            Some(self.failures())
+    /// The attempts of a job by their serials, in order of their start.
+    pub(crate) fn serials(&self, job: &str) -> &[u32] {
+        self.jobs.get(job).map_or(&[], Vec::as_slice)
+    }
+
+    /// The names of all jobs.
+    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &String> {
+        self.jobs.keys()
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(name)
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&String, &Node)> {
+        self.nodes.iter()
+    }
+
+    /// The capture machine of an attempt, which is asked afterwards what to do next.
+    pub(crate) fn machine(&mut self, serial: u32) -> Option<&mut Captures> {
+        let attempt = self.attempts.get_mut(&serial)?;
+        self.touched.insert(serial);
+        Some(&mut attempt.captures)
+    }
+
+    /// An attempt whose machines may have something to say; each once.
+    pub(crate) fn take_touched(&mut self) -> Option<u32> {
+        self.touched.pop_first()
+    }
+
+    /// The next finding of an attempt's detector.
+    pub(crate) fn poll_finding(&mut self, serial: u32) -> Option<Finding> {
+        self.attempts.get_mut(&serial)?.detector.poll()
+    }
+
+    /// What an attempt's capture machine wants next.
+    pub(crate) fn poll_capture(&mut self, serial: u32) -> Option<Action> {
+        self.attempts.get_mut(&serial)?.captures.poll()
+    }
+
+    /// Passes the time to the machines; the captures that are due by themselves.
+    pub(crate) fn tick(&mut self, now: Now) -> Vec<(u32, Reason)> {
+        let mut due = Vec::new();
+        for (serial, attempt) in &mut self.attempts {
+            if attempt.captures.poll_timeout().is_some_and(|due_ns| due_ns <= now.mono_ns) {
+                attempt.captures.handle_timeout(now.mono_ns);
+                self.touched.insert(*serial);
+            }
+            if attempt.roles_due {
+                attempt.learn_roles();
+            }
+            due.extend(attempt.triggers.poll(now.mono_ns).map(|reason| (*serial, reason)));
+        }
+        due
+    }
+
+    /// The answer to a capture that was due by itself.
+    pub(crate) fn trigger_answered(
+        &mut self,
+        now: Now,
+        serial: u32,
+        reason: Reason,
+        answer: &Result<String, Refusal>,
+    ) {
+        let Some(attempt) = self.attempts.get_mut(&serial) else { return };
+        match answer {
+            Ok(_) => attempt.triggers.taken(now.mono_ns, &reason),
+            Err(Refusal::TooSoon { wait_ns } | Refusal::OverBudget { wait_ns, .. }) => {
+                attempt.triggers.put_off(now.mono_ns, reason, *wait_ns);
+            }
+            Err(refusal) => tracing::warn!("no capture could be taken: {refusal}"),
         }
     }
-}
 
-impl Cluster {
+    /// A capture of an attempt is closed.
+    pub(crate) fn captured(&mut self, now: Now, serial: u32) {
+        if let Some(attempt) = self.attempts.get_mut(&serial) {
+            attempt.triggers.captured(now.mono_ns);
+        }
+    }
+
     /// The newest attempt at a job.
     pub(crate) fn newest(&self, job: &str) -> Option<&Attempt> {
         self.attempts.get(self.jobs.get(job)?.last()?)
@@ -210,35 +199,30 @@ impl Cluster {
         later.filter_map(|other| self.attempts.get(other)).any(|other| other.ranks_here() > 0)
     }
 
-    /// The rank that a tape belongs to.
-    pub(crate) fn rank_of(&mut self, tape_id: &str) -> Option<(&mut Attempt, u32)> {
-        let &(serial, rank) = self.tapes.get(tape_id)?;
-        Some((self.attempts.get_mut(&serial)?, rank))
+    /// The attempt and the rank that a tape belongs to.
+    pub(crate) fn rank_of(&self, tape_id: &str) -> Option<(&Attempt, &Rank)> {
+        let (serial, rank) = self.tapes.get(tape_id)?;
+        let attempt = self.attempts.get(serial)?;
+        Some((attempt, attempt.ranks.get(rank)?))
     }
 
     /// A tape was announced by the agent of a node.
     ///
     /// # Errors
     /// Why there is no place for it.
-    pub(crate) fn announce(
-        &mut self,
-        now: Now,
-        node: &str,
-        up: RankUp,
-        limits: &Limits,
-    ) -> Result<Announced, Loss> {
+    fn announce(&mut self, now: Now, node: &str, up: RankUp) -> Result<Announced, Loss> {
         if let Some(&(serial, rank)) = self.tapes.get(&up.tape_id) {
             return self.announce_again(now, node, serial, rank, up);
         }
         if self.tapes.len() >= RANKS_MAX {
             return Err(Loss::NoRoom);
         }
-        let (serial, is_new_attempt) = match self.home_of(&up) {
+        let (serial, is_new_attempt) = match self.attempt_for(&up) {
             Some(serial) => (serial, false),
-            None => (self.begin_attempt(now, &up, limits)?, true),
+            None => (self.begin_attempt(now, &up)?, true),
         };
         let Some(attempt) = self.attempts.get_mut(&serial) else { return Err(Loss::NoRoom) };
-        if attempt.ranks.len() >= limits.capture.ranks_max {
+        if attempt.ranks.len() >= self.limits.capture.ranks_max {
             return Err(Loss::NoRoom);
         }
         attempt.record.world_size = attempt.record.world_size.max(up.world_size);
@@ -295,7 +279,7 @@ impl Cluster {
 
     /// The attempt that a new tape joins: one of the same number that lacks this rank and was not
     /// over when the tape began, the nearest in time.
-    fn home_of(&self, up: &RankUp) -> Option<u32> {
+    fn attempt_for(&self, up: &RankUp) -> Option<u32> {
         let attempts =
             self.jobs.get(&up.job)?.iter().filter_map(|serial| self.attempts.get(serial));
         let fitting = attempts.filter(|attempt| {
@@ -311,7 +295,7 @@ impl Cluster {
         nearest.map(|attempt| attempt.record.serial)
     }
 
-    fn begin_attempt(&mut self, now: Now, up: &RankUp, limits: &Limits) -> Result<u32, Loss> {
+    fn begin_attempt(&mut self, now: Now, up: &RankUp) -> Result<u32, Loss> {
         if !self.jobs.contains_key(&up.job) && self.jobs.len() >= JOBS_MAX {
             return Err(Loss::NoRoom);
         }
@@ -331,7 +315,7 @@ impl Cluster {
             first_seen_wall_ns: now.wall_ns,
             ended_wall_ns: None,
         };
-        let mut attempt = Attempt::new(record, limits);
+        let mut attempt = Attempt::new(record, &self.limits);
         if let Some(earlier) = self.newest(&up.job) {
             attempt.captures.continue_from(&earlier.captures);
             attempt.triggers.continue_from(&earlier.triggers);
@@ -341,7 +325,7 @@ impl Cluster {
     }
 
     /// Puts an attempt in its place among the attempts at its job.
-    pub(crate) fn insert(&mut self, attempt: Attempt) {
+    fn insert(&mut self, attempt: Attempt) {
         let serial = attempt.record.serial;
         // Not by number first: a job started again under its name begins anew with number 0.
         let place = |record: &AttemptRecord| (record.started_wall_ns, record.attempt);
@@ -357,7 +341,7 @@ impl Cluster {
 
     /// The attempt to forget first when there is no room: the oldest of a job that has too many,
     /// or the only ones of the job that was over first.
-    pub(crate) fn to_forget(&self) -> Option<u32> {
+    pub(crate) fn surplus(&self) -> Option<u32> {
         let crowded = self.jobs.values().find(|serials| serials.len() > ATTEMPTS_PER_JOB_MAX);
         if let Some(serials) = crowded {
             return serials.first().copied();
@@ -374,8 +358,27 @@ impl Cluster {
         oldest.map(|attempt| attempt.record.serial)
     }
 
-    /// Forgets an attempt.
-    pub(crate) fn forget(&mut self, serial: u32) -> Option<Attempt> {
+    /// Deletes an attempt with its records and steps; false when there is none.
+    pub(crate) fn forget(&mut self, now: Now, serial: u32, effects: &mut Effects) -> bool {
+        let Some(attempt) = self.remove(serial) else { return false };
+        tracing::info!(job = ?attempt.record.job, "an old attempt is forgotten");
+        let record = &attempt.record;
+        let last_wall_ns = record
+            .ended_wall_ns
+            .unwrap_or(i64::MAX - 1)
+            .max(attempt.ranks.values().map(|rank| rank.step_wall_ns).max().unwrap_or(0));
+        let (from_wall_ns, to_wall_ns) = (record.first_seen_wall_ns, last_wall_ns.min(now.wall_ns));
+        effects.push(Effect::ForgetSteps { serial, from_wall_ns, to_wall_ns });
+        let mut changes = Changes::default();
+        changes.delete(record);
+        for rank in attempt.ranks.values() {
+            changes.delete(&rank.record);
+        }
+        effects.write(changes);
+        true
+    }
+
+    fn remove(&mut self, serial: u32) -> Option<Attempt> {
         let attempt = self.attempts.remove(&serial)?;
         if let Some(serials) = self.jobs.get_mut(&attempt.record.job) {
             serials.retain(|other| *other != serial);
@@ -388,37 +391,37 @@ impl Cluster {
     }
 
     /// Forgets the node that was heard longest ago, of those without a stream and without ranks.
-    pub(crate) fn forget_a_node(&mut self) {
+    fn forget_a_node(&mut self) {
         let ranks = self.attempts.values().flat_map(|attempt| attempt.ranks.values());
         let needed: BTreeSet<&str> = ranks.map(|rank| rank.record.node.as_str()).collect();
         let idle = self
             .nodes
             .iter()
-            .filter(|(name, node)| node.stream.is_none() && !needed.contains(name.as_str()));
+            .filter(|(name, node)| !node.is_connected && !needed.contains(name.as_str()));
         let oldest = idle.min_by_key(|(_, node)| node.heard_ns).map(|(name, _)| name.clone());
         if let Some(name) = oldest {
             self.nodes.remove(&name);
         }
     }
 
-    /// The agent of a node is gone: what it told is not known any more.
-    pub(crate) fn node_lost(&mut self, now: Now, node: &str) -> Vec<u32> {
-        let mut touched = Vec::new();
+    /// The stream of a node's agent is closed: whether its ranks live is not known any more.
+    pub(crate) fn node_lost(&mut self, now: Now, node: &str) {
+        if let Some(known) = self.nodes.get_mut(node) {
+            known.is_connected = false;
+        }
         for (serial, attempt) in &mut self.attempts {
             attempt.captures.agent_lost(now.mono_ns, node);
             let of_node = attempt.ranks.values_mut().filter(|rank| rank.record.node == node);
             for rank in of_node.filter(|rank| rank.presence == Presence::Here) {
                 rank.presence = Presence::Unknown;
-                touched.push(*serial);
+                self.touched.insert(*serial);
             }
         }
-        touched.dedup();
-        touched
     }
 
     /// A node's agent has announced all its tapes: ranks of this node that are still unknown have
     /// no tape any more, and what is open in captures is asked for again.
-    pub(crate) fn node_told_all(&mut self, now: Now, node: &str) -> Vec<(u32, u32)> {
+    fn node_told_all(&mut self, now: Now, node: &str) -> Vec<(u32, u32)> {
         let mut vanished = Vec::new();
         for (serial, attempt) in &mut self.attempts {
             for (number, rank) in &attempt.ranks {
@@ -447,22 +450,11 @@ fn describe(record: &mut RankRecord, node: &str, up: RankUp) {
     record.peer_groups = up.peer_groups;
 }
 
-impl Rank {
-    /// The process ended. The only place where that is noted.
-    pub(crate) fn end(&mut self, end: End, detail: String, wall_ns: i64) {
-        self.presence = Presence::Ended;
-        self.record.end = Some(end);
-        self.record.end_detail = detail;
-        self.record.end_wall_ns = wall_ns;
-        self.record.step = self.step;
-        self.record.devices = self.totals.clone();
-        self.record.host = self.host.clone();
-        self.record.outside = self.outside.clone();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use memtape_core::capture::{self, TriggerLimits};
+    use memtape_core::detector;
+
     use super::*;
 
     fn limits() -> Limits {
@@ -476,12 +468,13 @@ mod tests {
     /// Announces tapes `(id, attempt, rank, start in tenths of a second)` and ends those named
     /// `!id`; answers the attempts as (number, ordinal, ranks).
     fn check(script: &[(&str, u32, u32, i64)], expected: &[(u32, u32, &[u32])]) {
-        let mut cluster = Cluster::default();
+        let mut jobs = Jobs::new(limits());
         for &(tape, attempt, rank, start) in script {
             let start_wall_ns = start * 100_000_000;
             let now = Now { mono_ns: 1, wall_ns: start_wall_ns };
             if let Some(tape) = tape.strip_prefix('!') {
-                let (attempt, rank) = cluster.rank_of(tape).unwrap();
+                let (serial, rank) = jobs.tapes[tape];
+                let attempt = jobs.attempts.get_mut(&serial).unwrap();
                 let rank = attempt.ranks.get_mut(&rank).unwrap();
                 rank.end(End::Killed, String::new(), start_wall_ns);
                 if attempt.ranks.values().all(|rank| rank.presence == Presence::Ended) {
@@ -498,11 +491,11 @@ mod tests {
                 start_wall_ns,
                 ..RankUp::default()
             };
-            cluster.announce(now, "node", up, &limits()).unwrap();
+            jobs.announce(now, "node", up).unwrap();
         }
-        let found: Vec<(u32, u32, Vec<u32>)> = cluster.jobs["job"]
+        let found: Vec<(u32, u32, Vec<u32>)> = jobs.jobs["job"]
             .iter()
-            .map(|serial| &cluster.attempts[serial])
+            .map(|serial| &jobs.attempts[serial])
             .map(|attempt| {
                 let record = &attempt.record;
                 (record.attempt, record.ordinal, attempt.ranks.keys().copied().collect())
@@ -540,7 +533,7 @@ mod tests {
 
     #[test]
     fn a_lost_attempt_is_over_once_a_later_one_is_here() {
-        let mut cluster = Cluster::default();
+        let mut jobs = Jobs::new(limits());
         let up = |tape: &str, attempt| RankUp {
             tape_id: tape.to_string(),
             job: "job".to_string(),
@@ -548,29 +541,29 @@ mod tests {
             start_wall_ns: i64::from(attempt),
             ..RankUp::default()
         };
-        cluster.announce(Now::default(), "a", up("a0", 0), &limits()).unwrap();
-        cluster.node_lost(Now::default(), "a");
-        assert!(!cluster.is_over(0));
-        cluster.announce(Now::default(), "b", up("b0", 1), &limits()).unwrap();
-        assert!(cluster.is_over(0) && !cluster.is_over(1));
+        jobs.announce(Now::default(), "a", up("a0", 0)).unwrap();
+        jobs.node_lost(Now::default(), "a");
+        assert!(!jobs.is_over(0));
+        jobs.announce(Now::default(), "b", up("b0", 1)).unwrap();
+        assert!(jobs.is_over(0) && !jobs.is_over(1));
         // Its node is back.
-        cluster.announce(Now::default(), "a", up("a0", 0), &limits()).unwrap();
-        assert!(!cluster.is_over(0));
+        jobs.announce(Now::default(), "a", up("a0", 0)).unwrap();
+        assert!(!jobs.is_over(0));
     }
 
     #[test]
     fn a_tape_stays_on_its_node() {
-        let mut cluster = Cluster::default();
+        let mut jobs = Jobs::new(limits());
         let up = RankUp { tape_id: "t".to_string(), job: "j".to_string(), ..RankUp::default() };
         let now = Now::default();
-        assert!(cluster.announce(now, "a", up.clone(), &limits()).unwrap().is_news);
-        assert!(!cluster.announce(now, "a", up.clone(), &limits()).unwrap().is_news);
-        assert_eq!(cluster.announce(now, "b", up, &limits()), Err(Loss::UnknownTape));
+        assert!(jobs.announce(now, "a", up.clone()).unwrap().is_news);
+        assert!(!jobs.announce(now, "a", up.clone()).unwrap().is_news);
+        assert_eq!(jobs.announce(now, "b", up), Err(Loss::UnknownTape));
     }
 
     #[test]
     fn what_is_over_longest_is_forgotten_first() {
-        let mut cluster = Cluster::default();
+        let mut jobs = Jobs::new(limits());
         for number in 0..JOBS_MAX as i64 {
             let up = RankUp {
                 tape_id: format!("t{number}"),
@@ -578,17 +571,17 @@ mod tests {
                 start_wall_ns: number,
                 ..RankUp::default()
             };
-            assert_eq!(cluster.to_forget(), None);
-            let announced = cluster.announce(Now::default(), "n", up, &limits()).unwrap();
-            let attempt = cluster.attempts.get_mut(&announced.serial).unwrap();
+            assert_eq!(jobs.surplus(), None);
+            let announced = jobs.announce(Now::default(), "n", up).unwrap();
+            let attempt = jobs.attempts.get_mut(&announced.serial).unwrap();
             if [7, 8, 9].contains(&number) {
                 attempt.ranks.get_mut(&0).unwrap().end(End::Exited, String::new(), 0);
                 attempt.record.ended_wall_ns = Some(100 - number);
             }
         }
-        assert_eq!(cluster.to_forget(), Some(9));
-        assert_eq!(cluster.forget(9).unwrap().record.job, "job-9");
-        assert!(!cluster.tapes.contains_key("t9") && !cluster.jobs.contains_key("job-9"));
-        assert_eq!(cluster.to_forget(), None);
+        assert_eq!(jobs.surplus(), Some(9));
+        assert_eq!(jobs.remove(9).unwrap().record.job, "job-9");
+        assert!(!jobs.tapes.contains_key("t9") && !jobs.jobs.contains_key("job-9"));
+        assert_eq!(jobs.surplus(), None);
     }
 }

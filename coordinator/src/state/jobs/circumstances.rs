@@ -7,8 +7,8 @@
 use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Circumstances, Peaks, StepNeed};
 
-use crate::state::host_readings::{History, Moment};
-use crate::state::jobs::{Attempt, Presence, Rank};
+use crate::state::jobs::attempt::{Attempt, Presence, Rank};
+use crate::state::jobs::host_readings::{History, Moment};
 
 /// Steps of the end of a capture that count as the moment itself: reports of fast jobs are as many
 /// steps apart. A reading that is further away is taken for another one where that is more than
@@ -87,7 +87,8 @@ mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::records::StepRow;
-    use crate::state::jobs::{Cluster, Limits};
+    use crate::state::jobs::Jobs;
+    use crate::state::jobs::attempt::Limits;
     use crate::state::messages::RankUp;
 
     /// Four ranks with peaks of 10, 20, 30 and 40 bytes; rank 1 was read every 10 steps from 500 to
@@ -98,13 +99,13 @@ mod tests {
             capture: Default::default(),
             triggers: Default::default(),
         };
-        let mut cluster = Cluster::default();
+        let mut jobs = Jobs::new(limits);
         for rank in 0..4 {
             let (tape_id, job) = (format!("t{rank}"), "job".to_string());
             let up = RankUp { tape_id, job, rank, ..RankUp::default() };
-            cluster.announce(Now::default(), "a", up, &limits).unwrap();
+            jobs.announce(Now::default(), "a", up).unwrap();
         }
-        let mut attempt = cluster.attempts.remove(&0).unwrap();
+        let mut attempt = jobs.attempts.remove(&0).unwrap();
         for (number, rank) in &mut attempt.ranks {
             let peak_allocated = (u64::from(*number) + 1) * 10;
             rank.newest.insert(0, StepRow { peak_allocated, ..StepRow::default() });

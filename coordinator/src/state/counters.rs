@@ -1,8 +1,31 @@
 //! Counters: what was done, and everything that was refused, dropped or lost, by its reason.
 //!
-//! They are shared by all tasks, only ever grow, and are shown at `/metrics`.
+//! All tasks share them. They only grow, and `/metrics` shows them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Something that was done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Count {
+    Reports,
+    Steps,
+    CapturesComplete,
+    CapturesPartial,
+    CapturesRefused,
+    /// Captures deleted because they were too old, took too many bytes, or were too many.
+    CapturesByAge,
+    CapturesByBytes,
+    CapturesByCount,
+    Bodies,
+    BodyBytes,
+    Incidents,
+    ActionsTaken,
+    ActionsDryRun,
+    ActionsDeclined,
+    ActionsFailed,
+}
+
+const COUNTS: usize = Count::ActionsFailed as usize + 1;
 
 /// Why something is not there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -25,11 +48,11 @@ pub(crate) enum Loss {
     BadBody,
     /// An incident beyond the number that may be open, or a record beyond the number kept.
     Forgotten,
-    /// Step records that agents dropped from their full disks while they were alone.
+    /// Step records that agents dropped from their full spools while they were disconnected.
     SpooledSteps,
-    /// Bodies of solo captures, likewise.
+    /// Bodies of agent-initiated captures, likewise.
     SpooledBodies,
-    /// Ends of ranks and announcements of solo captures, likewise.
+    /// Ends of ranks and announcements of agent-initiated captures, likewise.
     SpooledFacts,
 }
 
@@ -51,34 +74,21 @@ const REASONS: [(Loss, &str); 12] = [
 /// All counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    counts: [AtomicU64; COUNTS],
     losses: [AtomicU64; REASONS.len()],
-    pub(crate) reports: AtomicU64,
-    pub(crate) steps: AtomicU64,
-    pub(crate) captures_complete: AtomicU64,
-    pub(crate) captures_partial: AtomicU64,
-    pub(crate) captures_refused: AtomicU64,
-    /// Captures deleted because they were too old, took too many bytes, or were too many.
-    pub(crate) captures_by_age: AtomicU64,
-    pub(crate) captures_by_bytes: AtomicU64,
-    pub(crate) captures_by_count: AtomicU64,
-    pub(crate) bodies: AtomicU64,
-    pub(crate) body_bytes: AtomicU64,
-    pub(crate) incidents: AtomicU64,
-    pub(crate) actions_taken: AtomicU64,
-    pub(crate) actions_dry_run: AtomicU64,
-    pub(crate) actions_declined: AtomicU64,
-    pub(crate) actions_failed: AtomicU64,
 }
 
 impl Counters {
-    /// One more.
-    pub(crate) fn lose(&self, loss: Loss) {
-        self.lose_many(loss, 1);
+    pub(crate) fn add(&self, count: Count, more: u64) {
+        self.counts[count as usize].fetch_add(more, Relaxed);
     }
 
-    /// Some more.
-    pub(crate) fn lose_many(&self, loss: Loss, count: u64) {
-        self.losses[loss as usize].fetch_add(count, Relaxed);
+    pub(crate) fn get(&self, count: Count) -> u64 {
+        self.counts[count as usize].load(Relaxed)
+    }
+
+    pub(crate) fn lose(&self, loss: Loss, more: u64) {
+        self.losses[loss as usize].fetch_add(more, Relaxed);
     }
 
     /// Every reason with its count.
@@ -96,7 +106,7 @@ mod tests {
         let counters = Counters::default();
         for (index, (loss, _)) in REASONS.iter().enumerate() {
             assert_eq!(*loss as usize, index);
-            counters.lose_many(*loss, index as u64);
+            counters.lose(*loss, index as u64);
         }
         assert_eq!(counters.losses().map(|(_, count)| count).max(), Some(11));
     }

@@ -15,7 +15,7 @@ use memtape_core::snapshot::OutsideUse;
 use memtape_proto::api::{Gpu, Workers};
 
 use crate::records::Totals;
-use crate::state::jobs::{Node, Presence, Rank};
+use crate::state::jobs::attempt::{Node, Presence, Rank};
 use crate::state::messages::RankReport;
 
 impl Rank {

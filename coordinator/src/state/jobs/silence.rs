@@ -6,7 +6,8 @@
 use memtape_core::detector;
 use memtape_proto::api::RankState;
 
-use crate::state::jobs::{Attempt, Cluster, Presence, Rank};
+use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 
 /// How a rank is silent; what is worse for the job is greater.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -38,7 +39,7 @@ const NO_STEPS: &str = "no steps:";
 /// What a picture of all ranks of an attempt needs.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
-    cluster: &'a Cluster,
+    jobs: &'a Jobs,
     now_ns: u64,
     silent_ns: u64,
     behind_ns: u64,
@@ -47,19 +48,14 @@ pub(crate) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    pub(crate) fn new(
-        cluster: &'a Cluster,
-        attempt: &Attempt,
-        now_ns: u64,
-        interval_ns: u64,
-    ) -> Self {
+    pub(crate) fn new(jobs: &'a Jobs, attempt: &Attempt, now_ns: u64, interval_ns: u64) -> Self {
         let silent_ns = interval_ns.saturating_mul(INTERVALS_MAX).max(SILENT_NS_MIN);
         let step_ns = attempt.detector.step_time_ns().unwrap_or(0);
         let living = attempt.ranks.values().filter(|rank| rank.presence == Presence::Here);
         let mut steps: Vec<u64> = living.map(|rank| rank.step).collect();
         steps.sort_unstable();
         let behind_ns = step_ns.saturating_mul(BEHIND_STEPS).max(silent_ns);
-        Self { cluster, now_ns, silent_ns, behind_ns, steps }
+        Self { jobs, now_ns, silent_ns, behind_ns, steps }
     }
 
     /// How a rank is silent; none when it is not, or has ended.
@@ -69,7 +65,7 @@ impl<'a> Watch<'a> {
             Presence::Unknown => return Some(Silence::Disconnected),
             Presence::Here => {}
         }
-        let node = self.cluster.nodes.get(&rank.record.node);
+        let node = self.jobs.node(&rank.record.node);
         let heard_ns = node.map_or(0, |node| node.reported_ns);
         if self.now_ns.saturating_sub(heard_ns) > self.silent_ns {
             Some(Silence::Disconnected)
@@ -117,83 +113,83 @@ impl<'a> Watch<'a> {
 mod tests {
     use super::*;
     use crate::clock::Now;
-    use crate::state::jobs::Limits;
+    use crate::state::jobs::attempt::Limits;
     use crate::state::messages::RankUp;
 
     const SECOND: u64 = 1_000_000_000;
 
     /// Four ranks on two nodes that have all reported at 100 s, at these steps.
-    fn cluster(steps: [u64; 4]) -> Cluster {
+    fn jobs(steps: [u64; 4]) -> Jobs {
         let limits = Limits {
             detector: Default::default(),
             capture: Default::default(),
             triggers: Default::default(),
         };
-        let mut cluster = Cluster::default();
+        let mut jobs = Jobs::new(limits);
         let now = Now { mono_ns: 100 * SECOND, wall_ns: 0 };
         for (rank, step) in (0..).zip(steps) {
             let node = if rank < 2 { "a" } else { "b" };
             let (tape_id, job) = (format!("t{rank}"), "job".to_string());
             let up = RankUp { tape_id, job, rank, ..RankUp::default() };
-            cluster.announce(now, node, up, &limits).unwrap();
-            cluster.nodes.entry(node.to_string()).or_default().reported_ns = now.mono_ns;
-            cluster.attempts.get_mut(&0).unwrap().ranks.get_mut(&rank).unwrap().step = step;
+            jobs.announce(now, node, up).unwrap();
+            jobs.nodes.entry(node.to_string()).or_default().reported_ns = now.mono_ns;
+            jobs.attempts.get_mut(&0).unwrap().ranks.get_mut(&rank).unwrap().step = step;
         }
-        cluster
+        jobs
     }
 
     /// The states at this time, of reports each `interval` seconds.
-    fn check(cluster: &Cluster, at: u64, interval: u64, expected: [Option<Silence>; 4]) {
-        let attempt = cluster.newest("job").unwrap();
-        let watch = Watch::new(cluster, attempt, at * SECOND, interval * SECOND);
+    fn check(jobs: &Jobs, at: u64, interval: u64, expected: [Option<Silence>; 4]) {
+        let attempt = jobs.newest("job").unwrap();
+        let watch = Watch::new(jobs, attempt, at * SECOND, interval * SECOND);
         let found: Vec<_> = attempt.ranks.values().map(|rank| watch.of(rank)).collect();
         assert_eq!(found, expected, "at {at}");
     }
 
-    fn rank(cluster: &mut Cluster, number: u32) -> &mut Rank {
-        cluster.attempts.get_mut(&0).unwrap().ranks.get_mut(&number).unwrap()
+    fn rank(jobs: &mut Jobs, number: u32) -> &mut Rank {
+        jobs.attempts.get_mut(&0).unwrap().ranks.get_mut(&number).unwrap()
     }
 
     #[test]
-    fn a_node_that_says_nothing_is_blind() {
-        let mut cluster = cluster([5; 4]);
-        check(&cluster, 110, 1, [None; 4]);
-        let blind = Some(Silence::Disconnected);
-        check(&cluster, 111, 1, [blind; 4]);
-        check(&cluster, 111, 60, [None; 4]);
-        cluster.nodes.get_mut("b").unwrap().reported_ns = 111 * SECOND;
-        rank(&mut cluster, 2).reported_ns = 111 * SECOND;
-        rank(&mut cluster, 3).reported_ns = 101 * SECOND;
-        check(&cluster, 112, 1, [blind, blind, None, None]);
+    fn a_node_that_says_nothing_is_disconnected() {
+        let mut jobs = jobs([5; 4]);
+        check(&jobs, 110, 1, [None; 4]);
+        let disconnected = Some(Silence::Disconnected);
+        check(&jobs, 111, 1, [disconnected; 4]);
+        check(&jobs, 111, 60, [None; 4]);
+        jobs.nodes.get_mut("b").unwrap().reported_ns = 111 * SECOND;
+        rank(&mut jobs, 2).reported_ns = 111 * SECOND;
+        rank(&mut jobs, 3).reported_ns = 101 * SECOND;
+        check(&jobs, 112, 1, [disconnected, disconnected, None, None]);
         // Not connected at all, and ended.
-        rank(&mut cluster, 2).presence = Presence::Unknown;
-        rank(&mut cluster, 0).presence = Presence::Ended;
-        check(&cluster, 112, 1, [None, blind, blind, None]);
+        rank(&mut jobs, 2).presence = Presence::Unknown;
+        rank(&mut jobs, 0).presence = Presence::Ended;
+        check(&jobs, 112, 1, [None, disconnected, disconnected, None]);
     }
 
     #[test]
     fn a_rank_that_its_node_does_not_speak_of_is_silent() {
-        let mut cluster = cluster([5; 4]);
+        let mut jobs = jobs([5; 4]);
         for node in ["a", "b"] {
-            cluster.nodes.get_mut(node).unwrap().reported_ns = 120 * SECOND;
+            jobs.nodes.get_mut(node).unwrap().reported_ns = 120 * SECOND;
         }
         for number in [0, 1, 3] {
-            rank(&mut cluster, number).reported_ns = 119 * SECOND;
+            rank(&mut jobs, number).reported_ns = 119 * SECOND;
         }
-        check(&cluster, 121, 1, [None, None, Some(Silence::Silent), None]);
+        check(&jobs, 121, 1, [None, None, Some(Silence::Silent), None]);
     }
 
     #[test]
     fn a_rank_that_stands_while_most_go_on_is_behind() {
         let at = |steps| {
-            let mut cluster = cluster(steps);
+            let mut jobs = jobs(steps);
             for node in ["a", "b"] {
-                cluster.nodes.get_mut(node).unwrap().reported_ns = 130 * SECOND;
+                jobs.nodes.get_mut(node).unwrap().reported_ns = 130 * SECOND;
             }
             for number in 0..4 {
-                rank(&mut cluster, number).reported_ns = 130 * SECOND;
+                rank(&mut jobs, number).reported_ns = 130 * SECOND;
             }
-            cluster
+            jobs
         };
         let behind = Some(Silence::Behind);
         check(&at([5, 9, 9, 9]), 131, 1, [behind, None, None, None]);

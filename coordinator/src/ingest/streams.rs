@@ -1,0 +1,79 @@
+//! The open streams of agents, one for each node at most, and how messages are sent on them.
+//!
+//! This file does not know what is said on a stream.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::mpsc;
+
+use crate::ingest::wire::Outgoing;
+
+/// Which stream of an agent.
+pub(crate) type StreamId = u64;
+
+/// All open streams.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    begun: StreamId,
+    nodes: BTreeMap<StreamId, String>,
+    by_node: BTreeMap<String, (StreamId, mpsc::Sender<Outgoing>)>,
+}
+
+/// A message could not be sent: the stream to close, and whether its agent does not read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unsent {
+    pub(crate) stream: StreamId,
+    pub(crate) is_slow: bool,
+}
+
+impl Streams {
+    /// Opens a stream; an earlier one of the node must be closed before.
+    pub(crate) fn open(&mut self, node: &str, outgoing: mpsc::Sender<Outgoing>) -> StreamId {
+        self.begun += 1;
+        self.nodes.insert(self.begun, node.to_string());
+        self.by_node.insert(node.to_string(), (self.begun, outgoing));
+        self.begun
+    }
+
+    /// Closes a stream; the node that it belonged to.
+    pub(crate) fn close(&mut self, stream: StreamId) -> Option<String> {
+        let node = self.nodes.remove(&stream)?;
+        self.by_node.remove(&node);
+        Some(node)
+    }
+
+    /// The node that a stream belongs to.
+    pub(crate) fn node(&self, stream: StreamId) -> Option<&String> {
+        self.nodes.get(&stream)
+    }
+
+    /// The stream of a node.
+    pub(crate) fn of_node(&self, node: &str) -> Option<StreamId> {
+        self.by_node.get(node).map(|(stream, _)| *stream)
+    }
+
+    /// All nodes with a stream.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        self.by_node.keys().cloned().collect()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Where messages to a node go.
+    pub(crate) fn sender(&self, node: &str) -> Option<mpsc::Sender<Outgoing>> {
+        self.by_node.get(node).map(|(_, outgoing)| outgoing.clone())
+    }
+
+    /// Sends a message to the agent of a node. Without a stream it is dropped: the agent is asked
+    /// again when it is back.
+    ///
+    /// # Errors
+    /// The stream is broken, or its queue is full.
+    pub(crate) fn send(&self, node: &str, message: Outgoing) -> Result<(), Unsent> {
+        let Some((stream, outgoing)) = self.by_node.get(node) else { return Ok(()) };
+        let unsent = Unsent { stream: *stream, is_slow: !outgoing.is_closed() };
+        outgoing.try_send(message).map_err(|_| unsent)
+    }
+}

@@ -1,0 +1,305 @@
+//! Actions: the policy's decisions about restarts, and what became of them.
+//!
+//! Every decision is logged, stored and shown, also the one to do nothing. The same decision is not
+//! written down twice in a row. Dry run is the default: what would be done is shown. The hooks
+//! themselves run in `work/`.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use memtape_core::capture::{Reason, Refusal};
+use memtape_core::ids::Ids;
+use memtape_core::policy::{Decision, Facts, Mode, Policy, Settings};
+
+use crate::clock::Now;
+use crate::records::{ActionRecord, HELD_OUTCOME};
+use crate::state::captures::Captures;
+use crate::state::counters::Count;
+use crate::state::effects::{After, Asker, Effect, Effects, Work};
+use crate::state::incidents::{IncidentState, Incidents};
+use crate::state::jobs::Jobs;
+use crate::state::orders::{Hook, Order, Proposal};
+use crate::store::{Changes, Store};
+
+/// Actions remembered; the oldest is forgotten.
+const ACTIONS_MAX: usize = 4096;
+
+/// An open incident is considered again after this time: its end comes nearer.
+const CONSIDER_EVERY_NS: u64 = 30_000_000_000;
+
+/// Memory that failed within this time makes a restart urgent.
+const URGENT_NS: u64 = 300_000_000_000;
+
+/// A capture of this age still shows what a restart would take away.
+const FRESH_NS: i64 = 60_000_000_000;
+
+/// What became of a restart that waited for a capture when its coordinator died.
+const LOST_OUTCOME: &str = "not run: the coordinator was restarted before its capture was closed";
+
+/// All actions, oldest first, and the policy that decides on them.
+#[derive(Debug)]
+pub(crate) struct Actions {
+    ids: Ids,
+    policy: Policy,
+    hooks: Vec<Hook>,
+    actions: VecDeque<ActionRecord>,
+    held: Vec<HeldRestart>,
+}
+
+/// A restart that waits for a capture. Bounded by the policy: each is a restart it allowed.
+#[derive(Clone, Debug)]
+struct HeldRestart {
+    serial: u32,
+    capture: String,
+    order: Order,
+}
+
+impl Actions {
+    /// Takes up the actions that an earlier process left.
+    pub(crate) fn restore(
+        now: Now,
+        settings: Settings,
+        hooks: Vec<Hook>,
+        mut records: Vec<ActionRecord>,
+        store: &Store,
+    ) -> Self {
+        let mut ids = Ids::default();
+        for action in &mut records {
+            ids.seen(&action.id);
+            if action.is_held() {
+                // The order is gone; the policy decides anew.
+                action.outcome = LOST_OUTCOME.to_string();
+                let mut changes = Changes::default();
+                changes.put(action);
+                store.write(changes, Box::new(|_| {}));
+            }
+        }
+        let mut policy = Policy::new(settings);
+        // A decision has an action for each hook, but is one restart.
+        let mut known = BTreeSet::new();
+        let is_made =
+            |action: &&ActionRecord| action.decision != "nothing" && action.outcome != LOST_OUTCOME;
+        for action in records.iter().filter(is_made) {
+            if known.insert((&action.incident_id, action.wall_ns)) {
+                // The monotonic clock starts at the wall clock's reading.
+                let acted_ns = u64::try_from(action.wall_ns).unwrap_or(0);
+                policy.restore(now.mono_ns, &action.job, action.attempt, acted_ns);
+            }
+        }
+        Self { ids, policy, hooks, actions: records.into(), held: Vec::new() }
+    }
+
+    /// All actions, oldest first.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &ActionRecord> {
+        self.actions.iter()
+    }
+
+    /// Considers a restart for each incident whose turn it is.
+    pub(crate) fn reconsider(
+        &mut self,
+        now: Now,
+        incidents: &mut Incidents,
+        jobs: &Jobs,
+        captures: &Captures,
+        effects: &mut Effects,
+    ) {
+        for id in incidents.to_consider(now.mono_ns.saturating_sub(CONSIDER_EVERY_NS)) {
+            self.consider(now, &id, incidents, jobs, captures, effects);
+        }
+    }
+
+    /// Considers a restart for one incident.
+    pub(crate) fn consider(
+        &mut self,
+        now: Now,
+        id: &str,
+        incidents: &mut Incidents,
+        jobs: &Jobs,
+        captures: &Captures,
+        effects: &mut Effects,
+    ) {
+        let Some(incident) = incidents.get(id).filter(|known| known.record.is_open()) else {
+            return;
+        };
+        let proposal = self.propose(now, incident, jobs);
+        let decision = &proposal.decision;
+        let closed_wall_ns = (incident.record.capture_id.as_ref())
+            .and_then(|id| captures.get(id)?.record.closed_wall_ns);
+        let is_fresh =
+            closed_wall_ns.is_some_and(|at_ns| now.wall_ns.saturating_sub(at_ns) < FRESH_NS);
+        if !incidents.considered(now, id, decision) {
+            return;
+        }
+        tracing::info!(incident = %id, job = ?proposal.order.job, "restart policy: {decision}");
+        if matches!(decision, Decision::Restart(_)) && !is_fresh {
+            // A restart takes the evidence with it.
+            let (serial, asker) = (proposal.serial, Asker::Restart(Box::new(proposal)));
+            let reason = Reason::Restart;
+            effects.push(Effect::RequestCapture { serial, reason, step: None, asker });
+        } else {
+            self.decide(now, &proposal, None, effects);
+        }
+    }
+
+    fn propose(&mut self, now: Now, incident: &IncidentState, jobs: &Jobs) -> Proposal {
+        let record = &incident.record;
+        let attempt = jobs.get(record.serial);
+        let rank = attempt.and_then(|attempt| attempt.ranks.get(&record.rank));
+        let failed_ns = rank.and_then(|rank| rank.failed_ns);
+        let facts = Facts {
+            job: &record.job,
+            attempt: record.attempt,
+            incident: &record.id,
+            class: incident.class(),
+            restart: record.told.restart.answer,
+            oom_in_ns: record.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
+            urgent: failed_ns.is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < URGENT_NS),
+            ended: jobs.is_over(record.serial),
+        };
+        let decision = self.policy.decide(now.mono_ns, &facts);
+        let order = Order {
+            hook: Hook::None,
+            action: String::new(),
+            incident: record.id.clone(),
+            job: record.job.clone(),
+            attempt: record.attempt,
+            rank: record.rank,
+            node: rank.map(|rank| rank.record.node.clone()).unwrap_or_default(),
+            class: record.class.clone(),
+            sentence: record.sentence.clone(),
+            why: decision.to_string(),
+            wall_ns: now.wall_ns,
+        };
+        Proposal { serial: record.serial, decision, order }
+    }
+
+    /// The answer to the request for a capture before a restart; without one it runs at once.
+    pub(crate) fn capture_answered(
+        &mut self,
+        now: Now,
+        proposal: &Proposal,
+        answer: Result<String, Refusal>,
+        effects: &mut Effects,
+    ) {
+        let capture =
+            answer.inspect_err(|why| tracing::warn!("no capture before the restart: {why}")).ok();
+        self.decide(now, proposal, capture.as_deref(), effects);
+    }
+
+    /// Writes a decision down, for each hook, and follows it.
+    fn decide(
+        &mut self,
+        now: Now,
+        Proposal { serial, decision, order }: &Proposal,
+        capture: Option<&str>,
+        effects: &mut Effects,
+    ) {
+        for hook in self.hooks.clone() {
+            let action = self.ids.next(now.wall_ns, "act");
+            let order = Order { hook, action, ..order.clone() };
+            let has_hook = hook != Hook::None;
+            let runs = has_hook && matches!(decision, Decision::Restart(_));
+            let running = capture.map_or_else(
+                || "running".to_string(),
+                |capture| format!("{HELD_OUTCOME}{capture}"),
+            );
+            let (verdict, outcome, count) = match decision {
+                Decision::Restart(_) if has_hook => {
+                    ("restart", running.as_str(), Count::ActionsTaken)
+                }
+                Decision::Restart(_) => ("restart", "no hook is configured", Count::ActionsFailed),
+                Decision::WouldRestart(_) => {
+                    ("would restart", "not run: dry run", Count::ActionsDryRun)
+                }
+                Decision::Nothing(_) => ("nothing", "", Count::ActionsDeclined),
+            };
+            effects.count(count);
+            let record = ActionRecord {
+                id: order.action.clone(),
+                incident_id: order.incident.clone(),
+                job: order.job.clone(),
+                attempt: order.attempt,
+                kind: hook.as_str().to_string(),
+                decision: verdict.to_string(),
+                dry_run: self.policy.settings().mode == Mode::DryRun,
+                why: order.why.clone(),
+                wall_ns: now.wall_ns,
+                outcome: outcome.to_string(),
+            };
+            let mut changes = Changes::default();
+            changes.put(&record);
+            self.actions.push_back(record);
+            match capture {
+                Some(capture) if runs => {
+                    let capture = capture.to_string();
+                    self.held.push(HeldRestart { serial: *serial, capture, order });
+                    effects.write(changes);
+                }
+                None if runs => {
+                    effects.write_then(changes, After::Start(Work::Restart(order)));
+                }
+                _ => effects.write(changes),
+            }
+        }
+    }
+
+    /// The capture that restarts waited for is closed, or deleted.
+    pub(crate) fn capture_closed(
+        &mut self,
+        capture: &str,
+        incidents: &Incidents,
+        jobs: &Jobs,
+        effects: &mut Effects,
+    ) {
+        let due: Vec<HeldRestart> =
+            self.held.extract_if(.., |held| held.capture == capture).collect();
+        for HeldRestart { serial, order, .. } in due {
+            // The launcher may have been quicker, or the growth may have ended.
+            let incident = incidents.get(&order.incident);
+            let is_open = incident.is_some_and(|incident| incident.record.is_open());
+            let is_due = is_open && !jobs.is_over(serial);
+            let outcome = if is_due { "running" } else { "not run: its reason is gone" };
+            let changes = self.note(&order.action, outcome.to_string());
+            let after = if is_due { After::Start(Work::Restart(order)) } else { After::Nothing };
+            effects.write_then(changes, after);
+        }
+    }
+
+    /// A hook came to its end.
+    pub(crate) fn restarted(
+        &mut self,
+        action: &str,
+        outcome: String,
+        is_failure: bool,
+        effects: &mut Effects,
+    ) {
+        if is_failure {
+            effects.count(Count::ActionsFailed);
+            tracing::error!(action, "the restart hook failed: {outcome}");
+        } else {
+            tracing::info!(action, "the restart hook ran: {outcome}");
+        }
+        let changes = self.note(action, outcome);
+        effects.write(changes);
+    }
+
+    /// Notes what became of an action; the change to be written.
+    fn note(&mut self, action: &str, outcome: String) -> Changes {
+        let mut changes = Changes::default();
+        if let Some(record) = self.actions.iter_mut().rev().find(|record| record.id == action) {
+            record.outcome = outcome;
+            changes.put(record);
+        }
+        changes
+    }
+
+    /// Deletes the oldest actions when there are too many.
+    pub(crate) fn make_room(&mut self, effects: &mut Effects) {
+        let mut changes = Changes::default();
+        while self.actions.len() > ACTIONS_MAX {
+            if let Some(oldest) = self.actions.pop_front() {
+                changes.delete(&oldest);
+            }
+        }
+        effects.write(changes);
+    }
+}

@@ -1,0 +1,160 @@
+//! Agent-initiated captures: an agent took them while it was disconnected.
+//!
+//! Each is kept as a capture of one part that is closed from its beginning: no capture machine asks
+//! for it or waits for it. The announcement makes the record, durably before the report that
+//! acknowledges it. The body may come any time later, once. The coordinator may have a capture of
+//! its own of the same death: this one shows the moment itself. Every message may come twice.
+
+use memtape_core::capture::{Answer, Outcome, Reason};
+use memtape_core::ids::is_agent_capture;
+
+use crate::clock::Now;
+use crate::records::{CaptureRecord, PartRecord};
+use crate::state::captures::uploads::Upload;
+use crate::state::captures::{CaptureState, Captures};
+use crate::state::counters::Loss;
+use crate::state::effects::Effects;
+use crate::state::jobs::Jobs;
+use crate::state::messages::{AgentCapture, AgentCaptureReason};
+use crate::store::Changes;
+
+/// Agent-initiated captures kept of one job; an agent that has more of them gives them up.
+const PER_JOB_MAX: usize = 64;
+
+/// Begins the detail of every part.
+const DETAIL: &str = "taken by the agent alone while the coordinator was away";
+
+/// Ends the detail of a part until its body is stored.
+const PENDING: &str = "; its body is on its way";
+
+impl Captures {
+    /// An agent announces a capture that it took by itself.
+    pub(crate) fn agent_capture(
+        &mut self,
+        now: Now,
+        node: &str,
+        taken: &AgentCapture,
+        jobs: &Jobs,
+        effects: &mut Effects,
+    ) {
+        let found = jobs.rank_of(&taken.tape_id).filter(|(_, rank)| rank.record.node == node);
+        let Some((attempt, rank)) = found else { return effects.lose(Loss::UnknownTape) };
+        let number = rank.record.rank;
+        let record = CaptureRecord {
+            id: taken.capture.clone(),
+            serial: attempt.record.serial,
+            job: attempt.record.job.clone(),
+            attempt: attempt.record.attempt,
+            reason: reason(taken.reason, number).as_str().to_string(),
+            reason_rank: Some(number),
+            step: taken.answer.step,
+            before_step: taken.answer.before_step,
+            requested_wall_ns: taken.seen_wall_ns,
+            closed_wall_ns: Some(now.wall_ns),
+            // Of all ranks of the job it shows one.
+            complete: false,
+        };
+        let part = part(taken, node, number);
+        if let Some(known) = self.get_mut(&taken.capture) {
+            return announce_again(known, part, effects);
+        }
+        // An agent that was restarted does not know of every death that an earlier one captured.
+        // A capture whose body never came shows nothing, and does not count.
+        let is_known = |state: &CaptureState| {
+            is_agent_capture(&state.record.id)
+                && state.record.reason == record.reason
+                && state.part_of(&taken.tape_id).is_some_and(|part| part.hash.is_some())
+        };
+        if taken.reason == AgentCaptureReason::Death && self.iter().any(is_known) {
+            // Its body is refused, and the agent forgets it.
+            return effects.lose(Loss::StaleBody);
+        }
+        let of_job = self.iter().filter(|state| state.record.job == record.job);
+        if of_job.filter(|state| is_agent_capture(&state.record.id)).count() >= PER_JOB_MAX {
+            tracing::warn!(job = ?record.job, "there are too many agent-initiated captures");
+            return effects.lose(Loss::NoRoom);
+        }
+        let (job, step, reason) = (&record.job, record.step, &record.reason);
+        tracing::info!(
+            capture = %record.id, job = ?job, rank = number, step, reason = %reason,
+            "an agent took a capture alone"
+        );
+        self.insert(CaptureState::new(record, vec![part]), effects);
+    }
+}
+
+/// An announcement is repeated: a stored body stays; that it cannot come any more is noted.
+fn announce_again(known: &mut CaptureState, part: PartRecord, effects: &mut Effects) {
+    let Some(known) = known.part_of_tape(&part.tape_id) else {
+        return effects.lose(Loss::StaleBody);
+    };
+    if known.hash.is_some() || *known == part {
+        return;
+    }
+    let mut changes = Changes::default();
+    changes.put(&part);
+    effects.write(changes);
+    *known = part;
+}
+
+/// May an agent send this body of an agent-initiated capture?
+pub(super) fn upload_verdict(part: &PartRecord) -> Upload {
+    match part.hash() {
+        Some(hash) => Upload::Stored { hash },
+        None if part.bytes > 0 => Upload::Wanted { promised: Some((part.bytes, None)) },
+        None => Upload::Refused,
+    }
+}
+
+/// The body of an agent-initiated capture is on disk; the part that is to be written.
+///
+/// # Errors
+/// Nobody waits for it.
+pub(super) fn take_body(
+    part: &mut PartRecord,
+    bytes: u64,
+    hash: blake3::Hash,
+) -> Result<PartRecord, (Loss, &'static str)> {
+    if part.hash.is_some() || part.bytes == 0 {
+        return Err((Loss::StaleBody, "the capture has this body already"));
+    }
+    (part.bytes, part.hash) = (bytes, Some(hash.to_hex().to_string()));
+    // An agent-initiated capture shows the state of its own moment.
+    part.outcome = Outcome::Aligned.as_str().to_string();
+    part.detail = part.detail.replace(PENDING, "");
+    Ok(part.clone())
+}
+
+fn reason(reason: AgentCaptureReason, rank: u32) -> Reason {
+    match reason {
+        AgentCaptureReason::OutOfMemory => Reason::OutOfMemory { rank },
+        AgentCaptureReason::Death => Reason::Death { rank },
+    }
+}
+
+/// The part as it is announced: its size is a promise until there is a hash, and nothing is
+/// aligned that is not stored.
+fn part(taken: &AgentCapture, node: &str, rank: u32) -> PartRecord {
+    let Answer { step, wall_ns, wall_error_ns, dead, before_step, body_bytes, .. } = taken.answer;
+    let more = &taken.answer.detail;
+    let mut detail = if more.is_empty() { DETAIL.to_string() } else { format!("{DETAIL}; {more}") };
+    let outcome = if body_bytes == 0 { Outcome::NoTape } else { Outcome::Unreachable };
+    if body_bytes > 0 {
+        detail += PENDING;
+    }
+    PartRecord {
+        capture: taken.capture.clone(),
+        rank,
+        tape_id: taken.tape_id.clone(),
+        node: node.to_string(),
+        outcome: outcome.as_str().to_string(),
+        step,
+        wall_ns,
+        wall_error_ns,
+        dead,
+        before_step,
+        bytes: body_bytes,
+        hash: None,
+        detail,
+    }
+}

@@ -1,0 +1,549 @@
+//! Captures: from a request to a manifest on disk.
+//!
+//! What is asked of whom, and when it is over, core's machine decides. Here its actions are
+//! carried out, and every capture's record and parts are kept, in memory and in the store: a
+//! request when the first agent is asked (a person is told when it is written), each part before
+//! its body is acknowledged, the whole when it is closed. So a capture that a crash cut short is
+//! taken up again with what it had.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memtape_core::capture::{Action, Answer, CaptureId, Manifest, Outcome, Reason, Refusal};
+use memtape_core::ids::{Ids, is_agent_capture};
+use tokio::sync::oneshot;
+
+use crate::clock::Now;
+use crate::records::{CaptureRecord, PartRecord, rank_of};
+use crate::state::captures::comparison::{Bodies, Body, Missing};
+use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
+use crate::state::counters::{Count, Loss};
+use crate::state::effects::{After, Effect, Effects, SnapshotRequest};
+use crate::state::jobs::Jobs;
+use crate::store::{Changes, Store};
+
+pub(crate) mod agent_initiated;
+pub(crate) mod comparison;
+pub(crate) mod uploads;
+
+/// Captures remembered of one job; the oldest that no open incident needs is forgotten.
+const CAPTURES_PER_JOB_MAX: usize = 64;
+
+/// Healthy states kept of one job, of those captures: enough to compare with, and not so many
+/// that they push out what was taken for a reason.
+const BASELINES_PER_JOB_MAX: usize = 4;
+
+/// Parts remembered, all captures together; the oldest capture is forgotten.
+const PARTS_MAX: usize = 1_000_000;
+
+/// Tapes in one request to an agent; a node has fewer ranks than this but for tests.
+const TAPES_PER_REQUEST_MAX: usize = 512;
+
+/// Peers that a suspect is compared with.
+const PEERS_MAX: usize = 15;
+
+/// Bounds on what is kept of captures.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retention {
+    /// Bytes of all bodies together.
+    pub(crate) bytes_max: u64,
+    /// Time since a capture was closed.
+    pub(crate) age_ns_max: i64,
+}
+
+/// All captures, by name; names are in order of age.
+#[derive(Debug)]
+pub(crate) struct Captures {
+    retention: Retention,
+    ids: Ids,
+    captures: BTreeMap<String, CaptureState>,
+}
+
+/// A capture and its parts, in order of ranks. Only [`Captures`] changes it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CaptureState {
+    pub(crate) record: CaptureRecord,
+    pub(crate) parts: Vec<PartRecord>,
+    /// Where each tape's part is: a job has thousands.
+    by_tape: BTreeMap<String, usize>,
+    /// What agents have said of their tapes.
+    answers: BTreeMap<String, Answer>,
+}
+
+impl CaptureState {
+    pub(super) fn new(record: CaptureRecord, mut parts: Vec<PartRecord>) -> Self {
+        parts.sort_by_key(|part| part.rank);
+        let places = parts.iter().enumerate().map(|(place, part)| (part.tape_id.clone(), place));
+        let by_tape = places.collect();
+        Self { record, parts, by_tape, answers: BTreeMap::new() }
+    }
+
+    /// Notes an agent's answer about a tape.
+    fn note(&mut self, tape_id: &str, answer: Answer) {
+        // Bounded by the parts: others have no place here.
+        if self.by_tape.contains_key(tape_id) && !self.record.is_closed() {
+            self.answers.insert(tape_id.to_string(), answer);
+        }
+    }
+
+    pub(crate) fn part(&self, rank: u32) -> Option<&PartRecord> {
+        self.parts.iter().find(|part| part.rank == rank)
+    }
+
+    pub(crate) fn aligned(&self) -> usize {
+        self.parts.iter().filter(|part| part.is_aligned()).count()
+    }
+
+    pub(super) fn part_of_tape(&mut self, tape_id: &str) -> Option<&mut PartRecord> {
+        self.by_tape.get(tape_id).and_then(|place| self.parts.get_mut(*place))
+    }
+
+    pub(super) fn part_of(&self, tape_id: &str) -> Option<&PartRecord> {
+        self.by_tape.get(tape_id).and_then(|place| self.parts.get(*place))
+    }
+
+    fn is_baseline(&self) -> bool {
+        self.record.reason == Reason::Baseline.as_str()
+    }
+
+    /// The bodies to compare for a suspect: its own, and those of peers at the same step, spread
+    /// evenly over the ranks.
+    ///
+    /// # Errors
+    /// The suspect has no body.
+    pub(crate) fn bodies_to_compare(&self, rank: u32) -> Result<Bodies, Missing> {
+        let body = |part: &PartRecord| Body { rank: part.rank, hash: part.hash() };
+        match chosen_parts(self, rank, PEERS_MAX) {
+            Some((suspect, peers)) => {
+                Ok(Bodies { suspect: body(suspect), peers: peers.into_iter().map(body).collect() })
+            }
+            None => Err(self.part(rank).map_or(Missing::Unknown(rank), |part| {
+                let (outcome, detail) = (part.outcome.clone(), part.detail.clone());
+                Missing::NotCaptured { rank, outcome, detail }
+            })),
+        }
+    }
+}
+
+impl Captures {
+    /// Takes up the captures that an earlier process left. Those that were cut short go on when
+    /// their agents are back.
+    pub(crate) fn restore(
+        now: Now,
+        retention: Retention,
+        records: Vec<CaptureRecord>,
+        parts: Vec<PartRecord>,
+        jobs: &mut Jobs,
+        store: &Store,
+    ) -> Self {
+        let mut by_capture: BTreeMap<String, Vec<PartRecord>> = BTreeMap::new();
+        for part in parts {
+            by_capture.entry(part.capture.clone()).or_default().push(part);
+        }
+        let (mut ids, mut captures) = (Ids::default(), BTreeMap::new());
+        for mut record in records {
+            let parts = by_capture.remove(&record.id).unwrap_or_default();
+            for part in &parts {
+                if let Some(hash) = part.hash() {
+                    store.blobs().retain(hash, part.bytes);
+                }
+            }
+            let manifest = record.manifest(&parts, now.mono_ns);
+            let machine = jobs.machine(record.serial);
+            let is_resumed = !record.is_closed()
+                && machine.is_some_and(|machine| machine.resume(now.mono_ns, &manifest));
+            if !record.is_closed() && !is_resumed {
+                // Its attempt is gone, or has another one in flight: it ends with what it has.
+                record.closed_wall_ns = Some(now.wall_ns);
+                let mut changes = Changes::default();
+                changes.put(&record);
+                store.write(changes, Box::new(|_| {}));
+            }
+            ids.seen(&record.id);
+            captures.insert(record.id.clone(), CaptureState::new(record, parts));
+        }
+        Self { retention, ids, captures }
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<&CaptureState> {
+        self.captures.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &str) -> Option<&mut CaptureState> {
+        self.captures.get_mut(id)
+    }
+
+    /// All captures, in order of age.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &CaptureState> {
+        self.captures.values()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.captures.len()
+    }
+
+    /// Asks for a capture of an attempt; answers the name of the one that will serve.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn request(
+        &mut self,
+        now: Now,
+        serial: u32,
+        reason: Reason,
+        step: Option<u64>,
+        jobs: &mut Jobs,
+        effects: &mut Effects,
+    ) -> Result<String, Refusal> {
+        let machine = jobs.machine(serial).ok_or(Refusal::NoRanks)?;
+        let id = self.ids.next(now.wall_ns, "cap");
+        let asked = reason.clone();
+        let result = machine.request(now.mono_ns, CaptureId(id), reason, step);
+        let manifest = machine.in_flight();
+        let CaptureId(id) = result.inspect_err(|_| effects.count(Count::CapturesRefused))?;
+        if let Some(manifest) = manifest.filter(|manifest| manifest.id.0 == id) {
+            self.begin(now, serial, &manifest, effects);
+        }
+        self.rename(&id, &asked, effects);
+        Ok(id)
+    }
+
+    /// A baseline that serves another request too is kept like the other's capture.
+    fn rename(&mut self, id: &str, reason: &Reason, effects: &mut Effects) {
+        let Some(state) = self.captures.get_mut(id) else { return };
+        if state.is_baseline() && *reason != Reason::Baseline {
+            state.record.reason = reason.as_str().to_string();
+            state.record.reason_rank = rank_of(reason);
+            let mut changes = Changes::default();
+            changes.put(&state.record);
+            effects.write(changes);
+        }
+    }
+
+    fn begin(&mut self, now: Now, serial: u32, manifest: &Manifest, effects: &mut Effects) {
+        let id = &manifest.id.0;
+        if self.captures.contains_key(id) {
+            return;
+        }
+        let record = CaptureRecord {
+            id: id.clone(),
+            serial,
+            job: manifest.job.clone(),
+            attempt: manifest.attempt,
+            reason: manifest.reason.as_str().to_string(),
+            reason_rank: rank_of(&manifest.reason),
+            step: manifest.step,
+            before_step: manifest.before_step,
+            requested_wall_ns: now.wall_ns,
+            closed_wall_ns: None,
+            complete: false,
+        };
+        let (job, ranks) = (&record.job, manifest.parts.len());
+        let (step, reason) = (record.step, &record.reason);
+        tracing::info!(capture = %id, job = ?job, step, ranks, reason = %reason, "capture begins");
+        let waiting = |part| PartRecord { detail: String::new(), ..PartRecord::new(id, part) };
+        let parts: Vec<PartRecord> = manifest.parts.iter().map(waiting).collect();
+        self.insert(CaptureState::new(record, parts), effects);
+    }
+
+    /// Keeps a new capture, in memory and in the store.
+    pub(super) fn insert(&mut self, state: CaptureState, effects: &mut Effects) {
+        let mut changes = Changes::default();
+        changes.put(&state.record);
+        for part in &state.parts {
+            changes.put(part);
+        }
+        effects.write(changes);
+        self.captures.insert(state.record.id.clone(), state);
+    }
+
+    /// Carries out what the capture machine of an attempt wants.
+    pub(crate) fn settle(&mut self, now: Now, serial: u32, jobs: &mut Jobs, effects: &mut Effects) {
+        while let Some(action) = jobs.poll_capture(serial) {
+            match action {
+                Action::Ask { node, capture, tapes, step, before, deadline_ns } => {
+                    for tapes in tapes.chunks(TAPES_PER_REQUEST_MAX) {
+                        let request = SnapshotRequest {
+                            capture: capture.0.clone(),
+                            tape_ids: tapes.to_vec(),
+                            step,
+                            before_step: before,
+                            deadline_ns,
+                        };
+                        effects.push(Effect::AskAgent { node: node.clone(), request });
+                    }
+                }
+                Action::Close(manifest) => self.close(now, serial, &manifest, effects),
+            }
+        }
+    }
+
+    fn close(&mut self, now: Now, serial: u32, manifest: &Manifest, effects: &mut Effects) {
+        let id = &manifest.id.0;
+        let Some(state) = self.captures.get_mut(id) else { return };
+        state.record.closed_wall_ns = Some(now.wall_ns);
+        state.record.complete = manifest.complete;
+        state.answers.clear();
+        let mut changes = Changes::default();
+        changes.put(&state.record);
+        for part in &manifest.parts {
+            let part = PartRecord::new(id, part);
+            changes.put(&part);
+            match state.part_of_tape(&part.tape_id) {
+                Some(known) => *known = part,
+                // The parts of a capture are those it began with.
+                None => effects.lose(Loss::StaleBody),
+            }
+        }
+        let (aligned, ranks) = (manifest.aligned(), manifest.parts.len());
+        let is_complete = manifest.complete;
+        effects.count(if is_complete { Count::CapturesComplete } else { Count::CapturesPartial });
+        tracing::info!(capture = %id, aligned, ranks, step = manifest.step, "capture is closed");
+        effects.write(changes);
+        effects.push(Effect::CaptureClosed { serial, capture: id.clone() });
+    }
+
+    /// Notes an agent's answer about a tape of a capture.
+    pub(crate) fn note_answer(&mut self, capture: &str, tape_id: &str, answer: Answer) {
+        if let Some(state) = self.captures.get_mut(capture) {
+            state.note(tape_id, answer);
+        }
+    }
+
+    /// Tells an agent whether it may send a body.
+    pub(crate) fn upload_begun(
+        &mut self,
+        capture: &str,
+        tape_id: &str,
+        jobs: &Jobs,
+        reply: oneshot::Sender<Upload>,
+        effects: &mut Effects,
+    ) {
+        let verdict = self.upload_verdict(capture, tape_id, jobs);
+        if verdict == Upload::Refused {
+            effects.lose(Loss::StaleBody);
+        }
+        let part = self.captures.get(capture).and_then(|state| state.part_of(tape_id));
+        match (verdict, part) {
+            (Upload::Stored { .. }, Some(part)) => {
+                // Sent again because its sender had no receipt: perhaps the store failed then.
+                let mut changes = Changes::default();
+                changes.put(part);
+                let answer = Box::new(move |result: Result<(), String>| {
+                    let _ = reply.send(if result.is_ok() { verdict } else { Upload::Later });
+                });
+                effects.push(Effect::TryWrite(changes, answer));
+            }
+            _ => {
+                // Nobody waits any more if the connection broke meanwhile.
+                let _ = reply.send(verdict);
+            }
+        }
+    }
+
+    fn upload_verdict(&self, capture: &str, tape_id: &str, jobs: &Jobs) -> Upload {
+        let Some(state) = self.captures.get(capture) else { return Upload::Refused };
+        let part = state.part_of(tape_id);
+        if let Some(part) = part.filter(|_| is_agent_capture(capture)) {
+            return agent_initiated::upload_verdict(part);
+        }
+        let attempt = jobs.get(state.record.serial);
+        let id = CaptureId(capture.to_string());
+        if attempt.is_some_and(|attempt| attempt.captures.accepts_body(&id, tape_id)) {
+            let promised = state.answers.get(tape_id);
+            let promised = promised.map(|answer| (answer.body_bytes, answer.body_hash));
+            return Upload::Wanted { promised };
+        }
+        match part.and_then(PartRecord::hash) {
+            Some(hash) => Upload::Stored { hash },
+            None => Upload::Refused,
+        }
+    }
+
+    /// A body is on disk: the manifest learns of it, durably, and only then its sender.
+    pub(crate) fn body_stored(
+        &mut self,
+        now: Now,
+        body: &StoredBody,
+        jobs: &mut Jobs,
+        reply: oneshot::Sender<Result<(), BodyRefused>>,
+        effects: &mut Effects,
+    ) {
+        match self.take_body(now, body, jobs, effects) {
+            Ok(part) => {
+                effects.count(Count::Bodies);
+                effects.push(Effect::Count(Count::BodyBytes, body.bytes));
+                let mut changes = Changes::default();
+                changes.put(&part);
+                let answer = Box::new(move |result: Result<(), String>| {
+                    let _ = reply.send(result.map_err(|why| BodyRefused::Store(why.to_string())));
+                });
+                effects.push(Effect::TryWrite(changes, answer));
+            }
+            Err((loss, why)) => {
+                effects.lose(loss);
+                effects.push(Effect::ReleaseBody(body.hash));
+                let _ = reply.send(Err(BodyRefused::Stale(why)));
+            }
+        }
+    }
+
+    /// A body came and could not be kept: the manifest will say so.
+    pub(crate) fn body_failed(&self, capture: &str, tape_id: &str, why: &str, jobs: &mut Jobs) {
+        let Some(state) = self.captures.get(capture) else { return };
+        if let Some(machine) = jobs.machine(state.record.serial) {
+            machine.body_failed(&CaptureId(capture.to_string()), tape_id, why);
+        }
+    }
+
+    fn take_body(
+        &mut self,
+        now: Now,
+        body: &StoredBody,
+        jobs: &mut Jobs,
+        effects: &mut Effects,
+    ) -> Result<PartRecord, (Loss, &'static str)> {
+        let StoredBody { capture, tape_id, bytes, hash } = body;
+        let stale = (Loss::StaleBody, "the capture is closed, or has this body already");
+        let id = CaptureId(capture.clone());
+        let state = self.captures.get_mut(capture).ok_or(stale)?;
+        let answer = state.answers.get(tape_id).cloned();
+        let serial = state.record.serial;
+        let part = state.part_of_tape(tape_id).ok_or(stale)?;
+        if is_agent_capture(capture) {
+            return agent_initiated::take_body(part, *bytes, *hash);
+        }
+        let machine = jobs.machine(serial).ok_or(stale)?;
+        // Its deadline may have come since the last tick: nobody gets a receipt for a body that
+        // the manifest does not have.
+        machine.handle_timeout(now.mono_ns);
+        if !machine.accepts_body(&id, tape_id) {
+            return Err(stale);
+        }
+        let promised = answer.as_ref().and_then(|answer| answer.body_hash);
+        if promised.is_some_and(|promised| promised != *hash.as_bytes()) {
+            return Err((Loss::BadBody, "the body is not the one that was announced"));
+        }
+        // A part whose body came before a restart, and its answer did not, is sent again.
+        if let Some(before) = part.hash() {
+            effects.push(Effect::ReleaseBody(before));
+        }
+        part.bytes = *bytes;
+        part.hash = Some(hash.to_hex().to_string());
+        if let Some(answer) = answer {
+            part.answered(&answer);
+        }
+        machine.body_stored(now.mono_ns, &id, tape_id, *bytes, *hash.as_bytes());
+        Ok(part.clone())
+    }
+
+    /// Deletes the oldest capture that is beyond a bound and in no use.
+    pub(crate) fn make_room(&mut self, now: Now, in_use: &BTreeSet<String>, effects: &mut Effects) {
+        let (mut per_job, mut baselines) = (BTreeMap::new(), BTreeMap::new());
+        for state in self.captures.values() {
+            *per_job.entry(state.record.job.as_str()).or_default() += 1_usize;
+            if state.is_baseline() {
+                *baselines.entry(state.record.job.as_str()).or_default() += 1_usize;
+            }
+        }
+        let all = || self.captures.values().flat_map(|state| &state.parts);
+        let parts = all().count();
+        // Of what is remembered, not of what is on disk: what was forgotten goes from there later.
+        let stored = all().filter(|part| part.hash.is_some());
+        let bytes = stored.fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
+        let is_too_large = bytes > self.retention.bytes_max;
+        let before_wall_ns = now.wall_ns.saturating_sub(self.retention.age_ns_max);
+        let is_old = |state: &CaptureState| {
+            state.record.closed_wall_ns.is_some_and(|closed_ns| closed_ns < before_wall_ns)
+        };
+        let count = |of: &BTreeMap<&str, usize>, state: &CaptureState| {
+            of.get(state.record.job.as_str()).copied().unwrap_or(0)
+        };
+        let victim = self.captures.iter().find(|(id, state)| {
+            let is_crowded = count(&per_job, state) > CAPTURES_PER_JOB_MAX
+                || state.is_baseline() && count(&baselines, state) > BASELINES_PER_JOB_MAX;
+            let is_too_much = parts > PARTS_MAX || is_too_large || is_crowded;
+            let is_free = state.record.is_closed() && !in_use.contains(*id);
+            (is_too_much || is_old(state)) && is_free
+        });
+        let Some((id, state)) = victim else { return };
+        effects.count(match (is_old(state), is_too_large) {
+            (true, _) => Count::CapturesByAge,
+            (_, true) => Count::CapturesByBytes,
+            _ => Count::CapturesByCount,
+        });
+        tracing::info!(capture = %id, "an old capture is forgotten");
+        let id = id.clone();
+        self.forget(&id, effects);
+    }
+
+    /// Deletes the captures of an attempt.
+    pub(crate) fn forget_attempt(&mut self, serial: u32, effects: &mut Effects) {
+        let of_attempt = self.captures.values().filter(|state| state.record.serial == serial);
+        let ids: Vec<String> = of_attempt.map(|state| state.record.id.clone()).collect();
+        ids.iter().for_each(|id| self.forget(id, effects));
+    }
+
+    /// Deletes a capture: first the references, durably, then the bodies.
+    fn forget(&mut self, id: &str, effects: &mut Effects) {
+        let Some(state) = self.captures.remove(id) else { return };
+        let mut changes = Changes::default();
+        changes.delete(&state.record);
+        for part in &state.parts {
+            changes.delete(part);
+        }
+        let hashes = state.parts.iter().filter_map(PartRecord::hash).collect();
+        effects.push(Effect::CaptureForgotten { capture: id.to_string() });
+        effects.write_then(changes, After::ReleaseBodies(hashes));
+    }
+}
+
+/// A body without its answer may show any step.
+fn shows_its_step(part: &PartRecord) -> bool {
+    let without_step = [Outcome::NoTape, Outcome::Unreachable];
+    !without_step.iter().any(|outcome| part.outcome == outcome.as_str())
+}
+
+/// The parts whose bodies a diagnosis can use: the suspect's, and those of peers at the same
+/// step, spread evenly over the ranks.
+fn chosen_parts(
+    state: &CaptureState,
+    suspect: u32,
+    peers_max: usize,
+) -> Option<(&PartRecord, Vec<&PartRecord>)> {
+    let suspect = state.part(suspect).filter(|part| part.hash.is_some() && shows_its_step(part))?;
+    let peers: Vec<&PartRecord> = state
+        .parts
+        .iter()
+        .filter(|part| part.rank != suspect.rank && part.hash.is_some())
+        .filter(|part| part.step == suspect.step && shows_its_step(part))
+        .collect();
+    let count = peers.len().min(peers_max);
+    let chosen = (0..count).map(|index| peers[index * peers.len() / count.max(1)]).collect();
+    Some((suspect, chosen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_spread_and_at_the_same_step() {
+        let part = |rank: u32, step: u64, has_body: bool| PartRecord {
+            rank,
+            step,
+            hash: has_body.then(|| "00".repeat(32)),
+            ..PartRecord::default()
+        };
+        let check = |parts: Vec<PartRecord>, expected: Option<&[u32]>| {
+            let state = CaptureState::new(CaptureRecord::default(), parts);
+            let chosen = chosen_parts(&state, 2, 3)
+                .map(|(_, peers)| peers.into_iter().map(|part| part.rank).collect::<Vec<_>>());
+            assert_eq!(chosen.as_deref(), expected);
+        };
+        check((0..4).map(|rank| part(rank, 9, true)).collect(), Some(&[0, 1, 3]));
+        check((0..13).map(|rank| part(rank, 9, true)).collect(), Some(&[0, 5, 9]));
+        check(vec![part(0, 9, true), part(2, 9, false)], None);
+        check(vec![part(0, 8, true), part(1, 9, false), part(2, 9, true)], Some(&[]));
+        check(vec![part(0, 9, true)], None);
+    }
+}

@@ -1,0 +1,154 @@
+//! What the parts of the state want to happen outside of them, as data.
+//!
+//! A part changes its own fields only. Everything else it asks for with an [`Effect`]; the loop in
+//! `coordinator.rs` carries effects out in the order in which they were asked for. This file does
+//! nothing itself.
+
+use std::collections::VecDeque;
+
+use memtape_core::capture::{Reason, Refusal};
+use memtape_core::diagnosis::Diagnosis;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::records::{SeriesKey, StepRow};
+use crate::state::captures::comparison::Comparison;
+use crate::state::counters::{Count, Loss};
+use crate::state::orders::{Order, Proposal};
+use crate::store::Changes;
+use crate::store::writer::shared::Done;
+
+/// Step records of one or more series.
+pub(crate) type Batch = Vec<(SeriesKey, Vec<StepRow>)>;
+
+/// Memory that a message of an agent takes until it is stored; none in a simulation.
+pub(crate) type Share = Option<OwnedSemaphorePermit>;
+
+/// Where the answer to a user's request for a capture goes.
+pub(crate) type CaptureReply = oneshot::Sender<Result<String, CaptureRefused>>;
+
+/// Something to be done outside of the parts.
+pub(crate) enum Effect {
+    /// Write records; what the store cannot take now is written later.
+    Write(Changes, After),
+    /// Write records, or say at once that the store cannot take them.
+    TryWrite(Changes, Done),
+    /// Keep the step records of a report, then acknowledge it to its agent.
+    KeepSteps { node: String, report: u64, batch: Batch, share: Share },
+    /// Delete the step records of an attempt between two times.
+    ForgetSteps { serial: u32, from_wall_ns: i64, to_wall_ns: i64 },
+    /// A stored body belongs to no capture.
+    ReleaseBody(blake3::Hash),
+    /// Ask an agent for snapshots.
+    AskAgent { node: String, request: SnapshotRequest },
+    /// Hand out work that takes its time.
+    Start(Work),
+    /// Count something that was done.
+    Count(Count, u64),
+    /// Count something that was refused, dropped or lost.
+    Lose(Loss, u64),
+    /// Ask for a capture; the answer goes to the asker.
+    RequestCapture { serial: u32, reason: Reason, step: Option<u64>, asker: Asker },
+    /// A capture is closed.
+    CaptureClosed { serial: u32, capture: String },
+    /// A capture is deleted.
+    CaptureForgotten { capture: String },
+    /// All ranks of an attempt have ended.
+    AttemptEnded { serial: u32 },
+    /// An attempt that had ended goes on.
+    AttemptResumed { serial: u32 },
+    /// An incident was diagnosed: a restart may help.
+    ConsiderRestart { incident: String },
+}
+
+/// What follows when records are written.
+pub(crate) enum After {
+    Nothing,
+    /// The agent's memory is free again, whether the write succeeds or not.
+    Free(Share),
+    /// The bodies belong to no capture any more.
+    ReleaseBodies(Vec<blake3::Hash>),
+    /// A restart may run: after a crash nobody asks for it a second time.
+    Start(Work),
+    /// The loop is told.
+    TellStored {
+        incident: String,
+        updated_wall_ns: i64,
+    },
+}
+
+/// Which snapshots an agent is asked for.
+pub(crate) struct SnapshotRequest {
+    pub(crate) capture: String,
+    pub(crate) tape_ids: Vec<String>,
+    pub(crate) step: u64,
+    pub(crate) before_step: u64,
+    pub(crate) deadline_ns: u64,
+}
+
+/// Who asked for a capture.
+pub(crate) enum Asker {
+    Trigger,
+    Incident(String),
+    /// A restart waits for evidence.
+    Restart(Box<Proposal>),
+    User(CaptureReply),
+}
+
+/// Why a user's request for a capture fails.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CaptureRefused {
+    #[error("there is no job {0:?}")]
+    NoJob(String),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("the capture cannot be written down now: {0}")]
+    Store(String),
+}
+
+/// One piece of work that takes its time.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Compare the snapshots of a capture.
+    Compare(Box<Comparison>),
+    /// Ask the orchestrator for a restart.
+    Restart(Order),
+}
+
+/// The result of a piece of work.
+#[derive(Debug)]
+pub(crate) enum WorkDone {
+    Compared { incident: String, capture: String, result: Result<Box<Diagnosis>, String> },
+    Restarted { action: String, outcome: String, is_failure: bool },
+}
+
+/// Effects that wait to be carried out.
+#[derive(Default)]
+pub(crate) struct Effects(VecDeque<Effect>);
+
+impl Effects {
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.0.push_back(effect);
+    }
+
+    /// The next effect to carry out.
+    pub(crate) fn pop(&mut self) -> Option<Effect> {
+        self.0.pop_front()
+    }
+
+    /// Writes records for which nobody waits.
+    pub(crate) fn write(&mut self, changes: Changes) {
+        self.write_then(changes, After::Nothing);
+    }
+
+    pub(crate) fn write_then(&mut self, changes: Changes, after: After) {
+        self.push(Effect::Write(changes, after));
+    }
+
+    pub(crate) fn count(&mut self, count: Count) {
+        self.push(Effect::Count(count, 1));
+    }
+
+    pub(crate) fn lose(&mut self, loss: Loss) {
+        self.push(Effect::Lose(loss, 1));
+    }
+}

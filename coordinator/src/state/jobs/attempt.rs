@@ -1,0 +1,148 @@
+//! An attempt at a job, its ranks, and the nodes they run on. [`Jobs`](super::Jobs) alone changes
+//! them; others read them.
+
+use std::collections::BTreeMap;
+
+use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
+use memtape_core::detector::{self, Detector};
+use memtape_proto::api::{Gpu, Host, RankHost};
+
+use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRow, Totals};
+use crate::state::jobs::host_readings::{History, WorkerMeasure};
+use crate::state::messages::Spool;
+
+/// One attempt at one job. Only [`Jobs`] changes it.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) record: AttemptRecord,
+    pub(crate) ranks: BTreeMap<u32, Rank>,
+    pub(crate) detector: Detector,
+    pub(crate) captures: Captures,
+    pub(crate) triggers: Triggers,
+    /// The detector must learn the roles of the ranks.
+    pub(super) roles_due: bool,
+}
+
+/// One rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rank {
+    pub(crate) record: RankRecord,
+    pub(crate) presence: Presence,
+    pub(crate) step: u64,
+    pub(crate) step_wall_ns: i64,
+    pub(crate) totals: Vec<Totals>,
+    /// Newest finished step of each device.
+    pub(crate) newest: BTreeMap<u8, StepRow>,
+    pub(crate) rss_bytes: Option<u64>,
+    pub(crate) host: Option<RankHost>,
+    pub(crate) outside: Vec<Outside>,
+    pub(crate) worker_measure: WorkerMeasure,
+    /// How each of its devices, and with the first one its host, was some time ago.
+    pub(crate) history: BTreeMap<u8, History>,
+    /// Its role as the detector was told.
+    pub(crate) role: Option<u64>,
+    /// When its agent last reported of it, and when it was last seen to have finished a step.
+    pub(crate) reported_ns: u64,
+    pub(crate) stepped_ns: u64,
+    pub(crate) lost: u64,
+    pub(crate) steps_missed: u64,
+    /// When a request for memory last failed on it.
+    pub(crate) failed_ns: Option<u64>,
+}
+
+/// Is the process there?
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Presence {
+    /// Its agent says so.
+    Here,
+    /// Its agent saw it end.
+    Ended,
+    /// Its agent is not connected.
+    #[default]
+    Unknown,
+}
+
+/// One node.
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) boot_id: String,
+    pub(crate) version: String,
+    pub(crate) is_connected: bool,
+    pub(crate) heard_ns: u64,
+    pub(crate) last_report_wall_ns: i64,
+    /// When the last report came, or the present stream began.
+    pub(crate) reported_ns: u64,
+    /// A report came on the present stream: all its tapes are announced.
+    pub(crate) has_reported: bool,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) host: Host,
+    /// What its agent last said of its spool.
+    pub(crate) spool: Spool,
+    /// Streams that replaced a live one, and since when they are counted.
+    pub(super) replaced: (u32, u64),
+}
+
+/// Bounds and settings of new attempts.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) detector: detector::Limits,
+    pub(crate) capture: capture::Limits,
+    pub(crate) triggers: TriggerLimits,
+}
+
+impl Attempt {
+    pub(super) fn new(record: AttemptRecord, limits: &Limits) -> Self {
+        let captures = Captures::new(&record.job, record.attempt, limits.capture.clone());
+        let mut detector = Detector::new(limits.detector.clone());
+        detector.expect_ranks(record.world_size);
+        Self {
+            record,
+            ranks: BTreeMap::new(),
+            detector,
+            captures,
+            triggers: Triggers::new(limits.triggers.clone()),
+            roles_due: false,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.record.ended_wall_ns.is_some()
+    }
+
+    pub(crate) fn ranks_here(&self) -> usize {
+        self.ranks.values().filter(|rank| rank.presence == Presence::Here).count()
+    }
+}
+
+impl Rank {
+    /// Requests for memory that failed so far.
+    pub(crate) fn failures(&self) -> (u64, u64) {
+        let sum = |count: fn(&Totals) -> u64| self.totals.iter().map(count).sum();
+        (sum(|totals| totals.ooms), sum(|totals| totals.malloc_failures))
+    }
+
+    /// Failures that were reported before; none when a failure cannot be told to be new.
+    pub(crate) fn failures_known(&self) -> Option<(u64, u64)> {
+        // An OOM before the first report is new if the rank lives.
+        let is_alive = self.presence == Presence::Here && self.record.pid != 0;
+        if self.totals.is_empty() {
+            is_alive.then_some((0, u64::MAX))
+        } else {
+            Some(self.failures())
+        }
+    }
+}
+
+impl Rank {
+    /// The process ended. The only place where that is noted.
+    pub(super) fn end(&mut self, end: End, detail: String, wall_ns: i64) {
+        self.presence = Presence::Ended;
+        self.record.end = Some(end);
+        self.record.end_detail = detail;
+        self.record.end_wall_ns = wall_ns;
+        self.record.step = self.step;
+        self.record.devices = self.totals.clone();
+        self.record.host = self.host.clone();
+        self.record.outside = self.outside.clone();
+    }
+}

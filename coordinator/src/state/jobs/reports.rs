@@ -1,0 +1,412 @@
+//! What agents report, applied to [`Jobs`]: nodes, ranks, steps, readings and ends.
+//!
+//! A tape's own node may report about it, no other. Streams and captures are not known here.
+
+use memtape_core::capture::{Answer, CaptureId, Triggers};
+use memtape_core::detector::{Detector, Sample};
+use memtape_core::roles::{self, Known};
+
+use crate::clock::Now;
+use crate::records::{End, SeriesKey, StepRow, Totals};
+use crate::state::counters::{Count, Loss};
+use crate::state::effects::{After, Batch, Effect, Effects, Share};
+use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
+use crate::state::jobs::host_readings::{self, Around, Shares};
+use crate::state::jobs::{Jobs, NODES_MAX};
+use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report, Spool};
+use crate::store::Changes;
+
+/// Another agent under the same name is taken for a mistake while the first one was heard within
+/// this time; a rebooted node comes back later than that.
+const NAME_HELD_NS: u64 = 5_000_000_000;
+
+/// So many streams of one node that replace each other within [`REPLACED_NS`] are two agents.
+const REPLACED_MAX: u32 = 4;
+const REPLACED_NS: u64 = 60_000_000_000;
+
+/// Why an agent is refused.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum AgentRefused {
+    #[error("there are more than {NODES_MAX} nodes")]
+    TooMany,
+    #[error("another agent is connected as node {0:?}: give each its own name")]
+    NameTaken(String),
+}
+
+impl Jobs {
+    /// Makes room for an agent's node, and checks that its name is free.
+    ///
+    /// # Errors
+    /// Why the agent is refused.
+    pub(crate) fn admit(&mut self, now: Now, hello: &Hello) -> Result<(), AgentRefused> {
+        let name = &hello.node;
+        if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(name) {
+            self.forget_a_node();
+            if self.nodes.len() >= NODES_MAX {
+                return Err(AgentRefused::TooMany);
+            }
+        }
+        let Some(node) = self.nodes.get(name).filter(|node| node.is_connected) else {
+            return Ok(());
+        };
+        let is_other = node.boot_id != hello.boot_id;
+        if is_other && now.mono_ns.saturating_sub(node.heard_ns) < NAME_HELD_NS {
+            return Err(AgentRefused::NameTaken(name.clone()));
+        }
+        Ok(())
+    }
+
+    /// The agent of a node opened a stream.
+    pub(crate) fn attach(&mut self, now: Now, hello: Hello) {
+        tracing::info!(node = ?hello.node, version = ?hello.version, "agent connected");
+        let node = self.nodes.entry(hello.node).or_default();
+        node.boot_id = hello.boot_id;
+        node.version = hello.version;
+        node.is_connected = true;
+        (node.heard_ns, node.reported_ns) = (now.mono_ns, now.mono_ns);
+        node.has_reported = false;
+    }
+
+    /// A stream replaced another that was alive. An agent that lost its connection does that now
+    /// and then; two agents of one name do it in turns for ever.
+    pub(crate) fn note_replaced(&mut self, now: Now, name: &str) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let (count, since_ns) = &mut node.replaced;
+        if now.mono_ns.saturating_sub(*since_ns) > REPLACED_NS {
+            (*count, *since_ns) = (0, now.mono_ns);
+        }
+        *count += 1;
+        if *count == REPLACED_MAX {
+            tracing::warn!(
+                node = ?name,
+                "connections of this node replace each other: if it has two agents, stop one or \
+                 give each its own --node"
+            );
+        }
+    }
+
+    /// The agent of a node said something.
+    pub(crate) fn heard(&mut self, now: Now, node: &str) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.heard_ns = now.mono_ns;
+        }
+    }
+
+    /// A tape is announced.
+    pub(crate) fn rank_up(
+        &mut self,
+        now: Now,
+        node: &str,
+        up: RankUp,
+        share: Share,
+        effects: &mut Effects,
+    ) {
+        let (job, rank) = (up.job.clone(), up.rank);
+        let announced = match self.announce(now, node, up) {
+            Ok(announced) => announced,
+            Err(loss) => {
+                effects.lose(loss);
+                tracing::warn!(job = ?job, rank, node = ?node, "a rank is not taken: {loss:?}");
+                return;
+            }
+        };
+        let Some(attempt) = self.attempts.get(&announced.serial) else { return };
+        let mut changes = Changes::default();
+        if announced.is_new_attempt {
+            let number = attempt.record.attempt;
+            tracing::info!(job = ?job, attempt = number, "a job begins");
+        }
+        if announced.is_back {
+            tracing::info!(job = ?job, rank, "rank is back: its agent knows its tape again");
+            effects.push(Effect::AttemptResumed { serial: announced.serial });
+        }
+        if announced.is_news {
+            changes.put(&attempt.record);
+            if let Some(rank) = attempt.ranks.get(&rank) {
+                changes.put(&rank.record);
+            }
+        }
+        self.touched.insert(announced.serial);
+        effects.write_then(changes, After::Free(share));
+    }
+
+    /// A report of a node.
+    pub(crate) fn report(
+        &mut self,
+        now: Now,
+        name: &str,
+        report: Report,
+        share: Share,
+        effects: &mut Effects,
+    ) {
+        effects.count(Count::Reports);
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.last_report_wall_ns = now.wall_ns;
+        node.reported_ns = now.mono_ns;
+        node.gpus = report.gpus;
+        node.host = report.host;
+        node.note_spool(name, report.spool, effects);
+        let is_first = !std::mem::replace(&mut node.has_reported, true);
+        let (gpus, memory_bytes) = (node.gpus.clone(), node.host.memory_total_bytes);
+        let mut shares = Shares::new();
+        for of_rank in &report.ranks {
+            let Some((_, rank)) = self.rank_of(&of_rank.tape_id) else { continue };
+            host_readings::add_shares(&mut shares, &rank.record.device_uuids, of_rank);
+        }
+        let around = Around { gpus: &gpus, shares: &shares, memory_bytes };
+        let mut batch = Batch::new();
+        for rank in report.ranks {
+            self.rank_report(now, name, rank, &mut batch, around, effects);
+        }
+        let (node, number) = (name.to_string(), report.number);
+        effects.push(Effect::KeepSteps { node, report: number, batch, share });
+        if is_first {
+            self.told_all(now, name, effects);
+        }
+    }
+
+    fn told_all(&mut self, now: Now, name: &str, effects: &mut Effects) {
+        for (serial, rank) in self.node_told_all(now, name) {
+            let rank = self.attempts.get(&serial).and_then(|attempt| attempt.ranks.get(&rank));
+            let Some(tape_id) = rank.map(|rank| rank.record.tape_id.clone()) else { continue };
+            let detail = "its agent no longer knows its tape".to_string();
+            let end = RankEnd { end: End::Unknown, detail, wall_ns: now.wall_ns, step: 0 };
+            self.rank_down(now, name, &tape_id, end, effects);
+        }
+        self.touched.extend(self.attempts.keys());
+    }
+
+    fn rank_report(
+        &mut self,
+        now: Now,
+        node: &str,
+        report: RankReport,
+        batch: &mut Batch,
+        around: Around<'_>,
+        effects: &mut Effects,
+    ) {
+        let Some((serial, number)) = self.tape_on(node, &report.tape_id, effects) else { return };
+        let Some(attempt) = self.attempts.get_mut(&serial) else { return };
+        let mut rows: Batch = Vec::new();
+        for &(device, row) in &report.steps {
+            let totals = report.totals.iter().find(|totals| totals.device == device);
+            let device_bytes = totals.map_or(0, |totals| totals.device_bytes);
+            attempt.detector.sample(now.mono_ns, &sample(number, device, &row, device_bytes));
+            let key = SeriesKey { serial, rank: number, device };
+            match rows.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, rows)) => rows.push(row),
+                None => rows.push((key, vec![row])),
+            }
+        }
+        attempt.captures.rank_progress(
+            now.mono_ns,
+            &report.tape_id,
+            report.step,
+            report.oldest_step,
+        );
+        effects.push(Effect::Count(Count::Steps, report.steps.len() as u64));
+        batch.extend(rows);
+        let Some(rank) = attempt.ranks.get_mut(&number) else { return };
+        let missed = report.steps_missed.saturating_sub(rank.steps_missed);
+        if missed > 0 {
+            effects.push(Effect::Lose(Loss::StepsMissed, missed));
+        }
+        let failed_before = rank.failures_known();
+        if rank.take(now, report) {
+            let mut changes = Changes::default();
+            changes.put(&rank.record);
+            effects.write(changes);
+        }
+        let is_out_of_memory = failed_before.is_some_and(|(ooms, _)| rank.failures().0 > ooms);
+        if is_out_of_memory || failed_before.is_some_and(|(_, known)| rank.failures().1 > known) {
+            rank.failed_ns = Some(now.mono_ns);
+        }
+        // What a tape held before this process knew it is not new.
+        if failed_before.is_some() && rank.presence == Presence::Here {
+            show_triggers(now, &mut attempt.triggers, rank);
+        }
+        if rank.presence == Presence::Here {
+            show_detector(now, &mut attempt.detector, rank, around);
+        }
+        if is_out_of_memory {
+            attempt.triggers.out_of_memory(now.mono_ns, number);
+        }
+        self.touched.insert(serial);
+    }
+
+    /// A process has ended.
+    pub(crate) fn rank_down(
+        &mut self,
+        now: Now,
+        node: &str,
+        tape_id: &str,
+        RankEnd { end, detail, wall_ns, step }: RankEnd,
+        effects: &mut Effects,
+    ) {
+        let Some((serial, number)) = self.tape_on(node, tape_id, effects) else { return };
+        let Some(attempt) = self.attempts.get_mut(&serial) else { return };
+        let Some(rank) = attempt.ranks.get_mut(&number) else { return };
+        rank.step = rank.step.max(step);
+        attempt.captures.rank_down(now.mono_ns, tape_id, rank.step);
+        if rank.presence == Presence::Ended && rank.record.end == Some(end) {
+            // Repeated after a reconnect.
+            return;
+        }
+        tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {detail}");
+        rank.end(end, detail, wall_ns);
+        attempt.detector.rank_ended(number);
+        let mut changes = Changes::default();
+        changes.put(&rank.record);
+        let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
+        if matches!(end, End::Killed | End::OomKilled) {
+            attempt.triggers.died(now.mono_ns, number);
+        }
+        if is_over {
+            attempt.record.ended_wall_ns = Some(wall_ns);
+            changes.put(&attempt.record);
+            tracing::info!(job = ?attempt.record.job, "a job is over: all its ranks are gone");
+        }
+        self.touched.insert(serial);
+        effects.write(changes);
+        if is_over {
+            effects.push(Effect::AttemptEnded { serial });
+        }
+    }
+
+    /// The answer of an agent to a request for a snapshot; false when its node may not give it.
+    pub(crate) fn capture_answer(
+        &mut self,
+        now: Now,
+        node: &str,
+        capture: &str,
+        tape_id: &str,
+        answer: Answer,
+        effects: &mut Effects,
+    ) -> bool {
+        let Some((serial, _)) = self.tape_on(node, tape_id, effects) else { return false };
+        if let Some(machine) = self.machine(serial) {
+            machine.answer(now.mono_ns, &CaptureId(capture.to_string()), tape_id, answer);
+        }
+        true
+    }
+
+    /// Attempt and rank of a tape, if it is on this node.
+    fn tape_on(&self, node: &str, tape_id: &str, effects: &mut Effects) -> Option<(u32, u32)> {
+        let found = self.rank_of(tape_id).filter(|(_, rank)| rank.record.node == node);
+        if found.is_none() {
+            effects.lose(Loss::UnknownTape);
+        }
+        found.map(|(attempt, rank)| (attempt.record.serial, rank.record.rank))
+    }
+}
+
+impl Attempt {
+    /// Tells the detector the roles of the ranks, as far as they are known.
+    pub(super) fn learn_roles(&mut self) {
+        self.roles_due = false;
+        let known = |rank: &Rank| Known {
+            rank: rank.record.rank,
+            role: rank.record.role.clone(),
+            peer_groups: rank.record.peer_groups.clone(),
+        };
+        let known: Vec<Known> = self.ranks.values().map(known).collect();
+        for (number, role) in roles::roles(&known) {
+            let Some(rank) = self.ranks.get_mut(&number) else { continue };
+            if rank.role.replace(role) != Some(role) {
+                self.detector.set_role(number, role);
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Counts what the agent has dropped from its spool since its last report. After a restart of
+    /// the coordinator its counters begin at zero, and so does this comparison.
+    fn note_spool(&mut self, name: &str, spool: Spool, effects: &mut Effects) {
+        let before = std::mem::replace(&mut self.spool, spool);
+        let steps = spool.steps_dropped.saturating_sub(before.steps_dropped);
+        let bodies = spool.bodies_dropped.saturating_sub(before.bodies_dropped);
+        let facts = spool.facts_dropped.saturating_sub(before.facts_dropped);
+        if steps.max(bodies).max(facts) == 0 {
+            return;
+        }
+        effects.push(Effect::Lose(Loss::SpooledSteps, steps));
+        effects.push(Effect::Lose(Loss::SpooledBodies, bodies));
+        effects.push(Effect::Lose(Loss::SpooledFacts, facts));
+        tracing::warn!(
+            node = ?name, steps, bodies, facts,
+            "a disconnected agent had no room on its disk: give it more with --spool-bytes-max"
+        );
+    }
+}
+
+impl Rank {
+    /// Takes a report; true when the rank's record has changed.
+    fn take(&mut self, now: Now, report: RankReport) -> bool {
+        for (device, row) in report.steps {
+            self.newest.insert(device, row);
+        }
+        self.reported_ns = now.mono_ns;
+        if report.step > self.step {
+            self.stepped_ns = now.mono_ns;
+        }
+        self.step = self.step.max(report.step);
+        self.step_wall_ns = self.step_wall_ns.max(report.step_wall_ns);
+        // The devices are written once, so that a later coordinator knows them.
+        let are_devices_new = self.record.devices.len() < report.totals.len();
+        self.totals = report.totals;
+        self.rss_bytes = report.rss_bytes;
+        (self.host, self.outside) = (report.host, report.outside);
+        self.lost = report.lost;
+        self.steps_missed = report.steps_missed;
+        if are_devices_new {
+            self.record.devices = self.totals.clone();
+        }
+        are_devices_new
+    }
+}
+
+/// Shows the detector what a rank holds beside its step records, and keeps it for a while. The only
+/// place where readings are taken.
+fn show_detector(now: Now, detector: &mut Detector, rank: &mut Rank, around: Around<'_>) {
+    let number = rank.record.rank;
+    for (device, moment) in host_readings::moments(rank, around) {
+        // The detector knows a device by its steps.
+        if rank.newest.contains_key(&device) {
+            for reading in moment.for_detector((number, device), around.memory_bytes) {
+                detector.reading(now.mono_ns, &reading);
+            }
+        }
+        rank.history.entry(device).or_default().add(moment);
+    }
+}
+
+/// Shows the triggers the totals of a rank.
+fn show_triggers(now: Now, triggers: &mut Triggers, rank: &Rank) {
+    let number = rank.record.rank;
+    triggers.retries(now.mono_ns, number, rank.failures().1);
+    let share = |totals: &Totals| totals.reserved as f64 / totals.device_bytes.max(1) as f64;
+    if let Some(fullest) = rank.totals.iter().max_by(|a, b| share(a).total_cmp(&share(b))) {
+        triggers.reserved(now.mono_ns, number, fullest.reserved, fullest.device_bytes);
+    }
+    triggers.stepped(now.mono_ns, rank.step);
+}
+
+/// A step record as the detector takes it.
+pub(super) fn sample(rank: u32, device: u8, row: &StepRow, device_bytes: u64) -> Sample {
+    Sample {
+        rank,
+        device,
+        first_step: row.first_step,
+        last_step: row.last_step,
+        floor_allocated: row.floor_allocated,
+        peak_allocated: row.peak_allocated,
+        end_allocated: row.end_allocated,
+        floor_reserved: row.floor_reserved,
+        peak_reserved: row.peak_reserved,
+        end_reserved: row.end_reserved,
+        device_bytes,
+        blocks: row.blocks,
+        malloc_failures: row.malloc_failures,
+    }
+}

@@ -1,0 +1,153 @@
+//! [`Jobs`] as an earlier process left them in the store.
+//!
+//! Whether a rank lives is unknown until its agent is back. The detectors of attempts that are not
+//! over see the newest steps again: growth is found again, and its open incident goes on.
+
+use std::collections::BTreeMap;
+
+use memtape_core::detector::{Finding, GrowthKey};
+
+use crate::clock::Now;
+use crate::records::{AttemptRecord, RankRecord, SeriesKey, StepRow, Totals};
+use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::{Attempt, Limits, Presence, Rank};
+use crate::state::jobs::reports::sample;
+use crate::store::Store;
+
+/// Detectors look back this far at most.
+const LOOK_BACK_NS: i64 = 6 * 3_600_000_000_000;
+
+/// And at this many records, all series of one attempt together.
+const LOOK_BACK_ROWS: usize = 1 << 20;
+
+/// Newest records of each series that the detectors look at.
+const LOOK_BACK_ROWS_OF_SERIES: usize = 4096;
+
+impl Jobs {
+    /// Takes up attempts and ranks; also the last finding of each detector on each growth. Blocks:
+    /// it reads steps from the store.
+    pub(crate) fn restore(
+        now: Now,
+        limits: Limits,
+        attempts: Vec<AttemptRecord>,
+        ranks: Vec<RankRecord>,
+        store: &Store,
+    ) -> (Self, Vec<(u32, Finding)>) {
+        let mut jobs = Self::new(limits);
+        for record in attempts {
+            let attempt = Attempt::new(record, &jobs.limits);
+            jobs.insert(attempt);
+        }
+        for record in ranks {
+            jobs.restore_rank(now, record);
+        }
+        let mut findings = Vec::new();
+        for (serial, attempt) in &mut jobs.attempts {
+            // No agent is asked for anything before it is back.
+            for rank in attempt.ranks.values() {
+                attempt.captures.agent_lost(now.mono_ns, &rank.record.node);
+            }
+            if !attempt.has_ended() {
+                look_back(now, attempt, store);
+                findings.extend(last_findings(attempt).into_iter().map(|last| (*serial, last)));
+            }
+        }
+        // Captures that were cut short may be over by now.
+        jobs.touched.extend(jobs.attempts.keys());
+        (jobs, findings)
+    }
+
+    fn restore_rank(&mut self, now: Now, record: RankRecord) {
+        let Some(attempt) = self.attempts.get_mut(&record.serial) else { return };
+        let tape_id = record.tape_id.clone();
+        attempt.captures.rank_up(now.mono_ns, &record.node, record.rank, &tape_id);
+        attempt.captures.rank_progress(now.mono_ns, &tape_id, record.step, 0);
+        let presence = if record.end.is_some() { Presence::Ended } else { Presence::Unknown };
+        if presence == Presence::Ended {
+            attempt.captures.rank_down(now.mono_ns, &tape_id, record.step);
+        }
+        self.tapes.insert(tape_id, (record.serial, record.rank));
+        let rank = Rank {
+            presence,
+            step: record.step,
+            totals: record.devices.clone(),
+            host: record.host.clone(),
+            outside: record.outside.clone(),
+            record,
+            ..Rank::default()
+        };
+        attempt.ranks.insert(rank.record.rank, rank);
+        attempt.roles_due = true;
+    }
+}
+
+/// Shows the newest steps of an attempt to its detector, in the order in which they ended.
+fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
+    let serial = attempt.record.serial;
+    let from_wall_ns = attempt.record.first_seen_wall_ns.max(now.wall_ns - LOOK_BACK_NS);
+    let rows_of_series = LOOK_BACK_ROWS / attempt.ranks.len().max(1);
+    let mut samples = Vec::new();
+    for (number, rank) in &mut attempt.ranks {
+        let known: Vec<(u8, u64)> =
+            rank.record.devices.iter().map(|known| (known.device, known.device_bytes)).collect();
+        for (device, device_bytes) in known {
+            let key = SeriesKey { serial, rank: *number, device };
+            let rows = store.series(key, from_wall_ns, now.wall_ns).unwrap_or_else(|why| {
+                tracing::warn!(rank = *number, "the newest steps cannot be read: {why}");
+                Vec::new()
+            });
+            let first = rows.len().saturating_sub(rows_of_series.min(LOOK_BACK_ROWS_OF_SERIES));
+            let newest = rows.get(first..).unwrap_or_default();
+            if let Some(last) = newest.last() {
+                note_newest(rank, device, *last);
+            }
+            let sample = |row: &StepRow| {
+                (row.end_wall_ns, row.last_step, sample(*number, device, row, device_bytes))
+            };
+            samples.extend(newest.iter().map(sample));
+        }
+    }
+    samples.sort_by_key(|(wall_ns, step, _)| (*wall_ns, *step));
+    for (wall_ns, _, sample) in &samples {
+        let at_ns = u64::try_from(*wall_ns).unwrap_or(0).min(now.mono_ns);
+        attempt.detector.sample(at_ns, sample);
+    }
+    for (rank, _) in attempt.ranks.iter().filter(|(_, rank)| rank.record.end.is_some()) {
+        attempt.detector.rank_ended(*rank);
+    }
+}
+
+/// The last finding on each growth: growth that began and ended before is not reported again.
+fn last_findings(attempt: &mut Attempt) -> Vec<Finding> {
+    let mut last: BTreeMap<GrowthKey, Finding> = BTreeMap::new();
+    while let Some(finding) = attempt.detector.poll() {
+        match finding {
+            Finding::Opened(growth) | Finding::Updated(growth) => {
+                last.insert(growth.key(), Finding::Opened(growth));
+            }
+            Finding::Closed { key, .. } => {
+                last.insert(key, finding);
+            }
+        }
+    }
+    last.into_values().collect()
+}
+
+/// Until its agent is back, a rank is shown as it was at its newest step.
+fn note_newest(rank: &mut Rank, device: u8, row: StepRow) {
+    rank.step = rank.step.max(row.last_step);
+    rank.step_wall_ns = rank.step_wall_ns.max(row.end_wall_ns);
+    rank.newest.insert(device, row);
+    let known = rank.totals.iter_mut().find(|totals| totals.device == device);
+    if let Some(totals) = known {
+        *totals = Totals {
+            allocated: row.end_allocated,
+            reserved: row.end_reserved,
+            peak_allocated: totals.peak_allocated.max(row.peak_allocated),
+            blocks: row.blocks,
+            ooms: row.ooms,
+            malloc_failures: row.malloc_failures,
+            ..*totals
+        };
+    }
+}

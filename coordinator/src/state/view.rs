@@ -1,0 +1,34 @@
+//! The state as questions of HTTP handlers and metrics read it: between two events, without
+//! changing it.
+
+use std::sync::Arc;
+
+use crate::clock::Now;
+use crate::state::actions::Actions;
+use crate::state::captures::Captures;
+use crate::state::counters::Counters;
+use crate::state::incidents::Incidents;
+use crate::state::jobs::Jobs;
+use crate::state::jobs::attempt::Attempt;
+use crate::state::jobs::silence::Watch;
+
+/// All parts of the state at one moment.
+pub(crate) struct View<'a> {
+    pub(crate) now: Now,
+    /// How often agents report.
+    pub(crate) report_interval_ns: u64,
+    pub(crate) jobs: &'a Jobs,
+    pub(crate) captures: &'a Captures,
+    pub(crate) incidents: &'a Incidents,
+    pub(crate) actions: &'a Actions,
+    /// Agents with a stream.
+    pub(crate) agents: usize,
+    pub(crate) counters: &'a Arc<Counters>,
+}
+
+impl View<'_> {
+    /// Which ranks of an attempt are silent.
+    pub(crate) fn watch(&self, attempt: &Attempt) -> Watch<'_> {
+        Watch::new(self.jobs, attempt, self.now.mono_ns, self.report_interval_ns)
+    }
+}
