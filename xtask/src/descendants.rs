@@ -40,7 +40,7 @@ pub(crate) fn tree(root: u32) -> Vec<Process> {
 
 /// SIGKILL for each of them.
 pub(crate) fn kill(processes: &[Process]) {
-    // A child of a dead process cannot be told from anybody's: all at once, by one program.
+    // A child of a dead process cannot be told from other processes: all at once, by one program.
     let mut kill = Command::new("kill");
     kill.arg("-KILL").args(processes.iter().map(|process| process.id.to_string()));
     let _ = kill.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -16,7 +16,7 @@ pub(crate) struct Demands {
     pub(crate) glibc: Glibc,
     /// The libraries it is linked against.
     pub(crate) libraries: Vec<String>,
-    /// Symbols that somebody else must have.
+    /// Symbols that another library must have.
     pub(crate) undefined: Vec<String>,
     /// Symbols that it has for others.
     pub(crate) exported: Vec<String>,
@@ -27,9 +27,9 @@ pub(crate) struct Demands {
 /// # Errors
 /// When the file cannot be read or is no object for a 64-bit machine.
 pub(crate) fn demands(path: &Path) -> Result<Demands, String> {
-    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let bytes = std::fs::read(path).map_err(|error| told(&error))?;
-    read(&bytes).map_err(|error| told(&error))
+    let with_path = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let bytes = std::fs::read(path).map_err(|error| with_path(&error))?;
+    read(&bytes).map_err(|error| with_path(&error))
 }
 
 fn read(bytes: &[u8]) -> object::Result<Demands> {

@@ -5,8 +5,8 @@
 
 use std::process::{ExitCode, Stdio};
 
-use crate::bench::cluster::{build, released};
-use crate::step::command;
+use crate::bench::cluster::build;
+use crate::step::{command, released};
 
 /// Is this what was asked for? Options of other commands are numbers and switches; those of this
 /// one are its own.

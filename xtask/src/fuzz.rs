@@ -19,7 +19,7 @@ const RSS_MIB_MAX: u32 = 3_000;
 /// Seconds that reading one tape or pickle may take, with all the fuzzer's checks.
 const INPUT_SECONDS_MAX: u32 = 20;
 
-/// Runs all targets, each for so many seconds.
+/// Runs all targets, each for this many seconds.
 pub(crate) fn run_all(seconds: Option<u64>) -> Report {
     let started = Instant::now();
     let seconds = seconds.unwrap_or(SECONDS);

@@ -59,7 +59,7 @@ impl Line {
         Ok(line)
     }
 
-    /// Somebody does not know what to say.
+    /// Help was asked for.
     pub(crate) fn asks_for_help(&self) -> bool {
         self.asks_for_help
     }

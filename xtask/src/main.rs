@@ -50,7 +50,7 @@ usage: cargo xtask COMMAND [--json]
           what keeping step records costs, beside a plain sled and redb
   sim [--seeds N] [--first S] [--seed S] [--mutations]
           whole clusters in one thread, with virtual time and faults, N of them from seed S on, or
-          one seed aloud; `--mutations`: each rule that is broken on purpose must be found
+          one seed with all that happens; `--mutations`: each rule that is broken on purpose must be found
   eval [--families tuned|apart|all] [--family NAME] [--seeds N] [--baselines] [--ablations]
        [--small] [--export DIR] [--cost]
           what the detector and the diagnosis find in labelled jobs, healthy and faulty; beside
@@ -62,7 +62,7 @@ usage: cargo xtask COMMAND [--json]
   compat [VERSION…]
           the hooks against the real libraries of PyTorch 2.0 to the newest, or of these versions
   programs [--only NAME…]
-          real PyTorch programs, each with a fault or a benign habit that people meet, through the
+          real PyTorch programs, each with a fault or a benign pattern that people meet, through the
           whole product on the fake CUDA runtime, and what was found; all, or those of these names
 
   --json  print one JSON object with the figures instead of text

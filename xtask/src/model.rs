@@ -1,4 +1,4 @@
-//! The tape's model checkers, each in a build of its own: their flags would build all else anew.
+//! The tape's model checkers, each in a build of its own: their flags would rebuild all else.
 
 use std::process::Command;
 

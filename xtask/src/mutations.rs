@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::report::Outcome;
-use crate::step::{command, root, say};
+use crate::step::{command, json_of, root, say};
 
 /// Seeds that each mutation is tried on: the rarest is found by one in a thousand.
 const SEEDS: u64 = 4_000;
@@ -146,9 +146,7 @@ fn failures(aside: &Path, seeds: u64) -> Result<u64, String> {
     let mut simulation = command(target.join("debug/memtape-sim"));
     simulation.args(["--json", "--seeds", &seeds.to_string()]);
     simulation.stderr(std::process::Stdio::null());
-    let output = simulation.output().map_err(|error| format!("memtape-sim: {error}"))?;
-    let object: serde_json::Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("memtape-sim said nothing that can be read: {error}"))?;
+    let (_, object) = json_of(&mut simulation)?;
     object["figures"]["failures"].as_u64().ok_or_else(|| "there are no figures".to_string())
 }
 

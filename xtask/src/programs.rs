@@ -1,11 +1,11 @@
 //! `cargo xtask programs`: real PyTorch programs through the whole product, and what was found.
 //!
-//! tests/programs does it and makes the table; here it is built, and told what to run.
+//! tests/programs does it and makes the table; here it is built, and given what to run.
 
 use serde_json::{Value, json};
 
 use crate::report::Outcome;
-use crate::step::{cargo, command, root, run, say};
+use crate::step::{built, cargo, command, json_of, run, say};
 use crate::torch;
 
 /// Runs the programs whose name contains one of these, or all.
@@ -22,19 +22,11 @@ pub(crate) fn run_all(only: &[&str]) -> Outcome {
     if !run("build", build).is_good {
         return failed("it does not build");
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    let target = target.map_or_else(|| root().join("target"), std::path::PathBuf::from);
-    let mut programs = command(target.join("debug/memtape-programs"));
+    let mut programs = command(built("debug").join("memtape-programs"));
     programs.arg("--json").env("MEMTAPE_TEST_PYTHON", &python).env("MEMTAPE_TEST_TORCH", "1");
     programs.args(only.iter().flat_map(|name| ["--only", name]));
     // A row for each program as it ends; the figures come last.
-    let output = programs.stderr(std::process::Stdio::inherit()).output();
-    let found = output.map_err(|error| error.to_string()).and_then(|output| {
-        serde_json::from_slice(&output.stdout)
-            .map(|found: Value| (output.status.success(), found))
-            .map_err(|error| format!("memtape-programs said nothing that can be read: {error}"))
-    });
-    match found {
+    match json_of(programs.stderr(std::process::Stdio::inherit())) {
         Ok((is_good, found)) => outcome(is_good, &found),
         Err(why) => failed(&why),
     }

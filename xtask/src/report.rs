@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// What a command prints, and whether all is well.
 #[derive(Debug)]
@@ -13,6 +13,26 @@ pub(crate) struct Outcome {
     pub(crate) text: String,
     /// For a program: one object on one line.
     pub(crate) json: String,
+}
+
+impl Outcome {
+    /// The outcome of a benchmark: its figures, the steps before them, and a text for a person.
+    pub(crate) fn measured(
+        (command, is_good): (&str, bool),
+        figures: &Value,
+        steps: &[Step],
+        text: String,
+    ) -> Self {
+        let steps: Vec<_> = steps.iter().map(Step::json).collect();
+        let object =
+            json!({ "command": command, "ok": is_good, "figures": figures, "steps": steps });
+        Self { is_good, text, json: format!("{object}\n") }
+    }
+}
+
+/// Figures, and the line that says why there are none.
+pub(crate) fn or_failure(found: Result<Value, String>) -> (Value, String) {
+    found.map_or_else(|why| (json!({}), why + "\n"), |figures| (figures, String::new()))
 }
 
 /// Tests that were run, by their end.

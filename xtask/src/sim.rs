@@ -5,9 +5,9 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::cluster::{build, released};
-use crate::report::Outcome;
-use crate::step::command;
+use crate::bench::cluster::build;
+use crate::report::{Outcome, or_failure};
+use crate::step::{command, json_of, released};
 
 /// Seeds, unless another number is asked for.
 const SEEDS: u64 = 1_000;
@@ -15,7 +15,7 @@ const SEEDS: u64 = 1_000;
 /// Which seeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Choice {
-    /// This one alone, aloud.
+    /// This one alone, with all that happens printed.
     pub(crate) seed: Option<u64>,
     /// The first of many; 1 unless said.
     pub(crate) first: Option<u64>,
@@ -27,10 +27,7 @@ pub(crate) struct Choice {
 pub(crate) fn simulate(choice: &Choice) -> Outcome {
     let mut steps = Vec::new();
     let found = build(&mut steps, &["memtape-sim"]).and_then(|()| run(choice));
-    let (figures, failure) = match found {
-        Ok(figures) => (figures, String::new()),
-        Err(why) => (json!({}), why + "\n"),
-    };
+    let (figures, failure) = or_failure(found);
     let is_good = figures["failures"] == 0;
     let text = text(&figures) + &failure;
     let object = json!({ "command": "sim", "ok": is_good, "figures": figures });
@@ -48,10 +45,7 @@ fn run(choice: &Choice) -> Result<Value, String> {
             simulation.args(["--seeds", &seeds, "--first", &first])
         }
     };
-    let output = simulation.output().map_err(|error| format!("memtape-sim: {error}"))?;
-    let object: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("memtape-sim said nothing that can be read: {error}"))?;
-    Ok(object["figures"].clone())
+    Ok(json_of(&mut simulation)?.1["figures"].clone())
 }
 
 fn text(figures: &Value) -> String {

@@ -1,7 +1,7 @@
 //! Running one program as a step: quietly while all is well, with everything it said when not.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub(crate) fn root() -> &'static Path {
 ///
 /// `cargo run` tells this program about its own package by environment variables. Handed on, they
 /// look like a change to build scripts that watch them, and half of the dependencies would be
-/// built anew each time.
+/// built again each time.
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
@@ -55,6 +55,58 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command
+}
+
+/// Runs a program that prints one JSON object on stdout: whether it succeeded, and the object.
+pub(crate) fn json_of(program: &mut Command) -> Result<(bool, serde_json::Value), String> {
+    let path = Path::new(program.get_program()).to_path_buf();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let output = program.output().map_err(|error| format!("{name}: {error}"))?;
+    let status = output.status;
+    serde_json::from_slice(&output.stdout)
+        .map(|object| (status.success(), object))
+        .map_err(|error| format!("{name} ({status}) printed nothing that can be read: {error}"))
+}
+
+/// Where a release build lies.
+pub(crate) fn released(name: &str) -> PathBuf {
+    built("release").join(name)
+}
+
+/// Where a build of this profile lies.
+pub(crate) fn built(profile: &str) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root().join("target"), PathBuf::from)
+        .join(profile)
+}
+
+/// A folder for tapes beside the real ones, because their memory is part of their cost; it is
+/// deleted with the value.
+pub(crate) struct Tapes(PathBuf);
+
+impl Tapes {
+    pub(crate) fn new() -> Result<Self, String> {
+        let folder = PathBuf::from(format!("/dev/shm/memtape-bench-{}", std::process::id()));
+        std::fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(Self(folder))
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Tapes {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The first file of a folder of tapes.
+pub(crate) fn only_tape(folder: &Path) -> Result<PathBuf, String> {
+    let entries = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
+    let mut tapes = entries.flatten().map(|entry| entry.path());
+    tapes.next().ok_or_else(|| format!("no tape in {}", folder.display()))
 }
 
 /// Runs a command as a step, and says how it goes.
@@ -232,7 +284,7 @@ mod tests {
         assert_eq!(lines[1], "not finished after 1 s and ended; it ran:");
         assert!(lines.iter().any(|line| line.ends_with(" sleep 1234")), "{lines:?}");
         assert!(!lines.iter().any(|line| line == "over"), "{lines:?}");
-        // One that leaves something behind keeps nobody waiting.
+        // One that leaves something behind is not waited for.
         let (is_good, lines) = run("echo done; sleep 30 &", Duration::from_secs(60));
         assert_eq!((is_good, lines), (true, vec!["done".to_string()]));
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::step::{command, root};
 
 /// Makes an environment and installs into it. One that is half made, by a run that was
-/// interrupted, is made anew. Some distributions ship Python without the pip that an environment
+/// interrupted, is made again. Some distributions ship Python without the pip that an environment
 /// gets by itself; then the outer pip installs into it.
 const MAKE: &str = r#"set -e
 maker=$1 folder=$2; shift 2

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::cluster;
-use crate::report::{Outcome, Step};
-use crate::step::{command, root, say};
+use crate::report::{Outcome, Step, or_failure};
+use crate::step::{command, released, root, say};
 
 /// Events that make a file of about 1 GB.
 const EVENTS: u64 = 8_100_000;
@@ -31,16 +31,11 @@ const FOLDER: &str = "target/bench";
 pub(crate) fn bench(events: Option<u64>, runs: Option<u64>) -> Outcome {
     let mut steps = Vec::new();
     let runs = runs.unwrap_or(RUNS).max(1);
-    let (figures, failure) = match measure(&mut steps, events.unwrap_or(EVENTS), runs) {
-        Ok(figures) => (figures, String::new()),
-        Err(why) => (json!({}), why + "\n"),
-    };
+    let (figures, failure) = or_failure(measure(&mut steps, events.unwrap_or(EVENTS), runs));
     // Whether a goal is met is said, and depends on the machine; it is no failure.
     let is_good = failure.is_empty();
-    let steps: Vec<_> = steps.iter().map(Step::json).collect();
-    let object =
-        json!({ "command": "bench analyze", "ok": is_good, "figures": figures, "steps": steps });
-    Outcome { is_good, text: text(&figures) + &failure, json: format!("{object}\n") }
+    let text = text(&figures) + &failure;
+    Outcome::measured(("bench analyze", is_good), &figures, &steps, text)
 }
 
 fn measure(steps: &mut Vec<Step>, events: u64, runs: u64) -> Result<Value, String> {
@@ -56,7 +51,7 @@ fn measure(steps: &mut Vec<Step>, events: u64, runs: u64) -> Result<Value, Strin
     }
     say("memtape analyze and pickle.load, in turn …\n");
     let out = folder.join("analyze.json");
-    let program = cluster::released("memtape");
+    let program = released("memtape");
     python("analyze.py", &[&program, &file, &out, &PathBuf::from(runs.to_string())])?;
     let found = fs::read_to_string(&out).map_err(|error| error.to_string())?;
     let found: Value = serde_json::from_str(&found).map_err(|error| error.to_string())?;

@@ -6,13 +6,13 @@
 //! (tests/bench/snapshot.py), whose own `_snapshot()` of the same state is timed beside it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::cluster::{self, generate};
-use crate::report::{Outcome, Step};
-use crate::step::{command, root, say};
+use crate::report::{Outcome, Step, or_failure};
+use crate::step::{Tapes, command, only_tape, released, root, say};
 use crate::torch;
 
 /// Ranks of the captures.
@@ -25,15 +25,10 @@ const OUT: &str = "target/bench/snapshot.json";
 pub(crate) fn bench() -> Outcome {
     let mut steps = Vec::new();
     let found = measure(&mut steps);
-    let (figures, failure) = match found {
-        Ok(figures) => (figures, String::new()),
-        Err(why) => (json!({}), why + "\n"),
-    };
+    let (figures, failure) = or_failure(found);
     let is_good = failure.is_empty() && figures["aligned_min"] == figures["ranks"];
-    let steps: Vec<_> = steps.iter().map(Step::json).collect();
-    let object =
-        json!({ "command": "bench capture", "ok": is_good, "figures": figures, "steps": steps });
-    Outcome { is_good, text: text(&figures) + &failure, json: format!("{object}\n") }
+    let text = text(&figures) + &failure;
+    Outcome::measured(("bench capture", is_good), &figures, &steps, text)
 }
 
 fn measure(steps: &mut Vec<Step>) -> Result<Value, String> {
@@ -47,8 +42,8 @@ fn measure(steps: &mut Vec<Step>) -> Result<Value, String> {
     }
     say("one rank's snapshot …\n");
     let tapes = Tapes::new()?;
-    let pytorch = script(&python, &tapes.0)?;
-    let tape = tapes.only()?;
+    let pytorch = script(&python, tapes.folder())?;
+    let tape = only_tape(tapes.folder())?;
     let snapshot = generate(&["snapshot", "--tape", &tape.to_string_lossy()])?;
     let mut times: Vec<f64> = serde_json::from_value(pytorch["pytorch_ms"].clone())
         .map_err(|error| format!("{OUT}: {error}"))?;
@@ -72,35 +67,12 @@ fn script(python: &Path, tapes: &Path) -> Result<Value, String> {
     fs::create_dir_all(folder).map_err(|error| error.to_string())?;
     let _ = fs::remove_file(&out);
     let mut script = command(root().join("tests/fake_cuda/run"));
-    script.env("LD_PRELOAD", cluster::released("libmemtape.so")).env("MEMTAPE_DIR", tapes);
+    script.env("LD_PRELOAD", released("libmemtape.so")).env("MEMTAPE_DIR", tapes);
     script.args(["-b", "8G", "--"]).arg(python).arg("tests/bench/snapshot.py");
     script.arg("--out").arg(&out).stdout(std::process::Stdio::null());
     let _ = script.status().map_err(|error| format!("tests/fake_cuda/run: {error}"))?;
     let text = fs::read_to_string(&out).map_err(|error| format!("{OUT}: {error}"))?;
     serde_json::from_str(&text).map_err(|error| format!("{OUT}: {error}"))
-}
-
-/// A folder for tapes where they lie by default, gone when the benchmark is.
-struct Tapes(PathBuf);
-
-impl Tapes {
-    fn new() -> Result<Self, String> {
-        let folder = PathBuf::from(format!("/dev/shm/memtape-capture-{}", std::process::id()));
-        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        Ok(Self(folder))
-    }
-
-    fn only(&self) -> Result<PathBuf, String> {
-        let entries = fs::read_dir(&self.0).map_err(|error| error.to_string())?;
-        let mut tapes = entries.flatten().map(|entry| entry.path());
-        tapes.next().ok_or_else(|| "the script left no tape".to_string())
-    }
-}
-
-impl Drop for Tapes {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 fn text(figures: &Value) -> String {

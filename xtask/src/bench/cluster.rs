@@ -4,12 +4,10 @@
 //! and rank, against the coordinator as it is released. Here it is built, run for each size, and
 //! its figures put into words. Generator and coordinator share the machine's cores.
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 
-use crate::report::{Outcome, Step};
-use crate::step::{cargo, command, root, run, say};
+use crate::report::{Outcome, Step, or_failure};
+use crate::step::{cargo, command, json_of, released, run, say};
 
 /// Sizes, unless one is asked for.
 const RANKS: [u64; 4] = [512, 2_048, 8_192, 16_384];
@@ -38,11 +36,11 @@ pub(crate) fn bench(ranks: Option<u64>) -> Outcome {
     let is_good = failure.is_none() && held.iter().all(is_sound);
     // The largest one stands for all; the others are beside it.
     let mut figures = held.last().cloned().unwrap_or_else(|| json!({}));
-    let text = held_text(&held) + &said(failure);
+    let text = held_text(&held) + &failure.map(|why| why + "\n").unwrap_or_default();
     if held.len() > 1 {
         figures["sizes"] = json!(held);
     }
-    outcome("bench cluster", is_good, text, figures, &steps)
+    Outcome::measured(("bench cluster", is_good), &figures, &steps, text)
 }
 
 /// Every agent uploads at the same moment.
@@ -53,26 +51,13 @@ pub(crate) fn storm(ranks: Option<u64>) -> Outcome {
         say(&format!("a storm of {ranks} ranks …\n"));
         generate(&["storm", "--ranks", &ranks])
     });
-    let (figures, failure) = match found {
-        Ok(figures) => (figures, None),
-        Err(why) => (json!({}), Some(why)),
-    };
+    let (figures, failure) = or_failure(found);
     let is_bounded = figures["rss_bytes"].as_u64() <= figures["bound_bytes"].as_u64();
     let is_whole = figures["bodies"].as_u64().is_some_and(|bodies| bodies > 0)
         && figures["bodies"] == figures["agents"];
-    let is_good = failure.is_none() && is_bounded && is_whole && figures["lost"] == 0;
-    let text = storm_text(&figures) + &said(failure);
-    outcome("bench cluster --storm", is_good, text, figures, &steps)
-}
-
-fn said(failure: Option<String>) -> String {
-    failure.map(|why| why + "\n").unwrap_or_default()
-}
-
-fn outcome(name: &str, is_good: bool, text: String, figures: Value, steps: &[Step]) -> Outcome {
-    let steps: Vec<_> = steps.iter().map(Step::json).collect();
-    let object = json!({ "command": name, "ok": is_good, "figures": figures, "steps": steps });
-    Outcome { is_good, text, json: format!("{object}\n") }
+    let is_good = failure.is_empty() && is_bounded && is_whole && figures["lost"] == 0;
+    let text = storm_text(&figures) + &failure;
+    Outcome::measured(("bench cluster --storm", is_good), &figures, &steps, text)
 }
 
 /// Nothing lost, and held; a size that was not held is a finding about this machine, and said.
@@ -90,22 +75,13 @@ pub(crate) fn build(steps: &mut Vec<Step>, packages: &[&str]) -> Result<(), Stri
     is_built.then_some(()).ok_or_else(|| "the build failed".to_string())
 }
 
-/// Where that leaves a file.
-pub(crate) fn released(file: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    target.map_or(root().join("target"), PathBuf::from).join("release").join(file)
-}
-
 /// Runs the generator; its one line of figures.
 pub(super) fn generate(arguments: &[&str]) -> Result<Value, String> {
     let mut generator = command(released("memtape-load"));
     generator.args(arguments).arg("--memtape").arg(released("memtape"));
     generator.stderr(std::process::Stdio::inherit());
-    let output = generator.output().map_err(|error| format!("memtape-load: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("memtape-load {} failed", arguments.join(" ")));
-    }
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("memtape-load: {error}"))
+    let (is_good, figures) = json_of(&mut generator)?;
+    is_good.then_some(figures).ok_or_else(|| format!("memtape-load {} failed", arguments.join(" ")))
 }
 
 fn held_text(held: &[Value]) -> String {

@@ -6,9 +6,9 @@
 
 use serde_json::{Value, json};
 
-use super::cluster::{build, released};
-use crate::report::{Outcome, Step};
-use crate::step::{command, root, run, say};
+use super::cluster::build;
+use crate::report::{Outcome, Step, or_failure};
+use crate::step::{command, json_of, released, root, run, say};
 use crate::torch;
 
 /// A job that fits on one core: steps of a few milliseconds.
@@ -32,16 +32,11 @@ const OPTIONS: [&str; 14] = [
 /// Measures, and says what it found.
 pub(crate) fn bench() -> Outcome {
     let mut steps = Vec::new();
-    let (found, failure) = match measure(&mut steps) {
-        Ok(found) => (found, String::new()),
-        Err(why) => (json!({}), why + "\n"),
-    };
+    let (found, failure) = or_failure(measure(&mut steps));
     let is_good = found["ok"] == true;
     let figures = found.get("figures").cloned().unwrap_or_else(|| json!({}));
-    let steps: Vec<_> = steps.iter().map(Step::json).collect();
-    let name = "bench disturbance";
-    let object = json!({ "command": name, "ok": is_good, "figures": figures, "steps": steps });
-    Outcome { is_good, text: text(&figures) + &failure, json: format!("{object}\n") }
+    let text = text(&figures) + &failure;
+    Outcome::measured(("bench disturbance", is_good), &figures, &steps, text)
 }
 
 fn measure(steps: &mut Vec<Step>) -> Result<Value, String> {
@@ -55,8 +50,7 @@ fn measure(steps: &mut Vec<Step>) -> Result<Value, String> {
     script.args(["-n", "1", "-b", "4G", "--"]).arg(python).arg("tests/gpu/disturbance.py");
     script.arg("--memtape").arg(released("")).args(OPTIONS);
     script.stderr(std::process::Stdio::inherit());
-    let output = script.output().map_err(|error| format!("tests/fake_cuda/run: {error}"))?;
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("disturbance.py: {error}"))
+    json_of(&mut script).map(|(_, found)| found)
 }
 
 fn text(figures: &Value) -> String {

@@ -2,7 +2,7 @@
 //! costs it, in one process on the fake CUDA runtime.
 //!
 //! tests/bench/recorder.py measures (its head says how) and hands over the nanoseconds of every
-//! round. Here they become figures: the median over rounds of what a mode cost more than nobody's
+//! round. Here they become figures: the median over rounds of what a mode cost more than no
 //! recording did right before it. The spread beside each is the median absolute deviation of those
 //! differences. The library is the one that is shipped.
 //!
@@ -11,14 +11,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use memtape_core::tape::layout::{Stacks, Tracker, descriptor, head, header, hooks};
 use serde_json::{Value, json};
 
 use crate::report::{Outcome, Step};
-use crate::step::{cargo, command, root, run, say};
+use crate::step::{Tapes, built, cargo, command, only_tape, root, run, say};
 use crate::torch;
 
 const DEPTHS: [&str; 2] = ["6", "28"];
@@ -29,7 +29,7 @@ const GOAL: f64 = 0.1;
 /// Where everything is built and written.
 const FOLDER: &str = "target/bench";
 
-/// Mode → depth → nanoseconds of a pair in each round: with nobody recording, and with the mode.
+/// Mode → depth → nanoseconds of a pair in each round: with no recording, and with the mode.
 type Rounds = BTreeMap<String, BTreeMap<String, Vec<[f64; 2]>>>;
 
 /// A mode: its name in the script, in the figures, and in the table.
@@ -73,11 +73,7 @@ pub(crate) fn bench() -> Outcome {
         |_| ("no figures\n".into(), json!({})),
         |(rounds, tape)| (text(rounds, *tape), figures(rounds, *tape)),
     );
-    let steps: Vec<_> = steps.iter().map(Step::json).collect();
-    let is_good = measured.is_ok();
-    let object =
-        json!({ "command": "bench recorder", "ok": is_good, "figures": figures, "steps": steps });
-    Outcome { is_good, text, json: format!("{object}\n") }
+    Outcome::measured(("bench recorder", measured.is_ok()), &figures, &steps, text)
 }
 
 fn measure(steps: &mut Vec<Step>) -> Result<(Rounds, Tape), String> {
@@ -94,16 +90,16 @@ fn measure(steps: &mut Vec<Step>) -> Result<(Rounds, Tape), String> {
     fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
     take("switch", switch())?;
 
-    let tapes = Tapes::beside_real_ones()?;
+    let tapes = Tapes::new()?;
     let mut rounds = Rounds::new();
     for (name, is_detail) in [("measure", false), ("measure the tracker", true)] {
         let out = folder.join("rounds.json");
-        take(name, script(&python, &tapes.0, &out, is_detail))?;
+        take(name, script(&python, tapes.folder(), &out, is_detail))?;
         let text = fs::read_to_string(&out).map_err(|error| error.to_string())?;
         let found: Rounds = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         rounds.extend(found);
     }
-    let tape = check_tapes(&tapes.0, &mut rounds)?;
+    let tape = check_tapes(tapes.folder(), &mut rounds)?;
     Ok((rounds, tape))
 }
 
@@ -123,11 +119,10 @@ fn switch() -> Command {
 }
 
 fn script(python: &Path, tapes: &Path, out: &Path, is_detail: bool) -> Command {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
     let mut script = command(root().join("tests/fake_cuda/run"));
     script.env("LD_PRELOAD", root().join(FOLDER).join("switch.so"));
     script.args(["-b", "4G", "--"]).arg(python).arg("tests/bench/recorder.py");
-    script.arg("--library").arg(target.join("dist/libmemtape.so"));
+    script.arg("--library").arg(built("dist").join("libmemtape.so"));
     script.arg("--tapes").arg(tapes).arg("--out").arg(out);
     if is_detail {
         script.arg("--detail");
@@ -135,27 +130,9 @@ fn script(python: &Path, tapes: &Path, out: &Path, is_detail: bool) -> Command {
     script
 }
 
-/// A folder for tapes, gone when the benchmark is.
-struct Tapes(PathBuf);
-
-impl Tapes {
-    /// Where tapes lie by default, because their memory is part of their cost.
-    fn beside_real_ones() -> Result<Self, String> {
-        let folder = PathBuf::from(format!("/dev/shm/memtape-bench-{}", std::process::id()));
-        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Tapes {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 // --- the tapes ----------------------------------------------------------------------------------
 
-/// Each mode recorded what it claims. A tracker that could not be attached is no mode, aloud.
+/// Each mode recorded what it claims. A tracker that could not be attached is no mode; that is printed.
 fn check_tapes(folder: &Path, rounds: &mut Rounds) -> Result<Tape, String> {
     for (mode, stacks) in [("tape", Stacks::Off), ("tape_stacks", Stacks::Python)] {
         let words = words_of(&folder.join(mode))?;
@@ -198,12 +175,6 @@ fn words_of(folder: &Path) -> Result<Vec<u64>, String> {
     Ok(bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect())
 }
 
-fn only_tape(folder: &Path) -> Result<PathBuf, String> {
-    let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
-    let mut tapes = entries.flatten().map(|entry| entry.path());
-    tapes.next().ok_or_else(|| format!("no tape in {}", folder.display()))
-}
-
 // --- figures ------------------------------------------------------------------------------------
 
 /// What a mode adds at a depth; `None` when it was not measured.
@@ -212,7 +183,7 @@ fn added(rounds: &Rounds, mode: &str, depth: &str) -> Option<Cell> {
     Some(cell(pairs.iter().map(|[off, with]| with - off).collect()))
 }
 
-/// A pair with nobody recording: every cell of the process that measured the default recorder.
+/// A pair with no recording: every cell of the process that measured the default recorder.
 fn off(rounds: &Rounds, depth: &str) -> Cell {
     let modes = rounds.iter().filter(|(name, _)| *name != "tape_detail");
     let pairs = modes.filter_map(|(_, cells)| cells.get(depth)).flatten();

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_has_its_place() {
+    fn every_figure_is_shown() {
         let mut figures = Map::new();
         for (number, (store, _)) in (1..).zip(STORES) {
             for (figure, _) in FIGURES {

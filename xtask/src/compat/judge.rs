@@ -135,7 +135,7 @@ fn traced(requests: &[Request]) -> Vec<Expected> {
         }
     }
     allocator.return_segments();
-    allocator.told
+    allocator.expected
 }
 
 /// The allocator, as far as the program makes use of it: the first block of a kind lies at the
@@ -147,7 +147,7 @@ struct Allocator<'a> {
     live: Vec<&'a Request>,
     /// Taken back, and still used by another stream.
     deferred: Vec<&'a Request>,
-    told: Vec<Expected>,
+    expected: Vec<Expected>,
 }
 
 impl<'a> Allocator<'a> {
@@ -180,7 +180,13 @@ impl<'a> Allocator<'a> {
         self.return_segments();
         let used: u64 = self.live.iter().map(|block| rounded(block.size)).sum();
         let held: u64 = self.segments.iter().map(|segment| segment_bytes(segment.size)).sum();
-        self.told.push((TraceKind::Oom, used, rounded(request.size), DEVICE_BYTES - held, None));
+        self.expected.push((
+            TraceKind::Oom,
+            used,
+            rounded(request.size),
+            DEVICE_BYTES - held,
+            None,
+        ));
     }
 
     fn return_segments(&mut self) {
@@ -195,12 +201,12 @@ impl<'a> Allocator<'a> {
     }
 
     fn tell_block(&mut self, kind: TraceKind, of: &Request) {
-        self.told.push((kind, of.address, rounded(of.size), of.size, Some(of.stream)));
+        self.expected.push((kind, of.address, rounded(of.size), of.size, Some(of.stream)));
     }
 
     fn tell_segment(&mut self, kind: TraceKind, of: &Request) {
         let bytes = segment_bytes(of.size);
-        self.told.push((kind, of.address, bytes, bytes, Some(of.stream)));
+        self.expected.push((kind, of.address, bytes, bytes, Some(of.stream)));
     }
 }
 

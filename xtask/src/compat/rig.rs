@@ -61,7 +61,7 @@ pub(crate) struct Request {
 pub(crate) fn fetch(version: &str) -> Result<Release, String> {
     let mut fetch = command(PYTHON);
     fetch.args(["tests/compat/fetch.py", version, FOLDER]);
-    let fetched: Value = serde_json::from_str(&output(&mut fetch)?).map_err(told)?;
+    let fetched: Value = serde_json::from_str(&output(&mut fetch)?).map_err(one_line)?;
     let torch = fetched["torch"].as_str().ok_or("no version was fetched")?.to_string();
     let folder = root().join(FOLDER).join(&torch);
     Ok(Release { torch, folder })
@@ -93,7 +93,7 @@ impl Release {
     pub(crate) fn build(&self) -> Result<(), String> {
         let runtime = self.runtime();
         let write =
-            |name: &str, text: String| fs::write(self.folder.join(name), text).map_err(told);
+            |name: &str, text: String| fs::write(self.folder.join(name), text).map_err(one_line);
         // The name of the library is the version of its symbols, too.
         write("cudart.map", format!("{runtime} {{ global: *; }};\n"))?;
         let imported = elf::demands(&self.library())?.undefined;
@@ -128,13 +128,13 @@ impl Release {
         for name in ["MEMTAPE_DISABLE", "MEMTAPE_STACKS", "MEMTAPE_EVENTS", "MEMTAPE_BLOCKS"] {
             drive.env_remove(name);
         }
-        let said: Value = serde_json::from_str(&output(&mut drive)?).map_err(told)?;
+        let said: Value = serde_json::from_str(&output(&mut drive)?).map_err(one_line)?;
         let requests = said.as_array().map(|all| all.iter().map(request).collect());
         let words = words(&only_file(&tapes)?)?;
-        let tape = Tape::open(words.as_slice()).map_err(told)?;
+        let tape = Tape::open(words.as_slice()).map_err(one_line)?;
         Ok(Run {
             requests: requests.ok_or("the program said nothing")?,
-            snapshot: tape.snapshot(PointInTime::Present, None, EVENTS_MAX).map_err(told)?,
+            snapshot: tape.snapshot(PointInTime::Present, None, EVENTS_MAX).map_err(one_line)?,
             status: tape.status(),
             tracker: words
                 .get(header::TRACKER)
@@ -170,7 +170,7 @@ fn only_file(folder: &Path) -> Result<PathBuf, String> {
 }
 
 fn words(path: &Path) -> Result<Vec<AtomicU64>, String> {
-    let bytes = fs::read(path).map_err(told)?;
+    let bytes = fs::read(path).map_err(one_line)?;
     Ok(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word).into()).collect())
 }
 
@@ -182,9 +182,9 @@ fn output(command: &mut Command) -> Result<String, String> {
         let errors = String::from_utf8_lossy(&output.stderr);
         return Err(format!("{name}: {}\n{}", output.status, errors.trim_end()));
     }
-    String::from_utf8(output.stdout).map_err(told)
+    String::from_utf8(output.stdout).map_err(one_line)
 }
 
-fn told(error: impl std::fmt::Display) -> String {
+fn one_line(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
