@@ -27,7 +27,7 @@ pub(crate) struct Rewind {
     pub(crate) file: Arc<dyn TapeFile>,
     /// Its process was seen alive, so that the tape's clock is this kernel's.
     pub(crate) same_boot: bool,
-    /// Process id in the agent's pid namespace; `None` when it cannot be told.
+    /// Process id in the agent's pid namespace; `None` when it is unknown.
     pub(crate) pid: Option<u32>,
     /// T; none means the present.
     pub(crate) step: Option<u64>,
