@@ -133,7 +133,7 @@ async fn within(
     time_left: Duration,
     uploading: impl Future<Output = Result<(), UploadError>>,
 ) -> Result<(), UploadError> {
-    timeout(time_left, uploading).await.unwrap_or_else(|_| Err(UploadError::Late))
+    timeout(time_left, uploading).await.unwrap_or(Err(UploadError::Late))
 }
 
 /// Waits for a moment of the monotonic clock; forever for none.
