@@ -6,7 +6,7 @@
 use anyhow::{Context, bail};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::args::Command;
+use crate::commands::Command;
 
 /// Arranges for this process to be killed when its parent, whose pid must be `parent`, ends.
 ///

@@ -1,21 +1,210 @@
-//! One file for each command.
+//! The commands. Each is one file with its options and its `run`; this one registers them.
 
+pub(crate) mod files;
+pub(crate) mod queries;
 pub(crate) mod run;
+pub(crate) mod services;
 
-pub(crate) mod agent;
-pub(crate) mod coordinator;
-pub(crate) mod store;
+use crate::client::Client;
+use crate::commands::files::{analyze, diff, export, tape};
+use crate::commands::queries::{capture, list, show};
+use crate::commands::services::{agent, coordinator, store};
+use crate::demo::{self, training};
 
-pub(crate) mod list;
-pub(crate) mod show;
+/// A flight recorder for GPU memory in distributed PyTorch training.
+#[derive(Debug, clap::Parser)]
+#[command(name = "memtape", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
 
-pub(crate) mod capture;
-pub(crate) mod export;
+    /// Exit when this process, the parent, exits. For the demo's children.
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    pub(crate) die_with_parent: Option<u32>,
 
-pub(crate) mod analyze;
-pub(crate) mod diff;
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
 
-pub(crate) mod tape;
-pub(crate) mod tapes;
+/// Options of all commands.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Globals {
+    /// Where the coordinator answers.
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "MEMTAPE_COORDINATOR",
+        default_value = "http://127.0.0.1:7771"
+    )]
+    pub(crate) coordinator: String,
 
-pub(crate) mod service;
+    /// Print one JSON object instead of text.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+impl Globals {
+    /// A client of the coordinator.
+    ///
+    /// # Errors
+    /// When its URL makes no sense.
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        Client::new(&self.coordinator)
+    }
+}
+
+/// What to do.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Run a training command with the recorder inside.
+    Run(run::RunArgs),
+    /// Run the agent of this node.
+    Agent(agent::AgentArgs),
+    /// Run the coordinator of the cluster.
+    Coordinator(Box<coordinator::CoordinatorArgs>),
+    /// Check or rebuild the store of a coordinator that is not running.
+    #[command(subcommand)]
+    Store(store::StoreCommand),
+    /// Run the whole system on this machine, with a rank that leaks.
+    Demo(demo::DemoArgs),
+    /// List the jobs.
+    Jobs,
+    /// List the ranks of a job.
+    Ranks(list::RanksArgs),
+    /// List incidents.
+    Incidents(list::JobFilter),
+    /// List captures.
+    Captures(list::JobFilter),
+    /// Show an incident or a capture.
+    Show(show::ShowArgs),
+    /// Take a synchronized snapshot of all ranks of a job.
+    Capture(capture::CaptureArgs),
+    /// Export the snapshot of a rank, from a capture or a tape, for other tools.
+    Export(export::ExportArgs),
+    /// Show a tape, or list the tapes of a folder.
+    Tape(tape::TapeArgs),
+    /// Diagnose PyTorch's own memory snapshots, with no service running.
+    Analyze(analyze::AnalyzeArgs),
+    /// Compare two such snapshots, line by line.
+    Diff(diff::DiffArgs),
+    /// One rank of the demo.
+    #[command(hide = true)]
+    DemoRank(training::DemoRankArgs),
+}
+
+impl Command {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub(crate) fn run(self, globals: &Globals) -> anyhow::Result<()> {
+        match self {
+            Self::Run(args) => run::run(args, globals),
+            Self::Agent(args) => agent::run(args, globals),
+            Self::Coordinator(args) => coordinator::run(*args, globals),
+            Self::Store(command) => store::run(&command, globals),
+            Self::Demo(args) => demo::run(args, globals),
+            Self::Jobs => list::jobs(globals),
+            Self::Ranks(args) => list::ranks(&args, globals),
+            Self::Incidents(args) => list::incidents(&args, globals),
+            Self::Captures(args) => list::captures(&args, globals),
+            Self::Show(args) => show::run(&args, globals),
+            Self::Capture(args) => capture::run(&args, globals),
+            Self::Export(args) => export::run(&args, globals),
+            Self::Tape(args) => tape::run(&args, globals),
+            Self::Analyze(args) => analyze::run(&args, globals),
+            Self::Diff(args) => diff::run(&args, globals),
+            Self::DemoRank(args) => training::run(args),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::args::mistake;
+
+    #[test]
+    fn clap_finds_no_contradiction() {
+        Cli::command().debug_assert();
+    }
+
+    fn parse(line: &str) -> Result<Cli, String> {
+        Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn command_lines_are_understood() {
+        let check = |line: &str, good: bool| {
+            assert_eq!(parse(line).is_ok(), good, "{line}: {:?}", parse(line).err());
+        };
+        check("memtape jobs --json", true);
+        check("memtape --json jobs", true);
+        check("memtape ranks", true);
+        check("memtape ranks j", true);
+        check("memtape show", false);
+        check("memtape capture j --step 0", false);
+        check("memtape capture j --step 12 --wait", true);
+        check("memtape export", false);
+        check("memtape export cap-1 --rank 3 --format pickle -o x", true);
+        check("memtape export --tape f --step 4 --format json", true);
+        check("memtape export cap-1 --tape f", false);
+        check("memtape export cap-1 --step 4", false);
+        check("memtape run", false);
+        check("memtape demo --ranks 0", false);
+        check("memtape demo --ranks 8 --leak-rank 5 --exit --json", true);
+        check("memtape demo --leak-rank none --for 60s", true);
+        check("memtape demo --leak-rank some", false);
+        check("memtape demo --python p", false);
+        check("memtape demo --torch --python p", true);
+        check("memtape coordinator --listen nowhere", false);
+        check("memtape frobnicate", false);
+        check("memtape analyze", false);
+        check("memtape analyze a b --over-time --all --fail-on leak,pressure", true);
+        check("memtape diff a", false);
+        check("memtape diff a b --json", true);
+    }
+
+    #[test]
+    fn the_command_after_run_is_left_alone() {
+        let check = |line: &str, expected: &[&str], json: bool| {
+            let cli = parse(line).expect(line);
+            let Command::Run(run) = cli.command else { panic!("not run: {line}") };
+            assert_eq!(
+                (run.command.as_slice(), cli.globals.json),
+                (expected.iter().map(|word| word.to_string()).collect::<Vec<_>>().as_slice(), json,)
+            );
+        };
+        check(
+            "memtape run -- python train.py --json -x",
+            &["python", "train.py", "--json", "-x"],
+            false,
+        );
+        check("memtape run --json -- env", &["env"], true);
+        check("memtape run --detail -- --odd-name -x", &["--odd-name", "-x"], false);
+        check("memtape run --detail x -- --y", &["x", "--", "--y"], false);
+        check(
+            "memtape run torchrun --nproc-per-node 4 t.py",
+            &["torchrun", "--nproc-per-node", "4", "t.py"],
+            false,
+        );
+    }
+
+    #[test]
+    fn unknown_options_are_refused_in_one_line() {
+        let check = |line: &str, expected: &str| {
+            let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
+            assert_eq!(mistake(&error), expected, "{line}");
+        };
+        check(
+            "memtape run --detial -- true",
+            "unknown option --detial (did you mean --detail?); see memtape run --help",
+        );
+        check("memtape run -q python x.py", "unknown option -q; see memtape run --help");
+        check("memtape --frob jobs", "unknown option --frob; see memtape --help");
+        check("memtape show a b", "unexpected argument 'b' found; see memtape show --help");
+    }
+}

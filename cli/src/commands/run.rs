@@ -14,8 +14,27 @@ use memtape_core::tape::layout::REGION_ITEMS_MAX;
 use rustix::fs::{Access, access};
 use serde_json::json;
 
-use crate::args::RunArgs;
+use crate::commands::Globals;
 use crate::{clock, library};
+
+/// `memtape run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// Folder for the tapes [default: $MEMTAPE_DIR or /dev/shm/memtape].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Name of the job [default: what the launcher says, or the script and the time].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) job: Option<String>,
+    /// Record requested sizes, streams, pools and segments, too; PyTorch then does a little more
+    /// work for each block.
+    #[arg(long)]
+    pub(crate) detail: bool,
+    /// The command and its arguments. Words with a dash before it are options of `memtape run`,
+    /// unless they come after `--`.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub(crate) command: Vec<String>,
+}
 
 /// Where tapes go unless told otherwise; the recorder's own default.
 pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";
@@ -24,7 +43,7 @@ pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";
 ///
 /// # Errors
 /// When the library or the folder cannot be had, or the command cannot be run.
-pub(crate) fn run(args: RunArgs, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     for name in ["MEMTAPE_EVENTS", "MEMTAPE_BLOCKS"] {
         check_size(name, std::env::var_os(name).as_deref())?;
     }
@@ -48,7 +67,7 @@ pub(crate) fn run(args: RunArgs, json: bool) -> anyhow::Result<()> {
     if args.detail {
         command.env("MEMTAPE_DETAIL", "1");
     }
-    if json {
+    if globals.json {
         // Standard output is the command's.
         let line = json!({ "library": library, "dir": dir, "run": run_name, "job": args.job });
         eprintln!("{line}");
@@ -93,9 +112,7 @@ fn make_tape_dir(dir: &Path) -> anyhow::Result<()> {
 
 /// A name for a job that no launcher names: its script and the time.
 fn run_name(command: &[String], unix_seconds: u64) -> String {
-    let (year, month, day, hour, minute, second) = clock::civil(unix_seconds);
-    let script = script_name(command);
-    format!("{script}-{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+    format!("{}-{}", script_name(command), clock::compact(unix_seconds))
 }
 
 /// The script's name without its folder and ending; a module's name; else the program's.

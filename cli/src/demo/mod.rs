@@ -21,14 +21,49 @@ use anyhow::{Context, bail};
 use rustix::fs::statvfs;
 use serde_json::Value;
 
-use crate::args::{DemoArgs, LeakRank};
+use crate::args::duration;
 use crate::client::Client;
-use crate::commands::service;
+use crate::commands::Globals;
+use crate::commands::services::runtime;
 use crate::{clock, output};
 
 use children::{Children, Start, Stdout, Stop};
 use torch::Torch;
 use watch::{Found, Watch};
+
+/// `memtape demo`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Number of ranks.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) ranks: u32,
+    /// The rank that leaks, or none [default: 2, or the last rank where there are fewer].
+    #[arg(long, value_name = "RANK|none", value_parser = leak_rank)]
+    pub(crate) leak_rank: Option<LeakRank>,
+    /// Stop as soon as there is a result.
+    #[arg(long)]
+    pub(crate) exit: bool,
+    /// Give up on an incident after this time; with --leak-rank none, watch for this long
+    /// [default: 120s, with --torch 300s, without a leak 60s].
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) limit: Option<Duration>,
+    /// Port of the coordinator; 0 takes a free one.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+    /// Keep the store in this folder [default: a temporary folder].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Train with real PyTorch: on GPUs where there are any, else on the fake CUDA runtime.
+    #[arg(long)]
+    pub(crate) torch: bool,
+    /// The Python that has torch [default: target/venv/bin/python if it exists, else python3].
+    #[arg(long, value_name = "PATH", requires = "torch")]
+    pub(crate) python: Option<PathBuf>,
+}
+
+/// Which rank of the demo leaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeakRank(pub(crate) Option<u32>);
 
 /// Pretended nodes; ranks are dealt out to them in blocks.
 const NODES: u32 = 2;
@@ -59,7 +94,8 @@ const COORDINATOR: &str = "coordinator";
 ///
 /// # Errors
 /// When a part does not start, no incident comes in time, or one comes that should not.
-pub(crate) fn run(args: DemoArgs, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
+    let json = globals.json;
     let leak_rank =
         args.leak_rank.unwrap_or(LeakRank(Some(LEAK_RANK.min(args.ranks.saturating_sub(1)))));
     if let LeakRank(Some(rank)) = leak_rank
@@ -292,6 +328,16 @@ impl Demo {
     }
 }
 
+fn leak_rank(text: &str) -> Result<LeakRank, String> {
+    match text {
+        "none" => Ok(LeakRank(None)),
+        number => number
+            .parse()
+            .map(|rank| LeakRank(Some(rank)))
+            .map_err(|_| "it must be the number of a rank, or none".to_string()),
+    }
+}
+
 /// Where the demo keeps its files. All but a given `--data-dir` go when it ends.
 #[derive(Debug)]
 struct Folders {
@@ -345,7 +391,7 @@ fn watch_signals() -> anyhow::Result<Receiver<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".to_string()).spawn(move || {
         runtime.block_on(async {
-            if let Ok(shutdown) = service::shutdown() {
+            if let Ok(shutdown) = runtime::shutdown() {
                 shutdown.await;
             }
         });

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::bail;
 use memtape::{FrameRef, with_frames};
 
-use crate::args::DemoRankArgs;
+use crate::args::duration;
 use crate::clock;
 
 use super::allocator::{Allocator, Held, Listener, OutOfMemory};
@@ -56,6 +56,23 @@ impl Listener for Recorder {
     fn segment(&mut self, address: u64, size: u64) {
         memtape::segment(address, size, self.device, false);
     }
+}
+
+/// `memtape demo-rank`: identity and tape folder come from the environment, as for real ranks.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoRankArgs {
+    /// Keep one tensor a step from this step on.
+    #[arg(long)]
+    pub(crate) leak_from: Option<u64>,
+    /// Length of a step.
+    #[arg(long, value_parser = duration, default_value = "30ms")]
+    pub(crate) step_time: Duration,
+    /// Stop after this many steps.
+    #[arg(long)]
+    pub(crate) steps: Option<u64>,
+    /// CLOCK_MONOTONIC at which step 1 begins on every rank, in nanoseconds.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) start_ns: u64,
 }
 
 /// Trains until the steps are over, the device is full, or somebody kills the process.

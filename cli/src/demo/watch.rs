@@ -12,7 +12,8 @@ use memtape_proto::snapshot::{self, Bounds};
 use serde_json::{Value, json};
 
 use crate::client::{Client, parse};
-use crate::{output, render};
+use crate::output;
+use crate::render::units::frame;
 
 use super::children::Children;
 
@@ -155,7 +156,7 @@ impl Watch {
     /// The incident in one sentence, and where to look, if the coordinator stays there to be asked.
     pub(crate) fn tell_incident(&self, found: &Found, base: Option<&str>) {
         let incident = &found.incident;
-        let culprit = incident.culprit.as_ref().map_or("no culprit".to_string(), render::frame);
+        let culprit = incident.culprit.as_ref().map_or("no culprit".to_string(), frame);
         self.say(&format!("{}: {}", incident.class, incident.sentence));
         self.say(&format!("culprit: {culprit}"));
         if let Some(capture) = &found.capture {

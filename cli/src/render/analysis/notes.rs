@@ -6,7 +6,7 @@ use memtape_core::pickle::torch::{Record, Shape};
 
 use super::{Report, home};
 use crate::output::clean;
-use crate::render::bytes;
+use crate::render::units::bytes;
 
 /// Memory on another device that is worth a sentence.
 const ELSEWHERE_BYTES_MIN: u64 = 1 << 20;

@@ -1,19 +1,37 @@
 //! `memtape store`: looks after the folder of a coordinator that is not running.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use memtape_coordinator::{Finding, StoreCheck, check_store, rebuild_store};
 use serde_json::{Value, json};
 
-use crate::args::StoreCommand;
+use crate::commands::Globals;
 use crate::output;
+
+/// `memtape store`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Read the whole store and report damage; changes nothing. The exit code is 1 if there is any.
+    Check(StoreArgs),
+    /// Rebuild the index from the journal and the steps; the old index is kept beside it.
+    Rebuild(StoreArgs),
+}
+
+/// Which store.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArgs {
+    /// The coordinator's data folder.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+}
 
 /// Checks or rebuilds.
 ///
 /// # Errors
 /// One line: what is wrong with the store, or that it cannot be had.
-pub(crate) fn run(command: &StoreCommand, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<()> {
+    let json = globals.json;
     match command {
         StoreCommand::Check(args) => check(&args.dir, json),
         StoreCommand::Rebuild(args) => rebuild(&args.dir, json),

@@ -10,7 +10,8 @@ pub(crate) mod text;
 use memtape_core::analysis::Analysis;
 use memtape_core::analysis::look::{DeviceLook, Look};
 
-use crate::snapshots::{Ordered, Snapshot};
+use crate::read::order::Ordered;
+use crate::read::snapshots::Snapshot;
 
 /// What was found, and in what.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use memtape_core::snapshot::Frame;
 use super::notes::notes;
 use super::{Report, home};
 use crate::output::clean;
-use crate::render::{bytes, signed_bytes, table};
+use crate::render::units::{bytes, signed_bytes, table};
 
 /// Lines of code that are shown, where not all are.
 const LINES_SHOWN: usize = 5;
@@ -198,21 +198,23 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
 
 fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let over_time = report.mode() == "over_time";
-    let row = |(file, rank, moment, look): (&crate::snapshots::Snapshot, u32, usize, &Look)| {
-        let device = home(look)?;
-        let peak = device.trace.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
-        let number = if over_time { moment + 1 } else { rank as usize };
-        Some(vec![
-            number.to_string(),
-            bytes(device.allocated),
-            peak,
-            bytes(device.space.reserved),
-            bytes(device.space.split_free),
-            bytes(device.pending),
-            device.trace.ends.to_string(),
-            file.path.display().to_string(),
-        ])
-    };
+    let row =
+        |(file, rank, moment, look): (&crate::read::snapshots::Snapshot, u32, usize, &Look)| {
+            let device = home(look)?;
+            let peak =
+                device.trace.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
+            let number = if over_time { moment + 1 } else { rank as usize };
+            Some(vec![
+                number.to_string(),
+                bytes(device.allocated),
+                peak,
+                bytes(device.space.reserved),
+                bytes(device.space.split_free),
+                bytes(device.pending),
+                device.trace.ends.to_string(),
+                file.path.display().to_string(),
+            ])
+        };
     let mut found: Vec<_> = report.looks().collect();
     found.sort_by_key(|&(_, rank, moment, _)| (rank, moment));
     let rest = found.len().saturating_sub(shown);

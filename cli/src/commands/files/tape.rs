@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memtape_agent::Writer;
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceKind};
@@ -15,14 +15,35 @@ use memtape_core::thrash::Churn;
 use memtape_proto::api::{Frame, Ledger, RankCollectives};
 use serde_json::{Value, json};
 
-use crate::args::TapeArgs;
 use crate::clock::utc;
+use crate::commands::Globals;
 use crate::output::clean;
-use crate::render::{bytes, frame, table};
-use crate::tape_file::{self, FileSource};
-use crate::{Mistakes, collectives, export, ledger, output};
+use crate::read::tape_file::{self, FileSource};
+use crate::render::exported::kind_name;
+use crate::render::units::{bytes, frame, table};
+use crate::render::{collectives, ledger};
+use crate::{Mistakes, output};
 
 use super::tapes;
+
+/// `memtape tape`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TapeArgs {
+    /// The tape's file; of a folder, its tapes are listed [default: $MEMTAPE_DIR or
+    /// /dev/shm/memtape].
+    #[arg(value_name = "FILE|DIR")]
+    pub(crate) file: Option<PathBuf>,
+    /// Number of steps, events, marks and stacks to show.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) last: usize,
+    /// Show the steps up to this one, and live blocks as they were at its end [default: now; the
+    /// last finished step of a process that has exited, whose memory is gone now].
+    #[arg(long)]
+    pub(crate) step: Option<u64>,
+    /// Show live blocks as they were at the last out-of-memory error.
+    #[arg(long, conflicts_with = "step")]
+    pub(crate) oom: bool,
+}
 
 /// Everything that is shown of a tape.
 struct Summary {
@@ -58,7 +79,8 @@ struct LiveStack {
 ///
 /// # Errors
 /// When the file is no tape, the tape is damaged, or it does not have the moment asked for.
-pub(crate) fn run(args: &TapeArgs, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(args: &TapeArgs, globals: &Globals) -> anyhow::Result<()> {
+    let json = globals.json;
     let file = match &args.file {
         Some(path) if !path.is_dir() => path,
         folder => {
@@ -315,7 +337,7 @@ impl Summary {
         let row = |event: &memtape_core::snapshot::TraceEvent| {
             vec![
                 event.step.to_string(),
-                export::kind_name(event.kind).to_string(),
+                kind_name(event.kind).to_string(),
                 match event.kind {
                     // What stands there is no address.
                     TraceKind::Oom | TraceKind::MallocFailed => "–".to_string(),

@@ -3,29 +3,47 @@
 use anyhow::bail;
 use memtape_proto::api::{Captures, Incidents, Job, JobState, Jobs, Ranks};
 
-use crate::args::JobFilter;
 use crate::client::{Client, parse};
-use crate::{output, ranks, render};
+use crate::commands::Globals;
+use crate::output;
+use crate::render::{answers, ranks};
+
+/// `memtape ranks`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RanksArgs {
+    /// The job [default: the only one that runs].
+    pub(crate) job: Option<String>,
+}
+
+/// `memtape incidents` and `memtape captures`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct JobFilter {
+    /// Only those of this job [default: all jobs].
+    #[arg(long)]
+    pub(crate) job: Option<String>,
+}
 
 /// All jobs.
 ///
 /// # Errors
 /// When the coordinator cannot be asked.
-pub(crate) fn jobs(client: Client, json: bool) -> anyhow::Result<()> {
+pub(crate) fn jobs(globals: &Globals) -> anyhow::Result<()> {
+    let (client, json) = (globals.client()?, globals.json);
     let answer = client.get(&["jobs"], &[])?;
     if json {
         return output::print_json(&answer);
     }
-    output::print(&render::jobs(&parse::<Jobs>(&answer)?.jobs))
+    output::print(&answers::jobs(&parse::<Jobs>(&answer)?.jobs))
 }
 
 /// The ranks of a job; without a name those of the only job that has not ended.
 ///
 /// # Errors
 /// When the coordinator cannot be asked, or it is not clear which job is meant.
-pub(crate) fn ranks(job: Option<&str>, client: Client, json: bool) -> anyhow::Result<()> {
-    let job = match job {
-        Some(job) => job.to_string(),
+pub(crate) fn ranks(args: &RanksArgs, globals: &Globals) -> anyhow::Result<()> {
+    let (client, json) = (globals.client()?, globals.json);
+    let job = match &args.job {
+        Some(job) => job.clone(),
         None => only_job(&parse::<Jobs>(&client.get(&["jobs"], &[])?)?.jobs)?,
     };
     let answer = client.get(&["jobs", &job, "ranks"], &[])?;
@@ -49,24 +67,26 @@ fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// When the coordinator cannot be asked.
-pub(crate) fn incidents(filter: &JobFilter, client: Client, json: bool) -> anyhow::Result<()> {
+pub(crate) fn incidents(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
+    let (client, json) = (globals.client()?, globals.json);
     let answer = client.get(&["incidents"], &query(filter, &client)?)?;
     if json {
         return output::print_json(&answer);
     }
-    output::print(&render::incidents(&parse::<Incidents>(&answer)?.incidents))
+    output::print(&answers::incidents(&parse::<Incidents>(&answer)?.incidents))
 }
 
 /// All captures, or those of one job.
 ///
 /// # Errors
 /// When the coordinator cannot be asked.
-pub(crate) fn captures(filter: &JobFilter, client: Client, json: bool) -> anyhow::Result<()> {
+pub(crate) fn captures(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
+    let (client, json) = (globals.client()?, globals.json);
     let answer = client.get(&["captures"], &query(filter, &client)?)?;
     if json {
         return output::print_json(&answer);
     }
-    output::print(&render::captures(&parse::<Captures>(&answer)?.captures))
+    output::print(&answers::captures(&parse::<Captures>(&answer)?.captures))
 }
 
 /// The filter as a query. A job that does not exist is an error: an empty list would look as if all

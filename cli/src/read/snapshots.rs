@@ -5,9 +5,6 @@
 //! piece is taken apart, a second thread reads and unpacks the next ones. What is kept of each is
 //! what `core::analysis` needs; no file is ever held as a whole.
 
-mod names;
-pub(crate) mod order;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -21,8 +18,6 @@ use memtape_core::analysis::look::{Look, look};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::fault::Fault;
 use memtape_core::pickle::torch::{Notes, Shape};
-
-pub(crate) use order::{Ordered, RankSource};
 
 /// Files that are read at the same time. Each may need one and a half times its size.
 const READERS_MAX: usize = 8;

@@ -10,10 +10,10 @@ use memtape_agent::Writer;
 use serde_json::{Value, json};
 
 use crate::clock::utc;
-use crate::render::table;
-use crate::{output, tape_file};
-
-use super::run;
+use crate::commands::run;
+use crate::output;
+use crate::read::tape_file;
+use crate::render::units::table;
 
 /// Files listed at most, those written last; the rest is counted. One node has some tens of them.
 const TAPES_MAX: usize = 4096;

@@ -4,16 +4,31 @@ use std::path::PathBuf;
 
 use memtape_core::analysis::{analyze, diff};
 
-use crate::analysis::{Report, difference};
-use crate::args::DiffArgs;
+use crate::commands::Globals;
 use crate::output;
-use crate::snapshots::{RankSource, order, read_all};
+use crate::read::order::{self, RankSource};
+use crate::read::snapshots::read_all;
+use crate::render::analysis::{Report, difference};
+
+/// `memtape diff`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DiffArgs {
+    /// The baseline: an earlier snapshot, or that of a healthy rank; - for stdin.
+    #[arg(value_name = "A")]
+    pub(crate) from: PathBuf,
+    /// The snapshot to compare with it.
+    #[arg(value_name = "B")]
+    pub(crate) to: PathBuf,
+    /// Show all lines and stacks, not one screen of them.
+    #[arg(long)]
+    pub(crate) all: bool,
+}
 
 /// Reads both files and compares them.
 ///
 /// # Errors
 /// When a file is no snapshot.
-pub(crate) fn run(args: &DiffArgs, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(args: &DiffArgs, globals: &Globals) -> anyhow::Result<()> {
     let paths: [PathBuf; 2] = [args.from.clone(), args.to.clone()];
     let mut snapshots = read_all(&paths)?;
     let diff = match snapshots.as_slice() {
@@ -26,7 +41,7 @@ pub(crate) fn run(args: &DiffArgs, json: bool) -> anyhow::Result<()> {
     let ordered = order::order(&mut snapshots, over_time);
     let analysis = analyze(&ordered.ranks);
     let report = Report { analysis: &analysis, ordered: &ordered, files: &snapshots };
-    if json {
+    if globals.json {
         output::print(&difference::json(&report, &diff))
     } else {
         output::print(&difference::text(&report, &diff, args.all))

@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::bail;
 use memtape_proto::api::{Capture, CaptureState, RequestedCapture};
 
-use crate::args::CaptureArgs;
-use crate::client::{Client, parse};
-use crate::{output, render};
+use crate::client::parse;
+use crate::commands::Globals;
+use crate::output;
+use crate::render::answers;
 
 const POLL_TIME: Duration = Duration::from_millis(200);
 
@@ -15,11 +16,25 @@ const POLL_TIME: Duration = Duration::from_millis(200);
 /// close what it promised to.
 const POLLS_MAX: u32 = 5 * 600;
 
+/// `memtape capture`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CaptureArgs {
+    /// The job.
+    pub(crate) job: String,
+    /// The step at whose end the ranks are shown [default: the newest that all have finished].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) step: Option<u64>,
+    /// Wait until the capture is closed and show it.
+    #[arg(long)]
+    pub(crate) wait: bool,
+}
+
 /// Asks for a capture, and with `--wait` shows how it ended.
 ///
 /// # Errors
 /// When the coordinator cannot be asked or refuses.
-pub(crate) fn run(args: &CaptureArgs, client: Client, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
+    let (client, json) = (globals.client()?, globals.json);
     let id = client.capture(&args.job, args.step)?;
     if !args.wait {
         return match json {
@@ -33,7 +48,7 @@ pub(crate) fn run(args: &CaptureArgs, client: Client, json: bool) -> anyhow::Res
         if capture.state != CaptureState::Collecting {
             return match json {
                 true => output::print_json(&answer),
-                false => output::print(&render::manifest(&capture)),
+                false => output::print(&answers::manifest(&capture)),
             };
         }
         client.wait(POLL_TIME);

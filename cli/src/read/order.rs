@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::analysis::Rank;
 
-use super::Snapshot;
-use super::names::{named_rank, named_step, numbers};
+use crate::read::names::{named_rank, named_step, numbers};
+use crate::read::snapshots::Snapshot;
 
 /// Numbers of ranks lie close together; process ids and times do not.
 const RANKS_PER_FILE_MAX: u64 = 8;

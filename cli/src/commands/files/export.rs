@@ -12,19 +12,47 @@ use memtape_proto::api::Incident;
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
-use crate::args::ExportArgs;
 use crate::client::{Client, parse};
-use crate::{export, output, tape_file};
+use crate::commands::Globals;
+use crate::output;
+use crate::read::tape_file;
+use crate::render::exported::{self, Format};
+
+/// `memtape export`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// A capture (cap-…), or an incident (inc-…) for its capture.
+    #[arg(required_unless_present = "tape", conflicts_with = "tape")]
+    pub(crate) id: Option<String>,
+    /// The rank [default: the incident's].
+    #[arg(long, conflicts_with = "tape")]
+    pub(crate) rank: Option<u32>,
+    /// Read this tape, not a capture.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tape: Option<PathBuf>,
+    /// The state at the end of this step of the tape [default: the newest state].
+    #[arg(long, requires = "tape", conflicts_with = "id")]
+    pub(crate) step: Option<u64>,
+    /// The state of the tape at the last out-of-memory error.
+    #[arg(long, requires = "tape", conflicts_with_all = ["id", "step"])]
+    pub(crate) oom: bool,
+    /// Format of the file.
+    #[arg(long, value_enum, default_value_t = Format::Pickle)]
+    pub(crate) format: Format,
+    /// File to write, - for stdout [default: a name made of id, rank and format].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
 
 /// Fetches, converts and writes.
 ///
 /// # Errors
 /// When there is no such part, or the file cannot be written.
-pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     let (snapshot, name, moment, lost_blocks) = match (&args.tape, &args.id) {
         (Some(tape), _) => from_tape(tape, args)?,
         (None, Some(id)) => {
-            let (snapshot, name) = from_capture(&client, id, args.rank)?;
+            let (snapshot, name) = from_capture(&globals.client()?, id, args.rank)?;
             // A capture is always of a step's end.
             let moment = PointInTime::EndOf(snapshot.step);
             (snapshot, name, moment, None)
@@ -34,7 +62,7 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
     if let Some(line) = warning(&snapshot, lost_blocks) {
         eprintln!("memtape: {line}");
     }
-    let content = export::encode(&snapshot, args.format)?;
+    let content = exported::encode(&snapshot, args.format)?;
     let extension = args.format.extension();
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")));
     if path == Path::new("-") {
@@ -48,7 +76,7 @@ pub(crate) fn run(args: &ExportArgs, client: Client, json: bool) -> anyhow::Resu
         PointInTime::Present => "now, after",
         PointInTime::LastOom => "when a request last failed, after",
     };
-    if json {
+    if globals.json {
         return output::print_json(&json!({
             "moment": when, "file": path, "bytes": content.len(), "rank": snapshot.identity.rank,
             "step": snapshot.step, "blocks": blocks,

@@ -9,15 +9,27 @@ use memtape_proto::api::{Capture, Incident, Ledger};
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
-use crate::args::ShowArgs;
 use crate::client::{Client, parse};
-use crate::{collectives, ledger, output, render};
+use crate::commands::Globals;
+use crate::output;
+use crate::render::{answers, collectives, ledger};
+
+/// `memtape show`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    /// An incident (inc-…) or a capture (cap-…).
+    pub(crate) id: String,
+    /// Of a capture: where the bytes of this rank's devices were.
+    #[arg(long)]
+    pub(crate) rank: Option<u32>,
+}
 
 /// Shows what has this id.
 ///
 /// # Errors
 /// When the coordinator cannot be asked or does not know it.
-pub(crate) fn run(args: &ShowArgs, client: Client, json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
+    let (client, json) = (globals.client()?, globals.json);
     let id = args.id.as_str();
     let kind = match id.split_once('-') {
         Some(("inc", _)) => "incidents",
@@ -42,7 +54,7 @@ pub(crate) fn run(args: &ShowArgs, client: Client, json: bool) -> anyhow::Result
             answer["collectives"] = collectives;
             return output::print_json(&answer);
         }
-        let text = render::manifest(&parse(&answer)?);
+        let text = answers::manifest(&parse(&answer)?);
         return output::print(
             &(text + &collectives::of_capture(&parse(&collectives).unwrap_or_default())),
         );
@@ -56,7 +68,7 @@ pub(crate) fn run(args: &ShowArgs, client: Client, json: bool) -> anyhow::Result
         let answer = client.get(&["captures", id], &[]).ok()?;
         parse::<Capture>(&answer).ok()
     });
-    let mut text = render::incident(&incident, capture.as_ref());
+    let mut text = answers::incident(&incident, capture.as_ref());
     if let Some(capture) = &capture {
         text += &collectives::of_capture(&parse(&collectives_of(&capture.id)).unwrap_or_default());
     }

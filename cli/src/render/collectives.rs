@@ -7,7 +7,7 @@ use memtape_proto::api;
 
 use crate::clock::utc;
 use crate::output::clean;
-use crate::render::table;
+use crate::render::units::table;
 
 /// What a tape says: one line where nothing is known.
 pub(crate) fn text(of: &Collectives) -> String {

@@ -9,7 +9,7 @@ use super::json::{files, frame as frame_json, verdict};
 use super::text::{frame, section, what};
 use super::{Report, home};
 use crate::output::clean;
-use crate::render::{bytes, signed_bytes, table};
+use crate::render::units::{bytes, signed_bytes, table};
 
 /// Lines that are shown, where not all are.
 const LINES_SHOWN: usize = 12;
@@ -88,7 +88,7 @@ fn sentence(diff: &Diff, changed: &[&Change]) -> String {
 
 /// The whole of each file.
 fn totals(text: &mut String, report: &Report<'_>) {
-    let row = |(name, (file, _, _, look)): (&str, (&crate::snapshots::Snapshot, _, _, _))| {
+    let row = |(name, (file, _, _, look)): (&str, (&crate::read::snapshots::Snapshot, _, _, _))| {
         let device = home(look)?;
         let peak = device.trace.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
         Some(vec![

@@ -11,7 +11,7 @@ use memtape_core::snapshot::{Frame, OutsideUse, RankSnapshot};
 use serde_json::{Value, json};
 
 use crate::output::clean;
-use crate::render::{bytes, signed_bytes, table};
+use crate::render::units::{bytes, signed_bytes, table};
 
 /// The ledger of one device at the moment of a snapshot.
 pub(crate) fn of(state: &RankSnapshot, device: u8, device_bytes: u64, writer: Writer) -> Ledger {

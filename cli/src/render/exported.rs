@@ -4,7 +4,24 @@ use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceKind};
 use serde_json::{Value, json};
 
-use crate::args::Format;
+/// Formats of `memtape export`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// PyTorch's snapshot pickle, for pytorch.org/memory_viz.
+    Pickle,
+    /// Everything, as JSON.
+    Json,
+}
+
+impl Format {
+    /// The usual ending of a file's name.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            Self::Pickle => "pickle",
+            Self::Json => "json",
+        }
+    }
+}
 
 /// The snapshot as the content of a file.
 ///

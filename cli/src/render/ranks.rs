@@ -6,7 +6,7 @@ use std::fmt::Write;
 use memtape_proto::api::{Device, Named, Rank, Unknown};
 
 use crate::output::clean;
-use crate::render::{bytes, signed_bytes, table};
+use crate::render::units::{bytes, signed_bytes, table};
 
 /// Layers as columns. What stands in a sum for others has them in it.
 const LAYERS: [(&str, &str); 7] = [

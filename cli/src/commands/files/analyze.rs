@@ -1,19 +1,39 @@
 //! `memtape analyze FILE…`: what is wrong, from PyTorch's own memory snapshots. No service runs.
 
+use std::path::PathBuf;
+
 use memtape_core::analysis::analyze;
 use memtape_core::diagnosis::Class;
 
-use crate::analysis::{Report, json, text};
-use crate::args::AnalyzeArgs;
+use crate::commands::Globals;
 use crate::output;
-use crate::snapshots::order::order;
-use crate::snapshots::{expand, read_all};
+use crate::read::order::order;
+use crate::read::snapshots::{expand, read_all};
+use crate::render::analysis::{Report, json, text};
+
+/// `memtape analyze`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AnalyzeArgs {
+    /// Snapshots that torch.cuda.memory._dump_snapshot wrote, compressed or not; folders with such
+    /// files; - for stdin. Files of several ranks are compared with each other.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The files are one rank at several times, not several ranks.
+    #[arg(long)]
+    pub(crate) over_time: bool,
+    /// Show all lines, ranks and notes, not one screen of them.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Exit with an error if this class is found, such as leak; any is every class. For CI.
+    #[arg(long, value_name = "CLASS", value_delimiter = ',')]
+    pub(crate) fail_on: Vec<String>,
+}
 
 /// Reads the files, compares them, and says what it found.
 ///
 /// # Errors
 /// When a file is no snapshot; with `--fail-on`, when such a fault was found.
-pub(crate) fn run(args: &AnalyzeArgs, as_json: bool) -> anyhow::Result<()> {
+pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     if let Some(name) = args.fail_on.iter().find(|name| !is_class(name)) {
         let names = Class::ALL.map(Class::as_str).join(", ");
         let said = format!("--fail-on {name}: there is no such class; they are any, {names}");
@@ -24,7 +44,7 @@ pub(crate) fn run(args: &AnalyzeArgs, as_json: bool) -> anyhow::Result<()> {
     let ordered = order(&mut snapshots, args.over_time);
     let analysis = analyze(&ordered.ranks);
     let report = Report { analysis: &analysis, ordered: &ordered, files: &snapshots };
-    if as_json {
+    if globals.json {
         output::print(&json::analysis(&report))?;
     } else {
         output::print(&text::analysis(&report, args.all))?;

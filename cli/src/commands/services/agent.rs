@@ -1,0 +1,80 @@
+//! `memtape agent`: the service that runs once per node.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use memtape_agent::Config;
+use serde_json::json;
+
+use crate::args::{byte_count, duration};
+use crate::commands::Globals;
+use crate::{Mistakes, output};
+
+use super::runtime;
+
+/// `memtape agent`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AgentArgs {
+    /// Name of this node, unique in the cluster [default: the hostname].
+    #[arg(long, env = "MEMTAPE_NODE")]
+    pub(crate) node: Option<String>,
+    /// Folder to search for tapes; may be given several times [default: $MEMTAPE_DIR or
+    /// /dev/shm/memtape].
+    #[arg(long = "tape-dir", value_name = "DIR")]
+    pub(crate) tape_dirs: Vec<PathBuf>,
+    /// Time between two reports, such as 250ms; the coordinator may ask for another
+    /// [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) report_interval: Option<Duration>,
+    /// Memory that tapes of dead processes may take [default: 8GiB].
+    #[arg(long, value_name = "BYTES", value_parser = byte_count)]
+    pub(crate) dead_tape_bytes_max: Option<u64>,
+    /// Time after which tapes of dead processes are deleted [default: 24h].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) dead_tape_age_max: Option<Duration>,
+    /// Folder on a disk for data that is kept while no coordinator answers [default:
+    /// $STATE_DIRECTORY/spool, or /var/lib/memtape-agent/spool for root, or
+    /// ~/.local/state/memtape/agent/spool].
+    #[arg(long, env = "MEMTAPE_SPOOL_DIR", value_name = "DIR")]
+    pub(crate) spool_dir: Option<PathBuf>,
+    /// Bytes that folder may take; 0 keeps nothing [default: 1GiB].
+    #[arg(long, env = "MEMTAPE_SPOOL_BYTES_MAX", value_name = "BYTES", value_parser = byte_count)]
+    pub(crate) spool_bytes_max: Option<u64>,
+}
+
+/// Runs the agent until it is asked to stop.
+///
+/// # Errors
+/// Settings that make no sense, all of them at once.
+pub(crate) fn run(args: AgentArgs, globals: &Globals) -> anyhow::Result<()> {
+    let json = globals.json;
+    let config = config(args, &globals.coordinator);
+    let mistakes = config.mistakes();
+    if !mistakes.is_empty() {
+        return Err(Mistakes(mistakes).into());
+    }
+    runtime::log(json)?;
+    if json {
+        output::print_json(&json!({
+            "node": config.node, "coordinator": config.coordinator, "tape_dirs": config.tape_dirs,
+        }))?;
+    }
+    runtime::block_on(async move { Ok(memtape_agent::run(config, runtime::shutdown()?).await?) })
+}
+
+fn config(args: AgentArgs, coordinator: &str) -> Config {
+    let default = Config::default();
+    let spool_bytes_max = args.spool_bytes_max.unwrap_or(default.spool_bytes_max);
+    let spool_dir = args.spool_dir.or(default.spool_dir.clone());
+    Config {
+        spool_dir: spool_dir.filter(|_| spool_bytes_max > 0),
+        spool_bytes_max,
+        node: args.node.unwrap_or(default.node),
+        coordinator: coordinator.to_string(),
+        tape_dirs: if args.tape_dirs.is_empty() { default.tape_dirs } else { args.tape_dirs },
+        report_interval: args.report_interval.unwrap_or(default.report_interval),
+        dead_tape_bytes_max: args.dead_tape_bytes_max.unwrap_or(default.dead_tape_bytes_max),
+        dead_tape_age_max: args.dead_tape_age_max.unwrap_or(default.dead_tape_age_max),
+        ..default
+    }
+}

@@ -1,0 +1,203 @@
+//! `memtape coordinator`: the service that runs once per cluster.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use memtape_coordinator::{Config, RestartConfig, Webhook};
+use memtape_core::capture;
+use memtape_core::policy::{Mode, Settings};
+use serde_json::json;
+
+use crate::args::{byte_count, duration};
+use crate::commands::Globals;
+use crate::{Mistakes, output};
+
+use super::runtime;
+
+/// `memtape coordinator`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CoordinatorArgs {
+    /// Address for agents, API and page. There is no authentication: keep it inside the cluster.
+    #[arg(long, value_name = "ADDR", env = "MEMTAPE_LISTEN", default_value = "127.0.0.1:7771")]
+    pub(crate) listen: SocketAddr,
+    /// Folder of the store.
+    #[arg(long, value_name = "DIR", env = "MEMTAPE_DATA_DIR", default_value = "memtape-data")]
+    pub(crate) data_dir: PathBuf,
+    /// Time between two reports of an agent [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) report_interval: Option<Duration>,
+    /// Time after which a capture is closed without the ranks that are missing [default: 30s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) capture_deadline: Option<Duration>,
+    /// Least time between two automatic captures of a job [default: 60s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) capture_interval: Option<Duration>,
+    /// Steps between a capture and the earlier state it is compared with [default: 256].
+    #[arg(long, value_name = "STEPS")]
+    pub(crate) capture_before: Option<u64>,
+    /// Bytes that the snapshots of captures may take [default: 64GiB].
+    #[arg(long, value_name = "BYTES", value_parser = byte_count)]
+    pub(crate) bodies_bytes_max: Option<u64>,
+    /// Store snapshots here [default: in the data folder]: s3://BUCKET/PREFIX. Endpoint,
+    /// region and credentials come from AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on.
+    #[arg(long, value_name = "URL", env = "MEMTAPE_BODIES_URL")]
+    pub(crate) bodies_url: Option<String>,
+    /// Time that captures are kept [default: 2160h].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) captures_age_max: Option<Duration>,
+    /// Bytes that step records may take on disk [default: 64GiB].
+    #[arg(long, value_name = "BYTES", value_parser = byte_count)]
+    pub(crate) steps_bytes_max: Option<u64>,
+    /// Time that step records are kept [default: 336h].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) steps_age_max: Option<Duration>,
+    /// Whether to request a restart before a job runs out of memory.
+    #[arg(long, value_enum, env = "MEMTAPE_RESTART", default_value_t = RestartMode::DryRun)]
+    pub(crate) restart: RestartMode,
+    /// Command that restarts a job, run by sh -c with MEMTAPE_JOB, MEMTAPE_RANK and more set
+    /// [default: none].
+    #[arg(long, value_name = "CMD", env = "MEMTAPE_RESTART_COMMAND")]
+    pub(crate) restart_command: Option<String>,
+    /// URL that gets a POST to restart a job [default: none]. The request is signed if
+    /// MEMTAPE_WEBHOOK_SECRET is set.
+    #[arg(long, value_name = "URL", env = "MEMTAPE_RESTART_WEBHOOK")]
+    pub(crate) restart_webhook: Option<String>,
+    /// Secret of the webhook's signature. Not an option: every user can read command lines.
+    #[arg(long, hide = true, env = "MEMTAPE_WEBHOOK_SECRET", hide_env_values = true)]
+    pub(crate) restart_webhook_secret: Option<String>,
+    /// Least time between two restarts of one job [default: 30m].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) restart_cooldown: Option<Duration>,
+    /// Most restarts of one job a day [default: 3].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) restart_budget: Option<u32>,
+    /// Restart only if the device will be full within this time [default: 30m].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) restart_horizon: Option<Duration>,
+    /// URL that gets traces and metrics (OTLP over gRPC), such as http://host:4317 [default: none].
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    pub(crate) otlp_endpoint: Option<String>,
+}
+
+/// How far the restart hook may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RestartMode {
+    /// Do nothing.
+    Off,
+    /// Show what would be done.
+    DryRun,
+    /// Restart.
+    Act,
+}
+
+/// Runs the coordinator until it is asked to stop. With `--json`, one object with the address is
+/// printed as soon as it listens.
+///
+/// # Errors
+/// When the address or the store cannot be had, or settings make no sense.
+pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()> {
+    let (config, json) = (config(args), globals.json);
+    let mistakes = config.mistakes();
+    if !mistakes.is_empty() {
+        return Err(Mistakes(mistakes).into());
+    }
+    runtime::log(json)?;
+    let on_bound = move |address: SocketAddr| {
+        let url = format!("http://{address}");
+        let line = if json { json!({ "listening": url }).to_string() } else { url };
+        // Nobody may be reading; the service matters more.
+        let _ = output::print(&line);
+    };
+    runtime::block_on(async move {
+        memtape_coordinator::run(config, runtime::shutdown()?, on_bound).await
+    })
+}
+
+fn config(args: CoordinatorArgs) -> Config {
+    let default = Config::default();
+    let restart = restart(&args, default.restart);
+    let capture = capture::Limits {
+        deadline_ns: args.capture_deadline.map_or(default.capture.deadline_ns, nanoseconds),
+        interval_ns_min: args.capture_interval.map_or(default.capture.interval_ns_min, nanoseconds),
+        before_steps: args.capture_before.unwrap_or(default.capture.before_steps),
+        ..default.capture
+    };
+    Config {
+        listen: args.listen,
+        data_dir: args.data_dir,
+        report_interval: args.report_interval.unwrap_or(default.report_interval),
+        detector: default.detector,
+        capture,
+        triggers: default.triggers,
+        bodies_bytes_max: args.bodies_bytes_max.unwrap_or(default.bodies_bytes_max),
+        bodies_url: args.bodies_url,
+        captures_age_max: args.captures_age_max.unwrap_or(default.captures_age_max),
+        steps_bytes_max: args.steps_bytes_max.unwrap_or(default.steps_bytes_max),
+        steps_age_max: args.steps_age_max.unwrap_or(default.steps_age_max),
+        restart,
+        otlp_endpoint: args.otlp_endpoint,
+    }
+}
+
+fn restart(args: &CoordinatorArgs, default: RestartConfig) -> RestartConfig {
+    let policy = Settings {
+        mode: match args.restart {
+            RestartMode::Off => Mode::Off,
+            RestartMode::DryRun => Mode::DryRun,
+            RestartMode::Act => Mode::Act,
+        },
+        cooldown_ns: args.restart_cooldown.map_or(default.policy.cooldown_ns, nanoseconds),
+        budget: args.restart_budget.unwrap_or(default.policy.budget),
+        horizon_ns: args.restart_horizon.map_or(default.policy.horizon_ns, nanoseconds),
+        ..default.policy
+    };
+    let shell = |command: &String| vec!["sh".to_string(), "-c".to_string(), command.clone()];
+    let secret = args.restart_webhook_secret.clone();
+    RestartConfig {
+        policy,
+        command: args.restart_command.as_ref().map(shell).unwrap_or_default(),
+        webhook: args.restart_webhook.clone().map(|url| Webhook { url, secret }),
+        timeout: default.timeout,
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::commands::{Cli, Command};
+
+    fn parsed(line: &str) -> Config {
+        let cli = Cli::try_parse_from(line.split(' ')).expect(line);
+        let Command::Coordinator(args) = cli.command else { panic!("another command: {line}") };
+        config(*args)
+    }
+
+    #[test]
+    fn without_options_it_is_the_default() {
+        assert_eq!(parsed("memtape coordinator"), Config::default());
+    }
+
+    #[test]
+    fn options_reach_the_settings() {
+        let config = parsed(
+            "memtape coordinator --listen 127.0.0.1:0 --data-dir d --capture-deadline 5s \
+             --capture-before 64 --restart act --restart-command scontrol --restart-cooldown 1m \
+             --restart-webhook http://x",
+        );
+        assert_eq!(config.capture.deadline_ns, 5_000_000_000);
+        assert_eq!(config.capture.before_steps, 64);
+        assert_eq!(config.restart.policy.mode, Mode::Act);
+        assert_eq!(config.restart.policy.cooldown_ns, 60_000_000_000);
+        assert_eq!(config.restart.command, ["sh", "-c", "scontrol"]);
+        assert_eq!(config.mistakes(), Vec::<String>::new());
+        let without_hook = parsed("memtape coordinator --restart act").mistakes();
+        assert_eq!(without_hook.len(), 1, "{without_hook:?}");
+    }
+}

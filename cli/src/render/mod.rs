@@ -1,0 +1,9 @@
+//! What the commands print: text for a terminal, and JSON where the API has no type for it.
+
+pub(crate) mod analysis;
+pub(crate) mod answers;
+pub(crate) mod collectives;
+pub(crate) mod exported;
+pub(crate) mod ledger;
+pub(crate) mod ranks;
+pub(crate) mod units;
