@@ -278,7 +278,7 @@ impl Coordinator {
             return;
         };
         let (serial, asker) = (attempt.record.serial, Asker::User(reply));
-        let reason = Reason::Person;
+        let reason = Reason::Manual;
         self.effects.push(Effect::RequestCapture { serial, reason, step, asker });
     }
 

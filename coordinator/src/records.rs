@@ -480,14 +480,11 @@ impl PartRecord {
     }
 
     fn part(&self) -> Part {
-        let outcomes =
-            [Outcome::Aligned, Outcome::Late, Outcome::Behind, Outcome::Dead, Outcome::NoTape];
-        let outcome = outcomes.into_iter().find(|known| known.as_str() == self.outcome);
         Part {
             rank: self.rank,
             tape_id: self.tape_id.clone(),
             node: self.node.clone(),
-            outcome: outcome.unwrap_or(Outcome::Unreachable),
+            outcome: Outcome::from_name(&self.outcome).unwrap_or(Outcome::Unreachable),
             step: self.step,
             wall_ns: self.wall_ns,
             wall_error_ns: self.wall_error_ns,
@@ -511,16 +508,8 @@ impl CaptureRecord {
     pub(crate) fn manifest(&self, parts: &[PartRecord], now_ns: u64) -> Manifest {
         let requested_ns = u64::try_from(self.requested_wall_ns).unwrap_or(0).min(now_ns);
         let rank = self.reason_rank.unwrap_or(0);
-        let reason = match self.reason.as_str() {
-            "growth" => Reason::Growth { rank },
-            "out_of_memory" => Reason::OutOfMemory { rank },
-            "death" => Reason::Death { rank },
-            "retries" => Reason::Retries { rank },
-            "reserved" => Reason::Reserved { rank },
-            "restart" => Reason::Restart,
-            "baseline" => Reason::Baseline,
-            _ => Reason::Person,
-        };
+        // A name that is not known is one of a later version.
+        let reason = Reason::from_name(&self.reason, rank).unwrap_or(Reason::Manual);
         Manifest {
             id: CaptureId(self.id.clone()),
             job: self.job.clone(),
@@ -533,17 +522,5 @@ impl CaptureRecord {
             complete: false,
             parts: parts.iter().map(PartRecord::part).collect(),
         }
-    }
-}
-
-/// The rank that a reason is about.
-pub(crate) fn rank_of(reason: &Reason) -> Option<u32> {
-    match reason {
-        Reason::Growth { rank }
-        | Reason::OutOfMemory { rank }
-        | Reason::Death { rank }
-        | Reason::Retries { rank }
-        | Reason::Reserved { rank } => Some(*rank),
-        Reason::Person | Reason::Restart | Reason::Baseline => None,
     }
 }

@@ -25,7 +25,7 @@ struct Mutation {
 const MUTATIONS: [Mutation; 10] = [
     Mutation {
         rule: "a manifest is closed by its deadline",
-        file: "core/src/capture/machine.rs",
+        file: "core/src/capture/captures.rs",
         from: "if now_ns >= flight.deadline_ns() {",
         to: "if now_ns >= flight.deadline_ns().saturating_add(60_000_000_000) {",
     },

@@ -100,14 +100,15 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
 fn take(rewind: &Rewind, dead: bool) -> Result<(Outcome, RankSnapshot, Vec<String>), RewindError> {
     let moment = rewind.step.map_or(PointInTime::Present, PointInTime::EndOf);
     let snapshot = |moment| rewind.tape.snapshot(moment, rewind.before, rewind.trace_events_max);
-    let (outcome, why) = match snapshot(moment) {
-        Ok(snapshot) => return Ok((Outcome::Aligned, snapshot, Vec::new())),
-        Err(error @ RewindError::NotCovered { .. }) => (Outcome::Late, error),
-        Err(error @ RewindError::NotReached { .. }) if dead => (Outcome::Dead, error),
-        Err(error @ RewindError::NotReached { .. }) => (Outcome::Behind, error),
-        Err(error) => return Err(error),
-    };
-    Ok((outcome, snapshot(PointInTime::Present)?, vec![why.to_string()]))
+    let outcome = |rewound| Outcome::of(rewind.step, rewound, dead);
+    match snapshot(moment) {
+        Ok(snapshot) => Ok((outcome(Ok(snapshot.step)), snapshot, Vec::new())),
+        Err(error) if outcome(Err(error)) == Outcome::NoTape => Err(error),
+        Err(error) => {
+            let present = snapshot(PointInTime::Present)?;
+            Ok((outcome(Err(error)), present, vec![error.to_string()]))
+        }
+    }
 }
 
 /// How wrong the tape's wall times may be: its anchor's error, and how far the wall clock has

@@ -71,7 +71,7 @@ fn group(of: &GroupState) -> Group {
 
 fn lag(of: &Behind) -> Lag {
     let (why, ns) = match of.lag {
-        collective::Lag::Late(ns) => (LagCause::Late, Some(ns)),
+        collective::Lag::Missing(ns) => (LagCause::Late, Some(ns)),
         collective::Lag::Dead => (LagCause::Dead, None),
         collective::Lag::Silent(ns) => (LagCause::Silent, Some(ns)),
     };

@@ -3,7 +3,9 @@
 //! What a capture will take is not known before it is taken, so the bucket is looked at before and
 //! filled after, and one capture may overfill it.
 
-use super::{Limits, Manifest, Reason, Refusal};
+use crate::capture::manifest::Manifest;
+use crate::capture::reason::{Reason, Urgency};
+use crate::capture::request::{Limits, Refusal};
 
 /// Bytes that still count, at a moment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,10 +30,10 @@ impl Budget {
         reason: &Reason,
         limits: &Limits,
     ) -> Result<(), Refusal> {
-        let bytes_max = match reason {
-            Reason::Person => return Ok(()),
-            urgent if urgent.is_urgent() => limits.bytes_max.saturating_mul(2),
-            _ => limits.bytes_max,
+        let bytes_max = match reason.urgency() {
+            Urgency::Manual => return Ok(()),
+            Urgency::Urgent => limits.bytes_max.saturating_mul(2),
+            Urgency::Usual => limits.bytes_max,
         };
         let spent_bytes = self.left_over(now_ns, limits);
         if limits.bytes_max == 0 || spent_bytes < bytes_max {

@@ -4,10 +4,12 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::budget::Budget;
-use super::choose::{self, Coverage};
-use super::flight::Flight;
-use super::{Action, Answer, CaptureId, Limits, Manifest, Reason, Refusal};
+use crate::capture::budget::Budget;
+use crate::capture::choose::{self, Coverage};
+use crate::capture::flight::Flight;
+use crate::capture::manifest::{Action, Answer, CaptureId, Manifest};
+use crate::capture::reason::{Reason, Urgency};
+use crate::capture::request::{Limits, Refusal};
 
 /// Tapes remembered per rank. More than one exists when a process was replaced within an attempt;
 /// the dead ones are remembered, so that a repeated announcement does not bring them back.
@@ -91,7 +93,7 @@ impl Captures {
         let waited_ns = self.last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
         if let Some(waited_ns) = waited_ns
             && waited_ns < self.limits.interval_ns_min
-            && !reason.is_urgent()
+            && reason.urgency() == Urgency::Usual
         {
             return Err(Refusal::TooSoon { wait_ns: self.limits.interval_ns_min - waited_ns });
         }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::*;
+use crate::capture::*;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -95,7 +95,7 @@ fn all_ranks_at_one_step() {
 #[test]
 fn the_deadline_closes_it_with_a_list_of_who_is_missing() {
     let mut captures = job(4, 700);
-    captures.request(0, id("cap-1"), Reason::Person, None).expect("there are ranks");
+    captures.request(0, id("cap-1"), Reason::Manual, None).expect("there are ranks");
     aligned(&mut captures, 1, "cap-1", 0, 700);
     // The body comes first, its answer second.
     captures.body_stored(1, &id("cap-1"), &tape(1), 10, [1; 32]);
@@ -129,17 +129,17 @@ fn requests_are_joined_spaced_and_checked() {
     assert_eq!(captures.request(0, id("a"), growth(), None), Err(Refusal::NoRanks));
     let mut captures = job(2, 700);
     assert_eq!(captures.request(0, id("a"), growth(), None), Ok(id("a")));
-    assert_eq!(captures.request(1, id("b"), Reason::Person, None), Ok(id("a")));
-    assert_eq!(captures.request(1, id("b"), Reason::Person, Some(700)), Ok(id("a")));
+    assert_eq!(captures.request(1, id("b"), Reason::Manual, None), Ok(id("a")));
+    assert_eq!(captures.request(1, id("b"), Reason::Manual, Some(700)), Ok(id("a")));
     let busy = Refusal::Busy { id: id("a"), step: 700 };
-    assert_eq!(captures.request(1, id("b"), Reason::Person, Some(600)), Err(busy));
+    assert_eq!(captures.request(1, id("b"), Reason::Manual, Some(600)), Err(busy));
     captures.close(2);
     let wait_ns = 50 * SECOND;
     let soon = captures.request(10 * SECOND, id("b"), growth(), None);
     assert_eq!(soon, Err(Refusal::TooSoon { wait_ns }));
     let not_reached = Refusal::NotReached { step: 900, newest: 700 };
-    assert_eq!(captures.request(10, id("b"), Reason::Person, Some(900)), Err(not_reached));
-    assert_eq!(captures.request(10, id("b"), Reason::Person, Some(600)), Ok(id("b")));
+    assert_eq!(captures.request(10, id("b"), Reason::Manual, Some(900)), Err(not_reached));
+    assert_eq!(captures.request(10, id("b"), Reason::Manual, Some(600)), Ok(id("b")));
     captures.close(11);
     assert_eq!(captures.request(61 * SECOND, id("c"), growth(), None), Ok(id("c")));
 }
@@ -160,7 +160,7 @@ fn a_routine_capture_keeps_no_other_waiting() {
 fn an_agent_that_comes_back_is_asked_again() {
     let mut captures = job(4, 700);
     captures.agent_lost(0, "node-1");
-    captures.request(0, id("a"), Reason::Person, None).expect("there are ranks");
+    captures.request(0, id("a"), Reason::Manual, None).expect("there are ranks");
     assert_eq!(drain(&mut captures).len(), 1);
     captures.agent_back(5 * SECOND, "node-1");
     let asks = drain(&mut captures);
@@ -173,7 +173,7 @@ fn an_agent_that_comes_back_is_asked_again() {
 #[test]
 fn a_stored_body_counts_when_its_agent_was_gone_before_it_could_answer() {
     let stored = |captures: &mut Captures, promised: Option<[u8; 32]>| {
-        captures.request(0, id("a"), Reason::Person, None).expect("there are ranks");
+        captures.request(0, id("a"), Reason::Manual, None).expect("there are ranks");
         captures.body_stored(1, &id("a"), "tape", 10, [7; 32]);
         captures.agent_lost(2, "node");
         captures.agent_back(3, "node");
@@ -215,7 +215,7 @@ fn a_dead_tape_is_asked_but_does_not_replace_a_living_one() {
     // The agent reconnects and repeats what it knows, in any order.
     captures.rank_up(3, "node-0", 1, "tape-1-again");
     captures.rank_up(3, "node-0", 1, &tape(1));
-    captures.request(4, id("a"), Reason::Person, None).expect("there are ranks");
+    captures.request(4, id("a"), Reason::Manual, None).expect("there are ranks");
     let manifest = captures.in_flight().expect("just asked");
     let tapes: Vec<&str> = manifest.parts.iter().map(|part| part.tape_id.as_str()).collect();
     assert_eq!((tapes, manifest.step), (["tape-0", "tape-1-again"].to_vec(), 695));
@@ -224,7 +224,7 @@ fn a_dead_tape_is_asked_but_does_not_replace_a_living_one() {
 #[test]
 fn a_capture_survives_its_coordinator() {
     let mut captures = job(4, 700);
-    captures.request(0, id("a"), Reason::Person, None).expect("there are ranks");
+    captures.request(0, id("a"), Reason::Manual, None).expect("there are ranks");
     aligned(&mut captures, 1, "a", 0, 700);
     let saved = captures.in_flight().expect("one is in flight");
     let mut captures = Captures::new("job", 0, Limits::default());
@@ -246,7 +246,7 @@ fn a_capture_survives_its_coordinator() {
 #[test]
 fn the_silent_are_asked_again_and_the_promising_are_not() {
     let mut captures = job(4, 700);
-    captures.request(0, id("a"), Reason::Person, None).expect("there are ranks");
+    captures.request(0, id("a"), Reason::Manual, None).expect("there are ranks");
     assert_eq!(drain(&mut captures).len(), 2);
     captures.answer(1, &id("a"), &tape(0), answer(Outcome::Aligned, 700, 10));
     assert_eq!(captures.poll_timeout(), Some(10 * SECOND));
@@ -272,7 +272,7 @@ fn the_silent_are_asked_again_and_the_promising_are_not() {
 #[test]
 fn a_shell_that_dies_again_and_again_does_not_keep_a_capture_open() {
     let mut captures = job(2, 700);
-    captures.request(100 * SECOND, id("a"), Reason::Person, None).expect("there are ranks");
+    captures.request(100 * SECOND, id("a"), Reason::Manual, None).expect("there are ranks");
     let saved = captures.in_flight().expect("one is in flight");
     let check = |back_s: u64, expected_s: Option<u64>| {
         let mut captures = Captures::new("job", 0, Limits::default());
@@ -320,7 +320,7 @@ fn bytes_are_a_budget() {
     assert_eq!(take(&mut captures, 0, "c", growth(), 60), over(159, 60 * 36));
     assert_eq!(take(&mut captures, 0, "d", death(), 60), Ok(()));
     assert_eq!(take(&mut captures, 0, "e", death(), 60), over(219, 20 * 36));
-    assert_eq!(take(&mut captures, 0, "f", Reason::Person, 1), Ok(()));
+    assert_eq!(take(&mut captures, 0, "f", Reason::Manual, 1), Ok(()));
     // A hundred bytes leak away in an hour.
     assert_eq!(take(&mut captures, 3600 * SECOND, "g", growth(), 1), over(120, 21 * 36));
     assert_eq!(take(&mut captures, (3600 + 21 * 36) * SECOND, "h", growth(), 1), Ok(()));
@@ -366,7 +366,7 @@ fn play(happenings: &[Happening]) -> Result<(), TestCaseError> {
         match happening.clone() {
             Happening::Request(step) => {
                 let fresh = id(&format!("cap-{number}"));
-                let result = captures.request(now_ns, fresh.clone(), Reason::Person, step);
+                let result = captures.request(now_ns, fresh.clone(), Reason::Manual, step);
                 if result == Ok(fresh.clone()) {
                     accepted.push(fresh);
                 }

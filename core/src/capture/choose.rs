@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeMap;
 
-use super::Refusal;
+use crate::capture::request::Refusal;
 
 /// A dead rank's last step is preferred to the newest one if it is at most this many steps older:
 /// when a rank dies its peers hang within a step or two, and the picture should include it. A

@@ -71,7 +71,7 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lag {
     /// It was seen there this long after a peer had begun the furthest collective, in nanoseconds.
-    Late(u64),
+    Missing(u64),
     /// It is dead.
     Dead,
     /// It was last looked at this long before its peers, in nanoseconds, and was behind then.
@@ -220,7 +220,7 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
         if member.dead {
             Some(Lag::Dead)
         } else if late_ns >= MARGIN_NS {
-            Some(Lag::Late(late_ns))
+            Some(Lag::Missing(late_ns))
         } else {
             let is_silent = silent_ns >= member.rest_ns.saturating_add(SILENT_MARGIN_NS);
             is_silent.then_some(Lag::Silent(silent_ns))
@@ -329,13 +329,13 @@ impl GroupState {
     fn reason(&self) -> String {
         let behind = self.behind.iter().take(NAMED_MAX).map(|behind| {
             let rank = behind.rank;
-            let has = if matches!(behind.lag, Lag::Late(_)) { "has" } else { "had" };
+            let has = if matches!(behind.lag, Lag::Missing(_)) { "has" } else { "had" };
             let reached = match behind.enqueued {
                 Some(number) => format!("{has} enqueued only {number}"),
                 None => format!("{has} enqueued none"),
             };
             match behind.lag {
-                Lag::Late(ns) => format!(
+                Lag::Missing(ns) => format!(
                     "rank {rank} {reached}, still {} s later: it is desynchronised, not leaking",
                     seconds(ns),
                 ),

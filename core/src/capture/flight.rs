@@ -7,7 +7,9 @@ use alloc::vec::Vec;
 
 use crate::identity::cut;
 
-use super::{Action, Answer, CaptureId, Manifest, Outcome, Part, Reason};
+use crate::capture::manifest::{Action, Answer, CaptureId, Manifest, Part};
+use crate::capture::outcome::Outcome;
+use crate::capture::reason::Reason;
 
 /// Bytes of the reason for a body that is not kept.
 const FAILURE_BYTES_MAX: usize = 256;
@@ -172,9 +174,9 @@ impl Flight {
         if part.is_over() || known_hash.is_some_and(|known| known == answer.body_hash) {
             return false;
         }
-        // The promise of this whole machine: aligned means exactly T, with a body.
-        if answer.outcome == Outcome::Aligned && answer.step != step {
-            answer.outcome = if answer.step > step { Outcome::Late } else { Outcome::Behind };
+        // Aligned means exactly T, with a body: an agent's word is not enough.
+        if answer.outcome == Outcome::Aligned {
+            answer.outcome = Outcome::of(Some(step), Ok(answer.step), answer.dead);
         }
         if answer.outcome == Outcome::Aligned && answer.body_bytes == 0 && part.body.is_none() {
             answer.outcome = Outcome::NoTape;

@@ -9,7 +9,7 @@
 
 use alloc::collections::BTreeMap;
 
-use super::Reason;
+use crate::capture::reason::Reason;
 
 /// Ranks whose moments are told apart; the job's bound is the shell's.
 const RANKS_MAX: usize = 65_536;
@@ -170,14 +170,14 @@ impl Triggers {
         if *reason == Reason::Baseline {
             (self.baseline_ns, self.has_baseline) = (Some(now_ns), true);
         }
-        self.taken = Some((now_ns, gravity(reason)));
+        self.taken = Some((now_ns, reason.gravity()));
     }
 
     /// None can be taken before this much time has passed: the reason is polled again then,
     /// unless a graver one comes before.
     pub fn put_off(&mut self, now_ns: u64, reason: Reason, wait_ns: u64) {
         let due_ns = now_ns.saturating_add(wait_ns);
-        if self.pending.as_ref().is_none_or(|(_, known)| gravity(known) < gravity(&reason)) {
+        if self.pending.as_ref().is_none_or(|(_, known)| known.gravity() < reason.gravity()) {
             self.pending = Some((due_ns, reason));
         }
     }
@@ -202,7 +202,7 @@ impl Triggers {
     fn notice(&mut self, now_ns: u64, reason: Reason) {
         let is_fresh = self.taken.is_some_and(|(taken_ns, known)| {
             let since_ns = now_ns.saturating_sub(taken_ns);
-            since_ns < self.limits.interval_ns_min && gravity(&reason) <= known
+            since_ns < self.limits.interval_ns_min && reason.gravity() <= known
         });
         if is_fresh {
             // A healthy state is wanted at every step until there is one.
@@ -211,7 +211,7 @@ impl Triggers {
         }
         let due_ns = now_ns.saturating_add(self.limits.delay_ns);
         match &mut self.pending {
-            Some((known_ns, known)) if gravity(&reason) > gravity(known) => {
+            Some((known_ns, known)) if reason.gravity() > known.gravity() => {
                 (*known_ns, *known) = (due_ns.min(*known_ns), reason);
             }
             Some(_) => {}
@@ -225,19 +225,6 @@ impl Triggers {
             return None;
         }
         Some(self.ranks.entry(rank).or_default())
-    }
-}
-
-/// Which of two reasons names a capture that serves both.
-fn gravity(reason: &Reason) -> u8 {
-    match reason {
-        Reason::OutOfMemory { .. } => 6,
-        Reason::Death { .. } => 5,
-        Reason::Retries { .. } => 4,
-        Reason::Growth { .. } | Reason::Restart => 3,
-        Reason::Reserved { .. } => 2,
-        Reason::Person => 1,
-        Reason::Baseline => 0,
     }
 }
 

@@ -13,7 +13,7 @@ use memtape_core::ids::{Ids, is_agent_capture};
 use tokio::sync::oneshot;
 
 use crate::clock::Now;
-use crate::records::{CaptureRecord, PartRecord, rank_of};
+use crate::records::{CaptureRecord, PartRecord};
 use crate::state::captures::comparison::{Bodies, Body, Missing};
 use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
 use crate::state::counters::{Count, Loss};
@@ -212,7 +212,7 @@ impl Captures {
         let Some(state) = self.captures.get_mut(id) else { return };
         if state.is_baseline() && *reason != Reason::Baseline {
             state.record.reason = reason.as_str().to_string();
-            state.record.reason_rank = rank_of(reason);
+            state.record.reason_rank = reason.rank();
             let mut changes = Changes::default();
             changes.put(&state.record);
             effects.write(changes);
@@ -230,7 +230,7 @@ impl Captures {
             job: manifest.job.clone(),
             attempt: manifest.attempt,
             reason: manifest.reason.as_str().to_string(),
-            reason_rank: rank_of(&manifest.reason),
+            reason_rank: manifest.reason.rank(),
             step: manifest.step,
             before_step: manifest.before_step,
             requested_wall_ns: now.wall_ns,

@@ -1,0 +1,60 @@
+//! Whether the state of a rank is the one that a capture asked for. This file alone decides it:
+//! the agent that rewinds a tape and the coordinator that takes its answer both call
+//! [`Outcome::of`].
+
+use crate::tape::rewind::RewindError;
+
+/// What became of one rank in a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// The state at exactly the step asked for.
+    Aligned,
+    /// The tape no longer covers the step; the body shows another, later one.
+    Late,
+    /// The rank has not finished the step; the body shows its last state.
+    Behind,
+    /// The process is dead, its last step is before the step asked for.
+    Dead,
+    /// The agent has no such tape, or cannot read it.
+    NoTape,
+    /// No answer in time.
+    Unreachable,
+}
+
+impl Outcome {
+    const ALL: [Self; 6] =
+        [Self::Aligned, Self::Late, Self::Behind, Self::Dead, Self::NoTape, Self::Unreachable];
+
+    /// What a rewind came to: the step that it shows, or why it cannot show the one asked for.
+    /// Without a step asked for, any state is the right one. `dead`: the process has ended.
+    pub fn of(asked: Option<u64>, rewound: Result<u64, RewindError>, dead: bool) -> Self {
+        match rewound {
+            Ok(shown) => match asked {
+                Some(step) if shown > step => Self::Late,
+                Some(step) if shown < step => Self::Behind,
+                Some(_) | None => Self::Aligned,
+            },
+            Err(RewindError::NotCovered { .. }) => Self::Late,
+            Err(RewindError::NotReached { .. }) if dead => Self::Dead,
+            Err(RewindError::NotReached { .. }) => Self::Behind,
+            Err(RewindError::NoOom | RewindError::Damaged) => Self::NoTape,
+        }
+    }
+
+    /// The name in output and in the store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Aligned => "aligned",
+            Self::Late => "late",
+            Self::Behind => "behind",
+            Self::Dead => "dead",
+            Self::NoTape => "no_tape",
+            Self::Unreachable => "unreachable",
+        }
+    }
+
+    /// The outcome with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.as_str() == name)
+    }
+}
