@@ -1,4 +1,4 @@
-//! Who a rank process is, told from its environment.
+//! Reads job, attempt and rank from the environment of a process.
 //!
 //! Launchers disagree on names, and several may be set at once (torchrun inside Slurm). The order
 //! of belief is: what the user said (`MEMTAPE_…`), torchrun, Slurm, MPI. Nothing here reads the
@@ -14,7 +14,7 @@ pub struct Identity {
     /// Name of the job.
     pub job: String,
     /// What it does in the job's parallelism, in the job's own words (`pp0`): ranks of one role do
-    /// the same work. Empty when nobody says so.
+    /// the same work. Empty when it is not set.
     pub role: String,
     /// Which attempt at the job, as the launcher counts; 0 is the first.
     pub attempt: u32,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_is_what_somebody_says() {
+    fn a_role_is_what_the_environment_says() {
         let role = |value: Option<&str>| {
             let lookup = |name: &str| value.filter(|_| name == "MEMTAPE_ROLE").map(String::from);
             Identity::from_environment(lookup).role

@@ -74,9 +74,9 @@ pub struct Layer {
 /// How much a layer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many bytes.
+    /// This number of bytes.
     Known(u64),
-    /// Nobody can tell; the bytes are in the rest.
+    /// Not known; the bytes are in the unaccounted part.
     Unknown,
 }
 
@@ -145,7 +145,7 @@ impl Ledger {
     }
 
     /// The same from totals alone: what only a look at all blocks can tell is unknown, and stands
-    /// in sums. Other code is told where the driver's calls are recorded, or where PyTorch's
+    /// in sums. Other code is known where the driver's calls are recorded, or where PyTorch's
     /// allocator holds nothing: which of its segments `cudaMalloc` gave is in no total.
     pub fn live(standing: &Standing<'_>) -> Self {
         let &Standing { allocated, reserved, deferred, outside, .. } = standing;
@@ -234,15 +234,15 @@ fn other_code(sources: &Sources<'_>) -> Option<u64> {
         (plain, driver, allocator) => {
             let given = plain.unwrap_or(0).saturating_add(driver.unwrap_or(0));
             // Without any segment it may be the backend whose blocks come from neither.
-            let is_told = allocator.is_none_or(|it| it.segment_source != SegmentSource::None);
+            let is_known = allocator.is_none_or(|it| it.segment_source != SegmentSource::None);
             let held = allocator.map_or(Some(0), held);
-            held.filter(|_| is_told).map(|held| given.saturating_sub(held))
+            held.filter(|_| is_known).map(|held| given.saturating_sub(held))
         }
     };
     with_pools(others, sources.outside)
 }
 
-/// What the pools of `cudaMallocAsync` hold is nobody else's.
+/// What the pools of `cudaMallocAsync` hold is the allocator's alone.
 fn with_pools(others: Option<u64>, outside: Option<&[OutsideUse]>) -> Option<u64> {
     match (others, taken_by(outside, Origin::CudaMallocAsync)) {
         (None, None) => None,
@@ -269,7 +269,7 @@ fn held(allocator: &DeviceSnapshot) -> Option<u64> {
     is_known.then_some(allocator.reserved)
 }
 
-/// The allocator's part: what it holds, told apart as far as it can be.
+/// The allocator's part: what it holds, split as far as it is known.
 fn of_allocator(allocator: &DeviceSnapshot, layer: &mut dyn FnMut(Name, Option<u64>)) {
     let has_trace = allocator.segment_source == SegmentSource::Allocator;
     let sum = |count: &dyn Fn(&crate::snapshot::Block) -> u64| {
@@ -292,15 +292,16 @@ fn of_allocator(allocator: &DeviceSnapshot, layer: &mut dyn FnMut(Name, Option<u
     }
     layer(Name::Deferred, has_trace.then_some(deferred));
 
-    let is_told = |block: &crate::snapshot::Block| !block.pending && block.requested > 0;
-    let requested = sum(&|block| if is_told(block) { block.requested.min(block.size) } else { 0 });
-    let told = sum(&|block| if is_told(block) { block.size } else { 0 });
-    let any_told = told > 0 || has_trace;
-    layer(Name::Rounding, any_told.then_some(told - requested));
-    layer(Name::Requested, any_told.then_some(requested));
-    let untold = allocator.allocated.saturating_sub(told);
-    if untold > 0 {
-        layer(Name::InUse, Some(untold));
+    let has_request = |block: &crate::snapshot::Block| !block.pending && block.requested > 0;
+    let requested =
+        sum(&|block| if has_request(block) { block.requested.min(block.size) } else { 0 });
+    let with_request = sum(&|block| if has_request(block) { block.size } else { 0 });
+    let any_known = with_request > 0 || has_trace;
+    layer(Name::Rounding, any_known.then_some(with_request - requested));
+    layer(Name::Requested, any_known.then_some(requested));
+    let without_request = allocator.allocated.saturating_sub(with_request);
+    if without_request > 0 {
+        layer(Name::InUse, Some(without_request));
     }
 }
 
@@ -311,7 +312,7 @@ struct Occupied {
 }
 
 impl Occupied {
-    /// `None` where that cannot be told: a block lies in no known segment, or blocks are missing.
+    /// `None` where it is not known: a block lies in no known segment, or blocks are missing.
     /// Parts of expandable segments are left out: what is free there can be given back alone.
     fn of(allocator: &DeviceSnapshot) -> Option<Self> {
         if allocator.segment_source == SegmentSource::None || !allocator.complete {
@@ -342,4 +343,5 @@ fn free_part(segment: &Segment, used: u64) -> u64 {
 }
 
 #[cfg(test)]
+#[path = "ledger_tests.rs"]
 mod tests;

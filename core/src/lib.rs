@@ -1,48 +1,39 @@
-//! Every decision Memtape takes, as pure functions of their arguments.
+//! Every decision of Memtape, as pure functions of their arguments.
 //!
-//! `no_std` keeps this package honest: a clock, a file, a thread or a `HashMap` in it does not
-//! compile. Time comes in as an argument, first. The shells (recorder, agent, coordinator, cli)
-//! do the I/O and nothing else.
+//! `no_std`: a clock, a file, a thread or a `HashMap` does not compile here. Time comes in as the
+//! first argument. Recorder, agent, coordinator and CLI do the I/O.
 //!
-//! Read in this order: [`tape`] (what a rank writes and how it is rewound), [`snapshot`] (the
-//! state of one rank at one step), [`detector`], [`capture`], [`diagnosis`], [`incident`], [`policy`].
+//! | module | holds |
+//! |---|---|
+//! | [`tape`] | what a rank writes: layout, writer, reader, rewind |
+//! | [`snapshot`], [`origin`] | the state of one rank at one step, and who takes memory |
+//! | [`identity`], [`roles`], [`ids`], [`limits`] | which rank, its role, names of captures, shared limits |
+//! | [`python`], [`step_boundary`] | CPython's frames and lines; which optimizer call ends a step |
+//! | [`detector`], [`thrash`] | growth that does not stop |
+//! | [`capture`] | the state of all ranks at the same step |
+//! | [`diagnosis`], [`ledger`] | which line keeps the memory; where all bytes of a device are |
+//! | [`restart`] | whether to ask for a restart |
+//! | [`pickle`], [`analysis`] | PyTorch's own snapshots: written, read, judged |
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-pub mod identity;
-
-pub mod ids;
-
-pub mod limits;
-
-pub mod origin;
-
-pub mod tape;
-
-pub mod roles;
-
-pub mod step_boundary;
-
-pub mod python;
-
-pub mod snapshot;
-
-pub mod detector;
-
-pub mod capture;
-
-pub mod diagnosis;
-
-pub mod ledger;
-
-pub mod thrash;
-
-pub mod policy;
-
-pub mod incident;
-
-pub mod pickle;
-
 pub mod analysis;
+pub mod capture;
+pub mod detector;
+pub mod diagnosis;
+pub mod identity;
+pub mod ids;
+pub mod incident;
+pub mod ledger;
+pub mod limits;
+pub mod origin;
+pub mod pickle;
+pub mod policy;
+pub mod python;
+pub mod roles;
+pub mod snapshot;
+pub mod step_boundary;
+pub mod tape;
+pub mod thrash;

@@ -2,7 +2,7 @@
 //!
 //! A person may say so (`MEMTAPE_ROLE`). Otherwise process groups tell, where their names do: the
 //! members of a data, tensor or context parallel group do the same work on other data or on an
-//! equal part, and whoever shares such a group with one of them does, too. What is left apart are
+//! equal part, and so does any rank that shares such a group with one of them. What is left apart are
 //! the stages of a pipeline. Names that say nothing (`default_pg`) or something else (experts) tell
 //! nothing, and then nothing is guessed: the detector learns roles by the level of memory.
 
@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use crate::snapshot::CollectiveGroup;
 
-/// Groups of one rank that are told; more are left out. A mesh has at most four such dimensions,
+/// Groups of one rank that are reported; more are left out. A mesh has at most four such dimensions,
 /// and some combinations of them.
 pub const PEER_GROUPS_MAX: usize = 8;
 
@@ -55,7 +55,7 @@ const MEGATRON: [&str; 6] = [
 
 /// Keys of those of a rank's process groups whose members do the same work, in order.
 pub fn peer_groups(groups: &[CollectiveGroup]) -> Vec<u64> {
-    // A group of one tells of nobody else.
+    // A group of one has no peers.
     let of_peers = groups.iter().filter(|group| group.size >= 2 && is_of_peers(&group.desc));
     let mut keys: Vec<u64> = of_peers.map(|group| group.key).filter(|&key| key != 0).collect();
     keys.sort_unstable();
@@ -74,7 +74,7 @@ fn is_of_peers(desc: &str) -> bool {
 pub struct Known {
     /// Global rank.
     pub rank: u32,
-    /// What somebody says that it does; empty when nobody does.
+    /// Its role from the environment; empty when it is not set.
     pub role: String,
     /// Keys of its groups of peers.
     pub peer_groups: Vec<u64>,
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_of_peers_are_told_by_their_names() {
+    fn groups_of_peers_are_recognised_by_their_names() {
         let group = |desc: &str, key, size| CollectiveGroup {
             desc: desc.to_string(),
             key,
@@ -168,7 +168,7 @@ mod tests {
             peer_groups: peer_groups.to_vec(),
         };
         // Two stages of two ranks each by tensor and by data; one rank says it itself; one of which
-        // nothing is known; one that shares a group with nobody here.
+        // nothing is known; one that shares no group with these.
         let ranks = [
             known(0, "", &[10, 20]),
             known(1, "", &[11, 20]),

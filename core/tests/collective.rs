@@ -164,7 +164,7 @@ proptest! {
             memory[at].load(Ordering::Relaxed) != died[at].load(Ordering::Relaxed)
         });
         for (at, _) in changed.zip(touched.iter().cycle()).filter(|&(_, &is)| is) {
-            if at != header::COLLECTIVE_LOOKS {
+            if at != header::COLLECTIVE_POLLS {
                 died[at].store(memory[at].load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }

@@ -1,7 +1,7 @@
 //! Tapes of every version that ever was, and what they must read as.
 //!
 //! `golden/vN.words` is a tape, one line for each word that is not zero; `golden/vN.reads` is what
-//! a reader makes of it. Files of the present version are made anew, after a change that is meant,
+//! a reader makes of it. Files of the present version are made again, after a change that is meant,
 //! by `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test golden`; those of older versions never
 //! change. docs/tape-format.md has the rules, and its tables are checked here too.
 
@@ -49,7 +49,7 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-fn is_made_anew() -> bool {
+fn is_remade() -> bool {
     std::env::var_os("MEMTAPE_GOLDEN").is_some_and(|value| value == "make")
 }
 
@@ -72,7 +72,7 @@ fn tape_in(name: &str) -> Vec<AtomicU64> {
 
 #[test]
 fn every_version_reads_as_it_must() {
-    if is_made_anew() {
+    if is_remade() {
         let memory = made();
         let text = memory.iter().enumerate().fold(String::new(), |mut text, (index, word)| {
             match word.load(Ordering::Relaxed) {
@@ -111,7 +111,7 @@ fn the_writer_still_writes_this_version() {
     let golden = tape_in(&format!("v{VERSION}.words"));
     for (index, (now, then)) in made().iter().zip(&golden).enumerate() {
         let (now, then) = (now.load(Ordering::Relaxed), then.load(Ordering::Relaxed));
-        assert_eq!(now, then, "word {index:#x}: raise VERSION, or make the golden tape anew");
+        assert_eq!(now, then, "word {index:#x}: raise VERSION, or make the golden tape again");
     }
 }
 
@@ -129,7 +129,7 @@ fn made() -> Vec<AtomicU64> {
             pid_namespace: 5,
             mono_ns: 1_000,
             wall_ns: 1_700_000_000_000_000_000,
-            anchor_error_ns: 9,
+            clock_error_ns: 9,
             identity: identity.into(),
         },
     );
@@ -137,10 +137,10 @@ fn made() -> Vec<AtomicU64> {
     for lane in [0, HOST_LANE] {
         words.open_lane(lane, &layout);
     }
-    let atoms = InternedWriter(words);
-    let (file, function) = (atoms.string(b"train.py"), atoms.string(b"forward"));
-    let frame = atoms.frame(file.expect("room"), function.expect("room"), 42).expect("room");
-    let stack = atoms.stack(&[frame]).expect("room");
+    let interned = InternedWriter(words);
+    let (file, function) = (interned.string(b"train.py"), interned.string(b"forward"));
+    let frame = interned.frame(file.expect("room"), function.expect("room"), 42).expect("room");
+    let stack = interned.stack(&[frame]).expect("room");
     let owner = StreamPoolWriter(words).index(7, Some((0, 1)));
     let lane = Lane::new(words, layout.lanes[0], 0);
     let host = Lane::new(words, layout.lanes[HOST_LANE], 0);
@@ -267,7 +267,7 @@ fn the_document_says_what_the_constants_say() {
         let (_, after) = rest.split_once(&end).expect("a table ends");
         expected = format!("{before}{start}{}{end}{after}", table(&source, module));
     }
-    if is_made_anew() {
+    if is_remade() {
         std::fs::write(&document, &expected).expect("a file can be written");
         return;
     }

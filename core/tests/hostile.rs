@@ -43,7 +43,7 @@ fn sound() -> (Layout, Vec<AtomicU64>) {
 }
 
 /// Where to write: mostly where numbers steer the reader, sometimes anywhere.
-fn place(layout: &Layout, kind: u8, offset: usize) -> usize {
+fn word(layout: &Layout, kind: u8, offset: usize) -> usize {
     let lane = &layout.lanes[0];
     match kind % 5 {
         0 => offset % 512,
@@ -67,7 +67,7 @@ proptest! {
     ) {
         let (layout, memory) = sound();
         for (kind, offset, lie) in lies {
-            memory[place(&layout, kind, offset)].store(lie, Ordering::Relaxed);
+            memory[word(&layout, kind, offset)].store(lie, Ordering::Relaxed);
         }
         let Ok(tape) = Tape::open(memory.as_slice()) else { return Ok(()) };
         let _ = (tape.status(), tape.totals(), tape.device_uuids(), tape.oldest_step());

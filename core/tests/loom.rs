@@ -44,7 +44,7 @@ fn race(model: Model, moment: PointInTime, never_refused: bool) {
     });
 }
 
-/// A block is taken back and its address handed out anew: the reader must see either block, or
+/// A block is taken back and its address handed out again: the reader must see either block, or
 /// none, never one with the other's size.
 fn reuse() -> Model {
     let before = [Act::Alloc(BLOCK, 512), Act::Step(1)];
@@ -140,6 +140,6 @@ fn two_writers_of_the_host_lane_never_write_at_once() {
         };
         let mine = write(&memory, &inside);
         let others = other.join().expect("the writer ends");
-        assert!(mine || others, "nobody got a lane that nobody holds");
+        assert!(mine || others, "no thread got a lane that is free");
     });
 }

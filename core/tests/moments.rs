@@ -29,7 +29,7 @@ const RANGES: u64 = 0x7200_0000_0000;
 struct Rig {
     memory: Vec<AtomicU64>,
     layout: Layout,
-    /// Atoms of three stacks, of one frame each, at lines 1 to 3.
+    /// Ids of three stacks, of one frame each, at lines 1 to 3.
     stacks: Vec<u32>,
 }
 
@@ -46,11 +46,11 @@ impl Rig {
         let words = Words(&memory);
         words.format(&layout, &Birth::default());
         lanes.iter().for_each(|&lane| words.open_lane(lane, &layout));
-        let atoms = InternedWriter(words);
-        let name = atoms.string(b"f").expect("room");
+        let interned = InternedWriter(words);
+        let name = interned.string(b"f").expect("room");
         let stack = |line| {
-            let frame = atoms.frame(name, name, line).expect("room");
-            atoms.stack(&[frame]).expect("room")
+            let frame = interned.frame(name, name, line).expect("room");
+            interned.stack(&[frame]).expect("room")
         };
         let stacks = (1..=3).map(stack).collect();
         Self { memory, layout, stacks }
@@ -181,7 +181,7 @@ proptest! {
         ops in prop::collection::vec((any::<u8>(), any::<u8>(), 1u32..4), 1..400),
     ) {
         let rig = Rig::traced(&[0]);
-        // Without one, the device's segments are nobody's.
+        // Without one, the device's segments have no owner.
         rig.lane(0).segment(0, Kind::SegmentAlloc, rig.grant(SEGMENTS - GRANULE_SMALL, 512, 1));
         let mut state = State::default();
         state.segments.insert(SEGMENTS - GRANULE_SMALL, 1);
@@ -206,7 +206,7 @@ proptest! {
     }
 }
 
-/// Whoever gives a segment back, the one that was there is its taker's.
+/// A segment keeps the stack that took it, whichever stack gives it back.
 #[test]
 fn a_segment_that_went_back_was_its_takers() {
     let rig = Rig::traced(&[0]);

@@ -44,11 +44,11 @@ impl Rig {
         let words = Words(&memory);
         words.format(&layout, &Birth::default());
         [0, HOST_LANE, CPU_LANE].iter().for_each(|&lane| words.open_lane(lane, &layout));
-        let atoms = InternedWriter(words);
-        let name = atoms.string(b"train.py").expect("room");
+        let interned = InternedWriter(words);
+        let name = interned.string(b"train.py").expect("room");
         let stack = |line| {
-            let frame = atoms.frame(name, name, line).expect("room");
-            atoms.stack(&[frame]).expect("room")
+            let frame = interned.frame(name, name, line).expect("room");
+            interned.stack(&[frame]).expect("room")
         };
         let stacks = (1..=stacks).map(stack).collect();
         Self { memory, layout, stacks }
@@ -90,13 +90,13 @@ fn line(snapshot: &RankSnapshot, stack: u32) -> u32 {
 }
 
 /// What is held by origin and line: now, since the earlier step, then.
-type Told = BTreeMap<(Origin, u32), (Held, Held, Option<Held>)>;
+type Found = BTreeMap<(Origin, u32), (Held, Held, Option<Held>)>;
 
-fn told(snapshot: &RankSnapshot) -> Told {
+fn reported(snapshot: &RankSnapshot) -> Found {
     let of = |each: &OutsideStack| {
         ((each.origin, line(snapshot, each.stack)), (each.held, each.fresh, each.before))
     };
-    let all: Told = snapshot.outside_stacks.iter().map(of).collect();
+    let all: Found = snapshot.outside_stacks.iter().map(of).collect();
     assert_eq!(all.len(), snapshot.outside_stacks.len(), "each stack once");
     all
 }
@@ -154,24 +154,24 @@ fn play(rig: &Rig, ops: &[Op]) -> Vec<Pieces> {
     after
 }
 
-fn expected(now: &Pieces, was: &Pieces, before: u64, is_known: impl Fn(Origin) -> bool) -> Told {
-    let mut told = Told::new();
+fn expected(now: &Pieces, was: &Pieces, before: u64, is_known: impl Fn(Origin) -> bool) -> Found {
+    let mut found = Found::new();
     for &(size, line, origin, born) in now.values() {
-        let entry = told.entry((origin, line)).or_default();
+        let entry = found.entry((origin, line)).or_default();
         entry.0.add(size);
         if born >= before {
             entry.1.add(size);
         }
     }
     for &(size, line, origin, _) in was.values().filter(|piece| is_known(piece.2)) {
-        told.entry((origin, line)).or_default().2.get_or_insert_default().add(size);
+        found.entry((origin, line)).or_default().2.get_or_insert_default().add(size);
     }
-    for ((origin, _), entry) in &mut told {
+    for ((origin, _), entry) in &mut found {
         if is_known(*origin) {
             entry.2.get_or_insert_default();
         }
     }
-    told
+    found
 }
 
 proptest! {
@@ -190,7 +190,7 @@ proptest! {
         let found = rig.at(step as u64, before as u64);
         prop_assert_eq!(found.before_step, before as u64);
         let expected = expected(&after[step], &after[before], before as u64, |_| true);
-        prop_assert_eq!(told(&found), expected);
+        prop_assert_eq!(reported(&found), expected);
         // Without any of the allocator's segments they are all that there is.
         for of in &found.outside {
             let rows = found.outside_stacks.iter().filter(|row| row.origin == of.origin);
@@ -212,11 +212,11 @@ fn a_ring_that_wrapped_leaves_the_births() {
     let found = rig.at(2, 1);
     let held = |count: u64| Held { bytes: count * 4096, count };
     let new = held(RING as u64 + 1);
-    let expected = Told::from([
+    let expected = Found::from([
         ((Origin::HostPinned, 1), (held(1), held(0), None)),
         ((Origin::HostPinned, 2), (new, new, None)),
     ]);
-    assert_eq!((told(&found), found.before_step), (expected, 1));
+    assert_eq!((reported(&found), found.before_step), (expected, 1));
     let births: Vec<_> = found
         .outside_stacks
         .iter()
@@ -226,7 +226,7 @@ fn a_ring_that_wrapped_leaves_the_births() {
 }
 
 /// `cudaMalloc` at two lines, one of which is the allocator's.
-fn with_segments(tell: impl Fn(&Rig)) -> Told {
+fn with_segments(tell: impl Fn(&Rig)) -> Found {
     let rig = Rig::new(2, 256);
     tell(&rig);
     let both = |index: u64| {
@@ -248,7 +248,7 @@ fn with_segments(tell: impl Fn(&Rig)) -> Told {
     rig.lane(0).segment(17, Kind::SegmentFree, segment);
     rig.give(18, Origin::CudaMalloc, PIECES, 20 << 20);
     rig.words().mark_step(19, 3);
-    told(&rig.at(3, 1))
+    reported(&rig.at(3, 1))
 }
 
 #[test]
@@ -256,17 +256,17 @@ fn segments_of_the_allocator_are_not_others() {
     let attached = |rig: &Rig| rig.words().set(header::TRACKER, Tracker::Attached as u64);
     let held = |count: u64| Held { bytes: count << 20, count };
     let others = ((Origin::CudaMalloc, 2), (held(2), held(1), Some(held(1))));
-    assert_eq!(with_segments(attached), Told::from([others]));
-    assert_eq!(with_segments(|_| {}), Told::from([others]), "by its blocks");
+    assert_eq!(with_segments(attached), Found::from([others]));
+    assert_eq!(with_segments(|_| {}), Found::from([others]), "by its blocks");
     // Where blocks are missing nothing tells: whose they are is not guessed.
     let lost = |rig: &Rig| rig.words().count(rig.layout.lanes[0].head + head::LOST_BLOCKS);
-    assert_eq!(with_segments(lost), Told::new());
+    assert_eq!(with_segments(lost), Found::new());
 }
 
 /// Without the allocator's trace, pieces with blocks in them may be all that it holds.
 #[test]
 fn what_the_allocator_does_not_hold_is_others() {
-    let check = |reserved: u64, expected: Told| {
+    let check = |reserved: u64, expected: Found| {
         let rig = Rig::new(2, 256);
         let held = Totals { allocated: 512, reserved };
         rig.take(1, Origin::CudaMalloc, PIECES, 20 << 20, 1);
@@ -276,12 +276,12 @@ fn what_the_allocator_does_not_hold_is_others() {
         rig.lane(0).free(5, PIECES + 4096, 512, Totals { allocated: 0, reserved });
         rig.lane(0).alloc(6, rig.grant(Origin::Unknown, PIECES + 8192, 512, 1), held);
         rig.words().mark_step(7, 2);
-        assert_eq!(told(&rig.at(2, 1)), expected, "{reserved} reserved");
+        assert_eq!(reported(&rig.at(2, 1)), expected, "{reserved} reserved");
     };
     let piece = Held { bytes: 1 << 20, count: 1 };
     let others = ((Origin::CudaMalloc, 2), (piece, Held::default(), Some(piece)));
-    check(20 << 20, Told::from([others]));
-    check(21 << 20, Told::new());
+    check(20 << 20, Found::from([others]));
+    check(21 << 20, Found::new());
 }
 
 #[test]
@@ -298,10 +298,10 @@ fn the_smallest_of_too_many_stacks_are_one() {
     let found = rig.at(2, 1);
     assert_eq!(found.outside_stacks.len(), OUTSIDE_STACKS_MAX);
     assert_eq!(found.outside_stacks_left_out, u64::from(MORE) + 1);
-    let told = told(&found);
+    let sums = reported(&found);
     let rest = (1..=u64::from(MORE) + 1).map(|line| line * 8).sum();
-    assert_eq!(told[&(Origin::CpuTensor, 0)].0, Held { bytes: rest, count: 6 });
-    assert_eq!(told[&(Origin::CpuTensor, stacks)].0.bytes, u64::from(stacks) * 8);
-    let sum: u64 = told.values().map(|(held, ..)| held.bytes).sum();
+    assert_eq!(sums[&(Origin::CpuTensor, 0)].0, Held { bytes: rest, count: 6 });
+    assert_eq!(sums[&(Origin::CpuTensor, stacks)].0.bytes, u64::from(stacks) * 8);
+    let sum: u64 = sums.values().map(|(held, ..)| held.bytes).sum();
     assert_eq!(sum, found.outside[0].bytes, "nothing is lost");
 }

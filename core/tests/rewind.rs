@@ -228,24 +228,13 @@ proptest! {
     }
 }
 
-/// A seeded generator: the history must be the same on both sides of a race.
-struct Seeded(u64);
-
-impl Seeded {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn op(&mut self) -> Op {
-        let place = (self.next() >> 24) as u8;
-        match self.next() % 9 {
-            0..4 => Op::Alloc { place, size: (self.next() >> 44) as u32 + 1 },
-            4..8 => Op::Free { place },
-            _ => Op::Step,
-        }
+/// A random operation.
+fn op(rng: &mut fastrand::Rng) -> Op {
+    let place = rng.u8(..);
+    match rng.u8(..9) {
+        0..4 => Op::Alloc { place, size: rng.u32(1..1 << 20) },
+        4..8 => Op::Free { place },
+        _ => Op::Step,
     }
 }
 
@@ -262,20 +251,20 @@ fn a_reader_that_races_two_writers_is_never_wrong() {
             .map(|thread| {
                 let run = &run;
                 scope.spawn(move || {
-                    let mut random = Seeded(seed + 7919 * (thread + 1));
+                    let mut random = fastrand::Rng::with_seed(seed + 7919 * (thread + 1));
                     for _ in 0..150_000 {
-                        run.lock().unwrap().apply(&random.op());
+                        run.lock().unwrap().apply(&op(&mut random));
                     }
                 })
             })
             .collect();
         let reader = scope.spawn(|| {
             let tape = rig.tape();
-            let mut random = Seeded(seed);
+            let mut random = fastrand::Rng::with_seed(seed);
             let mut seen = BTreeMap::new();
             while !over.load(Ordering::Acquire) {
                 let newest = tape.status().step;
-                let step = newest.saturating_sub(random.next() % 40).max(1);
+                let step = newest.saturating_sub(random.u64(..40)).max(1);
                 match tape.snapshot(PointInTime::EndOf(step), None, 0) {
                     Ok(snapshot) => {
                         seen.insert(step, state_of(&snapshot));

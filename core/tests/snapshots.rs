@@ -232,7 +232,7 @@ fn what_grows_after_it_was_used_grows_everywhere() {
         " put2 pop ",
         "} put3 ( 'action 'alloc 'frames get1 u get1 get2 a pop ",
         "} ( 'action 'oom 'frames get1 u get1 get2 a pop get1 ( get2 get2 e pop ",
-        // The first event gets a key later, the frame too, and one of its keys anew.
+        // The first event gets a key later, the frame too, and one of its keys again.
         "get3 'size 5 s pop get2 'line 8 s pop get1 get2 a pop ",
         "e a s",
     ]);

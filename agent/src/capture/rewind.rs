@@ -114,12 +114,12 @@ fn take(rewind: &Rewind, dead: bool) -> Result<(Outcome, RankSnapshot, Vec<Strin
 /// How wrong the tape's wall times may be: its anchor's error, and how far the wall clock has
 /// moved against the monotonic one since then. A tape of an earlier boot has only the first.
 fn wall_error_ns(rewind: &Rewind, clock: impl FnOnce() -> Now) -> u64 {
-    let anchor_error_ns = rewind.tape.status().anchor_error_ns;
+    let clock_error_ns = rewind.tape.status().clock_error_ns;
     if !rewind.same_boot {
-        return anchor_error_ns;
+        return clock_error_ns;
     }
     let now = clock();
-    anchor_error_ns.saturating_add(rewind.tape.wall_ns(now.mono_ns).abs_diff(now.wall_ns))
+    clock_error_ns.saturating_add(rewind.tape.wall_ns(now.mono_ns).abs_diff(now.wall_ns))
 }
 
 /// The answer for a tape that is not there or cannot be read.

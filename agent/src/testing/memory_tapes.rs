@@ -174,7 +174,7 @@ impl MemoryRank {
                 pid: u64::from(pid),
                 mono_ns: now.mono_ns,
                 wall_ns: u64::try_from(now.wall_ns).unwrap_or(0),
-                anchor_error_ns: 100,
+                clock_error_ns: 100,
                 identity: identity_text(identity),
                 ..Birth::default()
             },

@@ -88,7 +88,7 @@ impl Rank {
                 pid: u64::from(process.id()),
                 mono_ns,
                 wall_ns: now_ns(ClockId::Realtime),
-                anchor_error_ns: 100,
+                clock_error_ns: 100,
                 identity: identity_text(&identity),
                 ..Birth::default()
             },

@@ -42,7 +42,7 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
         groups: found.groups.iter().map(group).collect(),
         unknown: unknown.collect(),
         uncompared: found.uncompared,
-        waiting_uncompared: found.waiting_untold.clone(),
+        waiting_uncompared: found.waiting_unidentified.clone(),
         ranks: ranks.iter().map(rank).collect(),
     }
 }

@@ -188,14 +188,14 @@ fn a_stored_body_counts_when_its_agent_was_gone_before_it_could_answer() {
         captures
     };
     assert!(stored(&mut one(), Some([7; 32])));
-    // The agent was started anew, and has another body: that one is wanted.
+    // The agent was restarted and has another body: that one is wanted.
     let mut captures = one();
     assert!(!stored(&mut captures, Some([8; 32])));
     assert!(captures.accepts_body(&id("a"), "tape"));
     captures.body_stored(5, &id("a"), "tape", 10, [9; 32]);
     captures.body_stored(6, &id("a"), "tape", 10, [8; 32]);
     assert_eq!(only_manifest(&mut captures).parts[0].hash, Some([8; 32]));
-    // Started anew once more before that body came, it has a third one.
+    // It is restarted again before that body came, and has a third one.
     let mut captures = one();
     assert!(!stored(&mut captures, Some([8; 32])));
     let answer = Answer { body_hash: Some([9; 32]), ..answer(Outcome::Aligned, 700, 10) };

@@ -65,7 +65,7 @@ fn most_covered<'a>(ranks: impl Iterator<Item = &'a Coverage>) -> Option<u64> {
     best_end
 }
 
-/// A step that was asked for by name: somebody must be able to show it.
+/// Checks a step that the request names: at least one rank must be able to show it.
 pub(super) fn check(step: u64, ranks: &[Coverage]) -> Result<u64, Refusal> {
     if ranks.iter().any(|rank| rank.covers(step)) {
         return Ok(step);

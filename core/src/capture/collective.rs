@@ -1,16 +1,15 @@
-//! Who waits for whom: what the ranks of a capture say of their collectives, side by side.
+//! Compares how far the ranks of a capture are in their collectives, and which ranks wait.
 //!
-//! A collective ends when all ranks of its group have begun it. So a rank that has left one out,
-//! or does not come to it, holds up all others in it: their newest collective is enqueued and not
-//! over, and its own newest is an earlier one. That is no leak, though it looks like one hung rank
-//! among its peers either way.
+//! A collective ends when all ranks of its group have begun it. A rank that left one out holds up
+//! all others: their newest collective is enqueued and not completed, and its own newest is an
+//! earlier one. Such a rank is desynchronised; it does not leak.
 //!
-//! The ranks were looked at at different times, by clocks that differ. A rank counts as behind only
-//! when a look has found it there [`MARGIN_NS`] after some look has found a peer at the furthest
-//! collective already. Of a rank whose last look is older nothing follows but that it was not
-//! looked at: it may be stopped. Where somebody is through with the furthest collective, nobody
-//! waits: some operations (a broadcast, a send) are over on one rank before others have begun them,
-//! and PyTorch counts sends and receives of a group in the same number.
+//! The ranks were polled at different times, by clocks that differ. A rank counts as behind only
+//! when a poll found it behind [`MARGIN_NS`] after another poll found a peer at the furthest
+//! collective. A rank whose last poll is older may be stopped; nothing else follows from it. Where
+//! one rank has completed the furthest collective, no rank waits: some operations (a broadcast, a
+//! send) complete on one rank before others have begun them, and PyTorch counts sends and receives
+//! of a group in the same number.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -44,14 +43,14 @@ pub struct RankState<'a> {
 /// How it stands with a process group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nobody is behind by more than the times of the looks explain.
+    /// No rank is behind by more than the times of the polls explain.
     #[default]
     InStep,
-    /// Whoever is known waits in the same collective, and nobody is known to be behind.
+    /// All known ranks wait in the same collective, and none is known to be behind.
     Waiting,
     /// Ranks wait in a collective that others have not begun.
     Desynchronised,
-    /// The numbers differ, and nobody waits.
+    /// The numbers differ, and no rank waits.
     Uneven,
 }
 
@@ -102,7 +101,7 @@ pub struct GroupState {
     pub size: u32,
     /// Ranks that are known, in order.
     pub ranks: Vec<u32>,
-    /// The furthest collective that anybody has enqueued.
+    /// The furthest collective that any rank has enqueued.
     pub furthest: u64,
     /// Ranks that have enqueued it and wait for its end, in order.
     pub waiting: Vec<u32>,
@@ -123,10 +122,10 @@ pub struct Comparison {
     pub unknown: Vec<(String, Vec<u32>)>,
     /// Ranks whose flight recorder was asked and had not answered, each with the time of that.
     pub unanswered: Vec<(u32, i64)>,
-    /// Groups of single ranks that could not be told or found no room: they are not compared.
+    /// Groups of single ranks that are not identified or found no room: they are not compared.
     pub uncompared: u64,
-    /// Ranks that wait in a collective of a group that could not be told, in order.
-    pub waiting_untold: Vec<u32>,
+    /// Ranks that wait in a collective of a group that is not identified, in order.
+    pub waiting_unidentified: Vec<u32>,
 }
 
 /// A group of one rank, with what matters for comparing.
@@ -169,7 +168,7 @@ pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
                 found.uncompared = found.uncompared.saturating_add(1);
                 let stood_ns = since(state.look_wall_ns, group.since_wall_ns);
                 if group.completed < group.enqueued && stood_ns >= MARGIN_NS {
-                    found.waiting_untold.push(of.rank);
+                    found.waiting_unidentified.push(of.rank);
                 }
                 continue;
             }
@@ -195,8 +194,8 @@ pub fn compare(ranks: &[RankState<'_>]) -> Comparison {
         ranks.dedup();
     }
     found.unanswered.sort_unstable();
-    found.waiting_untold.sort_unstable();
-    found.waiting_untold.dedup();
+    found.waiting_unidentified.sort_unstable();
+    found.waiting_unidentified.dedup();
     found
 }
 
@@ -209,7 +208,7 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
     let waits = |member: &&Member<'_>| member.group.completed < Some(furthest);
     let waiting: Vec<u32> = there().filter(waits).map(|member| member.rank).collect();
     let all_wait = there().all(|member| waits(&member));
-    // The first moment at which somebody is known to have been there.
+    // The earliest time at which a rank is known to have been there.
     let reached_ns = there().map(|member| member.group.since_wall_ns).min()?;
     let stood = there().filter(waits).map(|m| since(m.look_ns, m.group.since_wall_ns));
     let waited_ns = stood.max().unwrap_or(0);
@@ -272,15 +271,15 @@ impl Comparison {
         for (why, ranks) in &self.unknown {
             lines.push(format!("{}: not known: {why}", named(ranks)));
         }
-        if !self.waiting_untold.is_empty() {
-            let waits = if self.waiting_untold.len() == 1 { "waits" } else { "wait" };
-            let who = named(&self.waiting_untold);
-            lines.push(format!("{who} {waits} in a collective of a group that cannot be told"));
+        if !self.waiting_unidentified.is_empty() {
+            let waits = if self.waiting_unidentified.len() == 1 { "waits" } else { "wait" };
+            let who = named(&self.waiting_unidentified);
+            lines.push(format!("{who} {waits} in a collective of a group that is not identified"));
         }
         if self.uncompared > 0 {
             let count = self.uncompared;
             let groups = if count == 1 { "group of a rank is" } else { "groups of ranks are" };
-            lines.push(format!("{count} {groups} not compared: which ones cannot be told"));
+            lines.push(format!("{count} {groups} not compared: they are not identified"));
         }
         lines
     }
@@ -306,7 +305,7 @@ impl GroupState {
                 format!("{group}: {known} of {of} ranks are in step, at collective {furthest}")
             }
             Verdict::Uneven => format!(
-                "{group}: the ranks' numbers differ, up to {furthest}, and nobody waits: its \
+                "{group}: the ranks' numbers differ, up to {furthest}, and no rank waits: its \
                  operations do not wait for all ranks{unknown}"
             ),
             Verdict::Waiting | Verdict::Desynchronised => format!(
@@ -349,7 +348,7 @@ impl GroupState {
         });
         let mut reasons: Vec<String> = behind.collect();
         match self.behind.len().saturating_sub(NAMED_MAX) {
-            0 if reasons.is_empty() => reasons.push("nobody is known to be behind".to_string()),
+            0 if reasons.is_empty() => reasons.push("no rank is known to be behind".to_string()),
             0 => {}
             more => reasons.push(format!("{more} more ranks are behind")),
         }

@@ -82,7 +82,7 @@ fn a_rank_that_does_not_come_is_named() {
 }
 
 #[test]
-fn what_the_looks_times_explain_is_no_finding() {
+fn a_difference_that_poll_times_explain_is_no_finding() {
     let step = "group 0 (default_pg): 4 of 4 ranks are in step, at collective 812";
     let fresh = || table(812, 811, 100, 101);
     // Behind by one, or by many, in a look that is hardly younger, or older.
@@ -101,14 +101,14 @@ fn all_ranks_in_one_collective_is_told_from_a_rank_that_is_missing() {
         &[waits(), waits(), waits(), waits()],
         &[],
         Verdict::Waiting,
-        "group 0 (default_pg): all 4 ranks wait in collective 812, for 14.0 s now; nobody is \
+        "group 0 (default_pg): all 4 ranks wait in collective 812, for 14.0 s now; no rank is \
          known to be behind",
     );
     check(
         &[waits(), waits(), waits()],
         &[],
         Verdict::Waiting,
-        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; nobody is \
+        "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; no rank is \
          known to be behind; 1 rank is not known",
     );
 }
@@ -120,7 +120,7 @@ fn where_somebody_is_through_nobody_waits() {
         &[through(), table(812, 811, 100, 114), table(811, 811, 90, 114), through()],
         &[],
         Verdict::Uneven,
-        "group 0 (default_pg): the ranks' numbers differ, up to 812, and nobody waits: its \
+        "group 0 (default_pg): the ranks' numbers differ, up to 812, and no rank waits: its \
          operations do not wait for all ranks",
     );
 }
@@ -149,8 +149,8 @@ fn what_is_not_known_is_said_with_its_reason() {
             "rank 5: not known: no answer in time",
             "rank 2: not known: since its last look: an NCCL communicator is being made",
             "ranks 4 and 9: not known: the flight recorder is off (TORCH_FR_BUFFER_SIZE)",
-            "rank 6 waits in a collective of a group that cannot be told",
-            "2 groups of ranks are not compared: which ones cannot be told",
+            "rank 6 waits in a collective of a group that is not identified",
+            "2 groups of ranks are not compared: they are not identified",
         ]
     );
     assert_eq!(compare(&[]), Comparison::default());
@@ -243,7 +243,7 @@ proptest! {
         }
     }
 
-    /// A rank that stops coming is named, and nobody else, once everybody was looked at later.
+    /// A rank that stops coming is named, and no other, once all ranks were polled later.
     #[test]
     fn a_rank_that_stops_coming_is_named_and_no_other(
         ranks in 2usize..6,
@@ -271,7 +271,7 @@ proptest! {
         let behind: Vec<u32> = group.behind.iter().map(|behind| behind.rank).collect();
         prop_assert_eq!(behind, [lost as u32]);
         prop_assert_eq!(group.waiting.len(), ranks - 1);
-        // Whoever is asked first, it is the same.
+        // The order of the ranks does not matter.
         let mut states: Vec<RankState<'_>> = (0..)
             .zip(&tables)
             .map(|(rank, table)| RankState { rank, dead: false, state: Ok(table) })

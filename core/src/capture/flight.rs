@@ -49,8 +49,8 @@ impl Progress {
         }
     }
 
-    /// An agent that was started anew has rewound anew: its answer is about another body than the
-    /// one that may be here.
+    /// An agent that was restarted has rewound again: its answer is about another body than the
+    /// one that may be stored.
     fn has_promised_body(&self, answer: &Answer) -> bool {
         let stored = self.body.map(|(_, hash)| hash);
         stored.is_some_and(|hash| answer.body_hash.is_none_or(|promised| promised == hash))
@@ -82,7 +82,7 @@ impl Flight {
             if part.outcome != Outcome::Unreachable {
                 flight.answer(&part.tape_id, answer_of(part));
             }
-            // Without its answer too: the agent was told that it is stored, and does not send it
+            // Without its answer too: the agent knows that it is stored, and does not send it
             // again.
             flight.body_stored(&part.tape_id, part.bytes, hash);
         }
@@ -168,8 +168,8 @@ impl Flight {
     pub(super) fn answer(&mut self, tape_id: &str, mut answer: Answer) -> bool {
         let (step, open) = (self.step, &mut self.open);
         let Some(part) = self.parts.get_mut(tape_id) else { return false };
-        // Said again; or, while its body is not here, about the body of an agent that was started
-        // anew: then that one is to come.
+        // A repetition; or, while its body is not stored, the answer of a restarted agent, which
+        // announces another body.
         let known_hash = part.answer.as_ref().map(|known| known.body_hash);
         if part.is_over() || known_hash.is_some_and(|known| known == answer.body_hash) {
             return false;

@@ -28,7 +28,7 @@ pub struct Answer {
     pub before_step: u64,
     /// Size of the body in bytes; 0 when none will come.
     pub body_bytes: u64,
-    /// BLAKE3 of that body; none when it was not told.
+    /// BLAKE3 of that body; `None` when the agent did not report it.
     pub body_hash: Option<[u8; 32]>,
     /// One line on anything unusual; empty otherwise.
     pub detail: String,

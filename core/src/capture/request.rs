@@ -41,7 +41,7 @@ impl Default for Limits {
 /// Why a request was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is nobody to ask.
+    /// No rank is known.
     #[error("no rank is known yet: wait until the job's agents have reported")]
     NoRanks,
     /// Too soon after the last one.

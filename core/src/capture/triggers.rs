@@ -1,36 +1,35 @@
-//! When a capture is worth taking although nobody asked: memory that failed, a death, a storm of
-//! retries, a device that is nearly full, and now and then a healthy state to compare with.
+//! When a capture is taken without a request: an OOM, a death, many retries, a device that is
+//! nearly full, and a baseline from time to time.
 //!
-//! It notices *moments*, not states: a rank that stays nearly full is one moment, and so are the
-//! deaths of a whole job within half a second. What was noticed waits a moment, so that the picture
-//! shows what followed; the gravest reason of that moment names the capture. Growth is not noticed
-//! here: that is the detector's. It knows nothing of captures in flight: whether one is taken,
-//! [`super::Captures`] decides.
+//! It reports transitions, not states: a rank that stays nearly full is reported once. A reason
+//! waits for [`TriggerLimits::delay_ns`], so that the capture shows what followed; of several
+//! reasons within that time the gravest one names the capture. The detector reports growth.
+//! [`super::Captures`] decides whether a capture is taken.
 
 use alloc::collections::BTreeMap;
 
 use crate::capture::reason::Reason;
 
-/// Ranks whose moments are told apart; the job's bound is the shell's.
+/// Ranks that are kept apart; the coordinator bounds the job.
 const RANKS_MAX: usize = 65_536;
 
-/// When a moment counts as one.
+/// Thresholds of the triggers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TriggerLimits {
-    /// A capture is asked for this long after the moment, in nanoseconds: the other ranks of a job
+    /// A capture is asked for this long after the event, in nanoseconds: the other ranks of a job
     /// die or hang within it. Longer shows more of what followed and loses more of what was before.
     pub delay_ns: u64,
     /// Least time between two captures by what is noticed here, in nanoseconds. A job that fails
     /// again and again would otherwise be captured all the time.
     pub interval_ns_min: u64,
-    /// Failed `cudaMalloc` calls of one rank that make a storm; 0 never does.
+    /// Failed `cudaMalloc` calls of one rank that trigger a capture; 0 never does.
     pub retries_min: u64,
     /// The time within which they do, in nanoseconds.
     pub retries_window_ns: u64,
     /// Reserved bytes from this share of the device on are worth a capture, in parts per million;
     /// 0 never are. Many healthy jobs live at nine tenths.
     pub reserved_ppm: u64,
-    /// The share must have fallen by this much before it counts anew, in parts per million.
+    /// The share must have fallen by this much before it counts again, in parts per million.
     pub reserved_rearm_ppm: u64,
     /// Time between two healthy states, in nanoseconds; 0 takes none.
     pub baseline_interval_ns: u64,
@@ -53,7 +52,7 @@ impl Default for TriggerLimits {
     }
 }
 
-/// The moments of one attempt at one job.
+/// The triggers of one attempt at one job.
 #[derive(Debug)]
 pub struct Triggers {
     limits: TriggerLimits,
@@ -192,13 +191,13 @@ impl Triggers {
         self.pending.as_ref().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Moments that came too soon after a capture of at least the same gravity, and ranks beyond
+    /// Events that came too soon after a capture of at least the same gravity, and ranks beyond
     /// the bound.
     pub fn suppressed(&self) -> u64 {
         self.suppressed
     }
 
-    /// The one place where a moment is taken, joined with another or dropped.
+    /// Takes an event, joins it with the pending one, or drops it.
     fn notice(&mut self, now_ns: u64, reason: Reason) {
         let is_fresh = self.taken.is_some_and(|(taken_ns, known)| {
             let since_ns = now_ns.saturating_sub(taken_ns);
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_one_capture_under_its_gravest_name() {
+    fn events_within_the_delay_are_one_capture_with_the_gravest_reason() {
         use At::{Died, Oom, Reserved};
         check(&[(1, Oom(2))], &[(15, Reason::OutOfMemory { rank: 2 })]);
         check(
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_device_is_one_moment_until_it_was_emptier() {
+    fn a_full_device_triggers_once_until_it_was_emptier() {
         use At::Reserved;
         let full = Reason::Reserved { rank: 0 };
         check(
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn graver_moments_do_not_wait_and_what_is_put_off_is_not_forgotten() {
+    fn graver_reasons_do_not_wait_and_a_pending_reason_is_kept() {
         use At::{Died, Oom, Reserved};
         // Nearly full, and ten seconds later out of memory: both are wanted.
         let oom = Reason::OutOfMemory { rank: 0 };

@@ -11,7 +11,7 @@
 //! word 7  birth_ns
 //! ```
 //!
-//! The ticket (the event's position in the lane's history, from 1) is not stored: whoever reads a
+//! The ticket (the event's position in the lane's history, from 1) is not stored: the reader of a
 //! slot knows which one must be there, and the check tells whether it is. A free carries what its
 //! block was (size, stack, birth), so that a reader can put it back.
 

@@ -1,17 +1,20 @@
 //! The tape: what a rank process writes about its GPU memory, in memory that outlives it.
 //!
-//! Picture a dashcam. It overwrites its oldest minutes, it needs no driver's help, and after the
-//! crash somebody else takes it out of the wreck and plays it back. The *events* are the film, the
-//! *live table* is a photograph of the present, and the *step index* is the list of chapters:
-//! with photograph and film together any chapter that the film still covers can be had exactly.
+//! One file per process, one *lane* per device, and two for the host. A lane holds a ring of
+//! *events*, a *live table* of the blocks that exist now, a table of segments, and a *step index*
+//! that says where in the events each step ended. From the live table and the events since, a
+//! reader reconstructs the state at any step that the ring still covers, exactly.
 //!
-//! One file per process, one *lane* per device (and two for the host side). A lane has a single
-//! writer at a time, guaranteed from outside: the allocator's own device mutex. So no write ever
-//! waits, and no write is ever torn by another.
+//! A lane has one writer at a time: PyTorch's device mutex sees to that. So no write waits, and no
+//! write tears another.
 //!
 //! The tape is an array of 64-bit words. Writers see it as `&[AtomicU64]`, readers through
-//! [`source::Source`]; nobody casts memory to structs, so nothing on it can be undefined.
-//! What this module does *not* do: map files, take locks, read clocks.
+//! [`read::Source`]. Memory is never cast to structs, so that nothing on it is undefined behaviour.
+//! This module does *not* map files, take locks or read clocks.
+//!
+//! `layout` has the offset of every word, `write` is the writer, `read` the reader, `rewind` makes
+//! the state at an earlier step, `interned` has what is written once, `collective` what PyTorch's
+//! flight recorder says.
 
 #[cfg(any(memtape_loom, memtape_shuttle))]
 pub mod atomic;

@@ -1,6 +1,6 @@
 //! The tape as its writer sees it: shared words, reached without a panic.
 //!
-//! Every access is bounds-checked and an access outside the tape goes to a word nobody reads:
+//! Every access is bounds-checked and an access outside the tape goes to a word that is never read:
 //! code that runs inside a training process must not panic, and a wrong index must not tear
 //! another region.
 
@@ -102,7 +102,7 @@ impl<'a> Words<'a> {
         self.set(header::PID_NAMESPACE, birth.pid_namespace);
         self.set(header::START_MONO_NS, birth.mono_ns);
         self.set(header::START_WALL_NS, birth.wall_ns);
-        self.set(header::ANCHOR_ERROR_NS, birth.anchor_error_ns);
+        self.set(header::CLOCK_ERROR_NS, birth.clock_error_ns);
         self.set(header::IDENTITY_OFFSET, HEADER_WORDS as u64);
         self.set(header::STREAM_POOLS_OFFSET, layout.stream_pools as u64);
         self.set(header::STREAM_POOLS_USED, 1); // entry 0 means unknown
@@ -171,7 +171,7 @@ pub struct Birth {
     /// … and Unix time at one moment …
     pub wall_ns: u64,
     /// … and the time between the readings around it.
-    pub anchor_error_ns: u64,
+    pub clock_error_ns: u64,
     /// `key=value` lines, see `reader::Identity`.
     pub identity: alloc::string::String,
 }

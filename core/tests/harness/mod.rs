@@ -1,6 +1,6 @@
 //! Tapes full of lies, made from a fuzzer's bytes, and a reader that looks at all of them.
 //!
-//! Shared by the fuzz targets (`fuzz/`), by the test that runs their corpus, and by whoever wants
+//! Shared by the fuzz targets (`fuzz/`), by the test that runs their corpus, and by anyone who wants
 //! a small tape: [`small::small_layout`] is as compact as a tape can be, so that a fuzzer's few
 //! bytes reach all of it.
 
@@ -106,7 +106,7 @@ impl Liar<'_> {
     }
 
     /// A word of the tape, mostly one that steers the reader.
-    fn place(&mut self) -> usize {
+    fn word(&mut self) -> usize {
         let lane = self.layout.lanes[self.bytes(1) as usize % self.layout.lanes.len()];
         let (kind, offset) = (self.bytes(1), self.bytes(1) as usize);
         match kind % 7 {
@@ -129,15 +129,15 @@ impl Liar<'_> {
         let words = self.words;
         match self.bytes(1) % 12 {
             0 => {
-                let (at, lie) = (self.place(), self.number());
+                let (at, lie) = (self.word(), self.number());
                 words.set(at, lie);
             }
             1 => {
-                let (at, bit) = (self.place(), self.bytes(1) % 64);
+                let (at, bit) = (self.word(), self.bytes(1) % 64);
                 words.set(at, words.get(at) ^ 1 << bit);
             }
             2 => {
-                let (one, two) = (self.place(), self.place());
+                let (one, two) = (self.word(), self.word());
                 let (first, second) = (words.get(one), words.get(two));
                 words.set(one, second);
                 words.set(two, first);
@@ -156,11 +156,11 @@ impl Liar<'_> {
 
     fn atom(&mut self) {
         let (kind, one, two) = (self.bytes(1), self.bytes(1) as u32, self.bytes(1) as u32);
-        let atoms = InternedWriter(self.words);
+        let interned = InternedWriter(self.words);
         match kind % 3 {
-            0 => atoms.string(&[one as u8; 3]),
-            1 => atoms.frame(one, two, two),
-            _ => atoms.stack(&[one, two, one]),
+            0 => interned.string(&[one as u8; 3]),
+            1 => interned.frame(one, two, two),
+            _ => interned.stack(&[one, two, one]),
         };
     }
 

@@ -6,7 +6,7 @@ use memtape_core::tape::layout::{
     STEP_WORDS, STREAM_POOL_WORDS, STREAM_POOLS_MAX, head,
 };
 
-/// Words that the atoms of a small tape may take.
+/// Words for interned entries on a small tape.
 pub(crate) const INTERNED_WORDS: usize = 128;
 
 /// A layout without the pages and least sizes of real tapes.

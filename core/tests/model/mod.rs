@@ -37,7 +37,7 @@ pub(crate) enum Act {
     Defer(u64),
     /// That stream is done.
     Complete(u64),
-    /// Maps so many granules at an address.
+    /// Maps this number of granules at an address.
     Map(u64, u64),
     /// Unmaps them.
     Unmap(u64, u64),

@@ -97,7 +97,7 @@ impl Recorder {
             pid_namespace: process::pid_namespace(),
             mono_ns,
             wall_ns,
-            anchor_error_ns: after - before,
+            clock_error_ns: after - before,
             identity: identity_text(&process::identity()),
         };
         words.mark_step(mono_ns, steps);

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The recorder asks PyTorch's NCCL flight recorder now and then (`recorder/src/background/collectives.rs`) and
-//! writes each answer into the table that is not the newest; then it raises `COLLECTIVE_LOOKS`.
+//! writes each answer into the table that is not the newest; then it raises `COLLECTIVE_POLLS`.
 //! So a writer that dies at any instant leaves its last answer whole, and the table that a reader
 //! copies changes only after another look is out. Each head and each group carries a check of its
 //! words and of the look, which tells what is torn or made up all the same: it is left out, and
@@ -94,7 +94,7 @@ impl<'a> CollectiveWriter<'a> {
         let mut words = [0, asked_ns, took_ns, last.len() as u64, lost, 0, 0, 0];
         words[0] = check(ticket(look, 0), &words);
         self.set_all(table, &words);
-        self.words.at(header::COLLECTIVE_LOOKS).store(look, Ordering::Release);
+        self.words.at(header::COLLECTIVE_POLLS).store(look, Ordering::Release);
         (self.looks, self.last) = (look, last);
     }
 
@@ -150,12 +150,12 @@ impl<S: Source> Tape<S> {
             return found;
         }
         for _ in 0..TRIES {
-            let looks = self.word(header::COLLECTIVE_LOOKS);
+            let looks = self.word(header::COLLECTIVE_POLLS);
             if looks == 0 || looks > CURSOR_MAX {
                 break;
             }
             let table = self.look_in(offset, looks);
-            if self.word(header::COLLECTIVE_LOOKS) == looks {
+            if self.word(header::COLLECTIVE_POLLS) == looks {
                 if let Some((asked_ns, took_ns, groups, lost)) = table {
                     found.look_wall_ns = wall(asked_ns);
                     (found.look_took_ns, found.groups) = (believable(took_ns), groups);

@@ -74,7 +74,7 @@ impl InternedWriter<'_> {
         depth
     }
 
-    /// Whether so many more words fit.
+    /// Whether this number of words fits.
     pub fn has_room(self, more: usize) -> bool {
         let Self(words) = self;
         words.offset(header::INTERNED_USED) + more <= words.offset(header::INTERNED_WORDS)

@@ -21,7 +21,7 @@ pub const START_MONO_NS: usize = 9;
 /// … and Unix time at the same moment, …
 pub const START_WALL_NS: usize = 10;
 /// … as exactly as this: the time between the two readings around it.
-pub const ANCHOR_ERROR_NS: usize = 11;
+pub const CLOCK_ERROR_NS: usize = 11;
 /// Number of finished optimizer steps.
 pub const STEP: usize = 12;
 /// CLOCK_MONOTONIC at which that step ended.
@@ -77,7 +77,7 @@ pub const COLLECTIVE_SINCE_NS: usize = 100;
 /// First word of the tables of collectives; 0 on a tape without them.
 pub const COLLECTIVE_OFFSET: usize = 101;
 /// Looks at the flight recorder that are on the tape: the newest is in table *looks mod 2*.
-pub const COLLECTIVE_LOOKS: usize = 102;
+pub const COLLECTIVE_POLLS: usize = 102;
 /// CLOCK_MONOTONIC when the look began that is under way; 0 when none is.
 pub const COLLECTIVE_ASKED_NS: usize = 103;
 /// Twelve words for each lane: see [`super::descriptor`].

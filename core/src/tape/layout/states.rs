@@ -52,7 +52,7 @@ pub mod hooks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Tracker {
-    /// Nobody asked for it (`MEMTAPE_DETAIL` is not set).
+    /// Not requested: `MEMTAPE_DETAIL` is not set.
     NotAsked = 0,
     /// It is attached.
     Attached = 1,
@@ -131,7 +131,7 @@ pub enum StepSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Cupti {
-    /// Nobody asked for it.
+    /// Not requested.
     NotAsked = 0,
     /// Driver calls that take memory are recorded; profilers of the process see no kernels.
     Subscribed = 1,

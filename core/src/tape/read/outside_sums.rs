@@ -39,7 +39,7 @@ impl<S: Source> Tape<S> {
         Some(uses)
     }
 
-    /// Where a sum of nothing is told: for the host, and on each device that PyTorch uses, if the
+    /// Where a sum of 0 is reported: for the host, and on each device that PyTorch uses, if the
     /// hook that has seen something is this origin's alone.
     fn tells_nothing(&self, origin: Origin, device: u8) -> bool {
         let is_own_hook = hook(origin) != hooks::OTHER_MEMORY;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_told_where_something_was_seen() {
+    fn sums_are_reported_where_something_was_seen() {
         let seen = |words: Words<'_>, hooks: u64| {
             words.set(header::OUTSIDE, 1);
             words.set(header::HOOKS, hooks);

@@ -34,7 +34,7 @@ pub struct Status {
     /// Unix time when recording started.
     pub start_wall_ns: i64,
     /// How wrong wall times may be, in nanoseconds, on top of the clock's own drift.
-    pub anchor_error_ns: u64,
+    pub clock_error_ns: u64,
 }
 
 impl<S: Source> Tape<S> {
@@ -56,7 +56,7 @@ impl<S: Source> Tape<S> {
             lost: believable(losses.iter().fold(0, |sum: u64, (_, n)| sum.saturating_add(*n))),
             losses,
             start_wall_ns: self.start_wall_ns,
-            anchor_error_ns: self.anchor_error_ns,
+            clock_error_ns: self.clock_error_ns,
         }
     }
 
@@ -117,7 +117,7 @@ impl<S: Source> Tape<S> {
     }
 }
 
-/// Why PyTorch's trace tracker is not attached, where somebody asked for it.
+/// Why PyTorch's trace tracker is not attached, where it was requested.
 fn no_detail(tracker: u64) -> Option<&'static str> {
     let reasons = [
         (Tracker::NotAsked, None),

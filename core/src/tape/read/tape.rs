@@ -1,7 +1,7 @@
 //! Reading a tape from outside, dead or alive, trusting nothing on it.
 //!
 //! [`Tape::open`] checks the header once and keeps the offsets of all regions; everything else is
-//! read anew at each call. Numbers from the tape are data, never indexes, until they have been
+//! read again at each call. Numbers from the tape are data, never indexes, until they have been
 //! checked. Rewinding is in `rewind/`.
 
 use alloc::format;
@@ -95,7 +95,7 @@ pub struct Tape<S> {
     interned_words: usize,
     start_mono_ns: u64,
     pub(crate) start_wall_ns: i64,
-    pub(crate) anchor_error_ns: u64,
+    pub(crate) clock_error_ns: u64,
 }
 
 impl<S: Source> Tape<S> {
@@ -154,7 +154,7 @@ impl<S: Source> Tape<S> {
             interned_words,
             start_mono_ns: word(header::START_MONO_NS),
             start_wall_ns: i64::try_from(word(header::START_WALL_NS)).unwrap_or(0),
-            anchor_error_ns: word(header::ANCHOR_ERROR_NS),
+            clock_error_ns: word(header::CLOCK_ERROR_NS),
             source,
         })
     }
@@ -196,7 +196,7 @@ impl<S: Source> Tape<S> {
             let lane = self.lane(usize::from(device))?;
             let words = self.words::<{ head::WORDS }>(lane.head)?;
             let info = self.words::<{ device::WORDS }>(device_word(device, 0))?;
-            // Numbers beyond any real one would only confuse whoever adds them up.
+            // Numbers beyond any real one would only make wrong sums.
             let (words, info) = (words.map(believable), info.map(believable));
             Some(DeviceTotals {
                 device,

@@ -50,7 +50,7 @@ pub(crate) enum Totals {
     /// Known: bytes handed out and bytes held.
     Known(u64, u64),
     /// Bytes handed out are to be added up from the blocks, and bytes held from the segments; where
-    /// nobody tells of those, this many bytes are held, 0 when it is not known.
+    /// those are not reported, this many bytes are held, 0 when it is not known.
     OfBlocks(u64),
 }
 
@@ -66,7 +66,7 @@ impl<S: Source> Tape<S> {
         for _ in 0..TRIES_MAX {
             let before = self.words::<2>(lane.head);
             match self.try_lane_state(lane, cut, early, trace_events_max) {
-                // Where nobody writes, another look shows the same.
+                // Where no event was written, another copy shows the same.
                 Err(RewindError::Damaged) if before != self.words::<2>(lane.head) => {}
                 other => return other,
             }

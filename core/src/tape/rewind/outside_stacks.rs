@@ -1,12 +1,12 @@
-//! Which stacks hold the memory that PyTorch's caching allocator did not give out, now and before.
+//! Which stacks hold the memory outside PyTorch's caching allocator, at a step and at an earlier one.
 //!
-//! The pieces lie in the live tables of the host's lane and of that of CPU tensors, each with its
-//! stack. `cudaMalloc` gives that allocator its segments too, and the driver those that can grow.
-//! Where the allocator tells of its segments, a piece at the address of one is its own. Where it
-//! does not, its blocks do: it takes a segment to put a block into it at once, so a piece that was
-//! taken since the earlier step and in which no block ever lay is somebody else's. Of an older one
-//! without a block that cannot be told, unless those with blocks are all that the allocator holds.
-//! What cannot be told is left out: whose it is would be a guess.
+//! The pieces lie in the live tables of the host lane and of the lane of CPU tensors, each with its
+//! stack. `cudaMalloc` also gives the allocator its segments, and so does the driver where segments
+//! are expandable. Where the allocator reports its segments, a piece at the address of one is the
+//! allocator's. Where it does not, its blocks decide: the allocator takes a segment to put a block
+//! into it at once, so that a piece taken since the earlier step in which no block ever lay is
+//! another owner's. An older piece without a block has an unknown owner, unless the pieces with
+//! blocks are all that the allocator holds. Pieces of unknown owner are left out.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -20,12 +20,12 @@ use crate::tape::write::table::Entry;
 
 /// What is known of the allocator's segments on a device.
 #[derive(Clone, Copy)]
-pub(crate) enum Told<'a> {
+pub(crate) enum KnownSegments<'a> {
     /// It has none: PyTorch's allocator holds nothing there.
     None,
-    /// It has some, and nobody tells which.
+    /// It has some, and which is not known.
     Unknown,
-    /// The allocator tells of all of them.
+    /// The allocator reports all of them.
     ByAllocator(&'a LaneState),
     /// Only its blocks are known, all of them.
     ByBlocks(&'a LaneState),
@@ -36,25 +36,25 @@ pub(crate) enum Told<'a> {
 enum Whose {
     Others,
     Allocators,
-    /// Nobody can tell.
+    /// Not known.
     Unclear,
-    /// Nobody can tell of any piece of this origin.
+    /// Not known for any piece of this origin.
     AllUnclear,
 }
 
-impl Told<'_> {
-    /// Whose a piece is that was there at the moment, or (`was`) at the earlier one.
+impl KnownSegments<'_> {
+    /// The owner of a piece that was there at the moment, or (`was`) at the earlier one.
     fn whose(self, entry: &Entry, before: Option<u64>, was: bool) -> Whose {
         let is_own = |is_own: bool| if is_own { Whose::Allocators } else { Whose::Others };
         match (Origin::from_number(entry.owner), self) {
-            (Origin::CudaMalloc, Told::ByAllocator(state)) if was => match &state.before {
+            (Origin::CudaMalloc, KnownSegments::ByAllocator(state)) if was => match &state.before {
                 Some(before) => is_own(before.segments.contains(&entry.address)),
                 None => Whose::AllUnclear,
             },
-            (Origin::CudaMalloc, Told::ByAllocator(state)) => {
+            (Origin::CudaMalloc, KnownSegments::ByAllocator(state)) => {
                 is_own(state.segments.has_whole(entry.address))
             }
-            (Origin::CudaMalloc, Told::ByBlocks(state)) => {
+            (Origin::CudaMalloc, KnownSegments::ByBlocks(state)) => {
                 let is_fresh = before.is_some_and(|before| entry.birth() >= before);
                 match has_block(state, entry) {
                     true => Whose::Allocators,
@@ -62,18 +62,22 @@ impl Told<'_> {
                     false => Whose::Unclear,
                 }
             }
-            (Origin::DriverVmm, Told::ByAllocator(state)) if !state.segments.has_mapped() => {
+            (Origin::DriverVmm, KnownSegments::ByAllocator(state))
+                if !state.segments.has_mapped() =>
+            {
                 Whose::Others
             }
-            (Origin::DriverVmm, Told::ByAllocator(_) | Told::ByBlocks(_)) => Whose::AllUnclear,
-            (Origin::CudaMalloc | Origin::DriverVmm, Told::Unknown) => Whose::AllUnclear,
+            (Origin::DriverVmm, KnownSegments::ByAllocator(_) | KnownSegments::ByBlocks(_)) => {
+                Whose::AllUnclear
+            }
+            (Origin::CudaMalloc | Origin::DriverVmm, KnownSegments::Unknown) => Whose::AllUnclear,
             _ => Whose::Others,
         }
     }
 }
 
 /// Did a block begin in a piece, at the moment, at the earlier one, or at any time between? Where
-/// a segment and somebody else's piece had the same address one after the other, it did: then what
+/// a segment and another owner's piece had the same address one after the other, it did: then what
 /// was taken stays unexplained.
 fn has_block(state: &LaneState, entry: &Entry) -> bool {
     let (address, size) = (entry.address, entry.size);
@@ -82,20 +86,23 @@ fn has_block(state: &LaneState, entry: &Entry) -> bool {
 }
 
 /// The devices whose allocator holds what the pieces with blocks are, and no more: there the others
-/// are somebody else's, however old.
-fn settled<'a>(lanes: &[&LaneState], told: &impl Fn(u8) -> Told<'a>) -> BTreeSet<u8> {
+/// are other owners', however old.
+fn settled<'a>(
+    lanes: &[&LaneState],
+    segments_of: &impl Fn(u8) -> KnownSegments<'a>,
+) -> BTreeSet<u8> {
     let mut sums: BTreeMap<u8, u64> = BTreeMap::new();
     let pieces = lanes.iter().flat_map(|lane| lane.live.iter());
     for entry in pieces.filter(|entry| key(entry).0 == Origin::CudaMalloc) {
-        if let Told::ByBlocks(state) = told(entry.device)
+        if let KnownSegments::ByBlocks(state) = segments_of(entry.device)
             && has_block(state, entry)
         {
             let sum = sums.entry(entry.device).or_default();
             *sum = sum.saturating_add(entry.size);
         }
     }
-    let is_all = |device: u8, sum: u64| match told(device) {
-        Told::ByBlocks(state) => state.reserved == sum,
+    let is_all = |device: u8, sum: u64| match segments_of(device) {
+        KnownSegments::ByBlocks(state) => state.reserved == sum,
         _ => false,
     };
     sums.into_iter()
@@ -125,7 +132,7 @@ impl Sum {
         self.births.extend(other.births);
     }
 
-    /// The larger ones are told: those that held much and those that hold much.
+    /// The larger ones are segments_of: those that held much and those that hold much.
     fn rank(&self) -> u64 {
         self.held.bytes.max(self.before.bytes)
     }
@@ -136,9 +143,9 @@ impl Sum {
 struct Group {
     of: BTreeMap<u32, Sum>,
     has_before: bool,
-    /// Of some of what was held then nobody knows whose it was.
+    /// The owner of some earlier pieces is not known.
     lacks_before: bool,
-    /// Whose its pieces are cannot be told.
+    /// The owner of its pieces is not known.
     is_unclear: bool,
 }
 
@@ -148,12 +155,13 @@ type Groups = BTreeMap<(Origin, u8), Group>;
 pub(crate) fn by_stack<'a>(
     lanes: &[&LaneState],
     before: Option<u64>,
-    told: impl Fn(u8) -> Told<'a>,
+    segments_of: impl Fn(u8) -> KnownSegments<'a>,
     stacks: &mut StackIndex,
 ) -> (Vec<OutsideStack>, u64) {
     let mut groups = Groups::new();
-    let settled = settled(lanes, &told);
-    let whose = |entry: &Entry, was: bool| match told(entry.device).whose(entry, before, was) {
+    let settled = settled(lanes, &segments_of);
+    let whose = |entry: &Entry, was: bool| match segments_of(entry.device).whose(entry, before, was)
+    {
         Whose::Unclear if settled.contains(&entry.device) && !was => Whose::Others,
         whose => whose,
     };

@@ -62,9 +62,9 @@ pub enum RewindError {
 }
 
 impl<S: Source> Tape<S> {
-    /// The state of the rank at a moment, with the memory of each stack at the end of an earlier
+    /// The state of the rank at a at, with the memory of each stack at the end of an earlier
     /// step where the tape still covers it (`before_step` of the result says whether), and the
-    /// last events up to the moment, at most `trace_events_max` a device.
+    /// last events up to the at, at most `trace_events_max` a device.
     ///
     /// The lanes that are no device's have rings of their own, the host's a short one. One whose
     /// events back to the moment are overwritten is left out, and `outside_missing` says so: what
@@ -74,12 +74,12 @@ impl<S: Source> Tape<S> {
     /// A [`RewindError`] when the moment cannot be had exactly; never a guess.
     pub fn snapshot(
         &self,
-        moment: PointInTime,
+        at: PointInTime,
         before: Option<u64>,
         trace_events_max: usize,
     ) -> Result<RankSnapshot, RewindError> {
         let status = self.status();
-        let (step, mono_ns) = match moment {
+        let (step, mono_ns) = match at {
             PointInTime::Present => (status.step, None),
             PointInTime::EndOf(step) if step > status.step => {
                 return Err(RewindError::NotReached { step, reached: status.step });
@@ -94,7 +94,7 @@ impl<S: Source> Tape<S> {
         let mut states = Vec::new();
         for index in 0..LANES {
             let Some(lane) = self.lane(index) else { continue };
-            let cut = match self.cut_at(index, &lane, moment) {
+            let cut = match self.cut_at(index, &lane, at) {
                 Err(RewindError::NotCovered { .. }) if index >= HOST_LANE => continue,
                 cut => cut?,
             };
@@ -162,15 +162,15 @@ impl<S: Source> Tape<S> {
     }
 
     /// Events of a lane up to a time; `None` when those around it are overwritten. An event of
-    /// before the time must be left, else nobody knows how many are gone that came after it.
+    /// before the time must be left, else it is not known how many later ones are overwritten.
     fn cursor_at(&self, lane: &LaneLayout, mono_ns: u64) -> Option<u64> {
         let end = self.word(lane.head + head::RESERVED);
         let first = end.saturating_sub(lane.ring_slots as u64);
         let later = |event: &Option<Event>| event.is_some_and(|event| event.mono_ns > mono_ns);
         let events = self.events(lane, first, end);
         let Some(index) = events.iter().position(later) else { return Some(end) };
-        let is_around = first == 0 || events.iter().take(index).any(Option::is_some);
-        is_around.then_some(first + index as u64)
+        let is_covered = first == 0 || events.iter().take(index).any(Option::is_some);
+        is_covered.then_some(first + index as u64)
     }
 
     /// Bytes that a device held all the time in a step, in which it took and gave back none.

@@ -15,7 +15,7 @@ use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;
 use crate::tape::rewind::lane_state::LaneState;
-use crate::tape::rewind::outside_stacks::{self, Told};
+use crate::tape::rewind::outside_stacks::{self, KnownSegments};
 use crate::tape::rewind::stack_index::StackIndex;
 use crate::tape::rewind::undo::Live;
 use crate::tape::write::segments::{GRANULE_SMALL, SegmentEntry};
@@ -38,9 +38,9 @@ impl<S: Source> Tape<S> {
         let mut outside = host.map(|host| outside_uses(&host.live)).unwrap_or_default();
         outside.extend(find(CPU_LANE).map(|(_, cpu)| outside_uses(&cpu.live)).unwrap_or_default());
         let lanes: Vec<&LaneState> = of_host.iter().map(|(_, state)| state).collect();
-        let segments = |device: u8| self.segments_of(device, &of_devices);
+        let segments_of = |device: u8| self.segments_of(device, &of_devices);
         let (outside_stacks, outside_stacks_left_out) =
-            outside_stacks::by_stack(&lanes, before, segments, &mut stacks);
+            outside_stacks::by_stack(&lanes, before, segments_of, &mut stacks);
         let outside_missing =
             (HOST_LANE..LANES).any(|index| self.lane(index).is_some() && find(index).is_none());
         let devices = of_devices
@@ -72,16 +72,16 @@ impl<S: Source> Tape<S> {
     }
 
     /// What is known of the allocator's segments on a device.
-    fn segments_of<'a>(&self, device: u8, states: &'a [(usize, LaneState)]) -> Told<'a> {
+    fn segments_of<'a>(&self, device: u8, states: &'a [(usize, LaneState)]) -> KnownSegments<'a> {
         let index = usize::from(device);
         match states.iter().find(|(of, _)| *of == index) {
-            Some((_, state)) if self.is_traced(index, state) => Told::ByAllocator(state),
+            Some((_, state)) if self.is_traced(index, state) => KnownSegments::ByAllocator(state),
             Some((_, state)) if state.reserved > 0 || state.allocated > 0 => {
                 let lost =
                     self.lane(index).map_or(0, |lane| self.word(lane.head + head::LOST_BLOCKS));
-                if lost == 0 { Told::ByBlocks(state) } else { Told::Unknown }
+                if lost == 0 { KnownSegments::ByBlocks(state) } else { KnownSegments::Unknown }
             }
-            _ => Told::None,
+            _ => KnownSegments::None,
         }
     }
 

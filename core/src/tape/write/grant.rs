@@ -1,4 +1,4 @@
-//! What the writer of a lane is told of a block, and what it tells of one.
+//! A block as it is written to a lane, and as the live table has it.
 
 /// Totals of the allocator after an event, as it reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,14 @@
 //! Writing one lane: events, tables, totals and the step index.
 //!
-//! The order of stores is the whole art. For each event the writer
+//! A reader relies on the order of the stores. For each event the writer
 //! 1. raises `RESERVED`, 2. fills the slot and then its check, 3. changes the tables and totals,
-//! 4. raises `DONE`. A writer can die between any two stores, and a reader can look between them:
+//! 4. raises `DONE`. A writer can die between any two stores, and a reader can copy between them:
 //! - a slot not whole means the tables were not touched for it (2 before 3);
 //! - whatever a reader sees changed in a table belongs to an event below `RESERVED` (1 before 3);
 //! - everything below `DONE` is in the tables (3 before 4).
 //!
-//! One thread at a time may write a lane: for devices the allocator's mutex sees to that, for the
-//! others [`Lane::try_lock`] does. Nothing here waits, allocates or panics.
+//! One thread at a time may write a lane: for devices by the allocator's mutex, for the
+//! others by [`Lane::try_lock`]. Nothing here waits, allocates or panics.
 
 use crate::tape::atomic::{AtomicU64, Ordering, fence};
 use crate::tape::event::{Event, Kind, check, of_kind, what};
@@ -151,7 +151,7 @@ impl<'a> Lane<'a> {
             _ => grant.stack,
         };
         let grant = Grant { requested: grant.size, stack, ..grant };
-        let ticket = self.moment(now_ns, kind, grant, now_ns);
+        let ticket = self.publish_new(now_ns, kind, grant, now_ns);
         table.apply(kind, &grant);
         self.done(ticket);
     }
@@ -161,12 +161,12 @@ impl<'a> Lane<'a> {
     pub fn failure(&self, now_ns: u64, kind: Kind, grant: Grant, totals: Totals) {
         let ticket = if kind == Kind::Oom {
             let grant = Grant { address: totals.allocated, ..grant };
-            let ticket = self.moment(now_ns, kind, grant, totals.reserved);
+            let ticket = self.publish_new(now_ns, kind, grant, totals.reserved);
             self.bump(head::OOMS, 1);
             self.set(head::LAST_OOM, ticket);
             ticket
         } else {
-            self.moment(now_ns, kind, grant, now_ns)
+            self.publish_new(now_ns, kind, grant, now_ns)
         };
         self.totals(totals);
         self.done(ticket);
@@ -175,7 +175,7 @@ impl<'a> Lane<'a> {
     /// Something happened that changes no memory: a mark, a snapshot.
     pub fn mark(&self, now_ns: u64, kind: Kind, size: u64, detail: u64) {
         let grant = Grant { size, requested: detail, ..Grant::default() };
-        let ticket = self.moment(now_ns, kind, grant, now_ns);
+        let ticket = self.publish_new(now_ns, kind, grant, now_ns);
         self.done(ticket);
     }
 
@@ -244,7 +244,7 @@ impl<'a> Lane<'a> {
         self.publish(&[0, requested, now_ns, address, size, block, birth | step, birth_ns])
     }
 
-    fn moment(&self, now_ns: u64, kind: Kind, grant: Grant, birth_ns: u64) -> u64 {
+    fn publish_new(&self, now_ns: u64, kind: Kind, grant: Grant, birth_ns: u64) -> u64 {
         let step = self.close_finished_steps() as u32;
         let event = Event {
             kind,

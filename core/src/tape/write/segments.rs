@@ -150,7 +150,7 @@ impl<'a> SegmentTable<'a> {
     fn take(&self, address: u64, size: u64, grant: &Grant, expandable: bool) {
         let Grant { stack, owner: stream_pool, .. } = *grant;
         let entry = SegmentEntry { address, size, stack, stream_pool, expandable };
-        let mut index = self.home(address);
+        let mut index = self.first_probe(address);
         for _ in 0..PROBE_MAX {
             let at = self.first + index * SEGMENT_WORDS;
             if matches!(self.words.get(at), EMPTY | REMOVED) {
@@ -176,7 +176,7 @@ impl<'a> SegmentTable<'a> {
 
     /// The entry at an address, and its first word.
     fn find(&self, address: u64) -> Option<(usize, SegmentEntry)> {
-        let mut index = self.home(address);
+        let mut index = self.first_probe(address);
         for _ in 0..PROBE_MAX {
             let at = self.first + index * SEGMENT_WORDS;
             let there = self.words.get(at);
@@ -200,7 +200,7 @@ impl<'a> SegmentTable<'a> {
         self.words.add(self.head + index, more);
     }
 
-    fn home(&self, address: u64) -> usize {
+    fn first_probe(&self, address: u64) -> usize {
         let spread = (address >> 21).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (spread >> 32) as usize & self.mask
     }

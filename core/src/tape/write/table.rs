@@ -70,7 +70,7 @@ impl<'a> Table<'a> {
     /// room near its slot.
     #[inline(always)]
     pub(crate) fn insert(&self, block: &[u64; USED_WORDS]) -> bool {
-        let mut index = home(block[0]);
+        let mut index = first_probe(block[0]);
         for _ in 0..PROBE_MAX {
             let Some([address, rest @ ..]) = self.at(index) else { return false };
             if matches!(address.load(Ordering::Relaxed), EMPTY | REMOVED) {
@@ -88,7 +88,7 @@ impl<'a> Table<'a> {
     /// The block at an address: its index and its words.
     #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(usize, &'a [AtomicU64; ENTRY_WORDS])> {
-        let mut index = home(address);
+        let mut index = first_probe(address);
         for _ in 0..PROBE_MAX {
             let entry = self.at(index)?;
             match entry[0].load(Ordering::Relaxed) {
@@ -147,6 +147,6 @@ impl<'a> Table<'a> {
 /// Where the search for an address starts. Blocks are multiples of 512 bytes apart; the golden
 /// ratio spreads neighbours over the table.
 #[inline(always)]
-fn home(address: u64) -> usize {
+fn first_probe(address: u64) -> usize {
     ((address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }

@@ -102,7 +102,7 @@ fn what_no_source_knows_is_unknown_and_in_the_rest() {
 }
 
 #[test]
-fn other_code_is_told_only_where_the_allocators_segments_are() {
+fn other_code_is_known_only_where_the_allocators_segments_are() {
     let taken = [outside(Origin::CudaMalloc, 50 * MIB)];
     let other = |allocator: Option<&DeviceSnapshot>| {
         let sources = Sources { allocator, outside: Some(&taken), ..Sources::default() };
@@ -224,7 +224,7 @@ fn totals_alone_make_sums() {
     assert_eq!(amounts(&ledger), expected);
     assert_eq!(ledger.rest_bytes, Some(80));
     let other = |standing: Standing<'_>| Ledger::live(&standing).amount(Name::OtherCode);
-    // Without an allocator, or with the driver's calls, other code's part is told.
+    // Without an allocator, or with the driver's calls, other code's part is known.
     let none = Standing { allocated: 0, reserved: 0, ..known };
     assert_eq!(other(none), Amount::Known(310));
     let taken = [outside(Origin::CudaMalloc, 310), outside(Origin::DriverVmm, 7)];

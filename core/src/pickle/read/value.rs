@@ -11,8 +11,8 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::fault::Fault;
-use super::intern::Interner;
+use crate::pickle::read::fault::Fault;
+use crate::pickle::read::intern::Interner;
 
 /// What a reader may hold at once, and how deep it may go.
 ///
@@ -183,7 +183,7 @@ pub enum Slot {
 /// Both calls get what the container is so far and what it gets now, and answer with what it is
 /// from now on. They are called again when more comes.
 pub trait Folder {
-    /// Texts that get the first numbers, so that they can be told by number.
+    /// Texts that get the first numbers, so that they are recognised by number.
     const TEXTS: &'static [&'static str];
 
     /// A dictionary gets pairs.
@@ -355,7 +355,7 @@ impl Heap {
         Ok(Value::object(number))
     }
 
-    /// A tuple; equal ones are the same, which nobody can tell as they never change.
+    /// A tuple; equal ones are the same, which makes no difference as they never change.
     pub(crate) fn new_tuple(&mut self, items: &[Value]) -> Result<Value, Fault> {
         let mut few = [0; 3];
         let many: Vec<u64>;

@@ -1,6 +1,6 @@
 //! Makes typed records of the dictionaries of a memory snapshot as soon as they are filled.
 //!
-//! A trace of a million events is a million dictionaries of eight keys. Each is told by a key
+//! A trace of a million events is a million dictionaries of eight keys. Each is recognised by a key
 //! that no other kind has (`action`, `blocks`, `state`, `stage`, `filename`), is packed into a
 //! few words, and its pieces are forgotten. A list of frames becomes a stack that equal lists
 //! share. A record refers to its lists by slot until the file is at its end, so that one that
@@ -11,12 +11,12 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::fault::Fault;
-use super::intern::Interner;
-use super::torch::{
+use crate::pickle::read::fault::Fault;
+use crate::pickle::read::intern::Interner;
+use crate::pickle::read::torch::{
     Action, Annotation, Block, BlockState, Event, NO_TIME, NOTHING, Record, Segment, Stage, known,
 };
-use super::value::{Folder, Heap, Slot, Value, View, over};
+use crate::pickle::read::value::{Folder, Heap, Slot, Value, View, over};
 
 /// Kinds of [`Slot::Folded`].
 pub(crate) const EVENT: u8 = 0;
@@ -26,7 +26,7 @@ pub(crate) const FRAME: u8 = 3;
 pub(crate) const ANNOTATION: u8 = 4;
 
 /// Different pairs of stream and pool: what an event has room for. Jobs have some dozens.
-const PLACES_MAX: usize = 1 << 16;
+const STREAM_POOLS_MAX: usize = 1 << 16;
 
 /// Different keys that are counted one by one.
 const TALLY_MAX: usize = 256;
@@ -109,7 +109,7 @@ pub(crate) struct TorchFolder {
     /// Slots of frames.
     pub(crate) stacks: Interner<u32>,
     /// Stream known, stream, pool known, pool.
-    pub(crate) places: Interner<u64>,
+    pub(crate) stream_pools: Interner<u64>,
     pub(crate) skipped: Tally,
     pub(crate) mistyped: Tally,
     /// Slots of the list that is being looked at.
@@ -119,7 +119,7 @@ pub(crate) struct TorchFolder {
 impl TorchFolder {
     pub(crate) fn new() -> Self {
         let mut folder = Self::default();
-        folder.places.intern(&[0; 5], PLACES_MAX * 5);
+        folder.stream_pools.intern(&[0; 5], STREAM_POOLS_MAX * 5);
         folder
     }
 }
@@ -216,7 +216,7 @@ impl TorchFolder {
                 self.annotations.push(NEW_ANNOTATION);
                 self.annotations.len()
             }
-            // A frame has no place before it is known: see `Self::frame`.
+            // A frame has no number before it is known: see `Self::frame`.
             _ => return NOTHING,
         };
         // The number of objects is limited, and each record is an object.
@@ -233,7 +233,7 @@ impl TorchFolder {
                 for &[key, value] in chunks {
                     self.set_event(heap, &mut event, key, value)?;
                 }
-                self.events.get_mut(at).into_iter().for_each(|place| *place = event);
+                self.events.get_mut(at).into_iter().for_each(|slot| *slot = event);
             }
             SEGMENT => {
                 chunks.iter().for_each(|&[key, value]| self.set_segment(heap, at, key, value))
@@ -293,15 +293,14 @@ impl TorchFolder {
             (Word::CompileContext, _) => set(text(value), &mut event.compile_context),
             (Word::UserMetadata, _) => set(text(value), &mut event.user_metadata),
             (Word::Stream, Some(stream)) => {
-                event.place =
-                    self.place(event.place, |place| (place[0], place[1]) = (1, stream))?;
+                event.stream_pool =
+                    self.stream_pool(event.stream_pool, |pair| (pair[0], pair[1]) = (1, stream))?;
                 true
             }
             (Word::PoolId, _) => match pool(heap, value) {
                 Some((first, second)) => {
-                    let set =
-                        |place: &mut [u64; 5]| place[2..].copy_from_slice(&[1, first, second]);
-                    event.place = self.place(event.place, set)?;
+                    let set = |pair: &mut [u64; 5]| pair[2..].copy_from_slice(&[1, first, second]);
+                    event.stream_pool = self.stream_pool(event.stream_pool, set)?;
                     true
                 }
                 None => false,
@@ -318,14 +317,16 @@ impl TorchFolder {
         Ok(())
     }
 
-    /// The number of a place like another one, but for one thing.
-    fn place(&mut self, like: u16, change: impl FnOnce(&mut [u64; 5])) -> Result<u16, Fault> {
-        let mut place = [0; 5];
-        place.iter_mut().zip(self.places.get(u32::from(like))).for_each(|(to, from)| *to = *from);
-        change(&mut place);
-        let number = self.places.intern(&place, PLACES_MAX * 5);
+    /// The number of a pair like another one, with one part changed.
+    fn stream_pool(&mut self, like: u16, change: impl FnOnce(&mut [u64; 5])) -> Result<u16, Fault> {
+        let mut pair = [0; 5];
+        pair.iter_mut()
+            .zip(self.stream_pools.get(u32::from(like)))
+            .for_each(|(to, from)| *to = *from);
+        change(&mut pair);
+        let number = self.stream_pools.intern(&pair, STREAM_POOLS_MAX * 5);
         let number = number.and_then(|number| u16::try_from(number).ok());
-        number.ok_or(over("different streams and pools", PLACES_MAX, "PLACES_MAX"))
+        number.ok_or(over("different streams and pools", STREAM_POOLS_MAX, "STREAM_POOLS_MAX"))
     }
 
     fn set_segment(&mut self, heap: &Heap, at: usize, key: Value, value: Value) {
@@ -359,9 +360,9 @@ impl TorchFolder {
 
     fn set_block(&mut self, heap: &Heap, at: usize, key: Value, value: Value) {
         let Some(block) = self.blocks.get_mut(at) else { return };
-        let mut size = |place: fn(&mut Block) -> &mut u64, bit: u8| match heap.unsigned(value) {
+        let mut size = |field: fn(&mut Block) -> &mut u64, bit: u8| match heap.unsigned(value) {
             Some(number) => {
-                *place(block) = number;
+                *field(block) = number;
                 block.known |= bit;
                 true
             }
@@ -438,7 +439,7 @@ const NEW_EVENT: Event = Event {
     stack: NOTHING,
     compile_context: NOTHING,
     user_metadata: NOTHING,
-    place: 0,
+    stream_pool: 0,
     known: 0,
     action: Action::Unknown,
 };
@@ -455,19 +456,19 @@ fn lost(kind: u8) -> Slot {
 }
 
 /// Takes over what is known, and says whether something is.
-fn set<T>(value: Option<T>, place: &mut T) -> bool {
+fn set<T>(value: Option<T>, to: &mut T) -> bool {
     match value {
         Some(value) => {
-            *place = value;
+            *to = value;
             true
         }
         None => false,
     }
 }
 
-fn put<T>(value: Option<T>, place: &mut Option<T>) -> bool {
-    *place = value;
-    place.is_some()
+fn put<T>(value: Option<T>, to: &mut Option<T>) -> bool {
+    *to = value;
+    to.is_some()
 }
 
 fn object(value: Value) -> Option<u32> {

@@ -5,12 +5,12 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::fold::Tally;
-use super::torch::{
+use crate::pickle::read::fold::Tally;
+use crate::pickle::read::torch::{
     Action, Annotation, Block, Count, Event, Frame, Missing, NOTHING, Record, Segment,
     TorchSnapshot,
 };
-use super::value::{Heap, Value, View};
+use crate::pickle::read::value::{Heap, Value, View};
 
 /// Characters of a key that are shown.
 const KEY_CHARACTERS_MAX: usize = 256;

@@ -10,7 +10,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::intern::Interner;
+use crate::pickle::read::intern::Interner;
 
 /// In packed records: nothing is known.
 pub(crate) const NOTHING: u32 = u32::MAX;
@@ -57,7 +57,7 @@ pub struct TorchSnapshot {
     /// Name, file and line of each frame.
     pub(crate) frames: Interner<u32>,
     pub(crate) stacks: Interner<u32>,
-    pub(crate) places: Interner<u64>,
+    pub(crate) stream_pools: Interner<u64>,
 }
 
 /// What a reader met besides the data.
@@ -186,7 +186,7 @@ pub struct Event {
     pub(crate) stack: u32,
     pub(crate) compile_context: u32,
     pub(crate) user_metadata: u32,
-    pub(crate) place: u16,
+    pub(crate) stream_pool: u16,
     pub(crate) known: u8,
     /// What happened.
     pub action: Action,
@@ -411,7 +411,7 @@ impl TorchSnapshot {
 
     /// CUDA stream of an event.
     pub fn stream_of(&self, event: &Event) -> Option<u64> {
-        match self.places.get(u32::from(event.place)) {
+        match self.stream_pools.get(u32::from(event.stream_pool)) {
             &[1, stream, ..] => Some(stream),
             _ => None,
         }
@@ -419,7 +419,7 @@ impl TorchSnapshot {
 
     /// Memory pool of an event.
     pub fn pool_of(&self, event: &Event) -> Option<(u64, u64)> {
-        match self.places.get(u32::from(event.place)) {
+        match self.stream_pools.get(u32::from(event.stream_pool)) {
             &[_, _, 1, first, second] => Some((first, second)),
             _ => None,
         }

@@ -13,22 +13,22 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-pub use super::opcodes as opcode;
+pub(crate) use crate::pickle::read::opcodes as opcode;
 
 /// The protocol that is written: memory_viz takes 2 to 4, PyTorch writes 2.
-pub const PROTOCOL: u8 = 2;
+pub(crate) const PROTOCOL: u8 = 2;
 
 /// Items of one APPENDS or SETITEMS. memory_viz passes a batch as arguments of one JavaScript
 /// call, whose number browsers limit; CPython's pickler uses the same 1000.
-pub const BATCH_ITEMS: u32 = 1000;
+pub(crate) const BATCH_ITEMS: u32 = 1000;
 
 /// A value that was stored in the memo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoId(u32);
+pub(crate) struct MemoId(u32);
 
 /// A pickle in the making.
 #[derive(Debug)]
-pub struct Writer {
+pub(crate) struct Writer {
     bytes: Vec<u8>,
     /// Number of the next value in the memo.
     memo_next: u32,
@@ -47,60 +47,60 @@ impl Default for Writer {
 
 impl Writer {
     /// Ends the pickle and hands it over.
-    pub fn finish(mut self) -> Vec<u8> {
+    pub(crate) fn finish(mut self) -> Vec<u8> {
         self.bytes.push(opcode::STOP);
         self.bytes
     }
 
     /// Opens a list; each item follows an [`Self::item`], then comes [`Self::list_end`].
-    pub fn list_start(&mut self) {
+    pub(crate) fn list_start(&mut self) {
         self.bytes.push(opcode::EMPTY_LIST);
         self.open.push(0);
     }
 
     /// Announces the next item of the innermost open list.
-    pub fn item(&mut self) {
+    pub(crate) fn item(&mut self) {
         self.next_in_batch(opcode::APPENDS);
     }
 
     /// Closes the innermost list.
-    pub fn list_end(&mut self) {
+    pub(crate) fn list_end(&mut self) {
         self.close_batch(opcode::APPENDS);
     }
 
     /// Opens a dictionary; each value follows a [`Self::key`], then comes [`Self::dict_end`].
-    pub fn dict_start(&mut self) {
+    pub(crate) fn dict_start(&mut self) {
         self.bytes.push(opcode::EMPTY_DICT);
         self.open.push(0);
     }
 
     /// The key of the next value of the innermost open dictionary.
-    pub fn key(&mut self, key: &str) {
+    pub(crate) fn key(&mut self, key: &str) {
         self.next_in_batch(opcode::SETITEMS);
         self.text(key);
     }
 
     /// Closes the innermost dictionary.
-    pub fn dict_end(&mut self) {
+    pub(crate) fn dict_end(&mut self) {
         self.close_batch(opcode::SETITEMS);
     }
 
     /// A pair of integers as a tuple.
-    pub fn pair(&mut self, first: u64, second: u64) {
+    pub(crate) fn pair(&mut self, first: u64, second: u64) {
         self.unsigned(first);
         self.unsigned(second);
         self.bytes.push(opcode::TUPLE2);
     }
 
     /// A truth value.
-    pub fn truth(&mut self, value: bool) {
+    pub(crate) fn truth(&mut self, value: bool) {
         self.bytes.push(if value { opcode::NEWTRUE } else { opcode::NEWFALSE });
     }
 
     /// A text; the second time only a reference is written.
     ///
     /// A text beyond 4 GiB, which this opcode cannot hold, becomes the empty text.
-    pub fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         if let Some(&memo) = self.texts.get(text) {
             return self.reference(memo);
         }
@@ -116,7 +116,7 @@ impl Writer {
     }
 
     /// An integer that is not negative.
-    pub fn unsigned(&mut self, value: u64) {
+    pub(crate) fn unsigned(&mut self, value: u64) {
         if let Ok(byte) = u8::try_from(value) {
             self.bytes.extend_from_slice(&[opcode::BININT1, byte]);
         } else if let Ok(small) = i32::try_from(value) {
@@ -128,7 +128,7 @@ impl Writer {
     }
 
     /// An integer.
-    pub fn signed(&mut self, value: i64) {
+    pub(crate) fn signed(&mut self, value: i64) {
         match (u64::try_from(value), i32::try_from(value)) {
             (Ok(value), _) => self.unsigned(value),
             (_, Ok(small)) => {
@@ -140,7 +140,7 @@ impl Writer {
     }
 
     /// Stores the value that was written last, so that [`Self::reference`] can repeat it.
-    pub fn remember(&mut self) -> MemoId {
+    pub(crate) fn remember(&mut self) -> MemoId {
         let memo = MemoId(self.memo_next);
         self.memo_next = self.memo_next.saturating_add(1);
         self.numbered(opcode::BINPUT, opcode::LONG_BINPUT, memo);
@@ -148,7 +148,7 @@ impl Writer {
     }
 
     /// The very object that was stored under this number.
-    pub fn reference(&mut self, memo: MemoId) {
+    pub(crate) fn reference(&mut self, memo: MemoId) {
         self.numbered(opcode::BINGET, opcode::LONG_BINGET, memo);
     }
 

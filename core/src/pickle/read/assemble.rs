@@ -13,13 +13,13 @@ use alloc::vec::Vec;
 use alloc::{format, vec};
 use core::ops::Range;
 
-use super::fault::{Fault, ReadError};
-use super::fold::{self, TorchFolder, Word, word};
-use super::intern::Interner;
-use super::notes;
-use super::reader::{Reader, Whole};
-use super::torch::{NOTHING, Notes, Setting, SettingValue, Shape, TorchSnapshot};
-use super::value::{Heap, Limits, Slot, Value, View, over};
+use crate::pickle::read::fault::{Fault, ReadError};
+use crate::pickle::read::fold::{self, TorchFolder, Word, word};
+use crate::pickle::read::intern::Interner;
+use crate::pickle::read::notes;
+use crate::pickle::read::reader::{Reader, Whole};
+use crate::pickle::read::torch::{NOTHING, Notes, Setting, SettingValue, Shape, TorchSnapshot};
+use crate::pickle::read::value::{Heap, Limits, Slot, Value, View, over};
 
 /// Settings that are kept, those in inner dictionaries among them; PyTorch writes some 30.
 const SETTINGS_MAX: usize = 4096;
@@ -105,7 +105,7 @@ fn assemble(mut whole: Whole<TorchFolder>) -> Result<TorchSnapshot, Fault> {
             missing: Vec::new(),
         },
         texts: heap.texts,
-        places: folder.places,
+        stream_pools: folder.stream_pools,
         ..records
     };
     snapshot.notes.missing = notes::missing(&snapshot, &parts.missing);
@@ -406,13 +406,13 @@ impl Stacks {
             self.misplaced += 1;
             return;
         };
-        let Some(place) = self.frames_renumbered.get_mut(frame as usize) else { return };
-        if *place == NOTHING {
+        let Some(known) = self.frames_renumbered.get_mut(frame as usize) else { return };
+        if *known == NOTHING {
             // There are no more of these than of the folder's, which fit.
             let number = self.frames.intern(folder.frames.get(frame), usize::MAX);
-            *place = number.unwrap_or(NOTHING);
+            *known = number.unwrap_or(NOTHING);
         }
-        self.scratch.push(*place);
+        self.scratch.push(*known);
     }
 
     fn intern(&mut self, heap: &Heap) -> Result<u32, Fault> {
@@ -486,7 +486,7 @@ fn settings(heap: &Heap, dict: Option<Value>, left_out: &mut u64) -> Vec<Setting
     found
 }
 
-/// Keys and values of a dictionary, or indexes and items of a list; at most so many.
+/// Keys and values of a dictionary, or indexes and items of a list; at most `room`.
 fn inner_settings<'a>(
     heap: &'a Heap,
     slot: Slot,

@@ -19,9 +19,9 @@ macro_rules! opcodes {
 /// What an opcode is for a reader of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Data, with so many bytes of operand.
+    /// Data, with this number of bytes of operand.
     Fixed(u8),
-    /// Data, with a count in so many bytes and as many bytes as it says.
+    /// Data, with a count in this number of bytes, and that many bytes after it.
     Counted(u8),
     /// Data, with a decimal number and a line feed.
     Line,

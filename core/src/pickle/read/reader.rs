@@ -11,9 +11,9 @@
 
 use alloc::vec::Vec;
 
-use super::fault::{Fault, ReadError};
-use super::opcodes::{self as opcode, Kind};
-use super::value::{Folder, Heap, Limits, Slot, Value, View, over};
+use crate::pickle::read::fault::{Fault, ReadError};
+use crate::pickle::read::opcodes::{self as opcode, Kind};
+use crate::pickle::read::value::{Folder, Heap, Limits, Slot, Value, View, over};
 
 /// Newest protocol that is known.
 const PROTOCOL_MAX: u8 = 5;
@@ -406,7 +406,7 @@ impl<F: Folder> Reader<F> {
 
     fn store(&mut self, number: u64, byte: u8) -> Result<(), Fault> {
         let top = self.top(byte)?;
-        // Whoever counts values cannot be at more than there are bytes. Without this a file of
+        // A counter of values cannot be beyond the number of bytes. Without this a file of
         // ten bytes could ask for gigabytes.
         if number > self.offset {
             return Err(Fault::MemoNumber(number));

@@ -1,8 +1,8 @@
 //! Sequences kept once: equal texts, stacks and tuples get one number.
 //!
 //! An arena with all items in a row, and a table of open addressing beside it. There is no
-//! random seed in here, so a hostile file could aim all its texts at one place of the table:
-//! a search gives up after [`PROBES_MAX`] places, and the sequence is kept a second time. Numbers
+//! random seed in here, so a hostile file could aim all its texts at one slot of the table:
+//! a search gives up after [`PROBES_MAX`] slots, and the sequence is kept a second time. Numbers
 //! of equal sequences may then differ; those that were there first are always found.
 
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 /// fair hash has chains of ten or so.
 const PROBES_MAX: u32 = 64;
 
-/// An empty place of the table.
+/// An empty slot of the table.
 const EMPTY: u32 = u32::MAX;
 
 /// Something sequences are made of.
@@ -64,27 +64,27 @@ impl<T: Item> Interner<T> {
         }
         let hash = T::hash(sequence);
         let mask = self.table.len() - 1;
-        let mut place = hash as usize & mask;
+        let mut slot = hash as usize & mask;
         let mut free = None;
         for _ in 0..PROBES_MAX {
-            let number = *self.table.get(place)?;
+            let number = *self.table.get(slot)?;
             if number == EMPTY {
-                free = Some(place);
+                free = Some(slot);
                 break;
             }
             let same = self.hashes.get(number as usize) == Some(&part(hash));
             if same && self.get(number) == sequence {
                 return Some(number);
             }
-            place = (place + 1) & mask;
+            slot = (slot + 1) & mask;
         }
         let end = self.items.len().checked_add(sequence.len()).filter(|&end| end <= items_max)?;
         let number = u32::try_from(self.ends.len()).ok().filter(|&number| number != EMPTY)?;
         self.ends.push(u32::try_from(end).ok()?);
         self.items.extend_from_slice(sequence);
         self.hashes.push(part(hash));
-        if let Some(place) = free.and_then(|place| self.table.get_mut(place)) {
-            *place = number;
+        if let Some(slot) = free.and_then(|slot| self.table.get_mut(slot)) {
+            *slot = number;
         }
         Some(number)
     }
@@ -97,19 +97,19 @@ impl<T: Item> Interner<T> {
     }
 
     fn grow(&mut self) {
-        let places = (self.table.len() * 2).max(64);
+        let slots = (self.table.len() * 2).max(64);
         self.table.clear();
-        self.table.resize(places, EMPTY);
-        let mask = places - 1;
+        self.table.resize(slots, EMPTY);
+        let mask = slots - 1;
         for number in 0..self.ends.len() as u32 {
-            let mut place = T::hash(self.get(number)) as usize & mask;
+            let mut slot = T::hash(self.get(number)) as usize & mask;
             for _ in 0..PROBES_MAX {
-                match self.table.get_mut(place) {
+                match self.table.get_mut(slot) {
                     Some(free) if *free == EMPTY => {
                         *free = number;
                         break;
                     }
-                    _ => place = (place + 1) & mask,
+                    _ => slot = (slot + 1) & mask,
                 }
             }
         }

@@ -18,50 +18,50 @@ use alloc::vec::Vec;
 use crate::snapshot::{Block, DeviceSnapshot, Segment, SegmentSource, TraceEvent, TraceKind};
 
 /// PyTorch's small segments have this size, and its larger ones are multiples of it.
-pub const SEGMENT_BYTES_SMALL: u64 = 2 << 20;
+pub(crate) const SEGMENT_BYTES_SMALL: u64 = 2 << 20;
 
 /// One device, laid out.
 #[derive(Debug, Default, PartialEq)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// Segments sorted by address; they do not overlap.
-    pub segments: Vec<LaidSegment>,
+    pub(crate) segments: Vec<LaidSegment>,
     /// Events which a viewer can replay backwards from these segments.
-    pub trace: Vec<TraceEvent>,
+    pub(crate) trace: Vec<TraceEvent>,
     /// Live blocks that could not be placed.
-    pub blocks_left_out: u64,
+    pub(crate) blocks_left_out: u64,
     /// Events that contradict the segments.
-    pub events_left_out: u64,
+    pub(crate) events_left_out: u64,
 }
 
 /// A segment whose pieces fill it exactly.
 #[derive(Debug, Default, PartialEq)]
-pub struct LaidSegment {
+pub(crate) struct LaidSegment {
     /// Device address.
-    pub address: u64,
+    pub(crate) address: u64,
     /// Size in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// What is known of it; nothing of an invented one.
-    pub known: Option<Segment>,
+    pub(crate) known: Option<Segment>,
     /// Live blocks and the gaps between them, sorted by address.
-    pub pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<Piece>,
 }
 
 /// A live block or a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// Device address.
-    pub address: u64,
+    pub(crate) address: u64,
     /// Size in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// The block; none for a gap.
-    pub live: Option<Block>,
+    pub(crate) live: Option<Block>,
 }
 
 /// Half-open range of addresses.
 type Range = (u64, u64);
 
 /// Lays out one device.
-pub fn lay_out(device: &DeviceSnapshot) -> Layout {
+pub(crate) fn lay_out(device: &DeviceSnapshot) -> Layout {
     let known = without_overlaps(device.segments.iter().map(|s| range(s.address, s.size)));
     let (trace, gone) = match device.segment_source {
         // The allocator's own word needs no second thought.

@@ -12,10 +12,10 @@ use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
 
-use super::layout::{self, Piece};
-use super::torch_snapshot;
-use super::writer::{BATCH_ITEMS, Writer, opcode};
 use crate::identity::Identity;
+use crate::pickle::write::export::torch_snapshot;
+use crate::pickle::write::layout::{self, Piece};
+use crate::pickle::write::writer::{BATCH_ITEMS, Writer, opcode};
 use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, Segment, TraceEvent, TraceKind};
 
 /// What a pickle can hold.

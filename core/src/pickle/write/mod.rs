@@ -1,0 +1,10 @@
+//! Writes PyTorch's memory snapshots: `writer` writes pickles, `layout` lays live blocks out in
+//! segments, `export` makes the file.
+
+mod export;
+#[cfg(test)]
+mod export_tests;
+mod layout;
+mod writer;
+
+pub use export::torch_snapshot;
