@@ -124,7 +124,8 @@ mod tests {
 
     use super::*;
 
-    /// A stand-in that is compiled and loaded; `None`, with a line that says so, where there is no compiler.
+    /// A stand-in that is compiled and loaded; `None`, with a line that says so, where there is no
+    /// compiler.
     fn load(name: &str) -> Option<*mut c_void> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);

@@ -4,11 +4,11 @@
 //! line of its own through (counter, clock), and every second or two changes its slope towards the
 //! system's clock, so that time never steps back. The counters of two cores may differ, so two
 //! threads may see times microseconds out of order; on a lane the positions give the order. Where
-//! the counter is not the kernel's own clock source, or is not invariant, each call asks the system.
+//! the counter is not the kernel's own clock source, or is not invariant, the system is asked.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Beyond this difference the line is set anew: the machine was suspended.
+/// Beyond this difference the line is set again: the machine was suspended.
 const JUMP_NS: i64 = 5_000_000;
 
 /// Time after which a corrected line meets the system's clock.

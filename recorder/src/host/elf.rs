@@ -85,7 +85,7 @@ impl Loaded {
         if !self.mapped.iter().any(is_inside) {
             return None;
         }
-        // SAFETY: in a readable segment of a library that nobody unloads: the caller is called
+        // SAFETY: in a readable segment of a library that is not unloaded: the caller is called
         // from inside it.
         Some(unsafe { std::ptr::read_volatile(address as *const [u8; N]) })
     }

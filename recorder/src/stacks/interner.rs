@@ -1,10 +1,10 @@
 //! Turns stacks into numbers: each distinct stack is written onto the tape once, as an interned
 //! entry, and its number stands in every event.
 //!
-//! The hot path calls [`Interner::current`]. Two tables, private to the process, map fingerprints to
-//! numbers: one for stacks, one for frames. Looking up takes no lock. A new stack is written under
-//! a lock that is tried a bounded number of times; a thread that does not get it records its event
-//! with an unknown stack, and the loss is counted.
+//! The hot path calls [`Interner::current`]. Two tables, private to the process, map fingerprints
+//! to numbers: one for stacks, one for frames. Looking up takes no lock. A new stack is written
+//! under a lock that is tried a bounded number of times; a thread that does not get it records its
+//! event with an unknown stack, and the loss is counted.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

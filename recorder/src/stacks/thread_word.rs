@@ -147,7 +147,7 @@ impl Block {
 ///
 /// glibc on x86-64: the second word of a thread's control block points to its vector, which has a
 /// pair of words for each module, the first of them the block's address. The pair of number 0 has
-/// the generation, the pair before it the number of pairs. Only the thread itself changes its vector.
+/// the generation, the pair before it the number of pairs. Only the thread changes its vector.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[inline(always)]
 fn start(module: u32, generation: u64) -> Option<usize> {

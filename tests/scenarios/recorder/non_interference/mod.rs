@@ -1,7 +1,8 @@
-//! Non-interference: what the recorder must not change for its program, whatever happens to either.
+//! Non-interference: what the recorder must not change in the training process.
 //!
-//! `docs/non-interference.md` has one row for each of these tests. The scripts are in `torch/non_interference/`. Most
-//! need no PyTorch: `gpu.py` calls the preloaded library's report function as PyTorch would.
+//! `docs/non-interference.md` has one row for each of these tests. The scripts are in
+//! `torch/non_interference/`. Most need no PyTorch: `gpu.py` calls the preloaded library's report
+//! function as PyTorch would.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -39,7 +40,8 @@ mod table;
 /// No script here takes longer, whatever else the machine does.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// A script of `torch/non_interference/`, with the recorder preloaded and its tapes in a folder of its own.
+/// A script of `torch/non_interference/`, with the recorder preloaded and its tapes in a folder of
+/// its own.
 struct Script {
     command: Command,
     scratch: tempfile::TempDir,
