@@ -1,15 +1,15 @@
 //! What the agent keeps on disk while no coordinator is there, and delivers afterwards.
 //!
-//! Three kinds: step records, before the tape overwrites them; facts, which are announcements and
-//! ends of ranks; and agent-initiated captures, states that the agent took by itself, each a file of its own.
-//! Step records and facts share one row of rising numbers and are delivered in its order; a capture
-//! capture comes when everything before it was sent. Delivered is what the coordinator has
-//! acknowledged: up to there reaches the cursor, a file that is replaced as a whole, and what lies
-//! before it is deleted. A cursor that is too old only delivers twice what the coordinator knows.
+//! There are three kinds: step records, before the tape overwrites them; facts, which are
+//! announcements and ends of ranks; and agent-initiated captures, each a file of its own. Step
+//! records and facts share one row of rising numbers and are delivered in its order; a capture
+//! comes when everything before it was sent. Delivered is what the coordinator has acknowledged.
+//! The cursor, a file that is replaced as a whole, says up to where; what lies before it is
+//! deleted. A cursor that is too old only delivers twice what the coordinator knows.
 //!
-//! All of it stays within a bound. Where that is reached, or the disk is full, step records go
-//! first, then bodies of agent-initiated captures, facts last, the oldest of each kind first; each drop is
-//! counted by kind. Nothing here knows what a coordinator is or reads a clock.
+//! All of it stays within a bound. Where that is reached, or the disk is full, step records are
+//! dropped first, then bodies of captures, facts last, the oldest of each kind first; each drop is
+//! counted by kind. This file knows no coordinator and reads no clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -35,7 +35,7 @@ const SEGMENT_BYTES_MAX: u64 = 4 << 20;
 /// At least this many segments fit into the bound, so that one drop does not lose all.
 const SEGMENTS_MIN: u64 = 8;
 
-/// Ranks remembered with their announcements, and agent-initiated captures; those beyond count as dropped.
+/// Ranks remembered with their announcements, and captures; those beyond count as dropped.
 const RANKS_MAX: usize = 4096;
 const CAPTURES_MAX: usize = 1024;
 
@@ -382,7 +382,7 @@ impl Spool {
         kind >= Kind::Facts && (self.drop_facts() || self.drop_capture())
     }
 
-    /// Drops the body of the oldest agent-initiated capture that has one, and keeps its announcement.
+    /// Drops the body of the oldest capture that has one, and keeps its announcement.
     fn drop_body(&mut self) -> bool {
         let found = self.captures.iter().find(|(_, each)| each.bytes > each.head_bytes);
         let Some(number) = found.map(|(number, _)| *number) else { return false };

@@ -50,7 +50,8 @@ usage: cargo xtask COMMAND [--json]
           what keeping step records costs, beside a plain sled and redb
   sim [--seeds N] [--first S] [--seed S] [--mutations]
           whole clusters in one thread, with virtual time and faults, N of them from seed S on, or
-          one seed with all that happens; `--mutations`: each rule that is broken on purpose must be found
+          one seed with all that happens; `--mutations`: each rule that is broken on purpose must
+          be found
   eval [--families tuned|apart|all] [--family NAME] [--seeds N] [--baselines] [--ablations]
        [--small] [--export DIR] [--cost]
           what the detector and the diagnosis find in labelled jobs, healthy and faulty; beside

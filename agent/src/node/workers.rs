@@ -234,8 +234,8 @@ impl Look {
 fn below(pid: u32, children: &BTreeMap<u32, Vec<Key>>, ranks: &BTreeSet<u32>) -> Vec<Key> {
     let mut found: Vec<Key> = Vec::new();
     let mut parents = VecDeque::from([pid]);
-    // Who is below whom is read one by one while it changes: a pid that is given away again could close a
-    // circle.
+    // Parents are read one by one while they change: a pid that is given away again could close
+    // a circle.
     let mut seen = BTreeSet::from([pid]);
     while let Some(parent) = parents.pop_front() {
         for child in children.get(&parent).into_iter().flatten() {

@@ -96,7 +96,7 @@ impl Spool {
         self.in_flight.push_back((report, self.sent));
     }
 
-    /// Announcements of agent-initiated captures that are to be sent on this stream now, with their names.
+    /// Announcements of captures that are to be sent on this stream now, with their numbers.
     pub(crate) fn captures_to_announce(&mut self) -> Vec<(u64, Outgoing)> {
         // In order: not before what is older than they are.
         let next = self.entry_after(self.sent).map_or(u64::MAX, |(number, ..)| number);
@@ -107,7 +107,7 @@ impl Spool {
         due.map(|(number, each)| (*number, each.capture.message())).collect()
     }
 
-    /// An agent-initiated capture was announced; the acknowledgement of this report speaks for that.
+    /// A capture was announced; the acknowledgement of this report speaks for that.
     pub(crate) fn capture_sent(&mut self, number: u64, report: u64) {
         if let Some(each) = self.captures.get_mut(&number) {
             each.sent_with = Some(report);

@@ -62,7 +62,7 @@ fn capture(name: &str, body: &[u8]) -> InitiatedCapture {
     InitiatedCapture::new((name, "tape-1"), (Trigger::Death, 4), &answer, hash)
 }
 
-/// Sends everything on one stream and acknowledges it: steps of each tape, ends, agent-initiated captures.
+/// Sends everything on one stream and acknowledges it: steps of each tape, ends, captures.
 #[derive(Debug, Default, PartialEq)]
 struct Received {
     steps: BTreeMap<String, Vec<u64>>,

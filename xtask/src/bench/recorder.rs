@@ -132,7 +132,8 @@ fn script(python: &Path, tapes: &Path, out: &Path, is_detail: bool) -> Command {
 
 // --- the tapes ----------------------------------------------------------------------------------
 
-/// Each mode recorded what it claims. A tracker that could not be attached is no mode; that is printed.
+/// Checks that each mode recorded what it claims. Prints and removes a tracker mode that could not
+/// be attached.
 fn check_tapes(folder: &Path, rounds: &mut Rounds) -> Result<Tape, String> {
     for (mode, stacks) in [("tape", Stacks::Off), ("tape_stacks", Stacks::Python)] {
         let words = words_of(&folder.join(mode))?;
