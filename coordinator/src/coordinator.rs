@@ -363,7 +363,7 @@ impl Coordinator {
                 actions.capture_answered(now, &proposal, result, effects);
             }
             Asker::User(reply) => {
-                let answer = Box::new(move |written: Result<(), String>| {
+                let answer = Box::new(move |written: crate::store::Result<()>| {
                     let written = written.map_err(CaptureRefused::Store);
                     let result = result.map_err(CaptureRefused::from);
                     // The client may have gone.

@@ -27,6 +27,7 @@ mod work;
 
 pub use config::{Config, RestartConfig, Webhook};
 pub use run::run;
+pub use store::error::Error as StoreError;
 pub use store::recovery::check::{Finding, StoreCheck, check as check_store};
 pub use store::recovery::rebuild::{StoreRebuild, rebuild as rebuild_store};
 #[cfg(feature = "bench")]

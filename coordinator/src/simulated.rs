@@ -452,7 +452,8 @@ impl SimulatedCoordinator {
         let attempt = self.coordinator.view(clock::now()).jobs.get(serial);
         let from_wall_ns = attempt.map_or(0, |attempt| attempt.record.first_seen_wall_ns);
         let key = SeriesKey { serial, rank, device: 0 };
-        let rows = self.store.series(key, from_wall_ns, now.wall_ns)?;
+        let rows = self.store.series(key, from_wall_ns, now.wall_ns);
+        let rows = rows.map_err(|error| error.to_string())?;
         Ok(rows.iter().map(|row| (row.first_step, row.last_step, row.end_allocated)).collect())
     }
 
@@ -461,7 +462,8 @@ impl SimulatedCoordinator {
     /// # Errors
     /// One line: it is gone, or damaged.
     pub fn body(&self, hash: [u8; 32]) -> Result<RankSnapshot, String> {
-        let bytes = at_once(self.store.blobs().get(blake3::Hash::from_bytes(hash)))?;
+        let bytes = at_once(self.store.blobs().get(blake3::Hash::from_bytes(hash)));
+        let bytes = bytes.map_err(|error| error.to_string())?;
         snapshot::decode(&bytes, Bounds::default()).map_err(|error| error.to_string())
     }
 
@@ -521,6 +523,7 @@ impl SimulatedCoordinator {
             return Ok(Receipt::Refused(why.to_string()));
         }
         if let Err(why) = at_once(self.store.blobs().put(hash, body)) {
+            let why = why.to_string();
             self.handle(now, Event::BodyFailed { capture, tape_id, why: why.clone() });
             return Ok(Receipt::Failed(why));
         }

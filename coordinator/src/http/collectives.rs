@@ -48,7 +48,7 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
 }
 
 async fn read(store: &Store, hash: blake3::Hash) -> Result<Recorded, String> {
-    let body = store.blobs().get(hash).await?;
+    let body = store.blobs().get(hash).await.map_err(|error| error.to_string())?;
     let found = tokio::task::spawn_blocking(move || snapshot::collectives(&body)).await;
     let found = found.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     found.ok_or_else(|| "its agent does not say".to_string())

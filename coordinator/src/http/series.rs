@@ -33,8 +33,8 @@ async fn series(
     let stored = api.ask(move |view| stored(view, &job, &wanted)).await??;
     let store = api.store.clone();
     let read = tokio::task::spawn_blocking(move || {
-        let rows = store.series(stored.key, stored.from_wall_ns, stored.to_wall_ns)?;
-        Ok::<_, String>(thin_out(&rows, &query))
+        let rows = store.series(stored.key, stored.from_wall_ns, stored.to_wall_ns);
+        rows.map(|rows| thin_out(&rows, &query))
     });
     read.await.map_err(Problem::broken)?.map_err(Problem::broken).map(Json)
 }

@@ -12,15 +12,10 @@ use std::time::Duration;
 use crate::store::disk::files::{Disk, Entry};
 use crate::store::disk::tree::Change;
 use crate::store::disk::tree::Tree;
+use crate::store::error::{Error, Result};
 
 /// Entries in one batch. Larger ones cost sled gigabytes of memory.
 const BATCH_MAX: usize = 512;
-
-/// Why a tree cannot be opened that is not damaged: somebody has it.
-pub(crate) const LOCKED: &str = "another process has it open";
-
-/// Why a tree cannot be opened that is not damaged either: it makes files when it is opened.
-pub(crate) const FULL: &str = "No space left on device";
 
 const LOCKED_TRIES: u32 = 30;
 const LOCKED_PAUSE: Duration = Duration::from_millis(100);
@@ -44,57 +39,48 @@ pub(crate) struct Catalogue {
 }
 
 /// How the catalogue was had.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum Opened {
     /// As it was.
     Whole,
     /// Without its snapshot, which was damaged; nothing is lost.
-    WithoutSnapshot(String),
+    WithoutSnapshot(Error),
     /// Empty, because it was damaged. The damaged one lies beside it under this name.
-    Anew(String, String),
+    Anew(Error, String),
 }
 
 impl Catalogue {
     /// Opens or makes a catalogue, whatever state it is in.
-    ///
-    /// # Errors
-    /// Those of the file system, when not even a new one can be made.
-    pub(crate) fn open(disk: &dyn Disk, folder: &str, wall_ns: i64) -> io::Result<(Self, Opened)> {
+    pub(crate) fn open(disk: &dyn Disk, folder: &str, wall_ns: i64) -> Result<(Self, Opened)> {
         let mut opened = Self::open_as_it_is(disk, folder);
         // sled's own threads may outlive its handle for a moment.
         for _ in 0..LOCKED_TRIES {
-            if opened.as_ref().is_err_and(|why| why == LOCKED) && !disk.is_simulated() {
+            if matches!(opened, Err(Error::IndexLocked)) && !disk.is_simulated() {
                 std::thread::sleep(LOCKED_PAUSE);
                 opened = Self::open_as_it_is(disk, folder);
             }
         }
         let why = match opened {
             Ok(catalogue) => return Ok((catalogue, Opened::Whole)),
-            // No damage, and no reason to put anything aside.
-            Err(why) if why == LOCKED => return Err(io::Error::other(why)),
-            Err(why) if why.contains(FULL) => return Err(io::ErrorKind::StorageFull.into()),
+            Err(why) if !why.is_damage() => return Err(why),
             Err(why) => why,
         };
         if move_snapshots(disk, folder, wall_ns)? {
             // sled makes the snapshot anew from its log.
             match Self::open_as_it_is(disk, folder) {
                 Ok(catalogue) => return Ok((catalogue, Opened::WithoutSnapshot(why))),
-                Err(why) if why.contains(FULL) => return Err(io::ErrorKind::StorageFull.into()),
+                Err(why) if why.is_full() => return Err(why),
                 Err(_) => {}
             }
         }
         let aside = format!("{folder}.damaged-{wall_ns}");
         disk.rename(folder, &aside)?;
-        let catalogue = Self::open_as_it_is(disk, folder).map_err(io::Error::other)?;
-        Ok((catalogue, Opened::Anew(why, aside)))
+        Ok((Self::open_as_it_is(disk, folder)?, Opened::Anew(why, aside)))
     }
 
     /// Opens it, and reads all records: a damaged page shows itself only when it is read. The
     /// index of the steps is left out, as it is large; it is looked at by itself.
-    ///
-    /// # Errors
-    /// [`LOCKED`], or what is wrong with it.
-    pub(crate) fn open_as_it_is(disk: &dyn Disk, folder: &str) -> Result<Self, String> {
+    pub(crate) fn open_as_it_is(disk: &dyn Disk, folder: &str) -> Result<Self> {
         let catalogue = Self { tree: disk.tree(folder)?, is_behind: Arc::default() };
         catalogue.tree.scan(&[], &[STEPS_PREFIX], &mut |_, _| true)?;
         catalogue.tree.scan(&[STEPS_PREFIX + 1], &KEYS_END, &mut |_, _| true)?;
@@ -102,7 +88,7 @@ impl Catalogue {
     }
 
     /// Number of the last journal change that arrived here.
-    pub(crate) fn sequence(&self) -> Result<u64, String> {
+    pub(crate) fn sequence(&self) -> Result<u64> {
         let value = self.get(SEQUENCE_KEY)?;
         let number = value.and_then(|value| value.as_slice().try_into().ok());
         Ok(number.map_or(0, u64::from_le_bytes))
@@ -113,7 +99,7 @@ impl Catalogue {
         &self,
         changes: impl Iterator<Item = &'a Change>,
         sequence: u64,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         let numbered =
             Change { key: SEQUENCE_KEY.to_vec(), value: Some(sequence.to_le_bytes().to_vec()) };
         let changes = changes.map(|change| -> &Change { change });
@@ -121,10 +107,7 @@ impl Catalogue {
     }
 
     /// Applies changes that no journal knows; nothing when it is behind.
-    pub(crate) fn write<'a>(
-        &self,
-        changes: impl Iterator<Item = &'a Change>,
-    ) -> Result<(), String> {
+    pub(crate) fn write<'a>(&self, changes: impl Iterator<Item = &'a Change>) -> Result<()> {
         let mut changes = changes.peekable();
         while changes.peek().is_some() && !self.is_behind() {
             let batch: Vec<&Change> = changes.by_ref().take(BATCH_MAX).collect();
@@ -140,15 +123,15 @@ impl Catalogue {
         self.is_behind.load(Ordering::Relaxed)
     }
 
-    fn asked(&self) -> Result<&dyn Tree, String> {
+    fn asked(&self) -> Result<&dyn Tree> {
         match self.is_behind() {
-            true => Err("it could not be written, and is mended at the next start".to_string()),
+            true => Err(Error::IndexBehind),
             false => Ok(&*self.tree),
         }
     }
 
     /// The value of a key.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, String> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.asked()?.get(key)
     }
 
@@ -157,7 +140,7 @@ impl Catalogue {
         &self,
         prefix: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         self.asked()?
             .scan(prefix, &KEYS_END, &mut |key, value| key.starts_with(prefix) && visit(key, value))
     }
@@ -168,12 +151,12 @@ impl Catalogue {
         from: &[u8],
         to: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         self.asked()?.scan(from, to, &mut visit)
     }
 
     /// All records: everything but the index of the steps and what the catalogue needs for itself.
-    pub(crate) fn records(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+    pub(crate) fn records(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         let mut records = BTreeMap::new();
         for kind in (b'a'..=b'z').filter(|&kind| kind != STEPS_PREFIX && kind != b'm') {
             self.scan(&[kind], |key, value| {
@@ -185,7 +168,7 @@ impl Catalogue {
     }
 
     /// Makes everything durable, unless it is behind.
-    pub(crate) fn flush(&self) -> Result<(), String> {
+    pub(crate) fn flush(&self) -> Result<()> {
         if self.is_behind() {
             return Ok(());
         }

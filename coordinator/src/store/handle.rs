@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
-use anyhow::Context;
-
 use crate::records::{SeriesKey, StepRow};
 use crate::store::blobs::{local::Blobs, remote::Remote};
 use crate::store::disk::{files::Disk, real::RealDisk};
+use crate::store::error::{During, Result};
 use crate::store::record::{Changes, Loaded, load};
 use crate::store::recovery::{format, opening, opening::Recovery};
 use crate::store::steps::{packer, packer::Reader, segments};
@@ -42,14 +41,12 @@ impl std::fmt::Debug for Turns {
 
 impl Store {
     /// Opens or makes a store and reads its records. Blocks.
-    ///
-    /// # Errors
-    /// One line that names the folder and what to do.
-    pub(crate) fn open(folder: &Path) -> anyhow::Result<(Self, Loaded, Recovery)> {
+    pub(crate) fn open(folder: &Path) -> Result<(Self, Loaded, Recovery)> {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
         let (writer, loaded, recovery) = open_parts(&disk)?;
         let shared = writer.shared().clone();
-        let jobs = thread::start(writer).context("the store's thread cannot be started")?;
+        let jobs =
+            thread::start(writer).during(|| "the store's thread cannot be started".to_string())?;
         let store = Self {
             jobs,
             shared,
@@ -61,17 +58,14 @@ impl Store {
 
     /// Opens or makes a store on a simulated disk. It has no thread: whoever holds it calls
     /// [`Self::turn`].
-    ///
-    /// # Errors
-    /// As [`Self::open`], and whatever the disk was told to.
     #[cfg(any(test, feature = "simulation"))]
-    pub(crate) fn open_simulated(disk: &SimulatedDisk) -> anyhow::Result<(Self, Loaded, Recovery)> {
+    pub(crate) fn open_simulated(disk: &SimulatedDisk) -> Result<(Self, Loaded, Recovery)> {
         Self::open_in_turns(&disk.process())
     }
 
     /// Opens or makes a store without a thread.
     #[cfg(any(test, feature = "simulation", feature = "bench"))]
-    pub(crate) fn open_in_turns(disk: &Arc<dyn Disk>) -> anyhow::Result<(Self, Loaded, Recovery)> {
+    pub(crate) fn open_in_turns(disk: &Arc<dyn Disk>) -> Result<(Self, Loaded, Recovery)> {
         let (writer, loaded, recovery) = open_parts(disk)?;
         let shared = writer.shared().clone();
         let (jobs, receiver) = mpsc::channel();
@@ -91,10 +85,7 @@ impl Store {
 
     /// From now on new bodies go to an S3-compatible store, of which the `AWS_…` variables tell the
     /// rest. Before anything is stored.
-    ///
-    /// # Errors
-    /// One line that says what to do.
-    pub(crate) async fn keep_bodies_at(&self, url: &str) -> anyhow::Result<()> {
+    pub(crate) async fn keep_bodies_at(&self, url: &str) -> Result<()> {
         let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
@@ -106,11 +97,13 @@ impl Store {
         &self,
         url: &str,
         settings: Vec<(String, String)>,
-    ) -> anyhow::Result<()> {
+    ) -> Result<()> {
         let disk = &*self.shared.reader.disk;
-        let format = format::read(disk).context("the store's file FORMAT cannot be read")?;
+        let format =
+            format::read(disk).during(|| "the store's file FORMAT cannot be read".to_string())?;
         let remote = Remote::connect(url, &format.id, settings).await?;
-        format::set_bodies_url(disk, url).context("the store's file FORMAT cannot be written")?;
+        format::set_bodies_url(disk, url)
+            .during(|| "the store's file FORMAT cannot be written".to_string())?;
         self.shared.blobs.move_to(remote);
         Ok(())
     }
@@ -178,15 +171,12 @@ impl Store {
     }
 
     /// The records of a series, in order of steps. Blocks; ask from a blocking thread.
-    ///
-    /// # Errors
-    /// One line.
     pub(crate) fn series(
         &self,
         key: SeriesKey,
         from_wall_ns: i64,
         to_wall_ns: i64,
-    ) -> Result<Vec<StepRow>, String> {
+    ) -> Result<Vec<StepRow>> {
         // One stretch more on either side: clocks of different readings may differ.
         let first = segments::stretch(from_wall_ns).saturating_sub(1);
         let last = segments::stretch(to_wall_ns).saturating_add(1);
@@ -217,12 +207,12 @@ impl Store {
     }
 }
 
-fn open_parts(disk: &Arc<dyn Disk>) -> anyhow::Result<(Writer, Loaded, Recovery)> {
+fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recovery)> {
     let (parts, recovery) = opening::open(disk)?;
-    let records =
-        parts.catalogue.records().map_err(anyhow::Error::msg).with_context(|| {
-            format!("the catalogue in {} cannot be read", disk.folder().display())
-        })?;
+    let records = parts
+        .catalogue
+        .records()
+        .during(|| format!("the catalogue in {} cannot be read", disk.folder().display()))?;
     let loaded = load(&records);
     if loaded.unreadable > 0 {
         tracing::error!(records = loaded.unreadable, "records of the store make no sense");

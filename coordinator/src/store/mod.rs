@@ -13,6 +13,7 @@
 pub(crate) mod blobs;
 pub(crate) mod catalogue;
 pub(crate) mod disk;
+pub(crate) mod error;
 pub(crate) mod handle;
 pub(crate) mod journal;
 pub(crate) mod migration;
@@ -25,5 +26,6 @@ pub(crate) mod writer;
 
 pub(crate) use blobs::local::Blobs;
 pub(crate) use blobs::remote::is_bodies_url;
+pub(crate) use error::Result;
 pub(crate) use handle::Store;
 pub(crate) use record::{Changes, Loaded};

@@ -328,7 +328,7 @@ impl Captures {
                 // Sent again because its sender had no receipt: perhaps the store failed then.
                 let mut changes = Changes::default();
                 changes.put(part);
-                let answer = Box::new(move |result: Result<(), String>| {
+                let answer = Box::new(move |result: crate::store::Result<()>| {
                     let _ = reply.send(if result.is_ok() { verdict } else { Upload::Later });
                 });
                 effects.push(Effect::TryWrite(changes, answer));
@@ -374,7 +374,7 @@ impl Captures {
                 effects.push(Effect::Count(Count::BodyBytes, body.bytes));
                 let mut changes = Changes::default();
                 changes.put(&part);
-                let answer = Box::new(move |result: Result<(), String>| {
+                let answer = Box::new(move |result: crate::store::Result<()>| {
                     let _ = reply.send(result.map_err(|why| BodyRefused::Store(why.to_string())));
                 });
                 effects.push(Effect::TryWrite(changes, answer));

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::store::blobs::remote::Remote;
 use crate::store::disk::files::{Disk, folder_of, read_all};
+use crate::store::error::{Error, Result};
 
 /// Folder of the bodies.
 pub(crate) const FOLDER: &str = "bodies";
@@ -77,10 +78,7 @@ impl Blobs {
 
     /// Stores a body; returns when it is durable. It then counts as used once: by the part that
     /// will refer to it, or else it must be [released](Self::release).
-    ///
-    /// # Errors
-    /// One line.
-    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<(), String> {
+    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<()> {
         loop {
             let mut is_gone = std::pin::pin!(self.is_gone.notified());
             is_gone.as_mut().enable();
@@ -95,8 +93,7 @@ impl Blobs {
             remote.put(hash, body).await?;
         } else {
             let folder = self.folder.clone();
-            let put = self.blocking(move || folder.put(hash, &body)).await;
-            put.map_err(|error| error.to_string())?;
+            self.blocking(move || folder.put(hash, &body)).await?;
         }
         used.hash = None;
         Ok(())
@@ -177,10 +174,7 @@ impl Blobs {
     }
 
     /// Reads a body and checks that it is the one it is called.
-    ///
-    /// # Errors
-    /// One line: it is not there, or it is damaged.
-    pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Bytes, String> {
+    pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Bytes> {
         let folder = self.folder.clone();
         let remote = match self.remote.get() {
             Some(remote) => remote.get(hash).await?,
@@ -192,13 +186,11 @@ impl Blobs {
         };
         let body = match body {
             Ok(body) => body,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err("the stored body is gone".to_string());
-            }
-            Err(error) => return Err(error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::BlobGone),
+            Err(error) => return Err(error.into()),
         };
         if blake3::hash(&body) != hash {
-            return Err(format!("the stored body {hash} is damaged"));
+            return Err(Error::BlobDamaged(hash));
         }
         Ok(body)
     }
@@ -365,9 +357,9 @@ mod tests {
         let blobs = open(dir.path());
         assert!(blobs.retain(hash_one, 3));
         assert_eq!(blobs.sweep().await, Swept { kept: 1, kept_bytes: 3, removed: 2 });
-        assert_eq!(blobs.get(hash_two).await.unwrap_err(), "the stored body is gone");
+        assert_eq!(blobs.get(hash_two).await.unwrap_err().to_string(), "the stored body is gone");
         std::fs::write(folder.join(name.as_str()), "0ne").unwrap();
-        assert!(blobs.get(hash_one).await.unwrap_err().contains("damaged"));
+        assert!(matches!(blobs.get(hash_one).await, Err(Error::BlobDamaged(_))));
         // Sent again it is mended.
         blobs.put(hash_one, one.clone()).await.unwrap();
         assert_eq!(blobs.get(hash_one).await.unwrap(), one);

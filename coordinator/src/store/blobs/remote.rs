@@ -8,15 +8,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use bytes::Bytes;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientConfigKey, Error, ObjectStore, ObjectStoreExt, PutMode, RetryConfig,
+    BackoffConfig, ClientConfigKey, Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode,
+    RetryConfig,
 };
 use tokio::runtime::Handle;
 use tokio_stream::StreamExt;
+
+use crate::store::error::{During, Error, Result};
 
 /// Says whose prefix it is.
 const OWNER: &str = "memtape-store";
@@ -43,16 +45,12 @@ pub(crate) struct Remote {
 
 impl Remote {
     /// Connects, and checks that the prefix can be written and is the store's own.
-    ///
-    /// # Errors
-    /// One line that says what to do.
     pub(crate) async fn connect(
         url: &str,
         owner: &str,
         settings: Vec<(String, String)>,
-    ) -> anyhow::Result<Self> {
-        let (bucket, prefix) = parse(url)
-            .with_context(|| format!("{url:?} is no place for bodies: write s3://BUCKET/PREFIX"))?;
+    ) -> Result<Self> {
+        let (bucket, prefix) = parse(url).ok_or_else(|| Error::RemoteUrl(url.to_string()))?;
         let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
         let mut builder = AmazonS3Builder::new().with_config(timeout, REQUEST_TIME);
         for (name, value) in settings.into_iter().filter(|(name, _)| name.starts_with("AWS_")) {
@@ -66,20 +64,18 @@ impl Remote {
             backoff: BackoffConfig::default(),
         };
         let builder = builder.with_bucket_name(bucket).with_retry(retry);
-        let objects = builder.build().map_err(one_line).with_context(|| {
+        let objects = builder.build().during(|| {
             format!("the store of bodies {url} cannot be used: check the AWS_ variables")
         })?;
         let runtime = Handle::current();
         let remote = Self { objects: Arc::new(objects), prefix, runtime };
         let claimed = tokio::time::timeout(CHECK_TIME, remote.claim(url, owner)).await;
-        claimed.with_context(|| {
-            format!("the store of bodies {url} does not answer: check AWS_ENDPOINT_URL")
-        })??;
+        claimed.map_err(|_| Error::RemoteSilent(url.to_string()))??;
         Ok(remote)
     }
 
     /// Writes down whose prefix it is, unless that is known.
-    async fn claim(&self, url: &str, owner: &str) -> anyhow::Result<()> {
+    async fn claim(&self, url: &str, owner: &str) -> Result<()> {
         let what_to_do = || {
             format!(
                 "the store of bodies {url} cannot be written: check bucket, endpoint and \
@@ -89,9 +85,9 @@ impl Remote {
         let place = self.prefix.clone().join(OWNER);
         let body = Bytes::from(format!("{owner}\n"));
         let known = match self.objects.get(&place).await {
-            Ok(known) => Some(known.bytes().await.map_err(one_line).with_context(what_to_do)?),
-            Err(Error::NotFound { .. }) => None,
-            Err(error) => return Err(one_line(error)).with_context(what_to_do),
+            Ok(known) => Some(known.bytes().await.during(what_to_do)?),
+            Err(ObjectError::NotFound { .. }) => None,
+            Err(error) => return Err(error).during(what_to_do),
         };
         let is_taken = match known {
             Some(known) => known.trim_ascii() != owner.as_bytes(),
@@ -99,16 +95,15 @@ impl Remote {
             None => {
                 match self.objects.put_opts(&place, body.into(), PutMode::Create.into()).await {
                     Ok(_) => false,
-                    Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => true,
-                    Err(error) => return Err(one_line(error)).with_context(what_to_do),
+                    Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => {
+                        true
+                    }
+                    Err(error) => return Err(error).during(what_to_do),
                 }
             }
         };
         if is_taken {
-            bail!(
-                "the store of bodies {url} belongs to another coordinator: choose another prefix, \
-                 or remove the object {OWNER} if that coordinator is gone for good"
-            );
+            return Err(Error::RemoteTaken { url: url.to_string(), object: OWNER });
         }
         Ok(())
     }
@@ -119,27 +114,21 @@ impl Remote {
     }
 
     /// Stores a body; returns when the server has confirmed it.
-    ///
-    /// # Errors
-    /// One line.
-    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<(), String> {
-        let put = self.objects.put(&self.place(hash), body.into()).await;
-        put.map(|_| ()).map_err(|error| one_line(error).to_string())
+    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<()> {
+        self.objects.put(&self.place(hash), body.into()).await?;
+        Ok(())
     }
 
     /// A body, not yet checked; none when it is not there.
-    ///
-    /// # Errors
-    /// One line.
-    pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Option<Bytes>, String> {
+    pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Option<Bytes>> {
         let got = match self.objects.get(&self.place(hash)).await {
             Ok(got) => got.bytes().await,
             Err(error) => Err(error),
         };
         match got {
             Ok(body) => Ok(Some(body)),
-            Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(one_line(error).to_string()),
+            Err(ObjectError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -148,21 +137,18 @@ impl Remote {
         let remote = self.clone();
         self.runtime.spawn(async move {
             if let Err(error) = remote.objects.delete(&remote.place(hash)).await {
-                tracing::warn!("a body cannot be removed: {}", one_line(error));
+                tracing::warn!("a body cannot be removed: {}", Error::from(error));
             }
             done();
         });
     }
 
     /// All bodies with their sizes.
-    ///
-    /// # Errors
-    /// One line.
-    pub(crate) async fn list(&self) -> Result<Vec<(blake3::Hash, u64)>, String> {
+    pub(crate) async fn list(&self) -> Result<Vec<(blake3::Hash, u64)>> {
         let mut found = Vec::new();
         let mut objects = self.objects.list(Some(&self.prefix));
         while let Some(object) = objects.next().await {
-            let object = object.map_err(|error| one_line(error).to_string())?;
+            let object = object?;
             let name = object.location.filename();
             if let Some(hash) = name.and_then(|name| blake3::Hash::from_hex(name).ok()) {
                 found.push((hash, object.size));
@@ -183,9 +169,4 @@ pub(crate) fn parse(url: &str) -> Option<(&str, Path)> {
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = Path::parse(prefix.trim_matches('/')).ok()?;
     (!bucket.is_empty()).then_some((bucket, prefix))
-}
-
-fn one_line(error: Error) -> anyhow::Error {
-    let text = error.to_string();
-    anyhow::Error::msg(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }

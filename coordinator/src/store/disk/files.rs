@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::store::disk::tree::Tree;
+use crate::store::error::Result;
 
 /// Where a store lies.
 pub(crate) trait Disk: Debug + Send + Sync {
@@ -17,58 +18,31 @@ pub(crate) trait Disk: Debug + Send + Sync {
     fn folder(&self) -> &Path;
 
     /// Opens a file that is there, for reading only.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Opens a file for reading and writing, and makes it when it is not there.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn make(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Gives a file or folder another name; a file of that name goes.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Makes a folder, and those above it, unless it is there.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn make_folder(&self, name: &str) -> io::Result<()>;
 
     /// What lies in a folder, in order of names.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>>;
 
     /// Makes the names in a folder durable.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn sync_folder(&self, folder: &str) -> io::Result<()>;
 
     /// Locks the store for this process until the answer is dropped; or says who has it.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    fn lock(&self, name: &str) -> io::Result<Result<Box<dyn Held>, String>>;
+    fn lock(&self, name: &str) -> Result<Box<dyn Held>>;
 
     /// Opens the index in a folder, which opens its files itself.
-    ///
-    /// # Errors
-    /// One line: it is locked, or damaged.
-    fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>, String>;
+    fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>>;
 
     /// True when nothing may wait, sleep or start a thread.
     fn is_simulated(&self) -> bool {
@@ -79,34 +53,18 @@ pub(crate) trait Disk: Debug + Send + Sync {
 /// An open file.
 pub(crate) trait DiskFile: Debug + Send + Sync {
     /// Its length.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn len_bytes(&self) -> io::Result<u64>;
 
     /// Fills `out`; `UnexpectedEof` when the file ends before.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Writes all of it, or fails with any part of it written.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// Cuts it, or fills it up with zeros.
-    ///
-    /// # Errors
-    /// Those of the file system.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
     /// Makes its contents durable.
-    ///
-    /// # Errors
-    /// Those of the file system. What was written since the last success may then be lost, also
-    /// when a later one succeeds.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -123,9 +81,6 @@ pub(crate) struct Entry {
 }
 
 /// The whole of a file.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn read_all(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
     let file = disk.open(name)?;
     let length = file.len_bytes()?;

@@ -44,9 +44,6 @@ pub(crate) struct Frames {
 
 /// Shows every whole record of a file to `visit`, where it lies and what it says, in order, and
 /// changes nothing.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn read(
     disk: &dyn Disk,
     name: &str,
@@ -58,9 +55,6 @@ pub(crate) fn read(
 }
 
 /// The payload of a record whose length is known; none when it is damaged.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn read_at(
     file: &dyn DiskFile,
     offset: u64,
@@ -118,9 +112,6 @@ fn scan(
 impl Frames {
     /// Opens or makes a file, shows every whole record to `visit`, in order, and cuts off what
     /// comes behind the last one.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn open(
         disk: &dyn Disk,
         name: &str,
@@ -136,9 +127,6 @@ impl Frames {
     }
 
     /// Adds records, all of them or none.
-    ///
-    /// # Errors
-    /// Those of the file system, and a payload that is too large.
     pub(crate) fn append<'a>(
         &mut self,
         payloads: impl IntoIterator<Item = &'a [u8]>,
@@ -167,18 +155,11 @@ impl Frames {
     }
 
     /// Makes everything durable.
-    ///
-    /// # Errors
-    /// Those of the file system. What was appended since the last success may then be lost, so
-    /// the caller takes it back with [`Self::truncate`].
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync()
     }
 
     /// Forgets everything behind `end`.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn truncate(&mut self, end: u64) -> io::Result<()> {
         // Also when the file stays as long: it is cut before anything else is written.
         (self.end, self.is_uncut) = (end, true);

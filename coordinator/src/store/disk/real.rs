@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::store::disk::files::{Disk, DiskFile, Entry, Held};
 use crate::store::disk::sled_tree::SledTree;
 use crate::store::disk::tree::Tree;
+use crate::store::error::{During, Error, Result};
 
 /// A folder of the file system.
 #[derive(Debug)]
@@ -21,17 +22,29 @@ impl RealDisk {
         Self { folder: folder.to_path_buf() }
     }
 
-    /// Keeps others from writing, and writes nothing; or says who has it.
-    pub(crate) fn lock_to_read(&self, name: &str) -> io::Result<Result<Option<File>, String>> {
+    /// Keeps others from writing, and writes nothing. None when no process ever locked it.
+    pub(crate) fn lock_to_read(&self, name: &str) -> Result<Option<File>> {
         let mut file = match File::open(self.path(name)) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(None)),
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
         };
         match file.try_lock_shared() {
-            Ok(()) => Ok(Ok(Some(file))),
-            Err(TryLockError::WouldBlock) => Ok(Err(holder(&mut file))),
-            Err(TryLockError::Error(error)) => Err(error),
+            Ok(()) => Ok(Some(file)),
+            Err(error) => Err(self.lock_error(error, &mut file)),
+        }
+    }
+
+    fn lock_error(&self, error: TryLockError, file: &mut File) -> Error {
+        match error {
+            TryLockError::WouldBlock => {
+                // What the one who has it wrote into it.
+                let mut holder = String::new();
+                let _ = file.read_to_string(&mut holder);
+                let holder = holder.trim().to_string();
+                Error::InUse { folder: self.folder.clone(), holder }
+            }
+            TryLockError::Error(error) => error.into(),
         }
     }
 
@@ -84,33 +97,23 @@ impl Disk for RealDisk {
         File::open(self.path(folder))?.sync_all()
     }
 
-    fn lock(&self, name: &str) -> io::Result<Result<Box<dyn Held>, String>> {
+    fn lock(&self, name: &str) -> Result<Box<dyn Held>> {
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(self.path(name))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Ok(Err(holder(&mut file)));
-            }
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
+        let shown = self.folder.display();
+        let mut file = options
+            .open(self.path(name))
+            .during(|| format!("the data folder {shown} cannot be written"))?;
+        file.try_lock().map_err(|error| self.lock_error(error, &mut file))?;
         // For a message to the next one who tries; nothing depends on it.
         let _ = file.set_len(0).and_then(|()| file.rewind());
         let _ = writeln!(file, "{}", std::process::id());
-        Ok(Ok(Box::new(RealLock { _file: file })))
+        Ok(Box::new(RealLock { _file: file }))
     }
 
-    fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>, String> {
+    fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>> {
         Ok(Arc::new(SledTree::open(&self.path(folder))?))
     }
-}
-
-/// What the one who has the lock wrote into it.
-fn holder(file: &mut File) -> String {
-    let mut holder = String::new();
-    let _ = file.read_to_string(&mut holder);
-    holder.trim().to_string()
 }
 
 #[derive(Debug)]

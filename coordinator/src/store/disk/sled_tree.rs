@@ -6,7 +6,7 @@
 //! panics, what writes is done by a thread that is not waited for longer than [`PATIENCE`], and
 //! values are small, batches too. No other file knows sled.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::store::catalogue::LOCKED;
 use crate::store::disk::tree::Change;
 use crate::store::disk::tree::Tree;
+use crate::store::error::{Error, Result};
 
 /// sled's page cache. It is a hint to sled, and counts bytes on disk.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -24,11 +24,8 @@ const CACHE_BYTES: u64 = 64 << 20;
 /// sled writes its buffers in the background this often.
 const FLUSH_EVERY_MS: u64 = 500;
 
-/// sled's words when another process, or another handle, has the catalogue.
-const SLED_LOCKED: &str = "could not acquire lock";
-
-/// What sled appends to some of its errors.
-const NO_BACKTRACE: &str = " backtrace ()";
+/// sled's log, which it locks.
+const LOG: &str = "db";
 
 /// Longest that sled may take for a write; then it is left to itself, and the catalogue is behind
 /// until the next start. A busy disk takes seconds.
@@ -54,7 +51,7 @@ pub(crate) struct SledTree {
 /// Something that sled may take its time for.
 struct Call {
     what: Write,
-    reply: Sender<Result<(), String>>,
+    reply: Sender<Result<()>>,
 }
 
 enum Write {
@@ -64,28 +61,27 @@ enum Write {
 
 impl SledTree {
     /// Opens or makes one.
-    ///
-    /// # Errors
-    /// [`LOCKED`], or what is wrong with it.
-    pub(crate) fn open(path: &Path) -> Result<Self, String> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let config = sled::Config::new()
             .path(path)
             .cache_capacity(CACHE_BYTES)
             .flush_every_ms(Some(FLUSH_EVERY_MS));
         let tree = guarded(|| config.open());
-        let is_locked = |why: &String| why.contains(SLED_LOCKED);
-        let tree = tree.map_err(|why| if is_locked(&why) { LOCKED.to_string() } else { why })?;
+        let tree = tree.map_err(|error| match error {
+            Error::Io(_) if is_locked(&path.join(LOG)) => Error::IndexLocked,
+            error => error,
+        })?;
         let (calls, called) = channel();
         let (end, ended) = channel();
         let (written, path) = (tree.clone(), path.to_path_buf());
-        let log = path.join("db");
+        let log = path.join(LOG);
         let writing = move || {
             write_all(&written, &log, &called);
             drop(written);
             drop::<Sender<()>>(end);
         };
         let thread = std::thread::Builder::new().name("catalogue".to_string()).spawn(writing);
-        thread.map_err(|error| error.to_string())?;
+        thread?;
         Ok(Self {
             tree: Some(tree),
             path,
@@ -95,18 +91,17 @@ impl SledTree {
         })
     }
 
-    fn tree(&self) -> Result<&sled::Db, String> {
-        self.tree.as_ref().ok_or_else(|| "sled is being closed".to_string())
+    fn tree(&self) -> Result<&sled::Db> {
+        self.tree.as_ref().ok_or(Error::IndexClosed)
     }
 
     /// Has the thread do it, and waits for a while.
-    fn call(&self, what: Write) -> Result<(), String> {
+    fn call(&self, what: Write) -> Result<()> {
         let (reply, replied) = channel();
-        let calls = self.calls.as_ref().ok_or("sled is being closed")?;
-        calls.send(Call { what, reply }).map_err(|_| "sled's thread is gone")?;
+        let calls = self.calls.as_ref().ok_or(Error::IndexClosed)?;
+        calls.send(Call { what, reply }).map_err(|_| Error::IndexClosed)?;
         let done = replied.recv_timeout(PATIENCE);
-        let done = done
-            .unwrap_or_else(|_| Err(format!("sled did not answer for {} s", PATIENCE.as_secs())));
+        let done = done.unwrap_or(Err(Error::IndexSilent(PATIENCE.as_secs())));
         self.has_failed.fetch_or(done.is_err(), Ordering::Relaxed);
         done
     }
@@ -136,10 +131,8 @@ fn write_all(tree: &sled::Db, log: &Path, calls: &Receiver<Call>) {
             Write::Batch(batch) => guarded(|| tree.apply_batch(batch)),
             // sled's own flush leaves the kernel's cache unsynced; an fsync of its log acts on the
             // file, whoever has it open.
-            Write::Flush => guarded(|| tree.flush()).and_then(|_| {
-                let synced = File::open(log).and_then(|log| log.sync_data());
-                synced.map_err(|error| error.to_string())
-            }),
+            Write::Flush => guarded(|| tree.flush())
+                .and_then(|_| Ok(File::open(log).and_then(|log| log.sync_data())?)),
         };
         // Who does not wait any more has said so.
         let _ = reply.send(done);
@@ -147,7 +140,7 @@ fn write_all(tree: &sled::Db, log: &Path, calls: &Receiver<Call>) {
 }
 
 impl Tree for SledTree {
-    fn apply(&self, batch: &[&Change]) -> Result<(), String> {
+    fn apply(&self, batch: &[&Change]) -> Result<()> {
         let mut writes = sled::Batch::default();
         for change in batch {
             match &change.value {
@@ -158,7 +151,7 @@ impl Tree for SledTree {
         self.call(Write::Batch(writes))
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, String> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let tree = self.tree()?;
         guarded(|| Ok(tree.get(key)?.map(|value| value.to_vec())))
     }
@@ -168,7 +161,7 @@ impl Tree for SledTree {
         from: &[u8],
         to: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         let tree = self.tree()?;
         guarded(|| {
             for entry in tree.range(from..to) {
@@ -181,7 +174,7 @@ impl Tree for SledTree {
         })
     }
 
-    fn flush(&self) -> Result<(), String> {
+    fn flush(&self) -> Result<()> {
         self.call(Write::Flush)
     }
 
@@ -190,21 +183,21 @@ impl Tree for SledTree {
     }
 }
 
-/// sled's words in one line, without the backtrace that it has none of.
-fn in_short(words: &str) -> String {
-    let line = words.lines().next().unwrap_or_default();
-    line.strip_suffix(NO_BACKTRACE).unwrap_or(line).to_string()
+/// True when another process, or another handle, has sled's log. sled says so in words only.
+fn is_locked(log: &Path) -> bool {
+    let tried = File::open(log).map(|log| log.try_lock());
+    matches!(tried, Ok(Err(TryLockError::WouldBlock)))
 }
 
 /// Calls sled; a panic becomes an error.
-fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, String> {
+fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(in_short(&error.to_string())),
+        Ok(Err(error)) => Err(error.into()),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
-            Err(format!("sled panicked: {}", text.lines().next().unwrap_or_default()))
+            Err(Error::IndexPanicked(text.lines().next().unwrap_or_default().to_string()))
         }
     }
 }
@@ -216,7 +209,15 @@ mod tests {
     #[test]
     fn what_sled_says_of_damage_is_one_short_line() {
         let error = sled::Error::Corruption { at: None, bt: () };
-        let line = guarded::<()>(|| Err(error)).unwrap_err();
-        assert!(line.starts_with("Read corrupted data") && !line.contains("backtrace"), "{line}");
+        let error = guarded::<()>(|| Err(error)).unwrap_err();
+        assert!(matches!(error, Error::IndexDamaged { at: None }), "{error:?}");
+        assert_eq!(error.to_string(), "it is damaged");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_by_its_type() {
+        let full = || sled::Error::Io(std::io::ErrorKind::StorageFull.into());
+        assert!(guarded::<()>(|| Err(full())).unwrap_err().is_full());
+        assert!(guarded::<()>(|| Err(full().clone())).unwrap_err().is_full());
     }
 }

@@ -30,9 +30,6 @@ pub(crate) struct Contents {
 }
 
 /// Reads a journal, and changes nothing.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn read(disk: &dyn Disk, name: &str) -> io::Result<Contents> {
     let mut contents = Contents::default();
     contents.damage = frames::read(disk, name, 0, |at, payload| contents.take(at, payload))?;

@@ -33,9 +33,6 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Opens or makes a journal and reads all of it.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn open(disk: &Arc<dyn Disk>, name: &str) -> io::Result<(Self, Contents)> {
         let mut contents = Contents::default();
         let (frames, damage) =
@@ -59,9 +56,6 @@ impl Journal {
     }
 
     /// Writes changes and returns when they are durable.
-    ///
-    /// # Errors
-    /// Those of the file system; then none of the changes is in the journal.
     pub(crate) fn append<'a>(
         &mut self,
         changes: impl Iterator<Item = &'a Change>,
@@ -85,18 +79,12 @@ impl Journal {
     }
 
     /// Writes it anew from its own contents.
-    ///
-    /// # Errors
-    /// Those of the file system; the old journal then stays.
     pub(crate) fn compact(&mut self) -> io::Result<()> {
         let (_, contents) = Self::open(&self.disk, &self.name)?;
         self.rewrite(self.sequence, contents.live.into_iter())
     }
 
     /// Replaces its contents. Numbers go on behind `sequence`.
-    ///
-    /// # Errors
-    /// Those of the file system; the old journal then stays.
     pub(crate) fn rewrite(
         &mut self,
         sequence: u64,
@@ -124,9 +112,6 @@ impl Journal {
     }
 
     /// Copies the file, for somebody to look at.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn keep_aside(&self, wall_ns: i64) -> io::Result<()> {
         let contents = read_all(&*self.disk, &self.name)?;
         let copy = self.disk.make(&format!("{}.damaged-{wall_ns}", self.name))?;

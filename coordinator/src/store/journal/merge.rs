@@ -11,6 +11,7 @@ use crate::records::{
     ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
 };
 use crate::store::catalogue::Catalogue;
+use crate::store::error::Result;
 use crate::store::journal::contents::Contents;
 
 /// Records named in the log, one line each; the rest is counted.
@@ -35,10 +36,7 @@ pub(crate) struct Merge {
 
 impl Merge {
     /// Compares them.
-    ///
-    /// # Errors
-    /// One line: the catalogue cannot be read.
-    pub(crate) fn of(contents: &Contents, catalogue: &Catalogue) -> Result<Self, String> {
+    pub(crate) fn of(contents: &Contents, catalogue: &Catalogue) -> Result<Self> {
         let known = catalogue.records()?;
         Ok(Self::compare(contents, known, catalogue.sequence()?))
     }

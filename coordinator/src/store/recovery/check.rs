@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use anyhow::{Context, bail};
-
 use crate::store::blobs::local as blobs;
 use crate::store::catalogue::Catalogue;
 use crate::store::disk::frames::Damage;
 use crate::store::disk::{files, frames};
 use crate::store::disk::{files::Disk, real::RealDisk};
+use crate::store::error::{During, Error, Result};
 use crate::store::journal::contents::{self, Contents};
 use crate::store::journal::merge::Merge;
 use crate::store::record::load;
 use crate::store::recovery::format::{self, Found, Whose};
+use crate::store::recovery::opening;
 use crate::store::steps::block::unpack;
 use crate::store::steps::segments::{Entry, Place, Segment};
 use crate::store::steps::{index, log, segments};
@@ -70,44 +70,35 @@ pub struct StoreCheck {
 }
 
 /// Checks the store in a folder.
-///
-/// # Errors
-/// One line: there is none, a coordinator has it, or it cannot be read.
-pub fn check(folder: &Path) -> anyhow::Result<StoreCheck> {
+pub fn check(folder: &Path) -> Result<StoreCheck> {
     let shown = folder.display();
     let disk = RealDisk::new(folder);
     match format::whose(&disk) {
         Ok(Whose::Ours) => {}
         Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Err(error).with_context(|| format!("the store in {shown} cannot be read"));
+            return Err(error).during(|| format!("the store in {shown} cannot be read"));
         }
-        _ => bail!("there is no store in {shown}: name the coordinator's data folder"),
+        _ => return Err(Error::Missing { part: "store", folder: folder.to_path_buf() }),
     }
-    let lock = disk.lock_to_read("lock");
-    let _lock = match lock.with_context(|| format!("the store in {shown} cannot be read"))? {
-        Ok(lock) => lock,
-        Err(holder) => bail!(
-            "the store in {shown} is in use by a coordinator (pid {holder}): stop it first, or \
-             check a copy"
-        ),
-    };
-    match format::find(&disk).with_context(|| format!("the store in {shown} cannot be read"))? {
+    let _lock = disk.lock_to_read(opening::LOCK)?;
+    match format::find(&disk).during(|| format!("the store in {shown} cannot be read"))? {
         Found::Version(newer) if newer.version > format::VERSION => {
-            bail!(format::too_new(&disk, newer.version))
+            return Err(format::too_new(&disk, newer.version));
         }
         _ => {}
     }
     // sled makes itself what it does not find; that is a finding, and no copy.
-    let copy = tempfile::tempdir().context("the index cannot be copied: set TMPDIR")?;
+    let copy =
+        tempfile::tempdir().during(|| "the index cannot be copied: set TMPDIR".to_string())?;
     let index = folder.join("catalogue");
     let opened = if index.is_dir() {
         copy_folder(&index, &copy.path().join("catalogue"))
-            .with_context(|| format!("the index in {shown} cannot be copied: set TMPDIR"))?;
+            .during(|| format!("the index in {shown} cannot be copied: set TMPDIR"))?;
         Catalogue::open_as_it_is(&RealDisk::new(copy.path()), "catalogue")
     } else {
-        Err("there is none".to_string())
+        Err(Error::IndexMissing)
     };
-    look(&disk, opened).with_context(|| format!("the store in {shown} cannot be read"))
+    look(&disk, opened).during(|| format!("the store in {shown} cannot be read"))
 }
 
 /// Checks a simulated store between two lives.
@@ -141,7 +132,7 @@ fn finding(part: impl Into<String>, what: impl Into<String>, remedy: &'static st
     Finding { part: part.into(), what: what.into(), remedy }
 }
 
-fn look(disk: &dyn Disk, catalogue: Result<Catalogue, String>) -> io::Result<StoreCheck> {
+fn look(disk: &dyn Disk, catalogue: Result<Catalogue>) -> io::Result<StoreCheck> {
     let mut checked = StoreCheck::default();
     let is_old = look_at_format(disk, &mut checked)?;
     let contents = look_at_journal(disk, &mut checked)?;
@@ -334,7 +325,7 @@ fn compare_records(
     catalogue: &Catalogue,
     contents: &Contents,
     checked: &mut StoreCheck,
-) -> Result<(), String> {
+) -> Result<()> {
     let known = catalogue.records()?;
     let live = &contents.live;
     let missing = live.keys().filter(|key| !known.contains_key(*key)).count();
@@ -360,11 +351,7 @@ fn compare_records(
     Ok(())
 }
 
-fn compare_blocks(
-    catalogue: &Catalogue,
-    expected: &Sums,
-    checked: &mut StoreCheck,
-) -> Result<(), String> {
+fn compare_blocks(catalogue: &Catalogue, expected: &Sums, checked: &mut StoreCheck) -> Result<()> {
     let (mut found, mut strange) = (Sums::new(), 0);
     catalogue.scan(&[crate::store::catalogue::STEPS_PREFIX], |key, value| {
         match index::place(key, value) {

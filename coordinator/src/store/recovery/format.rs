@@ -10,7 +10,6 @@
 use std::io;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
 use ring::rand::SecureRandom as _;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +18,7 @@ use crate::store::blobs::local::FOLDER as BLOBS;
 use crate::store::catalogue::{Catalogue, STEPS_PREFIX};
 use crate::store::disk::files::{Disk, Entry, read_all};
 use crate::store::disk::frames::{self, Frames};
+use crate::store::error::{During, Error, Result};
 use crate::store::migration;
 use crate::store::steps::block::{ROWS_MAX, pack, unpack};
 use crate::store::steps::log::{self, Rows};
@@ -94,9 +94,6 @@ pub(crate) enum Found {
 }
 
 /// Reads the file.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn find(disk: &dyn Disk) -> io::Result<Found> {
     match read_all(disk, NAME) {
         Ok(text) => Ok(match serde_json::from_slice::<Format>(&text) {
@@ -120,9 +117,6 @@ pub(crate) enum Whose {
 }
 
 /// Tells whose a folder is.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
     let entries = disk.list("")?;
     let is_sign = |entry: &Entry| match entry.name.as_str() {
@@ -143,55 +137,47 @@ pub(crate) fn whose(disk: &dyn Disk) -> io::Result<Whose> {
     Ok(foreign.map_or(Whose::Nobodys, |entry| Whose::Foreign(entry.name)))
 }
 
-/// The line for a store that is too new.
-pub(crate) fn too_new(disk: &dyn Disk, version: u32) -> String {
-    format!(
-        "the data folder {} has format {version}, and this memtape knows {VERSION}: update \
-         memtape, or choose another folder",
-        disk.folder().display()
-    )
+/// The error for a store that is too new.
+pub(crate) fn too_new(disk: &dyn Disk, version: u32) -> Error {
+    Error::TooNew { folder: disk.folder().to_path_buf(), version, known: VERSION }
 }
 
 /// Makes the folder one of this version; the catalogue must not be open. Says from which version
 /// it was migrated.
-///
-/// # Errors
-/// One line that says what to do.
-pub(crate) fn settle(disk: &Arc<dyn Disk>) -> anyhow::Result<Option<u32>> {
+pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<Option<u32>> {
     let shown = disk.folder().display();
-    let found = find(&**disk).with_context(|| format!("the format of {shown} cannot be read"))?;
-    let names = disk.list("").with_context(|| format!("the data folder {shown} cannot be read"))?;
+    let found = find(&**disk).during(|| format!("the format of {shown} cannot be read"))?;
+    let names = disk.list("").during(|| format!("the data folder {shown} cannot be read"))?;
     let has = |name: &str| names.iter().any(|entry| entry.name == name);
     let mut migrated = None;
     match found {
         Found::Version(Format { version: VERSION, .. }) => {}
         Found::Version(newer) if newer.version > VERSION => {
-            bail!(too_new(&**disk, newer.version))
+            return Err(too_new(&**disk, newer.version));
         }
         // Records say their own versions: nothing else has to be written.
         Found::Version(old) if old.has_files() => {
             migrated = Some(old.version);
             write(&**disk, &Format { version: VERSION, ..old })
-                .with_context(|| format!("the data folder {shown} cannot be written"))?;
+                .during(|| format!("the data folder {shown} cannot be written"))?;
         }
-        Found::Version(old) => bail!(
-            "the data folder {shown} says that it has format {}, which never was: restore its \
-             file {NAME} from a copy",
-            old.version
-        ),
+        Found::Version(old) => {
+            let (folder, version) = (disk.folder().to_path_buf(), old.version);
+            return Err(Error::NoSuchFormat { folder, version });
+        }
         found => {
             if matches!(found, Found::Damaged) {
                 tracing::warn!("the store's file {NAME} was damaged and is made anew");
             }
             // The files of version 2 are put in place before it is said.
             if !has(segments::FOLDER) && (has("journal") || has("catalogue")) {
-                migrate(disk).with_context(|| {
+                migrate(disk).during(|| {
                     format!("the data folder {shown} cannot be brought to format {VERSION}")
                 })?;
                 migrated = Some(1);
             }
             write(&**disk, &new(&**disk))
-                .with_context(|| format!("the data folder {shown} cannot be written"))?;
+                .during(|| format!("the data folder {shown} cannot be written"))?;
         }
     }
     let is_made = (|| {
@@ -205,7 +191,7 @@ pub(crate) fn settle(disk: &Arc<dyn Disk>) -> anyhow::Result<Option<u32>> {
         disk.sync_folder(log::FOLDER)?;
         disk.sync_folder("")
     })();
-    is_made.with_context(|| format!("the data folder {shown} cannot be written"))?;
+    is_made.during(|| format!("the data folder {shown} cannot be written"))?;
     Ok(migrated)
 }
 
@@ -221,9 +207,6 @@ fn new(disk: &dyn Disk) -> Format {
 }
 
 /// Writes down where bodies go.
-///
-/// # Errors
-/// Those of the file system, or that the file makes no sense.
 pub(crate) fn set_bodies_url(disk: &dyn Disk, url: &str) -> io::Result<()> {
     let mut format = read(disk)?;
     if format.bodies_url.as_deref() != Some(url) {
@@ -234,9 +217,6 @@ pub(crate) fn set_bodies_url(disk: &dyn Disk, url: &str) -> io::Result<()> {
 }
 
 /// The whole file.
-///
-/// # Errors
-/// Those of the file system, or that the file makes no sense.
 pub(crate) fn read(disk: &dyn Disk) -> io::Result<Format> {
     serde_json::from_slice(&read_all(disk, NAME)?).map_err(io::Error::other)
 }
@@ -253,7 +233,7 @@ fn write(disk: &dyn Disk, format: &Format) -> io::Result<()> {
     disk.sync_folder("")
 }
 
-fn migrate(disk: &Arc<dyn Disk>) -> anyhow::Result<()> {
+fn migrate(disk: &Arc<dyn Disk>) -> Result<()> {
     tracing::info!("the store has format 1 and is brought to format {VERSION}");
     let now = clock::now();
     disk.make_folder(ASIDE)?;

@@ -6,16 +6,15 @@
 //! journal (`merge.rs`). Every repair is counted and said aloud.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::sync::Arc;
-
-use anyhow::{Context, anyhow, bail};
 
 use crate::clock;
 use crate::store::blobs::local::{Blobs, FOLDER as BLOBS};
-use crate::store::catalogue::{Catalogue, FULL, Opened};
+use crate::store::catalogue::{Catalogue, Opened};
 use crate::store::disk::files::{Disk, Held};
 use crate::store::disk::tree::Change;
+use crate::store::error::{During, Error, Result};
 use crate::store::journal::merge::Merge;
 use crate::store::journal::{contents::Contents, file::Journal};
 use crate::store::recovery::format::{self, Whose};
@@ -23,6 +22,9 @@ use crate::store::steps::index;
 use crate::store::steps::log::RowLog;
 use crate::store::steps::packer::{OpenSteps, Steps};
 use crate::store::steps::segments::Segments;
+
+/// The file that a coordinator locks.
+pub(crate) const LOCK: &str = "lock";
 
 /// Everything a store consists of, open.
 #[derive(Debug)]
@@ -66,59 +68,31 @@ pub(crate) struct Recovery {
 }
 
 /// Opens all parts.
-///
-/// # Errors
-/// One line that names the folder and what to do.
-pub(crate) fn open(disk: &Arc<dyn Disk>) -> anyhow::Result<(Parts, Recovery)> {
+pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<(Parts, Recovery)> {
     let shown = disk.folder().display();
     // A folder that is not there is made; what else is wrong with it shows itself then.
     if let Ok(Whose::Foreign(name)) = format::whose(&**disk) {
-        bail!(
-            "the data folder {shown} holds {name:?}, and no store: name an empty folder, or that \
-             of a coordinator"
-        );
+        return Err(Error::Foreign { folder: disk.folder().to_path_buf(), name });
     }
     let opened = (|| {
-        disk.make_folder(BLOBS)
-            .with_context(|| format!("the data folder {shown} cannot be made"))?;
-        let lock = lock(&**disk)?;
+        disk.make_folder(BLOBS).during(|| format!("the data folder {shown} cannot be made"))?;
+        let lock = disk.lock(LOCK)?;
         open_locked(disk, lock)
     })();
-    opened.map_err(|error| say_full(&**disk, error))
-}
-
-/// An error that a full disk is the cause of becomes a line that says what to do.
-pub(crate) fn say_full(disk: &dyn Disk, error: anyhow::Error) -> anyhow::Error {
-    let is_full = |cause: &(dyn std::error::Error + 'static)| {
-        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        // What sled says is text.
-        matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
-            || cause.to_string().contains(FULL)
-    };
-    if !error.chain().any(is_full) {
-        return error;
-    }
-    let shown = disk.folder().display();
-    anyhow!("the disk of {shown} is full: make room, then start again ({error:#})")
+    opened.map_err(|error| error.at_start(disk.folder()))
 }
 
 /// Opens all parts of a folder that is locked.
-///
-/// # Errors
-/// One line that names the folder and what to do.
-pub(crate) fn open_locked(
-    disk: &Arc<dyn Disk>,
-    lock: Box<dyn Held>,
-) -> anyhow::Result<(Parts, Recovery)> {
+pub(crate) fn open_locked(disk: &Arc<dyn Disk>, lock: Box<dyn Held>) -> Result<(Parts, Recovery)> {
     let shown = disk.folder().display();
     let migrated = format::settle(disk)?;
     let mut recovery = Recovery { migrated, ..Recovery::default() };
     let (mut journal, contents) = Journal::open(disk, "journal")
-        .with_context(|| format!("the journal in {shown} cannot be opened"))?;
+        .during(|| format!("the journal in {shown} cannot be opened"))?;
     recovery.journal_cut_bytes = contents.damage.cut_bytes;
     recovery.journal_gaps = contents.damage.gaps;
     let (catalogue, opened) = Catalogue::open(&**disk, "catalogue", clock::now().wall_ns)
-        .with_context(|| format!("the catalogue in {shown} cannot be opened"))?;
+        .during(|| format!("the catalogue in {shown} cannot be opened"))?;
     match opened {
         Opened::Whole => {}
         Opened::WithoutSnapshot(why) => {
@@ -131,20 +105,20 @@ pub(crate) fn open_locked(
         }
     }
     reconcile(&mut journal, contents, &catalogue, &mut recovery)
-        .with_context(|| format!("the store in {shown} cannot be repaired"))?;
+        .during(|| format!("the store in {shown} cannot be repaired"))?;
     let (files, damage) =
-        Segments::open(disk).with_context(|| format!("the steps in {shown} cannot be opened"))?;
+        Segments::open(disk).during(|| format!("the steps in {shown} cannot be opened"))?;
     (recovery.steps_cut_bytes, recovery.steps_gaps) = (damage.cut_bytes, damage.gaps);
     let mended = index::mend(&catalogue, &files)
-        .map_err(anyhow::Error::msg)
-        .with_context(|| format!("the index of the steps in {shown} cannot be repaired"))?;
-    (recovery.caught_up, recovery.reindexed) = (mended.caught_up, mended.anew);
+        .during(|| format!("the index of the steps in {shown} cannot be repaired"))?;
+    (recovery.caught_up, recovery.reindexed) =
+        (mended.caught_up, mended.anew.map(|why| why.to_string()));
     let (log, rows, damage) =
-        RowLog::open(disk).with_context(|| format!("the step log in {shown} cannot be opened"))?;
+        RowLog::open(disk).during(|| format!("the step log in {shown} cannot be opened"))?;
     (recovery.log_cut_bytes, recovery.log_gaps) = (damage.cut_bytes, damage.gaps);
     let (open, steps) = (OpenSteps::new(rows), Steps::new(log, files));
     let blobs = Blobs::new(disk);
-    disk.sync_folder("").with_context(|| format!("the data folder {shown} cannot be synced"))?;
+    disk.sync_folder("").during(|| format!("the data folder {shown} cannot be synced"))?;
     recovery.say();
     Ok((Parts { lock, journal, catalogue, open, steps, blobs }, recovery))
 }
@@ -190,44 +164,28 @@ impl Recovery {
     }
 }
 
-/// One coordinator at a time.
-pub(crate) fn lock(disk: &dyn Disk) -> anyhow::Result<Box<dyn Held>> {
-    let shown = disk.folder().display();
-    let locked = disk.lock("lock");
-    match locked.with_context(|| format!("the data folder {shown} cannot be written"))? {
-        Ok(lock) => Ok(lock),
-        Err(holder) => bail!(
-            "the data folder {shown} is in use by another coordinator (pid {holder}): stop it or \
-             choose another folder"
-        ),
-    }
-}
-
 /// Makes journal and catalogue say the same.
 fn reconcile(
     journal: &mut Journal,
     contents: Contents,
     catalogue: &Catalogue,
     recovery: &mut Recovery,
-) -> anyhow::Result<()> {
-    let mut merge = Merge::of(&contents, catalogue).map_err(anyhow::Error::msg)?;
+) -> Result<()> {
+    let mut merge = Merge::of(&contents, catalogue)?;
     let deleted = std::mem::take(&mut merge.stale).into_iter();
     let mut changes: Vec<Change> = deleted.map(|key| Change { key, value: None }).collect();
     let live = mend(journal, contents, merge, recovery)?;
     for (key, value) in live {
-        if catalogue.get(&key).map_err(anyhow::Error::msg)?.as_ref() != Some(&value) {
+        if catalogue.get(&key)?.as_ref() != Some(&value) {
             recovery.restored += 1;
             changes.push(Change { key, value: Some(value) });
         }
     }
-    catalogue.apply(changes.iter(), journal.sequence()).map_err(anyhow::Error::msg)
+    catalogue.apply(changes.iter(), journal.sequence())
 }
 
 /// Brings the journal to what it should be, and answers its records. One that is damaged is written
 /// anew, too, so that it does not stay so.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn mend(
     journal: &mut Journal,
     contents: Contents,

@@ -5,11 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
-
 use crate::clock;
-use crate::store::catalogue::{Catalogue, FULL, LOCKED};
+use crate::store::catalogue::Catalogue;
 use crate::store::disk::{files::Disk, real::RealDisk};
+use crate::store::error::{During, Error, Result};
 use crate::store::journal::contents;
 use crate::store::journal::file::Journal;
 use crate::store::journal::merge::Merge;
@@ -32,43 +31,38 @@ pub struct StoreRebuild {
 }
 
 /// Rebuilds the index of the store in a folder.
-///
-/// # Errors
-/// One line: there is none, a coordinator has it, or it cannot be written.
-pub fn rebuild(folder: &Path) -> anyhow::Result<StoreRebuild> {
-    let shown = folder.display();
+pub fn rebuild(folder: &Path) -> Result<StoreRebuild> {
     if !folder.join("journal").is_file() {
-        bail!("there is no journal in {shown}: name the coordinator's data folder");
+        return Err(Error::Missing { part: "journal", folder: folder.to_path_buf() });
     }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
-    rebuild_on(&disk).map_err(|error| opening::say_full(&*disk, error))
+    rebuild_on(&disk).map_err(|error| error.at_start(folder))
 }
 
-fn rebuild_on(disk: &Arc<dyn Disk>) -> anyhow::Result<StoreRebuild> {
+fn rebuild_on(disk: &Arc<dyn Disk>) -> Result<StoreRebuild> {
     let (folder, shown) = (disk.folder(), disk.folder().display());
-    let lock = opening::lock(&**disk)?;
-    let found = format::find(&**disk).with_context(|| format!("{shown} cannot be read"))?;
+    let lock = disk.lock(opening::LOCK)?;
+    let found = format::find(&**disk).during(|| format!("{shown} cannot be read"))?;
     match found {
         Found::Version(newer) if newer.version > format::VERSION => {
-            bail!(format::too_new(&**disk, newer.version))
+            return Err(format::too_new(&**disk, newer.version));
         }
-        _ if !folder.join(crate::store::steps::segments::FOLDER).is_dir() => bail!(
-            "the store in {shown} is of an older version, whose steps are in the index alone: \
-             start the coordinator once, it brings the store up to date"
-        ),
+        _ if !folder.join(crate::store::steps::segments::FOLDER).is_dir() => {
+            return Err(Error::TooOld { folder: folder.to_path_buf() });
+        }
         _ => {}
     }
     let mut rebuilt = StoreRebuild::default();
     let (gaps, mended) =
-        mend(disk).with_context(|| format!("the journal in {shown} cannot be mended"))?;
+        mend(disk).during(|| format!("the journal in {shown} cannot be mended"))?;
     if folder.join("catalogue").is_dir() {
         let aside = format!("catalogue.before-rebuild-{}", clock::now().wall_ns);
         disk.rename("catalogue", &aside)
-            .with_context(|| format!("the index in {shown} cannot be put aside"))?;
+            .during(|| format!("the index in {shown} cannot be put aside"))?;
         rebuilt.aside = Some(folder.join(aside));
     }
     let (parts, recovery) = opening::open_locked(disk, lock)?;
-    parts.catalogue.flush().map_err(anyhow::Error::msg).context("the index cannot be synced")?;
+    parts.catalogue.flush().during(|| "the index cannot be synced".to_string())?;
     rebuilt.records = recovery.restored;
     rebuilt.blocks = recovery.caught_up;
     rebuilt.journal_gaps = recovery.journal_gaps.max(gaps);
@@ -78,7 +72,7 @@ fn rebuild_on(disk: &Arc<dyn Disk>) -> anyhow::Result<StoreRebuild> {
 
 /// Brings into the journal what it lost and the old index has, and nothing else: a journal that
 /// lost nothing is right. Answers its damaged places, and what is mended.
-fn mend(disk: &Arc<dyn Disk>) -> anyhow::Result<(u64, Vec<String>)> {
+fn mend(disk: &Arc<dyn Disk>) -> Result<(u64, Vec<String>)> {
     let contents = contents::read(&**disk, "journal")?;
     let gaps = contents.damage.gaps;
     if !disk.list("")?.iter().any(|entry| entry.name == "catalogue" && entry.is_folder) {
@@ -86,7 +80,7 @@ fn mend(disk: &Arc<dyn Disk>) -> anyhow::Result<(u64, Vec<String>)> {
     }
     let catalogue = match Catalogue::open_as_it_is(&**disk, "catalogue") {
         Ok(catalogue) => catalogue,
-        Err(why) if why == LOCKED || why.contains(FULL) => bail!(why),
+        Err(why) if !why.is_damage() => return Err(why),
         // It is damaged, and knows nothing for sure.
         Err(_) => return Ok((gaps, Vec::new())),
     };

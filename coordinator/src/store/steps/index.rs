@@ -11,6 +11,7 @@ use std::ops::RangeInclusive;
 use crate::records::SeriesKey;
 use crate::store::catalogue::{Catalogue, STEPS_PREFIX};
 use crate::store::disk::tree::Change;
+use crate::store::error::{Error, Result};
 use crate::store::steps::segments::{self, Entry, Place, SERIES_BYTES, Segment, Segments};
 
 /// Kind, stretch, series, file, offset.
@@ -26,12 +27,12 @@ const COUNTED_MAX: u64 = 2 << 20;
 const DELETED_MAX: usize = 4096;
 
 /// What was done to the index at a start.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Debug, Default)]
 pub(crate) struct Mended {
     /// Blocks that were in the files and not in the index.
     pub(crate) caught_up: u64,
     /// Why all of it was made anew.
-    pub(crate) anew: Option<String>,
+    pub(crate) anew: Option<Error>,
 }
 
 /// The entries of blocks at these places.
@@ -104,10 +105,7 @@ fn state_of(key: &[u8], value: &[u8]) -> Option<(u32, Segment)> {
 }
 
 /// The states of all files.
-///
-/// # Errors
-/// One line.
-pub(crate) fn states(catalogue: &Catalogue) -> Result<BTreeMap<u32, Segment>, String> {
+pub(crate) fn states(catalogue: &Catalogue) -> Result<BTreeMap<u32, Segment>> {
     let mut states = BTreeMap::new();
     catalogue.scan(STATE_PREFIX, |key, value| {
         states.extend(state_of(key, value));
@@ -118,14 +116,11 @@ pub(crate) fn states(catalogue: &Catalogue) -> Result<BTreeMap<u32, Segment>, St
 
 /// Deletes the entries in these stretches of time that `is_meant` chooses, and says how many of
 /// each file. A bounded number of them is in memory at a time.
-///
-/// # Errors
-/// One line.
 pub(crate) fn delete(
     catalogue: &Catalogue,
     stretches: RangeInclusive<u32>,
     is_meant: impl Fn(Option<Place>) -> bool,
-) -> Result<BTreeMap<u32, u64>, String> {
+) -> Result<BTreeMap<u32, u64>> {
     let mut deleted = BTreeMap::new();
     let mut next = from(*stretches.start());
     let end = match stretches.end().checked_add(1) {
@@ -152,10 +147,7 @@ pub(crate) fn delete(
 }
 
 /// Makes the index fit the files.
-///
-/// # Errors
-/// One line.
-pub(crate) fn mend(catalogue: &Catalogue, files: &Segments) -> Result<Mended, String> {
+pub(crate) fn mend(catalogue: &Catalogue, files: &Segments) -> Result<Mended> {
     let states = states(catalogue)?;
     let ahead = match compare(catalogue, files, &states) {
         Ok(ahead) => ahead,
@@ -189,14 +181,7 @@ pub(crate) fn mend(catalogue: &Catalogue, files: &Segments) -> Result<Mended, St
 }
 
 /// Deletes all entries of a file, and its state.
-///
-/// # Errors
-/// One line.
-pub(crate) fn delete_segment(
-    catalogue: &Catalogue,
-    number: u32,
-    known: &Segment,
-) -> Result<(), String> {
+pub(crate) fn delete_segment(catalogue: &Catalogue, number: u32, known: &Segment) -> Result<()> {
     if catalogue.is_behind() {
         return Ok(());
     }
@@ -209,14 +194,11 @@ pub(crate) fn delete_segment(
 
 /// Deletes all entries of these attempts, from these stretches of time. The states of the files
 /// are brought up to date behind all of it: they tell that it is done.
-///
-/// # Errors
-/// One line.
 pub(crate) fn forget(
     catalogue: &Catalogue,
     files: &Segments,
     attempts: impl IntoIterator<Item = (u32, RangeInclusive<u32>)>,
-) -> Result<(), String> {
+) -> Result<()> {
     if catalogue.is_behind() {
         return Ok(());
     }
@@ -241,19 +223,16 @@ pub(crate) fn forget(
 
 /// Compares the index with the files. Answers the files of which it has more than it says: its
 /// newest entries arrived, and the state behind them did not.
-///
-/// # Errors
-/// What is wrong with it, other than being behind.
 fn compare(
     catalogue: &Catalogue,
     files: &Segments,
     states: &BTreeMap<u32, Segment>,
-) -> Result<BTreeSet<u32>, String> {
+) -> Result<BTreeSet<u32>> {
     let lengths: BTreeMap<u32, u64> =
         files.table().lock().iter().map(|(number, known)| (*number, known.bytes)).collect();
     for (number, known) in states {
         if lengths.get(number).is_some_and(|bytes| *bytes < known.bytes) {
-            return Err(format!("file {number} of the steps became shorter"));
+            return Err(unfit(format!("file {number} of the steps became shorter")));
         }
     }
     // The newest files whose entries are few enough to be counted.
@@ -285,17 +264,21 @@ fn compare(
         true
     })?;
     if strange > 0 {
-        return Err(format!("{strange} entries of the index make no sense"));
+        return Err(unfit(format!("{strange} entries of the index make no sense")));
     }
     for (number, known) in &counted {
         let (count, expected) = (counts.get(number).copied().unwrap_or(0), known.blocks);
         if count != expected {
-            return Err(format!(
+            return Err(unfit(format!(
                 "file {number} of the steps has {count} entries in the index, not {expected}"
-            ));
+            )));
         }
     }
     Ok(ahead)
+}
+
+fn unfit(what: String) -> Error {
+    Error::IndexUnfit(what)
 }
 
 fn is_ahead(place: &Place, states: &BTreeMap<u32, Segment>) -> bool {
@@ -312,7 +295,7 @@ fn catch_up(
     number: u32,
     mut known: Segment,
     seen: &mut Option<Seen>,
-) -> Result<u64, String> {
+) -> Result<u64> {
     let mut places = Vec::new();
     let mut forgotten = BTreeSet::new();
     segments::scan(&**files.disk(), number, known.bytes, |offset, length, entry| match entry {
@@ -329,8 +312,7 @@ fn catch_up(
             forgotten.insert(serial);
         }
         None => {}
-    })
-    .map_err(|error| error.to_string())?;
+    })?;
     known.blocks += places.len() as u64;
     known.bytes = files.table().lock().get(&number).map_or(0, |segment| segment.bytes);
     files.table().lock().insert(number, known);
@@ -350,11 +332,7 @@ fn catch_up(
 }
 
 /// Makes all of it anew.
-fn anew(
-    catalogue: &Catalogue,
-    files: &Segments,
-    states: &BTreeMap<u32, Segment>,
-) -> Result<u64, String> {
+fn anew(catalogue: &Catalogue, files: &Segments, states: &BTreeMap<u32, Segment>) -> Result<u64> {
     delete(catalogue, 0..=u32::MAX, |_| true)?;
     let gone: Vec<Change> = states.keys().map(|number| state(*number, None)).collect();
     catalogue.write(gone.iter())?;

@@ -42,9 +42,6 @@ pub(crate) fn name(number: u64) -> String {
 }
 
 /// The numbers of all files, in order.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn list(disk: &dyn Disk) -> io::Result<Vec<u64>> {
     let entries = disk.list(FOLDER)?.into_iter();
     let number = |name: &str| name.strip_suffix(".log")?.parse().ok();
@@ -74,9 +71,6 @@ pub(crate) fn take(payload: &[u8], into: &mut Rows) -> Option<()> {
 
 impl RowLog {
     /// Reads all files, cuts off what is half written, and begins a new one.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn open(disk: &Arc<dyn Disk>) -> io::Result<(Self, Rows, Damage)> {
         let (mut rows, mut damage) = (Rows::new(), Damage::default());
         let numbers = list(&**disk)?;
@@ -94,9 +88,6 @@ impl RowLog {
     }
 
     /// Appends rows, not yet durable.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn append(&mut self, batch: &[(SeriesKey, Vec<StepRow>)]) -> io::Result<()> {
         let mut payloads = Vec::new();
         let mut payload = vec![ROWS];
@@ -114,26 +105,17 @@ impl RowLog {
     }
 
     /// Says that the rows of an attempt count no more.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn forget(&mut self, serial: u32) -> io::Result<()> {
         let payload = [&[FORGOTTEN], serial.to_be_bytes().as_slice()].concat();
         self.frames.append([payload.as_slice()])
     }
 
     /// Makes everything durable.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.frames.sync()
     }
 
     /// Begins a new file; answers its number. What is in those before it can go when it is packed.
-    ///
-    /// # Errors
-    /// Those of the file system; the old file then goes on.
     pub(crate) fn begin_next(&mut self) -> io::Result<u64> {
         if self.frames.len_bytes() > 0 {
             self.frames = begin(&*self.disk, self.number + 1)?;
@@ -143,9 +125,6 @@ impl RowLog {
     }
 
     /// Removes all files before this one.
-    ///
-    /// # Errors
-    /// Those of the file system; what is left goes the next time.
     pub(crate) fn remove_before(&self, number: u64) -> io::Result<()> {
         let old: Vec<u64> = list(&*self.disk)?.into_iter().filter(|old| *old < number).collect();
         for old in &old {

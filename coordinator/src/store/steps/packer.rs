@@ -16,6 +16,7 @@ use crate::store::catalogue::Catalogue;
 use crate::store::disk::files::Disk;
 use crate::store::disk::frames;
 use crate::store::disk::tree::Change;
+use crate::store::error::{Error, Result};
 use crate::store::steps::block::{ROWS_MAX, pack, unpack};
 use crate::store::steps::index;
 use crate::store::steps::log::{RowLog, Rows};
@@ -159,26 +160,20 @@ impl Steps {
     }
 
     /// Takes new rows. They are open, and readable, even when they could not be logged.
-    ///
-    /// # Errors
-    /// Those of the file system, or that there is no room in memory for more.
     pub(crate) fn append(
         &mut self,
         open: &OpenSteps,
         batch: Vec<(SeriesKey, Vec<StepRow>)>,
-    ) -> io::Result<()> {
+    ) -> Result<()> {
         if open.is_full() {
-            return Err(io::Error::other("too many steps wait to be packed"));
+            return Err(Error::StepsWaiting);
         }
         let logged = self.log.append(&batch);
         open.take(batch);
-        logged
+        Ok(logged?)
     }
 
     /// Makes the log durable.
-    ///
-    /// # Errors
-    /// Those of the file system. The rows are safe again when they are packed.
     pub(crate) fn sync_log(&self) -> io::Result<()> {
         self.log.sync()
     }
@@ -194,31 +189,27 @@ impl Steps {
     }
 
     /// Begins to pack what is open, unless that is under way.
-    ///
-    /// # Errors
-    /// One line; all then stays open, and in the log.
     pub(crate) fn begin_packing(
         &mut self,
         open: &OpenSteps,
         catalogue: &Catalogue,
         wall_ns: i64,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         if self.packing.is_some() {
             return Ok(());
         }
         // What came after an attempt was forgotten must lie behind the record that says so.
         self.forget_packed(catalogue, wall_ns)?;
-        let one_line = |error: io::Error| error.to_string();
         if self.frozen_before.is_none() {
-            self.frozen_before = Some(self.log.begin_next().map_err(one_line)?);
+            self.frozen_before = Some(self.log.begin_next()?);
             open.freeze();
         }
         // Otherwise a packing failed, and what is new since then waits for the next one.
         if !open.is_frozen() {
-            return self.forget_log().map_err(one_line);
+            return Ok(self.forget_log()?);
         }
         let stretch = stretch(wall_ns);
-        self.files.roll(stretch).map_err(one_line)?;
+        self.files.roll(stretch)?;
         self.packing = Some(Packing { stretch, next: None, places: Vec::new() });
         Ok(())
     }
@@ -234,14 +225,7 @@ impl Steps {
     }
 
     /// Packs one slice more; after the last one makes everything durable.
-    ///
-    /// # Errors
-    /// One line; all then stays open, and in the log, and is packed anew.
-    pub(crate) fn pack_slice(
-        &mut self,
-        open: &OpenSteps,
-        catalogue: &Catalogue,
-    ) -> Result<(), String> {
+    pub(crate) fn pack_slice(&mut self, open: &OpenSteps, catalogue: &Catalogue) -> Result<()> {
         let Some(mut packing) = self.packing.take() else { return Ok(()) };
         let slice = open.slice(packing.next);
         let blocks: Vec<(SeriesKey, Vec<u8>)> = slice
@@ -257,7 +241,7 @@ impl Steps {
             Ok(places) => packing.places.extend(places),
             Err(error) => {
                 self.files.take_back();
-                return Err(error.to_string());
+                return Err(error.into());
             }
         }
         if slice.len() == SLICE_SERIES {
@@ -273,10 +257,10 @@ impl Steps {
         packing: Packing,
         open: &OpenSteps,
         catalogue: &Catalogue,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         if let Err(error) = self.files.sync() {
             self.files.take_back();
-            return Err(error.to_string());
+            return Err(error.into());
         }
         let indexed = self.index(&packing.places, catalogue);
         // Readers that look at both find the same rows twice, which they allow for.
@@ -285,11 +269,11 @@ impl Steps {
         if let Err(why) = indexed {
             tracing::error!("the index cannot be written, a restart mends it: {why}");
         }
-        removed.map_err(|error| error.to_string())
+        Ok(removed?)
     }
 
     /// Puts durable blocks into the index. What fails is caught up with at the next start.
-    fn index(&self, places: &[Place], catalogue: &Catalogue) -> Result<(), String> {
+    fn index(&self, places: &[Place], catalogue: &Catalogue) -> Result<()> {
         let mut changes: Vec<Change> = index::entries(places).collect();
         let mut table = self.files.table().lock();
         if let Some((number, known)) = table.iter_mut().next_back() {
@@ -314,24 +298,17 @@ impl Steps {
 
     /// Deletes the packed steps of attempts that are to be forgotten. Their blocks lie where they
     /// are until their files go.
-    ///
-    /// # Errors
-    /// One line; what could not be said is tried again.
-    pub(crate) fn forget_packed(
-        &mut self,
-        catalogue: &Catalogue,
-        wall_ns: i64,
-    ) -> Result<(), String> {
+    pub(crate) fn forget_packed(&mut self, catalogue: &Catalogue, wall_ns: i64) -> Result<()> {
         if self.packing.is_some() || self.forgotten.is_empty() {
             return Ok(());
         }
-        self.files.roll(stretch(wall_ns)).map_err(|error| error.to_string())?;
+        self.files.roll(stretch(wall_ns))?;
         let entries: Vec<Entry<'_>> =
             self.forgotten.keys().map(|&serial| Entry::Forgotten { serial }).collect();
         let said = self.files.append(&entries).and_then(|_| self.files.sync());
         if let Err(error) = said {
             self.files.take_back();
-            return Err(error.to_string());
+            return Err(error.into());
         }
         // Said once: said again, it would be about what came later, too. An index that fails here
         // is behind until the next start.
@@ -340,15 +317,12 @@ impl Steps {
     }
 
     /// Deletes the oldest files while they are too old or too much, all together.
-    ///
-    /// # Errors
-    /// One line.
     pub(crate) fn expire(
         &mut self,
         catalogue: &Catalogue,
         before_wall_ns: i64,
         bytes_max: u64,
-    ) -> Result<Expired, String> {
+    ) -> Result<Expired> {
         let mut expired = Expired::default();
         while let Some((number, known, is_current)) = self.files.oldest() {
             let is_old = known.last_stretch < stretch(before_wall_ns);
@@ -358,7 +332,7 @@ impl Steps {
                 break;
             }
             index::delete_segment(catalogue, number, &known)?;
-            self.files.remove(number).map_err(|error| error.to_string())?;
+            self.files.remove(number)?;
             expired.by_age += u64::from(is_old);
             expired.by_bytes += u64::from(!is_old);
             expired.bytes += known.bytes;
@@ -386,15 +360,12 @@ pub(crate) struct Reader {
 }
 
 /// The rows of a series within these stretches of time, in order of steps, none twice.
-///
-/// # Errors
-/// One line.
 pub(crate) fn read(
     reader: &Reader,
     open: &OpenSteps,
     key: SeriesKey,
     stretches: RangeInclusive<u32>,
-) -> Result<Vec<StepRow>, String> {
+) -> Result<Vec<StepRow>> {
     // In this order: rows that are packed away in between are found in either place.
     let newest = open.of(key);
     let mut rows = Vec::new();
@@ -426,7 +397,7 @@ fn read_places(
     open: &OpenSteps,
     places: &[Place],
     rows: &mut Vec<StepRow>,
-) -> Result<(), String> {
+) -> Result<()> {
     let mut file = None;
     for place in places {
         if file.as_ref().is_none_or(|(number, _)| *number != place.segment) {
@@ -434,12 +405,12 @@ fn read_places(
                 Ok(opened) => file = Some((place.segment, opened)),
                 // It has just been deleted because it is too old.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
         }
         let Some((_, file)) = &file else { continue };
         let payload = frames::read_at(&**file, place.offset, place.length as usize);
-        let payload = payload.map_err(|error| error.to_string())?;
+        let payload = payload?;
         let block = payload.as_deref().and_then(Entry::decode).and_then(|entry| match entry {
             Entry::Block { block, .. } => unpack(block),
             Entry::Forgotten { .. } => None,
@@ -459,7 +430,7 @@ fn read_files(
     key: SeriesKey,
     stretches: RangeInclusive<u32>,
     rows: &mut Vec<StepRow>,
-) -> Result<(), String> {
+) -> Result<()> {
     let numbers: Vec<u32> = reader.table.lock().keys().copied().collect();
     for number in numbers {
         let scanned = segments::scan(&*reader.disk, number, 0, |_, _, entry| match entry {
@@ -472,7 +443,7 @@ fn read_files(
             _ => {}
         });
         match scanned {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.to_string()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
     }

@@ -141,9 +141,6 @@ pub(crate) fn name(number: u32) -> String {
 }
 
 /// The numbers of all files, in order, with their lengths.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn list(disk: &dyn Disk) -> io::Result<BTreeMap<u32, u64>> {
     let entries = disk.list(FOLDER)?.into_iter();
     let number = |name: &str| name.strip_suffix(".seg")?.parse::<u32>().ok();
@@ -151,9 +148,6 @@ pub(crate) fn list(disk: &dyn Disk) -> io::Result<BTreeMap<u32, u64>> {
 }
 
 /// Shows the records of a file that begin at `from` or behind it, in order.
-///
-/// # Errors
-/// Those of the file system.
 pub(crate) fn scan(
     disk: &dyn Disk,
     number: u32,
@@ -170,9 +164,6 @@ impl Segments {
     /// Opens the newest file, cuts off what is half written, and knows the lengths of all. When it
     /// has gaps, as a power cut in the middle of a packing can leave them, the next one is made of
     /// its whole records.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn open(disk: &Arc<dyn Disk>) -> io::Result<(Self, Damage)> {
         let mut found = list(&**disk)?;
         let mut damage = Damage::default();
@@ -204,9 +195,6 @@ impl Segments {
     }
 
     /// Finishes the file, and begins another, when it is time to. Not in the middle of a pack.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn roll(&mut self, now: u32) -> io::Result<()> {
         let current = self.current.as_ref().map(|(number, _)| *number);
         let known = current.and_then(|number| self.table.lock().get(&number).copied());
@@ -229,9 +217,6 @@ impl Segments {
     }
 
     /// Appends records, not yet durable, and says where the blocks among them lie.
-    ///
-    /// # Errors
-    /// Those of the file system; then none of them is there.
     pub(crate) fn append(&mut self, entries: &[Entry<'_>]) -> io::Result<Vec<Place>> {
         let Some((number, frames)) = &mut self.current else {
             return Err(io::Error::other("no file of steps is open"));
@@ -251,9 +236,6 @@ impl Segments {
     }
 
     /// Makes everything durable.
-    ///
-    /// # Errors
-    /// Those of the file system; the caller takes back what it appended.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         if let Some((number, frames)) = &self.current {
             frames.sync()?;
@@ -282,9 +264,6 @@ impl Segments {
     }
 
     /// Removes a file that nothing refers to any more.
-    ///
-    /// # Errors
-    /// Those of the file system.
     pub(crate) fn remove(&mut self, number: u32) -> io::Result<()> {
         self.current.take_if(|(current, _)| *current == number);
         match self.disk.remove(&name(number)) {

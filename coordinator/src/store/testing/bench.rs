@@ -45,7 +45,7 @@ impl BenchStore {
         let (sender, done) = channel();
         self.store.steps(batch.collect(), Box::new(move |result| drop(sender.send(result))));
         self.store.turn();
-        done.recv().context("the store is gone")?.map_err(anyhow::Error::msg)
+        done.recv().context("the store is gone")
     }
 
     /// Packs and syncs all that is left.
@@ -56,7 +56,7 @@ impl BenchStore {
         let (sender, done) = channel();
         self.store.flush(Box::new(move |result| drop(sender.send(result))));
         self.store.turn();
-        done.recv().context("the store is gone")?.map_err(anyhow::Error::msg)
+        done.recv().context("the store is gone")
     }
 
     /// The rows of a rank within this time.
@@ -64,7 +64,7 @@ impl BenchStore {
     /// # Errors
     /// One line.
     pub fn window(&self, rank: u32, from_ns: i64, to_ns: i64) -> anyhow::Result<Vec<Row>> {
-        let rows = self.store.series(series(rank), from_ns, to_ns).map_err(anyhow::Error::msg)?;
+        let rows = self.store.series(series(rank), from_ns, to_ns)?;
         let is_within = |row: &Row| (from_ns..to_ns).contains(&(row[2] as i64));
         Ok(rows.iter().map(block::numbers).filter(is_within).collect())
     }

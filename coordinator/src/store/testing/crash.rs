@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::clock::{self, Now};
 use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRow};
+use crate::store::error::Result;
 use crate::store::handle::Store;
 use crate::store::record::{Changes, Loaded};
 use crate::store::recovery::check::check_simulated;
@@ -113,7 +114,7 @@ impl Life<'_> {
         }
         self.model.lock().unwrap().entry(key).or_default().later.push(state);
         let model = self.model.clone();
-        let done = Box::new(move |result: Result<(), String>| {
+        let done = Box::new(move |result: Result<()>| {
             if result.is_ok() {
                 let mut model = model.lock().unwrap();
                 let expected = model.get_mut(&key).unwrap();
@@ -177,7 +178,7 @@ impl Life<'_> {
         known.extend(taken.iter().map(|step| (*step, Fate::Pending)));
         drop(known);
         let known = self.steps.clone();
-        let done = Box::new(move |result: Result<(), String>| {
+        let done = Box::new(move |result: Result<()>| {
             let mut known = known.lock().unwrap();
             for step in taken.iter().filter(|_| result.is_ok()) {
                 // Unless they were forgotten meanwhile.
@@ -250,7 +251,7 @@ impl Life<'_> {
         for (key, (hash, body)) in &*self.bodies {
             let part = loaded.parts.iter().find(|part| part.rank as usize == *key);
             assert_eq!(part.unwrap().hash(), Some(*hash), "the reference of {key}");
-            assert_eq!(at_once(self.store.blobs().get(*hash)).as_ref(), Ok(body));
+            assert_eq!(at_once(self.store.blobs().get(*hash)).unwrap(), *body);
         }
         at_once(self.store.blobs().sweep());
         self.check_steps();

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::records::{IncidentRecord, SeriesKey, StepRow};
+use crate::store::error::{Error, Result};
 use crate::store::handle::Store;
 use crate::store::record::{Changes, Loaded};
 use crate::store::recovery::opening::Recovery;
@@ -77,10 +78,10 @@ pub(crate) fn recover(folder: &Path) -> (Store, Loaded, Recovery) {
 
 /// The thread of the last handle may still be closing the store, or a process that another test
 /// starts at this moment may have inherited the lock until it runs its program.
-pub(crate) fn when_closed<T>(call: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub(crate) fn when_closed<T>(call: impl Fn() -> Result<T>) -> Result<T> {
     for _ in 0..500 {
         match call() {
-            Err(error) if error.to_string().contains("in use") => {
+            Err(Error::InUse { .. }) => {
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
             called => return called,
@@ -115,4 +116,9 @@ pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
 /// A number from the environment.
 pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// The line that a user sees of an error: the error and its causes.
+pub(crate) fn error_line<T>(failed: Result<T>) -> String {
+    format!("{:#}", anyhow::Error::from(failed.err().expect("an error")))
 }

@@ -9,11 +9,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use crate::store::error::{Error, Result};
 use crate::store::handle::Store;
 use crate::store::record::Changes;
 use crate::store::recovery::check::check;
 use crate::store::testing::fixtures::close;
-use crate::store::testing::fixtures::{answer, flush, incident, read_steps, reopen, steps, write};
+use crate::store::testing::fixtures::{
+    answer, error_line, flush, incident, read_steps, reopen, steps, write,
+};
 
 /// Size of the file system, and of a file that is deleted to make room again.
 const DISK: &str = "12m";
@@ -37,7 +40,7 @@ fn large(number: usize) -> crate::records::IncidentRecord {
     incident(&format!("inc-{number}"), &noise.concat())
 }
 
-fn try_write(store: &Store, number: usize) -> Result<(), String> {
+fn try_write(store: &Store, number: usize) -> Result<()> {
     let (sender, receiver) = channel();
     let mut changes = Changes::default();
     changes.put(&large(number));
@@ -52,13 +55,13 @@ fn fill(folder: &Path) {
     let folder = folder.join("store");
     let (store, _) = reopen(&folder);
     let mut written = 0;
-    let why = loop {
+    let why: Error = loop {
         match try_write(&store, written) {
             Ok(()) => written += 1,
             Err(why) => break why,
         }
     };
-    assert!(why.contains("No space") && written > 0, "{written}: {why}");
+    assert!(matches!(why, Error::Full(_)) && written > 0, "{written}: {why:?}");
     // What must not be lost waits; what somebody waits for is refused.
     let (sender, kept) = channel();
     let mut changes = Changes::default();
@@ -92,7 +95,7 @@ fn refuse(folder: &Path) {
         names.collect::<BTreeSet<_>>()
     };
     let before = names();
-    let line = format!("{:#}", Store::open(&folder).unwrap_err());
+    let line = error_line(Store::open(&folder));
     assert!(line.contains("is full: make room, then start again"), "{line}");
     assert!(line.contains(&folder.display().to_string()) && !line.contains('\n'), "{line}");
     // A catalogue that is put aside for damaged would be one that is lost.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::records::{PartRecord, SeriesKey, StepRow};
+use crate::store::error::Result;
 use crate::store::record::Changes;
 use crate::store::recovery::check::check;
 use crate::store::testing::fixtures::{at_once, number};
@@ -77,7 +78,7 @@ fn write_until_killed(folder: &Path) -> ! {
                     hash: Some(hash.to_hex().to_string()),
                     ..Default::default()
                 });
-                let done = move |result: Result<(), String>| {
+                let done = move |result: Result<()>| {
                     result.unwrap();
                     say(format!("b {key} {version}"));
                 };
@@ -88,7 +89,7 @@ fn write_until_killed(folder: &Path) -> ! {
                 let mut record = incident(&format!("inc-{key}"), &"x".repeat(step as usize % 900));
                 record.last_step = version;
                 changes.put(&record);
-                let done = move |result: Result<(), String>| {
+                let done = move |result: Result<()>| {
                     result.unwrap();
                     say(format!("r {key} {version}"));
                 };

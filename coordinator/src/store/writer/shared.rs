@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::store::blobs::local::Blobs;
 use crate::store::catalogue::Catalogue;
 use crate::store::disk::files::Held;
+use crate::store::error::Result;
 use crate::store::steps::packer::{OpenSteps, Reader};
 
 /// What to do when a write is over.
-pub(crate) type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
+pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 #[derive(Debug)]
 pub(crate) struct Shared {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::records::{SeriesKey, StepRow};
 use crate::store::disk::tree::Change;
+use crate::store::error::{Error, Result};
 use crate::store::journal::file::Journal;
 use crate::store::steps::packer::Steps;
 use crate::store::steps::segments::stretch;
@@ -81,9 +82,6 @@ pub(crate) struct Writer {
 }
 
 /// Starts the thread. It ends, with everything packed, when the last sender is gone.
-///
-/// # Errors
-/// When there can be no more threads.
 pub(crate) fn start(writer: Writer) -> io::Result<Sender<Job>> {
     let (sender, jobs) = channel();
     std::thread::Builder::new().name("store".to_string()).spawn(move || writer.run(&jobs))?;
@@ -198,7 +196,7 @@ impl Writer {
                         self.pack_soon();
                         if is_full {
                             health.steps_given_up.fetch_add(rows, Relaxed);
-                            done(Err(error.to_string()));
+                            done(Err(error));
                         } else {
                             self.unlogged.push(done);
                         }
@@ -237,7 +235,7 @@ impl Writer {
         if self.logged.is_empty() {
             return;
         }
-        let synced = self.steps.sync_log().map_err(|error| error.to_string());
+        let synced = self.steps.sync_log();
         let logged = std::mem::take(&mut self.logged);
         if let Err(why) = synced {
             self.shared.health.step_failures.fetch_add(1, Relaxed);
@@ -265,7 +263,7 @@ impl Writer {
             if !std::mem::replace(&mut self.is_failing, true) {
                 tracing::error!("the journal cannot be written, trying again: {error}");
             }
-            self.keep(groups, &error.to_string());
+            self.keep(groups, &error.into());
             return;
         }
         if std::mem::take(&mut self.is_failing) {
@@ -284,7 +282,7 @@ impl Writer {
         self.shared.health.waiting.store(0, Relaxed);
     }
 
-    fn keep(&mut self, groups: Vec<Group>, why: &str) {
+    fn keep(&mut self, groups: Vec<Group>, why: &Error) {
         let shared = self.shared.clone();
         let health = &shared.health;
         let mut waiting = 0;
@@ -297,7 +295,7 @@ impl Writer {
             } else {
                 health.given_up.fetch_add(if group.is_kept { count as u64 } else { 0 }, Relaxed);
                 is_given_up |= group.is_kept;
-                (group.done)(Err(why.to_string()));
+                (group.done)(Err(why.clone()));
             }
         }
         health.waiting.store(waiting as u64, Relaxed);
@@ -305,7 +303,7 @@ impl Writer {
             // Agents have to say all of it again.
             let waiting = [&mut self.logged, &mut self.unlogged, &mut self.frozen, &mut self.safe];
             let waiting = waiting.into_iter().flat_map(std::mem::take);
-            waiting.for_each(|done| done(Err(why.to_string())));
+            waiting.for_each(|done| done(Err(why.clone())));
         }
     }
 
@@ -321,8 +319,8 @@ impl Writer {
         self.pack_slice();
         self.tell_safe();
         if self.journal.is_bloated() {
-            let compacted = self.journal.compact().map_err(|error| error.to_string());
-            self.note(compacted, "the journal could not be written anew");
+            let compacted = self.journal.compact();
+            self.note(compacted.map_err(Error::from), "the journal could not be written anew");
         }
         self.shared.blobs.remove_released()
     }
@@ -336,7 +334,7 @@ impl Writer {
     }
 
     /// Begins to pack all that is open, with those who wait for it.
-    fn freeze(&mut self) -> Result<(), String> {
+    fn freeze(&mut self) -> Result<()> {
         let was_frozen = self.steps.is_frozen();
         let Shared { catalogue, open, .. } = &*self.shared;
         let begun = self.steps.begin_packing(open, catalogue, clock::now().wall_ns);
@@ -375,7 +373,7 @@ impl Writer {
         }
     }
 
-    fn packed(&mut self, packed: Result<(), String>) {
+    fn packed(&mut self, packed: Result<()>) {
         let health = &self.shared.health;
         if let Err(why) = packed {
             health.step_failures.fetch_add(1, Relaxed);
@@ -400,7 +398,7 @@ impl Writer {
     }
 
     /// Packs everything, at once.
-    fn pack_all(&mut self) -> Result<(), String> {
+    fn pack_all(&mut self) -> Result<()> {
         // The second time for what came after the beginning of one that was under way.
         for _ in 0..2 {
             self.freeze()?;
@@ -425,7 +423,7 @@ impl Writer {
         self.note(expired.map(|_| ()), "old steps could not be deleted");
     }
 
-    fn note(&self, result: Result<(), String>, what: &str) {
+    fn note(&self, result: Result<()>, what: &str) {
         if let Err(why) = result {
             self.shared.health.failures.fetch_add(1, Relaxed);
             tracing::error!("{what}: {why}");

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::store::disk::files::{Disk, DiskFile, Entry, Held, folder_of};
 use crate::store::disk::tree::Change;
 use crate::store::disk::tree::Tree;
+use crate::store::error::{Error, Result};
 use crate::store::testing::simulated::files::{Inode, Names, SimulatedTree};
 use crate::store::testing::simulated::rng::Rng;
 
@@ -315,19 +316,20 @@ impl Disk for Process {
         Ok(())
     }
 
-    fn lock(&self, name: &str) -> io::Result<Result<Box<dyn Held>, String>> {
+    fn lock(&self, name: &str) -> Result<Box<dyn Held>> {
         let mut inner = self.alive()?;
         if !inner.locked.insert(name.to_string()) {
-            return Ok(Err("of the simulation".to_string()));
+            let folder = self.folder().to_path_buf();
+            return Err(Error::InUse { folder, holder: "of the simulation".to_string() });
         }
-        Ok(Ok(Box::new(SimulatedLock { process: self.clone(), name: name.to_string() })))
+        Ok(Box::new(SimulatedLock { process: self.clone(), name: name.to_string() }))
     }
 
-    fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>, String> {
-        let mut inner = self.alive().map_err(|error| error.to_string())?;
+    fn tree(&self, folder: &str) -> Result<Arc<dyn Tree>> {
+        let mut inner = self.alive()?;
         let tree = inner.trees.entry(folder.to_string()).or_default();
         if tree.is_broken() {
-            return Err("the simulated index is damaged".to_string());
+            return Err(Error::IndexDamaged { at: None });
         }
         Ok(Arc::new(OpenTree { process: self.clone(), folder: folder.to_string() }))
     }
@@ -398,19 +400,19 @@ struct OpenTree {
 }
 
 impl OpenTree {
-    fn with<T>(&self, call: impl FnOnce(&mut SimulatedTree) -> T) -> Result<T, String> {
-        let mut inner = self.process.alive().map_err(|error| error.to_string())?;
-        inner.trees.get_mut(&self.folder).map(call).ok_or_else(|| "the index is gone".to_string())
+    fn with<T>(&self, call: impl FnOnce(&mut SimulatedTree) -> T) -> Result<T> {
+        let mut inner = self.process.alive()?;
+        inner.trees.get_mut(&self.folder).map(call).ok_or(Error::IndexMissing)
     }
 }
 
 impl Tree for OpenTree {
-    fn apply(&self, batch: &[&Change]) -> Result<(), String> {
-        self.process.alive().and_then(|mut inner| inner.count()).map_err(|e| e.to_string())?;
+    fn apply(&self, batch: &[&Change]) -> Result<()> {
+        self.process.alive().and_then(|mut inner| inner.count())?;
         self.with(|tree| tree.apply(batch))
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, String> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.with(|tree| tree.live().get(key).cloned())
     }
 
@@ -419,7 +421,7 @@ impl Tree for OpenTree {
         from: &[u8],
         to: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         self.with(|tree| {
             let entries = tree.live().range(from.to_vec()..to.to_vec());
             for (key, value) in entries {
@@ -430,7 +432,7 @@ impl Tree for OpenTree {
         })
     }
 
-    fn flush(&self) -> Result<(), String> {
+    fn flush(&self) -> Result<()> {
         self.with(|_| ())
     }
 

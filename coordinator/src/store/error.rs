@@ -1,0 +1,226 @@
+//! What can go wrong in the store. Each error is one line, and keeps its cause.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What the store answers.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why the store cannot do what it is asked. It can be cloned, because everybody who waits for one
+/// write is told of the same failure.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The disk has no room, or the user's quota is used up.
+    #[error(transparent)]
+    Full(Arc<io::Error>),
+    /// The file system failed otherwise.
+    #[error(transparent)]
+    Io(Arc<io::Error>),
+    /// A step of opening, checking or rebuilding failed.
+    #[error("{what}")]
+    During {
+        /// What cannot be done, and where.
+        what: String,
+        /// Why.
+        source: Box<Error>,
+    },
+    /// The store cannot be opened because the disk is full.
+    #[error("the disk of {} is full: make room, then start again", folder.display())]
+    FullAtStart {
+        /// The data folder.
+        folder: PathBuf,
+        /// What could not be written.
+        source: Box<Error>,
+    },
+    /// Another coordinator has the data folder.
+    #[error(
+        "the data folder {} is in use by another coordinator (pid {holder}): stop it or choose \
+         another folder", folder.display()
+    )]
+    InUse {
+        /// The data folder.
+        folder: PathBuf,
+        /// The process that has it.
+        holder: String,
+    },
+    /// The folder holds files that are not a store's.
+    #[error(
+        "the data folder {} holds {name:?}, and no store: name an empty folder, or that of a \
+         coordinator", folder.display()
+    )]
+    Foreign {
+        /// The data folder.
+        folder: PathBuf,
+        /// One of those files.
+        name: String,
+    },
+    /// There is no store in the folder.
+    #[error("there is no {part} in {}: name the coordinator's data folder", folder.display())]
+    Missing {
+        /// What is not there.
+        part: &'static str,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A newer program wrote the store.
+    #[error(
+        "the data folder {} has format {version}, and this memtape knows {known}: update memtape, \
+         or choose another folder", folder.display()
+    )]
+    TooNew {
+        /// The data folder.
+        folder: PathBuf,
+        /// Its format.
+        version: u32,
+        /// The newest format that this program reads.
+        known: u32,
+    },
+    /// The folder names a format that no program ever wrote.
+    #[error(
+        "the data folder {} says that it has format {version}, which never was: restore its file \
+         FORMAT from a copy", folder.display()
+    )]
+    NoSuchFormat {
+        /// The data folder.
+        folder: PathBuf,
+        /// The format that it names.
+        version: u32,
+    },
+    /// The steps of the store are in its index alone, so the index cannot be built again.
+    #[error(
+        "the store in {} is of an older version, whose steps are in the index alone: start the \
+         coordinator once, it brings the store up to date", folder.display()
+    )]
+    TooOld {
+        /// The data folder.
+        folder: PathBuf,
+    },
+    /// Another process, or another handle, has the index.
+    #[error("another process has it open")]
+    IndexLocked,
+    /// The index has a damaged place.
+    #[error("it is damaged{}", at.as_ref().map(|at| format!(" at {at}")).unwrap_or_default())]
+    IndexDamaged {
+        /// Where, as sled says it.
+        at: Option<String>,
+    },
+    /// The index is not there.
+    #[error("there is none")]
+    IndexMissing,
+    /// sled failed otherwise.
+    #[error("{}", one_line(.0))]
+    Index(Arc<sled::Error>),
+    /// sled panicked.
+    #[error("sled panicked: {0}")]
+    IndexPanicked(String),
+    /// sled did not answer in time.
+    #[error("sled did not answer for {0} s")]
+    IndexSilent(u64),
+    /// The index is being closed.
+    #[error("sled is being closed")]
+    IndexClosed,
+    /// The index could not be written, and is not used until the next start.
+    #[error("it could not be written, and is mended at the next start")]
+    IndexBehind,
+    /// The index does not fit the files of steps.
+    #[error("{0}")]
+    IndexUnfit(String),
+    /// Too many steps wait in memory for a disk that cannot be written.
+    #[error("too many steps wait to be packed")]
+    StepsWaiting,
+    /// The snapshot is not stored any more.
+    #[error("the stored body is gone")]
+    BlobGone,
+    /// The stored snapshot is not what its hash says.
+    #[error("the stored body {0} is damaged")]
+    BlobDamaged(blake3::Hash),
+    /// The store of snapshots failed.
+    #[error("{}", one_line(.0))]
+    Remote(Arc<object_store::Error>),
+    /// The URL names no place for snapshots.
+    #[error("{0:?} is no place for bodies: write s3://BUCKET/PREFIX")]
+    RemoteUrl(String),
+    /// The store of snapshots did not answer at the start.
+    #[error("the store of bodies {0} does not answer: check AWS_ENDPOINT_URL")]
+    RemoteSilent(String),
+    /// The prefix belongs to another coordinator.
+    #[error(
+        "the store of bodies {url} belongs to another coordinator: choose another prefix, or \
+         remove the object {object} if that coordinator is gone for good"
+    )]
+    RemoteTaken {
+        /// The prefix.
+        url: String,
+        /// The object that names its owner.
+        object: &'static str,
+    },
+}
+
+impl Error {
+    /// True when the disk is full.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Self::Full(_) | Self::FullAtStart { .. } => true,
+            Self::During { source, .. } => source.is_full(),
+            _ => false,
+        }
+    }
+
+    /// True when the index cannot be opened because of what is in it, so that it is built again.
+    pub(crate) fn is_damage(&self) -> bool {
+        !matches!(self, Self::IndexLocked) && !self.is_full()
+    }
+
+    /// Says what to do, if the disk of this folder is full.
+    pub(crate) fn at_start(self, folder: &Path) -> Self {
+        match self.is_full() {
+            true => Self::FullAtStart { folder: folder.to_path_buf(), source: Box::new(self) },
+            false => self,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Self::Full(Arc::new(error)),
+            _ => Self::Io(Arc::new(error)),
+        }
+    }
+}
+
+impl From<sled::Error> for Error {
+    fn from(error: sled::Error) -> Self {
+        match error {
+            sled::Error::Io(error) => error.into(),
+            sled::Error::Corruption { at, .. } => {
+                Self::IndexDamaged { at: at.map(|at| format!("{at:?}")) }
+            }
+            other => Self::Index(Arc::new(other)),
+        }
+    }
+}
+
+impl From<object_store::Error> for Error {
+    fn from(error: object_store::Error) -> Self {
+        Self::Remote(Arc::new(error))
+    }
+}
+
+/// Says what could not be done.
+pub(crate) trait During<T> {
+    /// Adds a line to an error, before its cause.
+    fn during(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> During<T> for Result<T, E> {
+    fn during(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| Error::During { what: what(), source: Box::new(error.into()) })
+    }
+}
+
+/// What a library says in many lines, in one.
+fn one_line(error: &impl std::error::Error) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
