@@ -46,7 +46,7 @@ pub(crate) enum Opened {
     /// Without its snapshot, which was damaged; nothing is lost.
     WithoutSnapshot(Error),
     /// Empty, because it was damaged. The damaged one lies beside it under this name.
-    Anew(Error, String),
+    Rebuilt(Error, String),
 }
 
 impl Catalogue {
@@ -66,7 +66,7 @@ impl Catalogue {
             Err(why) => why,
         };
         if move_snapshots(disk, folder, wall_ns)? {
-            // sled makes the snapshot anew from its log.
+            // sled makes the snapshot again from its log.
             match Self::open_as_it_is(disk, folder) {
                 Ok(catalogue) => return Ok((catalogue, Opened::WithoutSnapshot(why))),
                 Err(why) if why.is_full() => return Err(why),
@@ -75,7 +75,7 @@ impl Catalogue {
         }
         let aside = format!("{folder}.damaged-{wall_ns}");
         disk.rename(folder, &aside)?;
-        Ok((Self::open_as_it_is(disk, folder)?, Opened::Anew(why, aside)))
+        Ok((Self::open_as_it_is(disk, folder)?, Opened::Rebuilt(why, aside)))
     }
 
     /// Opens it, and reads all records: a damaged page shows itself only when it is read. The
@@ -132,7 +132,12 @@ impl Catalogue {
 
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.asked()?.get(key)
+        let (mut found, end) = (None, [key, &[0]].concat());
+        self.scan_range(key, &end, |_, value| {
+            found = Some(value.to_vec());
+            false
+        })?;
+        Ok(found)
     }
 
     /// Shows every entry whose key has this prefix, in order, until `visit` answers false.
@@ -173,7 +178,7 @@ impl Catalogue {
             return Ok(());
         }
         let flushed = self.tree.flush();
-        // Whether what it was told before arrived, nobody knows.
+        // It is unknown whether earlier writes arrived.
         self.is_behind.fetch_or(flushed.is_err(), Ordering::Relaxed);
         flushed
     }

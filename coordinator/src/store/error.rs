@@ -7,8 +7,8 @@ use std::sync::Arc;
 /// What the store answers.
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the store cannot do what it is asked. It can be cloned, because everybody who waits for one
-/// write is told of the same failure.
+/// Why the store cannot do what it is asked. It can be cloned, because all who wait for one write
+/// get the same error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The disk has no room, or the user's quota is used up.

@@ -56,7 +56,7 @@ impl Store {
         Ok((store, loaded, recovery))
     }
 
-    /// Opens or makes a store on a simulated disk. It has no thread: whoever holds it calls
+    /// Opens or makes a store on a simulated disk. It has no thread: its holder calls
     /// [`Self::turn`].
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn open_simulated(disk: &SimulatedDisk) -> Result<(Self, Loaded, Recovery)> {
@@ -114,7 +114,7 @@ impl Store {
         self.send(Job::Write { changes: changes.into_inner(), done, is_kept: true });
     }
 
-    /// Writes changes that somebody waits for; a failure is said at once, and nothing is kept.
+    /// Writes changes for a caller that waits; a failure is reported at once, and nothing is kept.
     pub(crate) fn try_write(&self, changes: Changes, done: Done) {
         self.send(Job::Write { changes: changes.into_inner(), done, is_kept: false });
     }
@@ -129,7 +129,7 @@ impl Store {
         self.send(Job::Forget { serial, from_wall_ns, to_wall_ns });
     }
 
-    /// Steps may have so many bytes on disk, give or take one file: the oldest go first.
+    /// Limits the bytes of steps on disk, to within one file. The oldest files are deleted first.
     pub(crate) fn set_steps_bytes_max(&self, bytes: u64) {
         self.shared.steps_bytes_max.store(bytes, Ordering::Relaxed);
     }
@@ -200,7 +200,7 @@ impl Store {
 
     fn send(&self, job: Job) {
         // The thread ends only when all handles are gone, or when it panicked; then `done` is
-        // dropped, and whoever waits sees that.
+        // dropped, which its receiver sees.
         if self.jobs.send(job).is_err() {
             self.shared.health.failures.fetch_add(1, Ordering::Relaxed);
         }

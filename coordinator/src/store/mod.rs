@@ -1,14 +1,13 @@
-//! The store: journal, catalogue, step records and bodies behind one handle.
+//! The store: what the coordinator keeps over a restart.
 //!
-//! Picture a notary's office: every deed is first entered in the bound book (the journal, synced),
-//! then filed in the cabinet (the catalogue, sled), where one finds things; the long rolls of
-//! parchment (bodies) lie in the cellar under the seal they bear (their hash), and the daily
-//! ledgers (steps) stand on shelves by date. If the cabinet burns, book and ledgers tell what was
-//! in it.
+//! `journal/` has every change of a record, synced; `catalogue.rs` is the index over the records,
+//! in sled; `steps/` logs, packs and indexes step records; `blobs/` has the snapshots of ranks.
+//! The index can be lost at any time: `recovery/` builds it again from the others. `disk/` is all
+//! that touches the operating system. `docs/store.md` has the files and their formats.
 //!
-//! One thread writes, in groups: all that waits is synced at once. Nothing here runs on the async
-//! loop. Order of writes: body, journal, catalogue, then whoever waits is told. What is told to be
-//! durable is synced, steps as well. `docs/store.md` has the files and their formats.
+//! One thread writes (`writer/`), in groups: all that waits is synced at once. The order of a
+//! write is snapshot, journal, catalogue, acknowledgement. What is acknowledged is synced, steps
+//! too. Nothing here runs on the async loop.
 
 pub(crate) mod blobs;
 pub(crate) mod catalogue;

@@ -113,7 +113,7 @@ fn bytes(folder: &Path) -> anyhow::Result<u64> {
     Ok(sum)
 }
 
-/// The time of a step, for whoever asks by time.
+/// The times at which a range of steps begins and ends.
 fn times(first: u64, end: u64) -> (i64, i64) {
     (wall_ns(first) - STEP_NS / 2, wall_ns(end) - STEP_NS / 2)
 }

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::store::blobs::remote::Remote;
-use crate::store::disk::files::{Disk, folder_of, read_all};
+use crate::store::disk::files::{Disk, folder_of, read_all, write_synced};
 use crate::store::error::{Error, Result};
 
 /// Folder of the bodies.
@@ -37,7 +37,7 @@ pub(crate) struct Blobs {
 #[derive(Debug, Default)]
 struct AllUses {
     of: BTreeMap<[u8; 32], Uses>,
-    /// Bodies that nobody may need any more.
+    /// Blobs that may have no use any more.
     released: BTreeSet<[u8; 32]>,
     /// Bytes of all bodies in use.
     bytes: u64,
@@ -87,7 +87,7 @@ impl Blobs {
             }
             is_gone.await;
         }
-        // Also when whoever waits for this is dropped.
+        // Also when this future is dropped.
         let mut used = Used { blobs: self, hash: Some(hash) };
         if let Some(remote) = self.remote.get() {
             remote.put(hash, body).await?;
@@ -124,7 +124,7 @@ impl Blobs {
         }
     }
 
-    /// Removes the bodies that nobody needs any more; says whether there were any. Blocks.
+    /// Removes the blobs that have no use any more; true when there were any. Blocks.
     pub(crate) fn remove_released(&self) -> bool {
         let mut any = false;
         while let Some(hash) = self.next_released() {
@@ -301,16 +301,13 @@ impl Folder {
         let path = name(hash);
         let folder = folder_of(&path);
         if self.get(hash).is_ok_and(|known| blake3::hash(&known) == hash) {
-            // Whoever put it there may not have come to this yet.
+            // The upload that put it there may not have synced the folder yet.
             return self.disk.sync_folder(folder);
         }
         self.disk.make_folder(folder)?;
         self.disk.sync_folder(FOLDER)?;
         let aside = format!("{path}#{}", STAGED.fetch_add(1, Ordering::Relaxed));
-        let put = self.disk.make(&aside).and_then(|file| {
-            file.set_len(0)?;
-            file.write_all_at(body, 0)?;
-            file.sync()?;
+        let put = write_synced(&*self.disk, &aside, body).and_then(|()| {
             self.disk.rename(&aside, &path)?;
             self.disk.sync_folder(folder)
         });
@@ -366,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_stays_as_long_as_somebody_uses_it() {
+    async fn a_body_stays_as_long_as_it_is_used() {
         let dir = tempfile::tempdir().unwrap();
         let blobs = open(dir.path());
         let body = Bytes::from_static(b"body");

@@ -23,8 +23,8 @@ use crate::store::error::{During, Error, Result};
 /// Says whose prefix it is.
 const OWNER: &str = "memtape-store";
 
-/// A request that failed is tried again so often, and for so long; then whoever waits is told, and
-/// the agent sends the body again.
+/// How often and how long a failed request is tried again. Then the upload fails, and the agent
+/// sends the snapshot again.
 const RETRIES_MAX: usize = 6;
 const RETRY_TIME: Duration = Duration::from_secs(30);
 
@@ -82,9 +82,9 @@ impl Remote {
                  credentials"
             )
         };
-        let place = self.prefix.clone().join(OWNER);
+        let path = self.prefix.clone().join(OWNER);
         let body = Bytes::from(format!("{owner}\n"));
-        let known = match self.objects.get(&place).await {
+        let known = match self.objects.get(&path).await {
             Ok(known) => Some(known.bytes().await.during(what_to_do)?),
             Err(ObjectError::NotFound { .. }) => None,
             Err(error) => return Err(error).during(what_to_do),
@@ -92,15 +92,11 @@ impl Remote {
         let is_taken = match known {
             Some(known) => known.trim_ascii() != owner.as_bytes(),
             // Of two that start at once, one gets it.
-            None => {
-                match self.objects.put_opts(&place, body.into(), PutMode::Create.into()).await {
-                    Ok(_) => false,
-                    Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => {
-                        true
-                    }
-                    Err(error) => return Err(error).during(what_to_do),
-                }
-            }
+            None => match self.objects.put_opts(&path, body.into(), PutMode::Create.into()).await {
+                Ok(_) => false,
+                Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => true,
+                Err(error) => return Err(error).during(what_to_do),
+            },
         };
         if is_taken {
             return Err(Error::RemoteTaken { url: url.to_string(), object: OWNER });
@@ -108,20 +104,20 @@ impl Remote {
         Ok(())
     }
 
-    fn place(&self, hash: blake3::Hash) -> Path {
+    fn path(&self, hash: blake3::Hash) -> Path {
         let name = hash.to_hex();
         self.prefix.clone().join(&name[..2]).join(name.as_str())
     }
 
     /// Stores a body; returns when the server has confirmed it.
     pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<()> {
-        self.objects.put(&self.place(hash), body.into()).await?;
+        self.objects.put(&self.path(hash), body.into()).await?;
         Ok(())
     }
 
     /// A body, not yet checked; none when it is not there.
     pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Option<Bytes>> {
-        let got = match self.objects.get(&self.place(hash)).await {
+        let got = match self.objects.get(&self.path(hash)).await {
             Ok(got) => got.bytes().await,
             Err(error) => Err(error),
         };
@@ -136,7 +132,7 @@ impl Remote {
     pub(crate) fn remove(&self, hash: blake3::Hash, done: impl FnOnce() + Send + 'static) {
         let remote = self.clone();
         self.runtime.spawn(async move {
-            if let Err(error) = remote.objects.delete(&remote.place(hash)).await {
+            if let Err(error) = remote.objects.delete(&remote.path(hash)).await {
                 tracing::warn!("a body cannot be removed: {}", Error::from(error));
             }
             done();

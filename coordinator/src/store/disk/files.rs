@@ -2,7 +2,7 @@
 //!
 //! Files are named from the store's folder, with `/`. The real disk passes each call on; a
 //! simulated one (`simulated.rs`) keeps all in memory and can lose power. What is not synced may
-//! be lost, and so may a new name until its folder is synced: whoever writes must see to both.
+//! be lost, and so may a new name until its folder is synced: the writer must sync both.
 
 use std::fmt::Debug;
 use std::io;
@@ -87,6 +87,22 @@ pub(crate) fn read_all(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
+}
+
+/// Removes a file, if it is there.
+pub(crate) fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
+    match disk.remove(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Makes a file with this content, durable but for its name.
+pub(crate) fn write_synced(disk: &dyn Disk, name: &str, content: &[u8]) -> io::Result<()> {
+    let file = disk.make(name)?;
+    file.set_len(0)?;
+    file.write_all_at(content, 0)?;
+    file.sync()
 }
 
 /// The folder that a name lies in.

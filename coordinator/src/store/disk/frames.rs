@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_records_survive_any_damage_around_them() {
+    fn whole_records_survive_damage_before_and_behind_them() {
         let cut = |cut_bytes| Damage { cut_bytes, gaps: 0 };
         let gap = Damage { cut_bytes: 0, gaps: 1 };
         check(|_| {}, &["one", "two", "three"], Damage::default());

@@ -37,7 +37,7 @@ const PATIENCE_LOST: Duration = Duration::from_secs(1);
 /// An open sled.
 #[derive(Debug)]
 pub(crate) struct SledTree {
-    /// For reading, which waits for nobody. None while it is dropped.
+    /// For reading, which never waits. None while it is dropped.
     tree: Option<sled::Db>,
     path: PathBuf,
     /// To the thread that writes; None while it is dropped.
@@ -130,7 +130,7 @@ fn write_all(tree: &sled::Db, log: &Path, calls: &Receiver<Call>) {
         let done = match what {
             Write::Batch(batch) => guarded(|| tree.apply_batch(batch)),
             // sled's own flush leaves the kernel's cache unsynced; an fsync of its log acts on the
-            // file, whoever has it open.
+            // file, through any handle.
             Write::Flush => guarded(|| tree.flush())
                 .and_then(|_| Ok(File::open(log).and_then(|log| log.sync_data())?)),
         };
@@ -149,11 +149,6 @@ impl Tree for SledTree {
             }
         }
         self.call(Write::Batch(writes))
-    }
-
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let tree = self.tree()?;
-        guarded(|| Ok(tree.get(key)?.map(|value| value.to_vec())))
     }
 
     fn scan(
@@ -215,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_by_its_type() {
+    fn a_full_disk_is_known_by_its_type() {
         let full = || sled::Error::Io(std::io::ErrorKind::StorageFull.into());
         assert!(guarded::<()>(|| Err(full())).unwrap_err().is_full());
         assert!(guarded::<()>(|| Err(full().clone())).unwrap_err().is_full());

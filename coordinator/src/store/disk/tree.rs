@@ -15,9 +15,6 @@ pub(crate) trait Tree: std::fmt::Debug + Send + Sync {
     /// Applies changes, all of them or none.
     fn apply(&self, batch: &[&Change]) -> Result<()>;
 
-    /// The value of a key.
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
-
     /// Shows every entry from `from` to before `to`, in order, until `visit` answers false.
     fn scan(
         &self,

@@ -48,7 +48,7 @@ impl Contents {
         if number <= self.sequence {
             return;
         }
-        // Numbers have no holes, and what was written anew may begin with any.
+        // Numbers have no holes, and a journal that was written again may begin with any.
         if std::mem::take(&mut self.is_gap) && number > self.sequence + 1 {
             self.lost.push(number - 1);
         }

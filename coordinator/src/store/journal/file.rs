@@ -1,18 +1,18 @@
 //! The journal: every change to what must not be lost, checked and synced before anything else.
 //!
-//! It is a file of numbered changes to keys. The catalogue can be made anew from it at any time.
-//! When it has grown to a multiple of what is alive in it, it is written anew, aside, synced, and
-//! put in the old one's place.
+//! The journal is a file of numbered changes of keys. The catalogue can be built from it at any
+//! time. When it has grown to a multiple of its live content, it is written again beside the old
+//! one, synced and renamed.
 
 use std::io;
 use std::sync::Arc;
 
-use crate::store::disk::files::{Disk, folder_of, read_all};
+use crate::store::disk::files::{Disk, folder_of, read_all, remove_if_there, write_synced};
 use crate::store::disk::frames::Frames;
 use crate::store::disk::tree::Change;
 use crate::store::journal::contents::Contents;
 
-/// A journal smaller than this is not worth writing anew.
+/// A shorter journal is not written again.
 const COMPACT_BYTES_MIN: u64 = 16 << 20;
 
 /// Changes are numbered; number and key's length come before the key.
@@ -25,7 +25,7 @@ pub(crate) struct Journal {
     name: String,
     frames: Frames,
     sequence: u64,
-    /// Length after it was last written anew.
+    /// Length after it was last written again.
     compact_bytes: u64,
     /// It was renamed, and its folder is not synced yet.
     is_name_unsynced: bool,
@@ -78,7 +78,7 @@ impl Journal {
         self.frames.len_bytes() > COMPACT_BYTES_MIN.max(self.compact_bytes.saturating_mul(3))
     }
 
-    /// Writes it anew from its own contents.
+    /// Writes the live content again, and drops the rest.
     pub(crate) fn compact(&mut self) -> io::Result<()> {
         let (_, contents) = Self::open(&self.disk, &self.name)?;
         self.rewrite(self.sequence, contents.live.into_iter())
@@ -91,10 +91,7 @@ impl Journal {
         live: impl Iterator<Item = (Vec<u8>, Vec<u8>)>,
     ) -> io::Result<()> {
         let aside = format!("{}.new", self.name);
-        match self.disk.remove(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(&*self.disk, &aside)?;
         let (mut frames, _) = Frames::open(&*self.disk, &aside, |_, _| {})?;
         let mut number = sequence;
         for (key, value) in live {
@@ -111,15 +108,13 @@ impl Journal {
         self.sync_name()
     }
 
-    /// Copies the file, for somebody to look at.
+    /// Copies the file, so that a person can look at it.
     pub(crate) fn keep_aside(&self, wall_ns: i64) -> io::Result<()> {
         let contents = read_all(&*self.disk, &self.name)?;
-        let copy = self.disk.make(&format!("{}.damaged-{wall_ns}", self.name))?;
-        copy.write_all_at(&contents, 0)?;
-        copy.sync()
+        write_synced(&*self.disk, &format!("{}.damaged-{wall_ns}", self.name), &contents)
     }
 
-    /// Nothing may be told durable in a file whose name is not.
+    /// Nothing is durable in a file whose name is not.
     fn sync_name(&mut self) -> io::Result<()> {
         if self.is_name_unsynced {
             self.disk.sync_folder(folder_of(&self.name))?;
@@ -182,7 +177,7 @@ mod tests {
         let expected = vec![("a".into(), "3".into()), ("c".into(), String::new())];
         let (journal, contents) = open(dir.path());
         assert_eq!((journal.sequence(), live(&contents)), (5, expected.clone()));
-        // Written anew it says the same, is shorter, and its numbers go on.
+        // Written again it says the same, is shorter, and its numbers go on.
         let mut journal = journal;
         let before = journal.len_bytes();
         journal.compact().unwrap();

@@ -62,7 +62,7 @@ impl Merge {
                     merge.stale.push(key);
                     continue;
                 }
-                // Nobody deleted it: the journal lost it, whatever else it says.
+                // It was not deleted: the journal lost it.
                 None if !contents.dead.contains(&key) => {}
                 _ => merge.older += 1,
             }

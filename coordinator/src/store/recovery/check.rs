@@ -20,7 +20,7 @@ use crate::store::record::load;
 use crate::store::recovery::format::{self, Found, Whose};
 use crate::store::recovery::opening;
 use crate::store::steps::block::unpack;
-use crate::store::steps::segments::{Entry, Place, Segment};
+use crate::store::steps::segments::{Entry, Location, Segment};
 use crate::store::steps::{index, log, segments};
 
 /// What to do about what the next start mends by itself.
@@ -193,7 +193,7 @@ fn damaged(part: &str, damage: Damage, remedy: &'static str, checked: &mut Store
         checked.findings.push(finding(part, what, remedy));
     }
     if damage.gaps > 0 {
-        let what = format!("{} damaged places", damage.gaps);
+        let what = format!("{} damaged locations", damage.gaps);
         checked.findings.push(finding(part, what, remedy));
     }
 }
@@ -201,12 +201,12 @@ fn damaged(part: &str, damage: Damage, remedy: &'static str, checked: &mut Store
 /// Number and sum of hashes of a file's entries: equal if, and only if, the entries are.
 type Sums = BTreeMap<u32, (u64, u64)>;
 
-fn add(sums: &mut Sums, place: &Place) {
-    for change in index::entries(std::slice::from_ref(place)) {
+fn add(sums: &mut Sums, location: &Location) {
+    for change in index::entries(std::slice::from_ref(location)) {
         let value = change.value.unwrap_or_default();
         let hash = blake3::hash(&[change.key, value].concat());
         let number = hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let (count, sum) = sums.entry(place.segment).or_default();
+        let (count, sum) = sums.entry(location.segment).or_default();
         (*count, *sum) = (*count + 1, sum.wrapping_add(number));
     }
 }
@@ -224,8 +224,8 @@ fn look_at_steps(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<Sums> 
         let (mut strange, mut rows) = (0, 0);
         let damage = segments::scan(disk, segment, 0, |offset, length, entry| match entry {
             Some(Entry::Block { stretch, series, block }) => {
-                let place = Place { stretch, series, segment, offset, length };
-                add(of_serials.entry(series.serial).or_default(), &place);
+                let location = Location { stretch, series, segment, offset, length };
+                add(of_serials.entry(series.serial).or_default(), &location);
                 match unpack(block) {
                     Some(block) => rows += block.len() as u64,
                     None => strange += 1,
@@ -332,7 +332,7 @@ fn compare_records(
     let other = live.iter().filter(|(key, value)| known.get(*key).is_some_and(|is| is != *value));
     let other = other.count();
     let merge = Merge::compare(contents, known, catalogue.sequence()?);
-    // What the journal lost is whole in the catalogue, and nobody should make that anew.
+    // What the journal lost is in the catalogue, which must not be built again then.
     let newer = live.keys().filter(|key| merge.taken.contains_key(*key)).count();
     let lost = merge.taken.len() - newer;
     let (more, lost) = if merge.is_mending { (0, lost) } else { (lost, 0) };
@@ -354,8 +354,8 @@ fn compare_records(
 fn compare_blocks(catalogue: &Catalogue, expected: &Sums, checked: &mut StoreCheck) -> Result<()> {
     let (mut found, mut strange) = (Sums::new(), 0);
     catalogue.scan(&[crate::store::catalogue::STEPS_PREFIX], |key, value| {
-        match index::place(key, value) {
-            Some(place) => add(&mut found, &place),
+        match index::location(key, value) {
+            Some(location) => add(&mut found, &location),
             None => strange += 1,
         }
         true

@@ -1,7 +1,7 @@
 //! The version of what lies in a store's folder, and the way from older ones.
 //!
 //! Version 3 has records that say their own version (`migration.rs`). Version 2 is the same but for
-//! that, so only its `FORMAT` file is written anew. Version 1 had no `FORMAT` file; it kept packed
+//! that, so only its `FORMAT` file is written again. Version 1 had no `FORMAT` file; it kept packed
 //! steps in the catalogue alone, and their log in one file; since version 2 they are in files of
 //! their own. Migrating version 1 writes the new files beside the
 //! old ones, puts them in place with one rename, and only then says so and removes the old ones: a
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 use crate::store::blobs::local::FOLDER as BLOBS;
 use crate::store::catalogue::{Catalogue, STEPS_PREFIX};
-use crate::store::disk::files::{Disk, Entry, read_all};
+use crate::store::disk::files::{Disk, Entry, read_all, write_synced};
 use crate::store::disk::frames::{self, Frames};
 use crate::store::error::{During, Error, Result};
 use crate::store::migration;
@@ -167,7 +167,7 @@ pub(crate) fn settle(disk: &Arc<dyn Disk>) -> Result<Option<u32>> {
         }
         found => {
             if matches!(found, Found::Damaged) {
-                tracing::warn!("the store's file {NAME} was damaged and is made anew");
+                tracing::warn!("the store's file {NAME} was damaged and is written again");
             }
             // The files of version 2 are put in place before it is said.
             if !has(segments::FOLDER) && (has("journal") || has("catalogue")) {
@@ -225,10 +225,7 @@ fn write(disk: &dyn Disk, format: &Format) -> io::Result<()> {
     let mut text = serde_json::to_vec(format).map_err(io::Error::other)?;
     text.push(b'\n');
     let aside = format!("{NAME}.new");
-    let file = disk.make(&aside)?;
-    file.set_len(0)?;
-    file.write_all_at(&text, 0)?;
-    file.sync()?;
+    write_synced(disk, &aside, &text)?;
     disk.rename(&aside, NAME)?;
     disk.sync_folder("")
 }

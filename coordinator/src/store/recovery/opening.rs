@@ -3,7 +3,7 @@
 //! The journal is the truth about records and the catalogue its index. They are compared record by
 //! record: what the catalogue lacks or has otherwise comes from the journal, what the journal says
 //! is deleted goes, and what only the catalogue knows (the journal was damaged) goes back into the
-//! journal (`merge.rs`). Every repair is counted and said aloud.
+//! journal (`merge.rs`). Every repair is counted and logged.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -50,7 +50,7 @@ pub(crate) struct Recovery {
     pub(crate) taken_back: u64,
     /// Records whose deletion the journal had lost, and the catalogue had not.
     pub(crate) deleted_again: u64,
-    /// The catalogue was damaged and made anew.
+    /// Why the catalogue was built again.
     pub(crate) rebuilt: Option<String>,
     /// The version the folder had, when it was brought to this one.
     pub(crate) migrated: Option<u32>,
@@ -59,11 +59,11 @@ pub(crate) struct Recovery {
     pub(crate) log_gaps: u64,
     /// Bytes of half-written blocks cut from the end of the newest file of steps.
     pub(crate) steps_cut_bytes: u64,
-    /// Damaged places in that file, which is written anew without them.
+    /// Damaged places in that file, which is written again without them.
     pub(crate) steps_gaps: u64,
     /// Blocks of steps that the index had not heard of.
     pub(crate) caught_up: u64,
-    /// Why the index of the steps was made anew.
+    /// Why the index of the steps was built again.
     pub(crate) reindexed: Option<String>,
 }
 
@@ -96,9 +96,9 @@ pub(crate) fn open_locked(disk: &Arc<dyn Disk>, lock: Box<dyn Held>) -> Result<(
     match opened {
         Opened::Whole => {}
         Opened::WithoutSnapshot(why) => {
-            tracing::warn!("the catalogue's snapshot was damaged and is made anew: {why}");
+            tracing::warn!("the catalogue's snapshot was damaged and is made again: {why}");
         }
-        Opened::Anew(why, aside) => {
+        Opened::Rebuilt(why, aside) => {
             let aside = disk.folder().join(aside);
             let aside = aside.display();
             recovery.rebuilt = Some(format!("{why}; the damaged one is kept at {aside}"));
@@ -112,54 +112,41 @@ pub(crate) fn open_locked(disk: &Arc<dyn Disk>, lock: Box<dyn Held>) -> Result<(
     let mended = index::mend(&catalogue, &files)
         .during(|| format!("the index of the steps in {shown} cannot be repaired"))?;
     (recovery.caught_up, recovery.reindexed) =
-        (mended.caught_up, mended.anew.map(|why| why.to_string()));
+        (mended.caught_up, mended.rebuilt.map(|why| why.to_string()));
     let (log, rows, damage) =
         RowLog::open(disk).during(|| format!("the step log in {shown} cannot be opened"))?;
     (recovery.log_cut_bytes, recovery.log_gaps) = (damage.cut_bytes, damage.gaps);
     let (open, steps) = (OpenSteps::new(rows), Steps::new(log, files));
     let blobs = Blobs::new(disk);
     disk.sync_folder("").during(|| format!("the data folder {shown} cannot be synced"))?;
-    recovery.say();
+    recovery.log();
     Ok((Parts { lock, journal, catalogue, open, steps, blobs }, recovery))
 }
 
 impl Recovery {
-    fn say(&self) {
-        if self.journal_cut_bytes > 0 {
-            let bytes = self.journal_cut_bytes;
-            tracing::warn!(bytes, "the journal's last record was half written and is cut off");
-        }
-        if self.journal_gaps > 0 {
-            tracing::error!(places = self.journal_gaps, "the journal is damaged");
+    /// Logs every repair.
+    fn log(&self) {
+        for (count, what) in [
+            (self.journal_cut_bytes, "bytes of a half-written record were cut from the journal"),
+            (self.journal_gaps, "places in the journal are damaged"),
+            (self.steps_gaps, "places in the newest file of steps are damaged; the rest is kept"),
+            (self.steps_cut_bytes, "bytes of a half-written block of steps were cut off"),
+            (self.restored, "records came back from the journal"),
+            (self.taken_back, "records came back from the catalogue"),
+            (self.deleted_again, "records were deleted, says the catalogue"),
+            (self.log_cut_bytes, "bytes of a half-written record were cut from the log of steps"),
+            (self.log_gaps, "places in the log of the newest steps are damaged"),
+        ] {
+            if count > 0 {
+                tracing::warn!("{count} {what}");
+            }
         }
         if let Some(why) = &self.rebuilt {
-            tracing::error!("the catalogue was damaged and is made anew: {why}");
+            tracing::error!("the catalogue was damaged and is built again: {why}");
         }
         if let Some(why) = &self.reindexed {
             let blocks = self.caught_up;
-            tracing::warn!(blocks, "the index of the steps is made anew: {why}");
-        }
-        if self.steps_gaps > 0 {
-            let places = self.steps_gaps;
-            tracing::warn!(places, "the newest file of steps was damaged; what is whole stays");
-        }
-        if self.steps_cut_bytes > 0 {
-            let bytes = self.steps_cut_bytes;
-            tracing::warn!(bytes, "the newest step block was half written and is cut off");
-        }
-        if self.restored > 0 {
-            tracing::warn!(records = self.restored, "records came back from the journal");
-        }
-        if self.taken_back > 0 {
-            tracing::warn!(records = self.taken_back, "records came back from the catalogue");
-        }
-        if self.deleted_again > 0 {
-            let records = self.deleted_again;
-            tracing::warn!(records, "records were deleted, says the catalogue");
-        }
-        if self.log_cut_bytes > 0 || self.log_gaps > 0 {
-            let (bytes, places) = (self.log_cut_bytes, self.log_gaps);
-            tracing::warn!(bytes, places, "the log of the newest steps is damaged");
+            tracing::warn!(blocks, "the index of the steps is built again: {why}");
         }
     }
 }
@@ -184,8 +171,7 @@ fn reconcile(
     catalogue.apply(changes.iter(), journal.sequence())
 }
 
-/// Brings the journal to what it should be, and answers its records. One that is damaged is written
-/// anew, too, so that it does not stay so.
+/// Repairs the journal and returns its records. A damaged journal is written again.
 pub(crate) fn mend(
     journal: &mut Journal,
     contents: Contents,
@@ -198,10 +184,10 @@ pub(crate) fn mend(
     let is_worth_keeping = contents.damage.gaps > 0 || merge.overrules();
     let is_kept = is_worth_keeping && keep_aside(journal).is_ok();
     let is_behind = merge.arrived > journal.sequence();
-    let is_anew = is_behind || merge.has_more() || is_kept;
+    let is_rewritten = is_behind || merge.has_more() || is_kept;
     let mut live = contents.live;
     merge.mend(&mut live);
-    if is_anew {
+    if is_rewritten {
         let entries = live.iter().map(|(key, value)| (key.clone(), value.clone()));
         journal.rewrite(journal.sequence().max(merge.arrived), entries)?;
     }

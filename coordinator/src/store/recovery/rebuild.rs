@@ -1,5 +1,5 @@
-//! Makes the index of a store anew, from the journal and the files of steps. The old one is kept
-//! beside it; nothing that cannot be made anew is deleted. What a damaged journal lost, and the old
+//! Builds the index of a store again, from the journal and the files of steps. The old one is kept
+//! beside it. What a damaged journal lost, and the old
 //! index still has, goes into the journal first, as at a start of the coordinator.
 
 use std::path::{Path, PathBuf};
@@ -52,10 +52,11 @@ fn rebuild_on(disk: &Arc<dyn Disk>) -> Result<StoreRebuild> {
         }
         _ => {}
     }
-    let mut rebuilt = StoreRebuild::default();
-    let (gaps, mended) =
-        mend(disk).during(|| format!("the journal in {shown} cannot be mended"))?;
+    let gaps = contents::read(&**disk, "journal")?.damage.gaps;
+    let mut rebuilt = StoreRebuild { journal_gaps: gaps, ..StoreRebuild::default() };
     if folder.join("catalogue").is_dir() {
+        rebuilt.journal_mended =
+            mend(disk).during(|| format!("the journal in {shown} cannot be mended"))?;
         let aside = format!("catalogue.before-rebuild-{}", clock::now().wall_ns);
         disk.rename("catalogue", &aside)
             .during(|| format!("the index in {shown} cannot be put aside"))?;
@@ -65,31 +66,25 @@ fn rebuild_on(disk: &Arc<dyn Disk>) -> Result<StoreRebuild> {
     parts.catalogue.flush().during(|| "the index cannot be synced".to_string())?;
     rebuilt.records = recovery.restored;
     rebuilt.blocks = recovery.caught_up;
-    rebuilt.journal_gaps = recovery.journal_gaps.max(gaps);
-    rebuilt.journal_mended = mended;
     Ok(rebuilt)
 }
 
-/// Brings into the journal what it lost and the old index has, and nothing else: a journal that
-/// lost nothing is right. Answers its damaged places, and what is mended.
-fn mend(disk: &Arc<dyn Disk>) -> Result<(u64, Vec<String>)> {
-    let contents = contents::read(&**disk, "journal")?;
-    let gaps = contents.damage.gaps;
-    if !disk.list("")?.iter().any(|entry| entry.name == "catalogue" && entry.is_folder) {
-        return Ok((gaps, Vec::new()));
-    }
+/// Writes into the journal what it lost and the old index has, and nothing else: a journal that
+/// lost nothing is right. Returns what was written.
+fn mend(disk: &Arc<dyn Disk>) -> Result<Vec<String>> {
     let catalogue = match Catalogue::open_as_it_is(&**disk, "catalogue") {
         Ok(catalogue) => catalogue,
         Err(why) if !why.is_damage() => return Err(why),
-        // It is damaged, and knows nothing for sure.
-        Err(_) => return Ok((gaps, Vec::new())),
+        // What a damaged index says is not certain.
+        Err(_) => return Ok(Vec::new()),
     };
-    let Ok(merge) = Merge::of(&contents, &catalogue) else { return Ok((gaps, Vec::new())) };
+    let contents = contents::read(&**disk, "journal")?;
+    let Ok(merge) = Merge::of(&contents, &catalogue) else { return Ok(Vec::new()) };
     if !merge.is_mending || !merge.has_more() {
-        return Ok((gaps, Vec::new()));
+        return Ok(Vec::new());
     }
     let mended = merge.names();
     let (mut journal, contents) = Journal::open(disk, "journal")?;
     opening::mend(&mut journal, contents, merge, &mut Recovery::default())?;
-    Ok((gaps, mended))
+    Ok(mended)
 }

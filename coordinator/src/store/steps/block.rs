@@ -124,59 +124,35 @@ pub(crate) fn take_rows(bytes: &mut &[u8]) -> Option<Vec<StepRow>> {
     Some(rows)
 }
 
-pub(crate) fn numbers(row: &StepRow) -> [u64; COLUMNS] {
-    [
-        row.first_step,
-        row.last_step,
-        row.end_wall_ns as u64,
-        row.floor_allocated,
-        row.peak_allocated,
-        row.end_allocated,
-        row.floor_reserved,
-        row.peak_reserved,
-        row.end_reserved,
-        row.blocks,
-        row.allocs,
-        row.frees,
-        row.ooms,
-        row.malloc_failures,
-    ]
+/// Names the columns once: a row as numbers, and numbers as a row.
+macro_rules! columns {
+    ($($name:ident),+) => {
+        pub(crate) fn numbers(row: &StepRow) -> [u64; COLUMNS] {
+            [$(row.$name as u64),+]
+        }
+
+        pub(crate) fn row([$($name),+]: [u64; COLUMNS]) -> StepRow {
+            StepRow { $($name: $name as _),+ }
+        }
+    };
 }
 
-pub(crate) fn row(numbers: [u64; COLUMNS]) -> StepRow {
-    let [
-        first_step,
-        last_step,
-        end_wall_ns,
-        floor_allocated,
-        peak_allocated,
-        end_allocated,
-        floor_reserved,
-        peak_reserved,
-        end_reserved,
-        blocks,
-        allocs,
-        frees,
-        ooms,
-        malloc_failures,
-    ] = numbers;
-    StepRow {
-        first_step,
-        last_step,
-        end_wall_ns: end_wall_ns as i64,
-        floor_allocated,
-        peak_allocated,
-        end_allocated,
-        floor_reserved,
-        peak_reserved,
-        end_reserved,
-        blocks,
-        allocs,
-        frees,
-        ooms,
-        malloc_failures,
-    }
-}
+columns!(
+    first_step,
+    last_step,
+    end_wall_ns,
+    floor_allocated,
+    peak_allocated,
+    end_allocated,
+    floor_reserved,
+    peak_reserved,
+    end_reserved,
+    blocks,
+    allocs,
+    frees,
+    ooms,
+    malloc_failures
+);
 
 /// Small numbers of either sign become small numbers.
 fn zigzag(difference: i64) -> u64 {

@@ -1,9 +1,9 @@
 //! The index of the packed steps, in the catalogue: which block lies where.
 //!
-//! An entry follows from the place of its block alone, so the index can be made anew from the
+//! An entry follows from the location of its block alone, so the index can be built from the
 //! files at any time. Beside the entries stands, for each file, up to where it is in the index and
 //! how many entries there are. At a start these are compared with the files and with the entries
-//! themselves: what is behind is caught up, and if anything else is wrong all is made anew.
+//! themselves: what is behind is caught up, and if anything else is wrong the index is built again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -12,7 +12,7 @@ use crate::records::SeriesKey;
 use crate::store::catalogue::{Catalogue, STEPS_PREFIX};
 use crate::store::disk::tree::Change;
 use crate::store::error::{Error, Result};
-use crate::store::steps::segments::{self, Entry, Place, SERIES_BYTES, Segment, Segments};
+use crate::store::steps::segments::{self, Entry, Location, SERIES_BYTES, Segment, Segments};
 
 /// Kind, stretch, series, file, offset.
 const KEY_BYTES: usize = 1 + 4 + SERIES_BYTES + 4 + 8;
@@ -31,20 +31,20 @@ const DELETED_MAX: usize = 4096;
 pub(crate) struct Mended {
     /// Blocks that were in the files and not in the index.
     pub(crate) caught_up: u64,
-    /// Why all of it was made anew.
-    pub(crate) anew: Option<Error>,
+    /// Why all of it was built again.
+    pub(crate) rebuilt: Option<Error>,
 }
 
-/// The entries of blocks at these places.
-pub(crate) fn entries(places: &[Place]) -> impl Iterator<Item = Change> + '_ {
-    let value = |place: &Place| Some(place.length.to_le_bytes().to_vec());
-    places.iter().map(move |place| Change { key: key(place), value: value(place) })
+/// The entries of blocks at these locations.
+pub(crate) fn entries(locations: &[Location]) -> impl Iterator<Item = Change> + '_ {
+    let value = |location: &Location| Some(location.length.to_le_bytes().to_vec());
+    locations.iter().map(move |location| Change { key: key(location), value: value(location) })
 }
 
-fn key(place: &Place) -> Vec<u8> {
-    let mut key = prefix(place.stretch, place.series);
-    key.extend(place.segment.to_be_bytes());
-    key.extend(place.offset.to_be_bytes());
+fn key(location: &Location) -> Vec<u8> {
+    let mut key = prefix(location.stretch, location.series);
+    key.extend(location.segment.to_be_bytes());
+    key.extend(location.offset.to_be_bytes());
     key
 }
 
@@ -62,13 +62,13 @@ fn from(stretch: u32) -> Vec<u8> {
     [&[STEPS_PREFIX], stretch.to_be_bytes().as_slice()].concat()
 }
 
-/// The place that an entry tells; none when it is no entry.
-pub(crate) fn place(key: &[u8], value: &[u8]) -> Option<Place> {
+/// The location that an entry tells; none when it is no entry.
+pub(crate) fn location(key: &[u8], value: &[u8]) -> Option<Location> {
     let (_, rest) = key.split_first().filter(|(kind, _)| **kind == STEPS_PREFIX)?;
     let (stretch, rest) = rest.split_first_chunk()?;
     let (series, rest) = rest.split_at_checked(SERIES_BYTES)?;
     let (segment, rest) = rest.split_first_chunk()?;
-    Some(Place {
+    Some(Location {
         stretch: u32::from_be_bytes(*stretch),
         series: segments::series_of(series)?,
         segment: u32::from_be_bytes(*segment),
@@ -119,7 +119,7 @@ pub(crate) fn states(catalogue: &Catalogue) -> Result<BTreeMap<u32, Segment>> {
 pub(crate) fn delete(
     catalogue: &Catalogue,
     stretches: RangeInclusive<u32>,
-    is_meant: impl Fn(Option<Place>) -> bool,
+    is_meant: impl Fn(Option<Location>) -> bool,
 ) -> Result<BTreeMap<u32, u64>> {
     let mut deleted = BTreeMap::new();
     let mut next = from(*stretches.start());
@@ -130,9 +130,9 @@ pub(crate) fn delete(
     loop {
         let mut changes = Vec::new();
         catalogue.scan_range(&next, &end, |key, value| {
-            let found = place(key, value);
+            let found = location(key, value);
             if is_meant(found) {
-                let segment = found.map_or(u32::MAX, |place| place.segment);
+                let segment = found.map_or(u32::MAX, |location| location.segment);
                 *deleted.entry(segment).or_default() += 1;
                 changes.push(Change { key: key.to_vec(), value: None });
             }
@@ -152,15 +152,15 @@ pub(crate) fn mend(catalogue: &Catalogue, files: &Segments) -> Result<Mended> {
     let ahead = match compare(catalogue, files, &states) {
         Ok(ahead) => ahead,
         Err(why) => {
-            let caught_up = anew(catalogue, files, &states)?;
-            return Ok(Mended { caught_up, anew: Some(why) });
+            let caught_up = rebuild(catalogue, files, &states)?;
+            return Ok(Mended { caught_up, rebuilt: Some(why) });
         }
     };
     // They come again when their files are caught up with.
     for number in ahead {
         let bytes = states.get(&number).map_or(0, |known| known.bytes);
-        let is_ahead = |place: &Place| place.segment == number && place.offset >= bytes;
-        delete(catalogue, 0..=u32::MAX, |place| place.as_ref().is_some_and(is_ahead))?;
+        let is_ahead = |location: &Location| location.segment == number && location.offset >= bytes;
+        delete(catalogue, 0..=u32::MAX, |location| location.as_ref().is_some_and(is_ahead))?;
     }
     // Files that were being deleted when a process died.
     let lengths: BTreeMap<u32, u64> =
@@ -177,7 +177,7 @@ pub(crate) fn mend(catalogue: &Catalogue, files: &Segments) -> Result<Mended> {
             caught_up += catch_up(catalogue, files, number, known, &mut None)?;
         }
     }
-    Ok(Mended { caught_up, anew: None })
+    Ok(Mended { caught_up, rebuilt: None })
 }
 
 /// Deletes all entries of a file, and its state.
@@ -186,7 +186,9 @@ pub(crate) fn delete_segment(catalogue: &Catalogue, number: u32, known: &Segment
         return Ok(());
     }
     if known.first_stretch <= known.last_stretch {
-        let is_its = |place: Option<Place>| place.is_some_and(|place| place.segment == number);
+        let is_its = |location: Option<Location>| {
+            location.is_some_and(|location| location.segment == number)
+        };
         delete(catalogue, known.first_stretch..=known.last_stretch, is_its)?;
     }
     catalogue.write([state(number, None)].iter())
@@ -204,7 +206,8 @@ pub(crate) fn forget(
     }
     let mut deleted: BTreeMap<u32, u64> = BTreeMap::new();
     for (serial, stretches) in attempts {
-        let is_its = |place: Option<Place>| place.is_some_and(|at| at.series.serial == serial);
+        let is_its =
+            |location: Option<Location>| location.is_some_and(|at| at.series.serial == serial);
         for (number, count) in delete(catalogue, stretches, is_its)? {
             *deleted.entry(number).or_default() += count;
         }
@@ -254,11 +257,11 @@ fn compare(
     let mut ahead = BTreeSet::new();
     let mut strange = 0;
     catalogue.scan_range(&begin, &[STEPS_PREFIX + 1], |key, value| {
-        match place(key, value) {
-            Some(place) if is_ahead(&place, states) => {
-                ahead.insert(place.segment);
+        match location(key, value) {
+            Some(location) if is_ahead(&location, states) => {
+                ahead.insert(location.segment);
             }
-            Some(place) => *counts.entry(place.segment).or_default() += 1,
+            Some(location) => *counts.entry(location.segment).or_default() += 1,
             None => strange += 1,
         }
         true
@@ -281,8 +284,8 @@ fn unfit(what: String) -> Error {
     Error::IndexUnfit(what)
 }
 
-fn is_ahead(place: &Place, states: &BTreeMap<u32, Segment>) -> bool {
-    place.offset >= states.get(&place.segment).map_or(0, |known| known.bytes)
+fn is_ahead(location: &Location, states: &BTreeMap<u32, Segment>) -> bool {
+    location.offset >= states.get(&location.segment).map_or(0, |known| known.bytes)
 }
 
 /// The stretches of time in which an attempt has blocks.
@@ -296,7 +299,7 @@ fn catch_up(
     mut known: Segment,
     seen: &mut Option<Seen>,
 ) -> Result<u64> {
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     let mut forgotten = BTreeSet::new();
     segments::scan(&**files.disk(), number, known.bytes, |offset, length, entry| match entry {
         Some(Entry::Block { stretch, series, .. }) => {
@@ -305,15 +308,15 @@ fn catch_up(
                 let (first, last) = seen.entry(series.serial).or_insert((stretch, stretch));
                 (*first, *last) = (stretch.min(*first), stretch.max(*last));
             }
-            places.push(Place { stretch, series, segment: number, offset, length });
+            locations.push(Location { stretch, series, segment: number, offset, length });
         }
         Some(Entry::Forgotten { serial }) => {
-            places.retain(|place: &Place| place.series.serial != serial);
+            locations.retain(|location: &Location| location.series.serial != serial);
             forgotten.insert(serial);
         }
         None => {}
     })?;
-    known.blocks += places.len() as u64;
+    known.blocks += locations.len() as u64;
     known.bytes = files.table().lock().get(&number).map_or(0, |segment| segment.bytes);
     files.table().lock().insert(number, known);
     let forgotten = forgotten.into_iter().filter_map(|serial| {
@@ -324,15 +327,19 @@ fn catch_up(
         Some((serial, first..=last))
     });
     forget(catalogue, files, forgotten)?;
-    let changes: Vec<Change> = entries(&places).collect();
+    let changes: Vec<Change> = entries(&locations).collect();
     catalogue.write(changes.iter())?;
     let state = files.table().lock().get(&number).map(|known| state(number, Some(known)));
     catalogue.write(state.iter())?;
-    Ok(places.len() as u64)
+    Ok(locations.len() as u64)
 }
 
-/// Makes all of it anew.
-fn anew(catalogue: &Catalogue, files: &Segments, states: &BTreeMap<u32, Segment>) -> Result<u64> {
+/// Builds all of it again.
+fn rebuild(
+    catalogue: &Catalogue,
+    files: &Segments,
+    states: &BTreeMap<u32, Segment>,
+) -> Result<u64> {
     delete(catalogue, 0..=u32::MAX, |_| true)?;
     let gone: Vec<Change> = states.keys().map(|number| state(*number, None)).collect();
     catalogue.write(gone.iter())?;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ use crate::store::error::{Error, Result};
 use crate::store::steps::block::{ROWS_MAX, pack, unpack};
 use crate::store::steps::index;
 use crate::store::steps::log::{RowLog, Rows};
-use crate::store::steps::segments::{self, Entry, Place, Segments, Table, stretch};
+use crate::store::steps::segments::{self, Entry, Location, Segments, Table, stretch};
 
 /// The log is packed away when it is longer than this, whatever the time.
 const LOG_BYTES_MAX: u64 = 64 << 20;
@@ -66,9 +66,9 @@ pub(crate) struct Steps {
 #[derive(Debug)]
 struct Packing {
     stretch: u32,
-    /// Where the next slice begins.
-    next: Option<SeriesKey>,
-    places: Vec<Place>,
+    /// The last series of the slices before.
+    last: Option<SeriesKey>,
+    locations: Vec<Location>,
 }
 
 /// What was deleted, and why.
@@ -113,10 +113,10 @@ impl OpenSteps {
         !self.lock().frozen.is_empty()
     }
 
-    fn slice(&self, from: Option<SeriesKey>) -> Vec<(SeriesKey, Vec<StepRow>)> {
+    fn slice(&self, after: Option<SeriesKey>) -> Vec<(SeriesKey, Vec<StepRow>)> {
         let rows = self.lock();
-        let begin = from.unwrap_or_default();
-        let series = rows.frozen.range(begin..).take(SLICE_SERIES);
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let series = rows.frozen.range((begin, Bound::Unbounded)).take(SLICE_SERIES);
         series.map(|(key, rows)| (*key, rows.clone())).collect()
     }
 
@@ -210,7 +210,7 @@ impl Steps {
         }
         let stretch = stretch(wall_ns);
         self.files.roll(stretch)?;
-        self.packing = Some(Packing { stretch, next: None, places: Vec::new() });
+        self.packing = Some(Packing { stretch, last: None, locations: Vec::new() });
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl Steps {
     /// Packs one slice more; after the last one makes everything durable.
     pub(crate) fn pack_slice(&mut self, open: &OpenSteps, catalogue: &Catalogue) -> Result<()> {
         let Some(mut packing) = self.packing.take() else { return Ok(()) };
-        let slice = open.slice(packing.next);
+        let slice = open.slice(packing.last);
         let blocks: Vec<(SeriesKey, Vec<u8>)> = slice
             .iter()
             .flat_map(|(series, rows)| rows.chunks(ROWS_MAX).map(|rows| (*series, pack(rows))))
@@ -238,14 +238,14 @@ impl Steps {
             .map(|(series, block)| Entry::Block { stretch, series: *series, block })
             .collect();
         match self.files.append(&entries) {
-            Ok(places) => packing.places.extend(places),
+            Ok(locations) => packing.locations.extend(locations),
             Err(error) => {
                 self.files.take_back();
                 return Err(error.into());
             }
         }
         if slice.len() == SLICE_SERIES {
-            packing.next = slice.last().map(|(series, _)| next_series(*series));
+            packing.last = slice.last().map(|(series, _)| *series);
             self.packing = Some(packing);
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl Steps {
             self.files.take_back();
             return Err(error.into());
         }
-        let indexed = self.index(&packing.places, catalogue);
+        let indexed = self.index(&packing.locations, catalogue);
         // Readers that look at both find the same rows twice, which they allow for.
         open.thaw();
         let removed = self.forget_log();
@@ -273,12 +273,12 @@ impl Steps {
     }
 
     /// Puts durable blocks into the index. What fails is caught up with at the next start.
-    fn index(&self, places: &[Place], catalogue: &Catalogue) -> Result<()> {
-        let mut changes: Vec<Change> = index::entries(places).collect();
+    fn index(&self, locations: &[Location], catalogue: &Catalogue) -> Result<()> {
+        let mut changes: Vec<Change> = index::entries(locations).collect();
         let mut table = self.files.table().lock();
         if let Some((number, known)) = table.iter_mut().next_back() {
-            places.iter().for_each(|place| known.cover(place.stretch));
-            known.blocks += places.len() as u64;
+            locations.iter().for_each(|location| known.cover(location.stretch));
+            known.blocks += locations.len() as u64;
             changes.push(index::state(*number, Some(known)));
         }
         drop(table);
@@ -341,16 +341,6 @@ impl Steps {
     }
 }
 
-fn next_series(series: SeriesKey) -> SeriesKey {
-    match series.device.checked_add(1) {
-        Some(device) => SeriesKey { device, ..series },
-        None => match series.rank.checked_add(1) {
-            Some(rank) => SeriesKey { rank, device: 0, ..series },
-            None => SeriesKey { serial: series.serial.saturating_add(1), rank: 0, device: 0 },
-        },
-    }
-}
-
 /// What a reader needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
@@ -366,19 +356,19 @@ pub(crate) fn read(
     key: SeriesKey,
     stretches: RangeInclusive<u32>,
 ) -> Result<Vec<StepRow>> {
-    // In this order: rows that are packed away in between are found in either place.
+    // In this order: rows that are packed away in between are found in either location.
     let newest = open.of(key);
     let mut rows = Vec::new();
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     let found = stretches.clone().try_for_each(|stretch| {
         let prefix = index::prefix(stretch, key);
         reader.catalogue.scan(&prefix, |key, value| {
-            places.extend(index::place(key, value));
+            locations.extend(index::location(key, value));
             true
         })
     });
     match found {
-        Ok(()) => read_places(reader, open, &places, &mut rows)?,
+        Ok(()) => read_blocks(reader, open, &locations, &mut rows)?,
         Err(why) => {
             if open.without_index.fetch_add(1, Relaxed) == 0 {
                 tracing::warn!("steps are read without their index until the next start: {why}");
@@ -392,24 +382,24 @@ pub(crate) fn read(
     Ok(rows)
 }
 
-fn read_places(
+fn read_blocks(
     reader: &Reader,
     open: &OpenSteps,
-    places: &[Place],
+    locations: &[Location],
     rows: &mut Vec<StepRow>,
 ) -> Result<()> {
     let mut file = None;
-    for place in places {
-        if file.as_ref().is_none_or(|(number, _)| *number != place.segment) {
-            match reader.disk.open(&segments::name(place.segment)) {
-                Ok(opened) => file = Some((place.segment, opened)),
+    for location in locations {
+        if file.as_ref().is_none_or(|(number, _)| *number != location.segment) {
+            match reader.disk.open(&segments::name(location.segment)) {
+                Ok(opened) => file = Some((location.segment, opened)),
                 // It has just been deleted because it is too old.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error.into()),
             }
         }
         let Some((_, file)) = &file else { continue };
-        let payload = frames::read_at(&**file, place.offset, place.length as usize);
+        let payload = frames::read_at(&**file, location.offset, location.length as usize);
         let payload = payload?;
         let block = payload.as_deref().and_then(Entry::decode).and_then(|entry| match entry {
             Entry::Block { block, .. } => unpack(block),

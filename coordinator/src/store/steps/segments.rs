@@ -1,7 +1,7 @@
 //! Packed steps on disk: numbered files of checked records, to which is only appended.
 //!
 //! A record is a block of one series, or says that an attempt is forgotten: its blocks before
-//! that place count no more, and lie there unused until the file goes. A file is finished when it
+//! that location count no more, and lie there unused until the file goes. A file is finished when it
 //! is large or covers an hour, and deleted as a whole when all in it is too old, or too much: the
 //! oldest first, so that no forgotten block outlives the record that says so.
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::clock;
 use crate::records::SeriesKey;
-use crate::store::disk::files::Disk;
+use crate::store::disk::files::{Disk, remove_if_there};
 use crate::store::disk::frames::{self, Damage, Frames, frame_bytes};
 
 /// Folder of the files.
@@ -20,7 +20,7 @@ pub(crate) const FOLDER: &str = "steps";
 /// A file longer than this is finished. It is also what a bound on bytes may be passed by.
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 
-/// A file covers at most so many stretches of time: an hour.
+/// Stretches of time that a file covers at most: an hour.
 pub(crate) const SEGMENT_STRETCHES: u32 = 12;
 
 /// Length of a stretch of time.
@@ -61,7 +61,7 @@ impl Segment {
 
 /// Where a block lies, and what of.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) stretch: u32,
     pub(crate) series: SeriesKey,
     pub(crate) segment: u32,
@@ -217,22 +217,22 @@ impl Segments {
     }
 
     /// Appends records, not yet durable, and says where the blocks among them lie.
-    pub(crate) fn append(&mut self, entries: &[Entry<'_>]) -> io::Result<Vec<Place>> {
+    pub(crate) fn append(&mut self, entries: &[Entry<'_>]) -> io::Result<Vec<Location>> {
         let Some((number, frames)) = &mut self.current else {
             return Err(io::Error::other("no file of steps is open"));
         };
         let payloads: Vec<Vec<u8>> = entries.iter().map(Entry::encode).collect();
         let mut offset = frames.len_bytes();
         frames.append(payloads.iter().map(Vec::as_slice))?;
-        let mut places = Vec::new();
+        let mut locations = Vec::new();
         for (entry, payload) in entries.iter().zip(&payloads) {
             if let Entry::Block { stretch, series, .. } = *entry {
                 let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-                places.push(Place { stretch, series, segment: *number, offset, length });
+                locations.push(Location { stretch, series, segment: *number, offset, length });
             }
             offset += frame_bytes(payload.len());
         }
-        Ok(places)
+        Ok(locations)
     }
 
     /// Makes everything durable.
@@ -266,10 +266,7 @@ impl Segments {
     /// Removes a file that nothing refers to any more.
     pub(crate) fn remove(&mut self, number: u32) -> io::Result<()> {
         self.current.take_if(|(current, _)| *current == number);
-        match self.disk.remove(&name(number)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(&*self.disk, &name(number))?;
         self.table.lock().remove(&number);
         Ok(())
     }
@@ -279,10 +276,7 @@ impl Segments {
 fn without_gaps(disk: &dyn Disk, from: u32, to: u32) -> io::Result<Frames> {
     let (from, to) = (name(from), name(to));
     let aside = format!("{to}.new");
-    match disk.remove(&aside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_there(disk, &aside)?;
     let (mut frames, _) = Frames::open(disk, &aside, |_, _| {})?;
     let mut written = Ok(());
     frames::read(disk, &from, 0, |_, payload| {

@@ -89,7 +89,7 @@ fn a_truncated_catalogue_comes_back_from_the_journal() {
 }
 
 #[test]
-fn garbage_in_the_place_of_the_catalogue_is_put_aside() {
+fn a_catalogue_of_garbage_is_put_aside() {
     let garbage = |folder: &Path| {
         change(&folder.join("catalogue/db"), |bytes| bytes.fill(0xa5));
         change(&folder.join("catalogue/conf"), |bytes| bytes.fill(0xa5));
@@ -171,12 +171,12 @@ fn a_full_disk_is_said_and_what_must_not_be_lost_waits() {
     assert_eq!(store.health().given_up.load(Ordering::Relaxed), 0);
     assert!(store.health().failures.load(Ordering::Relaxed) >= 3);
     // Steps go on without the journal; their acknowledgement waits for the record before them.
-    let (told, hear) = channel();
+    let (sender, receiver) = channel();
     let batch = vec![(SERIES, (0..10).map(row).collect())];
-    store.steps(batch, Box::new(move |result| told.send(result).unwrap()));
+    store.steps(batch, Box::new(move |result| sender.send(result).unwrap()));
     flush(&store);
     assert_eq!(read_steps(&store).len(), 10);
-    assert!(matches!(hear.try_recv(), Err(TryRecvError::Empty)));
+    assert!(matches!(receiver.try_recv(), Err(TryRecvError::Empty)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A narrow door to the store for its benchmark: rows as plain numbers, time as it is told, and
+//! The store as its benchmark uses it: rows as plain numbers, a clock that is set, and
 //! every write durable when it returns. It is the very store, on the real disk, without its thread.
 
 use std::path::Path;

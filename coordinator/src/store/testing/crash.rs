@@ -19,7 +19,7 @@ use crate::store::testing::simulated::disk::SimulatedDisk;
 use crate::store::testing::simulated::rng::Rng;
 
 const SEEDS: u64 = 300;
-const LIVES: usize = 6;
+const RUNS: usize = 6;
 const KEYS: usize = 12;
 const SERIALS: usize = 3;
 
@@ -38,7 +38,7 @@ type Steps = Arc<Mutex<BTreeMap<(SeriesKey, u64), Fate>>>;
 /// What is known of a step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Fate {
-    /// Nobody was told that it is there.
+    /// It was not acknowledged.
     Pending,
     /// It must be there.
     Acknowledged,
@@ -282,7 +282,7 @@ fn live(seed: u64) -> crate::store::testing::simulated::disk::Counts {
     let (model, steps) = (Model::default(), Steps::default());
     let (mut bodies, mut version, mut retired) = (BTreeMap::new(), 0, BTreeSet::new());
     clock::set(Now { mono_ns: 1 << 60, wall_ns: BEGIN_NS });
-    for _ in 0..LIVES {
+    for _ in 0..RUNS {
         let (store, loaded) = open(&disk);
         let (bodies, version, retired) = (&mut bodies, &mut version, &mut retired);
         let mut life = Life { store, model: &model, steps: &steps, bodies, version, retired };
@@ -347,7 +347,7 @@ fn a_flipped_byte_of_the_journal_loses_nothing() {
         files.iter().find(|(name, _)| name == "journal").map(|(_, bytes)| *bytes).unwrap()
     };
     for offset in (0..journal(&disk)).step_by(7) {
-        // Past the end when the journal was written anew, and shorter, meanwhile.
+        // Past the end when the journal was written again, and shorter, meanwhile.
         assert!(disk.flip("journal", offset, 1 << (offset % 8)) || offset >= journal(&disk));
         let (store, loaded) = open(&disk);
         assert_eq!(loaded.incidents.len(), KEYS, "flipped at {offset}");

@@ -172,7 +172,7 @@ fn damage_is_named_and_mended_and_loses_nothing() {
 }
 
 #[test]
-fn the_index_is_made_anew_when_asked_for() {
+fn the_index_is_built_again_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     make(&whole);
@@ -298,7 +298,7 @@ fn a_store_of_a_newer_version_is_left_alone() {
         assert!(line.contains("update memtape") && !line.contains('\n'), "{line}");
     }
     let mut after = contents(dir.path());
-    // The lock's holder is written down by whoever tries.
+    // A process that tries writes its pid into the lock.
     after.insert(dir.path().join("lock"), before[&dir.path().join("lock")].clone());
     assert!(after == before);
 }
@@ -341,7 +341,7 @@ fn a_folder_of_something_else_is_no_store() {
     assert!(line.contains("holds \"hosts\"") && line.contains("name an empty folder"), "{line}");
     assert!(!line.contains('\n'), "{line}");
     assert!(contents(&folder) == before && !folder.join("bodies").exists());
-    // What file systems and shells leave there disturbs nobody, and neither does what a store
+    // What file systems and shells leave there is allowed, and neither does what a store
     // that lost the rest leaves.
     let folder = dir.path().join("mine");
     for name in ["lost+found", ".cache", "bodies", "steps", "journal.damaged-1"] {

@@ -62,7 +62,7 @@ fn fill(folder: &Path) {
         }
     };
     assert!(matches!(why, Error::Full(_)) && written > 0, "{written}: {why:?}");
-    // What must not be lost waits; what somebody waits for is refused.
+    // What must not be lost waits; what a caller waits for is refused.
     let (sender, kept) = channel();
     let mut changes = Changes::default();
     changes.put(&large(100_000));

@@ -56,7 +56,7 @@ const EXPECTED: [(&str, &str); 3] =
     [("inc-1", "is closed"), ("inc-3", "still stays"), ("inc-4", "came last")];
 
 /// Where the byte is flipped.
-const PLACES: [(&str, &str); 4] = [
+const DAMAGES: [(&str, &str); 4] = [
     ("a newer version", "is closed"),
     ("a deletion", "inc-2"),
     ("the last record", "came last"),
@@ -78,11 +78,11 @@ fn look(folder: &Path, name: &str) {
 }
 
 /// Shows a store with a damaged journal for each place; afterwards all of it is there.
-fn check_each_place(mend: impl Fn(&str, &Path)) {
+fn check_each_damage(mend: impl Fn(&str, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     make(&whole);
-    for (name, text) in PLACES {
+    for (name, text) in DAMAGES {
         let folder = dir.path().join(name);
         copy(&whole, &folder);
         flip(&folder, text);
@@ -92,8 +92,8 @@ fn check_each_place(mend: impl Fn(&str, &Path)) {
 }
 
 #[test]
-fn the_catalogue_tells_what_a_damaged_place_held() {
-    check_each_place(|name, folder| {
+fn the_catalogue_has_what_the_journal_lost() {
+    check_each_damage(|name, folder| {
         let found = findings(folder);
         assert!(found.iter().any(|finding| finding.part == "journal"), "{name}: {found:?}");
         for Finding { part, what, remedy } in &found {
@@ -104,7 +104,7 @@ fn the_catalogue_tells_what_a_damaged_place_held() {
 
 #[test]
 fn a_rebuild_keeps_what_only_the_catalogue_has() {
-    check_each_place(|name, folder| {
+    check_each_damage(|name, folder| {
         let mended = when_closed(|| rebuild(folder)).unwrap().journal_mended;
         let expected = match name {
             "an older version" => &[][..],

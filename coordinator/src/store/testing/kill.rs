@@ -1,5 +1,5 @@
 //! A process that writes to a store is killed at any moment, again and again, and another looks:
-//! what it was told to be durable is there. `MEMTAPE_STORE_KILLS` says how often, and
+//! what was acknowledged to it is there. `MEMTAPE_STORE_KILLS` says how often, and
 //! `MEMTAPE_STORE_SEED` when.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ const TEST: &str = "store::testing::kill::what_was_acknowledged_survives_kills";
 const FOLDER: &str = "MEMTAPE_STORE_CHILD";
 const BEGIN: &str = "MEMTAPE_STORE_CHILD_BEGIN";
 
-/// What children were told to be durable.
+/// What was acknowledged to the killed processes.
 #[derive(Debug, Default)]
 struct Acknowledged {
     /// Newest version of each record, and of the references to bodies.
@@ -109,7 +109,7 @@ fn write_until_killed(folder: &Path) -> ! {
 }
 
 impl Acknowledged {
-    fn hear(&mut self, line: &str) {
+    fn note(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [kind, key, version] = words.as_slice() else { panic!("{line:?}") };
         let (key, version): (u64, u64) = (key.parse().unwrap(), version.parse().unwrap());
@@ -124,7 +124,7 @@ impl Acknowledged {
         self.count += 1;
     }
 
-    /// Everything is there, as new as it was told or newer. Answers the newest number.
+    /// Everything is there, as new as it was acknowledged or newer. Answers the newest number.
     fn check(&self, folder: &Path, begin_wall_ns: i64) -> u64 {
         let (store, loaded) = reopen(folder);
         assert_eq!(loaded.unreadable, 0);
@@ -196,12 +196,12 @@ fn what_was_acknowledged_survives_kills() {
         child.kill().unwrap();
         child.wait().unwrap();
         reader.join().unwrap();
-        std::iter::once(first).chain(heard.try_iter()).for_each(|line| acknowledged.hear(&line));
+        std::iter::once(first).chain(heard.try_iter()).for_each(|line| acknowledged.note(&line));
         // Read without the help of a start everything is whole, but for the index.
         let found = check(&folder).unwrap().findings;
         findings += u64::from(!found.is_empty());
         begin = acknowledged.check(&folder, begin_wall_ns);
-        // From here on all that was found counts as told.
+        // From here on all that was found counts as acknowledged.
         acknowledged.steps.insert(0, begin);
         assert_eq!(check(&folder).unwrap().findings, [], "seed {seed}");
     }

@@ -115,7 +115,7 @@ async fn bodies_can_be_in_an_s3_store() {
     assert!(server.names().await.contains(&expected));
     assert_eq!(store.blobs().get(hash).await.unwrap(), new);
     assert_eq!(store.blobs().get(before).await.unwrap(), old);
-    // Its writer removes what nobody needs.
+    // Its writer removes what has no use.
     let (gone, unused) = body(7, 100);
     store.blobs().put(gone, unused).await.unwrap();
     store.blobs().release(gone);
@@ -166,7 +166,7 @@ enum Behaviour {
     Drop,
     /// Answers that the server is busy.
     Busy,
-    /// Closes it after so many bytes of the request.
+    /// Closes it after this number of bytes of the request.
     Cut(u64),
     /// Lets the request through, and loses the answer.
     Swallow,
@@ -250,7 +250,7 @@ async fn pass(
 }
 
 #[tokio::test]
-async fn uploads_survive_a_flaky_server_and_are_never_told_too_early() {
+async fn uploads_survive_a_flaky_server_and_are_never_acknowledged_too_early() {
     use Behaviour::{Busy, Cut, Drop, Swallow};
     init();
     let Some(server) = Server::start().await else { return };
@@ -272,7 +272,7 @@ async fn uploads_survive_a_flaky_server_and_are_never_told_too_early() {
         assert!(door.behaviours.lock().unwrap().is_empty(), "{script:?} was not tried");
         assert_eq!(store.blobs().get(hash).await.unwrap(), bytes, "{script:?}");
     }
-    // More than it is worth: whoever waits is told, and nothing is there.
+    // More failures than retries: the upload fails, and nothing is stored.
     let (hash, bytes) = body(99, 1000);
     door.misbehave(&[Busy; 20]).await;
     assert!(store.blobs().put(hash, bytes.clone()).await.is_err());

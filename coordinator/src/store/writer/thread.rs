@@ -224,7 +224,7 @@ impl Writer {
         }
     }
 
-    /// Nobody waits for a packing: what is logged now may be told once it is synced.
+    /// No steps wait for a packing: what is logged now may be acknowledged once it is synced.
     fn is_all_logged(&self) -> bool {
         self.unlogged.is_empty() && self.frozen.is_empty()
     }
@@ -320,7 +320,7 @@ impl Writer {
         self.tell_safe();
         if self.journal.is_bloated() {
             let compacted = self.journal.compact();
-            self.note(compacted.map_err(Error::from), "the journal could not be written anew");
+            self.note(compacted.map_err(Error::from), "the journal could not be written again");
         }
         self.shared.blobs.remove_released()
     }

@@ -1,7 +1,7 @@
 //! A disk in memory that fails as disks do, for simulations: seeded, so that it fails again.
 //!
-//! Each file has what programs see and what is on the platter; each folder likewise for its
-//! names. Writes reach the platter at a sync. At a power loss the rest gets there wholly, in part,
+//! Each file has what programs see and what is durable; each folder likewise for its
+//! names. Writes become durable at a sync. At a power loss the rest gets there wholly, in part,
 //! in sectors out of order, or not at all. What a failed sync should have written never gets there
 //! by a later one: the kernel has thrown it away. The index may come back as of any earlier
 //! moment, empty or unreadable, because sled may; so what is tested is that nothing rests on it.
@@ -36,7 +36,7 @@ pub(crate) struct Counts {
     pub(crate) kills: u64,
     /// Times that the index came back older, empty or unreadable.
     pub(crate) index_losses: u64,
-    /// Calls that failed because they were told to, or for want of room.
+    /// Calls that failed on request, or for want of room.
     pub(crate) failures: u64,
 }
 
@@ -87,28 +87,28 @@ impl SimulatedDisk {
         self.lock_inner().crash(false);
     }
 
-    /// Lets the power fail, or the process be killed, in the middle of the operation so many
-    /// calls from now; none takes it back.
+    /// Orders a power loss, or a kill, in the middle of the operation this number of calls from
+    /// now; none takes it back.
     pub(crate) fn crash_after(&self, operations: Option<u64>, is_power_loss: bool) {
         self.lock_inner().crash_after = operations.map(|operations| (operations, is_power_loss));
     }
 
-    /// From now on files may have so many bytes, all together; none has no bound.
+    /// Limits the bytes of all files together; none is no limit.
     pub(crate) fn set_room(&self, bytes: Option<u64>) {
         self.lock_inner().room_bytes = bytes;
     }
 
-    /// The next so many writes fail, with any part of them written.
+    /// The next `count` writes fail, with any part of them written.
     pub(crate) fn fail_writes(&self, count: u64) {
         self.lock_inner().failing_writes = count;
     }
 
-    /// The next so many syncs fail, and what they should have written is lost at a power loss.
+    /// The next `count` syncs fail, and what they should have written is lost at a power loss.
     pub(crate) fn fail_syncs(&self, count: u64) {
         self.lock_inner().failing_syncs = count;
     }
 
-    /// Changes one byte of a file, on the platter; false when it has none there.
+    /// Changes one durable byte of a file; false when there is none.
     #[cfg(test)]
     pub(crate) fn flip(&self, name: &str, offset: u64, mask: u8) -> bool {
         let mut inner = self.lock_inner();
@@ -410,10 +410,6 @@ impl Tree for OpenTree {
     fn apply(&self, batch: &[&Change]) -> Result<()> {
         self.process.alive().and_then(|mut inner| inner.count())?;
         self.with(|tree| tree.apply(batch))
-    }
-
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.with(|tree| tree.live().get(key).cloned())
     }
 
     fn scan(

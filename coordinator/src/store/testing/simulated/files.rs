@@ -9,7 +9,7 @@ use crate::store::disk::tree::Change;
 use crate::store::testing::simulated::disk::not_there;
 use crate::store::testing::simulated::rng::Rng;
 
-/// Disks write so many bytes at once or not at all.
+/// Disks write this number of bytes at once, or none of them.
 const SECTOR_BYTES: usize = 512;
 
 /// Batches of the index that a crash can take back, at most.
@@ -26,7 +26,7 @@ enum Edit {
 pub(crate) struct Inode {
     /// What programs see.
     seen: Vec<u8>,
-    /// What is on the platter.
+    /// What is durable.
     synced: Vec<u8>,
     /// What a sync would bring there.
     pending: Vec<Edit>,
@@ -63,7 +63,7 @@ impl Inode {
         offset < self.synced.len()
     }
 
-    /// Brings everything to the platter; or, when it fails, nothing, and never will.
+    /// Makes all writes durable; when it fails, none of them, and no later sync does.
     pub(crate) fn sync(&mut self, is_failing: bool) {
         let pending = std::mem::take(&mut self.pending);
         if !is_failing {
@@ -71,7 +71,7 @@ impl Inode {
         }
     }
 
-    /// What is not on the platter gets there in part.
+    /// What is not durable becomes so in part.
     pub(crate) fn lose_power(&mut self, rng: &mut Rng) {
         let pending = std::mem::take(&mut self.pending);
         match rng.below(4) {
