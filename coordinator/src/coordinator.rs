@@ -364,7 +364,7 @@ impl Coordinator {
             }
             Asker::User(reply) => {
                 let answer = Box::new(move |written: crate::store::Result<()>| {
-                    let written = written.map_err(CaptureRefused::Store);
+                    let written = written.map_err(|why| CaptureRefused::Store(why.to_string()));
                     let result = result.map_err(CaptureRefused::from);
                     // The client may have gone.
                     let _ = reply.send(result.and_then(|id| written.map(|()| id)));
