@@ -45,7 +45,7 @@ impl BenchStore {
         let (sender, done) = channel();
         self.store.steps(batch.collect(), Box::new(move |result| drop(sender.send(result))));
         self.store.turn();
-        done.recv().context("the store is gone")
+        Ok(done.recv().context("the store is gone")??)
     }
 
     /// Packs and syncs all that is left.
@@ -56,7 +56,7 @@ impl BenchStore {
         let (sender, done) = channel();
         self.store.flush(Box::new(move |result| drop(sender.send(result))));
         self.store.turn();
-        done.recv().context("the store is gone")
+        Ok(done.recv().context("the store is gone")??)
     }
 
     /// The rows of a rank within this time.
