@@ -6,4 +6,5 @@ pub(crate) mod collectives;
 pub(crate) mod exported;
 pub(crate) mod ledger;
 pub(crate) mod ranks;
+pub(crate) mod tape;
 pub(crate) mod units;

@@ -1,0 +1,184 @@
+//! What is on a tape: read once, shown as text or as JSON.
+
+mod json;
+mod text;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use memtape_agent::Writer;
+use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot};
+use memtape_core::tape::read::{DeviceTotals, Status, StepRecord, Tape};
+use memtape_core::tape::rewind::{PointInTime, RewindError};
+use memtape_proto::api::Frame;
+
+use crate::read::tape_file::{self, FileSource};
+use crate::render::units::frame;
+
+/// Events of a device that are looked at for thrash: some twenty steps of a large job.
+const THRASH_EVENTS: usize = 1 << 18;
+
+/// Everything that is shown of a tape.
+pub(crate) struct Summary {
+    tape: Tape<FileSource>,
+    writer: Writer,
+    status: Status,
+    totals: Vec<DeviceTotals>,
+    /// The moment whose live blocks are shown.
+    moment: PointInTime,
+    /// The state at that moment, or why it cannot be had.
+    state: Result<RankSnapshot, RewindError>,
+    /// Why the command fails after the rest was shown.
+    failure: Option<RewindError>,
+    last: usize,
+}
+
+/// Live memory of one stack on one device.
+struct LiveStack {
+    stack: u32,
+    bytes: u64,
+    blocks: u64,
+    birth_steps: u64,
+}
+
+/// Which state is asked for, and how much of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// The end of this step.
+    pub(crate) step: Option<u64>,
+    /// The last out-of-memory error.
+    pub(crate) oom: bool,
+    /// Number of steps, events, marks and stacks.
+    pub(crate) last: usize,
+}
+
+impl Summary {
+    /// Reads a tape.
+    ///
+    /// # Errors
+    /// When the file is no tape.
+    pub(crate) fn read(file: &Path, wanted: Wanted) -> anyhow::Result<Self> {
+        let (tape, writer) = tape_file::open(file)?;
+        let status = tape.status();
+        let moment = tape_file::moment(&status, wanted.step, wanted.oom);
+        let state = tape.snapshot(moment, None, wanted.last.max(THRASH_EVENTS));
+        // A state that was overwritten is a failure only if it was asked for.
+        let is_asked = wanted.oom || wanted.step.is_some();
+        let is_failure = |why: &RewindError| is_asked || *why == RewindError::Damaged;
+        Ok(Self {
+            writer,
+            status,
+            totals: tape.totals(),
+            moment,
+            failure: state.as_ref().err().copied().filter(is_failure),
+            state,
+            last: wanted.last,
+            tape,
+        })
+    }
+
+    /// Why the command fails although the rest can be shown.
+    pub(crate) fn failure(&self) -> Option<RewindError> {
+        self.failure
+    }
+
+    /// The moment shown, in words that follow a noun.
+    fn when(&self) -> String {
+        match self.moment {
+            PointInTime::EndOf(step) => format!("at the end of step {step}"),
+            PointInTime::Present => self.newest().to_string(),
+            PointInTime::LastOom => "when a request last failed".to_string(),
+        }
+    }
+
+    /// What the newest state on the tape is the state of.
+    fn newest(&self) -> &'static str {
+        match (self.writer, self.status.sealed) {
+            (Writer::Alive(_), _) => "now",
+            (_, true) => "when it exited",
+            (Writer::Gone, false) => "when it died",
+            (Writer::Unknown, false) => "when last seen",
+        }
+    }
+
+    /// The last step up to the moment shown.
+    fn step(&self) -> u64 {
+        match self.moment {
+            PointInTime::EndOf(step) => step.min(self.status.step),
+            PointInTime::Present => self.status.step,
+            PointInTime::LastOom => {
+                let oom = self.tape.last_oom();
+                oom.map_or(self.status.step, |(_, event)| u64::from(event.step))
+            }
+        }
+    }
+
+    /// The last step records of a device up to the moment shown, oldest first.
+    fn last_steps(&self, device: u8) -> Vec<StepRecord> {
+        let mut records = self.tape.steps_after(device, 0).records;
+        records.retain(|record| record.first_step <= self.step());
+        records.split_off(records.len().saturating_sub(self.last))
+    }
+}
+
+/// The stacks that hold most on a device, largest first. Blocks that were taken back count to
+/// none, though other streams still use them: nobody keeps those.
+fn live_stacks(state: &DeviceSnapshot, count: usize) -> Vec<LiveStack> {
+    let mut by_stack: BTreeMap<u32, (u64, u64, Vec<u64>)> = BTreeMap::new();
+    for block in state.blocks.iter().filter(|block| !block.pending) {
+        let (bytes, blocks, births) = by_stack.entry(block.stack).or_default();
+        *bytes = bytes.saturating_add(block.size);
+        *blocks += 1;
+        births.push(block.birth_step);
+    }
+    let live = |(stack, (bytes, blocks, mut births)): (u32, (u64, u64, Vec<u64>))| {
+        births.sort_unstable();
+        births.dedup();
+        LiveStack { stack, bytes, blocks, birth_steps: births.len() as u64 }
+    };
+    let mut stacks: Vec<LiveStack> = by_stack.into_iter().map(live).collect();
+    stacks.sort_by_key(|live| std::cmp::Reverse(live.bytes));
+    stacks.truncate(count);
+    stacks
+}
+
+fn frames(snapshot: &RankSnapshot, stack: u32) -> Vec<String> {
+    let line = |of: &memtape_core::snapshot::Frame| {
+        frame(&Frame { file: of.file.clone(), line: of.line, function: of.function.clone() })
+    };
+    snapshot.frames_of(stack).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::snapshot::Block;
+
+    use super::*;
+
+    #[test]
+    fn stacks_are_ranked_by_what_they_hold() {
+        let block = |address, size, stack, birth_step| Block {
+            address,
+            size,
+            stack,
+            birth_step,
+            ..Block::default()
+        };
+        let state = DeviceSnapshot {
+            blocks: vec![
+                block(0, 100, 1, 5),
+                block(100, 100, 1, 6),
+                block(200, 100, 1, 6),
+                block(300, 1000, 2, 1),
+                block(2000, 1, 3, 1),
+                Block { pending: true, ..block(3000, 5000, 3, 1) },
+            ],
+            ..DeviceSnapshot::default()
+        };
+        let found: Vec<(u32, u64, u64, u64)> = live_stacks(&state, 2)
+            .iter()
+            .map(|live| (live.stack, live.bytes, live.blocks, live.birth_steps))
+            .collect();
+        assert_eq!(found, [(2, 1000, 1, 1), (1, 300, 3, 2)]);
+    }
+}
