@@ -95,7 +95,7 @@ mod tests {
         for (seconds, expected) in
             [(1.2, "1 s"), (119.0, "119 s"), (600.0, "10 min"), (9000.0, "2.5 h")]
         {
-            assert_eq!(duration(seconds as f64), expected);
+            assert_eq!(duration(seconds), expected);
         }
     }
 }

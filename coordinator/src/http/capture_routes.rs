@@ -101,7 +101,7 @@ async fn snapshot(State(api): State<Api>, path: PathOf<PartPath>) -> Result<Snap
     let Path(PartPath { id, rank }) = path?;
     let hash = api.ask(move |view| hash_of(view, &id, rank)).await??;
     let bytes = api.store.blobs().get(hash).await.map_err(Problem::broken)?;
-    Ok(Snapshot { name: format!("rank{rank}.rankbody.zst"), bytes: bytes.into() })
+    Ok(Snapshot { name: format!("rank{rank}.rankbody.zst"), bytes })
 }
 
 fn hash_of(view: &View<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {

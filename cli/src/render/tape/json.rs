@@ -56,7 +56,7 @@ impl Summary {
         let step = |r: &StepRecord| {
             json!({
                 "first_step": r.first_step, "last_step": r.last_step,
-                "floor_allocated": r.floor_allocated, "peak_allocated": r.peak_allocated,
+                "step_min_bytes": r.floor_allocated, "peak_bytes": r.peak_allocated,
                 "end_allocated": r.end_allocated, "end_reserved": r.end_reserved,
                 "blocks": r.blocks, "end_wall_ns": self.tape.wall_ns(r.end_mono_ns),
             })

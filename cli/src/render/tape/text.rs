@@ -118,7 +118,7 @@ impl Summary {
         let steps = self.last_steps(device).iter().map(step_row).collect::<Vec<_>>();
         if !steps.is_empty() {
             let titles =
-                [">step", ">floor", ">peak", ">end", ">reserved", ">blocks", "ended (UTC)"];
+                [">step", ">step min", ">peak", ">end", ">reserved", ">blocks", "ended (UTC)"];
             let rows = self.last_steps(device);
             let ends = rows.iter().map(|record| utc(self.tape.wall_ns(record.end_mono_ns)));
             let rows = steps.into_iter().zip(ends).map(|(mut row, end)| {
