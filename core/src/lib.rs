@@ -7,12 +7,13 @@
 //! |---|---|
 //! | [`tape`] | what a rank writes: layout, writer, reader, rewind |
 //! | [`snapshot`], [`origin`] | the state of one rank at one step, and who takes memory |
-//! | [`identity`], [`roles`], [`ids`], [`limits`] | which rank, its role, names of captures, shared limits |
+//! | [`identity`], [`roles`] | which rank a process is, and which ranks do the same work |
+//! | [`ids`], [`limits`] | names of captures, shared limits |
 //! | [`python`], [`step_boundary`] | CPython's frames and lines; which optimizer call ends a step |
 //! | [`detector`], [`thrash`] | growth that does not stop |
 //! | [`capture`] | the state of all ranks at the same step |
 //! | [`diagnosis`], [`ledger`] | which line keeps the memory; where all bytes of a device are |
-//! | [`restart`] | whether to ask for a restart |
+//! | `incident`, `policy` | the life of an incident; whether to ask for a restart |
 //! | [`pickle`], [`analysis`] | PyTorch's own snapshots: written, read, judged |
 #![no_std]
 #![forbid(unsafe_code)]

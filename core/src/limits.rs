@@ -85,13 +85,13 @@ pub fn page() -> String {
 fn value(limit: &Limit) -> String {
     let value = limit.value;
     match limit.unit {
-        Unit::Bytes if value >= 1 << 30 && value % (1 << 30) == 0 => {
+        Unit::Bytes if value >= 1 << 30 && value.is_multiple_of(1 << 30) => {
             format!("{} GiB", value >> 30)
         }
-        Unit::Bytes if value >= 1 << 20 && value % (1 << 20) == 0 => {
+        Unit::Bytes if value >= 1 << 20 && value.is_multiple_of(1 << 20) => {
             format!("{} MiB", value >> 20)
         }
-        Unit::Bytes if value >= 1 << 10 && value % (1 << 10) == 0 => {
+        Unit::Bytes if value >= 1 << 10 && value.is_multiple_of(1 << 10) => {
             format!("{} KiB", value >> 10)
         }
         Unit::Bytes => format!("{} bytes", grouped(value)),

@@ -2,9 +2,9 @@
 //!
 //! A person may say so (`MEMTAPE_ROLE`). Otherwise process groups tell, where their names do: the
 //! members of a data, tensor or context parallel group do the same work on other data or on an
-//! equal part, and so does any rank that shares such a group with one of them. What is left apart are
-//! the stages of a pipeline. Names that say nothing (`default_pg`) or something else (experts) tell
-//! nothing, and then nothing is guessed: the detector learns roles by the level of memory.
+//! equal part, and so does any rank that shares such a group with one of them. What is left apart
+//! are the stages of a pipeline. Names that say nothing (`default_pg`) or something else (experts)
+//! tell nothing, and then nothing is guessed: the detector learns roles by the level of memory.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 
 use crate::snapshot::CollectiveGroup;
 
-/// Groups of one rank that are reported; more are left out. A mesh has at most four such dimensions,
-/// and some combinations of them.
+/// Groups of one rank that are reported; more are left out. A mesh has at most four such
+/// dimensions, and some combinations of them.
 pub const PEER_GROUPS_MAX: usize = 8;
 
 /// What a dimension of PyTorch's `DeviceMesh` stands before in a group's description.

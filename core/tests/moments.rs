@@ -1,8 +1,8 @@
 //! Segments, deferred frees and lanes beside each other, at moments of the past.
 //!
-//! The oracle for one lane keeps its state after every step, as `core/tests/rewind.rs` does for plain blocks.
-//! The other tests are single cases: what a lane says whose ring no longer reaches back to a
-//! moment, and what counts as lost.
+//! The oracle for one lane keeps its state after every step, as `core/tests/rewind.rs` does for
+//! plain blocks. The other tests are single cases: what a lane says whose ring no longer reaches
+//! back to a moment, and what counts as lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;

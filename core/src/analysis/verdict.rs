@@ -99,7 +99,6 @@ fn circumstances(view: &View<'_>) -> Circumstances {
         allocator: AllocatorSettings {
             expandable_segments: (!view.look.settings.is_empty())
                 .then(|| set("expandable_segments")),
-            ..AllocatorSettings::default()
         },
         ..Circumstances::default()
     }

@@ -114,7 +114,7 @@ fn all_ranks_in_one_collective_is_told_from_a_rank_that_is_missing() {
 }
 
 #[test]
-fn where_somebody_is_through_nobody_waits() {
+fn where_one_rank_has_completed_no_rank_waits() {
     let through = || table(812, 812, 100, 114);
     check(
         &[through(), table(812, 811, 100, 114), table(811, 811, 90, 114), through()],

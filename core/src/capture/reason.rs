@@ -1,7 +1,7 @@
 //! Why a capture is taken: the name of each reason, its rank, its urgency and its gravity.
 //!
-//! A new reason is a variant here, an arm in each `match` of this file, a call in `triggers.rs`, and
-//! the caller in the coordinator. The compiler names every arm that is missing.
+//! A new reason is a variant here, an arm in each `match` of this file, a call in `triggers.rs`,
+//! and the caller in the coordinator. The compiler names every arm that is missing.
 
 /// Why a capture was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

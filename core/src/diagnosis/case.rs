@@ -2,7 +2,6 @@
 
 use alloc::vec::Vec;
 
-use super::Inquiry;
 use super::account::{
     Account, Amount, Measure, Reading, account, home, median, median_amount, signed, unsigned,
 };
@@ -10,6 +9,7 @@ use super::bursts::{Burst, Bursts, bursts};
 use super::circumstances::Circumstances;
 use super::generations::{Course, GENERATIONS_MIN, Generations};
 use super::ground::Ground;
+use super::inquiry::Inquiry;
 use super::lines::{Line, growing, lines};
 use super::outside::Outside;
 use super::shape::{Requests, Shape, requests, shape};

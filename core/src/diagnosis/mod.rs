@@ -25,6 +25,7 @@ mod confidence;
 mod frames;
 mod generations;
 mod ground;
+mod inquiry;
 mod lines;
 mod outside;
 mod remedy;
@@ -53,6 +54,7 @@ pub use circumstances::{AllocatorSettings, Circumstances, Peaks, Readings, StepN
 pub use classes::Class;
 pub use frames::{is_user_frame, telling_frame};
 pub use generations::{BUCKETS_MAX, Bucket, Course, GENERATIONS_MIN, Generations, OCCASIONS_MIN};
+pub use inquiry::Inquiry;
 pub use remedy::{Cause, Remedy};
 pub use restart::{Restart, RestartAnswer};
 pub use sentence::first_sentence;
@@ -139,20 +141,6 @@ pub struct Diagnosis {
 
 /// At most this many suspects are listed; the rest is in the explained share.
 pub const SUSPECTS_MAX: usize = 10;
-
-/// What is asked.
-#[derive(Clone, Copy, Debug)]
-pub struct Inquiry<'a> {
-    /// The growth that was found.
-    pub growth: &'a Growth,
-    /// The rank that grows; one without devices where no snapshot of it was to be had.
-    pub suspect: &'a RankSnapshot,
-    /// Ranks to compare it with. Those at another step than the suspect are left out, and that is
-    /// said in `against`.
-    pub peers: &'a [&'a RankSnapshot],
-    /// What is known beside.
-    pub around: &'a Circumstances,
-}
 
 /// Compares the suspect with its earlier self and with its peers.
 ///

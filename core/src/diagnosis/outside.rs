@@ -9,13 +9,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::Inquiry;
 use super::account::{Account, Amount, Measure, Stack, home, median_amount, signed, unsigned};
 use super::alternatives::EXPLAINED_PPM_MIN;
 use super::case::{Case, Lines, share_of};
 use super::circumstances::Readings;
 use super::frames::telling_frame;
 use super::ground::Ground;
+use super::inquiry::Inquiry;
 use super::lines::{Line, growing, lines};
 use super::shared::shared;
 use super::words::{bytes, count, percent, place};

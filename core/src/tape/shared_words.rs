@@ -45,8 +45,8 @@ impl<'a> Words<'a> {
         self.at(index).load(Ordering::Relaxed)
     }
 
-    /// Reads a word of the header that is an offset or a length in words. At most the length of the tape:
-    /// the value is not trusted, and callers add to it.
+    /// Reads a word of the header that is an offset or a length in words. At most the length of the
+    /// tape: the value is not trusted, and callers add to it.
     pub(crate) fn offset(self, index: usize) -> usize {
         usize::try_from(self.get(index)).unwrap_or(usize::MAX).min(self.0.len())
     }

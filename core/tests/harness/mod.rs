@@ -1,8 +1,8 @@
 //! Tapes full of lies, made from a fuzzer's bytes, and a reader that looks at all of them.
 //!
-//! Shared by the fuzz targets (`fuzz/`), by the test that runs their corpus, and by anyone who wants
-//! a small tape: [`small::small_layout`] is as compact as a tape can be, so that a fuzzer's few
-//! bytes reach all of it.
+//! Shared by the fuzz targets (`fuzz/`), by the test that runs their corpus, and by anyone who
+//! wants a small tape: [`small::small_layout`] is as compact as a tape can be, so that a fuzzer's
+//! few bytes reach all of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -228,8 +228,8 @@ pub(crate) fn unpacked(packed: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Runs a Python program of core/tests/data with this on its standard input; `None`, after a printed line,
-/// where there is no Python.
+/// Runs a Python program of core/tests/data with this on its standard input; `None`, after a
+/// printed line, where there is no Python.
 pub(crate) fn python(program: &str, input: &[u8]) -> Option<String> {
     let program = String::from_utf8(data(program)).expect("UTF-8");
     let child = Command::new("python3")

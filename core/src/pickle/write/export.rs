@@ -1,5 +1,5 @@
-//! The file that `torch.cuda.memory._dump_snapshot()` would have made, from a rank's state. It opens
-//! in pytorch.org/memory_viz and in `torch.cuda._memory_viz`.
+//! The file that `torch.cuda.memory._dump_snapshot()` would have made, from a rank's state. It
+//! opens in pytorch.org/memory_viz and in `torch.cuda._memory_viz`.
 //!
 //! With the allocator's trace on the tape (`MEMTAPE_DETAIL=1`) all of it is PyTorch's own word.
 //! Without it a recorder does not know everything PyTorch knows:

@@ -141,7 +141,8 @@ mod tests {
         fn no_look_begins_near_the_making_of_a_communicator(
             events in prop::collection::vec((0u64..4_000 * MS, 0u8..4, 0u64..100 * MS), 0..60),
         ) {
-            let (mut schedule, mut seen, mut now) = (PollSchedule::default(), Communicators::default(), 0);
+            let (mut schedule, mut now) = (PollSchedule::default(), 0);
+            let mut seen = Communicators::default();
             for (pause, kind, took) in events {
                 now += pause;
                 match kind {

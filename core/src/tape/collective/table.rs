@@ -4,12 +4,12 @@
 //! table 0 | table 1          table = head (8 words) | group 0 … 63 (16 words each)
 //! ```
 //!
-//! The recorder asks PyTorch's NCCL flight recorder now and then (`recorder/src/background/collectives.rs`) and
-//! writes each answer into the table that is not the newest; then it raises `COLLECTIVE_POLLS`.
-//! So a writer that dies at any instant leaves its last answer whole, and the table that a reader
-//! copies changes only after another look is out. Each head and each group carries a check of its
-//! words and of the look, which tells what is torn or made up all the same: it is left out, and
-//! counted.
+//! The recorder asks PyTorch's NCCL flight recorder now and then
+//! (`recorder/src/background/collectives.rs`) and writes each answer into the table that is not the
+//! newest; then it raises `COLLECTIVE_POLLS`. So a writer that dies at any instant leaves its last
+//! answer whole, and the table that a reader copies changes only after another look is out. Each
+//! head and each group carries a check of its words and of the look, which tells what is torn or
+//! made up all the same: it is left out, and counted.
 //!
 //! Beside it stands where the numbers come from, or why there are none ([`CollectiveSource`]), and
 //! since when a look has been under way: a flight recorder that does not answer is a finding, too.

@@ -1,8 +1,8 @@
 //! Strings, frames and stacks: written once, never changed, named by where they lie.
 //!
-//! The id of an entry is the index of its first word in the region, so that no table is needed. Id 0
-//! means *unknown*. `INTERNED_USED` rises only after an entry is whole: an id on the tape always names a
-//! whole entry, even if the writer died in the middle of the next one.
+//! The id of an entry is the index of its first word in the region, so that no table is needed. Id
+//! 0 means *unknown*. `INTERNED_USED` rises only after an entry is whole: an id on the tape always
+//! names a whole entry, even if the writer died in the middle of the next one.
 //!
 //! ```text
 //! string  tag 1, bytes  | the bytes, eight a word

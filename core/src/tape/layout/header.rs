@@ -48,7 +48,8 @@ pub const INTERNED_USED: usize = 22;
 pub const STREAM_POOLS_OFFSET: usize = 23;
 /// Pairs of stream and pool that are complete, the unknown one included.
 pub const STREAM_POOLS_USED: usize = 24;
-/// Stacks that were recorded as unknown because the region of interned entries or its index were full.
+/// Stacks that were recorded as unknown because the region of interned entries or its index were
+/// full.
 pub const LOST_STACKS: usize = 25;
 /// Stacks cut at the depth limit.
 pub const CUT_STACKS: usize = 26;

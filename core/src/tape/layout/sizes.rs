@@ -47,8 +47,8 @@ pub const SEGMENT_WORDS: usize = 4;
 /// Words of one step record.
 pub const STEP_WORDS: usize = 16;
 
-/// Most slots, entries or records of a region, and words of interned entries: what a reader copies at once is
-/// bounded by it, whatever a tape claims. 4 million events are 256 MiB.
+/// Most slots, entries or records of a region, and words of interned entries: what a reader copies
+/// at once is bounded by it, whatever a tape claims. 4 million events are 256 MiB.
 pub const REGION_ITEMS_MAX: usize = 1 << 22;
 
 /// Most step records of a lane: agents copy them once a second. 65,536 are 8 MiB.

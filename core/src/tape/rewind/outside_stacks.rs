@@ -1,4 +1,5 @@
-//! Which stacks hold the memory outside PyTorch's caching allocator, at a step and at an earlier one.
+//! Which stacks hold the memory outside PyTorch's caching allocator, at a step and at an earlier
+//! one.
 //!
 //! The pieces lie in the live tables of the host lane and of the lane of CPU tensors, each with its
 //! stack. `cudaMalloc` also gives the allocator its segments, and so does the driver where segments
