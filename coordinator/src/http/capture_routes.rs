@@ -21,7 +21,7 @@ use crate::http::collectives;
 use crate::http::job_routes::count;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Accepted, Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};
-use crate::http::routes::Routes;
+use crate::http::route_list::Routes;
 use crate::records::PartRecord;
 use crate::state::captures;
 use crate::state::effects::CaptureRefused;

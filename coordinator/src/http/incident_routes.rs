@@ -8,7 +8,7 @@ use memtape_proto::api::{
 };
 
 use crate::http::request::{Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};
-use crate::http::routes::Routes;
+use crate::http::route_list::Routes;
 use crate::records;
 use crate::state::incidents;
 

@@ -6,7 +6,7 @@ use memtape_core::detector::RankState;
 use memtape_proto::api::{Job, JobState, Jobs};
 
 use crate::http::request::{Answer, Api};
-use crate::http::routes::Routes;
+use crate::http::route_list::Routes;
 use crate::state::jobs::attempt::Attempt;
 use crate::state::jobs::silence::{Silence, Watch};
 use crate::state::view::View;

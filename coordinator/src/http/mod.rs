@@ -8,6 +8,7 @@ mod node_routes;
 mod page;
 pub(crate) mod rank_routes;
 pub(crate) mod request;
+pub(crate) mod route_list;
 pub(crate) mod routes;
 mod series;
 pub(crate) mod server;

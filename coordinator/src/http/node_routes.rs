@@ -5,7 +5,7 @@ use axum::response::Json;
 use memtape_proto::api::{Node, Nodes};
 
 use crate::http::request::{Answer, Api};
-use crate::http::routes::Routes;
+use crate::http::route_list::Routes;
 use crate::state::jobs::attempt;
 
 pub(crate) fn add(routes: Routes) -> Routes {

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::http::request::{Answer, Api, PathOf, QueryOf, attempt_of};
-use crate::http::routes::Routes;
+use crate::http::route_list::Routes;
 use crate::records::{End, Totals};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{self, Attempt, Presence};

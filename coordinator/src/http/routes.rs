@@ -6,23 +6,17 @@
 
 use std::sync::{Arc, OnceLock};
 
-use aide::OperationInput;
-use aide::OperationOutput;
-use aide::axum::ApiRouter;
-use aide::axum::routing::{get_with, post_with};
 use aide::openapi::{Info, OpenApi};
-use aide::operation::OperationHandler;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::handler::Handler;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-
 use serde_json::Value;
 
 use crate::http::request::{Answer, Api, Problem};
+use crate::http::route_list::Routes;
 use crate::http::server::STREAM_WINDOW_BYTES;
 use crate::http::{
     capture_routes, incident_routes, job_routes, node_routes, page, rank_routes, series,
@@ -30,40 +24,8 @@ use crate::http::{
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::telemetry::metrics;
 
-/// Where the API begins.
-const BASE: &str = "/api/v1";
-
 /// Largest body of a request to the API, in bytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
-
-/// The routes of the API.
-pub(crate) struct Routes(ApiRouter<Api>);
-
-impl Routes {
-    /// Adds a GET below `/api/v1`, with one sentence about it.
-    pub(crate) fn get<H, I, O, T>(self, path: &str, about: &str, handler: H) -> Self
-    where
-        H: Handler<T, Api> + OperationHandler<I, O>,
-        I: OperationInput,
-        O: OperationOutput,
-        T: 'static,
-    {
-        let route = get_with(handler, |operation| operation.summary(about));
-        Self(self.0.api_route(&format!("{BASE}{path}"), route))
-    }
-
-    /// Adds a POST.
-    pub(crate) fn post<H, I, O, T>(self, path: &str, about: &str, handler: H) -> Self
-    where
-        H: Handler<T, Api> + OperationHandler<I, O>,
-        I: OperationInput,
-        O: OperationOutput,
-        T: 'static,
-    {
-        let route = post_with(handler, |operation| operation.summary(about));
-        Self(self.0.api_route(&format!("{BASE}{path}"), route))
-    }
-}
 
 /// The whole HTTP side: API, document, health, metrics and page.
 pub(crate) fn router(api: Api) -> Router {
@@ -88,7 +50,7 @@ pub(crate) fn router(api: Api) -> Router {
         incident_routes::add,
         node_routes::add,
     ];
-    let routes = routes.into_iter().fold(Routes(ApiRouter::new()), |routes, add| add(routes));
+    let routes = routes.into_iter().fold(Routes::new(), |routes, add| add(routes));
     // The document describes itself, too: it is complete when all routes have been added.
     let made = Arc::new(OnceLock::new());
     let served = made.clone();
@@ -96,7 +58,7 @@ pub(crate) fn router(api: Api) -> Router {
         let document: &Value = served.get().ok_or_else(Problem::stopping)?;
         Ok(Json(document.clone()))
     });
-    let routes = routes.0.finish_api(&mut document);
+    let routes = routes.into_router().finish_api(&mut document);
     // It is set once.
     let _ = made.set(serde_json::to_value(&document).unwrap_or_default());
     Router::new()

@@ -6,7 +6,7 @@ use memtape_proto::api::{Series, SeriesQuery};
 
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Answer, Api, PathOf, Problem, QueryOf, attempt_of};
-use crate::http::routes::Routes;
+use crate::http::route_list::Routes;
 use crate::records::{SeriesKey, StepRow};
 use crate::state::view::View;
 
