@@ -5,15 +5,9 @@
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// One moment on two clocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Now {
-    /// Never goes back; for distances in time. It starts at the Unix time of the process's first
-    /// reading, so that moments of an earlier process can be placed on it.
-    pub(crate) mono_ns: u64,
-    /// Unix time; for people.
-    pub(crate) wall_ns: i64,
-}
+// The monotonic time starts at the Unix time of the process's first reading, so that times of an
+// earlier process can be placed on it.
+pub(crate) use memtape_core::incident::Now;
 
 /// The present moment.
 pub(crate) fn now() -> Now {

@@ -126,8 +126,8 @@ impl Coordinator {
             Event::Worked(WorkDone::Compared { incident, capture, result }) => {
                 incidents.diagnosed(now, &incident, &capture, result, effects);
             }
-            Event::Worked(WorkDone::Restarted { action, outcome, is_failure }) => {
-                actions.restarted(&action, outcome, is_failure, effects);
+            Event::Worked(WorkDone::Restarted { action, outcome }) => {
+                actions.restarted(&action, outcome, effects);
             }
             Event::IncidentStored { incident, updated_wall_ns } => {
                 incidents.stored(&incident, updated_wall_ns);
@@ -168,7 +168,7 @@ impl Coordinator {
             while let Some(finding) = jobs.poll_finding(serial) {
                 incidents.found(now, serial, finding, jobs, effects);
             }
-            incidents.close_unconfirmed(now, serial, jobs, effects);
+            incidents.review(now, serial, jobs, effects);
             self.carry_out(now);
             self.captures.settle(now, serial, &mut self.jobs, &mut self.effects);
             self.carry_out(now);
@@ -235,9 +235,8 @@ impl Coordinator {
             self.effects.push(Effect::RequestCapture { serial, reason, step: None, asker });
         }
         self.carry_out(now);
-        let Self { jobs, captures, incidents, actions, effects, .. } = self;
-        incidents.request_captures(now, effects);
-        actions.reconsider(now, incidents, jobs, captures, effects);
+        let Self { incidents, effects, .. } = self;
+        incidents.tick(now, effects);
         self.carry_out(now);
         if now.mono_ns.saturating_sub(self.tidied_ns) >= TIDY_EVERY_NS {
             self.tidied_ns = now.mono_ns;
@@ -257,7 +256,6 @@ impl Coordinator {
         }
         let in_use = self.incidents.captures_in_use();
         self.captures.make_room(now, &in_use, &mut self.effects);
-        self.incidents.make_room(&mut self.effects);
         self.actions.make_room(&mut self.effects);
     }
 
@@ -311,7 +309,7 @@ impl Coordinator {
                     jobs.captured(now, serial);
                     if let Some(closed) = captures.get(&capture) {
                         telemetry.capture(&closed.record, &closed.parts);
-                        incidents.capture_closed(serial, closed, jobs, effects);
+                        incidents.capture_closed(closed, jobs, effects);
                     }
                     actions.capture_closed(&capture, incidents, jobs, effects);
                 }
@@ -319,10 +317,10 @@ impl Coordinator {
                     actions.capture_closed(&capture, incidents, jobs, effects);
                 }
                 Effect::AttemptEnded { serial } => {
-                    incidents.attempt_ended(now, serial, jobs, effects);
+                    incidents.attempt_ended(now, serial, effects);
                 }
                 Effect::AttemptResumed { serial } => {
-                    incidents.attempt_resumed(serial, jobs, effects);
+                    incidents.attempt_resumed(now, serial, jobs, effects);
                 }
                 Effect::ConsiderRestart { incident } => {
                     actions.consider(now, &incident, incidents, jobs, captures, effects);

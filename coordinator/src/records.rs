@@ -1,15 +1,16 @@
 //! What is kept: the records of the store, as the coordinator holds them in memory.
 //!
 //! Every record knows its key. Fields that an older version did not write take their defaults, so
-//! that a newer coordinator reads an older store. What the API shows is made of these in
-//! `views.rs`; core's types never serialize themselves.
+//! that a newer coordinator reads an older store; what a new field cannot say, `store/migration.rs`
+//! converts. Incidents are core's own type, with its `serde` feature.
 
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
-use memtape_core::detector::{Forecast, Growth, GrowthKey, Layer, Scope};
 use memtape_core::origin::Origin;
-use memtape_core::snapshot;
+use memtape_core::policy;
 use memtape_proto::api::RankHost;
 use serde::{Deserialize, Serialize};
+
+pub(crate) use memtape_core::incident::Incident as IncidentRecord;
 
 /// Something the store keeps.
 pub(crate) trait Record: Serialize + serde::de::DeserializeOwned {
@@ -185,150 +186,6 @@ pub(crate) struct PartRecord {
     pub(crate) detail: String,
 }
 
-/// The outcome of a restart that waits begins like this; the capture's name follows.
-pub(crate) const HELD_OUTCOME: &str = "waiting for capture ";
-
-impl ActionRecord {
-    /// It waits for a capture.
-    pub(crate) fn is_held(&self) -> bool {
-        self.outcome.starts_with(HELD_OUTCOME)
-    }
-}
-
-/// One Python frame.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Frame {
-    pub(crate) file: String,
-    pub(crate) line: u32,
-    pub(crate) function: String,
-}
-
-/// A line that may be the cause.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Suspect {
-    pub(crate) frame: Frame,
-    pub(crate) stack: Vec<Frame>,
-    pub(crate) stacks: u32,
-    pub(crate) grown_bytes: u64,
-    pub(crate) peer_bytes: u64,
-    pub(crate) blocks: u64,
-    pub(crate) generations: u64,
-}
-
-/// Growth that was found, and what became of it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct IncidentRecord {
-    pub(crate) id: String,
-    pub(crate) serial: u32,
-    pub(crate) job: String,
-    pub(crate) attempt: u32,
-    pub(crate) rank: u32,
-    pub(crate) device: u8,
-    pub(crate) scope: String,
-    pub(crate) layer: String,
-    pub(crate) class: String,
-    pub(crate) sentence: String,
-    pub(crate) culprit: Option<Frame>,
-    pub(crate) stack: Vec<Frame>,
-    pub(crate) onset_step: u64,
-    pub(crate) detected_step: u64,
-    pub(crate) last_step: u64,
-    pub(crate) bytes_per_step: u64,
-    pub(crate) grown_bytes: u64,
-    pub(crate) explained_ppm: u32,
-    pub(crate) generations: u64,
-    pub(crate) steps_to_oom: Option<u64>,
-    pub(crate) steps_to_oom_p10: Option<u64>,
-    pub(crate) steps_to_oom_p90: Option<u64>,
-    pub(crate) seconds_to_oom: Option<u64>,
-    pub(crate) peers: u32,
-    /// Ranks that grow alike.
-    pub(crate) ranks: u32,
-    /// How often it was over, and grew again.
-    pub(crate) returns: u32,
-    /// After how many of those it had given back most of what it had grown by.
-    pub(crate) give_backs: u32,
-    pub(crate) evidence: Vec<String>,
-    pub(crate) against: Vec<String>,
-    pub(crate) advice: String,
-    pub(crate) told: Told,
-    pub(crate) suspects: Vec<Suspect>,
-    /// The capture that the diagnosis rests on.
-    pub(crate) capture_id: Option<String>,
-    pub(crate) opened_wall_ns: i64,
-    pub(crate) updated_wall_ns: i64,
-    pub(crate) closed_wall_ns: Option<i64>,
-    /// Why it was closed; empty while it is open.
-    pub(crate) closed_why: String,
-}
-
-/// What a diagnosis says beside class, culprit and evidence.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Told {
-    /// How sure it is of the class.
-    pub(crate) confidence_ppm: u32,
-    /// A person should be woken.
-    pub(crate) pages: bool,
-    /// The incident that woke somebody for the same cause; empty where none did.
-    pub(crate) told_in: String,
-    pub(crate) explained_bytes: u64,
-    pub(crate) unexplained_bytes: u64,
-    pub(crate) remedy: Remedy,
-    pub(crate) restart: Restart,
-    /// The other classes, the likely ones first.
-    pub(crate) alternatives: Vec<Alternative>,
-    /// How the births of the first line's live blocks lie in time, in a word and in buckets.
-    pub(crate) course: String,
-    pub(crate) births: Vec<Bucket>,
-}
-
-/// What the advice is about.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Remedy {
-    pub(crate) cause: String,
-    pub(crate) is_guess: bool,
-    pub(crate) saves_bytes: Option<u64>,
-}
-
-/// What a restart from the last checkpoint would do.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Restart {
-    /// `None` is unknown.
-    pub(crate) helps: Option<bool>,
-    pub(crate) answer: memtape_core::diagnosis::RestartAnswer,
-    pub(crate) gives_back_bytes: Option<u64>,
-    pub(crate) lasts_steps: Option<u64>,
-    pub(crate) ends_after_steps: Option<u64>,
-    pub(crate) why: String,
-}
-
-/// Another class that it may be.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Alternative {
-    pub(crate) class: String,
-    /// `holds`, `possible` or `ruled_out`.
-    pub(crate) standing: String,
-    pub(crate) evidence: Vec<String>,
-    pub(crate) against: Vec<String>,
-}
-
-/// Live blocks born in a span of steps.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct Bucket {
-    pub(crate) first_step: u64,
-    pub(crate) last_step: u64,
-    pub(crate) bytes: u64,
-    pub(crate) blocks: u64,
-}
-
 /// A decision about a restart, and what came of it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -344,7 +201,7 @@ pub(crate) struct ActionRecord {
     pub(crate) dry_run: bool,
     pub(crate) why: String,
     pub(crate) wall_ns: i64,
-    pub(crate) outcome: String,
+    pub(crate) outcome: policy::Outcome,
 }
 
 impl Record for AttemptRecord {
@@ -389,55 +246,6 @@ impl Record for ActionRecord {
     const KIND: u8 = b'x';
     fn key(&self) -> Vec<u8> {
         self.id.clone().into_bytes()
-    }
-}
-
-impl From<&snapshot::Frame> for Frame {
-    fn from(frame: &snapshot::Frame) -> Self {
-        Self { file: frame.file.clone(), line: frame.line, function: frame.function.clone() }
-    }
-}
-
-impl IncidentRecord {
-    pub(crate) fn is_open(&self) -> bool {
-        self.closed_wall_ns.is_none()
-    }
-
-    /// Is this the incident that a finding with this key is about? The rank that stands for all
-    /// ranks is only an example.
-    pub(crate) fn is_about(&self, serial: u32, key: &GrowthKey) -> bool {
-        let same_rank = (self.rank, self.device) == (key.rank, key.device);
-        self.serial == serial
-            && self.layer == key.layer.as_str()
-            && self.scope == key.scope.as_str()
-            && (same_rank || key.scope == Scope::AllRanks)
-    }
-
-    /// The growth behind it, as the diagnosis wants it.
-    pub(crate) fn growth(&self) -> Growth {
-        // What is found again after a restart is measured anew.
-        let forecast = self.steps_to_oom.map(|p50| Forecast {
-            p10: self.steps_to_oom_p10.unwrap_or(p50),
-            p50,
-            p90: self.steps_to_oom_p90.unwrap_or(p50),
-        });
-        Growth {
-            rank: self.rank,
-            device: self.device,
-            scope: Scope::named(&self.scope).unwrap_or(Scope::OneRank),
-            onset_step: self.onset_step,
-            detected_step: self.detected_step,
-            last_step: self.last_step,
-            bytes_per_step: self.bytes_per_step,
-            grown_bytes: self.grown_bytes,
-            layer: Layer::named(&self.layer).unwrap_or(Layer::Allocated),
-            steps_to_oom: self.steps_to_oom,
-            forecast,
-            peers: self.peers,
-            ranks: self.ranks.max(1),
-            returns: self.returns,
-            give_backs: self.give_backs,
-        }
     }
 }
 

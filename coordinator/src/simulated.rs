@@ -397,7 +397,10 @@ impl SimulatedCoordinator {
             Work::Restart(order) => {
                 self.restarts.push((order.action.clone(), order.job));
                 let (action, outcome) = (order.action, "done".to_string());
-                WorkDone::Restarted { action, outcome, is_failure: false }
+                WorkDone::Restarted {
+                    action,
+                    outcome: memtape_core::policy::Outcome::Finished { said: outcome },
+                }
             }
         };
         self.handle(now, Event::Worked(done));
@@ -424,7 +427,7 @@ impl SimulatedCoordinator {
     /// All incidents, by name.
     pub fn incidents(&self) -> impl Iterator<Item = Incident> {
         let view = self.coordinator.view(clock::now());
-        view.incidents.iter().map(|state| incident(&state.record))
+        view.incidents.iter().map(|known| incident(known.incident()))
     }
 
     /// All ranks of all attempts.
@@ -576,12 +579,12 @@ fn incident(record: &IncidentRecord) -> Incident {
     Incident {
         id: record.id.clone(),
         serial: record.serial,
-        rank: record.rank,
-        onset_step: record.onset_step,
+        rank: record.growth.rank,
+        onset_step: record.growth.onset_step,
         opened_wall_ns: record.opened_wall_ns,
-        closed_wall_ns: record.closed_wall_ns,
-        scope: record.scope.clone(),
-        class: record.class.clone(),
-        closed_why: record.closed_why.clone(),
+        closed_wall_ns: record.closed.map(|closed| closed.wall_ns),
+        scope: record.growth.scope.as_str().to_string(),
+        class: record.class().as_str().to_string(),
+        closed_why: record.closed.map(|closed| closed.reason.to_string()).unwrap_or_default(),
     }
 }

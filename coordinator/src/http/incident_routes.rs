@@ -2,6 +2,9 @@
 
 use axum::extract::{Path, Query, State};
 use axum::response::Json;
+use memtape_core::diagnosis::{self, Diagnosis};
+use memtape_core::incident::{Page, Tracked};
+use memtape_core::snapshot;
 use memtape_proto::api::{
     Action, Actions, AgeBucket, Alternative, Frame, Incident, IncidentState, Incidents, Remedy,
     Restart, Suspect,
@@ -10,7 +13,6 @@ use memtape_proto::api::{
 use crate::http::request::{Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::records;
-use crate::state::incidents;
 
 /// Incidents or actions in one list, the newest.
 const LISTED_MAX: usize = 1000;
@@ -26,7 +28,7 @@ async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Incide
     let Query(query) = query?;
     let incidents = api.ask(move |view| {
         let newest = view.incidents.iter().rev();
-        let of_job = newest.filter(|known| query.has(&known.record.job));
+        let of_job = newest.filter(|known| query.has(&known.incident().job));
         of_job.take(LISTED_MAX).map(incident).collect()
     });
     Ok(Json(Incidents { incidents: incidents.await? }))
@@ -46,73 +48,94 @@ async fn actions(State(api): State<Api>) -> Answer<Actions> {
     Ok(Json(Actions { actions: actions.await? }))
 }
 
-/// An incident, of its record and nothing else.
-fn incident(known: &incidents::IncidentState) -> Incident {
-    let record = known.record.clone();
-    let ratio = |ppm: u32| f64::from(ppm) / 1e6;
-    Incident {
-        state: match record.is_open() {
-            true => IncidentState::Open.into(),
-            false => IncidentState::Closed.into(),
-        },
-        explained_ratio: ratio(record.explained_ppm),
-        stored: known.is_stored,
-        id: record.id,
-        job: record.job,
-        attempt: record.attempt,
-        rank: record.rank,
-        device: record.device,
-        scope: record.scope.as_str().into(),
-        layer: record.layer.as_str().into(),
-        class: record.class.as_str().into(),
-        sentence: record.sentence,
-        culprit: record.culprit.map(frame),
-        stack: record.stack.into_iter().map(frame).collect(),
-        onset_step: record.onset_step,
-        detected_step: record.detected_step,
-        last_step: record.last_step,
-        bytes_per_step: record.bytes_per_step,
-        grown_bytes: record.grown_bytes,
-        allocation_steps: record.generations,
-        steps_to_oom: record.steps_to_oom,
-        steps_to_oom_p10: record.steps_to_oom_p10,
-        steps_to_oom_p90: record.steps_to_oom_p90,
-        seconds_to_oom: record.seconds_to_oom,
-        peers: record.peers,
-        ranks: record.ranks,
-        evidence: record.evidence,
-        against: record.against,
-        advice: record.advice,
-        confidence: ratio(record.told.confidence_ppm),
-        pages: record.told.pages,
-        explained_bytes: record.told.explained_bytes,
-        unexplained_bytes: record.told.unexplained_bytes,
-        remedy: Remedy {
-            cause: record.told.remedy.cause,
-            is_guess: record.told.remedy.is_guess,
-            saves_bytes: record.told.remedy.saves_bytes,
-        },
-        restart: restart(record.told.restart),
-        alternatives: record.told.alternatives.into_iter().map(alternative).collect(),
-        age_profile: record.told.course,
-        age_buckets: record.told.births.into_iter().map(age_bucket).collect(),
-        suspects: record.suspects.into_iter().map(suspect).collect(),
-        capture_id: record.capture_id,
-        opened_wall_ns: record.opened_wall_ns,
-        updated_wall_ns: record.updated_wall_ns,
-        closed_wall_ns: record.closed_wall_ns,
-        closed_reason: record.closed_why,
+/// An incident, of what core knows of it and nothing else.
+fn incident(tracked: &Tracked) -> Incident {
+    let incident = tracked.incident();
+    let growth = incident.growth;
+    let state = match incident.is_open() {
+        true => IncidentState::Open,
+        false => IncidentState::Closed,
+    };
+    let facts = Incident {
+        id: incident.id.clone(),
+        job: incident.job.clone(),
+        attempt: incident.attempt,
+        rank: growth.rank,
+        device: growth.device,
+        scope: growth.scope.into(),
+        layer: growth.layer.into(),
+        class: incident.class().into(),
+        state: state.into(),
+        sentence: incident.sentence(),
+        onset_step: growth.onset_step,
+        detected_step: growth.detected_step,
+        last_step: growth.last_step,
+        bytes_per_step: growth.bytes_per_step,
+        grown_bytes: growth.grown_bytes,
+        steps_to_oom: growth.steps_to_oom,
+        steps_to_oom_p10: growth.forecast.map(|forecast| forecast.p10),
+        steps_to_oom_p90: growth.forecast.map(|forecast| forecast.p90),
+        seconds_to_oom: incident.seconds_to_oom,
+        peers: growth.peers,
+        ranks: growth.ranks,
+        evidence: incident.evidence(),
+        against: incident.against(),
+        pages: incident.page == Page::Paged,
+        capture_id: incident.capture_id.clone(),
+        stored: tracked.is_stored(),
+        opened_wall_ns: incident.opened_wall_ns,
+        updated_wall_ns: incident.updated_wall_ns,
+        closed_wall_ns: incident.closed.map(|closed| closed.wall_ns),
+        closed_reason: incident.closed.map(|closed| closed.reason.to_string()).unwrap_or_default(),
+        ..Incident::default()
+    };
+    match &incident.diagnosis {
+        Some(diagnosis) => diagnosed(facts, diagnosis),
+        None => facts,
     }
 }
 
-fn frame(frame: records::Frame) -> Frame {
-    Frame { file: frame.file, line: frame.line, function: frame.function }
+/// What a diagnosis adds.
+fn diagnosed(facts: Incident, diagnosis: &Diagnosis) -> Incident {
+    let ratio = |ppm: u32| f64::from(ppm) / 1e6;
+    let restart = &diagnosis.restart;
+    Incident {
+        culprit: diagnosis.culprit.as_ref().map(frame),
+        stack: diagnosis.stack.iter().map(frame).collect(),
+        explained_ratio: ratio(diagnosis.explained_ppm),
+        allocation_steps: diagnosis.generations,
+        advice: diagnosis.advice.clone(),
+        confidence: ratio(diagnosis.confidence_ppm),
+        explained_bytes: diagnosis.explained_bytes,
+        unexplained_bytes: diagnosis.unexplained_bytes,
+        remedy: Remedy {
+            cause: diagnosis.remedy.cause.as_str().to_string(),
+            is_guess: diagnosis.remedy.is_guess,
+            saves_bytes: diagnosis.remedy.saves_bytes,
+        },
+        restart: Restart {
+            helps: restart.answer.helps(),
+            freed_bytes: restart.gives_back_bytes,
+            lasts_steps: restart.lasts_steps,
+            ends_after_steps: restart.ends_after_steps,
+            why: restart.to_string(),
+        },
+        alternatives: diagnosis.alternatives.iter().skip(1).map(alternative).collect(),
+        age_profile: diagnosis.histogram.course.as_str().to_string(),
+        age_buckets: diagnosis.histogram.buckets.iter().map(age_bucket).collect(),
+        suspects: diagnosis.suspects.iter().map(suspect).collect(),
+        ..facts
+    }
 }
 
-fn suspect(suspect: records::Suspect) -> Suspect {
+fn frame(frame: &snapshot::Frame) -> Frame {
+    Frame { file: frame.file.clone(), line: frame.line, function: frame.function.clone() }
+}
+
+fn suspect(suspect: &diagnosis::Suspect) -> Suspect {
     Suspect {
-        frame: frame(suspect.frame),
-        stack: suspect.stack.into_iter().map(frame).collect(),
+        frame: frame(&suspect.frame),
+        stack: suspect.stack.iter().map(frame).collect(),
         stacks: suspect.stacks,
         grown_bytes: suspect.grown_bytes,
         peer_bytes: suspect.peer_bytes,
@@ -121,26 +144,16 @@ fn suspect(suspect: records::Suspect) -> Suspect {
     }
 }
 
-fn restart(restart: records::Restart) -> Restart {
-    Restart {
-        helps: restart.helps,
-        freed_bytes: restart.gives_back_bytes,
-        lasts_steps: restart.lasts_steps,
-        ends_after_steps: restart.ends_after_steps,
-        why: restart.why,
-    }
-}
-
-fn alternative(other: records::Alternative) -> Alternative {
+fn alternative(other: &diagnosis::Alternative) -> Alternative {
     Alternative {
-        class: other.class.as_str().into(),
-        standing: other.standing.as_str().into(),
-        evidence: other.evidence,
-        against: other.against,
+        class: other.class.into(),
+        standing: other.standing.into(),
+        evidence: other.evidence.clone(),
+        against: other.against.clone(),
     }
 }
 
-fn age_bucket(bucket: records::Bucket) -> AgeBucket {
+fn age_bucket(bucket: &diagnosis::Bucket) -> AgeBucket {
     AgeBucket {
         first_step: bucket.first_step,
         last_step: bucket.last_step,
@@ -161,6 +174,6 @@ fn action(record: &records::ActionRecord) -> Action {
         dry_run: record.dry_run,
         why: record.why,
         wall_ns: record.wall_ns,
-        outcome: record.outcome,
+        outcome: record.outcome.to_string(),
     }
 }

@@ -25,10 +25,9 @@ async fn jobs(State(api): State<Api>) -> Answer<Jobs> {
 
 fn job(view: &View<'_>, attempt: &Attempt) -> Job {
     let record = &attempt.record;
-    let of_attempt = view
-        .incidents
-        .iter()
-        .filter(|incident| incident.record.serial == record.serial && incident.record.is_open());
+    let of_attempt = view.incidents.iter().filter(|incident| {
+        incident.incident().serial == record.serial && incident.incident().is_open()
+    });
     let incidents_open = count(of_attempt.count());
     let watch = view.watch(attempt);
     let steps = || attempt.ranks.values().map(|rank| rank.step);

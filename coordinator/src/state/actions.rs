@@ -7,15 +7,17 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use memtape_core::capture::{Reason, Refusal};
+use memtape_core::diagnosis::RestartAnswer;
 use memtape_core::ids::Ids;
-use memtape_core::policy::{Decision, Facts, Mode, Policy, Settings};
+use memtape_core::incident::{Incident, Tracked};
+use memtape_core::policy::{Decision, Facts, Mode, Outcome, Policy, Settings};
 
 use crate::clock::Now;
-use crate::records::{ActionRecord, HELD_OUTCOME};
+use crate::records::ActionRecord;
 use crate::state::captures::Captures;
 use crate::state::counters::Count;
 use crate::state::effects::{After, Asker, Effect, Effects, Work};
-use crate::state::incidents::{IncidentState, Incidents};
+use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::orders::{Hook, Order, Proposal};
 use crate::store::{Changes, Store};
@@ -23,17 +25,11 @@ use crate::store::{Changes, Store};
 /// Actions remembered; the oldest is forgotten.
 const ACTIONS_MAX: usize = 4096;
 
-/// An open incident is considered again after this time: its end comes nearer.
-const CONSIDER_EVERY_NS: u64 = 30_000_000_000;
-
 /// Memory that failed within this time makes a restart urgent.
 const URGENT_NS: u64 = 300_000_000_000;
 
 /// A capture of this age still shows what a restart would take away.
 const FRESH_NS: i64 = 60_000_000_000;
-
-/// What became of a restart that waited for a capture when its coordinator died.
-const LOST_OUTCOME: &str = "not run: the coordinator was restarted before its capture was closed";
 
 /// All actions, oldest first, and the policy that decides on them.
 #[derive(Debug)]
@@ -65,9 +61,9 @@ impl Actions {
         let mut ids = Ids::default();
         for action in &mut records {
             ids.seen(&action.id);
-            if action.is_held() {
+            if matches!(action.outcome, Outcome::Waiting { .. }) {
                 // The order is gone; the policy decides anew.
-                action.outcome = LOST_OUTCOME.to_string();
+                action.outcome = Outcome::Lost;
                 let mut changes = Changes::default();
                 changes.put(action);
                 store.write(changes, Box::new(|_| {}));
@@ -76,9 +72,7 @@ impl Actions {
         let mut policy = Policy::new(settings);
         // A decision has an action for each hook, but is one restart.
         let mut known = BTreeSet::new();
-        let is_made =
-            |action: &&ActionRecord| action.decision != "nothing" && action.outcome != LOST_OUTCOME;
-        for action in records.iter().filter(is_made) {
+        for action in records.iter().filter(|action| action.outcome.counts()) {
             if known.insert((&action.incident_id, action.wall_ns)) {
                 // The monotonic clock starts at the wall clock's reading.
                 let acted_ns = u64::try_from(action.wall_ns).unwrap_or(0);
@@ -93,20 +87,6 @@ impl Actions {
         self.actions.iter()
     }
 
-    /// Considers a restart for each incident whose turn it is.
-    pub(crate) fn reconsider(
-        &mut self,
-        now: Now,
-        incidents: &mut Incidents,
-        jobs: &Jobs,
-        captures: &Captures,
-        effects: &mut Effects,
-    ) {
-        for id in incidents.to_consider(now.mono_ns.saturating_sub(CONSIDER_EVERY_NS)) {
-            self.consider(now, &id, incidents, jobs, captures, effects);
-        }
-    }
-
     /// Considers a restart for one incident.
     pub(crate) fn consider(
         &mut self,
@@ -117,16 +97,15 @@ impl Actions {
         captures: &Captures,
         effects: &mut Effects,
     ) {
-        let Some(incident) = incidents.get(id).filter(|known| known.record.is_open()) else {
-            return;
-        };
+        let incident = incidents.get(id).map(Tracked::incident);
+        let Some(incident) = incident.filter(|incident| incident.is_open()) else { return };
         let proposal = self.propose(now, incident, jobs);
         let decision = &proposal.decision;
-        let closed_wall_ns = (incident.record.capture_id.as_ref())
-            .and_then(|id| captures.get(id)?.record.closed_wall_ns);
+        let closed_wall_ns =
+            (incident.capture_id.as_ref()).and_then(|id| captures.get(id)?.record.closed_wall_ns);
         let is_fresh =
             closed_wall_ns.is_some_and(|at_ns| now.wall_ns.saturating_sub(at_ns) < FRESH_NS);
-        if !incidents.considered(now, id, decision) {
+        if !incidents.is_news(id, decision) {
             return;
         }
         tracing::info!(incident = %id, job = ?proposal.order.job, "restart policy: {decision}");
@@ -140,36 +119,37 @@ impl Actions {
         }
     }
 
-    fn propose(&mut self, now: Now, incident: &IncidentState, jobs: &Jobs) -> Proposal {
-        let record = &incident.record;
-        let attempt = jobs.get(record.serial);
-        let rank = attempt.and_then(|attempt| attempt.ranks.get(&record.rank));
+    fn propose(&mut self, now: Now, incident: &Incident, jobs: &Jobs) -> Proposal {
+        let attempt = jobs.get(incident.serial);
+        let number = incident.growth.rank;
+        let rank = attempt.and_then(|attempt| attempt.ranks.get(&number));
+        let diagnosis = incident.diagnosis.as_ref();
         let failed_ns = rank.and_then(|rank| rank.failed_ns);
         let facts = Facts {
-            job: &record.job,
-            attempt: record.attempt,
-            incident: &record.id,
+            job: &incident.job,
+            attempt: incident.attempt,
+            incident: &incident.id,
             class: incident.class(),
-            restart: record.told.restart.answer,
-            oom_in_ns: record.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
+            restart: diagnosis.map_or(RestartAnswer::Unknown, |known| known.restart.answer),
+            oom_in_ns: incident.seconds_to_oom.map(|s| s.saturating_mul(1_000_000_000)),
             urgent: failed_ns.is_some_and(|at_ns| now.mono_ns.saturating_sub(at_ns) < URGENT_NS),
-            ended: jobs.is_over(record.serial),
+            ended: jobs.is_over(incident.serial),
         };
         let decision = self.policy.decide(now.mono_ns, &facts);
         let order = Order {
             hook: Hook::None,
             action: String::new(),
-            incident: record.id.clone(),
-            job: record.job.clone(),
-            attempt: record.attempt,
-            rank: record.rank,
+            incident: incident.id.clone(),
+            job: incident.job.clone(),
+            attempt: incident.attempt,
+            rank: number,
             node: rank.map(|rank| rank.record.node.clone()).unwrap_or_default(),
-            class: record.class.clone(),
-            sentence: record.sentence.clone(),
+            class: incident.class().as_str().to_string(),
+            sentence: incident.sentence(),
             why: decision.to_string(),
             wall_ns: now.wall_ns,
         };
-        Proposal { serial: record.serial, decision, order }
+        Proposal { serial: incident.serial, decision, order }
     }
 
     /// The answer to the request for a capture before a restart; without one it runs at once.
@@ -196,21 +176,15 @@ impl Actions {
         for hook in self.hooks.clone() {
             let action = self.ids.next(now.wall_ns, "act");
             let order = Order { hook, action, ..order.clone() };
-            let has_hook = hook != Hook::None;
-            let runs = has_hook && matches!(decision, Decision::Restart(_));
-            let running = capture.map_or_else(
-                || "running".to_string(),
-                |capture| format!("{HELD_OUTCOME}{capture}"),
-            );
-            let (verdict, outcome, count) = match decision {
-                Decision::Restart(_) if has_hook => {
-                    ("restart", running.as_str(), Count::ActionsTaken)
+            let runs = matches!(decision, Decision::Restart(_)) && hook != Hook::None;
+            let (outcome, count) = match (decision, capture) {
+                (Decision::Restart(_), _) if !runs => (Outcome::NoTarget, Count::ActionsFailed),
+                (Decision::Restart(_), Some(capture)) => {
+                    (Outcome::Waiting { capture: capture.to_string() }, Count::ActionsTaken)
                 }
-                Decision::Restart(_) => ("restart", "no hook is configured", Count::ActionsFailed),
-                Decision::WouldRestart(_) => {
-                    ("would restart", "not run: dry run", Count::ActionsDryRun)
-                }
-                Decision::Nothing(_) => ("nothing", "", Count::ActionsDeclined),
+                (Decision::Restart(_), None) => (Outcome::Running, Count::ActionsTaken),
+                (Decision::WouldRestart(_), _) => (Outcome::DryRun, Count::ActionsDryRun),
+                (Decision::Nothing(_), _) => (Outcome::Nothing, Count::ActionsDeclined),
             };
             effects.count(count);
             let record = ActionRecord {
@@ -219,11 +193,11 @@ impl Actions {
                 job: order.job.clone(),
                 attempt: order.attempt,
                 kind: hook.as_str().to_string(),
-                decision: verdict.to_string(),
+                decision: decision.as_str().to_string(),
                 dry_run: self.policy.settings().mode == Mode::DryRun,
-                why: order.why.clone(),
+                why: decision.to_string(),
                 wall_ns: now.wall_ns,
-                outcome: outcome.to_string(),
+                outcome,
             };
             let mut changes = Changes::default();
             changes.put(&record);
@@ -255,24 +229,18 @@ impl Actions {
         for HeldRestart { serial, order, .. } in due {
             // The launcher may have been quicker, or the growth may have ended.
             let incident = incidents.get(&order.incident);
-            let is_open = incident.is_some_and(|incident| incident.record.is_open());
+            let is_open = incident.is_some_and(|known| known.incident().is_open());
             let is_due = is_open && !jobs.is_over(serial);
-            let outcome = if is_due { "running" } else { "not run: its reason is gone" };
-            let changes = self.note(&order.action, outcome.to_string());
+            let outcome = if is_due { Outcome::Running } else { Outcome::Overtaken };
+            let changes = self.note(&order.action, outcome);
             let after = if is_due { After::Start(Work::Restart(order)) } else { After::Nothing };
             effects.write_then(changes, after);
         }
     }
 
     /// A hook came to its end.
-    pub(crate) fn restarted(
-        &mut self,
-        action: &str,
-        outcome: String,
-        is_failure: bool,
-        effects: &mut Effects,
-    ) {
-        if is_failure {
+    pub(crate) fn restarted(&mut self, action: &str, outcome: Outcome, effects: &mut Effects) {
+        if matches!(outcome, Outcome::Failed { .. }) {
             effects.count(Count::ActionsFailed);
             tracing::error!(action, "the restart hook failed: {outcome}");
         } else {
@@ -283,7 +251,7 @@ impl Actions {
     }
 
     /// Notes what became of an action; the change to be written.
-    fn note(&mut self, action: &str, outcome: String) -> Changes {
+    fn note(&mut self, action: &str, outcome: Outcome) -> Changes {
         let mut changes = Changes::default();
         if let Some(record) = self.actions.iter_mut().rev().find(|record| record.id == action) {
             record.outcome = outcome;

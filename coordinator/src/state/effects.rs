@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
+use memtape_core::incident::NotCompared;
+use memtape_core::policy::Outcome;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::records::{SeriesKey, StepRow};
@@ -117,8 +119,8 @@ pub(crate) enum Work {
 /// The result of a piece of work.
 #[derive(Debug)]
 pub(crate) enum WorkDone {
-    Compared { incident: String, capture: String, result: Result<Box<Diagnosis>, String> },
-    Restarted { action: String, outcome: String, is_failure: bool },
+    Compared { incident: String, capture: String, result: Result<Box<Diagnosis>, NotCompared> },
+    Restarted { action: String, outcome: Outcome },
 }
 
 /// Effects that wait to be carried out.

@@ -14,6 +14,8 @@
 //!
 //! `testing/old_store.rs` reads a store that commit b715533 wrote with format 2.
 
+mod format_2;
+
 use serde::de::DeserializeOwned;
 
 use crate::records::{
@@ -50,11 +52,11 @@ impl Migrate for PartRecord {
 }
 
 impl Migrate for IncidentRecord {
-    type Format2 = Self;
+    type Format2 = format_2::IncidentRecord;
 }
 
 impl Migrate for ActionRecord {
-    type Format2 = Self;
+    type Format2 = format_2::ActionRecord;
 }
 
 /// Reads a record of any format; none when it is damaged or of a newer format.

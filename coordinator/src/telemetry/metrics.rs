@@ -13,6 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use memtape_core::incident::Tracked;
 use memtape_core::ledger::{Amount, Name};
 use memtape_proto::api::{Name as _, RankHost};
 
@@ -89,7 +90,7 @@ pub(crate) struct AdmissionFigures {
 pub(crate) fn view(view: &View<'_>) -> MetricsView {
     let jobs = view.jobs;
     let running = || jobs.attempts().filter(|attempt| !attempt.has_ended());
-    let incidents = view.incidents.iter().filter(|known| known.record.is_open());
+    let incidents = view.incidents.iter().map(Tracked::incident).filter(|known| known.is_open());
     MetricsView {
         ranks: running()
             .flat_map(|attempt| {
@@ -100,11 +101,11 @@ pub(crate) fn view(view: &View<'_>) -> MetricsView {
             .collect(),
         incidents: incidents
             .map(|known| IncidentFigures {
-                job: known.record.job.clone(),
-                incident: known.record.id.clone(),
-                rank: known.record.rank,
-                class: known.record.class.clone(),
-                seconds_to_oom: known.record.seconds_to_oom,
+                job: known.job.clone(),
+                incident: known.id.clone(),
+                rank: known.growth.rank,
+                class: known.class().as_str().to_string(),
+                seconds_to_oom: known.seconds_to_oom,
             })
             .collect(),
         agents: view.agents as u64,

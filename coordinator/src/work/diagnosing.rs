@@ -4,10 +4,11 @@
 
 use memtape_core::detector::Growth;
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
+use memtape_core::incident::NotCompared;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds};
 
-use crate::state::captures::comparison::{Bodies, Body, Comparison, Missing};
+use crate::state::captures::comparison::{Bodies, Body, Comparison};
 use crate::state::effects::WorkDone;
 use crate::store::Blobs;
 use crate::work::tasks;
@@ -16,27 +17,13 @@ use crate::work::tasks;
 /// half a gigabyte.
 const BLOCKS_MAX: usize = 12 << 20;
 
-/// Why snapshots cannot be compared.
-#[derive(Debug, thiserror::Error)]
-enum CompareError {
-    #[error(transparent)]
-    Missing(#[from] Missing),
-    #[error("the state of rank {0} is not stored")]
-    NotStored(u32),
-    #[error("rank {rank}: {why}")]
-    Unreadable { rank: u32, why: String },
-    #[error("the comparison failed: {0}")]
-    Failed(String),
-}
-
 /// Compares the snapshots of a capture.
 pub(crate) async fn compare(comparison: Comparison, blobs: &Blobs) -> WorkDone {
     let Comparison { incident, capture, growth, circumstances, bodies } = comparison;
     let result = match bodies {
         Ok(bodies) => compare_bodies(growth, circumstances, bodies, blobs).await,
-        Err(why) => Err(why.into()),
+        Err(why) => Err(why),
     };
-    let result = result.map_err(|why| why.to_string());
     WorkDone::Compared { incident, capture, result }
 }
 
@@ -45,7 +32,7 @@ async fn compare_bodies(
     circumstances: Circumstances,
     Bodies { suspect, peers }: Bodies,
     blobs: &Blobs,
-) -> Result<Box<Diagnosis>, CompareError> {
+) -> Result<Box<Diagnosis>, NotCompared> {
     let suspect = load(blobs, suspect, Bounds::default()).await?;
     let mut blocks = count(&suspect);
     let mut snapshots = Vec::new();
@@ -70,15 +57,18 @@ async fn compare_bodies(
         let (growth, around) = (&growth, &circumstances);
         Inquiry { growth, suspect: &suspect, peers: &peers, around }.diagnose()
     });
-    let mut diagnosis = compared.await.map_err(CompareError::Failed)?;
+    let mut diagnosis = compared.await.map_err(|why| NotCompared::Failed { why })?;
     left_out.iter().for_each(|why| diagnosis.doubt(why));
     Ok(Box::new(diagnosis))
 }
 
-async fn load(blobs: &Blobs, body: Body, bounds: Bounds) -> Result<RankSnapshot, CompareError> {
+async fn load(blobs: &Blobs, body: Body, bounds: Bounds) -> Result<RankSnapshot, NotCompared> {
     let Body { rank, hash } = body;
-    let hash = hash.ok_or(CompareError::NotStored(rank))?;
-    let unreadable = |why: String| CompareError::Unreadable { rank, why };
+    let hash = hash.ok_or_else(|| NotCompared::Unreadable {
+        rank,
+        why: "its snapshot is not stored".into(),
+    })?;
+    let unreadable = |why: String| NotCompared::Unreadable { rank, why };
     let bytes = blobs.get(hash).await.map_err(|why| unreadable(why.to_string()))?;
     let decoded = tasks::blocking(move || snapshot::decode(&bytes, bounds)).await;
     decoded.map_err(unreadable)?.map_err(|why| unreadable(why.to_string()))

@@ -16,6 +16,8 @@ use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
+use memtape_core::policy::Outcome;
+
 use crate::clock;
 use crate::config::{RestartConfig, Webhook};
 use crate::state::effects::WorkDone;
@@ -72,9 +74,11 @@ impl Hooks {
             (Hook::Webhook, Some(webhook)) => self.webhook(webhook, order).await,
             _ => Err(HookError::NotConfigured),
         };
-        let is_failure = result.is_err();
-        let outcome = result.unwrap_or_else(|why| why.to_string());
-        WorkDone::Restarted { action: order.action.clone(), outcome, is_failure }
+        let outcome = match result {
+            Ok(said) => Outcome::Finished { said },
+            Err(why) => Outcome::Failed { why: why.to_string() },
+        };
+        WorkDone::Restarted { action: order.action.clone(), outcome }
     }
 
     async fn command(&self, order: &Order) -> Result<String, HookError> {

@@ -3,6 +3,7 @@
 //! Here is what follows from a finding; `upkeep.rs` has what follows from captures, from time and
 //! from the limits.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -89,8 +90,8 @@ pub enum Effect {
     },
     /// Delete the incident from the store.
     Forget {
-        /// Name of the incident.
-        id: String,
+        /// As it was.
+        incident: Box<Incident>,
     },
     /// Request a capture, then call [`Incidents::capture_answered`].
     RequestCapture {
@@ -174,10 +175,14 @@ impl Tracked {
         self.is_stored
     }
 
-    /// True when it is open and rests on this capture, or waits for it.
-    pub fn needs(&self, capture: &str) -> bool {
-        let awaits = matches!(&self.need, Need::Awaited { capture: id, .. } if id == capture);
-        self.incident.is_open() && (awaits || self.incident.capture_id.as_deref() == Some(capture))
+    /// The captures that it needs while it is open: the one it rests on, the one it waits for.
+    pub fn captures(&self) -> impl Iterator<Item = &str> {
+        let awaited = match &self.need {
+            Need::Awaited { capture, .. } => Some(capture),
+            Need::Nothing | Need::Wanted { .. } => None,
+        };
+        let needed = self.incident.capture_id.iter().chain(awaited);
+        needed.filter(|_| self.incident.is_open()).map(String::as_str)
     }
 
     /// True when it is open and pages.
@@ -525,12 +530,17 @@ impl Incidents {
         self.known.insert(tracked.incident.id.clone(), tracked);
     }
 
+    pub(super) fn forget(&mut self, id: &str) {
+        if let Some(Tracked { incident, .. }) = self.known.remove(id) {
+            self.effects.push_back(Effect::Forget { incident: Box::new(incident) });
+        }
+    }
+
     /// Forgets all that belongs to an attempt.
     pub fn forget_attempt(&mut self, serial: u32) {
         self.silent.retain(|(of, _), _| *of != serial);
         for id in self.ids(|known| known.incident.serial == serial) {
-            self.known.remove(&id);
-            self.effects.push_back(Effect::Forget { id });
+            self.forget(&id);
         }
     }
 }

@@ -167,8 +167,8 @@ impl Incidents {
             // Names are in order of age.
             let oldest = self.known.iter().find(|(_, known)| !known.incident.is_open());
             let Some(id) = oldest.map(|(id, _)| id.clone()) else { return };
-            self.known.remove(&id);
-            self.effects.extend([Effect::Lost, Effect::Forget { id }]);
+            self.effects.push_back(Effect::Lost);
+            self.forget(&id);
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use memtape_core::detector::Growth;
 use memtape_core::diagnosis::Circumstances;
+use memtape_core::incident::NotCompared;
 
 /// What is to be compared.
 #[derive(Debug)]
@@ -11,7 +12,7 @@ pub(crate) struct Comparison {
     pub(crate) capture: String,
     pub(crate) growth: Growth,
     pub(crate) circumstances: Circumstances,
-    pub(crate) bodies: Result<Bodies, Missing>,
+    pub(crate) bodies: Result<Bodies, NotCompared>,
 }
 
 /// The bodies of the suspect and of the peers that it is compared with.
@@ -26,13 +27,4 @@ pub(crate) struct Bodies {
 pub(crate) struct Body {
     pub(crate) rank: u32,
     pub(crate) hash: Option<blake3::Hash>,
-}
-
-/// Why the suspect's snapshot cannot be compared.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Missing {
-    #[error("rank {rank} is not in it ({outcome}: {detail})")]
-    NotCaptured { rank: u32, outcome: String, detail: String },
-    #[error("rank {0} was not known when it was taken")]
-    Unknown(u32),
 }

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Action, Answer, CaptureId, Manifest, Outcome, Reason, Refusal};
 use memtape_core::ids::{Ids, is_agent_capture};
+use memtape_core::incident::NotCompared;
 use tokio::sync::oneshot;
 
 use crate::clock::Now;
 use crate::records::{CaptureRecord, PartRecord};
-use crate::state::captures::comparison::{Bodies, Body, Missing};
+use crate::state::captures::comparison::{Bodies, Body};
 use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Effect, Effects, SnapshotRequest};
@@ -110,15 +111,15 @@ impl CaptureState {
     ///
     /// # Errors
     /// The suspect has no body.
-    pub(crate) fn bodies_to_compare(&self, rank: u32) -> Result<Bodies, Missing> {
+    pub(crate) fn bodies_to_compare(&self, rank: u32) -> Result<Bodies, NotCompared> {
         let body = |part: &PartRecord| Body { rank: part.rank, hash: part.hash() };
         match chosen_parts(self, rank, PEERS_MAX) {
             Some((suspect, peers)) => {
                 Ok(Bodies { suspect: body(suspect), peers: peers.into_iter().map(body).collect() })
             }
-            None => Err(self.part(rank).map_or(Missing::Unknown(rank), |part| {
+            None => Err(self.part(rank).map_or(NotCompared::UnknownRank { rank }, |part| {
                 let (outcome, detail) = (part.outcome.clone(), part.detail.clone());
-                Missing::NotCaptured { rank, outcome, detail }
+                NotCompared::NotInCapture { rank, outcome, detail }
             })),
         }
     }

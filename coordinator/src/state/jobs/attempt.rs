@@ -28,6 +28,8 @@ pub(crate) struct Attempt {
 pub(crate) struct Rank {
     pub(crate) record: RankRecord,
     pub(crate) presence: Presence,
+    /// When its agent was last connected anew.
+    pub(crate) here_since_ns: u64,
     pub(crate) step: u64,
     pub(crate) step_wall_ns: i64,
     pub(crate) totals: Vec<Totals>,

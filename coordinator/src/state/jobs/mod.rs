@@ -233,7 +233,9 @@ impl Jobs {
         describe(&mut record, node, up);
         let (reported_ns, stepped_ns) = (now.mono_ns, now.mono_ns);
         let presence = Presence::Here;
-        let rank = Rank { record, presence, reported_ns, stepped_ns, ..Rank::default() };
+        let here_since_ns = now.mono_ns;
+        let rank =
+            Rank { record, presence, here_since_ns, reported_ns, stepped_ns, ..Rank::default() };
         attempt.ranks.insert(rank.record.rank, rank);
         attempt.roles_due = true;
         // It goes on; if this rank is gone too, its agent says so next.
@@ -267,7 +269,7 @@ impl Jobs {
             attempt.record.ended_wall_ns = None;
         }
         if is_back || rank.presence == Presence::Unknown && rank.record.end.is_none() {
-            rank.presence = Presence::Here;
+            (rank.presence, rank.here_since_ns) = (Presence::Here, now.mono_ns);
             (rank.reported_ns, rank.stepped_ns) = (now.mono_ns, now.mono_ns);
         }
         let before = rank.record.clone();

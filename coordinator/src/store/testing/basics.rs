@@ -37,7 +37,7 @@ fn check(damage: fn(&Path), expected_steps: std::ops::Range<u64>) -> Recovery {
         let (store, loaded) = reopen(&picture);
         assert_eq!((loaded.incidents.len(), loaded.parts.len(), loaded.unreadable), (49, 1, 0));
         let seventh = loaded.incidents.iter().find(|incident| incident.id == "inc-7").unwrap();
-        assert_eq!(seventh.sentence, "second");
+        assert_eq!(seventh.job, "second");
         assert_eq!(read_steps(&store), expected_steps.clone().collect::<Vec<_>>());
         // It can be written, too.
         write(&store, |changes| changes.put(&incident("inc-7", "second")));

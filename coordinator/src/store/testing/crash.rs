@@ -14,7 +14,7 @@ use crate::store::error::Result;
 use crate::store::handle::Store;
 use crate::store::record::{Changes, Loaded};
 use crate::store::recovery::check::check_simulated;
-use crate::store::testing::fixtures::{at_once, number};
+use crate::store::testing::fixtures::{at_once, incident, number};
 use crate::store::testing::simulated::disk::SimulatedDisk;
 use crate::store::testing::simulated::rng::Rng;
 
@@ -70,7 +70,9 @@ struct Life<'a> {
 
 fn record(key: usize, version: u64) -> IncidentRecord {
     let sentence = format!("version {version} {}", "x".repeat((version as usize * 37) % 1500));
-    IncidentRecord { id: format!("inc-{key}"), sentence, last_step: version, ..Default::default() }
+    let mut record = incident(&format!("inc-{key}"), &sentence);
+    record.growth.last_step = version;
+    record
 }
 
 impl Life<'_> {
@@ -231,8 +233,8 @@ impl Life<'_> {
         let mut found = BTreeMap::new();
         for incident in &loaded.incidents {
             let key: usize = incident.id["inc-".len()..].parse().unwrap();
-            assert_eq!(*incident, record(key, incident.last_step));
-            found.insert(key, incident.last_step);
+            assert_eq!(*incident, record(key, incident.growth.last_step));
+            found.insert(key, incident.growth.last_step);
         }
         for key in 0..KEYS {
             let mut model = self.model.lock().unwrap();

@@ -7,14 +7,48 @@ use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use memtape_core::detector::{Growth, Layer, Scope};
+use memtape_core::incident::Page;
+
 use crate::records::{IncidentRecord, SeriesKey, StepRow};
 use crate::store::error::{Error, Result};
 use crate::store::handle::Store;
 use crate::store::record::{Changes, Loaded};
 use crate::store::recovery::opening::Recovery;
 
-pub(crate) fn incident(id: &str, sentence: &str) -> IncidentRecord {
-    IncidentRecord { id: id.to_string(), sentence: sentence.to_string(), ..Default::default() }
+pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
+    let growth = Growth {
+        rank: 0,
+        device: 0,
+        scope: Scope::OneRank,
+        onset_step: 0,
+        detected_step: 0,
+        last_step: 0,
+        bytes_per_step: 0,
+        grown_bytes: 0,
+        layer: Layer::Allocated,
+        steps_to_oom: None,
+        forecast: None,
+        peers: 0,
+        ranks: 1,
+        returns: 0,
+        give_backs: 0,
+    };
+    IncidentRecord {
+        id: id.to_string(),
+        serial: 0,
+        job: job.to_string(),
+        attempt: 0,
+        growth,
+        seconds_to_oom: None,
+        diagnosis: None,
+        page: Page::Quiet,
+        capture_id: None,
+        not_compared: None,
+        opened_wall_ns: 0,
+        updated_wall_ns: 0,
+        closed: None,
+    }
 }
 
 pub(crate) fn row(step: u64) -> StepRow {

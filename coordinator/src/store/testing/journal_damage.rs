@@ -49,7 +49,7 @@ fn flip(folder: &Path, text: &str) {
 }
 
 fn sentences(loaded: &Loaded) -> Vec<(&str, &str)> {
-    loaded.incidents.iter().map(|one| (one.id.as_str(), one.sentence.as_str())).collect()
+    loaded.incidents.iter().map(|one| (one.id.as_str(), one.job.as_str())).collect()
 }
 
 const EXPECTED: [(&str, &str); 3] =

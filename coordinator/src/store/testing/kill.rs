@@ -87,7 +87,7 @@ fn write_until_killed(folder: &Path) -> ! {
             1 => store.flush(Box::new(|result| result.unwrap())),
             _ => {
                 let mut record = incident(&format!("inc-{key}"), &"x".repeat(step as usize % 900));
-                record.last_step = version;
+                record.growth.last_step = version;
                 changes.put(&record);
                 let done = move |result: Result<()>| {
                     result.unwrap();
@@ -131,7 +131,7 @@ impl Acknowledged {
         for (key, version) in &self.records {
             let id = format!("inc-{key}");
             let found = loaded.incidents.iter().find(|incident| incident.id == id);
-            assert!(found.unwrap().last_step >= *version, "{id} is older than {version}");
+            assert!(found.unwrap().growth.last_step >= *version, "{id} is older than {version}");
         }
         for (key, version) in &self.bodies {
             let part = loaded.parts.iter().find(|part| u64::from(part.rank) == *key).unwrap();

@@ -3,6 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use memtape_core::detector::Growth;
+use memtape_core::incident::Page;
+
 use crate::records::{ActionRecord, CaptureRecord, IncidentRecord, SeriesKey, StepRow};
 use crate::store::handle::Store;
 use crate::store::migration::FORMAT;
@@ -38,8 +41,12 @@ fn old_store() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn incident(record: &IncidentRecord) -> String {
-    let IncidentRecord { id, job, rank, scope, layer, class, closed_why, .. } = record;
-    let culprit = record.culprit.as_ref().map(|frame| format!("{}:{}", frame.file, frame.line));
+    let (IncidentRecord { id, job, .. }, Growth { rank, scope, layer, .. }) =
+        (record, record.growth);
+    let (scope, layer, class) = (scope.as_str(), layer.as_str(), record.class().as_str());
+    let closed_why = record.closed.map(|closed| closed.reason.to_string()).unwrap_or_default();
+    let culprit = record.diagnosis.as_ref().and_then(|known| known.culprit.as_ref());
+    let culprit = culprit.map(|frame| format!("{}:{}", frame.file, frame.line));
     let [culprit, capture] = [culprit, record.capture_id.clone()].map(Option::unwrap_or_default);
     let state = if record.is_open() { "open" } else { "closed" };
     format!("{id} {job} {rank} {scope} {layer} {class} {state} {capture} {culprit} {closed_why}")
@@ -97,9 +104,11 @@ fn check_records(loaded: &Loaded) {
     assert_eq!(attempts.collect::<Vec<_>>(), ["over", "ended", "open", "unknown"]);
     assert_eq!((loaded.ranks.len(), loaded.parts.len()), (8, 15));
     let open = loaded.incidents.iter().find(|incident| incident.job == "open").unwrap();
-    assert_eq!((open.evidence.len(), open.suspects.len(), open.stack.len()), (5, 1, 2));
-    assert_eq!((open.told.births.len(), open.told.alternatives.len()), (26, 3));
-    assert_eq!((open.told.pages, open.told.restart.helps), (true, Some(true)));
+    let known = open.diagnosis.as_ref().unwrap();
+    assert_eq!((known.evidence.len(), known.suspects.len(), known.stack.len()), (5, 1, 2));
+    // Besides the other classes the list holds the class itself.
+    assert_eq!((known.histogram.buckets.len(), known.alternatives.len()), (26, 1 + 3));
+    assert_eq!((&open.page, known.restart.answer.helps()), (&Page::Paged, Some(true)));
 }
 
 /// Every step and every snapshot is there.
