@@ -180,9 +180,9 @@ fn files_of_all_releases_say_the_same() {
 }
 
 #[test]
-fn moments_of_one_rank_are_put_in_order() {
+fn snapshots_of_one_rank_are_put_in_order() {
     let folder = tempfile::tempdir().expect("a folder");
-    // The same rank twice, as torchtitan's folders have it: over time without being told.
+    // The same rank twice, as torchtitan's folders have it: over time without an option.
     for (number, rank) in [(10, 0), (20, 1)] {
         let below = folder.path().join(format!("iteration_{number}"));
         std::fs::create_dir_all(&below).expect("made");

@@ -1,4 +1,4 @@
-//! What `memtape tape`, `memtape export` and `memtape run` say to somebody who has no service
+//! What `memtape tape`, `memtape export` and `memtape run` say to a user without a service
 //! running, on real tapes: the demo's ranks write them without PyTorch.
 
 use std::fs::OpenOptions;
@@ -28,7 +28,7 @@ fn memtape(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Sai
     Said { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// A folder with the tape of a process that has exited after so many steps.
+/// A folder with the tape of a process that has exited after this number of steps.
 fn recorded(steps: u32, variables: &[(&str, &str)]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let steps = steps.to_string();
@@ -45,19 +45,19 @@ fn words(path: &Path) -> &str {
 }
 
 /// The titles and first words of the lines, up to the first table.
-fn moments(text: &str) -> Vec<&str> {
+fn points_in_time(text: &str) -> Vec<&str> {
     let after = text.lines().skip_while(|line| !line.starts_with("Device ")).skip(1);
     let lines = after.take_while(|line| !line.is_empty());
     lines.filter_map(|line| Some(line.trim().split_once(':')?.0)).collect()
 }
 
 #[test]
-fn totals_say_which_moment_they_are_of() {
+fn totals_show_their_point_in_time() {
     let (folder, tape) = recorded(9, &[]);
     let check = |arguments: &[&str], expected: &[&str], last_step: &str, title: &str| {
         let said = memtape(folder.path(), &[&["tape", words(&tape)], arguments].concat(), &[]);
         assert_eq!(said.code, Some(0), "{}", said.stderr);
-        assert_eq!(moments(&said.stdout), expected, "{}", said.stdout);
+        assert_eq!(points_in_time(&said.stdout), expected, "{}", said.stdout);
         let mut steps = said.stdout.lines().skip_while(|line| *line != title).skip(1);
         let rows = steps.by_ref().take_while(|line| !line.is_empty());
         let last = rows.last().expect("steps").split_whitespace().next();
@@ -74,7 +74,7 @@ fn a_script_without_steps_learns_what_to_do() {
     let said = memtape(folder.path(), &["tape", words(&tape)], &[]);
     assert_eq!(said.code, Some(0), "{}", said.stderr);
     assert_eq!(said.stdout.matches("call memtape.step()").count(), 1, "{}", said.stdout);
-    assert_eq!(moments(&said.stdout), ["when it exited", "in all"]);
+    assert_eq!(points_in_time(&said.stdout), ["when it exited", "in all"]);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn where_no_tape_is_the_listing_says_so() {
 }
 
 #[test]
-fn a_moment_that_cannot_be_had_is_said_once() {
+fn a_state_that_is_not_covered_is_reported_once() {
     let (folder, tape) = recorded(3, &[]);
     let check = |arguments: &[&str], why: &str| {
         let said = memtape(folder.path(), &[&["tape", words(&tape)], arguments].concat(), &[]);
@@ -153,7 +153,7 @@ fn an_export_says_that_blocks_are_missing() {
 }
 
 #[test]
-fn an_option_that_nobody_knows_is_not_run() {
+fn an_unknown_option_is_not_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let said = memtape(folder.path(), &["run", "--detial", "--", "true"], &[]);
     assert_eq!((said.code, said.stdout.as_str()), (Some(64), ""));

@@ -140,11 +140,11 @@ impl CollectiveSource {
 pub struct CollectiveGroup {
     /// Its number in the process, counted as the groups were made.
     pub id: u64,
-    /// The same on all of its ranks, and for no other group; 0 where that cannot be told.
+    /// The same on all of its ranks, and for no other group; 0 where that is unknown.
     pub key: u64,
-    /// Its name, the same on all of its ranks; empty where it cannot be told.
+    /// Its name, the same on all of its ranks; empty where it is unknown.
     pub name: String,
-    /// What it is for; empty where it cannot be told.
+    /// What it is for; empty where it is unknown.
     pub desc: String,
     /// Number of its ranks; 0 is unknown.
     pub size: u32,
@@ -189,7 +189,7 @@ pub struct DeviceSnapshot {
 /// Who knows a device's segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SegmentSource {
-    /// Nobody: `segments` is empty.
+    /// No source: `segments` is empty.
     #[default]
     None,
     /// Calls of `cudaMalloc`, some of which may be other code's.
@@ -260,13 +260,13 @@ pub struct OutsideUse {
 
 /// Stacks that are told apart in the memory of one origin on one device: those that hold or held
 /// most. A training script takes such memory in some tens of places; beyond this it is a program
-/// that compiles its lines anew, and the largest of them say enough.
+/// that compiles its lines again, and the largest of them say enough.
 pub const OUTSIDE_STACKS_MAX: usize = 256;
 
 /// What one stack holds of the memory that other code than the caching allocator took.
 ///
 /// `cudaMalloc` and the driver give PyTorch's allocator its segments, too. Pieces that are segments
-/// are left out, and those of which that cannot be told.
+/// are left out, and those that are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideStack {
     /// Where it came from.

@@ -18,7 +18,7 @@ import threading
 
 __all__ = ["annotate", "is_recording", "phase", "step", "tape_path"]
 
-# Told to type checkers only: at run time `__getattr__` asks the installed package for it.
+# For type checkers only: at run time `__getattr__` asks the installed package for it.
 __version__: str
 
 #: Bytes of one mark's text that are kept; what is longer is cut.

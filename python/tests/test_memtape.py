@@ -138,7 +138,7 @@ class Marks(Case):
                 kept = given.decode().removeprefix("k=")
                 self.assertTrue(text.startswith(kept), kept)
 
-    def test_a_broken_recorder_disturbs_nobody(self):
+    def test_a_broken_recorder_does_not_disturb_the_program(self):
         recorder = self.recorder(StandIn(failing=True))
         everything()
         self.assertEqual(recorder.calls, [])

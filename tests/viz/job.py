@@ -4,7 +4,7 @@
 
 Trains a little on two streams with PyTorch's own history on from the first byte, then writes into FOLDER
 theirs.pickle (PyTorch's snapshot), known.json (its counters at the same moment) and ready, and holds
-still until it is killed: whoever exports this process's tape exports that moment.
+still until it is killed: an export of this process's tape exports that state.
 """
 
 import json

@@ -36,7 +36,7 @@ pub(crate) const RAMP_UP_STEPS: u64 = 5;
 /// After the end of the load, acknowledgements may take this long before they count as missing.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What all agents are told to do.
+/// What all agents have to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Phase {
     /// Be connected, and say nothing more.
@@ -59,7 +59,7 @@ pub(crate) struct Uploads {
 
 /// What became of an agent.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Progress {
     /// Last step of its ranks that was acknowledged.
     pub(crate) acked_step: u64,
     /// Last step that was sent.
@@ -79,7 +79,7 @@ struct Agent {
     /// Number, time, and last step of each report without an acknowledgement.
     unacked: VecDeque<(u64, Instant, u64)>,
     number: u64,
-    told: Told,
+    progress: Progress,
     uploads: Option<Uploads>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn run(
     phase: watch::Receiver<Phase>,
     ready: mpsc::UnboundedSender<()>,
     uploads: Option<Uploads>,
-) -> (Node, Told) {
+) -> (Node, Progress) {
     let connected = timeout(CONNECT_TIME_MAX, connect(&node, &url, uploads)).await;
     let (mut agent, stream) = match connected {
         Ok(Ok(connected)) => connected,
@@ -99,12 +99,12 @@ pub(crate) async fn run(
     };
     let _ = ready.send(());
     let lived = agent.live(stream, phase).await;
-    agent.told.broke = lived.err().map(|error| format!("{error:#}"));
-    (node, agent.told)
+    agent.progress.broke = lived.err().map(|error| format!("{error:#}"));
+    (node, agent.progress)
 }
 
-fn broken(why: &str) -> Told {
-    Told { broke: Some(why.to_string()), ..Told::default() }
+fn broken(why: &str) -> Progress {
+    Progress { broke: Some(why.to_string()), ..Progress::default() }
 }
 
 type Stream = tonic::Streaming<v1::CoordinatorMessage>;
@@ -140,7 +140,7 @@ async fn connect(
         outgoing,
         unacked: VecDeque::new(),
         number: 0,
-        told: Told::default(),
+        progress: Progress::default(),
         uploads,
     };
     Ok((agent, stream))
@@ -165,7 +165,7 @@ impl Agent {
             tokio::select! {
                 heard = stream.message() => {
                     let heard = heard?.context("the coordinator closed the stream")?;
-                    self.hear(heard).await?;
+                    self.receive(heard).await?;
                 }
                 changed = phase.changed() => {
                     changed.context("the load is gone")?;
@@ -190,20 +190,20 @@ impl Agent {
         Duration::from_micros(crate::job::mix(u64::from(self.node.index)) % 1_000_000)
     }
 
-    /// A second has passed: one more step of every rank is to be told.
+    /// A second has passed: one more step of every rank is to be reported.
     async fn turn(&mut self, due: Instant) -> anyhow::Result<()> {
-        self.told.late += u64::from(due.elapsed() > INTERVAL);
-        self.told.sent_step += 1;
+        self.progress.late += u64::from(due.elapsed() > INTERVAL);
+        self.progress.sent_step += 1;
         if self.unacked.len() < UNACKED_MAX {
-            self.report(self.told.sent_step, wall_ns()).await?;
+            self.report(self.progress.sent_step, wall_ns()).await?;
         }
         Ok(())
     }
 
-    /// Tells all steps up to this one that were not told before.
+    /// Reports all steps up to this one that were not reported before.
     async fn report(&mut self, step: u64, wall_ns: i64) -> anyhow::Result<()> {
-        let told = self.unacked.back().map_or(self.told.acked_step, |(_, _, step)| *step);
-        let rank = |rank| self.node.rank_report(rank, told + 1..=step, wall_ns);
+        let reported = self.unacked.back().map_or(self.progress.acked_step, |(_, _, step)| *step);
+        let rank = |rank| self.node.rank_report(rank, reported + 1..=step, wall_ns);
         self.number += 1;
         let report = v1::Report {
             number: self.number,
@@ -216,7 +216,7 @@ impl Agent {
         Ok(())
     }
 
-    async fn hear(&mut self, heard: v1::CoordinatorMessage) -> anyhow::Result<()> {
+    async fn receive(&mut self, heard: v1::CoordinatorMessage) -> anyhow::Result<()> {
         match heard.body {
             Some(Heard::ReportAck(ack)) => {
                 while let Some(&(number, sent, step)) = self.unacked.front() {
@@ -224,10 +224,10 @@ impl Agent {
                         break;
                     }
                     self.unacked.pop_front();
-                    self.told.acked_step = step;
+                    self.progress.acked_step = step;
                     let micros = u32::try_from(sent.elapsed().as_micros()).unwrap_or(u32::MAX);
                     if step > RAMP_UP_STEPS {
-                        self.told.latencies_us.push(micros);
+                        self.progress.latencies_us.push(micros);
                     }
                 }
             }

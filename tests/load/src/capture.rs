@@ -44,9 +44,9 @@ pub(crate) struct Wish {
 }
 
 /// A process that ends with us.
-struct Guest(Child);
+struct Process(Child);
 
-impl Drop for Guest {
+impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -59,7 +59,7 @@ pub(crate) async fn capture(binary: &Binary, wish: Wish) -> anyhow::Result<Value
     // Where tapes lie by default.
     let tapes = tempfile::tempdir_in("/dev/shm")?;
     let coordinator = binary.start(folder.path())?;
-    let _guests = start(&binary.path, &coordinator.url, tapes.path(), wish.ranks)?;
+    let _processes = start(&binary.path, &coordinator.url, tapes.path(), wish.ranks)?;
     wait_for_ranks(&coordinator, wish.ranks).await?;
     let (mut micros, mut aligned, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
     for index in 0..wish.captures {
@@ -83,12 +83,12 @@ pub(crate) async fn capture(binary: &Binary, wish: Wish) -> anyhow::Result<Value
     }))
 }
 
-fn start(memtape: &Path, url: &str, tapes: &Path, ranks: u32) -> anyhow::Result<Vec<Guest>> {
-    let mut guests = Vec::new();
-    let mut guest = |command: &mut Command| {
+fn start(memtape: &Path, url: &str, tapes: &Path, ranks: u32) -> anyhow::Result<Vec<Process>> {
+    let mut processes = Vec::new();
+    let mut spawn = |command: &mut Command| {
         command.args(["--die-with-parent", &std::process::id().to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        guests.push(Guest(command.spawn().context("a process cannot be started")?));
+        processes.push(Process(command.spawn().context("a process cannot be started")?));
         anyhow::Ok(())
     };
     for node in 0..ranks.div_ceil(RANKS_PER_AGENT) {
@@ -96,7 +96,7 @@ fn start(memtape: &Path, url: &str, tapes: &Path, ranks: u32) -> anyhow::Result<
         std::fs::create_dir(&folder)?;
         let mut agent = Command::new(memtape);
         agent.args(["agent", "--coordinator", url, "--node", &format!("node-{node}")]);
-        guest(agent.arg("--tape-dir").arg(&folder))?;
+        spawn(agent.arg("--tape-dir").arg(&folder))?;
     }
     for rank in 0..ranks {
         let mut process = Command::new(memtape);
@@ -107,9 +107,9 @@ fn start(memtape: &Path, url: &str, tapes: &Path, ranks: u32) -> anyhow::Result<
         process.env("RANK", rank.to_string());
         process.env("LOCAL_RANK", (rank % RANKS_PER_AGENT).to_string());
         process.env("MEMTAPE_EVENTS", TAPE_EVENTS).env("MEMTAPE_BLOCKS", TAPE_BLOCKS);
-        guest(&mut process)?;
+        spawn(&mut process)?;
     }
-    Ok(guests)
+    Ok(processes)
 }
 
 async fn wait_for_ranks(coordinator: &Coordinator, ranks: u32) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! All agents together: connected a few at a time, told what to do, and asked what became of them.
+//! All agents together: connected a few at a time, given their task, and asked what became of them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::agent::{self, Phase, Told, Uploads};
+use crate::agent::{self, Phase, Progress, Uploads};
 use crate::coordinator::Coordinator;
 use crate::job::Node;
 
@@ -20,7 +20,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// Agents at work.
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    agents: JoinSet<(Node, Told)>,
+    agents: JoinSet<(Node, Progress)>,
     phase: watch::Sender<Phase>,
     /// How long it took until all were connected.
     pub(crate) connected_in: Duration,
@@ -46,8 +46,8 @@ impl Fleet {
                 tokio::select! {
                     _ = readies.recv() => {}
                     Some(ended) = agents.join_next() => {
-                        let (node, told) = ended?;
-                        let why = told.broke.unwrap_or_default();
+                        let (node, progress) = ended?;
+                        let why = progress.broke.unwrap_or_default();
                         bail!("{} could not be connected: {why}", node.name());
                     }
                 }
@@ -64,7 +64,7 @@ impl Fleet {
     }
 
     /// Stops them, and waits for the last acknowledgements.
-    pub(crate) async fn stop(mut self) -> anyhow::Result<Vec<(Node, Told)>> {
+    pub(crate) async fn stop(mut self) -> anyhow::Result<Vec<(Node, Progress)>> {
         self.tell(Phase::Stop)?;
         let mut all = Vec::new();
         while let Some(ended) = self.agents.join_next().await {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::agent::{RAMP_UP_STEPS, Told};
+use crate::agent::{Progress, RAMP_UP_STEPS};
 use crate::coordinator::Binary;
 use crate::figures::{latencies, percentile};
 use crate::fleet::Fleet;
@@ -48,10 +48,10 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
     let (after, steps_after) = (coordinator.usage()?, steps(&coordinator).await?);
     let held = begin.elapsed();
     let own_share = (own_cpu_seconds() - own_before) / held.as_secs_f64();
-    let told = fleet.stop().await?;
+    let progress = fleet.stop().await?;
 
     let acked: Vec<(Node, u64)> =
-        told.iter().map(|(node, told)| (node.clone(), told.acked_step)).collect();
+        progress.iter().map(|(node, progress)| (node.clone(), progress.acked_step)).collect();
     let live = readback::records(&Arc::new(coordinator), &acked).await?;
     // The last handle is gone with the one above: the coordinator is killed.
     let restarted = Arc::new(binary.start(folder.path())?);
@@ -81,18 +81,20 @@ pub(crate) async fn hold(binary: &Binary, load: Load) -> anyhow::Result<Value> {
         "lost": live.lost.max(again.lost),
         "lost_before_restart": live.lost,
     });
-    judge(&mut figures, &told);
+    judge(&mut figures, &progress);
     Ok(figures)
 }
 
 /// Whether it was held.
-fn judge(figures: &mut Value, told: &[(Node, Told)]) {
+fn judge(figures: &mut Value, progress: &[(Node, Progress)]) {
     let mut micros: Vec<u32> =
-        told.iter().flat_map(|(_, told)| told.latencies_us.iter().copied()).collect();
-    let reports: u64 = told.iter().map(|(_, told)| told.sent_step).sum();
-    let late: u64 = told.iter().map(|(_, told)| told.late).sum();
-    let unacked: u64 = told.iter().map(|(_, told)| told.sent_step - told.acked_step).sum();
-    let broke: Vec<&String> = told.iter().filter_map(|(_, told)| told.broke.as_ref()).collect();
+        progress.iter().flat_map(|(_, progress)| progress.latencies_us.iter().copied()).collect();
+    let reports: u64 = progress.iter().map(|(_, progress)| progress.sent_step).sum();
+    let late: u64 = progress.iter().map(|(_, progress)| progress.late).sum();
+    let unacked: u64 =
+        progress.iter().map(|(_, progress)| progress.sent_step - progress.acked_step).sum();
+    let broke: Vec<&String> =
+        progress.iter().filter_map(|(_, progress)| progress.broke.as_ref()).collect();
     let p99 = Duration::from_micros(u64::from(percentile(&mut micros, 0.99)));
     let is_held = unacked == 0
         && broke.is_empty()

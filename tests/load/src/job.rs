@@ -1,7 +1,7 @@
 //! Who the simulated ranks are, and what their tapes would say.
 //!
 //! Everything is a function of rank and step, so that what the coordinator gives back later can be
-//! compared with what it was told, without remembering it.
+//! compared with what it was sent, without remembering it.
 
 use memtape_proto::v1;
 

@@ -6,7 +6,7 @@
 //! and `bench capture` build and run them, and put the figures into words.
 //!
 //! The agents share the machine's cores with the coordinator, as a benchmark on one machine must;
-//! what they use themselves is told beside it.
+//! their own use is reported beside it.
 
 #![forbid(unsafe_code)]
 
@@ -59,7 +59,7 @@ fn run(mode: &str, options: &[String]) -> anyhow::Result<serde_json::Value> {
     if mode == "snapshot" {
         return snapshot::snapshot(&options.path("--tape")?);
     }
-    // For reqwest; it fails only when somebody was first.
+    // For reqwest; it fails only when a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     raise_file_limit();
     let binary = coordinator::Binary { path: options.path("--memtape")?, arguments: Vec::new() };

@@ -28,9 +28,9 @@ struct Series {
 /// What was read back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
-    /// As it was told.
+    /// As it was sent.
     pub(crate) whole: u64,
-    /// Acknowledged, and not there or not what was told.
+    /// Acknowledged, and not there or not what was sent.
     pub(crate) lost: u64,
 }
 
@@ -70,11 +70,11 @@ pub(crate) async fn records(
 fn compare(rank: u32, acked_step: u64, series: &Series) -> Found {
     let mut found = Found::default();
     for step in 1..=acked_step {
-        let told = record(rank, step, 0);
+        let sent = record(rank, step, 0);
         let is_there = series.steps.binary_search(&step).is_ok_and(|at| {
-            series.floor_allocated.get(at) == Some(&told.floor_allocated)
-                && series.peak_allocated.get(at) == Some(&told.peak_allocated)
-                && series.reserved.get(at) == Some(&told.peak_reserved)
+            series.floor_allocated.get(at) == Some(&sent.floor_allocated)
+                && series.peak_allocated.get(at) == Some(&sent.peak_allocated)
+                && series.reserved.get(at) == Some(&sent.peak_reserved)
         });
         found.whole += u64::from(is_there);
         found.lost += u64::from(!is_there);
@@ -116,11 +116,11 @@ mod tests {
     fn what_is_missing_or_other_is_lost() {
         let mut series = Series::default();
         for step in [1, 2, 4] {
-            let told = record(7, step, 0);
+            let sent = record(7, step, 0);
             series.steps.push(step);
-            series.floor_allocated.push(told.floor_allocated + u64::from(step == 4));
-            series.peak_allocated.push(told.peak_allocated);
-            series.reserved.push(told.peak_reserved);
+            series.floor_allocated.push(sent.floor_allocated + u64::from(step == 4));
+            series.peak_allocated.push(sent.peak_allocated);
+            series.reserved.push(sent.peak_reserved);
         }
         let found = compare(7, 4, &series);
         assert_eq!((found.whole, found.lost), (2, 2));

@@ -66,11 +66,12 @@ pub(crate) async fn storm(binary: &Binary, storm: Storm) -> anyhow::Result<Value
     let manifest = closed(&coordinator, &capture).await?;
     let after = coordinator.usage()?;
     let bound = coordinator.metric("memtape_upload_bytes_max", "").await?;
-    let told = fleet.stop().await?;
+    let progress = fleet.stop().await?;
     let acked: Vec<(Node, u64)> =
-        told.iter().map(|(node, told)| (node.clone(), told.acked_step)).collect();
-    let broken = told.iter().filter(|(_, told)| told.broke.is_some()).count();
-    let mut acks: Vec<u32> = told.iter().flat_map(|(_, told)| told.latencies_us.clone()).collect();
+        progress.iter().map(|(node, progress)| (node.clone(), progress.acked_step)).collect();
+    let broken = progress.iter().filter(|(_, progress)| progress.broke.is_some()).count();
+    let mut acks: Vec<u32> =
+        progress.iter().flat_map(|(_, progress)| progress.latencies_us.clone()).collect();
     drop(coordinator);
 
     let restarted = Arc::new(binary.start(folder.path())?);

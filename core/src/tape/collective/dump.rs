@@ -36,7 +36,7 @@ pub struct Dump {
 pub struct Configured {
     /// Its name, the same on all of its ranks.
     pub name: String,
-    /// What it is for; PyTorch's word is `undefined` where nobody has said.
+    /// What it is for; PyTorch's word is `undefined` where it was not set.
     pub desc: String,
     /// Number of its ranks; 0 where they are not said.
     pub size: u32,
@@ -64,7 +64,7 @@ pub struct Status {
 pub struct Group {
     /// How far it has come.
     pub status: Status,
-    /// Which group it is; `None` where that cannot be told.
+    /// Which group it is; `None` where that is unknown.
     pub config: Option<Configured>,
 }
 
@@ -94,9 +94,9 @@ impl Dump {
         let places = if self.lost > 0 || ids.len() > count {
             vec![None; ids.len()]
         } else if are_ordered {
-            places(&ids, count, default == Some(0))
+            indexes(&ids, count, default == Some(0))
         } else {
-            only_places(&ids, count, default)
+            only_indexes(&ids, count, default)
         };
         let configured = self.configured;
         let group = |(status, place): (Status, Option<usize>)| Group {
@@ -114,7 +114,7 @@ impl Dump {
 /// most as many groups were made before number `id` as `id` says, and there must be room for the
 /// others on both sides. The default group is the first that is made: where it has a communicator
 /// and no status, it stands before all of them.
-fn places(ids: &[u64], configured: usize, has_default: bool) -> Vec<Option<usize>> {
+fn indexes(ids: &[u64], configured: usize, has_default: bool) -> Vec<Option<usize>> {
     let spare = configured.checked_sub(ids.len());
     let shift = usize::from(has_default && ids.first().is_some_and(|&first| first > 0));
     let place = |(index, &id): (usize, &u64)| {
@@ -127,8 +127,8 @@ fn places(ids: &[u64], configured: usize, has_default: bool) -> Vec<Option<usize
 
 /// The same where the names say nothing of the order: since 2.11, groups that are split from
 /// another (device meshes, where `init_process_group` was given a device) have a hash for a
-/// name. The default group is number 0; whatever else there is must be alone to be told.
-fn only_places(ids: &[u64], configured: usize, default: Option<usize>) -> Vec<Option<usize>> {
+/// name. The default group is number 0; another group is known only when it is alone.
+fn only_indexes(ids: &[u64], configured: usize, default: Option<usize>) -> Vec<Option<usize>> {
     let others = ids.iter().filter(|&&id| id != 0 || default.is_none()).count();
     let mut left = (0..configured).filter(|place| Some(*place) != default);
     let only = left.next().filter(|_| left.next().is_none() && others == 1);

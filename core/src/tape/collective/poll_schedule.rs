@@ -72,7 +72,7 @@ impl PollSchedule {
         }
     }
 
-    /// A look that took this long has found so many groups that have begun a collective.
+    /// A look that took this long has found this number of groups that have begun a collective.
     pub fn answered(&mut self, now_ns: u64, took_ns: u64, groups: u64, seen: Communicators) {
         let least = if groups >= seen.made { LOOK_NS } else { UNSETTLED_NS };
         self.due_ns = now_ns.saturating_add(rest_ns(took_ns, least));
@@ -98,7 +98,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn nothing_is_asked_around_the_making_of_communicators() {
+    fn nothing_is_asked_while_communicators_are_made() {
         let schedule = PollSchedule::default();
         let check = |now_ns, made, making, changed_ns, turn| {
             let seen = Communicators { made, making, changed_ns };
