@@ -57,7 +57,9 @@ async fn compare_bodies(
         let (growth, around) = (&growth, &circumstances);
         Inquiry { growth, suspect: &suspect, peers: &peers, around }.diagnose()
     });
-    let mut diagnosis = compared.await.map_err(|why| NotCompared::Failed { why })?;
+    let mut diagnosis = compared
+        .await
+        .map_err(|why| NotCompared::Failed { why: format!("the comparison failed: {why}") })?;
     left_out.iter().for_each(|why| diagnosis.doubt(why));
     Ok(Box::new(diagnosis))
 }

@@ -229,7 +229,7 @@ impl Display for NotCompared {
                 write!(formatter, "rank {rank} was not known when it was taken")
             }
             Self::Unreadable { rank, why } => write!(formatter, "rank {rank}: {why}"),
-            Self::Failed { why } => write!(formatter, "the comparison failed: {why}"),
+            Self::Failed { why } => formatter.write_str(why),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use memtape_core::detector::{Forecast, Growth, Layer, Scope};
 use memtape_core::diagnosis::{self, Class, Course, Diagnosis, RestartAnswer, Standing};
-use memtape_core::incident::{Closed, ClosedReason, Incident, Page};
+use memtape_core::incident::{Closed, ClosedReason, Incident, NotCompared, Page};
 use memtape_core::policy::Outcome;
 use memtape_core::snapshot;
 use serde::Deserialize;
@@ -172,13 +172,21 @@ impl From<IncidentRecord> for Incident {
             seconds_to_oom: old.seconds_to_oom,
             page,
             capture_id: old.capture_id.clone(),
-            not_compared: None,
+            not_compared: not_compared(&old),
             opened_wall_ns: old.opened_wall_ns,
             updated_wall_ns: old.updated_wall_ns,
             closed: old.closed_wall_ns.map(|wall_ns| Closed { wall_ns, reason }),
-            diagnosis: old.capture_id.is_some().then(|| Box::new(diagnosis(old))),
+            // Every diagnosis named a course.
+            diagnosis: (!old.told.course.is_empty()).then(|| Box::new(diagnosis(old))),
         }
     }
+}
+
+/// Format 2 kept the reason as the only line of what speaks against an incident.
+fn not_compared(old: &IncidentRecord) -> Option<NotCompared> {
+    let prefix = format!("capture {} could not be compared: ", old.capture_id.as_ref()?);
+    let why = old.against.first()?.strip_prefix(&prefix)?.to_string();
+    Some(NotCompared::Failed { why })
 }
 
 /// Its sentence was all that format 2 kept of the reason.
