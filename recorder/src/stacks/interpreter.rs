@@ -17,6 +17,8 @@ use crate::stacks::thread_slot::ThreadSlot;
 /// Where threads have their state, once that is known.
 static THREAD_STATE: ThreadSlot = ThreadSlot::new();
 
+type ThreadState = unsafe extern "C" fn() -> *mut c_void;
+
 /// The types that objects are compared with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Types {
@@ -31,7 +33,7 @@ pub(crate) struct Interpreter {
     pub(crate) layout: FrameLayout,
     pub(crate) types: Types,
     /// `PyGILState_GetThisThreadState`, which needs no GIL.
-    thread_state: unsafe extern "C" fn() -> *mut c_void,
+    thread_state: ThreadState,
 }
 
 impl Interpreter {
@@ -73,7 +75,7 @@ impl Interpreter {
         };
         let thread_state = address(c"PyGILState_GetThisThreadState")?;
         // SAFETY: the function's type, as in CPython's headers.
-        let thread_state = unsafe { std::mem::transmute::<*mut c_void, _>(thread_state) };
+        let thread_state = unsafe { std::mem::transmute::<*mut c_void, ThreadState>(thread_state) };
         Ok(Self { layout, types, thread_state })
     }
 
