@@ -12,10 +12,10 @@
 mod clock;
 mod config;
 mod coordinator;
-mod event;
 mod http;
 mod ingest;
 mod records;
+mod restore;
 mod run;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]

@@ -16,12 +16,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
-use crate::event::Event;
 use crate::http::collectives;
 use crate::http::job_routes::count;
 use crate::http::rank_routes::JobPath;
 use crate::http::request::{Accepted, Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
+use crate::ingest::event::Event;
 use crate::records::PartRecord;
 use crate::state::captures;
 use crate::state::effects::CaptureRefused;

@@ -17,8 +17,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::event::{Event, Question};
 use crate::ingest::admission::Admission;
+use crate::ingest::event::{Event, Question};
 use crate::state::jobs::attempt::Attempt;
 use crate::state::view::View;
 use crate::store::Store;

@@ -132,8 +132,8 @@ impl Admission {
         self.checks.enter((bytes * DECODED_FACTOR).max(CHECK_BYTES_MAX / CHECKS_MAX)).await
     }
 
-    /// What is inside now, for the metrics. Uploads may take: bodies, first chunks, what HTTP/2 lets
-    /// those in line send unread, and the checks.
+    /// What is inside now, for the metrics. Uploads may take: bodies, first chunks, what HTTP/2
+    /// lets waiting agents send unread, and the checks.
     pub(crate) fn figures(&self, message_bytes_max: u64, window_bytes: u64) -> AdmissionFigures {
         AdmissionFigures {
             upload_bytes: self.uploads.bytes(),

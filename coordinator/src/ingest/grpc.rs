@@ -19,8 +19,8 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock;
-use crate::event::Event;
 use crate::ingest::admission::{Admission, Turn};
+use crate::ingest::event::Event;
 use crate::ingest::wire::{self, BadMessage, Outgoing};
 use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
 use crate::state::counters::{Counters, Loss};

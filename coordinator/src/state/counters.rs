@@ -15,7 +15,7 @@ pub(crate) enum Count {
     /// Captures deleted because they were too old, took too many bytes, or were too many.
     CapturesByAge,
     CapturesByBytes,
-    CapturesByCount,
+    CapturesByNumber,
     Bodies,
     BodyBytes,
     Incidents,

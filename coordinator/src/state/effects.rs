@@ -13,7 +13,7 @@ use memtape_core::policy::Outcome;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::records::{SeriesKey, StepRow};
-use crate::state::captures::comparison::Comparison;
+use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
 use crate::state::orders::{Order, Proposal};
 use crate::store::Changes;

@@ -14,8 +14,8 @@ use memtape_core::policy::Decision;
 
 use crate::clock::Now;
 use crate::records::IncidentRecord;
-use crate::state::captures::comparison::Comparison;
 use crate::state::captures::{CaptureState, Captures};
+use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Asker, Effect, Effects, Work};
 use crate::state::jobs::Jobs;

@@ -4,11 +4,11 @@
 
 pub(crate) mod actions;
 pub(crate) mod captures;
+pub(crate) mod comparison;
 pub(crate) mod counters;
 pub(crate) mod effects;
 pub(crate) mod incidents;
 pub(crate) mod jobs;
 pub(crate) mod messages;
 pub(crate) mod orders;
-pub(crate) mod restore;
 pub(crate) mod view;

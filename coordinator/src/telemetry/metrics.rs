@@ -244,7 +244,7 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
     let expired = [
         ("age", count(Count::CapturesByAge)),
         ("bytes", count(Count::CapturesByBytes)),
-        ("count", count(Count::CapturesByCount)),
+        ("count", count(Count::CapturesByNumber)),
     ];
     let actions = [
         ("taken", count(Count::ActionsTaken)),

@@ -8,7 +8,7 @@ use memtape_core::incident::NotCompared;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds};
 
-use crate::state::captures::comparison::{Bodies, Body, Comparison};
+use crate::state::comparison::{Bodies, Body, Comparison};
 use crate::state::effects::WorkDone;
 use crate::store::Blobs;
 use crate::work::tasks;

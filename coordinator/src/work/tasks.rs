@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::event::Event;
+use crate::ingest::event::Event;
 use crate::state::effects::Work;
 use crate::store::Blobs;
 use crate::work::diagnosing;

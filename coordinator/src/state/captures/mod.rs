@@ -15,15 +15,14 @@ use tokio::sync::oneshot;
 
 use crate::clock::Now;
 use crate::records::{CaptureRecord, PartRecord};
-use crate::state::captures::comparison::{Bodies, Body};
 use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
+use crate::state::comparison::{Bodies, Body};
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Effect, Effects, SnapshotRequest};
 use crate::state::jobs::Jobs;
 use crate::store::{Changes, Store};
 
 pub(crate) mod agent_initiated;
-pub(crate) mod comparison;
 pub(crate) mod uploads;
 
 /// Captures remembered of one job; the oldest that no open incident needs is forgotten.
@@ -470,7 +469,7 @@ impl Captures {
         effects.count(match (is_old(state), is_too_large) {
             (true, _) => Count::CapturesByAge,
             (_, true) => Count::CapturesByBytes,
-            _ => Count::CapturesByCount,
+            _ => Count::CapturesByNumber,
         });
         tracing::info!(capture = %id, "an old capture is forgotten");
         let id = id.clone();
