@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use memtape_core::limits::{STEPS_PER_REPORT_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::roles;
 
 use crate::capture::agent_initiated::AgentInitiated;
@@ -17,7 +18,7 @@ use crate::capture::answers::{Captures, JobKey, Work, WorkId, refusal};
 use crate::capture::rewind::{Rewind, Rewound};
 use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
 use crate::link::deliveries::Deliveries;
-use crate::link::report::{self, RECORDS_MAX};
+use crate::link::report;
 use crate::link::stream::{Session, StreamEvent};
 use crate::link::upload::UploadError;
 use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, RankReport, RankUp};
@@ -29,9 +30,6 @@ use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 use crate::tapes::source::TapeSource;
 
 mod spooling;
-
-/// Tapes that one capture request may name.
-const TAPES_PER_REQUEST_MAX: usize = 1024;
 
 /// Everything that can happen to an agent.
 #[derive(Debug)]
@@ -274,7 +272,7 @@ impl Agent {
         let gpus = self.node.gpus(now);
         let reading = gpus.as_deref().ok();
         let node = self.node.as_ref();
-        let room = if kept.is_some() { 0 } else { RECORDS_MAX };
+        let room = if kept.is_some() { 0 } else { STEPS_PER_REPORT_MAX };
         let mut ranks = report::ranks(&self.tapes, &self.deliveries, reading, (now, node), room);
         let kept_until = kept.map(|(number, kept)| {
             ranks.add_kept(kept);

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memtape_core::limits::TRACE_EVENTS_MAX;
+use memtape_core::limits::{REPORT_INTERVAL_SECONDS_MAX, TRACE_EVENTS_MAX};
 
 /// Settings of one agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ const SPOOL_DIR_OF_ROOT: &str = "/var/lib/memtape-agent/spool";
 pub(crate) const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
 
 /// Longest accepted [`Config::report_interval`].
-pub(crate) const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(60);
+pub(crate) const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(REPORT_INTERVAL_SECONDS_MAX);
 
 /// Where tapes lie unless `MEMTAPE_DIR` says otherwise.
 pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";

@@ -14,6 +14,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
+use memtape_core::limits::{SPOOL_CAPTURES_MAX, SPOOL_RANKS_MAX};
+
 use crate::link::wire::{self, InitiatedCapture, Kept, Outgoing, RankReport, RankUp};
 
 mod delivery;
@@ -34,10 +36,6 @@ const SEGMENT_BYTES_MAX: u64 = 4 << 20;
 
 /// At least this many segments fit into the bound, so that one drop does not lose all.
 const SEGMENTS_MIN: u64 = 8;
-
-/// Ranks remembered with their announcements, and captures; those beyond count as dropped.
-const RANKS_MAX: usize = 4096;
-const CAPTURES_MAX: usize = 1024;
 
 /// Time between two syncs of step records, and between two writes of the cursor.
 const SYNC_EVERY_NS: u64 = 10_000_000_000;
@@ -245,7 +243,7 @@ impl Spool {
         if self.knows(up.tape_id()) {
             return true;
         }
-        let is_kept = self.ups.len() < RANKS_MAX
+        let is_kept = self.ups.len() < SPOOL_RANKS_MAX
             && self.add_fact(wire::encode(&wire::up_message(up.clone())));
         if is_kept {
             self.ups.insert(up.tape_id().to_string(), up.clone());
@@ -289,7 +287,7 @@ impl Spool {
         body: Option<&[u8]>,
     ) {
         let number = self.take_number();
-        while self.captures.len() >= CAPTURES_MAX && self.drop_capture() {}
+        while self.captures.len() >= SPOOL_CAPTURES_MAX && self.drop_capture() {}
         if let Some(body) = body {
             // Half of the bound at most: it would take the room of everything else.
             let fits = body.len() as u64 <= self.bytes_max / 2;

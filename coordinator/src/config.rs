@@ -7,9 +7,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use memtape_core::limits::{
+    CAPTURE_DEADLINE_SECONDS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
+};
 use memtape_core::{capture, detector, policy};
 
-use crate::ingest::wire::RANKS_MAX;
 use crate::state::orders::Hook;
 use crate::store;
 
@@ -93,10 +95,10 @@ impl std::fmt::Debug for Webhook {
 
 /// Shortest and longest accepted [`Config::report_interval`].
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
-const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(REPORT_INTERVAL_SECONDS_MAX);
 
 /// Longest accepted deadline of a capture: agents keep bodies in memory until then.
-const DEADLINE_NS_MAX: u64 = 600_000_000_000;
+const DEADLINE_NS_MAX: u64 = CAPTURE_DEADLINE_SECONDS_MAX * 1_000_000_000;
 
 impl Default for Config {
     fn default() -> Self {
@@ -147,7 +149,7 @@ impl Config {
 
     /// The limits of captures, within what messages can name.
     pub(crate) fn capture_limits(&self) -> capture::Limits {
-        let ranks_max = self.capture.ranks_max.min(RANKS_MAX as usize);
+        let ranks_max = self.capture.ranks_max.min(RANKS_PER_JOB_MAX as usize);
         capture::Limits { ranks_max, ..self.capture.clone() }
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds};
 use tokio::sync::{mpsc, oneshot};
@@ -32,9 +33,6 @@ use crate::work::diagnosing;
 
 /// Events in the queue between two turns, as many as a simulation may make at once.
 const EVENTS_MAX: usize = 1 << 16;
-
-/// Messages waiting for one agent, as for a real one.
-const OUTGOING_MAX: usize = 256;
 
 /// Both clocks of the coordinator's machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -285,7 +283,7 @@ impl SimulatedCoordinator {
     /// Why it is refused.
     pub fn attach(&mut self, now: Now, hello: Raw) -> Result<u64, String> {
         let hello = wire::hello(hello).map_err(|why| why.to_string())?;
-        let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+        let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, mut answer) = oneshot::channel();
         self.handle(now, Event::Attached { hello, outgoing, reply });
         let stream = answer.try_recv().map_err(|_| "no answer".to_string())?;

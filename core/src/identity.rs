@@ -4,6 +4,8 @@
 //! of belief is: what the user said (`MEMTAPE_…`), torchrun, Slurm, MPI. Nothing here reads the
 //! environment; it is passed in as a function.
 
+use crate::limits::{NAME_BYTES_MAX, ROLE_BYTES_MAX};
+
 use alloc::string::{String, ToString};
 
 /// Identity of one rank process.
@@ -28,18 +30,9 @@ pub struct Identity {
     pub host: String,
     /// Process id in the process's own pid namespace.
     pub pid: u32,
-    /// Command line, cut to [`COMMAND_BYTES_MAX`].
+    /// Command line, cut to [`crate::limits::COMMAND_BYTES_MAX`].
     pub command: String,
 }
-
-/// Command lines are cut to this many bytes: some launchers pass whole configurations.
-pub const COMMAND_BYTES_MAX: usize = 4096;
-
-/// Names are cut to this many bytes.
-pub const NAME_BYTES_MAX: usize = 256;
-
-/// A role is cut to this many bytes.
-pub const ROLE_BYTES_MAX: usize = 64;
 
 impl Identity {
     /// Reads job, attempt and ranks from environment variables, as `lookup` finds them.

@@ -56,14 +56,221 @@ macro_rules! limits {
 }
 
 limits! {
+    DEVICES_MAX: usize = 16, Count, "recorder, coordinator",
+        "Devices of one rank",
+        "events of further devices are counted as lost; the coordinator closes the stream of an \
+         agent that reports one",
+        "losses of the tape in `memtape tape`; `memtape_losses_total{reason=\"bad_message\"}`";
+    TAPE_ITEMS_MAX: usize = 1 << 22, Count, "CLI, recorder",
+        "Events, or live blocks, for which a device's lane of a tape has room (`MEMTAPE_EVENTS`, \
+         `MEMTAPE_BLOCKS`)",
+        "`memtape run` refuses a larger number",
+        "its message";
+    STEP_RECORDS_MAX: usize = 1 << 16, Count, "recorder",
+        "Step records for which a device's lane of a tape has room",
+        "the oldest record is overwritten",
+        "`steps_missed`, when no agent has read it";
+    TAPE_BYTES_MAX: u64 = 64 << 30, Bytes, "agent, CLI",
+        "Size of a tape's file",
+        "the file is not read",
+        "the agent's log; the message of `memtape tape`";
+    STACK_FRAMES_MAX: usize = 64, Count, "recorder",
+        "Frames of one stack",
+        "the outermost frames are left out",
+        "the length of the stack";
+    OUTSIDE_STACKS_MAX: usize = 256, Count, "agent",
+        "Stacks that are told apart in the memory of one origin on one device, outside PyTorch's \
+         allocator",
+        "the smallest are added to the unknown stack",
+        "`outside_stacks_left_out`";
+    PROCESS_GROUPS_MAX: usize = 64, Count, "recorder",
+        "NCCL process groups of one rank",
+        "further groups are counted",
+        "`groups_lost` of `memtape show CAPTURE`";
+    PEER_GROUPS_MAX: usize = 8, Count, "agent",
+        "Process groups that say which ranks do the same work",
+        "further groups are not used to find peers",
+        "none";
+    RANKS_PER_JOB_MAX: u32 = 65_536, Count, "agent, coordinator",
+        "Ranks of one job",
+        "a tape with a higher rank is not read; the coordinator closes the stream of an agent \
+         that announces one",
+        "`memtape_losses_total{reason=\"bad_message\"}`";
+    NAME_BYTES_MAX: usize = 256, Bytes, "recorder, agent, coordinator",
+        "A name: of a job, a node, a GPU; and one line about a limitation",
+        "the rest of the text is cut off; the coordinator refuses a longer name of a job or a \
+         node",
+        "the text";
+    ROLE_BYTES_MAX: usize = 64, Bytes, "recorder, agent, coordinator",
+        "A rank's role (`MEMTAPE_ROLE`)",
+        "the rest of the text is cut off",
+        "the text";
+    COMMAND_BYTES_MAX: usize = 4096, Bytes, "recorder, agent, coordinator",
+        "A rank's command line",
+        "the rest of the text is cut off",
+        "the text";
+    ID_BYTES_MAX: usize = 128, Bytes, "coordinator",
+        "The id of a tape or a capture in an agent's message",
+        "the stream of the agent is closed",
+        "`memtape_losses_total{reason=\"bad_message\"}`";
+    LIMITATIONS_MAX: usize = 32, Count, "agent, coordinator",
+        "Lines about limitations of one rank",
+        "further lines are left out",
+        "the list of the limitations";
     SNAPSHOT_BYTES_MAX: usize = 128 << 20, Bytes, "agent, coordinator, CLI",
         "A rank's snapshot, before and after compression",
         "the agent answers `NO_TAPE`; the coordinator refuses the upload",
-        "the part's outcome; `memtape_losses_total{reason=\"bad_body\"}`";
+        "the detail of the rank's part; `memtape_losses_total{reason=\"bad_body\"}`";
     TRACE_EVENTS_MAX: usize = 65_536, Count, "agent, coordinator, CLI",
         "Events of one device in a snapshot",
         "the oldest events are left out",
         "the length of the trace";
+    TAPES_PER_NODE_MAX: usize = 1024, Count, "agent",
+        "Tapes that an agent knows at the same time",
+        "further tapes are not read",
+        "the agent's log";
+    GPUS_PER_NODE_MAX: u32 = 256, Count, "agent, coordinator",
+        "GPUs of one node, and MIG instances of one GPU",
+        "the agent leaves out further GPUs; the coordinator closes the stream of an agent that \
+         reports more",
+        "`memtape_losses_total{reason=\"bad_message\"}`";
+    PROCESSES_PER_RANK_MAX: usize = 1024, Count, "agent",
+        "Processes below one rank whose memory is read",
+        "further processes are counted",
+        "the number of processes that were left out";
+    STEPS_PER_REPORT_MAX: usize = 4096, Count, "agent, coordinator",
+        "Step records in one report",
+        "the agent sends the rest with the next report; the coordinator closes the stream of an \
+         agent that sends more",
+        "`memtape_losses_total{reason=\"bad_message\"}`";
+    REPORTS_IN_FLIGHT_MAX: usize = 32, Count, "agent",
+        "Reports that the coordinator has not acknowledged",
+        "the agent sends no report until one is acknowledged",
+        "none";
+    MESSAGES_WAITING_MAX: usize = 256, Count, "agent, coordinator",
+        "Messages that wait for one stream",
+        "the agent skips a report; the coordinator closes the stream",
+        "`memtape_losses_total{reason=\"slow_agent\"}`";
+    REPORT_INTERVAL_SECONDS_MAX: u64 = 60, Seconds, "agent, coordinator",
+        "The time between two reports",
+        "a longer setting is refused; the agent shortens what a coordinator asks for",
+        "the message at the start";
+    TAPES_PER_REQUEST_MAX: usize = 512, Count, "agent, coordinator",
+        "Tapes in one capture request",
+        "the coordinator sends another request; the agent ignores the rest",
+        "none";
+    ANSWERS_IN_PROGRESS_MAX: usize = 4096, Count, "agent",
+        "Ranks that a node is capturing",
+        "the agent answers `NO_TAPE`",
+        "the detail of the rank's part";
+    CAPTURE_DEADLINE_SECONDS_MAX: u64 = 600, Seconds, "agent, coordinator",
+        "The deadline of a capture",
+        "a longer setting is refused by the coordinator and shortened by the agent",
+        "the message at the start";
+    SPOOL_RANKS_MAX: usize = 4096, Count, "agent",
+        "Ranks whose announcements the spool keeps",
+        "further announcements are dropped; the tape still has them",
+        "`memtape_losses_total{reason=\"spooled_facts\"}`";
+    SPOOL_CAPTURES_MAX: usize = 1024, Count, "agent",
+        "Agent-initiated captures that the spool keeps",
+        "the oldest is dropped",
+        "`memtape_losses_total{reason=\"spooled_facts\"}`";
+    NODES_MAX: usize = 16_384, Count, "coordinator",
+        "Nodes that are remembered",
+        "an agent on a further node is refused",
+        "`memtape_losses_total{reason=\"agent_refused\"}`";
+    JOBS_MAX: usize = 1000, Count, "coordinator",
+        "Jobs that are remembered",
+        "the job that ended longest ago is forgotten",
+        "`memtape_losses_total{reason=\"no_room\"}`, when every job is running";
+    ATTEMPTS_PER_JOB_MAX: usize = 64, Count, "coordinator",
+        "Attempts of one job that are remembered",
+        "the oldest attempt is forgotten",
+        "the list of attempts";
+    RANKS_MAX: usize = 262_144, Count, "coordinator",
+        "Ranks of all jobs and attempts that are remembered",
+        "the job that ended longest ago is forgotten; a further rank is refused",
+        "`memtape_losses_total{reason=\"no_room\"}`";
+    TAPES_PER_RANK_MAX: usize = 4, Count, "coordinator",
+        "Tapes of one rank that are remembered within an attempt",
+        "the oldest is forgotten",
+        "none";
+    CONNECTIONS_MAX: usize = 16_384, Count, "coordinator",
+        "Connections at the same time",
+        "further connections wait",
+        "the connecting side";
+    UPLOADS_WAITING_MAX: usize = 4096, Count, "coordinator",
+        "Uploads of snapshots that wait",
+        "the agent is asked to try again later",
+        "`memtape_waits_total{of=\"upload_deferred\"}`";
+    REPORTS_WAITING_BYTES_MAX: u64 = 128 << 20, Bytes, "coordinator",
+        "Reports in memory that are not stored yet",
+        "the streams of agents wait",
+        "`memtape_waits_total{of=\"report\"}`, `memtape_report_bytes`";
+    CAPTURES_PER_JOB_MAX: usize = 64, Count, "coordinator",
+        "Captures of one job that are remembered",
+        "the oldest that no open incident needs is deleted",
+        "`memtape_captures_expired_total{limit=\"count\"}`";
+    BASELINES_PER_JOB_MAX: usize = 4, Count, "coordinator",
+        "Captures of a healthy state of one job that are remembered",
+        "the oldest is deleted",
+        "`memtape_captures_expired_total{limit=\"count\"}`";
+    AGENT_CAPTURES_PER_JOB_MAX: usize = 64, Count, "coordinator",
+        "Agent-initiated captures of one job",
+        "a further one is refused",
+        "`memtape_losses_total{reason=\"no_room\"}`";
+    PARTS_MAX: usize = 1_000_000, Count, "coordinator",
+        "Parts of all captures that are remembered",
+        "the oldest capture that no open incident needs is deleted",
+        "`memtape_captures_expired_total{limit=\"count\"}`";
+    ACTIONS_MAX: usize = 4096, Count, "coordinator",
+        "Restart decisions that are remembered",
+        "the oldest is forgotten",
+        "the list of actions";
+    PEERS_COMPARED_MAX: usize = 15, Count, "coordinator",
+        "Peers whose snapshots a diagnosis compares",
+        "further peers are not compared",
+        "none";
+    RANKS_COMPARED_MAX: usize = 4096, Count, "coordinator",
+        "Ranks of a capture whose collectives are compared",
+        "further ranks are listed as unknown",
+        "`memtape show CAPTURE`";
+    REQUEST_BYTES_MAX: usize = 64 << 10, Bytes, "coordinator",
+        "The body of a request to the HTTP API",
+        "the request is refused with status 413",
+        "the answer";
+    ROWS_LISTED_MAX: usize = 1000, Count, "coordinator",
+        "Incidents, or actions, in one list of the HTTP API",
+        "the newest are listed",
+        "the length of the list";
+    CAPTURES_LISTED_MAX: usize = 200, Count, "coordinator",
+        "Captures in one list of the HTTP API",
+        "the newest are listed",
+        "the length of the list";
+    PARTS_LISTED_MAX: usize = 8192, Count, "coordinator",
+        "Parts in one list of captures of the HTTP API",
+        "older captures are listed without their parts",
+        "the list";
+    SERIES_POINTS_MAX: usize = 20_000, Count, "coordinator",
+        "Points of one series of the HTTP API",
+        "the points are further apart",
+        "the series";
+    STEPS_WAITING_MAX: usize = 2 << 20, Count, "coordinator",
+        "Step records in memory that wait for a disk that cannot be written",
+        "further step records are given up",
+        "`memtape_store_steps_given_up_total`";
+    CHANGES_WAITING_MAX: usize = 65_536, Count, "coordinator",
+        "Changes in memory that wait for a disk that cannot be written",
+        "further changes are given up",
+        "`memtape_store_waiting`, `memtape_store_given_up_total`";
+    FILES_ANALYZED_MAX: usize = 4096, Count, "CLI",
+        "Files of one `memtape analyze`",
+        "the command refuses them",
+        "its message";
+    TAPES_LISTED_MAX: usize = 4096, Count, "CLI",
+        "Tapes in the list of `memtape tape`",
+        "those written last are listed",
+        "a line that counts the others";
 }
 
 /// The text of `docs/limits.md`.

@@ -10,11 +10,8 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::limits::PEER_GROUPS_MAX;
 use crate::snapshot::CollectiveGroup;
-
-/// Groups of one rank that are reported; more are left out. A mesh has at most four such
-/// dimensions, and some combinations of them.
-pub const PEER_GROUPS_MAX: usize = 8;
 
 /// What a dimension of PyTorch's `DeviceMesh` stands before in a group's description.
 const MESH: &str = "mesh_";

@@ -31,7 +31,7 @@ pub struct RankSnapshot {
     pub outside: Vec<OutsideUse>,
     /// The same by the stack that took it.
     pub outside_stacks: Vec<OutsideStack>,
-    /// Stacks beyond [`OUTSIDE_STACKS_MAX`]: what they hold stands with the unknown stack.
+    /// Stacks beyond [`crate::limits::OUTSIDE_STACKS_MAX`]: what they hold stands with the unknown stack.
     pub outside_stacks_left_out: u64,
     /// True when events of such memory back to this moment are overwritten: `outside` and the
     /// runtime's segments are not known then, or not all.
@@ -257,11 +257,6 @@ pub struct OutsideUse {
     /// Allocations held.
     pub count: u64,
 }
-
-/// Stacks that are told apart in the memory of one origin on one device: those that hold or held
-/// most. A training script takes such memory in some tens of places; beyond this it is a program
-/// that compiles its lines again, and the largest of them say enough.
-pub const OUTSIDE_STACKS_MAX: usize = 256;
 
 /// What one stack holds of the memory that other code than the caching allocator took.
 ///

@@ -6,10 +6,10 @@ mod small;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use memtape_core::limits::PROCESS_GROUPS_MAX;
 use memtape_core::snapshot::{CollectiveSource, Collectives};
 use memtape_core::tape::collective::CollectiveWriter;
 use memtape_core::tape::collective::dump::{Configured, Dump, Status};
-use memtape_core::tape::layout::GROUPS_MAX;
 use memtape_core::tape::layout::{Layout, header};
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::{Birth, Words};
@@ -109,11 +109,11 @@ fn a_look_is_read_as_it_was_written() {
 fn groups_without_room_are_counted() {
     let (layout, memory) = blank();
     let mut writer = CollectiveWriter::new(Words(&memory), layout.collectives);
-    let groups: Vec<_> = (0..GROUPS_MAX as i64 + 5).map(|n| (n, -1, n)).collect();
+    let groups: Vec<_> = (0..PROCESS_GROUPS_MAX as i64 + 5).map(|n| (n, -1, n)).collect();
     writer.look(10, 1, dump(&groups));
     let found = read(&memory);
-    assert_eq!((found.groups.len(), found.groups_lost), (GROUPS_MAX, 5));
-    assert_eq!(numbers(&found), groups[..GROUPS_MAX]);
+    assert_eq!((found.groups.len(), found.groups_lost), (PROCESS_GROUPS_MAX, 5));
+    assert_eq!(numbers(&found), groups[..PROCESS_GROUPS_MAX]);
 }
 
 /// A writer and a reader at full speed: every answer is one look's, whole.

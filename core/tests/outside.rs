@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
+use memtape_core::limits::OUTSIDE_STACKS_MAX;
 use memtape_core::origin::Origin;
-use memtape_core::snapshot::{Held, OUTSIDE_STACKS_MAX, OutsideStack, RankSnapshot};
+use memtape_core::snapshot::{Held, OutsideStack, RankSnapshot};
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, Layout, Sizes, Tracker, head, header};

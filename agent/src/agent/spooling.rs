@@ -7,11 +7,13 @@
 
 use std::time::Duration;
 
+use memtape_core::limits::STEPS_PER_REPORT_MAX;
+
 use crate::capture::answers::{JobKey, Work, WorkId, after};
 use crate::capture::rewind::Rewound;
 use crate::link::backoff::{self, backoff};
 use crate::link::deliveries::Mark;
-use crate::link::report::{self, RECORDS_MAX};
+use crate::link::report;
 use crate::link::upload::UploadError;
 use crate::link::wire::{self, InitiatedCapture, RankReport};
 use crate::node::clock::Now;
@@ -125,8 +127,13 @@ impl Agent {
         loop {
             let Some(spool) = &mut self.spool else { return };
             let node = self.node.as_ref();
-            let mut ranks =
-                report::ranks(&self.tapes, &self.deliveries, None, (now, node), RECORDS_MAX);
+            let mut ranks = report::ranks(
+                &self.tapes,
+                &self.deliveries,
+                None,
+                (now, node),
+                STEPS_PER_REPORT_MAX,
+            );
             ranks.reports.retain(|rank| rank.steps().len() > 0);
             if ranks.reports.is_empty() {
                 return;
@@ -215,7 +222,7 @@ impl Agent {
     pub(super) fn send_kept(&mut self) -> Result<Option<(u64, Vec<RankReport>)>, QueueFull> {
         loop {
             let Some(spool) = &mut self.spool else { return Ok(None) };
-            match spool.next(RECORDS_MAX) {
+            match spool.next(STEPS_PER_REPORT_MAX) {
                 None => return Ok(None),
                 Some(Next::Steps(number, ranks)) => return Ok(Some((number, ranks))),
                 Some(Next::Down(number, tape_id, message)) => {

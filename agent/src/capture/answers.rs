@@ -10,18 +10,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use memtape_core::limits::{ANSWERS_IN_PROGRESS_MAX, CAPTURE_DEADLINE_SECONDS_MAX};
+
 use crate::capture::rewind::{Rewind, Rewound, no_tape};
 use crate::config::Config;
 use crate::link::backoff::{self, backoff};
 use crate::link::upload::{Body, UploadError};
 use crate::link::wire::{self, Outgoing};
 
-/// Answers in the making, at most; requests beyond are refused with a line that says so.
-const JOBS_MAX: usize = 4096;
-
 /// Deadlines of requests are kept within these; one without any gets the first.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
-const DEADLINE_MAX: Duration = Duration::from_secs(600);
+const DEADLINE_MAX: Duration = Duration::from_secs(CAPTURE_DEADLINE_SECONDS_MAX);
 
 /// Which answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,8 +116,10 @@ impl Captures {
         if let Some(job) = self.jobs.get(&key) {
             return job.answer.clone();
         }
-        if self.jobs.len() >= JOBS_MAX {
-            let why = format!("the agent has {JOBS_MAX} captures to answer: ask again later");
+        if self.jobs.len() >= ANSWERS_IN_PROGRESS_MAX {
+            let why = format!(
+                "the agent has {ANSWERS_IN_PROGRESS_MAX} captures to answer: ask again later"
+            );
             return Some(refusal(&key, &why));
         }
         let work = self.name_work();

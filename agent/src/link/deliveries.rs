@@ -8,10 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::tapes::known::TapeKey;
+use memtape_core::limits::REPORTS_IN_FLIGHT_MAX;
 
-/// Reports sent and not acknowledged, at most.
-const IN_FLIGHT_MAX: usize = 32;
+use crate::tapes::known::TapeKey;
 
 /// Progress of all tapes.
 #[derive(Debug, Default)]
@@ -78,7 +77,7 @@ impl Deliveries {
 
     /// False while too many reports are on their way.
     pub(crate) fn may_send(&self) -> bool {
-        self.in_flight.len() < IN_FLIGHT_MAX
+        self.in_flight.len() < REPORTS_IN_FLIGHT_MAX
     }
 
     /// The number of the next report.
@@ -225,7 +224,7 @@ mod tests {
         while deliveries.may_send() {
             deliveries.report_sent(Vec::new());
         }
-        assert_eq!(deliveries.next_number(), IN_FLIGHT_MAX as u64 + 1);
+        assert_eq!(deliveries.next_number(), REPORTS_IN_FLIGHT_MAX as u64 + 1);
         deliveries.acked(1);
         assert!(deliveries.may_send());
     }

@@ -15,9 +15,6 @@ use crate::node::machine::Node;
 use crate::node::nvml;
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 
-/// Step records in one report, at most; one is at most 170 bytes on the wire.
-pub(crate) const RECORDS_MAX: usize = 4096;
-
 /// Why a rank's process cannot be read, although it lives.
 const OTHER_NAMESPACE: &str =
     "its process is in a pid namespace that the agent does not see: run the agent in the host's";

@@ -7,6 +7,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
+use memtape_core::limits::MESSAGES_WAITING_MAX;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -15,9 +16,6 @@ use tonic::transport::{Channel, Endpoint};
 use crate::link::backoff::backoff;
 use crate::link::wire::{self, Client, FromAgent, Incoming, Outgoing};
 use crate::node::clock;
-
-/// Messages waiting to be sent on a stream; when they are more, the agent's loop skips a turn.
-pub(crate) const OUTGOING_MAX: usize = 256;
 
 /// A stream that lasted for this long resets the backoff.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
@@ -167,7 +165,7 @@ async fn attach<E: From<StreamEvent>>(
     events: &mpsc::Sender<E>,
 ) -> End {
     let failed = |why: String| End { lasted: None, wait: None, why };
-    let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
+    let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING_MAX);
     if outgoing.try_send(hello.into_raw(u32::MAX)).is_err() {
         return failed("the stream takes no message".to_string());
     }

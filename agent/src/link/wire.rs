@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
-use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
+use memtape_core::identity::{Identity, cut};
+use memtape_core::limits::{COMMAND_BYTES_MAX, LIMITATIONS_MAX, NAME_BYTES_MAX, ROLE_BYTES_MAX};
 use memtape_core::tape::read::Status;
 use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, PROTOCOL_MINOR, v1};
 
@@ -76,9 +77,6 @@ impl RankUp {
         &self.0.tape_id
     }
 }
-
-/// Lines of limitations sent for one rank; each is cut to [`NAME_BYTES_MAX`].
-const LIMITATIONS_MAX: usize = 32;
 
 /// A message from the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use memtape_core::limits::GPUS_PER_NODE_MAX;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::{Device, Nvml};
 use tokio::sync::watch;
@@ -26,9 +27,6 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time between two readings.
 const READING_INTERVAL: Duration = Duration::from_secs(1);
-
-/// GPUs looked at on one node, and MIG instances on one GPU.
-const GPUS_MAX: u32 = 256;
 
 /// One reading of all GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -185,14 +183,15 @@ fn read_until_failure(
 
 fn read_all(nvml: &Nvml, with_processes: bool) -> Result<Reading, nvml_wrapper::error::NvmlError> {
     let mut reading = Reading::default();
-    for index in 0..nvml.device_count()?.min(GPUS_MAX) {
+    for index in 0..nvml.device_count()?.min(GPUS_PER_NODE_MAX) {
         // One lost GPU hides no other.
         let Ok(device) = nvml.device_by_index(index) else { continue };
         let (Ok(uuid), Ok(memory)) = (device.uuid(), device.memory_info()) else { continue };
         let mut processes = None;
         if with_processes {
             processes = read_processes(&device, &uuid, &mut reading.processes);
-            for instance in 0..device.mig_device_count().unwrap_or_default().min(GPUS_MAX) {
+            for instance in 0..device.mig_device_count().unwrap_or_default().min(GPUS_PER_NODE_MAX)
+            {
                 let Ok(instance) = device.mig_device_by_index(instance) else { continue };
                 let Ok(uuid) = instance.uuid() else { continue };
                 read_processes(&instance, &uuid, &mut reading.processes);

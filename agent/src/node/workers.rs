@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use memtape_core::limits::PROCESSES_PER_RANK_MAX;
 use tokio::sync::watch;
 
 use crate::node::clock::{self, Now};
@@ -19,9 +20,6 @@ use crate::node::process::{self, Process};
 /// Processes looked at on one node; those beyond are not seen. The kernel's own bound on a machine
 /// of usual size is 32,768.
 const PROCESSES_MAX: usize = 65_536;
-
-/// Processes below one rank that are read; those beyond are counted.
-pub(crate) const BELOW_MAX: usize = 1024;
 
 /// Time between two looks, at least …
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -49,7 +47,7 @@ pub(crate) struct Below {
     pub(crate) shmem_bytes: u64,
     /// Private, with shared pages in equal parts; none until it is known of all of them.
     pub(crate) anon_parts_bytes: Option<u64>,
-    /// Processes beyond [`BELOW_MAX`].
+    /// Processes beyond [`PROCESSES_PER_RANK_MAX`].
     pub(crate) left_out: u32,
 }
 
@@ -191,9 +189,9 @@ impl Look {
 
     fn family(&self, members: Vec<Key>) -> Family {
         let mut family = Family::default();
-        let too_many = members.len().saturating_sub(BELOW_MAX);
+        let too_many = members.len().saturating_sub(PROCESSES_PER_RANK_MAX);
         family.sums.left_out = u32::try_from(too_many).unwrap_or(u32::MAX);
-        for member in members.into_iter().take(BELOW_MAX) {
+        for member in members.into_iter().take(PROCESSES_PER_RANK_MAX) {
             let memory = Process::known(member.0, member.1).memory(&self.root);
             // Gone meanwhile, or a zombie, which holds nothing.
             let Some((memory, anon)) = memory.and_then(|memory| Some((memory, memory.anon?)))
@@ -345,11 +343,12 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_bound_is_counted() {
-        let workers = (1000..1000 + BELOW_MAX as u32 + 7).map(|pid| (pid, 10, Some(1), None));
+        let workers =
+            (1000..1000 + PROCESSES_PER_RANK_MAX as u32 + 7).map(|pid| (pid, 10, Some(1), None));
         let processes: Vec<_> = std::iter::once((10, 1, Some(1), None)).chain(workers).collect();
         let sums = looked(&root(&processes), &[10], 0);
         let below = sums.values().next().expect("the rank");
-        assert_eq!((below.count as usize, below.left_out), (BELOW_MAX, 7));
+        assert_eq!((below.count as usize, below.left_out), (PROCESSES_PER_RANK_MAX, 7));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memtape_core::limits::TAPES_PER_NODE_MAX;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
 
@@ -17,9 +18,6 @@ use crate::node::process::Process;
 use crate::tapes::death::{Life, OomKills, Sighting};
 use crate::tapes::liveness::Writer;
 use crate::tapes::source::{FileId, NotATape, TapeFile, TapeSource, TapeWords};
-
-/// Tapes known at the same time, dead ones included; files beyond are refused.
-const TAPES_MAX: usize = 1024;
 
 /// Files remembered as being no tapes.
 const REJECTED_MAX: usize = 4096;
@@ -259,10 +257,10 @@ impl Tapes {
             rejected.looks = rejected.looks.wrapping_add(1);
             return false;
         }
-        if self.known.len() >= TAPES_MAX {
+        if self.known.len() >= TAPES_PER_NODE_MAX {
             if !std::mem::replace(&mut self.is_full, true) {
                 tracing::warn!(
-                    "there are more than {TAPES_MAX} tapes: delete those of dead processes"
+                    "there are more than {TAPES_PER_NODE_MAX} tapes: delete those of dead processes"
                 );
             }
             return false;

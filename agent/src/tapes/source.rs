@@ -14,13 +14,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memtape_core::limits::TAPE_BYTES_MAX;
 use memtape_core::tape::read::{Source, TapeError};
 
 use crate::tapes::liveness::{self, Writer};
-
-/// Largest file taken for a tape, in bytes. Tapes are sparse: the default sizes make 0.7 GiB, of
-/// which a process with one device occupies 50 MiB. A rewind copies at most one live table.
-const FILE_BYTES_MAX: u64 = 8 << 30;
 
 /// Directory entries looked at in one folder.
 const ENTRIES_MAX: usize = 65_536;
@@ -38,7 +35,7 @@ pub(crate) enum NotATape {
     #[error("it is not a regular file")]
     NoFile,
     /// Its length in bytes.
-    #[error("it is larger than a tape may be: {0} of {FILE_BYTES_MAX} bytes")]
+    #[error("it is larger than a tape may be: {0} of {TAPE_BYTES_MAX} bytes")]
     TooLarge(u64),
     /// What is on it is no tape.
     #[error(transparent)]
@@ -197,7 +194,7 @@ impl TapeSource for TapeFolders {
         if !metadata.is_file() {
             return Err(NotATape::NoFile);
         }
-        if metadata.len() > FILE_BYTES_MAX {
+        if metadata.len() > TAPE_BYTES_MAX {
             return Err(NotATape::TooLarge(metadata.len()));
         }
         Ok(Arc::new(DiskFile { file, id: FileId::of(&metadata) }))

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use memtape_core::limits::MESSAGES_WAITING_MAX;
 use tokio::sync::mpsc;
 
 use super::memory_disk::MemoryDisk;
@@ -20,7 +21,7 @@ use crate::agent::{self, Agent};
 use crate::capture::answers::{Work, WorkId};
 use crate::capture::rewind::Rewind;
 use crate::config::Config;
-use crate::link::stream::{OUTGOING_MAX, Session, StreamEvent};
+use crate::link::stream::{Session, StreamEvent};
 use crate::link::upload::UploadError;
 use crate::link::wire::{self, FromAgent, FromCoordinator};
 use crate::node::cgroup::Cgroup;
@@ -204,7 +205,7 @@ impl SimulatedAgent {
             Event::Tick => agent::Event::Tick,
             Event::Timeout => agent::Event::Timeout,
             Event::Connected { welcome } => {
-                let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+                let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
                 let Ok(session) = Session::open(wire::incoming(welcome), outgoing) else { return };
                 self.outgoing = Some(receiver);
                 StreamEvent::Connected(session).into()

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use memtape_core::tape::layout::REGION_ITEMS_MAX;
+use memtape_core::limits::TAPE_ITEMS_MAX;
 use rustix::fs::{Access, access};
 use serde_json::json;
 
@@ -80,8 +80,8 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
 fn check_size(name: &str, value: Option<&OsStr>) -> anyhow::Result<()> {
     let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(()) };
     let number = value.to_str().and_then(|text| text.trim().parse().ok());
-    if number.is_none_or(|number| !(1..=REGION_ITEMS_MAX).contains(&number)) {
-        bail!("{name}={} must be a number from 1 to {REGION_ITEMS_MAX}", value.display());
+    if number.is_none_or(|number| !(1..=TAPE_ITEMS_MAX).contains(&number)) {
+        bail!("{name}={} must be a number from 1 to {TAPE_ITEMS_MAX}", value.display());
     }
     Ok(())
 }

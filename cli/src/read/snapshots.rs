@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use anyhow::{Context, bail};
 use flate2::bufread::MultiGzDecoder;
 use memtape_core::analysis::look::{Look, look};
+use memtape_core::limits::FILES_ANALYZED_MAX;
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::fault::Fault;
 use memtape_core::pickle::torch::{Notes, Shape};
@@ -27,9 +28,6 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// Pieces that are read and unpacked ahead of the one that is being taken apart.
 const PIECES_AHEAD: usize = 8;
-
-/// Files in one go; a folder with more is likely not what was meant.
-const FILES_MAX: usize = 4096;
 
 /// Folders below a folder that are searched: `iteration_10/rank3/…`.
 const DEPTH_MAX: usize = 3;
@@ -71,8 +69,8 @@ pub(crate) fn expand(given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
             );
         }
     }
-    if files.len() > FILES_MAX {
-        bail!("{} files are more than the {FILES_MAX} that are read at once", files.len());
+    if files.len() > FILES_ANALYZED_MAX {
+        bail!("{} files are more than the {FILES_ANALYZED_MAX} that are read at once", files.len());
     }
     Ok(files)
 }

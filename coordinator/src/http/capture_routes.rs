@@ -9,6 +9,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use memtape_core::capture::Outcome;
+use memtape_core::limits::{CAPTURES_LISTED_MAX, PARTS_LISTED_MAX};
 use memtape_proto::api::{
     Capture, CaptureRequest, CaptureState, Captures, Missing, Part, PartOutcome, RequestedCapture,
 };
@@ -26,12 +27,6 @@ use crate::records::PartRecord;
 use crate::state::captures;
 use crate::state::effects::CaptureRefused;
 use crate::state::view::View;
-
-/// Captures in one list, the newest.
-const CAPTURES_LISTED_MAX: usize = 200;
-
-/// Parts in one list of captures; older captures come without theirs.
-const PARTS_LISTED_MAX: usize = 8192;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes

@@ -4,6 +4,7 @@
 //! unpacked. One body is in memory at a time.
 
 use memtape_core::capture::collective::{self, Behind, GroupState, RankState};
+use memtape_core::limits::RANKS_COMPARED_MAX;
 use memtape_core::snapshot::Collectives as Recorded;
 use memtape_proto::api::{Collectives, Group, Lag, LagCause, RankCollectives, Unread};
 use memtape_proto::snapshot;
@@ -11,16 +12,13 @@ use memtape_proto::snapshot;
 use crate::records::PartRecord;
 use crate::store::Store;
 
-/// Bodies that are read for one answer: the largest jobs take some seconds.
-const BODIES_MAX: usize = 4096;
-
 /// The comparison of a capture's ranks, and what each of them says.
 pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
     let mut states = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
         let state = match part.hash() {
-            Some(hash) if index < BODIES_MAX => read(store, hash).await,
-            Some(_) => Err(format!("only the first {BODIES_MAX} ranks are read")),
+            Some(hash) if index < RANKS_COMPARED_MAX => read(store, hash).await,
+            Some(_) => Err(format!("only the first {RANKS_COMPARED_MAX} ranks are read")),
             None => Err(format!("the capture has nothing of it ({})", part.outcome)),
         };
         states.push(state);

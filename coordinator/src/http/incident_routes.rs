@@ -4,6 +4,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::Json;
 use memtape_core::diagnosis::{self, Diagnosis};
 use memtape_core::incident::{Page, Tracked};
+use memtape_core::limits::ROWS_LISTED_MAX;
 use memtape_core::snapshot;
 use memtape_proto::api::{
     Action, Actions, AgeBucket, Alternative, Frame, Incident, IncidentState, Incidents, Remedy,
@@ -13,9 +14,6 @@ use memtape_proto::api::{
 use crate::http::request::{Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::records;
-
-/// Incidents or actions in one list, the newest.
-const LISTED_MAX: usize = 1000;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
@@ -29,7 +27,7 @@ async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Incide
     let incidents = api.ask(move |view| {
         let newest = view.incidents.iter().rev();
         let of_job = newest.filter(|known| query.has(&known.incident().job));
-        of_job.take(LISTED_MAX).map(incident).collect()
+        of_job.take(ROWS_LISTED_MAX).map(incident).collect()
     });
     Ok(Json(Incidents { incidents: incidents.await? }))
 }
@@ -44,7 +42,8 @@ async fn one(State(api): State<Api>, path: PathOf<IdPath>) -> Answer<Incident> {
 }
 
 async fn actions(State(api): State<Api>) -> Answer<Actions> {
-    let actions = api.ask(|view| view.actions.iter().rev().take(LISTED_MAX).map(action).collect());
+    let actions =
+        api.ask(|view| view.actions.iter().rev().take(ROWS_LISTED_MAX).map(action).collect());
     Ok(Json(Actions { actions: actions.await? }))
 }
 

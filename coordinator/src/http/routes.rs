@@ -13,6 +13,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use memtape_core::limits::REQUEST_BYTES_MAX;
 use serde_json::Value;
 
 use crate::http::request::{Answer, Api, Problem};
@@ -23,9 +24,6 @@ use crate::http::{
 };
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::telemetry::metrics;
-
-/// Largest body of a request to the API, in bytes.
-const REQUEST_BYTES_MAX: usize = 64 << 10;
 
 /// The whole HTTP side: API, document, health, metrics and page.
 pub(crate) fn router(api: Api) -> Router {

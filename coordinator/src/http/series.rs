@@ -1,5 +1,7 @@
 //! `/jobs/{job}/series`: the steps of one device as a few hundred points that show every spike.
 
+use memtape_core::limits::SERIES_POINTS_MAX;
+
 use axum::extract::{Path, Query, State};
 use axum::response::Json;
 use memtape_proto::api::{Series, SeriesQuery};
@@ -12,9 +14,6 @@ use crate::state::view::View;
 
 /// Points of an answer, unless another number is asked for.
 const POINTS: usize = 1000;
-
-/// Points of an answer, at most.
-const POINTS_MAX: usize = 20_000;
 
 /// How long after the end of an attempt its step records may still come in.
 const LATE_STEPS_NS: i64 = 600_000_000_000;
@@ -69,7 +68,7 @@ fn thin_out(rows: &[StepRow], wanted: &SeriesQuery) -> Series {
     let rows = rows.get(first..).unwrap_or_default();
     let to = wanted.to.unwrap_or(u64::MAX);
     let rows = rows.get(..rows.partition_point(|row| row.first_step <= to)).unwrap_or_default();
-    let points = wanted.points.unwrap_or(POINTS).clamp(1, POINTS_MAX);
+    let points = wanted.points.unwrap_or(POINTS).clamp(1, SERIES_POINTS_MAX);
     let mut series = Series::default();
     for group in rows.chunks(rows.len().div_ceil(points).max(1)) {
         let lowest = |value: fn(&StepRow) -> u64| group.iter().map(value).min().unwrap_or(0);

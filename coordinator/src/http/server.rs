@@ -14,14 +14,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use memtape_core::limits::CONNECTIONS_MAX;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-
-/// Connections at the same time; others wait to be accepted.
-const CONNECTIONS_MAX: usize = 16_384;
 
 /// Open files that are no connections: the store, and bodies on their way to the disk.
 const FILES_BESIDE: usize = 1024;

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use memtape_core::limits::SNAPSHOT_BYTES_MAX;
+use memtape_core::limits::{REPORTS_WAITING_BYTES_MAX, SNAPSHOT_BYTES_MAX, UPLOADS_WAITING_MAX};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::state::effects::Share;
@@ -31,9 +31,6 @@ const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
 /// room for all of it.
 const FIRST_CHUNKS_MAX: usize = 16;
 
-/// Uploads that wait, those included; others are asked to come back later.
-const WAITING_MAX: usize = 4096;
-
 /// Bytes that decoding takes for each byte of a snapshot; a block of 17 bytes becomes 112 bytes.
 const DECODED_FACTOR: u64 = 8;
 
@@ -42,9 +39,6 @@ const CHECK_BYTES_MAX: u64 = SNAPSHOT_BYTES_MAX as u64 * DECODED_FACTOR;
 
 /// Snapshots that are checked at the same time.
 const CHECKS_MAX: u64 = 4;
-
-/// Bytes of messages that are not stored yet, all streams together; the next ones are not read.
-const REPORT_BYTES_MAX: u64 = 128 << 20;
 
 /// Both doors, and what was seen at them.
 #[derive(Debug)]
@@ -79,8 +73,8 @@ impl Default for Admission {
         let places = |count| Arc::new(Semaphore::new(count));
         Self {
             uploads: Door::new(UPLOAD_BYTES_MAX),
-            reports: Door::new(REPORT_BYTES_MAX),
-            waiting: places(WAITING_MAX),
+            reports: Door::new(REPORTS_WAITING_BYTES_MAX),
+            waiting: places(UPLOADS_WAITING_MAX),
             first_chunks: places(FIRST_CHUNKS_MAX),
             checks: Door::new(CHECK_BYTES_MAX),
             deferred: AtomicU64::new(0),
@@ -139,7 +133,7 @@ impl Admission {
             upload_bytes: self.uploads.bytes(),
             upload_bytes_max: self.uploads.bytes_max
                 + FIRST_CHUNKS_MAX as u64 * message_bytes_max
-                + WAITING_MAX as u64 * window_bytes
+                + UPLOADS_WAITING_MAX as u64 * window_bytes
                 + self.checks.bytes_max,
             report_bytes: self.reports.bytes(),
             report_bytes_max: self.reports.bytes_max,
@@ -199,7 +193,7 @@ mod tests {
             inside.push(admission.turn().await.expect("there is room"));
         }
         let mut lining_up = Vec::new();
-        for _ in FIRST_CHUNKS_MAX..WAITING_MAX {
+        for _ in FIRST_CHUNKS_MAX..UPLOADS_WAITING_MAX {
             let mut turn = Box::pin(admission.turn());
             let waits = std::future::poll_fn(|context| {
                 std::task::Poll::Ready(turn.as_mut().poll(context).is_pending())

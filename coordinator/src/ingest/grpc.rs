@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use memtape_core::limits::SNAPSHOT_BYTES_MAX;
+use memtape_core::limits::{MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX};
 use memtape_proto::snapshot::{self, Bounds, DecodeError};
 use memtape_proto::{CHUNK_BYTES_MAX, v1};
 use opentelemetry::KeyValue;
@@ -27,9 +27,6 @@ use crate::state::counters::{Counters, Loss};
 use crate::state::messages::Incoming;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
-
-/// Messages waiting for one agent. One that leaves so many is not reading.
-const OUTGOING_MAX: usize = 256;
 
 /// Largest message of an agent. Decoded it takes more memory, but not many times as much.
 pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
@@ -123,7 +120,7 @@ impl v1::coordinator_server::Coordinator for Service {
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
         let first = first.ok_or_else(|| Status::invalid_argument("the stream is empty"))?;
         let hello = wire::hello(first).map_err(|why| self.bad(&why))?;
-        let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+        let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, answer) = oneshot::channel();
         self.tell(Event::Attached { hello, outgoing, reply }).await?;
         let stream = answer.await.map_err(|_| stopping())?;

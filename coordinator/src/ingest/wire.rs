@@ -7,9 +7,12 @@
 use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
-use memtape_core::identity::{COMMAND_BYTES_MAX, NAME_BYTES_MAX, cut};
+use memtape_core::identity::cut;
 use memtape_core::ids::is_agent_capture;
-use memtape_core::roles::PEER_GROUPS_MAX;
+use memtape_core::limits::{
+    COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX, LIMITATIONS_MAX,
+    NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, STEPS_PER_REPORT_MAX,
+};
 use memtape_proto::api::{Gpu, Host};
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 
@@ -28,22 +31,11 @@ pub(crate) type Outgoing = v1::CoordinatorMessage;
 #[cfg(feature = "simulation")]
 pub(crate) type Raw = v1::AgentMessage;
 
-/// Global ranks are below this.
-pub(crate) const RANKS_MAX: u32 = 65_536;
-
 /// No number of bytes or steps is larger: 9 PB, and what JavaScript can count to.
 const NUMBER_MAX: u64 = 1 << 53;
 
 /// Bounds on lists in one message.
 const RANKS_PER_REPORT_MAX: usize = 4096;
-const STEPS_PER_REPORT_MAX: usize = 16_384;
-const DEVICES_MAX: usize = 64;
-const GPUS_MAX: usize = 256;
-const LIMITATIONS_MAX: usize = 32;
-
-/// Names of tapes and captures on the wire, at most.
-const ID_BYTES_MAX: usize = 128;
-
 /// Why a message is refused; its stream is closed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum BadMessage {
@@ -55,7 +47,7 @@ pub(crate) enum BadMessage {
     NoProtocol,
     #[error("the agent speaks protocol {theirs}, the coordinator {PROTOCOL}: update the {older}")]
     Protocol { theirs: u32, older: &'static str },
-    #[error("rank {rank} of {world} is beyond the bound of {RANKS_MAX}")]
+    #[error("rank {rank} of {world} is beyond the bound of {RANKS_PER_JOB_MAX}")]
     Rank { rank: u32, world: u32 },
     #[error("a report of {ranks} ranks, {steps} steps and {gpus} GPUs is too long")]
     Report { ranks: usize, steps: usize, gpus: usize },
@@ -139,7 +131,7 @@ pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, BadMes
 }
 
 fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
-    if up.rank >= RANKS_MAX || up.world_size > RANKS_MAX {
+    if up.rank >= RANKS_PER_JOB_MAX || up.world_size > RANKS_PER_JOB_MAX {
         return Err(BadMessage::Rank { rank: up.rank, world: up.world_size });
     }
     let uuids = up.device_uuids.iter().take(DEVICES_MAX);
@@ -165,7 +157,7 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
     let steps: usize = sent.ranks.iter().map(|rank| rank.steps.len()).sum();
     if sent.ranks.len() > RANKS_PER_REPORT_MAX
         || steps > STEPS_PER_REPORT_MAX
-        || sent.gpus.len() > GPUS_MAX
+        || sent.gpus.len() > GPUS_PER_NODE_MAX as usize
     {
         let (ranks, gpus) = (sent.ranks.len(), sent.gpus.len());
         return Err(BadMessage::Report { ranks, steps, gpus });
@@ -399,7 +391,10 @@ mod tests {
             ..v1::RankUp::default()
         };
         check(Body::RankUp(up.clone()), Ok(()));
-        check(Body::RankUp(v1::RankUp { rank: RANKS_MAX, ..up.clone() }), Err("rank 65536"));
+        check(
+            Body::RankUp(v1::RankUp { rank: RANKS_PER_JOB_MAX, ..up.clone() }),
+            Err("rank 65536"),
+        );
         check(Body::RankUp(v1::RankUp { job: " ".to_string(), ..up.clone() }), Err("a job's name"));
         check(Body::RankUp(v1::RankUp { job: "a\nb".to_string(), ..up.clone() }), Err("printable"));
         check(Body::RankUp(v1::RankUp { tape_id: "x".repeat(200), ..up }), Err("an id"));
@@ -416,7 +411,10 @@ mod tests {
         check(with(steps(vec![reversed])), Err("reversed"));
         let huge = v1::StepRecord { floor_allocated: u64::MAX, ..step };
         check(with(steps(vec![huge])), Err("beyond any real number"));
-        check(with(steps(vec![v1::StepRecord { device: 64, ..step }])), Err("device 64"));
+        check(
+            with(steps(vec![v1::StepRecord { device: DEVICES_MAX as u32, ..step }])),
+            Err("device 16"),
+        );
         let outside = |use_: v1::OutsideUse, count| v1::RankReport {
             outside: vec![use_; count],
             ..rank.clone()

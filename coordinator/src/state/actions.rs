@@ -10,6 +10,7 @@ use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::RestartAnswer;
 use memtape_core::ids::Ids;
 use memtape_core::incident::{Incident, Tracked};
+use memtape_core::limits::ACTIONS_MAX;
 use memtape_core::policy::{Decision, Facts, Mode, Outcome, Policy, Settings};
 
 use crate::clock::Now;
@@ -21,9 +22,6 @@ use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::orders::{Hook, Order, Proposal};
 use crate::store::{Changes, Store};
-
-/// Actions remembered; the oldest is forgotten.
-const ACTIONS_MAX: usize = 4096;
 
 /// Memory that failed within this time makes a restart urgent.
 const URGENT_NS: u64 = 300_000_000_000;

@@ -1,6 +1,7 @@
 //! Captures that an agent took alone: announced, sent, said twice, kept over a restart.
 
-use memtape_core::identity::NAME_BYTES_MAX;
+use memtape_core::limits::NAME_BYTES_MAX;
+
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as FromAgent;
 use serde_json::json;

@@ -1,5 +1,7 @@
 //! The machine behind [`Captures`]: what it knows of the ranks, and the one capture in flight.
 
+use crate::limits::TAPES_PER_RANK_MAX;
+
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -10,10 +12,6 @@ use crate::capture::flight::Flight;
 use crate::capture::manifest::{Action, Answer, CaptureId, Manifest};
 use crate::capture::reason::{Reason, Urgency};
 use crate::capture::request::{Limits, Refusal};
-
-/// Tapes remembered per rank. More than one exists when a process was replaced within an attempt;
-/// the dead ones are remembered, so that a repeated announcement does not bring them back.
-pub const TAPES_PER_RANK_MAX: usize = 4;
 
 /// The captures of one attempt at one job.
 ///

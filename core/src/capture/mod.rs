@@ -22,7 +22,7 @@ mod reason;
 mod request;
 mod triggers;
 
-pub use captures::{Captures, TAPES_PER_RANK_MAX};
+pub use captures::Captures;
 pub use choose::DEAD_REACH_STEPS;
 pub use manifest::{Action, Answer, CaptureId, Manifest, Part};
 pub use outcome::Outcome;

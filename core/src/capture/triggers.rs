@@ -9,9 +9,7 @@
 use alloc::collections::BTreeMap;
 
 use crate::capture::reason::Reason;
-
-/// Ranks that are kept apart; the coordinator bounds the job.
-const RANKS_MAX: usize = 65_536;
+use crate::limits::RANKS_PER_JOB_MAX;
 
 /// Thresholds of the triggers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,7 +217,7 @@ impl Triggers {
     }
 
     fn rank(&mut self, rank: u32) -> Option<&mut Rank> {
-        if !self.ranks.contains_key(&rank) && self.ranks.len() >= RANKS_MAX {
+        if !self.ranks.contains_key(&rank) && self.ranks.len() >= RANKS_PER_JOB_MAX as usize {
             self.suppressed += 1;
             return None;
         }

@@ -12,7 +12,7 @@ use crate::identity::cut;
 use crate::snapshot::Frame;
 
 /// Frames of a stack that are kept, the innermost.
-const STACK_FRAMES_MAX: usize = 48;
+const FRAMES_KEPT_MAX: usize = 48;
 
 /// Bytes of a file name or a sentence that are kept.
 const TEXT_BYTES_MAX: usize = 1024;
@@ -238,7 +238,7 @@ impl Display for NotCompared {
 pub(super) fn bounded(mut diagnosis: Box<Diagnosis>) -> Box<Diagnosis> {
     let text = |text: &mut String| *text = cut(text, TEXT_BYTES_MAX).to_string();
     let stack = |frames: &mut Vec<Frame>| {
-        frames.truncate(STACK_FRAMES_MAX);
+        frames.truncate(FRAMES_KEPT_MAX);
         frames.iter_mut().for_each(|frame| text(&mut frame.file));
     };
     let said = &mut *diagnosis;

@@ -4,13 +4,12 @@
 //! code that runs inside a training process must not panic, and a wrong index must not tear
 //! another region.
 
+use crate::limits::DEVICES_MAX;
 use crate::origin::Origin;
 use crate::tape::atomic::{AtomicU64, Ordering, fence};
 use crate::tape::layout::header::{descriptor, device};
 use crate::tape::layout::regions::Layout;
-use crate::tape::layout::sizes::{
-    DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, MAGIC, VERSION,
-};
+use crate::tape::layout::sizes::{HEADER_WORDS, IDENTITY_WORDS, LANES, MAGIC, VERSION};
 use crate::tape::layout::states::State;
 use crate::tape::layout::{head, header};
 

@@ -6,17 +6,19 @@
 
 use std::io::Read;
 
-use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
-use memtape_core::limits::{SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX};
+use memtape_core::identity::{Identity, cut};
+use memtape_core::limits::{
+    COMMAND_BYTES_MAX, DEVICES_MAX, NAME_BYTES_MAX, OUTSIDE_STACKS_MAX, PROCESS_GROUPS_MAX,
+    ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX,
+};
 use memtape_core::origin::Origin;
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
-    OUTSIDE_STACKS_MAX, OutsideStack, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse,
-    StreamPool, TraceEvent, TraceKind,
+    OutsideStack, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse, StreamPool,
+    TraceEvent, TraceKind,
 };
 use memtape_core::tape::collective::dump::TEXT_BYTES_MAX;
 use memtape_core::tape::interned::STRING_BYTES_MAX;
-use memtape_core::tape::layout::{DEVICES_MAX, GROUPS_MAX};
 use prost::Message as _;
 use zstd::zstd_safe::get_frame_content_size;
 
@@ -132,7 +134,7 @@ fn bounded(what: &'static str, count: usize, count_max: usize) -> Result<(), Dec
     (count <= count_max).then_some(()).ok_or(DecodeError::TooMany { what, count, count_max })
 }
 
-/// Refuses numbers whose sum nobody could hold.
+/// Refuses numbers whose sum does not fit 64 bits.
 fn summed(what: &'static str, numbers: impl Iterator<Item = u64>) -> Result<(), DecodeError> {
     let sum = numbers.into_iter().try_fold(0_u64, u64::checked_add);
     sum.map(|_| ()).ok_or(DecodeError::Overflow(what))
@@ -203,7 +205,7 @@ fn stream_pool(of: &v1::Place) -> StreamPool {
 }
 
 fn collectives_of(of: v1::Collectives) -> Result<Collectives, DecodeError> {
-    bounded("process groups", of.groups.len(), GROUPS_MAX)?;
+    bounded("process groups", of.groups.len(), PROCESS_GROUPS_MAX)?;
     let one_line = |line: String| text(line, TEXT_BYTES_MAX).replace(char::is_control, " ");
     let group = |group: v1::CollectiveGroup| CollectiveGroup {
         id: group.id,

@@ -68,7 +68,7 @@ const TABLE_FRONT: usize = 16;
 const SLOTS_MAX: usize = 512;
 
 /// Most devices that an allocator is believed to have; PyTorch is built for at most 120.
-const DEVICES_MAX: usize = 128;
+const TORCH_DEVICES_MAX: usize = 128;
 
 static PLAN: OnceLock<Result<Plan, Tracker>> = OnceLock::new();
 /// One of [`Tracker`].
@@ -199,7 +199,7 @@ impl Plan {
         let count = end.saturating_sub(first) / size_of::<usize>();
         // SAFETY: the storage of a vector of pointers, from its begin to its end.
         let is_there = |index: usize| unsafe { *(first as *const usize).add(index) } != 0;
-        (1..=DEVICES_MAX).contains(&count) && (0..count).all(is_there)
+        (1..=TORCH_DEVICES_MAX).contains(&count) && (0..count).all(is_there)
     }
 }
 

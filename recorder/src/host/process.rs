@@ -6,7 +6,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8};
 
-use memtape_core::identity::{COMMAND_BYTES_MAX, Identity, cut};
+use memtape_core::identity::{Identity, cut};
+use memtape_core::limits::COMMAND_BYTES_MAX;
 
 use crate::host::libraries::{base_of, global_symbol};
 

@@ -5,7 +5,7 @@
 //! its result. So at an allocation of the forward pass the last number taken is that of the running
 //! operator's node, and in the backward pass the running node gives its number.
 //!
-//! A table keeps, for the newest `NODES_MAX` nodes, the stack of the first allocation after the
+//! A table keeps, for the newest `GRAPH_NODES_MAX` nodes, the stack of the first allocation after the
 //! node was made. For an operator that allocates its result, that is its own line. An operator that
 //! allocates nothing (a view) gets the line of the next allocation if no other node is made before
 //! it, which is nearly always the same line or the next. The first frame of the stack names the
@@ -31,10 +31,10 @@ use crate::host::threads::thread_pointer;
 use crate::stacks::thread_word::ThreadWord;
 
 /// Nodes whose forward line is kept: a forward pass of a large model has some ten thousand.
-const NODES_MAX: usize = 1 << 16;
+const GRAPH_NODES_MAX: usize = 1 << 16;
 
 /// Bytes of a node's name that are kept.
-const NAME_BYTES_MAX: usize = 128;
+const NODE_NAME_BYTES_MAX: usize = 128;
 
 /// `AccumulateGrad` and other nodes that are not made by an operator.
 const NO_NUMBER: u64 = u64::MAX;
@@ -66,7 +66,7 @@ static CURRENT_NODE: Symbol<CurrentNode> =
 static NEXT: ThreadWord = ThreadWord::new();
 
 /// An entry for each node: its mark (upper half) and its forward stack (lower half).
-static FORWARD: [AtomicU64; NODES_MAX] = [const { AtomicU64::new(0) }; NODES_MAX];
+static FORWARD: [AtomicU64; GRAPH_NODES_MAX] = [const { AtomicU64::new(0) }; GRAPH_NODES_MAX];
 
 thread_local! {
     /// PyTorch's id of the thread; 0 is not asked yet.
@@ -161,7 +161,7 @@ fn noted(number: u64, thread: u64) -> u32 {
 /// The entry of a node that has a number. Each thread counts from 0, so each begins at an index
 /// of its own.
 fn entry(number: u64, thread: u64) -> Option<&'static AtomicU64> {
-    let index = number.wrapping_add(thread.wrapping_mul(0x9e37)) as usize % NODES_MAX;
+    let index = number.wrapping_add(thread.wrapping_mul(0x9e37)) as usize % GRAPH_NODES_MAX;
     FORWARD.get(index).filter(|_| number != NO_NUMBER)
 }
 
@@ -243,7 +243,7 @@ fn last_part(mangled: &[u8]) -> Option<&[u8]> {
         let (number, after) = rest.split_at_checked(digits)?;
         let length: usize = std::str::from_utf8(number).ok()?.parse().ok()?;
         let (name, after) = after.split_at_checked(length)?;
-        last = Some(name.get(..NAME_BYTES_MAX).unwrap_or(name));
+        last = Some(name.get(..NODE_NAME_BYTES_MAX).unwrap_or(name));
         rest = after;
     }
     last
@@ -288,7 +288,7 @@ mod tests {
         // Another thread has used the entry of `LAST` meanwhile: the same number is seen again.
         note(node, thread, 6);
         assert_eq!(noted(node, thread), 5);
-        let (next_in_entry, other_thread) = (node + NODES_MAX as u64, thread + 1);
+        let (next_in_entry, other_thread) = (node + GRAPH_NODES_MAX as u64, thread + 1);
         assert_eq!((noted(next_in_entry, thread), noted(node, other_thread)), (0, 0));
         note(next_in_entry, thread, 7);
         assert_eq!((noted(next_in_entry, thread), noted(node, thread)), (7, 0));
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn nodes_are_told_apart_by_number_and_thread() {
-        assert_ne!(mark(1, 1), mark(1 + NODES_MAX as u64, 1));
+        assert_ne!(mark(1, 1), mark(1 + GRAPH_NODES_MAX as u64, 1));
         assert_ne!(mark(1, 1), mark(1, 2));
         assert!(mark(u64::MAX - 1, 7) <= u64::from(u32::MAX));
     }

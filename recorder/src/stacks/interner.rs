@@ -9,8 +9,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use memtape_core::limits::STACK_FRAMES_MAX;
 use memtape_core::tape::Words;
-use memtape_core::tape::interned::{InternedWriter, STACK_FRAMES_MAX, StreamPoolWriter};
+use memtape_core::tape::interned::{InternedWriter, StreamPoolWriter};
 use memtape_core::tape::layout::{Stacks, header, hooks};
 
 use crate::host::errno::keeping_errno;

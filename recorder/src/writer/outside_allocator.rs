@@ -9,10 +9,11 @@
 
 use std::cell::Cell;
 
+use memtape_core::limits::DEVICES_MAX;
 use memtape_core::origin::Origin;
 use memtape_core::tape::Words;
 use memtape_core::tape::event::Kind;
-use memtape_core::tape::layout::{CPU_LANE, DEVICES_MAX, HOST_LANE, device as device_words, hook};
+use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, device as device_words, hook};
 use memtape_core::tape::write::{Grant, Lane, LiveBlock, Totals};
 
 use crate::host::clock;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use memtape_agent::Writer;
+use memtape_core::limits::TAPES_LISTED_MAX;
 use serde_json::{Value, json};
 
 use crate::clock::utc;
@@ -14,9 +15,6 @@ use crate::commands::run;
 use crate::output;
 use crate::read::tape_file;
 use crate::render::units::table;
-
-/// Files listed at most, those written last; the rest is counted. One node has some tens of them.
-const TAPES_MAX: usize = 4096;
 
 /// One file that is called a tape.
 #[derive(Debug)]
@@ -66,7 +64,7 @@ fn paths(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         .map(|path| (path.metadata().map_or(0, |metadata| written_ns(&metadata)), path))
         .collect();
     paths.sort();
-    let left_out = paths.len().saturating_sub(TAPES_MAX);
+    let left_out = paths.len().saturating_sub(TAPES_LISTED_MAX);
     if left_out > 0 {
         eprintln!("memtape: {left_out} older tapes are not listed: rm those that nobody needs");
     }

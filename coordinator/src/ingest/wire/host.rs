@@ -1,6 +1,7 @@
 //! What a report says of a rank's host side, within its bounds.
 
-use memtape_core::identity::{ROLE_BYTES_MAX, cut};
+use memtape_core::identity::cut;
+use memtape_core::limits::ROLE_BYTES_MAX;
 use memtape_core::origin::Origin;
 use memtape_proto::api::{Cgroup, RankHost, Workers};
 use memtape_proto::v1;

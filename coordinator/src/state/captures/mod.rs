@@ -11,6 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use memtape_core::capture::{Action, Answer, CaptureId, Manifest, Outcome, Reason, Refusal};
 use memtape_core::ids::{Ids, is_agent_capture};
 use memtape_core::incident::NotCompared;
+use memtape_core::limits::{
+    BASELINES_PER_JOB_MAX, CAPTURES_PER_JOB_MAX, PARTS_MAX, PEERS_COMPARED_MAX,
+    TAPES_PER_REQUEST_MAX,
+};
 use tokio::sync::oneshot;
 
 use crate::clock::Now;
@@ -24,22 +28,6 @@ use crate::store::{Changes, Store};
 
 pub(crate) mod agent_initiated;
 pub(crate) mod uploads;
-
-/// Captures remembered of one job; the oldest that no open incident needs is forgotten.
-const CAPTURES_PER_JOB_MAX: usize = 64;
-
-/// Healthy states kept of one job, of those captures: enough to compare with, and not so many
-/// that they push out what was taken for a reason.
-const BASELINES_PER_JOB_MAX: usize = 4;
-
-/// Parts remembered, all captures together; the oldest capture is forgotten.
-const PARTS_MAX: usize = 1_000_000;
-
-/// Tapes in one request to an agent; a node has fewer ranks than this but for tests.
-const TAPES_PER_REQUEST_MAX: usize = 512;
-
-/// Peers that a suspect is compared with.
-const PEERS_MAX: usize = 15;
 
 /// Bounds on what is kept of captures.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +100,7 @@ impl CaptureState {
     /// The suspect has no body.
     pub(crate) fn bodies_to_compare(&self, rank: u32) -> Result<Bodies, NotCompared> {
         let body = |part: &PartRecord| Body { rank: part.rank, hash: part.hash() };
-        match chosen_parts(self, rank, PEERS_MAX) {
+        match chosen_parts(self, rank, PEERS_COMPARED_MAX) {
             Some((suspect, peers)) => {
                 Ok(Bodies { suspect: body(suspect), peers: peers.into_iter().map(body).collect() })
             }

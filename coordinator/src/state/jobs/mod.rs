@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Action, Captures, Reason, Refusal};
 use memtape_core::detector::Finding;
+use memtape_core::limits::{ATTEMPTS_PER_JOB_MAX, JOBS_MAX, RANKS_MAX};
 
 use crate::clock::Now;
 use crate::records::{AttemptRecord, End, RankRecord};
@@ -28,19 +29,6 @@ pub(crate) mod host_readings;
 pub(crate) mod reports;
 pub(crate) mod restore;
 pub(crate) mod silence;
-
-/// Jobs remembered, with all their attempts. When one more comes, the job that ended longest ago
-/// is forgotten.
-pub(crate) const JOBS_MAX: usize = 1_000;
-
-/// Attempts remembered of one job; the oldest is forgotten.
-pub(crate) const ATTEMPTS_PER_JOB_MAX: usize = 64;
-
-/// Ranks remembered, all attempts together.
-pub(crate) const RANKS_MAX: usize = 262_144;
-
-/// Nodes remembered.
-pub(crate) const NODES_MAX: usize = 16_384;
 
 /// Clocks of two nodes may differ by this much, as one node tells when an attempt ended and another
 /// when a rank of it began. No launcher starts a job again so soon.

@@ -4,15 +4,16 @@
 
 use memtape_core::capture::{Answer, CaptureId, Triggers};
 use memtape_core::detector::{Detector, Sample};
+use memtape_core::limits::NODES_MAX;
 use memtape_core::roles::{self, Known};
 
 use crate::clock::Now;
 use crate::records::{End, SeriesKey, StepRow, Totals};
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Batch, Effect, Effects, Share};
+use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::host_readings::{self, Around, Shares};
-use crate::state::jobs::{Jobs, NODES_MAX};
 use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report, Spool};
 use crate::store::Changes;
 

@@ -11,6 +11,8 @@ use std::ops::{Bound, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use memtape_core::limits::STEPS_WAITING_MAX;
+
 use crate::records::{SeriesKey, StepRow};
 use crate::store::catalogue::Catalogue;
 use crate::store::disk::files::Disk;
@@ -24,10 +26,6 @@ use crate::store::steps::segments::{self, Entry, Location, Segments, Table, stre
 
 /// The log is packed away when it is longer than this, whatever the time.
 const LOG_BYTES_MAX: u64 = 64 << 20;
-
-/// Rows in memory: what comes beyond, when they cannot be packed, is given up. A quarter of a
-/// gigabyte.
-const OPEN_ROWS_MAX: usize = 2 << 20;
 
 /// Series packed in one slice: some milliseconds of work.
 const SLICE_SERIES: usize = 128;
@@ -100,7 +98,7 @@ impl OpenSteps {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.lock().count >= OPEN_ROWS_MAX
+        self.lock().count >= STEPS_WAITING_MAX
     }
 
     /// Makes what is new what is being packed.

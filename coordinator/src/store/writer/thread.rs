@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use memtape_core::limits::CHANGES_WAITING_MAX;
+
 use crate::clock;
 use crate::records::{SeriesKey, StepRow};
 use crate::store::disk::tree::Change;
@@ -37,9 +39,6 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Changes in one group.
 const GROUP_MAX: usize = 4096;
-
-/// Changes kept while the journal cannot be written.
-const KEPT_MAX: usize = 65_536;
 
 /// Something to do.
 pub(crate) enum Job {
@@ -289,7 +288,7 @@ impl Writer {
         let mut is_given_up = false;
         for group in groups {
             let count = group.changes.len();
-            if group.is_kept && waiting + count <= KEPT_MAX {
+            if group.is_kept && waiting + count <= CHANGES_WAITING_MAX {
                 waiting += count;
                 self.kept.push_back(group);
             } else {

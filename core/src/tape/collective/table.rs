@@ -18,6 +18,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::limits::PROCESS_GROUPS_MAX;
 use crate::snapshot::{CollectiveGroup, CollectiveSource, Collectives};
 use crate::tape::atomic::Ordering;
 use crate::tape::collective::dump::{Dump, Group, Status, TEXT_BYTES_MAX};
@@ -25,7 +26,7 @@ use crate::tape::event::check;
 use crate::tape::layout::header;
 use crate::tape::layout::sizes::{
     COLLECTIVE_GROUP_WORDS as GROUP_WORDS, COLLECTIVE_HEAD_WORDS as TABLE_HEAD_WORDS,
-    COLLECTIVE_TABLE_WORDS as TABLE_WORDS, CURSOR_MAX, GROUPS_MAX, HEADER_WORDS,
+    COLLECTIVE_TABLE_WORDS as TABLE_WORDS, CURSOR_MAX, HEADER_WORDS,
 };
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
@@ -77,11 +78,12 @@ impl<'a> CollectiveWriter<'a> {
     pub fn look(&mut self, asked_ns: u64, took_ns: u64, dump: Dump) {
         let parsed_away = dump.lost;
         let groups = dump.groups();
-        let lost = parsed_away.saturating_add(groups.len().saturating_sub(GROUPS_MAX) as u64);
+        let lost =
+            parsed_away.saturating_add(groups.len().saturating_sub(PROCESS_GROUPS_MAX) as u64);
         let look = self.looks + 1;
         let table = self.first + (look & 1) as usize * TABLE_WORDS;
-        let mut last = Vec::with_capacity(groups.len().min(GROUPS_MAX));
-        for (index, group) in groups.iter().take(GROUPS_MAX).enumerate() {
+        let mut last = Vec::with_capacity(groups.len().min(PROCESS_GROUPS_MAX));
+        for (index, group) in groups.iter().take(PROCESS_GROUPS_MAX).enumerate() {
             let since_ns = self
                 .last
                 .iter()
@@ -188,7 +190,7 @@ impl<S: Source> Tape<S> {
         if stored != check(ticket(look, 0), &head) {
             return None;
         }
-        let count = usize::try_from(count).unwrap_or(usize::MAX).min(GROUPS_MAX);
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(PROCESS_GROUPS_MAX);
         let at = |index| table.checked_add(TABLE_HEAD_WORDS + index * GROUP_WORDS);
         let groups: Vec<CollectiveGroup> = (0..count)
             .filter_map(|index| Some((index, self.words::<GROUP_WORDS>(at(index)?)?)))
@@ -223,4 +225,4 @@ impl<S: Source> Tape<S> {
     }
 }
 
-const _: () = assert!(GROUP_WORDS == 8 + 2 * TEXT_WORDS && GROUPS_MAX < 255);
+const _: () = assert!(GROUP_WORDS == 8 + 2 * TEXT_WORDS && PROCESS_GROUPS_MAX < 255);

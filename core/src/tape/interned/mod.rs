@@ -4,5 +4,5 @@
 pub(crate) mod stacks;
 pub(crate) mod stream_pools;
 
-pub use stacks::{Interned, InternedWriter, STACK_FRAMES_MAX, STRING_BYTES_MAX};
+pub use stacks::{Interned, InternedWriter, STRING_BYTES_MAX};
 pub use stream_pools::StreamPoolWriter;

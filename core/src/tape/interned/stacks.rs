@@ -15,12 +15,10 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::limits::STACK_FRAMES_MAX;
 use crate::tape::atomic::Ordering;
 use crate::tape::layout::header;
 use crate::tape::shared_words::{Words, pack};
-
-/// Frames a stack keeps, from the innermost on.
-pub const STACK_FRAMES_MAX: usize = 64;
 
 /// Bytes a string keeps: paths and qualified names are shorter.
 pub const STRING_BYTES_MAX: usize = 1024;

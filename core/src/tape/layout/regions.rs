@@ -1,10 +1,10 @@
 //! First words and sizes of all regions of a tape.
 
+use crate::limits::{STEP_RECORDS_MAX, TAPE_ITEMS_MAX};
 use crate::tape::layout::head;
 use crate::tape::layout::sizes::{
     COLLECTIVE_TABLES_WORDS, CPU_LANE, ENTRY_WORDS, HEADER_WORDS, HOST_LANE, IDENTITY_WORDS, LANES,
-    PAGE_WORDS, REGION_ITEMS_MAX, SEGMENT_WORDS, SLOT_WORDS, STEP_RECORDS_MAX, STEP_WORDS,
-    STREAM_POOL_WORDS, STREAM_POOLS_MAX,
+    PAGE_WORDS, SEGMENT_WORDS, SLOT_WORDS, STEP_WORDS, STREAM_POOL_WORDS, STREAM_POOLS_MAX,
 };
 
 /// How large the regions of a tape are.
@@ -54,13 +54,13 @@ impl Sizes {
     }
 
     fn rounded(self) -> Self {
-        let power = |value: usize| value.clamp(64, REGION_ITEMS_MAX).next_power_of_two();
+        let power = |value: usize| value.clamp(64, TAPE_ITEMS_MAX).next_power_of_two();
         Self {
             events: power(self.events),
             table_entries: power(self.table_entries),
             step_records: power(self.step_records).min(STEP_RECORDS_MAX),
             segment_entries: power(self.segment_entries),
-            interned_words: pages(self.interned_words.clamp(PAGE_WORDS, REGION_ITEMS_MAX)),
+            interned_words: pages(self.interned_words.clamp(PAGE_WORDS, TAPE_ITEMS_MAX)),
         }
     }
 }
@@ -159,7 +159,7 @@ impl LaneLayout {
     pub fn is_sound(&self, file_words: usize) -> bool {
         let fits = |first: usize, count: usize, each: usize, end: usize| {
             count.is_power_of_two()
-                && count <= REGION_ITEMS_MAX
+                && count <= TAPE_ITEMS_MAX
                 && count
                     .checked_mul(each)
                     .and_then(|words| first.checked_add(words))
@@ -183,8 +183,8 @@ const fn pages(words: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::DEVICES_MAX;
     use crate::tape::layout::header::{self, descriptor, device};
-    use crate::tape::layout::sizes::DEVICES_MAX;
 
     #[test]
     fn every_size_gives_sound_lanes() {

@@ -1,5 +1,7 @@
 //! Fixed numbers of the layout: magic, version, lanes, and the words of each entry.
 
+use crate::limits::{DEVICES_MAX, PROCESS_GROUPS_MAX};
+
 /// First word of every tape: the bytes `MEMTAPE` and a zero.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MEMTAPE\0");
 
@@ -14,10 +16,6 @@ pub const HEADER_WORDS: usize = PAGE_WORDS;
 
 /// Words kept for the identity text (`key=value` lines): 8 KiB.
 pub const IDENTITY_WORDS: usize = 1024;
-
-/// Devices a process can have on its tape; events of a device beyond are counted as lost.
-/// No machine in the field shows more than 16 devices to one process.
-pub const DEVICES_MAX: usize = 16;
 
 /// Index of the lane for what happens outside any device mutex: memory that something else than
 /// PyTorch's allocator takes, pinned memory, marks.
@@ -47,13 +45,6 @@ pub const SEGMENT_WORDS: usize = 4;
 /// Words of one step record.
 pub const STEP_WORDS: usize = 16;
 
-/// Most slots, entries or records of a region, and words of interned entries: what a reader copies
-/// at once is bounded by it, whatever a tape claims. 4 million events are 256 MiB.
-pub const REGION_ITEMS_MAX: usize = 1 << 22;
-
-/// Most step records of a lane: agents copy them once a second. 65,536 are 8 MiB.
-pub const STEP_RECORDS_MAX: usize = 1 << 16;
-
 /// No lane has seen more events, and no job more steps: a larger number on a tape is a lie, and
 /// arithmetic on smaller ones cannot overflow; JSON holds them exactly. A million events a second
 /// take three centuries to it.
@@ -62,16 +53,12 @@ pub const CURSOR_MAX: u64 = 1 << 53;
 /// Entries looked at before the table counts as full for an address.
 pub const PROBE_MAX: usize = 256;
 
-/// Process groups on a tape; more are counted. Jobs with tensor, pipeline, context, expert and data
-/// parallelism have some twenty for each rank.
-pub const GROUPS_MAX: usize = 64;
-
 /// Words of both tables.
 pub const COLLECTIVE_TABLES_WORDS: usize = 2 * COLLECTIVE_TABLE_WORDS;
 
 /// Words of one table.
 pub(crate) const COLLECTIVE_TABLE_WORDS: usize =
-    COLLECTIVE_HEAD_WORDS + GROUPS_MAX * COLLECTIVE_GROUP_WORDS;
+    COLLECTIVE_HEAD_WORDS + PROCESS_GROUPS_MAX * COLLECTIVE_GROUP_WORDS;
 /// Check, time of the look, how long it took, groups, groups that found no room, three spare.
 pub(crate) const COLLECTIVE_HEAD_WORDS: usize = 8;
 /// Check, number, key, size, last enqueued, started and completed (each plus one, 0 is none), time

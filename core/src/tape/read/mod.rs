@@ -13,4 +13,4 @@ pub use marks::Mark;
 pub use source::Source;
 pub use status::Status;
 pub use step_index::{StepRecord, Steps};
-pub use tape::{DeviceTotals, RANKS_MAX, TAPE_BYTES_MAX, Tape, TapeError, identity_text};
+pub use tape::{DeviceTotals, Tape, TapeError, identity_text};

@@ -5,10 +5,11 @@
 
 use alloc::vec::Vec;
 
+use crate::limits::DEVICES_MAX;
 use crate::origin::Origin;
 use crate::snapshot::OutsideUse;
 use crate::tape::layout::header;
-use crate::tape::layout::sizes::{CURSOR_MAX, DEVICES_MAX};
+use crate::tape::layout::sizes::CURSOR_MAX;
 use crate::tape::layout::states::{hook, hooks};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;

@@ -9,7 +9,11 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::identity::{COMMAND_BYTES_MAX, Identity, NAME_BYTES_MAX, ROLE_BYTES_MAX, cut};
+use crate::identity::{Identity, cut};
+use crate::limits::{
+    COMMAND_BYTES_MAX, DEVICES_MAX, NAME_BYTES_MAX, RANKS_PER_JOB_MAX, ROLE_BYTES_MAX,
+    TAPE_BYTES_MAX, TAPE_ITEMS_MAX,
+};
 use crate::snapshot::StreamPool;
 use crate::tape::event::Event;
 use crate::tape::interned::stacks::Interned;
@@ -17,18 +21,12 @@ use crate::tape::interned::stream_pools;
 use crate::tape::layout::header::{descriptor, device};
 use crate::tape::layout::regions::LaneLayout;
 use crate::tape::layout::sizes::{
-    CURSOR_MAX, DEVICES_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, MAGIC, REGION_ITEMS_MAX,
-    SLOT_WORDS, STEP_WORDS, STREAM_POOL_WORDS, STREAM_POOLS_MAX, VERSION,
+    CURSOR_MAX, HEADER_WORDS, IDENTITY_WORDS, LANES, MAGIC, SLOT_WORDS, STEP_WORDS,
+    STREAM_POOL_WORDS, STREAM_POOLS_MAX, VERSION,
 };
 use crate::tape::layout::states::Tracker;
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
-
-/// The largest tape a reader takes, in bytes: 16 lanes of the largest sizes in use are far less.
-pub const TAPE_BYTES_MAX: u64 = 64 << 30;
-
-/// Ranks are below this: the largest jobs in use have some tens of thousands.
-pub const RANKS_MAX: u32 = 65_536;
 
 /// Why a file is not a tape that can be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,14 +134,14 @@ impl<S: Source> Tape<S> {
         {
             return Err(TapeError::Damaged("its streams and pools lie over another region"));
         }
-        if interned_words > REGION_ITEMS_MAX
+        if interned_words > TAPE_ITEMS_MAX
             || interned_at.checked_add(interned_words).is_none_or(|end| end > file_words)
         {
             return Err(TapeError::Damaged("its interned entries lie outside of it"));
         }
         let lanes = read_lanes(word, interned_at + interned_words, file_words)?;
         let identity = read_identity(&source, word)?;
-        if identity.rank >= RANKS_MAX {
+        if identity.rank >= RANKS_PER_JOB_MAX {
             return Err(TapeError::Damaged("its rank is beyond any real one"));
         }
         Ok(Self {
@@ -373,7 +371,9 @@ fn read_identity<S: Source>(
             .map_or_else(String::new, |role| cut(role.trim(), ROLE_BYTES_MAX).to_string()),
         attempt: number("attempt"),
         rank: number("rank"),
-        world_size: Some(number("world_size")).filter(|&size| size <= RANKS_MAX).unwrap_or(0),
+        world_size: Some(number("world_size"))
+            .filter(|&size| size <= RANKS_PER_JOB_MAX)
+            .unwrap_or(0),
         local_rank: number("local_rank"),
         host: name("host"),
         pid: word(header::PID) as u32,

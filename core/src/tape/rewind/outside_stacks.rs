@@ -12,8 +12,9 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use crate::limits::OUTSIDE_STACKS_MAX;
 use crate::origin::Origin;
-use crate::snapshot::{Held, OUTSIDE_STACKS_MAX, OutsideStack};
+use crate::snapshot::{Held, OutsideStack};
 use crate::tape::rewind::lane_state::LaneState;
 use crate::tape::rewind::stack_index::StackIndex;
 use crate::tape::rewind::undo::Before;

@@ -10,11 +10,12 @@
 //! One thread at a time may write a lane: for devices by the allocator's mutex, for the
 //! others by [`Lane::try_lock`]. Nothing here waits, allocates or panics.
 
+use crate::limits::DEVICES_MAX;
 use crate::tape::atomic::{AtomicU64, Ordering, fence};
 use crate::tape::event::{Event, Kind, check, of_kind, what};
 use crate::tape::layout::header::device;
 use crate::tape::layout::regions::LaneLayout;
-use crate::tape::layout::sizes::{DEVICES_MAX, ENTRY_WORDS, SLOT_WORDS, STEP_WORDS};
+use crate::tape::layout::sizes::{ENTRY_WORDS, SLOT_WORDS, STEP_WORDS};
 use crate::tape::layout::{head, header};
 use crate::tape::shared_words::Words;
 use crate::tape::write::grant::{Grant, LiveBlock, Totals};

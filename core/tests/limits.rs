@@ -1,0 +1,58 @@
+//! `docs/limits.md` is made from `core/src/limits.rs`, and each limit is defined there only.
+//!
+//! `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test limits` writes the page again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use memtape_core::limits::{ALL, page};
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+#[test]
+fn the_page_is_made_from_the_table() {
+    let path = root().join("docs/limits.md");
+    if std::env::var_os("MEMTAPE_GOLDEN").is_some_and(|value| value == "make") {
+        fs::write(&path, page()).expect("the page can be written");
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    let how = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test limits writes it again";
+    assert!(written == page(), "docs/limits.md is not what core/src/limits.rs says: {how}");
+}
+
+#[test]
+fn every_constant_of_the_file_is_in_the_table() {
+    let text = fs::read_to_string(root().join("core/src/limits.rs")).expect("the file is there");
+    let constants: Vec<&str> =
+        text.lines().filter(|line| line.contains("pub const ")).map(str::trim).collect();
+    assert_eq!(constants.len(), 2, "only the macro makes constants: {constants:?}");
+    let listed = text.lines().filter(|line| line.starts_with("    ") && line.contains("_MAX: "));
+    assert_eq!(listed.count(), ALL.len());
+}
+
+#[test]
+fn no_other_file_defines_a_limit_of_the_table() {
+    let mut found = Vec::new();
+    for folder in ["agent", "cli", "coordinator", "core", "proto", "recorder"] {
+        collect(&root().join(folder).join("src"), &mut found);
+    }
+    assert!(found.is_empty(), "use memtape_core::limits, or another name:\n{}", found.join("\n"));
+}
+
+/// Lines below a folder that define a constant with the name of a limit.
+fn collect(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).expect("a folder of the repository can be read") {
+        let path = entry.expect("an entry can be read").path();
+        if path.is_dir() {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("a file can be read");
+            let names =
+                text.lines().filter_map(|line| line.split_once("const ")?.1.split_once(':'));
+            let taken = names.filter(|(name, _)| ALL.iter().any(|limit| limit.name == *name));
+            found.extend(taken.map(|(name, _)| format!("{}: {name}", path.display())));
+        }
+    }
+}
