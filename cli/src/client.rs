@@ -31,7 +31,7 @@ impl Client {
         let base = url.trim_end_matches('/').to_string();
         if !base.starts_with("http://") && !base.starts_with("https://") {
             let line = format!("coordinator {base:?} is no URL such as http://127.0.0.1:7771");
-            return Err(crate::Mistakes(vec![line]).into());
+            return Err(crate::mistakes::Mistakes(vec![line]).into());
         }
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIME_MAX)
@@ -156,7 +156,10 @@ mod tests {
         let error = client.get(&["jobs"], &[]).expect_err("nobody listens on port 1");
         assert!(error.to_string().contains("memtape coordinator"), "{error:#}");
         for url in ["", "127.0.0.1:7771", "ftp://x"] {
-            assert!(Client::new(url).is_err_and(|error| error.is::<crate::Mistakes>()), "{url}");
+            assert!(
+                Client::new(url).is_err_and(|error| error.is::<crate::mistakes::Mistakes>()),
+                "{url}"
+            );
         }
     }
 }

@@ -10,17 +10,22 @@ mod client;
 mod clock;
 mod commands;
 mod demo;
+mod globals;
 mod library;
+mod mistakes;
 mod output;
 mod parent;
 mod read;
 mod render;
+mod runtime;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use commands::Cli;
+
+use crate::commands::Cli;
+use crate::mistakes::Mistakes;
 
 /// Exit code for a bad command line or setting (`EX_USAGE` of sysexits).
 const EXIT_USAGE: u8 = 64;
@@ -49,18 +54,6 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     cli.command.run(&cli.globals)
 }
-
-/// Settings that make no sense, one line each.
-#[derive(Debug)]
-struct Mistakes(Vec<String>);
-
-impl std::fmt::Display for Mistakes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0.join("; "))
-    }
-}
-
-impl std::error::Error for Mistakes {}
 
 fn usage_error(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {

@@ -5,11 +5,11 @@ pub(crate) mod queries;
 pub(crate) mod run;
 pub(crate) mod services;
 
-use crate::client::Client;
 use crate::commands::files::{analyze, diff, export, tape};
 use crate::commands::queries::{capture, list, show};
 use crate::commands::services::{agent, coordinator, store};
 use crate::demo::{self, training};
+use crate::globals::Globals;
 
 /// A flight recorder for GPU memory in distributed PyTorch training.
 #[derive(Debug, clap::Parser)]
@@ -24,34 +24,6 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Options of all commands.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Globals {
-    /// Where the coordinator answers.
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        env = "MEMTAPE_COORDINATOR",
-        default_value = "http://127.0.0.1:7771"
-    )]
-    pub(crate) coordinator: String,
-
-    /// Print one JSON object instead of text.
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-}
-
-impl Globals {
-    /// A client of the coordinator.
-    ///
-    /// # Errors
-    /// When its URL makes no sense.
-    pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        Client::new(&self.coordinator)
-    }
 }
 
 /// What to do.

@@ -14,7 +14,7 @@ use memtape_core::limits::TAPE_ITEMS_MAX;
 use rustix::fs::{Access, access};
 use serde_json::json;
 
-use crate::commands::Globals;
+use crate::globals::Globals;
 use crate::{clock, library};
 
 /// `memtape run`.

@@ -23,8 +23,8 @@ use serde_json::Value;
 
 use crate::args::duration;
 use crate::client::Client;
-use crate::commands::Globals;
-use crate::commands::services::runtime;
+use crate::globals::Globals;
+use crate::runtime;
 use crate::{clock, output};
 
 use children::{Children, Start, Stdout, Stop};
@@ -102,7 +102,7 @@ pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
         && rank >= args.ranks
     {
         let line = format!("--leak-rank {rank} is none of {} ranks: they count from 0", args.ranks);
-        return Err(crate::Mistakes(vec![line]).into());
+        return Err(crate::mistakes::Mistakes(vec![line]).into());
     }
     let interrupted = watch_signals()?;
     let torch = args.torch.then(|| Torch::find(args.python.clone(), args.ranks)).transpose()?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use memtape_core::analysis::analyze;
 use memtape_core::diagnosis::Class;
 
-use crate::commands::Globals;
+use crate::globals::Globals;
 use crate::output;
 use crate::read::order::order;
 use crate::read::snapshots::{expand, read_all};
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     if let Some(name) = args.fail_on.iter().find(|name| !is_class(name)) {
         let names = Class::ALL.map(Class::as_str).join(", ");
         let said = format!("--fail-on {name}: there is no such class; they are any, {names}");
-        return Err(crate::Mistakes(vec![said]).into());
+        return Err(crate::mistakes::Mistakes(vec![said]).into());
     }
     let paths = expand(&args.files)?;
     let mut snapshots = read_all(&paths)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use memtape_core::analysis::{analyze, diff};
 
-use crate::commands::Globals;
+use crate::globals::Globals;
 use crate::output;
 use crate::read::order::{self, RankSource};
 use crate::read::snapshots::read_all;

@@ -13,7 +13,7 @@ use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
 use crate::client::{Client, parse};
-use crate::commands::Globals;
+use crate::globals::Globals;
 use crate::output;
 use crate::read::tape_file;
 use crate::render::exported::{self, Format};

@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 
 use super::tapes;
-use crate::commands::Globals;
+use crate::globals::Globals;
+use crate::mistakes::Mistakes;
+use crate::output;
 use crate::render::tape::{Summary, Wanted};
-use crate::{Mistakes, output};
 
 /// `memtape tape`.
 #[derive(Debug, clap::Args)]

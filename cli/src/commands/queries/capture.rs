@@ -6,7 +6,7 @@ use anyhow::bail;
 use memtape_proto::api::{Capture, CaptureState, RequestedCapture};
 
 use crate::client::parse;
-use crate::commands::Globals;
+use crate::globals::Globals;
 use crate::output;
 use crate::render::answers;
 

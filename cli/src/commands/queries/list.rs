@@ -4,7 +4,7 @@ use anyhow::bail;
 use memtape_proto::api::{Captures, Incidents, Job, JobState, Jobs, Ranks};
 
 use crate::client::{Client, parse};
-use crate::commands::Globals;
+use crate::globals::Globals;
 use crate::output;
 use crate::render::{answers, ranks};
 

@@ -10,7 +10,7 @@ use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
 use crate::client::{Client, parse};
-use crate::commands::Globals;
+use crate::globals::Globals;
 use crate::output;
 use crate::render::{answers, collectives, ledger};
 

@@ -7,10 +7,11 @@ use memtape_agent::Config;
 use serde_json::json;
 
 use crate::args::{byte_count, duration};
-use crate::commands::Globals;
-use crate::{Mistakes, output};
+use crate::globals::Globals;
+use crate::mistakes::Mistakes;
+use crate::output;
 
-use super::runtime;
+use crate::runtime;
 
 /// `memtape agent`.
 #[derive(Debug, clap::Args)]

@@ -10,10 +10,11 @@ use memtape_core::policy::{Mode, Settings};
 use serde_json::json;
 
 use crate::args::{byte_count, duration};
-use crate::commands::Globals;
-use crate::{Mistakes, output};
+use crate::globals::Globals;
+use crate::mistakes::Mistakes;
+use crate::output;
 
-use super::runtime;
+use crate::runtime;
 
 /// `memtape coordinator`.
 #[derive(Debug, clap::Args)]

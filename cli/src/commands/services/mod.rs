@@ -2,5 +2,4 @@
 
 pub(crate) mod agent;
 pub(crate) mod coordinator;
-pub(crate) mod runtime;
 pub(crate) mod store;

@@ -6,7 +6,7 @@ use anyhow::bail;
 use memtape_coordinator::{Finding, StoreCheck, check_store, rebuild_store};
 use serde_json::{Value, json};
 
-use crate::commands::Globals;
+use crate::globals::Globals;
 use crate::output;
 
 /// `memtape store`.

@@ -51,7 +51,7 @@ fn filter(text: &str) -> anyhow::Result<EnvFilter> {
     // Of two directives for one target the later counts.
     EnvFilter::try_new(format!("{QUIET},{text}")).map_err(|_| {
         let line = format!("MEMTAPE_LOG is {text:?}: say info, debug or memtape_agent=debug");
-        crate::Mistakes(vec![line]).into()
+        crate::mistakes::Mistakes(vec![line]).into()
     })
 }
 
