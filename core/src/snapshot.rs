@@ -31,7 +31,8 @@ pub struct RankSnapshot {
     pub outside: Vec<OutsideUse>,
     /// The same by the stack that took it.
     pub outside_stacks: Vec<OutsideStack>,
-    /// Stacks beyond [`crate::limits::OUTSIDE_STACKS_MAX`]: what they hold stands with the unknown stack.
+    /// Stacks beyond [`crate::limits::OUTSIDE_STACKS_MAX`]: their memory is added to the unknown
+    /// stack.
     pub outside_stacks_left_out: u64,
     /// True when events of such memory back to this moment are overwritten: `outside` and the
     /// runtime's segments are not known then, or not all.

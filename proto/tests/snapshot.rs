@@ -13,23 +13,8 @@ use memtape_proto::v1;
 use proptest::prelude::*;
 use prost::Message as _;
 
-/// A snapshot in which every field says something.
-fn sample() -> RankSnapshot {
-    let frame = |file: &str, line, function: &str| Frame {
-        file: file.to_string(),
-        line,
-        function: function.to_string(),
-    };
-    let block = |index: u64| Block {
-        address: 0x7f00_0000_0000 + index * 4096,
-        size: 512 * (index + 1),
-        requested: 500 * (index + 1),
-        stack: (index % 3) as u32,
-        birth_step: index,
-        birth_ns: 1_000_000 + index * 1000,
-        stream_pool: (index % 2) as u16,
-        pending: index == 3,
-    };
+/// One event of each kind.
+fn sample_trace() -> Vec<TraceEvent> {
     let event = |(index, kind): (usize, TraceKind)| TraceEvent {
         kind,
         mono_ns: 2_000_000 + index as u64,
@@ -53,6 +38,20 @@ fn sample() -> RankSnapshot {
         TraceKind::SegmentUnmap,
         TraceKind::Snapshot,
     ];
+    kinds.into_iter().enumerate().map(event).collect()
+}
+
+fn sample_device() -> DeviceSnapshot {
+    let block = |index: u64| Block {
+        address: 0x7f00_0000_0000 + index * 4096,
+        size: 512 * (index + 1),
+        requested: 500 * (index + 1),
+        stack: (index % 3) as u32,
+        birth_step: index,
+        birth_ns: 1_000_000 + index * 1000,
+        stream_pool: (index % 2) as u16,
+        pending: index == 3,
+    };
     let segment = |index: u64| Segment {
         address: 0x7f00_0000_0000 + (index << 21),
         size: 2 << 20,
@@ -61,7 +60,7 @@ fn sample() -> RankSnapshot {
         expandable: index == 1,
         small: index == 0,
     };
-    let device = DeviceSnapshot {
+    DeviceSnapshot {
         device: 1,
         uuid: "GPU-1".to_string(),
         allocated: 5120,
@@ -71,8 +70,17 @@ fn sample() -> RankSnapshot {
         segments: (0..2).map(segment).collect(),
         segment_source: SegmentSource::Allocator,
         before: vec![StackUse { stack: 2, bytes: 512, blocks: 1 }],
-        trace: kinds.into_iter().enumerate().map(event).collect(),
+        trace: sample_trace(),
         complete: true,
+    }
+}
+
+/// A snapshot in which every field says something.
+fn sample() -> RankSnapshot {
+    let frame = |file: &str, line, function: &str| Frame {
+        file: file.to_string(),
+        line,
+        function: function.to_string(),
     };
     let group = CollectiveGroup {
         id: 1,
@@ -100,7 +108,7 @@ fn sample() -> RankSnapshot {
         },
         step: 9,
         wall_ns: 1_700_000_000_000_000_000,
-        devices: vec![device],
+        devices: vec![sample_device()],
         frames: vec![
             Frame::default(),
             frame("/app/train.py", 36, "step"),

@@ -5,8 +5,8 @@
 //! its result. So at an allocation of the forward pass the last number taken is that of the running
 //! operator's node, and in the backward pass the running node gives its number.
 //!
-//! A table keeps, for the newest `GRAPH_NODES_MAX` nodes, the stack of the first allocation after the
-//! node was made. For an operator that allocates its result, that is its own line. An operator that
+//! A table keeps, for the newest `GRAPH_NODES_MAX` nodes, the stack of the first allocation after
+//! the node was made. For an operator that allocates its result, that is its own line. An operator that
 //! allocates nothing (a view) gets the line of the next allocation if no other node is made before
 //! it, which is nearly always the same line or the next. The first frame of the stack names the
 //! node, so that the stack is not mistaken for one of the forward pass. A node that is no longer in
