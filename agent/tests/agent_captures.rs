@@ -37,7 +37,7 @@ fn connect_and_read(world: &mut World) {
 /// Names of all captures that were announced, with their tapes.
 fn captures(world: &World) -> Vec<(String, String)> {
     let answers = world.said.iter().filter_map(|said| match said {
-        Said::SoloCapture(capture) => capture.answer.clone(),
+        Said::AgentCapture(capture) => capture.answer.clone(),
         _ => None,
     });
     answers.map(|answer| (answer.capture_id, answer.tape_id)).collect()

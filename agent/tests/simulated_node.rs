@@ -276,7 +276,7 @@ fn a_slow_reader_only_postpones() {
 struct Known {
     newest: BTreeMap<String, u64>,
     downs: BTreeSet<String>,
-    captures: BTreeMap<String, v1::SoloCapture>,
+    captures: BTreeMap<String, v1::AgentCapture>,
     stored: BTreeSet<String>,
     has_bad_disk: bool,
     /// Steps that never came.
@@ -313,7 +313,7 @@ impl Known {
             Said::RankDown(down) => {
                 self.downs.insert(down.tape_id.clone());
             }
-            Said::SoloCapture(capture) => {
+            Said::AgentCapture(capture) => {
                 let name = capture.answer.as_ref().expect("an answer").capture_id.clone();
                 // A disk that could not delete it has it still.
                 let is_again = self.stored.contains(&name) && !self.has_bad_disk;

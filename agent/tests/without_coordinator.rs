@@ -34,8 +34,8 @@ fn with_spool(spool: &Path) -> impl Fn(&mut Config) {
 }
 
 /// The capture by the agent alone of a rank, with what its body shows.
-fn capture_of(seen: &Seen, rank: &Rank) -> (v1::SoloCapture, v1::RankBody) {
-    let of_rank = |capture: &&v1::SoloCapture| {
+fn capture_of(seen: &Seen, rank: &Rank) -> (v1::AgentCapture, v1::RankBody) {
+    let of_rank = |capture: &&v1::AgentCapture| {
         capture.answer.as_ref().is_some_and(|answer| answer.tape_id == rank.tape_id)
     };
     let capture = seen.captures.iter().find(of_rank).expect("an agent-initiated capture").clone();
@@ -89,11 +89,11 @@ async fn what_happened_without_a_coordinator_is_delivered_once_and_in_order() {
     let seen = coordinator.seen();
     assert_eq!((first, seen.captures.len()), (2, 2), "delivered more than once");
     let (capture, body) = capture_of(&seen, &failing);
-    assert_eq!((capture.reason(), body.step), (v1::SoloReason::OutOfMemory, 15));
+    assert_eq!((capture.reason(), body.step), (v1::AgentCaptureReason::OutOfMemory, 15));
     let oom = body.devices[0].trace.iter().rfind(|event| event.kind() == v1::TraceKind::Oom);
     assert_eq!(oom.map(|event| event.size), Some(1 << 40));
     let (capture, body) = capture_of(&seen, &dying);
-    assert_eq!((capture.reason(), body.step), (v1::SoloReason::Death, 13));
+    assert_eq!((capture.reason(), body.step), (v1::AgentCaptureReason::Death, 13));
     let is_agents = memtape_core::ids::is_agent_capture;
     assert!(capture.answer.is_some_and(|answer| answer.dead && is_agents(&answer.capture_id)));
     let streams: Vec<_> =

@@ -1,10 +1,10 @@
 //! The coordinator as agents and users see it: over gRPC and HTTP, through kills and bad input.
 
+mod agent_captures;
 mod fake;
-mod ledger;
+mod host_readings;
 mod old_store;
 mod openapi;
-mod solo;
 mod versions;
 
 use std::time::Duration;

@@ -25,7 +25,7 @@ pub mod frozen_1_0 {
 /// refuse each other.
 pub const PROTOCOL: u32 = 1;
 
-/// The minor version this code speaks. 1 brought `SoloCapture` and `Report.spool`; 2 the host
+/// The minor version this code speaks. 1 brought `AgentCapture` and `Report.spool`; 2 the host
 /// memory of ranks, roles, and the memory that other code than PyTorch's allocator holds.
 pub const PROTOCOL_MINOR: u32 = 2;
 

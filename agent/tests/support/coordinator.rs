@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     pub(crate) reports: Vec<(usize, v1::Report)>,
     pub(crate) downs: Vec<v1::RankDown>,
     pub(crate) answers: Vec<v1::CaptureAnswer>,
-    pub(crate) captures: Vec<v1::SoloCapture>,
+    pub(crate) captures: Vec<v1::AgentCapture>,
     /// By capture and tape.
     pub(crate) bodies: BTreeMap<(String, String), Vec<u8>>,
     /// Every message in order, by kind: `up 0`, `report 3`, `down 0`.
@@ -208,7 +208,7 @@ impl Service {
                 seen.order.push(format!("down {}", down.tape_id));
                 seen.downs.push(down);
             }
-            FromAgent::SoloCapture(capture) => {
+            FromAgent::AgentCapture(capture) => {
                 let answer = capture.answer.clone().unwrap_or_default();
                 seen.order.push(format!("capture {}", answer.tape_id));
                 seen.captures.push(capture);

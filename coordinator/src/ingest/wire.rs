@@ -126,7 +126,7 @@ pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, BadMes
             let (capture, tape_id, answer) = capture_answer(&answer)?;
             Incoming::Answer { capture, tape_id, answer }
         }
-        Some(Body::SoloCapture(taken)) => Incoming::AgentCapture(agent_capture(&taken)?),
+        Some(Body::AgentCapture(taken)) => Incoming::AgentCapture(agent_capture(&taken)?),
     }))
 }
 
@@ -252,7 +252,7 @@ fn step_row(step: &v1::StepRecord) -> Result<(u8, StepRow), BadMessage> {
     Ok((device(step.device)?, row))
 }
 
-fn agent_capture(taken: &v1::SoloCapture) -> Result<AgentCapture, BadMessage> {
+fn agent_capture(taken: &v1::AgentCapture) -> Result<AgentCapture, BadMessage> {
     let answer = taken.answer.as_ref().ok_or(BadMessage::NoAnswer)?;
     let (capture, tape_id, answer) = capture_answer(answer)?;
     // Another name could be that of a capture of the coordinator's own.
@@ -260,8 +260,10 @@ fn agent_capture(taken: &v1::SoloCapture) -> Result<AgentCapture, BadMessage> {
         return Err(BadMessage::CaptureName(capture));
     }
     let reason = match taken.reason() {
-        v1::SoloReason::OutOfMemory => AgentCaptureReason::OutOfMemory,
-        v1::SoloReason::Death | v1::SoloReason::Unspecified => AgentCaptureReason::Death,
+        v1::AgentCaptureReason::OutOfMemory => AgentCaptureReason::OutOfMemory,
+        v1::AgentCaptureReason::Death | v1::AgentCaptureReason::Unspecified => {
+            AgentCaptureReason::Death
+        }
     };
     Ok(AgentCapture { capture, tape_id, answer, reason, seen_wall_ns: taken.seen_wall_ns })
 }

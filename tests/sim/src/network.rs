@@ -235,7 +235,7 @@ impl World {
             Some(Said::RankDown(down)) => {
                 conn.facts.push((next, Fact::End(down.tape_id.clone())));
             }
-            Some(Said::SoloCapture(capture)) => {
+            Some(Said::AgentCapture(capture)) => {
                 let answer = capture.answer.clone().unwrap_or_default();
                 conn.facts.push((next, Fact::Alone(answer.capture_id, answer.tape_id)));
             }

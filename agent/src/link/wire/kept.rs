@@ -31,7 +31,7 @@ pub(crate) enum Trigger {
 
 /// The announcement of a state that the agent took by itself.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct InitiatedCapture(v1::SoloCapture);
+pub(crate) struct InitiatedCapture(v1::AgentCapture);
 
 impl InitiatedCapture {
     /// An announcement.
@@ -42,11 +42,11 @@ impl InitiatedCapture {
         hash: Option<blake3::Hash>,
     ) -> Self {
         let reason = match reason {
-            Trigger::OutOfMemory => v1::SoloReason::OutOfMemory,
-            Trigger::Death => v1::SoloReason::Death,
+            Trigger::OutOfMemory => v1::AgentCaptureReason::OutOfMemory,
+            Trigger::Death => v1::AgentCaptureReason::Death,
         };
         let answer = Some(raw_answer(capture_id, tape_id, answer, hash));
-        Self(v1::SoloCapture { answer, reason: reason.into(), seen_wall_ns })
+        Self(v1::AgentCapture { answer, reason: reason.into(), seen_wall_ns })
     }
 
     /// Its name.
@@ -62,8 +62,8 @@ impl InitiatedCapture {
     /// Why it was taken.
     pub(crate) fn reason(&self) -> Trigger {
         match self.0.reason() {
-            v1::SoloReason::OutOfMemory => Trigger::OutOfMemory,
-            v1::SoloReason::Death | v1::SoloReason::Unspecified => Trigger::Death,
+            v1::AgentCaptureReason::OutOfMemory => Trigger::OutOfMemory,
+            v1::AgentCaptureReason::Death | v1::AgentCaptureReason::Unspecified => Trigger::Death,
         }
     }
 
@@ -83,7 +83,7 @@ impl InitiatedCapture {
 
     /// As it is sent.
     pub(crate) fn message(&self) -> Outgoing {
-        message(Body::SoloCapture(self.0.clone()))
+        message(Body::AgentCapture(self.0.clone()))
     }
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn kept(bytes: &[u8]) -> Option<Kept> {
         Body::RankUp(up) => Kept::Up(RankUp(up)),
         Body::RankDown(down) => Kept::Down(down.tape_id, Outgoing(message)),
         Body::Report(report) => Kept::Steps(report.ranks.into_iter().map(RankReport).collect()),
-        Body::SoloCapture(capture) => Kept::Capture(InitiatedCapture(capture)),
+        Body::AgentCapture(capture) => Kept::Capture(InitiatedCapture(capture)),
         Body::Hello(_) | Body::CaptureAnswer(_) => return None,
     })
 }

@@ -1,4 +1,4 @@
-//! Captures that an agent took alone: announced, sent, said twice, kept over a restart.
+//! Agent-initiated captures: announced, uploaded, announced twice, kept over a restart.
 
 use memtape_core::limits::NAME_BYTES_MAX;
 
@@ -12,15 +12,15 @@ use crate::fake::{Agent, answer, config, start};
 
 const CAPTURE: &str = "cap-0k3f9a2-0123456789-alone";
 
-fn solo(capture: &str, rank: u32, body: &[u8]) -> FromAgent {
+fn taken_alone(capture: &str, rank: u32, body: &[u8]) -> FromAgent {
     let request = v1::CaptureRequest {
         capture_id: capture.to_string(),
         step: 3,
         ..v1::CaptureRequest::default()
     };
-    FromAgent::SoloCapture(v1::SoloCapture {
+    FromAgent::AgentCapture(v1::AgentCapture {
         answer: Some(v1::CaptureAnswer { dead: true, ..answer(&JOB, rank, &request, body) }),
-        reason: v1::SoloReason::Death.into(),
+        reason: v1::AgentCaptureReason::Death.into(),
         seen_wall_ns: 1_700_000_000_000_000_000,
     })
 }
@@ -37,7 +37,7 @@ async fn a_capture_taken_alone_is_kept_as_it_is() {
     let refused = agent.upload(CAPTURE, &tape, &body).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "it was never announced");
     for _ in 0..2 {
-        agent.say(solo(CAPTURE, 1, &body)).await;
+        agent.say(taken_alone(CAPTURE, 1, &body)).await;
     }
     agent.train(&JOB, 4..=4).await;
     let path = format!("/api/v1/captures/{CAPTURE}");
@@ -52,7 +52,7 @@ async fn a_capture_taken_alone_is_kept_as_it_is() {
     let running = start(config(dir.path())).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
-    agent.say(solo(CAPTURE, 1, &body)).await;
+    agent.say(taken_alone(CAPTURE, 1, &body)).await;
     agent.train(&JOB, 5..=5).await;
     agent.upload(CAPTURE, &tape, &body).await.unwrap();
     let (_, capture) = running.get(&path).await;
@@ -75,8 +75,8 @@ async fn a_body_may_come_after_a_restart_or_never() {
     agent.announce(&JOB).await;
     let body = JOB.body(2, 3, 0);
     let lost = "cap-0k3f9a3-0123456789-alone";
-    agent.say(solo(CAPTURE, 2, &body)).await;
-    agent.say(solo(lost, 2, &body)).await;
+    agent.say(taken_alone(CAPTURE, 2, &body)).await;
+    agent.say(taken_alone(lost, 2, &body)).await;
     agent.train(&JOB, 1..=3).await;
     running.stop().await;
     let running = start(config(dir.path())).await;
@@ -84,7 +84,7 @@ async fn a_body_may_come_after_a_restart_or_never() {
     agent.announce(&JOB).await;
     agent.upload(CAPTURE, &JOB.tape(2), &body).await.unwrap();
     // The agent had to drop this one, and says so.
-    agent.say(solo(lost, 2, &[])).await;
+    agent.say(taken_alone(lost, 2, &[])).await;
     agent.train(&JOB, 4..=4).await;
     let refused = agent.upload(lost, &JOB.tape(2), &body).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
@@ -94,13 +94,13 @@ async fn a_body_may_come_after_a_restart_or_never() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn solo_captures_are_bounded_and_their_names_are_their_own() {
+async fn agent_captures_are_bounded_and_have_names_of_their_own() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(dir.path())).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
     for number in 0..80 {
-        agent.say(solo(&format!("cap-0k3f9a2-{number:010}-alone"), 0, b"")).await;
+        agent.say(taken_alone(&format!("cap-0k3f9a2-{number:010}-alone"), 0, b"")).await;
     }
     agent.train(&JOB, 1..=1).await;
     let (_, captures) = running.get("/api/v1/captures").await;
@@ -108,15 +108,15 @@ async fn solo_captures_are_bounded_and_their_names_are_their_own() {
     assert!((60..=64).contains(&count), "{count}");
     let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
     assert!(text.contains(r#"memtape_losses_total{reason="no_room"} 16"#));
-    // A stranger's tape is nobody's; a name of the coordinator's own ends the stream.
+    // An unannounced tape has no job; a name of the wrong form ends the stream.
     let mut other = Agent::attach(&running, "node-b").await;
-    other.say(solo(CAPTURE, 0, b"")).await;
+    other.say(taken_alone(CAPTURE, 0, b"")).await;
     other.report(Vec::new()).await;
     let (status, _) = running.get(&format!("/api/v1/captures/{CAPTURE}")).await;
     assert_eq!(status, 404);
     for name in ["cap-0k3f9a2", "cap-0K-alone", "", &"x".repeat(NAME_BYTES_MAX)] {
         let mut bad = Agent::attach(&running, "node-c").await;
-        bad.say(solo(name, 0, b"")).await;
+        bad.say(taken_alone(name, 0, b"")).await;
         assert!(!bad.ended().await, "{name:?} is no goodbye");
     }
     running.stop().await;
