@@ -6,11 +6,11 @@
 //! operator's node, and in the backward pass the running node gives its number.
 //!
 //! A table keeps, for the newest `GRAPH_NODES_MAX` nodes, the stack of the first allocation after
-//! the node was made. For an operator that allocates its result, that is its own line. An operator that
-//! allocates nothing (a view) gets the line of the next allocation if no other node is made before
-//! it, which is nearly always the same line or the next. The first frame of the stack names the
-//! node, so that the stack is not mistaken for one of the forward pass. A node that is no longer in
-//! the table, or was never the last, has only its name.
+//! the node was made. For an operator that allocates its result, that is its own line. An operator
+//! that allocates nothing (a view) gets the line of the next allocation if no other node is made
+//! before it, which is nearly always the same line or the next. The first frame of the stack names
+//! the node, so that the stack is not mistaken for one of the forward pass. A node that is no
+//! longer in the table, or was never the last, has only its name.
 //!
 //! ```text
 //! forward   peek() = k + 1          k ─▶ stack        peek: at::sequence_number
