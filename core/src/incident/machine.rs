@@ -143,10 +143,10 @@ pub struct Tracked {
     pub(super) need: Need,
     /// Captures that were taken for it.
     pub(super) tries: u32,
-    /// What it was about before it was seen more clearly.
+    /// Keys of the findings it was about before.
     former: Vec<GrowthKey>,
-    /// Open since before a restart of the coordinator, and not found again yet: it is closed behind
-    /// this step.
+    /// The incident is closed after this step unless its growth is found again. Set after a restart
+    /// of the coordinator.
     pub(super) confirm_by_step: Option<u64>,
     /// When a restart was last considered.
     pub(super) considered_ns: Option<u64>,
@@ -190,8 +190,19 @@ impl Tracked {
         self.incident.is_open() && self.incident.page == Page::Paged
     }
 
-    /// Wants a capture now, or after the one that is under way, with all tries before it.
-    fn want_anew(&mut self, now: Now) {
+    /// Makes the incident about a finding with this key, and remembers the key it had.
+    fn turn_to(&mut self, key: GrowthKey) {
+        let growth = &mut self.incident.growth;
+        let known = growth.key();
+        if known != key && self.former.len() < FORMER_MAX && !self.former.contains(&known) {
+            self.former.push(known);
+        }
+        (growth.rank, growth.device) = (key.rank, key.device);
+        (growth.layer, growth.scope) = (key.layer, key.scope);
+    }
+
+    /// Wants a capture now, or after the one that is under way, and resets the number of tries.
+    fn want_again(&mut self, now: Now) {
         self.tries = 0;
         match &mut self.need {
             Need::Awaited { again, .. } => *again = true,
@@ -326,9 +337,13 @@ impl Incidents {
             self.grew(now, attempt, &id, growth);
             return;
         }
-        // One of the ranks of a wide incident rested, and grows again: that is known.
+        // The growth of a former finding of an open incident returns. The incident stays about its
+        // present finding, unless the returning one explains it.
         let was_about = |known: &Tracked| is_open_of(known, serial) && known.former.contains(&key);
         if growth.returns > 0 && self.known.values().any(was_about) {
+            if let Some(id) = self.continued(serial, growth) {
+                self.grew(now, attempt, &id, growth);
+            }
             return;
         }
         // After a restart of everything, agents send again what the tapes of an ended attempt hold.
@@ -421,7 +436,7 @@ impl Incidents {
             let is_suppressed = matches!(&other.incident.page, Page::Suppressed { by } if by == id);
             if other.incident.is_open() && is_suppressed {
                 other.incident.page = Page::Quiet;
-                other.want_anew(now);
+                other.want_again(now);
             }
         }
     }
@@ -460,12 +475,7 @@ impl Incidents {
     fn continued(&mut self, serial: u32, growth: &Growth) -> Option<String> {
         let goes_on = |known: &Growth| growth.goes_on_with(&known.key(), known.bytes_per_step);
         let tracked = self.open_with(serial, goes_on)?;
-        let known = &mut tracked.incident.growth;
-        if tracked.former.len() < FORMER_MAX {
-            tracked.former.push(known.key());
-        }
-        (known.rank, known.device) = (growth.rank, growth.device);
-        (known.layer, known.scope) = (growth.layer, growth.scope);
+        tracked.turn_to(growth.key());
         Some(tracked.incident.id.clone())
     }
 
@@ -482,17 +492,21 @@ impl Incidents {
         let key = growth.key();
         let goes_on = |known: &Tracked| {
             let incident = &known.incident;
-            incident.is_about(serial, &key)
-                && incident.closed.is_some_and(|closed| match closed.reason {
-                    ClosedReason::AttemptEnded => true,
-                    ClosedReason::GrowthEnded { .. } => growth.returns > 0,
-                    ClosedReason::NotFoundAgain => false,
-                })
+            let is_about = incident.is_about(serial, &key);
+            let was_about = incident.serial == serial && known.former.contains(&key);
+            incident.closed.is_some_and(|closed| match closed.reason {
+                ClosedReason::AttemptEnded => is_about,
+                ClosedReason::GrowthEnded { .. } => growth.returns > 0 && (is_about || was_about),
+                ClosedReason::NotFoundAgain => false,
+            })
         };
         let tracked = self.known.values_mut().rev().find(|known| goes_on(known))?;
+        if !tracked.incident.is_about(serial, &key) {
+            tracked.turn_to(key);
+        }
         if growth.returns > 0 {
             // That it comes back says more than the first capture did.
-            tracked.want_anew(now);
+            tracked.want_again(now);
         }
         let id = tracked.incident.id.clone();
         self.reopen(now, &id);

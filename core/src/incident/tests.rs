@@ -211,6 +211,28 @@ fn growth_that_returns_is_the_same_incident_and_is_captured_again() {
 }
 
 #[test]
+fn growth_that_returns_as_it_was_first_found_is_the_same_incident() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    let blocks = |returns| growth(5, Layer::Blocks, Scope::Role, returns);
+    let bytes = |returns| growth(4, Layer::Allocated, Scope::AllRanks, returns);
+    let closed = |growth: Growth, at_step| Finding::Closed { key: growth.key(), at_step };
+    shell.found(&job, Finding::Opened(blocks(0)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    for returns in 0..3 {
+        shell.found(&job, Finding::Opened(blocks(returns)));
+        assert_eq!(shell.incident("inc-0001").growth.layer, Layer::Blocks);
+        shell.found(&job, Finding::Opened(bytes(returns)));
+        shell.found(&job, closed(blocks(0), 100));
+        let incident = shell.incident("inc-0001");
+        assert!(incident.is_open(), "its bytes still grow");
+        assert_eq!(incident.growth.layer, Layer::Allocated);
+        shell.found(&job, closed(bytes(0), 200));
+        assert!(!shell.incident("inc-0001").is_open());
+    }
+    assert_eq!((shell.incidents.len(), shell.pages()), (1, 1));
+}
+
+#[test]
 fn the_same_cause_pages_once_and_the_other_speaks_when_the_first_is_over() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     for rank in [1, 2] {
