@@ -1,16 +1,17 @@
-//! Which finding goes on with which: one cause is one incident, though it is seen more clearly as
-//! it grows.
+//! Decides which finding continues which: one cause is one incident, although later findings name
+//! its rank and its account better.
 //!
-//! Whoever keeps incidents asks this when a finding is opened while others are open. A finding
-//! that comes back after it was over says so itself ([`Growth::returns`]).
+//! The incident machine asks this when a finding is opened while other incidents are open. A
+//! finding that returns after it was closed says so itself ([`Growth::returns`]).
 
 use crate::detector::{Growth, GrowthKey, Scope};
 
-/// One rank was the first of many if it grew at most so many times as fast as they.
+/// A finding about one rank was the first of a finding about many ranks when its rate is at most
+/// this multiple of their rate.
 const FIRST_TIMES_MAX: u64 = 2;
 
 impl GrowthKey {
-    /// Is this about the one rank for which the finding `wide` about many has stood?
+    /// Is this about the one rank that the finding `wide` about many ranks names as its example?
     pub fn narrows(&self, wide: &Self) -> bool {
         self.scope == Scope::OneRank
             && wide.scope != Scope::OneRank
@@ -19,8 +20,9 @@ impl GrowthKey {
 }
 
 impl Growth {
-    /// Is this the growth that was first seen as `known`, with so many bytes a step: on one rank,
-    /// and now on many; or in the number of blocks, and now in their bytes?
+    /// Does this continue the finding `known`, which grew by `known_bytes_per_step`? It does when
+    /// the finding was about one rank and is now about many, or was about the number of blocks and
+    /// is now about their bytes.
     pub fn goes_on_with(&self, known: &GrowthKey, known_bytes_per_step: u64) -> bool {
         let is_wide = |scope: Scope| scope != Scope::OneRank;
         let was_first = !is_wide(known.scope)

@@ -1,7 +1,6 @@
 //! The machine: findings, captures and diagnoses in, effects out.
 //!
-//! Here is what follows from a finding; `upkeep.rs` has what follows from captures, from time and
-//! from the limits.
+//! This file handles findings; `upkeep.rs` handles captures, time and limits.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -15,11 +14,11 @@ use crate::diagnosis::Class;
 /// Incidents remembered; the oldest closed one is forgotten.
 pub const INCIDENTS_MAX: usize = 4096;
 
-/// Open incidents; growth beyond is counted. So many causes are one cause.
+/// Open incidents at most. Findings beyond are counted as lost: this many have one common cause.
 pub(super) const INCIDENTS_OPEN_MAX: usize = 1024;
 
-/// Captures for one incident while no diagnosis explains it, or while it pages nobody and grows.
-/// When it returns they are counted anew.
+/// Captures for one incident at most, while its class is unknown or it does not page. The count
+/// starts again when the growth returns.
 pub const TRIES_MAX: u32 = 12;
 
 /// Time between two requests that were refused for a reason that passes, in nanoseconds.
@@ -29,14 +28,14 @@ pub(super) const RETRY_NS: u64 = 2_000_000_000;
 /// open incident again; without it, the growth is over.
 pub(super) const CONFIRM_STEPS: u64 = 4096;
 
-/// The agent of a rank must have been here for this long, in nanoseconds, before the rank counts as
-/// silent: an agent that is back still reports what it has missed.
+/// The agent of a rank must have been connected for this long, in nanoseconds, before the rank
+/// counts as silent: an agent that reconnects first reports what it has missed.
 pub(super) const BACK_NS: u64 = 10_000_000_000;
 
-/// Keys that are remembered of what an incident was about before.
+/// Former keys that are remembered of an incident.
 const FORMER_MAX: usize = 16;
 
-/// One moment on both clocks.
+/// The time on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// Monotonic time, in nanoseconds.
@@ -59,7 +58,7 @@ pub trait Attempt {
     fn step_time_ns(&self) -> Option<u64>;
     /// A rank as the detector sees it.
     fn rank(&self, rank: u32) -> RankView;
-    /// Monotonic time since which the rank's agent is here; none when it is away.
+    /// Monotonic time since which the rank's agent is connected; none when it is away.
     fn here_since_ns(&self, rank: u32) -> Option<u64>;
 }
 
@@ -131,7 +130,7 @@ pub(super) enum Need {
     Nothing,
     /// One is to be requested at this monotonic time.
     Wanted { due_ns: u64 },
-    /// This one is under way; another follows it where the growth has changed since.
+    /// This one is under way; `again` requests another after it.
     Awaited { capture: String, again: bool },
 }
 
@@ -141,7 +140,7 @@ pub struct Tracked {
     pub(super) incident: Incident,
     pub(super) is_stored: bool,
     pub(super) need: Need,
-    /// Captures that were taken for it.
+    /// Captures that were granted to it.
     pub(super) tries: u32,
     /// Keys of the findings it was about before.
     former: Vec<GrowthKey>,
@@ -278,8 +277,8 @@ impl Incidents {
         }
     }
 
-    /// Looks at an attempt after its findings: closes what was not confirmed after a restart of the
-    /// coordinator, and opens what silent ranks have waited with.
+    /// Reviews an attempt after its findings: closes the incidents that were not confirmed after a
+    /// restart of the coordinator, and opens those of silent ranks whose agents are back.
     pub fn review(&mut self, now: Now, attempt: &impl Attempt, mut name: impl FnMut() -> String) {
         let is_over = |tracked: &Tracked| {
             let view = attempt.rank(tracked.incident.growth.rank);
@@ -308,8 +307,8 @@ impl Incidents {
         }
     }
 
-    /// An attempt that counted as ended goes on: what was closed with it is open again, and closes
-    /// when its growth is not found again.
+    /// An attempt that counted as ended goes on: reopens the incidents that were closed with it. Each
+    /// is closed later unless its growth is found again.
     pub fn attempt_goes_on(&mut self, now: Now, attempt: &impl Attempt) {
         let is_of = |known: &Tracked| {
             let closed = known.incident.closed.map(|closed| closed.reason);
@@ -360,7 +359,7 @@ impl Incidents {
             return;
         }
         if growth.layer == Layer::Progress && !is_back(now, attempt, growth.rank) {
-            // A rank whose agent is away is silent for that reason, which its state tells.
+            // A rank whose agent is away is silent for that reason; its state shows it.
             self.silent.insert((serial, key), *growth);
             return;
         }
@@ -403,7 +402,7 @@ impl Incidents {
         tracked.considered_ns = None;
         tracked.incident.measure(growth, attempt.step_time_ns());
         tracked.incident.updated_wall_ns = now.wall_ns;
-        // What is unknown, or pages nobody, is looked at again when it has grown.
+        // What is unknown, or does not page, is captured again when it has grown.
         let is_quiet = tracked.incident.page == Page::Quiet;
         if (tracked.incident.class() == Class::Unknown || is_quiet)
             && tracked.need == Need::Nothing
@@ -430,7 +429,7 @@ impl Incidents {
         self.release(now, id);
     }
 
-    /// An incident pages no more: others that were suppressed by it, and go on, are diagnosed anew.
+    /// An incident does not page any more: open incidents that it suppressed are diagnosed again.
     pub(super) fn release(&mut self, now: Now, id: &str) {
         for other in self.known.values_mut() {
             let is_suppressed = matches!(&other.incident.page, Page::Suppressed { by } if by == id);
@@ -463,8 +462,8 @@ impl Incidents {
         self.ids(is_about).into_iter().next()
     }
 
-    /// The open incident about many ranks of which this one was the example: it turns out to be
-    /// about this rank alone. The same cause, seen more clearly.
+    /// Narrows the open incident about many ranks that names this one as its example to this rank
+    /// alone: the cause is the same.
     fn narrowed(&mut self, serial: u32, key: &GrowthKey) -> Option<String> {
         let tracked = self.open_with(serial, |known| key.narrows(&known.key()))?;
         tracked.incident.growth.scope = key.scope;
@@ -485,9 +484,9 @@ impl Incidents {
         known.find(|known| is_open_of(known, serial) && is_it(&known.incident.growth))
     }
 
-    /// The newest closed incident that this growth goes on with, open again. One that was closed
-    /// with its attempt: a node that comes late brings ranks of it, so it is not over, or is told
-    /// again to its end. And one that had given back what it had grown by, and grows again.
+    /// Reopens the newest closed incident that this growth goes on with: one that was closed because
+    /// its attempt had ended, when a late node reports ranks of that attempt; or one whose growth
+    /// had ended and returns.
     fn reopened(&mut self, now: Now, serial: u32, growth: &Growth) -> Option<String> {
         let key = growth.key();
         let goes_on = |known: &Tracked| {
@@ -505,7 +504,7 @@ impl Incidents {
             tracked.turn_to(key);
         }
         if growth.returns > 0 {
-            // That it comes back says more than the first capture did.
+            // The return is new evidence.
             tracked.want_again(now);
         }
         let id = tracked.incident.id.clone();
@@ -563,7 +562,7 @@ pub(super) fn is_open_of(known: &Tracked, serial: u32) -> bool {
     known.incident.serial == serial && known.incident.is_open()
 }
 
-/// True when the rank's agent is here, and had the time to report what it has missed.
+/// True when the rank's agent is connected, and had the time to report what it has missed.
 fn is_back(now: Now, attempt: &impl Attempt, rank: u32) -> bool {
     let since_ns = attempt.here_since_ns(rank);
     since_ns.is_some_and(|since_ns| now.mono_ns.saturating_sub(since_ns) >= BACK_NS)

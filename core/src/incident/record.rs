@@ -54,7 +54,7 @@ pub struct Incident {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Page {
-    /// It is shown, and pages nobody.
+    /// It is shown and does not page.
     #[default]
     Quiet,
     /// It pages.
@@ -198,7 +198,7 @@ impl Incident {
 impl Display for Page {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Quiet => formatter.write_str("pages nobody"),
+            Self::Quiet => formatter.write_str("does not page"),
             Self::Paged => formatter.write_str("pages"),
             Self::Suppressed { by } => write!(formatter, "the same cause is reported in {by}"),
         }

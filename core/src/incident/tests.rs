@@ -484,7 +484,7 @@ impl Model {
             }
             if let Need::Awaited { capture, .. } = &tracked.need {
                 let is_compared = self.comparing.iter().any(|(_, known)| known == capture);
-                assert!(is_compared, "nobody answers {capture} of {incident:?}");
+                assert!(is_compared, "{capture} of {incident:?} stays unanswered");
             }
             if incident.is_open() {
                 let key = (incident.serial, incident.growth.key());
@@ -508,7 +508,7 @@ proptest! {
         for input in inputs {
             model.take(input);
         }
-        // When everybody answers, nothing stays wanted that is not requested again.
+        // When every request is answered, no incident still needs a capture.
         for _ in 0..64 {
             model.shell.now_ns += RETRY_NS + SECOND;
             model.take(Input::Wait(0));

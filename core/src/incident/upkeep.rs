@@ -1,4 +1,4 @@
-//! What follows from captures, from time and from the limits.
+//! Handles captures, time and limits.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -138,7 +138,7 @@ impl Incidents {
         if let Some(other) = self.known.values().find(reports_it) {
             return Page::Suppressed { by: other.incident.id.clone() };
         }
-        // What is closed pages nobody any more, unless it was the attempt that ended.
+        // A closed incident does not page, unless it was closed because its attempt ended.
         match own.incident.closed.map(|closed| closed.reason) {
             None | Some(ClosedReason::AttemptEnded) => Page::Paged,
             Some(ClosedReason::GrowthEnded { .. } | ClosedReason::NotFoundAgain) => Page::Quiet,

@@ -70,7 +70,7 @@ pub enum Objection {
         /// The horizon, in nanoseconds.
         horizon_ns: u64,
     },
-    /// Nobody knows when the device is full.
+    /// There is no forecast of when the device is full.
     NoForecast,
 }
 
@@ -126,11 +126,11 @@ impl Display for Objection {
                 match (same_attempt, is_dry_run) {
                     (None, _) => formatter.write_str("the last restart is too recent")?,
                     (Some(attempt), false) => {
-                        write!(formatter, "attempt {attempt} was already told to restart")?;
+                        write!(formatter, "attempt {attempt} was already asked to restart")?;
                     }
                     (Some(attempt), true) => write!(
                         formatter,
-                        "attempt {attempt} would have been told to restart already (dry run)"
+                        "attempt {attempt} would already have been asked to restart (dry run)"
                     )?,
                 }
                 write!(formatter, ": {} of cool-down left", Duration(left_ns))

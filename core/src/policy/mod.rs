@@ -110,7 +110,7 @@ pub struct Policy {
 struct History {
     /// Times of the restarts within the window, oldest first; at most `budget` of them.
     acted_ns: VecDeque<u64>,
-    /// The attempt that was last told to restart.
+    /// The attempt that was last asked to restart.
     attempt: Option<u32>,
 }
 
@@ -292,7 +292,7 @@ mod tests {
         let mut policy = Policy::new(settings(Mode::DryRun));
         let mut why = || policy.decide(MINUTE, &leak()).to_string();
         assert_eq!(why(), "would restart: leak (inc-1), out of memory in 10 min");
-        let again = "did nothing: attempt 0 would have been told to restart already (dry run): \
+        let again = "did nothing: attempt 0 would already have been asked to restart (dry run): \
                      30 min of cool-down left";
         assert_eq!(why(), again);
     }
@@ -307,7 +307,11 @@ mod tests {
         };
         let restart = "restart: leak (inc-1), out of memory in 10 min";
         check(0, 0, restart);
-        check(1, 0, "did nothing: attempt 0 was already told to restart: 29 min of cool-down left");
+        check(
+            1,
+            0,
+            "did nothing: attempt 0 was already asked to restart: 29 min of cool-down left",
+        );
         check(10, 1, "did nothing: the last restart is too recent: 20 min of cool-down left");
         check(31, 1, restart);
         check(90, 2, restart);

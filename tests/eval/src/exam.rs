@@ -8,7 +8,7 @@ use crate::baselines::baselines;
 use crate::families::{Family, Set, families};
 use crate::figures::Tally;
 use crate::judge::Judge;
-use crate::product::{GATES, Product};
+use crate::product::{ABLATIONS, Product};
 use crate::runner::{Incident, run};
 use crate::scenario::Scenario;
 use crate::score::score;
@@ -71,7 +71,7 @@ impl Outcome {
     }
 }
 
-/// Somebody under examination, made anew in each thread.
+/// A judge under examination; each thread makes its own.
 struct Candidate {
     name: String,
     judge: Box<dyn Judge>,
@@ -80,7 +80,7 @@ struct Candidate {
 fn candidates(plan: &Plan) -> Vec<Candidate> {
     let memtape = Candidate { name: DEFAULT.to_string(), judge: Box::new(Product::new()) };
     let mut all = vec![memtape];
-    for (gate, _) in GATES.iter().filter(|_| plan.ablations) {
+    for (gate, _) in ABLATIONS.iter().filter(|_| plan.ablations) {
         if let Some(without) = Product::without(gate) {
             all.push(Candidate { name: format!("without {gate}"), judge: Box::new(without) });
         }
@@ -101,10 +101,10 @@ pub fn chosen(plan: &Plan) -> Vec<Family> {
     families().into_iter().filter(is_chosen).collect()
 }
 
-/// Told of one scenario: its family, its seed, itself, and what Memtape said.
+/// Called for each scenario with its family, its seed, itself, and what Memtape said.
 pub type Each<'a> = &'a (dyn Fn(&Family, u64, &Scenario, &[Incident]) + Sync);
 
-/// Examines. `each` is told of every scenario that Memtape itself was examined on.
+/// Examines. `each` is called for every scenario that Memtape itself was examined on.
 pub fn examine(plan: &Plan, each: Each<'_>) -> Outcome {
     let begun = std::time::Instant::now();
     let families = chosen(plan);

@@ -28,11 +28,11 @@ pub struct Alarm {
 /// Steps until memory is out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// One in ten is sooner; none where only one figure is said.
+    /// The 10th percentile; none when the judge gives one figure only.
     pub p10: Option<u64>,
-    /// As likely sooner as later.
+    /// The median.
     pub p50: u64,
-    /// One in ten is later.
+    /// The 90th percentile.
     pub p90: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ pub enum Said {
     Reopened,
     /// A capture was compared.
     Compared(Verdict),
-    /// Somebody is paged.
+    /// It pages.
     Paged,
 }
 

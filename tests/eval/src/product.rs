@@ -17,12 +17,12 @@ use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
 use crate::world::Step;
 
-/// A gate by its name, and how it is switched off.
-type Gate = (&'static str, fn(&mut Gates));
+/// A condition of the detector by its name, and how it is switched off.
+type Ablation = (&'static str, fn(&mut Gates));
 
-/// Gates that can be switched off one by one, by name. A gate is what keeps one sort of false
-/// alarm out, or one sort of fault from being missed.
-pub const GATES: [Gate; 14] = [
+/// Conditions of the detector that can be switched off one by one, by name. Each prevents one sort
+/// of false alarm, or one sort of missed fault.
+pub const ABLATIONS: [Ablation; 14] = [
     ("peers", |gates| gates.peers = false),
     ("roles", |gates| gates.roles = false),
     ("steady", |gates| gates.steady = false),
@@ -39,7 +39,7 @@ pub const GATES: [Gate; 14] = [
     ("one_cause", |gates| gates.one_cause = false),
 ];
 
-/// Memtape, as it is or with a gate switched off.
+/// Memtape, as it is or with a condition switched off.
 #[derive(Debug)]
 pub struct Product {
     limits: Limits,
@@ -93,7 +93,7 @@ impl Product {
 
     /// The default with one gate off; none when there is no such gate.
     pub fn without(gate: &str) -> Option<Self> {
-        let (_, switch_off) = GATES.iter().find(|(name, _)| *name == gate)?;
+        let (_, switch_off) = ABLATIONS.iter().find(|(name, _)| *name == gate)?;
         let mut limits = Limits::default();
         switch_off(&mut limits.gates);
         Some(Self::with(limits))
@@ -112,7 +112,7 @@ impl Product {
     }
 
     /// What a coordinator knows beside the snapshots: readings, counters, times.
-    fn around(&self, growth: &Growth, case: &Case<'_>) -> Circumstances {
+    fn context(&self, growth: &Growth, case: &Case<'_>) -> Circumstances {
         let (own, peers) = case.peaks;
         Circumstances {
             before: case.before.map(|step| readings(step, self.host_limit)).unwrap_or_default(),
@@ -184,9 +184,9 @@ impl Product {
         let growth = incident.growth;
         let since = self.of_scenario(growth.onset_step);
         let found = camera.show(shot, (growth.rank, since), |case| {
-            let around = self.around(&growth, case);
+            let context = self.context(&growth, case);
             let (suspect, peers) = (case.suspect, case.peers);
-            Inquiry { growth: &growth, suspect, peers, around: &around }.diagnose()
+            Inquiry { growth: &growth, suspect, peers, around: &context }.diagnose()
         });
         let result = found.map(Box::new).ok_or(NotCompared::UnknownRank { rank: growth.rank });
         if let Ok(found) = &result {

@@ -1,5 +1,5 @@
-//! Plays a scenario to a judge: reports come, alarms are raised, captures are taken, somebody is
-//! paged or not. It writes down what the judge says; it decides nothing.
+//! Plays a scenario to a judge, from the reports to the captures, and writes down its alarms, its
+//! verdicts and its pages. It decides nothing.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ pub struct Incident {
     pub first: Alarm,
     /// The newest.
     pub last: Alarm,
-    /// Newest step that anybody had told when it was raised.
+    /// Newest step that any rank had reported when it was raised.
     pub opened_step: u64,
-    /// The same when somebody was woken.
+    /// The same when it paged.
     pub paged_step: Option<u64>,
     /// The same when it ended.
     pub closed_step: Option<u64>,
@@ -61,21 +61,21 @@ pub fn run(scenario: &Scenario, judge: &mut dyn Judge) -> Vec<Incident> {
     let mut reports = Reports::of(scenario);
     while let Some(report) = reports.next() {
         now_ns = report.now_ns;
-        for told in report.told {
-            let run = scenario.run(told.rank);
-            for step in told.from..=told.to {
+        for part in report.reported {
+            let run = scenario.run(part.rank);
+            for step in part.from..=part.to {
                 let (first, device) = (scenario.first_step, scenario.device_bytes);
-                let sample = run.and_then(|run| run.sample(told.rank, step, first, device));
-                if let Some(sample) = sample.filter(|_| !reports.is_lost(told.rank, step)) {
+                let sample = run.and_then(|run| run.sample(part.rank, step, first, device));
+                if let Some(sample) = sample.filter(|_| !reports.is_lost(part.rank, step)) {
                     judge.sample(now_ns, step, &sample);
-                    camera.report(told.rank, step);
+                    camera.report(part.rank, step);
                     log.newest = log.newest.max(step);
                 }
             }
-            if let Some(of) = scenario.step(told.rank, told.to)
-                && !reports.is_lost(told.rank, told.to)
+            if let Some(of) = scenario.step(part.rank, part.to)
+                && !reports.is_lost(part.rank, part.to)
             {
-                judge.reading(now_ns, told.rank, told.to, of);
+                judge.reading(now_ns, part.rank, part.to, of);
             }
         }
         judge.tick(now_ns, &mut camera);
