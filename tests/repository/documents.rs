@@ -1,6 +1,5 @@
 //! Documents, dashboards and the wire's description say what is true and is there.
 
-use std::fs;
 use std::path::Path;
 
 use crate::source::{Source, check, root, rust, sources};
