@@ -1,4 +1,4 @@
-//! What a coordinator can be told, with its defaults.
+//! The configuration of a coordinator, with its defaults.
 //!
 //! All values are checked before anything is opened, and every mistake is reported at once. The
 //! bounds that are no matter of taste stand as constants beside the code that keeps them.
@@ -33,7 +33,7 @@ pub struct Config {
     /// Deadline, least distance, reach and bytes of captures. Defaults: 30 s, 60 s, 256 steps,
     /// 16 GiB of one attempt in an hour.
     pub capture: capture::Limits,
-    /// When a capture is taken without growth, and without anybody asking. Defaults: after an OOM
+    /// When a capture is taken without growth and without a request. Defaults: after an OOM
     /// and a death, 8 failed `cudaMalloc` calls of a rank within a minute, 97 % of a device held,
     /// and every hour a healthy state, from step 300 on.
     pub triggers: capture::TriggerLimits,

@@ -107,7 +107,7 @@ impl Coordinator {
         let Self { jobs, captures, incidents, actions, effects, .. } = self;
         match event {
             Event::Attached { hello, outgoing, reply } => {
-                // Nobody waits any more if the connection broke meanwhile; `Gone` then follows.
+                // The receiver is gone if the connection broke meanwhile; `Gone` then follows.
                 let _ = reply.send(self.attach(now, hello, outgoing));
             }
             Event::Said { stream, message, share } => self.said(now, stream, message, share),
@@ -190,7 +190,7 @@ impl Coordinator {
         }
         self.jobs.attach(now, hello);
         let stream = self.streams.open(&node, outgoing);
-        self.send(now, &node, wire::welcome(self.config.report_interval));
+        self.send(now, &node, wire::first_answer(self.config.report_interval));
         Ok(stream)
     }
 
@@ -298,7 +298,7 @@ impl Coordinator {
                 Effect::AskAgent { node, request } => {
                     self.send(now, &node, wire::capture_request(request));
                 }
-                // Nobody works any more when the coordinator stops.
+                // The worker is gone when the coordinator stops.
                 Effect::Start(work) => drop(self.works.send(work)),
                 Effect::Count(count, more) => counters.add(count, more),
                 Effect::Lose(loss, more) => counters.lose(loss, more),
@@ -397,7 +397,7 @@ impl Coordinator {
                     changes,
                     Box::new(move |result| {
                         if result.is_ok() {
-                            // Nobody works any more when the coordinator stops.
+                            // The worker is gone when the coordinator stops.
                             let _ = works.send(work);
                         }
                     }),

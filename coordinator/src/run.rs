@@ -156,7 +156,7 @@ async fn close(store: Store, telemetry: Arc<Telemetry>) -> anyhow::Result<()> {
         }
     };
     if timeout(FLUSH_TIMEOUT, closing).await.is_err() {
-        tracing::warn!("somebody still holds the store");
+        tracing::warn!("the store is still in use by another task");
     }
     match flushed {
         Ok(Ok(())) => Ok(()),

@@ -1,5 +1,5 @@
-//! The coordinator for simulations: the real loop, wire and store in one thread, with the time it
-//! is told.
+//! The coordinator for simulations: the real loop, wire and store in one thread, with the time
+//! that the caller passes.
 //!
 //! A [`SimulatedCoordinator`] has no runtime, no thread, no socket and no clock of its own. The
 //! simulation carries messages between it and its agents, says when the store's writer works and
@@ -63,23 +63,23 @@ impl Disk {
         self.0.kill();
     }
 
-    /// From now on files may have so many bytes together; none has no bound.
+    /// Bounds the bytes of all files together; `None` removes the bound.
     pub fn set_room(&self, bytes: Option<u64>) {
         self.0.set_room(bytes);
     }
 
-    /// The next so many writes fail.
+    /// The next `count` writes fail.
     pub fn fail_writes(&self, count: u64) {
         self.0.fail_writes(count);
     }
 
-    /// The next so many syncs fail.
+    /// The next `count` syncs fail.
     pub fn fail_syncs(&self, count: u64) {
         self.0.fail_syncs(count);
     }
 
-    /// The process dies, or the power fails, in the middle of the operation so many calls from
-    /// now. Whoever holds the coordinator looks at [`Self::crashes`] to learn of it.
+    /// The process dies, or the power fails, in the middle of the operation that comes after
+    /// `operations` more. [`Self::crashes`] counts it.
     pub fn crash_after(&self, operations: u64, is_power_loss: bool) {
         self.0.crash_after(Some(operations), is_power_loss);
     }
@@ -89,7 +89,7 @@ impl Disk {
         self.0.crash_after(None, false);
     }
 
-    /// Crashes so far: those that were told at once, and those in the middle of an operation.
+    /// Crashes so far: those at once, and those in the middle of an operation.
     pub fn crashes(&self) -> u64 {
         let counts = self.0.counts();
         counts.kills + counts.power_losses
@@ -309,7 +309,7 @@ impl SimulatedCoordinator {
         self.handle(now, Event::Gone { stream });
     }
 
-    /// What agents are told next, each with its stream; a stream that the coordinator has closed
+    /// The next message to an agent, with its stream; a stream that the coordinator has closed
     /// comes without a message, once.
     pub fn poll(&mut self) -> Option<(u64, Option<Outgoing>)> {
         for (&stream, receiver) in &mut self.streams {
@@ -330,7 +330,7 @@ impl SimulatedCoordinator {
         self.handle(now, Event::Tick);
     }
 
-    /// Somebody asks for a capture of a job's newest attempt. The answer comes with
+    /// Requests a capture of a job's newest attempt. The answer comes with
     /// [`Self::taken`] under this number.
     pub fn request_capture(&mut self, now: Now, number: u64, job: &str, step: Option<u64>) {
         let (reply, answer) = oneshot::channel();
@@ -495,7 +495,7 @@ impl SimulatedCoordinator {
                 Ok(verdict @ Upload::Wanted { .. }) => self.keep(now, verdict, *upload),
                 Ok(Upload::Stored { hash }) => Ok(Receipt::Stored(*hash.as_bytes())),
                 Ok(Upload::Later) => Ok(Receipt::Failed("the store cannot be written".into())),
-                Ok(Upload::Refused) => Ok(Receipt::Refused("nobody waits for it".into())),
+                Ok(Upload::Refused) => Ok(Receipt::Refused("no capture waits for it".into())),
                 Err(oneshot::error::TryRecvError::Empty) => Err(Waiting::Begun { reply, upload }),
                 Err(_) => Ok(Receipt::Failed("the coordinator is stopping".into())),
             },

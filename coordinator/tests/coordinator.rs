@@ -183,10 +183,10 @@ async fn a_killed_coordinator_goes_on_where_it_was() {
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
     let (step, (request, bodies)) = train_until_captured(&mut agent, &JOB, 0).await;
-    let is_told = |answer: &Value| {
+    let is_stored = |answer: &Value| {
         answer["incidents"][0]["class"] == "leak" && answer["incidents"][0]["stored"] == true
     };
-    let before = running.wait("/api/v1/incidents", is_told).await;
+    let before = running.wait("/api/v1/incidents", is_stored).await;
     let path = format!("/api/v1/captures/{}", request.capture_id);
     let (_, capture) = running.get(&path).await;
     picture(&live, &killed);
@@ -327,7 +327,7 @@ async fn a_dead_rank_is_captured_with_the_others() {
 }
 
 /// A second agent of the same name, or one that looks into the wrong folder, does not know the
-/// tapes. Its word counts, until somebody knows them again.
+/// tapes. Its word counts, until an agent knows them again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_was_taken_for_over_keeps_its_incident() {
     let dir = tempfile::tempdir().unwrap();
@@ -380,7 +380,7 @@ async fn an_unreachable_node_makes_a_capture_partial_by_its_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_agents_harm_nobody() {
+async fn hostile_agents_do_no_harm() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(dir.path())).await;
     let job = Job { leaking: None, ..JOB };
@@ -412,7 +412,7 @@ async fn hostile_agents_harm_nobody() {
     honest.train(&job, 17..=24).await;
     let taken = Agent::try_attach(&running, "node-a", "boot-2").await.err().unwrap();
     assert_eq!(taken.code(), Code::AlreadyExists);
-    // Bodies that nobody asked for, or that are not what was announced.
+    // Bodies that were not requested, or that are not what was announced.
     let stray = honest.upload("cap-nosuch", &job.tape(0), b"body").await.unwrap_err();
     assert_eq!(stray.code(), Code::FailedPrecondition);
     running.post("/api/v1/jobs/train/captures", "{}").await;
@@ -625,7 +625,7 @@ async fn captures_are_kept_for_a_time() {
     assert_eq!(running.get(&path).await.0, 200);
     let request = agent.asked().await;
     agent.serve(&job, &request).await;
-    // It is closed, old, and gone, and nobody keeps its bodies.
+    // It is closed, old, and gone, and its bodies are deleted.
     for _ in 0..600 {
         if running.get(&path).await.0 == 404 {
             break;

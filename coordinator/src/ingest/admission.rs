@@ -1,15 +1,14 @@
-//! What may be in memory on behalf of agents: every byte is asked for before it is read.
+//! Bounds the memory that is held on behalf of agents: bytes are reserved before they are read.
 //!
-//! Picture the door of a shop in a sale: so many people may be inside, the others stand in line,
-//! in the order they came, and when the line is round the block the next ones are asked to come
-//! back later. Who stands in line costs no more than the few bytes that HTTP/2 lets an agent send
-//! unread. Nothing here drops anything: agents keep what was not taken, on their tapes or in
-//! memory.
+//! A request that finds no room waits in a queue, first in, first out; when the queue is full the
+//! request is refused and the agent tries again later. A waiting request costs only the few bytes
+//! that HTTP/2 lets an agent send unread. Nothing is dropped here: agents keep what was refused,
+//! on their tapes or in memory.
 //!
-//! There are two doors. *Uploads* hold a share as large as their body, all of it at once, because
-//! bodies that wait for each other's rest would wait forever. *Reports* and announcements hold
-//! theirs until they are stored, so that a slow disk stops the streams and not the coordinator;
-//! ends, answers and captures by agents alone, which are few, until the loop has taken them.
+//! There are two bounds. *Uploads* reserve the size of their body, all of it at once, because
+//! half-reserved bodies would wait for each other forever. *Reports* and announcements hold their
+//! bytes until they are stored, so that a slow disk stops the streams and not the coordinator;
+//! ends, answers and agent-initiated captures, which are few, until the loop has taken them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -57,7 +56,7 @@ pub(crate) struct Admission {
 pub(crate) struct Door {
     kib: Arc<Semaphore>,
     bytes_max: u64,
-    /// How often somebody had to wait.
+    /// How often a request had to wait.
     pub(crate) waits: AtomicU64,
 }
 

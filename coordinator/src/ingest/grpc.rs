@@ -220,7 +220,7 @@ impl Service {
             Upload::Stored { hash } => return Ok(hash),
             Upload::Later => return Err(Status::unavailable("the store cannot be written now")),
             Upload::Refused => {
-                return Err(Status::failed_precondition("nobody waits for this body"));
+                return Err(Status::failed_precondition("no capture waits for this body"));
             }
         };
         let bytes = promised.map_or(SNAPSHOT_BYTES_MAX as u64, |(bytes, _)| bytes);
@@ -237,7 +237,7 @@ impl Service {
             self.counters.lose(Loss::BadBody, 1);
             return Err(Status::aborted("the body is not the one that was announced"));
         }
-        // On its own: a call that is given up midway would leave a body in use that nobody has.
+        // On its own: a call that is given up midway would leave a body in use without an owner.
         let (service, capture, tape_id) = (self.clone(), capture.to_string(), tape_id.to_string());
         let kept = tokio::spawn(async move {
             let _share = share;

@@ -1,7 +1,7 @@
 //! Between the wire and what the coordinator works with. Nothing else builds or reads a message.
 //!
-//! Agents are on other machines and read tapes of processes that nobody vouches for, so nothing
-//! here is believed: texts are cut, and a number or a count beyond its bound makes the whole
+//! Agents are on other machines and read tapes of untrusted processes, so nothing
+//! here is trusted: texts are cut, and a number or a count beyond its bound makes the whole
 //! message an error, which closes the stream.
 
 use std::time::Duration;
@@ -299,7 +299,7 @@ fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, BadMessage> {
 }
 
 /// The first answer on every stream.
-pub(crate) fn welcome(report_interval: Duration) -> Outgoing {
+pub(crate) fn first_answer(report_interval: Duration) -> Outgoing {
     message(v1::coordinator_message::Body::Welcome(v1::Welcome {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_string(),

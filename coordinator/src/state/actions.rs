@@ -60,7 +60,7 @@ impl Actions {
         for action in &mut records {
             ids.seen(&action.id);
             if matches!(action.outcome, Outcome::Waiting { .. }) {
-                // The order is gone; the policy decides anew.
+                // The order is gone; the policy decides again.
                 action.outcome = Outcome::Lost;
                 let mut changes = Changes::default();
                 changes.put(action);

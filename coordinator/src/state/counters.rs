@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_its_own_place() {
+    fn every_reason_has_its_own_counter() {
         let counters = Counters::default();
         for (index, (loss, _)) in REASONS.iter().enumerate() {
             assert_eq!(*loss as usize, index);

@@ -69,9 +69,9 @@ pub(crate) enum After {
     Free(Share),
     /// The bodies belong to no capture any more.
     ReleaseBodies(Vec<blake3::Hash>),
-    /// A restart may run: after a crash nobody asks for it a second time.
+    /// A restart may run: after a crash it is not requested again.
     Start(Work),
-    /// The loop is told.
+    /// Reports to the loop that an incident is stored.
     TellStored {
         incident: String,
         updated_wall_ns: i64,
@@ -137,7 +137,7 @@ impl Effects {
         self.0.pop_front()
     }
 
-    /// Writes records for which nobody waits.
+    /// Writes records without waiting for them.
     pub(crate) fn write(&mut self, changes: Changes) {
         self.write_then(changes, After::Nothing);
     }

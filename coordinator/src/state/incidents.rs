@@ -20,7 +20,7 @@ use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Asker, Effect, Effects, Work};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence};
-use crate::state::jobs::circumstances;
+use crate::state::jobs::growth_context;
 use crate::store::Changes;
 
 /// All incidents, by name; names are in order of age.
@@ -236,7 +236,7 @@ impl Incidents {
         }
     }
 
-    /// Stores an incident as it is; the loop is told when it is written.
+    /// Stores an incident as it is; the loop gets a report when it is written.
     fn store(&self, id: &str, change: Change, effects: &mut Effects) {
         let Some(incident) = self.machine.get(id).map(Tracked::incident) else { return };
         let job = &incident.job;
@@ -268,7 +268,7 @@ impl Incidents {
         let growth = incident.growth;
         let steps = (closed.record.step, closed.record.before_step);
         let circumstances = jobs.get(incident.serial).map_or_else(Default::default, |attempt| {
-            circumstances::around(attempt, &growth, steps)
+            growth_context::of_growth(attempt, &growth, steps)
         });
         Some(Comparison {
             incident: id.to_string(),

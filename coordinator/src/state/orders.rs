@@ -1,4 +1,4 @@
-//! Restarts as data: which hook, what it is told, and the policy's decision behind it.
+//! Restarts as data: which hook, its input, and the policy's decision behind it.
 
 use memtape_core::policy::Decision;
 use serde::Serialize;
@@ -23,7 +23,7 @@ impl Hook {
     }
 }
 
-/// What a hook is told.
+/// The input of a hook.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Order {
     #[serde(skip)]

@@ -82,7 +82,7 @@ pub(crate) struct AdmissionFigures {
     pub(crate) upload_bytes_max: u64,
     pub(crate) report_bytes: u64,
     pub(crate) report_bytes_max: u64,
-    /// How often somebody waited, by what for.
+    /// How often a request waited, by what it waited for.
     pub(crate) waits: [(&'static str, u64); 3],
 }
 

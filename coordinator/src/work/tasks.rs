@@ -31,7 +31,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Does work until there is nobody left who hands it out.
+/// Does work until every sender is gone.
 pub(crate) async fn carry_out(
     mut works: mpsc::UnboundedReceiver<Work>,
     blobs: Blobs,

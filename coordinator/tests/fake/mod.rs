@@ -347,7 +347,7 @@ impl Agent {
     /// Waits until all reports are acknowledged.
     pub(crate) async fn settle(&mut self) {
         while self.acked < self.reports {
-            self.hear().await;
+            self.receive().await;
         }
     }
 
@@ -359,7 +359,7 @@ impl Agent {
         job.rank_report(rank, &steps)
     }
 
-    async fn hear(&mut self) {
+    async fn receive(&mut self) {
         let message = timeout(PATIENCE, self.incoming.message()).await.expect("an answer in time");
         match message.unwrap().expect("the stream goes on").body {
             Some(FromCoordinator::ReportAck(ack)) => {
@@ -374,7 +374,7 @@ impl Agent {
     /// The next request for a capture.
     pub(crate) async fn asked(&mut self) -> v1::CaptureRequest {
         while self.requests.is_empty() {
-            self.hear().await;
+            self.receive().await;
         }
         self.requests.remove(0)
     }

@@ -250,7 +250,7 @@ async fn diagnosed(job: &Job, change: impl Fn(&mut v1::RankReport, u32, u64)) ->
 /// Memory of the host that grows on one rank is found, and its diagnosis rests on what was read at
 /// the capture's two steps.
 #[tokio::test(flavor = "multi_thread")]
-async fn growth_on_the_host_is_found_and_told_with_its_readings() {
+async fn growth_on_the_host_is_found_and_reported_with_its_readings() {
     let job = Job { name: "workers", attempt: 0, ranks: 4, leaking: None, run: 1 };
     let incident = diagnosed(&job, |report, rank, step| {
         let grown = if rank == 1 { step.saturating_sub(300) * 4 * MIB } else { 0 };
@@ -280,7 +280,7 @@ async fn growth_on_the_host_is_found_and_told_with_its_readings() {
 
 /// The same for what the process holds of the device beside PyTorch's allocator.
 #[tokio::test(flavor = "multi_thread")]
-async fn growth_beside_the_allocator_is_found_and_told() {
+async fn growth_beside_the_allocator_is_found_and_reported() {
     let job = Job { name: "nontorch", attempt: 0, ranks: 4, leaking: None, run: 1 };
     let incident = diagnosed(&job, |report, rank, step| {
         let grown = if rank == 2 { step.saturating_sub(300) * 2 * MIB } else { 0 };

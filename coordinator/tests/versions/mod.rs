@@ -46,7 +46,7 @@ impl OldAgent {
     }
 
     /// The next thing it hears, which it must know.
-    async fn hear(&mut self) -> Heard {
+    async fn receive(&mut self) -> Heard {
         let message = timeout(PATIENCE, self.incoming.message()).await.unwrap().unwrap().unwrap();
         message.body.expect("a message that 1.0 knows")
     }
@@ -85,11 +85,11 @@ async fn an_old_agent_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(dir.path())).await;
     let mut agent = OldAgent::attach(running.url("")).await;
-    assert!(matches!(agent.hear().await, Heard::Welcome(welcome) if welcome.protocol == 1));
+    assert!(matches!(agent.receive().await, Heard::Welcome(welcome) if welcome.protocol == 1));
     agent.say(Said::RankUp(up())).await;
     for number in 1..=3 {
         agent.say(Said::Report(report(number))).await;
-        let ack = agent.hear().await;
+        let ack = agent.receive().await;
         assert!(matches!(&ack, Heard::ReportAck(ack) if ack.number == number), "{ack:?}");
     }
     // What it does not say is unknown, and stays so.
@@ -101,7 +101,7 @@ async fn an_old_agent_is_served() {
         let url = running.url("/api/v1/jobs/old/captures");
         async move { reqwest::Client::new().post(url).body("{}").send().await.unwrap().status() }
     });
-    let Heard::CaptureRequest(request) = agent.hear().await else { panic!("no request") };
+    let Heard::CaptureRequest(request) = agent.receive().await else { panic!("no request") };
     assert!(answer.await.unwrap().is_success());
     let body = JOB.body(0, request.step, 0);
     let hash = blake3::hash(&body).as_bytes().to_vec();
@@ -179,7 +179,7 @@ async fn a_later_minor_is_taken_and_another_major_is_not() {
             }
         }
     }
-    // And nobody was disturbed.
+    // No other agent was disturbed.
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
     agent.train(&JOB, 1..=2).await;

@@ -18,8 +18,8 @@ pub(super) fn role(text: &str) -> String {
     if role.chars().any(char::is_control) { String::new() } else { role.to_string() }
 }
 
-/// What a rank takes of its host. Numbers beyond any real one would only confuse whoever adds them
-/// up; these rest on a kernel's word, so they are cut and no reason to end the stream.
+/// What a rank takes of its host. Numbers beyond any real one would make every sum of them
+/// useless. They come from the kernel, so they are cut, and do not end the stream.
 pub(super) fn rank_host(host: &v1::RankHost) -> RankHost {
     let bounded = |bytes: Option<u64>| bytes.map(|bytes| bytes.min(NUMBER_MAX));
     let workers = host.workers.map(|workers| Workers {

@@ -109,7 +109,7 @@ pub(super) fn upload_verdict(part: &PartRecord) -> Upload {
 /// The body of an agent-initiated capture is on disk; the part that is to be written.
 ///
 /// # Errors
-/// Nobody waits for it.
+/// No part waits for the body.
 pub(super) fn take_body(
     part: &mut PartRecord,
     bytes: u64,

@@ -2,7 +2,7 @@
 //!
 //! What is asked of whom, and when it is over, core's machine decides. Here its actions are
 //! carried out, and every capture's record and parts are kept, in memory and in the store: a
-//! request when the first agent is asked (a person is told when it is written), each part before
+//! request when the first agent is asked (a user gets the answer when it is written), each part before
 //! its body is acknowledged, the whole when it is closed. So a capture that a crash cut short is
 //! taken up again with what it had.
 
@@ -322,7 +322,7 @@ impl Captures {
                 effects.push(Effect::TryWrite(changes, answer));
             }
             _ => {
-                // Nobody waits any more if the connection broke meanwhile.
+                // The receiver is gone if the connection broke meanwhile.
                 let _ = reply.send(verdict);
             }
         }
@@ -401,7 +401,7 @@ impl Captures {
             return agent_initiated::take_body(part, *bytes, *hash);
         }
         let machine = jobs.machine(serial).ok_or(stale)?;
-        // Its deadline may have come since the last tick: nobody gets a receipt for a body that
+        // Its deadline may have come since the last tick: no receipt is sent for a body that
         // the manifest does not have.
         machine.handle_timeout(now.mono_ns);
         if !machine.accepts_body(&id, tape_id) {

@@ -33,7 +33,7 @@ impl Upload {
 /// Why a stored body does not become part of a capture.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum BodyRefused {
-    /// Nobody waits for it; sending it again does not help.
+    /// No capture waits for it; sending it again does not help.
     Stale(&'static str),
     /// The store cannot be written now.
     Store(String),

@@ -28,7 +28,7 @@ pub(crate) struct Attempt {
 pub(crate) struct Rank {
     pub(crate) record: RankRecord,
     pub(crate) presence: Presence,
-    /// When its agent was last connected anew.
+    /// When its agent was last connected again.
     pub(crate) here_since_ns: u64,
     pub(crate) step: u64,
     pub(crate) step_wall_ns: i64,
@@ -41,7 +41,7 @@ pub(crate) struct Rank {
     pub(crate) worker_measure: WorkerMeasure,
     /// How each of its devices, and with the first one its host, was some time ago.
     pub(crate) history: BTreeMap<u8, History>,
-    /// Its role as the detector was told.
+    /// Its role as the detector knows it.
     pub(crate) role: Option<u64>,
     /// When its agent last reported of it, and when it was last seen to have finished a step.
     pub(crate) reported_ns: u64,
@@ -123,7 +123,7 @@ impl Rank {
         (sum(|totals| totals.ooms), sum(|totals| totals.malloc_failures))
     }
 
-    /// Failures that were reported before; none when a failure cannot be told to be new.
+    /// Failures that were reported before; none when a failure may be an old one.
     pub(crate) fn failures_known(&self) -> Option<(u64, u64)> {
         // An OOM before the first report is new if the rank lives.
         let is_alive = self.presence == Presence::Here && self.record.pid != 0;

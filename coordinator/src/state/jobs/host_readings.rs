@@ -87,9 +87,9 @@ pub(crate) fn add_shares(shares: &mut Shares, uuids: &[String], report: &RankRep
     }
 }
 
-/// What is around a rank on its node.
+/// What a rank shares with the others on its node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Around<'a> {
+pub(crate) struct NodeContext<'a> {
     pub(crate) gpus: &'a [Gpu],
     pub(crate) shares: &'a Shares,
     /// Size of the host's memory.
@@ -98,7 +98,7 @@ pub(crate) struct Around<'a> {
 
 /// What a device of a rank, and with its first device its host, held at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub(crate) struct PointInTime {
     /// Steps that were finished.
     pub(crate) step: u64,
     pub(crate) readings: Readings,
@@ -110,10 +110,13 @@ pub(crate) struct Moment {
 
 /// What a rank that has just reported holds beside its step records, by device. The host's memory
 /// stands with the first one: the detector knows no rank without.
-pub(crate) fn moments(rank: &mut Rank, around: Around<'_>) -> Vec<(u8, Moment)> {
-    let mut moments: Vec<_> =
-        rank.totals.iter().map(|totals| (totals.device, of_device(rank, totals, around))).collect();
-    if let Some((_, first)) = moments.first_mut() {
+pub(crate) fn points(rank: &mut Rank, context: NodeContext<'_>) -> Vec<(u8, PointInTime)> {
+    let mut points: Vec<_> = rank
+        .totals
+        .iter()
+        .map(|totals| (totals.device, of_device(rank, totals, context)))
+        .collect();
+    if let Some((_, first)) = points.first_mut() {
         let host = rank.host.as_ref();
         let workers = host.and_then(|host| host.workers);
         let readings = &mut first.readings;
@@ -125,12 +128,12 @@ pub(crate) fn moments(rank: &mut Rank, around: Around<'_>) -> Vec<(u8, Moment)> 
         readings.host_limit = host.and_then(|host| host.cgroup?.limit_bytes);
         readings.workers = workers.and_then(|workers| rank.worker_measure.bytes(workers));
     }
-    moments
+    points
 }
 
-fn of_device(rank: &Rank, totals: &Totals, around: Around<'_>) -> Moment {
-    let gpu = rank.gpu(totals.device, around.gpus);
-    let ranks_hold = gpu.and_then(|gpu| *around.shares.get(&gpu.uuid.to_ascii_lowercase())?);
+fn of_device(rank: &Rank, totals: &Totals, context: NodeContext<'_>) -> PointInTime {
+    let gpu = rank.gpu(totals.device, context.gpus);
+    let ranks_hold = gpu.and_then(|gpu| *context.shares.get(&gpu.uuid.to_ascii_lowercase())?);
     let readings = Readings {
         non_torch: totals.process_bytes.map(|bytes| bytes.saturating_sub(totals.reserved)),
         other: gpu.zip(ranks_hold).map(|(gpu, held)| gpu.used_bytes.saturating_sub(held)),
@@ -138,7 +141,7 @@ fn of_device(rank: &Rank, totals: &Totals, around: Around<'_>) -> Moment {
         reserved: Some(totals.reserved),
         ..Readings::default()
     };
-    Moment {
+    PointInTime {
         step: rank.step,
         readings,
         deferred: totals.deferred,
@@ -147,7 +150,7 @@ fn of_device(rank: &Rank, totals: &Totals, around: Around<'_>) -> Moment {
     }
 }
 
-impl Moment {
+impl PointInTime {
     /// The same as the detector takes it: what is known, layer by layer, in the step that was under
     /// way. Memory of the host can reach its cgroup's limit, or the size of the host.
     pub(crate) fn for_detector(
@@ -177,7 +180,7 @@ impl Moment {
 /// from one to the other would look like growth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum WorkerMeasure {
-    /// Not decided; so many readings have come without parts.
+    /// Not decided.
     #[default]
     Open,
     Waiting(u16),
@@ -208,39 +211,39 @@ impl WorkerMeasure {
     }
 }
 
-/// Moments of each of the three lengths of memory: at a report a second the last 12 seconds, 3
+/// Points kept at each of the three strides: at a report a second the last 12 seconds, 3
 /// minutes and 51 minutes. The steps of a capture lie within them; for each device of a rank they
 /// take 7 KiB.
-const MOMENTS: usize = 12;
+const POINTS_MAX: usize = 12;
 const STRIDES: [u64; 3] = [1, 16, 256];
 
 /// How one device of a rank was: the less densely the longer ago.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    told: u64,
-    moments: [VecDeque<Moment>; STRIDES.len()],
+    added: u64,
+    points: [VecDeque<PointInTime>; STRIDES.len()],
 }
 
 impl History {
     /// Adds what was read at one moment.
-    pub(crate) fn add(&mut self, moment: Moment) {
-        for (stride, moments) in STRIDES.iter().zip(&mut self.moments) {
-            if self.told.is_multiple_of(*stride) {
-                if moments.len() == MOMENTS {
-                    moments.pop_front();
+    pub(crate) fn add(&mut self, point: PointInTime) {
+        for (stride, points) in STRIDES.iter().zip(&mut self.points) {
+            if self.added.is_multiple_of(*stride) {
+                if points.len() == POINTS_MAX {
+                    points.pop_front();
                 }
-                moments.push_back(moment);
+                points.push_back(point);
             }
         }
-        self.told += 1;
+        self.added += 1;
     }
 
-    /// The moment that is nearest to a step, if it is at most so many steps from it: what was at
+    /// The point that is nearest to a step, if it is at most `steps_max` steps from it: what was at
     /// another time is not shown as if it had been then.
-    pub(crate) fn near(&self, step: u64, steps_max: u64) -> Option<&Moment> {
-        let moments = self.moments.iter().flatten();
-        let nearest = moments.min_by_key(|moment| moment.step.abs_diff(step));
-        nearest.filter(|moment| moment.step.abs_diff(step) <= steps_max)
+    pub(crate) fn near(&self, step: u64, steps_max: u64) -> Option<&PointInTime> {
+        let points = self.points.iter().flatten();
+        let nearest = points.min_by_key(|point| point.step.abs_diff(step));
+        nearest.filter(|point| point.step.abs_diff(step) <= steps_max)
     }
 }
 
@@ -293,16 +296,16 @@ mod tests {
     fn read(rank: &mut Rank, held: Option<u64>) -> Vec<(Layer, u64, u64)> {
         let shares = Shares::from([("gpu-a".to_string(), held)]);
         let gpus = [gpu()];
-        let around = Around { gpus: &gpus, shares: &shares, memory_bytes: Some(999 * MIB) };
-        let moments = moments(rank, around);
-        let of = |(device, moment): (u8, Moment)| {
-            moment.for_detector((3, device), around.memory_bytes).collect::<Vec<_>>()
+        let context = NodeContext { gpus: &gpus, shares: &shares, memory_bytes: Some(999 * MIB) };
+        let points = points(rank, context);
+        let of = |(device, moment): (u8, PointInTime)| {
+            moment.for_detector((3, device), context.memory_bytes).collect::<Vec<_>>()
         };
         let of_reading = |reading: Reading| {
             assert_eq!((reading.rank, reading.device, reading.step), (3, 1, 8));
             (reading.layer, reading.bytes / MIB, reading.limit_bytes / MIB)
         };
-        moments.into_iter().flat_map(of).map(of_reading).collect()
+        points.into_iter().flat_map(of).map(of_reading).collect()
     }
 
     #[test]
@@ -344,8 +347,8 @@ mod tests {
         assert_eq!(measure.bytes(workers(Some(40))), Some(40));
         assert_eq!(measure.bytes(workers(None)), None, "another worker has begun");
         let mut never = WorkerMeasure::default();
-        let told = (0..=WAIT_READINGS).filter_map(|_| never.bytes(workers(None))).count();
-        assert_eq!(told, 1);
+        let measured = (0..=WAIT_READINGS).filter_map(|_| never.bytes(workers(None))).count();
+        assert_eq!(measured, 1);
         assert_eq!(never.bytes(workers(Some(40))), Some(90));
     }
 
@@ -371,17 +374,17 @@ mod tests {
         assert!(history.near(5, u64::MAX).is_none());
         for step in 0..10_000 {
             let readings = Readings { rss_anon: Some(step * 10), ..Readings::default() };
-            history.add(Moment { step, readings, ..Moment::default() });
+            history.add(PointInTime { step, readings, ..PointInTime::default() });
         }
-        let found = |step| history.near(step, u64::MAX).map(|moment| moment.step).unwrap();
+        let found = |step| history.near(step, u64::MAX).map(|point| point.step).unwrap();
         assert_eq!((found(9_999), found(9_990)), (9_999, 9_990));
         assert!(found(9_850).abs_diff(9_850) <= 8 && found(7_500).abs_diff(7_500) <= 128);
         assert!(found(0) > 6_000, "long ago is forgotten");
         assert!(history.near(0, 100).is_none() && history.near(7_500, 128).is_some());
         let newest = history.near(9_990, 0).unwrap();
         assert_eq!(newest.readings.rss_anon, Some(99_900));
-        assert!(history.moments.iter().all(|moments| moments.len() == MOMENTS));
-        let bytes = MOMENTS * STRIDES.len() * size_of::<Moment>();
+        assert!(history.points.iter().all(|points| points.len() == POINTS_MAX));
+        let bytes = POINTS_MAX * STRIDES.len() * size_of::<PointInTime>();
         assert!(bytes <= 7 << 10, "{bytes}");
     }
 }

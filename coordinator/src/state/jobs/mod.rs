@@ -24,7 +24,7 @@ use crate::state::messages::RankUp;
 use crate::store::Changes;
 
 pub(crate) mod attempt;
-pub(crate) mod circumstances;
+pub(crate) mod growth_context;
 pub(crate) mod host_readings;
 pub(crate) mod reports;
 pub(crate) mod restore;
@@ -317,7 +317,7 @@ impl Jobs {
     /// Puts an attempt in its place among the attempts at its job.
     fn insert(&mut self, attempt: Attempt) {
         let serial = attempt.record.serial;
-        // Not by number first: a job started again under its name begins anew with number 0.
+        // Not by number first: a job started again under its name begins again with number 0.
         let place = |record: &AttemptRecord| (record.started_wall_ns, record.attempt);
         let mine = place(&attempt.record);
         let serials = self.jobs.entry(attempt.record.job.clone()).or_default();
@@ -411,7 +411,7 @@ impl Jobs {
 
     /// A node's agent has announced all its tapes: ranks of this node that are still unknown have
     /// no tape any more, and what is open in captures is asked for again.
-    fn node_told_all(&mut self, now: Now, node: &str) -> Vec<(u32, u32)> {
+    fn node_announced_all(&mut self, now: Now, node: &str) -> Vec<(u32, u32)> {
         let mut vanished = Vec::new();
         for (serial, attempt) in &mut self.attempts {
             for (number, rank) in &attempt.ranks {

@@ -13,7 +13,7 @@ use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Batch, Effect, Effects, Share};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
-use crate::state::jobs::host_readings::{self, Around, Shares};
+use crate::state::jobs::host_readings::{self, NodeContext, Shares};
 use crate::state::messages::{Hello, RankEnd, RankReport, RankUp, Report, Spool};
 use crate::store::Changes;
 
@@ -21,7 +21,7 @@ use crate::store::Changes;
 /// this time; a rebooted node comes back later than that.
 const NAME_HELD_NS: u64 = 5_000_000_000;
 
-/// So many streams of one node that replace each other within [`REPLACED_NS`] are two agents.
+/// Streams of one node that replace each other within [`REPLACED_NS`]: this many are two agents.
 const REPLACED_MAX: u32 = 4;
 const REPLACED_NS: u64 = 60_000_000_000;
 
@@ -154,7 +154,7 @@ impl Jobs {
             let Some((_, rank)) = self.rank_of(&of_rank.tape_id) else { continue };
             host_readings::add_shares(&mut shares, &rank.record.device_uuids, of_rank);
         }
-        let around = Around { gpus: &gpus, shares: &shares, memory_bytes };
+        let around = NodeContext { gpus: &gpus, shares: &shares, memory_bytes };
         let mut batch = Batch::new();
         for rank in report.ranks {
             self.rank_report(now, name, rank, &mut batch, around, effects);
@@ -162,12 +162,12 @@ impl Jobs {
         let (node, number) = (name.to_string(), report.number);
         effects.push(Effect::KeepSteps { node, report: number, batch, share });
         if is_first {
-            self.told_all(now, name, effects);
+            self.announced_all(now, name, effects);
         }
     }
 
-    fn told_all(&mut self, now: Now, name: &str, effects: &mut Effects) {
-        for (serial, rank) in self.node_told_all(now, name) {
+    fn announced_all(&mut self, now: Now, name: &str, effects: &mut Effects) {
+        for (serial, rank) in self.node_announced_all(now, name) {
             let rank = self.attempts.get(&serial).and_then(|attempt| attempt.ranks.get(&rank));
             let Some(tape_id) = rank.map(|rank| rank.record.tape_id.clone()) else { continue };
             let detail = "its agent no longer knows its tape".to_string();
@@ -183,7 +183,7 @@ impl Jobs {
         node: &str,
         report: RankReport,
         batch: &mut Batch,
-        around: Around<'_>,
+        around: NodeContext<'_>,
         effects: &mut Effects,
     ) {
         let Some((serial, number)) = self.tape_on(node, &report.tape_id, effects) else { return };
@@ -369,9 +369,9 @@ impl Rank {
 
 /// Shows the detector what a rank holds beside its step records, and keeps it for a while. The only
 /// place where readings are taken.
-fn show_detector(now: Now, detector: &mut Detector, rank: &mut Rank, around: Around<'_>) {
+fn show_detector(now: Now, detector: &mut Detector, rank: &mut Rank, around: NodeContext<'_>) {
     let number = rank.record.rank;
-    for (device, moment) in host_readings::moments(rank, around) {
+    for (device, moment) in host_readings::points(rank, around) {
         // The detector knows a device by its steps.
         if rank.newest.contains_key(&device) {
             for reading in moment.for_detector((number, device), around.memory_bytes) {

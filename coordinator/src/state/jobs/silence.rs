@@ -20,20 +20,20 @@ pub(crate) enum Silence {
     Behind,
 }
 
-/// Reports that may be missed before somebody counts as silent.
+/// Reports that may be missed before a node counts as silent.
 const INTERVALS_MAX: u64 = 3;
 
-/// Nobody counts as silent for less than this, whatever the interval is: networks and disks have
+/// No node counts as silent for less than this, whatever the interval is: networks and disks have
 /// their pauses.
 const SILENT_NS_MIN: u64 = 10_000_000_000;
 
 /// A rank is behind when it has finished no step for this many usual ones …
 const BEHIND_STEPS: u64 = 8;
 
-/// … and most others are so many steps ahead: reports of two nodes are up to an interval apart.
+/// … and most others are this many steps ahead: reports of two nodes are up to an interval apart.
 const AHEAD_STEPS: u64 = 2;
 
-/// Begins the line about a rank whose steps nobody counts.
+/// Begins the line about a rank without counted steps.
 const NO_STEPS: &str = "no steps:";
 
 /// What a picture of all ranks of an attempt needs.
@@ -193,7 +193,7 @@ mod tests {
         };
         let behind = Some(Silence::Behind);
         check(&at([5, 9, 9, 9]), 131, 1, [behind, None, None, None]);
-        // All hang together, or wait for one that is only a step before them: nobody is behind.
+        // All hang together, or wait for one that is only a step before them: none is behind.
         check(&at([5, 5, 5, 5]), 131, 1, [None; 4]);
         check(&at([5, 6, 6, 6]), 131, 1, [None; 4]);
         check(&at([5, 5, 9, 9]), 131, 1, [None; 4]);

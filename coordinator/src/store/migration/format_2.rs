@@ -66,7 +66,8 @@ pub(crate) struct IncidentRecord {
     evidence: Vec<String>,
     against: Vec<String>,
     advice: String,
-    told: Told,
+    #[serde(rename = "told")]
+    verdict: Verdict,
     suspects: Vec<Suspect>,
     capture_id: Option<String>,
     opened_wall_ns: i64,
@@ -77,10 +78,11 @@ pub(crate) struct IncidentRecord {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Told {
+struct Verdict {
     confidence_ppm: u32,
     pages: bool,
-    told_in: String,
+    #[serde(rename = "told_in")]
+    suppressed_by: String,
     explained_bytes: u64,
     unexplained_bytes: u64,
     remedy: Remedy,
@@ -157,7 +159,7 @@ fn frames(stack: Vec<Frame>) -> Vec<snapshot::Frame> {
 
 impl From<IncidentRecord> for Incident {
     fn from(old: IncidentRecord) -> Self {
-        let page = match (old.told.pages, old.told.told_in.as_str()) {
+        let page = match (old.verdict.pages, old.verdict.suppressed_by.as_str()) {
             (true, _) => Page::Paged,
             (false, "") => Page::Quiet,
             (false, by) => Page::Suppressed { by: by.to_string() },
@@ -177,7 +179,7 @@ impl From<IncidentRecord> for Incident {
             updated_wall_ns: old.updated_wall_ns,
             closed: old.closed_wall_ns.map(|wall_ns| Closed { wall_ns, reason }),
             // Every diagnosis named a course.
-            diagnosis: (!old.told.course.is_empty()).then(|| Box::new(diagnosis(old))),
+            diagnosis: (!old.verdict.course.is_empty()).then(|| Box::new(diagnosis(old))),
         }
     }
 }
@@ -229,7 +231,7 @@ fn growth(old: &IncidentRecord) -> Growth {
 fn diagnosis(old: IncidentRecord) -> Diagnosis {
     let Growth { layer, scope, steps_to_oom, .. } = growth(&old);
     let class = Class::from_name(&old.class);
-    let told = old.told;
+    let verdict = old.verdict;
     let own = diagnosis::Alternative {
         class,
         standing: Standing::Holds,
@@ -242,31 +244,31 @@ fn diagnosis(old: IncidentRecord) -> Diagnosis {
         scope,
         culprit: old.culprit.map(frame),
         stack: frames(old.stack),
-        grown_bytes: told.explained_bytes.saturating_add(told.unexplained_bytes),
-        explained_bytes: told.explained_bytes,
-        unexplained_bytes: told.unexplained_bytes,
+        grown_bytes: verdict.explained_bytes.saturating_add(verdict.unexplained_bytes),
+        explained_bytes: verdict.explained_bytes,
+        unexplained_bytes: verdict.unexplained_bytes,
         explained_ppm: old.explained_ppm,
-        confidence_ppm: told.confidence_ppm,
+        confidence_ppm: verdict.confidence_ppm,
         generations: old.generations,
         histogram: diagnosis::Generations {
-            buckets: told.births.into_iter().map(bucket).collect(),
-            course: named::<Course>(&told.course).unwrap_or_default(),
+            buckets: verdict.births.into_iter().map(bucket).collect(),
+            course: named::<Course>(&verdict.course).unwrap_or_default(),
             ..diagnosis::Generations::default()
         },
         evidence: old.evidence,
         against: old.against,
         alternatives: std::iter::once(own)
-            .chain(told.alternatives.into_iter().map(alternative))
+            .chain(verdict.alternatives.into_iter().map(alternative))
             .collect(),
         suspects: old.suspects.into_iter().map(suspect).collect(),
         advice: old.advice.clone(),
         remedy: diagnosis::Remedy {
-            cause: named(&told.remedy.cause).unwrap_or_default(),
-            is_guess: told.remedy.is_guess,
+            cause: named(&verdict.remedy.cause).unwrap_or_default(),
+            is_guess: verdict.remedy.is_guess,
             text: old.advice,
-            saves_bytes: told.remedy.saves_bytes,
+            saves_bytes: verdict.remedy.saves_bytes,
         },
-        restart: restart(class, &told.restart),
+        restart: restart(class, &verdict.restart),
         ends_soon: false,
         age_steps: old.last_step.saturating_sub(old.onset_step),
         stands_out: scope == Scope::OneRank,

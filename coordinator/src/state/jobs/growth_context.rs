@@ -8,7 +8,7 @@ use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Circumstances, Peaks, StepNeed};
 
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
-use crate::state::jobs::host_readings::{History, Moment};
+use crate::state::jobs::host_readings::{History, PointInTime};
 
 /// Steps of the end of a capture that count as the moment itself: reports of fast jobs are as many
 /// steps apart. A reading that is further away is taken for another one where that is more than
@@ -17,7 +17,7 @@ const NEAR_STEPS: u64 = 64;
 const NEAR_PART: u64 = 4;
 
 /// What is known of a growth at the steps of a capture; a step of 0 is the present, or none.
-pub(crate) fn around(
+pub(crate) fn of_growth(
     attempt: &Attempt,
     growth: &Growth,
     (step, before_step): (u64, u64),
@@ -33,7 +33,7 @@ pub(crate) fn around(
         .and_then(|history| history.near(before_step, near_steps))
         .filter(|before| now.is_some_and(|now| before.step < now.step));
     let since = history.and_then(|history| since_onset(history, growth));
-    let counted = |count: fn(&Moment) -> u64| {
+    let counted = |count: fn(&PointInTime) -> u64| {
         Some(count(history?.near(u64::MAX, u64::MAX)?).saturating_sub(count(since?)))
     };
     Circumstances {
@@ -52,7 +52,7 @@ pub(crate) fn around(
             .detector
             .step_need(growth.rank, growth.device, growth.onset_step)
             .map(|(before, now)| StepNeed { before, now }),
-        // Which steps they were nobody knows.
+        // The numbers of the missing steps are not known.
         steps_missing: (rank.steps_missed == 0).then_some(0),
         ..Circumstances::default()
     }
@@ -60,7 +60,7 @@ pub(crate) fn around(
 
 /// The last moment before the growth began, or one that is not long after it: what failed before
 /// it is then not counted, and the rest is.
-fn since_onset<'a>(history: &'a History, growth: &Growth) -> Option<&'a Moment> {
+fn since_onset<'a>(history: &'a History, growth: &Growth) -> Option<&'a PointInTime> {
     let lasted = growth.last_step.saturating_sub(growth.onset_step);
     history.near(growth.onset_step, (lasted / NEAR_PART).max(NEAR_STEPS))
 }
@@ -116,7 +116,7 @@ mod tests {
         for step in (500..=1000).step_by(10) {
             let readings = Readings { pinned: Some(step), ..Readings::default() };
             let retries = step / 100;
-            history.add(Moment { step, readings, retries, ..Moment::default() });
+            history.add(PointInTime { step, readings, retries, ..PointInTime::default() });
         }
         attempt
     }
@@ -145,8 +145,8 @@ mod tests {
     fn readings_are_those_of_the_captures_steps() {
         let attempt = attempt();
         let pinned = |steps, onset| {
-            let around = around(&attempt, &growth(Layer::Pinned, onset), steps);
-            (around.before.pinned, around.now.pinned, around.retries)
+            let found = of_growth(&attempt, &growth(Layer::Pinned, onset), steps);
+            (found.before.pinned, found.now.pinned, found.retries)
         };
         // The history has every 16th of the earlier readings.
         let (before, now, retries) = pinned((1000, 600), 500);
@@ -166,16 +166,16 @@ mod tests {
     fn what_is_not_known_of_a_rank_stays_so() {
         let mut attempt = attempt();
         let stranger = Growth { rank: 9, ..growth(Layer::Host, 500) };
-        assert_eq!(around(&attempt, &stranger, (1000, 600)), Circumstances::default());
+        assert_eq!(of_growth(&attempt, &stranger, (1000, 600)), Circumstances::default());
         let unread = Growth { rank: 2, ..growth(Layer::Peak, 500) };
-        let found = around(&attempt, &unread, (1000, 600));
+        let found = of_growth(&attempt, &unread, (1000, 600));
         assert_eq!((found.now, found.retries), (Readings::default(), None));
         assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 20 }));
         assert_eq!((found.in_peaks, found.steps_missing), (Some(true), Some(0)));
         // A rank of another role is no peer, nor is one that has ended.
         attempt.ranks.get_mut(&1).unwrap().role = Some(1);
         attempt.ranks.get_mut(&0).unwrap().presence = Presence::Ended;
-        let found = around(&attempt, &unread, (1000, 600));
+        let found = of_growth(&attempt, &unread, (1000, 600));
         assert_eq!(found.peaks, Some(Peaks { own: 30, peers: 40 }));
     }
 }
