@@ -307,8 +307,8 @@ impl Incidents {
         }
     }
 
-    /// An attempt that counted as ended goes on: reopens the incidents that were closed with it. Each
-    /// is closed later unless its growth is found again.
+    /// An attempt that counted as ended goes on: reopens the incidents that were closed with it.
+    /// Each is closed later unless its growth is found again.
     pub fn attempt_goes_on(&mut self, now: Now, attempt: &impl Attempt) {
         let is_of = |known: &Tracked| {
             let closed = known.incident.closed.map(|closed| closed.reason);
@@ -429,7 +429,7 @@ impl Incidents {
         self.release(now, id);
     }
 
-    /// An incident does not page any more: open incidents that it suppressed are diagnosed again.
+    /// An incident stops paging: open incidents that it suppressed are diagnosed again.
     pub(super) fn release(&mut self, now: Now, id: &str) {
         for other in self.known.values_mut() {
             let is_suppressed = matches!(&other.incident.page, Page::Suppressed { by } if by == id);
@@ -484,9 +484,9 @@ impl Incidents {
         known.find(|known| is_open_of(known, serial) && is_it(&known.incident.growth))
     }
 
-    /// Reopens the newest closed incident that this growth goes on with: one that was closed because
-    /// its attempt had ended, when a late node reports ranks of that attempt; or one whose growth
-    /// had ended and returns.
+    /// Reopens the newest closed incident that this growth goes on with: one that was closed with
+    /// its attempt, when a late node reports ranks of that attempt; or one whose growth had ended
+    /// and returns.
     fn reopened(&mut self, now: Now, serial: u32, growth: &Growth) -> Option<String> {
         let key = growth.key();
         let goes_on = |known: &Tracked| {

@@ -106,7 +106,8 @@ fn ranks(rng: &mut Rng, ranks_max: u32) -> u32 {
 const TRIES_MAX: u64 = 40;
 
 impl Family {
-    /// The scenario of a seed, with at most this number of ranks. The same seed gives the same scenario.
+    /// The scenario of a seed, with at most this number of ranks. The same seed gives the same
+    /// scenario.
     pub fn scenario(&self, seed: u64, ranks_max: u32) -> Option<Scenario> {
         let name = self.name.bytes().fold(0, |sum, byte| mix(sum ^ u64::from(byte)));
         (0..TRIES_MAX).find_map(|attempt| {

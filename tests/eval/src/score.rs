@@ -4,8 +4,8 @@
 //! rank that has the fault, or an account in which the fault shows. The first page about it finds
 //! the fault; further ones are duplicates, and every other page is a false one. Duplicates and
 //! false pages together are what precision and false pages per day count. Incidents without a page
-//! that are about no fault are counted apart. Where a label only wants notice, an incident without a
-//! page finds the fault too.
+//! that are about no fault are counted apart. Where a label only wants notice, an incident without
+//! a page finds the fault too.
 
 use crate::figures::Tally;
 use crate::job::{Expect, Fault, Layer, MIB};
