@@ -153,7 +153,7 @@ mod tests {
         let url = client.url(&["jobs", "a/b ?c", "ranks"]).expect("a path");
         assert_eq!(url.as_str(), "http://127.0.0.1:1/api/v1/jobs/a%2Fb%20%3Fc/ranks");
         client.wait(Duration::from_millis(1));
-        let error = client.get(&["jobs"], &[]).expect_err("nobody listens on port 1");
+        let error = client.get(&["jobs"], &[]).expect_err("port 1 is closed");
         assert!(error.to_string().contains("memtape coordinator"), "{error:#}");
         for url in ["", "127.0.0.1:7771", "ftp://x"] {
             assert!(

@@ -14,10 +14,10 @@ const FILE_NAME: &str = "libmemtape.so";
 /// The library's absolute path, fit for `LD_PRELOAD`.
 ///
 /// # Errors
-/// When it is in none of the places, or its path cannot stand in `LD_PRELOAD`.
+/// When there is no such file, or `LD_PRELOAD` cannot hold its path.
 pub(crate) fn find() -> anyhow::Result<PathBuf> {
     let named = std::env::var_os("MEMTAPE_LIBRARY").filter(|value| !value.is_empty());
-    let binary = std::env::current_exe().context("cannot tell where this binary is")?;
+    let binary = std::env::current_exe().context("cannot find the path of this program")?;
     let folder = binary.parent().unwrap_or(Path::new("/"));
     let found = match named {
         Some(path) => {
@@ -27,7 +27,7 @@ pub(crate) fn find() -> anyhow::Result<PathBuf> {
             }
             path
         }
-        None => match places(folder).into_iter().find(|path| path.is_file()) {
+        None => match candidates(folder).into_iter().find(|path| path.is_file()) {
             Some(path) => path,
             None => bail!(
                 "{FILE_NAME} is not beside {} nor in ../lib, and pip has installed none: build it \
@@ -47,14 +47,15 @@ pub(crate) fn find() -> anyhow::Result<PathBuf> {
     Ok(found)
 }
 
-fn places(folder: &Path) -> Vec<PathBuf> {
-    let mut places = vec![
+/// Paths where the library may be, in the order in which they are tried.
+fn candidates(folder: &Path) -> Vec<PathBuf> {
+    let mut paths = vec![
         folder.join(FILE_NAME),
         folder.join("../lib").join(FILE_NAME),
         folder.join("deps").join(FILE_NAME),
     ];
-    places.extend(installed_by_pip(folder));
-    places
+    paths.extend(installed_by_pip(folder));
+    paths
 }
 
 /// The libraries beside Python modules of the same installation: `lib/python3.11/site-packages` of
@@ -136,7 +137,7 @@ mod tests {
             put("bin/memtape");
             of_others.iter().for_each(|file| drop(put(file)));
             let expected = put(layout);
-            let first = places(&prefix.join("bin")).into_iter().find(|path| path.is_file());
+            let first = candidates(&prefix.join("bin")).into_iter().find(|path| path.is_file());
             let found = first.and_then(|path| path.canonicalize().ok());
             assert_eq!(found, Some(expected), "{layout}");
         };

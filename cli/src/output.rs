@@ -27,7 +27,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&serde_json::to_string(value)?)
 }
 
-/// True when the error is only that nobody reads any more.
+/// True when the error is a closed stdout.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -1,4 +1,4 @@
-//! What the two services share: a runtime, a log on stderr, and an orderly end.
+//! What the two services share: the async runtime, the log on stderr, and shutdown signals.
 
 use std::future::Future;
 use std::io::IsTerminal;
@@ -19,7 +19,7 @@ pub(crate) fn block_on(service: impl Future<Output = anyhow::Result<()>>) -> any
     runtime.block_on(service)
 }
 
-/// Ready when somebody asks this process to stop (Ctrl-C, SIGTERM).
+/// Ready when this process receives Ctrl-C or SIGTERM.
 ///
 /// # Errors
 /// When signals cannot be watched.
@@ -34,23 +34,23 @@ pub(crate) fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send> {
     })
 }
 
-/// What the log leaves out unless `MEMTAPE_LOG` names it: sled complains of damage and of full
-/// disks in words of its own, and the store says what became of it.
+/// Targets that are not logged unless `MEMTAPE_LOG` names them. The store itself reports damage and
+/// full disks, so sled's own messages are not needed.
 const QUIET: &str = "sled=off";
 
-/// What is logged, in the words of `tracing_subscriber::EnvFilter`.
+/// The log filter of `MEMTAPE_LOG`.
 ///
 /// # Errors
-/// When `MEMTAPE_LOG` makes no sense.
+/// When `MEMTAPE_LOG` is not a filter.
 pub(crate) fn log_filter() -> anyhow::Result<EnvFilter> {
     filter(&std::env::var("MEMTAPE_LOG").unwrap_or_default())
 }
 
 fn filter(text: &str) -> anyhow::Result<EnvFilter> {
     let text = if text.trim().is_empty() { "info" } else { text.trim() };
-    // Of two directives for one target the later counts.
+    // Of two directives for one target, the later one applies.
     EnvFilter::try_new(format!("{QUIET},{text}")).map_err(|_| {
-        let line = format!("MEMTAPE_LOG is {text:?}: say info, debug or memtape_agent=debug");
+        let line = format!("MEMTAPE_LOG is {text:?}: set it to info, debug or memtape_agent=debug");
         crate::mistakes::Mistakes(vec![line]).into()
     })
 }

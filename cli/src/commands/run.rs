@@ -1,7 +1,7 @@
 //! `memtape run -- CMD…`: runs a training command with the recorder inside.
 //!
-//! It sets a few variables and becomes the command (exec): signals, exit code and process id are
-//! the command's own, and nothing of this program stays behind.
+//! It sets environment variables and becomes the command (exec). Signals, exit code and process id
+//! are the command's own; no process of Memtape remains.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -23,26 +23,26 @@ pub(crate) struct RunArgs {
     /// Folder for the tapes [default: $MEMTAPE_DIR or /dev/shm/memtape].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Name of the job [default: what the launcher says, or the script and the time].
+    /// Name of the job [default: the launcher's job id, or the script's name and the time].
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Option<String>,
-    /// Record requested sizes, streams, pools and segments, too; PyTorch then does a little more
-    /// work for each block.
+    /// Also record requested sizes, streams, pools and segments. This costs PyTorch a little time
+    /// for each block.
     #[arg(long)]
     pub(crate) detail: bool,
-    /// The command and its arguments. Words with a dash before it are options of `memtape run`,
-    /// unless they come after `--`.
+    /// The command and its arguments. Options before the command belong to `memtape run`, unless
+    /// they come after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
 }
 
-/// Where tapes go unless told otherwise; the recorder's own default.
+/// The default folder for tapes, the same as the recorder's.
 pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";
 
-/// Becomes the command; returns only when that was not possible.
+/// Becomes the command; returns only on an error.
 ///
 /// # Errors
-/// When the library or the folder cannot be had, or the command cannot be run.
+/// When the library is missing, the folder is not writable, or the command cannot be run.
 pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     for name in ["MEMTAPE_EVENTS", "MEMTAPE_BLOCKS"] {
         check_size(name, std::env::var_os(name).as_deref())?;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     let library = library::find()?;
     let dir = tape_dir(args.dir);
     make_tape_dir(&dir)?;
-    let Some((program, rest)) = args.command.split_first() else { bail!("name a command to run") };
+    let Some((program, rest)) = args.command.split_first() else { bail!("give a command to run") };
     let run_name = std::env::var("MEMTAPE_RUN")
         .ok()
         .filter(|name| !name.trim().is_empty())
@@ -76,7 +76,7 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     Err(error).with_context(|| format!("cannot run {program}"))
 }
 
-/// The recorder takes its default where a size makes no sense, and can tell nobody.
+/// Checks a size of the tape here, because the recorder silently takes its default for a bad one.
 fn check_size(name: &str, value: Option<&OsStr>) -> anyhow::Result<()> {
     let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(()) };
     let number = value.to_str().and_then(|text| text.trim().parse().ok());
@@ -86,8 +86,8 @@ fn check_size(name: &str, value: Option<&OsStr>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The folder that was asked for, or the default, as an absolute path: the command may change
-/// its working directory.
+/// The given folder or the default, as an absolute path, because the command may change its
+/// working directory.
 pub(crate) fn tape_dir(asked: Option<PathBuf>) -> PathBuf {
     let from_environment =
         || std::env::var_os("MEMTAPE_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -95,13 +95,13 @@ pub(crate) fn tape_dir(asked: Option<PathBuf>) -> PathBuf {
     std::path::absolute(&dir).unwrap_or(dir)
 }
 
-/// Makes the folder if need be, open to all users as /tmp is, and checks that it can be written.
+/// Creates the folder if necessary, open to all users as /tmp is, and checks that it is writable.
 fn make_tape_dir(dir: &Path) -> anyhow::Result<()> {
     if !dir.is_dir() {
         std::fs::DirBuilder::new().recursive(true).create(dir).with_context(|| {
             format!("cannot make the folder {} for tapes; choose one with --dir", dir.display())
         })?;
-        // Not with the making, which the umask would have a say in.
+        // Set afterwards, because the umask changes the mode of a new folder.
         let open_to_all = std::fs::Permissions::from_mode(0o1777);
         let _ = std::fs::set_permissions(dir, open_to_all);
     }
@@ -110,7 +110,7 @@ fn make_tape_dir(dir: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// A name for a job that no launcher names: its script and the time.
+/// The name of a job without a launcher's name: its script and the time.
 fn run_name(command: &[String], unix_seconds: u64) -> String {
     format!("{}-{}", script_name(command), clock::compact(unix_seconds))
 }

@@ -1,9 +1,9 @@
 //! A caching allocator without memory: it hands out addresses as PyTorch's does.
 //!
 //! Small requests (up to 1 MiB) are cut from segments of 2 MiB, larger ones from segments of
-//! 20 MiB or of their own size; what is freed is cached, merged with free neighbours and given out
-//! again, best fit first. The numbers are PyTorch's defaults. There are no streams, no splitting
-//! limits, and no `cudaFree`: the cache is never emptied, as in a job that never runs short.
+//! 20 MiB or of their own size. Freed blocks are cached, merged with free neighbours and reused,
+//! best fit first. The sizes are PyTorch's defaults. There are no streams, no splitting limits and
+//! no `cudaFree`: the cache is never emptied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,27 +15,27 @@ const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 /// Requests below this share segments of [`LARGE_SEGMENT_BYTES`].
 const SHARED_BYTES_MAX: u64 = 10 << 20;
 const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
-/// Larger segments are multiples of this, and every address is.
+/// Larger segments are multiples of this, and so are the addresses of all segments.
 const SEGMENT_ROUND_BYTES: u64 = 2 << 20;
 /// Where CUDA's addresses usually begin.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 
-/// Who is told of what the allocator does: the recorder, or a test.
+/// Receives what the allocator does: the recorder, or a test.
 pub(crate) trait Listener {
     /// A block of `size` bytes was handed out (negative: taken back), and the totals after it.
     fn block(&mut self, address: u64, size: i64, allocated: u64, reserved: u64);
-    /// Memory was taken from the device.
+    /// A segment was taken from the device.
     fn segment(&mut self, address: u64, size: u64);
 }
 
-/// The device has less memory left than was asked for.
+/// The device has less free memory than the request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory {
-    /// Bytes asked for.
+    /// Bytes of the request.
     pub(crate) size: u64,
 }
 
-/// Memory in use; to be given back to [`Allocator::free`].
+/// A block in use; [`Allocator::free`] takes it back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     address: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Bytes it takes.
+    /// Its first address, and the address after its last byte.
     #[cfg(test)]
     pub(crate) fn range(&self) -> (u64, u64) {
         (self.address, self.address + self.size)
@@ -66,7 +66,7 @@ pub(crate) struct Allocator<L> {
     reserved: u64,
     /// Free blocks by pool, size and address.
     free: BTreeSet<(Pool, u64, u64)>,
-    /// The same by address, as `address → (size, pool)`.
+    /// The same blocks by address: `address → (size, pool)`.
     free_at: BTreeMap<u64, (u64, Pool)>,
     /// First address and pool of every segment: blocks of different segments never merge.
     segments: BTreeMap<u64, Pool>,
@@ -181,7 +181,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Keeps the books from what is reported alone, and checks every report against them.
+    /// Keeps totals from the reports alone, and checks every report against them.
     #[derive(Debug, Default)]
     pub(crate) struct Auditor {
         /// Live blocks: address → size.
@@ -207,7 +207,7 @@ pub(crate) mod tests {
                 self.allocated += size;
             } else {
                 let was = self.live.remove(&address);
-                assert_eq!(was, Some(size.unsigned_abs()), "what is freed was handed out");
+                assert_eq!(was, Some(size.unsigned_abs()), "a freed block was in use");
                 self.allocated -= size.unsigned_abs();
             }
             assert_eq!((allocated, reserved), (self.allocated, self.reserved));
@@ -255,9 +255,9 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// The auditor checks every step; what is freed comes back into whole segments.
+        /// The auditor checks every report; freed blocks merge into whole segments.
         #[test]
-        fn books_balance(
+        fn totals_agree_and_free_blocks_merge(
             requests in prop::collection::vec((1_u64..40 << 20, any::<u16>()), 1..200),
         ) {
             let mut allocator = Allocator::new(Auditor::default(), 1 << 40);

@@ -1,8 +1,8 @@
-//! The demo's processes: this very binary, started anew, each writing its log into one folder.
+//! The demo's processes: this binary, started again. All of them write their logs into one folder.
 //!
-//! Nothing outlives the demo: each child asks the kernel to be killed with its parent, each leads
-//! a process group of its own that is killed at the end, and grandchildren that lost their parent
-//! (torchrun's workers) come to the demo, which ends them too.
+//! No process outlives the demo. Each child asks the kernel to be killed with its parent. Each
+//! child leads a process group of its own, which is killed at the end. Orphaned grandchildren
+//! (torchrun's workers) become children of the demo, which kills them too.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -17,13 +17,13 @@ use rustix::process::{
     Pid, Signal, WaitOptions, kill_process, kill_process_group, set_child_subreaper, waitpid,
 };
 
-/// A launcher may take this long to stop its workers before all are killed.
+/// Time that a launcher has to stop its workers before all are killed.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 const POLL_TIME: Duration = Duration::from_millis(50);
-/// Launchers below launchers that are looked for at the end.
+/// Generations of orphaned processes that are killed at the end.
 const GENERATIONS_MAX: usize = 8;
 
-/// The processes, in the order of their start.
+/// The running processes, in the order in which they were started.
 #[derive(Debug)]
 pub(crate) struct Children {
     binary: PathBuf,
@@ -41,20 +41,20 @@ struct Named {
 /// How a process is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// At once: it has nothing to clean up.
+    /// By SIGKILL: it has nothing to clean up.
     Kill,
-    /// It is asked, because it has children of its own.
+    /// By SIGTERM first, because it has children of its own.
     Ask,
 }
 
 /// A process to start.
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// Names its log, and the process from now on.
+    /// Name of the process and of its log.
     pub(crate) name: String,
     /// Arguments of `memtape`.
     pub(crate) arguments: Vec<String>,
-    /// Environment variables, in addition to this process's own.
+    /// Environment variables, in addition to those of this process.
     pub(crate) variables: Vec<(&'static str, String)>,
     /// How it is ended.
     pub(crate) stop: Stop,
@@ -75,9 +75,9 @@ impl Children {
     /// No process yet; logs go into this folder.
     ///
     /// # Errors
-    /// When it cannot be told where this binary is.
+    /// When the path of this binary is unknown.
     pub(crate) fn new(logs: PathBuf) -> anyhow::Result<Self> {
-        let binary = std::env::current_exe().context("cannot tell where this binary is")?;
+        let binary = std::env::current_exe().context("cannot find the path of this program")?;
         set_child_subreaper(Pid::from_raw(1)).context("cannot adopt grandchildren")?;
         Ok(Self { binary, logs, running: Vec::new() })
     }
@@ -85,7 +85,7 @@ impl Children {
     /// Starts `memtape` with these arguments and variables.
     ///
     /// # Errors
-    /// When the process or its log cannot be made.
+    /// When the log cannot be created or the process cannot be started.
     pub(crate) fn start(&mut self, start: Start) -> anyhow::Result<()> {
         let name = start.name;
         let log_path = self.logs.join(format!("{name}.log"));
@@ -109,10 +109,10 @@ impl Children {
         Ok(())
     }
 
-    /// The first line that a process prints, and drops the rest.
+    /// Returns the first line that a process prints. Further output is dropped.
     ///
     /// # Errors
-    /// When it ends without a line; then with the last line of its log.
+    /// When the process ends without a line: the last line of its log.
     pub(crate) fn first_line(&mut self, name: &str) -> anyhow::Result<String> {
         let named = self.running.iter_mut().find(|named| named.name == name);
         let stdout = named.and_then(|named| named.child.stdout.take());
@@ -126,7 +126,7 @@ impl Children {
         Ok(line.trim().to_string())
     }
 
-    /// Processes that have ended since the last call, with what their log says last.
+    /// Returns the processes that ended since the last call, with the last line of their logs.
     pub(crate) fn ended(&mut self) -> Vec<(String, ExitStatus, String)> {
         let mut ended = Vec::new();
         self.running.retain_mut(|named| match named.child.try_wait() {
@@ -180,7 +180,7 @@ impl Children {
             end_group(&named.child, Signal::KILL);
             let _ = named.child.wait();
         }
-        // The children of what is killed come here in turn.
+        // When an orphan is killed, its own children become children of this process.
         for _ in 0..GENERATIONS_MAX {
             for pid in adopted() {
                 let _ = kill_process(pid, Signal::KILL);
@@ -202,7 +202,7 @@ fn end_group(child: &Child, signal: Signal) {
     }
 }
 
-/// Children of this process that it did not start itself.
+/// Orphaned processes that became children of this process.
 fn adopted() -> Vec<Pid> {
     let mut pids = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {

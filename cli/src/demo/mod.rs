@@ -1,11 +1,12 @@
 //! `memtape demo`: the whole system on this machine, in real processes.
 //!
-//! A coordinator with its store, two agents for two pretended nodes, and ranks that train (see
-//! [`training`], or with `--torch` real PyTorch), one of which leaks. The demo only starts them
-//! and asks the coordinator's API what happens, as any user would; then it kills the coordinator,
-//! starts it again on the same store, and reads the incident back.
+//! The demo starts a coordinator with its store, two agents for two simulated nodes, and ranks
+//! that train ([`training`], or with `--torch` real PyTorch). One rank leaks. The demo polls the
+//! coordinator's API until there is an incident. Then it kills the coordinator, starts it again on
+//! the same store, and reads the incident back.
 //!
-//! [`children`] has the processes, [`watch`] the questions, [`torch`] the real job.
+//! [`children`] holds the processes, [`watch`] the requests to the coordinator, [`torch`] the
+//! PyTorch job.
 
 mod allocator;
 mod children;
@@ -37,23 +38,23 @@ pub(crate) struct DemoArgs {
     /// Number of ranks.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: u32,
-    /// The rank that leaks, or none [default: 2, or the last rank where there are fewer].
+    /// The rank that leaks, or none [default: 2, or the last rank if there are fewer].
     #[arg(long, value_name = "RANK|none", value_parser = leak_rank)]
     pub(crate) leak_rank: Option<LeakRank>,
-    /// Stop as soon as there is a result.
+    /// Stop as soon as the incident was read back.
     #[arg(long)]
     pub(crate) exit: bool,
-    /// Give up on an incident after this time; with --leak-rank none, watch for this long
-    /// [default: 120s, with --torch 300s, without a leak 60s].
+    /// Fail if there is no incident after this time; with --leak-rank none, run for this time
+    /// [default: 120s, with --torch 300s, with --leak-rank none 60s].
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) limit: Option<Duration>,
-    /// Port of the coordinator; 0 takes a free one.
+    /// Port of the coordinator; 0 means any free port.
     #[arg(long, default_value_t = 0)]
     pub(crate) port: u16,
     /// Keep the store in this folder [default: a temporary folder].
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Train with real PyTorch: on GPUs where there are any, else on the fake CUDA runtime.
+    /// Train with real PyTorch: on this machine's GPUs, or without GPUs on a fake CUDA runtime.
     #[arg(long)]
     pub(crate) torch: bool,
     /// The Python that has torch [default: target/venv/bin/python if it exists, else python3].
@@ -65,35 +66,35 @@ pub(crate) struct DemoArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeakRank(pub(crate) Option<u32>);
 
-/// Pretended nodes; ranks are dealt out to them in blocks.
+/// Simulated nodes; each gets a contiguous range of ranks.
 const NODES: u32 = 2;
-/// The leak begins here: after the detector's warm-up, as most leaks do.
+/// Step at which the leak begins: after the detector's warm-up, as most leaks do.
 const LEAK_FROM_STEP: u64 = 100;
-/// Between two reports of an agent: a demo shall not keep people waiting.
+/// Time between two reports of an agent; short, so that the demo ends soon.
 const REPORT_TIME: Duration = Duration::from_millis(200);
 /// Events on a tape: the demo's ranks make about 250 a step, so this covers 500 steps.
 const TAPE_EVENTS: u32 = 1 << 17;
 /// Live blocks on a tape.
 const TAPE_BLOCKS: u32 = 1 << 16;
-/// Room that a rank's tape of those sizes takes, generously.
+/// Upper bound of the bytes of a rank's tape of these sizes.
 const TAPE_BYTES: u64 = 48 << 20;
-/// Ranks begin together this long after they were started.
+/// Time between the start of the rank processes and their common step 1.
 const START_DELAY: Duration = Duration::from_millis(1500);
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 const INCIDENT_TIME_MAX: Duration = Duration::from_secs(120);
-/// Importing torch takes a while, with many processes on few cores a long one.
+/// Longer, because importing torch in many processes on few cores is slow.
 const TORCH_INCIDENT_TIME_MAX: Duration = Duration::from_secs(300);
 const QUIET_TIME: Duration = Duration::from_secs(60);
 
-/// The rank that leaks unless told otherwise: not the first, which is all that many tools look at.
+/// The rank that leaks by default. Not rank 0, which is the only rank that many tools show.
 const LEAK_RANK: u32 = 2;
 
 const COORDINATOR: &str = "coordinator";
 
-/// Runs the demo until it has its result, or until it is interrupted.
+/// Runs the demo until it is interrupted, or with `--exit` until it has its result.
 ///
 /// # Errors
-/// When a part does not start, no incident comes in time, or one comes that should not.
+/// When a process does not start, no incident is reported in time, or a wrong one is reported.
 pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
     let leak_rank =
@@ -101,7 +102,8 @@ pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
     if let LeakRank(Some(rank)) = leak_rank
         && rank >= args.ranks
     {
-        let line = format!("--leak-rank {rank} is none of {} ranks: they count from 0", args.ranks);
+        let last = args.ranks.saturating_sub(1);
+        let line = format!("--leak-rank {rank} does not exist: ranks are 0 to {last}, or none");
         return Err(crate::mistakes::Mistakes(vec![line]).into());
     }
     let interrupted = watch_signals()?;
@@ -120,7 +122,7 @@ pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
 }
 
 struct Demo {
-    // Dropped first: processes end before their folders go.
+    // Dropped first: processes end before their folders are deleted.
     children: Children,
     watch: Watch,
     job: String,
@@ -140,11 +142,11 @@ impl Demo {
             Some(_) => self.start_torch()?,
         }
         let Some(found) = self.wait_for_incident(&client)? else {
-            // Interrupted, or the quiet time is over.
+            // Interrupted, or the time without a leak is over.
             return if json { output::print_json(&watch::no_incident()) } else { Ok(()) };
         };
         let stays = !self.args.exit && !self.watch.is_interrupted();
-        self.watch.tell_incident(&found, Some(client.base()).filter(|_| stays));
+        self.watch.show_incident(&found, Some(client.base()).filter(|_| stays));
         let stored = self.restart_and_read_back(&client, &found)?;
         if json {
             output::print_json(&found.to_json(stored))?;
@@ -153,11 +155,11 @@ impl Demo {
         if self.args.exit || self.watch.is_interrupted() {
             return Ok(());
         }
-        self.watch.tell_what_to_try(&found, client.base(), self.pid_of_a_healthy_rank());
+        self.watch.show_commands_to_try(&found, client.base(), self.pid_of_a_healthy_rank());
         self.watch.until_interrupted(&client, &self.job, &mut self.children)
     }
 
-    /// The result is an error where it is not what the demo promises.
+    /// Checks that the incident is that of the leaking rank, with a culprit, and stored.
     fn judge(&self, found: &Found, stored: bool) -> anyhow::Result<()> {
         match self.leak_rank {
             LeakRank(None) => bail!("an incident was reported although no rank leaks"),
@@ -165,16 +167,16 @@ impl Demo {
                 bail!("rank {rank} leaks, but the incident is on rank {}", found.incident.rank)
             }
             LeakRank(Some(_)) if found.incident.culprit.is_none() => {
-                bail!("the incident names no line: {}", found.incident.sentence)
+                bail!("the incident has no culprit: {}", found.incident.sentence)
             }
             LeakRank(Some(_)) if !stored => {
-                bail!("the store did not give back what it was given: see above")
+                bail!("the store lost the incident or its capture: see the line above")
             }
             LeakRank(Some(_)) => Ok(()),
         }
     }
 
-    /// Starts the coordinator on this port (0: any) and waits until it answers.
+    /// Starts the coordinator on this port (0: any free port) and waits until it answers.
     fn start_coordinator(&mut self, port: u16) -> anyhow::Result<Client> {
         let arguments = [
             "coordinator",
@@ -192,9 +194,9 @@ impl Demo {
             stdout: Stdout::FirstLine,
         })?;
         let line: Value = serde_json::from_str(&self.children.first_line(COORDINATOR)?)
-            .context("the coordinator did not say where it listens")?;
+            .context("the coordinator did not print its address")?;
         let url =
-            line["listening"].as_str().context("the coordinator did not say where it listens")?;
+            line["listening"].as_str().context("the coordinator did not print its address")?;
         let client = Client::new(url)?;
         let polls = START_TIME_MAX.as_millis() / watch::POLL_TIME.as_millis();
         for _ in 0..polls {
@@ -219,7 +221,7 @@ impl Demo {
                 &folder.to_string_lossy(),
                 "--report-interval",
                 &format!("{}ms", REPORT_TIME.as_millis()),
-                // Its coordinator ends with it: there is nobody to keep anything for.
+                // No spool: agent and coordinator end together.
                 "--spool-bytes-max",
                 "0",
             ];
@@ -231,7 +233,7 @@ impl Demo {
                 stdout: Stdout::Log,
             })?;
         }
-        self.watch.say(&format!("agents: {} (pretending to be as many nodes)", self.nodes()));
+        self.watch.say(&format!("agents: {}, each for a simulated node", self.nodes()));
         Ok(())
     }
 
@@ -264,7 +266,7 @@ impl Demo {
         }
         let leak = match self.leak_rank.0 {
             Some(rank) => format!("rank {rank} will leak from step {LEAK_FROM_STEP} on"),
-            None => "none will leak".to_string(),
+            None => "no rank will leak".to_string(),
         };
         self.watch.say(&format!("ranks: {ranks} processes, {leak}"));
         Ok(())
@@ -273,8 +275,9 @@ impl Demo {
     fn start_torch(&mut self) -> anyhow::Result<()> {
         let Some(torch) = &self.torch else { return Ok(()) };
         let (ranks, LeakRank(leak_rank)) = (self.args.ranks, self.leak_rank);
-        let leak = leak_rank.map_or("none leaks".to_string(), |rank| format!("rank {rank} leaks"));
-        self.watch.say(&format!("ranks: {ranks} of a DDP job on {}, {leak}", torch.place()));
+        let leak =
+            leak_rank.map_or("no rank leaks".to_string(), |rank| format!("rank {rank} leaks"));
+        self.watch.say(&format!("ranks: {ranks} of a DDP job on {}, {leak}", torch.runtime()));
         let arguments = torch.arguments(&self.job, &self.folders.tapes(0)?, ranks, leak_rank);
         self.children.start(Start {
             name: "torchrun".to_string(),
@@ -285,13 +288,13 @@ impl Demo {
         })
     }
 
-    /// One launcher is one node.
+    /// The number of simulated nodes: one for a torchrun launcher.
     fn nodes(&self) -> u32 {
         if self.torch.is_some() { 1 } else { NODES.min(self.args.ranks) }
     }
 
-    /// The first incident with its diagnosis; none when the demo was interrupted, or when nothing
-    /// leaks and the time is over.
+    /// Waits for the first incident and its diagnosis. Returns none when the demo was interrupted,
+    /// or when no rank leaks and the time is over.
     fn wait_for_incident(&mut self, client: &Client) -> anyhow::Result<Option<Found>> {
         let leaks = self.leak_rank.0.is_some();
         let limit = self.args.limit.or(match (leaks, self.args.exit, self.torch.is_some()) {
@@ -303,18 +306,18 @@ impl Demo {
         let found = self.watch.incident(client, &self.job, limit, &mut self.children)?;
         if found.is_none() && leaks && !self.watch.is_interrupted() {
             let seconds = limit.unwrap_or_default().as_secs();
-            bail!("no incident within {seconds} s: {}", self.watch.last_words());
+            bail!("no incident within {seconds} s: {}", self.watch.last_seen());
         }
         Ok(found)
     }
 
-    /// Kills the coordinator without warning, starts it again on the same store, and compares.
+    /// Kills the coordinator (SIGKILL), starts it on the same store, and compares the incident.
     fn restart_and_read_back(&mut self, client: &Client, found: &Found) -> anyhow::Result<bool> {
         self.children.kill(COORDINATOR);
         let port = client.base().rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0);
         let client = self.start_coordinator(port)?;
         let (stored, outcome) = match found.read_back(&client) {
-            Ok(()) => (true, "the incident and its capture are still there".to_string()),
+            Ok(()) => (true, "the incident and its capture are in the store".to_string()),
             Err(error) => (false, format!("{error:#}")),
         };
         self.watch.say(&format!("coordinator killed (SIGKILL) and started again: {outcome}"));
@@ -334,25 +337,25 @@ fn leak_rank(text: &str) -> Result<LeakRank, String> {
         number => number
             .parse()
             .map(|rank| LeakRank(Some(rank)))
-            .map_err(|_| "it must be the number of a rank, or none".to_string()),
+            .map_err(|_| "give the number of a rank, or none".to_string()),
     }
 }
 
-/// Where the demo keeps its files. All but a given `--data-dir` go when it ends.
+/// The demo's folders. All but a given `--data-dir` are deleted when it ends.
 #[derive(Debug)]
 struct Folders {
-    /// Logs, and the store unless it lies elsewhere.
+    /// Logs, and the store unless `--data-dir` is given.
     temporary: tempfile::TempDir,
-    /// Tapes, in memory where there is room.
+    /// Tapes, in shared memory if it has room.
     tapes: tempfile::TempDir,
     data: PathBuf,
 }
 
 impl Folders {
     fn make(args: &DemoArgs) -> anyhow::Result<Self> {
-        let new = |place: &Path| {
-            let folder = tempfile::Builder::new().prefix("memtape-demo-").tempdir_in(place);
-            folder.with_context(|| format!("cannot make a folder in {}", place.display()))
+        let new = |parent: &Path| {
+            let folder = tempfile::Builder::new().prefix("memtape-demo-").tempdir_in(parent);
+            folder.with_context(|| format!("cannot make a folder in {}", parent.display()))
         };
         let temporary = new(&std::env::temp_dir())?;
         let shared_memory = Path::new("/dev/shm");
@@ -385,9 +388,9 @@ impl Folders {
     }
 }
 
-/// Tells of Ctrl-C and SIGTERM, once, from a thread of its own.
+/// Sends once when Ctrl-C or SIGTERM arrives. A thread of its own waits for the signals.
 fn watch_signals() -> anyhow::Result<Receiver<()>> {
-    let (told, interrupted) = channel();
+    let (sender, interrupted) = channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".to_string()).spawn(move || {
         runtime.block_on(async {
@@ -395,7 +398,7 @@ fn watch_signals() -> anyhow::Result<Receiver<()>> {
                 shutdown.await;
             }
         });
-        let _ = told.send(());
+        let _ = sender.send(());
     })?;
     Ok(interrupted)
 }

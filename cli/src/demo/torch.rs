@@ -1,15 +1,15 @@
 //! The demo's real training job: `tests/torch/train_ddp.py` under torchrun and `memtape run`.
 //!
-//! On a machine with GPUs it takes them; without, PyTorch's own allocator runs on the fake CUDA
-//! runtime of `tests/fake_cuda`, which is built by its `run` script where needed. Both live in the
-//! source tree only.
+//! The job uses this machine's GPUs. Without GPUs, PyTorch's own allocator runs on the fake CUDA
+//! runtime of `tests/fake_cuda`, whose `run` script builds it if necessary. The job and the fake
+//! runtime exist in the source tree only.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// What is needed to start the job.
+/// The paths and the GPU count that starting the job needs.
 #[derive(Debug)]
 pub(crate) struct Torch {
     python: PathBuf,
@@ -21,24 +21,25 @@ impl Torch {
     /// Finds Python, torch and the script.
     ///
     /// # Errors
-    /// One line on what is missing.
+    /// One line: what is missing.
     pub(crate) fn find(python: Option<PathBuf>, ranks: u32) -> anyhow::Result<Self> {
         let Some(root) = source_tree() else {
-            bail!("--torch needs the source tree: go into it and start again");
+            bail!("--torch needs the source tree: start the demo in a checkout of Memtape");
         };
         let tests = root.join("tests");
-        let beside = root.join("target/venv/bin/python");
-        let python = python
-            .unwrap_or_else(|| if beside.is_file() { beside } else { PathBuf::from("python3") });
+        let venv_python = root.join("target/venv/bin/python");
+        let python = python.unwrap_or_else(|| {
+            if venv_python.is_file() { venv_python } else { PathBuf::from("python3") }
+        });
         let gpus = device_count(&python)?;
         if gpus > 0 && gpus < ranks {
-            bail!("there are {gpus} GPUs here: ask for --ranks {gpus} or fewer");
+            bail!("this machine has {gpus} GPUs: use --ranks {gpus} or fewer");
         }
         Ok(Self { python, tests, gpus })
     }
 
-    /// What the ranks run on, in words.
-    pub(crate) fn place(&self) -> &'static str {
+    /// Names what the ranks run on.
+    pub(crate) fn runtime(&self) -> &'static str {
         if self.gpus > 0 { "GPUs" } else { "the fake CUDA runtime" }
     }
 
@@ -68,10 +69,10 @@ impl Torch {
     }
 }
 
-/// The source tree that the program was built in, or that it is started in.
+/// The source tree that holds this program or the working directory.
 fn source_tree() -> Option<PathBuf> {
-    let places = [std::env::current_exe(), std::env::current_dir()];
-    let mut above = places.iter().flatten().flat_map(|place| place.ancestors());
+    let paths = [std::env::current_exe(), std::env::current_dir()];
+    let mut above = paths.iter().flatten().flat_map(|path| path.ancestors());
     above.find(|folder| folder.join("tests/torch/train_ddp.py").is_file()).map(PathBuf::from)
 }
 
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fake_stands_between_recorder_and_python() {
+    fn the_fake_runtime_starts_python_where_there_is_no_gpu() {
         let check = |gpus: u32, leak: Option<u32>, expected: &str| {
             let torch = Torch { python: "py".into(), tests: "/t".into(), gpus };
             assert_eq!(torch.arguments("j", Path::new("/d"), 2, leak).join(" "), expected);

@@ -1,10 +1,10 @@
 //! One rank of the demo: a training loop whose tensors have addresses but no contents.
 //!
-//! Its shape is that of a real one: weights once, optimizer state at the first step, activations
-//! up in the forward pass and down in the backward pass, gradients up and down, sequence lengths
-//! that vary, an evaluation now and then. Every allocation goes through the recorder's own code
-//! onto a real tape, under stacks that name this file. There is no GPU, no PyTorch and no
-//! computation, and every rank stays in step by the clock instead of by communication.
+//! It allocates what a real loop allocates: weights at the start, optimizer state at step 1, and in
+//! each step activations and gradients. Sequence lengths vary, and every 50 steps there is an
+//! evaluation. Every allocation goes through the recorder's own code onto a real tape, under stacks
+//! that name this file. There is no GPU, no PyTorch and no computation. The clock, not
+//! communication, keeps the ranks in the same step.
 //!
 //! The rank that leaks keeps one tensor a step: see [`Trainer::remember_loss`].
 
@@ -22,18 +22,18 @@ const MIB: u64 = 1 << 20;
 const LAYERS: usize = 12;
 const WEIGHT_BYTES: u64 = 14 * MIB;
 const EMBEDDING_BYTES: u64 = 96 * MIB;
-/// Attention scores, attention output, and the wide layer in between.
+/// Attention scores, attention output, and the feed-forward layer's inner activation.
 const ACTIVATION_BYTES: [u64; 3] = [18 * MIB, 6 * MIB, 24 * MIB];
 const LOGITS_BYTES: u64 = 48 * MIB;
 const LEAK_BYTES: u64 = 5 * MIB / 2;
-/// Sequences are this much shorter or longer than usual, in percent.
+/// Largest deviation of a sequence's length from the usual one, in percent.
 const LENGTH_NOISE: u64 = 12;
 const EVAL_EVERY_STEPS: u64 = 50;
 const EVAL_BATCHES: usize = 2;
 /// The modelled device.
 const DEVICE_BYTES: u64 = 80 << 30;
 
-/// The place where it stands, as the recorder's stacks have it.
+/// The frame of the line that calls it.
 macro_rules! here {
     ($function:literal) => {
         FrameRef { file: file!(), line: line!(), function: $function }
@@ -42,7 +42,7 @@ macro_rules! here {
 
 const MAIN: FrameRef = here!("run");
 
-/// Passes everything on to the recorder.
+/// Reports the allocator's blocks and segments to the recorder.
 #[derive(Debug)]
 struct Recorder {
     device: u8,
@@ -75,10 +75,10 @@ pub(crate) struct DemoRankArgs {
     pub(crate) start_ns: u64,
 }
 
-/// Trains until the steps are over, the device is full, or somebody kills the process.
+/// Trains until the steps are over, the device is full, or the process is killed.
 ///
 /// # Errors
-/// When the device is full: the end that a leak leads to.
+/// When the device is full, as a leak makes it.
 pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let rank = number("RANK").unwrap_or(0);
@@ -86,7 +86,7 @@ pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
     let step_ns = u64::try_from(args.step_time.as_nanos()).unwrap_or(u64::MAX);
     let start_ns = if args.start_ns == 0 { clock::mono_ns() } else { args.start_ns };
     let full = |OutOfMemory { size }| {
-        anyhow::anyhow!("out of memory: the modelled device cannot give {} MiB", size / MIB)
+        anyhow::anyhow!("out of memory: the modelled device has no {} MiB left", size / MIB)
     };
     let mut trainer = Trainer::new(Recorder { device }, rank, args.leak_from).map_err(full)?;
     for step in 1..=args.steps.unwrap_or(u64::MAX) {
@@ -137,7 +137,7 @@ impl<L: Listener> Trainer<L> {
     }
 
     fn step(&mut self, step: u64) -> Result<(), OutOfMemory> {
-        let length = self.noise.around(100, LENGTH_NOISE);
+        let length = self.noise.near(100, LENGTH_NOISE);
         let activations = self.forward(length)?;
         if self.leak_from.is_some_and(|from| step >= from) {
             self.remember_loss()?;
@@ -150,7 +150,7 @@ impl<L: Listener> Trainer<L> {
         Ok(())
     }
 
-    /// Activations of all layers and the logits; the backward pass needs them.
+    /// Allocates the activations of all layers and the logits, which the backward pass frees.
     fn forward(&mut self, length: u64) -> Result<Vec<Held>, OutOfMemory> {
         const CALLER: FrameRef = here!("step");
         let gpu = &mut self.gpu;
@@ -168,17 +168,17 @@ impl<L: Listener> Trainer<L> {
         Ok(activations)
     }
 
-    /// The bug of this demo: keeps the losses for a histogram that nobody ever draws.
+    /// The bug of this demo: keeps the losses for a histogram that is never drawn.
     fn remember_loss(&mut self) -> Result<(), OutOfMemory> {
         const CALLER: FrameRef = here!("step");
-        let bytes = self.noise.around(LEAK_BYTES, LENGTH_NOISE);
+        let bytes = self.noise.near(LEAK_BYTES, LENGTH_NOISE);
         let gpu = &mut self.gpu;
         let loss = with_frames(&[here!("remember_loss"), CALLER, MAIN], || gpu.alloc(bytes))?;
         self.loss_history.push(loss);
         Ok(())
     }
 
-    /// Gives the activations back, last first, and makes the gradients.
+    /// Frees the activations, last first, and allocates the gradients.
     fn backward(&mut self, mut activations: Vec<Held>, length: u64) -> Result<(), OutOfMemory> {
         const CALLER: FrameRef = here!("step");
         let gpu = &mut self.gpu;
@@ -195,7 +195,7 @@ impl<L: Listener> Trainer<L> {
         Ok(())
     }
 
-    /// Two moments per weight, made at the first step and kept; then the gradients go.
+    /// Allocates two optimizer states per weight at the first step; then frees the gradients.
     fn optimize(&mut self) -> Result<(), OutOfMemory> {
         const CALLER: FrameRef = here!("step");
         let gpu = &mut self.gpu;
@@ -209,11 +209,11 @@ impl<L: Listener> Trainer<L> {
         Ok(())
     }
 
-    /// A forward pass that keeps nothing, with other lengths than training has.
+    /// A forward pass without gradients, with longer sequences than training has.
     fn evaluate(&mut self) -> Result<(), OutOfMemory> {
         const CALLER: FrameRef = here!("step");
         for _ in 0..EVAL_BATCHES {
-            let length = self.noise.around(140, LENGTH_NOISE);
+            let length = self.noise.near(140, LENGTH_NOISE);
             let gpu = &mut self.gpu;
             for bytes in ACTIVATION_BYTES.repeat(LAYERS) {
                 let bytes = bytes * length / 100;
@@ -235,12 +235,12 @@ struct Noise(u64);
 
 impl Noise {
     fn new(rank: u64) -> Self {
-        // Any seed but 0; neighbouring ranks must not begin alike.
+        // The seed must not be 0 and must differ between ranks.
         Self((rank + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// A number within `percent` of `middle`.
-    fn around(&mut self, middle: u64, percent: u64) -> u64 {
+    fn near(&mut self, middle: u64, percent: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -286,23 +286,22 @@ mod tests {
 
     #[test]
     fn steps_go_up_and_down() {
-        // The auditor has checked every report: no overlap, no negative total.
         let (ends, trainer) = ends(0, None, 10);
         let auditor = trainer.gpu.listener();
         assert_eq!(auditor.allocated, *ends.last().expect("steps"));
         assert!(auditor.reserved > 2 * auditor.allocated / 2, "activations were cached");
         assert!(auditor.reports > 10 * 2 * LAYERS as u64);
         let weights: u64 = weight_sizes().sum();
-        assert!(auditor.allocated >= 3 * weights, "weights and two moments stay");
+        assert!(auditor.allocated >= 3 * weights, "weights and optimizer states stay");
     }
 
     #[test]
     fn ranks_differ_and_repeat() {
-        let sizes = |rank| (0..9).scan(Noise::new(rank), |noise, _| Some(noise.around(100, 12)));
+        let sizes = |rank| (0..9).scan(Noise::new(rank), |noise, _| Some(noise.near(100, 12)));
         let of = |rank| sizes(rank).collect::<Vec<u64>>();
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
         assert!(of(3).iter().all(|size| (88..=112).contains(size)));
-        assert_eq!(Noise::new(0).around(0, 12), 0);
+        assert_eq!(Noise::new(0).near(0, 12), 0);
     }
 }

@@ -1,6 +1,6 @@
-//! What the demo asks the coordinator, and what it tells about the answers.
+//! The demo's requests to the coordinator, and the lines that it prints about the answers.
 //!
-//! With `--json` everything told goes to stderr, so that stdout holds one object.
+//! With `--json` these lines go to stderr, so that stdout holds one object.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -17,25 +17,25 @@ use crate::render::units::frame;
 
 use super::children::Children;
 
-/// Between two questions.
+/// Time between two requests.
 pub(crate) const POLL_TIME: Duration = Duration::from_millis(200);
 
-/// An incident is first opened and then, when its capture is in, explained. Longer than the
-/// coordinator's own deadline for captures.
+/// Longest time between an incident and its diagnosis. Longer than the coordinator's deadline for
+/// captures, after which the diagnosis is made.
 const DIAGNOSIS_TIME_MAX: Duration = Duration::from_secs(40);
 
-/// Steps between two lines on the progress of a healthy job.
+/// Steps between two lines about a healthy job.
 const STEPS_BETWEEN_LINES: u64 = 100;
 
-/// The demo's eyes and mouth.
+/// Polls the coordinator and prints what changed.
 #[derive(Debug)]
 pub(crate) struct Watch {
     json: bool,
     interrupted: Receiver<()>,
     was_interrupted: bool,
     begin: Instant,
-    /// State and step of the job when it was last told of.
-    told: (Named<JobState>, u64),
+    /// State and step of the job in the last line about it.
+    shown: (Named<JobState>, u64),
 }
 
 /// The incident the demo waits for, and its capture.
@@ -46,18 +46,18 @@ pub(crate) struct Found {
 }
 
 impl Watch {
-    /// `interrupted` is told once, when the user wants to stop.
+    /// `interrupted` receives once, when the user wants to stop.
     pub(crate) fn new(json: bool, interrupted: Receiver<()>) -> Self {
         Self {
             json,
             interrupted,
             was_interrupted: false,
             begin: Instant::now(),
-            told: Default::default(),
+            shown: Default::default(),
         }
     }
 
-    /// One line of the story.
+    /// Prints one line with the time since the start.
     pub(crate) fn say(&self, line: &str) {
         let line =
             format!("[{:5.1} s] {}", self.begin.elapsed().as_secs_f64(), output::clean(line));
@@ -68,12 +68,12 @@ impl Watch {
         if self.json {
             eprintln!("{text}");
         } else {
-            // A reader that went away does not end the demo.
+            // A closed stdout does not end the demo.
             let _ = output::print(text);
         }
     }
 
-    /// Waits a little; an interruption ends the wait.
+    /// Waits for [`POLL_TIME`], or until the user interrupts.
     pub(crate) fn pause(&mut self) {
         if self.was_interrupted {
             return;
@@ -89,19 +89,19 @@ impl Watch {
         self.was_interrupted
     }
 
-    /// What was last seen of the job, for an error.
-    pub(crate) fn last_words(&self) -> String {
-        match &self.told {
-            (state, _) if state.as_str().is_empty() => "no rank was ever reported".to_string(),
+    /// The last state of the job, for an error.
+    pub(crate) fn last_seen(&self) -> String {
+        match &self.shown {
+            (state, _) if state.as_str().is_empty() => "no agent has reported a rank".to_string(),
             (state, step) => format!("the job was {state} at step {step}"),
         }
     }
 
-    /// Waits for an incident of the job and its diagnosis; none when it was interrupted or the
-    /// time is over.
+    /// Waits for an incident of the job and its diagnosis. Returns none when the user
+    /// interrupted or the time is over.
     ///
     /// # Errors
-    /// When a process of the demo ends that should not.
+    /// When a process of the demo has ended.
     pub(crate) fn incident(
         &mut self,
         client: &Client,
@@ -112,8 +112,8 @@ impl Watch {
         let begin = Instant::now();
         let mut opened: Option<Instant> = None;
         while !self.was_interrupted {
-            self.complain_about_dead(children)?;
-            self.tell_progress(client, job);
+            check_running(children)?;
+            self.show_progress(client, job);
             if let Some(found) = first_incident(client, job) {
                 let since = *opened.get_or_insert_with(|| {
                     self.say(&format!(
@@ -134,27 +134,20 @@ impl Watch {
         Ok(None)
     }
 
-    fn complain_about_dead(&self, children: &mut Children) -> anyhow::Result<()> {
-        match children.ended().into_iter().next() {
-            Some((name, status, line)) => bail!("{name} ended too early ({status}): {line}"),
-            None => Ok(()),
-        }
-    }
-
-    fn tell_progress(&mut self, client: &Client, job: &str) {
+    fn show_progress(&mut self, client: &Client, job: &str) {
         let Some(state) = job_state(client, job) else { return };
-        let (told_state, told_step) = &self.told;
-        if *told_state != state.state || state.step_min >= told_step + STEPS_BETWEEN_LINES {
+        let (shown_state, shown_step) = &self.shown;
+        if *shown_state != state.state || state.step_min >= shown_step + STEPS_BETWEEN_LINES {
             self.say(&format!(
                 "job {job}: {} ranks, step {}, {}",
                 state.ranks_alive, state.step_min, state.state
             ));
-            self.told = (state.state, state.step_min);
+            self.shown = (state.state, state.step_min);
         }
     }
 
-    /// The incident in one sentence, and where to look, if the coordinator stays there to be asked.
-    pub(crate) fn tell_incident(&self, found: &Found, base: Option<&str>) {
+    /// Prints the incident, and its URLs if the coordinator keeps running (`base`).
+    pub(crate) fn show_incident(&self, found: &Found, base: Option<&str>) {
         let incident = &found.incident;
         let culprit = incident.culprit.as_ref().map_or("no culprit".to_string(), frame);
         self.say(&format!("{}: {}", incident.class, incident.sentence));
@@ -171,12 +164,12 @@ impl Watch {
         }
     }
 
-    /// What a user may do while the demo goes on.
-    pub(crate) fn tell_what_to_try(&self, found: &Found, base: &str, rank_pid: Option<u32>) {
+    /// Prints commands that the user may try while the demo runs.
+    pub(crate) fn show_commands_to_try(&self, found: &Found, base: &str, rank_pid: Option<u32>) {
         let id = &found.incident.id;
         let program = this_program();
         let mut text = format!(
-            "\nThe demo goes on until Ctrl-C. Try in another terminal:\n  \
+            "\nThe demo runs until Ctrl-C. Try in another terminal:\n  \
              export MEMTAPE_COORDINATOR={base}\n  \
              {program} show {id}\n  \
              {program} ranks\n  \
@@ -186,16 +179,13 @@ impl Watch {
         );
         if let Some(pid) = rank_pid {
             text.push_str(&format!(
-                "  kill -9 {pid}; {program} ranks   # a killed rank's tape can still be read\n"
+                "  kill -9 {pid}; {program} ranks   # the tape of a killed rank stays readable\n"
             ));
         }
         self.write(&text);
     }
 
-    /// Goes on telling until the user has seen enough.
-    ///
-    /// # Errors
-    /// None: whatever ends, ends while the user watches.
+    /// Prints changes of the job and the ends of processes until the user interrupts.
     pub(crate) fn until_interrupted(
         &mut self,
         client: &Client,
@@ -207,10 +197,10 @@ impl Watch {
                 self.say(&format!("{name} ended ({status}): {line}"));
             }
             if let Some(state) = job_state(client, job)
-                && state.state != self.told.0
+                && state.state != self.shown.0
             {
                 self.say(&format!("job {job}: {} ranks alive, {}", state.ranks_alive, state.state));
-                self.told.0 = state.state;
+                self.shown.0 = state.state;
             }
             self.pause();
         }
@@ -220,42 +210,42 @@ impl Watch {
 }
 
 impl Found {
-    /// True when the capture is closed, and the diagnosis is made and stored.
+    /// True when the capture is closed and the diagnosis is stored.
     fn is_explained(&self) -> bool {
         let closed =
             self.capture.as_ref().is_some_and(|capture| capture.state != CaptureState::Collecting);
-        let told = self.incident.culprit.is_some() || !self.incident.evidence.is_empty();
-        closed && told && self.incident.stored
+        let diagnosed = self.incident.culprit.is_some() || !self.incident.evidence.is_empty();
+        closed && diagnosed && self.incident.stored
     }
 
-    /// Asks a coordinator that has only its store for the same, down to the body of the suspect's
-    /// part. The onset may differ: it is an estimate that later steps refine.
+    /// Compares the incident, the capture and the leaking rank's snapshot with what a restarted
+    /// coordinator answers. The onset may differ: later steps refine the estimate.
     ///
     /// # Errors
     /// What is missing or different.
     pub(crate) fn read_back(&self, client: &Client) -> anyhow::Result<()> {
         let incident = &self.incident;
         let again: Incident = parse(&client.get(&["incidents", &incident.id], &[])?)?;
-        let told = (incident.rank, &incident.class, &incident.culprit, &incident.capture_id);
+        let before = (incident.rank, &incident.class, &incident.culprit, &incident.capture_id);
         let stored = (again.rank, &again.class, &again.culprit, &again.capture_id);
-        if stored != told {
-            bail!("incident {} was {told:?} and is {stored:?}", incident.id);
+        if stored != before {
+            bail!("incident {} was {before:?} and is {stored:?}", incident.id);
         }
         let Some(capture) = &self.capture else { return Ok(()) };
         let again: Capture = parse(&client.get(&["captures", &capture.id], &[])?)?;
-        let told = (&capture.state, capture.step, capture.aligned);
+        let before = (&capture.state, capture.step, capture.aligned);
         let stored = (&again.state, again.step, again.aligned);
-        if stored != told {
-            bail!("capture {} was {told:?} and is {stored:?}", capture.id);
+        if stored != before {
+            bail!("capture {} was {before:?} and is {stored:?}", capture.id);
         }
         let body = snapshot::decode(&client.body(&capture.id, incident.rank)?, Bounds::default())?;
         if body.identity.rank != incident.rank {
-            bail!("capture {} has another rank's body for rank {}", capture.id, incident.rank);
+            bail!("capture {} has another rank's snapshot for rank {}", capture.id, incident.rank);
         }
         Ok(())
     }
 
-    /// The demo's result.
+    /// The demo's result for `--json`.
     pub(crate) fn to_json(&self, stored: bool) -> Value {
         let incident = &self.incident;
         let capture = self.capture.as_ref().map(|capture| {
@@ -276,7 +266,7 @@ impl Found {
     }
 }
 
-/// How a shell in the same folder calls this program, which need not be on its PATH.
+/// The name by which a shell in the working directory can call this program.
 fn this_program() -> String {
     let called = std::env::args_os().next().unwrap_or_default();
     let (Ok(program), Ok(folder)) = (std::env::current_exe(), std::env::current_dir()) else {
@@ -286,7 +276,7 @@ fn this_program() -> String {
 }
 
 fn program_name(called: &Path, program: &Path, folder: &Path) -> String {
-    // A shell found what was called without a folder on its PATH.
+    // Called without a folder: it is on the PATH.
     if called.components().count() == 1 && called.file_name() == program.file_name() {
         return called.display().to_string();
     }
@@ -297,7 +287,14 @@ fn program_name(called: &Path, program: &Path, folder: &Path) -> String {
     }
 }
 
-/// The result of a demo that saw nothing.
+fn check_running(children: &mut Children) -> anyhow::Result<()> {
+    match children.ended().into_iter().next() {
+        Some((name, status, line)) => bail!("{name} ended too early ({status}): {line}"),
+        None => Ok(()),
+    }
+}
+
+/// The result of a demo without an incident.
 pub(crate) fn no_incident() -> Value {
     json!({ "incident": null, "capture": null, "stored": null })
 }

@@ -1,21 +1,20 @@
-//! The rank and the step that a file's name tells, as frameworks write them.
+//! The rank and the step in a file's name, as frameworks write them.
 
 use std::path::Path;
 
-/// Words before the number of a rank, in file and folder names. Longer ones come first, or the
-/// local rank of a node would be taken for the rank.
+/// Words before the number of a rank, in file and folder names. Longer words come first.
 const WORDS: [&str; 4] = ["global_rank", "globalrank", "rank", "worker"];
 
 /// Words before the number of a step.
 const STEP_WORDS: [&str; 4] = ["step", "iteration", "iter", "epoch"];
 
-/// Beginnings of words that end like one of these and mean another number.
+/// Prefixes with which such a word names another number, as in `local_rank`.
 const OTHERS: [&str; 5] = ["local_", "local", "tp_", "pp_", "node_"];
 
 /// Characters that may stand between the word and the number.
 const BETWEEN: [char; 5] = ['_', '-', '=', '.', ' '];
 
-/// Folders above the file that are looked at.
+/// Parent folders whose names are searched.
 const FOLDERS_MAX: usize = 2;
 
 /// The rank after a word, in the name of the file or of a folder near it: `rank3.pickle`,
@@ -25,7 +24,7 @@ pub(super) fn named_rank(path: &Path) -> Option<u32> {
     names.map(|name| after_word(&name.to_ascii_lowercase(), &WORDS)).find_map(|rank| rank)
 }
 
-/// The step after a word, in the same places: `step100.pickle`, `iteration_10/memory.pickle`.
+/// The step after a word, in the same names: `step100.pickle`, `iteration_10/memory.pickle`.
 pub(super) fn named_step(path: &Path) -> Option<u32> {
     let names = path.iter().rev().take(FOLDERS_MAX + 1).map(|name| name.to_string_lossy());
     names.map(|name| after_word(&name.to_ascii_lowercase(), &STEP_WORDS)).find_map(|step| step)
@@ -45,7 +44,7 @@ fn after_word(name: &str, words: &[&str]) -> Option<u32> {
     })
 }
 
-/// All numbers in a file's name, first one first; an ending such as `.pickle.gz` holds none.
+/// All numbers in a file's name, from left to right.
 pub(super) fn numbers(path: &Path) -> Vec<u64> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let parts = name.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());

@@ -1,4 +1,4 @@
-//! Which file is which rank, and which moment of it.
+//! Assigns a rank to each file, and sorts the files of each rank by time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,28 +7,29 @@ use memtape_core::analysis::Rank;
 use crate::read::names::{named_rank, named_step, numbers};
 use crate::read::snapshots::Snapshot;
 
-/// Numbers of ranks lie close together; process ids and times do not.
+/// Numbers in names below this times the number of files may be ranks; larger ones are process ids
+/// or times.
 const RANKS_PER_FILE_MAX: u64 = 8;
 
-/// Where the number of a file's rank comes from.
+/// How the rank of a file was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RankSource {
-    /// The file says it: Memtape exported it.
+    /// From the file itself, which Memtape exported.
     File,
-    /// A word in its name: `rank3`.
+    /// From a word in its name: `rank3`.
     Name,
-    /// A number in its name, which no two files share: `_3.pickle`.
+    /// From a number in its name that differs between all files: `_3.pickle`.
     Number,
-    /// The device whose events it has, which no two files share.
+    /// From its only device with events, which differs between all files.
     Device,
-    /// The order in which the files were given.
+    /// From the order in which the files were given.
     Order,
-    /// All files were said to be of one rank, or their names have different steps and no rank.
+    /// All files are one rank: `--over-time`, or names with different steps and no rank.
     One,
 }
 
 impl RankSource {
-    /// The name a user meets.
+    /// The name in JSON.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -40,31 +41,31 @@ impl RankSource {
         }
     }
 
-    /// In a sentence.
-    pub(crate) fn said(self) -> &'static str {
+    /// The end of the note "ranks are numbered …".
+    pub(crate) fn note(self) -> &'static str {
         match self {
-            Self::File => "as the files say",
-            Self::Name => "as the names say",
-            Self::Number => "from the numbers in the names",
-            Self::Device => "by device, as the names do not say",
-            Self::Order => "in the order given, as the names do not say",
+            Self::File => "as the files state",
+            Self::Name => "by the ranks in the file names",
+            Self::Number => "by the numbers in the file names",
+            Self::Device => "by device, because the file names have no ranks",
+            Self::Order => "in the order given, because the file names have no ranks",
             Self::One => "all files are of one rank",
         }
     }
 }
 
-/// Files in their places.
+/// The files by rank and time.
 #[derive(Debug)]
 pub(crate) struct Ordered {
-    /// By rank; the files of each oldest first.
+    /// By rank; the oldest file of each rank first.
     pub(crate) ranks: Vec<Rank>,
-    /// For each file, in the order given: rank, and which of the rank's moments it is.
-    pub(crate) places: Vec<(u32, usize)>,
+    /// For each file, in the order given: its rank, and its position among the rank's files.
+    pub(crate) positions: Vec<(u32, usize)>,
     /// Where the ranks come from.
     pub(crate) source: RankSource,
 }
 
-/// Puts files in their places. They are moments of one rank if `over_time` is set.
+/// Assigns ranks and sorts by time. With `over_time` all files are one rank.
 pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
     let (numbers, source) = if over_time {
         let rank = snapshots.first().and_then(known).unwrap_or(0);
@@ -76,11 +77,11 @@ pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
     for (at, &rank) in numbers.iter().enumerate() {
         by_rank.entry(rank).or_default().push(at);
     }
-    let mut places = vec![(0, 0); snapshots.len()];
+    let mut positions = vec![(0, 0); snapshots.len()];
     let mut ranks = Vec::new();
     for (rank, mut files) in by_rank {
-        // Files without any time and step stay in the order given. Where all names have a step,
-        // names say it; a file's own times may be of when it was written.
+        // Steps in the names come before times in the files, if all names have one. Files without
+        // step and time stay in the order given.
         let step = |at: &usize| snapshots.get(*at).and_then(|file| named_step(&file.path));
         let are_named = files.iter().all(|at| step(at).is_some());
         files.sort_by_key(|at| {
@@ -92,23 +93,24 @@ pub(crate) fn order(snapshots: &mut [Snapshot], over_time: bool) -> Ordered {
             })
         });
         let mut looks = Vec::new();
-        for (moment, &at) in files.iter().enumerate() {
-            if let (Some(place), Some(snapshot)) = (places.get_mut(at), snapshots.get_mut(at)) {
-                *place = (rank, moment);
+        for (nth, &at) in files.iter().enumerate() {
+            if let (Some(position), Some(snapshot)) = (positions.get_mut(at), snapshots.get_mut(at))
+            {
+                *position = (rank, nth);
                 looks.push(std::mem::take(&mut snapshot.look));
             }
         }
         ranks.push(Rank { rank, looks });
     }
-    Ordered { ranks, places, source }
+    Ordered { ranks, positions, source }
 }
 
-/// Where the ranks of these files come from, if they are not of one.
+/// How the ranks of these files are found without `--over-time`.
 pub(crate) fn sources(snapshots: &[Snapshot]) -> RankSource {
     ranks(snapshots).1
 }
 
-/// The rank that a file or its name says.
+/// The rank in a file or in its name.
 fn known(snapshot: &Snapshot) -> Option<u32> {
     snapshot.look.origin.rank.or_else(|| named_rank(&snapshot.path))
 }

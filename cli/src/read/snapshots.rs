@@ -1,9 +1,9 @@
-//! Memory snapshots of PyTorch from disk, condensed: for `memtape analyze` and `memtape diff`.
+//! Reads PyTorch's memory snapshots from disk for `memtape analyze` and `memtape diff`.
 //!
-//! A file is read once, in pieces, by its content and not by its name: a pickle, or one that was
-//! packed with gzip or zstd. Several are read at the same time, a bounded number of them; while a
-//! piece is taken apart, a second thread reads and unpacks the next ones. What is kept of each is
-//! what `core::analysis` needs; no file is ever held as a whole.
+//! The content, not the name, tells the format: a pickle, plain or compressed with gzip or zstd. A
+//! file is read once, in chunks; no file is held in memory as a whole. Up to [`READERS_MAX`] files
+//! are read at the same time. While a chunk is parsed, a second thread reads and decompresses the
+//! next ones. Only what `core::analysis` needs is kept.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -20,38 +20,39 @@ use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::fault::Fault;
 use memtape_core::pickle::torch::{Notes, Shape};
 
-/// Files that are read at the same time. Each may need one and a half times its size.
+/// Files that are read at the same time. Each may need memory of 1.5 times its size.
 const READERS_MAX: usize = 8;
 
-/// Bytes that are read at once.
-const PIECE_BYTES: usize = 256 << 10;
+/// Bytes of a chunk.
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// Pieces that are read and unpacked ahead of the one that is being taken apart.
-const PIECES_AHEAD: usize = 8;
+/// Chunks that are read and decompressed ahead of the one that is being parsed.
+const CHUNKS_AHEAD: usize = 8;
 
 /// Folders below a folder that are searched: `iteration_10/rank3/…`.
 const DEPTH_MAX: usize = 3;
 
-/// Endings of files that are taken from a folder.
+/// Endings of the files in a folder that are read.
 const ENDINGS: [&str; 5] = [".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".pickle.zst"];
 
-/// A file, read.
+/// A snapshot file after reading.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// Where it lies; `-` for stdin.
+    /// Its path; `-` for stdin.
     pub(crate) path: PathBuf,
-    /// What it shows.
+    /// Its contents, as far as the analysis needs them.
     pub(crate) look: Look,
-    /// What it lacks or has too much.
+    /// What it lacks, and what it has that is not known.
     pub(crate) notes: Notes,
     /// What kind of file it is.
     pub(crate) shape: Shape,
 }
 
-/// The files that are meant: folders stand for the snapshots in them.
+/// Replaces folders by the snapshot files in them.
 ///
 /// # Errors
-/// When there is no such file, a folder without snapshots, or far too many.
+/// When a folder cannot be listed or has no snapshots, or there are more than
+/// [`FILES_ANALYZED_MAX`] files.
 pub(crate) fn expand(given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in given {
@@ -70,7 +71,7 @@ pub(crate) fn expand(given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
         }
     }
     if files.len() > FILES_ANALYZED_MAX {
-        bail!("{} files are more than the {FILES_ANALYZED_MAX} that are read at once", files.len());
+        bail!("{} files given: at most {FILES_ANALYZED_MAX} can be analyzed at once", files.len());
     }
     Ok(files)
 }
@@ -91,10 +92,10 @@ fn search(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> anyhow::Resu
     Ok(())
 }
 
-/// Reads all files, some at the same time; in the order given.
+/// Reads all files, several at the same time; returns them in the order given.
 ///
 /// # Errors
-/// The first file, in that order, which is no snapshot, and why.
+/// The first file in that order that is not a snapshot, and why.
 pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Snapshot>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let readers = cores.min(READERS_MAX).min(paths.len()).max(1);
@@ -124,55 +125,55 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Snapshot>> {
 fn read(path: &Path) -> anyhow::Result<Snapshot> {
     let named = || path.display().to_string();
     if path == Path::new("-") {
-        return decode(path, BufReader::with_capacity(PIECE_BYTES, std::io::stdin()))
+        return decode(path, BufReader::with_capacity(CHUNK_BYTES, std::io::stdin()))
             .with_context(|| "stdin".to_string());
     }
     let file = File::open(path).with_context(|| format!("cannot open {}", named()))?;
-    decode(path, BufReader::with_capacity(PIECE_BYTES, file)).with_context(named)
+    decode(path, BufReader::with_capacity(CHUNK_BYTES, file)).with_context(named)
 }
 
 fn decode(path: &Path, mut source: impl BufRead + Send) -> anyhow::Result<Snapshot> {
     let start = source.fill_buf().context("cannot be read")?;
     let start = start.get(..start.len().min(4)).unwrap_or_default().to_vec();
     match start.as_slice() {
-        [] => bail!("the file is empty: the program was ended while it wrote it"),
+        [] => bail!("the file is empty: the program ended before it wrote the snapshot"),
         [0x1f, 0x8b, ..] => {
-            unpickle(path, BufReader::with_capacity(PIECE_BYTES, MultiGzDecoder::new(source)))
+            unpickle(path, BufReader::with_capacity(CHUNK_BYTES, MultiGzDecoder::new(source)))
         }
         [0x28, 0xb5, 0x2f, 0xfd] => {
-            let unpacked = zstd::stream::read::Decoder::with_buffer(source);
-            unpickle(path, BufReader::with_capacity(PIECE_BYTES, unpacked?))
+            let plain = zstd::stream::read::Decoder::with_buffer(source);
+            unpickle(path, BufReader::with_capacity(CHUNK_BYTES, plain?))
         }
         [b'P', b'K', ..] => bail!(
-            "a zip archive: give the snapshot in it; what torch.save wrote is no memory snapshot"
+            "a zip archive: give the snapshot in it; a file of torch.save is not a memory snapshot"
         ),
         _ => unpickle(path, source),
     }
 }
 
 fn unpickle(path: &Path, mut source: impl BufRead + Send) -> anyhow::Result<Snapshot> {
-    let start = source.fill_buf().context("cannot be unpacked")?;
+    let start = source.fill_buf().context("cannot be decompressed")?;
     match start.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'<') => bail!(
-            "a web page: give the .pickle it was made from, which \
-             torch.cuda.memory._dump_snapshot wrote"
+            "a web page: give the .pickle that torch.cuda.memory._dump_snapshot wrote, not a page \
+             made from it"
         ),
         Some(b'{' | b'[') => bail!(
-            "JSON: give the .pickle that torch.cuda.memory._dump_snapshot wrote, not what a \
-             viewer or Memtape exported"
+            "JSON: give the .pickle that torch.cuda.memory._dump_snapshot wrote, not an \
+             export of a viewer or of Memtape"
         ),
         _ => {}
     }
     let mut reader = TorchReader::new();
     std::thread::scope(|scope| {
-        let (full_in, full) = sync_channel(PIECES_AHEAD);
+        let (full_in, full) = sync_channel(CHUNKS_AHEAD);
         let (empty_in, empty) = channel();
         scope.spawn(move || read_ahead(source, &full_in, &empty));
-        for piece in full {
-            let piece: Vec<u8> = piece?;
-            reader.feed(&piece).map_err(explained)?;
-            // It may have read all that there is, and needs no more room.
-            let _ = empty_in.send(piece);
+        for chunk in full {
+            let chunk: Vec<u8> = chunk?;
+            reader.feed(&chunk).map_err(explained)?;
+            // The other thread may have ended: it needs no more buffers then.
+            let _ = empty_in.send(chunk);
         }
         anyhow::Ok(())
     })?;
@@ -181,33 +182,33 @@ fn unpickle(path: &Path, mut source: impl BufRead + Send) -> anyhow::Result<Snap
     Ok(Snapshot { path: path.to_owned(), look, notes: snapshot.notes, shape: snapshot.shape })
 }
 
-/// Reads and unpacks pieces until the end, an error, or until nobody wants more. Of a source that
-/// blocks, such as a pipe, an error in what was read is told when it has given something more.
+/// Reads and decompresses chunks until the end of the file, an error, or until the parser stops. If
+/// the source blocks, as a pipe does, the parser's error is shown only after the next read.
 fn read_ahead(
     mut source: impl Read,
     full: &SyncSender<anyhow::Result<Vec<u8>>>,
     empty: &Receiver<Vec<u8>>,
 ) {
     loop {
-        let mut piece = empty.try_recv().unwrap_or_default();
-        piece.resize(PIECE_BYTES, 0);
-        let read = source.read(&mut piece);
-        let piece = match read {
+        let mut chunk = empty.try_recv().unwrap_or_default();
+        chunk.resize(CHUNK_BYTES, 0);
+        let read = source.read(&mut chunk);
+        let chunk = match read {
             Ok(0) => return,
             Ok(count) => {
-                piece.truncate(count);
-                Ok(piece)
+                chunk.truncate(count);
+                Ok(chunk)
             }
             Err(error) => match error.kind() {
                 std::io::ErrorKind::Interrupted => continue,
                 std::io::ErrorKind::UnexpectedEof => {
-                    Err(anyhow::anyhow!("the packed file ends too early: copy it again"))
+                    Err(anyhow::anyhow!("the compressed file ends too early: copy it again"))
                 }
-                _ => Err(anyhow::Error::from(error).context("cannot be unpacked: copy it again")),
+                _ => Err(anyhow::Error::from(error).context("decompression failed: copy it again")),
             },
         };
-        let is_last = piece.is_err();
-        if full.send(piece).is_err() || is_last {
+        let is_last = chunk.is_err();
+        if full.send(chunk).is_err() || is_last {
             return;
         }
     }

@@ -1,6 +1,6 @@
-//! A tape's file as the words that `memtape_core::tape` reads.
+//! Opens a tape's file for `memtape_core::tape`.
 //!
-//! It is read with `pread`, never mapped: a file that is cut short meanwhile gives a short read.
+//! The file is read with `pread`, never mapped: if it is truncated while it is read, a read fails.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -38,9 +38,9 @@ impl Source for FileSource {
     }
 }
 
-/// The moment that is shown: the one asked for; else the last finished step of a process that has
-/// exited, whose memory is gone now; else the newest state.
-pub(crate) fn moment(status: &Status, step: Option<u64>, oom: bool) -> PointInTime {
+/// The point in time to show: the requested one; else the last finished step if the process has
+/// exited; else the newest state.
+pub(crate) fn point_in_time(status: &Status, step: Option<u64>, oom: bool) -> PointInTime {
     match step {
         _ if oom => PointInTime::LastOom,
         Some(step) => PointInTime::EndOf(step),
@@ -49,27 +49,27 @@ pub(crate) fn moment(status: &Status, step: Option<u64>, oom: bool) -> PointInTi
     }
 }
 
-/// How it stands with the process of a tape.
+/// The state of a tape's process, in words.
 pub(crate) fn process(writer: Writer, status: &Status) -> String {
     match (writer, status.sealed) {
         (Writer::Alive(Some(pid)), _) => format!("alive, pid {pid}"),
-        (Writer::Alive(None), _) => "alive, its pid cannot be told from here".to_string(),
+        (Writer::Alive(None), _) => "alive, pid unknown (other pid namespace)".to_string(),
         (Writer::Gone, true) => match status.exit_status {
             Some(code) => format!("exited with status {code}"),
             None => "exited".to_string(),
         },
-        (Writer::Gone, false) => "gone without sealing its tape (killed)".to_string(),
+        (Writer::Gone, false) => "killed (its tape is not sealed)".to_string(),
         (Writer::Unknown, true) => "exited".to_string(),
         (Writer::Unknown, false) => {
-            "unknown: this file system has no locks, and the tape is not sealed".to_string()
+            "unknown (the file system has no locks, the tape is not sealed)".to_string()
         }
     }
 }
 
-/// Opens a tape, and tells whether its process is alive.
+/// Opens a tape and checks whether its process is alive.
 ///
 /// # Errors
-/// When the file cannot be read or is no tape.
+/// When the file cannot be read or is not a tape.
 pub(crate) fn open(path: &Path) -> anyhow::Result<(Tape<FileSource>, Writer)> {
     let file = OpenOptions::new()
         .read(true)

@@ -262,7 +262,8 @@ mod tests {
             "evidence": [], "against": ["it never gave back"] }],
             "suspects": [{ "frame": { "file": "train.py", "line": 36,
             "function": "remember" }, "grown_bytes": 86_507_520, "peer_bytes": 0, "blocks": 33,
-            "allocation_steps": 33 }], "stored": true, "opened_wall_ns": 1_795_244_404_000_000_000_i64,
+            "allocation_steps": 33 }], "stored": true,
+            "opened_wall_ns": 1_795_244_404_000_000_000_i64,
         }))
         .expect("shape")
     }

@@ -1,4 +1,4 @@
-//! Collectives as text: those of one tape, and those of a capture's ranks.
+//! Collectives as text: of one tape, and of a capture's ranks.
 
 use std::fmt::Write;
 
@@ -9,30 +9,30 @@ use crate::clock::utc;
 use crate::output::clean;
 use crate::render::units::table;
 
-/// What a tape says: one line where nothing is known.
+/// The collectives of one tape; one line if they are unknown.
 pub(crate) fn text(of: &Collectives) -> String {
     let mut text = String::new();
     if of.look_wall_ns == 0 {
         let why = of.source.why_not().unwrap_or("the flight recorder has not answered yet");
-        let _ = writeln!(text, "{:<12}not known: {why}{}", "collectives", since(of));
+        let _ = writeln!(text, "{:<12}unknown: {why}{}", "collectives", since(of));
     } else {
-        let _ = writeln!(text, "\nCollectives at {} UTC{}", utc(of.look_wall_ns), changed(of));
+        let _ = writeln!(text, "\nCollectives at {} UTC{}", utc(of.look_wall_ns), no_newer(of));
         let titles = [">group", "name", "for", ">ranks", ">enqueued", ">started", ">completed"];
         let mut titles = titles.to_vec();
         titles.push("since (UTC)");
         text.push_str(&table(&titles, of.groups.iter().map(row).collect()));
         if of.groups_lost > 0 {
-            let _ = writeln!(text, "{} more groups are not on the tape", of.groups_lost);
+            let _ = writeln!(text, "{} more groups had no room on the tape", of.groups_lost);
         }
     }
     if of.asked_wall_ns != 0 {
         let at = utc(of.asked_wall_ns);
-        let _ = writeln!(text, "the flight recorder was asked at {at} UTC and had not answered");
+        let _ = writeln!(text, "the flight recorder was asked at {at} UTC and has not answered");
     }
     text
 }
 
-/// Since when nothing is known, where that is known.
+/// Since when the collectives are unknown, if the tape has that time.
 fn since(of: &Collectives) -> String {
     match of.source_since_ns {
         0 => String::new(),
@@ -40,10 +40,10 @@ fn since(of: &Collectives) -> String {
     }
 }
 
-/// Why there was no look since, where there is a reason.
-fn changed(of: &Collectives) -> String {
+/// Why the flight recorder was not read again, if the tape has a reason.
+fn no_newer(of: &Collectives) -> String {
     let why = of.source.why_not();
-    why.map_or(String::new(), |why| format!("; none since, as {why}{}", since(of)))
+    why.map_or(String::new(), |why| format!("; not read again: {why}{}", since(of)))
 }
 
 fn row(group: &CollectiveGroup) -> Vec<String> {
@@ -61,7 +61,7 @@ fn row(group: &CollectiveGroup) -> Vec<String> {
     ]
 }
 
-/// What a coordinator says of a capture's ranks; nothing from one that does not say it.
+/// The coordinator's sentences about a capture's ranks; empty if it is older and has none.
 pub(crate) fn of_capture(answer: &api::Collectives) -> String {
     let mut text = String::new();
     for sentence in &answer.sentences {
@@ -108,17 +108,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_has_its_reason() {
+    fn unknown_collectives_have_a_reason() {
         let off = Collectives { source: CollectiveSource::Off, ..Collectives::default() };
         let text = super::text(&off);
-        assert!(text.starts_with("collectives not known: the flight recorder is off"), "{text}");
+        assert!(text.starts_with("collectives unknown: the flight recorder is off"), "{text}");
         assert_eq!(text.lines().count(), 1);
         assert!(api::RankCollectives::from(&off).unknown.is_some());
 
         let hung = Collectives { asked_wall_ns: 5, source: CollectiveSource::Making, ..known() };
         let text = super::text(&hung);
-        assert!(text.contains("; none since, as an NCCL communicator is being made"), "{text}");
-        assert!(text.contains("had not answered"), "{text}");
+        assert!(text.contains("; not read again: an NCCL communicator is being made"), "{text}");
+        assert!(text.contains("has not answered"), "{text}");
     }
 
     #[test]

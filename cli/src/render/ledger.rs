@@ -1,5 +1,6 @@
-//! Where a device's bytes are, as `memtape tape` shows it: core's ledger, from the tape and, while
-//! its process lives on a node with NVML, from the driver.
+//! Shows where a device's bytes are: core's ledger as tables and JSON.
+//!
+//! The figures come from the tape and, while its process runs on a node with NVML, from the driver.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use crate::output::clean;
 use crate::render::units::{bytes, signed_bytes, table};
 
-/// The ledger of one device at the moment of a snapshot.
+/// The ledger of one device at the time of a snapshot.
 pub(crate) fn of(state: &RankSnapshot, device: u8, device_bytes: u64, writer: Writer) -> Ledger {
     let allocator = state.devices.iter().find(|of| of.device == device);
     let is_here = |taken: &&OutsideUse| taken.origin.is_on_device() && taken.device == device;
@@ -33,7 +34,7 @@ pub(crate) fn of(state: &RankSnapshot, device: u8, device_bytes: u64, writer: Wr
     })
 }
 
-/// One line a layer; the rest says what is in it.
+/// One row for each known layer. The row of unaccounted bytes names the unknown layers.
 pub(crate) fn text(ledger: &Ledger) -> String {
     let row = |name: &str, amount: String| vec![amount, name.to_string()];
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -46,9 +47,14 @@ pub(crate) fn text(ledger: &Ledger) -> String {
     }
     let size = |of: i128| signed_bytes(i64::try_from(of).unwrap_or(i64::MAX));
     match ledger.rest_bytes {
-        Some(rest) if rest < 0 => rows.push(row("more than the device has", size(rest))),
+        Some(rest) if rest < 0 => {
+            rows.push(row("unaccounted: the layers exceed the device", size(rest)))
+        }
         Some(rest) => {
-            rows.push(row(&rest_text(&unknown), size(rest).trim_start_matches('+').to_string()));
+            rows.push(row(
+                &unaccounted_text(&unknown),
+                size(rest).trim_start_matches('+').to_string(),
+            ));
         }
         None => {}
     }
@@ -58,29 +64,30 @@ pub(crate) fn text(ledger: &Ledger) -> String {
     table(&[">bytes", "layer"], rows)
 }
 
-/// What the rest consists of. What the allocator holds is in layers of its own, if only in sums.
-fn rest_text(unknown: &[Name]) -> String {
+/// Names what the unaccounted bytes consist of: the unknown layers outside the allocator. The
+/// allocator's total is always known.
+fn unaccounted_text(unknown: &[Name]) -> String {
     let outer = unknown.iter().filter(|&&name| name <= Name::OtherCode).map(|name| name.text());
     let names: Vec<&str> = outer.chain(["context and kernels"]).collect();
-    format!("the rest: {}", names.join(", "))
+    format!("unaccounted: {}", names.join(", "))
 }
 
-/// What the hooks beside the allocator's saw taken, on devices and on the host. `cudaMalloc` gave
-/// the allocator its segments, too.
+/// Memory outside PyTorch's allocator, on devices and on the host. The row of `cudaMalloc` includes
+/// the allocator's segments.
 pub(crate) fn outside_text(outside: &[OutsideUse]) -> String {
     let row = |taken: &OutsideUse| {
-        let place = if taken.origin.is_on_device() {
+        let location = if taken.origin.is_on_device() {
             format!("device {}", taken.device)
         } else {
             "host".to_string()
         };
         let name = taken.origin.name().to_string();
-        vec![bytes(taken.bytes), taken.count.to_string(), place, name]
+        vec![bytes(taken.bytes), taken.count.to_string(), location, name]
     };
     table(&[">bytes", ">pieces", "on", "taken by"], outside.iter().map(row).collect())
 }
 
-/// The same for `--json`.
+/// The rows of [`outside_text`] for `--json`.
 pub(crate) fn outside_json(outside: &[OutsideUse]) -> Value {
     let each = |taken: &OutsideUse| {
         let device = taken.origin.is_on_device().then_some(taken.device);
@@ -90,7 +97,7 @@ pub(crate) fn outside_json(outside: &[OutsideUse]) -> Value {
     outside.iter().map(each).collect()
 }
 
-/// Which lines hold it: those that hold most, and how much the others hold together.
+/// The lines of code that hold most of it, and the sum of all other lines.
 pub(crate) fn lines_text(state: &RankSnapshot) -> String {
     let all = by_line(state);
     let (shown, rest) = all.split_at(all.len().min(LINES_MAX));
@@ -116,11 +123,11 @@ pub(crate) fn lines_text(state: &RankSnapshot) -> String {
     let table = table(&[">bytes", ">pieces", since, "taken by", "line"], rows);
     match state.outside_stacks_left_out {
         0 => table,
-        count => format!("{table}{count} stacks that hold little are among no known line\n"),
+        count => format!("{table}{count} small stacks are counted under \"unknown line\"\n"),
     }
 }
 
-/// The same for `--json`.
+/// All rows of [`lines_text`] for `--json`.
 pub(crate) fn lines_json(state: &RankSnapshot) -> Value {
     let each = |line: &Line| {
         json!({ "origin": line.origin.name(), "device": line.device, "line": line.frame.map(place),
@@ -129,27 +136,27 @@ pub(crate) fn lines_json(state: &RankSnapshot) -> Value {
     by_line(state).iter().map(each).collect()
 }
 
-/// Lines shown to a person.
+/// Lines in the table.
 const LINES_MAX: usize = 10;
 
-/// What a line holds of one origin.
+/// What one line of code holds of one origin.
 struct Line<'a> {
     origin: Origin,
     device: Option<u8>,
     frame: Option<&'a Frame>,
     held: u64,
     pieces: u64,
-    /// What it holds more than at the earlier step; none where that is not known.
+    /// Growth in bytes since the earlier step, if known.
     more: Option<i64>,
 }
 
 impl Line<'_> {
     fn name(&self) -> String {
-        self.frame.map_or_else(|| "no known line".to_string(), |frame| clean(&place(frame)))
+        self.frame.map_or_else(|| "unknown line".to_string(), |frame| clean(&place(frame)))
     }
 }
 
-/// Largest first.
+/// Sums the stacks by line of code; the largest first.
 fn by_line(state: &RankSnapshot) -> Vec<Line<'_>> {
     let mut lines: BTreeMap<(Origin, Option<u8>, Option<&Frame>), Line<'_>> = BTreeMap::new();
     for row in &state.outside_stacks {
@@ -180,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unknown_is_in_the_rest_by_name() {
+    fn unknown_layers_are_unaccounted_by_name() {
         let layer = |name, amount| Layer { name, amount };
         let mut ledger = Ledger {
             device_bytes: Some(4096),
@@ -196,7 +203,7 @@ mod tests {
     BYTES  LAYER
  1.00 KiB  nccl
     512 B  requested
- 2.50 KiB  the rest: free, context and kernels
+ 2.50 KiB  unaccounted: free, context and kernels
  4.00 KiB  the device
 ";
         let lines = |text: &str| text.lines().map(|l| l.trim().to_string()).collect::<Vec<_>>();
@@ -204,11 +211,15 @@ mod tests {
         assert_eq!(api::Ledger::from(&ledger).layers[0].bytes, None);
 
         ledger.rest_bytes = Some(-100);
-        assert!(text(&ledger).contains("-100 B  more than the device has"), "{}", text(&ledger));
+        assert!(
+            text(&ledger).contains("-100 B  unaccounted: the layers exceed"),
+            "{}",
+            text(&ledger)
+        );
     }
 
     #[test]
-    fn lines_stand_with_what_they_hold() {
+    fn each_line_is_shown_with_its_bytes() {
         let frame = |line| Frame { file: "/a/t.py".into(), line, function: "f".into() };
         let held = |bytes, count| Held { bytes, count };
         let row = |origin, stack, kib: u64, before: Option<u64>| OutsideStack {
@@ -241,16 +252,16 @@ mod tests {
             lines,
             [
                 "BYTES PIECES SINCE STEP 8 TAKEN BY LINE",
-                "9.00 KiB 9 nccl no known line",
+                "9.00 KiB 9 nccl unknown line",
                 "6.00 KiB 6 +4.00 KiB pinned t.py:7 in f",
-                "3 stacks that hold little are among no known line",
+                "3 small stacks are counted under \"unknown line\"",
             ]
         );
-        let told = lines_json(&state);
+        let shown = lines_json(&state);
         let nccl = json!({ "origin": "nccl", "device": 1, "line": null, "bytes": 9216,
             "pieces": 9, "grown_bytes": null });
-        assert_eq!(told[0], nccl);
-        assert_eq!((&told[1]["device"], &told[1]["grown_bytes"]), (&Value::Null, &json!(4096)));
+        assert_eq!(shown[0], nccl);
+        assert_eq!((&shown[1]["device"], &shown[1]["grown_bytes"]), (&Value::Null, &json!(4096)));
 
         let many = (0..LINES_MAX as u32 + 2).map(|line| {
             state.frames.push(frame(100 + line));

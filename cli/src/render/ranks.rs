@@ -84,8 +84,8 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
     text
 }
 
-/// Where the bytes of each device are: the layers and the rest are the device. A layer that is
-/// unknown everywhere is no column; its bytes are in the rest, which says so.
+/// Where the bytes of each device are: layers and unaccounted bytes add up to the device. A layer
+/// that is unknown on all devices has no column; the line below the table names it.
 fn devices(ranks: &[Rank]) -> String {
     let of_rank = |rank: &'_ Rank| -> Vec<(u32, Device)> {
         rank.devices.iter().map(|device| (rank.rank, device.clone())).collect()
@@ -110,11 +110,11 @@ fn devices(ranks: &[Rank]) -> String {
     };
     let mut titles = vec![">rank", ">device"];
     titles.extend(known.iter().map(|(_, title)| title));
-    titles.extend([">the rest", ">size"]);
+    titles.extend([">unaccounted", ">size"]);
     let mut text = format!("\n{}", table(&titles, devices.iter().map(row).collect()));
     let names: Vec<&str> = unknown.iter().map(|(name, _)| *name).collect();
     let names = [names.as_slice(), &["context and kernels"]].concat();
-    let _ = writeln!(text, "the rest: {}", names.join(", "));
+    let _ = writeln!(text, "unaccounted: {}", names.join(", "));
     text
 }
 
@@ -218,9 +218,10 @@ mod tests {
         };
         let found = text(&ranks, &[unknown]);
         let expected = "\
-RANK  DEVICE      NCCL    IN USE  THE REST       SIZE
-   0       0  10.0 MiB  20.0 MiB  70.0 MiB  100.0 MiB
-the rest: free, other processes, other code, unused by tensors, deferred frees, context and kernels
+RANK  DEVICE      NCCL    IN USE  UNACCOUNTED       SIZE
+   0       0  10.0 MiB  20.0 MiB     70.0 MiB  100.0 MiB
+unaccounted: free, other processes, other code, unused by tensors, deferred frees, \
+context and kernels
 
 RANK   PRIVATE  FILES  SHARED  SWAPPED    PINNED  WORKERS       THEIRS    CGROUP     LIMIT  KILLS
    0  5.00 MiB      ?       ?        ?  3.00 MiB        2  <= 9.00 MiB  40.0 MiB  no limit      0

@@ -44,7 +44,7 @@ fn a_store_is_checked_and_rebuilt_by_hand() {
     // Without its index it says so, and works all the same.
     std::fs::remove_dir_all(cluster.data().join("catalogue")).expect("it is there");
     let checked = run(&cluster, &["store", "check"]);
-    assert!(refusal(&checked).contains("one finding"));
+    assert!(refusal(&checked).contains("1 finding"));
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(said.starts_with("catalogue cannot be opened") && said.contains("rebuild"), "{said}");
     cluster.start_coordinator();

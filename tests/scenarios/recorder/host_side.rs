@@ -56,6 +56,6 @@ fn a_rank_is_reported_with_what_it_takes_of_its_host() {
     let rest = ledger["unaccounted_bytes"].as_i64().expect("a rest");
     assert_eq!(Some(known + rest), ledger["device_bytes"].as_i64(), "{ledger:#}");
     let text = String::from_utf8(cluster.memtape(&["ranks", "host"]).stdout).expect("text");
-    assert!(text.contains("PINNED") && text.contains("THE REST"), "{text}");
+    assert!(text.contains("PINNED") && text.contains("UNACCOUNTED"), "{text}");
     job.kill();
 }

@@ -326,7 +326,7 @@ fn the_command_shows_the_ledger_of_a_tape() {
         let layer = layers.iter().find(|layer| layer["layer"] == name);
         layer.unwrap_or_else(|| panic!("{name} in {ledger}"))["bytes"].as_u64()
     };
-    // A dead process's tape knows nothing of NVML: unknown is not zero, and in the rest.
+    // A dead process's tape knows nothing of NVML: unknown is not zero, and unaccounted.
     assert_eq!((bytes("free"), bytes("other processes")), (None, None), "{ledger}");
     assert_eq!(bytes("requested"), Some(run.number("requested_bytes")));
     assert_eq!(bytes("other code"), Some(run.number("foreign")));
@@ -336,6 +336,9 @@ fn the_command_shows_the_ledger_of_a_tape() {
     assert_eq!(device, run.number("total"));
 
     let text = show(&[]);
-    assert!(text.contains("the rest: free, other processes, nccl, context and kernels"), "{text}");
+    assert!(
+        text.contains("unaccounted: free, other processes, nccl, context and kernels"),
+        "{text}"
+    );
     assert!(shown["outside"].as_array().is_some_and(|uses| !uses.is_empty()), "{shown}");
 }

@@ -1,4 +1,4 @@
-//! `memtape analyze FILE…`: what is wrong, from PyTorch's own memory snapshots. No service runs.
+//! `memtape analyze FILE…`: diagnoses PyTorch's own memory snapshots; no service is needed.
 
 use std::path::PathBuf;
 
@@ -14,29 +14,29 @@ use crate::render::analysis::{Report, json, text};
 /// `memtape analyze`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AnalyzeArgs {
-    /// Snapshots that torch.cuda.memory._dump_snapshot wrote, compressed or not; folders with such
-    /// files; - for stdin. Files of several ranks are compared with each other.
+    /// Snapshots written by torch.cuda.memory._dump_snapshot, plain or compressed (gzip, zstd);
+    /// folders with such files; - for stdin. Files of several ranks are compared with each other.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// The files are one rank at several times, not several ranks.
+    /// Treat the files as snapshots of one rank at several times, not of several ranks.
     #[arg(long)]
     pub(crate) over_time: bool,
-    /// Show all lines, ranks and notes, not one screen of them.
+    /// Show all lines, ranks and notes, not only the first ones.
     #[arg(long)]
     pub(crate) all: bool,
-    /// Exit with an error if this class is found, such as leak; any is every class. For CI.
+    /// Exit with status 1 if this class is found, such as leak; any means every class. For CI.
     #[arg(long, value_name = "CLASS", value_delimiter = ',')]
     pub(crate) fail_on: Vec<String>,
 }
 
-/// Reads the files, compares them, and says what it found.
+/// Reads the files, compares them, and prints the diagnosis.
 ///
 /// # Errors
-/// When a file is no snapshot; with `--fail-on`, when such a fault was found.
+/// When a file is not a snapshot; with `--fail-on`, when one of its classes was found.
 pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     if let Some(name) = args.fail_on.iter().find(|name| !is_class(name)) {
         let names = Class::ALL.map(Class::as_str).join(", ");
-        let said = format!("--fail-on {name}: there is no such class; they are any, {names}");
+        let said = format!("--fail-on {name}: unknown class; the classes are any, {names}");
         return Err(crate::mistakes::Mistakes(vec![said]).into());
     }
     let paths = expand(&args.files)?;
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     }
     let class = analysis.verdict.as_ref().map(|verdict| verdict.class.as_str());
     match class.filter(|class| args.fail_on.iter().any(|name| name == class || name == "any")) {
-        Some(class) => anyhow::bail!("found what --fail-on names: {class}"),
+        Some(class) => anyhow::bail!("found a class of --fail-on: {class}"),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! `memtape diff A B`: what B holds more or less than A, line by line.
+//! `memtape diff A B`: how many bytes more or less B holds than A, by line of code.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ use crate::render::analysis::{Report, difference};
 /// `memtape diff`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DiffArgs {
-    /// The baseline: an earlier snapshot, or that of a healthy rank; - for stdin.
+    /// The baseline: an earlier snapshot, or the snapshot of a healthy rank; - for stdin.
     #[arg(value_name = "A")]
     pub(crate) from: PathBuf,
     /// The snapshot to compare with it.
     #[arg(value_name = "B")]
     pub(crate) to: PathBuf,
-    /// Show all lines and stacks, not one screen of them.
+    /// Show all lines and stacks, not only the first ones.
     #[arg(long)]
     pub(crate) all: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct DiffArgs {
 /// Reads both files and compares them.
 ///
 /// # Errors
-/// When a file is no snapshot.
+/// When a file is not a snapshot.
 pub(crate) fn run(args: &DiffArgs, globals: &Globals) -> anyhow::Result<()> {
     let paths: [PathBuf; 2] = [args.from.clone(), args.to.clone()];
     let mut snapshots = read_all(&paths)?;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &DiffArgs, globals: &Globals) -> anyhow::Result<()> {
         [from, to] => diff(&from.look, &to.look),
         _ => anyhow::bail!("two files are needed"),
     };
-    // Two files are two ranks if they say so, and else two moments of one.
+    // The files are two ranks if contents or names say so; else two times of one rank.
     let of_ranks = order::sources(&snapshots);
     let over_time = !matches!(of_ranks, RankSource::File | RankSource::Name | RankSource::Number);
     let ordered = order::order(&mut snapshots, over_time);

@@ -1,4 +1,4 @@
-//! `memtape export`: one rank's part of a capture, or a tape, as a file for other tools.
+//! `memtape export`: writes a rank's snapshot, from a capture or a tape, for other tools.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,43 +21,44 @@ use crate::render::exported::{self, Format};
 /// `memtape export`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// A capture (cap-…), or an incident (inc-…) for its capture.
+    /// A capture (cap-…), or an incident (inc-…) whose capture to export.
     #[arg(required_unless_present = "tape", conflicts_with = "tape")]
     pub(crate) id: Option<String>,
-    /// The rank [default: the incident's].
+    /// The rank [default: the rank of the incident].
     #[arg(long, conflicts_with = "tape")]
     pub(crate) rank: Option<u32>,
-    /// Read this tape, not a capture.
+    /// Export this tape instead of a capture.
     #[arg(long, value_name = "FILE")]
     pub(crate) tape: Option<PathBuf>,
-    /// The state at the end of this step of the tape [default: the newest state].
+    /// Export the tape's state at the end of this step [default: now; of a process that has exited,
+    /// its last finished step].
     #[arg(long, requires = "tape", conflicts_with = "id")]
     pub(crate) step: Option<u64>,
-    /// The state of the tape at the last out-of-memory error.
+    /// Export the tape's state at the last out-of-memory error.
     #[arg(long, requires = "tape", conflicts_with_all = ["id", "step"])]
     pub(crate) oom: bool,
     /// Format of the file.
     #[arg(long, value_enum, default_value_t = Format::Pickle)]
     pub(crate) format: Format,
-    /// File to write, - for stdout [default: a name made of id, rank and format].
+    /// File to write, - for stdout [default: named after capture and rank, or after the tape].
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
 
-/// Fetches, converts and writes.
+/// Fetches, converts and writes the snapshot.
 ///
 /// # Errors
-/// When there is no such part, or the file cannot be written.
+/// When there is no such snapshot, or the file cannot be written.
 pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     let (snapshot, name, moment, lost_blocks) = match (&args.tape, &args.id) {
         (Some(tape), _) => from_tape(tape, args)?,
         (None, Some(id)) => {
             let (snapshot, name) = from_capture(&globals.client()?, id, args.rank)?;
-            // A capture is always of a step's end.
+            // A capture always shows the end of a step.
             let moment = PointInTime::EndOf(snapshot.step);
             (snapshot, name, moment, None)
         }
-        (None, None) => bail!("name a capture, or a tape with --tape"),
+        (None, None) => bail!("give a capture or an incident, or a tape with --tape"),
     };
     if let Some(line) = warning(&snapshot, lost_blocks) {
         eprintln!("memtape: {line}");
@@ -91,11 +92,11 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     ))
 }
 
-/// What is missing in the file, and what to do. Other tools show an incomplete snapshot as if it
-/// were whole. A capture does not say how many blocks it is.
+/// A warning if the snapshot is incomplete: other tools show it as if it were whole. A capture does
+/// not hold the number of missing blocks.
 fn warning(snapshot: &RankSnapshot, lost_blocks: Option<u64>) -> Option<String> {
     let advice = format!(
-        "run it again with more room, such as MEMTAPE_BLOCKS={}",
+        "run the job again with a larger tape, such as MEMTAPE_BLOCKS={}",
         2 * Sizes::default().table_entries
     );
     match lost_blocks {
@@ -105,19 +106,20 @@ fn warning(snapshot: &RankSnapshot, lost_blocks: Option<u64>) -> Option<String> 
             Some(format!("{lost} blocks found no room on the tape and may be missing: {advice}"))
         }
         None if snapshot.devices.iter().all(|device| device.complete) => None,
-        None => Some(format!(
-            "blocks or segments may be missing, for which the tape had no room: {advice}"
-        )),
+        None => {
+            Some(format!("blocks or segments may be missing because the tape was full: {advice}"))
+        }
     }
 }
 
-/// The snapshot, a name for its file, its moment, and the blocks that found no room.
+/// The snapshot, a name for its file, its point in time, and the number of blocks that found no
+/// room on the tape.
 type OfTape = (RankSnapshot, String, PointInTime, Option<u64>);
 
 fn from_tape(path: &Path, args: &ExportArgs) -> anyhow::Result<OfTape> {
     let (tape, _) = tape_file::open(path)?;
     let status = tape.status();
-    let moment = tape_file::moment(&status, args.step, args.oom);
+    let moment = tape_file::point_in_time(&status, args.step, args.oom);
     let lost = status.losses.iter().find(|(kind, _)| *kind == "live blocks that found no room");
     let lost = lost.map(|&(_, count)| count);
     let snapshot = tape
@@ -137,7 +139,7 @@ fn from_capture(
         let capture = incident.capture_id.with_context(|| format!("{id} has no capture yet"))?;
         (capture, rank.unwrap_or(incident.rank))
     } else {
-        let rank = rank.context("say which rank with --rank")?;
+        let rank = rank.context("give a rank with --rank")?;
         (id.to_string(), rank)
     };
     let snapshot = snapshot::decode(&client.body(&capture, rank)?, Bounds::default())

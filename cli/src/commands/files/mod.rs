@@ -1,4 +1,4 @@
-//! What is read from files: tapes, captures, and PyTorch's memory snapshots.
+//! The commands that read or write files: tapes, captures and PyTorch's memory snapshots.
 
 pub(crate) mod analyze;
 pub(crate) mod diff;

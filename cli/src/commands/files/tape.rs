@@ -1,5 +1,5 @@
-//! `memtape tape FILE`: shows a tape, with no service running. Without a file, or with a folder, it
-//! lists the tapes there: see [`super::tapes`].
+//! `memtape tape FILE`: shows a tape; no service is needed. Without a file, or with a folder, it
+//! lists the tapes of the folder: see [`super::tapes`].
 
 use std::path::PathBuf;
 
@@ -12,32 +12,32 @@ use crate::render::tape::{Summary, Wanted};
 /// `memtape tape`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TapeArgs {
-    /// The tape's file; of a folder, its tapes are listed [default: $MEMTAPE_DIR or
+    /// A tape to show, or a folder whose tapes to list [default: $MEMTAPE_DIR or
     /// /dev/shm/memtape].
     #[arg(value_name = "FILE|DIR")]
     pub(crate) file: Option<PathBuf>,
     /// Number of steps, events, marks and stacks to show.
     #[arg(long, default_value_t = 10)]
     pub(crate) last: usize,
-    /// Show the steps up to this one, and live blocks as they were at its end [default: now; the
-    /// last finished step of a process that has exited, whose memory is gone now].
+    /// Show the steps up to this one, and the blocks that were live at its end [default: now; of a
+    /// process that has exited, its last finished step].
     #[arg(long)]
     pub(crate) step: Option<u64>,
-    /// Show live blocks as they were at the last out-of-memory error.
+    /// Show the blocks that were live at the last out-of-memory error.
     #[arg(long, conflicts_with = "step")]
     pub(crate) oom: bool,
 }
 
-/// Prints what is on a tape, or which tapes there are.
+/// Prints the contents of a tape, or the tapes of a folder.
 ///
 /// # Errors
-/// When the file is no tape, the tape is damaged, or it does not have the state asked for.
+/// When the file is not a tape, is damaged, or does not cover the requested step.
 pub(crate) fn run(args: &TapeArgs, globals: &Globals) -> anyhow::Result<()> {
     let file = match &args.file {
         Some(path) if !path.is_dir() => path,
         folder => {
             if args.oom || args.step.is_some() {
-                let line = "--step and --oom need the file of a tape: `memtape tape` lists them";
+                let line = "--step and --oom need the file of a tape; `memtape tape` lists them";
                 return Err(Mistakes(vec![line.to_string()]).into());
             }
             return tapes::run(folder.as_deref(), globals.json);

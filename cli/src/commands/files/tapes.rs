@@ -1,5 +1,5 @@
-//! `memtape tape` without a file: which tapes a folder has. `memtape run` becomes the command and
-//! cannot say where its tapes are once it has ended; this does.
+//! `memtape tape` without a file: lists the tapes of a folder. `memtape run` becomes the command
+//! and cannot print where its tapes are when the command ends.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -16,16 +16,16 @@ use crate::output;
 use crate::read::tape_file;
 use crate::render::units::table;
 
-/// One file that is called a tape.
+/// One file with the extension `.tape`.
 #[derive(Debug)]
 struct Entry {
     path: PathBuf,
-    /// When recording started; of an unreadable file, when it was last written.
+    /// Start of the recording; for an unreadable file the time of its last change.
     start_wall_ns: i64,
     tape: Result<Facts, String>,
 }
 
-/// What is listed of a tape.
+/// The columns of a readable tape.
 #[derive(Debug)]
 struct Facts {
     pid: u32,
@@ -36,8 +36,8 @@ struct Facts {
     process: String,
 }
 
-/// Lists the tapes of a folder, newest last. The folder that `memtape run` would take, where none
-/// is named, need not be there yet.
+/// Lists the tapes of a folder, newest last. Without a name it lists the folder of `memtape run`,
+/// which need not exist yet.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -54,7 +54,7 @@ pub(crate) fn run(named: Option<&Path>, json: bool) -> anyhow::Result<()> {
     output::print(&text(&folder, &entries))
 }
 
-/// The files called tapes, of very many only those written last.
+/// The `.tape` files; if they are more than [`TAPES_LISTED_MAX`], those that changed last.
 fn paths(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder)
         .with_context(|| format!("cannot list the folder {}", folder.display()))?;
@@ -66,7 +66,7 @@ fn paths(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     paths.sort();
     let left_out = paths.len().saturating_sub(TAPES_LISTED_MAX);
     if left_out > 0 {
-        eprintln!("memtape: {left_out} older tapes are not listed: rm those that nobody needs");
+        eprintln!("memtape: {left_out} older tapes are not listed: delete tapes you do not need");
     }
     Ok(paths.into_iter().skip(left_out).map(|(_, path)| path).collect())
 }
@@ -80,7 +80,7 @@ fn entry(path: PathBuf) -> Entry {
         Ok((tape, writer)) => {
             let (identity, status) = (tape.identity(), tape.status());
             let facts = Facts {
-                // As it is called here, where that can be told; else in its own container.
+                // The pid on this host if it is known; else the pid in its own container.
                 pid: match writer {
                     Writer::Alive(Some(pid)) => pid,
                     _ => identity.pid,
@@ -107,7 +107,7 @@ fn entry(path: PathBuf) -> Entry {
 fn text(folder: &Path, entries: &[Entry]) -> String {
     if entries.is_empty() {
         return format!(
-            "no tape in {}: a process leaves one when it uses a GPU under  memtape run -- CMD\n",
+            "no tape in {}: start a program that uses a GPU with  memtape run -- CMD\n",
             output::clean(&folder.display().to_string())
         );
     }

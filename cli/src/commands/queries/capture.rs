@@ -12,8 +12,7 @@ use crate::render::answers;
 
 const POLL_TIME: Duration = Duration::from_millis(200);
 
-/// Far beyond any deadline of a coordinator, so that this ends even if the coordinator does not
-/// close what it promised to.
+/// Longer than any deadline of a coordinator: the command ends even if the capture is never closed.
 const POLLS_MAX: u32 = 5 * 600;
 
 /// `memtape capture`.
@@ -21,18 +20,18 @@ const POLLS_MAX: u32 = 5 * 600;
 pub(crate) struct CaptureArgs {
     /// The job.
     pub(crate) job: String,
-    /// The step at whose end the ranks are shown [default: the newest that all have finished].
+    /// Capture the end of this step [default: the newest step that all ranks have finished].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) step: Option<u64>,
-    /// Wait until the capture is closed and show it.
+    /// Wait until the capture is closed, then show it.
     #[arg(long)]
     pub(crate) wait: bool,
 }
 
-/// Asks for a capture, and with `--wait` shows how it ended.
+/// Requests a capture, and with `--wait` shows its result.
 ///
 /// # Errors
-/// When the coordinator cannot be asked or refuses.
+/// When the coordinator does not answer or refuses.
 pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
     let (client, json) = (globals.client()?, globals.json);
     let id = client.capture(&args.job, args.step)?;

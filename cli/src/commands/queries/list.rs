@@ -1,4 +1,4 @@
-//! `memtape jobs`, `ranks`, `incidents`, `captures`: what is going on.
+//! `memtape jobs`, `ranks`, `incidents`, `captures`: lists from the coordinator.
 
 use anyhow::bail;
 use memtape_proto::api::{Captures, Incidents, Job, JobState, Jobs, Ranks};
@@ -11,14 +11,14 @@ use crate::render::{answers, ranks};
 /// `memtape ranks`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RanksArgs {
-    /// The job [default: the only one that runs].
+    /// The job [default: the only running one].
     pub(crate) job: Option<String>,
 }
 
 /// `memtape incidents` and `memtape captures`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct JobFilter {
-    /// Only those of this job [default: all jobs].
+    /// Show only this job [default: all jobs].
     #[arg(long)]
     pub(crate) job: Option<String>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct JobFilter {
 /// All jobs.
 ///
 /// # Errors
-/// When the coordinator cannot be asked.
+/// When the coordinator does not answer.
 pub(crate) fn jobs(globals: &Globals) -> anyhow::Result<()> {
     let (client, json) = (globals.client()?, globals.json);
     let answer = client.get(&["jobs"], &[])?;
@@ -36,10 +36,10 @@ pub(crate) fn jobs(globals: &Globals) -> anyhow::Result<()> {
     output::print(&answers::jobs(&parse::<Jobs>(&answer)?.jobs))
 }
 
-/// The ranks of a job; without a name those of the only job that has not ended.
+/// The ranks of a job; by default of the only running job.
 ///
 /// # Errors
-/// When the coordinator cannot be asked, or it is not clear which job is meant.
+/// When the coordinator does not answer, or not exactly one job is running and none is named.
 pub(crate) fn ranks(args: &RanksArgs, globals: &Globals) -> anyhow::Result<()> {
     let (client, json) = (globals.client()?, globals.json);
     let job = match &args.job {
@@ -58,15 +58,15 @@ fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
     let mut running = jobs.iter().filter(|job| job.state != JobState::Ended);
     match (running.next(), running.next()) {
         (Some(job), None) => Ok(job.job.clone()),
-        (None, _) => bail!("no job is running: name one of `memtape jobs`"),
-        (Some(_), Some(_)) => bail!("several jobs are running: name one of `memtape jobs`"),
+        (None, _) => bail!("no job is running: name a job from `memtape jobs`"),
+        (Some(_), Some(_)) => bail!("several jobs are running: name a job from `memtape jobs`"),
     }
 }
 
 /// All incidents, or those of one job.
 ///
 /// # Errors
-/// When the coordinator cannot be asked.
+/// When the coordinator does not answer.
 pub(crate) fn incidents(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
     let (client, json) = (globals.client()?, globals.json);
     let answer = client.get(&["incidents"], &query(filter, &client)?)?;
@@ -79,7 +79,7 @@ pub(crate) fn incidents(filter: &JobFilter, globals: &Globals) -> anyhow::Result
 /// All captures, or those of one job.
 ///
 /// # Errors
-/// When the coordinator cannot be asked.
+/// When the coordinator does not answer.
 pub(crate) fn captures(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
     let (client, json) = (globals.client()?, globals.json);
     let answer = client.get(&["captures"], &query(filter, &client)?)?;
@@ -89,8 +89,8 @@ pub(crate) fn captures(filter: &JobFilter, globals: &Globals) -> anyhow::Result<
     output::print(&answers::captures(&parse::<Captures>(&answer)?.captures))
 }
 
-/// The filter as a query. A job that does not exist is an error: an empty list would look as if all
-/// were well.
+/// The filter as a query. An unknown job is an error, because an empty list would mean that the job
+/// has no incidents.
 fn query<'a>(
     filter: &'a JobFilter,
     client: &Client,

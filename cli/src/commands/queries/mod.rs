@@ -1,4 +1,4 @@
-//! What a running coordinator answers.
+//! The commands that ask a running coordinator.
 
 pub(crate) mod capture;
 pub(crate) mod list;

@@ -19,31 +19,31 @@ use crate::render::{answers, collectives, ledger};
 pub(crate) struct ShowArgs {
     /// An incident (inc-…) or a capture (cap-…).
     pub(crate) id: String,
-    /// Of a capture: where the bytes of this rank's devices were.
+    /// Of a capture: show where the bytes of this rank's devices were.
     #[arg(long)]
     pub(crate) rank: Option<u32>,
 }
 
-/// Shows what has this id.
+/// Shows the incident or the capture of this id.
 ///
 /// # Errors
-/// When the coordinator cannot be asked or does not know it.
+/// When the coordinator does not answer or does not know the id.
 pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     let (client, json) = (globals.client()?, globals.json);
     let id = args.id.as_str();
     let kind = match id.split_once('-') {
         Some(("inc", _)) => "incidents",
         Some(("cap", _)) => "captures",
-        _ => bail!("{id:?} is no id: those of incidents begin with inc-, of captures with cap-"),
+        _ => bail!("{id:?} is not an id: incidents begin with inc-, captures with cap-"),
     };
     if let Some(rank) = args.rank {
         if kind != "captures" {
-            bail!("--rank is about a capture: `memtape show {id}` names that of an incident");
+            bail!("--rank needs a capture: `memtape show {id}` names the capture of the incident");
         }
         return of_rank(id, rank, &client, json);
     }
     let mut answer = client.get(&[kind, id], &[])?;
-    // An older coordinator does not know of collectives.
+    // An older coordinator has no collectives.
     let collectives_of = |id: &str| {
         let path = ["captures", id, "collectives"];
         client.get(&path, &[]).unwrap_or_default()
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
         return output::print_json(&answer);
     }
     let incident: Incident = parse(&answer)?;
-    // The capture may still be in the making, or have been deleted since.
+    // There may be no capture yet, or it may have been deleted.
     let capture = incident.capture_id.as_deref().and_then(|id| {
         let answer = client.get(&["captures", id], &[]).ok()?;
         parse::<Capture>(&answer).ok()
@@ -75,8 +75,8 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     output::print(&text)
 }
 
-/// Where the bytes of a rank's devices were at the step of a capture, from its stored state. What
-/// only the driver knows is not in it.
+/// Shows where the bytes of a rank's devices were at the step of a capture, from its stored
+/// snapshot. The snapshot has no readings of the driver.
 fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Result<()> {
     let state = snapshot::decode(&client.body(capture, rank)?, Bounds::default())?;
     let ledger = |device: &DeviceSnapshot| {

@@ -19,34 +19,33 @@ pub(crate) struct AgentArgs {
     /// Name of this node, unique in the cluster [default: the hostname].
     #[arg(long, env = "MEMTAPE_NODE")]
     pub(crate) node: Option<String>,
-    /// Folder to search for tapes; may be given several times [default: $MEMTAPE_DIR or
+    /// Folder with tapes; may be given several times [default: $MEMTAPE_DIR or
     /// /dev/shm/memtape].
     #[arg(long = "tape-dir", value_name = "DIR")]
     pub(crate) tape_dirs: Vec<PathBuf>,
-    /// Time between two reports, such as 250ms; the coordinator may ask for another
-    /// [default: 1s].
+    /// Time between two reports, such as 250ms; the coordinator may set another [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) report_interval: Option<Duration>,
-    /// Memory that tapes of dead processes may take [default: 8GiB].
+    /// Most bytes that the tapes of dead processes may take [default: 8GiB].
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     pub(crate) dead_tape_bytes_max: Option<u64>,
     /// Time after which tapes of dead processes are deleted [default: 24h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) dead_tape_age_max: Option<Duration>,
-    /// Folder on a disk for data that is kept while no coordinator answers [default:
+    /// Folder on a disk for data that waits until the coordinator answers [default:
     /// $STATE_DIRECTORY/spool, or /var/lib/memtape-agent/spool for root, or
     /// ~/.local/state/memtape/agent/spool].
     #[arg(long, env = "MEMTAPE_SPOOL_DIR", value_name = "DIR")]
     pub(crate) spool_dir: Option<PathBuf>,
-    /// Bytes that folder may take; 0 keeps nothing [default: 1GiB].
+    /// Most bytes in the spool folder; 0 turns the spool off [default: 1GiB].
     #[arg(long, env = "MEMTAPE_SPOOL_BYTES_MAX", value_name = "BYTES", value_parser = byte_count)]
     pub(crate) spool_bytes_max: Option<u64>,
 }
 
-/// Runs the agent until it is asked to stop.
+/// Runs the agent until Ctrl-C or SIGTERM.
 ///
 /// # Errors
-/// Settings that make no sense, all of them at once.
+/// All invalid settings at once; or the service's own errors.
 pub(crate) fn run(args: AgentArgs, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
     let config = config(args, &globals.coordinator);

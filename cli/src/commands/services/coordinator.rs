@@ -19,7 +19,8 @@ use crate::runtime;
 /// `memtape coordinator`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CoordinatorArgs {
-    /// Address for agents, API and page. There is no authentication: keep it inside the cluster.
+    /// Address for agents, the API and the web page. There is no authentication: do not expose it
+    /// outside the cluster.
     #[arg(long, value_name = "ADDR", env = "MEMTAPE_LISTEN", default_value = "127.0.0.1:7771")]
     pub(crate) listen: SocketAddr,
     /// Folder of the store.
@@ -28,7 +29,7 @@ pub(crate) struct CoordinatorArgs {
     /// Time between two reports of an agent [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) report_interval: Option<Duration>,
-    /// Time after which a capture is closed without the ranks that are missing [default: 30s].
+    /// Time after which a capture is closed, even if ranks are missing [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) capture_deadline: Option<Duration>,
     /// Least time between two automatic captures of a job [default: 60s].
@@ -37,7 +38,7 @@ pub(crate) struct CoordinatorArgs {
     /// Steps between a capture and the earlier state it is compared with [default: 256].
     #[arg(long, value_name = "STEPS")]
     pub(crate) capture_before: Option<u64>,
-    /// Bytes that the snapshots of captures may take [default: 64GiB].
+    /// Most bytes that the snapshots of captures may take [default: 64GiB].
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     pub(crate) bodies_bytes_max: Option<u64>,
     /// Store snapshots here [default: in the data folder]: s3://BUCKET/PREFIX. Endpoint,
@@ -47,7 +48,7 @@ pub(crate) struct CoordinatorArgs {
     /// Time that captures are kept [default: 2160h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) captures_age_max: Option<Duration>,
-    /// Bytes that step records may take on disk [default: 64GiB].
+    /// Most bytes that step records may take on disk [default: 64GiB].
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     pub(crate) steps_bytes_max: Option<u64>,
     /// Time that step records are kept [default: 336h].
@@ -81,22 +82,22 @@ pub(crate) struct CoordinatorArgs {
     pub(crate) otlp_endpoint: Option<String>,
 }
 
-/// How far the restart hook may go.
+/// What the restart hook may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum RestartMode {
     /// Do nothing.
     Off,
-    /// Show what would be done.
+    /// Only show the restarts that would be requested.
     DryRun,
-    /// Restart.
+    /// Request restarts.
     Act,
 }
 
-/// Runs the coordinator until it is asked to stop. With `--json`, one object with the address is
-/// printed as soon as it listens.
+/// Runs the coordinator until Ctrl-C or SIGTERM. With `--json` it prints one object with its
+/// address as soon as it listens.
 ///
 /// # Errors
-/// When the address or the store cannot be had, or settings make no sense.
+/// When settings are invalid, or the address or the store cannot be opened.
 pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()> {
     let (config, json) = (config(args), globals.json);
     let mistakes = config.mistakes();
@@ -107,7 +108,7 @@ pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()
     let on_bound = move |address: SocketAddr| {
         let url = format!("http://{address}");
         let line = if json { json!({ "listening": url }).to_string() } else { url };
-        // Nobody may be reading; the service matters more.
+        // A closed stdout does not end the service.
         let _ = output::print(&line);
     };
     runtime::block_on(async move {

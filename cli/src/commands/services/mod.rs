@@ -1,4 +1,4 @@
-//! The programs that go on until they are stopped, and the store of one that was.
+//! The commands that run the services, and `memtape store` for the store of a stopped coordinator.
 
 pub(crate) mod agent;
 pub(crate) mod coordinator;

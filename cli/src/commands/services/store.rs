@@ -1,4 +1,4 @@
-//! `memtape store`: looks after the folder of a coordinator that is not running.
+//! `memtape store`: checks or rebuilds the store of a coordinator that is not running.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,9 @@ use crate::output;
 /// `memtape store`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Read the whole store and report damage; changes nothing. The exit code is 1 if there is any.
+    /// Read the whole store and report damage. Changes nothing; exits with 1 if there is damage.
     Check(StoreArgs),
-    /// Rebuild the index from the journal and the steps; the old index is kept beside it.
+    /// Rebuild the index from the journal and the steps. The old index is kept.
     Rebuild(StoreArgs),
 }
 
@@ -26,10 +26,10 @@ pub(crate) struct StoreArgs {
     pub(crate) dir: PathBuf,
 }
 
-/// Checks or rebuilds.
+/// Checks or rebuilds a store.
 ///
 /// # Errors
-/// One line: what is wrong with the store, or that it cannot be had.
+/// One line: what is wrong with the store, or why it cannot be opened.
 pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
     match command {
@@ -46,19 +46,19 @@ fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
         let StoreCheck { records, blocks, rows, bodies, bytes, .. } = &checked;
         if checked.bodies_elsewhere > 0 {
             let count = checked.bodies_elsewhere;
-            output::print(&format!("{count} bodies are in a store of bodies: not looked at"))?;
+            output::print(&format!("{count} snapshots in object storage were not checked"))?;
         }
         for Finding { part, what, remedy } in &checked.findings {
             output::print(&format!("{part} {what}: {remedy}"))?;
         }
         output::print(&format!(
-            "{records} records, {rows} steps in {blocks} blocks, {bodies} bodies; {bytes} bytes \
-             read"
+            "{records} records, {rows} steps in {blocks} blocks, {bodies} snapshots; {bytes} \
+             bytes read"
         ))?;
     }
     match checked.findings.len() {
         0 => Ok(()),
-        1 => bail!("the store in {} has one finding", dir.display()),
+        1 => bail!("the store in {} has 1 finding", dir.display()),
         count => bail!("the store in {} has {count} findings", dir.display()),
     }
 }
@@ -93,22 +93,22 @@ fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
         }));
     }
     output::print(&format!(
-        "the index is made anew: {} records, {} blocks of steps",
+        "the index was rebuilt: {} records, {} blocks of steps",
         rebuilt.records, rebuilt.blocks
     ))?;
     if let Some(aside) = &rebuilt.aside {
-        output::print(&format!("the old one is kept in {}", aside.display()))?;
+        output::print(&format!("the old index is kept in {}", aside.display()))?;
     }
     if rebuilt.journal_gaps > 0 {
         output::print(&format!(
-            "the journal had {} damaged places: records that were there may still be in the old \
+            "the journal was damaged at {} offsets: records from there may still be in the old \
              index",
             rebuilt.journal_gaps
         ))?;
     }
     for record in &rebuilt.journal_mended {
         output::print(&format!(
-            "the journal had lost the last change of {record}: it has it from the old index"
+            "the journal had lost the last change of {record}: restored from the old index"
         ))?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::json::{files, frame as frame_json, verdict};
 use super::text::{frame, section, what};
-use super::{Report, home};
+use super::{Report, primary_device};
 use crate::output::clean;
 use crate::render::units::{bytes, signed_bytes, table};
 
@@ -89,7 +89,7 @@ fn sentence(diff: &Diff, changed: &[&Change]) -> String {
 /// The whole of each file.
 fn totals(text: &mut String, report: &Report<'_>) {
     let row = |(name, (file, _, _, look)): (&str, (&crate::read::snapshots::Snapshot, _, _, _))| {
-        let device = home(look)?;
+        let device = primary_device(look)?;
         let peak = device.trace.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
         Some(vec![
             name.to_string(),
@@ -100,8 +100,8 @@ fn totals(text: &mut String, report: &Report<'_>) {
             file.path.display().to_string(),
         ])
     };
-    let rows = ["A", "B"].into_iter().zip(report.looks()).filter_map(row).collect();
-    let titles = ["", ">allocated", ">peak", ">reserved", ">in pieces", "file"];
+    let rows = ["A", "B"].into_iter().zip(report.contents()).filter_map(row).collect();
+    let titles = ["", ">allocated", ">peak", ">reserved", ">inactive split", "file"];
     let rows = table(&titles, rows);
     section(text, "Files", rows.lines().map(str::to_string));
 }

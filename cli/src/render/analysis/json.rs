@@ -6,7 +6,7 @@ use memtape_core::snapshot::Frame;
 use serde_json::{Value, json};
 
 use super::notes::notes;
-use super::{Report, home};
+use super::{Report, primary_device};
 
 /// Lines in the lists; the rest is counted.
 const LINES_MAX: usize = 50;
@@ -21,9 +21,9 @@ pub(crate) fn analysis(report: &Report<'_>) -> String {
 fn rest(report: &Report<'_>) -> Value {
     let analysis = report.analysis;
     let ranks: Vec<Value> = report
-        .looks()
+        .contents()
         .map(|(_, rank, moment, look)| {
-            let mut value = home(look).map(device).unwrap_or_default();
+            let mut value = primary_device(look).map(device).unwrap_or_default();
             value["rank"] = json!(rank);
             value["moment"] = json!(moment);
             value
@@ -47,7 +47,7 @@ fn rest(report: &Report<'_>) -> Value {
 /// The files, and which rank and moment each is.
 pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
     report
-        .looks()
+        .contents()
         .map(|(file, rank, moment, look)| {
             json!({
                 "path": file.path.to_string_lossy(),
@@ -137,7 +137,8 @@ fn line(line: &Line) -> Value {
 }
 
 fn peak(report: &Report<'_>) -> Value {
-    let Some(peak) = report.focus().and_then(home).and_then(|d| d.trace.peak.as_ref()) else {
+    let Some(peak) = report.focus().and_then(primary_device).and_then(|of| of.trace.peak.as_ref())
+    else {
         return Value::Null;
     };
     let lines = &report.analysis.peak;

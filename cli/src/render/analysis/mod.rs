@@ -1,6 +1,6 @@
-//! How an analysis of snapshots is shown: as text, and as JSON.
+//! Shows an analysis of snapshots as text and as JSON, both with the same facts.
 //!
-//! Both say the same; [`notes`] has the sentences about what the files lack.
+//! [`notes`] holds the sentences about what the files lack.
 
 pub(crate) mod difference;
 pub(crate) mod json;
@@ -13,7 +13,7 @@ use memtape_core::analysis::look::{DeviceLook, Look};
 use crate::read::order::Ordered;
 use crate::read::snapshots::Snapshot;
 
-/// What was found, and in what.
+/// An analysis and the files that it is of.
 #[derive(Debug)]
 pub(crate) struct Report<'a> {
     /// The result.
@@ -25,22 +25,22 @@ pub(crate) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// What each file shows, with its rank and the number of its moment.
-    pub(crate) fn looks(&self) -> impl Iterator<Item = (&'a Snapshot, u32, usize, &'a Look)> {
+    /// The contents of each file, with its rank and its position among the rank's files.
+    pub(crate) fn contents(&self) -> impl Iterator<Item = (&'a Snapshot, u32, usize, &'a Look)> {
         let ranks = &self.ordered.ranks;
-        self.files.iter().zip(&self.ordered.places).filter_map(|(file, &(rank, moment))| {
+        self.files.iter().zip(&self.ordered.positions).filter_map(|(file, &(rank, nth))| {
             let of_rank = ranks.iter().find(|found| found.rank == rank)?;
-            Some((file, rank, moment, of_rank.looks.get(moment)?))
+            Some((file, rank, nth, of_rank.looks.get(nth)?))
         })
     }
 
-    /// The newest look at the rank that the lines are of.
+    /// The newest file of the rank whose lines are shown.
     pub(crate) fn focus(&self) -> Option<&'a Look> {
         let ranks = &self.ordered.ranks;
         ranks.iter().find(|found| found.rank == self.analysis.rank)?.looks.last()
     }
 
-    /// There are several ranks, or several moments of one, or a single file.
+    /// Whether there are several ranks, one rank at several times, or a single file.
     pub(crate) fn mode(&self) -> &'static str {
         match (self.ordered.ranks.len(), self.files.len()) {
             (_, 1) => "one_file",
@@ -50,7 +50,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The device of a file that holds most.
-pub(crate) fn home(look: &Look) -> Option<&DeviceLook> {
+/// The device of a file that holds most bytes.
+pub(crate) fn primary_device(look: &Look) -> Option<&DeviceLook> {
     look.devices.iter().max_by_key(|device| device.allocated)
 }

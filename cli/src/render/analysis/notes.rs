@@ -1,60 +1,52 @@
-//! What the files lack, and where what they do not say was found: one sentence each.
+//! Notes below an analysis: what the files lack, and how ranks and steps were found.
 
 use memtape_core::analysis::steps::{STEPS_MAX, StepSource};
 use memtape_core::diagnosis::place;
 use memtape_core::pickle::torch::{Record, Shape};
 
-use super::{Report, home};
+use super::{Report, primary_device};
 use crate::output::clean;
 use crate::render::units::bytes;
 
-/// Memory on another device that is worth a sentence.
-const ELSEWHERE_BYTES_MIN: u64 = 1 << 20;
+/// Least bytes on another device that get a note.
+const OTHER_DEVICE_BYTES_MIN: u64 = 1 << 20;
 
-/// All sentences.
+/// All notes.
 pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     if report.files.len() > 1 {
         let files = report.files.len();
         notes.push(match report.mode() {
-            "over_time" => format!("{files} files are moments of one rank, by their newest event"),
-            _ => format!("ranks are numbered {}", report.ordered.source.said()),
+            "over_time" => format!("{files} files are of one rank, by step or newest event"),
+            _ => format!("ranks are numbered {}", report.ordered.source.note()),
         });
     }
     notes.extend(steps(report));
     if let Some((frame, rate)) = &report.analysis.small {
         notes.push(format!(
-            "{rate} bytes of each step stay, from {}: too little to matter, such as losses kept \
-             for a log",
+            "{rate} bytes a step are kept from {}: too little to matter, such as losses kept for a \
+             log",
             place(frame)
         ));
     }
-    for (_, rank, _, look) in report.looks() {
-        let at_home = home(look).map(|device| device.device);
-        let others = look.devices.iter().filter(|device| Some(device.device) != at_home);
-        for device in others.filter(|device| device.allocated >= ELSEWHERE_BYTES_MIN) {
-            notes.push(format!(
-                "rank {rank} holds {} on device {}, too, which is not compared",
-                bytes(device.allocated),
-                device.device
-            ));
-        }
-    }
+    notes.extend(other_devices(report));
     let shapes = report.files.iter().filter(|file| file.shape == Shape::Segments).count();
     if shapes > 0 {
         notes.push(format!(
-            "{} segments only: what was alive at other times, and since when, is not known; \
-             torch.cuda.memory._dump_snapshot after _record_memory_history writes it",
+            "{} segments only, no history: call torch.cuda.memory._record_memory_history before, \
+             and torch.cuda.memory._dump_snapshot after the part to analyze",
             hold(shapes)
         ));
     }
     let count = |is: &dyn Fn(&memtape_core::analysis::look::Look) -> bool| {
-        report.looks().filter(|(_, _, _, look)| is(look)).count()
+        report.contents().filter(|(_, _, _, look)| is(look)).count()
     };
-    let untraced = count(&|look| home(look).is_some_and(|device| device.trace.events == 0));
+    let untraced =
+        count(&|look| primary_device(look).is_some_and(|device| device.trace.events == 0));
     if untraced > shapes {
         notes.push(format!(
-            "{} no events: call torch.cuda.memory._record_memory_history before what is to be seen",
+            "{} no events: call torch.cuda.memory._record_memory_history before the part to \
+             analyze",
             hold(untraced - shapes)
         ));
     }
@@ -66,7 +58,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
         ));
     }
     let odd = |of: &dyn Fn(&memtape_core::analysis::look::Look) -> u64| {
-        report.looks().map(|(_, _, _, look)| of(look)).sum::<u64>()
+        report.contents().map(|(_, _, _, look)| of(look)).sum::<u64>()
     };
     let unusable = odd(&|look| look.unusable);
     if unusable > 0 {
@@ -76,7 +68,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
         odd(&|look| look.devices.iter().map(|device| device.trace.contradictions).sum::<u64>());
     if contradictions > 0 {
         notes.push(format!(
-            "{contradictions} allocations at an address in use: events were left out of the trace"
+            "{contradictions} allocations at an address in use: the trace lacks events"
         ));
     }
     notes.extend(missing(report));
@@ -87,9 +79,26 @@ fn hold(files: usize) -> String {
     if files == 1 { "one file holds".to_string() } else { format!("{files} files hold") }
 }
 
-/// Where steps come from, and how many there are.
+/// Memory on devices other than the primary one.
+fn other_devices(report: &Report<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (_, rank, _, look) in report.contents() {
+        let primary = primary_device(look).map(|device| device.device);
+        let others = look.devices.iter().filter(|device| Some(device.device) != primary);
+        for device in others.filter(|device| device.allocated >= OTHER_DEVICE_BYTES_MIN) {
+            notes.push(format!(
+                "rank {rank} also holds {} on device {}, which is not compared",
+                bytes(device.allocated),
+                device.device
+            ));
+        }
+    }
+    notes
+}
+
+/// How the ends of steps were found, and how many there are.
 fn steps(report: &Report<'_>) -> Option<String> {
-    let device = home(report.focus()?)?;
+    let device = primary_device(report.focus()?)?;
     let trace = &device.trace;
     if trace.events == 0 {
         return None;
@@ -99,21 +108,21 @@ fn steps(report: &Report<'_>) -> Option<String> {
     let found = match trace.source {
         StepSource::None => {
             return Some(format!(
-                "no steps were found in the {} events{span} of the trace: growth cannot be told \
-                 from one such file",
+                "no steps were found in the {} events{span} of the trace: one such file does not \
+                 show growth",
                 trace.events
             ));
         }
         StepSource::Profiler => "as the profiler counts them",
         StepSource::Optimizer => "by Optimizer.step",
         StepSource::OptimizerStacks => "by the optimizer's stacks",
-        StepSource::Period => "guessed from what recurs",
+        StepSource::Period => "estimated from the period of allocations",
     };
     let more = if trace.ends as usize >= STEPS_MAX { "at least " } else { "" };
     let before = if trace.is_whole {
         ", from the start of the program"
     } else {
-        "; what is older has no birth"
+        "; older blocks have no step"
     };
     Some(format!(
         "rank {}: the trace holds {} events{span}, {more}{} ends of steps ({found}){before}",
@@ -121,7 +130,7 @@ fn steps(report: &Report<'_>) -> Option<String> {
     ))
 }
 
-/// Keys that all records lack and that matter here.
+/// Keys that the analysis uses and that all records lack.
 fn missing(report: &Report<'_>) -> Option<String> {
     let matters = [
         (Record::Event, "time_us"),
@@ -140,5 +149,5 @@ fn missing(report: &Report<'_>) -> Option<String> {
     if keys.is_empty() {
         return None;
     }
-    Some(clean(&format!("the files do not say {}: an older PyTorch wrote them", keys.join(", "))))
+    Some(clean(&format!("the files lack {}: an older PyTorch wrote them", keys.join(", "))))
 }

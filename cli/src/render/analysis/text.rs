@@ -9,14 +9,14 @@ use memtape_core::analysis::{Kind, Line, Verdict, why_refused};
 use memtape_core::snapshot::Frame;
 
 use super::notes::notes;
-use super::{Report, home};
+use super::{Report, primary_device};
 use crate::output::clean;
 use crate::render::units::{bytes, signed_bytes, table};
 
 /// Lines of code that are shown, where not all are.
 const LINES_SHOWN: usize = 5;
 
-/// The same at the highest moment.
+/// The same at the peak.
 const PEAK_LINES_SHOWN: usize = 4;
 
 /// Ranks that are shown, where not all are.
@@ -37,7 +37,7 @@ pub(crate) fn analysis(report: &Report<'_>, all: bool) -> String {
     ranks(&mut text, report, limit(RANKS_SHOWN));
     requests(&mut text, report);
     let notes = notes(report);
-    section(&mut text, "Good to know", notes.into_iter().chain(settings(report)));
+    section(&mut text, "Notes", notes.into_iter().chain(settings(report)));
     if !all {
         let _ = writeln!(text, "\n--all shows everything, --json the same for programs");
     }
@@ -60,7 +60,7 @@ fn healthy(report: &Report<'_>) -> String {
     let steps = report.analysis.steps;
     let what = match report.mode() {
         "one_file" => "this file".to_string(),
-        "over_time" => format!("these {} moments of one rank", report.files.len()),
+        "over_time" => format!("these {} files of one rank", report.files.len()),
         _ => format!("these {} ranks", report.ordered.ranks.len()),
     };
     match steps {
@@ -117,7 +117,7 @@ pub(super) fn what(kind: Kind, of: &Frame) -> String {
 }
 
 fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
-    let Some(device) = report.focus().and_then(home) else { return };
+    let Some(device) = report.focus().and_then(primary_device) else { return };
     let analysis = report.analysis;
     let has_others = analysis.lines.iter().any(|line| line.others_bytes.is_some());
     // What grows comes first: it may be small beside the weights.
@@ -137,7 +137,7 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     if has_others {
         titles.push(">others");
     }
-    titles.extend([">blocks", ">grown", ">born in", "line"]);
+    titles.extend([">blocks", ">grown", ">allocated in", "line"]);
     let rows = table(&titles, lines.iter().take(shown).map(row).collect());
     let blocks = device.blocks.iter().filter(|block| !block.pending).count();
     let title = format!(
@@ -162,7 +162,7 @@ fn births(line: &Line) -> String {
 }
 
 fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
-    let trace = report.focus().and_then(home).map(|device| &device.trace);
+    let trace = report.focus().and_then(primary_device).map(|device| &device.trace);
     let Some((trace, peak)) = trace.and_then(|trace| Some((trace, trace.peak.as_ref()?))) else {
         return;
     };
@@ -187,11 +187,8 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
         0 => String::new(),
         _ => format!(", in step {} of {} of the trace", peak.step, trace.ends + 1),
     };
-    let title = format!(
-        "Rank {}, alive at the highest moment: {}{when}",
-        report.analysis.rank,
-        bytes(peak.bytes)
-    );
+    let title =
+        format!("Rank {}, alive at the peak: {}{when}", report.analysis.rank, bytes(peak.bytes));
     let rows = table(&[">bytes", ">share", ">blocks", "line"], rows);
     section(text, &title, rows.lines().map(str::to_string).chain(more));
 }
@@ -200,7 +197,7 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let over_time = report.mode() == "over_time";
     let row =
         |(file, rank, moment, look): (&crate::read::snapshots::Snapshot, u32, usize, &Look)| {
-            let device = home(look)?;
+            let device = primary_device(look)?;
             let peak =
                 device.trace.peak.as_ref().map_or("–".to_string(), |peak| bytes(peak.bytes));
             let number = if over_time { moment + 1 } else { rank as usize };
@@ -215,13 +212,13 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
                 file.path.display().to_string(),
             ])
         };
-    let mut found: Vec<_> = report.looks().collect();
+    let mut found: Vec<_> = report.contents().collect();
     found.sort_by_key(|&(_, rank, moment, _)| (rank, moment));
     let rest = found.len().saturating_sub(shown);
     let rows: Vec<Vec<String>> = found.into_iter().take(shown).filter_map(row).collect();
     let first = if over_time { ">moment" } else { ">rank" };
-    let titles =
-        [first, ">allocated", ">peak", ">reserved", ">in pieces", ">waiting", ">steps", "file"];
+    let titles = [first, ">allocated", ">peak", ">reserved", ">inactive split", ">pending free"];
+    let titles = [&titles[..], &[">steps", "file"]].concat();
     let rows = table(&titles, rows);
     let more = (rest > 0).then(|| format!("… and {rest} more"));
     section(text, "Files", rows.lines().map(str::to_string).chain(more));
@@ -234,8 +231,8 @@ fn requests(text: &mut String, report: &Report<'_>) {
             verdict.rank == rank && verdict.sentence.contains("a request of")
         })
     };
-    for (_, rank, _, look) in report.looks() {
-        let Some(device) = home(look).filter(|_| !is_verdict(rank)) else { continue };
+    for (_, rank, _, look) in report.contents() {
+        let Some(device) = primary_device(look).filter(|_| !is_verdict(rank)) else { continue };
         if let Some(oom) = device.trace.ooms.last() {
             let title = format!("Rank {rank}: a request of {} failed", bytes(oom.bytes));
             section(text, &title, why_refused(oom));
@@ -248,7 +245,7 @@ fn settings(report: &Report<'_>) -> Vec<String> {
     let mut said = Vec::new();
     let Some(look) = report.focus() else { return said };
     let pools = |device: &DeviceLook| device.private_pools;
-    if let Some((held, used)) = home(look).map(pools).filter(|&(held, _)| held > 0) {
+    if let Some((held, used)) = primary_device(look).map(pools).filter(|&(held, _)| held > 0) {
         said.push(format!(
             "private pools (CUDA graphs, MemPool) hold {}, {} of it in use",
             bytes(held),

@@ -60,7 +60,7 @@ impl Summary {
     pub(crate) fn read(file: &Path, wanted: Wanted) -> anyhow::Result<Self> {
         let (tape, writer) = tape_file::open(file)?;
         let status = tape.status();
-        let moment = tape_file::moment(&status, wanted.step, wanted.oom);
+        let moment = tape_file::point_in_time(&status, wanted.step, wanted.oom);
         let state = tape.snapshot(moment, None, wanted.last.max(THRASH_EVENTS));
         // A state that was overwritten is a failure only if it was asked for.
         let is_asked = wanted.oom || wanted.step.is_some();
@@ -121,8 +121,8 @@ impl Summary {
     }
 }
 
-/// The stacks that hold most on a device, largest first. Blocks that were taken back count to
-/// none, though other streams still use them: nobody keeps those.
+/// The stacks that hold most on a device, largest first. Blocks that are pending free count for no
+/// stack: the program has freed them.
 fn live_stacks(state: &DeviceSnapshot, count: usize) -> Vec<LiveStack> {
     let mut by_stack: BTreeMap<u32, (u64, u64, Vec<u64>)> = BTreeMap::new();
     for block in state.blocks.iter().filter(|block| !block.pending) {
