@@ -181,7 +181,7 @@ fn a_full_device_is_pressure() {
 }
 
 #[test]
-fn the_highest_moment_is_told_by_line() {
+fn the_highest_moment_is_reported_by_line() {
     let job = Job { ring: 275, ..Job::default() };
     let found = [rank(job, 0)];
     let analysis = analyze(&found);

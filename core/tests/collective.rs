@@ -118,7 +118,7 @@ fn groups_without_room_are_counted() {
 
 /// A writer and a reader at full speed: every answer is one look's, whole.
 #[test]
-fn a_reader_never_sees_two_looks_at_once() {
+fn a_reader_never_sees_two_answers_at_once() {
     let (layout, memory) = blank();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,8 +1,9 @@
 //! What the scenarios share: the binaries under test, PyTorch where it is, tapes on disk, and
 //! processes that do not outlive their test.
 //!
-//! A scenario that needs PyTorch asks [`torch`] for it. Without PyTorch the scenario reports that it
-//! was [`left_out`] and returns. `cargo xtask test` installs PyTorch and makes its absence an error.
+//! A scenario that needs PyTorch asks [`torch`] for it. Without PyTorch the scenario reports that
+//! it was [`left_out`] and returns. `cargo xtask test` installs PyTorch and makes its absence an
+//! error.
 
 pub mod cluster;
 pub mod killed_history;

@@ -24,7 +24,7 @@ impl Network {
     /// Name of the network device of every node.
     pub const DEVICE: &str = "eth0";
 
-    /// Makes a hub with this number of nodes; `None`, reported as left out, where that cannot be done.
+    /// Makes a hub with this number of nodes; `None`, reported as left out, where it is impossible.
     pub fn new(scenario: &str, nodes: usize) -> Option<Self> {
         static NETWORKS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NETWORKS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -79,9 +79,9 @@ const MUTATIONS: [Mutation; 10] = [
     },
     Mutation {
         rule: "one incident for one cause",
-        file: "coordinator/src/state/incidents.rs",
-        from: "self.open().find(|incident| incident.record.is_about(serial, key))",
-        to: "self.open().find(|_| false && serial == 0 && key.rank == 0)",
+        file: "core/src/incident/machine.rs",
+        from: "self.ids(is_about).into_iter().next()",
+        to: "self.ids(is_about).into_iter().next().filter(|_| false)",
     },
 ];
 

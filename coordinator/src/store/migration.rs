@@ -1,7 +1,8 @@
 //! Records of older versions become records of today: the one place that knows old shapes.
 //!
 //! Every stored record says with which format version it was written ([`FORMAT`]); a record of
-//! format 2 or older says nothing. A record is read with the shape of its own version and converted.
+//! format 2 or older says nothing. A record is read with the shape of its own version and
+//! converted.
 //! Nothing is written again at a start: a record gets today's shape when it next changes.
 //!
 //! # How to change the shape of a record

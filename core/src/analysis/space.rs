@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn free_memory_is_told_by_what_it_is_good_for() {
+    fn free_memory_is_reported_by_what_it_is_good_for() {
         let places = [StreamPool::default(), StreamPool { stream: Some(7), pool: None }];
         let segments = [
             segment(0, 20 * MIB),

@@ -357,11 +357,13 @@ fn one_cause_is_told_once() {
     let culprit =
         |line: u32| Some(Frame { file: "/app/t.py".to_string(), line, ..Frame::default() });
     let here = Diagnosis { culprit: culprit(3), ..old_leak() };
-    assert!(here.is_told_by(Class::Leak, Some(("/app/t.py", 3))));
-    assert!(!here.is_told_by(Class::Leak, Some(("/app/t.py", 4))));
-    assert!(!here.is_told_by(Class::Fragmentation, Some(("/app/t.py", 3))));
-    assert!(!old_leak().is_told_by(Class::Leak, None), "of no line nothing follows");
+    assert!(here.is_reported_by(Class::Leak, Some(("/app/t.py", 3))));
+    assert!(!here.is_reported_by(Class::Leak, Some(("/app/t.py", 4))));
+    assert!(!here.is_reported_by(Class::Fragmentation, Some(("/app/t.py", 3))));
+    assert!(!old_leak().is_reported_by(Class::Leak, None), "of no line nothing follows");
     let library = Diagnosis { class: Class::NonTorch, ..old_leak() };
-    assert!(library.is_told_by(Class::CompilePools, Some(("/app/t.py", 3))));
-    assert!(!Diagnosis { culprit: culprit(9), ..library }.is_told_by(Class::CompilePools, None));
+    assert!(library.is_reported_by(Class::CompilePools, Some(("/app/t.py", 3))));
+    assert!(
+        !Diagnosis { culprit: culprit(9), ..library }.is_reported_by(Class::CompilePools, None)
+    );
 }

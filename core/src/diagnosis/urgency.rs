@@ -70,7 +70,7 @@ impl Diagnosis {
     /// Does another growth that is open in the same job, and woke somebody, have the same cause?
     /// It has where it was diagnosed alike at the same line on other ranks; and a library's
     /// memory, on the device or the host, grows with the graphs that are captured or compiled.
-    pub fn is_told_by(&self, class: Class, culprit: Option<(&str, u32)>) -> bool {
+    pub fn is_reported_by(&self, class: Class, culprit: Option<(&str, u32)>) -> bool {
         let own = self.culprit.as_ref().map(|frame| (frame.file.as_str(), frame.line));
         let is_same_line = class == self.class && own.is_some() && own == culprit;
         let comes_with_pools = matches!(self.class, Class::NonTorch | Class::Host);

@@ -130,7 +130,7 @@ impl Incidents {
             incident.id != id
                 && incident.serial == own.incident.serial
                 && other.pages()
-                && diagnosis.is_told_by(
+                && diagnosis.is_reported_by(
                     incident.class(),
                     culprit.map(|frame| (frame.file.as_str(), frame.line)),
                 )

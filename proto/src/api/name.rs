@@ -96,10 +96,13 @@ impl<T: Name> JsonSchema for Named<T> {
 
 /// Defines an enum that is a [`Name`].
 macro_rules! names {
-    ($(#[$about:meta])* $sight:vis enum $list:ident { $($(#[$doc:meta])* $name:ident = $word:literal,)+ }) => {
+    (
+        $(#[$about:meta])*
+        $vis:vis enum $list:ident { $($(#[$doc:meta])* $name:ident = $word:literal,)+ }
+    ) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-        $sight enum $list { $($(#[$doc])* $name,)+ }
+        $vis enum $list { $($(#[$doc])* $name,)+ }
 
         impl $crate::api::Name for $list {
             const LIST: &'static str = stringify!($list);

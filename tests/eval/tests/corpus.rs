@@ -30,7 +30,10 @@ const HEALTHY: [&str; 10] = [
 const FAULTY: [&str; 4] = ["leak_one_rank", "retained_graph", "recorded_injected", "library_cache"];
 
 /// Gates of the detector, and families whose job of a seed needs them.
-const ABLATIONS: [(&str, u64, &[&str]); 10] = [
+///
+/// `one_cause` has no row: since the evaluation drives the product's incident machine, which joins
+/// findings of one cause as well, no family is known in which its absence is noticed.
+const ABLATIONS: [(&str, u64, &[&str]); 9] = [
     ("peers", 0, &["unwaited_sends", "sorted_first_epoch", "consumer_falls_behind"]),
     ("steady", 0, &["leak_from_start", "worker_growth"]),
     ("stairs", 0, &["group_creation", "leak_every_kth"]),
@@ -40,7 +43,6 @@ const ABLATIONS: [(&str, u64, &[&str]); 10] = [
     ("records", 0, &["leak_bursty", "pinned_growth"]),
     ("past", 0, &["leak_bursty", "unbounded_cache", "retained_graph"]),
     ("urgency", 1, &["gc_sawtooth_synced"]),
-    ("one_cause", 0, &["shared_growth", "worker_growth"]),
 ];
 
 fn examine(judge: &mut dyn Judge, name: &str, seed: u64) -> Tally {

@@ -5,8 +5,8 @@
 //! that die and whose memory the next one gets are part of it.
 //!
 //! Looked for: `python3.9` to `python3.14` in `MEMTAPE_TEST_PYTHONS` (paths, separated by colons),
-//! among pyenv's versions and on the `PATH`. What is not here is reported as left out; the Python that
-//! PyTorch is tested with must be.
+//! among pyenv's versions and on the `PATH`. A version that is missing is reported as left out; the
+//! Python that PyTorch is tested with must be there.
 
 use std::collections::HashMap;
 use std::io::Write;

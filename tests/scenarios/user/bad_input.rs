@@ -1,4 +1,4 @@
-//! What goes wrong says so in one line, with an exit code that is not 0, and disturbs no other program.
+//! An error is one line with an exit code that is not 0, and disturbs no other program.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;

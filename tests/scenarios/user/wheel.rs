@@ -104,7 +104,7 @@ fn said(command: &mut Command, patience: Duration) -> Vec<String> {
     said
 }
 
-/// The wheel of the debug build; `None`, reported as left out, where maturin is not there and cannot be had.
+/// The wheel of the debug build; `None`, reported as left out, where maturin cannot be installed.
 fn wheel() -> Option<PathBuf> {
     // Built by the same commands as for the other scenarios, so that maturin finds it built.
     library();

@@ -2,9 +2,9 @@
 //!
 //! What is asked of whom, and when it is over, core's machine decides. Here its actions are
 //! carried out, and every capture's record and parts are kept, in memory and in the store: a
-//! request when the first agent is asked (a user gets the answer when it is written), each part before
-//! its body is acknowledged, the whole when it is closed. So a capture that a crash cut short is
-//! taken up again with what it had.
+//! request when the first agent is asked (a user gets the answer when it is written), each part
+//! before its body is acknowledged, the whole when it is closed. So a capture that a crash cut
+//! short is taken up again with what it had.
 
 use std::collections::{BTreeMap, BTreeSet};
 

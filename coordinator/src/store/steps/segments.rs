@@ -1,9 +1,9 @@
 //! Packed steps on disk: numbered files of checked records, to which is only appended.
 //!
 //! A record is a block of one series, or says that an attempt is forgotten: its blocks before
-//! that location count no more, and lie there unused until the file goes. A file is finished when it
-//! is large or covers an hour, and deleted as a whole when all in it is too old, or too much: the
-//! oldest first, so that no forgotten block outlives the record that says so.
+//! that location count no more, and lie there unused until the file goes. A file is finished when
+//! it is large or covers an hour, and deleted as a whole when all in it is too old, or too much:
+//! the oldest first, so that no forgotten block outlives the record that says so.
 
 use std::collections::BTreeMap;
 use std::io;

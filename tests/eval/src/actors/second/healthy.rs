@@ -127,9 +127,9 @@ fn sleeping_engine(job: &mut Job) {
 /// Parameters of a Gaussian in a scene, in floats: place, colours, opacity, scale, rotation.
 const GAUSSIAN: [f64; 6] = [3.0, 3.0, 45.0, 1.0, 3.0, 4.0];
 
-/// Gaussian splatting: points are cloned, split and pruned at a fixed interval of steps until a step that is
-/// known from the start (graphdeco-inria/gaussian-splatting#638). Each time the parameters and the
-/// optimizer's state are allocated again, a little larger.
+/// Gaussian splatting: points are cloned, split and pruned at a fixed interval of steps, until a
+/// step that is known from the start (graphdeco-inria/gaussian-splatting#638). Each time the
+/// parameters and the optimizer's state are allocated again, a little larger.
 fn densification(job: &mut Job) {
     let points = job.code.site(Library::None, "gaussians.py", "Gaussians.extend");
     let state = job.code.site(Library::None, "gaussians.py", "Gaussians.extend_state");

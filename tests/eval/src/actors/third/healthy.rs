@@ -137,9 +137,9 @@ fn dynamic_embeddings(job: &mut Job) {
     });
 }
 
-/// Groups of ranks train by themselves and meet at a fixed interval of steps (DiLoCo, arXiv 2311.08105): a
-/// copy of the weights for the outer optimizer from the start, its momentum from the first meeting
-/// on, and differences that stay while they travel.
+/// Groups of ranks train by themselves and meet at a fixed interval of steps (DiLoCo, arXiv
+/// 2311.08105): a copy of the weights for the outer optimizer from the start, its momentum from the
+/// first meeting on, and differences that stay while they travel.
 fn outer_optimizer(job: &mut Job) {
     let copy = job.code.site(Library::None, "diloco.py", "Outer.__init__");
     let delta = job.code.site(Library::None, "diloco.py", "Outer.difference");
