@@ -206,8 +206,8 @@ fn gpu_decoders(job: &mut Job) {
 }
 
 /// At a fixed interval of steps other layers are trained, with copies of their weights in full
-/// precision and with states of their own. The old ones leave the model, but the optimizer still has
-/// their group (deepspeedai/DeepSpeed#6729).
+/// precision and with states of their own. The old ones leave the model, but the optimizer still
+/// has their group (deepspeedai/DeepSpeed#6729).
 fn stale_param_groups(job: &mut Job) {
     job.steps = job.steps.max(2_000);
     let mut plan = plan(job, 0.8, 8.0);
