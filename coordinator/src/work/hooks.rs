@@ -1,9 +1,9 @@
 //! The restart hooks: a command on this machine, a webhook to another.
 //!
-//! They only carry out; whether to, the policy decides. The command gets the facts in its
-//! environment, no shell in between. The webhook is a CloudEvent in JSON, signed as Standard
-//! Webhooks has it: HMAC-SHA256 over id, time and body, the id the same over all tries, so that
-//! the receiver can tell a repetition.
+//! They only carry out; the policy decides. The command gets the facts in its environment. This
+//! file starts no shell (the command line passes `sh -c` and the operator's text). The webhook is
+//! a CloudEvent in JSON, signed as Standard Webhooks has it: HMAC-SHA256 over id, time and body,
+//! the id the same over all tries, so that the receiver can tell a repetition.
 
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Decides whether to ask the orchestrator for a restart, and always says why.
 //!
-//! Detecting is not acting: the policy is off by default, and every decision, also the one to do
-//! nothing, is a value with its reason ([`decision`]). Whether a restart helps is not decided here:
-//! the diagnosis says it ([`RestartAnswer`]). The policy runs no command and calls no one; what
-//! came of a decision is an [`Outcome`].
+//! Detecting is not acting: the policy is off by default here, and the coordinator starts with a
+//! dry run. Every decision, also the one to do nothing, is a value with its reason ([`decision`]).
+//! Whether a restart helps is decided by the diagnosis ([`RestartAnswer`]), not here. The policy
+//! runs no command and calls no one; what came of a decision is an [`Outcome`].
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
