@@ -148,7 +148,7 @@ class Tape:
         self.switch.to(self.function)
 
     def stop(self):
-        self.switch.to(self.switch.no recorder)
+        self.switch.to(self.switch.none)
 
 
 class History:
