@@ -7,11 +7,8 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::report::Report;
-use crate::step::{command, root, run};
-
-/// Seconds for each target when none are given.
-const SECONDS: u64 = 60;
+use crate::process::{Steps, command, root, run};
+use crate::report::Found;
 
 /// Memory that reading one tape or pickle may take.
 const RSS_MIB_MAX: u32 = 3_000;
@@ -20,15 +17,14 @@ const RSS_MIB_MAX: u32 = 3_000;
 const INPUT_SECONDS_MAX: u32 = 20;
 
 /// Runs all targets, each for this many seconds.
-pub(crate) fn run_all(seconds: Option<u64>) -> Report {
+pub(crate) fn run_all(steps: &mut Steps, seconds: u64) -> Found {
     let started = Instant::now();
-    let seconds = seconds.unwrap_or(SECONDS);
-    let steps = vec![
+    steps.0.extend([
         run("fuzz any bytes", target("bytes", 12_304, seconds)),
         run("fuzz lies", target("lies", 512, seconds)),
         run("fuzz pickles", target("pickle", 4_096, seconds)),
-    ];
-    Report { command: "fuzz", steps, took: started.elapsed() }
+    ]);
+    Found::tests(steps, started.elapsed())
 }
 
 fn target(name: &str, bytes_max: u32, seconds: u64) -> Command {

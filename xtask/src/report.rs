@@ -1,144 +1,152 @@
-//! What a command found: its steps and its counts, as text or as one JSON object.
+//! What a command found: its steps and its figures, as text or as one JSON object.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use comfy_table::presets::NOTHING;
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use memtape_core::diagnosis::bytes;
 use serde_json::{Value, json};
+
+use crate::process::{Counts, Step, Steps};
 
 /// What a command prints, and whether all is well.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct Found {
     /// The exit code is 0.
     pub(crate) is_good: bool,
     /// For a person.
     pub(crate) text: String,
-    /// For a program: one object on one line.
-    pub(crate) json: String,
+    /// For a program: `figures`, and what else the command has.
+    pub(crate) object: Value,
 }
 
-impl Outcome {
-    /// The outcome of a benchmark: its figures, the steps before them, and a text for a person.
-    pub(crate) fn measured(
-        (command, is_good): (&str, bool),
-        figures: &Value,
-        steps: &[Step],
-        text: String,
-    ) -> Self {
-        let steps: Vec<_> = steps.iter().map(Step::json).collect();
-        let object =
-            json!({ "command": command, "ok": is_good, "figures": figures, "steps": steps });
-        Self { is_good, text, json: format!("{object}\n") }
-    }
-}
-
-/// Figures, and the line that says why there are none.
-pub(crate) fn or_failure(found: Result<Value, String>) -> (Value, String) {
-    found.map_or_else(|why| (json!({}), why + "\n"), |figures| (figures, String::new()))
-}
-
-/// Tests that were run, by their end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// They hold.
-    pub(crate) passed: u64,
-    /// They do not.
-    pub(crate) failed: u64,
-    /// They were not run.
-    pub(crate) ignored: u64,
-}
-
-/// One step of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
-    /// What it does, in a word or two.
-    pub(crate) name: &'static str,
-    /// It succeeded.
-    pub(crate) is_good: bool,
-    /// How long it took.
-    pub(crate) took: Duration,
-    /// Tests it ran; none for a step that is no test.
-    pub(crate) tests: Counts,
-    /// What its tests left out on this machine, and what they needed for it.
-    pub(crate) left_out: Vec<String>,
-}
-
-impl Step {
-    /// An entry of the list of steps.
-    pub(crate) fn json(&self) -> serde_json::Value {
-        json!({ "name": self.name, "ok": self.is_good, "seconds": seconds(self.took) })
-    }
-}
-
-/// All of it.
-#[derive(Debug)]
-pub(crate) struct Report {
-    /// Name of the command.
-    pub(crate) command: &'static str,
-    /// In the order they were taken.
-    pub(crate) steps: Vec<Step>,
-    /// From start to end.
-    pub(crate) took: Duration,
-}
-
-impl Report {
-    /// Every step succeeded.
-    fn is_good(&self) -> bool {
-        self.steps.iter().all(|step| step.is_good)
+impl Found {
+    /// Figures, and a row for each of them.
+    pub(crate) fn figures(is_good: bool, figures: &Value) -> Self {
+        let text = table(&[(String::new(), figures)]);
+        Self { is_good, text, object: json!({ "figures": figures }) }
     }
 
-    /// The tests of all steps. A step that failed without a failed test (it did not compile, the
-    /// format is off) counts as one failure, so that no failure is ever counted as nothing.
-    pub(crate) fn counts(&self) -> Counts {
-        self.steps.iter().fold(Counts::default(), |sum, step| Counts {
-            passed: sum.passed + step.tests.passed,
-            failed: sum.failed + step.tests.failed.max(u64::from(!step.is_good)),
-            ignored: sum.ignored + step.tests.ignored,
-        })
+    /// Why there are no figures.
+    pub(crate) fn failure(error: &anyhow::Error) -> Self {
+        let why = format!("{error:#}");
+        let object = json!({ "figures": {}, "error": why });
+        Self { is_good: false, text: why + "\n", object }
     }
 
-    /// What is printed.
-    pub(crate) fn outcome(&self) -> Outcome {
-        Outcome { is_good: self.is_good(), text: self.text(), json: self.json() }
-    }
-
-    /// What was left out on this machine, then one line of counts.
-    fn text(&self) -> String {
-        let counts = self.counts();
-        let mut text = String::new();
-        for line in self.left_out() {
-            text.push_str(&format!("left out: {line}\n"));
+    /// What the tests of all steps left out on this machine, then one line of counts.
+    pub(crate) fn tests(steps: &Steps, took: Duration) -> Self {
+        let Counts { passed, failed, ignored } = steps.counts();
+        let left_out: Vec<_> = steps.0.iter().flat_map(|step| &step.left_out).collect();
+        let lines: String = left_out.iter().map(|line| format!("left out: {line}\n")).collect();
+        let figures = json!({
+            "passed": passed,
+            "failed": failed,
+            "ignored": ignored,
+            "left_out": left_out.len(),
+            "seconds": seconds(took),
+        });
+        Self {
+            is_good: steps.0.iter().all(|step| step.is_good),
+            text: format!("{lines}{passed} passed, {failed} failed\n"),
+            object: json!({ "figures": figures, "left_out": left_out }),
         }
-        text + &format!("{} passed, {} failed\n", counts.passed, counts.failed)
-    }
-
-    /// What the tests of all steps left out.
-    fn left_out(&self) -> Vec<&String> {
-        self.steps.iter().flat_map(|step| &step.left_out).collect()
     }
 
     /// One object, on one line.
-    fn json(&self) -> String {
-        let counts = self.counts();
-        let steps: Vec<_> = self.steps.iter().map(Step::json).collect();
-        let object = json!({
-            "command": self.command,
-            "ok": self.is_good(),
-            "figures": {
-                "passed": counts.passed,
-                "failed": counts.failed,
-                "ignored": counts.ignored,
-                "left_out": self.left_out().len(),
-                "seconds": seconds(self.took),
-            },
-            "steps": steps,
-            "left_out": self.left_out(),
-        });
+    pub(crate) fn json(&self, command: &str, steps: &Steps) -> String {
+        let mut object = self.object.clone();
+        object["command"] = json!(command);
+        object["ok"] = json!(self.is_good);
+        let step = |step: &Step| {
+            let seconds = seconds(step.took);
+            json!({ "name": step.name, "ok": step.is_good, "seconds": seconds })
+        };
+        object["steps"] = steps.0.iter().map(step).collect();
         format!("{object}\n")
     }
 }
 
+/// A row for each figure, a column for each object, whose name stands above it. A nested figure is
+/// named by its path; lists are left to the JSON.
+pub(crate) fn table(columns: &[(String, &Value)]) -> String {
+    let mut rows = BTreeMap::new();
+    for (column, (_, object)) in columns.iter().enumerate() {
+        flatten("", object, &mut |name, value| {
+            let row = rows.entry(name).or_insert_with(|| vec!["-".to_string(); columns.len()]);
+            row[column] = value;
+        });
+    }
+    let titles = columns.iter().map(|(title, _)| title.clone()).collect();
+    aligned(std::iter::once((String::new(), titles)).chain(rows))
+}
+
+/// Rows of a name and its cells, all columns as wide as they need.
+pub(crate) fn aligned(rows: impl IntoIterator<Item = (String, Vec<String>)>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    for (name, cells) in rows {
+        let cells =
+            cells.into_iter().map(|cell| Cell::new(cell).set_alignment(CellAlignment::Right));
+        table.add_row(std::iter::once(Cell::new(name)).chain(cells));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_string());
+    lines.filter(|line| !line.is_empty()).map(|line| line + "\n").collect()
+}
+
+fn flatten(path: &str, value: &Value, add: &mut impl FnMut(String, String)) {
+    match value {
+        Value::Object(figures) => {
+            for (name, value) in figures {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                flatten(&path, value, add);
+            }
+        }
+        Value::Array(_) | Value::Null => {}
+        Value::String(text) => add(path.to_string(), text.clone()),
+        Value::Number(_) | Value::Bool(_) => add(path.to_string(), shown(path, value)),
+    }
+}
+
+fn shown(name: &str, value: &Value) -> String {
+    match value.as_f64() {
+        Some(number) if name.ends_with("bytes") => bytes(number as u64),
+        Some(number) if value.is_f64() => {
+            let digits = match number.abs() {
+                0.0..1.0 => 4,
+                1.0..100.0 => 2,
+                _ => 0,
+            };
+            format!("{number:.digits$}")
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// The middle of the values, or of the two in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match (values.get(middle), values.len() % 2) {
+        (Some(upper), 0) => upper.midpoint(values[middle - 1]),
+        (Some(only), _) => *only,
+        (None, _) => f64::NAN,
+    }
+}
+
+/// To this many decimals.
+pub(crate) fn rounded(value: f64, decimals: i32) -> f64 {
+    let unit = 10f64.powi(decimals);
+    (value * unit).round() / unit
+}
+
 /// To a tenth of a second.
 pub(crate) fn seconds(time: Duration) -> f64 {
-    (time.as_secs_f64() * 10.0).round() / 10.0
+    rounded(time.as_secs_f64(), 1)
 }
 
 #[cfg(test)]
@@ -147,23 +155,20 @@ mod tests {
 
     fn step(is_good: bool, passed: u64, failed: u64) -> Step {
         let tests = Counts { passed, failed, ignored: 1 };
-        Step {
-            name: "step",
-            is_good,
-            took: Duration::from_millis(1250),
-            tests,
-            left_out: Vec::new(),
-        }
+        let took = Duration::from_millis(1250);
+        Step { name: "step", is_good, took, tests, left_out: Vec::new() }
     }
 
     fn check(steps: Vec<Step>, is_good: bool, text: &str) {
-        let report = Report { command: "test", steps, took: Duration::from_secs(2) };
-        assert_eq!(report.is_good(), is_good, "{report:?}");
-        assert_eq!(report.text(), text, "{report:?}");
-        let value: serde_json::Value = serde_json::from_str(&report.json()).expect("own JSON");
-        assert_eq!(value["ok"], is_good);
+        let count = steps.len();
+        let steps = Steps(steps);
+        let found = Found::tests(&steps, Duration::from_secs(2));
+        assert_eq!((found.is_good, found.text.as_str()), (is_good, text), "{steps:?}");
+        let value: Value = serde_json::from_str(&found.json("test", &steps)).expect("own JSON");
+        assert_eq!((&value["command"], &value["ok"]), (&json!("test"), &json!(is_good)));
+        assert_eq!(value["steps"].as_array().map(Vec::len), Some(count));
         assert_eq!(value["figures"]["seconds"], 2.0);
-        assert_eq!(value["figures"]["ignored"], report.steps.len());
+        assert_eq!(value["figures"]["ignored"], count);
         let failed = value["figures"]["failed"].as_u64().expect("a number");
         assert_eq!(failed == 0, is_good, "a failure counts as something");
     }
@@ -181,5 +186,33 @@ mod tests {
         let left_out = vec!["the wheel needs maturin".to_string()];
         let steps = vec![Step { left_out, ..step(true, 7, 0) }];
         check(steps, true, "left out: the wheel needs maturin\n7 passed, 0 failed\n");
+    }
+
+    #[test]
+    fn every_figure_has_a_row() {
+        let one = json!({ "ranks": 512, "ack": { "p50_ms": 1.25 }, "rss_bytes": 3 << 20 });
+        let two = json!({ "ranks": 2048, "held": true, "each": [1, 2] });
+        let text = table(&[("512".into(), &one), ("2048".into(), &two)]);
+        let rows: Vec<Vec<_>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let expected: [&[&str]; 5] = [
+            &["512", "2048"],
+            &["ack.p50_ms", "1.25", "-"],
+            &["held", "-", "true"],
+            &["ranks", "512", "2048"],
+            &["rss_bytes", "3", "MiB", "-"],
+        ];
+        assert_eq!(rows, expected);
+        assert_eq!(table(&[(String::new(), &json!({ "ranks": 8 }))]).trim(), "ranks  8");
+    }
+
+    #[test]
+    fn medians() {
+        for (values, expected) in
+            [(vec![3.0], 3.0), (vec![1.0, 9.0], 5.0), (vec![9.0, 1.0, 2.0], 2.0)]
+        {
+            assert_eq!(median(values), expected);
+        }
+        assert!(median(Vec::new()).is_nan());
     }
 }

@@ -3,44 +3,12 @@
 //! PyTorch is fetched while the first build runs, because on a fresh machine both take minutes.
 //! A step that fails does not keep the later ones from being tried: one run tells all.
 
-use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
-use crate::model;
-use crate::report::Report;
-use crate::s3;
-use crate::step::{cargo, command, root, run};
-use crate::torch;
-
-pub(crate) fn run_all() -> Report {
-    let started = Instant::now();
-    let python = torch::python();
-    let is_ready = torch::is_ready(&python);
-    let mut steps = std::thread::scope(|scope| {
-        let fetching = (!is_ready).then(|| scope.spawn(|| run("fetch PyTorch", torch::install())));
-        let mut steps = vec![
-            run("format", cargo(&["fmt", "--all", "--check"])),
-            run("fake CUDA", fake_cuda()),
-            run("build", cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"])),
-            run("lints", cargo(&LINTS)),
-        ];
-        // Without it the store's tests of S3 fail, and say what is missing.
-        if !s3::is_ready() {
-            run("fetch an S3 server", s3::install());
-        }
-        // Where it cannot be had, the tests say so and check what they can without it.
-        if !root().join("target/viz/VERSION").is_file() {
-            run("fetch PyTorch's viewer", viewer());
-        }
-        steps.extend(fetching.map(|fetching| fetching.join().expect("a step does not panic")));
-        steps
-    });
-    steps.push(run("tests", tests(&python)));
-    steps.push(run("compat", cargo(&COMPAT)));
-    steps.push(run("loom", model::loom()));
-    steps.push(run("shuttle", model::shuttle()));
-    Report { command: "test", steps, took: started.elapsed() }
-}
+use crate::process::{Steps, call, cargo, root, run};
+use crate::python;
+use crate::report::Found;
 
 const LINTS: [&str; 8] =
     ["clippy", "--locked", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -49,23 +17,60 @@ const LINTS: [&str; 8] =
 const COMPAT: [&str; 8] =
     ["run", "--locked", "--quiet", "--package=xtask", "--", "compat", "2.0.1", "2.11.0"];
 
-fn fake_cuda() -> std::process::Command {
-    let mut make = command("make");
-    make.args(["--silent", "-C", "tests/fake_cuda"]);
-    make
+/// The environment of the S3-compatible server that the store's tests run against, and what is in
+/// it. The server's own dependencies come with the extra of that name.
+const S3: &str = "target/s3";
+const S3_PACKAGE: &str = "moto==5.2.5";
+const S3_WITH_SERVER: &str = "moto[server]==5.2.5";
+
+/// Runs all of it.
+pub(crate) fn run_all(steps: &mut Steps) -> Found {
+    let started = Instant::now();
+    let is_ready = python::is_torch_ready();
+    std::thread::scope(|scope| {
+        let fetching =
+            (!is_ready).then(|| scope.spawn(|| run("fetch PyTorch", python::install_torch())));
+        steps.0.extend([
+            run("format", cargo(&["fmt", "--all", "--check"])),
+            run("fake CUDA", call("make", &["--silent", "-C", "tests/fake_cuda"])),
+            run("build", cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"])),
+            run("lints", cargo(&LINTS)),
+        ]);
+        // Without it the store's tests of S3 fail, and say what is missing.
+        if !python::has(S3, &[S3_PACKAGE]) {
+            run("fetch an S3 server", python::make("python3", S3, &[S3_WITH_SERVER]));
+        }
+        // MemoryViz.js, which opens an exported pickle in one of the tests. Where it cannot be had,
+        // the tests say so and check what they can without it.
+        if !root().join("target/viz/VERSION").is_file() {
+            run("fetch PyTorch's viewer", call("python3", &["tests/viz/fetch.py", "target/viz"]));
+        }
+        steps.0.extend(fetching.map(|fetching| fetching.join().expect("a step does not panic")));
+    });
+    steps.0.extend([
+        run("tests", tests()),
+        run("compat", cargo(&COMPAT)),
+        // Every schedule of a few events, on weakly ordered memory.
+        run("loom", model_checker("loom")),
+        // Long histories in random schedules.
+        run("shuttle", model_checker("shuttle")),
+    ]);
+    Found::tests(steps, started.elapsed())
 }
 
-/// PyTorch's MemoryViz.js, which opens an exported pickle in one of the tests.
-fn viewer() -> std::process::Command {
-    let mut fetch = command("python3");
-    fetch.args(["tests/viz/fetch.py", "target/viz"]);
-    fetch
-}
-
-fn tests(python: &Path) -> std::process::Command {
+fn tests() -> Command {
     let mut tests = cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--quiet"]);
     // Without PyTorch half of the promises would go unchecked: that is a failure here.
-    tests.env("MEMTAPE_TEST_PYTHON", python).env("MEMTAPE_TEST_TORCH", "1");
+    tests.env("MEMTAPE_TEST_PYTHON", python::torch()).env("MEMTAPE_TEST_TORCH", "1");
     tests.env("MEMTAPE_TEST_S3", "1");
     tests
+}
+
+/// A model checker of the tape, in a build of its own: its flag would rebuild all else.
+fn model_checker(name: &str) -> Command {
+    let mut command = cargo(&["test", "--locked", "--quiet", "-p", "memtape-core", "--test", name]);
+    command
+        .env("RUSTFLAGS", format!("--cfg memtape_{name}"))
+        .env("CARGO_TARGET_DIR", root().join("target").join(name));
+    command
 }

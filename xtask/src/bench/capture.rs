@@ -8,91 +8,50 @@
 use std::fs;
 use std::path::Path;
 
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::cluster::{self, generate};
-use crate::report::{Outcome, Step, or_failure};
-use crate::step::{Tapes, command, only_tape, released, root, say};
-use crate::torch;
+use super::{folder, generate, only_tape, tapes};
+use crate::process::{Steps, read_json, released, say};
+use crate::python;
+use crate::report::{Found, median};
 
 /// Ranks of the captures.
 const RANKS: &str = "64";
 
-/// Where the script writes what it found.
-const OUT: &str = "target/bench/snapshot.json";
-
-/// Measures, and says what it found.
-pub(crate) fn bench() -> Outcome {
-    let mut steps = Vec::new();
-    let found = measure(&mut steps);
-    let (figures, failure) = or_failure(found);
-    let is_good = failure.is_empty() && figures["aligned_min"] == figures["ranks"];
-    let text = text(&figures) + &failure;
-    Outcome::measured(("bench capture", is_good), &figures, &steps, text)
-}
-
-fn measure(steps: &mut Vec<Step>) -> Result<Value, String> {
-    cluster::build(steps, &["memtape", "memtape-load", "memtape-recorder"])?;
+pub(super) fn bench(steps: &mut Steps) -> Result<Found> {
+    steps.build(&["memtape", "memtape-load", "memtape-recorder"])?;
     say(&format!("captures of {RANKS} ranks …\n"));
     let mut figures = generate(&["capture", "--ranks", RANKS])?;
-    let python = torch::python();
-    if !torch::is_ready(&python) {
+    if python::is_torch_ready() {
+        say("one rank's snapshot …\n");
+        let tapes = tapes()?;
+        let pytorch = script(tapes.path())?;
+        let tape = only_tape(tapes.path())?;
+        let snapshot = generate(&["snapshot", "--tape", &tape.to_string_lossy()])?;
+        let times = serde_json::from_value(pytorch["pytorch_ms"].clone())?;
+        figures["snapshot_ms"] = snapshot["snapshot_ms"].clone();
+        figures["snapshot_max_ms"] = snapshot["snapshot_max_ms"].clone();
+        figures["snapshot_blocks"] = snapshot["blocks"].clone();
+        figures["snapshot_events"] = snapshot["events"].clone();
+        figures["pytorch_snapshot_ms"] = json!(median(times));
+        figures["pytorch_blocks"] = pytorch["blocks"].clone();
+        figures["pytorch_events"] = pytorch["events"].clone();
+        figures["torch"] = pytorch["torch"].clone();
+    } else {
         say("there is no PyTorch, and so no snapshot: `cargo xtask test` sets it up\n");
-        return Ok(figures);
     }
-    say("one rank's snapshot …\n");
-    let tapes = Tapes::new()?;
-    let pytorch = script(&python, tapes.folder())?;
-    let tape = only_tape(tapes.folder())?;
-    let snapshot = generate(&["snapshot", "--tape", &tape.to_string_lossy()])?;
-    let mut times: Vec<f64> = serde_json::from_value(pytorch["pytorch_ms"].clone())
-        .map_err(|error| format!("{OUT}: {error}"))?;
-    times.sort_by(f64::total_cmp);
-    figures["snapshot_ms"] = snapshot["snapshot_ms"].clone();
-    figures["snapshot_max_ms"] = snapshot["snapshot_max_ms"].clone();
-    figures["snapshot_blocks"] = snapshot["blocks"].clone();
-    figures["snapshot_events"] = snapshot["events"].clone();
-    figures["pytorch_snapshot_ms"] = json!(times.get(times.len() / 2));
-    figures["pytorch_blocks"] = pytorch["blocks"].clone();
-    figures["pytorch_events"] = pytorch["events"].clone();
-    figures["torch"] = pytorch["torch"].clone();
-    Ok(figures)
+    Ok(Found::figures(figures["aligned_min"] == figures["ranks"], &figures))
 }
 
 /// Runs PyTorch with the recorder; what it says of its own snapshot. It ends by SIGKILL, so that
 /// its tape keeps what was alive.
-fn script(python: &Path, tapes: &Path) -> Result<Value, String> {
-    let out = root().join(OUT);
-    let folder = out.parent().unwrap_or(root());
-    fs::create_dir_all(folder).map_err(|error| error.to_string())?;
+fn script(tapes: &Path) -> Result<Value> {
+    let out = folder()?.join("snapshot.json");
     let _ = fs::remove_file(&out);
-    let mut script = command(root().join("tests/fake_cuda/run"));
+    let mut script = python::on_fake_cuda("8G", "tests/bench/snapshot.py");
     script.env("LD_PRELOAD", released("libmemtape.so")).env("MEMTAPE_DIR", tapes);
-    script.args(["-b", "8G", "--"]).arg(python).arg("tests/bench/snapshot.py");
     script.arg("--out").arg(&out).stdout(std::process::Stdio::null());
-    let _ = script.status().map_err(|error| format!("tests/fake_cuda/run: {error}"))?;
-    let text = fs::read_to_string(&out).map_err(|error| format!("{OUT}: {error}"))?;
-    serde_json::from_str(&text).map_err(|error| format!("{OUT}: {error}"))
-}
-
-fn text(figures: &Value) -> String {
-    let number = |name: &str| figures[name].as_f64();
-    let mut text = String::new();
-    if let (Some(p50), Some(p99)) = (number("latency_p50_ms"), number("latency_p99_ms")) {
-        text += &format!(
-            "{} captures of {} ranks, from the request to the closed manifest: \
-             p50 {p50:.0} ms, p99 {p99:.0} ms\n",
-            figures["captures"], figures["ranks"]
-        );
-    }
-    if let (Some(ours), Some(theirs)) = (number("snapshot_ms"), number("pytorch_snapshot_ms")) {
-        text += &format!(
-            "one rank's snapshot, {} blocks and {} events: {ours:.0} ms \
-             (PyTorch {}: {theirs:.0} ms)\n",
-            figures["snapshot_blocks"],
-            figures["snapshot_events"],
-            figures["torch"].as_str().unwrap_or("?"),
-        );
-    }
-    text
+    script.status().context("tests/fake_cuda/run")?;
+    read_json(&out)
 }

@@ -11,39 +11,34 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
+use anyhow::{Context, Result, ensure};
 use memtape_core::tape::layout::{Stacks, Tracker, descriptor, head, header, hooks};
 use serde_json::{Value, json};
 
-use crate::report::{Outcome, Step};
-use crate::step::{Tapes, built, cargo, command, only_tape, root, run, say};
-use crate::torch;
+use super::{folder, only_tape, tapes};
+use crate::process::{Steps, built, cargo, command, read_json, say};
+use crate::python;
+use crate::report::{Found, aligned, median, rounded};
 
 const DEPTHS: [&str; 2] = ["6", "28"];
 
 /// The default recorder may cost this part of PyTorch's `stacks="python"`.
 const GOAL: f64 = 0.1;
 
-/// Where everything is built and written.
-const FOLDER: &str = "target/bench";
-
 /// Mode → depth → nanoseconds of a pair in each round: with no recording, and with the mode.
 type Rounds = BTreeMap<String, BTreeMap<String, Vec<[f64; 2]>>>;
 
-/// A mode: its name in the script, in the figures, and in the table.
-struct Mode {
-    name: &'static str,
-    says: &'static str,
-}
-
-const MODES: [Mode; 5] = [
-    Mode { name: "tape", says: "tape" },
-    Mode { name: "tape_stacks", says: "tape, stacks (default)" },
-    Mode { name: "tape_detail", says: "tape, stacks, detail" },
-    Mode { name: "torch_python", says: "PyTorch stacks=\"python\"" },
-    Mode { name: "torch_all", says: "PyTorch stacks=\"all\" (default)" },
+/// Modes: the name in the script and in the figures, and the one in the table.
+const MODES: [(&str, &str); 5] = [
+    ("tape", "tape"),
+    ("tape_stacks", "tape, stacks (default)"),
+    ("tape_detail", "tape, stacks, detail"),
+    ("torch_python", "PyTorch stacks=\"python\""),
+    ("torch_all", "PyTorch stacks=\"all\" (default)"),
 ];
 
 /// What a tape says about itself after the run.
@@ -62,45 +57,21 @@ struct Cell {
     spread_ns: f64,
 }
 
-/// Measures, and says what it found.
-pub(crate) fn bench() -> Outcome {
-    let mut steps = Vec::new();
-    let measured = measure(&mut steps);
-    if let Err(why) = &measured {
-        say(&format!("{why}\n"));
-    }
-    let (text, figures) = measured.as_ref().map_or_else(
-        |_| ("no figures\n".into(), json!({})),
-        |(rounds, tape)| (text(rounds, *tape), figures(rounds, *tape)),
-    );
-    Outcome::measured(("bench recorder", measured.is_ok()), &figures, &steps, text)
-}
-
-fn measure(steps: &mut Vec<Step>) -> Result<(Rounds, Tape), String> {
-    let mut take = |name: &'static str, command: Command| {
-        steps.push(run(name, command));
-        steps.last().is_some_and(|step| step.is_good).then_some(()).ok_or(format!("{name} failed"))
-    };
-    let python = torch::python();
-    if !torch::is_ready(&python) {
-        take("fetch PyTorch", torch::install())?;
-    }
-    take("library", library())?;
-    let folder = root().join(FOLDER);
-    fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-    take("switch", switch())?;
-
-    let tapes = Tapes::new()?;
+pub(super) fn bench(steps: &mut Steps) -> Result<Found> {
+    python::fetch_torch(steps)?;
+    steps.take("library", library())?;
+    let folder = folder()?;
+    steps.take("switch", switch(&folder))?;
+    let tapes = tapes()?;
     let mut rounds = Rounds::new();
     for (name, is_detail) in [("measure", false), ("measure the tracker", true)] {
         let out = folder.join("rounds.json");
-        take(name, script(&python, tapes.folder(), &out, is_detail))?;
-        let text = fs::read_to_string(&out).map_err(|error| error.to_string())?;
-        let found: Rounds = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        rounds.extend(found);
+        steps.take(name, script(tapes.path(), &out, is_detail))?;
+        rounds.extend(read_json::<Rounds>(&out)?);
     }
-    let tape = check_tapes(tapes.folder(), &mut rounds)?;
-    Ok((rounds, tape))
+    let tape = check_tapes(tapes.path(), &mut rounds)?;
+    let object = json!({ "figures": figures(&rounds, tape) });
+    Ok(Found { is_good: true, text: text(&rounds, tape), object })
 }
 
 /// The library as it is shipped: alone, because beside an rlib cargo does not optimize it as a
@@ -111,22 +82,19 @@ fn library() -> Command {
     build
 }
 
-fn switch() -> Command {
+fn switch(folder: &Path) -> Command {
     let mut compiler = command("gcc");
     compiler.args(["-std=gnu17", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-shared", "-o"]);
-    compiler.args([&format!("{FOLDER}/switch.so"), "tests/bench/switch.c"]);
+    compiler.arg(folder.join("switch.so")).arg("tests/bench/switch.c");
     compiler
 }
 
-fn script(python: &Path, tapes: &Path, out: &Path, is_detail: bool) -> Command {
-    let mut script = command(root().join("tests/fake_cuda/run"));
-    script.env("LD_PRELOAD", root().join(FOLDER).join("switch.so"));
-    script.args(["-b", "4G", "--"]).arg(python).arg("tests/bench/recorder.py");
+fn script(tapes: &Path, out: &Path, is_detail: bool) -> Command {
+    let mut script = python::on_fake_cuda("4G", "tests/bench/recorder.py");
+    script.env("LD_PRELOAD", out.with_file_name("switch.so"));
     script.arg("--library").arg(built("dist").join("libmemtape.so"));
     script.arg("--tapes").arg(tapes).arg("--out").arg(out);
-    if is_detail {
-        script.arg("--detail");
-    }
+    script.args(is_detail.then_some("--detail"));
     script
 }
 
@@ -134,46 +102,34 @@ fn script(python: &Path, tapes: &Path, out: &Path, is_detail: bool) -> Command {
 
 /// Checks that each mode recorded what it claims. Prints and removes a tracker mode that could not
 /// be attached.
-fn check_tapes(folder: &Path, rounds: &mut Rounds) -> Result<Tape, String> {
-    for (mode, stacks) in [("tape", Stacks::Off), ("tape_stacks", Stacks::Python)] {
-        let words = words_of(&folder.join(mode))?;
-        if words.get(header::STACKS) != Some(&(stacks as u64)) {
-            return Err(format!("{mode}: its stacks are not {stacks:?}"));
-        }
-        recorded(mode, &words)?;
-    }
-    let detail = words_of(&folder.join("tape_detail"))?;
-    recorded("tape_detail", &detail)?;
+fn check_tapes(folder: &Path, rounds: &mut Rounds) -> Result<Tape> {
+    recorded(folder, "tape", Stacks::Off)?;
+    let detail = recorded(folder, "tape_detail", Stacks::Python)?;
     if detail.get(header::TRACKER) != Some(&(Tracker::Attached as u64)) {
         say("tape_detail: the tracker could not be attached; there is no figure for it\n");
         rounds.remove("tape_detail");
     }
-    let path = only_tape(&folder.join("tape_stacks"))?;
-    let words = words_of(&folder.join("tape_stacks"))?;
-    let events_held = *words.get(header::DESCRIPTORS + descriptor::RING_SLOTS).ok_or("no lane")?;
-    let bytes = fs::metadata(path).map_err(|error| error.to_string()).map(|metadata| {
-        use std::os::unix::fs::MetadataExt;
-        metadata.blocks() * 512
-    })?;
-    Ok(Tape { events_held, bytes })
+    let words = recorded(folder, "tape_stacks", Stacks::Python)?;
+    let slots = words.get(header::DESCRIPTORS + descriptor::RING_SLOTS).context("no lane")?;
+    let bytes = fs::metadata(only_tape(&folder.join("tape_stacks"))?)?.blocks() * 512;
+    Ok(Tape { events_held: *slots, bytes })
 }
 
-/// The ring went round, and nothing was lost.
-fn recorded(mode: &str, words: &[u64]) -> Result<(), String> {
+/// The words of a tape whose ring went round, and lost nothing.
+fn recorded(folder: &Path, mode: &str, stacks: Stacks) -> Result<Vec<u64>> {
+    let bytes = fs::read(only_tape(&folder.join(mode))?)?;
+    let words: Vec<_> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
     let word = |at: usize| words.get(at).copied().unwrap_or(0);
+    ensure!(word(header::STACKS) == stacks as u64, "{mode}: its stacks are not {stacks:?}");
     let lane = word(header::DESCRIPTORS + descriptor::HEAD) as usize;
     let (written, slots) =
         (word(lane + head::DONE), word(header::DESCRIPTORS + descriptor::RING_SLOTS));
     let is_hooked = word(header::HOOKS) & hooks::REPORT != 0;
-    if !is_hooked || written <= slots || word(header::LOST_DEVICE_EVENTS) != 0 {
-        return Err(format!("{mode}: {written} events, {slots} slots: it did not record"));
-    }
-    Ok(())
-}
-
-fn words_of(folder: &Path) -> Result<Vec<u64>, String> {
-    let bytes = fs::read(only_tape(folder)?).map_err(|error| error.to_string())?;
-    Ok(bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect())
+    ensure!(
+        is_hooked && written > slots && word(header::LOST_DEVICE_EVENTS) == 0,
+        "{mode}: {written} events, {slots} slots: it did not record"
+    );
+    Ok(words)
 }
 
 // --- figures ------------------------------------------------------------------------------------
@@ -196,16 +152,6 @@ fn cell(values: Vec<f64>) -> Cell {
     Cell { ns, spread_ns: median(values.into_iter().map(|value| (value - ns).abs()).collect()) }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match (values.get(middle), values.len() % 2) {
-        (Some(upper), 0) => upper.midpoint(values[middle - 1]),
-        (Some(only), _) => *only,
-        (None, _) => f64::NAN,
-    }
-}
-
 /// Cost of the default recorder as a part of PyTorch's `stacks="python"`.
 fn ratio(rounds: &Rounds, depth: &str) -> Option<f64> {
     let of = |name: &str| added(rounds, name, depth).map(|cell| cell.ns);
@@ -214,61 +160,55 @@ fn ratio(rounds: &Rounds, depth: &str) -> Option<f64> {
 
 fn figures(rounds: &Rounds, tape: Tape) -> Value {
     let mut figures = serde_json::Map::new();
-    figures.insert("off_ns".into(), json!(tenth(off(rounds, "6").ns)));
-    figures.insert("off_spread_ns".into(), json!(tenth(off(rounds, "6").spread_ns)));
-    for mode in &MODES {
+    figures.insert("off_ns".into(), json!(rounded(off(rounds, "6").ns, 1)));
+    figures.insert("off_spread_ns".into(), json!(rounded(off(rounds, "6").spread_ns, 1)));
+    for (mode, _) in MODES {
         for depth in DEPTHS {
-            if let Some(cell) = added(rounds, mode.name, depth) {
-                let name = format!("{}_{depth}", mode.name);
-                figures.insert(format!("{name}_ns"), json!(tenth(cell.ns)));
-                figures.insert(format!("{name}_spread_ns"), json!(tenth(cell.spread_ns)));
+            if let Some(cell) = added(rounds, mode, depth) {
+                let name = format!("{mode}_{depth}");
+                figures.insert(format!("{name}_ns"), json!(rounded(cell.ns, 1)));
+                figures.insert(format!("{name}_spread_ns"), json!(rounded(cell.spread_ns, 1)));
             }
         }
     }
     for depth in DEPTHS {
         if let Some(ratio) = ratio(rounds, depth) {
-            figures.insert(format!("ratio_{depth}"), json!((ratio * 1e4).round() / 1e4));
+            figures.insert(format!("ratio_{depth}"), json!(rounded(ratio, 4)));
         }
     }
     figures.insert("rounds".into(), json!(number_of_rounds(rounds)));
     figures.insert("events_held".into(), json!(tape.events_held));
     figures.insert("tape_bytes".into(), json!(tape.bytes));
-    figures.insert("bytes_per_event".into(), json!(tenth(bytes_per_event(tape))));
+    figures.insert("bytes_per_event".into(), json!(rounded(bytes_per_event(tape), 1)));
     Value::Object(figures)
 }
 
 fn text(rounds: &Rounds, tape: Tape) -> String {
-    let cells = |[six, deep]: [Option<Cell>; 2]| {
-        let show = |cell: Option<Cell>| {
-            cell.map_or(format!("{:>18}", "-"), |cell| {
-                format!("{:>10.0} ± {:<5.0}", cell.ns, cell.spread_ns)
-            })
-        };
-        format!("{}{}", show(six), show(deep))
+    let show = |cell: Option<Cell>| {
+        cell.map_or("-".to_string(), |cell| format!("{:.0} ± {:.0}", cell.ns, cell.spread_ns))
     };
-    let mut text = format!("{:32}{:>15}{:>18}\n", "nanoseconds of a pair", "6 frames", "28 frames");
-    text += &format!("{:32}{}\n", "off", cells(DEPTHS.map(|depth| Some(off(rounds, depth)))));
-    for mode in &MODES {
-        let found = DEPTHS.map(|depth| added(rounds, mode.name, depth));
-        text += &format!("{:32}{}\n", format!("+ {}", mode.says), cells(found));
-    }
-    let parts: Vec<_> = DEPTHS
-        .iter()
-        .filter_map(|depth| Some((depth, ratio(rounds, depth)?)))
-        .map(|(depth, ratio)| {
-            let word = if ratio <= GOAL { "met" } else { "not met" };
-            format!("1/{:.1} at {depth} frames ({word})", 1.0 / ratio)
-        })
-        .collect();
-    text += &format!("default beside PyTorch's python stacks, goal 1/10: {}\n", parts.join(", "));
-    text += &format!(
-        "a default tape holds {} events in {:.1} MiB, {:.1} bytes an event; {} rounds\n",
+    let title =
+        ("nanoseconds of a pair".to_string(), DEPTHS.map(|depth| format!("{depth} frames")));
+    let off = ("off".to_string(), DEPTHS.map(|depth| show(Some(off(rounds, depth)))));
+    let modes = MODES.iter().map(|(mode, says)| {
+        (format!("+ {says}"), DEPTHS.map(|depth| show(added(rounds, mode, depth))))
+    });
+    let rows = [title, off].into_iter().chain(modes).map(|(name, cells)| (name, cells.to_vec()));
+    let parts = DEPTHS.iter().filter_map(|depth| {
+        let ratio = ratio(rounds, depth)?;
+        let word = if ratio <= GOAL { "met" } else { "not met" };
+        Some(format!("1/{:.1} at {depth} frames ({word})", 1.0 / ratio))
+    });
+    format!(
+        "{}default beside PyTorch's python stacks, goal 1/10: {}\n\
+         a default tape holds {} events in {:.1} MiB, {:.1} bytes an event; {} rounds\n",
+        aligned(rows),
+        parts.collect::<Vec<_>>().join(", "),
         tape.events_held,
         tape.bytes as f64 / f64::from(1 << 20),
         bytes_per_event(tape),
         number_of_rounds(rounds),
-    );
-    text
+    )
 }
 
 fn number_of_rounds(rounds: &Rounds) -> usize {
@@ -278,10 +218,6 @@ fn number_of_rounds(rounds: &Rounds) -> usize {
 /// With everything that a tape of one device needs besides.
 fn bytes_per_event(tape: Tape) -> f64 {
     tape.bytes as f64 / tape.events_held.max(1) as f64
-}
-
-fn tenth(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
 }
 
 #[cfg(test)]
@@ -311,15 +247,5 @@ mod tests {
         assert!(figures.get("tape_detail_6_ns").is_none(), "what was not measured is not there");
         let text = text(&rounds(), tape);
         assert!(text.contains("1/11.1 at 6 frames (met), 1/9.3 at 28 frames (not met)"), "{text}");
-    }
-
-    #[test]
-    fn medians() {
-        for (values, expected) in
-            [(vec![3.0], 3.0), (vec![1.0, 9.0], 5.0), (vec![9.0, 1.0, 2.0], 2.0)]
-        {
-            assert_eq!(median(values), expected);
-        }
-        assert!(median(Vec::new()).is_nan());
     }
 }

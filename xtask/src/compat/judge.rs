@@ -4,35 +4,33 @@
 //! of 512 bytes, small ones come from segments of 2 MiB, large ones of 20 MiB, and a request that
 //! cannot be met first gives back every segment that is free.
 
+use anyhow::{Result, anyhow, bail, ensure};
 use memtape_core::snapshot::{DeviceSnapshot, SegmentSource, TraceEvent, TraceKind};
 use memtape_core::tape::layout::Tracker;
 
-use super::rig::{Request, Run};
+use super::rig::{Request, Run, What};
 
 /// Works, or why not.
-pub(crate) type Finding = Result<(), String>;
+pub(crate) type Finding = Result<()>;
 
 /// What the runs with one release showed.
 pub(crate) struct Findings {
     /// PyTorch's reports: blocks, totals, failed requests.
-    pub(crate) hook_1: Finding,
+    hook_1: Finding,
     /// The trace tracker: requested sizes, streams, deferred frees, segments.
-    pub(crate) hook_2: Finding,
+    hook_2: Finding,
     /// The tracker names pools.
     pub(crate) has_pools: bool,
     /// Python stacks of blocks and failed requests.
-    pub(crate) stacks: Finding,
+    stacks: Finding,
     /// The CUDA runtime: segments, without the tracker.
-    pub(crate) segments: Finding,
-    /// The release has a tracker.
-    expects_tracker: bool,
+    segments: Finding,
+    /// The tracker is there as it should be, or the tape says why this release has none.
+    is_tracker_expected: bool,
 }
 
 /// First release with a trace tracker.
 const MINOR_OF_TRACKER: u32 = 2;
-
-/// What an unavailable hook's reason begins with.
-const UNAVAILABLE: &str = "unavailable: ";
 
 /// Bytes of tests/compat/cudart.c's device.
 const DEVICE_BYTES: u64 = 1 << 30;
@@ -47,32 +45,43 @@ type Expected = (TraceKind, u64, u64, u64, Option<u64>);
 impl Findings {
     pub(crate) fn of(minor: u32, plain: &Run, detailed: &Run) -> Self {
         let is_attached = detailed.tracker == Tracker::Attached as u64;
+        let expects_tracker = minor >= MINOR_OF_TRACKER;
+        let limitations = &detailed.status.limitations;
+        let reason = limitations.iter().find_map(|line| line.strip_prefix("no detail: "));
+        let hook_2 = match reason {
+            _ if is_attached => hook_2(detailed),
+            Some(why) => Err(anyhow!("unavailable: {why}")),
+            None => Err(anyhow!("not attached, and the tape does not say why")),
+        };
         Self {
+            is_tracker_expected: if expects_tracker {
+                hook_2.is_ok()
+            } else {
+                !is_attached && reason.is_some()
+            },
             hook_1: hook_1(plain),
-            hook_2: if is_attached { hook_2(detailed) } else { Err(why_unavailable(detailed)) },
+            hook_2,
             has_pools: is_attached
                 && detailed.snapshot.stream_pools.iter().any(|place| place.pool.is_some()),
             stacks: stacks(plain),
             segments: segments(plain),
-            expects_tracker: minor >= MINOR_OF_TRACKER,
         }
     }
 
     /// Everything is as it should be with this release.
     pub(crate) fn are_good(&self) -> bool {
-        let hook_2 = match &self.hook_2 {
-            Ok(()) => self.expects_tracker,
-            Err(why) => !self.expects_tracker && why.starts_with(UNAVAILABLE),
-        };
-        hook_2 && self.hook_1.is_ok() && self.stacks.is_ok() && self.segments.is_ok()
+        let always = [&self.hook_1, &self.stacks, &self.segments];
+        self.is_tracker_expected && always.iter().all(|finding| finding.is_ok())
     }
-}
 
-fn why_unavailable(run: &Run) -> String {
-    let line = run.status.limitations.iter().find_map(|line| line.strip_prefix("no detail: "));
-    match line {
-        Some(why) => format!("{UNAVAILABLE}{why}"),
-        None => "not attached, and the tape does not say why".to_string(),
+    /// All findings by their names.
+    pub(crate) fn each(&self) -> [(&'static str, &Finding); 4] {
+        [
+            ("hook 1", &self.hook_1),
+            ("hook 2", &self.hook_2),
+            ("stacks", &self.stacks),
+            ("segments", &self.segments),
+        ]
     }
 }
 
@@ -127,11 +136,11 @@ fn hook_2(run: &Run) -> Finding {
 fn traced(requests: &[Request]) -> Vec<Expected> {
     let mut allocator = Allocator::default();
     for request in requests {
-        match request.what.as_str() {
-            "alloc" => allocator.alloc(request),
-            "defer" => allocator.defer(request),
-            "oom" => allocator.fail(request),
-            _ => allocator.free(request),
+        match request.what {
+            What::Alloc => allocator.alloc(request),
+            What::Free => allocator.free(request),
+            What::Defer => allocator.defer(request),
+            What::Oom => allocator.fail(request),
         }
     }
     allocator.return_segments();
@@ -232,7 +241,7 @@ fn stacks(run: &Run) -> Finding {
             (file, frame.line, frame.function)
         })
         .collect();
-    let expected = run.requests.iter().filter(|r| matches!(r.what.as_str(), "alloc" | "oom"));
+    let expected = run.requests.iter().filter(|r| matches!(r.what, What::Alloc | What::Oom));
     let expected = expected.map(|r| ("drive.py".to_string(), r.line, "main".to_string()));
     same("innermost frames", &found, &expected.collect())
 }
@@ -247,23 +256,23 @@ fn segments(run: &Run) -> Finding {
     let expected = traced(&run.requests).into_iter().filter(|(kind, ..)| is_segment(*kind));
     same("segments", &found, &expected.map(|(kind, at, size, ..)| (kind, at, size)).collect())?;
     let failed = events(run, |kind| kind == TraceKind::MallocFailed)?.count();
-    let ooms = run.requests.iter().filter(|request| request.what == "oom").count();
+    let ooms = run.requests.iter().filter(|request| request.what == What::Oom).count();
     same("a failed cudaMalloc for each failed request", &(failed >= ooms), &true)
 }
 
 // --- helpers --------------------------------------------------------------------------------
 
-fn device(run: &Run) -> Result<&DeviceSnapshot, String> {
+fn device(run: &Run) -> Result<&DeviceSnapshot> {
     match run.snapshot.devices.as_slice() {
         [device] => Ok(device),
-        devices => Err(format!("{} devices on the tape, not one", devices.len())),
+        devices => bail!("{} devices on the tape, not one", devices.len()),
     }
 }
 
 fn events(
     run: &Run,
     wanted: impl Fn(TraceKind) -> bool,
-) -> Result<impl Iterator<Item = &TraceEvent>, String> {
+) -> Result<impl Iterator<Item = &TraceEvent>> {
     Ok(device(run)?.trace.iter().filter(move |event| wanted(event.kind)))
 }
 
@@ -272,9 +281,9 @@ fn kept(run: &Run) -> impl Iterator<Item = &Request> {
     let is_freed = |address: u64| {
         run.requests
             .iter()
-            .any(|r| matches!(r.what.as_str(), "free" | "defer") && r.address == address)
+            .any(|r| matches!(r.what, What::Free | What::Defer) && r.address == address)
     };
-    run.requests.iter().filter(move |r| r.what == "alloc" && !is_freed(r.address))
+    run.requests.iter().filter(move |r| r.what == What::Alloc && !is_freed(r.address))
 }
 
 /// The blocks that are kept are small and lie in the first segment.
@@ -291,10 +300,8 @@ fn segment_bytes(size: u64) -> u64 {
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Finding {
-    if found == expected {
-        return Ok(());
-    }
-    Err(format!("{what}: the tape says {found:x?}, it was {expected:x?}"))
+    ensure!(found == expected, "{what}: the tape says {found:x?}, it was {expected:x?}");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,18 +3,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::AtomicU64;
 
+use anyhow::{Context, Result, bail};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::header;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;
+use serde::Deserialize;
 use serde_json::Value;
 
-use crate::elf;
-use crate::step::{command, root};
+use crate::process::{built, call, command, output, root};
+use crate::wheel::elf;
 
 /// Below the repository; each release has a folder of its own.
 const FOLDER: &str = "target/compat";
@@ -44,11 +45,21 @@ pub(crate) struct Run {
     pub(crate) tracker: u64,
 }
 
+/// What the program can ask the allocator for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum What {
+    Alloc,
+    Free,
+    /// A free that waits for another stream.
+    Defer,
+    Oom,
+}
+
 /// One thing that the program asked the allocator for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Request {
-    /// `alloc`, `free`, `defer` (a free that waits for another stream) or `oom`.
-    pub(crate) what: String,
+    pub(crate) what: What,
     pub(crate) address: u64,
     /// As asked for.
     pub(crate) size: u64,
@@ -58,11 +69,10 @@ pub(crate) struct Request {
 }
 
 /// Fetches the libraries, unless they are there.
-pub(crate) fn fetch(version: &str) -> Result<Release, String> {
-    let mut fetch = command(PYTHON);
-    fetch.args(["tests/compat/fetch.py", version, FOLDER]);
-    let fetched: Value = serde_json::from_str(&output(&mut fetch)?).map_err(one_line)?;
-    let torch = fetched["torch"].as_str().ok_or("no version was fetched")?.to_string();
+pub(crate) fn fetch(version: &str) -> Result<Release> {
+    let mut fetch = call(PYTHON, &["tests/compat/fetch.py", version, FOLDER]);
+    let fetched: Value = serde_json::from_str(&output(&mut fetch)?)?;
+    let torch = fetched["torch"].as_str().context("no version was fetched")?.to_string();
     let folder = root().join(FOLDER).join(&torch);
     Ok(Release { torch, folder })
 }
@@ -90,10 +100,9 @@ impl Release {
     }
 
     /// Makes the runtime and what the driver needs besides.
-    pub(crate) fn build(&self) -> Result<(), String> {
+    pub(crate) fn build(&self) -> Result<()> {
         let runtime = self.runtime();
-        let write =
-            |name: &str, text: String| fs::write(self.folder.join(name), text).map_err(one_line);
+        let write = |name: &str, text: String| fs::write(self.folder.join(name), text);
         // The name of the library is the version of its symbols, too.
         write("cudart.map", format!("{runtime} {{ global: *; }};\n"))?;
         let imported = elf::demands(&self.library())?.undefined;
@@ -118,23 +127,24 @@ impl Release {
     }
 
     /// Runs the program under the recorder and reads the tape.
-    pub(crate) fn drive(&self, with_detail: bool) -> Result<Run, String> {
+    pub(crate) fn drive(&self, with_detail: bool) -> Result<Run> {
         let tapes = self.folder.join("tapes");
         let _ = fs::remove_dir_all(&tapes);
         let mut drive = command(PYTHON);
         drive.arg(root().join(DRIVER)).arg(&self.folder);
-        drive.env("LD_PRELOAD", recorder()).env("MEMTAPE_DIR", &tapes);
+        drive.env("LD_PRELOAD", built("debug").join("libmemtape.so")).env("MEMTAPE_DIR", &tapes);
         drive.env("MEMTAPE_DETAIL", if with_detail { "1" } else { "0" });
         for name in ["MEMTAPE_DISABLE", "MEMTAPE_STACKS", "MEMTAPE_EVENTS", "MEMTAPE_BLOCKS"] {
             drive.env_remove(name);
         }
-        let said: Value = serde_json::from_str(&output(&mut drive)?).map_err(one_line)?;
-        let requests = said.as_array().map(|all| all.iter().map(request).collect());
-        let words = words(&only_file(&tapes)?)?;
-        let tape = Tape::open(words.as_slice()).map_err(one_line)?;
+        let requests = serde_json::from_str(&output(&mut drive)?)?;
+        let bytes = fs::read(only_file(&tapes)?)?;
+        let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word).into());
+        let words: Vec<AtomicU64> = words.collect();
+        let tape = Tape::open(words.as_slice())?;
         Ok(Run {
-            requests: requests.ok_or("the program said nothing")?,
-            snapshot: tape.snapshot(PointInTime::Present, None, EVENTS_MAX).map_err(one_line)?,
+            requests,
+            snapshot: tape.snapshot(PointInTime::Present, None, EVENTS_MAX)?,
             status: tape.status(),
             tracker: words
                 .get(header::TRACKER)
@@ -143,48 +153,11 @@ impl Release {
     }
 }
 
-fn request(value: &Value) -> Request {
-    let number = |name: &str| value[name].as_u64().unwrap_or(0);
-    Request {
-        what: value["what"].as_str().unwrap_or_default().to_string(),
-        address: number("address"),
-        size: number("size"),
-        line: number("line") as u32,
-        stream: number("stream"),
-    }
-}
-
-/// The library that was built just now.
-fn recorder() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
-    target.join("debug/libmemtape.so")
-}
-
-fn only_file(folder: &Path) -> Result<PathBuf, String> {
-    let entries = fs::read_dir(folder).map_err(|_| "the recorder made no tape")?;
+fn only_file(folder: &Path) -> Result<PathBuf> {
+    let entries = fs::read_dir(folder).context("the recorder made no tape")?;
     let files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     match files.as_slice() {
         [file] => Ok(file.clone()),
-        files => Err(format!("{} tapes, not one", files.len())),
+        files => bail!("{} tapes, not one", files.len()),
     }
-}
-
-fn words(path: &Path) -> Result<Vec<AtomicU64>, String> {
-    let bytes = fs::read(path).map_err(one_line)?;
-    Ok(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word).into()).collect())
-}
-
-/// Standard output of a command that must succeed.
-fn output(command: &mut Command) -> Result<String, String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(|error| format!("{name}: {error}"))?;
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{name}: {}\n{}", output.status, errors.trim_end()));
-    }
-    String::from_utf8(output.stdout).map_err(one_line)
-}
-
-fn one_line(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }

@@ -1,13 +1,18 @@
 //! Running one program as a step: quietly while all is well, with everything it said when not.
 
+mod descendants;
+
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::Add;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::descendants;
-use crate::report::{Counts, Step};
+use anyhow::{Context, Result, ensure};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// A step that takes longer hangs: it is ended and fails, and its processes are named. The longest
 /// one, all tests from nothing on 2 busy cores, takes about 15 minutes.
@@ -36,7 +41,7 @@ pub(crate) fn root() -> &'static Path {
 /// `cargo run` tells this program about its own package by environment variables. Handed on, they
 /// look like a change to build scripts that watch them, and half of the dependencies would be
 /// built again each time.
-pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
@@ -52,20 +57,43 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// The cargo that runs us, with these arguments.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    let mut command = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    call(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
+}
+
+/// A program with these arguments.
+pub(crate) fn call(program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
+    let mut command = command(program);
     command.args(arguments);
     command
 }
 
 /// Runs a program that prints one JSON object on stdout: whether it succeeded, and the object.
-pub(crate) fn json_of(program: &mut Command) -> Result<(bool, serde_json::Value), String> {
-    let path = Path::new(program.get_program()).to_path_buf();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let output = program.output().map_err(|error| format!("{name}: {error}"))?;
-    let status = output.status;
-    serde_json::from_slice(&output.stdout)
-        .map(|object| (status.success(), object))
-        .map_err(|error| format!("{name} ({status}) printed nothing that can be read: {error}"))
+pub(crate) fn json_of(program: &mut Command, progress: Stdio) -> Result<(bool, Value)> {
+    let name = name(program);
+    let output = program.stderr(progress).output().with_context(|| name.clone())?;
+    let object = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("{name} ({}) printed nothing that can be read", output.status))?;
+    Ok((output.status.success(), object))
+}
+
+/// Standard output of a program that must succeed.
+pub(crate) fn output(program: &mut Command) -> Result<String> {
+    let name = name(program);
+    let output = program.output().with_context(|| name.clone())?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name}: {}\n{}", output.status, errors.trim_end());
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn name(program: &Command) -> String {
+    let path = Path::new(program.get_program());
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// What a program left in a file of JSON.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
 /// Where a release build lies.
@@ -80,33 +108,73 @@ pub(crate) fn built(profile: &str) -> PathBuf {
         .join(profile)
 }
 
-/// A folder for tapes beside the real ones, because their memory is part of their cost; it is
-/// deleted with the value.
-pub(crate) struct Tapes(PathBuf);
+/// Tests that were run, by their end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// They hold.
+    pub(crate) passed: u64,
+    /// They do not.
+    pub(crate) failed: u64,
+    /// They were not run.
+    pub(crate) ignored: u64,
+}
 
-impl Tapes {
-    pub(crate) fn new() -> Result<Self, String> {
-        let folder = PathBuf::from(format!("/dev/shm/memtape-bench-{}", std::process::id()));
-        std::fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        Ok(Self(folder))
-    }
+impl Add for Counts {
+    type Output = Self;
 
-    pub(crate) fn folder(&self) -> &Path {
-        &self.0
+    fn add(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            ignored: self.ignored + other.ignored,
+        }
     }
 }
 
-impl Drop for Tapes {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// One step of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// What it does, in a word or two.
+    pub(crate) name: &'static str,
+    /// It succeeded.
+    pub(crate) is_good: bool,
+    /// How long it took.
+    pub(crate) took: Duration,
+    /// Tests it ran; none for a step that is no test.
+    pub(crate) tests: Counts,
+    /// What its tests left out on this machine, and what they needed for it.
+    pub(crate) left_out: Vec<String>,
 }
 
-/// The first file of a folder of tapes.
-pub(crate) fn only_tape(folder: &Path) -> Result<PathBuf, String> {
-    let entries = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
-    let mut tapes = entries.flatten().map(|entry| entry.path());
-    tapes.next().ok_or_else(|| format!("no tape in {}", folder.display()))
+/// The steps of a command, in the order they were taken.
+#[derive(Debug, Default)]
+pub(crate) struct Steps(pub(crate) Vec<Step>);
+
+impl Steps {
+    /// Takes a step that all later ones need.
+    pub(crate) fn take(&mut self, name: &'static str, command: Command) -> Result<()> {
+        let step = run(name, command);
+        let is_good = step.is_good;
+        self.0.push(step);
+        ensure!(is_good, "{name} failed");
+        Ok(())
+    }
+
+    /// Builds these packages as they are released.
+    pub(crate) fn build(&mut self, packages: &[&str]) -> Result<()> {
+        let mut build = cargo(&["build", "--locked", "--release"]);
+        build.args(packages.iter().flat_map(|package| ["-p", package]));
+        self.take("build", build)
+    }
+
+    /// The tests of all steps. A step that failed without a failed test (it did not compile, the
+    /// format is off) counts as one failure, so that no failure is ever counted as nothing.
+    pub(crate) fn counts(&self) -> Counts {
+        self.0.iter().fold(Counts::default(), |sum, step| {
+            let failed = step.tests.failed.max(u64::from(!step.is_good));
+            sum + Counts { failed, ..step.tests }
+        })
+    }
 }
 
 /// Runs a command as a step, and says how it goes.
@@ -123,31 +191,31 @@ pub(crate) fn run(name: &'static str, command: Command) -> Step {
 }
 
 /// The step, and every line it wrote. Summaries of the test harness are added up.
-fn perform(name: &'static str, mut command: Command) -> (Step, Vec<String>) {
+fn perform(name: &'static str, command: Command) -> (Step, Vec<String>) {
     let started = Instant::now();
-    let (is_good, lines) = match run_to_end(&mut command, STEP_TIME_MAX) {
-        Ok(end) => end,
-        Err(error) => {
-            let program = command.get_program().to_string_lossy().into_owned();
-            (false, vec![format!("{program} cannot be run: {error}")])
-        }
-    };
-    let tests =
-        lines.iter().filter_map(|line| counts(line)).fold(Counts::default(), |sum, one| Counts {
-            passed: sum.passed + one.passed,
-            failed: sum.failed + one.failed,
-            ignored: sum.ignored + one.ignored,
-        });
+    let program = command.get_program().to_string_lossy().into_owned();
+    let (is_good, lines) = run_to_end(command, STEP_TIME_MAX)
+        .unwrap_or_else(|error| (false, vec![format!("{program} cannot be run: {error}")]));
+    let tests = lines.iter().filter_map(|line| counts(line)).fold(Counts::default(), Counts::add);
     let left_out = lines.iter().filter_map(|line| line.strip_prefix(LEFT_OUT));
     let left_out = left_out.map(String::from).collect();
     (Step { name, is_good, took: started.elapsed(), tests, left_out }, lines)
 }
 
 /// Whether it succeeded, and every line it wrote, of both streams as they came.
-fn run_to_end(command: &mut Command, time_max: Duration) -> std::io::Result<(bool, Vec<String>)> {
+fn run_to_end(mut command: Command, time_max: Duration) -> std::io::Result<(bool, Vec<String>)> {
     let started = Instant::now();
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let lines = read_lines(&mut child);
+    let (pipe, writer) = std::io::pipe()?;
+    let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
+    // Its ends of the pipe would keep the pipe open.
+    drop(command);
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Split by hand: what a failed test prints need not be UTF-8.
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            let _ = send.send(String::from_utf8_lossy(&line).into_owned());
+        }
+    });
     let mut seen = Vec::new();
     let mut ended: Option<(bool, Instant)> = None;
     loop {
@@ -173,23 +241,6 @@ fn run_to_end(command: &mut Command, time_max: Duration) -> std::io::Result<(boo
             Some(_) => {}
         }
     }
-}
-
-/// Every line of both its streams, as they come.
-fn read_lines(child: &mut std::process::Child) -> mpsc::Receiver<String> {
-    let (send, lines) = mpsc::channel();
-    let stdout = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read + Send>);
-    let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn std::io::Read + Send>);
-    for pipe in stdout.into_iter().chain(stderr) {
-        let send = send.clone();
-        std::thread::spawn(move || {
-            // Split by hand: what a failed test prints need not be UTF-8.
-            for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
-                let _ = send.send(String::from_utf8_lossy(&line).into_owned());
-            }
-        });
-    }
-    lines
 }
 
 /// Ends a step that hangs; returns what to say about it.
@@ -276,7 +327,7 @@ mod tests {
         let run = |script: &str, time_max: Duration| {
             let mut shell = command("sh");
             shell.args(["-c", script]);
-            run_to_end(&mut shell, time_max).expect("a shell")
+            run_to_end(shell, time_max).expect("a shell")
         };
         let (is_good, lines) = run("echo begun; sleep 1234; echo over", Duration::from_secs(1));
         assert!(!is_good);

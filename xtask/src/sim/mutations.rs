@@ -4,12 +4,14 @@
 //! The tree is copied aside, one line of it is changed, and the simulation runs on that. A change
 //! whose line is no longer there is a failure too: the list is then out of date.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Stdio;
 
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use crate::report::Outcome;
-use crate::step::{command, json_of, root, say};
+use crate::process::{call, command, json_of, output, root, say};
+use crate::report::Found;
 
 /// Seeds that each mutation is tried on: the rarest is found by one in a thousand.
 const SEEDS: u64 = 4_000;
@@ -86,52 +88,42 @@ const MUTATIONS: [Mutation; 10] = [
 ];
 
 /// Tries them all.
-pub(crate) fn try_all(seeds: Option<u64>) -> Outcome {
+pub(crate) fn try_all(seeds: Option<u64>) -> Result<Found> {
     let seeds = seeds.unwrap_or(SEEDS);
     let aside = root().join("target/mutations");
-    let mut lines = Vec::new();
-    let sound = copy_tree(&aside).and_then(|()| failures(&aside, seeds));
-    lines.push(match &sound {
-        Ok(0) => (true, "nothing is broken".to_string(), 0),
-        Ok(failures) => (false, "nothing is broken".to_string(), *failures),
-        Err(why) => (false, why.clone(), 0),
-    });
-    if sound.is_ok() {
-        for mutation in &MUTATIONS {
-            say(&format!("broken on purpose: {} …\n", mutation.rule));
-            lines.push(match try_one(&aside, mutation, seeds) {
-                Ok(failures) => (failures > 0, mutation.rule.to_string(), failures),
-                Err(why) => (false, format!("{}: {why}", mutation.rule), 0),
-            });
-        }
+    copy_tree(&aside)?;
+    let failed = failures(&aside, seeds)?;
+    ensure!(failed == 0, "{failed} of {seeds} seeds fail and nothing is broken");
+    let mut text = String::new();
+    let mut found = 0;
+    for mutation in &MUTATIONS {
+        say(&format!("broken on purpose: {} …\n", mutation.rule));
+        let (is_found, what) = match try_one(&aside, mutation, seeds) {
+            Ok(failures) => (failures > 0, format!("{failures:>5} of {seeds} seeds fail")),
+            Err(why) => (false, format!("{why:#}")),
+        };
+        found += usize::from(is_found);
+        let verdict = if is_found { "ok    " } else { "MISSED" };
+        text += &format!("{verdict} {what}: {}\n", mutation.rule);
     }
-    let is_good = lines.iter().all(|(is_good, _, _)| *is_good);
-    let found = lines.iter().skip(1).filter(|(is_good, _, _)| *is_good).count();
-    let shown = lines.iter().map(|(is_good, rule, failures)| {
-        let verdict = if *is_good { "ok    " } else { "MISSED" };
-        format!("{verdict} {failures:>5} of {seeds} seeds fail: {rule}\n")
-    });
-    let text: String = shown.collect();
     let figures = json!({ "mutations": MUTATIONS.len(), "found": found, "seeds": seeds });
-    let object = json!({ "command": "sim --mutations", "ok": is_good, "figures": figures });
-    Outcome { is_good, text, json: format!("{object}\n") }
+    Ok(Found { is_good: found == MUTATIONS.len(), text, object: json!({ "figures": figures }) })
 }
 
-fn try_one(aside: &Path, mutation: &Mutation, seeds: u64) -> Result<u64, String> {
-    let path = aside.join(mutation.file);
-    let one_line = |error: std::io::Error| format!("{}: {error}", mutation.file);
-    let sound = std::fs::read_to_string(&path).map_err(one_line)?;
-    if sound.matches(mutation.from).count() != 1 {
-        return Err(format!("{} does not have the line once that is to be changed", mutation.file));
-    }
-    std::fs::write(&path, sound.replace(mutation.from, mutation.to)).map_err(one_line)?;
+fn try_one(aside: &Path, mutation: &Mutation, seeds: u64) -> Result<u64> {
+    let file = mutation.file;
+    let path = aside.join(file);
+    let sound = std::fs::read_to_string(&path).context(file)?;
+    let count = sound.matches(mutation.from).count();
+    ensure!(count == 1, "{file} does not have the line once that is to be changed");
+    std::fs::write(&path, sound.replace(mutation.from, mutation.to)).context(file)?;
     let found = failures(aside, seeds);
-    std::fs::write(&path, sound).map_err(one_line)?;
+    std::fs::write(&path, sound).context(file)?;
     found
 }
 
 /// Builds the simulation from the tree aside and runs it; how many seeds fail.
-fn failures(aside: &Path, seeds: u64) -> Result<u64, String> {
+fn failures(aside: &Path, seeds: u64) -> Result<u64> {
     let target = aside.join("target");
     let mut build = command(env!("CARGO"));
     build.args(["build", "--quiet", "--locked", "-p", "memtape-sim"]).current_dir(aside);
@@ -139,32 +131,26 @@ fn failures(aside: &Path, seeds: u64) -> Result<u64, String> {
     build.env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", "--cap-lints=allow");
     // Simulates three times as fast as a debug build, and is built in half the time of a release.
     build.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "0");
-    let built = build.status().map_err(|error| format!("cargo: {error}"))?;
-    if !built.success() {
-        return Err("it does not build".to_string());
-    }
+    ensure!(build.status().context("cargo")?.success(), "it does not build");
     let mut simulation = command(target.join("debug/memtape-sim"));
     simulation.args(["--json", "--seeds", &seeds.to_string()]);
-    simulation.stderr(std::process::Stdio::null());
-    let (_, object) = json_of(&mut simulation)?;
-    object["figures"]["failures"].as_u64().ok_or_else(|| "there are no figures".to_string())
+    let (_, object) = json_of(&mut simulation, Stdio::null())?;
+    object["figures"]["failures"].as_u64().context("there are no figures")
 }
 
 /// Copies what the simulation is built from. Files that are the same are left alone, so that a
 /// second time builds little.
-fn copy_tree(aside: &Path) -> Result<(), String> {
-    let listed = command("git").args(["ls-files", "-z"]).current_dir(root()).output();
-    let listed = listed.map_err(|error| format!("git: {error}"))?.stdout;
-    let names = listed.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    for name in names.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned())) {
-        let (from, to) = (root().join(&name), aside.join(&name));
+fn copy_tree(aside: &Path) -> Result<()> {
+    let listed = output(&mut call("git", &["ls-files", "-z"]))?;
+    for name in listed.split_terminator('\0') {
+        let (from, to) = (root().join(name), aside.join(name));
         let Ok(bytes) = std::fs::read(&from) else { continue };
         if std::fs::read(&to).is_ok_and(|known| known == bytes) {
             continue;
         }
         let folder = to.parent().unwrap_or(aside);
         let copied = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&to, bytes));
-        copied.map_err(|error| format!("{}: {error}", to.display()))?;
+        copied.with_context(|| to.display().to_string())?;
     }
     Ok(())
 }

@@ -11,18 +11,21 @@
 //! `wheel dev` goes the same way with the debug build and the machine's own linker, for the tests:
 //! its tag is `linux_x86_64`, which is no promise to any other machine. Nothing here publishes.
 
+pub(crate) mod elf;
+
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use crate::elf::{Demands, Glibc, demands};
-use crate::report::{Outcome, Step, seconds};
-use crate::step::{cargo, command, root, run, say};
-use crate::venv;
+use crate::process::{Steps, built, cargo, command, root};
+use crate::python;
+use crate::report::{Found, seconds};
+use elf::{Demands, Glibc, demands};
 
 /// One way of making the wheel.
 pub(crate) struct Flavour {
@@ -77,66 +80,58 @@ const LIBRARIES: [&str; 7] = [
     "librt.so.1",
 ];
 
-/// What came of it.
-struct Wheel {
-    path: PathBuf,
+/// What the objects in a wheel need.
+struct Needs {
     program: Demands,
     library: Demands,
 }
 
-/// Builds the wheel.
-pub(crate) fn build(flavour: &Flavour) -> Outcome {
-    let started = Instant::now();
-    let mut steps = Vec::new();
-    let made = make(flavour, &mut steps);
-    if let Err(why) = &made {
-        say(&format!("{why}\n"));
+impl Needs {
+    /// The newest glibc that any part of it needs.
+    fn glibc(&self) -> Glibc {
+        self.program.glibc.max(self.library.glibc)
     }
-    let figures = made.as_ref().map_or(json!({}), |wheel| {
-        json!({
-            "path": wheel.path,
-            "bytes": size(&wheel.path),
-            "tag": tag(&wheel.path),
-            "glibc": text(newest(wheel)),
-            "glibc_program": text(wheel.program.glibc),
-            "glibc_library": text(wheel.library.glibc),
-            "seconds": seconds(started.elapsed()),
-        })
-    });
-    let said = made.as_ref().map_or(String::from("no wheel\n"), |wheel| {
-        let (path, bytes) = (wheel.path.display(), size(&wheel.path));
-        format!("{path}\n{bytes} bytes, needs glibc {}\n", text(newest(wheel)))
-    });
-    let steps: Vec<_> = steps.iter().map(Step::json).collect();
-    let is_good = made.is_ok();
-    let object = json!({ "command": "wheel", "ok": is_good, "figures": figures, "steps": steps });
-    Outcome { is_good, text: said, json: format!("{object}\n") }
 }
 
-fn make(flavour: &Flavour, steps: &mut Vec<Step>) -> Result<Wheel, String> {
-    let mut take = |name: &'static str, command: Command| {
-        steps.push(run(name, command));
-        steps.last().is_some_and(|step| step.is_good).then_some(()).ok_or(format!("{name} failed"))
-    };
-    if !venv::has(flavour.tools_at, flavour.tools) {
-        take("wheel tools", venv::make("python3", flavour.tools_at, flavour.tools))?;
+/// Builds the wheel.
+pub(crate) fn build(steps: &mut Steps, flavour: &Flavour) -> Result<Found> {
+    let started = Instant::now();
+    if !python::has(flavour.tools_at, flavour.tools) {
+        steps.take("wheel tools", python::make("python3", flavour.tools_at, flavour.tools))?;
     }
-    take("library", build_library(flavour))?;
-    let library = built(flavour, "libmemtape.so");
-    lay_out(flavour, &library).map_err(|error| format!("{}: {error}", flavour.layout))?;
-    take("program and wheel", pack(flavour))?;
-    let path = wheel_in(flavour).ok_or("maturin left no wheel")?;
-    let program = built(flavour, "memtape");
-    let wheel = Wheel { path, program: demands(&program)?, library: demands(&library)? };
-    let mut broken = broken_promises(flavour, &wheel);
+    steps.take("library", build_library(flavour))?;
+    let folder = match flavour.floor {
+        Some(_) => built(TARGET).join(flavour.profile),
+        None => built("debug"),
+    };
+    let (program, library) = (folder.join("memtape"), folder.join("libmemtape.so"));
+    lay_out(flavour, &library).context(flavour.layout)?;
+    steps.take("program and wheel", pack(flavour))?;
+    let path = wheel_in(flavour).context("maturin left no wheel")?;
+    let needs = Needs { program: demands(&program)?, library: demands(&library)? };
+    let mut broken = broken_promises(flavour, &needs);
     if flavour.floor.is_some() {
-        broken.extend([&program, &library].into_iter().filter_map(|path| names_a_folder(path)));
+        for object in [&program, &library] {
+            broken.extend(names_a_folder(object)?);
+        }
     }
     if !broken.is_empty() {
-        let _ = fs::remove_file(&wheel.path);
-        return Err(format!("the wheel would break its promise: {}", broken.join("; ")));
+        let _ = fs::remove_file(&path);
     }
-    Ok(wheel)
+    ensure!(broken.is_empty(), "the wheel would break its promise: {}", broken.join("; "));
+    let bytes = fs::metadata(&path)?.len();
+    let figures = json!({
+        "path": path,
+        "bytes": bytes,
+        "tag": tag(&path),
+        "glibc": text(needs.glibc()),
+        "glibc_program": text(needs.program.glibc),
+        "glibc_library": text(needs.library.glibc),
+        "seconds": seconds(started.elapsed()),
+    });
+    let glibc = text(needs.glibc());
+    let said = format!("{}\n{bytes} bytes, needs glibc {glibc}\n", path.display());
+    Ok(Found { is_good: true, text: said, object: json!({ "figures": figures }) })
 }
 
 /// The library alone and as a library only: beside an rlib, cargo does not optimize it as a whole.
@@ -203,9 +198,9 @@ fn pack(flavour: &Flavour) -> Command {
 }
 
 /// What makes the wheel something else than its name says.
-fn broken_promises(flavour: &Flavour, wheel: &Wheel) -> Vec<String> {
+fn broken_promises(flavour: &Flavour, needs: &Needs) -> Vec<String> {
     let mut broken = Vec::new();
-    for (name, object) in [("memtape", &wheel.program), ("libmemtape.so", &wheel.library)] {
+    for (name, object) in [("memtape", &needs.program), ("libmemtape.so", &needs.library)] {
         if flavour.floor.is_some_and(|floor| object.glibc > floor) {
             broken.push(format!("{name} needs glibc {}", text(object.glibc)));
         }
@@ -214,11 +209,11 @@ fn broken_promises(flavour: &Flavour, wheel: &Wheel) -> Vec<String> {
     }
     // The library is loaded into every child of a training command, most of which are no Python.
     let of_python = |name: &&String| name.starts_with("Py") || name.starts_with("_Py");
-    let undefined = wheel.library.undefined.iter().filter(of_python);
+    let undefined = needs.library.undefined.iter().filter(of_python);
     broken.extend(undefined.map(|name| format!("libmemtape.so needs Python's {name}")));
     // And in front of all others: an unwinder of its own would get the program's exceptions.
     let of_unwinder = |name: &&String| name.starts_with("_Unwind") || name.starts_with("__cxa");
-    let exported = wheel.library.exported.iter().filter(of_unwinder);
+    let exported = needs.library.exported.iter().filter(of_unwinder);
     broken.extend(exported.map(|name| format!("libmemtape.so would take over {name}")));
     broken
 }
@@ -232,17 +227,14 @@ fn folders() -> Vec<(PathBuf, &'static str)> {
 }
 
 /// What an object says of the folders it was built in: panics name their source file.
-fn names_a_folder(object: &Path) -> Option<String> {
-    let bytes = match fs::read(object) {
-        Ok(bytes) => bytes,
-        Err(error) => return Some(format!("{} cannot be read: {error}", object.display())),
-    };
+fn names_a_folder(object: &Path) -> Result<Option<String>> {
+    let bytes = fs::read(object).with_context(|| object.display().to_string())?;
     let names = |folder: &Path| {
         let folder = folder.as_os_str().as_encoded_bytes();
         bytes.windows(folder.len()).any(|window| window == folder)
     };
-    let (folder, _) = folders().into_iter().find(|(folder, _)| names(folder))?;
-    Some(format!("{} names {}", object.display(), folder.display()))
+    let named = folders().into_iter().find(|(folder, _)| names(folder));
+    Ok(named.map(|(folder, _)| format!("{} names {}", object.display(), folder.display())))
 }
 
 /// For every machine: nothing in it says where it was built.
@@ -268,35 +260,16 @@ fn tool(flavour: &Flavour, name: &str) -> Command {
     command
 }
 
-/// Where cargo leaves what it builds for this flavour.
-fn built(flavour: &Flavour, file: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    let target = target.map_or_else(|| root().join("target"), PathBuf::from);
-    match flavour.floor {
-        Some(_) => target.join(TARGET).join(flavour.profile).join(file),
-        None => target.join("debug").join(file),
-    }
-}
-
 fn wheel_in(flavour: &Flavour) -> Option<PathBuf> {
     let folder = fs::read_dir(root().join(flavour.out)).ok()?;
     let mut paths = folder.filter_map(|entry| Some(entry.ok()?.path()));
     paths.find(|path| path.extension().is_some_and(|extension| extension == "whl"))
 }
 
-/// The newest glibc that any part of it needs.
-fn newest(wheel: &Wheel) -> Glibc {
-    wheel.program.glibc.max(wheel.library.glibc)
-}
-
 /// `memtape-0.1.0-py3-none-linux_x86_64.whl` is for `py3-none-linux_x86_64`.
 fn tag(wheel: &Path) -> String {
     let stem = wheel.file_stem().unwrap_or_default().to_string_lossy();
     stem.splitn(3, '-').nth(2).unwrap_or_default().to_string()
-}
-
-fn size(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |metadata| metadata.len())
 }
 
 fn text((major, minor): Glibc) -> String {
@@ -308,8 +281,7 @@ mod tests {
     use super::*;
 
     fn check(flavour: &Flavour, program: Demands, library: Demands, expected: &[&str]) {
-        let wheel = Wheel { path: PathBuf::new(), program, library };
-        assert_eq!(broken_promises(flavour, &wheel), expected);
+        assert_eq!(broken_promises(flavour, &Needs { program, library }), expected);
     }
 
     #[test]
