@@ -157,8 +157,8 @@ pub(crate) struct CaptureRecord {
     pub(crate) serial: u32,
     pub(crate) job: String,
     pub(crate) attempt: u32,
-    pub(crate) reason: String,
-    pub(crate) reason_rank: Option<u32>,
+    #[serde(flatten)]
+    pub(crate) reason: Reason,
     pub(crate) step: u64,
     pub(crate) before_step: u64,
     pub(crate) requested_wall_ns: i64,
@@ -174,7 +174,7 @@ pub(crate) struct PartRecord {
     pub(crate) rank: u32,
     pub(crate) tape_id: String,
     pub(crate) node: String,
-    pub(crate) outcome: String,
+    pub(crate) outcome: Outcome,
     pub(crate) step: u64,
     pub(crate) wall_ns: i64,
     pub(crate) wall_error_ns: u64,
@@ -256,7 +256,7 @@ impl PartRecord {
             rank: part.rank,
             tape_id: part.tape_id.clone(),
             node: part.node.clone(),
-            outcome: part.outcome.as_str().to_string(),
+            outcome: part.outcome,
             step: part.step,
             wall_ns: part.wall_ns,
             wall_error_ns: part.wall_error_ns,
@@ -270,7 +270,7 @@ impl PartRecord {
 
     /// Its body is stored and its agent has answered: all that a restarted coordinator needs.
     pub(crate) fn answered(&mut self, answer: &Answer) {
-        self.outcome = answer.outcome.as_str().to_string();
+        self.outcome = answer.outcome;
         self.step = answer.step;
         self.wall_ns = answer.wall_ns;
         self.wall_error_ns = answer.wall_error_ns;
@@ -280,7 +280,7 @@ impl PartRecord {
     }
 
     pub(crate) fn is_aligned(&self) -> bool {
-        self.outcome == Outcome::Aligned.as_str()
+        self.outcome == Outcome::Aligned
     }
 
     pub(crate) fn hash(&self) -> Option<blake3::Hash> {
@@ -292,7 +292,7 @@ impl PartRecord {
             rank: self.rank,
             tape_id: self.tape_id.clone(),
             node: self.node.clone(),
-            outcome: Outcome::from_name(&self.outcome).unwrap_or(Outcome::Unreachable),
+            outcome: self.outcome,
             step: self.step,
             wall_ns: self.wall_ns,
             wall_error_ns: self.wall_error_ns,
@@ -315,14 +315,11 @@ impl CaptureRecord {
     /// that a clock set back has put into the future is the present.
     pub(crate) fn manifest(&self, parts: &[PartRecord], now_ns: u64) -> Manifest {
         let requested_ns = u64::try_from(self.requested_wall_ns).unwrap_or(0).min(now_ns);
-        let rank = self.reason_rank.unwrap_or(0);
-        // A name that is not known is one of a later version.
-        let reason = Reason::from_name(&self.reason, rank).unwrap_or(Reason::Manual);
         Manifest {
             id: CaptureId(self.id.clone()),
             job: self.job.clone(),
             attempt: self.attempt,
-            reason,
+            reason: self.reason.clone(),
             step: self.step,
             before_step: self.before_step,
             requested_ns,
@@ -330,5 +327,69 @@ impl CaptureRecord {
             complete: false,
             parts: parts.iter().map(PartRecord::part).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The record of a capture with this reason, as it is stored, and as it is read again.
+    fn check(reason: &Reason) {
+        let record = CaptureRecord { reason: reason.clone(), ..CaptureRecord::default() };
+        let stored = serde_json::to_value(&record).unwrap();
+        assert_eq!(stored["reason"], reason.as_str());
+        assert_eq!(stored["reason_rank"].as_u64(), reason.rank().map(u64::from));
+        assert_eq!(serde_json::from_value::<CaptureRecord>(stored).unwrap(), record);
+    }
+
+    #[test]
+    fn every_reason_is_stored_by_its_name() {
+        let rank = 7;
+        let mut reason = Reason::Growth { rank };
+        loop {
+            check(&reason);
+            reason = match reason {
+                Reason::Growth { rank } => Reason::OutOfMemory { rank },
+                Reason::OutOfMemory { rank } => Reason::Death { rank },
+                Reason::Death { rank } => Reason::Retries { rank },
+                Reason::Retries { rank } => Reason::Reserved { rank },
+                Reason::Reserved { .. } => Reason::Restart,
+                Reason::Restart => Reason::Baseline,
+                Reason::Baseline => Reason::Manual,
+                Reason::Manual => break,
+            };
+        }
+    }
+
+    #[test]
+    fn every_outcome_is_stored_by_its_name() {
+        let mut outcome = Outcome::Aligned;
+        loop {
+            let part = PartRecord { outcome, ..PartRecord::default() };
+            let stored = serde_json::to_value(&part).unwrap();
+            assert_eq!(stored["outcome"], outcome.as_str());
+            assert_eq!(serde_json::from_value::<PartRecord>(stored).unwrap(), part);
+            outcome = match outcome {
+                Outcome::Aligned => Outcome::Late,
+                Outcome::Late => Outcome::Behind,
+                Outcome::Behind => Outcome::Dead,
+                Outcome::Dead => Outcome::NoTape,
+                Outcome::NoTape => Outcome::Unreachable,
+                Outcome::Unreachable => break,
+            };
+        }
+    }
+
+    /// Records as they were written before names were types.
+    #[test]
+    fn names_of_other_versions_are_read() {
+        let capture = |json: &str| serde_json::from_str::<CaptureRecord>(json).unwrap().reason;
+        assert_eq!(capture(r#"{"reason": "death", "reason_rank": 3}"#), Reason::Death { rank: 3 });
+        assert_eq!(capture(r#"{"reason": "baseline", "reason_rank": null}"#), Reason::Baseline);
+        assert_eq!(capture(r#"{"reason": "person", "reason_rank": null}"#), Reason::Manual);
+        assert_eq!(capture(r#"{"reason": "weather", "reason_rank": 3}"#), Reason::Manual);
+        let part: PartRecord = serde_json::from_str(r#"{"outcome": "lost in the post"}"#).unwrap();
+        assert_eq!(part.outcome, Outcome::Unreachable);
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use memtape_core::capture::{Outcome, Reason};
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds};
@@ -127,7 +128,7 @@ pub struct Capture {
     /// Which attempt, as the coordinator numbers them.
     pub serial: u32,
     /// Why it was taken.
-    pub reason: String,
+    pub reason: Reason,
     /// T.
     pub step: u64,
     /// When it was asked for, Unix time.
@@ -148,7 +149,7 @@ pub struct Part {
     /// Its tape.
     pub tape_id: String,
     /// What became of it.
-    pub outcome: String,
+    pub outcome: Outcome,
     /// The step its body shows.
     pub step: u64,
     /// Its process was dead.
@@ -554,7 +555,7 @@ fn capture(record: &CaptureRecord, parts: &[PartRecord]) -> Capture {
     let part = |part: &PartRecord| Part {
         rank: part.rank,
         tape_id: part.tape_id.clone(),
-        outcome: part.outcome.clone(),
+        outcome: part.outcome,
         step: part.step,
         dead: part.dead,
         hash: part.hash().map(|hash| *hash.as_bytes()),

@@ -103,7 +103,7 @@ fn hash_of(view: &View<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem
     let state = view.captures.get(id).ok_or_else(|| Problem::unknown("capture", id))?;
     let part = state.part(rank).ok_or_else(|| Problem::unknown("rank", rank))?;
     part.hash().ok_or_else(|| {
-        let (outcome, detail) = (&part.outcome, &part.detail);
+        let (outcome, detail) = (part.outcome.as_str(), &part.detail);
         let line = format!("capture {id} has no snapshot of rank {rank} ({outcome}): {detail}");
         Problem::new(StatusCode::NOT_FOUND, line.trim_end_matches([':', ' ']))
     })
@@ -173,8 +173,8 @@ fn capture(known: &captures::CaptureState, with_parts: bool) -> Capture {
         id: record.id.clone(),
         job: record.job.clone(),
         attempt: record.attempt,
-        trigger: record.reason.clone(),
-        trigger_rank: record.reason_rank,
+        trigger: record.reason.as_str().to_string(),
+        trigger_rank: record.reason.rank(),
         step: record.step,
         before_step: record.before_step,
         requested_wall_ns: record.requested_wall_ns,
@@ -200,7 +200,7 @@ fn capture(known: &captures::CaptureState, with_parts: bool) -> Capture {
 
 /// In a capture that is collected, a rank without an answer is awaited, not missing.
 fn part(part: &PartRecord, is_closed: bool) -> Part {
-    let is_awaited = !is_closed && part.outcome == Outcome::Unreachable.as_str();
+    let is_awaited = !is_closed && part.outcome == Outcome::Unreachable;
     Part {
         rank: part.rank,
         node: part.node.clone(),

@@ -19,7 +19,7 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
         let state = match part.hash() {
             Some(hash) if index < RANKS_COMPARED_MAX => read(store, hash).await,
             Some(_) => Err(format!("only the first {RANKS_COMPARED_MAX} ranks are read")),
-            None => Err(format!("the capture has nothing of it ({})", part.outcome)),
+            None => Err(format!("the capture has nothing of it ({})", part.outcome.as_str())),
         };
         states.push(state);
     }

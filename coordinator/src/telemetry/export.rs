@@ -83,7 +83,7 @@ impl Telemetry {
                 KeyValue::new("memtape.capture.id", record.id.clone()),
                 KeyValue::new("memtape.job.id", record.job.clone()),
                 KeyValue::new("memtape.attempt", i64::from(record.attempt)),
-                KeyValue::new("memtape.capture.reason", record.reason.clone()),
+                KeyValue::new("memtape.capture.reason", record.reason.as_str()),
                 KeyValue::new("memtape.step", number(record.step)),
                 KeyValue::new("memtape.ranks", number(parts.len() as u64)),
             ]);
@@ -103,7 +103,7 @@ impl Telemetry {
                 .with_attributes([
                     KeyValue::new("memtape.rank", i64::from(part.rank)),
                     KeyValue::new("host.name", part.node.clone()),
-                    KeyValue::new("memtape.capture.outcome", part.outcome.clone()),
+                    KeyValue::new("memtape.capture.outcome", part.outcome.as_str()),
                     KeyValue::new("memtape.step", number(part.step)),
                     KeyValue::new("memtape.body.bytes", number(part.bytes)),
                 ]);

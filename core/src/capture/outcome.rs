@@ -4,8 +4,11 @@
 
 use crate::tape::rewind::RewindError;
 
-/// What became of one rank in a capture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What became of one rank in a capture. In the store a name of another version counts as
+/// [`Outcome::Unreachable`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Outcome {
     /// The state at exactly the step asked for.
     Aligned,
@@ -18,13 +21,12 @@ pub enum Outcome {
     /// The agent has no such tape, or cannot read it.
     NoTape,
     /// No answer in time.
+    #[default]
+    #[cfg_attr(feature = "serde", serde(other))]
     Unreachable,
 }
 
 impl Outcome {
-    const ALL: [Self; 6] =
-        [Self::Aligned, Self::Late, Self::Behind, Self::Dead, Self::NoTape, Self::Unreachable];
-
     /// What a rewind came to: the step that it shows, or why it cannot show the one asked for.
     /// Without a step asked for, any state is the right one. `dead`: the process has ended.
     pub fn of(asked: Option<u64>, rewound: Result<u64, RewindError>, dead: bool) -> Self {
@@ -41,7 +43,7 @@ impl Outcome {
         }
     }
 
-    /// The name in output and in the store.
+    /// The name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Aligned => "aligned",
@@ -51,10 +53,5 @@ impl Outcome {
             Self::NoTape => "no_tape",
             Self::Unreachable => "unreachable",
         }
-    }
-
-    /// The outcome with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|outcome| outcome.as_str() == name)
     }
 }

@@ -3,40 +3,50 @@
 //! A new reason is a variant here, an arm in each `match` of this file, a call in `triggers.rs`,
 //! and the caller in the coordinator. The compiler names every arm that is missing.
 
-/// Why a capture was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a capture was asked for. In the store its name stands as `reason` and its rank as
+/// `reason_rank`; a name of another version counts as [`Reason::Manual`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(tag = "reason", rename_all = "snake_case"))]
 pub enum Reason {
     /// The detector found growth on this rank.
     Growth {
         /// Global rank.
+        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
         rank: u32,
     },
     /// A request for memory failed for good on this rank.
     OutOfMemory {
         /// Global rank.
+        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
         rank: u32,
     },
     /// This rank's process died.
     Death {
         /// Global rank.
+        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
         rank: u32,
     },
     /// Allocations had to be retried on this rank.
     Retries {
         /// Global rank.
+        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
         rank: u32,
     },
     /// This rank holds nearly all of its device.
     Reserved {
         /// Global rank.
+        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
         rank: u32,
     },
-    /// Asked for by hand.
-    Manual,
     /// A restart is about to happen.
     Restart,
     /// A healthy state to compare with later.
     Baseline,
+    /// Asked for by hand.
+    #[default]
+    #[cfg_attr(feature = "serde", serde(other))]
+    Manual,
 }
 
 /// How far a reason overrides the limits of captures.
@@ -51,7 +61,7 @@ pub(crate) enum Urgency {
 }
 
 impl Reason {
-    /// The name in output and in the store.
+    /// The name in output.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Growth { .. } => "growth",
@@ -63,23 +73,6 @@ impl Reason {
             Self::Restart => "restart",
             Self::Baseline => "baseline",
         }
-    }
-
-    /// The reason with this name, about this rank.
-    pub fn from_name(name: &str, rank: u32) -> Option<Self> {
-        let all = [
-            Self::Growth { rank },
-            Self::OutOfMemory { rank },
-            Self::Death { rank },
-            Self::Retries { rank },
-            Self::Reserved { rank },
-            Self::Manual,
-            Self::Restart,
-            Self::Baseline,
-        ];
-        // Older stores have this name.
-        let name = if name == "person" { "manual" } else { name };
-        all.into_iter().find(|reason| reason.as_str() == name)
     }
 
     /// The rank that it is about.
@@ -115,31 +108,5 @@ impl Reason {
             Self::Manual => 1,
             Self::Baseline => 0,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_reason_is_restored_by_its_name() {
-        let rank = 7;
-        let mut reason = Reason::Growth { rank };
-        loop {
-            assert_eq!(Reason::from_name(reason.as_str(), rank), Some(reason.clone()));
-            reason = match reason {
-                Reason::Growth { rank } => Reason::OutOfMemory { rank },
-                Reason::OutOfMemory { rank } => Reason::Death { rank },
-                Reason::Death { rank } => Reason::Retries { rank },
-                Reason::Retries { rank } => Reason::Reserved { rank },
-                Reason::Reserved { .. } => Reason::Manual,
-                Reason::Manual => Reason::Restart,
-                Reason::Restart => Reason::Baseline,
-                Reason::Baseline => break,
-            };
-        }
-        assert_eq!(Reason::from_name("person", rank), Some(Reason::Manual));
-        assert_eq!(Reason::from_name("weather", rank), None);
     }
 }

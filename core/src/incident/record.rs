@@ -6,6 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter};
 
+use crate::capture::Outcome;
 use crate::detector::{Growth, GrowthKey, Scope};
 use crate::diagnosis::{Class, Diagnosis, first_sentence};
 use crate::identity::cut;
@@ -102,7 +103,7 @@ pub enum NotCompared {
         /// Global rank.
         rank: u32,
         /// What became of its part.
-        outcome: String,
+        outcome: Outcome,
         /// One line on it.
         detail: String,
     },
@@ -223,6 +224,7 @@ impl Display for NotCompared {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotInCapture { rank, outcome, detail } => {
+                let outcome = outcome.as_str();
                 write!(formatter, "rank {rank} is not in it ({outcome}: {detail})")
             }
             Self::UnknownRank { rank } => {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_coordinator::simulated::{Capture, RankSeen, SimulatedCoordinator, Step};
+use memtape_core::capture::{Outcome, Reason};
 
 use crate::node::WALL_NS;
 use crate::plan::{Fault, MS_NS, SECOND_NS};
@@ -117,7 +118,7 @@ impl Checks<'_> {
         for (id, tape_id) in &self.world.truth.alone {
             // Of one death the first is enough.
             let is_of_tape = |known: &&Capture| {
-                known.reason == "death" && known.parts.iter().any(|part| part.tape_id == *tape_id)
+                matches!(known.reason, Reason::Death { .. }) && known.parts.iter().any(|part| part.tape_id == *tape_id)
             };
             let is_there = by_agents.iter().any(|known| known.id == *id)
                 || by_agents.iter().find(is_of_tape).is_some();
@@ -154,7 +155,7 @@ impl Checks<'_> {
     fn one_agent_capture_for_one_death(&mut self) {
         let mut deaths = BTreeSet::new();
         let by_agents = self.coordinator.captures().filter(is_agent_initiated);
-        for capture in by_agents.filter(|capture| capture.reason == "death") {
+        for capture in by_agents.filter(|capture| matches!(capture.reason, Reason::Death { .. })) {
             let tape_id = capture.parts.first().map(|part| part.tape_id.clone());
             let is_new = deaths.insert(tape_id);
             self.expect(is_new, || format!("the same death twice: {capture:?}"));
@@ -170,7 +171,7 @@ impl Checks<'_> {
                 self.expect(seen.insert(&part.tape_id), || {
                     format!("{id} has tape {} twice", part.tape_id)
                 });
-                let is_aligned = part.outcome == "aligned";
+                let is_aligned = part.outcome == Outcome::Aligned;
                 self.expect(!is_aligned || part.step == capture.step || capture.step == 0, || {
                     format!("{id}: {part:?} is aligned at another step than {}", capture.step)
                 });
@@ -344,7 +345,7 @@ impl Checks<'_> {
         for rank in 0..self.world.ranks.len() {
             let tape_id = &self.world.ranks[rank].tape_id;
             let part = capture.parts.iter().find(|part| part.tape_id == *tape_id);
-            let is_perfect = part.is_some_and(|part| part.outcome == "aligned" && !part.dead);
+            let is_perfect = part.is_some_and(|part| part.outcome == Outcome::Aligned && !part.dead);
             self.expect(is_perfect, || {
                 format!("all is well, and in {id} (step {}) rank {rank} is {part:?}", capture.step)
             });

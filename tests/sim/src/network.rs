@@ -9,6 +9,7 @@
 use bytes::Bytes;
 use memtape_agent::testing::{Event as AgentEvent, Output, UploadEnd};
 use memtape_coordinator::simulated::Receipt;
+use memtape_core::capture::Reason;
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as Said;
 use memtape_proto::v1::coordinator_message::Body as Sent;
@@ -389,7 +390,7 @@ impl World {
             Receipt::Stored(_) => {
                 let (id, tape_id) = (upload.capture.clone(), upload.tape_id.clone());
                 let capture = self.coordinator.as_ref().and_then(|known| known.capture(&id));
-                if capture.is_some_and(|capture| capture.reason == "baseline") {
+                if capture.is_some_and(|capture| capture.reason == Reason::Baseline) {
                     self.truth.baselines.insert(id.clone());
                 }
                 self.truth.bodies.push((id, tape_id));

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use fastrand::Rng;
 use memtape_agent::testing::{Event as AgentEvent, MemoryRank, UploadEnd};
 use memtape_coordinator::simulated::{Disk, Now, SimulatedCoordinator};
+use memtape_core::capture::Outcome;
 use memtape_core::identity::Identity;
 use memtape_proto::v1;
 
@@ -551,7 +552,7 @@ impl World {
         Counts {
             captures: captures().filter(|capture| capture.closed_wall_ns.is_some()).count() as u64,
             complete: captures().filter(|capture| capture.complete).count() as u64,
-            aligned: parts.filter(|part| part.outcome == "aligned").count() as u64,
+            aligned: parts.filter(|part| part.outcome == Outcome::Aligned).count() as u64,
             bodies: self.truth.bodies.len() as u64,
             steps: self.truth.rows.values().map(Vec::len).sum::<usize>() as u64,
             incidents: self.coordinator.iter().flat_map(SimulatedCoordinator::incidents).count()

@@ -45,8 +45,7 @@ impl Captures {
             serial: attempt.record.serial,
             job: attempt.record.job.clone(),
             attempt: attempt.record.attempt,
-            reason: reason(taken.reason, number).as_str().to_string(),
-            reason_rank: Some(number),
+            reason: reason(taken.reason, number),
             step: taken.answer.step,
             before_step: taken.answer.before_step,
             requested_wall_ns: taken.seen_wall_ns,
@@ -74,9 +73,9 @@ impl Captures {
             tracing::warn!(job = ?record.job, "there are too many agent-initiated captures");
             return effects.lose(Loss::NoRoom);
         }
-        let (job, step, reason) = (&record.job, record.step, &record.reason);
+        let (job, step, reason) = (&record.job, record.step, record.reason.as_str());
         tracing::info!(
-            capture = %record.id, job = ?job, rank = number, step, reason = %reason,
+            capture = %record.id, job = ?job, rank = number, step, reason,
             "an agent took a capture alone"
         );
         self.insert(CaptureState::new(record, vec![part]), effects);
@@ -120,7 +119,7 @@ pub(super) fn take_body(
     }
     (part.bytes, part.hash) = (bytes, Some(hash.to_hex().to_string()));
     // An agent-initiated capture shows the state of its own moment.
-    part.outcome = Outcome::Aligned.as_str().to_string();
+    part.outcome = Outcome::Aligned;
     part.detail = part.detail.replace(PENDING, "");
     Ok(part.clone())
 }
@@ -147,7 +146,7 @@ fn part(taken: &AgentCapture, node: &str, rank: u32) -> PartRecord {
         rank,
         tape_id: taken.tape_id.clone(),
         node: node.to_string(),
-        outcome: outcome.as_str().to_string(),
+        outcome,
         step,
         wall_ns,
         wall_error_ns,

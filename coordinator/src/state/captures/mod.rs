@@ -90,7 +90,7 @@ impl CaptureState {
     }
 
     fn is_baseline(&self) -> bool {
-        self.record.reason == Reason::Baseline.as_str()
+        self.record.reason == Reason::Baseline
     }
 
     /// The bodies to compare for a suspect: its own, and those of peers at the same step, spread
@@ -105,7 +105,7 @@ impl CaptureState {
                 Ok(Bodies { suspect: body(suspect), peers: peers.into_iter().map(body).collect() })
             }
             None => Err(self.part(rank).map_or(NotCompared::UnknownRank { rank }, |part| {
-                let (outcome, detail) = (part.outcome.clone(), part.detail.clone());
+                let (outcome, detail) = (part.outcome, part.detail.clone());
                 NotCompared::NotInCapture { rank, outcome, detail }
             })),
         }
@@ -199,8 +199,7 @@ impl Captures {
     fn rename(&mut self, id: &str, reason: &Reason, effects: &mut Effects) {
         let Some(state) = self.captures.get_mut(id) else { return };
         if state.is_baseline() && *reason != Reason::Baseline {
-            state.record.reason = reason.as_str().to_string();
-            state.record.reason_rank = reason.rank();
+            state.record.reason = reason.clone();
             let mut changes = Changes::default();
             changes.put(&state.record);
             effects.write(changes);
@@ -217,8 +216,7 @@ impl Captures {
             serial,
             job: manifest.job.clone(),
             attempt: manifest.attempt,
-            reason: manifest.reason.as_str().to_string(),
-            reason_rank: manifest.reason.rank(),
+            reason: manifest.reason.clone(),
             step: manifest.step,
             before_step: manifest.before_step,
             requested_wall_ns: now.wall_ns,
@@ -226,8 +224,8 @@ impl Captures {
             complete: false,
         };
         let (job, ranks) = (&record.job, manifest.parts.len());
-        let (step, reason) = (record.step, &record.reason);
-        tracing::info!(capture = %id, job = ?job, step, ranks, reason = %reason, "capture begins");
+        let (step, reason) = (record.step, record.reason.as_str());
+        tracing::info!(capture = %id, job = ?job, step, ranks, reason, "capture begins");
         let waiting = |part| PartRecord { detail: String::new(), ..PartRecord::new(id, part) };
         let parts: Vec<PartRecord> = manifest.parts.iter().map(waiting).collect();
         self.insert(CaptureState::new(record, parts), effects);
@@ -487,8 +485,7 @@ impl Captures {
 
 /// A body without its answer may show any step.
 fn shows_its_step(part: &PartRecord) -> bool {
-    let without_step = [Outcome::NoTape, Outcome::Unreachable];
-    !without_step.iter().any(|outcome| part.outcome == outcome.as_str())
+    !matches!(part.outcome, Outcome::NoTape | Outcome::Unreachable)
 }
 
 /// The parts whose bodies a diagnosis can use: the suspect's, and those of peers at the same
@@ -519,6 +516,7 @@ mod tests {
         let part = |rank: u32, step: u64, has_body: bool| PartRecord {
             rank,
             step,
+            outcome: Outcome::Aligned,
             hash: has_body.then(|| "00".repeat(32)),
             ..PartRecord::default()
         };

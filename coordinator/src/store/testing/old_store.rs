@@ -54,7 +54,7 @@ fn incident(record: &IncidentRecord) -> String {
 
 fn capture(record: &CaptureRecord) -> String {
     let CaptureRecord { id, job, reason, step, complete, .. } = record;
-    let state = if record.is_closed() { "closed" } else { "open" };
+    let (reason, state) = (reason.as_str(), if record.is_closed() { "closed" } else { "open" });
     format!("{id} {job} {reason} {step} {state} {complete}")
 }
 
