@@ -12,7 +12,8 @@ use memtape_core::limits::{
 };
 use memtape_core::{capture, detector, policy};
 
-use crate::state::orders::Hook;
+use crate::restart::RestartConfig;
+use crate::restart::webhook::is_http_url;
 use crate::store;
 
 /// Settings of one coordinator.
@@ -59,40 +60,6 @@ pub struct Config {
     pub otlp_endpoint: Option<String>,
 }
 
-/// The restart hook.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RestartConfig {
-    /// When to act. Default: the policy's own, but with `dry-run` in the place of `off`: nothing
-    /// is done, and what would be done is shown.
-    pub policy: policy::Settings,
-    /// Program and arguments of the command; empty means none. It gets the environment variables
-    /// `MEMTAPE_JOB`, `MEMTAPE_ATTEMPT`, `MEMTAPE_RANK`, `MEMTAPE_NODE`, `MEMTAPE_INCIDENT`,
-    /// `MEMTAPE_CLASS` and `MEMTAPE_WHY`. Default: none.
-    pub command: Vec<String>,
-    /// Where to post the request. Default: none.
-    pub webhook: Option<Webhook>,
-    /// Time for the command, and for each try of the webhook. Default: 30 s.
-    pub timeout: Duration,
-}
-
-/// Where to post a request for a restart: a CloudEvent, signed as Standard Webhooks has it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Webhook {
-    /// The URL.
-    pub url: String,
-    /// The secret of the signature, as `whsec_` and base64, or as plain text; none leaves the
-    /// request unsigned.
-    pub secret: Option<String>,
-}
-
-/// A secret is never printed, not even by accident.
-impl std::fmt::Debug for Webhook {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let secret = self.secret.as_ref().map(|_| "…");
-        formatter.debug_struct("Webhook").field("url", &self.url).field("secret", &secret).finish()
-    }
-}
-
 /// Shortest and longest accepted [`Config::report_interval`].
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(REPORT_INTERVAL_SECONDS_MAX);
@@ -120,27 +87,6 @@ impl Default for Config {
     }
 }
 
-impl Default for RestartConfig {
-    fn default() -> Self {
-        Self {
-            policy: policy::Settings { mode: policy::Mode::DryRun, ..policy::Settings::default() },
-            command: Vec::new(),
-            webhook: None,
-            timeout: Duration::from_secs(30),
-        }
-    }
-}
-
-impl RestartConfig {
-    /// The hooks that are configured; [`Hook::None`] when there is none.
-    pub(crate) fn hooks(&self) -> Vec<Hook> {
-        let command = (!self.command.is_empty()).then_some(Hook::Command);
-        let webhook = self.webhook.as_ref().map(|_| Hook::Webhook);
-        let hooks: Vec<Hook> = command.into_iter().chain(webhook).collect();
-        if hooks.is_empty() { vec![Hook::None] } else { hooks }
-    }
-}
-
 impl Config {
     /// How often agents report, in nanoseconds.
     pub(crate) fn interval_ns(&self) -> u64 {
@@ -158,32 +104,32 @@ impl Config {
         let interval_is_sound =
             (REPORT_INTERVAL_MIN..=REPORT_INTERVAL_MAX).contains(&self.report_interval);
         let deadline_is_sound = (1..=DEADLINE_NS_MAX).contains(&self.capture.deadline_ns);
-        let is_url = |url: &str| url.starts_with("http://") || url.starts_with("https://");
-        let webhook_is_sound = self.restart.webhook.as_ref().is_none_or(|hook| is_url(&hook.url));
         let bodies_are_sound = self.bodies_url.as_deref().is_none_or(store::is_bodies_url);
         let acts = self.restart.policy.mode == policy::Mode::Act;
-        let has_hook = !self.restart.command.is_empty() || self.restart.webhook.is_some();
+        let targets = self.restart.targets();
         let rules = [
             (self.data_dir.as_os_str().is_empty(), "data_dir is empty: name a folder"),
             (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
             (!deadline_is_sound, "the deadline of captures must be between 1 ns and 600 s"),
             (self.capture.ranks_max == 0, "the number of ranks in a capture must be at least 1"),
-            (self.restart.timeout.is_zero(), "the timeout of restart hooks must not be zero"),
-            (!webhook_is_sound, "the webhook must be a URL such as https://host/path"),
+            (self.restart.timeout.is_zero(), "the timeout of restart targets must not be zero"),
             (!bodies_are_sound, "the store of bodies must be a URL such as s3://bucket/prefix"),
-            (acts && !has_hook, "restarts are to be made, but there is no command and no webhook"),
+            (acts && targets.is_empty(), "restarts are to be made, but no target is configured"),
             (
-                self.otlp_endpoint.as_deref().is_some_and(|url| !is_url(url)),
+                self.otlp_endpoint.as_deref().is_some_and(|url| !is_http_url(url)),
                 "the OTLP endpoint must be a URL such as http://127.0.0.1:4317",
             ),
         ];
-        rules.iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, why)| why.to_string()).collect()
+        let wrong = rules.iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, why)| *why);
+        let of_targets = targets.iter().filter_map(|target| target.mistake());
+        of_targets.chain(wrong).map(String::from).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::restart::webhook::Webhook;
 
     #[test]
     fn every_mistake_is_reported() {
@@ -200,7 +146,7 @@ mod tests {
         check(|config| config.data_dir = PathBuf::new(), &["data_dir"]);
         check(|config| config.report_interval = Duration::from_millis(1), &["report_interval"]);
         check(|config| config.capture.deadline_ns = 0, &["deadline"]);
-        check(|config| config.restart.policy.mode = policy::Mode::Act, &["no command"]);
+        check(|config| config.restart.policy.mode = policy::Mode::Act, &["no target"]);
         check(
             |config| {
                 config.restart.webhook = Some(Webhook { url: "ftp://x".to_string(), secret: None });
@@ -208,11 +154,5 @@ mod tests {
             },
             &["webhook", "OTLP"],
         );
-    }
-
-    #[test]
-    fn secrets_are_not_printed() {
-        let webhook = Webhook { url: "http://x".to_string(), secret: Some("hush".to_string()) };
-        assert!(!format!("{webhook:?}").contains("hush"));
     }
 }

@@ -32,7 +32,7 @@ use crate::store::{Changes, Store};
 use crate::telemetry::export::Telemetry;
 
 /// Where the loop puts work. Bounded by what makes it: a comparison for each open incident, a
-/// hook for each restart that the policy allows.
+/// target for each restart that the policy allows.
 pub(crate) type Works = mpsc::UnboundedSender<Work>;
 
 /// The parts of the state, and what the loop needs to carry effects out.

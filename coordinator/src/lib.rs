@@ -4,7 +4,8 @@
 //!
 //! Read in this order: `run.rs` (start-up and end), `coordinator.rs` (the loop and its events),
 //! `ingest/` (what agents send), `state/` (what is known), `store/` (what is kept), `work/` (what
-//! takes its time), `http/` (the API and the page), `telemetry/` (metrics).
+//! takes its time), `restart/` (who is asked for a restart), `http/` (the API and the page),
+//! `telemetry/` (metrics).
 //! Every decision is in memtape-core; here it is carried out.
 
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@ mod coordinator;
 mod http;
 mod ingest;
 mod records;
+mod restart;
 mod restore;
 mod run;
 #[cfg(feature = "simulation")]
@@ -25,7 +27,9 @@ mod store;
 mod telemetry;
 mod work;
 
-pub use config::{Config, RestartConfig, Webhook};
+pub use config::Config;
+pub use restart::RestartConfig;
+pub use restart::webhook::Webhook;
 pub use run::run;
 pub use store::error::Error as StoreError;
 pub use store::recovery::check::{Finding, StoreCheck, check as check_store};

@@ -7,7 +7,7 @@
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::origin::Origin;
 use memtape_core::policy;
-use memtape_proto::api::RankHost;
+use memtape_proto::api::{ActionKind, Named, RankHost};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use memtape_core::incident::Incident as IncidentRecord;
@@ -194,8 +194,7 @@ pub(crate) struct ActionRecord {
     pub(crate) incident_id: String,
     pub(crate) job: String,
     pub(crate) attempt: u32,
-    /// `command`, `webhook` or `none`.
-    pub(crate) kind: String,
+    pub(crate) kind: Named<ActionKind>,
     /// `restart`, `would restart` or `nothing`.
     pub(crate) decision: String,
     pub(crate) dry_run: bool,

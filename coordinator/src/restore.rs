@@ -43,7 +43,7 @@ impl Restored {
         let incidents = Incidents::restore(now, incidents, &jobs, &captures);
         let restart = &config.restart;
         let actions =
-            Actions::restore(now, restart.policy.clone(), restart.hooks(), actions, store);
+            Actions::restore(now, restart.policy.clone(), restart.targets(), actions, store);
         Self { jobs, captures, incidents, actions, findings }
     }
 }

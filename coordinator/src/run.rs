@@ -21,7 +21,6 @@ use crate::restore::Restored;
 use crate::state::counters::Counters;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
-use crate::work::hooks::Hooks;
 use crate::work::tasks;
 
 /// Time between two looks at deadlines.
@@ -81,8 +80,7 @@ pub async fn run(
     }));
 
     let (works, to_do) = mpsc::unbounded_channel();
-    let hooks = Hooks::new(config.restart.clone());
-    tokio::spawn(tasks::carry_out(to_do, store.blobs().clone(), hooks, events.clone()));
+    tokio::spawn(tasks::carry_out(to_do, store.blobs().clone(), events.clone()));
     let shared = Shared { store: store.clone(), counters, telemetry: telemetry.clone(), events };
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data = %data_dir.display(), "listening on http://{address}");

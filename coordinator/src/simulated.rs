@@ -393,7 +393,7 @@ impl SimulatedCoordinator {
         let Ok(work) = self.works.try_recv() else { return false };
         let done = match work {
             Work::Compare(task) => at_once(diagnosing::compare(*task, self.store.blobs())),
-            Work::Restart(order) => {
+            Work::Restart { order, .. } => {
                 self.restarts.push((order.action.clone(), order.job));
                 let (action, outcome) = (order.action, "done".to_string());
                 WorkDone::Restarted {

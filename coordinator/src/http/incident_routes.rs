@@ -168,7 +168,7 @@ fn action(record: &records::ActionRecord) -> Action {
         incident_id: record.incident_id,
         job: record.job,
         attempt: record.attempt,
-        kind: record.kind.as_str().into(),
+        kind: record.kind,
         decision: record.decision,
         dry_run: record.dry_run,
         why: record.why,

@@ -1,10 +1,11 @@
 //! Actions: the policy's decisions about restarts, and what became of them.
 //!
 //! Every decision is logged, stored and shown, also the one to do nothing. The same decision is not
-//! written down twice in a row. Dry run is the default: what would be done is shown. The hooks
-//! themselves run in `work/`.
+//! written down twice in a row. Dry run is the default: what would be done is shown. The
+//! targets themselves are in `restart/`.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::RestartAnswer;
@@ -12,15 +13,16 @@ use memtape_core::ids::Ids;
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::ACTIONS_MAX;
 use memtape_core::policy::{Decision, Facts, Mode, Outcome, Policy, Settings};
+use memtape_proto::api::ActionKind;
 
 use crate::clock::Now;
 use crate::records::ActionRecord;
+use crate::restart::target::{Order, Target};
 use crate::state::captures::Captures;
 use crate::state::counters::Count;
-use crate::state::effects::{After, Asker, Effect, Effects, Work};
+use crate::state::effects::{After, Asker, Effect, Effects, Proposal, Work};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
-use crate::state::orders::{Hook, Order, Proposal};
 use crate::store::{Changes, Store};
 
 /// Memory that failed within this time makes a restart urgent.
@@ -34,7 +36,7 @@ const FRESH_NS: i64 = 60_000_000_000;
 pub(crate) struct Actions {
     ids: Ids,
     policy: Policy,
-    hooks: Vec<Hook>,
+    targets: Vec<Arc<dyn Target>>,
     actions: VecDeque<ActionRecord>,
     held: Vec<HeldRestart>,
 }
@@ -44,6 +46,7 @@ pub(crate) struct Actions {
 struct HeldRestart {
     serial: u32,
     capture: String,
+    target: Arc<dyn Target>,
     order: Order,
 }
 
@@ -52,7 +55,7 @@ impl Actions {
     pub(crate) fn restore(
         now: Now,
         settings: Settings,
-        hooks: Vec<Hook>,
+        targets: Vec<Arc<dyn Target>>,
         mut records: Vec<ActionRecord>,
         store: &Store,
     ) -> Self {
@@ -68,7 +71,7 @@ impl Actions {
             }
         }
         let mut policy = Policy::new(settings);
-        // A decision has an action for each hook, but is one restart.
+        // A decision has an action for each target, but is one restart.
         let mut known = BTreeSet::new();
         for action in records.iter().filter(|action| action.outcome.counts()) {
             if known.insert((&action.incident_id, action.wall_ns)) {
@@ -77,7 +80,7 @@ impl Actions {
                 policy.restore(now.mono_ns, &action.job, action.attempt, acted_ns);
             }
         }
-        Self { ids, policy, hooks, actions: records.into(), held: Vec::new() }
+        Self { ids, policy, targets, actions: records.into(), held: Vec::new() }
     }
 
     /// All actions, oldest first.
@@ -135,7 +138,6 @@ impl Actions {
         };
         let decision = self.policy.decide(now.mono_ns, &facts);
         let order = Order {
-            hook: Hook::None,
             action: String::new(),
             incident: incident.id.clone(),
             job: incident.job.clone(),
@@ -163,7 +165,7 @@ impl Actions {
         self.decide(now, proposal, capture.as_deref(), effects);
     }
 
-    /// Writes a decision down, for each hook, and follows it.
+    /// Writes a decision down, for each target, and follows it.
     fn decide(
         &mut self,
         now: Now,
@@ -171,12 +173,17 @@ impl Actions {
         capture: Option<&str>,
         effects: &mut Effects,
     ) {
-        for hook in self.hooks.clone() {
+        let mut targets: Vec<_> = self.targets.iter().cloned().map(Some).collect();
+        if targets.is_empty() {
+            targets.push(None);
+        }
+        for target in targets {
             let action = self.ids.next(now.wall_ns, "act");
-            let order = Order { hook, action, ..order.clone() };
-            let runs = matches!(decision, Decision::Restart(_)) && hook != Hook::None;
+            let order = Order { action, ..order.clone() };
             let (outcome, count) = match (decision, capture) {
-                (Decision::Restart(_), _) if !runs => (Outcome::NoTarget, Count::ActionsFailed),
+                (Decision::Restart(_), _) if target.is_none() => {
+                    (Outcome::NoTarget, Count::ActionsFailed)
+                }
                 (Decision::Restart(_), Some(capture)) => {
                     (Outcome::Waiting { capture: capture.to_string() }, Count::ActionsTaken)
                 }
@@ -190,7 +197,7 @@ impl Actions {
                 incident_id: order.incident.clone(),
                 job: order.job.clone(),
                 attempt: order.attempt,
-                kind: hook.as_str().to_string(),
+                kind: target.as_ref().map_or(ActionKind::None, |target| target.kind()).into(),
                 decision: decision.as_str().to_string(),
                 dry_run: self.policy.settings().mode == Mode::DryRun,
                 why: decision.to_string(),
@@ -200,17 +207,17 @@ impl Actions {
             let mut changes = Changes::default();
             changes.put(&record);
             self.actions.push_back(record);
-            match capture {
-                Some(capture) if runs => {
+            let to_run = target.filter(|_| matches!(decision, Decision::Restart(_)));
+            let after = match (to_run, capture) {
+                (None, _) => After::Nothing,
+                (Some(target), None) => After::Start(Work::Restart { target, order }),
+                (Some(target), Some(capture)) => {
                     let capture = capture.to_string();
-                    self.held.push(HeldRestart { serial: *serial, capture, order });
-                    effects.write(changes);
+                    self.held.push(HeldRestart { serial: *serial, capture, target, order });
+                    After::Nothing
                 }
-                None if runs => {
-                    effects.write_then(changes, After::Start(Work::Restart(order)));
-                }
-                _ => effects.write(changes),
-            }
+            };
+            effects.write_then(changes, after);
         }
     }
 
@@ -224,25 +231,25 @@ impl Actions {
     ) {
         let due: Vec<HeldRestart> =
             self.held.extract_if(.., |held| held.capture == capture).collect();
-        for HeldRestart { serial, order, .. } in due {
+        for HeldRestart { serial, target, order, .. } in due {
             // The launcher may have been quicker, or the growth may have ended.
             let incident = incidents.get(&order.incident);
             let is_open = incident.is_some_and(|known| known.incident().is_open());
             let is_due = is_open && !jobs.is_over(serial);
             let outcome = if is_due { Outcome::Running } else { Outcome::Overtaken };
             let changes = self.note(&order.action, outcome);
-            let after = if is_due { After::Start(Work::Restart(order)) } else { After::Nothing };
-            effects.write_then(changes, after);
+            let work = Work::Restart { target, order };
+            effects.write_then(changes, if is_due { After::Start(work) } else { After::Nothing });
         }
     }
 
-    /// A hook came to its end.
+    /// A target came to its end.
     pub(crate) fn restarted(&mut self, action: &str, outcome: Outcome, effects: &mut Effects) {
         if matches!(outcome, Outcome::Failed { .. }) {
             effects.count(Count::ActionsFailed);
-            tracing::error!(action, "the restart hook failed: {outcome}");
+            tracing::error!(action, "the restart target failed: {outcome}");
         } else {
-            tracing::info!(action, "the restart hook ran: {outcome}");
+            tracing::info!(action, "the restart target ran: {outcome}");
         }
         let changes = self.note(action, outcome);
         effects.write(changes);

@@ -5,17 +5,18 @@
 //! nothing itself.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::incident::NotCompared;
-use memtape_core::policy::Outcome;
+use memtape_core::policy::{Decision, Outcome};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::records::{SeriesKey, StepRow};
+use crate::restart::target::{Order, Target};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
-use crate::state::orders::{Order, Proposal};
 use crate::store::Changes;
 use crate::store::writer::shared::Done;
 
@@ -96,6 +97,14 @@ pub(crate) enum Asker {
     User(CaptureReply),
 }
 
+/// A decision of the policy about an incident, before there is a record of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Proposal {
+    pub(crate) serial: u32,
+    pub(crate) decision: Decision,
+    pub(crate) order: Order,
+}
+
 /// Why a user's request for a capture fails.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CaptureRefused {
@@ -113,7 +122,7 @@ pub(crate) enum Work {
     /// Compare the snapshots of a capture.
     Compare(Box<Comparison>),
     /// Ask the orchestrator for a restart.
-    Restart(Order),
+    Restart { target: Arc<dyn Target>, order: Order },
 }
 
 /// The result of a piece of work.

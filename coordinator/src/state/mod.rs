@@ -10,5 +10,4 @@ pub(crate) mod effects;
 pub(crate) mod incidents;
 pub(crate) mod jobs;
 pub(crate) mod messages;
-pub(crate) mod orders;
 pub(crate) mod view;

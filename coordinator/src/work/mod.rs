@@ -1,5 +1,4 @@
-//! Work that takes its time and runs beside the loop: diagnoses, hooks, webhooks.
+//! Work that takes its time and runs beside the loop: diagnoses and restarts.
 
 pub(crate) mod diagnosing;
-pub(crate) mod hooks;
 pub(crate) mod tasks;

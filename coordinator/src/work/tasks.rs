@@ -1,18 +1,18 @@
-//! Runs the work that takes its time: comparisons of snapshots, and restart hooks.
+//! Runs the work that takes its time: comparisons of snapshots, and restarts.
 //!
 //! The loop hands work out and goes on. Each piece runs in a task of its own, and its result comes
 //! back as an event. A simulation runs the pieces itself.
 
 use std::sync::Arc;
 
+use memtape_core::policy::Outcome;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::ingest::event::Event;
-use crate::state::effects::Work;
+use crate::state::effects::{Work, WorkDone};
 use crate::store::Blobs;
 use crate::work::diagnosing;
-use crate::work::hooks::Hooks;
 
 /// Comparisons at the same time: their memory is bounded each by each.
 const COMPARISONS_MAX: usize = 1;
@@ -35,13 +35,11 @@ pub(crate) async fn blocking<T: Send + 'static>(
 pub(crate) async fn carry_out(
     mut works: mpsc::UnboundedReceiver<Work>,
     blobs: Blobs,
-    hooks: Hooks,
     events: mpsc::Sender<Event>,
 ) {
     let turns = Arc::new(Semaphore::new(COMPARISONS_MAX));
     while let Some(work) = works.recv().await {
-        let (blobs, hooks, events) = (blobs.clone(), hooks.clone(), events.clone());
-        let turns = turns.clone();
+        let (blobs, events, turns) = (blobs.clone(), events.clone(), turns.clone());
         tokio::spawn(async move {
             let done = match work {
                 Work::Compare(task) => {
@@ -49,7 +47,13 @@ pub(crate) async fn carry_out(
                     let _turn = turns.acquire().await;
                     diagnosing::compare(*task, &blobs).await
                 }
-                Work::Restart(order) => hooks.run(&order).await,
+                Work::Restart { target, order } => {
+                    let outcome = match target.run(&order).await {
+                        Ok(said) => Outcome::Finished { said },
+                        Err(why) => Outcome::Failed { why: why.to_string() },
+                    };
+                    WorkDone::Restarted { action: order.action, outcome }
+                }
             };
             // The loop is gone: the coordinator stops.
             let _ = events.send(Event::Worked(done)).await;

@@ -329,7 +329,7 @@ impl From<ActionRecord> for records::ActionRecord {
             incident_id: old.incident_id,
             job: old.job,
             attempt: old.attempt,
-            kind: old.kind,
+            kind: old.kind.as_str().into(),
             decision: old.decision,
             dry_run: old.dry_run,
             why: old.why,

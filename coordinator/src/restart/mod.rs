@@ -1,0 +1,60 @@
+//! Restart targets: who is asked for a restart, one file for each.
+//!
+//! The policy decides, a target only carries out. A new target is a file here that implements
+//! [`Target`], and in this file its module, its setting in [`RestartConfig`] and its entry in
+//! [`RestartConfig::targets`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memtape_core::policy;
+
+use crate::restart::command::Command;
+use crate::restart::target::Target;
+use crate::restart::webhook::{Caller, Webhook};
+
+mod command;
+pub(crate) mod target;
+pub(crate) mod webhook;
+
+/// When to ask for a restart, and whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestartConfig {
+    /// When to act. Default: the policy's own, but with `dry-run` in the place of `off`: nothing
+    /// is done, and what would be done is shown.
+    pub policy: policy::Settings,
+    /// Program and arguments of the command; empty means none. It gets the environment variables
+    /// `MEMTAPE_JOB`, `MEMTAPE_ATTEMPT`, `MEMTAPE_RANK`, `MEMTAPE_NODE`, `MEMTAPE_INCIDENT`,
+    /// `MEMTAPE_CLASS` and `MEMTAPE_WHY`. Default: none.
+    pub command: Vec<String>,
+    /// Where to post the request. Default: none.
+    pub webhook: Option<Webhook>,
+    /// Time for the command, and for each try of the webhook. Default: 30 s.
+    pub timeout: Duration,
+}
+
+impl Default for RestartConfig {
+    fn default() -> Self {
+        Self {
+            policy: policy::Settings { mode: policy::Mode::DryRun, ..policy::Settings::default() },
+            command: Vec::new(),
+            webhook: None,
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl RestartConfig {
+    /// The configured targets.
+    pub(crate) fn targets(&self) -> Vec<Arc<dyn Target>> {
+        // Without `..`: a setting that makes no target does not compile.
+        let Self { policy: _, command, webhook, timeout } = self;
+        let command = Command::new(command, *timeout).map(shared);
+        let webhook = webhook.clone().map(|to| shared(Caller { webhook: to, timeout: *timeout }));
+        [command, webhook].into_iter().flatten().collect()
+    }
+}
+
+fn shared(target: impl Target + 'static) -> Arc<dyn Target> {
+    Arc::new(target)
+}

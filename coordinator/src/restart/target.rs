@@ -1,0 +1,41 @@
+//! What a restart target is, and what it is given.
+
+use std::error::Error;
+use std::fmt::Debug;
+use std::pin::Pin;
+
+use memtape_proto::api::ActionKind;
+use serde::Serialize;
+
+/// Something that can restart a job.
+pub(crate) trait Target: Debug + Send + Sync {
+    /// Its name in records and in the API.
+    fn kind(&self) -> ActionKind;
+
+    /// What is wrong with its settings, in one line.
+    fn mistake(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Asks for a restart; answers what the target said.
+    fn run<'a>(&'a self, order: &'a Order) -> Running<'a>;
+}
+
+/// A target at work. Its error is one line for the record of the action.
+pub(crate) type Running<'a> =
+    Pin<Box<dyn Future<Output = Result<String, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
+
+/// The input of a target.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Order {
+    pub(crate) action: String,
+    pub(crate) incident: String,
+    pub(crate) job: String,
+    pub(crate) attempt: u32,
+    pub(crate) rank: u32,
+    pub(crate) node: String,
+    pub(crate) class: String,
+    pub(crate) sentence: String,
+    pub(crate) why: String,
+    pub(crate) wall_ns: i64,
+}

@@ -1,0 +1,172 @@
+//! A webhook: a CloudEvent in JSON, signed as Standard Webhooks has it: HMAC-SHA256 over id, time
+//! and body, the id the same over all tries, so that the receiver can tell a repetition.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use memtape_proto::api::ActionKind;
+use ring::hmac;
+use tokio::time::sleep;
+
+use crate::clock;
+use crate::restart::target::{Order, Running, Target};
+
+/// Waits before the tries. A restart that is late is worse than none, so the schedule is short.
+const TRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(10)];
+
+/// Why a request was not taken.
+#[derive(Debug, thiserror::Error)]
+enum WebhookError {
+    #[error("the webhook cannot be called: {0}")]
+    NoClient(#[source] reqwest::Error),
+    #[error("refused with {0}")]
+    Refused(u16),
+    #[error("not delivered in {tries} tries: {why}")]
+    NotDelivered { tries: usize, why: String },
+}
+
+/// Where to post a request for a restart: a CloudEvent, signed as Standard Webhooks has it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Webhook {
+    /// The URL.
+    pub url: String,
+    /// The secret of the signature, as `whsec_` and base64, or as plain text; none leaves the
+    /// request unsigned.
+    pub secret: Option<String>,
+}
+
+/// A secret is never printed, not even by accident.
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let secret = self.secret.as_ref().map(|_| "…");
+        formatter.debug_struct("Webhook").field("url", &self.url).field("secret", &secret).finish()
+    }
+}
+
+/// A webhook, and the time for each try.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) webhook: Webhook,
+    pub(crate) timeout: Duration,
+}
+
+impl Target for Caller {
+    fn kind(&self) -> ActionKind {
+        ActionKind::Webhook
+    }
+
+    fn mistake(&self) -> Option<&'static str> {
+        let is_sound = is_http_url(&self.webhook.url);
+        (!is_sound).then_some("the webhook must be a URL such as https://host/path")
+    }
+
+    fn run<'a>(&'a self, order: &'a Order) -> Running<'a> {
+        Box::pin(async { Ok(run(self, order).await?) })
+    }
+}
+
+/// True for an address that HTTP can be spoken with.
+pub(crate) fn is_http_url(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+async fn run(Caller { webhook, timeout }: &Caller, order: &Order) -> Result<String, WebhookError> {
+    let client = reqwest::Client::builder()
+        .timeout(*timeout)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(WebhookError::NoClient)?;
+    let body = event(order).to_string();
+    let mut why = String::new();
+    for wait in TRIES {
+        sleep(wait).await;
+        let seconds = clock::now().wall_ns / 1_000_000_000;
+        let mut request = client
+            .post(&webhook.url)
+            .header("content-type", "application/cloudevents+json")
+            .header("webhook-id", &order.action)
+            .header("webhook-timestamp", seconds.to_string());
+        if let Some(secret) = &webhook.secret {
+            let signature = signature(secret, &order.action, seconds, &body);
+            request = request.header("webhook-signature", signature);
+        }
+        match request.body(body.clone()).send().await {
+            Ok(answer) if answer.status().is_success() => {
+                return Ok(format!("answered {}", answer.status().as_u16()));
+            }
+            Ok(answer) if answer.status().is_client_error() => {
+                return Err(WebhookError::Refused(answer.status().as_u16()));
+            }
+            Ok(answer) => why = format!("answered {}", answer.status().as_u16()),
+            // Without the URL, which may hold a secret of its own.
+            Err(error) => why = error.without_url().to_string(),
+        }
+    }
+    Err(WebhookError::NotDelivered { tries: TRIES.len(), why })
+}
+
+/// The request as a CloudEvent.
+fn event(order: &Order) -> serde_json::Value {
+    serde_json::json!({
+        "specversion": "1.0",
+        "id": order.action,
+        "source": "memtape/coordinator",
+        "type": "io.memtape.restart.requested",
+        "subject": order.incident,
+        "time": rfc3339(order.wall_ns),
+        "datacontenttype": "application/json",
+        "data": order,
+    })
+}
+
+/// `v1,` and the base64 of the HMAC-SHA256 of `id.timestamp.body`.
+fn signature(secret: &str, id: &str, seconds: i64, body: &str) -> String {
+    let decoded = secret.strip_prefix("whsec_").and_then(|secret| BASE64.decode(secret).ok());
+    let secret = decoded.unwrap_or_else(|| secret.as_bytes().to_vec());
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
+    let tag = hmac::sign(&key, format!("{id}.{seconds}.{body}").as_bytes());
+    format!("v1,{}", BASE64.encode(tag))
+}
+
+/// A time in UTC, as `2026-01-31T12:00:00Z`.
+fn rfc3339(wall_ns: i64) -> String {
+    jiff::Timestamp::from_second(wall_ns.div_euclid(1_000_000_000)).unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc3339() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(rfc3339(seconds * 1_000_000_000), expected);
+        }
+    }
+
+    #[test]
+    fn signatures_are_those_of_the_specification() {
+        // The example of Standard Webhooks' own reference libraries.
+        let signed = signature(
+            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            1_614_265_330,
+            r#"{"test": 2432232314}"#,
+        );
+        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let webhook = Webhook { url: "http://x".to_string(), secret: Some("hush".to_string()) };
+        assert!(!format!("{webhook:?}").contains("hush"));
+    }
+}
