@@ -3,14 +3,16 @@
 //! Read when it is asked for: the collectives stand in front of a body, so little of it is
 //! unpacked. One body is in memory at a time.
 
+use memtape_core::capture::Outcome;
 use memtape_core::capture::collective::{self, Behind, GroupState, RankState};
 use memtape_core::limits::RANKS_COMPARED_MAX;
 use memtape_core::snapshot::Collectives as Recorded;
 use memtape_proto::api::{Collectives, Group, Lag, LagCause, RankCollectives, Unread};
-use memtape_proto::snapshot;
+use memtape_proto::snapshot::{self, DecodeError};
+use tokio::task::JoinError;
 
 use crate::records::PartRecord;
-use crate::store::Store;
+use crate::store::{self, Store};
 
 /// The comparison of a capture's ranks, and what each of them says.
 pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
@@ -18,10 +20,10 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
     for (index, part) in parts.iter().enumerate() {
         let state = match part.hash() {
             Some(hash) if index < RANKS_COMPARED_MAX => read(store, hash).await,
-            Some(_) => Err(format!("only the first {RANKS_COMPARED_MAX} ranks are read")),
-            None => Err(format!("the capture has nothing of it ({})", part.outcome.as_str())),
+            Some(_) => Err(NotRead::TooMany),
+            None => Err(NotRead::NotInCapture(part.outcome)),
         };
-        states.push(state);
+        states.push(state.map_err(|why| why.to_string()));
     }
     let ranks: Vec<RankState<'_>> = parts
         .iter()
@@ -45,11 +47,27 @@ pub(crate) async fn of(store: &Store, parts: Vec<PartRecord>) -> Collectives {
     }
 }
 
-async fn read(store: &Store, hash: blake3::Hash) -> Result<Recorded, String> {
-    let body = store.blobs().get(hash).await.map_err(|error| error.to_string())?;
-    let found = tokio::task::spawn_blocking(move || snapshot::collectives(&body)).await;
-    let found = found.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-    found.ok_or_else(|| "its agent does not say".to_string())
+/// Why nothing is known of a rank's collectives.
+#[derive(Debug, thiserror::Error)]
+enum NotRead {
+    #[error("only the first {RANKS_COMPARED_MAX} ranks are read")]
+    TooMany,
+    #[error("the capture has nothing of it ({})", .0.as_str())]
+    NotInCapture(Outcome),
+    #[error("its agent does not say")]
+    NotSaid,
+    #[error(transparent)]
+    Store(#[from] store::error::Error),
+    #[error(transparent)]
+    Broken(#[from] JoinError),
+    #[error(transparent)]
+    Undecodable(#[from] DecodeError),
+}
+
+async fn read(store: &Store, hash: blake3::Hash) -> Result<Recorded, NotRead> {
+    let body = store.blobs().get(hash).await?;
+    let found = tokio::task::spawn_blocking(move || snapshot::collectives(&body)).await??;
+    found.ok_or(NotRead::NotSaid)
 }
 
 fn group(of: &GroupState) -> Group {

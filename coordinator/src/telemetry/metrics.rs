@@ -147,12 +147,12 @@ fn figures(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> Ra
 /// Writes a picture in the OpenMetrics text format. Blocks.
 ///
 /// # Errors
-/// One line; writing to memory has none in practice.
+/// Writing to memory has none in practice.
 pub(crate) fn text(
     view: MetricsView,
     store: &Store,
     admission: &AdmissionFigures,
-) -> Result<String, String> {
+) -> Result<String, std::fmt::Error> {
     let mut families = ranks::families(&view);
     families.extend(service_families(&view));
     families.extend(admission_families(admission));
@@ -160,7 +160,7 @@ pub(crate) fn text(
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Families(families)));
     let mut out = String::new();
-    text::encode(&mut out, &registry).map_err(|error| error.to_string())?;
+    text::encode(&mut out, &registry)?;
     Ok(out)
 }
 

@@ -2,6 +2,8 @@
 //! handed to core's diagnosis. One at a time, and with a bounded number of peers: a job of
 //! thousands of ranks needs no more of them to tell what is usual.
 
+use std::fmt::Display;
+
 use memtape_core::detector::Growth;
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
 use memtape_core::incident::NotCompared;
@@ -70,10 +72,13 @@ async fn load(blobs: &Blobs, body: Body, bounds: Bounds) -> Result<RankSnapshot,
         rank,
         why: "its snapshot is not stored".into(),
     })?;
-    let unreadable = |why: String| NotCompared::Unreadable { rank, why };
-    let bytes = blobs.get(hash).await.map_err(|why| unreadable(why.to_string()))?;
+    let bytes = blobs.get(hash).await.map_err(|why| unreadable(rank, &why))?;
     let decoded = tasks::blocking(move || snapshot::decode(&bytes, bounds)).await;
-    decoded.map_err(unreadable)?.map_err(|why| unreadable(why.to_string()))
+    decoded.map_err(|why| unreadable(rank, &why))?.map_err(|why| unreadable(rank, &why))
+}
+
+fn unreadable(rank: u32, why: &impl Display) -> NotCompared {
+    NotCompared::Unreadable { rank, why: why.to_string() }
 }
 
 fn count(snapshot: &RankSnapshot) -> usize {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use memtape_core::policy::Outcome;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinError;
 
 use crate::ingest::event::Event;
 use crate::state::effects::{Work, WorkDone};
@@ -24,9 +25,9 @@ const COMPARISONS_MAX: usize = 1;
 /// It panicked.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, String> {
+) -> Result<T, JoinError> {
     match Handle::try_current() {
-        Ok(runtime) => runtime.spawn_blocking(work).await.map_err(|error| error.to_string()),
+        Ok(runtime) => runtime.spawn_blocking(work).await,
         Err(_) => Ok(work()),
     }
 }

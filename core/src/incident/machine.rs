@@ -458,8 +458,8 @@ impl Incidents {
 
     fn open_about(&self, serial: u32, key: &GrowthKey) -> Option<String> {
         let is_about =
-            |known: &Tracked| known.incident.is_open() && known.incident.is_about(serial, key);
-        self.ids(is_about).into_iter().next()
+            |known: &&Tracked| known.incident.is_open() && known.incident.is_about(serial, key);
+        self.known.values().find(is_about).map(|known| known.incident.id.clone())
     }
 
     /// Narrows the open incident about many ranks that names this one as its example to this rank

@@ -82,8 +82,8 @@ const MUTATIONS: [Mutation; 10] = [
     Mutation {
         rule: "one incident for one cause",
         file: "core/src/incident/machine.rs",
-        from: "self.ids(is_about).into_iter().next()",
-        to: "self.ids(is_about).into_iter().next().filter(|_| false)",
+        from: "self.known.values().find(is_about)",
+        to: "self.known.values().find(is_about).filter(|_| false)",
     },
 ];
 
