@@ -19,13 +19,23 @@ mod records;
 mod restart;
 mod restore;
 mod run;
-#[cfg(feature = "simulation")]
-#[doc(hidden)]
-pub mod simulated;
 mod state;
 mod store;
 mod telemetry;
 mod work;
+
+/// The coordinator without a runtime, for simulations: no thread, no socket, no clock.
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod testing {
+    mod seen;
+    mod simulated_coordinator;
+    mod simulated_disk;
+
+    pub use seen::{Capture, Held, Incident, Part, RankSeen, Step};
+    pub use simulated_coordinator::{Now, Receipt, SimulatedCoordinator};
+    pub use simulated_disk::Disk;
+}
 
 pub use config::Config;
 pub use restart::RestartConfig;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_coordinator::simulated::{Capture, RankSeen, SimulatedCoordinator, Step};
+use memtape_coordinator::testing::{Capture, RankSeen, SimulatedCoordinator, Step};
 use memtape_core::capture::{Outcome, Reason};
 
 use crate::node::WALL_NS;
@@ -118,7 +118,8 @@ impl Checks<'_> {
         for (id, tape_id) in &self.world.truth.alone {
             // Of one death the first is enough.
             let is_of_tape = |known: &&Capture| {
-                matches!(known.reason, Reason::Death { .. }) && known.parts.iter().any(|part| part.tape_id == *tape_id)
+                matches!(known.reason, Reason::Death { .. })
+                    && known.parts.iter().any(|part| part.tape_id == *tape_id)
             };
             let is_there = by_agents.iter().any(|known| known.id == *id)
                 || by_agents.iter().find(is_of_tape).is_some();
@@ -345,7 +346,8 @@ impl Checks<'_> {
         for rank in 0..self.world.ranks.len() {
             let tape_id = &self.world.ranks[rank].tape_id;
             let part = capture.parts.iter().find(|part| part.tape_id == *tape_id);
-            let is_perfect = part.is_some_and(|part| part.outcome == Outcome::Aligned && !part.dead);
+            let is_perfect =
+                part.is_some_and(|part| part.outcome == Outcome::Aligned && !part.dead);
             self.expect(is_perfect, || {
                 format!("all is well, and in {id} (step {}) rank {rank} is {part:?}", capture.step)
             });

@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use memtape_agent::testing::{Event as AgentEvent, Output, UploadEnd};
-use memtape_coordinator::simulated::Receipt;
+use memtape_coordinator::testing::Receipt;
 use memtape_core::capture::Reason;
 use memtape_proto::v1;
 use memtape_proto::v1::agent_message::Body as Said;

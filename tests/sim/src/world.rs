@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use fastrand::Rng;
 use memtape_agent::testing::{Event as AgentEvent, MemoryRank, UploadEnd};
-use memtape_coordinator::simulated::{Disk, Now, SimulatedCoordinator};
+use memtape_coordinator::testing::{Disk, Now, SimulatedCoordinator};
 use memtape_core::capture::Outcome;
 use memtape_core::identity::Identity;
 use memtape_proto::v1;
@@ -108,7 +108,7 @@ pub(crate) struct World {
     pub(crate) numbers: u64,
     pub(crate) requests: BTreeMap<u64, u64>,
     pub(crate) last_request: Option<u64>,
-    pub(crate) last_capture: Option<Result<String, String>>,
+    pub(crate) last_capture: Option<anyhow::Result<String>>,
     pub(crate) truth: Truth,
     /// What went wrong; the simulation goes on, and says all of it.
     pub(crate) broken: Vec<String>,

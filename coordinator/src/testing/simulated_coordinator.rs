@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use memtape_core::capture::{Outcome, Reason};
 use memtape_core::limits::MESSAGES_WAITING_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds};
@@ -22,14 +21,15 @@ use crate::config::Config;
 use crate::coordinator::{Coordinator, Shared};
 use crate::ingest::event::Event;
 use crate::ingest::wire::{self, Outgoing, Raw};
-use crate::records::{CaptureRecord, IncidentRecord, PartRecord, SeriesKey};
+use crate::records::SeriesKey;
 use crate::restore::Restored;
 use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
 use crate::state::counters::Counters;
 use crate::state::effects::{CaptureRefused, Work, WorkDone};
 use crate::store::Store;
-use crate::store::testing::simulated::disk::SimulatedDisk;
 use crate::telemetry::export::Telemetry;
+use crate::testing::seen::{self, Capture, Held, Incident, RankSeen, Step};
+use crate::testing::simulated_disk::Disk;
 use crate::work::diagnosing;
 
 /// Events in the queue between two turns, as many as a simulation may make at once.
@@ -44,69 +44,6 @@ pub struct Now {
     pub wall_ns: i64,
 }
 
-/// The disk of its machine. Clones are the same disk; it outlives coordinators.
-#[derive(Clone, Debug)]
-pub struct Disk(SimulatedDisk);
-
-impl Disk {
-    /// An empty disk that fails as this seed says.
-    pub fn new(seed: u64) -> Self {
-        Self(SimulatedDisk::new(seed))
-    }
-
-    /// The machine is gone, with what was not synced. For a coordinator that was just dropped.
-    pub fn power_loss(&self) {
-        self.0.power_loss();
-    }
-
-    /// The process is gone; what it wrote stays.
-    pub fn kill(&self) {
-        self.0.kill();
-    }
-
-    /// Bounds the bytes of all files together; `None` removes the bound.
-    pub fn set_room(&self, bytes: Option<u64>) {
-        self.0.set_room(bytes);
-    }
-
-    /// The next `count` writes fail.
-    pub fn fail_writes(&self, count: u64) {
-        self.0.fail_writes(count);
-    }
-
-    /// The next `count` syncs fail.
-    pub fn fail_syncs(&self, count: u64) {
-        self.0.fail_syncs(count);
-    }
-
-    /// The process dies, or the power fails, in the middle of the operation that comes after
-    /// `operations` more. [`Self::crashes`] counts it.
-    pub fn crash_after(&self, operations: u64, is_power_loss: bool) {
-        self.0.crash_after(Some(operations), is_power_loss);
-    }
-
-    /// Takes an ordered crash back.
-    pub fn crash_never(&self) {
-        self.0.crash_after(None, false);
-    }
-
-    /// Crashes so far: those at once, and those in the middle of an operation.
-    pub fn crashes(&self) -> u64 {
-        let counts = self.0.counts();
-        counts.kills + counts.power_losses
-    }
-
-    /// Times that the index came back older, empty or unreadable.
-    pub fn index_losses(&self) -> u64 {
-        self.0.counts().index_losses
-    }
-
-    /// Bytes of all files.
-    pub fn used_bytes(&self) -> u64 {
-        self.0.used_bytes()
-    }
-}
-
 /// What became of one try to send a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Receipt {
@@ -116,108 +53,6 @@ pub enum Receipt {
     Failed(String),
     /// Another try does not help.
     Refused(String),
-}
-
-/// A capture as it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capture {
-    /// Its name.
-    pub id: String,
-    /// The job.
-    pub job: String,
-    /// Which attempt, as the coordinator numbers them.
-    pub serial: u32,
-    /// Why it was taken.
-    pub reason: Reason,
-    /// T.
-    pub step: u64,
-    /// When it was asked for, Unix time.
-    pub requested_wall_ns: i64,
-    /// When it was closed; none while it is in flight.
-    pub closed_wall_ns: Option<i64>,
-    /// All ranks are aligned.
-    pub complete: bool,
-    /// One for each rank.
-    pub parts: Vec<Part>,
-}
-
-/// A rank's part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Global rank.
-    pub rank: u32,
-    /// Its tape.
-    pub tape_id: String,
-    /// What became of it.
-    pub outcome: Outcome,
-    /// The step its body shows.
-    pub step: u64,
-    /// Its process was dead.
-    pub dead: bool,
-    /// BLAKE3 of the stored body; none when none is stored.
-    pub hash: Option<[u8; 32]>,
-    /// One line.
-    pub detail: String,
-}
-
-/// An incident, as far as a simulation looks at it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incident {
-    /// Its name.
-    pub id: String,
-    /// Which attempt, as the coordinator numbers them.
-    pub serial: u32,
-    /// Global rank.
-    pub rank: u32,
-    /// Step at which the growth began.
-    pub onset_step: u64,
-    /// Unix time.
-    pub opened_wall_ns: i64,
-    /// None while it is open.
-    pub closed_wall_ns: Option<i64>,
-    /// Growth of one rank or of all.
-    pub scope: String,
-    /// What a capture has shown.
-    pub class: String,
-    /// Why it was closed.
-    pub closed_why: String,
-}
-
-/// A rank as the coordinator sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankSeen {
-    /// Which attempt, as the coordinator numbers them.
-    pub serial: u32,
-    /// Global rank.
-    pub rank: u32,
-    /// Its tape.
-    pub tape_id: String,
-    /// Newest finished step.
-    pub step: u64,
-    /// How it ended; none while it is not known to have.
-    pub end: Option<String>,
-    /// Steps that its tape had overwritten before they were read.
-    pub steps_missed: u64,
-}
-
-/// A stored step: its first and last number, and what was allocated at its end.
-pub type Step = (u64, u64, u64);
-
-/// What a coordinator holds in memory, to compare with its bounds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Captures, closed or not.
-    pub captures: usize,
-    /// Incidents, closed or not.
-    pub incidents: usize,
-    /// Captures in flight.
-    pub in_flight: usize,
-    /// Most messages waiting for one agent.
-    pub outgoing_max: usize,
-    /// Changes that wait for a journal that can be written.
-    pub waiting: u64,
-    /// Changes given up because more waited than can be kept.
-    pub given_up: u64,
 }
 
 /// A coordinator without a machine.
@@ -282,13 +117,12 @@ impl SimulatedCoordinator {
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn attach(&mut self, now: Now, hello: Raw) -> Result<u64, String> {
-        let hello = wire::hello(hello).map_err(|why| why.to_string())?;
+    pub fn attach(&mut self, now: Now, hello: Raw) -> anyhow::Result<u64> {
+        let hello = wire::hello(hello)?;
         let (outgoing, receiver) = mpsc::channel(MESSAGES_WAITING_MAX);
         let (reply, mut answer) = oneshot::channel();
         self.handle(now, Event::Attached { hello, outgoing, reply });
-        let stream = answer.try_recv().map_err(|_| "no answer".to_string())?;
-        let stream = stream.map_err(|why| why.to_string())?;
+        let stream = answer.try_recv()??;
         self.streams.insert(stream, receiver);
         Ok(stream)
     }
@@ -297,8 +131,8 @@ impl SimulatedCoordinator {
     ///
     /// # Errors
     /// Why the stream is closed.
-    pub fn said(&mut self, now: Now, stream: u64, raw: Raw) -> Result<(), String> {
-        if let Some(message) = wire::incoming(raw).map_err(|why| why.to_string())? {
+    pub fn said(&mut self, now: Now, stream: u64, raw: Raw) -> anyhow::Result<()> {
+        if let Some(message) = wire::incoming(raw)? {
             self.handle(now, Event::Said { stream, message, share: None });
         }
         Ok(())
@@ -340,15 +174,14 @@ impl SimulatedCoordinator {
     }
 
     /// The next answer to [`Self::request_capture`]: the name of the capture, or why not.
-    pub fn taken(&mut self) -> Option<(u64, Result<String, String>)> {
+    pub fn taken(&mut self) -> Option<(u64, anyhow::Result<String>)> {
         for index in 0..self.asked.len() {
             let (number, answer) = self.asked.get_mut(index)?;
             let number = *number;
             let result = match answer.try_recv() {
-                Ok(Ok(id)) => Ok(id),
-                Ok(Err(why)) => Err(why.to_string()),
+                Ok(result) => result.map_err(anyhow::Error::from),
                 Err(oneshot::error::TryRecvError::Empty) => continue,
-                Err(oneshot::error::TryRecvError::Closed) => Err("no answer".to_string()),
+                Err(closed) => Err(closed.into()),
             };
             self.asked.remove(index);
             return Some((number, result));
@@ -414,19 +247,19 @@ impl SimulatedCoordinator {
     /// All captures, by name.
     pub fn captures(&self) -> impl Iterator<Item = Capture> {
         let view = self.coordinator.view(clock::now());
-        view.captures.iter().map(|state| capture(&state.record, &state.parts))
+        view.captures.iter().map(|state| seen::capture(&state.record, &state.parts))
     }
 
     /// One capture.
     pub fn capture(&self, id: &str) -> Option<Capture> {
         let state = self.coordinator.view(clock::now()).captures.get(id)?;
-        Some(capture(&state.record, &state.parts))
+        Some(seen::capture(&state.record, &state.parts))
     }
 
     /// All incidents, by name.
     pub fn incidents(&self) -> impl Iterator<Item = Incident> {
         let view = self.coordinator.view(clock::now());
-        view.incidents.iter().map(|known| incident(known.incident()))
+        view.incidents.iter().map(|known| seen::incident(known.incident()))
     }
 
     /// All ranks of all attempts.
@@ -449,13 +282,12 @@ impl SimulatedCoordinator {
     ///
     /// # Errors
     /// One line.
-    pub fn steps(&self, now: Now, serial: u32, rank: u32) -> Result<Vec<Step>, String> {
+    pub fn steps(&self, now: Now, serial: u32, rank: u32) -> anyhow::Result<Vec<Step>> {
         set_clock(now);
         let attempt = self.coordinator.view(clock::now()).jobs.get(serial);
         let from_wall_ns = attempt.map_or(0, |attempt| attempt.record.first_seen_wall_ns);
         let key = SeriesKey { serial, rank, device: 0 };
-        let rows = self.store.series(key, from_wall_ns, now.wall_ns);
-        let rows = rows.map_err(|error| error.to_string())?;
+        let rows = self.store.series(key, from_wall_ns, now.wall_ns)?;
         Ok(rows.iter().map(|row| (row.first_step, row.last_step, row.end_allocated)).collect())
     }
 
@@ -463,10 +295,9 @@ impl SimulatedCoordinator {
     ///
     /// # Errors
     /// One line: it is gone, or damaged.
-    pub fn body(&self, hash: [u8; 32]) -> Result<RankSnapshot, String> {
-        let bytes = at_once(self.store.blobs().get(blake3::Hash::from_bytes(hash)));
-        let bytes = bytes.map_err(|error| error.to_string())?;
-        snapshot::decode(&bytes, Bounds::default()).map_err(|error| error.to_string())
+    pub fn body(&self, hash: [u8; 32]) -> anyhow::Result<RankSnapshot> {
+        let bytes = at_once(self.store.blobs().get(blake3::Hash::from_bytes(hash)))?;
+        Ok(snapshot::decode(&bytes, Bounds::default())?)
     }
 
     /// What it holds in memory.
@@ -548,42 +379,5 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("a simulated future waits"),
-    }
-}
-
-fn capture(record: &CaptureRecord, parts: &[PartRecord]) -> Capture {
-    let part = |part: &PartRecord| Part {
-        rank: part.rank,
-        tape_id: part.tape_id.clone(),
-        outcome: part.outcome,
-        step: part.step,
-        dead: part.dead,
-        hash: part.hash().map(|hash| *hash.as_bytes()),
-        detail: part.detail.clone(),
-    };
-    Capture {
-        id: record.id.clone(),
-        job: record.job.clone(),
-        serial: record.serial,
-        reason: record.reason.clone(),
-        step: record.step,
-        requested_wall_ns: record.requested_wall_ns,
-        closed_wall_ns: record.closed_wall_ns,
-        complete: record.complete,
-        parts: parts.iter().map(part).collect(),
-    }
-}
-
-fn incident(record: &IncidentRecord) -> Incident {
-    Incident {
-        id: record.id.clone(),
-        serial: record.serial,
-        rank: record.growth.rank,
-        onset_step: record.growth.onset_step,
-        opened_wall_ns: record.opened_wall_ns,
-        closed_wall_ns: record.closed.map(|closed| closed.wall_ns),
-        scope: record.growth.scope.as_str().to_string(),
-        class: record.class().as_str().to_string(),
-        closed_why: record.closed.map(|closed| closed.reason.to_string()).unwrap_or_default(),
     }
 }
