@@ -319,6 +319,7 @@ fn first_incident(client: &Client, job: &str) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memtape_core::diagnosis::Class;
     use memtape_proto::api::Frame;
 
     #[test]
@@ -342,7 +343,7 @@ mod tests {
             incident: Incident {
                 id: "inc-1".into(),
                 rank: 5,
-                class: "leak".into(),
+                class: Class::Leak.into(),
                 culprit: Some(culprit),
                 onset_step: 100,
                 detected_step: 130,
@@ -378,7 +379,7 @@ mod tests {
                 evidence: evidence.iter().map(|line| line.to_string()).collect(),
                 ..Incident::default()
             },
-            capture: Some(Capture { state: state.into(), ..Capture::default() }),
+            capture: Some(Capture { state: Named::of(state), ..Capture::default() }),
         };
         assert!(!found("collecting", &["e"], true).is_explained());
         assert!(!found("complete", &[], true).is_explained());

@@ -11,7 +11,8 @@ use axum::response::{IntoResponse, Json, Response};
 use memtape_core::capture::Outcome;
 use memtape_core::limits::{CAPTURES_LISTED_MAX, PARTS_LISTED_MAX};
 use memtape_proto::api::{
-    Capture, CaptureRequest, CaptureState, Captures, Missing, Part, PartOutcome, RequestedCapture,
+    Capture, CaptureRequest, CaptureState, Captures, Missing, Named, Part, PartOutcome,
+    RequestedCapture,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -189,7 +190,7 @@ fn capture(known: &captures::CaptureState, with_parts: bool) -> Capture {
         missing: missing
             .map(|part| Missing {
                 rank: part.rank,
-                outcome: part.outcome.as_str().into(),
+                outcome: Named::of(part.outcome.as_str()),
                 detail: part.detail.clone(),
             })
             .collect(),
@@ -207,7 +208,7 @@ fn part(part: &PartRecord, is_closed: bool) -> Part {
         tape_id: part.tape_id.clone(),
         outcome: match is_awaited {
             true => PartOutcome::Awaited.into(),
-            false => part.outcome.as_str().into(),
+            false => Named::of(part.outcome.as_str()),
         },
         step: part.step,
         wall_ns: part.wall_ns,

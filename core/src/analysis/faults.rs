@@ -10,7 +10,7 @@ use super::lines::{self, Line, median};
 use super::look::Oom;
 use super::verdict::Case;
 use super::view::View;
-use super::words::{advice, plural};
+use super::words::plural;
 use crate::diagnosis::{Class, bytes, place, telling_frame};
 use crate::snapshot::Frame;
 
@@ -96,7 +96,7 @@ pub(super) fn out_of_memory(cases: &[Case<'_, '_>]) -> Option<Verdict> {
         culprit,
         bytes: oom.bytes,
         confidence_ppm: 900_000,
-        advice: advice(class).to_string(),
+        advice: class.advice().to_string(),
         sentence,
         evidence,
         against,
@@ -161,7 +161,7 @@ pub(super) fn thrashing(cases: &[Case<'_, '_>]) -> Option<Verdict> {
         device: view.device.device,
         bytes: a_step,
         confidence_ppm: 850_000,
-        advice: advice(Class::CacheThrash).to_string(),
+        advice: Class::CacheThrash.advice().to_string(),
         sentence: format!(
             "rank {} gives memory back to the device and takes it again in most steps{at}: {} a \
              step",
@@ -203,7 +203,7 @@ pub(super) fn deferring(cases: &[Case<'_, '_>]) -> Option<Verdict> {
         device: view.device.device,
         bytes: pending,
         confidence_ppm: 800_000,
-        advice: advice(Class::DeferredFrees).to_string(),
+        advice: Class::DeferredFrees.advice().to_string(),
         sentence: format!(
             "rank {}: {} were given back and wait for other streams, most of it from {}",
             view.rank,
@@ -243,7 +243,7 @@ pub(super) fn fragmented(cases: &[Case<'_, '_>]) -> Option<Verdict> {
         device: view.device.device,
         bytes: split,
         confidence_ppm: 650_000,
-        advice: advice(Class::Fragmentation).to_string(),
+        advice: Class::Fragmentation.advice().to_string(),
         sentence: format!(
             "rank {} holds {} more than its tensors needed at their highest, in pieces between \
              live blocks",
@@ -377,7 +377,7 @@ fn imbalance(
         device: view.map_or(0, |view| view.device.device),
         bytes: beyond.get(at).copied().flatten().unwrap_or(0),
         confidence_ppm: 600_000,
-        advice: advice(Class::Imbalance).to_string(),
+        advice: Class::Imbalance.advice().to_string(),
         sentence,
         evidence,
         against: alloc::vec![

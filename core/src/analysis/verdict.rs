@@ -13,7 +13,7 @@ use super::faults::{deferring, fragmented, imbalanced, out_of_memory, thrashing}
 use super::judge::{Leak, leak};
 use super::lines::median;
 use super::view::{Kept, View};
-use super::words::{advice, plural, ranks_text};
+use super::words::{plural, ranks_text};
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::{
     AllocatorSettings, Circumstances, Class, Diagnosis, Inquiry, bytes, place, telling_frame,
@@ -138,7 +138,7 @@ fn leak_verdict(
         ..Verdict::default()
     };
     if diagnosis.class != class {
-        verdict.advice = advice(class).to_string();
+        verdict.advice = class.advice().to_string();
     }
     if let Some((frame, (grown, stacks))) = lines.first() {
         verdict.culprit = Some((*frame).clone());
@@ -171,10 +171,7 @@ fn leak_verdict(
 /// Memory that stays is a leak, unless what is new lies in private pools: nobody forgot a tensor
 /// there, each new shape got a graph. Other classes rest on what a file does not hold.
 fn class_of(diagnosis: &Diagnosis) -> Class {
-    match diagnosis.class {
-        Class::CompilePools => Class::CompilePools,
-        _ => Class::Leak,
-    }
+    if diagnosis.class == Class::CompilePools { Class::CompilePools } else { Class::Leak }
 }
 
 /// What the diagnosis says that is not said here in better words: steps of a trace are counted
@@ -233,17 +230,15 @@ fn leak_sentence(cases: &[Case<'_, '_>], verdict: &Verdict, leak: &Leak) -> Stri
         Some(frame) => format!(", allocated at {}", place(frame)),
         None => ", allocated where no stack was recorded".to_string(),
     };
-    let at = match verdict.class {
-        Class::CompilePools => format!("{at}, in private pools of CUDA graphs"),
-        _ => at,
-    };
+    let pools = Some(", in private pools of CUDA graphs");
+    let pools = pools.filter(|_| verdict.class == Class::CompilePools).unwrap_or_default();
     let rest = others.saturating_sub(verdict.ranks.len().saturating_sub(1));
     let others = match (verdict.scope, rest) {
         (Scope::AllRanks | Scope::Role, _) | (_, 0) => String::new(),
         (_, 1) => "; the other rank does not".to_string(),
         (_, rest) => format!("; the other {rest} ranks do not"),
     };
-    format!("{who}{at}{others}")
+    format!("{who}{at}{pools}{others}")
 }
 
 fn keeps(ranks: &[u32]) -> String {

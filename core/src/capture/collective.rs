@@ -41,7 +41,18 @@ pub struct RankState<'a> {
 }
 
 /// How it stands with a process group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::IntoStaticStr,
+    strum::EnumString,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum Verdict {
     /// No rank is behind by more than the times of the polls explain.
     #[default]
@@ -57,12 +68,7 @@ pub enum Verdict {
 impl Verdict {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::InStep => "in_step",
-            Self::Waiting => "waiting",
-            Self::Desynchronised => "desynchronised",
-            Self::Uneven => "uneven",
-        }
+        self.into()
     }
 }
 

@@ -3,7 +3,19 @@
 use super::Limits;
 
 /// Which account grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    strum::IntoStaticStr,
+    strum::EnumString,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Layer {
@@ -57,34 +69,15 @@ pub(super) const COURSE_LAYERS: [Layer; COURSES] = [
     Layer::Workers,
 ];
 
-/// The layers that have no course.
-const STILL_LAYERS: [Layer; 4] = [Layer::Spread, Layer::Retries, Layer::Churn, Layer::Progress];
-
 impl Layer {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Allocated => "allocated",
-            Self::Reserved => "reserved",
-            Self::Blocks => "blocks",
-            Self::Peak => "peak",
-            Self::Deferred => "deferred",
-            Self::NonTorch => "non_torch",
-            Self::Other => "other",
-            Self::Host => "host",
-            Self::Pinned => "pinned",
-            Self::Shared => "shared",
-            Self::Workers => "workers",
-            Self::Spread => "spread",
-            Self::Retries => "retries",
-            Self::Churn => "churn",
-            Self::Progress => "progress",
-        }
+        self.into()
     }
 
     /// The layer with this name.
     pub fn named(name: &str) -> Option<Self> {
-        all().find(|layer| layer.as_str() == name)
+        name.parse().ok()
     }
 
     /// Are its values bytes? Else they are blocks, or steps.
@@ -155,18 +148,15 @@ impl Layer {
     }
 }
 
-/// Every layer.
-fn all() -> impl Iterator<Item = Layer> {
-    COURSE_LAYERS.into_iter().chain(STILL_LAYERS)
-}
-
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray as _;
+
     use super::*;
 
     #[test]
     fn names_and_places_go_both_ways() {
-        for layer in all() {
+        for &layer in Layer::VARIANTS {
             assert_eq!(Layer::named(layer.as_str()), Some(layer));
             assert!(!layer.explains(layer), "{layer:?}");
         }

@@ -188,7 +188,19 @@ pub struct Reading {
 }
 
 /// Who grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    strum::IntoStaticStr,
+    strum::EnumString,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Scope {
@@ -203,16 +215,12 @@ pub enum Scope {
 impl Scope {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OneRank => "one_rank",
-            Self::Role => "role",
-            Self::AllRanks => "all_ranks",
-        }
+        self.into()
     }
 
     /// The scope with this name.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::OneRank, Self::Role, Self::AllRanks].into_iter().find(|it| it.as_str() == name)
+        name.parse().ok()
     }
 }
 
@@ -293,7 +301,8 @@ pub enum Finding {
 }
 
 /// What is known of a rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum RankState {
     /// Too early to judge.
     #[default]
@@ -309,12 +318,7 @@ pub enum RankState {
 impl RankState {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Warming => "warming",
-            Self::Healthy => "healthy",
-            Self::Watching => "watching",
-            Self::Growing => "growing",
-        }
+        self.into()
     }
 }
 

@@ -19,6 +19,9 @@ use crate::detector::{Growth, Scope};
 use crate::snapshot::{DeviceSnapshot, Frame, OutsideUse, RankSnapshot};
 use crate::thrash::Churn;
 
+/// Below this share of explained growth the class is unknown, in parts per million.
+pub const EXPLAINED_PPM_MIN: u32 = 300_000;
+
 /// Blocks born this many steps before the dated onset still belong to the growth.
 const ONSET_SLACK_STEPS: u64 = 16;
 

@@ -7,10 +7,11 @@
 //! well. It is a rule and no probability: it was set so that a leak on one rank of four with
 //! sixteen births is at 100 %, and that with any two of the doubts nobody is woken.
 
-use super::Class;
-use super::alternatives::{Alternative, Standing};
+use super::alternatives::Alternative;
+use super::alternatives::hearing::Standing;
 use super::case::{Case, Lines};
 use super::circumstances::Readings;
+use super::classes::{Class, Sure};
 use super::generations::Course;
 use super::ground::Ground;
 use crate::detector::Scope;
@@ -36,18 +37,13 @@ pub(super) fn confidence_ppm(
     let Some(answer) = alternatives.first().filter(|each| each.standing == Standing::Holds) else {
         return 0;
     };
-    let base = match answer.class {
-        Class::Unknown => 0,
-        Class::Leak => of_leak(case, lines),
-        Class::ReferenceCycles => 750_000,
-        Class::Pressure => of_pressure(case, lines),
-        Class::Imbalance => 850_000,
-        Class::DeferredFrees => of_share(case.deferred, case),
-        Class::CompilePools => 900_000,
-        Class::Fragmentation => of_fragmentation(case),
-        Class::CacheThrash | Class::Desynchronised => 950_000,
-        Class::NonTorch | Class::Host => of_readings(case),
-        Class::Telemetry => 800_000,
+    let base = match answer.class.facts().sure {
+        Sure::Ppm(ppm) => ppm,
+        Sure::ByLines => of_leak(case, lines),
+        Sure::ByCourse => of_pressure(case, lines),
+        Sure::ByDeferred => of_share(case.deferred, case),
+        Sure::ByShape => of_fragmentation(case),
+        Sure::ByReadings => of_readings(case),
     };
     // What a rank does that is out of step is of no weight beside that.
     let weighs = answer.class != Class::Desynchronised;

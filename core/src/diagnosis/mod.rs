@@ -49,7 +49,9 @@ use self::outside::{Outside, Records};
 use crate::detector::{Growth, Layer, Scope};
 use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot};
 
-pub use alternatives::{Alternative, EXPLAINED_PPM_MIN, Standing};
+pub use alternatives::Alternative;
+pub use alternatives::hearing::Standing;
+pub use case::EXPLAINED_PPM_MIN;
 pub use circumstances::{AllocatorSettings, Circumstances, Peaks, Readings, StepNeed};
 pub use classes::Class;
 pub use frames::{is_user_frame, telling_frame};

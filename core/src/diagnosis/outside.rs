@@ -10,8 +10,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::account::{Account, Amount, Measure, Stack, home, median_amount, signed, unsigned};
-use super::alternatives::EXPLAINED_PPM_MIN;
-use super::case::{Case, Lines, share_of};
+use super::case::{Case, EXPLAINED_PPM_MIN, Lines, share_of};
 use super::circumstances::Readings;
 use super::frames::telling_frame;
 use super::ground::Ground;

@@ -7,7 +7,6 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::Class;
 use super::account::unsigned;
 use super::case::{Case, Lines};
 use super::frames::{is_backward, is_module_call, is_user_frame};
@@ -15,12 +14,13 @@ use super::lines::Line;
 use super::words::{bytes, place};
 use crate::snapshot::Frame;
 
-mod allocator;
-mod elsewhere;
-mod tensors;
+pub(super) mod allocator;
+pub(super) mod elsewhere;
+pub(super) mod tensors;
 
 /// What the advice is about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Cause {
@@ -90,38 +90,7 @@ pub enum Cause {
 impl Cause {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::RetainedGraph => "retained_graph",
-            Self::RetainedLoss => "retained_loss",
-            Self::Hook => "hook",
-            Self::Gradients => "gradients",
-            Self::OptimizerState => "optimizer_state",
-            Self::Checkpoint => "checkpoint",
-            Self::Batches => "batches",
-            Self::Cache => "cache",
-            Self::Metric => "metric",
-            Self::Kept => "kept",
-            Self::Cycles => "cycles",
-            Self::Streams => "streams",
-            Self::Fragments => "fragments",
-            Self::CachedSegments => "cached_segments",
-            Self::EmptyCache => "empty_cache",
-            Self::Recompiles => "recompiles",
-            Self::Load => "load",
-            Self::OneTime => "one_time",
-            Self::Balance => "balance",
-            Self::Communicators => "communicators",
-            Self::Contexts => "contexts",
-            Self::Neighbours => "neighbours",
-            Self::Outside => "outside",
-            Self::PinnedPool => "pinned_pool",
-            Self::SharedQueues => "shared_queues",
-            Self::Workers => "workers",
-            Self::HostObjects => "host_objects",
-            Self::Collectives => "collectives",
-            Self::Recording => "recording",
-            Self::Unknown => "unknown",
-        }
+        self.into()
     }
 }
 
@@ -153,25 +122,6 @@ impl Remedy {
         let text = "the stacks do not explain the growth: take another capture in some hundred \
                     steps, and check that stacks are recorded (limitations of the rank)";
         Self::new(Cause::Unknown, text.into(), None)
-    }
-}
-
-/// The remedy for a class.
-pub(super) fn remedy(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Remedy {
-    match class {
-        Class::Leak => tensors::leak(case, lines),
-        Class::ReferenceCycles => tensors::cycles(case, lines),
-        Class::Pressure => tensors::pressure(case, lines),
-        Class::Imbalance => tensors::imbalance(lines),
-        Class::DeferredFrees => allocator::deferred(case),
-        Class::Fragmentation => allocator::fragmentation(case),
-        Class::CompilePools => allocator::compile_pools(case),
-        Class::CacheThrash => allocator::thrash(),
-        Class::NonTorch => elsewhere::non_torch(case),
-        Class::Host => elsewhere::host(case),
-        Class::Desynchronised => elsewhere::desynchronised(),
-        Class::Telemetry => elsewhere::telemetry(case),
-        Class::Unknown => Remedy::unknown(),
     }
 }
 

@@ -6,17 +6,18 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::account::{Measure, unsigned};
-use super::alternatives::{Alternative, Standing};
+use super::alternatives::Alternative;
+use super::alternatives::hearing::Standing;
 use super::case::{Case, Lines, share_of};
+use super::classes::{Class, Share};
 use super::confidence::confidence_ppm;
 use super::ground::Ground;
 use super::lines::Line;
-use super::remedy::remedy;
 use super::restart::restart;
 use super::sentence::sentence;
 use super::shared::model_call;
 use super::words::{amount, bytes, count, percent, place};
-use super::{Class, Diagnosis, SUSPECTS_MAX, Suspect};
+use super::{Diagnosis, SUSPECTS_MAX, Suspect};
 use crate::origin::Origin;
 use crate::snapshot::{Frame, OutsideUse};
 
@@ -33,9 +34,9 @@ pub(super) fn report(
     // Of memory that no tensor uses, no line of code is to blame.
     let names_line = case.ground.is_in_blocks() || class == Class::Leak;
     let top = lines.top().filter(|_| names_line);
-    let is_to_blame = !matches!(class, Class::Unknown | Class::Telemetry | Class::Desynchronised);
+    let is_to_blame = class.facts().share != Share::Nothing;
     // Of other memory the line that took it.
-    let outside = case.elsewhere.as_ref().filter(|_| is_elsewhere(class));
+    let outside = case.elsewhere.as_ref().filter(|_| class.is_elsewhere());
     let taker = outside.and_then(|outside| outside.culprit());
     let culprit = taker.or(top.filter(|_| is_to_blame));
     if let Some(first) = alternatives.first_mut() {
@@ -48,7 +49,7 @@ pub(super) fn report(
     }
     let first = alternatives.first();
     let (grown_bytes, explained_bytes) = explained(case, class, culprit);
-    let remedy = remedy(case, lines, class);
+    let remedy = (class.facts().remedy)(case, lines);
     Diagnosis {
         class,
         layer: case.growth.layer,
@@ -87,11 +88,6 @@ pub(super) fn report(
     }
 }
 
-/// Is it memory that PyTorch's allocator did not give out?
-fn is_elsewhere(class: Class) -> bool {
-    matches!(class, Class::NonTorch | Class::Host)
-}
-
 fn signed(bytes: u64) -> i64 {
     super::account::signed(bytes)
 }
@@ -99,7 +95,7 @@ fn signed(bytes: u64) -> i64 {
 /// Bytes that grew, and how many of them are explained.
 fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64, u64) {
     let shape = case.shape.as_ref();
-    let outside = case.elsewhere.as_ref().filter(|_| is_elsewhere(class));
+    let outside = case.elsewhere.as_ref().filter(|_| class.is_elsewhere());
     if let Some((outside, line)) = outside.zip(culprit) {
         let whole = unsigned(outside.whole);
         return (whole, unsigned(line.net.bytes).min(whole));
@@ -110,27 +106,28 @@ fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64,
         Ground::Retries | Ground::Churn | Ground::Progress => 0,
         _ => case.growth.grown_bytes,
     };
-    let explained = match class {
-        Class::Fragmentation => {
-            shape.map_or(0, |shape| shape.inactive.saturating_add(shape.cached))
+    let explained = match class.facts().share {
+        Share::Tensors => culprit.map_or(0, |line| unsigned(line.net.bytes)),
+        Share::Free => shape.map_or(0, |shape| shape.inactive.saturating_add(shape.cached)),
+        Share::Deferred => unsigned(case.deferred),
+        Share::Private => unsigned(case.private).max(shape.map_or(0, |shape| shape.private)),
+        Share::Outside => {
+            outside.map_or_else(|| named_on_device(case.outside), |outside| unsigned(outside.net))
         }
-        Class::DeferredFrees => unsigned(case.deferred),
-        Class::CompilePools => unsigned(case.private).max(shape.map_or(0, |shape| shape.private)),
-        Class::NonTorch if outside.is_some() => outside.map_or(0, |outside| unsigned(outside.net)),
-        Class::NonTorch => {
-            // The other two give PyTorch's allocator its segments, too.
-            let is_others = |of: &&OutsideUse| {
-                let is_shared = matches!(of.origin, Origin::CudaMalloc | Origin::DriverVmm);
-                of.origin.is_on_device() && !is_shared
-            };
-            let on_device = case.outside.iter().filter(is_others);
-            on_device.fold(0, |sum: u64, of| sum.saturating_add(of.bytes))
-        }
-        Class::Host => grown,
-        Class::Unknown | Class::Telemetry | Class::Desynchronised => 0,
-        _ => culprit.map_or(0, |line| unsigned(line.net.bytes)),
+        Share::Host => grown,
+        Share::Nothing => 0,
     };
     (grown, explained.min(grown))
+}
+
+/// Bytes of the device that are known to be of something else than PyTorch's allocator, to which
+/// the other two origins give its segments, too.
+fn named_on_device(outside: &[OutsideUse]) -> u64 {
+    let is_others = |of: &&OutsideUse| {
+        let is_shared = matches!(of.origin, Origin::CudaMalloc | Origin::DriverVmm);
+        of.origin.is_on_device() && !is_shared
+    };
+    outside.iter().filter(is_others).fold(0, |sum: u64, of| sum.saturating_add(of.bytes))
 }
 
 /// What the named line's blocks say.

@@ -6,9 +6,9 @@
 
 use core::fmt::{self, Display, Formatter};
 
-use super::Class;
 use super::account::unsigned;
 use super::case::Case;
+use super::classes::{Class, Share};
 use super::ground::Ground;
 use super::words::{about, bytes};
 
@@ -107,33 +107,27 @@ impl Restart {
 /// What a restart does about a growth of this class.
 pub(super) fn restart(case: &Case<'_>, class: Class) -> Restart {
     let growth = case.growth;
-    let answer = match class {
-        Class::Leak | Class::ReferenceCycles => {
-            let grown = case.account.grown.bytes.max(case.net.bytes);
-            return gives_back(case, unsigned(grown));
-        }
-        Class::DeferredFrees => {
-            return gives_back(case, unsigned(case.deferred).max(growth.grown_bytes));
-        }
-        Class::CompilePools => {
-            return gives_back(case, unsigned(case.private).max(growth.grown_bytes));
-        }
-        Class::Fragmentation => {
-            let free = case.shape.as_ref().map(|shape| shape.inactive.saturating_add(shape.cached));
-            return gives_back(
-                case,
-                free.unwrap_or(if case.ground.has_rate() { growth.grown_bytes } else { 0 }),
-            );
-        }
-        Class::NonTorch if case.ground == Ground::Other => RestartAnswer::OtherProcesses,
-        Class::NonTorch | Class::Host => return gives_back(case, growth.grown_bytes),
-        Class::Pressure => RestartAnswer::NeededAgain,
-        Class::Imbalance => RestartAnswer::MoreWorkAgain,
-        Class::CacheThrash => RestartAnswer::EmptiedAgain,
-        Class::Desynchronised => RestartAnswer::EndsWaiting,
-        Class::Telemetry | Class::Unknown => RestartAnswer::Unknown,
+    let facts = class.facts();
+    let answer = match (facts.restart, case.ground) {
+        (RestartAnswer::GivesBack, Ground::Other) => RestartAnswer::OtherProcesses,
+        (answer, _) => answer,
     };
-    Restart { answer, ..Restart::default() }
+    if answer != RestartAnswer::GivesBack {
+        return Restart { answer, ..Restart::default() };
+    }
+    let given = match facts.share {
+        Share::Tensors => unsigned(case.account.grown.bytes.max(case.net.bytes)),
+        Share::Deferred => unsigned(case.deferred).max(growth.grown_bytes),
+        Share::Private => unsigned(case.private).max(growth.grown_bytes),
+        Share::Free => match &case.shape {
+            Some(shape) => shape.inactive.saturating_add(shape.cached),
+            None if case.ground.has_rate() => growth.grown_bytes,
+            None => 0,
+        },
+        Share::Outside | Share::Host => growth.grown_bytes,
+        Share::Nothing => 0,
+    };
+    gives_back(case, given)
 }
 
 /// It helps for as long as the growth took.

@@ -3,9 +3,9 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::Class;
 use super::account::{Measure, unsigned};
 use super::case::{Case, Lines};
+use super::classes::{Class, Phrase, Share};
 use super::frames::is_backward;
 use super::generations::Course;
 use super::ground::Ground;
@@ -27,7 +27,7 @@ pub(super) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Stri
     let (ground, growth) = (case.ground, case.growth);
     let where_to = if ground.is_in_blocks() || class == Class::Leak {
         where_to(case, lines, class)
-    } else if matches!(class, Class::NonTorch | Class::Host) {
+    } else if class.is_elsewhere() {
         case.elsewhere.as_ref().map_or(String::new(), |outside| outside.where_to())
     } else {
         String::new()
@@ -154,11 +154,10 @@ fn memory(ground: Ground) -> &'static str {
 /// Where it was allocated.
 fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
     let Some(line) = lines.top() else { return String::new() };
-    let perhaps = match class {
-        Class::Desynchronised => return String::new(),
-        Class::Unknown | Class::Telemetry => "perhaps ",
-        _ => "",
-    };
+    if class == Class::Desynchronised {
+        return String::new();
+    }
+    let perhaps = if class.facts().share == Share::Nothing { "perhaps " } else { "" };
     let here = place(line.frame);
     if line.lines_inside > 1 {
         return format!(", {perhaps}allocated on {} lines below {here}", line.lines_inside);
@@ -172,24 +171,17 @@ fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
 
 /// What it is, where that is not plain from what grows.
 fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
-    match class {
-        Class::ReferenceCycles => "; it comes back in bursts, as reference cycles do".into(),
-        Class::CompilePools => "; it lies in private pools of compiled graphs".into(),
-        Class::Imbalance if case.ground != Ground::Spread => {
-            "; it has more work than its peers".into()
-        }
-        Class::Desynchronised => "; it is out of step with its peers".into(),
-        Class::Telemetry if case.ground == Ground::Progress => String::new(),
-        Class::Telemetry => "; too little was recorded to say more".into(),
-        Class::CacheThrash if case.ground != Ground::Churn => {
-            "; the cache is emptied in most steps".into()
-        }
-        Class::DeferredFrees if case.ground != Ground::Deferred => format!(
-            "; {} of it were freed and are still in use by other streams",
-            bytes(unsigned(case.deferred)),
-        ),
-        Class::Pressure if case.ground.is_in_blocks() => needed(case, lines.top()),
-        _ => String::new(),
+    if class == Class::DeferredFrees && case.ground != Ground::Deferred {
+        let held = bytes(unsigned(case.deferred));
+        return format!("; {held} of it were freed and are still in use by other streams");
+    }
+    if class == Class::Pressure && case.ground.is_in_blocks() {
+        return needed(case, lines.top());
+    }
+    match class.facts().phrase {
+        Phrase::Always(said) => said.into(),
+        Phrase::Unless(ground, said) if case.ground != ground => said.into(),
+        Phrase::Unless(..) | Phrase::Plain => String::new(),
     }
 }
 

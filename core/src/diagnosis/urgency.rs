@@ -1,8 +1,9 @@
 //! Whether memory ends soon, and whether a person should be woken for it.
 
+use super::Diagnosis;
 use super::case::Case;
+use super::classes::{Class, Outlook};
 use super::generations::Course;
-use super::{Class, Diagnosis};
 
 /// Memory ends soon when it ends within this time, in nanoseconds: long enough to save a
 /// checkpoint and to look at the diagnosis.
@@ -28,14 +29,15 @@ pub(super) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
         return true;
     }
     // What comes to its end by itself has no forecast; and whether these two say anything is open.
-    let is_ending = matches!(class, Class::Telemetry | Class::ReferenceCycles);
+    let outlook = class.facts().outlook;
+    let is_ending = outlook == Outlook::Passing;
     let Some(steps) = case.growth.steps_to_oom.filter(|_| !is_ending && case.ground.has_rate())
     else {
         return false;
     };
     // A job that fills its device is near its end all the time. Where nothing is wrong with it, it
     // must be likely that it does not come to rest before.
-    let is_benign = matches!(class, Class::Pressure | Class::Imbalance);
+    let is_benign = outlook == Outlook::Load;
     let steps = match case.growth.forecast {
         Some(likely) if is_benign => likely.p90,
         None if is_benign => steps.saturating_mul(2),
@@ -73,7 +75,7 @@ impl Diagnosis {
     pub fn is_reported_by(&self, class: Class, culprit: Option<(&str, u32)>) -> bool {
         let own = self.culprit.as_ref().map(|frame| (frame.file.as_str(), frame.line));
         let is_same_line = class == self.class && own.is_some() && own == culprit;
-        let comes_with_pools = matches!(self.class, Class::NonTorch | Class::Host);
+        let comes_with_pools = self.class.is_elsewhere();
         is_same_line || (class == Class::CompilePools && comes_with_pools && own.is_none())
     }
 }

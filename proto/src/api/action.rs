@@ -2,8 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use super::name::{Named, names};
+use super::name::Named;
 
 /// Decisions, newest first.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -39,14 +40,14 @@ pub struct Action {
     pub outcome: String,
 }
 
-names! {
-    /// How a restart is requested.
-    pub enum ActionKind {
-        /// By running a command.
-        Command = "command",
-        /// By a request to a URL.
-        Webhook = "webhook",
-        /// Not at all: none is configured.
-        None = "none",
-    }
+/// How a restart is requested.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum ActionKind {
+    /// By running a command.
+    Command,
+    /// By a request to a URL.
+    Webhook,
+    /// Not at all: none is configured.
+    None,
 }

@@ -2,8 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use super::name::{Named, names};
+use super::name::Named;
 
 /// The body of a request for a capture. An empty body is the newest step.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -65,16 +66,16 @@ pub struct Capture {
     pub parts_left_out: bool,
 }
 
-names! {
-    /// How far a capture is.
-    pub enum CaptureState {
-        /// Ranks may still answer.
-        Collecting = "collecting",
-        /// Closed with all ranks aligned.
-        Complete = "complete",
-        /// Closed without some ranks.
-        Partial = "partial",
-    }
+/// How far a capture is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum CaptureState {
+    /// Ranks may still answer.
+    Collecting,
+    /// Closed with all ranks aligned.
+    Complete,
+    /// Closed without some ranks.
+    Partial,
 }
 
 /// A rank that is not aligned.
@@ -119,22 +120,22 @@ pub struct Part {
     pub detail: String,
 }
 
-names! {
-    /// What became of one rank in a capture.
-    pub enum PartOutcome {
-        /// Its answer may still come.
-        Awaited = "awaited",
-        /// Its snapshot is of exactly the step.
-        Aligned = "aligned",
-        /// Its snapshot is of a later step.
-        Late = "late",
-        /// It has not reached the step.
-        Behind = "behind",
-        /// Its process is dead, its snapshot of an earlier step.
-        Dead = "dead",
-        /// It has no tape.
-        NoTape = "no_tape",
-        /// It did not answer.
-        Unreachable = "unreachable",
-    }
+/// What became of one rank in a capture.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum PartOutcome {
+    /// Its answer may still come.
+    Awaited,
+    /// Its snapshot is of exactly the step.
+    Aligned,
+    /// Its snapshot is of a later step.
+    Late,
+    /// It has not reached the step.
+    Behind,
+    /// Its process is dead, its snapshot of an earlier step.
+    Dead,
+    /// It has no tape.
+    NoTape,
+    /// It did not answer.
+    Unreachable,
 }

@@ -4,8 +4,9 @@ use memtape_core::capture::collective::Verdict;
 use memtape_core::snapshot;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use super::name::{Named, listed, names};
+use super::name::Named;
 
 /// The process groups of a capture, compared over its ranks.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -61,8 +62,6 @@ pub struct Group {
     pub behind: Vec<Lag>,
 }
 
-listed!(Verdict { InStep, Waiting, Desynchronised, Uneven });
-
 /// A rank that has not enqueued the furthest collective.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(default)]
@@ -77,16 +76,16 @@ pub struct Lag {
     pub ns: Option<u64>,
 }
 
-names! {
-    /// Why a rank has not enqueued a collective.
-    pub enum LagCause {
-        /// It was seen there after a peer had begun the furthest collective.
-        Late = "late",
-        /// Its process is dead.
-        Dead = "dead",
-        /// Its last look is older than its peers', and it was behind then.
-        Silent = "silent",
-    }
+/// Why a rank has not enqueued a collective.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum LagCause {
+    /// It was seen there after a peer had begun the furthest collective.
+    Late,
+    /// Its process is dead.
+    Dead,
+    /// Its last look is older than its peers', and it was behind then.
+    Silent,
 }
 
 /// What one rank says. A rank with a reason in `unknown` may have older values.

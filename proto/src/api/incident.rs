@@ -4,8 +4,9 @@ use memtape_core::detector::{Layer, Scope};
 use memtape_core::diagnosis::{Class, Standing};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use super::name::{Name, Named, listed, names};
+use super::name::Named;
 
 /// Incidents, newest first.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -109,43 +110,14 @@ pub struct Incident {
     pub closed_reason: String,
 }
 
-impl Name for Class {
-    const LIST: &'static str = "Class";
-    const ALL: &'static [Self] = &Class::ALL;
-
-    fn as_str(self) -> &'static str {
-        Class::as_str(self)
-    }
-}
-
-listed!(Scope { OneRank, Role, AllRanks });
-listed!(Standing { Holds, Possible, RuledOut });
-listed!(Layer {
-    Allocated,
-    Reserved,
-    Blocks,
-    Peak,
-    Deferred,
-    NonTorch,
-    Other,
-    Host,
-    Pinned,
-    Shared,
-    Workers,
-    Spread,
-    Retries,
-    Churn,
-    Progress
-});
-
-names! {
-    /// Whether an incident is over.
-    pub enum IncidentState {
-        /// It goes on.
-        Open = "open",
-        /// It is over.
-        Closed = "closed",
-    }
+/// Whether an incident is over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum IncidentState {
+    /// It goes on.
+    Open,
+    /// It is over.
+    Closed,
 }
 
 /// One Python frame.

@@ -2,8 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use super::name::{Named, names};
+use super::name::Named;
 
 /// All jobs.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -47,24 +48,24 @@ pub struct Job {
     pub nodes: Vec<String>,
 }
 
-names! {
-    /// How a job is doing.
-    pub enum JobState {
-        /// Too few steps are known to judge.
-        Warming = "warming",
-        /// Nothing grows.
-        Healthy = "healthy",
-        /// A rise is being watched.
-        Watching = "watching",
-        /// An incident is open, or a rank grows.
-        Leaking = "leaking",
-        /// A rank has finished no step for long, its peers have.
-        Behind = "behind",
-        /// An agent reports, but not about one of its ranks.
-        Silent = "silent",
-        /// An agent does not report.
-        Disconnected = "disconnected",
-        /// All ranks have ended.
-        Ended = "ended",
-    }
+/// How a job is doing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum JobState {
+    /// Too few steps are known to judge.
+    Warming,
+    /// Nothing grows.
+    Healthy,
+    /// A rise is being watched.
+    Watching,
+    /// An incident is open, or a rank grows.
+    Leaking,
+    /// A rank has finished no step for long, its peers have.
+    Behind,
+    /// An agent reports, but not about one of its ranks.
+    Silent,
+    /// An agent does not report.
+    Disconnected,
+    /// All ranks have ended.
+    Ended,
 }

@@ -4,8 +4,9 @@
 use memtape_core::ledger;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use super::name::{Named, names};
+use super::name::Named;
 
 /// All ranks of an attempt.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -33,14 +34,16 @@ pub struct Unknown {
     pub ranks: Vec<u32>,
 }
 
-names! {
-    /// What may not be known of a rank.
-    pub enum UnknownPart {
-        /// What the driver says of its device.
-        Device = "device",
-        /// What it takes of its host.
-        Host = "host",
-    }
+/// What may not be known of a rank.
+#[derive(
+    Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, EnumString, IntoStaticStr, VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
+pub enum UnknownPart {
+    /// What the driver says of its device.
+    Device,
+    /// What it takes of its host.
+    Host,
 }
 
 /// One rank.
@@ -89,40 +92,40 @@ pub struct Rank {
     pub limitations: Vec<String>,
 }
 
-names! {
-    /// How a rank is doing.
-    pub enum RankState {
-        /// Too few steps are known to judge.
-        Warming = "warming",
-        /// Nothing grows.
-        Healthy = "healthy",
-        /// A rise is being watched.
-        Watching = "watching",
-        /// It grows.
-        Growing = "growing",
-        /// It has finished no step for long, its peers have.
-        Behind = "behind",
-        /// Its agent reports, but not about it.
-        Silent = "silent",
-        /// Its agent does not report.
-        Disconnected = "disconnected",
-        /// Its process has ended.
-        Ended = "ended",
-    }
+/// How a rank is doing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum RankState {
+    /// Too few steps are known to judge.
+    Warming,
+    /// Nothing grows.
+    Healthy,
+    /// A rise is being watched.
+    Watching,
+    /// It grows.
+    Growing,
+    /// It has finished no step for long, its peers have.
+    Behind,
+    /// Its agent reports, but not about it.
+    Silent,
+    /// Its agent does not report.
+    Disconnected,
+    /// Its process has ended.
+    Ended,
 }
 
-names! {
-    /// How a process ended.
-    pub enum RankEnd {
-        /// By itself.
-        Exited = "exited",
-        /// By a signal.
-        Killed = "killed",
-        /// By the kernel, for memory.
-        OomKilled = "oom_killed",
-        /// The agent does not know.
-        Unknown = "unknown",
-    }
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum RankEnd {
+    /// By itself.
+    Exited,
+    /// By a signal.
+    Killed,
+    /// By the kernel, for memory.
+    OomKilled,
+    /// The agent does not know.
+    Unknown,
 }
 
 /// One device of a rank.

@@ -35,7 +35,8 @@ pub(crate) struct AnalyzeArgs {
 /// When a file is not a snapshot; with `--fail-on`, when one of its classes was found.
 pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     if let Some(name) = args.fail_on.iter().find(|name| !is_class(name)) {
-        let names = Class::ALL.map(Class::as_str).join(", ");
+        let names: Vec<&str> = Class::ALL.iter().map(|class| class.as_str()).collect();
+        let names = names.join(", ");
         let said = format!("--fail-on {name}: unknown class; the classes are any, {names}");
         return Err(crate::mistakes::Mistakes(vec![said]).into());
     }
@@ -57,5 +58,5 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
 }
 
 fn is_class(name: &str) -> bool {
-    name == "any" || Class::ALL.iter().any(|class| class.as_str() == name)
+    name == "any" || name.parse::<Class>().is_ok()
 }

@@ -104,12 +104,13 @@ fn query<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memtape_proto::api::Named;
 
     #[test]
     fn the_only_running_job_needs_no_name() {
         let job = |name: &str, state: &str| Job {
             job: name.to_string(),
-            state: state.into(),
+            state: Named::of(state),
             ..Job::default()
         };
         let check = |jobs: &[Job], expected: Option<&str>| {

@@ -6,6 +6,7 @@ use memtape_core::diagnosis::{self, Class, Course, Diagnosis, RestartAnswer, Sta
 use memtape_core::incident::{Closed, ClosedReason, Incident, NotCompared, Page};
 use memtape_core::policy::Outcome;
 use memtape_core::snapshot;
+use memtape_proto::api::Named;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde::de::IntoDeserializer;
@@ -329,7 +330,7 @@ impl From<ActionRecord> for records::ActionRecord {
             incident_id: old.incident_id,
             job: old.job,
             attempt: old.attempt,
-            kind: old.kind.as_str().into(),
+            kind: Named::of(&old.kind),
             decision: old.decision,
             dry_run: old.dry_run,
             why: old.why,

@@ -3,13 +3,12 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::super::Class;
 use super::super::account::{signed, unsigned};
 use super::super::case::Case;
 use super::super::ground::Ground;
 use super::super::shape::Shape;
 use super::super::words::{bytes, count, place, times};
-use super::Hearing;
+use super::hearing::Hearing;
 use super::tensors::elsewhere;
 
 const NOTHING: String = String::new();
@@ -40,12 +39,12 @@ fn pools(case: &Case<'_>) -> bool {
     }
 }
 
-pub(super) fn deferred_frees(case: &Case<'_>) -> Hearing {
+pub(in crate::diagnosis) fn deferred_frees(case: &Case<'_>) -> Hearing {
     let is_possible = case.ground == Ground::Deferred || case.ground.is_in_segments();
     let held = bytes(unsigned(case.deferred));
     let none = "no block that was freed is still in use by another stream".into();
     let few = format!("blocks that were freed and that other streams still use are {held} only");
-    Hearing::of(Class::DeferredFrees).must(Some(is_possible), NOTHING, NOTHING).must(
+    Hearing::default().must(Some(is_possible), NOTHING, NOTHING).must(
         is_possible.then(|| defers(case)),
         if case.deferred > 0 {
             format!("{held} were freed and are still in use by other streams")
@@ -56,7 +55,7 @@ pub(super) fn deferred_frees(case: &Case<'_>) -> Hearing {
     )
 }
 
-pub(super) fn fragmentation(case: &Case<'_>) -> Hearing {
+pub(in crate::diagnosis) fn fragmentation(case: &Case<'_>) -> Hearing {
     let shape = case.shape.as_ref();
     let grown = bytes(unsigned(case.account.grown.bytes));
     let (from, to) = (case.since_step, case.step);
@@ -68,7 +67,7 @@ pub(super) fn fragmentation(case: &Case<'_>) -> Hearing {
         _ => Some(false),
     };
     let flat = matches!(case.ground, Ground::Reserved | Ground::Retries);
-    Hearing::of(Class::Fragmentation)
+    Hearing::default()
         .must(is_possible, NOTHING, NOTHING)
         .must(
             flat.then(|| case.is_counted() && !case.tensors_grew()),
@@ -151,7 +150,7 @@ fn retries(case: &Case<'_>) -> String {
     })
 }
 
-pub(super) fn compile_pools(case: &Case<'_>) -> Hearing {
+pub(in crate::diagnosis) fn compile_pools(case: &Case<'_>) -> Hearing {
     let is_possible = matches!(case.ground, Ground::Tensors | Ground::Reserved);
     let private = bytes(unsigned(case.private));
     let reserved = case.shape.as_ref().filter(|shape| shape.private > 0);
@@ -163,7 +162,7 @@ pub(super) fn compile_pools(case: &Case<'_>) -> Hearing {
         format!("{pools} {}", bytes(shape.private))
     });
     let none = format!("only {private} of what is new lie in private pools");
-    Hearing::of(Class::CompilePools)
+    Hearing::default()
         .must(Some(is_possible), NOTHING, NOTHING)
         .must(
             is_possible.then(|| pools(case)),
@@ -173,7 +172,7 @@ pub(super) fn compile_pools(case: &Case<'_>) -> Hearing {
         .helps(reserved.filter(|_| pools(case)).map(|_| true), pools_said, NOTHING)
 }
 
-pub(super) fn cache_thrash(case: &Case<'_>) -> Hearing {
+pub(in crate::diagnosis) fn cache_thrash(case: &Case<'_>) -> Hearing {
     let churn = &case.churn;
     let is_seen = churn.steps > 0;
     let said = format!(
@@ -184,7 +183,7 @@ pub(super) fn cache_thrash(case: &Case<'_>) -> Hearing {
         bytes(churn.taken_bytes),
     );
     let thrashes = case.ground == Ground::Churn || churn.is_thrash();
-    Hearing::of(Class::CacheThrash)
+    Hearing::default()
         .must(
             Some(case.ground.is_in_segments()),
             NOTHING,

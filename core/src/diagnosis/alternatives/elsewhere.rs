@@ -4,12 +4,11 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::super::Class;
 use super::super::case::Case;
 use super::super::circumstances::Readings;
 use super::super::ground::Ground;
 use super::super::words::{bytes, count};
-use super::Hearing;
+use super::hearing::Hearing;
 use crate::origin::Origin;
 
 const NOTHING: String = String::new();
@@ -17,7 +16,7 @@ const NOTHING: String = String::new();
 /// A growth of which so much was not recorded cannot be told: one part of this many.
 const MISSING_DIVISOR: u64 = 4;
 
-pub(super) fn non_torch(case: &Case<'_>) -> Hearing {
+pub(in crate::diagnosis) fn non_torch(case: &Case<'_>) -> Hearing {
     let is_outside = case.ground.is_outside();
     let (before, now) = (&case.around.before, &case.around.now);
     let (was, is, name) = match case.ground {
@@ -26,7 +25,7 @@ pub(super) fn non_torch(case: &Case<'_>) -> Hearing {
     };
     let is_off = case.ground.is_on_host() || case.ground == Ground::Progress;
     let inside = if is_off { NOTHING } else { inside_said(case) };
-    let mut heard = Hearing::of(Class::NonTorch).must(Some(is_outside), NOTHING, inside).helps(
+    let mut heard = Hearing::default().must(Some(is_outside), NOTHING, inside).helps(
         was.zip(is).filter(|_| is_outside).map(|_| true),
         grew(name, was, is),
         NOTHING,
@@ -78,10 +77,10 @@ fn inside_said(case: &Case<'_>) -> String {
     }
 }
 
-pub(super) fn host(case: &Case<'_>) -> Hearing {
+pub(in crate::diagnosis) fn host(case: &Case<'_>) -> Hearing {
     let is_host = case.ground.is_on_host();
     let (before, now) = (&case.around.before, &case.around.now);
-    let mut heard = Hearing::of(Class::Host).must(Some(is_host), NOTHING, NOTHING);
+    let mut heard = Hearing::default().must(Some(is_host), NOTHING, NOTHING);
     if !is_host {
         return heard;
     }
@@ -114,10 +113,10 @@ fn grew(name: &str, was: Option<u64>, is: Option<u64>) -> String {
         .map_or(NOTHING, |(was, is)| format!("{name} went from {} to {}", bytes(was), bytes(is)))
 }
 
-pub(super) fn desynchronised(case: &Case<'_>, leaks: bool) -> Hearing {
+pub(in crate::diagnosis) fn desynchronised(case: &Case<'_>, leaks: bool) -> Hearing {
     let group = case.desynchronised();
     let known = (group.is_some() || case.knows_collectives()).then_some(group.is_some());
-    Hearing::of(Class::Desynchronised)
+    Hearing::default()
         .must(
             known,
             group.map_or(NOTHING, |group| group.sentence()),
@@ -132,7 +131,7 @@ pub(super) fn desynchronised(case: &Case<'_>, leaks: bool) -> Hearing {
         )
 }
 
-pub(super) fn telemetry(case: &Case<'_>) -> Hearing {
+pub(in crate::diagnosis) fn telemetry(case: &Case<'_>) -> Hearing {
     if case.ground == Ground::Progress {
         let (last, peers) = (case.growth.onset_step, case.growth.last_step);
         let said = format!(
@@ -140,7 +139,7 @@ pub(super) fn telemetry(case: &Case<'_>) -> Hearing {
             count(last),
             count(peers),
         );
-        return Hearing::of(Class::Telemetry).must(Some(true), said, NOTHING);
+        return Hearing::default().must(Some(true), said, NOTHING);
     }
     let held = case.account.held_bytes;
     let missing = case.allocated.saturating_sub(held);
@@ -156,7 +155,7 @@ pub(super) fn telemetry(case: &Case<'_>) -> Hearing {
         bytes(case.allocated),
         bytes(held),
     );
-    Hearing::of(Class::Telemetry)
+    Hearing::default()
         .must(Some(is_short || has_gap), NOTHING, NOTHING)
         .helps(is_short.then_some(true), blocks, NOTHING)
         .helps(

@@ -3,14 +3,13 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::super::Class;
 use super::super::account::signed;
-use super::super::case::{Case, Lines, share_of};
+use super::super::case::{Case, EXPLAINED_PPM_MIN, Lines, share_of};
 use super::super::generations::Course;
 use super::super::ground::Ground;
 use super::super::lines::Line;
 use super::super::words::{blocks, bytes, count, percent, place, times};
-use super::{EXPLAINED_PPM_MIN, Hearing};
+use super::hearing::Hearing;
 use crate::detector::Scope;
 
 /// A level that gave back most of its growth so often is a sawtooth.
@@ -27,8 +26,8 @@ const LEAKING_PPM_MIN: u32 = 500_000;
 
 const NOTHING: String = String::new();
 
-pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
-    let heard = Hearing::of(Class::Leak);
+pub(in crate::diagnosis) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
+    let heard = Hearing::default();
     if !is_about_tensors(case) {
         return heard.must(Some(false), NOTHING, elsewhere(case));
     }
@@ -61,8 +60,8 @@ pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
         )
 }
 
-pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
-    let heard = Hearing::of(Class::ReferenceCycles);
+pub(in crate::diagnosis) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
+    let heard = Hearing::default();
     if !is_about_tensors(case) && case.ground != Ground::Peaks {
         return heard.must(Some(false), NOTHING, NOTHING);
     }
@@ -105,8 +104,8 @@ pub(super) fn reference_cycles(case: &Case<'_>, lines: &Lines<'_>) -> Hearing {
         )
 }
 
-pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
-    let heard = Hearing::of(Class::Pressure);
+pub(in crate::diagnosis) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
+    let heard = Hearing::default();
     if matches!(case.ground, Ground::Peaks | Ground::Retries) {
         let said = match case.ground {
             Ground::Peaks => "the peaks within steps grow: it is given back in each step",
@@ -134,8 +133,8 @@ pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Heari
         .must_not(is_sawtooth(case), gave_back(case.give_backs()), NOTHING)
 }
 
-pub(super) fn imbalance(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
-    let heard = Hearing::of(Class::Imbalance);
+pub(in crate::diagnosis) fn imbalance(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Hearing {
+    let heard = Hearing::default();
     let in_peaks = matches!(case.ground, Ground::Spread | Ground::Peaks);
     if !is_about_tensors(case) && !in_peaks {
         return heard.must(Some(false), NOTHING, NOTHING);

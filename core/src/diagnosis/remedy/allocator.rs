@@ -8,14 +8,14 @@ use crate::diagnosis::shape::Shape;
 /// With so many different sizes of large requests, rounding them helps.
 const SIZES_MANY: u64 = 64;
 
-pub(super) fn deferred(case: &Case<'_>) -> Remedy {
+pub(in crate::diagnosis) fn deferred(case: &Case<'_>) -> Remedy {
     let text = "other streams hold on to what was freed (record_stream, transfers, collectives): \
                 wait for them earlier (stream.synchronize() or wait_stream() once a step), and \
                 keep fewer batches in flight";
     Remedy::new(Cause::Streams, text.into(), Some(unsigned(case.deferred)))
 }
 
-pub(super) fn fragmentation(case: &Case<'_>) -> Remedy {
+pub(in crate::diagnosis) fn fragmentation(case: &Case<'_>) -> Remedy {
     let shape = case.shape.as_ref();
     let settings = case.around.allocator;
     let is_expandable =
@@ -61,7 +61,7 @@ impl Shape {
     }
 }
 
-pub(super) fn compile_pools(case: &Case<'_>) -> Remedy {
+pub(in crate::diagnosis) fn compile_pools(case: &Case<'_>) -> Remedy {
     let text = "each new shape records a graph with a pool of its own: mark the sizes that change \
                 as dynamic (torch._dynamo.mark_dynamic, dynamic=True), pad to a few lengths, or \
                 leave CUDA graphs out (mode=\"default\"); TORCH_LOGS=recompiles names the reasons";
@@ -73,7 +73,7 @@ pub(super) fn compile_pools(case: &Case<'_>) -> Remedy {
     Remedy::new(Cause::Recompiles, text.into(), saved)
 }
 
-pub(super) fn thrash() -> Remedy {
+pub(in crate::diagnosis) fn thrash() -> Remedy {
     let text = "remove torch.cuda.empty_cache() from the training loop, or call it once behind the \
                 phase that needs it: each step waits for the device to free memory and to take it \
                 again";

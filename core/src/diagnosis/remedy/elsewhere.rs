@@ -5,7 +5,7 @@ use crate::diagnosis::circumstances::Readings;
 use crate::diagnosis::ground::Ground;
 use crate::origin::Origin;
 
-pub(super) fn non_torch(case: &Case<'_>) -> Remedy {
+pub(in crate::diagnosis) fn non_torch(case: &Case<'_>) -> Remedy {
     let grown = Some(case.growth.grown_bytes);
     if case.ground == Ground::Other {
         let text = "other processes take memory on this GPU: nvidia-smi names them; look for a \
@@ -59,7 +59,7 @@ fn taken(case: &Case<'_>) -> Option<u64> {
     Some(unsigned(line.net.bytes))
 }
 
-pub(super) fn host(case: &Case<'_>) -> Remedy {
+pub(in crate::diagnosis) fn host(case: &Case<'_>) -> Remedy {
     let grown = Some(case.growth.grown_bytes);
     let (before, now) = (&case.around.before, &case.around.now);
     match case.ground {
@@ -110,13 +110,13 @@ pub(super) fn host(case: &Case<'_>) -> Remedy {
     }
 }
 
-pub(super) fn desynchronised() -> Remedy {
+pub(in crate::diagnosis) fn desynchronised() -> Remedy {
     let text = "memory is not to blame: look at the collective that the others wait in, and at \
                 the stacks of the rank that has not begun it";
     Remedy::new(Cause::Collectives, text.into(), None)
 }
 
-pub(super) fn telemetry(case: &Case<'_>) -> Remedy {
+pub(in crate::diagnosis) fn telemetry(case: &Case<'_>) -> Remedy {
     if case.ground == Ground::Progress {
         let text = "look whether the process lives and whether the agent of its node runs: \
                     nothing is known of its memory until it is heard again";

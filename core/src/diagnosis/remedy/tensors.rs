@@ -8,7 +8,7 @@ use crate::diagnosis::shared::model_call;
 /// A loss is one number: the allocator's smallest block.
 const SCALAR_BYTES_MAX: u64 = 512;
 
-pub(super) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
+pub(in crate::diagnosis) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     let Some(line) = lines.top() else { return Remedy::unknown() };
     let saved = Some(unsigned(line.net.bytes));
     let here = place(line.frame);
@@ -105,7 +105,7 @@ fn cause(line: &Line<'_>) -> (Cause, bool) {
     }
 }
 
-pub(super) fn cycles(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
+pub(in crate::diagnosis) fn cycles(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     let waiting = lines.top().and_then(|line| case.burst(line)).map(|(_, burst)| burst.bytes);
     let waiting = waiting.unwrap_or_else(|| unsigned(case.net.bytes));
     let from = lines.top().map(|line| place(line.frame));
@@ -118,7 +118,7 @@ pub(super) fn cycles(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     Remedy::new(Cause::Cycles, text, Some(waiting))
 }
 
-pub(super) fn pressure(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
+pub(in crate::diagnosis) fn pressure(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     if matches!(case.ground, Ground::Peaks | Ground::Retries) {
         return load();
     }
@@ -162,7 +162,7 @@ fn load() -> Remedy {
     Remedy::new(Cause::Load, text.into(), None)
 }
 
-pub(super) fn imbalance(lines: &Lines<'_>) -> Remedy {
+pub(in crate::diagnosis) fn imbalance(lines: &Lines<'_>) -> Remedy {
     let experts =
         lines.top().is_some_and(|line| is_named(line.stack, &["moe", "expert", "router"]));
     if experts {
