@@ -63,7 +63,7 @@ pub struct Collectives {
 }
 
 /// Where the numbers of collectives come from, or why there are none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr)]
 #[repr(u64)]
 pub enum CollectiveSource {
     /// Not known to this version, or the recorder does not say: an older one.
@@ -94,24 +94,9 @@ pub enum CollectiveSource {
 }
 
 impl CollectiveSource {
-    /// All but the unknown one, in the order of their numbers.
-    const ALL: [Self; 11] = [
-        Self::FlightRecorder,
-        Self::NoCommunicator,
-        Self::Making,
-        Self::Soon,
-        Self::Off,
-        Self::Empty,
-        Self::NoFunction,
-        Self::NotWanted,
-        Self::NotUnderstood,
-        Self::Threw,
-        Self::NoThread,
-    ];
-
     /// The source with this number on a tape or on the wire.
     pub fn from_number(number: u64) -> Self {
-        Self::ALL.into_iter().find(|&each| each as u64 == number).unwrap_or(Self::Unknown)
+        Self::from_repr(number).unwrap_or(Self::Unknown)
     }
 
     /// Why nothing new is known; `None` where answers come.

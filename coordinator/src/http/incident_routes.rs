@@ -7,8 +7,8 @@ use memtape_core::incident::{Page, Tracked};
 use memtape_core::limits::ROWS_LISTED_MAX;
 use memtape_core::snapshot;
 use memtape_proto::api::{
-    Action, Actions, AgeBucket, Alternative, Frame, Incident, IncidentState, Incidents,
-    Remedy, Restart, Suspect,
+    Action, Actions, AgeBucket, Alternative, Frame, Incident, IncidentState, Incidents, Remedy,
+    Restart, Suspect,
 };
 
 use crate::http::request::{Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};

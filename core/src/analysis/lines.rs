@@ -33,7 +33,8 @@ pub struct Line {
 }
 
 /// What memory is for, where its stack tells.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Kind {
     /// The stack does not tell.
     #[default]
@@ -45,19 +46,14 @@ pub enum Kind {
     /// Made in a backward pass.
     Backward,
     /// There is no stack: older than the recording, or made in a backward pass.
+    #[strum(serialize = "no_stack")]
     Nameless,
 }
 
 impl Kind {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Other => "other",
-            Self::OptimizerState => "optimizer_state",
-            Self::Module => "module",
-            Self::Backward => "backward",
-            Self::Nameless => "no_stack",
-        }
+        self.into()
     }
 
     pub(super) fn of(stack: &[&Frame]) -> Self {

@@ -28,7 +28,8 @@ const OPTIMIZER_REGULAR_PPM_MIN: u64 = 400_000;
 pub const STEPS_MAX: usize = 128;
 
 /// Who says where steps end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum StepSource {
     /// Nobody: none were found.
     #[default]
@@ -40,19 +41,14 @@ pub enum StepSource {
     /// Stacks of the optimizer in the trace.
     OptimizerStacks,
     /// The most regular stack of the trace: a guess.
+    #[strum(serialize = "guessed")]
     Period,
 }
 
 impl StepSource {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Profiler => "profiler",
-            Self::Optimizer => "optimizer",
-            Self::OptimizerStacks => "optimizer_stacks",
-            Self::Period => "guessed",
-        }
+        self.into()
     }
 
     /// It is known, and not guessed.

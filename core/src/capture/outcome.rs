@@ -6,7 +6,8 @@ use crate::tape::rewind::RewindError;
 
 /// What became of one rank in a capture. In the store a name of another version counts as
 /// [`Outcome::Unreachable`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Outcome {
@@ -45,13 +46,6 @@ impl Outcome {
 
     /// The name in output.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Aligned => "aligned",
-            Self::Late => "late",
-            Self::Behind => "behind",
-            Self::Dead => "dead",
-            Self::NoTape => "no_tape",
-            Self::Unreachable => "unreachable",
-        }
+        self.into()
     }
 }

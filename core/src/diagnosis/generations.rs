@@ -62,7 +62,8 @@ pub struct Bucket {
 }
 
 /// How the births of live blocks lie in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Course {
@@ -89,16 +90,7 @@ pub enum Course {
 impl Course {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Once => "once",
-            Self::Few => "few",
-            Self::Passing => "passing",
-            Self::Backlog => "backlog",
-            Self::Ended => "ended",
-            Self::Filling => "filling",
-            Self::Steady => "steady",
-        }
+        self.into()
     }
 }
 

@@ -17,7 +17,8 @@ pub use decision::{Decision, Grounds, Objection};
 pub use outcome::Outcome;
 
 /// How far the policy may go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Mode {
     /// Never act.
     #[default]
@@ -31,11 +32,7 @@ pub enum Mode {
 impl Mode {
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::DryRun => "dry-run",
-            Self::Act => "act",
-        }
+        self.into()
     }
 }
 

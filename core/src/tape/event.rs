@@ -18,7 +18,7 @@
 use crate::tape::layout::sizes::SLOT_WORDS;
 
 /// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u8)]
 pub enum Kind {
     /// A block was handed out (host lane: memory was taken by something else than the allocator).
@@ -45,26 +45,6 @@ pub enum Kind {
     Mark = 11,
     /// The program took a snapshot of PyTorch's own.
     Snapshot = 12,
-}
-
-impl Kind {
-    fn from_byte(byte: u8) -> Option<Self> {
-        Some(match byte {
-            1 => Self::Alloc,
-            2 => Self::Free,
-            3 => Self::Oom,
-            4 => Self::MallocFailed,
-            5 => Self::FreeDeferred,
-            6 => Self::FreeCompleted,
-            7 => Self::SegmentAlloc,
-            8 => Self::SegmentFree,
-            9 => Self::SegmentMap,
-            10 => Self::SegmentUnmap,
-            11 => Self::Mark,
-            12 => Self::Snapshot,
-            _ => return None,
-        })
-    }
 }
 
 /// One event of one lane.
@@ -120,7 +100,7 @@ impl Event {
             return None;
         }
         Some(Self {
-            kind: Kind::from_byte((what >> KIND_SHIFT) as u8)?,
+            kind: Kind::from_repr((what >> KIND_SHIFT) as u8)?,
             device: (what >> DEVICE_SHIFT) as u8,
             owner: (what >> OWNER_SHIFT) as u16,
             detail,
@@ -189,7 +169,7 @@ mod tests {
         (any::<[u64; 5]>(), any::<[u32; 3]>(), 1u8..13, any::<u8>(), any::<u16>()).prop_map(
             |(words, [stack, step, birth_step], kind, device, owner)| {
                 let [mono_ns, address, size, birth_ns, detail] = words;
-                let kind = Kind::from_byte(kind).unwrap();
+                let kind = Kind::from_repr(kind).unwrap();
                 Event {
                     kind,
                     device,

@@ -84,7 +84,7 @@ fn check() -> Availability {
     }
     let mode = MODE.load(Ordering::Acquire);
     let Some(interpreter) = FOUND.get().filter(|_| mode == Stacks::Python as u8) else {
-        return Availability::Unavailable(Stacks::from_word(mode.into()));
+        return Availability::Unavailable(Stacks::from_repr(mode.into()).unwrap_or_default());
     };
     match verdict(interpreter) {
         Verdict::Passed => {

@@ -17,7 +17,7 @@ pub enum State {
 }
 
 /// Why a recorder turned itself off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u64)]
 pub enum Disabled {
     /// Something inside failed that never should.
@@ -49,7 +49,7 @@ pub mod hooks {
 }
 
 /// Whether PyTorch's trace tracker reports segments, streams, pools and requested sizes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u64)]
 pub enum Tracker {
     /// Not requested: `MEMTAPE_DETAIL` is not set.
@@ -79,10 +79,11 @@ pub enum Tracker {
 }
 
 /// How stacks are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr)]
 #[repr(u64)]
 pub enum Stacks {
     /// Not decided yet.
+    #[default]
     Unknown = 0,
     /// Python frames, read without the GIL.
     Python = 1,
@@ -96,21 +97,6 @@ pub enum Stacks {
     Off = 5,
     /// A CPython without a GIL.
     FreeThreaded = 6,
-}
-
-impl Stacks {
-    /// The mode of a header word.
-    pub const fn from_word(word: u64) -> Self {
-        match word {
-            1 => Self::Python,
-            2 => Self::NoInterpreter,
-            3 => Self::UnknownPython,
-            4 => Self::SelfTestFailed,
-            5 => Self::Off,
-            6 => Self::FreeThreaded,
-            _ => Self::Unknown,
-        }
-    }
 }
 
 /// Where step boundaries come from.
@@ -128,7 +114,7 @@ pub enum StepSource {
 }
 
 /// What came of `MEMTAPE_CUPTI=1`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u64)]
 pub enum Cupti {
     /// Not requested.
@@ -143,20 +129,6 @@ pub enum Cupti {
     ProfilerAttached = 4,
     /// CUPTI refused for another reason.
     Failed = 5,
-}
-
-/// What it keeps from being recorded or seen, for a value of the header.
-pub(crate) fn no_driver_calls(word: u64) -> Option<&'static str> {
-    let texts = [
-        (Cupti::NotAsked, None),
-        (Cupti::Subscribed, Some("no kernels in this process's profilers: MEMTAPE_CUPTI=1")),
-        (Cupti::NoLibrary, Some("no driver calls: CUPTI is not loaded")),
-        (Cupti::NoFunction, Some("no driver calls: this CUPTI has no callbacks")),
-        (Cupti::ProfilerAttached, Some("no driver calls: a profiler is attached to CUPTI")),
-        (Cupti::Failed, Some("no driver calls: CUPTI refused")),
-    ];
-    let known = texts.into_iter().find(|(of, _)| *of as u64 == word);
-    known.map_or(Some("no driver calls: a reason this version does not know"), |(_, text)| text)
 }
 
 /// The bit of the hook that sees memory of an origin.

@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::tape::layout::sizes::{HOST_LANE, LANES};
-use crate::tape::layout::states::{self, Stacks, State, StepSource, Tracker, hooks};
+use crate::tape::layout::states::{Cupti, Disabled, Stacks, State, StepSource, Tracker, hooks};
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
@@ -41,17 +41,17 @@ impl<S: Source> Tape<S> {
     /// What the tape says of its process now.
     pub fn status(&self) -> Status {
         let state = self.word(header::STATE);
+        let disabled = self.word(header::DISABLED);
         let losses = self.losses();
         Status {
             step: believable(self.word(header::STEP)),
             step_mono_ns: self.word(header::STEP_MONO_NS),
             sealed: state == State::Sealed as u64,
             exit_status: self.word(header::EXIT_STATUS).checked_sub(1).map(|code| code as i32),
-            disabled: match self.word(header::DISABLED) {
-                0 => None,
-                1 => Some("an inner failure of the recorder".to_string()),
-                _ => Some("a reason this version does not know".to_string()),
-            },
+            disabled: (disabled != 0).then(|| match Disabled::from_repr(disabled) {
+                Some(Disabled::InnerFailure) => "an inner failure of the recorder".to_string(),
+                None => "a reason this version does not know".to_string(),
+            }),
             limitations: self.limitations(),
             lost: believable(losses.iter().fold(0, |sum: u64, (_, n)| sum.saturating_add(*n))),
             losses,
@@ -83,22 +83,21 @@ impl<S: Source> Tape<S> {
 
     fn limitations(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let stacks = self.word(header::STACKS);
         let python = self.word(header::PYTHON);
         let version = format!("{}.{}", python >> 8, python & 0xff);
-        let reason = match stacks {
-            value if value == Stacks::NoInterpreter as u64 => Some("no Python interpreter".into()),
-            value if value == Stacks::UnknownPython as u64 => {
+        let reason = match Stacks::from_repr(self.word(header::STACKS)) {
+            Some(Stacks::NoInterpreter) => Some("no Python interpreter".into()),
+            Some(Stacks::UnknownPython) => {
                 Some(format!("the frames of CPython {version} are not known"))
             }
-            value if value == Stacks::SelfTestFailed as u64 => {
+            Some(Stacks::SelfTestFailed) => {
                 Some(format!("the self-test of CPython {version}'s frames failed"))
             }
-            value if value == Stacks::Off as u64 => Some("MEMTAPE_STACKS=0".into()),
-            value if value == Stacks::FreeThreaded as u64 => {
+            Some(Stacks::Off) => Some("MEMTAPE_STACKS=0".into()),
+            Some(Stacks::FreeThreaded) => {
                 Some(format!("CPython {version} without a GIL is not supported"))
             }
-            _ => None,
+            Some(Stacks::Unknown | Stacks::Python) | None => None,
         };
         let seen = self.word(header::HOOKS);
         let reason = reason.filter(|_| seen & hooks::GIVEN_FRAMES == 0);
@@ -112,27 +111,42 @@ impl<S: Source> Tape<S> {
             lines.push("no segments: cudaMalloc was never seen (expandable segments?)".to_string());
         }
         lines.extend(no_detail(self.word(header::TRACKER)).map(|why| format!("no detail: {why}")));
-        lines.extend(states::no_driver_calls(self.word(header::CUPTI)).map(String::from));
+        lines.extend(no_driver_calls(self.word(header::CUPTI)).map(String::from));
         lines
     }
 }
 
 /// Why PyTorch's trace tracker is not attached, where it was requested.
 fn no_detail(tracker: u64) -> Option<&'static str> {
-    let reasons = [
-        (Tracker::NotAsked, None),
-        (Tracker::Attached, None),
-        (Tracker::NoAllocator, Some("libc10_cuda.so is not loaded, or has no allocator")),
-        (Tracker::NoSymbolTable, Some("libc10_cuda.so was stripped of its symbol table")),
-        (Tracker::NoFunction, Some("torch before 2.2 has no trace tracker")),
-        (Tracker::OtherAllocator, Some("the allocator in use is not PyTorch's native one")),
-        (Tracker::NoSlot, Some("the allocator's table does not have the function")),
-        (Tracker::OtherFile, Some("the file of libc10_cuda.so is not what is loaded")),
-        (Tracker::SeveralSlots, Some("the allocator's table has the function several times")),
-        (Tracker::Unreadable, Some("the file of libc10_cuda.so cannot be read")),
-        (Tracker::NotReady, Some("PyTorch's allocator never had all of its devices")),
-        (Tracker::UnknownBuild, Some("this build does not show when the devices are there")),
-    ];
-    let known = reasons.into_iter().find(|(of, _)| *of as u64 == tracker);
-    known.map_or(Some("a reason this version does not know"), |(_, why)| why)
+    let Some(tracker) = Tracker::from_repr(tracker) else {
+        return Some("a reason this version does not know");
+    };
+    Some(match tracker {
+        Tracker::NotAsked | Tracker::Attached => return None,
+        Tracker::NoAllocator => "libc10_cuda.so is not loaded, or has no allocator",
+        Tracker::NoSymbolTable => "libc10_cuda.so was stripped of its symbol table",
+        Tracker::NoFunction => "torch before 2.2 has no trace tracker",
+        Tracker::OtherAllocator => "the allocator in use is not PyTorch's native one",
+        Tracker::NoSlot => "the allocator's table does not have the function",
+        Tracker::OtherFile => "the file of libc10_cuda.so is not what is loaded",
+        Tracker::SeveralSlots => "the allocator's table has the function several times",
+        Tracker::Unreadable => "the file of libc10_cuda.so cannot be read",
+        Tracker::NotReady => "PyTorch's allocator never had all of its devices",
+        Tracker::UnknownBuild => "this build does not show when the devices are there",
+    })
+}
+
+/// What `MEMTAPE_CUPTI=1` keeps from being recorded or seen.
+fn no_driver_calls(cupti: u64) -> Option<&'static str> {
+    let Some(cupti) = Cupti::from_repr(cupti) else {
+        return Some("no driver calls: a reason this version does not know");
+    };
+    Some(match cupti {
+        Cupti::NotAsked => return None,
+        Cupti::Subscribed => "no kernels in this process's profilers: MEMTAPE_CUPTI=1",
+        Cupti::NoLibrary => "no driver calls: CUPTI is not loaded",
+        Cupti::NoFunction => "no driver calls: this CUPTI has no callbacks",
+        Cupti::ProfilerAttached => "no driver calls: a profiler is attached to CUPTI",
+        Cupti::Failed => "no driver calls: CUPTI refused",
+    })
 }
