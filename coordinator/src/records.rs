@@ -331,6 +331,8 @@ impl CaptureRecord {
 
 #[cfg(test)]
 mod tests {
+    use strum::{IntoEnumIterator as _, VariantArray as _};
+
     use super::*;
 
     /// The record of a capture with this reason, as it is stored, and as it is read again.
@@ -344,39 +346,16 @@ mod tests {
 
     #[test]
     fn every_reason_is_stored_by_its_name() {
-        let rank = 7;
-        let mut reason = Reason::Growth { rank };
-        loop {
-            check(&reason);
-            reason = match reason {
-                Reason::Growth { rank } => Reason::OutOfMemory { rank },
-                Reason::OutOfMemory { rank } => Reason::Death { rank },
-                Reason::Death { rank } => Reason::Retries { rank },
-                Reason::Retries { rank } => Reason::Reserved { rank },
-                Reason::Reserved { .. } => Reason::Restart,
-                Reason::Restart => Reason::Baseline,
-                Reason::Baseline => Reason::Manual,
-                Reason::Manual => break,
-            };
-        }
+        Reason::iter().for_each(|reason| check(&reason));
     }
 
     #[test]
     fn every_outcome_is_stored_by_its_name() {
-        let mut outcome = Outcome::Aligned;
-        loop {
+        for &outcome in Outcome::VARIANTS {
             let part = PartRecord { outcome, ..PartRecord::default() };
             let stored = serde_json::to_value(&part).unwrap();
             assert_eq!(stored["outcome"], outcome.as_str());
             assert_eq!(serde_json::from_value::<PartRecord>(stored).unwrap(), part);
-            outcome = match outcome {
-                Outcome::Aligned => Outcome::Late,
-                Outcome::Late => Outcome::Behind,
-                Outcome::Behind => Outcome::Dead,
-                Outcome::Dead => Outcome::NoTape,
-                Outcome::NoTape => Outcome::Unreachable,
-                Outcome::Unreachable => break,
-            };
         }
     }
 

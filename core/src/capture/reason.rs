@@ -5,7 +5,8 @@
 
 /// Why a capture was asked for. In the store its name stands as `reason` and its rank as
 /// `reason_rank`; a name of another version counts as [`Reason::Manual`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, strum::EnumIter, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(tag = "reason", rename_all = "snake_case"))]
 pub enum Reason {
@@ -63,16 +64,7 @@ pub(crate) enum Urgency {
 impl Reason {
     /// The name in output.
     pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Growth { .. } => "growth",
-            Self::OutOfMemory { .. } => "out_of_memory",
-            Self::Death { .. } => "death",
-            Self::Retries { .. } => "retries",
-            Self::Reserved { .. } => "reserved",
-            Self::Manual => "manual",
-            Self::Restart => "restart",
-            Self::Baseline => "baseline",
-        }
+        self.into()
     }
 
     /// The rank that it is about.
