@@ -1,9 +1,29 @@
 //! The commands. Each is one file with its options and its `run`; this one registers them.
 
-pub(crate) mod files;
-pub(crate) mod queries;
 pub(crate) mod run;
-pub(crate) mod services;
+
+/// The commands that read or write files: tapes, captures and PyTorch's memory snapshots.
+pub(crate) mod files {
+    pub(crate) mod analyze;
+    pub(crate) mod diff;
+    pub(crate) mod export;
+    pub(crate) mod tape;
+    pub(crate) mod tapes;
+}
+
+/// The commands that ask a running coordinator.
+pub(crate) mod queries {
+    pub(crate) mod capture;
+    pub(crate) mod list;
+    pub(crate) mod show;
+}
+
+/// The commands that run the services, and `memtape store` for the store of a stopped coordinator.
+pub(crate) mod services {
+    pub(crate) mod agent;
+    pub(crate) mod coordinator;
+    pub(crate) mod store;
+}
 
 use crate::commands::files::{analyze, diff, export, tape};
 use crate::commands::queries::{capture, list, show};

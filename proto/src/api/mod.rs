@@ -15,22 +15,15 @@ mod node;
 mod rank;
 mod series;
 
-pub use action::{Action, ActionKind, Actions};
-pub use capture::{
-    Capture, CaptureRequest, CaptureState, Captures, Missing, Part, PartOutcome, RequestedCapture,
-};
-pub use collectives::{Collectives, Group, GroupOfRank, Lag, LagCause, RankCollectives, Unread};
-pub use incident::{
-    AgeBucket, Alternative, Frame, Incident, IncidentState, Incidents, Remedy, Restart, Suspect,
-};
-pub use job::{Job, JobState, Jobs};
-pub use name::{Name, Named};
-pub use node::{Gpu, Host, Node, Nodes};
-pub use rank::{
-    Cgroup, Device, Ledger, LedgerLayer, Rank, RankEnd, RankHost, RankState, Ranks, Unknown,
-    UnknownPart, Workers,
-};
-pub use series::{Series, SeriesQuery};
+pub use action::*;
+pub use capture::*;
+pub use collectives::*;
+pub use incident::*;
+pub use job::*;
+pub use name::*;
+pub use node::*;
+pub use rank::*;
+pub use series::*;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
