@@ -6,6 +6,18 @@ use clap::error::{ContextKind, ErrorKind};
 
 use crate::output::one_line;
 
+/// Settings or a command line that make no sense, one line each; the exit code is 64.
+#[derive(Debug)]
+pub(crate) struct Mistakes(pub(crate) Vec<String>);
+
+impl std::fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.join("; "))
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
 /// What is wrong with a command line, and what to do, in one line.
 pub(crate) fn mistake(error: &clap::Error) -> String {
     let said = |kind| error.get(kind).map(ToString::to_string);

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use memtape_proto::api::{CaptureRequest, Problem, RequestedCapture};
+use memtape_proto::api::{Capture, CaptureRequest, Incident, Problem, RequestedCapture};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -24,14 +24,12 @@ pub(crate) struct Client {
 
 impl Client {
     /// A client of the coordinator at this URL; nothing is sent yet.
-    ///
-    /// # Errors
-    /// When the URL is none.
+    /// Fails when the URL is none.
     pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
         let base = url.trim_end_matches('/').to_string();
         if !base.starts_with("http://") && !base.starts_with("https://") {
             let line = format!("coordinator {base:?} is no URL such as http://127.0.0.1:7771");
-            return Err(crate::mistakes::Mistakes(vec![line]).into());
+            return Err(crate::args::Mistakes(vec![line]).into());
         }
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIME_MAX)
@@ -48,9 +46,7 @@ impl Client {
     }
 
     /// The JSON answer to a GET below `/api/v1/`; segments of the path are escaped.
-    ///
-    /// # Errors
-    /// When there is no coordinator, or it refuses; then with its own words.
+    /// Fails when there is no coordinator, or it refuses; then with its own words.
     pub(crate) fn get(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Value> {
         let mut url = self.url(path)?;
         if !query.is_empty() {
@@ -61,24 +57,25 @@ impl Client {
     }
 
     /// The bytes of a stored body.
-    ///
-    /// # Errors
-    /// As for [`Self::get`].
+    /// Fails as [`Self::get`] does.
     pub(crate) fn body(&self, capture: &str, rank: u32) -> anyhow::Result<Vec<u8>> {
         let path = ["captures", capture, "ranks", &rank.to_string()];
         self.bytes(self.http.get(self.url(&path)?))
     }
 
     /// Asks for a capture; its id.
-    ///
-    /// # Errors
-    /// As for [`Self::get`].
+    /// Fails as [`Self::get`] does.
     pub(crate) fn capture(&self, job: &str, step: Option<u64>) -> anyhow::Result<String> {
         let url = self.url(&["jobs", job, "captures"])?;
         let request = self.http.post(url).json(&CaptureRequest { step });
         let answer: RequestedCapture = serde_json::from_slice(&self.bytes(request)?)
             .context("the coordinator's answer is no JSON")?;
         Ok(answer.id)
+    }
+
+    /// The capture of an incident: there may be none yet, or it may have been deleted.
+    pub(crate) fn capture_of(&self, incident: &Incident) -> Option<Capture> {
+        parse(&self.get(&["captures", incident.capture_id.as_deref()?], &[]).ok()?).ok()
     }
 
     /// True when `/healthz` answers.
@@ -135,9 +132,7 @@ impl Client {
 }
 
 /// Reads an answer.
-///
-/// # Errors
-/// When it has another shape.
+/// Fails when it has another shape.
 pub(crate) fn parse<T: DeserializeOwned>(value: &Value) -> anyhow::Result<T> {
     T::deserialize(value).context("the coordinator's answer has an unknown shape")
 }
@@ -157,7 +152,7 @@ mod tests {
         assert!(error.to_string().contains("memtape coordinator"), "{error:#}");
         for url in ["", "127.0.0.1:7771", "ftp://x"] {
             assert!(
-                Client::new(url).is_err_and(|error| error.is::<crate::mistakes::Mistakes>()),
+                Client::new(url).is_err_and(|error| error.is::<crate::args::Mistakes>()),
                 "{url}"
             );
         }

@@ -22,9 +22,7 @@ pub(crate) struct Globals {
 
 impl Globals {
     /// A client of the coordinator.
-    ///
-    /// # Errors
-    /// When its URL makes no sense.
+    /// Fails when its URL makes no sense.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         Client::new(&self.coordinator)
     }

@@ -12,9 +12,7 @@ use anyhow::{Context, bail};
 const FILE_NAME: &str = "libmemtape.so";
 
 /// The library's absolute path, fit for `LD_PRELOAD`.
-///
-/// # Errors
-/// When there is no such file, or `LD_PRELOAD` cannot hold its path.
+/// Fails when there is no such file, or `LD_PRELOAD` cannot hold its path.
 pub(crate) fn find() -> anyhow::Result<PathBuf> {
     let named = std::env::var_os("MEMTAPE_LIBRARY").filter(|value| !value.is_empty());
     let binary = std::env::current_exe().context("cannot find the path of this program")?;

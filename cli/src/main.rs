@@ -12,7 +12,6 @@ mod commands;
 mod demo;
 mod globals;
 mod library;
-mod mistakes;
 mod output;
 mod parent;
 mod read;
@@ -24,8 +23,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+use crate::args::Mistakes;
 use crate::commands::Cli;
-use crate::mistakes::Mistakes;
 
 /// Exit code for a bad command line or setting (`EX_USAGE` of sysexits).
 const EXIT_USAGE: u8 = 64;

@@ -6,9 +6,7 @@ use std::io::{ErrorKind, Write};
 use serde::Serialize;
 
 /// Writes text to stdout, with a line end if it has none.
-///
-/// # Errors
-/// When stdout cannot be written; a reader that went away is told apart by [`is_broken_pipe`].
+/// Fails when stdout cannot be written; [`is_broken_pipe`] finds a reader that went away.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -20,9 +18,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Writes one JSON value on one line to stdout.
-///
-/// # Errors
-/// As for [`print`].
+/// Fails as [`print`] does.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&serde_json::to_string(value)?)
 }

@@ -11,9 +11,7 @@ use crate::commands::Command;
 /// Arranges for this process to be killed when its parent, whose pid must be `parent`, ends.
 ///
 /// A launcher (`memtape run`) is asked to stop (SIGTERM), so that it can stop its own children.
-///
-/// # Errors
-/// When the parent is gone already.
+/// Fails when the parent is gone already.
 pub(crate) fn die_with(parent: u32, command: &Command) -> anyhow::Result<()> {
     let signal = if matches!(command, Command::Run(_)) { Signal::TERM } else { Signal::KILL };
     set_parent_process_death_signal(Some(signal)).context("cannot be tied to the parent")?;

@@ -8,9 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 /// Runs a service on all cores until it ends.
-///
-/// # Errors
-/// The service's own.
+/// Fails with the service's own error.
 pub(crate) fn block_on(service: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -20,9 +18,7 @@ pub(crate) fn block_on(service: impl Future<Output = anyhow::Result<()>>) -> any
 }
 
 /// Ready when this process receives Ctrl-C or SIGTERM.
-///
-/// # Errors
-/// When signals cannot be watched.
+/// Fails when signals cannot be watched.
 pub(crate) fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch signals")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot watch signals")?;
@@ -39,9 +35,7 @@ pub(crate) fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send> {
 const QUIET: &str = "sled=off";
 
 /// The log filter of `MEMTAPE_LOG`.
-///
-/// # Errors
-/// When `MEMTAPE_LOG` is not a filter.
+/// Fails when `MEMTAPE_LOG` is not a filter.
 pub(crate) fn log_filter() -> anyhow::Result<EnvFilter> {
     filter(&std::env::var("MEMTAPE_LOG").unwrap_or_default())
 }
@@ -51,14 +45,12 @@ fn filter(text: &str) -> anyhow::Result<EnvFilter> {
     // Of two directives for one target, the later one applies.
     EnvFilter::try_new(format!("{QUIET},{text}")).map_err(|_| {
         let line = format!("MEMTAPE_LOG is {text:?}: set it to info, debug or memtape_agent=debug");
-        crate::mistakes::Mistakes(vec![line]).into()
+        crate::args::Mistakes(vec![line]).into()
     })
 }
 
 /// Logs to stderr from now on, as lines of text or, with `--json`, of JSON.
-///
-/// # Errors
-/// As for [`log_filter`].
+/// Fails as [`log_filter`] does.
 pub(crate) fn log(json: bool) -> anyhow::Result<()> {
     let logger = tracing_subscriber::fmt().with_env_filter(log_filter()?);
     let logger = logger.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());

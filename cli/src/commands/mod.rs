@@ -87,9 +87,7 @@ pub(crate) enum Command {
 
 impl Command {
     /// Runs the command.
-    ///
-    /// # Errors
-    /// One line for the user.
+    /// An error is one line for the user.
     pub(crate) fn run(self, globals: &Globals) -> anyhow::Result<()> {
         match self {
             Self::Run(args) => run::run(args, globals),

@@ -40,9 +40,7 @@ pub(crate) struct RunArgs {
 pub(crate) const TAPE_DIR_DEFAULT: &str = "/dev/shm/memtape";
 
 /// Becomes the command; returns only on an error.
-///
-/// # Errors
-/// When the library is missing, the folder is not writable, or the command cannot be run.
+/// Fails when the library is missing, the folder is not writable, or the command cannot be run.
 pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
     for name in ["MEMTAPE_EVENTS", "MEMTAPE_BLOCKS"] {
         check_size(name, std::env::var_os(name).as_deref())?;

@@ -1,22 +1,16 @@
-//! A caching allocator without memory: it hands out addresses as PyTorch's does.
+//! A caching allocator without memory: it hands out addresses.
 //!
-//! Small requests (up to 1 MiB) are cut from segments of 2 MiB, larger ones from segments of
-//! 20 MiB or of their own size. Freed blocks are cached, merged with free neighbours and reused,
-//! best fit first. The sizes are PyTorch's defaults. There are no streams, no splitting limits and
-//! no `cudaFree`: the cache is never emptied.
+//! Each block has a segment of its own. Freed segments are kept and reused, best fit first. There
+//! are no streams and no `cudaFree`, and no segment is split as PyTorch splits its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Blocks are multiples of this.
 const ROUND_BYTES: u64 = 512;
-/// Requests up to this come from small segments.
-const SMALL_BYTES_MAX: u64 = 1 << 20;
-const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
-/// Requests below this share segments of [`LARGE_SEGMENT_BYTES`].
-const SHARED_BYTES_MAX: u64 = 10 << 20;
-const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
-/// Larger segments are multiples of this, and so are the addresses of all segments.
+/// Segments are multiples of this, and so are their addresses.
 const SEGMENT_ROUND_BYTES: u64 = 2 << 20;
+/// A segment serves requests down to this part of its size.
+const FIT_MAX: u64 = 2;
 /// Where CUDA's addresses usually begin.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 
@@ -40,20 +34,7 @@ pub(crate) struct OutOfMemory {
 pub(crate) struct Held {
     address: u64,
     size: u64,
-}
-
-impl Held {
-    /// Its first address, and the address after its last byte.
-    #[cfg(test)]
-    pub(crate) fn range(&self) -> (u64, u64) {
-        (self.address, self.address + self.size)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Pool {
-    Small,
-    Large,
+    segment_bytes: u64,
 }
 
 /// One device's allocator.
@@ -64,27 +45,15 @@ pub(crate) struct Allocator<L> {
     next_segment: u64,
     allocated: u64,
     reserved: u64,
-    /// Free blocks by pool, size and address.
-    free: BTreeSet<(Pool, u64, u64)>,
-    /// The same blocks by address: `address → (size, pool)`.
-    free_at: BTreeMap<u64, (u64, Pool)>,
-    /// First address and pool of every segment: blocks of different segments never merge.
-    segments: BTreeMap<u64, Pool>,
+    /// Free segments by size and address.
+    free: BTreeSet<(u64, u64)>,
 }
 
 impl<L: Listener> Allocator<L> {
     /// An allocator of a device of this size.
     pub(crate) fn new(listener: L, device_bytes: u64) -> Self {
-        Self {
-            listener,
-            device_bytes,
-            next_segment: FIRST_ADDRESS,
-            allocated: 0,
-            reserved: 0,
-            free: BTreeSet::new(),
-            free_at: BTreeMap::new(),
-            segments: BTreeMap::new(),
-        }
+        let (allocated, reserved, free) = (0, 0, BTreeSet::new());
+        Self { listener, device_bytes, next_segment: FIRST_ADDRESS, allocated, reserved, free }
     }
 
     /// Bytes in use.
@@ -93,90 +62,44 @@ impl<L: Listener> Allocator<L> {
         self.allocated
     }
 
-    /// Hands out a block.
-    ///
-    /// # Errors
-    /// When the device is full.
+    /// Hands out a block. Fails when the device is full.
     pub(crate) fn alloc(&mut self, bytes: u64) -> Result<Held, OutOfMemory> {
         let size = bytes.max(1).next_multiple_of(ROUND_BYTES);
-        let pool = if size <= SMALL_BYTES_MAX { Pool::Small } else { Pool::Large };
-        let fit = self.free.range((pool, size, 0)..).next().copied();
-        let (found, address) = match fit.filter(|(of, ..)| *of == pool) {
-            Some((_, found, address)) => (found, address),
-            None => self.take_segment(size, pool)?,
+        let fit = self.free.range((size, 0)..=(size.saturating_mul(FIT_MAX), u64::MAX)).next();
+        let (segment_bytes, address) = match fit.copied() {
+            Some(segment) => segment,
+            None => self.take_segment(size)?,
         };
-        self.remove_free(address, found, pool);
-        let rest = found - size;
-        let worth_splitting = match pool {
-            Pool::Small => rest >= ROUND_BYTES,
-            Pool::Large => rest > SMALL_BYTES_MAX,
-        };
-        let size = if worth_splitting { size } else { found };
-        if worth_splitting {
-            self.insert_free(address + size, rest, pool);
-        }
+        self.free.remove(&(segment_bytes, address));
         self.allocated += size;
         self.listener.block(address, size.cast_signed(), self.allocated, self.reserved);
-        Ok(Held { address, size })
+        Ok(Held { address, size, segment_bytes })
     }
 
     /// Takes a block back.
-    pub(crate) fn free(&mut self, held: Held) {
-        let Held { mut address, mut size } = held;
+    pub(crate) fn free(&mut self, Held { address, size, segment_bytes }: Held) {
         self.allocated -= size;
         self.listener.block(address, -size.cast_signed(), self.allocated, self.reserved);
-        let before = self.free_at.range(..address).next_back().map(|(&at, &block)| (at, block));
-        let after = self.free_at.get(&(address + size)).copied();
-        let own = self.segments.range(..=address).next_back();
-        let own = own.map_or(Pool::Large, |(_, &pool)| pool);
-        if let Some((bytes, pool)) = after
-            && !self.segments.contains_key(&(address + size))
-        {
-            self.remove_free(address + size, bytes, pool);
-            size += bytes;
-        }
-        if let Some((at, (bytes, pool))) = before
-            && at + bytes == address
-            && !self.segments.contains_key(&address)
-        {
-            self.remove_free(at, bytes, pool);
-            address = at;
-            size += bytes;
-        }
-        self.insert_free(address, size, own);
+        self.free.insert((segment_bytes, address));
     }
 
-    fn take_segment(&mut self, size: u64, pool: Pool) -> Result<(u64, u64), OutOfMemory> {
-        let bytes = match pool {
-            Pool::Small => SMALL_SEGMENT_BYTES,
-            Pool::Large if size < SHARED_BYTES_MAX => LARGE_SEGMENT_BYTES,
-            Pool::Large => size.next_multiple_of(SEGMENT_ROUND_BYTES),
-        };
+    fn take_segment(&mut self, size: u64) -> Result<(u64, u64), OutOfMemory> {
+        let bytes = size.next_multiple_of(SEGMENT_ROUND_BYTES);
         if self.reserved + bytes > self.device_bytes {
             return Err(OutOfMemory { size });
         }
         let address = self.next_segment;
-        self.next_segment += bytes.next_multiple_of(SEGMENT_ROUND_BYTES);
+        self.next_segment += bytes;
         self.reserved += bytes;
-        self.segments.insert(address, pool);
         self.listener.segment(address, bytes);
-        self.insert_free(address, bytes, pool);
         Ok((bytes, address))
-    }
-
-    fn insert_free(&mut self, address: u64, size: u64, pool: Pool) {
-        self.free.insert((pool, size, address));
-        self.free_at.insert(address, (size, pool));
-    }
-
-    fn remove_free(&mut self, address: u64, size: u64, pool: Pool) {
-        self.free.remove(&(pool, size, address));
-        self.free_at.remove(&address);
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -229,35 +152,32 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn segments_have_pytorchs_sizes() {
+    fn a_block_has_a_segment() {
         let check = |request: u64, block: u64, reserved: u64| {
             let mut allocator = Allocator::new(Auditor::default(), 1 << 40);
             let held = allocator.alloc(request).expect("enough");
-            let (from, to) = held.range();
-            assert_eq!((to - from, allocator.listener().reserved), (block, reserved), "{request}");
+            assert_eq!((held.size, allocator.listener().reserved), (block, reserved), "{request}");
         };
         const MIB: u64 = 1 << 20;
         check(0, 512, 2 * MIB);
         check(513, 1024, 2 * MIB);
-        check(MIB, MIB, 2 * MIB);
-        check(MIB + 1, MIB + 512, 20 * MIB);
-        check(19 * MIB + 1, 20 * MIB, 20 * MIB);
-        check(33 * MIB, 34 * MIB, 34 * MIB);
+        check(2 * MIB + 1, 2 * MIB + 512, 4 * MIB);
+        check(33 * MIB, 33 * MIB, 34 * MIB);
     }
 
     #[test]
     fn a_full_device_is_an_error() {
         let mut allocator = Allocator::new(Auditor::default(), 20 << 20);
         let held = allocator.alloc(15 << 20).expect("enough");
-        assert_eq!(allocator.alloc(6 << 20), Err(OutOfMemory { size: 6 << 20 }));
+        assert_eq!(allocator.alloc(10 << 20), Err(OutOfMemory { size: 10 << 20 }));
         allocator.free(held);
-        assert!(allocator.alloc(6 << 20).is_ok(), "the cache is used");
+        assert!(allocator.alloc(10 << 20).is_ok(), "the cache is used");
     }
 
     proptest! {
-        /// The auditor checks every report; freed blocks merge into whole segments.
+        /// The auditor checks every report; in the end every segment is free.
         #[test]
-        fn totals_agree_and_free_blocks_merge(
+        fn totals_agree_and_segments_come_back(
             requests in prop::collection::vec((1_u64..40 << 20, any::<u16>()), 1..200),
         ) {
             let mut allocator = Allocator::new(Auditor::default(), 1 << 40);
@@ -276,8 +196,9 @@ pub(crate) mod tests {
             prop_assert_eq!(allocator.allocated(), 0);
             let segments: Vec<(u64, u64)> =
                 allocator.listener().segments.iter().map(|(&at, &size)| (at, size)).collect();
-            let free: Vec<(u64, u64)> =
-                allocator.free_at.iter().map(|(&at, &(size, _))| (at, size)).collect();
+            let mut free: Vec<(u64, u64)> =
+                allocator.free.iter().map(|&(size, at)| (at, size)).collect();
+            free.sort_unstable();
             prop_assert_eq!(segments, free);
         }
     }

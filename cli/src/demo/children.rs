@@ -39,16 +39,17 @@ struct Named {
 }
 
 /// How a process is ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// By SIGKILL: it has nothing to clean up.
+    #[default]
     Kill,
     /// By SIGTERM first, because it has children of its own.
     Ask,
 }
 
 /// A process to start.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Start {
     /// Name of the process and of its log.
     pub(crate) name: String,
@@ -63,9 +64,10 @@ pub(crate) struct Start {
 }
 
 /// Where a process's standard output goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stdout {
     /// Into its log.
+    #[default]
     Log,
     /// To [`Children::first_line`].
     FirstLine,
@@ -73,9 +75,7 @@ pub(crate) enum Stdout {
 
 impl Children {
     /// No process yet; logs go into this folder.
-    ///
-    /// # Errors
-    /// When the path of this binary is unknown.
+    /// Fails when the path of this binary is unknown.
     pub(crate) fn new(logs: PathBuf) -> anyhow::Result<Self> {
         let binary = std::env::current_exe().context("cannot find the path of this program")?;
         set_child_subreaper(Pid::from_raw(1)).context("cannot adopt grandchildren")?;
@@ -83,9 +83,7 @@ impl Children {
     }
 
     /// Starts `memtape` with these arguments and variables.
-    ///
-    /// # Errors
-    /// When the log cannot be created or the process cannot be started.
+    /// Fails when the log cannot be created or the process cannot be started.
     pub(crate) fn start(&mut self, start: Start) -> anyhow::Result<()> {
         let name = start.name;
         let log_path = self.logs.join(format!("{name}.log"));
@@ -110,9 +108,7 @@ impl Children {
     }
 
     /// Returns the first line that a process prints. Further output is dropped.
-    ///
-    /// # Errors
-    /// When the process ends without a line: the last line of its log.
+    /// Fails when the process ends without a line: the last line of its log.
     pub(crate) fn first_line(&mut self, name: &str) -> anyhow::Result<String> {
         let named = self.running.iter_mut().find(|named| named.name == name);
         let stdout = named.and_then(|named| named.child.stdout.take());

@@ -92,9 +92,7 @@ const LEAK_RANK: u32 = 2;
 const COORDINATOR: &str = "coordinator";
 
 /// Runs the demo until it is interrupted, or with `--exit` until it has its result.
-///
-/// # Errors
-/// When a process does not start, no incident is reported in time, or a wrong one is reported.
+/// Fails when a process does not start, no incident is reported in time, or a wrong one is.
 pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
     let leak_rank =
@@ -104,7 +102,7 @@ pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
     {
         let last = args.ranks.saturating_sub(1);
         let line = format!("--leak-rank {rank} does not exist: ranks are 0 to {last}, or none");
-        return Err(crate::mistakes::Mistakes(vec![line]).into());
+        return Err(crate::args::Mistakes(vec![line]).into());
     }
     let interrupted = watch_signals()?;
     let torch = args.torch.then(|| Torch::find(args.python.clone(), args.ranks)).transpose()?;
@@ -189,9 +187,8 @@ impl Demo {
         self.children.start(Start {
             name: COORDINATOR.to_string(),
             arguments: arguments.map(str::to_string).to_vec(),
-            variables: Vec::new(),
-            stop: Stop::Kill,
             stdout: Stdout::FirstLine,
+            ..Start::default()
         })?;
         let line: Value = serde_json::from_str(&self.children.first_line(COORDINATOR)?)
             .context("the coordinator did not print its address")?;
@@ -228,9 +225,7 @@ impl Demo {
             self.children.start(Start {
                 name: format!("agent-{node}"),
                 arguments: arguments.map(str::to_string).to_vec(),
-                variables: Vec::new(),
-                stop: Stop::Kill,
-                stdout: Stdout::Log,
+                ..Start::default()
             })?;
         }
         self.watch.say(&format!("agents: {}, each for a simulated node", self.nodes()));
@@ -260,8 +255,7 @@ impl Demo {
                     ("RANK", rank.to_string()),
                     ("LOCAL_RANK", local_rank.to_string()),
                 ],
-                stop: Stop::Kill,
-                stdout: Stdout::Log,
+                ..Start::default()
             })?;
         }
         let leak = match self.leak_rank.0 {
@@ -282,9 +276,8 @@ impl Demo {
         self.children.start(Start {
             name: "torchrun".to_string(),
             arguments,
-            variables: Vec::new(),
             stop: Stop::Ask,
-            stdout: Stdout::Log,
+            ..Start::default()
         })
     }
 

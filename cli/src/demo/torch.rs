@@ -19,9 +19,7 @@ pub(crate) struct Torch {
 
 impl Torch {
     /// Finds Python, torch and the script.
-    ///
-    /// # Errors
-    /// One line: what is missing.
+    /// The error is one line: what is missing.
     pub(crate) fn find(python: Option<PathBuf>, ranks: u32) -> anyhow::Result<Self> {
         let Some(root) = source_tree() else {
             bail!("--torch needs the source tree: start the demo in a checkout of Memtape");

@@ -41,6 +41,14 @@ macro_rules! here {
 }
 
 const MAIN: FrameRef = here!("run");
+const STEP: FrameRef = here!("step");
+
+/// The stack of the line of a step that calls it.
+macro_rules! stack {
+    ($function:literal) => {
+        &[here!($function), STEP, MAIN]
+    };
+}
 
 /// Reports the allocator's blocks and segments to the recorder.
 #[derive(Debug)]
@@ -76,9 +84,7 @@ pub(crate) struct DemoRankArgs {
 }
 
 /// Trains until the steps are over, the device is full, or the process is killed.
-///
-/// # Errors
-/// When the device is full, as a leak makes it.
+/// Fails when the device is full, as a leak makes it.
 pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let rank = number("RANK").unwrap_or(0);
@@ -150,75 +156,61 @@ impl<L: Listener> Trainer<L> {
         Ok(())
     }
 
+    fn alloc(&mut self, stack: &'static [FrameRef], bytes: u64) -> Result<Held, OutOfMemory> {
+        with_frames(stack, || self.gpu.alloc(bytes))
+    }
+
     /// Allocates the activations of all layers and the logits, which the backward pass frees.
     fn forward(&mut self, length: u64) -> Result<Vec<Held>, OutOfMemory> {
-        const CALLER: FrameRef = here!("step");
-        let gpu = &mut self.gpu;
         let mut activations = Vec::new();
-        for _ in 0..LAYERS {
-            for bytes in ACTIVATION_BYTES {
-                let bytes = bytes * length / 100;
-                let held = with_frames(&[here!("forward"), CALLER, MAIN], || gpu.alloc(bytes))?;
-                activations.push(held);
-            }
+        for bytes in ACTIVATION_BYTES.repeat(LAYERS) {
+            activations.push(self.alloc(stack!("forward"), bytes * length / 100)?);
         }
-        let bytes = LOGITS_BYTES * length / 100;
-        let logits = with_frames(&[here!("forward"), CALLER, MAIN], || gpu.alloc(bytes))?;
-        activations.push(logits);
+        activations.push(self.alloc(stack!("forward"), LOGITS_BYTES * length / 100)?);
         Ok(activations)
     }
 
     /// The bug of this demo: keeps the losses for a histogram that is never drawn.
     fn remember_loss(&mut self) -> Result<(), OutOfMemory> {
-        const CALLER: FrameRef = here!("step");
         let bytes = self.noise.near(LEAK_BYTES, LENGTH_NOISE);
-        let gpu = &mut self.gpu;
-        let loss = with_frames(&[here!("remember_loss"), CALLER, MAIN], || gpu.alloc(bytes))?;
+        let loss = self.alloc(stack!("remember_loss"), bytes)?;
         self.loss_history.push(loss);
         Ok(())
     }
 
     /// Frees the activations, last first, and allocates the gradients.
     fn backward(&mut self, mut activations: Vec<Held>, length: u64) -> Result<(), OutOfMemory> {
-        const CALLER: FrameRef = here!("step");
-        let gpu = &mut self.gpu;
         for bytes in weight_sizes() {
-            let scratch_bytes = ACTIVATION_BYTES[0] * length / 100;
-            let frames = &[here!("backward"), CALLER, MAIN];
-            let scratch = with_frames(frames, || gpu.alloc(scratch_bytes))?;
-            self.gradients.push(with_frames(frames, || gpu.alloc(bytes))?);
+            let scratch = self.alloc(stack!("backward"), ACTIVATION_BYTES[0] * length / 100)?;
+            let gradient = self.alloc(stack!("backward"), bytes)?;
+            self.gradients.push(gradient);
             let first_used = activations.len().saturating_sub(ACTIVATION_BYTES.len());
-            activations.drain(first_used..).for_each(|held| gpu.free(held));
-            gpu.free(scratch);
+            activations.drain(first_used..).for_each(|held| self.gpu.free(held));
+            self.gpu.free(scratch);
         }
-        activations.into_iter().for_each(|held| gpu.free(held));
+        activations.into_iter().for_each(|held| self.gpu.free(held));
         Ok(())
     }
 
     /// Allocates two optimizer states per weight at the first step; then frees the gradients.
     fn optimize(&mut self) -> Result<(), OutOfMemory> {
-        const CALLER: FrameRef = here!("step");
-        let gpu = &mut self.gpu;
         if self.optimizer_state.is_empty() {
             for bytes in weight_sizes().flat_map(|bytes| [bytes, bytes]) {
-                let state = with_frames(&[here!("optimize"), CALLER, MAIN], || gpu.alloc(bytes))?;
+                let state = self.alloc(stack!("optimize"), bytes)?;
                 self.optimizer_state.push(state);
             }
         }
-        self.gradients.drain(..).for_each(|held| gpu.free(held));
+        self.gradients.drain(..).for_each(|held| self.gpu.free(held));
         Ok(())
     }
 
     /// A forward pass without gradients, with longer sequences than training has.
     fn evaluate(&mut self) -> Result<(), OutOfMemory> {
-        const CALLER: FrameRef = here!("step");
         for _ in 0..EVAL_BATCHES {
             let length = self.noise.near(140, LENGTH_NOISE);
-            let gpu = &mut self.gpu;
             for bytes in ACTIVATION_BYTES.repeat(LAYERS) {
-                let bytes = bytes * length / 100;
-                let held = with_frames(&[here!("evaluate"), CALLER, MAIN], || gpu.alloc(bytes))?;
-                gpu.free(held);
+                let held = self.alloc(stack!("evaluate"), bytes * length / 100)?;
+                self.gpu.free(held);
             }
         }
         Ok(())

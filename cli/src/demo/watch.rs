@@ -48,20 +48,14 @@ pub(crate) struct Found {
 impl Watch {
     /// `interrupted` receives once, when the user wants to stop.
     pub(crate) fn new(json: bool, interrupted: Receiver<()>) -> Self {
-        Self {
-            json,
-            interrupted,
-            was_interrupted: false,
-            begin: Instant::now(),
-            shown: Default::default(),
-        }
+        let (begin, shown) = (Instant::now(), Default::default());
+        Self { json, interrupted, was_interrupted: false, begin, shown }
     }
 
     /// Prints one line with the time since the start.
     pub(crate) fn say(&self, line: &str) {
-        let line =
-            format!("[{:5.1} s] {}", self.begin.elapsed().as_secs_f64(), output::clean(line));
-        self.write(&line);
+        let seconds = self.begin.elapsed().as_secs_f64();
+        self.write(&format!("[{seconds:5.1} s] {}", output::clean(line)));
     }
 
     fn write(&self, text: &str) {
@@ -99,9 +93,7 @@ impl Watch {
 
     /// Waits for an incident of the job and its diagnosis. Returns none when the user
     /// interrupted or the time is over.
-    ///
-    /// # Errors
-    /// When a process of the demo has ended.
+    /// Fails when a process of the demo has ended.
     pub(crate) fn incident(
         &mut self,
         client: &Client,
@@ -220,9 +212,7 @@ impl Found {
 
     /// Compares the incident, the capture and the leaking rank's snapshot with what a restarted
     /// coordinator answers. The onset may differ: later steps refine the estimate.
-    ///
-    /// # Errors
-    /// What is missing or different.
+    /// The error says what is missing or different.
     pub(crate) fn read_back(&self, client: &Client) -> anyhow::Result<()> {
         let incident = &self.incident;
         let again: Incident = parse(&client.get(&["incidents", &incident.id], &[])?)?;
@@ -266,25 +256,10 @@ impl Found {
     }
 }
 
-/// The name by which a shell in the working directory can call this program.
+/// This program as the user called it.
 fn this_program() -> String {
-    let called = std::env::args_os().next().unwrap_or_default();
-    let (Ok(program), Ok(folder)) = (std::env::current_exe(), std::env::current_dir()) else {
-        return "memtape".to_string();
-    };
-    program_name(Path::new(&called), &program, &folder)
-}
-
-fn program_name(called: &Path, program: &Path, folder: &Path) -> String {
-    // Called without a folder: it is on the PATH.
-    if called.components().count() == 1 && called.file_name() == program.file_name() {
-        return called.display().to_string();
-    }
-    match program.strip_prefix(folder) {
-        Ok(below) if below.components().count() == 1 => format!("./{}", below.display()),
-        Ok(below) => below.display().to_string(),
-        Err(_) => program.display().to_string(),
-    }
+    let called = std::env::args_os().next();
+    called.map_or("memtape".to_string(), |called| Path::new(&called).display().to_string())
 }
 
 fn check_running(children: &mut Children) -> anyhow::Result<()> {
@@ -300,19 +275,14 @@ pub(crate) fn no_incident() -> Value {
 }
 
 fn job_state(client: &Client, job: &str) -> Option<Job> {
-    let answer = client.get(&["jobs"], &[]).ok()?;
-    let Jobs { jobs } = parse(&answer).ok()?;
+    let Jobs { jobs } = parse(&client.get(&["jobs"], &[]).ok()?).ok()?;
     jobs.into_iter().find(|state| state.job == job)
 }
 
 fn first_incident(client: &Client, job: &str) -> Option<Found> {
-    let answer = client.get(&["incidents"], &[("job", job)]).ok()?;
-    let Incidents { incidents } = parse(&answer).ok()?;
+    let Incidents { incidents } = parse(&client.get(&["incidents"], &[("job", job)]).ok()?).ok()?;
     let incident = incidents.into_iter().min_by_key(|incident| incident.opened_wall_ns)?;
-    let capture = incident.capture_id.as_deref().and_then(|id| {
-        let answer = client.get(&["captures", id], &[]).ok()?;
-        parse(&answer).ok()
-    });
+    let capture = client.capture_of(&incident);
     Some(Found { incident, capture })
 }
 
@@ -321,20 +291,6 @@ mod tests {
     use super::*;
     use memtape_core::diagnosis::Class;
     use memtape_proto::api::Frame;
-
-    #[test]
-    fn the_program_is_named_as_a_shell_finds_it() {
-        let check = |called: &str, program: &str, expected: &str| {
-            let name = program_name(Path::new(called), Path::new(program), Path::new("/src"));
-            assert_eq!(name, expected, "{called} is {program}");
-        };
-        check("target/release/memtape", "/src/target/release/memtape", "target/release/memtape");
-        check("/src/target/debug/memtape", "/src/target/debug/memtape", "target/debug/memtape");
-        check("./memtape", "/src/memtape", "./memtape");
-        check("../bin/memtape", "/bin/memtape", "/bin/memtape");
-        check("memtape", "/venv/bin/memtape", "memtape");
-        check("other", "/venv/bin/memtape", "/venv/bin/memtape");
-    }
 
     #[test]
     fn the_result_has_its_shape() {

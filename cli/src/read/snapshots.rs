@@ -49,9 +49,7 @@ pub(crate) struct Snapshot {
 }
 
 /// Replaces folders by the snapshot files in them.
-///
-/// # Errors
-/// When a folder cannot be listed or has no snapshots, or there are more than
+/// Fails when a folder cannot be listed or has no snapshots, or there are more than
 /// [`FILES_ANALYZED_MAX`] files.
 pub(crate) fn expand(given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
@@ -93,9 +91,7 @@ fn search(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> anyhow::Resu
 }
 
 /// Reads all files, several at the same time; returns them in the order given.
-///
-/// # Errors
-/// The first file in that order that is not a snapshot, and why.
+/// The error is about the first file in that order that is not a snapshot.
 pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Snapshot>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let readers = cores.min(READERS_MAX).min(paths.len()).max(1);

@@ -67,9 +67,7 @@ pub(crate) fn process(writer: Writer, status: &Status) -> String {
 }
 
 /// Opens a tape and checks whether its process is alive.
-///
-/// # Errors
-/// When the file cannot be read or is not a tape.
+/// Fails when the file cannot be read or is not a tape.
 pub(crate) fn open(path: &Path) -> anyhow::Result<(Tape<FileSource>, Writer)> {
     let file = OpenOptions::new()
         .read(true)

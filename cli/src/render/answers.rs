@@ -18,9 +18,6 @@ fn grown(count: u64) -> String {
 
 /// The jobs.
 pub(crate) fn jobs(jobs: &[Job]) -> String {
-    if jobs.is_empty() {
-        return "no job yet: start one with  memtape run -- torchrun …\n".to_string();
-    }
     let row = |job: &Job| {
         let world = if job.world_size == 0 { job.ranks } else { job.world_size };
         let steps = if job.step_min == job.step_max {
@@ -41,14 +38,11 @@ pub(crate) fn jobs(jobs: &[Job]) -> String {
     };
     let titles =
         ["job", ">attempt", "state", ">alive", ">step", ">incidents", "started (UTC)", "nodes"];
-    table(&titles, jobs.iter().map(row).collect())
+    list(&titles, jobs, row, "no job yet: start one with  memtape run -- torchrun …\n")
 }
 
 /// Incidents, one line each.
 pub(crate) fn incidents(incidents: &[Incident]) -> String {
-    if incidents.is_empty() {
-        return "no incident\n".to_string();
-    }
     let row = |incident: &Incident| {
         vec![
             incident.id.clone(),
@@ -59,14 +53,11 @@ pub(crate) fn incidents(incidents: &[Incident]) -> String {
         ]
     };
     let titles = ["incident", "state", "class", "opened (UTC)", "what"];
-    table(&titles, incidents.iter().map(row).collect())
+    list(&titles, incidents, row, "no incident\n")
 }
 
 /// Captures, one line each.
 pub(crate) fn captures(captures: &[Capture]) -> String {
-    if captures.is_empty() {
-        return "no capture\n".to_string();
-    }
     let row = |capture: &Capture| {
         vec![
             capture.id.clone(),
@@ -79,7 +70,12 @@ pub(crate) fn captures(captures: &[Capture]) -> String {
         ]
     };
     let titles = ["capture", "state", "job", ">step", ">aligned", "trigger", "requested (UTC)"];
-    table(&titles, captures.iter().map(row).collect())
+    list(&titles, captures, row, "no capture\n")
+}
+
+/// A row for each item; without one, the words for that.
+fn list<T>(titles: &[&str], of: &[T], row: fn(&T) -> Vec<String>, none: &str) -> String {
+    if of.is_empty() { none.to_string() } else { table(titles, of.iter().map(row).collect()) }
 }
 
 /// One incident: the sentence first, then what it rests on.
@@ -140,21 +136,17 @@ fn alternative(other: &Alternative) -> Vec<String> {
 }
 
 fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
-    let out_of_memory = match (incident.steps_to_oom, incident.seconds_to_oom) {
-        (Some(steps), Some(seconds)) => {
-            format!("in about {steps} steps ({})", duration(seconds as f64))
-        }
-        (Some(steps), None) => format!("in about {steps} steps"),
-        _ => "not known".to_string(),
-    };
-    let explained = match incident.explained_ratio {
-        ratio if ratio > 0.0 => format!(", this line explains {:.0} % of it", ratio * 100.0),
+    let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
+    let out_of_memory = incident.steps_to_oom.map_or("not known".to_string(), |steps| {
+        format!("in about {steps} steps{}", in_time.unwrap_or_default())
+    });
+    let percent = |ratio: f64, before: &str, after: &str| match ratio {
+        ratio if ratio > 0.0 => format!(", {before}{:.0} % {after}", ratio * 100.0),
         _ => String::new(),
     };
-    let sure = match incident.confidence {
-        confidence if confidence > 0.0 => format!(", {:.0} % sure", confidence * 100.0),
-        _ => String::new(),
-    };
+    let explained = percent(incident.explained_ratio, "this line explains ", "of it");
+    let sure = percent(incident.confidence, "", "sure");
+    let stored = if incident.stored { ", stored" } else { "" };
     let mut pairs = vec![
         ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
         ("job", format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device)),
@@ -172,14 +164,7 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
             format!("step {}, detected at step {}", incident.onset_step, incident.detected_step),
         ),
         ("forecast", format!("out of memory {out_of_memory}")),
-        (
-            "opened",
-            format!(
-                "{} UTC{}",
-                utc(incident.opened_wall_ns),
-                if incident.stored { ", stored" } else { "" }
-            ),
-        ),
+        ("opened", format!("{} UTC{stored}", utc(incident.opened_wall_ns))),
     ];
     if !incident.closed_reason.is_empty() {
         pairs.push(("closed", incident.closed_reason.clone()));

@@ -1,7 +1,9 @@
 //! A snapshot in the formats of other tools.
 
 use memtape_core::pickle::torch_snapshot;
-use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceKind};
+use memtape_core::snapshot::{
+    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, StackUse, TraceEvent, TraceKind,
+};
 use serde_json::{Value, json};
 
 /// Formats of `memtape export`.
@@ -24,9 +26,7 @@ impl Format {
 }
 
 /// The snapshot as the content of a file.
-///
-/// # Errors
-/// When it cannot be serialized.
+/// Fails when it cannot be serialized.
 pub(crate) fn encode(snapshot: &RankSnapshot, format: Format) -> anyhow::Result<Vec<u8>> {
     match format {
         Format::Pickle => Ok(torch_snapshot(snapshot)),
@@ -38,11 +38,7 @@ pub(crate) fn encode(snapshot: &RankSnapshot, format: Format) -> anyhow::Result<
 /// entry 0 of both is the unknown.
 pub(crate) fn to_json(snapshot: &RankSnapshot) -> Value {
     let identity = &snapshot.identity;
-    let frames: Vec<Value> = snapshot
-        .frames
-        .iter()
-        .map(|f| json!({ "file": f.file, "line": f.line, "function": f.function }))
-        .collect();
+    let frame = |f: &Frame| json!({ "file": f.file, "line": f.line, "function": f.function });
     json!({
         "tape_id": identity.tape_id,
         "job": identity.job,
@@ -54,36 +50,23 @@ pub(crate) fn to_json(snapshot: &RankSnapshot) -> Value {
         "step": snapshot.step,
         "wall_ns": snapshot.wall_ns,
         "before_step": snapshot.before_step,
-        "frames": frames,
+        "frames": list(&snapshot.frames, frame),
         "stacks": snapshot.stacks,
-        "devices": snapshot.devices.iter().map(device_json).collect::<Vec<_>>(),
+        "devices": list(&snapshot.devices, device_json),
     })
 }
 
 fn device_json(device: &DeviceSnapshot) -> Value {
-    let segments: Vec<Value> =
-        device.segments.iter().map(|s| json!({ "address": s.address, "size": s.size })).collect();
-    let blocks: Vec<Value> = device
-        .blocks
-        .iter()
-        .map(|b| {
-            json!({ "address": b.address, "size": b.size, "stack": b.stack,
-                "birth_step": b.birth_step, "birth_ns": b.birth_ns })
-        })
-        .collect();
-    let before: Vec<Value> = device
-        .before
-        .iter()
-        .map(|b| json!({ "stack": b.stack, "bytes": b.bytes, "blocks": b.blocks }))
-        .collect();
-    let trace: Vec<Value> = device
-        .trace
-        .iter()
-        .map(|e| {
-            json!({ "kind": kind_name(e.kind), "mono_ns": e.mono_ns, "address": e.address,
-                "size": e.size, "stack": e.stack, "step": e.step })
-        })
-        .collect();
+    let segment = |s: &Segment| json!({ "address": s.address, "size": s.size });
+    let block = |b: &Block| {
+        json!({ "address": b.address, "size": b.size, "stack": b.stack,
+            "birth_step": b.birth_step, "birth_ns": b.birth_ns })
+    };
+    let before = |b: &StackUse| json!({ "stack": b.stack, "bytes": b.bytes, "blocks": b.blocks });
+    let event = |e: &TraceEvent| {
+        json!({ "kind": kind_name(e.kind), "mono_ns": e.mono_ns, "address": e.address,
+            "size": e.size, "stack": e.stack, "step": e.step })
+    };
     json!({
         "device": device.device,
         "uuid": device.uuid,
@@ -91,11 +74,15 @@ fn device_json(device: &DeviceSnapshot) -> Value {
         "reserved": device.reserved,
         "device_bytes": device.device_bytes,
         "complete": device.complete,
-        "segments": segments,
-        "blocks": blocks,
-        "before": before,
-        "trace": trace,
+        "segments": list(&device.segments, segment),
+        "blocks": list(&device.blocks, block),
+        "before": list(&device.before, before),
+        "trace": list(&device.trace, event),
     })
+}
+
+fn list<T>(of: &[T], one: impl Fn(&T) -> Value) -> Value {
+    of.iter().map(one).collect()
 }
 
 /// The name of a kind of event, as a user meets it.
@@ -117,8 +104,6 @@ pub(crate) fn kind_name(kind: TraceKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::snapshot::{Block, Frame};
-
     use super::*;
 
     #[test]

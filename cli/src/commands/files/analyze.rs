@@ -30,15 +30,13 @@ pub(crate) struct AnalyzeArgs {
 }
 
 /// Reads the files, compares them, and prints the diagnosis.
-///
-/// # Errors
-/// When a file is not a snapshot; with `--fail-on`, when one of its classes was found.
+/// Fails when a file is not a snapshot; with `--fail-on`, when one of its classes was found.
 pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     if let Some(name) = args.fail_on.iter().find(|name| !is_class(name)) {
         let names: Vec<&str> = Class::ALL.iter().map(|class| class.as_str()).collect();
         let names = names.join(", ");
         let said = format!("--fail-on {name}: unknown class; the classes are any, {names}");
-        return Err(crate::mistakes::Mistakes(vec![said]).into());
+        return Err(crate::args::Mistakes(vec![said]).into());
     }
     let paths = expand(&args.files)?;
     let mut snapshots = read_all(&paths)?;

@@ -25,9 +25,7 @@ pub(crate) struct DiffArgs {
 }
 
 /// Reads both files and compares them.
-///
-/// # Errors
-/// When a file is not a snapshot.
+/// Fails when a file is not a snapshot.
 pub(crate) fn run(args: &DiffArgs, globals: &Globals) -> anyhow::Result<()> {
     let paths: [PathBuf; 2] = [args.from.clone(), args.to.clone()];
     let mut snapshots = read_all(&paths)?;

@@ -46,9 +46,7 @@ pub(crate) struct ExportArgs {
 }
 
 /// Fetches, converts and writes the snapshot.
-///
-/// # Errors
-/// When there is no such snapshot, or the file cannot be written.
+/// Fails when there is no such snapshot, or the file cannot be written.
 pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     let (snapshot, name, moment, lost_blocks) = match (&args.tape, &args.id) {
         (Some(tape), _) => from_tape(tape, args)?,

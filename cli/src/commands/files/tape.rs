@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use super::tapes;
+use crate::args::Mistakes;
 use crate::globals::Globals;
-use crate::mistakes::Mistakes;
 use crate::output;
 use crate::render::tape::{Summary, Wanted};
 
@@ -29,9 +29,7 @@ pub(crate) struct TapeArgs {
 }
 
 /// Prints the contents of a tape, or the tapes of a folder.
-///
-/// # Errors
-/// When the file is not a tape, is damaged, or does not cover the requested step.
+/// Fails when the file is not a tape, is damaged, or does not cover the requested step.
 pub(crate) fn run(args: &TapeArgs, globals: &Globals) -> anyhow::Result<()> {
     let file = match &args.file {
         Some(path) if !path.is_dir() => path,

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use memtape_agent::Writer;
 use memtape_core::limits::TAPES_LISTED_MAX;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::clock::utc;
 use crate::commands::run;
@@ -17,16 +18,19 @@ use crate::read::tape_file;
 use crate::render::units::table;
 
 /// One file with the extension `.tape`.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Entry {
-    path: PathBuf,
+    file: PathBuf,
     /// Start of the recording; for an unreadable file the time of its last change.
     start_wall_ns: i64,
-    tape: Result<Facts, String>,
+    #[serde(flatten)]
+    tape: Option<Facts>,
+    /// Why it has none.
+    unreadable: Option<String>,
 }
 
 /// The columns of a readable tape.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Facts {
     pid: u32,
     job: String,
@@ -38,18 +42,15 @@ struct Facts {
 
 /// Lists the tapes of a folder, newest last. Without a name it lists the folder of `memtape run`,
 /// which need not exist yet.
-///
-/// # Errors
-/// When the folder cannot be read.
+/// Fails when the folder cannot be read.
 pub(crate) fn run(named: Option<&Path>, json: bool) -> anyhow::Result<()> {
     let folder = named.map_or_else(|| run::tape_dir(None), Path::to_path_buf);
     let is_to_come = named.is_none() && !folder.exists();
     let paths = if is_to_come { Vec::new() } else { paths(&folder)? };
     let mut entries: Vec<Entry> = paths.into_iter().map(entry).collect();
-    entries.sort_by(|a, b| (a.start_wall_ns, &a.path).cmp(&(b.start_wall_ns, &b.path)));
+    entries.sort_by(|a, b| (a.start_wall_ns, &a.file).cmp(&(b.start_wall_ns, &b.file)));
     if json {
-        let tapes: Vec<Value> = entries.iter().map(entry_json).collect();
-        return output::print_json(&json!({ "dir": folder, "tapes": tapes }));
+        return output::print_json(&json!({ "dir": folder, "tapes": entries }));
     }
     output::print(&text(&folder, &entries))
 }
@@ -75,8 +76,8 @@ fn written_ns(metadata: &Metadata) -> i64 {
     metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
 }
 
-fn entry(path: PathBuf) -> Entry {
-    match tape_file::open(&path) {
+fn entry(file: PathBuf) -> Entry {
+    match tape_file::open(&file) {
         Ok((tape, writer)) => {
             let (identity, status) = (tape.identity(), tape.status());
             let facts = Facts {
@@ -94,12 +95,14 @@ fn entry(path: PathBuf) -> Entry {
                     _ => tape_file::process(writer, &status),
                 },
             };
-            Entry { path, start_wall_ns: status.start_wall_ns, tape: Ok(facts) }
+            let start_wall_ns = status.start_wall_ns;
+            Entry { file, start_wall_ns, tape: Some(facts), unreadable: None }
         }
         Err(error) => Entry {
-            start_wall_ns: path.metadata().map_or(0, |metadata| written_ns(&metadata)),
-            path,
-            tape: Err(output::one_line(&error.root_cause().to_string())),
+            start_wall_ns: file.metadata().map_or(0, |metadata| written_ns(&metadata)),
+            file,
+            tape: None,
+            unreadable: Some(output::one_line(&error.root_cause().to_string())),
         },
     }
 }
@@ -112,38 +115,23 @@ fn text(folder: &Path, entries: &[Entry]) -> String {
         );
     }
     let row = |entry: &Entry| {
-        let unknown = || "–".to_string();
-        let (pid, job, rank, step, process) = match &entry.tape {
-            Ok(facts) => (
-                facts.pid.to_string(),
-                facts.job.clone(),
-                facts.rank.to_string(),
-                facts.step.to_string(),
-                facts.process.clone(),
-            ),
-            Err(why) => (unknown(), unknown(), unknown(), unknown(), format!("unreadable: {why}")),
-        };
-        let path = entry.path.display().to_string();
-        vec![utc(entry.start_wall_ns), pid, job, rank, step, path, process]
+        let known = |of: fn(&Facts) -> String| entry.tape.as_ref().map_or("–".to_string(), of);
+        let why = entry.unreadable.as_ref().map(|why| format!("unreadable: {why}"));
+        vec![
+            utc(entry.start_wall_ns),
+            known(|facts| facts.pid.to_string()),
+            known(|facts| facts.job.clone()),
+            known(|facts| facts.rank.to_string()),
+            known(|facts| facts.step.to_string()),
+            entry.file.display().to_string(),
+            why.unwrap_or_else(|| known(|facts| facts.process.clone())),
+        ]
     };
     let titles = ["started (UTC)", ">pid", "job", ">rank", ">step", "tape", "process"];
     let mut text = table(&titles, entries.iter().map(row).collect());
-    if let Some(newest) = entries.iter().rfind(|entry| entry.tape.is_ok()) {
-        let newest = output::clean(&newest.path.display().to_string());
+    if let Some(newest) = entries.iter().rfind(|entry| entry.tape.is_some()) {
+        let newest = output::clean(&newest.file.display().to_string());
         text.push_str(&format!("\nThe newest:  memtape tape {newest}\n"));
     }
     text
-}
-
-fn entry_json(entry: &Entry) -> Value {
-    match &entry.tape {
-        Ok(facts) => json!({
-            "file": entry.path, "start_wall_ns": entry.start_wall_ns, "pid": facts.pid,
-            "job": facts.job, "rank": facts.rank, "step": facts.step, "alive": facts.alive,
-            "process": facts.process, "unreadable": null,
-        }),
-        Err(why) => json!({
-            "file": entry.path, "start_wall_ns": entry.start_wall_ns, "unreadable": why,
-        }),
-    }
 }

@@ -29,9 +29,7 @@ pub(crate) struct CaptureArgs {
 }
 
 /// Requests a capture, and with `--wait` shows its result.
-///
-/// # Errors
-/// When the coordinator does not answer or refuses.
+/// Fails when the coordinator does not answer or refuses.
 pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
     let (client, json) = (globals.client()?, globals.json);
     let id = client.capture(&args.job, args.step)?;

@@ -2,6 +2,8 @@
 
 use anyhow::bail;
 use memtape_proto::api::{Captures, Incidents, Job, JobState, Jobs, Ranks};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::client::{Client, parse};
 use crate::globals::Globals;
@@ -24,34 +26,52 @@ pub(crate) struct JobFilter {
 }
 
 /// All jobs.
-///
-/// # Errors
-/// When the coordinator does not answer.
 pub(crate) fn jobs(globals: &Globals) -> anyhow::Result<()> {
-    let (client, json) = (globals.client()?, globals.json);
-    let answer = client.get(&["jobs"], &[])?;
-    if json {
-        return output::print_json(&answer);
-    }
-    output::print(&answers::jobs(&parse::<Jobs>(&answer)?.jobs))
+    show(&globals.client()?.get(&["jobs"], &[])?, globals, |of: &Jobs| answers::jobs(&of.jobs))
 }
 
-/// The ranks of a job; by default of the only running job.
-///
-/// # Errors
-/// When the coordinator does not answer, or not exactly one job is running and none is named.
+/// The ranks of a job; by default of the only running job. Fails when not exactly one job is
+/// running and none is named.
 pub(crate) fn ranks(args: &RanksArgs, globals: &Globals) -> anyhow::Result<()> {
-    let (client, json) = (globals.client()?, globals.json);
+    let client = globals.client()?;
     let job = match &args.job {
         Some(job) => job.clone(),
         None => only_job(&parse::<Jobs>(&client.get(&["jobs"], &[])?)?.jobs)?,
     };
     let answer = client.get(&["jobs", &job, "ranks"], &[])?;
-    if json {
-        return output::print_json(&answer);
+    show(&answer, globals, |of: &Ranks| ranks::text(&of.ranks, &of.unknown))
+}
+
+/// All incidents, or those of one job.
+pub(crate) fn incidents(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
+    let answer = filtered("incidents", filter, &globals.client()?)?;
+    show(&answer, globals, |of: &Incidents| answers::incidents(&of.incidents))
+}
+
+/// All captures, or those of one job.
+pub(crate) fn captures(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
+    let answer = filtered("captures", filter, &globals.client()?)?;
+    show(&answer, globals, |of: &Captures| answers::captures(&of.captures))
+}
+
+/// A list by its filter. An unknown job is an error, because an empty list would mean that the job
+/// has no incidents.
+fn filtered(list: &str, filter: &JobFilter, client: &Client) -> anyhow::Result<Value> {
+    let Some(job) = &filter.job else { return client.get(&[list], &[]) };
+    client.get(&["jobs", job, "ranks"], &[])?;
+    client.get(&[list], &[("job", job)])
+}
+
+/// Prints an answer as it came, or as text.
+fn show<T: DeserializeOwned>(
+    answer: &Value,
+    globals: &Globals,
+    text: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    if globals.json {
+        return output::print_json(answer);
     }
-    let answer: Ranks = parse(&answer)?;
-    output::print(&ranks::text(&answer.ranks, &answer.unknown))
+    output::print(&text(&parse(answer)?))
 }
 
 fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
@@ -61,44 +81,6 @@ fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
         (None, _) => bail!("no job is running: name a job from `memtape jobs`"),
         (Some(_), Some(_)) => bail!("several jobs are running: name a job from `memtape jobs`"),
     }
-}
-
-/// All incidents, or those of one job.
-///
-/// # Errors
-/// When the coordinator does not answer.
-pub(crate) fn incidents(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
-    let (client, json) = (globals.client()?, globals.json);
-    let answer = client.get(&["incidents"], &query(filter, &client)?)?;
-    if json {
-        return output::print_json(&answer);
-    }
-    output::print(&answers::incidents(&parse::<Incidents>(&answer)?.incidents))
-}
-
-/// All captures, or those of one job.
-///
-/// # Errors
-/// When the coordinator does not answer.
-pub(crate) fn captures(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
-    let (client, json) = (globals.client()?, globals.json);
-    let answer = client.get(&["captures"], &query(filter, &client)?)?;
-    if json {
-        return output::print_json(&answer);
-    }
-    output::print(&answers::captures(&parse::<Captures>(&answer)?.captures))
-}
-
-/// The filter as a query. An unknown job is an error, because an empty list would mean that the job
-/// has no incidents.
-fn query<'a>(
-    filter: &'a JobFilter,
-    client: &Client,
-) -> anyhow::Result<Vec<(&'static str, &'a str)>> {
-    if let Some(job) = &filter.job {
-        client.get(&["jobs", job, "ranks"], &[])?;
-    }
-    Ok(filter.job.iter().map(|job| ("job", job.as_str())).collect())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::bail;
 use memtape_agent::Writer;
 use memtape_core::snapshot::DeviceSnapshot;
-use memtape_proto::api::{Capture, Incident, Ledger};
+use memtape_proto::api::{Incident, Ledger};
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
@@ -25,9 +25,7 @@ pub(crate) struct ShowArgs {
 }
 
 /// Shows the incident or the capture of this id.
-///
-/// # Errors
-/// When the coordinator does not answer or does not know the id.
+/// Fails when the coordinator does not answer or does not know the id.
 pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     let (client, json) = (globals.client()?, globals.json);
     let id = args.id.as_str();
@@ -63,11 +61,7 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
         return output::print_json(&answer);
     }
     let incident: Incident = parse(&answer)?;
-    // There may be no capture yet, or it may have been deleted.
-    let capture = incident.capture_id.as_deref().and_then(|id| {
-        let answer = client.get(&["captures", id], &[]).ok()?;
-        parse::<Capture>(&answer).ok()
-    });
+    let capture = client.capture_of(&incident);
     let mut text = answers::incident(&incident, capture.as_ref());
     if let Some(capture) = &capture {
         text += &collectives::of_capture(&parse(&collectives_of(&capture.id)).unwrap_or_default());

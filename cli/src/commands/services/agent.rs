@@ -6,9 +6,9 @@ use std::time::Duration;
 use memtape_agent::Config;
 use serde_json::json;
 
+use crate::args::Mistakes;
 use crate::args::{byte_count, duration};
 use crate::globals::Globals;
-use crate::mistakes::Mistakes;
 use crate::output;
 
 use crate::runtime;
@@ -43,9 +43,7 @@ pub(crate) struct AgentArgs {
 }
 
 /// Runs the agent until Ctrl-C or SIGTERM.
-///
-/// # Errors
-/// All invalid settings at once; or the service's own errors.
+/// Fails with all invalid settings at once, or with the service's own error.
 pub(crate) fn run(args: AgentArgs, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
     let config = config(args, &globals.coordinator);

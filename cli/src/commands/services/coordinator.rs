@@ -9,9 +9,9 @@ use memtape_core::capture;
 use memtape_core::policy::{Mode, Settings};
 use serde_json::json;
 
+use crate::args::Mistakes;
 use crate::args::{byte_count, duration};
 use crate::globals::Globals;
-use crate::mistakes::Mistakes;
 use crate::output;
 
 use crate::runtime;
@@ -95,9 +95,7 @@ pub(crate) enum RestartMode {
 
 /// Runs the coordinator until Ctrl-C or SIGTERM. With `--json` it prints one object with its
 /// address as soon as it listens.
-///
-/// # Errors
-/// When settings are invalid, or the address or the store cannot be opened.
+/// Fails when settings are invalid, or the address or the store cannot be opened.
 pub(crate) fn run(args: CoordinatorArgs, globals: &Globals) -> anyhow::Result<()> {
     let (config, json) = (config(args), globals.json);
     let mistakes = config.mistakes();

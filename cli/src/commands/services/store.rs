@@ -27,9 +27,7 @@ pub(crate) struct StoreArgs {
 }
 
 /// Checks or rebuilds a store.
-///
-/// # Errors
-/// One line: what is wrong with the store, or why it cannot be opened.
+/// The error is one line: what is wrong with the store, or why it cannot be opened.
 pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
     match command {

@@ -62,10 +62,7 @@ impl Summary {
             })
         };
         let steps: Vec<Value> = self.last_steps(totals.device).iter().map(step).collect();
-        let state = self.state.as_ref().ok().and_then(|present| {
-            let state = present.devices.iter().find(|state| state.device == totals.device)?;
-            Some((present, state))
-        });
+        let state = self.device(totals.device);
         let stacks: Vec<Value> = state.map_or(Vec::new(), |(present, state)| {
             let live = live_stacks(state, self.last);
             let stack = |live: &LiveStack| {

@@ -54,9 +54,7 @@ pub(crate) struct Wanted {
 
 impl Summary {
     /// Reads a tape.
-    ///
-    /// # Errors
-    /// When the file is no tape.
+    /// Fails when the file is no tape.
     pub(crate) fn read(file: &Path, wanted: Wanted) -> anyhow::Result<Self> {
         let (tape, writer) = tape_file::open(file)?;
         let status = tape.status();
@@ -111,6 +109,12 @@ impl Summary {
                 oom.map_or(self.status.step, |(_, event)| u64::from(event.step))
             }
         }
+    }
+
+    /// The state shown, and that of one device.
+    fn device(&self, device: u8) -> Option<(&RankSnapshot, &DeviceSnapshot)> {
+        let state = self.state.as_ref().ok()?;
+        Some((state, state.devices.iter().find(|of| of.device == device)?))
     }
 
     /// The last step records of a device up to the moment shown, oldest first.

@@ -110,19 +110,15 @@ impl Summary {
             size => bytes(size),
         };
         let _ = writeln!(text, "\nDevice {device}{uuid} ({size})");
-        let state = self.state.as_ref().ok().and_then(|present| {
-            let state = present.devices.iter().find(|state| state.device == device)?;
-            Some((present, state))
-        });
+        let state = self.device(device);
         self.totals_text(totals, state.map(|(_, state)| state), text);
-        let steps = self.last_steps(device).iter().map(step_row).collect::<Vec<_>>();
+        let steps = self.last_steps(device);
         if !steps.is_empty() {
             let titles =
                 [">step", ">step min", ">peak", ">end", ">reserved", ">blocks", "ended (UTC)"];
-            let rows = self.last_steps(device);
-            let ends = rows.iter().map(|record| utc(self.tape.wall_ns(record.end_mono_ns)));
-            let rows = steps.into_iter().zip(ends).map(|(mut row, end)| {
-                row.push(end);
+            let rows = steps.iter().map(|record| {
+                let mut row = step_row(record);
+                row.push(utc(self.tape.wall_ns(record.end_mono_ns)));
                 row
             });
             let up_to = match self.step() {
