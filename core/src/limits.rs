@@ -134,6 +134,14 @@ limits! {
         "the agent leaves out further GPUs; the coordinator closes the stream of an agent that \
          reports more",
         "`memtape_losses_total{reason=\"bad_message\"}`";
+    FOLDER_ENTRIES_MAX: usize = 65_536, Count, "agent",
+        "Files in a folder of tapes",
+        "further files are not looked at",
+        "none";
+    PROCESSES_PER_NODE_MAX: usize = 65_536, Count, "agent",
+        "Processes of one node among which those of the ranks are looked for",
+        "further processes are not seen",
+        "none";
     PROCESSES_PER_RANK_MAX: usize = 1024, Count, "agent",
         "Processes below one rank whose memory is read",
         "further processes are counted",
@@ -142,6 +150,10 @@ limits! {
         "Step records in one report",
         "the agent sends the rest with the next report; the coordinator closes the stream of an \
          agent that sends more",
+        "`memtape_losses_total{reason=\"bad_message\"}`";
+    RANKS_PER_REPORT_MAX: usize = 4096, Count, "coordinator",
+        "Ranks in one report",
+        "the stream of the agent is closed",
         "`memtape_losses_total{reason=\"bad_message\"}`";
     REPORTS_IN_FLIGHT_MAX: usize = 32, Count, "agent",
         "Reports that the coordinator has not acknowledged",
@@ -199,6 +211,15 @@ limits! {
         "Connections at the same time",
         "further connections wait",
         "the connecting side";
+    CHUNK_BYTES_MAX: usize = 1 << 20, Bytes, "agent",
+        "The part of a compressed snapshot in one gRPC message",
+        "the snapshot is sent in several messages; the coordinator refuses messages of more than \
+         four times this size",
+        "the agent's log";
+    CALLS_PER_CONNECTION_MAX: u32 = 256, Count, "coordinator",
+        "Calls at the same time on one connection",
+        "further calls wait",
+        "none";
     UPLOADS_WAITING_MAX: usize = 4096, Count, "coordinator",
         "Uploads of snapshots that wait",
         "the agent is asked to try again later",
@@ -223,10 +244,22 @@ limits! {
         "Parts of all captures that are remembered",
         "the oldest capture that no open incident needs is deleted",
         "`memtape_captures_expired_total{limit=\"count\"}`";
+    INCIDENTS_MAX: usize = 4096, Count, "coordinator",
+        "Incidents that are remembered",
+        "the oldest closed incident is forgotten",
+        "`memtape_losses_total{reason=\"forgotten\"}`";
+    INCIDENTS_OPEN_MAX: usize = 1024, Count, "coordinator",
+        "Open incidents of all jobs",
+        "further growth opens no incident",
+        "`memtape_losses_total{reason=\"forgotten\"}`";
     ACTIONS_MAX: usize = 4096, Count, "coordinator",
         "Restart decisions that are remembered",
         "the oldest is forgotten",
         "the list of actions";
+    COMPARISONS_MAX: usize = 1, Count, "coordinator",
+        "Captures that are compared at the same time",
+        "further captures wait",
+        "the incident has no diagnosis yet";
     PEERS_COMPARED_MAX: usize = 15, Count, "coordinator",
         "Peers whose snapshots a diagnosis compares",
         "further peers are not compared",
@@ -267,6 +300,14 @@ limits! {
         "Files of one `memtape analyze`",
         "the command refuses them",
         "its message";
+    FOLDER_DEPTH_MAX: usize = 3, Count, "CLI",
+        "Folders below a folder of `memtape analyze` that are searched",
+        "files that lie deeper are not read",
+        "the list of the files";
+    CHANGES_LISTED_MAX: usize = 200, Count, "CLI",
+        "Lines, and stacks, in the JSON of `memtape diff`",
+        "the largest changes are listed",
+        "`lines_differing`, `stacks_differing`";
     TAPES_LISTED_MAX: usize = 4096, Count, "CLI",
         "Tapes in the list of `memtape tape`",
         "those written last are listed",

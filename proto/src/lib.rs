@@ -28,6 +28,3 @@ pub const PROTOCOL: u32 = 1;
 /// The minor version this code speaks. 1 brought `AgentCapture` and `Report.spool`; 2 the host
 /// memory of ranks, roles, and the memory that other code than PyTorch's allocator holds.
 pub const PROTOCOL_MINOR: u32 = 2;
-
-/// Largest `data` of an `UploadChunk`, in bytes: well under tonic's 4 MiB message limit.
-pub const CHUNK_BYTES_MAX: usize = 1 << 20;

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::{Identity, cut};
-use memtape_core::limits::{COMMAND_BYTES_MAX, LIMITATIONS_MAX, NAME_BYTES_MAX, ROLE_BYTES_MAX};
+use memtape_core::limits::{
+    CHUNK_BYTES_MAX, COMMAND_BYTES_MAX, LIMITATIONS_MAX, NAME_BYTES_MAX, ROLE_BYTES_MAX,
+};
 use memtape_core::tape::read::Status;
-use memtape_proto::{CHUNK_BYTES_MAX, PROTOCOL, PROTOCOL_MINOR, v1};
+use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 
 use crate::node::host::HostMemory;
 use crate::node::nvml;

@@ -11,15 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtape_core::limits::PROCESSES_PER_RANK_MAX;
+use memtape_core::limits::{PROCESSES_PER_NODE_MAX, PROCESSES_PER_RANK_MAX};
 use tokio::sync::watch;
 
 use crate::node::clock::{self, Now};
 use crate::node::process::{self, Process};
-
-/// Processes looked at on one node; those beyond are not seen. The kernel's own bound on a machine
-/// of usual size is 32,768.
-const PROCESSES_MAX: usize = 65_536;
 
 /// Time between two looks, at least …
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -254,7 +250,7 @@ fn list(root: &Path) -> Vec<Listed> {
         let (parent, start_ticks) = process::parse_stat(&process::read(root, pid, "stat")?)?;
         Some(Listed { key: (pid, start_ticks), parent })
     };
-    pids.take(PROCESSES_MAX).filter_map(listed).collect()
+    pids.take(PROCESSES_PER_NODE_MAX).filter_map(listed).collect()
 }
 
 #[cfg(test)]

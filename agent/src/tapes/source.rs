@@ -14,13 +14,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memtape_core::limits::TAPE_BYTES_MAX;
+use memtape_core::limits::{FOLDER_ENTRIES_MAX, TAPE_BYTES_MAX};
 use memtape_core::tape::read::{Source, TapeError};
 
 use crate::tapes::liveness::{self, Writer};
-
-/// Directory entries looked at in one folder.
-const ENTRIES_MAX: usize = 65_536;
 
 /// Why a file is not used as a tape.
 #[derive(Debug, thiserror::Error)]
@@ -174,7 +171,7 @@ impl TapeSource for TapeFolders {
                 }
             };
             self.unreadable.remove(&dir);
-            for entry in entries.take(ENTRIES_MAX).flatten() {
+            for entry in entries.take(FOLDER_ENTRIES_MAX).flatten() {
                 let path = entry.path();
                 if path.extension().is_none_or(|extension| extension != "tape") {
                     continue;

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use anyhow::{Context, bail};
 use flate2::bufread::MultiGzDecoder;
 use memtape_core::analysis::look::{Look, look};
-use memtape_core::limits::FILES_ANALYZED_MAX;
+use memtape_core::limits::{FILES_ANALYZED_MAX, FOLDER_DEPTH_MAX};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::fault::Fault;
 use memtape_core::pickle::torch::{Notes, Shape};
@@ -28,9 +28,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// Chunks that are read and decompressed ahead of the one that is being parsed.
 const CHUNKS_AHEAD: usize = 8;
-
-/// Folders below a folder that are searched: `iteration_10/rank3/…`.
-const DEPTH_MAX: usize = 3;
 
 /// Endings of the files in a folder that are read.
 const ENDINGS: [&str; 5] = [".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".pickle.zst"];
@@ -59,7 +56,7 @@ pub(crate) fn expand(given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
             continue;
         }
         let before = files.len();
-        search(path, DEPTH_MAX, &mut files)?;
+        search(path, FOLDER_DEPTH_MAX, &mut files)?;
         if files.len() == before {
             bail!(
                 "{} holds no snapshot: give files, or a folder with {} in it",

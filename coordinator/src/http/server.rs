@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use memtape_core::limits::CONNECTIONS_MAX;
+use memtape_core::limits::{CALLS_PER_CONNECTION_MAX, CONNECTIONS_MAX};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -31,16 +31,13 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the header of an HTTP/1 request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Calls at the same time on one connection: one stream, and an agent's uploads.
-const CALLS_MAX: u32 = 256;
-
 /// What a call may send unread: a body that waits for its turn lies in memory up to here. At a
 /// millisecond to the agent one call is as fast as 32 MB/s then, and the calls add up.
 pub(crate) const STREAM_WINDOW_BYTES: u32 = 32 << 10;
 
 /// The same for all calls of a connection together: the bodies of a node that wait shall not stop
 /// its reports.
-const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * CALLS_MAX;
+const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * CALLS_PER_CONNECTION_MAX;
 
 /// Wait after an error of `accept`, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -79,7 +76,7 @@ pub(crate) async fn serve(
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
-        .max_concurrent_streams(CALLS_MAX)
+        .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
     let graceful = GracefulShutdown::new();

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use memtape_core::limits::{MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX};
+use memtape_core::limits::{CHUNK_BYTES_MAX, MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX};
 use memtape_proto::snapshot::{self, Bounds, DecodeError};
-use memtape_proto::{CHUNK_BYTES_MAX, v1};
+use memtape_proto::v1;
 use opentelemetry::KeyValue;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Duration, Instant, sleep, timeout};

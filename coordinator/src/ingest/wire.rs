@@ -11,7 +11,7 @@ use memtape_core::identity::cut;
 use memtape_core::ids::is_agent_capture;
 use memtape_core::limits::{
     COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX, LIMITATIONS_MAX,
-    NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, STEPS_PER_REPORT_MAX,
+    NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX, STEPS_PER_REPORT_MAX,
 };
 use memtape_proto::api::{Gpu, Host};
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
@@ -34,8 +34,6 @@ pub(crate) type Raw = v1::AgentMessage;
 /// No number of bytes or steps is larger: 9 PB, and what JavaScript can count to.
 const NUMBER_MAX: u64 = 1 << 53;
 
-/// Bounds on lists in one message.
-const RANKS_PER_REPORT_MAX: usize = 4096;
 /// Why a message is refused; its stream is closed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum BadMessage {

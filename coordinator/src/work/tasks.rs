@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use memtape_core::limits::COMPARISONS_MAX;
 use memtape_core::policy::Outcome;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
@@ -14,9 +15,6 @@ use crate::ingest::event::Event;
 use crate::state::effects::{Work, WorkDone};
 use crate::store::Blobs;
 use crate::work::diagnosing;
-
-/// Comparisons at the same time: their memory is bounded each by each.
-const COMPARISONS_MAX: usize = 1;
 
 /// Does what blocks where that is allowed: on a thread for it, or here where there is no runtime,
 /// as in a simulation.

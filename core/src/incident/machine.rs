@@ -10,12 +10,7 @@ use alloc::vec::Vec;
 use super::record::{Closed, ClosedReason, Incident, Page};
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView};
 use crate::diagnosis::Class;
-
-/// Incidents remembered; the oldest closed one is forgotten.
-pub const INCIDENTS_MAX: usize = 4096;
-
-/// Open incidents at most. Findings beyond are counted as lost: this many have one common cause.
-pub(super) const INCIDENTS_OPEN_MAX: usize = 1024;
+use crate::limits::INCIDENTS_OPEN_MAX;
 
 /// Captures for one incident at most, while its class is unknown or it does not page. The count
 /// starts again when the growth returns.

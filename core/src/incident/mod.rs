@@ -16,5 +16,5 @@ mod record;
 mod tests;
 mod upkeep;
 
-pub use machine::{Attempt, Change, Effect, INCIDENTS_MAX, Incidents, Now, TRIES_MAX, Tracked};
+pub use machine::{Attempt, Change, Effect, Incidents, Now, TRIES_MAX, Tracked};
 pub use record::{Closed, ClosedReason, Incident, NotCompared, Page};

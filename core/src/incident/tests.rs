@@ -8,11 +8,12 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::machine::{BACK_NS, CONFIRM_STEPS, INCIDENTS_OPEN_MAX, Need, RETRY_NS};
+use super::machine::{BACK_NS, CONFIRM_STEPS, Need, RETRY_NS};
 use super::*;
 use crate::capture::Refusal;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::{Class, Diagnosis, diagnose};
+use crate::limits::INCIDENTS_OPEN_MAX;
 use crate::snapshot::{Frame, RankSnapshot};
 
 const SECOND: u64 = 1_000_000_000;

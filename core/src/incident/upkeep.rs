@@ -3,10 +3,11 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 
-use super::machine::{Change, Effect, INCIDENTS_MAX, Incidents, Need, Now, RETRY_NS, Tracked};
+use super::machine::{Change, Effect, Incidents, Need, Now, RETRY_NS, Tracked};
 use super::record::{ClosedReason, NotCompared, Page, bounded};
 use crate::capture::Refusal;
 use crate::diagnosis::{Class, Diagnosis};
+use crate::limits::INCIDENTS_MAX;
 
 /// Captures that may be tried without new growth while no diagnosis explains an incident: perhaps
 /// the tapes had no earlier step yet to compare with.

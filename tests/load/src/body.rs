@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use memtape_proto::{CHUNK_BYTES_MAX, v1};
+use memtape_core::limits::CHUNK_BYTES_MAX;
+use memtape_proto::v1;
 use prost::Message as _;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::Code;

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use memtape_core::analysis::{Change, Diff, Held};
+use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
 
 use super::json::{files, frame as frame_json, verdict};
@@ -16,9 +17,6 @@ const LINES_SHOWN: usize = 12;
 
 /// Stacks that are shown, where not all are.
 const STACKS_SHOWN: usize = 3;
-
-/// Lines and stacks in the lists of the JSON; the rest is counted.
-const LISTED_MAX: usize = 200;
 
 /// Everything that changed, or a screen of it.
 pub(crate) fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
@@ -111,7 +109,7 @@ pub(crate) fn json(report: &Report<'_>, diff: &Diff) -> String {
     let found = report.analysis.verdict.as_ref().map(verdict).unwrap_or_default();
     let list = |changes: &[Change]| {
         let changed = changes.iter().filter(|change| change.from != change.to);
-        changed.take(LISTED_MAX).map(change).collect::<Vec<Value>>()
+        changed.take(CHANGES_LISTED_MAX).map(change).collect::<Vec<Value>>()
     };
     let differing = |changes: &[Change]| changes.iter().filter(|c| c.from != c.to).count();
     let total = |of: fn(&Change) -> Held| {

@@ -7,6 +7,7 @@
 
 use memtape_core::capture::{Answer, Outcome, Reason};
 use memtape_core::ids::is_agent_capture;
+use memtape_core::limits::AGENT_CAPTURES_PER_JOB_MAX;
 
 use crate::clock::Now;
 use crate::records::{CaptureRecord, PartRecord};
@@ -17,9 +18,6 @@ use crate::state::effects::Effects;
 use crate::state::jobs::Jobs;
 use crate::state::messages::{AgentCapture, AgentCaptureReason};
 use crate::store::Changes;
-
-/// Agent-initiated captures kept of one job; an agent that has more of them gives them up.
-const PER_JOB_MAX: usize = 64;
 
 /// Begins the detail of every part.
 const DETAIL: &str = "taken by the agent alone while the coordinator was away";
@@ -69,7 +67,9 @@ impl Captures {
             return effects.lose(Loss::StaleBody);
         }
         let of_job = self.iter().filter(|state| state.record.job == record.job);
-        if of_job.filter(|state| is_agent_capture(&state.record.id)).count() >= PER_JOB_MAX {
+        if of_job.filter(|state| is_agent_capture(&state.record.id)).count()
+            >= AGENT_CAPTURES_PER_JOB_MAX
+        {
             tracing::warn!(job = ?record.job, "there are too many agent-initiated captures");
             return effects.lose(Loss::NoRoom);
         }
