@@ -1,7 +1,7 @@
 //! What is kept: the records of the store, as the coordinator holds them in memory.
 //!
 //! Every record knows its key. Fields that an older version did not write take their defaults, so
-//! that a newer coordinator reads an older store; what a new field cannot say, `store/migration.rs`
+//! that a newer coordinator reads an older store; what a new field cannot say, `store/records/`
 //! converts. Incidents are core's own type, with its `serde` feature.
 
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};

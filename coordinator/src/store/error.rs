@@ -87,15 +87,12 @@ pub enum Error {
         /// The format that it names.
         version: u32,
     },
-    /// The steps of the store are in its index alone, so the index cannot be built again.
+    /// The store is of a format of which no release was made.
     #[error(
-        "the store in {} is of an older version, whose steps are in the index alone: start the \
-         coordinator once, it brings the store up to date", folder.display()
+        "the store in {} has format 1, which is not read any more: choose another folder",
+        .0.display()
     )]
-    TooOld {
-        /// The data folder.
-        folder: PathBuf,
-    },
+    TooOld(PathBuf),
     /// Another process, or another handle, has the index.
     #[error("another process has it open")]
     IndexLocked,

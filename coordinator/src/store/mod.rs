@@ -15,8 +15,7 @@ pub(crate) mod disk;
 pub(crate) mod error;
 pub(crate) mod handle;
 pub(crate) mod journal;
-pub(crate) mod migration;
-pub(crate) mod record;
+pub(crate) mod records;
 pub(crate) mod recovery;
 pub(crate) mod steps;
 #[cfg(any(test, feature = "simulation", feature = "bench"))]
@@ -27,4 +26,4 @@ pub(crate) use blobs::local::Blobs;
 pub(crate) use blobs::remote::is_bodies_url;
 pub(crate) use error::Result;
 pub(crate) use handle::Store;
-pub(crate) use record::{Changes, Loaded};
+pub(crate) use records::encoding::{Changes, Loaded};

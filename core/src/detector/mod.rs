@@ -217,11 +217,6 @@ impl Scope {
     pub fn as_str(self) -> &'static str {
         self.into()
     }
-
-    /// The scope with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        name.parse().ok()
-    }
 }
 
 /// What stays the same over the life of one finding.

@@ -151,11 +151,6 @@ impl Class {
         self.into()
     }
 
-    /// The class of this name; of a name that this version does not know, [`Self::Unknown`].
-    pub fn from_name(name: &str) -> Self {
-        name.parse().unwrap_or_default()
-    }
-
     /// Is it something that goes on until the job dies or stands still, and that a person can
     /// repair? Pressure and imbalance are how the job was set up, emptying the cache costs time
     /// only, and what cycles hold comes back by itself.
@@ -346,17 +341,3 @@ const UNKNOWN: Facts = Facts {
     remedy: |_, _| Remedy::unknown(),
     advice: MORE_FILES,
 };
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_lead_back_to_their_class() {
-        for &class in Class::ALL {
-            assert_eq!(Class::from_name(class.as_str()), class);
-        }
-        assert_eq!(Class::from_name("something newer"), Class::Unknown);
-        assert_eq!(Class::from_name(""), Class::Unknown);
-    }
-}

@@ -16,7 +16,7 @@ use crate::store::disk::{files::Disk, real::RealDisk};
 use crate::store::error::{During, Error, Result};
 use crate::store::journal::contents::{self, Contents};
 use crate::store::journal::merge::Merge;
-use crate::store::record::load;
+use crate::store::records::encoding::load;
 use crate::store::recovery::format::{self, Found, Whose};
 use crate::store::recovery::opening;
 use crate::store::steps::block::unpack;
@@ -134,9 +134,9 @@ fn finding(part: impl Into<String>, what: impl Into<String>, remedy: &'static st
 
 fn look(disk: &dyn Disk, catalogue: Result<Catalogue>) -> io::Result<StoreCheck> {
     let mut checked = StoreCheck::default();
-    let is_old = look_at_format(disk, &mut checked)?;
+    look_at_format(disk, &mut checked)?;
     let contents = look_at_journal(disk, &mut checked)?;
-    let blocks = if is_old { BTreeMap::new() } else { look_at_steps(disk, &mut checked)? };
+    let blocks = look_at_steps(disk, &mut checked)?;
     look_at_log(disk, &mut checked)?;
     look_at_bodies(disk, &contents, &mut checked)?;
     match catalogue {
@@ -152,16 +152,15 @@ fn look(disk: &dyn Disk, catalogue: Result<Catalogue>) -> io::Result<StoreCheck>
     Ok(checked)
 }
 
-/// True when the steps are still in the catalogue.
-fn look_at_format(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<bool> {
+fn look_at_format(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<()> {
     let what = match format::find(disk)? {
-        Found::Version(found) if found.has_files() => return Ok(false),
+        Found::Version(found) if found.is_known() => return Ok(()),
         Found::Version(other) => format!("is {}, which never was", other.version),
         Found::Damaged => "makes no sense".to_string(),
-        Found::Missing => "is missing: the store is of an older version".to_string(),
+        Found::Missing => "is missing".to_string(),
     };
     checked.findings.push(finding(format::NAME, what, START));
-    Ok(disk.list(segments::FOLDER).is_err())
+    Ok(())
 }
 
 fn look_at_journal(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<Contents> {

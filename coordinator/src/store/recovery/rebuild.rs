@@ -12,7 +12,7 @@ use crate::store::error::{During, Error, Result};
 use crate::store::journal::contents;
 use crate::store::journal::file::Journal;
 use crate::store::journal::merge::Merge;
-use crate::store::recovery::format::{self, Found};
+use crate::store::recovery::format;
 use crate::store::recovery::opening::{self, Recovery};
 
 /// What was done.
@@ -42,16 +42,7 @@ pub fn rebuild(folder: &Path) -> Result<StoreRebuild> {
 fn rebuild_on(disk: &Arc<dyn Disk>) -> Result<StoreRebuild> {
     let (folder, shown) = (disk.folder(), disk.folder().display());
     let lock = disk.lock(opening::LOCK)?;
-    let found = format::find(&**disk).during(|| format!("{shown} cannot be read"))?;
-    match found {
-        Found::Version(newer) if newer.version > format::VERSION => {
-            return Err(format::too_new(&**disk, newer.version));
-        }
-        _ if !folder.join(crate::store::steps::segments::FOLDER).is_dir() => {
-            return Err(Error::TooOld { folder: folder.to_path_buf() });
-        }
-        _ => {}
-    }
+    format::settle(disk)?;
     let gaps = contents::read(&**disk, "journal")?.damage.gaps;
     let mut rebuilt = StoreRebuild { journal_gaps: gaps, ..StoreRebuild::default() };
     if folder.join("catalogue").is_dir() {

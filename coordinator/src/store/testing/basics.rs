@@ -7,7 +7,7 @@ use std::sync::mpsc::{TryRecvError, channel};
 use crate::records::PartRecord;
 use crate::store::error::Error;
 use crate::store::handle::Store;
-use crate::store::record::Changes;
+use crate::store::records::encoding::Changes;
 use crate::store::recovery::opening::Recovery;
 use crate::store::testing::fixtures::{
     SERIES, answer, change, copy, error_line, flush, incident, read_steps, recover, reopen, row,

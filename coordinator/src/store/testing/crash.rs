@@ -12,7 +12,7 @@ use crate::clock::{self, Now};
 use crate::records::{IncidentRecord, PartRecord, SeriesKey, StepRow};
 use crate::store::error::Result;
 use crate::store::handle::Store;
-use crate::store::record::{Changes, Loaded};
+use crate::store::records::encoding::{Changes, Loaded};
 use crate::store::recovery::check::check_simulated;
 use crate::store::testing::fixtures::{at_once, incident, number};
 use crate::store::testing::simulated::disk::SimulatedDisk;

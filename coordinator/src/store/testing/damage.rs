@@ -3,27 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::records::{PartRecord, Record};
-use crate::store::catalogue::Catalogue;
-use crate::store::disk::frames::Frames;
-use crate::store::disk::tree::Change;
-use crate::store::disk::{files::Disk, real::RealDisk};
+use crate::records::PartRecord;
 use crate::store::error::Error;
 use crate::store::handle::Store;
-use crate::store::journal::file::Journal;
-use crate::store::record::encode;
 use crate::store::recovery::check::{Finding, check};
 use crate::store::recovery::format;
 use crate::store::recovery::rebuild::rebuild;
-use crate::store::steps::block::pack;
-use crate::store::steps::segments::{series_bytes, stretch};
 use crate::store::testing::fixtures::{
-    SERIES, at_once, change, close, copy, error_line, flush, incident, read_steps, reopen, row,
-    steps, when_closed, write,
+    at_once, change, close, copy, error_line, flush, incident, read_steps, reopen, steps,
+    when_closed, write,
 };
 
 const INCIDENTS: usize = 60;
@@ -217,70 +208,30 @@ fn damage_to_the_truth_is_named_and_costs_only_what_was_there() {
     assert_eq!(findings(&folder), []);
 }
 
-/// Writes a store as version 1 did, with steps in the catalogue and in one log.
-fn make_version_1(folder: &Path) {
-    std::fs::create_dir_all(folder.join("bodies")).unwrap();
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder));
-    let (mut journal, _) = Journal::open(&disk, "journal").unwrap();
-    let (catalogue, _) = Catalogue::open(&*disk, "catalogue", 0).unwrap();
-    let mut changes: Vec<Change> = (0..INCIDENTS)
-        .map(|number| incident(&format!("inc-{number}"), "kept"))
-        .map(|record| Change { key: record.full_key(), value: Some(encode(&record)) })
-        .collect();
-    changes.push(Change { key: part().full_key(), value: Some(encode(&part())) });
-    journal.append(changes.iter()).unwrap();
-    catalogue.apply(changes.iter(), journal.sequence()).unwrap();
-    let now = stretch(crate::clock::now().wall_ns);
-    let blocks = (0..700_u64).step_by(100).map(|first| {
-        let rows: Vec<_> = (first..first + 100).map(row).collect();
-        // The time of the blocks, in the order of the keys.
-        let mut key = vec![b's'];
-        key.extend((now - u32::from(first < 400)).to_be_bytes());
-        key.extend(series_bytes(SERIES));
-        key.extend(first.to_be_bytes());
-        Change { key, value: Some(pack(&rows)) }
-    });
-    let blocks: Vec<Change> = blocks.collect();
-    catalogue.write(blocks.iter()).unwrap();
-    catalogue.flush().unwrap();
-    let (mut log, _) = Frames::open(&*disk, "steps.log", |_, _| {}).unwrap();
-    for first in (700..1000).step_by(30) {
-        let rows: Vec<_> = (first..first + 30).map(row).collect();
-        let payload = [series_bytes(SERIES).as_slice(), pack(&rows).as_slice()].concat();
-        log.append([payload.as_slice()]).unwrap();
+#[test]
+fn a_store_of_version_1_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    std::fs::remove_file(dir.path().join("FORMAT")).unwrap();
+    std::fs::remove_dir_all(dir.path().join("steps")).unwrap();
+    let before = contents(dir.path());
+    for line in [error_line(Store::open(dir.path())), error_line(rebuild(dir.path()))] {
+        assert!(line.contains("format 1") && !line.contains('\n'), "{line}");
     }
+    let mut after = contents(dir.path());
+    after.insert(dir.path().join("lock"), before[&dir.path().join("lock")].clone());
+    assert!(after == before);
 }
 
 #[test]
-fn a_store_of_version_1_is_migrated() {
+fn a_lost_format_file_is_written_again() {
     let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("old");
-    make_version_1(&folder);
-    let (hash, bytes) = body();
-    let path = folder.join(crate::store::blobs::local::name(hash));
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, bytes).unwrap();
-    let found = findings(&folder);
+    make(dir.path());
+    std::fs::remove_file(dir.path().join("FORMAT")).unwrap();
+    let found = findings(dir.path());
     assert!(found.iter().any(|finding| finding.part == "FORMAT"), "{found:?}");
-    let line = error_line(rebuild(&folder));
-    assert!(line.contains("start the coordinator once"), "{line}");
-    // Migrations that were cut short: before the new files were in place, and after.
-    let before = dir.path().join("before");
-    copy(&folder, &before);
-    std::fs::create_dir(before.join("steps.new")).unwrap();
-    std::fs::write(before.join("steps.new/00000000.seg"), "half").unwrap();
-    look(&folder, |_| false);
-    look(&before, |_| false);
-    for folder in [&folder, &before] {
-        assert_eq!(findings(folder), []);
-        assert!(!folder.join("steps.log").exists() && !folder.join("steps.new").exists());
-    }
-    let after = dir.path().join("after");
-    copy(&folder, &after);
-    std::fs::remove_file(after.join("FORMAT")).unwrap();
-    std::fs::write(after.join("steps.log"), "old").unwrap();
-    look(&after, |_| false);
-    assert_eq!(findings(&after), []);
+    look(dir.path(), |_| false);
+    assert_eq!(findings(dir.path()), []);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use memtape_core::incident::Page;
 use crate::records::{IncidentRecord, SeriesKey, StepRow};
 use crate::store::error::{Error, Result};
 use crate::store::handle::Store;
-use crate::store::record::{Changes, Loaded};
+use crate::store::records::encoding::{Changes, Loaded};
 use crate::store::recovery::opening::Recovery;
 
 pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {

@@ -22,3 +22,4 @@ mod old_store;
 mod remote;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod simulated;
+pub(crate) mod turns;

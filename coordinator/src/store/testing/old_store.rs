@@ -8,8 +8,8 @@ use memtape_core::incident::Page;
 
 use crate::records::{ActionRecord, CaptureRecord, IncidentRecord, SeriesKey, StepRow};
 use crate::store::handle::Store;
-use crate::store::migration::FORMAT;
-use crate::store::record::{Changes, Loaded};
+use crate::store::records::encoding::{Changes, Loaded};
+use crate::store::records::migration::FORMAT;
 use crate::store::recovery::check::check;
 use crate::store::recovery::opening::Recovery;
 use crate::store::testing::fixtures::{at_once, close, flush, recover, reopen, when_closed, write};

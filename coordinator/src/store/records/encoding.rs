@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
+
 use crate::records::{
     ActionRecord, AttemptRecord, CaptureRecord, IncidentRecord, PartRecord, RankRecord, Record,
 };
 use crate::store::disk::tree::Change;
-use crate::store::migration::{self, FORMAT, FORMAT_UNSAID, Migrate};
+use crate::store::records::format_2;
+use crate::store::records::migration::{self, FORMAT, FORMAT_UNSAID};
 
 /// Records longer than this are compressed.
 const COMPRESS_BYTES_MIN: usize = 1024;
@@ -73,30 +76,39 @@ pub(crate) fn encode<R: Record>(record: &R) -> Vec<u8> {
     [vec![PLAIN, FORMAT], json].concat()
 }
 
-fn decode<R: Migrate>(bytes: &[u8]) -> Option<R> {
+fn decode<Format2: DeserializeOwned + Into<R>, R: Record>(bytes: &[u8]) -> Option<R> {
+    let read = migration::read::<Format2, R>;
     let decompress = |bytes| zstd::bulk::decompress(bytes, RECORD_BYTES_MAX).ok();
     match bytes {
-        [UNSAID_PLAIN, json @ ..] => migration::read(FORMAT_UNSAID, json),
-        [UNSAID_COMPRESSED, rest @ ..] => migration::read(FORMAT_UNSAID, &decompress(rest)?),
-        [PLAIN, format, json @ ..] => migration::read(*format, json),
-        [COMPRESSED, format, rest @ ..] => migration::read(*format, &decompress(rest)?),
+        [UNSAID_PLAIN, json @ ..] => read(FORMAT_UNSAID, json),
+        [UNSAID_COMPRESSED, rest @ ..] => read(FORMAT_UNSAID, &decompress(rest)?),
+        [PLAIN, format, json @ ..] => read(*format, json),
+        [COMPRESSED, format, rest @ ..] => read(*format, &decompress(rest)?),
         _ => None,
     }
 }
 
 pub(crate) fn load(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Loaded {
-    fn take<R: Migrate>(into: &mut Vec<R>, value: &[u8]) -> bool {
-        decode(value).map(|record| into.push(record)).is_some()
+    fn take<Format2, R>(into: &mut Vec<R>, value: &[u8]) -> bool
+    where
+        Format2: DeserializeOwned + Into<R>,
+        R: Record,
+    {
+        decode::<Format2, R>(value).map(|record| into.push(record)).is_some()
     }
     let mut loaded = Loaded::default();
     for (key, value) in records {
         let is_taken = match key.first().copied() {
-            Some(AttemptRecord::KIND) => take(&mut loaded.attempts, value),
-            Some(RankRecord::KIND) => take(&mut loaded.ranks, value),
-            Some(CaptureRecord::KIND) => take(&mut loaded.captures, value),
-            Some(PartRecord::KIND) => take(&mut loaded.parts, value),
-            Some(IncidentRecord::KIND) => take(&mut loaded.incidents, value),
-            Some(ActionRecord::KIND) => take(&mut loaded.actions, value),
+            Some(AttemptRecord::KIND) => take::<AttemptRecord, _>(&mut loaded.attempts, value),
+            Some(RankRecord::KIND) => take::<RankRecord, _>(&mut loaded.ranks, value),
+            Some(CaptureRecord::KIND) => take::<CaptureRecord, _>(&mut loaded.captures, value),
+            Some(PartRecord::KIND) => take::<PartRecord, _>(&mut loaded.parts, value),
+            Some(IncidentRecord::KIND) => {
+                take::<format_2::IncidentRecord, _>(&mut loaded.incidents, value)
+            }
+            Some(ActionRecord::KIND) => {
+                take::<format_2::ActionRecord, _>(&mut loaded.actions, value)
+            }
             // Kinds of a newer version are left alone.
             _ => true,
         };
