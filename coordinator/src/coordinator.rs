@@ -16,18 +16,19 @@ use crate::config::Config;
 use crate::ingest::event::Event;
 use crate::ingest::streams::{StreamId, Streams};
 use crate::ingest::wire::{self, Outgoing};
-use crate::restore::Restored;
 use crate::state::actions::Actions;
 use crate::state::captures::Captures;
 use crate::state::counters::{Counters, Loss};
 use crate::state::effects::{
-    After, Asker, Batch, CaptureRefused, CaptureReply, Effect, Effects, Share, Work, WorkDone,
+    After, Asker, Batch, CaptureRefused, CaptureReply, Context, Effect, Share, Work, WorkDone,
 };
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::reports::AgentRefused;
 use crate::state::messages::{Hello, Incoming};
+use crate::state::restored::Restored;
 use crate::state::view::View;
+use crate::store::writer::shared::Done;
 use crate::store::{Changes, Store};
 use crate::telemetry::export::Telemetry;
 
@@ -42,7 +43,7 @@ pub(crate) struct Coordinator {
     incidents: Incidents,
     actions: Actions,
     streams: Streams,
-    effects: Effects,
+    context: Context,
     config: Arc<Config>,
     shared: Shared,
     works: Works,
@@ -87,7 +88,7 @@ impl Coordinator {
             incidents,
             actions,
             streams: Streams::default(),
-            effects: Effects::default(),
+            context: Context::new(now),
             config,
             shared,
             works,
@@ -95,52 +96,53 @@ impl Coordinator {
             expired_ns: 0,
         };
         for (serial, finding) in findings {
-            let Self { incidents, jobs, effects, .. } = &mut coordinator;
-            incidents.found(now, serial, finding, jobs, effects);
-            coordinator.carry_out(now);
+            let Self { incidents, jobs, context, .. } = &mut coordinator;
+            incidents.found(context, serial, finding, jobs);
+            coordinator.carry_out();
         }
         coordinator
     }
 
     /// One event, and all that follows from it at once.
     pub(crate) fn handle(&mut self, now: Now, event: Event) {
-        let Self { jobs, captures, incidents, actions, effects, .. } = self;
+        self.context.now = now;
+        let Self { jobs, captures, incidents, actions, context, .. } = self;
         match event {
             Event::Attached { hello, outgoing, reply } => {
                 // The receiver is gone if the connection broke meanwhile; `Gone` then follows.
-                let _ = reply.send(self.attach(now, hello, outgoing));
+                let _ = reply.send(self.attach(hello, outgoing));
             }
-            Event::Said { stream, message, share } => self.said(now, stream, message, share),
-            Event::Gone { stream } => self.gone(now, stream),
+            Event::Said { stream, message, share } => self.said(stream, message, share),
+            Event::Gone { stream } => self.gone(stream),
             Event::UploadBegun { capture, tape_id, reply } => {
-                captures.upload_begun(&capture, &tape_id, jobs, reply, effects);
+                captures.upload_begun(context, &capture, &tape_id, jobs, reply);
             }
             Event::BodyFailed { capture, tape_id, why } => {
                 captures.body_failed(&capture, &tape_id, &why, jobs);
             }
             Event::BodyStored { body, reply } => {
-                captures.body_stored(now, &body, jobs, reply, effects);
+                captures.body_stored(context, &body, jobs, reply);
             }
-            Event::Asked(question) => question(&self.view(now)),
+            Event::Asked(question) => question(&self.view()),
             Event::CaptureWanted { job, step, reply } => self.capture_wanted(&job, step, reply),
             Event::Worked(WorkDone::Compared { incident, capture, result }) => {
-                incidents.diagnosed(now, &incident, &capture, result, effects);
+                incidents.diagnosed(context, &incident, &capture, result);
             }
             Event::Worked(WorkDone::Restarted { action, outcome }) => {
-                actions.restarted(&action, outcome, effects);
+                actions.restarted(context, &action, outcome);
             }
             Event::IncidentStored { incident, updated_wall_ns } => {
                 incidents.stored(&incident, updated_wall_ns);
             }
-            Event::Tick => self.tick(now),
+            Event::Tick => self.tick(),
         }
-        self.settle(now);
+        self.settle();
     }
 
     /// The state as questions read it.
-    pub(crate) fn view(&self, now: Now) -> View<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
         View {
-            now,
+            now: self.context.now,
             report_interval_ns: self.config.interval_ns(),
             jobs: &self.jobs,
             captures: &self.captures,
@@ -161,86 +163,86 @@ impl Coordinator {
 
     /// Carries out all effects, and asks the machines of the attempts that were touched what to do
     /// next, until nothing is left.
-    fn settle(&mut self, now: Now) {
-        self.carry_out(now);
+    fn settle(&mut self) {
+        self.carry_out();
         while let Some(serial) = self.jobs.take_touched() {
-            let Self { jobs, incidents, effects, .. } = self;
+            let Self { jobs, incidents, context, .. } = self;
             while let Some(finding) = jobs.poll_finding(serial) {
-                incidents.found(now, serial, finding, jobs, effects);
+                incidents.found(context, serial, finding, jobs);
             }
-            incidents.review(now, serial, jobs, effects);
-            self.carry_out(now);
-            self.captures.settle(now, serial, &mut self.jobs, &mut self.effects);
-            self.carry_out(now);
+            incidents.review(context, serial, jobs);
+            self.carry_out();
+            self.captures.settle(&mut self.context, serial, &mut self.jobs);
+            self.carry_out();
         }
     }
 
     fn attach(
         &mut self,
-        now: Now,
         hello: Hello,
         outgoing: mpsc::Sender<Outgoing>,
     ) -> Result<StreamId, AgentRefused> {
+        let now = self.context.now;
         let admitted = self.jobs.admit(now, &hello);
-        admitted.inspect_err(|_| self.effects.lose(Loss::AgentRefused))?;
+        admitted.inspect_err(|_| self.context.lose(Loss::AgentRefused))?;
         let node = hello.node.clone();
         if let Some(stream) = self.streams.of_node(&node) {
-            self.gone(now, stream);
+            self.gone(stream);
             self.jobs.note_replaced(now, &node);
         }
         self.jobs.attach(now, hello);
         let stream = self.streams.open(&node, outgoing);
-        self.send(now, &node, wire::first_answer(self.config.report_interval));
+        self.send(&node, wire::first_answer(self.config.report_interval));
         Ok(stream)
     }
 
     /// A stream is over.
-    fn gone(&mut self, now: Now, stream: StreamId) {
+    fn gone(&mut self, stream: StreamId) {
         let Some(node) = self.streams.close(stream) else { return };
         tracing::warn!(node = ?node, "agent disconnected");
-        self.jobs.node_lost(now, &node);
+        self.jobs.node_lost(self.context.now, &node);
     }
 
     /// A message of an agent.
-    fn said(&mut self, now: Now, stream: StreamId, message: Incoming, share: Share) {
+    fn said(&mut self, stream: StreamId, message: Incoming, share: Share) {
         let Some(node) = self.streams.node(stream).cloned() else { return };
-        self.jobs.heard(now, &node);
+        self.jobs.heard(self.context.now, &node);
         if matches!(message, Incoming::RankUp(_))
             && let Some(serial) = self.jobs.surplus()
         {
-            self.forget_attempt(now, serial);
+            self.forget_attempt(serial);
         }
-        let Self { jobs, captures, effects, .. } = self;
+        let Self { jobs, captures, context, .. } = self;
         match message {
-            Incoming::RankUp(up) => jobs.rank_up(now, &node, up, share, effects),
-            Incoming::Report(report) => jobs.report(now, &node, report, share, effects),
+            Incoming::RankUp(up) => jobs.rank_up(context, &node, up, share),
+            Incoming::Report(report) => jobs.report(context, &node, report, share),
             Incoming::RankDown { tape_id, end } => {
-                jobs.rank_down(now, &node, &tape_id, end, effects);
+                jobs.rank_down(context, &node, &tape_id, end);
             }
             Incoming::Answer { capture, tape_id, answer } => {
                 let known = answer.clone();
-                if jobs.capture_answer(now, &node, &capture, &tape_id, answer, effects) {
+                if jobs.capture_answer(context, &node, &capture, &tape_id, answer) {
                     captures.note_answer(&capture, &tape_id, known);
                 }
             }
             Incoming::AgentCapture(taken) => {
-                captures.agent_capture(now, &node, &taken, jobs, effects);
+                captures.agent_capture(context, &node, &taken, jobs);
             }
         }
     }
 
-    fn tick(&mut self, now: Now) {
+    fn tick(&mut self) {
+        let now = self.context.now;
         for (serial, reason) in self.jobs.tick(now) {
             let asker = Asker::Trigger;
-            self.effects.push(Effect::RequestCapture { serial, reason, step: None, asker });
+            self.context.push(Effect::RequestCapture { serial, reason, step: None, asker });
         }
-        self.carry_out(now);
-        let Self { incidents, effects, .. } = self;
-        incidents.tick(now, effects);
-        self.carry_out(now);
+        self.carry_out();
+        self.incidents.tick(&mut self.context);
+        self.carry_out();
         if now.mono_ns.saturating_sub(self.tidied_ns) >= TIDY_EVERY_NS {
             self.tidied_ns = now.mono_ns;
-            self.make_room(now);
+            self.make_room();
         }
         if now.mono_ns.saturating_sub(self.expired_ns) >= EXPIRE_EVERY_NS {
             self.expired_ns = now.mono_ns;
@@ -250,20 +252,20 @@ impl Coordinator {
     }
 
     /// Deletes what there is no room for.
-    fn make_room(&mut self, now: Now) {
+    fn make_room(&mut self) {
         if let Some(serial) = self.jobs.surplus() {
-            self.forget_attempt(now, serial);
+            self.forget_attempt(serial);
         }
         let in_use = self.incidents.captures_in_use();
-        self.captures.make_room(now, &in_use, &mut self.effects);
-        self.actions.make_room(&mut self.effects);
+        self.captures.make_room(&mut self.context, &in_use);
+        self.actions.make_room(&mut self.context);
     }
 
     /// Deletes an attempt with all that belongs to it.
-    fn forget_attempt(&mut self, now: Now, serial: u32) {
-        if self.jobs.forget(now, serial, &mut self.effects) {
-            self.captures.forget_attempt(serial, &mut self.effects);
-            self.incidents.forget_attempt(serial, &mut self.effects);
+    fn forget_attempt(&mut self, serial: u32) {
+        if self.jobs.forget(&mut self.context, serial) {
+            self.captures.forget_attempt(&mut self.context, serial);
+            self.incidents.forget_attempt(&mut self.context, serial);
         }
     }
 
@@ -277,13 +279,13 @@ impl Coordinator {
         };
         let (serial, asker) = (attempt.record.serial, Asker::User(reply));
         let reason = Reason::Manual;
-        self.effects.push(Effect::RequestCapture { serial, reason, step, asker });
+        self.context.push(Effect::RequestCapture { serial, reason, step, asker });
     }
 
     /// Carries out all effects, in order.
-    fn carry_out(&mut self, now: Now) {
-        while let Some(effect) = self.effects.pop() {
-            let Self { jobs, captures, incidents, actions, effects, .. } = self;
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.context.pop() {
+            let Self { jobs, captures, incidents, actions, context, .. } = self;
             let Shared { store, counters, telemetry, .. } = &self.shared;
             match effect {
                 Effect::Write(changes, after) => self.write(changes, after),
@@ -296,34 +298,34 @@ impl Coordinator {
                 }
                 Effect::ReleaseBody(hash) => store.blobs().release(hash),
                 Effect::AskAgent { node, request } => {
-                    self.send(now, &node, wire::capture_request(request));
+                    self.send(&node, wire::capture_request(request));
                 }
                 // The worker is gone when the coordinator stops.
                 Effect::Start(work) => drop(self.works.send(work)),
                 Effect::Count(count, more) => counters.add(count, more),
                 Effect::Lose(loss, more) => counters.lose(loss, more),
                 Effect::RequestCapture { serial, reason, step, asker } => {
-                    self.request_capture(now, serial, reason, step, asker);
+                    self.request_capture(serial, reason, step, asker);
                 }
                 Effect::CaptureClosed { serial, capture } => {
-                    jobs.captured(now, serial);
+                    jobs.captured(context.now, serial);
                     if let Some(closed) = captures.get(&capture) {
                         telemetry.capture(&closed.record, &closed.parts);
-                        incidents.capture_closed(closed, jobs, effects);
+                        incidents.capture_closed(context, closed, jobs);
                     }
-                    actions.capture_closed(&capture, incidents, jobs, effects);
+                    actions.capture_closed(context, &capture, incidents, jobs);
                 }
                 Effect::CaptureForgotten { capture } => {
-                    actions.capture_closed(&capture, incidents, jobs, effects);
+                    actions.capture_closed(context, &capture, incidents, jobs);
                 }
                 Effect::AttemptEnded { serial } => {
-                    incidents.attempt_ended(now, serial, effects);
+                    incidents.attempt_ended(context, serial);
                 }
                 Effect::AttemptResumed { serial } => {
-                    incidents.attempt_resumed(now, serial, jobs, effects);
+                    incidents.attempt_resumed(context, serial, jobs);
                 }
                 Effect::ConsiderRestart { incident } => {
-                    actions.consider(now, &incident, incidents, jobs, captures, effects);
+                    actions.consider(context, &incident, incidents, jobs, captures);
                 }
             }
         }
@@ -344,21 +346,14 @@ impl Coordinator {
     }
 
     /// Asks for a capture and gives the answer to the asker.
-    fn request_capture(
-        &mut self,
-        now: Now,
-        serial: u32,
-        reason: Reason,
-        step: Option<u64>,
-        asker: Asker,
-    ) {
-        let Self { jobs, captures, incidents, actions, effects, .. } = self;
-        let result = captures.request(now, serial, reason.clone(), step, jobs, effects);
+    fn request_capture(&mut self, serial: u32, reason: Reason, step: Option<u64>, asker: Asker) {
+        let Self { jobs, captures, incidents, actions, context, .. } = self;
+        let result = captures.request(context, serial, reason.clone(), step, jobs);
         match asker {
-            Asker::Trigger => jobs.trigger_answered(now, serial, reason, &result),
-            Asker::Incident(id) => incidents.capture_answered(now, &id, result),
+            Asker::Trigger => jobs.trigger_answered(context.now, serial, reason, &result),
+            Asker::Incident(id) => incidents.capture_answered(context.now, &id, result),
             Asker::Restart(proposal) => {
-                actions.capture_answered(now, &proposal, result, effects);
+                actions.capture_answered(context, &proposal, result);
             }
             Asker::User(reply) => {
                 let answer = Box::new(move |written: crate::store::Result<()>| {
@@ -368,65 +363,52 @@ impl Coordinator {
                     let _ = reply.send(result.and_then(|id| written.map(|()| id)));
                 });
                 // Behind the capture's own record.
-                effects.push(Effect::TryWrite(Changes::default(), answer));
+                context.push(Effect::TryWrite(Changes::default(), answer));
             }
         }
     }
 
     fn write(&self, changes: Changes, after: After) {
         let store = &self.shared.store;
-        match after {
-            After::Nothing | After::Free(_) if changes.is_empty() => {}
-            After::Nothing => store.write(changes, Box::new(|_| {})),
-            After::Free(share) => store.write(changes, Box::new(move |_| drop(share))),
+        let done: Done = match after {
+            After::Nothing | After::Free(_) if changes.is_empty() => return,
+            After::Nothing => Box::new(|_| {}),
+            After::Free(share) => Box::new(move |_| drop(share)),
             After::ReleaseBodies(hashes) => {
                 let blobs = store.blobs().clone();
-                let release = move |hash| blobs.release(hash);
-                store.write(
-                    changes,
-                    Box::new(move |result| {
-                        if result.is_ok() {
-                            hashes.into_iter().for_each(release);
-                        }
-                    }),
-                );
+                when_written(move || hashes.into_iter().for_each(|hash| blobs.release(hash)))
             }
             After::Start(work) => {
                 let works = self.works.clone();
-                store.write(
-                    changes,
-                    Box::new(move |result| {
-                        if result.is_ok() {
-                            // The worker is gone when the coordinator stops.
-                            let _ = works.send(work);
-                        }
-                    }),
-                );
+                // The worker is gone when the coordinator stops.
+                when_written(move || drop(works.send(work)))
             }
             After::TellStored { incident, updated_wall_ns } => {
                 let events = self.shared.events.clone();
-                store.write(
-                    changes,
-                    Box::new(move |result| {
-                        if result.is_ok() {
-                            let event = Event::IncidentStored { incident, updated_wall_ns };
-                            // The store's thread may wait for the loop: the loop never waits for
-                            // the store.
-                            let _ = events.blocking_send(event);
-                        }
-                    }),
-                );
+                let event = Event::IncidentStored { incident, updated_wall_ns };
+                // The store's thread may wait for the loop: the loop never waits for the store.
+                when_written(move || drop(events.blocking_send(event)))
             }
-        }
+        };
+        store.write(changes, done);
     }
 
     /// Sends a message to the agent of a node. A stream whose agent does not read is closed.
-    fn send(&mut self, now: Now, node: &str, message: Outgoing) {
+    fn send(&mut self, node: &str, message: Outgoing) {
         let Err(unsent) = self.streams.send(node, message) else { return };
         if unsent.is_slow {
             self.shared.counters.lose(Loss::SlowAgent, 1);
             tracing::warn!(node = ?node, "an agent does not read: its stream is closed");
         }
-        self.gone(now, unsent.stream);
+        self.gone(unsent.stream);
     }
+}
+
+/// Does this if the write succeeds.
+fn when_written(then: impl FnOnce() + Send + 'static) -> Done {
+    Box::new(move |written| {
+        if written.is_ok() {
+            then();
+        }
+    })
 }

@@ -17,7 +17,6 @@ mod http;
 mod ingest;
 mod records;
 mod restart;
-mod restore;
 mod run;
 mod state;
 mod store;

@@ -20,7 +20,7 @@ use crate::records::ActionRecord;
 use crate::restart::target::{Order, Target};
 use crate::state::captures::Captures;
 use crate::state::counters::Count;
-use crate::state::effects::{After, Asker, Effect, Effects, Proposal, Work};
+use crate::state::effects::{After, Asker, Context, Effect, Proposal, Work};
 use crate::state::incidents::Incidents;
 use crate::state::jobs::Jobs;
 use crate::store::{Changes, Store};
@@ -91,21 +91,20 @@ impl Actions {
     /// Considers a restart for one incident.
     pub(crate) fn consider(
         &mut self,
-        now: Now,
+        context: &mut Context,
         id: &str,
         incidents: &mut Incidents,
         jobs: &Jobs,
         captures: &Captures,
-        effects: &mut Effects,
     ) {
         let incident = incidents.get(id).map(Tracked::incident);
         let Some(incident) = incident.filter(|incident| incident.is_open()) else { return };
-        let proposal = self.propose(now, incident, jobs);
+        let proposal = self.propose(context.now, incident, jobs);
         let decision = &proposal.decision;
         let closed_wall_ns =
             (incident.capture_id.as_ref()).and_then(|id| captures.get(id)?.record.closed_wall_ns);
-        let is_fresh =
-            closed_wall_ns.is_some_and(|at_ns| now.wall_ns.saturating_sub(at_ns) < FRESH_NS);
+        let is_fresh = closed_wall_ns
+            .is_some_and(|at_ns| context.now.wall_ns.saturating_sub(at_ns) < FRESH_NS);
         if !incidents.is_news(id, decision) {
             return;
         }
@@ -114,9 +113,9 @@ impl Actions {
             // A restart takes the evidence with it.
             let (serial, asker) = (proposal.serial, Asker::Restart(Box::new(proposal)));
             let reason = Reason::Restart;
-            effects.push(Effect::RequestCapture { serial, reason, step: None, asker });
+            context.push(Effect::RequestCapture { serial, reason, step: None, asker });
         } else {
-            self.decide(now, &proposal, None, effects);
+            self.decide(context, &proposal, None);
         }
     }
 
@@ -155,30 +154,28 @@ impl Actions {
     /// The answer to the request for a capture before a restart; without one it runs at once.
     pub(crate) fn capture_answered(
         &mut self,
-        now: Now,
+        context: &mut Context,
         proposal: &Proposal,
         answer: Result<String, Refusal>,
-        effects: &mut Effects,
     ) {
         let capture =
             answer.inspect_err(|why| tracing::warn!("no capture before the restart: {why}")).ok();
-        self.decide(now, proposal, capture.as_deref(), effects);
+        self.decide(context, proposal, capture.as_deref());
     }
 
     /// Writes a decision down, for each target, and follows it.
     fn decide(
         &mut self,
-        now: Now,
+        context: &mut Context,
         Proposal { serial, decision, order }: &Proposal,
         capture: Option<&str>,
-        effects: &mut Effects,
     ) {
         let mut targets: Vec<_> = self.targets.iter().cloned().map(Some).collect();
         if targets.is_empty() {
             targets.push(None);
         }
         for target in targets {
-            let action = self.ids.next(now.wall_ns, "act");
+            let action = self.ids.next(context.now.wall_ns, "act");
             let order = Order { action, ..order.clone() };
             let (outcome, count) = match (decision, capture) {
                 (Decision::Restart(_), _) if target.is_none() => {
@@ -191,7 +188,7 @@ impl Actions {
                 (Decision::WouldRestart(_), _) => (Outcome::DryRun, Count::ActionsDryRun),
                 (Decision::Nothing(_), _) => (Outcome::Nothing, Count::ActionsDeclined),
             };
-            effects.count(count);
+            context.count(count);
             let record = ActionRecord {
                 id: order.action.clone(),
                 incident_id: order.incident.clone(),
@@ -201,7 +198,7 @@ impl Actions {
                 decision: decision.as_str().to_string(),
                 dry_run: self.policy.settings().mode == Mode::DryRun,
                 why: decision.to_string(),
-                wall_ns: now.wall_ns,
+                wall_ns: context.now.wall_ns,
                 outcome,
             };
             let mut changes = Changes::default();
@@ -217,17 +214,17 @@ impl Actions {
                     After::Nothing
                 }
             };
-            effects.write_then(changes, after);
+            context.write_then(changes, after);
         }
     }
 
     /// The capture that restarts waited for is closed, or deleted.
     pub(crate) fn capture_closed(
         &mut self,
+        context: &mut Context,
         capture: &str,
         incidents: &Incidents,
         jobs: &Jobs,
-        effects: &mut Effects,
     ) {
         let due: Vec<HeldRestart> =
             self.held.extract_if(.., |held| held.capture == capture).collect();
@@ -239,20 +236,20 @@ impl Actions {
             let outcome = if is_due { Outcome::Running } else { Outcome::Overtaken };
             let changes = self.note(&order.action, outcome);
             let work = Work::Restart { target, order };
-            effects.write_then(changes, if is_due { After::Start(work) } else { After::Nothing });
+            context.write_then(changes, if is_due { After::Start(work) } else { After::Nothing });
         }
     }
 
     /// A target came to its end.
-    pub(crate) fn restarted(&mut self, action: &str, outcome: Outcome, effects: &mut Effects) {
+    pub(crate) fn restarted(&mut self, context: &mut Context, action: &str, outcome: Outcome) {
         if matches!(outcome, Outcome::Failed { .. }) {
-            effects.count(Count::ActionsFailed);
+            context.count(Count::ActionsFailed);
             tracing::error!(action, "the restart target failed: {outcome}");
         } else {
             tracing::info!(action, "the restart target ran: {outcome}");
         }
         let changes = self.note(action, outcome);
-        effects.write(changes);
+        context.write(changes);
     }
 
     /// Notes what became of an action; the change to be written.
@@ -266,13 +263,13 @@ impl Actions {
     }
 
     /// Deletes the oldest actions when there are too many.
-    pub(crate) fn make_room(&mut self, effects: &mut Effects) {
+    pub(crate) fn make_room(&mut self, context: &mut Context) {
         let mut changes = Changes::default();
         while self.actions.len() > ACTIONS_MAX {
             if let Some(oldest) = self.actions.pop_front() {
                 changes.delete(&oldest);
             }
         }
-        effects.write(changes);
+        context.write(changes);
     }
 }

@@ -1,6 +1,7 @@
 //! What the parts of the state want to happen outside of them, as data.
 //!
-//! A part changes its own fields only. Everything else it asks for with an [`Effect`]; the loop in
+//! A part changes its own fields only. Everything else it asks its [`Context`] for with an
+//! [`Effect`]; the loop in
 //! `coordinator.rs` carries effects out in the order in which they were asked for. This file does
 //! nothing itself.
 
@@ -13,7 +14,8 @@ use memtape_core::incident::NotCompared;
 use memtape_core::policy::{Decision, Outcome};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::records::{SeriesKey, StepRow};
+use crate::clock::Now;
+use crate::records::{Record, SeriesKey, StepRow};
 use crate::restart::target::{Order, Target};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
@@ -132,18 +134,32 @@ pub(crate) enum WorkDone {
     Restarted { action: String, outcome: Outcome },
 }
 
-/// Effects that wait to be carried out.
-#[derive(Default)]
-pub(crate) struct Effects(VecDeque<Effect>);
+/// What every input of a part comes with: the time, and where the part asks for effects.
+pub(crate) struct Context {
+    pub(crate) now: Now,
+    /// Effects that wait to be carried out.
+    effects: VecDeque<Effect>,
+}
 
-impl Effects {
+impl Context {
+    pub(crate) fn new(now: Now) -> Self {
+        Self { now, effects: VecDeque::new() }
+    }
+
     pub(crate) fn push(&mut self, effect: Effect) {
-        self.0.push_back(effect);
+        self.effects.push_back(effect);
     }
 
     /// The next effect to carry out.
     pub(crate) fn pop(&mut self) -> Option<Effect> {
-        self.0.pop_front()
+        self.effects.pop_front()
+    }
+
+    /// Writes a record without waiting for it.
+    pub(crate) fn put<R: Record>(&mut self, record: &R) {
+        let mut changes = Changes::default();
+        changes.put(record);
+        self.write(changes);
     }
 
     /// Writes records without waiting for them.

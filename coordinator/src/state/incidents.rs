@@ -17,7 +17,7 @@ use crate::records::IncidentRecord;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
-use crate::state::effects::{After, Asker, Effect, Effects, Work};
+use crate::state::effects::{After, Asker, Context, Effect, Work};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Presence};
 use crate::state::jobs::growth_context;
@@ -109,49 +109,42 @@ impl Incidents {
     /// One finding of the detector of an attempt.
     pub(crate) fn found(
         &mut self,
-        now: Now,
+        context: &mut Context,
         serial: u32,
         finding: Finding,
         jobs: &Jobs,
-        effects: &mut Effects,
     ) {
         let Some(attempt) = jobs.get(serial) else { return };
         let ids = &mut self.ids;
-        self.machine.found(now, attempt, finding, || ids.next(now.wall_ns, "inc"));
-        self.carry_out(effects, None);
+        self.machine.found(context.now, attempt, finding, || ids.next(context.now.wall_ns, "inc"));
+        self.carry_out(context, None);
     }
 
     /// All findings of an attempt were handed over.
-    pub(crate) fn review(&mut self, now: Now, serial: u32, jobs: &Jobs, effects: &mut Effects) {
+    pub(crate) fn review(&mut self, context: &mut Context, serial: u32, jobs: &Jobs) {
         let Some(attempt) = jobs.get(serial) else { return };
         let ids = &mut self.ids;
-        self.machine.review(now, attempt, || ids.next(now.wall_ns, "inc"));
-        self.carry_out(effects, None);
+        self.machine.review(context.now, attempt, || ids.next(context.now.wall_ns, "inc"));
+        self.carry_out(context, None);
     }
 
     /// An attempt has ended.
-    pub(crate) fn attempt_ended(&mut self, now: Now, serial: u32, effects: &mut Effects) {
-        self.machine.attempt_ended(now, serial);
-        self.carry_out(effects, None);
+    pub(crate) fn attempt_ended(&mut self, context: &mut Context, serial: u32) {
+        self.machine.attempt_ended(context.now, serial);
+        self.carry_out(context, None);
     }
 
     /// An attempt that had ended goes on.
-    pub(crate) fn attempt_resumed(
-        &mut self,
-        now: Now,
-        serial: u32,
-        jobs: &Jobs,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn attempt_resumed(&mut self, context: &mut Context, serial: u32, jobs: &Jobs) {
         let Some(attempt) = jobs.get(serial) else { return };
-        self.machine.attempt_goes_on(now, attempt);
-        self.carry_out(effects, None);
+        self.machine.attempt_goes_on(context.now, attempt);
+        self.carry_out(context, None);
     }
 
     /// Time has passed.
-    pub(crate) fn tick(&mut self, now: Now, effects: &mut Effects) {
-        self.machine.tick(now);
-        self.carry_out(effects, None);
+    pub(crate) fn tick(&mut self, context: &mut Context) {
+        self.machine.tick(context.now);
+        self.carry_out(context, None);
     }
 
     /// The answer to a request for a capture.
@@ -165,28 +158,27 @@ impl Incidents {
     /// A capture is closed: the incidents that wait for it are diagnosed.
     pub(crate) fn capture_closed(
         &mut self,
+        context: &mut Context,
         closed: &CaptureState,
         jobs: &Jobs,
-        effects: &mut Effects,
     ) {
         self.machine.capture_closed(&closed.record.id);
-        self.carry_out(effects, Some((closed, jobs)));
+        self.carry_out(context, Some((closed, jobs)));
     }
 
     /// The snapshots of a capture were compared.
     pub(crate) fn diagnosed(
         &mut self,
-        now: Now,
+        context: &mut Context,
         id: &str,
         capture: &str,
         result: Result<Box<Diagnosis>, NotCompared>,
-        effects: &mut Effects,
     ) {
         if let Err(why) = &result {
             tracing::warn!(incident = %id, "capture {capture} could not be compared: {why}");
         }
-        self.machine.diagnosed(now, id, capture, result);
-        self.carry_out(effects, None);
+        self.machine.diagnosed(context.now, id, capture, result);
+        self.carry_out(context, None);
     }
 
     /// Notes a decision about a restart; true when it is to be recorded.
@@ -201,48 +193,48 @@ impl Incidents {
     }
 
     /// Deletes the incidents of an attempt.
-    pub(crate) fn forget_attempt(&mut self, serial: u32, effects: &mut Effects) {
+    pub(crate) fn forget_attempt(&mut self, context: &mut Context, serial: u32) {
         self.machine.forget_attempt(serial);
-        self.carry_out(effects, None);
+        self.carry_out(context, None);
     }
 
     /// Hands the machine's effects to the loop; a capture that was closed is compared.
-    fn carry_out(&mut self, effects: &mut Effects, closed: Option<(&CaptureState, &Jobs)>) {
+    fn carry_out(&mut self, context: &mut Context, closed: Option<(&CaptureState, &Jobs)>) {
         while let Some(effect) = self.machine.poll() {
             match effect {
-                incident::Effect::Store { id, change } => self.store(&id, change, effects),
+                incident::Effect::Store { id, change } => self.store(context, &id, change),
                 incident::Effect::Forget { incident } => {
                     self.decided.remove(&incident.id);
                     let mut changes = Changes::default();
                     changes.delete(&*incident);
-                    effects.write(changes);
+                    context.write(changes);
                 }
                 incident::Effect::RequestCapture { id, serial, rank } => {
                     let (reason, asker) = (Reason::Growth { rank }, Asker::Incident(id));
-                    effects.push(Effect::RequestCapture { serial, reason, step: None, asker });
+                    context.push(Effect::RequestCapture { serial, reason, step: None, asker });
                 }
                 incident::Effect::Diagnose { id, .. } => {
                     let comparison = closed.and_then(|closed| self.comparison(&id, closed));
                     if let Some(comparison) = comparison {
-                        effects.push(Effect::Start(Work::Compare(Box::new(comparison))));
+                        context.push(Effect::Start(Work::Compare(Box::new(comparison))));
                     }
                 }
                 incident::Effect::ConsiderRestart { id } => {
-                    effects.push(Effect::ConsiderRestart { incident: id });
+                    context.push(Effect::ConsiderRestart { incident: id });
                 }
                 incident::Effect::Page { id } => tracing::warn!(incident = %id, "page"),
-                incident::Effect::Lost => effects.lose(Loss::Forgotten),
+                incident::Effect::Lost => context.lose(Loss::Forgotten),
             }
         }
     }
 
     /// Stores an incident as it is; the loop gets a report when it is written.
-    fn store(&self, id: &str, change: Change, effects: &mut Effects) {
+    fn store(&self, context: &mut Context, id: &str, change: Change) {
         let Some(incident) = self.machine.get(id).map(Tracked::incident) else { return };
         let job = &incident.job;
         match change {
             Change::Opened => {
-                effects.count(Count::Incidents);
+                context.count(Count::Incidents);
                 tracing::warn!(incident = %id, ?job, "{}", incident.sentence());
             }
             Change::Diagnosed => {
@@ -260,7 +252,7 @@ impl Incidents {
         let mut changes = Changes::default();
         changes.put(incident);
         let (incident, updated_wall_ns) = (id.to_string(), incident.updated_wall_ns);
-        effects.write_then(changes, After::TellStored { incident, updated_wall_ns });
+        context.write_then(changes, After::TellStored { incident, updated_wall_ns });
     }
 
     fn comparison(&self, id: &str, (closed, jobs): (&CaptureState, &Jobs)) -> Option<Comparison> {

@@ -10,4 +10,5 @@ pub(crate) mod effects;
 pub(crate) mod incidents;
 pub(crate) mod jobs;
 pub(crate) mod messages;
+pub(crate) mod restored;
 pub(crate) mod view;

@@ -22,10 +22,10 @@ use crate::coordinator::{Coordinator, Shared};
 use crate::ingest::event::Event;
 use crate::ingest::wire::{self, Outgoing, Raw};
 use crate::records::SeriesKey;
-use crate::restore::Restored;
 use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
 use crate::state::counters::Counters;
 use crate::state::effects::{CaptureRefused, Work, WorkDone};
+use crate::state::restored::Restored;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
 use crate::testing::seen::{self, Capture, Held, Incident, RankSeen, Step};
@@ -246,25 +246,25 @@ impl SimulatedCoordinator {
 
     /// All captures, by name.
     pub fn captures(&self) -> impl Iterator<Item = Capture> {
-        let view = self.coordinator.view(clock::now());
+        let view = self.coordinator.view();
         view.captures.iter().map(|state| seen::capture(&state.record, &state.parts))
     }
 
     /// One capture.
     pub fn capture(&self, id: &str) -> Option<Capture> {
-        let state = self.coordinator.view(clock::now()).captures.get(id)?;
+        let state = self.coordinator.view().captures.get(id)?;
         Some(seen::capture(&state.record, &state.parts))
     }
 
     /// All incidents, by name.
     pub fn incidents(&self) -> impl Iterator<Item = Incident> {
-        let view = self.coordinator.view(clock::now());
+        let view = self.coordinator.view();
         view.incidents.iter().map(|known| seen::incident(known.incident()))
     }
 
     /// All ranks of all attempts.
     pub fn ranks(&self) -> Vec<RankSeen> {
-        let view = self.coordinator.view(clock::now());
+        let view = self.coordinator.view();
         let ranks = view.jobs.attempts().flat_map(|attempt| {
             attempt.ranks.values().map(|rank| RankSeen {
                 serial: attempt.record.serial,
@@ -284,7 +284,7 @@ impl SimulatedCoordinator {
     /// One line.
     pub fn steps(&self, now: Now, serial: u32, rank: u32) -> anyhow::Result<Vec<Step>> {
         set_clock(now);
-        let attempt = self.coordinator.view(clock::now()).jobs.get(serial);
+        let attempt = self.coordinator.view().jobs.get(serial);
         let from_wall_ns = attempt.map_or(0, |attempt| attempt.record.first_seen_wall_ns);
         let key = SeriesKey { serial, rank, device: 0 };
         let rows = self.store.series(key, from_wall_ns, now.wall_ns)?;
@@ -305,7 +305,7 @@ impl SimulatedCoordinator {
         let health = self.store.health();
         let load =
             |count: &std::sync::atomic::AtomicU64| count.load(std::sync::atomic::Ordering::Relaxed);
-        let view = self.coordinator.view(clock::now());
+        let view = self.coordinator.view();
         Held {
             captures: view.captures.count(),
             incidents: view.incidents.count(),

@@ -9,15 +9,13 @@ use memtape_core::capture::{Answer, Outcome, Reason};
 use memtape_core::ids::is_agent_capture;
 use memtape_core::limits::AGENT_CAPTURES_PER_JOB_MAX;
 
-use crate::clock::Now;
 use crate::records::{CaptureRecord, PartRecord};
 use crate::state::captures::uploads::Upload;
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::counters::Loss;
-use crate::state::effects::Effects;
+use crate::state::effects::Context;
 use crate::state::jobs::Jobs;
 use crate::state::messages::{AgentCapture, AgentCaptureReason};
-use crate::store::Changes;
 
 /// Begins the detail of every part.
 const DETAIL: &str = "taken by the agent alone while the coordinator was away";
@@ -29,14 +27,13 @@ impl Captures {
     /// An agent announces a capture that it took by itself.
     pub(crate) fn agent_capture(
         &mut self,
-        now: Now,
+        context: &mut Context,
         node: &str,
         taken: &AgentCapture,
         jobs: &Jobs,
-        effects: &mut Effects,
     ) {
         let found = jobs.rank_of(&taken.tape_id).filter(|(_, rank)| rank.record.node == node);
-        let Some((attempt, rank)) = found else { return effects.lose(Loss::UnknownTape) };
+        let Some((attempt, rank)) = found else { return context.lose(Loss::UnknownTape) };
         let number = rank.record.rank;
         let record = CaptureRecord {
             id: taken.capture.clone(),
@@ -47,13 +44,13 @@ impl Captures {
             step: taken.answer.step,
             before_step: taken.answer.before_step,
             requested_wall_ns: taken.seen_wall_ns,
-            closed_wall_ns: Some(now.wall_ns),
+            closed_wall_ns: Some(context.now.wall_ns),
             // Of all ranks of the job it shows one.
             complete: false,
         };
         let part = part(taken, node, number);
         if let Some(known) = self.get_mut(&taken.capture) {
-            return announce_again(known, part, effects);
+            return announce_again(context, known, part);
         }
         // An agent that was restarted does not know of every death that an earlier one captured.
         // A capture whose body never came shows nothing, and does not count.
@@ -64,35 +61,33 @@ impl Captures {
         };
         if taken.reason == AgentCaptureReason::Death && self.iter().any(is_known) {
             // Its body is refused, and the agent forgets it.
-            return effects.lose(Loss::StaleBody);
+            return context.lose(Loss::StaleBody);
         }
         let of_job = self.iter().filter(|state| state.record.job == record.job);
         if of_job.filter(|state| is_agent_capture(&state.record.id)).count()
             >= AGENT_CAPTURES_PER_JOB_MAX
         {
             tracing::warn!(job = ?record.job, "there are too many agent-initiated captures");
-            return effects.lose(Loss::NoRoom);
+            return context.lose(Loss::NoRoom);
         }
         let (job, step, reason) = (&record.job, record.step, record.reason.as_str());
         tracing::info!(
             capture = %record.id, job = ?job, rank = number, step, reason,
             "an agent took a capture alone"
         );
-        self.insert(CaptureState::new(record, vec![part]), effects);
+        self.insert(context, CaptureState::new(record, vec![part]));
     }
 }
 
 /// An announcement is repeated: a stored body stays; that it cannot come any more is noted.
-fn announce_again(known: &mut CaptureState, part: PartRecord, effects: &mut Effects) {
+fn announce_again(context: &mut Context, known: &mut CaptureState, part: PartRecord) {
     let Some(known) = known.part_of_tape(&part.tape_id) else {
-        return effects.lose(Loss::StaleBody);
+        return context.lose(Loss::StaleBody);
     };
     if known.hash.is_some() || *known == part {
         return;
     }
-    let mut changes = Changes::default();
-    changes.put(&part);
-    effects.write(changes);
+    context.put(&part);
     *known = part;
 }
 

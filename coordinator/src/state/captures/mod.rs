@@ -22,7 +22,7 @@ use crate::records::{CaptureRecord, PartRecord};
 use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
 use crate::state::comparison::{Bodies, Body};
 use crate::state::counters::{Count, Loss};
-use crate::state::effects::{After, Effect, Effects, SnapshotRequest};
+use crate::state::effects::{After, Context, Effect, SnapshotRequest};
 use crate::state::jobs::Jobs;
 use crate::store::{Changes, Store};
 
@@ -175,38 +175,35 @@ impl Captures {
     /// Why there is none.
     pub(crate) fn request(
         &mut self,
-        now: Now,
+        context: &mut Context,
         serial: u32,
         reason: Reason,
         step: Option<u64>,
         jobs: &mut Jobs,
-        effects: &mut Effects,
     ) -> Result<String, Refusal> {
         let machine = jobs.machine(serial).ok_or(Refusal::NoRanks)?;
-        let id = self.ids.next(now.wall_ns, "cap");
+        let id = self.ids.next(context.now.wall_ns, "cap");
         let asked = reason.clone();
-        let result = machine.request(now.mono_ns, CaptureId(id), reason, step);
+        let result = machine.request(context.now.mono_ns, CaptureId(id), reason, step);
         let manifest = machine.in_flight();
-        let CaptureId(id) = result.inspect_err(|_| effects.count(Count::CapturesRefused))?;
+        let CaptureId(id) = result.inspect_err(|_| context.count(Count::CapturesRefused))?;
         if let Some(manifest) = manifest.filter(|manifest| manifest.id.0 == id) {
-            self.begin(now, serial, &manifest, effects);
+            self.begin(context, serial, &manifest);
         }
-        self.rename(&id, &asked, effects);
+        self.rename(context, &id, &asked);
         Ok(id)
     }
 
     /// A baseline that serves another request too is kept like the other's capture.
-    fn rename(&mut self, id: &str, reason: &Reason, effects: &mut Effects) {
+    fn rename(&mut self, context: &mut Context, id: &str, reason: &Reason) {
         let Some(state) = self.captures.get_mut(id) else { return };
         if state.is_baseline() && *reason != Reason::Baseline {
             state.record.reason = reason.clone();
-            let mut changes = Changes::default();
-            changes.put(&state.record);
-            effects.write(changes);
+            context.put(&state.record);
         }
     }
 
-    fn begin(&mut self, now: Now, serial: u32, manifest: &Manifest, effects: &mut Effects) {
+    fn begin(&mut self, context: &mut Context, serial: u32, manifest: &Manifest) {
         let id = &manifest.id.0;
         if self.captures.contains_key(id) {
             return;
@@ -219,7 +216,7 @@ impl Captures {
             reason: manifest.reason.clone(),
             step: manifest.step,
             before_step: manifest.before_step,
-            requested_wall_ns: now.wall_ns,
+            requested_wall_ns: context.now.wall_ns,
             closed_wall_ns: None,
             complete: false,
         };
@@ -228,22 +225,22 @@ impl Captures {
         tracing::info!(capture = %id, job = ?job, step, ranks, reason, "capture begins");
         let waiting = |part| PartRecord { detail: String::new(), ..PartRecord::new(id, part) };
         let parts: Vec<PartRecord> = manifest.parts.iter().map(waiting).collect();
-        self.insert(CaptureState::new(record, parts), effects);
+        self.insert(context, CaptureState::new(record, parts));
     }
 
     /// Keeps a new capture, in memory and in the store.
-    pub(super) fn insert(&mut self, state: CaptureState, effects: &mut Effects) {
+    pub(super) fn insert(&mut self, context: &mut Context, state: CaptureState) {
         let mut changes = Changes::default();
         changes.put(&state.record);
         for part in &state.parts {
             changes.put(part);
         }
-        effects.write(changes);
+        context.write(changes);
         self.captures.insert(state.record.id.clone(), state);
     }
 
     /// Carries out what the capture machine of an attempt wants.
-    pub(crate) fn settle(&mut self, now: Now, serial: u32, jobs: &mut Jobs, effects: &mut Effects) {
+    pub(crate) fn settle(&mut self, context: &mut Context, serial: u32, jobs: &mut Jobs) {
         while let Some(action) = jobs.poll_capture(serial) {
             match action {
                 Action::Ask { node, capture, tapes, step, before, deadline_ns } => {
@@ -255,18 +252,18 @@ impl Captures {
                             before_step: before,
                             deadline_ns,
                         };
-                        effects.push(Effect::AskAgent { node: node.clone(), request });
+                        context.push(Effect::AskAgent { node: node.clone(), request });
                     }
                 }
-                Action::Close(manifest) => self.close(now, serial, &manifest, effects),
+                Action::Close(manifest) => self.close(context, serial, &manifest),
             }
         }
     }
 
-    fn close(&mut self, now: Now, serial: u32, manifest: &Manifest, effects: &mut Effects) {
+    fn close(&mut self, context: &mut Context, serial: u32, manifest: &Manifest) {
         let id = &manifest.id.0;
         let Some(state) = self.captures.get_mut(id) else { return };
-        state.record.closed_wall_ns = Some(now.wall_ns);
+        state.record.closed_wall_ns = Some(context.now.wall_ns);
         state.record.complete = manifest.complete;
         state.answers.clear();
         let mut changes = Changes::default();
@@ -277,15 +274,15 @@ impl Captures {
             match state.part_of_tape(&part.tape_id) {
                 Some(known) => *known = part,
                 // The parts of a capture are those it began with.
-                None => effects.lose(Loss::StaleBody),
+                None => context.lose(Loss::StaleBody),
             }
         }
         let (aligned, ranks) = (manifest.aligned(), manifest.parts.len());
         let is_complete = manifest.complete;
-        effects.count(if is_complete { Count::CapturesComplete } else { Count::CapturesPartial });
+        context.count(if is_complete { Count::CapturesComplete } else { Count::CapturesPartial });
         tracing::info!(capture = %id, aligned, ranks, step = manifest.step, "capture is closed");
-        effects.write(changes);
-        effects.push(Effect::CaptureClosed { serial, capture: id.clone() });
+        context.write(changes);
+        context.push(Effect::CaptureClosed { serial, capture: id.clone() });
     }
 
     /// Notes an agent's answer about a tape of a capture.
@@ -298,15 +295,15 @@ impl Captures {
     /// Tells an agent whether it may send a body.
     pub(crate) fn upload_begun(
         &mut self,
+        context: &mut Context,
         capture: &str,
         tape_id: &str,
         jobs: &Jobs,
         reply: oneshot::Sender<Upload>,
-        effects: &mut Effects,
     ) {
         let verdict = self.upload_verdict(capture, tape_id, jobs);
         if verdict == Upload::Refused {
-            effects.lose(Loss::StaleBody);
+            context.lose(Loss::StaleBody);
         }
         let part = self.captures.get(capture).and_then(|state| state.part_of(tape_id));
         match (verdict, part) {
@@ -317,7 +314,7 @@ impl Captures {
                 let answer = Box::new(move |result: crate::store::Result<()>| {
                     let _ = reply.send(if result.is_ok() { verdict } else { Upload::Later });
                 });
-                effects.push(Effect::TryWrite(changes, answer));
+                context.push(Effect::TryWrite(changes, answer));
             }
             _ => {
                 // The receiver is gone if the connection broke meanwhile.
@@ -348,26 +345,25 @@ impl Captures {
     /// A body is on disk: the manifest learns of it, durably, and only then its sender.
     pub(crate) fn body_stored(
         &mut self,
-        now: Now,
+        context: &mut Context,
         body: &StoredBody,
         jobs: &mut Jobs,
         reply: oneshot::Sender<Result<(), BodyRefused>>,
-        effects: &mut Effects,
     ) {
-        match self.take_body(now, body, jobs, effects) {
+        match self.take_body(context, body, jobs) {
             Ok(part) => {
-                effects.count(Count::Bodies);
-                effects.push(Effect::Count(Count::BodyBytes, body.bytes));
+                context.count(Count::Bodies);
+                context.push(Effect::Count(Count::BodyBytes, body.bytes));
                 let mut changes = Changes::default();
                 changes.put(&part);
                 let answer = Box::new(move |result: crate::store::Result<()>| {
                     let _ = reply.send(result.map_err(|why| BodyRefused::Store(why.to_string())));
                 });
-                effects.push(Effect::TryWrite(changes, answer));
+                context.push(Effect::TryWrite(changes, answer));
             }
             Err((loss, why)) => {
-                effects.lose(loss);
-                effects.push(Effect::ReleaseBody(body.hash));
+                context.lose(loss);
+                context.push(Effect::ReleaseBody(body.hash));
                 let _ = reply.send(Err(BodyRefused::Stale(why)));
             }
         }
@@ -383,10 +379,9 @@ impl Captures {
 
     fn take_body(
         &mut self,
-        now: Now,
+        context: &mut Context,
         body: &StoredBody,
         jobs: &mut Jobs,
-        effects: &mut Effects,
     ) -> Result<PartRecord, (Loss, &'static str)> {
         let StoredBody { capture, tape_id, bytes, hash } = body;
         let stale = (Loss::StaleBody, "the capture is closed, or has this body already");
@@ -401,7 +396,7 @@ impl Captures {
         let machine = jobs.machine(serial).ok_or(stale)?;
         // Its deadline may have come since the last tick: no receipt is sent for a body that
         // the manifest does not have.
-        machine.handle_timeout(now.mono_ns);
+        machine.handle_timeout(context.now.mono_ns);
         if !machine.accepts_body(&id, tape_id) {
             return Err(stale);
         }
@@ -411,19 +406,19 @@ impl Captures {
         }
         // A part whose body came before a restart, and its answer did not, is sent again.
         if let Some(before) = part.hash() {
-            effects.push(Effect::ReleaseBody(before));
+            context.push(Effect::ReleaseBody(before));
         }
         part.bytes = *bytes;
         part.hash = Some(hash.to_hex().to_string());
         if let Some(answer) = answer {
             part.answered(&answer);
         }
-        machine.body_stored(now.mono_ns, &id, tape_id, *bytes, *hash.as_bytes());
+        machine.body_stored(context.now.mono_ns, &id, tape_id, *bytes, *hash.as_bytes());
         Ok(part.clone())
     }
 
     /// Deletes the oldest capture that is beyond a bound and in no use.
-    pub(crate) fn make_room(&mut self, now: Now, in_use: &BTreeSet<String>, effects: &mut Effects) {
+    pub(crate) fn make_room(&mut self, context: &mut Context, in_use: &BTreeSet<String>) {
         let (mut per_job, mut baselines) = (BTreeMap::new(), BTreeMap::new());
         for state in self.captures.values() {
             *per_job.entry(state.record.job.as_str()).or_default() += 1_usize;
@@ -437,7 +432,7 @@ impl Captures {
         let stored = all().filter(|part| part.hash.is_some());
         let bytes = stored.fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
         let is_too_large = bytes > self.retention.bytes_max;
-        let before_wall_ns = now.wall_ns.saturating_sub(self.retention.age_ns_max);
+        let before_wall_ns = context.now.wall_ns.saturating_sub(self.retention.age_ns_max);
         let is_old = |state: &CaptureState| {
             state.record.closed_wall_ns.is_some_and(|closed_ns| closed_ns < before_wall_ns)
         };
@@ -452,25 +447,25 @@ impl Captures {
             (is_too_much || is_old(state)) && is_free
         });
         let Some((id, state)) = victim else { return };
-        effects.count(match (is_old(state), is_too_large) {
+        context.count(match (is_old(state), is_too_large) {
             (true, _) => Count::CapturesByAge,
             (_, true) => Count::CapturesByBytes,
             _ => Count::CapturesByNumber,
         });
         tracing::info!(capture = %id, "an old capture is forgotten");
         let id = id.clone();
-        self.forget(&id, effects);
+        self.forget(context, &id);
     }
 
     /// Deletes the captures of an attempt.
-    pub(crate) fn forget_attempt(&mut self, serial: u32, effects: &mut Effects) {
+    pub(crate) fn forget_attempt(&mut self, context: &mut Context, serial: u32) {
         let of_attempt = self.captures.values().filter(|state| state.record.serial == serial);
         let ids: Vec<String> = of_attempt.map(|state| state.record.id.clone()).collect();
-        ids.iter().for_each(|id| self.forget(id, effects));
+        ids.iter().for_each(|id| self.forget(context, id));
     }
 
     /// Deletes a capture: first the references, durably, then the bodies.
-    fn forget(&mut self, id: &str, effects: &mut Effects) {
+    fn forget(&mut self, context: &mut Context, id: &str) {
         let Some(state) = self.captures.remove(id) else { return };
         let mut changes = Changes::default();
         changes.delete(&state.record);
@@ -478,8 +473,8 @@ impl Captures {
             changes.delete(part);
         }
         let hashes = state.parts.iter().filter_map(PartRecord::hash).collect();
-        effects.push(Effect::CaptureForgotten { capture: id.to_string() });
-        effects.write_then(changes, After::ReleaseBodies(hashes));
+        context.push(Effect::CaptureForgotten { capture: id.to_string() });
+        context.write_then(changes, After::ReleaseBodies(hashes));
     }
 }
 

@@ -18,7 +18,7 @@ use memtape_core::limits::{ATTEMPTS_PER_JOB_MAX, JOBS_MAX, RANKS_MAX};
 use crate::clock::Now;
 use crate::records::{AttemptRecord, End, RankRecord};
 use crate::state::counters::Loss;
-use crate::state::effects::{Effect, Effects};
+use crate::state::effects::{Context, Effect};
 use crate::state::jobs::attempt::{Attempt, Limits, Node, Presence, Rank};
 use crate::state::messages::RankUp;
 use crate::store::Changes;
@@ -349,7 +349,7 @@ impl Jobs {
     }
 
     /// Deletes an attempt with its records and steps; false when there is none.
-    pub(crate) fn forget(&mut self, now: Now, serial: u32, effects: &mut Effects) -> bool {
+    pub(crate) fn forget(&mut self, context: &mut Context, serial: u32) -> bool {
         let Some(attempt) = self.remove(serial) else { return false };
         tracing::info!(job = ?attempt.record.job, "an old attempt is forgotten");
         let record = &attempt.record;
@@ -357,14 +357,15 @@ impl Jobs {
             .ended_wall_ns
             .unwrap_or(i64::MAX - 1)
             .max(attempt.ranks.values().map(|rank| rank.step_wall_ns).max().unwrap_or(0));
-        let (from_wall_ns, to_wall_ns) = (record.first_seen_wall_ns, last_wall_ns.min(now.wall_ns));
-        effects.push(Effect::ForgetSteps { serial, from_wall_ns, to_wall_ns });
+        let (from_wall_ns, to_wall_ns) =
+            (record.first_seen_wall_ns, last_wall_ns.min(context.now.wall_ns));
+        context.push(Effect::ForgetSteps { serial, from_wall_ns, to_wall_ns });
         let mut changes = Changes::default();
         changes.delete(record);
         for rank in attempt.ranks.values() {
             changes.delete(&rank.record);
         }
-        effects.write(changes);
+        context.write(changes);
         true
     }
 

@@ -10,7 +10,7 @@ use memtape_core::roles::{self, Known};
 use crate::clock::Now;
 use crate::records::{End, SeriesKey, StepRow, Totals};
 use crate::state::counters::{Count, Loss};
-use crate::state::effects::{After, Batch, Effect, Effects, Share};
+use crate::state::effects::{After, Batch, Context, Effect, Share};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Node, Presence, Rank};
 use crate::state::jobs::host_readings::{self, NodeContext, Shares};
@@ -94,19 +94,12 @@ impl Jobs {
     }
 
     /// A tape is announced.
-    pub(crate) fn rank_up(
-        &mut self,
-        now: Now,
-        node: &str,
-        up: RankUp,
-        share: Share,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn rank_up(&mut self, context: &mut Context, node: &str, up: RankUp, share: Share) {
         let (job, rank) = (up.job.clone(), up.rank);
-        let announced = match self.announce(now, node, up) {
+        let announced = match self.announce(context.now, node, up) {
             Ok(announced) => announced,
             Err(loss) => {
-                effects.lose(loss);
+                context.lose(loss);
                 tracing::warn!(job = ?job, rank, node = ?node, "a rank is not taken: {loss:?}");
                 return;
             }
@@ -119,7 +112,7 @@ impl Jobs {
         }
         if announced.is_back {
             tracing::info!(job = ?job, rank, "rank is back: its agent knows its tape again");
-            effects.push(Effect::AttemptResumed { serial: announced.serial });
+            context.push(Effect::AttemptResumed { serial: announced.serial });
         }
         if announced.is_news {
             changes.put(&attempt.record);
@@ -128,25 +121,24 @@ impl Jobs {
             }
         }
         self.touched.insert(announced.serial);
-        effects.write_then(changes, After::Free(share));
+        context.write_then(changes, After::Free(share));
     }
 
     /// A report of a node.
     pub(crate) fn report(
         &mut self,
-        now: Now,
+        context: &mut Context,
         name: &str,
         report: Report,
         share: Share,
-        effects: &mut Effects,
     ) {
-        effects.count(Count::Reports);
+        context.count(Count::Reports);
         let Some(node) = self.nodes.get_mut(name) else { return };
-        node.last_report_wall_ns = now.wall_ns;
-        node.reported_ns = now.mono_ns;
+        node.last_report_wall_ns = context.now.wall_ns;
+        node.reported_ns = context.now.mono_ns;
         node.gpus = report.gpus;
         node.host = report.host;
-        node.note_spool(name, report.spool, effects);
+        node.note_spool(context, name, report.spool);
         let is_first = !std::mem::replace(&mut node.has_reported, true);
         let (gpus, memory_bytes) = (node.gpus.clone(), node.host.memory_total_bytes);
         let mut shares = Shares::new();
@@ -157,42 +149,43 @@ impl Jobs {
         let around = NodeContext { gpus: &gpus, shares: &shares, memory_bytes };
         let mut batch = Batch::new();
         for rank in report.ranks {
-            self.rank_report(now, name, rank, &mut batch, around, effects);
+            self.rank_report(context, name, rank, &mut batch, around);
         }
         let (node, number) = (name.to_string(), report.number);
-        effects.push(Effect::KeepSteps { node, report: number, batch, share });
+        context.push(Effect::KeepSteps { node, report: number, batch, share });
         if is_first {
-            self.announced_all(now, name, effects);
+            self.announced_all(context, name);
         }
     }
 
-    fn announced_all(&mut self, now: Now, name: &str, effects: &mut Effects) {
-        for (serial, rank) in self.node_announced_all(now, name) {
+    fn announced_all(&mut self, context: &mut Context, name: &str) {
+        for (serial, rank) in self.node_announced_all(context.now, name) {
             let rank = self.attempts.get(&serial).and_then(|attempt| attempt.ranks.get(&rank));
             let Some(tape_id) = rank.map(|rank| rank.record.tape_id.clone()) else { continue };
             let detail = "its agent no longer knows its tape".to_string();
-            let end = RankEnd { end: End::Unknown, detail, wall_ns: now.wall_ns, step: 0 };
-            self.rank_down(now, name, &tape_id, end, effects);
+            let end = RankEnd { end: End::Unknown, detail, wall_ns: context.now.wall_ns, step: 0 };
+            self.rank_down(context, name, &tape_id, end);
         }
         self.touched.extend(self.attempts.keys());
     }
 
     fn rank_report(
         &mut self,
-        now: Now,
+        context: &mut Context,
         node: &str,
         report: RankReport,
         batch: &mut Batch,
         around: NodeContext<'_>,
-        effects: &mut Effects,
     ) {
-        let Some((serial, number)) = self.tape_on(node, &report.tape_id, effects) else { return };
+        let Some((serial, number)) = self.tape_on(context, node, &report.tape_id) else { return };
         let Some(attempt) = self.attempts.get_mut(&serial) else { return };
         let mut rows: Batch = Vec::new();
         for &(device, row) in &report.steps {
             let totals = report.totals.iter().find(|totals| totals.device == device);
             let device_bytes = totals.map_or(0, |totals| totals.device_bytes);
-            attempt.detector.sample(now.mono_ns, &sample(number, device, &row, device_bytes));
+            attempt
+                .detector
+                .sample(context.now.mono_ns, &sample(number, device, &row, device_bytes));
             let key = SeriesKey { serial, rank: number, device };
             match rows.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, rows)) => rows.push(row),
@@ -200,37 +193,35 @@ impl Jobs {
             }
         }
         attempt.captures.rank_progress(
-            now.mono_ns,
+            context.now.mono_ns,
             &report.tape_id,
             report.step,
             report.oldest_step,
         );
-        effects.push(Effect::Count(Count::Steps, report.steps.len() as u64));
+        context.push(Effect::Count(Count::Steps, report.steps.len() as u64));
         batch.extend(rows);
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
         let missed = report.steps_missed.saturating_sub(rank.steps_missed);
         if missed > 0 {
-            effects.push(Effect::Lose(Loss::StepsMissed, missed));
+            context.push(Effect::Lose(Loss::StepsMissed, missed));
         }
         let failed_before = rank.failures_known();
-        if rank.take(now, report) {
-            let mut changes = Changes::default();
-            changes.put(&rank.record);
-            effects.write(changes);
+        if rank.take(context.now, report) {
+            context.put(&rank.record);
         }
         let is_out_of_memory = failed_before.is_some_and(|(ooms, _)| rank.failures().0 > ooms);
         if is_out_of_memory || failed_before.is_some_and(|(_, known)| rank.failures().1 > known) {
-            rank.failed_ns = Some(now.mono_ns);
+            rank.failed_ns = Some(context.now.mono_ns);
         }
         // What a tape held before this process knew it is not new.
         if failed_before.is_some() && rank.presence == Presence::Here {
-            show_triggers(now, &mut attempt.triggers, rank);
+            show_triggers(context.now, &mut attempt.triggers, rank);
         }
         if rank.presence == Presence::Here {
-            show_detector(now, &mut attempt.detector, rank, around);
+            show_detector(context.now, &mut attempt.detector, rank, around);
         }
         if is_out_of_memory {
-            attempt.triggers.out_of_memory(now.mono_ns, number);
+            attempt.triggers.out_of_memory(context.now.mono_ns, number);
         }
         self.touched.insert(serial);
     }
@@ -238,17 +229,16 @@ impl Jobs {
     /// A process has ended.
     pub(crate) fn rank_down(
         &mut self,
-        now: Now,
+        context: &mut Context,
         node: &str,
         tape_id: &str,
         RankEnd { end, detail, wall_ns, step }: RankEnd,
-        effects: &mut Effects,
     ) {
-        let Some((serial, number)) = self.tape_on(node, tape_id, effects) else { return };
+        let Some((serial, number)) = self.tape_on(context, node, tape_id) else { return };
         let Some(attempt) = self.attempts.get_mut(&serial) else { return };
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
         rank.step = rank.step.max(step);
-        attempt.captures.rank_down(now.mono_ns, tape_id, rank.step);
+        attempt.captures.rank_down(context.now.mono_ns, tape_id, rank.step);
         if rank.presence == Presence::Ended && rank.record.end == Some(end) {
             // Repeated after a reconnect.
             return;
@@ -260,7 +250,7 @@ impl Jobs {
         changes.put(&rank.record);
         let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
         if matches!(end, End::Killed | End::OomKilled) {
-            attempt.triggers.died(now.mono_ns, number);
+            attempt.triggers.died(context.now.mono_ns, number);
         }
         if is_over {
             attempt.record.ended_wall_ns = Some(wall_ns);
@@ -268,34 +258,33 @@ impl Jobs {
             tracing::info!(job = ?attempt.record.job, "a job is over: all its ranks are gone");
         }
         self.touched.insert(serial);
-        effects.write(changes);
+        context.write(changes);
         if is_over {
-            effects.push(Effect::AttemptEnded { serial });
+            context.push(Effect::AttemptEnded { serial });
         }
     }
 
     /// The answer of an agent to a request for a snapshot; false when its node may not give it.
     pub(crate) fn capture_answer(
         &mut self,
-        now: Now,
+        context: &mut Context,
         node: &str,
         capture: &str,
         tape_id: &str,
         answer: Answer,
-        effects: &mut Effects,
     ) -> bool {
-        let Some((serial, _)) = self.tape_on(node, tape_id, effects) else { return false };
+        let Some((serial, _)) = self.tape_on(context, node, tape_id) else { return false };
         if let Some(machine) = self.machine(serial) {
-            machine.answer(now.mono_ns, &CaptureId(capture.to_string()), tape_id, answer);
+            machine.answer(context.now.mono_ns, &CaptureId(capture.to_string()), tape_id, answer);
         }
         true
     }
 
     /// Attempt and rank of a tape, if it is on this node.
-    fn tape_on(&self, node: &str, tape_id: &str, effects: &mut Effects) -> Option<(u32, u32)> {
+    fn tape_on(&self, context: &mut Context, node: &str, tape_id: &str) -> Option<(u32, u32)> {
         let found = self.rank_of(tape_id).filter(|(_, rank)| rank.record.node == node);
         if found.is_none() {
-            effects.lose(Loss::UnknownTape);
+            context.lose(Loss::UnknownTape);
         }
         found.map(|(attempt, rank)| (attempt.record.serial, rank.record.rank))
     }
@@ -323,7 +312,7 @@ impl Attempt {
 impl Node {
     /// Counts what the agent has dropped from its spool since its last report. After a restart of
     /// the coordinator its counters begin at zero, and so does this comparison.
-    fn note_spool(&mut self, name: &str, spool: Spool, effects: &mut Effects) {
+    fn note_spool(&mut self, context: &mut Context, name: &str, spool: Spool) {
         let before = std::mem::replace(&mut self.spool, spool);
         let steps = spool.steps_dropped.saturating_sub(before.steps_dropped);
         let bodies = spool.bodies_dropped.saturating_sub(before.bodies_dropped);
@@ -331,9 +320,9 @@ impl Node {
         if steps.max(bodies).max(facts) == 0 {
             return;
         }
-        effects.push(Effect::Lose(Loss::SpooledSteps, steps));
-        effects.push(Effect::Lose(Loss::SpooledBodies, bodies));
-        effects.push(Effect::Lose(Loss::SpooledFacts, facts));
+        context.push(Effect::Lose(Loss::SpooledSteps, steps));
+        context.push(Effect::Lose(Loss::SpooledBodies, bodies));
+        context.push(Effect::Lose(Loss::SpooledFacts, facts));
         tracing::warn!(
             node = ?name, steps, bodies, facts,
             "a disconnected agent had no room on its disk: give it more with --spool-bytes-max"
