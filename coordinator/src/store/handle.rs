@@ -9,34 +9,22 @@ use crate::records::{SeriesKey, StepRow};
 use crate::store::blobs::{local::Blobs, remote::Remote};
 use crate::store::disk::{files::Disk, real::RealDisk};
 use crate::store::error::{During, Result};
-use crate::store::record::{Changes, Loaded, load};
+use crate::store::records::encoding::{Changes, Loaded, load};
 use crate::store::recovery::{format, opening, opening::Recovery};
 use crate::store::steps::{packer, packer::Reader, segments};
-#[cfg(any(test, feature = "simulation"))]
-use crate::store::testing::simulated::disk::SimulatedDisk;
+#[cfg(any(test, feature = "simulation", feature = "bench"))]
+use crate::store::testing::turns::Turns;
 use crate::store::writer::shared::{Closed, Done, Health, Shared};
 use crate::store::writer::thread::{self, Job, Writer};
 
 /// A handle on the store. When the last one is gone, what is open is packed and all is closed.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    jobs: mpsc::Sender<Job>,
-    shared: Arc<Shared>,
+    pub(super) jobs: mpsc::Sender<Job>,
+    pub(super) shared: Arc<Shared>,
     /// In the place of the thread, in a simulation.
     #[cfg(any(test, feature = "simulation", feature = "bench"))]
-    turns: Option<Turns>,
-}
-
-/// A writer that works when it is called.
-#[cfg(any(test, feature = "simulation", feature = "bench"))]
-#[derive(Clone)]
-struct Turns(Arc<std::sync::Mutex<(Writer, mpsc::Receiver<Job>)>>);
-
-#[cfg(any(test, feature = "simulation", feature = "bench"))]
-impl std::fmt::Debug for Turns {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Turns")
-    }
+    pub(super) turns: Option<Turns>,
 }
 
 impl Store {
@@ -54,33 +42,6 @@ impl Store {
             turns: None,
         };
         Ok((store, loaded, recovery))
-    }
-
-    /// Opens or makes a store on a simulated disk. It has no thread: its holder calls
-    /// [`Self::turn`].
-    #[cfg(any(test, feature = "simulation"))]
-    pub(crate) fn open_simulated(disk: &SimulatedDisk) -> Result<(Self, Loaded, Recovery)> {
-        Self::open_in_turns(&disk.process())
-    }
-
-    /// Opens or makes a store without a thread.
-    #[cfg(any(test, feature = "simulation", feature = "bench"))]
-    pub(crate) fn open_in_turns(disk: &Arc<dyn Disk>) -> Result<(Self, Loaded, Recovery)> {
-        let (writer, loaded, recovery) = open_parts(disk)?;
-        let shared = writer.shared().clone();
-        let (jobs, receiver) = mpsc::channel();
-        let turns = Turns(Arc::new(std::sync::Mutex::new((writer, receiver))));
-        Ok((Self { jobs, shared, turns: Some(turns) }, loaded, recovery))
-    }
-
-    /// Does all that waits, in this thread, and calls every `done`; says whether anything did.
-    /// Only for a simulated store, and not from a `done`.
-    #[cfg(any(test, feature = "simulation", feature = "bench"))]
-    pub(crate) fn turn(&self) -> bool {
-        let Some(Turns(turns)) = &self.turns else { return false };
-        let mut turns = turns.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (writer, jobs) = &mut *turns;
-        writer.turn(jobs)
     }
 
     /// From now on new bodies go to an S3-compatible store, of which the `AWS_…` variables tell the
@@ -207,7 +168,7 @@ impl Store {
     }
 }
 
-fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recovery)> {
+pub(super) fn open_parts(disk: &Arc<dyn Disk>) -> Result<(Writer, Loaded, Recovery)> {
     let (parts, recovery) = opening::open(disk)?;
     let records = parts
         .catalogue

@@ -31,7 +31,8 @@ mod ranks;
 #[derive(Debug)]
 pub(crate) struct MetricsView {
     ranks: Vec<RankFigures>,
-    incidents: Vec<IncidentFigures>,
+    /// Labels and seconds to the OOM of each open incident.
+    incidents: Vec<(Labels, Option<u64>)>,
     agents: u64,
     jobs: u64,
     machine_drops: u64,
@@ -42,10 +43,7 @@ pub(crate) struct MetricsView {
 
 #[derive(Debug)]
 struct RankFigures {
-    job: String,
-    attempt: u32,
-    rank: u32,
-    node: String,
+    labels: Labels,
     step: u64,
     alive: bool,
     state: &'static str,
@@ -64,15 +62,6 @@ struct DeviceFigures {
     floor: Option<u64>,
     /// What other processes hold of it.
     others: Option<u64>,
-}
-
-#[derive(Debug)]
-struct IncidentFigures {
-    job: String,
-    incident: String,
-    rank: u32,
-    class: String,
-    seconds_to_oom: Option<u64>,
 }
 
 /// What waits in memory on its way to the store, with its bounds.
@@ -100,12 +89,14 @@ pub(crate) fn view(view: &View<'_>) -> MetricsView {
             })
             .collect(),
         incidents: incidents
-            .map(|known| IncidentFigures {
-                job: known.job.clone(),
-                incident: known.id.clone(),
-                rank: known.growth.rank,
-                class: known.class().as_str().to_string(),
-                seconds_to_oom: known.seconds_to_oom,
+            .map(|known| {
+                let labels = vec![
+                    ("job", known.job.clone()),
+                    ("incident", known.id.clone()),
+                    ("rank", known.growth.rank.to_string()),
+                    ("class", known.class().as_str().to_string()),
+                ];
+                (labels, known.seconds_to_oom)
             })
             .collect(),
         agents: view.agents as u64,
@@ -128,10 +119,12 @@ fn figures(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> Ra
         },
     };
     RankFigures {
-        job: attempt.record.job.clone(),
-        attempt: attempt.record.attempt,
-        rank: rank.record.rank,
-        node: rank.record.node.clone(),
+        labels: vec![
+            ("job", attempt.record.job.clone()),
+            ("attempt", attempt.record.attempt.to_string()),
+            ("rank", rank.record.rank.to_string()),
+            ("node", rank.record.node.clone()),
+        ],
         step: rank.step,
         alive: watch.is_alive(rank),
         state: watch.state(attempt, rank).as_str(),
@@ -222,15 +215,9 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         let row = |(name, value): &(&str, f64)| (vec![(label, name.to_string())], *value);
         rows.iter().map(row).collect::<Vec<_>>()
     };
-    let labels = |known: &IncidentFigures| {
-        vec![
-            ("job", known.job.clone()),
-            ("incident", known.incident.clone()),
-            ("rank", known.rank.to_string()),
-            ("class", known.class.clone()),
-        ]
-    };
-    let oom = |known: &IncidentFigures| Some((labels(known), known.seconds_to_oom? as f64));
+    let active = view.incidents.iter().map(|(labels, _)| (labels.clone(), 1.0));
+    let oom =
+        |(labels, seconds): &(Labels, Option<u64>)| Some((labels.clone(), (*seconds)? as f64));
     let mut losses: Vec<(&str, f64)> =
         counters.losses().map(|(reason, count)| (reason, count as f64)).collect();
     losses.push(("stale_capture_message", view.machine_drops as f64));
@@ -257,11 +244,7 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
         gauge("memtape_build_info", "Version of the coordinator", version),
         gauge("memtape_agents_connected", "Agents with a stream", one(view.agents as f64)),
         gauge("memtape_jobs", "Jobs remembered", one(view.jobs as f64)),
-        gauge(
-            "memtape_incident_active",
-            "1 for each open incident",
-            view.incidents.iter().map(|known| (labels(known), 1.0)).collect(),
-        ),
+        gauge("memtape_incident_active", "1 for each open incident", active.collect()),
         gauge(
             "memtape_time_to_oom_seconds",
             "Forecast of each open incident",

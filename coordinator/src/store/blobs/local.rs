@@ -25,7 +25,7 @@ pub(crate) const FOLDER: &str = "bodies";
 /// The bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct Blobs {
-    folder: Folder,
+    disk: Arc<dyn Disk>,
     /// Where new bodies go instead, when there is such a place. Older ones stay where they are.
     remote: Arc<OnceLock<Remote>>,
     uses: Arc<Mutex<AllUses>>,
@@ -55,9 +55,8 @@ struct Uses {
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Swept {
-    /// Bodies that are kept, and their bytes.
+    /// Bodies that are kept.
     pub(crate) kept: u64,
-    pub(crate) kept_bytes: u64,
     /// Bodies that nothing referred to.
     pub(crate) removed: u64,
 }
@@ -65,9 +64,8 @@ pub(crate) struct Swept {
 impl Blobs {
     /// Bodies on the store's disk, whose folder must be there.
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
-        let folder = Folder { disk: disk.clone() };
         let (remote, uses, is_gone) = (Arc::default(), Arc::default(), Arc::default());
-        Self { folder, remote, uses, is_gone }
+        Self { disk: disk.clone(), remote, uses, is_gone }
     }
 
     /// From now on new bodies go there.
@@ -92,8 +90,8 @@ impl Blobs {
         if let Some(remote) = self.remote.get() {
             remote.put(hash, body).await?;
         } else {
-            let folder = self.folder.clone();
-            self.blocking(move || folder.put(hash, &body)).await?;
+            let disk = self.disk.clone();
+            self.blocking(move || put(&*disk, hash, &body)).await?;
         }
         used.hash = None;
         Ok(())
@@ -130,12 +128,12 @@ impl Blobs {
         while let Some(hash) = self.next_released() {
             any = true;
             // What cannot be removed is swept at the next start.
-            let name = blake3::Hash::from_bytes(hash);
-            let is_here = self.folder.remove(name).is_ok();
+            let body = blake3::Hash::from_bytes(hash);
+            let is_here = self.disk.remove(&name(body)).is_ok();
             match self.remote.get() {
                 Some(remote) if !is_here => {
                     let blobs = self.clone();
-                    remote.remove(name, move || blobs.removed(&hash));
+                    remote.remove(body, move || blobs.removed(&hash));
                 }
                 _ => self.removed(&hash),
             }
@@ -175,14 +173,14 @@ impl Blobs {
 
     /// Reads a body and checks that it is the one it is called.
     pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Bytes> {
-        let folder = self.folder.clone();
+        let (disk, path) = (self.disk.clone(), name(hash));
         let remote = match self.remote.get() {
             Some(remote) => remote.get(hash).await?,
             None => None,
         };
         let body = match remote {
             Some(body) => Ok(body),
-            None => self.blocking(move || folder.get(hash)).await,
+            None => self.blocking(move || read_all(&*disk, &path)).await.map(Bytes::from),
         };
         let body = match body {
             Ok(body) => body,
@@ -200,11 +198,7 @@ impl Blobs {
         let blobs = self.clone();
         let here = self.blocking(move || Ok(blobs.sweep_folder())).await.unwrap_or_default();
         let there = self.sweep_remote().await;
-        Swept {
-            kept: here.kept + there.kept,
-            kept_bytes: here.kept_bytes + there.kept_bytes,
-            removed: here.removed + there.removed,
-        }
+        Swept { kept: here.kept + there.kept, removed: here.removed + there.removed }
     }
 
     async fn sweep_remote(&self) -> Swept {
@@ -214,10 +208,9 @@ impl Blobs {
             tracing::warn!("the store of bodies cannot be listed, and is not swept: {why}");
             Vec::new()
         });
-        for (hash, bytes) in found {
+        for hash in found {
             if self.lock().of.contains_key(hash.as_bytes()) {
                 swept.kept += 1;
-                swept.kept_bytes += bytes;
             } else {
                 swept.removed += 1;
                 remote.remove(hash, || {});
@@ -228,11 +221,10 @@ impl Blobs {
 
     fn sweep_folder(&self) -> Swept {
         let mut swept = Swept::default();
-        for (name, hash, bytes) in list(&*self.folder.disk) {
+        for (name, hash, _) in list(&*self.disk) {
             if hash.is_some_and(|hash| self.lock().of.contains_key(hash.as_bytes())) {
                 swept.kept += 1;
-                swept.kept_bytes += bytes;
-            } else if self.folder.disk.remove(&name).is_ok() {
+            } else if self.disk.remove(&name).is_ok() {
                 swept.removed += 1;
             }
         }
@@ -246,7 +238,7 @@ impl Blobs {
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         match Handle::try_current() {
-            Ok(runtime) if !self.folder.disk.is_simulated() => {
+            Ok(runtime) if !self.disk.is_simulated() => {
                 runtime.spawn_blocking(work).await.map_err(io::Error::other)?
             }
             _ => work(),
@@ -268,13 +260,7 @@ impl Drop for Used<'_> {
     }
 }
 
-/// Bodies in a folder of the store's disk, in folders by the first letters of their names.
-#[derive(Clone, Debug)]
-struct Folder {
-    disk: Arc<dyn Disk>,
-}
-
-/// A body's name.
+/// A body's name: in folders by the first letters of its hash.
 pub(crate) fn name(hash: blake3::Hash) -> String {
     let hash = hash.to_hex();
     format!("{FOLDER}/{}/{hash}", &hash[..2])
@@ -294,37 +280,27 @@ pub(crate) fn list(disk: &dyn Disk) -> Vec<(String, Option<blake3::Hash>, u64)> 
     found
 }
 
-impl Folder {
-    fn put(&self, hash: blake3::Hash, body: &[u8]) -> io::Result<()> {
-        /// Two uploads of the same content do not write into one file.
-        static STAGED: AtomicU64 = AtomicU64::new(0);
-        let path = name(hash);
-        let folder = folder_of(&path);
-        if self.get(hash).is_ok_and(|known| blake3::hash(&known) == hash) {
-            // The upload that put it there may not have synced the folder yet.
-            return self.disk.sync_folder(folder);
-        }
-        self.disk.make_folder(folder)?;
-        self.disk.sync_folder(FOLDER)?;
-        let aside = format!("{path}#{}", STAGED.fetch_add(1, Ordering::Relaxed));
-        let put = write_synced(&*self.disk, &aside, body).and_then(|()| {
-            self.disk.rename(&aside, &path)?;
-            self.disk.sync_folder(folder)
-        });
-        if put.is_err() {
-            // It is not there when the folder could not be synced; else it is in the way.
-            let _ = self.disk.remove(&aside);
-        }
-        put
+fn put(disk: &dyn Disk, hash: blake3::Hash, body: &[u8]) -> io::Result<()> {
+    /// Two uploads of the same content do not write into one file.
+    static STAGED: AtomicU64 = AtomicU64::new(0);
+    let path = name(hash);
+    let folder = folder_of(&path);
+    if read_all(disk, &path).is_ok_and(|known| blake3::hash(&known) == hash) {
+        // The upload that put it there may not have synced the folder yet.
+        return disk.sync_folder(folder);
     }
-
-    fn get(&self, hash: blake3::Hash) -> io::Result<Bytes> {
-        read_all(&*self.disk, &name(hash)).map(Bytes::from)
+    disk.make_folder(folder)?;
+    disk.sync_folder(FOLDER)?;
+    let aside = format!("{path}#{}", STAGED.fetch_add(1, Ordering::Relaxed));
+    let put = write_synced(disk, &aside, body).and_then(|()| {
+        disk.rename(&aside, &path)?;
+        disk.sync_folder(folder)
+    });
+    if put.is_err() {
+        // It is not there when the folder could not be synced; else it is in the way.
+        let _ = disk.remove(&aside);
     }
-
-    fn remove(&self, hash: blake3::Hash) -> io::Result<()> {
-        self.disk.remove(&name(hash))
-    }
+    put
 }
 
 #[cfg(test)]
@@ -353,7 +329,7 @@ mod tests {
         // The next process knows the first one only.
         let blobs = open(dir.path());
         assert!(blobs.retain(hash_one, 3));
-        assert_eq!(blobs.sweep().await, Swept { kept: 1, kept_bytes: 3, removed: 2 });
+        assert_eq!(blobs.sweep().await, Swept { kept: 1, removed: 2 });
         assert_eq!(blobs.get(hash_two).await.unwrap_err().to_string(), "the stored body is gone");
         std::fs::write(folder.join(name.as_str()), "0ne").unwrap();
         assert!(matches!(blobs.get(hash_one).await, Err(Error::BlobDamaged(_))));

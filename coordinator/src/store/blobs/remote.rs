@@ -139,16 +139,14 @@ impl Remote {
         });
     }
 
-    /// All bodies with their sizes.
-    pub(crate) async fn list(&self) -> Result<Vec<(blake3::Hash, u64)>> {
+    /// All bodies.
+    pub(crate) async fn list(&self) -> Result<Vec<blake3::Hash>> {
         let mut found = Vec::new();
         let mut objects = self.objects.list(Some(&self.prefix));
         while let Some(object) = objects.next().await {
             let object = object?;
             let name = object.location.filename();
-            if let Some(hash) = name.and_then(|name| blake3::Hash::from_hex(name).ok()) {
-                found.push((hash, object.size));
-            }
+            found.extend(name.and_then(|name| blake3::Hash::from_hex(name).ok()));
         }
         Ok(found)
     }

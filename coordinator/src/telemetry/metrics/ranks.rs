@@ -15,15 +15,6 @@ pub(super) fn families(view: &MetricsView) -> Vec<Family> {
     families
 }
 
-fn rank_labels(rank: &RankFigures) -> Labels {
-    vec![
-        ("job", rank.job.clone()),
-        ("attempt", rank.attempt.to_string()),
-        ("rank", rank.rank.to_string()),
-        ("node", rank.node.clone()),
-    ]
-}
-
 fn of_ranks(
     view: &MetricsView,
     label: &'static str,
@@ -33,7 +24,7 @@ fn of_ranks(
     for rank in &view.ranks {
         for (named, value) in values(rank) {
             let Some(value) = value else { continue };
-            let mut labels = rank_labels(rank);
+            let mut labels = rank.labels.clone();
             if !named.is_empty() {
                 labels.push((label, named.to_string()));
             }
@@ -49,7 +40,7 @@ fn of_devices(view: &MetricsView, values: &dyn Fn(&DeviceFigures) -> Values) -> 
         for device in &rank.devices {
             for (layer, value) in values(device) {
                 let Some(value) = value else { continue };
-                let mut labels = rank_labels(rank);
+                let mut labels = rank.labels.clone();
                 labels.push(("device", device.totals.device.to_string()));
                 if !layer.is_empty() {
                     labels.push(("layer", layer.to_string()));
@@ -62,7 +53,7 @@ fn of_devices(view: &MetricsView, values: &dyn Fn(&DeviceFigures) -> Values) -> 
 }
 
 fn progress_families(view: &MetricsView) -> Vec<Family> {
-    let growth = |rank: &RankFigures| (rank_labels(rank), rank.growth_bytes_per_step as f64);
+    let growth = |rank: &RankFigures| (rank.labels.clone(), rank.growth_bytes_per_step as f64);
     vec![
         gauge(
             "memtape_rank_step",
@@ -81,8 +72,8 @@ fn progress_families(view: &MetricsView) -> Vec<Family> {
         ),
         gauge(
             "memtape_rank_state",
-            "1 for the state that the rank is in; blind, silent and behind mean that what is \
-             known of it is old",
+            "1 for the state that the rank is in; disconnected, silent and behind mean that what \
+             is known of it is old",
             of_ranks(view, "state", &|rank| vec![(rank.state, Some(1))]),
         ),
         counter(
