@@ -203,49 +203,26 @@ pub(crate) struct ActionRecord {
     pub(crate) outcome: policy::Outcome,
 }
 
-impl Record for AttemptRecord {
-    const KIND: u8 = b'a';
-    fn key(&self) -> Vec<u8> {
-        self.serial.to_be_bytes().to_vec()
-    }
+/// Says of each record its kind, and what its key is made of.
+macro_rules! keys {
+    ($($record:ident = $kind:literal, |$this:ident| $key:expr;)+) => {$(
+        impl Record for $record {
+            const KIND: u8 = $kind;
+            fn key(&self) -> Vec<u8> {
+                let $this = self;
+                $key
+            }
+        }
+    )+};
 }
 
-impl Record for RankRecord {
-    const KIND: u8 = b'r';
-    fn key(&self) -> Vec<u8> {
-        [self.serial.to_be_bytes(), self.rank.to_be_bytes()].concat()
-    }
-}
-
-impl Record for CaptureRecord {
-    const KIND: u8 = b'c';
-    fn key(&self) -> Vec<u8> {
-        self.id.clone().into_bytes()
-    }
-}
-
-impl Record for PartRecord {
-    const KIND: u8 = b'p';
-    fn key(&self) -> Vec<u8> {
-        let mut key = self.capture.clone().into_bytes();
-        key.push(0);
-        key.extend(self.rank.to_be_bytes());
-        key
-    }
-}
-
-impl Record for IncidentRecord {
-    const KIND: u8 = b'i';
-    fn key(&self) -> Vec<u8> {
-        self.id.clone().into_bytes()
-    }
-}
-
-impl Record for ActionRecord {
-    const KIND: u8 = b'x';
-    fn key(&self) -> Vec<u8> {
-        self.id.clone().into_bytes()
-    }
+keys! {
+    AttemptRecord = b'a', |it| it.serial.to_be_bytes().to_vec();
+    RankRecord = b'r', |it| [it.serial.to_be_bytes(), it.rank.to_be_bytes()].concat();
+    CaptureRecord = b'c', |it| it.id.clone().into_bytes();
+    PartRecord = b'p', |it| [it.capture.as_bytes(), &[0], &it.rank.to_be_bytes()].concat();
+    IncidentRecord = b'i', |it| it.id.clone().into_bytes();
+    ActionRecord = b'x', |it| it.id.clone().into_bytes();
 }
 
 impl PartRecord {

@@ -87,11 +87,9 @@ pub(crate) fn hello(raw: v1::AgentMessage) -> Result<Hello, BadMessage> {
         return Err(BadMessage::Protocol { theirs, older });
     }
     Ok(Hello {
-        protocol: hello.protocol,
         node: named(&hello.node, "a node's name", NAME_BYTES_MAX)?,
         boot_id: short(&hello.boot_id),
         version: short(&hello.version),
-        minor: hello.protocol_minor,
     })
 }
 
@@ -173,7 +171,6 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
     let bounded = |bytes: Option<u64>| bytes.map(|bytes| bytes.min(NUMBER_MAX));
     Ok(Report {
         number: sent.number,
-        wall_ns: sent.wall_ns,
         ranks: sent.ranks.into_iter().map(rank_report).collect::<Result<_, _>>()?,
         gpus: gpus.collect(),
         host: Host {
@@ -184,7 +181,6 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
             nvml_missing: short(&host.nvml_missing),
         },
         spool: sent.spool.map_or_else(Spool::default, |spool| Spool {
-            bytes: spool.bytes.min(NUMBER_MAX),
             steps_dropped: spool.steps_dropped.min(NUMBER_MAX),
             bodies_dropped: spool.bodies_dropped.min(NUMBER_MAX),
             facts_dropped: spool.facts_dropped.min(NUMBER_MAX),

@@ -65,9 +65,7 @@ impl Actions {
             if matches!(action.outcome, Outcome::Waiting { .. }) {
                 // The order is gone; the policy decides again.
                 action.outcome = Outcome::Lost;
-                let mut changes = Changes::default();
-                changes.put(action);
-                store.write(changes, Box::new(|_| {}));
+                store.write(Changes::of(action), Box::new(|_| {}));
             }
         }
         let mut policy = Policy::new(settings);
@@ -201,8 +199,7 @@ impl Actions {
                 wall_ns: context.now.wall_ns,
                 outcome,
             };
-            let mut changes = Changes::default();
-            changes.put(&record);
+            let changes = Changes::of(&record);
             self.actions.push_back(record);
             let to_run = target.filter(|_| matches!(decision, Decision::Restart(_)));
             let after = match (to_run, capture) {
@@ -254,12 +251,11 @@ impl Actions {
 
     /// Notes what became of an action; the change to be written.
     fn note(&mut self, action: &str, outcome: Outcome) -> Changes {
-        let mut changes = Changes::default();
-        if let Some(record) = self.actions.iter_mut().rev().find(|record| record.id == action) {
+        let known = self.actions.iter_mut().rev().find(|record| record.id == action);
+        known.map_or_else(Changes::default, |record| {
             record.outcome = outcome;
-            changes.put(record);
-        }
-        changes
+            Changes::of(record)
+        })
     }
 
     /// Deletes the oldest actions when there are too many.

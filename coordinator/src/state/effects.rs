@@ -157,9 +157,7 @@ impl Context {
 
     /// Writes a record without waiting for it.
     pub(crate) fn put<R: Record>(&mut self, record: &R) {
-        let mut changes = Changes::default();
-        changes.put(record);
-        self.write(changes);
+        self.write(Changes::of(record));
     }
 
     /// Writes records without waiting for them.

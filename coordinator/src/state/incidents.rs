@@ -249,8 +249,7 @@ impl Incidents {
             }
             Change::Updated => {}
         }
-        let mut changes = Changes::default();
-        changes.put(incident);
+        let changes = Changes::of(incident);
         let (incident, updated_wall_ns) = (id.to_string(), incident.updated_wall_ns);
         context.write_then(changes, After::TellStored { incident, updated_wall_ns });
     }

@@ -43,10 +43,9 @@ pub(crate) enum AgentCaptureReason {
     Death,
 }
 
-/// What lies on an agent's disk, and what was dropped from it since it was made.
+/// What was dropped from an agent's disk since it was made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Spool {
-    pub(crate) bytes: u64,
     pub(crate) steps_dropped: u64,
     pub(crate) bodies_dropped: u64,
     pub(crate) facts_dropped: u64,
@@ -55,11 +54,9 @@ pub(crate) struct Spool {
 /// Who an agent is.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Hello {
-    pub(crate) protocol: u32,
     pub(crate) node: String,
     pub(crate) boot_id: String,
     pub(crate) version: String,
-    pub(crate) minor: u32,
 }
 
 /// Who a rank is.
@@ -86,7 +83,6 @@ pub(crate) struct RankUp {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Report {
     pub(crate) number: u64,
-    pub(crate) wall_ns: i64,
     pub(crate) ranks: Vec<RankReport>,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) host: Host,

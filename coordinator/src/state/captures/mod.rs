@@ -142,9 +142,7 @@ impl Captures {
             if !record.is_closed() && !is_resumed {
                 // Its attempt is gone, or has another one in flight: it ends with what it has.
                 record.closed_wall_ns = Some(now.wall_ns);
-                let mut changes = Changes::default();
-                changes.put(&record);
-                store.write(changes, Box::new(|_| {}));
+                store.write(Changes::of(&record), Box::new(|_| {}));
             }
             ids.seen(&record.id);
             captures.insert(record.id.clone(), CaptureState::new(record, parts));
@@ -230,8 +228,7 @@ impl Captures {
 
     /// Keeps a new capture, in memory and in the store.
     pub(super) fn insert(&mut self, context: &mut Context, state: CaptureState) {
-        let mut changes = Changes::default();
-        changes.put(&state.record);
+        let mut changes = Changes::of(&state.record);
         for part in &state.parts {
             changes.put(part);
         }
@@ -266,8 +263,7 @@ impl Captures {
         state.record.closed_wall_ns = Some(context.now.wall_ns);
         state.record.complete = manifest.complete;
         state.answers.clear();
-        let mut changes = Changes::default();
-        changes.put(&state.record);
+        let mut changes = Changes::of(&state.record);
         for part in &manifest.parts {
             let part = PartRecord::new(id, part);
             changes.put(&part);
@@ -309,8 +305,7 @@ impl Captures {
         match (verdict, part) {
             (Upload::Stored { .. }, Some(part)) => {
                 // Sent again because its sender had no receipt: perhaps the store failed then.
-                let mut changes = Changes::default();
-                changes.put(part);
+                let changes = Changes::of(part);
                 let answer = Box::new(move |result: crate::store::Result<()>| {
                     let _ = reply.send(if result.is_ok() { verdict } else { Upload::Later });
                 });
@@ -354,8 +349,7 @@ impl Captures {
             Ok(part) => {
                 context.count(Count::Bodies);
                 context.push(Effect::Count(Count::BodyBytes, body.bytes));
-                let mut changes = Changes::default();
-                changes.put(&part);
+                let changes = Changes::of(&part);
                 let answer = Box::new(move |result: crate::store::Result<()>| {
                     let _ = reply.send(result.map_err(|why| BodyRefused::Store(why.to_string())));
                 });

@@ -246,8 +246,7 @@ impl Jobs {
         tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {detail}");
         rank.end(end, detail, wall_ns);
         attempt.detector.rank_ended(number);
-        let mut changes = Changes::default();
-        changes.put(&rank.record);
+        let mut changes = Changes::of(&rank.record);
         let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
         if matches!(end, End::Killed | End::OomKilled) {
             attempt.triggers.died(context.now.mono_ns, number);

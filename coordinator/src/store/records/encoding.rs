@@ -35,6 +35,13 @@ pub(crate) struct Loaded {
 pub(crate) struct Changes(Vec<Change>);
 
 impl Changes {
+    /// The change that writes one record.
+    pub(crate) fn of<R: Record>(record: &R) -> Self {
+        let mut changes = Self::default();
+        changes.put(record);
+        changes
+    }
+
     /// Writes a record.
     pub(crate) fn put<R: Record>(&mut self, record: &R) {
         self.0.push(Change { key: record.full_key(), value: Some(encode(record)) });
