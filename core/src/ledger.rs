@@ -81,50 +81,45 @@ pub enum Amount {
 }
 
 /// The layers, from the outside in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Name {
     /// Free on the device.
     Free,
     /// Held by other processes, and by the driver itself.
+    #[strum(serialize = "other processes")]
     OtherProcesses,
     /// Taken by NCCL, for communicators and by `ncclMemAlloc`.
     Nccl,
     /// Taken from the CUDA runtime, and where that is recorded from the driver, by other code than
     /// the allocator.
+    #[strum(serialize = "other code")]
     OtherCode,
     /// Segments of the allocator in which no block is in use; `empty_cache()` gives them back.
     Cached,
     /// Free parts of segments in which other blocks are in use.
+    #[strum(serialize = "inactive split")]
     InactiveSplit,
     /// The two before together, where segments are not known (and deferred frees, where those are
     /// not known either).
+    #[strum(serialize = "unused by tensors")]
     Unused,
     /// Taken back, but other streams still use it.
+    #[strum(serialize = "deferred frees")]
     Deferred,
     /// Handed out beyond what was asked for.
     Rounding,
     /// Asked for by tensors.
     Requested,
     /// Handed out, where it is not known how much of it was asked for.
+    #[strum(serialize = "in use by tensors")]
     InUse,
 }
 
 impl Name {
     /// Its name in output.
     pub fn text(self) -> &'static str {
-        match self {
-            Self::Free => "free",
-            Self::OtherProcesses => "other processes",
-            Self::Nccl => "nccl",
-            Self::OtherCode => "other code",
-            Self::Cached => "cached",
-            Self::InactiveSplit => "inactive split",
-            Self::Unused => "unused by tensors",
-            Self::Deferred => "deferred frees",
-            Self::Rounding => "rounding",
-            Self::Requested => "requested",
-            Self::InUse => "in use by tensors",
-        }
+        self.into()
     }
 }
 

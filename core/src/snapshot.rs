@@ -172,16 +172,17 @@ pub struct DeviceSnapshot {
     pub complete: bool,
 }
 
-/// Who knows a device's segments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Who knows a device's segments. The numbers are those of the protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr)]
+#[repr(i32)]
 pub enum SegmentSource {
     /// No source: `segments` is empty.
     #[default]
-    None,
+    None = 0,
     /// Calls of `cudaMalloc`, some of which may be other code's.
-    Runtime,
+    Runtime = 1,
     /// The allocator's own trace: every segment is there, and no other.
-    Allocator,
+    Allocator = 2,
 }
 
 /// A block of memory in use by a tensor.
@@ -310,32 +311,33 @@ pub struct Frame {
     pub function: String,
 }
 
-/// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happened. The numbers are those of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
+#[repr(i32)]
 pub enum TraceKind {
     /// A block was handed out.
-    Alloc,
+    Alloc = 1,
     /// A block was taken back and is free.
-    Free,
+    Free = 2,
     /// A request failed for good; `size` is what was asked for, `detail` the device's free bytes.
-    Oom,
+    Oom = 3,
     /// The allocator took a segment from the device.
-    SegmentAlloc,
+    SegmentAlloc = 4,
     /// A segment went back to the device.
-    SegmentFree,
+    SegmentFree = 5,
     /// `cudaMalloc` failed; the allocator frees its cache and tries again. `detail` is how long the
     /// call took, in nanoseconds.
-    MallocFailed,
+    MallocFailed = 6,
     /// A block was taken back, but other streams still use it.
-    FreeDeferred,
+    FreeDeferred = 7,
     /// They no longer do.
-    FreeCompleted,
+    FreeCompleted = 8,
     /// Memory was mapped into an expandable segment.
-    SegmentMap,
+    SegmentMap = 9,
     /// A part of an expandable segment was unmapped.
-    SegmentUnmap,
+    SegmentUnmap = 10,
     /// The program took a snapshot of PyTorch's own.
-    Snapshot,
+    Snapshot = 11,
 }
 
 /// One event of a trace.

@@ -413,3 +413,20 @@ proptest! {
         let _ = collectives(&compressed(&message));
     }
 }
+
+/// Kinds go over the wire as their numbers, so both lists must agree.
+#[test]
+fn kinds_have_the_numbers_of_the_protocol() {
+    let named = |number: i32| {
+        let core = TraceKind::from_repr(number).map(|kind| format!("{kind:?}"));
+        let wire = v1::TraceKind::try_from(number).ok().map(|kind| format!("{kind:?}"));
+        (core.unwrap_or("Unspecified".into()), wire)
+    };
+    let known = (0..).map(named).take_while(|(_, wire)| wire.is_some());
+    let kinds = known.inspect(|(core, wire)| assert_eq!(Some(core), wire.as_ref())).count() as i32;
+    assert_eq!(TraceKind::from_repr(kinds), None);
+    let sources = [SegmentSource::None, SegmentSource::Runtime, SegmentSource::Allocator];
+    let wire =
+        [v1::SegmentSource::Unspecified, v1::SegmentSource::Runtime, v1::SegmentSource::Allocator];
+    assert_eq!(sources.map(|source| source as i32), wire.map(i32::from));
+}

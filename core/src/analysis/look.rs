@@ -316,7 +316,7 @@ impl Shared<'_> {
         (address, size, place): (u64, u64, u16),
         replay: &Replay,
     ) {
-        let pending = match block.state() {
+        let pending = match block.state {
             Some(BlockState::Allocated) => false,
             Some(BlockState::PendingFree) => true,
             Some(BlockState::Inactive) | None => return,

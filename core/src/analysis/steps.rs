@@ -116,7 +116,7 @@ fn named<'a>(
     strip: impl Fn(&'a str) -> Option<&'a str>,
 ) -> Vec<(i64, &'a str)> {
     let one = |annotation: &'a crate::pickle::torch::Annotation| {
-        let is_it = annotation.stage() == Some(stage)
+        let is_it = annotation.stage == Some(stage)
             && annotation.device().is_none_or(|found| found == device);
         let time_us = annotation.time_us().filter(|_| is_it)?;
         Some((time_us, strip(snapshot.name_of(annotation)?)?))

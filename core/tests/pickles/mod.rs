@@ -121,7 +121,7 @@ pub(crate) fn lines(snapshot: &TorchSnapshot) -> String {
         ];
         writeln!(out, "segment {}", fields.join(" ")).expect("a string takes all");
         for block in snapshot.blocks_of(segment) {
-            let state = block.state().map(|state| match state {
+            let state = block.state.map(|state| match state {
                 BlockState::Allocated => "active_allocated",
                 BlockState::PendingFree => "active_pending_free",
                 BlockState::Inactive => "inactive",
@@ -138,7 +138,7 @@ pub(crate) fn lines(snapshot: &TorchSnapshot) -> String {
     }
     traces(snapshot, &mut out);
     for note in &snapshot.annotations {
-        let stage = note.stage().map(|stage| match stage {
+        let stage = note.stage.map(|stage| match stage {
             Stage::Start => "START",
             Stage::End => "END",
         });

@@ -258,11 +258,6 @@ fn device(
     tables: Tables,
     trace_events_max: usize,
 ) -> Result<DeviceSnapshot, DecodeError> {
-    let segment_source = match state.segment_source() {
-        v1::SegmentSource::Unspecified => SegmentSource::None,
-        v1::SegmentSource::Runtime => SegmentSource::Runtime,
-        v1::SegmentSource::Allocator => SegmentSource::Allocator,
-    };
     let used = |used: &v1::StackUse| {
         let stack = tables.stack(used.stack)?;
         Ok(StackUse { stack, bytes: used.bytes, blocks: used.blocks })
@@ -277,7 +272,7 @@ fn device(
         device_bytes: state.device_bytes,
         blocks: blocks(&state.blocks.unwrap_or_default(), tables)?,
         segments: segments(&state.segments.unwrap_or_default(), tables)?,
-        segment_source,
+        segment_source: SegmentSource::from_repr(state.segment_source).unwrap_or_default(),
         before: state.before.iter().map(used).collect::<Result<_, DecodeError>>()?,
         trace: trace.collect::<Result<_, _>>()?,
         complete: state.complete,
@@ -350,20 +345,7 @@ fn segments(columns: &v1::Segments, tables: Tables) -> Result<Vec<Segment>, Deco
 
 /// An event; `None` for a kind that this version does not know.
 fn event(event: &v1::TraceEvent, tables: Tables) -> Result<Option<TraceEvent>, DecodeError> {
-    let kind = match event.kind() {
-        v1::TraceKind::Unspecified => return Ok(None),
-        v1::TraceKind::Alloc => TraceKind::Alloc,
-        v1::TraceKind::Free => TraceKind::Free,
-        v1::TraceKind::Oom => TraceKind::Oom,
-        v1::TraceKind::SegmentAlloc => TraceKind::SegmentAlloc,
-        v1::TraceKind::SegmentFree => TraceKind::SegmentFree,
-        v1::TraceKind::MallocFailed => TraceKind::MallocFailed,
-        v1::TraceKind::FreeDeferred => TraceKind::FreeDeferred,
-        v1::TraceKind::FreeCompleted => TraceKind::FreeCompleted,
-        v1::TraceKind::SegmentMap => TraceKind::SegmentMap,
-        v1::TraceKind::SegmentUnmap => TraceKind::SegmentUnmap,
-        v1::TraceKind::Snapshot => TraceKind::Snapshot,
-    };
+    let Some(kind) = TraceKind::from_repr(event.kind) else { return Ok(None) };
     Ok(Some(TraceEvent {
         kind,
         mono_ns: event.mono_ns,

@@ -6,7 +6,7 @@
 use memtape_core::identity::Identity;
 use memtape_core::snapshot::{
     Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideStack, OutsideUse, RankSnapshot,
-    Segment, SegmentSource, StreamPool, TraceKind,
+    Segment, SegmentSource, StreamPool,
 };
 use prost::Message as _;
 
@@ -135,7 +135,7 @@ fn outside_stack(each: &OutsideStack) -> v1::OutsideStack {
 fn device(device: DeviceSnapshot, pools: usize) -> v1::DeviceState {
     let known = |index: u16| if usize::from(index) < pools { u32::from(index) } else { 0 };
     let trace = device.trace.iter().map(|event| v1::TraceEvent {
-        kind: trace_kind(event.kind).into(),
+        kind: event.kind as i32,
         mono_ns: event.mono_ns,
         address: event.address,
         size: event.size,
@@ -156,12 +156,7 @@ fn device(device: DeviceSnapshot, pools: usize) -> v1::DeviceState {
         device_bytes: device.device_bytes,
         blocks: Some(blocks(&device.blocks, known)),
         segments: Some(segments(&device, known)),
-        segment_source: match device.segment_source {
-            SegmentSource::None => v1::SegmentSource::Unspecified,
-            SegmentSource::Runtime => v1::SegmentSource::Runtime,
-            SegmentSource::Allocator => v1::SegmentSource::Allocator,
-        }
-        .into(),
+        segment_source: device.segment_source as i32,
         before: before.collect(),
         trace: trace.collect(),
         complete: device.complete,
@@ -199,21 +194,5 @@ fn blocks(blocks: &[Block], known: impl Fn(u16) -> u32) -> v1::Blocks {
         requested: detailed().map(|block| block.requested).collect(),
         places: detailed().map(|block| known(block.stream_pool)).collect(),
         pending: pending.map(|(index, _)| index as u32).collect(),
-    }
-}
-
-fn trace_kind(kind: TraceKind) -> v1::TraceKind {
-    match kind {
-        TraceKind::Alloc => v1::TraceKind::Alloc,
-        TraceKind::Free => v1::TraceKind::Free,
-        TraceKind::Oom => v1::TraceKind::Oom,
-        TraceKind::SegmentAlloc => v1::TraceKind::SegmentAlloc,
-        TraceKind::SegmentFree => v1::TraceKind::SegmentFree,
-        TraceKind::MallocFailed => v1::TraceKind::MallocFailed,
-        TraceKind::FreeDeferred => v1::TraceKind::FreeDeferred,
-        TraceKind::FreeCompleted => v1::TraceKind::FreeCompleted,
-        TraceKind::SegmentMap => v1::TraceKind::SegmentMap,
-        TraceKind::SegmentUnmap => v1::TraceKind::SegmentUnmap,
-        TraceKind::Snapshot => v1::TraceKind::Snapshot,
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn missing(snapshot: &TorchSnapshot, of_snapshot: &[&'static str]) ->
         ("address", &|block| block.address().is_none()),
         ("size", &|block| block.bytes().is_none()),
         ("requested_size", &|block| block.requested_bytes().is_none()),
-        ("state", &|block| block.state().is_none()),
+        ("state", &|block| block.state.is_none()),
         ("frames", &|block| block.stack().is_none()),
     ];
     list.add(blocks.iter().copied(), &checks);
@@ -51,7 +51,7 @@ pub(super) fn missing(snapshot: &TorchSnapshot, of_snapshot: &[&'static str]) ->
     let mut list = List { found: &mut found, record: Record::Annotation };
     let checks: [Check<Annotation>; 4] = [
         ("name", &|annotation| annotation.name == NOTHING),
-        ("stage", &|annotation| annotation.stage().is_none()),
+        ("stage", &|annotation| annotation.stage.is_none()),
         ("time_us", &|annotation| annotation.time_us().is_none()),
         ("device", &|annotation| annotation.device().is_none()),
     ];

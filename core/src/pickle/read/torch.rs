@@ -162,7 +162,8 @@ pub struct Block {
     pub(crate) bytes: u64,
     pub(crate) requested_bytes: u64,
     pub(crate) stack: u32,
-    pub(crate) state: Option<BlockState>,
+    /// What it is used for.
+    pub state: Option<BlockState>,
     pub(crate) known: u8,
 }
 
@@ -225,7 +226,8 @@ pub struct Annotation {
     pub(crate) time_us: i64,
     pub(crate) name: u32,
     pub(crate) device: u16,
-    pub(crate) stage: Option<Stage>,
+    /// Which end it is.
+    pub stage: Option<Stage>,
 }
 
 /// Which end of an annotation.
@@ -304,11 +306,6 @@ impl Block {
         there(self.known, known::REQUESTED, self.requested_bytes)
     }
 
-    /// What it is used for.
-    pub fn state(&self) -> Option<BlockState> {
-        self.state
-    }
-
     pub(crate) fn set_requested(&mut self, bytes: u64) {
         (self.requested_bytes, self.known) = (bytes, self.known | known::REQUESTED);
     }
@@ -359,11 +356,6 @@ impl Annotation {
     /// Device index.
     pub fn device(&self) -> Option<u32> {
         (self.device != u16::MAX).then_some(u32::from(self.device))
-    }
-
-    /// Which end it is.
-    pub fn stage(&self) -> Option<Stage> {
-        self.stage
     }
 }
 
