@@ -10,19 +10,18 @@
 //! recursion, so newer ones do no harm; the groups that are kept are bounded. Which status belongs
 //! to which group is decided in `memtape_core::tape::collective::dump`.
 
-use std::fmt;
+use std::collections::BTreeMap;
 
 use memtape_core::tape::collective::dump::{Configured, Dump, Status};
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 /// Process groups that are kept of each half; more are counted. A rank is in some tens of them.
 const GROUPS_MAX: usize = 4096;
 
 #[derive(Deserialize)]
 struct Text {
-    pg_config: Groups<Config>,
-    pg_status: Groups<Numbers>,
+    pg_config: BTreeMap<String, Config>,
+    pg_status: BTreeMap<String, Numbers>,
 }
 
 #[derive(Default, Deserialize)]
@@ -47,18 +46,14 @@ enum Number {
     Bare(i64),
 }
 
-/// The members of an object, as many as are kept.
-struct Groups<T> {
-    members: Vec<(String, T)>,
-    lost: u64,
-}
-
 /// Parses a dump; `None` where the text is not one.
 pub(crate) fn parse(text: &[u8]) -> Option<Dump> {
     let text: Text = serde_json::from_slice(text).ok()?;
-    let configured = text.pg_config.members.iter();
+    let lost = |count: usize| count.saturating_sub(GROUPS_MAX) as u64;
+    let lost = lost(text.pg_config.len()).saturating_add(lost(text.pg_status.len()));
+    let configured = text.pg_config.iter().take(GROUPS_MAX);
     let configured = configured.map(|(name, of)| Configured::new(name, &of.desc, &of.ranks));
-    let statuses = text.pg_status.members.into_iter().map(|(id, numbers)| {
+    let statuses = text.pg_status.into_iter().take(GROUPS_MAX).map(|(id, numbers)| {
         Some(Status {
             id: id.parse().ok()?,
             enqueued: number(numbers.last_enqueued_collective)?,
@@ -69,7 +64,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<Dump> {
     Some(Dump {
         configured: configured.collect(),
         statuses: statuses.collect::<Option<_>>()?,
-        lost: text.pg_config.lost.saturating_add(text.pg_status.lost),
+        lost,
     })
 }
 
@@ -81,31 +76,6 @@ fn number(of: Option<Number>) -> Option<Option<u64>> {
         Some(Number::Bare(number)) => number,
     };
     Some(u64::try_from(number).ok())
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Groups<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(Self { members: Vec::new(), lost: 0 })
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Groups<T> {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of groups")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
-        while self.members.len() < GROUPS_MAX {
-            let Some(member) = map.next_entry()? else { return Ok(self) };
-            self.members.push(member);
-        }
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-            self.lost = self.lost.saturating_add(1);
-        }
-        Ok(self)
-    }
 }
 
 #[cfg(test)]
