@@ -129,9 +129,7 @@ pub(crate) enum Next {
 
 impl Spool {
     /// Opens a spool, or makes one.
-    ///
-    /// # Errors
-    /// Those of the disk, and when a newer version has written it.
+    /// Fails with the errors of the disk, and when a newer version has written it.
     pub(crate) fn open(mut disk: Box<dyn Disk>, bytes_max: u64) -> io::Result<Self> {
         let cursor = match disk.list()?.iter().any(|(name, _)| name == CURSOR) {
             true => Cursor::decode(&disk.read(CURSOR, 0, 4096)?)?,
@@ -264,14 +262,9 @@ impl Spool {
         let payload = wire::encode(&wire::steps_message(ranks.to_vec()));
         let number = self.take_number();
         let entry = Entry { number, items: u32::try_from(items).unwrap_or(u32::MAX), payload };
-        let bytes = log::encode(0, 0, &entry.payload).len() as u64;
-        let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
-        while self.make_room(bytes, Kind::Steps) {
-            result = self.steps.append(self.disk.as_mut(), &entry);
-            if !result.as_ref().is_err_and(is_full) || !self.drop_one(Kind::Steps) {
-                break;
-            }
-        }
+        let result = self.write(entry.encoded_bytes(), Kind::Steps, |spool| {
+            spool.steps.append(spool.disk.as_mut(), &entry)
+        });
         let is_kept = self.note(result);
         if is_kept {
             note_newest(&mut self.newest, &mut self.missed, ranks);
@@ -294,13 +287,11 @@ impl Spool {
             if fits && self.write_capture(number, &up, &capture, body, Kind::Bodies) {
                 return;
             }
-            self.dropped.bodies += 1;
-            self.is_cursor_due = true;
+            self.count_dropped(Kind::Bodies, 1);
             capture.drop_body();
         }
         if !self.write_capture(number, &up, &capture, &[], Kind::Facts) {
-            self.dropped.facts += 1;
-            self.is_cursor_due = true;
+            self.count_dropped(Kind::Facts, 1);
         }
     }
 
@@ -312,18 +303,12 @@ impl Spool {
         body: &[u8],
         kind: Kind,
     ) -> bool {
-        let mut bytes = log::encode(number, 0, &wire::encode(&wire::up_message(up.clone())));
-        bytes.extend(log::encode(number, 1, &wire::encode(&capture.message())));
+        let mut bytes = head(number, up, capture);
         let head_bytes = bytes.len() as u64;
         bytes.extend_from_slice(body);
         let name = log::name_of(CAPTURE, number);
-        let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
-        while self.make_room(bytes.len() as u64, kind) {
-            result = self.disk.replace(&name, &bytes);
-            if !result.as_ref().is_err_and(is_full) || !self.drop_one(kind) {
-                break;
-            }
-        }
+        let result =
+            self.write(bytes.len() as u64, kind, |spool| spool.disk.replace(&name, &bytes));
         if !self.note(result) {
             return false;
         }
@@ -342,16 +327,28 @@ impl Spool {
 
     fn add_fact(&mut self, payload: Vec<u8>) -> bool {
         let entry = Entry { number: self.take_number(), items: 1, payload };
-        let bytes = log::encode(0, 0, &entry.payload).len() as u64;
+        let result = self.write(entry.encoded_bytes(), Kind::Facts, |spool| {
+            spool.facts.append(spool.disk.as_mut(), &entry)
+        });
+        let result = result.and_then(|()| self.facts.sync(self.disk.as_mut()));
+        self.note(result)
+    }
+
+    /// Writes this many bytes. While they do not fit, drops what is worth no more than `kind`.
+    fn write(
+        &mut self,
+        bytes: u64,
+        kind: Kind,
+        mut write: impl FnMut(&mut Self) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut result = Err(io::Error::from(io::ErrorKind::StorageFull));
-        while self.make_room(bytes, Kind::Facts) {
-            result = self.facts.append(self.disk.as_mut(), &entry);
-            if !result.as_ref().is_err_and(is_full) || !self.drop_one(Kind::Facts) {
+        while self.make_room(bytes, kind) {
+            result = write(self);
+            if !result.as_ref().is_err_and(is_full) || !self.drop_one(kind) {
                 break;
             }
         }
-        let result = result.and_then(|()| self.facts.sync(self.disk.as_mut()));
-        self.note(result)
+        result
     }
 
     /// Drops what is worth less than `kind` until this many bytes fit; false when they never will.
@@ -367,8 +364,7 @@ impl Spool {
     /// Drops the oldest of what is worth no more than `kind`; false when there is nothing.
     fn drop_one(&mut self, kind: Kind) -> bool {
         if let Some(steps) = self.steps.drop_oldest(self.disk.as_mut(), self.delivered) {
-            self.dropped.steps += steps;
-            self.is_cursor_due = true;
+            self.count_dropped(Kind::Steps, steps);
             // The newest of a silent rank may be among them, and still on its tape.
             self.has_lost |= steps > 0;
             tracing::warn!(steps, "the spool is full: its oldest step records are dropped");
@@ -385,16 +381,14 @@ impl Spool {
         let found = self.captures.iter().find(|(_, each)| each.bytes > each.head_bytes);
         let Some(number) = found.map(|(number, _)| *number) else { return false };
         let Some(mut each) = self.captures.remove(&number) else { return false };
-        self.dropped.bodies += 1;
-        self.is_cursor_due = true;
+        self.count_dropped(Kind::Bodies, 1);
         let capture = &each.capture.capture_id();
         tracing::warn!(
             capture,
             "the spool is full: the body of an agent-initiated capture is dropped"
         );
         each.capture.drop_body();
-        let mut head = log::encode(number, 0, &wire::encode(&wire::up_message(each.up.clone())));
-        head.extend(log::encode(number, 1, &wire::encode(&each.capture.message())));
+        let head = head(number, &each.up, &each.capture);
         let name = &each.name;
         let mut replaced = self.disk.replace(name, &head);
         if replaced.is_err() {
@@ -407,7 +401,7 @@ impl Spool {
             (each.sent_with, each.has_arrived) = (None, false);
             self.captures.insert(number, each);
         } else {
-            self.dropped.facts += 1;
+            self.count_dropped(Kind::Facts, 1);
         }
         true
     }
@@ -416,8 +410,7 @@ impl Spool {
         let Some(facts) = self.facts.drop_oldest(self.disk.as_mut(), self.delivered) else {
             return false;
         };
-        self.dropped.facts += facts;
-        self.is_cursor_due = true;
+        self.count_dropped(Kind::Facts, facts);
         tracing::warn!(facts, "the spool is full: its oldest facts about ranks are dropped");
         true
     }
@@ -425,13 +418,28 @@ impl Spool {
     /// Drops the oldest agent-initiated capture.
     fn drop_capture(&mut self) -> bool {
         let Some((_, each)) = self.captures.pop_first() else { return false };
-        self.dropped.facts += 1;
-        self.dropped.bodies += u64::from(each.bytes > each.head_bytes);
-        self.is_cursor_due = true;
+        self.count_dropped(Kind::Facts, 1);
+        self.count_dropped(Kind::Bodies, u64::from(each.bytes > each.head_bytes));
         tracing::warn!("the spool is full: its oldest agent-initiated capture is dropped");
         let _ = self.disk.remove(&each.name); // it comes again after a restart
         true
     }
+
+    fn count_dropped(&mut self, kind: Kind, count: u64) {
+        match kind {
+            Kind::Steps => self.dropped.steps += count,
+            Kind::Bodies => self.dropped.bodies += count,
+            Kind::Facts => self.dropped.facts += count,
+        }
+        self.is_cursor_due = true;
+    }
+}
+
+/// What stands in a capture's file before its body.
+fn head(number: u64, up: &RankUp, capture: &InitiatedCapture) -> Vec<u8> {
+    let mut head = log::encode(number, 0, &wire::encode(&wire::up_message(up.clone())));
+    head.extend(log::encode(number, 1, &wire::encode(&capture.message())));
+    head
 }
 
 /// The newest steps among these, and what was missed before them.

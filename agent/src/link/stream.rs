@@ -64,9 +64,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// The session of a coordinator's first message; `outgoing` takes messages for it.
-    ///
-    /// # Errors
-    /// The message is no welcome, or one of another major version.
+    /// Fails when the message is no welcome, or one of another major version.
     pub(crate) fn open(
         first: Option<Incoming>,
         outgoing: mpsc::Sender<FromAgent>,
@@ -107,9 +105,7 @@ struct End {
 }
 
 /// A channel to the coordinator, which connects when it is first used.
-///
-/// # Errors
-/// An address that cannot be used.
+/// Fails for an address that cannot be used.
 pub(crate) fn channel(coordinator: &str) -> Result<Channel, AddressError> {
     let address = || coordinator.to_string();
     let endpoint =

@@ -43,9 +43,7 @@ impl UploadError {
 }
 
 /// Sends one body; returns when the coordinator has stored it.
-///
-/// # Errors
-/// Why it is not stored.
+/// The error says why it is not stored.
 pub(crate) async fn upload(
     channel: Channel,
     capture_id: &str,

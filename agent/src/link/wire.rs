@@ -143,9 +143,6 @@ pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
 }
 
 /// Refuses a coordinator of another major version.
-///
-/// # Errors
-/// That it is another one.
 pub(crate) fn check_protocol(theirs: u32) -> Result<(), OtherProtocol> {
     if theirs == PROTOCOL { Ok(()) } else { Err(OtherProtocol { theirs }) }
 }

@@ -51,14 +51,14 @@ impl Cgroup {
     pub(crate) fn of_self(root: &Path) -> Option<Self> {
         let text = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
         let (version, path) = parse_membership(&text)?;
-        let mount = version.mount(root);
+        let mount = root.join(version.files().mount);
         // In a container the mount may begin at the container's own cgroup while the path is the
         // machine's (version 1 without a cgroup namespace).
         [below(&mount, path), Some(mount.clone())]
             .into_iter()
             .flatten()
             .map(|folder| Self { mount: mount.clone(), folder, version })
-            .find(|cgroup| cgroup.number(cgroup.usage_name()).is_some())
+            .find(|cgroup| cgroup.number(version.files().usage).is_some())
     }
 
     /// The cgroup of another process; none when the agent cannot see it.
@@ -66,7 +66,7 @@ impl Cgroup {
         let path = root.join("proc").join(pid.to_string()).join("cgroup");
         let text = std::fs::read_to_string(path).ok()?;
         let (version, path) = parse_membership(&text)?;
-        let mount = version.mount(root);
+        let mount = root.join(version.files().mount);
         let cgroup = Self { folder: below(&mount, path)?, mount, version };
         cgroup.oom_kills().is_some().then_some(cgroup)
     }
@@ -77,32 +77,23 @@ impl Cgroup {
     }
 
     fn events(&self) -> Events {
-        let name = match self.version {
-            Version::One => "memory.oom_control",
-            Version::Two => "memory.events",
-        };
-        let text = std::fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+        let path = self.folder.join(self.version.files().events);
+        let text = std::fs::read_to_string(path).unwrap_or_default();
         let count = |name| parse_count(&text, name);
-        match self.version {
-            Version::One => Events { oom_kills: count("oom_kill "), ..Events::default() },
-            Version::Two => {
-                Events { highs: count("high "), ooms: count("oom "), oom_kills: count("oom_kill ") }
-            }
-        }
+        Events { highs: count("high "), ooms: count("oom "), oom_kills: count("oom_kill ") }
     }
 
     /// Use and limit of the nearest cgroup upward that has a limit; without any, its own use.
     pub(crate) fn memory(&self) -> Use {
+        let Files { usage, limit, .. } = self.version.files();
         let mut cgroup = self.clone();
         loop {
-            let limit_bytes = cgroup.number(cgroup.limit_name());
+            let limit_bytes = cgroup.number(limit);
             if limit_bytes.is_some() {
-                let bytes = cgroup.number(cgroup.usage_name());
-                return Use { bytes, limit_bytes, events: cgroup.events() };
+                return Use { bytes: cgroup.number(usage), limit_bytes, events: cgroup.events() };
             }
             if cgroup.folder == cgroup.mount || !cgroup.folder.pop() {
-                let bytes = self.number(self.usage_name());
-                return Use { bytes, limit_bytes: None, events: self.events() };
+                return Use { bytes: self.number(usage), limit_bytes, events: self.events() };
             }
         }
     }
@@ -111,28 +102,32 @@ impl Cgroup {
         let text = std::fs::read_to_string(self.folder.join(name)).ok()?;
         text.trim().parse::<u64>().ok().filter(|bytes| *bytes < LIMIT_BYTES_MAX)
     }
+}
 
-    fn usage_name(&self) -> &'static str {
-        match self.version {
-            Version::One => "memory.usage_in_bytes",
-            Version::Two => "memory.current",
-        }
-    }
-
-    fn limit_name(&self) -> &'static str {
-        match self.version {
-            Version::One => "memory.limit_in_bytes",
-            Version::Two => "memory.max",
-        }
-    }
+/// Where a version has what is read: the folder below the root, and the names of the files.
+struct Files {
+    mount: &'static str,
+    usage: &'static str,
+    limit: &'static str,
+    events: &'static str,
 }
 
 impl Version {
-    fn mount(self, root: &Path) -> PathBuf {
-        root.join(match self {
-            Self::One => "sys/fs/cgroup/memory",
-            Self::Two => "sys/fs/cgroup",
-        })
+    fn files(self) -> Files {
+        match self {
+            Self::One => Files {
+                mount: "sys/fs/cgroup/memory",
+                usage: "memory.usage_in_bytes",
+                limit: "memory.limit_in_bytes",
+                events: "memory.oom_control",
+            },
+            Self::Two => Files {
+                mount: "sys/fs/cgroup",
+                usage: "memory.current",
+                limit: "memory.max",
+                events: "memory.events",
+            },
+        }
     }
 }
 

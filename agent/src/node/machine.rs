@@ -37,9 +37,7 @@ pub(crate) trait Node: Debug + Send {
     fn cgroup(&self, pid: u32) -> Option<Cgroup>;
 
     /// What the driver says about the GPUs.
-    ///
-    /// # Errors
-    /// Why the driver says nothing.
+    /// The error says why the driver says nothing.
     fn gpus(&self, now: Now) -> Result<Arc<Reading>, NoReading>;
 }
 

@@ -91,9 +91,7 @@ impl Gpus {
     }
 
     /// The newest reading.
-    ///
-    /// # Errors
-    /// Why there is none.
+    /// The error says why there is none.
     pub(crate) fn newest(&self, now: Now) -> Result<Arc<Reading>, NoReading> {
         let (at, reading) = self.newest.borrow().clone()?;
         let age = now.since(at);

@@ -124,7 +124,7 @@ fn key(process: Process) -> Key {
 }
 
 /// What the thread knows of the processes; without a clock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Look {
     root: PathBuf,
     ranks: BTreeMap<Key, Family>,
@@ -141,21 +141,9 @@ struct Family {
     members: Vec<Key>,
 }
 
-/// One process as its `stat` has it.
-#[derive(Clone, Copy, Debug)]
-struct Listed {
-    key: Key,
-    parent: u32,
-}
-
 impl Look {
     fn new(root: &Path) -> Self {
-        Self {
-            root: root.to_path_buf(),
-            ranks: BTreeMap::new(),
-            parts: BTreeMap::new(),
-            turns: VecDeque::new(),
-        }
+        Self { root: root.to_path_buf(), ..Self::default() }
     }
 
     /// Finds who is below these ranks, and what they hold.
@@ -163,9 +151,9 @@ impl Look {
         self.ranks.clear();
         let mut children: BTreeMap<u32, Vec<Key>> = BTreeMap::new();
         let mut present = BTreeSet::new();
-        for listed in list(&self.root) {
-            children.entry(listed.parent).or_default().push(listed.key);
-            present.insert(listed.key);
+        for (key, parent) in list(&self.root) {
+            children.entry(parent).or_default().push(key);
+            present.insert(key);
         }
         let pids: BTreeSet<u32> = ranks.iter().map(|rank| rank.pid).collect();
         for rank in ranks.iter().filter(|rank| present.contains(&key(**rank))) {
@@ -242,13 +230,13 @@ fn below(pid: u32, children: &BTreeMap<u32, Vec<Key>>, ranks: &BTreeSet<u32>) ->
     found
 }
 
-/// All processes of the node that can be seen.
-fn list(root: &Path) -> Vec<Listed> {
+/// All processes of the node that can be seen, and their parents.
+fn list(root: &Path) -> Vec<(Key, u32)> {
     let Ok(entries) = std::fs::read_dir(root.join("proc")) else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let listed = |pid: u32| {
         let (parent, start_ticks) = process::parse_stat(&process::read(root, pid, "stat")?)?;
-        Some(Listed { key: (pid, start_ticks), parent })
+        Some(((pid, start_ticks), parent))
     };
     pids.take(PROCESSES_PER_NODE_MAX).filter_map(listed).collect()
 }

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::disk::Disk;
 use super::log::{self, Entry};
 use super::{
-    CURSOR, CURSOR_EVERY_NS, Dropped, FACTS, FORMAT, KeptCapture, Next, STEPS, SYNC_EVERY_NS, Spool,
+    CURSOR, CURSOR_EVERY_NS, Dropped, FACTS, FORMAT, KeptCapture, Kind, Next, STEPS, SYNC_EVERY_NS,
+    Spool,
 };
 use crate::link::upload::Body;
 use crate::link::wire::{self, InitiatedCapture, Kept, Outgoing, RankReport};
@@ -149,8 +150,7 @@ impl Spool {
             return Some(Body { bytes: Bytes::from(bytes), hash });
         }
         tracing::warn!(capture = each.capture.capture_id(), "the spool has lost a body");
-        self.dropped.bodies += 1;
-        self.is_cursor_due = true;
+        self.count_dropped(Kind::Bodies, 1);
         let each = self.captures.get_mut(&number)?;
         each.capture.drop_body();
         (each.bytes, each.sent_with, each.has_arrived) = (each.head_bytes, None, false);
@@ -167,8 +167,7 @@ impl Spool {
 
     /// A body was refused for good.
     pub(crate) fn capture_refused(&mut self, number: u64) {
-        self.dropped.bodies += 1;
-        self.is_cursor_due = true;
+        self.count_dropped(Kind::Bodies, 1);
         self.forget_capture(number);
     }
 
@@ -283,8 +282,7 @@ pub(super) fn open_captures(disk: &mut dyn Disk) -> io::Result<BTreeMap<u64, Kep
             continue;
         };
         let heads = entries.iter().take(2);
-        let head_bytes =
-            heads.map(|entry| log::encode(0, 0, &entry.payload).len() as u64).sum::<u64>();
+        let head_bytes = heads.map(Entry::encoded_bytes).sum::<u64>();
         let (sent_with, has_arrived) = (None, false);
         captures.insert(
             number,

@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 /// Where a spool lies.
 pub(crate) trait Disk: Debug + Send {
     /// Names and sizes of all files, in any order.
-    ///
-    /// # Errors
-    /// As of every call here: those of the disk.
+    /// Fails, as every call here, with the errors of the disk.
     fn list(&mut self) -> io::Result<Vec<(String, u64)>>;
 
     /// Bytes of a file from `offset` on, at most `bytes_max`; fewer at its end.
@@ -48,9 +46,7 @@ const MAKING: &str = "making";
 
 impl Folder {
     /// Makes the folder if need be, and takes it.
-    ///
-    /// # Errors
-    /// Those of the disk, and when another process has it.
+    /// Fails with the errors of the disk, and when another process has it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let lock = OpenOptions::new()

@@ -30,6 +30,13 @@ pub(crate) struct Entry {
     pub(crate) payload: Vec<u8>,
 }
 
+impl Entry {
+    /// Bytes that it takes on the disk.
+    pub(crate) fn encoded_bytes(&self) -> u64 {
+        (HEAD_BYTES + self.payload.len()) as u64
+    }
+}
+
 /// The entries of one kind.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -92,9 +99,7 @@ fn decode_one(bytes: &[u8]) -> Option<(Entry, usize)> {
 
 impl Log {
     /// A log of this kind, with the segments that the disk has of it; `visit` sees all entries.
-    ///
-    /// # Errors
-    /// Those of the disk.
+    /// Fails with the errors of the disk.
     pub(crate) fn open(
         disk: &mut dyn Disk,
         kind: &'static str,
@@ -142,9 +147,7 @@ impl Log {
     }
 
     /// Adds an entry.
-    ///
-    /// # Errors
-    /// Those of the disk; the entry is then not there.
+    /// Fails with the errors of the disk; the entry is then not there.
     pub(crate) fn append(&mut self, disk: &mut dyn Disk, entry: &Entry) -> io::Result<()> {
         let bytes = encode(entry.number, entry.items, &entry.payload);
         let most = self.segment_bytes_max;
@@ -187,9 +190,7 @@ impl Log {
     }
 
     /// Returns when everything added would survive a loss of power.
-    ///
-    /// # Errors
-    /// Those of the disk; what was added may then be lost with the power.
+    /// Fails with the errors of the disk; what was added may then be lost with the power.
     pub(crate) fn sync(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
         for index in 0..self.segments.len() {
             let segment = &self.segments[index];

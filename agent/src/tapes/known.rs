@@ -207,9 +207,7 @@ impl Tapes {
     }
 
     /// Deletes a tape's file, if it is still in its folder, and closes it.
-    ///
-    /// # Errors
-    /// Those of the file system; the tape then stays, and is never chosen again.
+    /// Fails with the errors of the file system; the tape then stays, and is never chosen again.
     pub(crate) fn delete(&mut self, key: TapeKey) -> std::io::Result<()> {
         let Some(known) = self.known.get_mut(&key) else { return Ok(()) };
         if known.is_linked

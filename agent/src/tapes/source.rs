@@ -66,9 +66,7 @@ pub(crate) trait TapeSource: Debug + Send {
     fn list(&mut self) -> Vec<(FileId, PathBuf)>;
 
     /// Opens one.
-    ///
-    /// # Errors
-    /// Why it is no tape; it may become one.
+    /// The error says why it is no tape; it may become one.
     fn open(&self, path: &Path) -> Result<Arc<dyn TapeFile>, NotATape>;
 }
 
@@ -87,9 +85,7 @@ pub(crate) trait TapeFile: Debug + Send + Sync {
     fn writer(&self) -> Writer;
 
     /// Deletes it, if it is still this one that lies at `path` and its lock is free.
-    ///
-    /// # Errors
-    /// Those of the file system, and when it is not.
+    /// Fails with the errors of the file system, and when it is not.
     fn delete(&self, path: &Path) -> io::Result<()>;
 }
 
