@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::Words;
 use memtape_core::tape::layout::{header, hooks};
 use memtape_proto::v1;

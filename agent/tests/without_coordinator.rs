@@ -94,7 +94,7 @@ async fn what_happened_without_a_coordinator_is_delivered_once_and_in_order() {
     assert_eq!(oom.map(|event| event.size), Some(1 << 40));
     let (capture, body) = capture_of(&seen, &dying);
     assert_eq!((capture.reason(), body.step), (v1::AgentCaptureReason::Death, 13));
-    let is_agents = memtape_core::ids::is_agent_capture;
+    let is_agents = memtape_core::identity::ids::is_agent_capture;
     assert!(capture.answer.is_some_and(|answer| answer.dead && is_agents(&answer.capture_id)));
     let streams: Vec<_> =
         (1..=2).map(|stream| seen.steps(&failing.tape_id, Some(stream))).collect();

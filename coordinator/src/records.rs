@@ -5,8 +5,8 @@
 //! converts. Incidents are core's own type, with its `serde` feature.
 
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
-use memtape_core::origin::Origin;
 use memtape_core::policy;
+use memtape_core::snapshot::origin::Origin;
 use memtape_proto::api::{ActionKind, Named, RankHost};
 use serde::{Deserialize, Serialize};
 

@@ -6,13 +6,13 @@
 //! | module | holds |
 //! |---|---|
 //! | [`tape`] | what a rank writes: layout, writer, reader, rewind |
-//! | [`snapshot`], [`origin`] | the state of one rank at one step, and who takes memory |
+//! | [`snapshot`] | the state of one rank at one step, who takes memory, where all bytes are |
 //! | [`identity`], [`roles`] | which rank a process is, and which ranks do the same work |
-//! | [`ids`], [`limits`] | names of captures, shared limits |
-//! | [`python`], [`step_boundary`] | CPython's frames and lines; which optimizer call ends a step |
+//! | [`identity::ids`], [`limits`] | names of captures, shared limits |
+//! | [`python`] | CPython's frames and lines |
 //! | [`detector`], [`thrash`] | growth that does not stop |
 //! | [`capture`] | the state of all ranks at the same step |
-//! | [`diagnosis`], [`ledger`] | which line keeps the memory; where all bytes of a device are |
+//! | [`diagnosis`] | which line keeps the memory |
 //! | `incident`, `policy` | the life of an incident; whether to ask for a restart |
 //! | [`pickle`], [`analysis`] | PyTorch's own snapshots: written, read, judged |
 #![no_std]
@@ -25,16 +25,12 @@ pub mod capture;
 pub mod detector;
 pub mod diagnosis;
 pub mod identity;
-pub mod ids;
 pub mod incident;
-pub mod ledger;
 pub mod limits;
-pub mod origin;
 pub mod pickle;
 pub mod policy;
 pub mod python;
 pub mod roles;
 pub mod snapshot;
-pub mod step_boundary;
 pub mod tape;
 pub mod thrash;

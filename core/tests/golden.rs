@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{CollectiveSource, Collectives, RankSnapshot, SegmentSource};
 use memtape_core::tape::collective::CollectiveWriter;
 use memtape_core::tape::collective::dump::{Configured, Dump, Status};

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{RankSnapshot, Segment};
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;

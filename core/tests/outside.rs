@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use memtape_core::limits::OUTSIDE_STACKS_MAX;
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{Held, OutsideStack, RankSnapshot};
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;

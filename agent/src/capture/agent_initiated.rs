@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::ids;
+use memtape_core::identity::ids;
 
 use crate::link::wire::Trigger;
 use crate::node::clock::Now;

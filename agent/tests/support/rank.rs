@@ -12,7 +12,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::AtomicU64;
 
 use memtape_core::identity::Identity;
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{Layout, Sizes, State, device, header, hooks};

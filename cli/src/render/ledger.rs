@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use memtape_agent::Writer;
 use memtape_core::diagnosis::{place, telling_frame};
-use memtape_core::ledger::{Amount, Ledger, Name, Sources};
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::ledger::{Amount, Ledger, Name, Sources};
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{Frame, OutsideUse, RankSnapshot};
 use serde_json::{Value, json};
 
@@ -179,7 +179,7 @@ fn by_line(state: &RankSnapshot) -> Vec<Line<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use memtape_core::ledger::Layer;
+    use memtape_core::snapshot::ledger::Layer;
     use memtape_core::snapshot::{Held, OutsideStack};
 
     use memtape_proto::api;

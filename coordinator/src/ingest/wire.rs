@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::cut;
-use memtape_core::ids::is_agent_capture;
+use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::limits::{
     COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX, LIMITATIONS_MAX,
     NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX, STEPS_PER_REPORT_MAX,

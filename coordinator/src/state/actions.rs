@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::RestartAnswer;
-use memtape_core::ids::Ids;
+use memtape_core::identity::ids::Ids;
 use memtape_core::incident::{Incident, Tracked};
 use memtape_core::limits::ACTIONS_MAX;
 use memtape_core::policy::{Decision, Facts, Mode, Outcome, Policy, Settings};

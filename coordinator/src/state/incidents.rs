@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::detector::{Finding, RankView};
 use memtape_core::diagnosis::Diagnosis;
-use memtape_core::ids::Ids;
+use memtape_core::identity::ids::Ids;
 use memtape_core::incident::{self, Change, NotCompared, Tracked};
 use memtape_core::policy::Decision;
 

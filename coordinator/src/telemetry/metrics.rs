@@ -14,7 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use memtape_core::incident::Tracked;
-use memtape_core::ledger::{Amount, Name};
+use memtape_core::snapshot::ledger::{Amount, Name};
 use memtape_proto::api::{Name as _, RankHost};
 
 use crate::records::Totals;

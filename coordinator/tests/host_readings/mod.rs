@@ -1,6 +1,6 @@
 //! What each rank holds, as agents say it and as people see it.
 
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_proto::v1;
 use serde_json::{Value, json};
 

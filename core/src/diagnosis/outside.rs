@@ -19,7 +19,7 @@ use super::lines::{Line, growing, lines};
 use super::shared::shared;
 use super::words::{bytes, count, percent, place};
 use crate::detector::Scope;
-use crate::origin::Origin;
+use crate::snapshot::origin::Origin;
 use crate::snapshot::{Frame, OutsideStack, RankSnapshot};
 
 /// What is left unexplained is said from one part of so many of the growth on.

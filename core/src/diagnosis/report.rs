@@ -18,7 +18,7 @@ use super::sentence::sentence;
 use super::shared::model_call;
 use super::words::{amount, bytes, count, percent, place};
 use super::{Diagnosis, SUSPECTS_MAX, Suspect};
-use crate::origin::Origin;
+use crate::snapshot::origin::Origin;
 use crate::snapshot::{Frame, OutsideUse};
 
 pub(super) fn report(

@@ -55,7 +55,7 @@ pub struct Event {
     /// Device it happened on.
     pub device: u8,
     /// Who owns the memory. Device lanes: index of its stream and pool; 0 is unknown.
-    /// Host lanes: number of its [`Origin`](crate::origin::Origin).
+    /// Host lanes: number of its [`Origin`](crate::snapshot::origin::Origin).
     pub owner: u16,
     /// Blocks and segments: bytes asked for, 0 unknown. `MallocFailed`: how long the failing call
     /// took, in nanoseconds. `Oom`: the device's free bytes, 0 unknown. `Mark`: id of its text.

@@ -14,7 +14,7 @@
 //!
 //! `layout` has the offset of every word, `write` is the writer, `read` the reader, `rewind` makes
 //! the state at an earlier step, `interned` has what is written once, `collective` what PyTorch's
-//! flight recorder says.
+//! flight recorder says, `step_boundary` which optimizer call ends a step.
 
 #[cfg(any(memtape_loom, memtape_shuttle))]
 pub mod atomic;
@@ -27,6 +27,7 @@ pub mod layout;
 pub mod read;
 pub mod rewind;
 pub(crate) mod shared_words;
+pub mod step_boundary;
 pub mod write;
 
 pub use shared_words::{Birth, Words};

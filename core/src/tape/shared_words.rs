@@ -5,7 +5,7 @@
 //! another region.
 
 use crate::limits::DEVICES_MAX;
-use crate::origin::Origin;
+use crate::snapshot::origin::Origin;
 use crate::tape::atomic::{AtomicU64, Ordering, fence};
 use crate::tape::layout::header::{descriptor, device};
 use crate::tape::layout::regions::Layout;

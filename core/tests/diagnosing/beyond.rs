@@ -2,7 +2,7 @@
 
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::{Cause, Class};
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{
     CollectiveGroup, CollectiveSource, Collectives, OutsideUse, TraceKind,
 };

@@ -2,7 +2,7 @@
 
 use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, Held, OutsideStack, OutsideUse, RankSnapshot, Segment,
     SegmentSource, StackUse, StreamPool, TraceEvent, TraceKind,

@@ -4,7 +4,7 @@ use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::{
     BUCKETS_MAX, Circumstances, Class, Diagnosis, Inquiry, Readings, SUSPECTS_MAX, Standing,
 };
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, Held, OutsideStack, RankSnapshot, Segment, SegmentSource,
     StackUse, StreamPool, TraceEvent, TraceKind,

@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::ledger::{Ledger, Sources};
 use memtape_core::pickle::torch_snapshot;
+use memtape_core::snapshot::ledger::{Ledger, Sources};
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::interned::StreamPoolWriter;

@@ -1,7 +1,7 @@
 //! The ranks of an attempt: what each does, where the bytes of its devices are, and what it takes
 //! of its host. What is not known is null, never 0.
 
-use memtape_core::ledger;
+use memtape_core::snapshot::ledger;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::layout::{StepSource, header};
 
 use crate::background::{collectives, cupti, optimizer_hook};

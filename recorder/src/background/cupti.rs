@@ -25,7 +25,7 @@ use cudarc::cupti::sys::{
     cuMemAllocPitch_v2_params, cuMemCreate_params, cuMemRetainAllocationHandle_params,
 };
 use cudarc::driver::sys::CUmemLocationType;
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::layout::Cupti;
 use memtape_core::tape::layout::header;
 

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::write::Totals;
 
 use crate::hooks::program::report;

@@ -6,7 +6,7 @@
 
 use std::ffi::c_char;
 
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::write::Totals;
 
 use crate::hooks::wake;

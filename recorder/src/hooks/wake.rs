@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::layout::{Tracker, header};
 
 use crate::background::{collectives, control, cupti};

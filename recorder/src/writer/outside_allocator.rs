@@ -10,7 +10,7 @@
 use std::cell::Cell;
 
 use memtape_core::limits::DEVICES_MAX;
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::tape::Words;
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::layout::{CPU_LANE, HOST_LANE, device as device_words, hook};

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use memtape_core::limits::DEVICES_MAX;
-use memtape_core::step_boundary::StepBoundary;
 use memtape_core::tape::layout::{
     CPU_LANE, Disabled, HOST_LANE, LANES, State, Tracker, descriptor, head, header, hooks,
 };
 use memtape_core::tape::read::identity_text;
+use memtape_core::tape::step_boundary::StepBoundary;
 use memtape_core::tape::write::Lane;
 use memtape_core::tape::{Birth, Words};
 

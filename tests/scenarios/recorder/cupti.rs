@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use memtape_core::ledger::{Amount, Ledger, Name, Sources};
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::ledger::{Amount, Ledger, Name, Sources};
+use memtape_core::snapshot::origin::Origin;
 use memtape_tests::{root, torch};
 
 use crate::recorder::memory::Recorded;

@@ -10,8 +10,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use memtape_core::diagnosis::telling_frame;
-use memtape_core::ledger::{Amount, Ledger, Name, Sources};
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::ledger::{Amount, Ledger, Name, Sources};
+use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{Frame, RankSnapshot, TraceKind};
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;

@@ -35,7 +35,7 @@ pub(crate) fn check(world: &mut World) -> Vec<String> {
 
 /// True for what an agent took by itself and handed over when it could.
 fn is_agent_initiated(capture: &Capture) -> bool {
-    memtape_core::ids::is_agent_capture(&capture.id)
+    memtape_core::identity::ids::is_agent_capture(&capture.id)
 }
 
 struct Checks<'a> {

@@ -2,7 +2,7 @@
 
 use memtape_core::identity::cut;
 use memtape_core::limits::ROLE_BYTES_MAX;
-use memtape_core::origin::Origin;
+use memtape_core::snapshot::origin::Origin;
 use memtape_proto::api::{Cgroup, RankHost, Workers};
 use memtape_proto::v1;
 

@@ -6,7 +6,7 @@
 //! its own of the same death: this one shows the moment itself. Every message may come twice.
 
 use memtape_core::capture::{Answer, Outcome, Reason};
-use memtape_core::ids::is_agent_capture;
+use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::limits::AGENT_CAPTURES_PER_JOB_MAX;
 
 use crate::records::{CaptureRecord, PartRecord};

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memtape_core::capture::{Action, Answer, CaptureId, Manifest, Outcome, Reason, Refusal};
-use memtape_core::ids::{Ids, is_agent_capture};
+use memtape_core::identity::ids::{Ids, is_agent_capture};
 use memtape_core::incident::NotCompared;
 use memtape_core::limits::{
     BASELINES_PER_JOB_MAX, CAPTURES_PER_JOB_MAX, PARTS_MAX, PEERS_COMPARED_MAX,

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use memtape_core::detector::{Layer, Reading};
 use memtape_core::diagnosis::Readings;
-use memtape_core::ledger::{Ledger, Standing};
-use memtape_core::origin::Origin;
 use memtape_core::snapshot::OutsideUse;
+use memtape_core::snapshot::ledger::{Ledger, Standing};
+use memtape_core::snapshot::origin::Origin;
 use memtape_proto::api::{Gpu, Workers};
 
 use crate::records::Totals;

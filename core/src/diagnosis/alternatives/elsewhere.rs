@@ -9,7 +9,7 @@ use super::super::circumstances::Readings;
 use super::super::ground::Ground;
 use super::super::words::{bytes, count};
 use super::hearing::Hearing;
-use crate::origin::Origin;
+use crate::snapshot::origin::Origin;
 
 const NOTHING: String = String::new();
 

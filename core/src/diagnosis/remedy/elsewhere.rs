@@ -3,7 +3,7 @@
 use super::*;
 use crate::diagnosis::circumstances::Readings;
 use crate::diagnosis::ground::Ground;
-use crate::origin::Origin;
+use crate::snapshot::origin::Origin;
 
 pub(in crate::diagnosis) fn non_torch(case: &Case<'_>) -> Remedy {
     let grown = Some(case.growth.grown_bytes);

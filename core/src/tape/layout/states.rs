@@ -2,7 +2,7 @@
 //!
 //! The texts that a user reads about them are in `read/status.rs`.
 
-use crate::origin::Origin;
+use crate::snapshot::origin::Origin;
 
 /// Life of a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

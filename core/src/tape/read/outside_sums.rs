@@ -6,8 +6,8 @@
 use alloc::vec::Vec;
 
 use crate::limits::DEVICES_MAX;
-use crate::origin::Origin;
 use crate::snapshot::OutsideUse;
+use crate::snapshot::origin::Origin;
 use crate::tape::layout::header;
 use crate::tape::layout::sizes::CURSOR_MAX;
 use crate::tape::layout::states::{hook, hooks};

@@ -13,7 +13,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::limits::OUTSIDE_STACKS_MAX;
-use crate::origin::Origin;
+use crate::snapshot::origin::Origin;
 use crate::snapshot::{Held, OutsideStack};
 use crate::tape::rewind::lane_state::LaneState;
 use crate::tape::rewind::stack_index::StackIndex;

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::origin::Origin;
+use crate::snapshot::origin::Origin;
 use crate::snapshot::{
     Block, DeviceSnapshot, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent,
     TraceKind,

@@ -14,7 +14,7 @@
 
 use alloc::vec::Vec;
 
-use crate::origin::Origin;
+use crate::snapshot::origin::Origin;
 use crate::snapshot::{DeviceSnapshot, OutsideUse, Segment, SegmentSource};
 
 /// What is known of one device, each as far as it is.

@@ -4,6 +4,8 @@
 //! of belief is: what the user said (`MEMTAPE_…`), torchrun, Slurm, MPI. Nothing here reads the
 //! environment; it is passed in as a function.
 
+pub mod ids;
+
 use crate::limits::{NAME_BYTES_MAX, ROLE_BYTES_MAX};
 
 use alloc::string::{String, ToString};

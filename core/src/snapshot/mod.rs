@@ -4,11 +4,14 @@
 //! read it. It does not serialize itself; `memtape-proto` has the codec. Stack 0, frame 0 and
 //! stream pool 0 mean *unknown* everywhere.
 
+pub mod ledger;
+pub mod origin;
+
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use self::origin::Origin;
 use crate::identity::Identity;
-use crate::origin::Origin;
 
 /// State of one rank at the end of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
