@@ -56,11 +56,11 @@ impl Template {
     /// A template for bodies of about this many bytes on the wire.
     pub(crate) fn new(bytes: usize) -> Self {
         let mut blocks = v1::Blocks::default();
-        // Nine bytes of address and five of size for each block, none of them predictable, and
-        // three that are always the same.
-        for index in 0..bytes as u64 / 13 {
-            blocks.address_deltas.push(mix(index) >> 2 | 1 << 61);
-            blocks.sizes.push(mix(!index) >> 30 | 1 << 33);
+        // Six bytes of address and five of size for each block, none of them predictable, and
+        // three that are always the same. The addresses of a million blocks stay below 2^64.
+        for index in 0..bytes as u64 / 10 {
+            blocks.address_deltas.push(mix(index) >> 23 | 1 << 40);
+            blocks.sizes.push(mix(!index) >> 31 | 1 << 32);
             blocks.stacks.push(0);
             blocks.birth_steps.push(1);
             blocks.birth_mono_ns.push(1);
@@ -150,6 +150,8 @@ impl Upload {
 
 #[cfg(test)]
 mod tests {
+    use memtape_proto::snapshot::{self, Bounds};
+
     use super::*;
 
     #[test]
@@ -159,10 +161,8 @@ mod tests {
         let (one, two) = (template.of(rank(1), 9), template.of(rank(2), 9));
         assert!(one.len().abs_diff(1 << 20) < 1 << 17, "{} bytes", one.len());
         assert_ne!(blake3::hash(&one), blake3::hash(&two));
-        let unpacked = zstd::bulk::decompress(&two, 64 << 20).expect("zstd");
-        let body = v1::RankBody::decode(unpacked.as_slice()).expect("a RankBody");
-        assert_eq!((body.rank.unwrap_or_default().rank, body.step), (2, 9));
-        let blocks = body.devices[0].blocks.as_ref().expect("blocks");
-        assert_eq!(blocks.sizes.len(), blocks.address_deltas.len());
+        let decoded = snapshot::decode(&two, Bounds::default()).expect("one that is taken");
+        assert_eq!((decoded.identity.rank, decoded.step), (2, 9));
+        assert_eq!(decoded.devices[0].blocks.len(), (1 << 20) / 10);
     }
 }
