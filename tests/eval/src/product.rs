@@ -235,7 +235,7 @@ impl Judge for Product {
 
     fn reading(&mut self, now_ns: u64, rank: u32, step: u64, of: &Step) {
         for known in Layer::READ {
-            let Some(layer) = detector::Layer::named(known.name()) else { continue };
+            let Ok(layer) = known.name().parse::<detector::Layer>() else { continue };
             let reading = Reading {
                 rank,
                 device: 0,
