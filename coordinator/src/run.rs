@@ -63,13 +63,13 @@ pub async fn run(
     let (events, queue) = mpsc::channel(EVENTS_MAX);
 
     let admission = Arc::new(Admission::default());
-    let service = Service::new(
-        events.clone(),
-        store.clone(),
-        counters.clone(),
-        admission.clone(),
-        telemetry.clone(),
-    );
+    let shared = Shared {
+        store: store.clone(),
+        counters,
+        telemetry: telemetry.clone(),
+        events: events.clone(),
+    };
+    let service = Service::new(shared.clone(), admission.clone());
     let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
     let api = Api { events: events.clone(), store: store.clone(), admission };
     let router = grpc.merge(routes::router(api));
@@ -80,8 +80,7 @@ pub async fn run(
     }));
 
     let (works, to_do) = mpsc::unbounded_channel();
-    tokio::spawn(tasks::carry_out(to_do, store.blobs().clone(), events.clone()));
-    let shared = Shared { store: store.clone(), counters, telemetry: telemetry.clone(), events };
+    tokio::spawn(tasks::carry_out(to_do, store.blobs().clone(), events));
     let coordinator = Coordinator::new(clock::now(), config, restored, shared, works);
     tracing::info!(data = %data_dir.display(), "listening on http://{address}");
     on_bound(address);

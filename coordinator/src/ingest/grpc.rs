@@ -19,14 +19,13 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock;
+use crate::coordinator::Shared;
 use crate::ingest::admission::{Admission, Turn};
 use crate::ingest::event::Event;
 use crate::ingest::wire::{self, BadMessage, Outgoing};
 use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
-use crate::state::counters::{Counters, Loss};
+use crate::state::counters::Loss;
 use crate::state::messages::Incoming;
-use crate::store::Store;
-use crate::telemetry::export::Telemetry;
 
 /// Largest message of an agent. Decoded it takes more memory, but not many times as much.
 pub(crate) const MESSAGE_BYTES_MAX: usize = CHUNK_BYTES_MAX * 4;
@@ -58,22 +57,13 @@ const ANSWER_POLL: Duration = Duration::from_millis(10);
 /// The service.
 #[derive(Clone)]
 pub(crate) struct Service {
-    events: mpsc::Sender<Event>,
-    store: Store,
-    counters: Arc<Counters>,
+    shared: Shared,
     admission: Arc<Admission>,
-    telemetry: Arc<Telemetry>,
 }
 
 impl Service {
-    pub(crate) fn new(
-        events: mpsc::Sender<Event>,
-        store: Store,
-        counters: Arc<Counters>,
-        admission: Arc<Admission>,
-        telemetry: Arc<Telemetry>,
-    ) -> Self {
-        Self { events, store, counters, admission, telemetry }
+    pub(crate) fn new(shared: Shared, admission: Arc<Admission>) -> Self {
+        Self { shared, admission }
     }
 
     /// The service for the router.
@@ -134,7 +124,7 @@ impl v1::coordinator_server::Coordinator for Service {
                 _ = ended => {}
             }
             // The loop is gone: the coordinator stops.
-            let _ = service.events.send(Event::Gone { stream }).await;
+            let _ = service.shared.events.send(Event::Gone { stream }).await;
         });
         Ok(Response::new(Messages { receiver, _end: end, reports }))
     }
@@ -158,7 +148,7 @@ impl v1::coordinator_server::Coordinator for Service {
             KeyValue::new("memtape.capture.id", capture),
             KeyValue::new("memtape.tape.id", tape_id),
         ];
-        self.telemetry.work("upload", begin, failure, attributes);
+        self.shared.telemetry.work("upload", begin, failure, attributes);
         let hash = result?;
         Ok(Response::new(v1::UploadReceipt { body_hash: hash.as_bytes().to_vec() }))
     }
@@ -197,11 +187,11 @@ impl Service {
     }
 
     async fn tell(&self, event: Event) -> Result<(), Status> {
-        self.events.send(event).await.map_err(|_| stopping())
+        self.shared.events.send(event).await.map_err(|_| stopping())
     }
 
     fn bad(&self, why: &BadMessage) -> Status {
-        self.counters.lose(Loss::BadMessage, 1);
+        self.shared.counters.lose(Loss::BadMessage, 1);
         tracing::warn!("an agent's stream is closed: {why}");
         Status::invalid_argument(why.to_string())
     }
@@ -234,7 +224,7 @@ impl Service {
         let body = self.collect(first, chunks, bytes).await?;
         let hash = blake3::hash(&body);
         if !verdict.is_as_promised(body.len() as u64, &hash) {
-            self.counters.lose(Loss::BadBody, 1);
+            self.shared.counters.lose(Loss::BadBody, 1);
             return Err(Status::aborted("the body is not the one that was announced"));
         }
         // On its own: a call that is given up midway would leave a body in use without an owner.
@@ -281,7 +271,7 @@ impl Service {
             let is_next =
                 chunk.offset == body.len() as u64 && (body.is_empty() || !chunk.data.is_empty());
             if !is_next || (body.len() + chunk.data.len()) as u64 > bytes_max {
-                self.counters.lose(Loss::BadBody, 1);
+                self.shared.counters.lose(Loss::BadBody, 1);
                 let line = if is_next { "the body is too long" } else { "a chunk is missing" };
                 return Err(Status::invalid_argument(line));
             }
@@ -304,7 +294,7 @@ impl Service {
     }
 
     fn refuse(&self, why: &DecodeError) -> Status {
-        self.counters.lose(Loss::BadBody, 1);
+        self.shared.counters.lose(Loss::BadBody, 1);
         match why {
             DecodeError::TooLarge { .. } => Status::out_of_range(why.to_string()),
             _ => Status::invalid_argument(why.to_string()),
@@ -321,10 +311,10 @@ impl Service {
         self.check(body.clone()).await?;
         let bytes = body.len() as u64;
         let begin = clock::now();
-        let stored = self.store.blobs().put(hash, body).await;
+        let stored = self.shared.store.blobs().put(hash, body).await;
         let failure = stored.err().map(|error| error.to_string());
         let size = KeyValue::new("memtape.body.bytes", i64::try_from(bytes).unwrap_or(i64::MAX));
-        self.telemetry.work("store body", begin, failure.as_deref(), [size]);
+        self.shared.telemetry.work("store body", begin, failure.as_deref(), [size]);
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
         if let Some(why) = failure {
             tracing::error!("a body cannot be stored: {why}");

@@ -5,7 +5,7 @@
 //! acknowledges it. The body may come any time later, once. The coordinator may have a capture of
 //! its own of the same death: this one shows the moment itself. Every message may come twice.
 
-use memtape_core::capture::{Answer, Outcome, Reason};
+use memtape_core::capture::{Outcome, Reason};
 use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::limits::AGENT_CAPTURES_PER_JOB_MAX;
 
@@ -129,26 +129,21 @@ fn reason(reason: AgentCaptureReason, rank: u32) -> Reason {
 /// The part as it is announced: its size is a promise until there is a hash, and nothing is
 /// aligned that is not stored.
 fn part(taken: &AgentCapture, node: &str, rank: u32) -> PartRecord {
-    let Answer { step, wall_ns, wall_error_ns, dead, before_step, body_bytes, .. } = taken.answer;
-    let more = &taken.answer.detail;
-    let mut detail = if more.is_empty() { DETAIL.to_string() } else { format!("{DETAIL}; {more}") };
-    let outcome = if body_bytes == 0 { Outcome::NoTape } else { Outcome::Unreachable };
-    if body_bytes > 0 {
-        detail += PENDING;
-    }
-    PartRecord {
+    let mut part = PartRecord {
         capture: taken.capture.clone(),
         rank,
         tape_id: taken.tape_id.clone(),
         node: node.to_string(),
-        outcome,
-        step,
-        wall_ns,
-        wall_error_ns,
-        dead,
-        before_step,
-        bytes: body_bytes,
-        hash: None,
-        detail,
+        bytes: taken.answer.body_bytes,
+        ..PartRecord::default()
+    };
+    part.answered(&taken.answer);
+    let separator = if part.detail.is_empty() { "" } else { "; " };
+    part.detail = format!("{DETAIL}{separator}{}", part.detail);
+    part.outcome = Outcome::NoTape;
+    if part.bytes > 0 {
+        part.outcome = Outcome::Unreachable;
+        part.detail += PENDING;
     }
+    part
 }

@@ -108,10 +108,15 @@ impl Journal {
         self.sync_name()
     }
 
-    /// Copies the file, so that a person can look at it.
-    pub(crate) fn keep_aside(&self, wall_ns: i64) -> io::Result<()> {
-        let contents = read_all(&*self.disk, &self.name)?;
-        write_synced(&*self.disk, &format!("{}.damaged-{wall_ns}", self.name), &contents)
+    /// Copies the file, so that a person can look at it; false when that fails.
+    pub(crate) fn keep_aside(&self, wall_ns: i64) -> bool {
+        let aside = format!("{}.damaged-{wall_ns}", self.name);
+        let kept = read_all(&*self.disk, &self.name)
+            .and_then(|contents| write_synced(&*self.disk, &aside, &contents));
+        if let Err(error) = &kept {
+            tracing::warn!("the damaged journal cannot be copied, and stays as it is: {error}");
+        }
+        kept.is_ok()
     }
 
     /// Nothing is durable in a file whose name is not.

@@ -182,7 +182,8 @@ pub(crate) fn mend(
     recovery.deleted_again = merge.gone.len() as u64;
     merge.say();
     let is_worth_keeping = contents.damage.gaps > 0 || merge.overrules();
-    let is_kept = is_worth_keeping && keep_aside(journal).is_ok();
+    // Whatever can still be read from a damaged journal by other means stays.
+    let is_kept = is_worth_keeping && journal.keep_aside(clock::now().wall_ns);
     let is_behind = merge.arrived > journal.sequence();
     let is_rewritten = is_behind || merge.has_more() || is_kept;
     let mut live = contents.live;
@@ -192,13 +193,4 @@ pub(crate) fn mend(
         journal.rewrite(journal.sequence().max(merge.arrived), entries)?;
     }
     Ok(live)
-}
-
-/// Whatever can still be read from a damaged journal by other means stays.
-fn keep_aside(journal: &Journal) -> io::Result<()> {
-    let kept = journal.keep_aside(clock::now().wall_ns);
-    if let Err(error) = &kept {
-        tracing::warn!("the damaged journal cannot be copied, and stays as it is: {error}");
-    }
-    kept
 }

@@ -235,7 +235,7 @@ fn compare(
         files.table().lock().iter().map(|(number, known)| (*number, known.bytes)).collect();
     for (number, known) in states {
         if lengths.get(number).is_some_and(|bytes| *bytes < known.bytes) {
-            return Err(unfit(format!("file {number} of the steps became shorter")));
+            return Err(Error::IndexUnfit(format!("file {number} of the steps became shorter")));
         }
     }
     // The newest files whose entries are few enough to be counted.
@@ -267,21 +267,17 @@ fn compare(
         true
     })?;
     if strange > 0 {
-        return Err(unfit(format!("{strange} entries of the index make no sense")));
+        return Err(Error::IndexUnfit(format!("{strange} entries of the index make no sense")));
     }
     for (number, known) in &counted {
         let (count, expected) = (counts.get(number).copied().unwrap_or(0), known.blocks);
         if count != expected {
-            return Err(unfit(format!(
+            return Err(Error::IndexUnfit(format!(
                 "file {number} of the steps has {count} entries in the index, not {expected}"
             )));
         }
     }
     Ok(ahead)
-}
-
-fn unfit(what: String) -> Error {
-    Error::IndexUnfit(what)
 }
 
 fn is_ahead(location: &Location, states: &BTreeMap<u32, Segment>) -> bool {
