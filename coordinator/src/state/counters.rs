@@ -4,8 +4,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use strum::{EnumCount, IntoStaticStr, VariantArray};
+
 /// Something that was done.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, EnumCount, Eq, PartialEq)]
 pub(crate) enum Count {
     Reports,
     Steps,
@@ -25,10 +27,9 @@ pub(crate) enum Count {
     ActionsFailed,
 }
 
-const COUNTS: usize = Count::ActionsFailed as usize + 1;
-
-/// Why something is not there.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Why something is not there; by these names in the metrics.
+#[derive(Clone, Copy, Debug, EnumCount, Eq, IntoStaticStr, PartialEq, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Loss {
     /// An agent's message broke a bound; its stream was closed.
     BadMessage,
@@ -56,26 +57,11 @@ pub(crate) enum Loss {
     SpooledFacts,
 }
 
-const REASONS: [(Loss, &str); 12] = [
-    (Loss::BadMessage, "bad_message"),
-    (Loss::UnknownTape, "unknown_tape"),
-    (Loss::NoRoom, "no_room"),
-    (Loss::SlowAgent, "slow_agent"),
-    (Loss::AgentRefused, "agent_refused"),
-    (Loss::StepsMissed, "steps_missed"),
-    (Loss::StaleBody, "stale_body"),
-    (Loss::BadBody, "bad_body"),
-    (Loss::Forgotten, "forgotten"),
-    (Loss::SpooledSteps, "spooled_steps"),
-    (Loss::SpooledBodies, "spooled_bodies"),
-    (Loss::SpooledFacts, "spooled_facts"),
-];
-
 /// All counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    counts: [AtomicU64; COUNTS],
-    losses: [AtomicU64; REASONS.len()],
+    counts: [AtomicU64; Count::COUNT],
+    losses: [AtomicU64; Loss::COUNT],
 }
 
 impl Counters {
@@ -93,7 +79,10 @@ impl Counters {
 
     /// Every reason with its count.
     pub(crate) fn losses(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        REASONS.iter().zip(&self.losses).map(|((_, name), count)| (*name, count.load(Relaxed)))
+        Loss::VARIANTS
+            .iter()
+            .zip(&self.losses)
+            .map(|(loss, count)| (loss.into(), count.load(Relaxed)))
     }
 }
 
@@ -104,10 +93,11 @@ mod tests {
     #[test]
     fn every_reason_has_its_own_counter() {
         let counters = Counters::default();
-        for (index, (loss, _)) in REASONS.iter().enumerate() {
-            assert_eq!(*loss as usize, index);
+        for (index, loss) in Loss::VARIANTS.iter().enumerate() {
             counters.lose(*loss, index as u64);
         }
-        assert_eq!(counters.losses().map(|(_, count)| count).max(), Some(11));
+        let counted: Vec<(&str, u64)> = counters.losses().collect();
+        assert_eq!(counted[..2], [("bad_message", 0), ("unknown_tape", 1)]);
+        assert_eq!(counted.last(), Some(&("spooled_facts", 11)));
     }
 }
