@@ -11,6 +11,7 @@ use memtape_proto::api::{ActionKind, Named, RankHost};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use memtape_core::incident::Incident as IncidentRecord;
+pub(crate) use memtape_proto::api::RankEnd as End;
 
 /// Something the store keeps.
 pub(crate) trait Record: Serialize + serde::de::DeserializeOwned {
@@ -76,17 +77,6 @@ pub(crate) struct RankRecord {
     pub(crate) host: Option<RankHost>,
     /// What other code than PyTorch's allocator then held.
     pub(crate) outside: Vec<Outside>,
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum End {
-    Exited,
-    Killed,
-    OomKilled,
-    /// The agent does not know.
-    Unknown,
 }
 
 /// Present totals of one device of one rank, in bytes and counts.

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use axum::extract::{Path, Query, State};
 use axum::response::Json;
-use memtape_proto::api::{Device, Rank, RankEnd, Ranks, Unknown, UnknownPart};
+use memtape_proto::api::{Device, Rank, Ranks, Unknown, UnknownPart};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::http::request::{Answer, Api, PathOf, QueryOf, attempt_of};
 use crate::http::route_list::Routes;
-use crate::records::{End, Totals};
+use crate::records::Totals;
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{self, Attempt, Presence};
 use crate::state::jobs::silence::Watch;
@@ -77,15 +77,6 @@ fn unknown(jobs: &Jobs, attempt: &Attempt) -> Vec<Unknown> {
         .collect()
 }
 
-fn end(end: End) -> RankEnd {
-    match end {
-        End::Exited => RankEnd::Exited,
-        End::Killed => RankEnd::Killed,
-        End::OomKilled => RankEnd::OomKilled,
-        End::Unknown => RankEnd::Unknown,
-    }
-}
-
 fn rank(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank) -> Rank {
     let record = &rank.record;
     Rank {
@@ -99,7 +90,7 @@ fn rank(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank)
         alive: watch.is_alive(rank),
         step: rank.step,
         step_wall_ns: rank.step_wall_ns,
-        end: record.end.map(|of| end(of).into()),
+        end: record.end.map(Into::into),
         end_detail: record.end_detail.clone(),
         devices: rank.totals.iter().map(|totals| device(jobs, rank, totals)).collect(),
         rss_bytes: rank.rss_bytes,
