@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use memtape_coordinator::{Finding, StoreCheck, check_store, rebuild_store};
-use serde_json::{Value, json};
 
 use crate::globals::Globals;
 use crate::output;
@@ -39,7 +38,9 @@ pub(crate) fn run(command: &StoreCommand, globals: &Globals) -> anyhow::Result<(
 fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
     let checked = check_store(dir)?;
     if json {
-        output::print_json(&object(&checked))?;
+        let mut object = serde_json::to_value(&checked)?;
+        object["ok"] = checked.findings.is_empty().into();
+        output::print_json(&object)?;
     } else {
         let StoreCheck { records, blocks, rows, bodies, bytes, .. } = &checked;
         if checked.bodies_elsewhere > 0 {
@@ -61,34 +62,10 @@ fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
     }
 }
 
-fn object(checked: &StoreCheck) -> Value {
-    json!({
-        "ok": checked.findings.is_empty(),
-        "findings": checked.findings.iter().map(finding_object).collect::<Vec<_>>(),
-        "records": checked.records,
-        "blocks": checked.blocks,
-        "steps": checked.rows,
-        "bodies": checked.bodies,
-        "bodies_elsewhere": checked.bodies_elsewhere,
-        "bodies_unused": checked.bodies_unused,
-        "bytes": checked.bytes,
-    })
-}
-
-fn finding_object(Finding { part, what, remedy }: &Finding) -> Value {
-    json!({ "part": part, "what": what, "remedy": remedy })
-}
-
 fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
     let rebuilt = rebuild_store(dir)?;
     if json {
-        return output::print_json(&json!({
-            "records": rebuilt.records,
-            "blocks": rebuilt.blocks,
-            "journal_gaps": rebuilt.journal_gaps,
-            "journal_mended": rebuilt.journal_mended,
-            "aside": rebuilt.aside,
-        }));
+        return output::print_json(&rebuilt);
     }
     output::print(&format!(
         "the index was rebuilt: {} records, {} blocks of steps",

@@ -37,7 +37,7 @@ const BODY: &str = "put the file back from a copy; without one this state is los
                     the capture is not";
 
 /// Something that is not as it should be.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
 pub struct Finding {
     /// Which file, or which part of the store.
     pub part: String,
@@ -48,7 +48,7 @@ pub struct Finding {
 }
 
 /// What a check found, and how much it looked at.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, serde::Serialize)]
 pub struct StoreCheck {
     /// What is wrong, in the order of the parts.
     pub findings: Vec<Finding>,
@@ -57,6 +57,7 @@ pub struct StoreCheck {
     /// Blocks of packed steps that count.
     pub blocks: u64,
     /// Rows in those, and in the log.
+    #[serde(rename = "steps")]
     pub rows: u64,
     /// Bodies, all of them hashed.
     pub bodies: u64,

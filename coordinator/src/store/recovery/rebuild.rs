@@ -16,7 +16,7 @@ use crate::store::recovery::format;
 use crate::store::recovery::opening::{self, Recovery};
 
 /// What was done.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, serde::Serialize)]
 pub struct StoreRebuild {
     /// Records of the journal that are in the new index.
     pub records: u64,
