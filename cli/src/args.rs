@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::error::{ContextKind, ErrorKind};
 
 use crate::output::one_line;
@@ -39,39 +40,26 @@ pub(crate) fn mistake(error: &clap::Error) -> String {
 }
 
 /// Reads `60s`, `250ms`, `5m`, `24h`; a number alone is seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| "it must be a time such as 60s".to_string())?;
-    let ms = match unit {
-        "ms" => Some(1),
-        "" | "s" => Some(1000),
-        "m" | "min" => Some(60_000),
-        "h" => Some(3_600_000),
-        _ => None,
-    };
-    ms.and_then(|ms: u64| ms.checked_mul(number))
-        .map(Duration::from_millis)
-        .ok_or_else(|| "it must be a time such as 250ms, 60s, 5m or 24h".to_string())
+pub(crate) fn duration(text: &str) -> anyhow::Result<Duration> {
+    const MS: [(&str, u64); 6] =
+        [("ms", 1), ("", 1_000), ("s", 1_000), ("m", 60_000), ("min", 60_000), ("h", 3_600_000)];
+    let ms = measure(text, &MS).context("it must be a time such as 250ms, 60s, 5m or 24h")?;
+    Ok(Duration::from_millis(ms))
 }
 
 /// Reads `1048576`, `512KiB`, `8GiB`.
-pub(crate) fn byte_count(text: &str) -> Result<u64, String> {
+pub(crate) fn byte_count(text: &str) -> anyhow::Result<u64> {
+    const BYTES: [(&str, u64); 6] =
+        [("", 1), ("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+    measure(text, &BYTES).context("it must be a size such as 512MiB or 8GiB")
+}
+
+/// A whole number and one of these units.
+fn measure(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim() {
-        "" | "B" => Some(0),
-        "KiB" => Some(10),
-        "MiB" => Some(20),
-        "GiB" => Some(30),
-        "TiB" => Some(40),
-        _ => None,
-    };
-    let number: Option<u64> = number.parse().ok();
-    number
-        .zip(shift)
-        .and_then(|(number, shift)| number.checked_mul(1 << shift))
-        .ok_or_else(|| "it must be a size such as 512MiB or 8GiB".to_string())
+    let (_, size) = units.iter().find(|(name, _)| *name == unit.trim())?;
+    number.parse::<u64>().ok()?.checked_mul(*size)
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@
 //! are read at the same time. While a chunk is parsed, a second thread reads and decompresses the
 //! next ones. Only what `core::analysis` needs is kept.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use flate2::bufread::MultiGzDecoder;
@@ -92,26 +92,22 @@ fn search(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> anyhow::Resu
 pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Snapshot>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let readers = cores.min(READERS_MAX).min(paths.len()).max(1);
-    let next = AtomicUsize::new(0);
-    let found: Vec<Mutex<Option<anyhow::Result<Snapshot>>>> =
-        paths.iter().map(|_| Mutex::new(None)).collect();
+    let left = Mutex::new(paths.iter().enumerate());
+    let take = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let (send, found) = channel();
     std::thread::scope(|scope| {
         for _ in 0..readers {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let (Some(path), Some(slot)) = (paths.get(at), found.get(at)) else { return };
-                    let read = read(path);
-                    *slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(read);
+            let (send, take) = (send.clone(), &take);
+            scope.spawn(move || {
+                while let Some((at, path)) = take() {
+                    let _ = send.send((at, read(path))); // it is received below
                 }
             });
         }
     });
-    let taken = found.into_iter().zip(paths).map(|(slot, path)| {
-        let slot = slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        slot.unwrap_or_else(|| bail!("{} was not read: its reader ended early", path.display()))
-    });
-    taken.collect()
+    drop(send);
+    let found: BTreeMap<usize, anyhow::Result<Snapshot>> = found.into_iter().collect();
+    found.into_values().collect()
 }
 
 /// Reads one file.
