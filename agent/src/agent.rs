@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use memtape_core::census::Census;
 use memtape_core::limits::{STEPS_PER_REPORT_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::roles;
 
@@ -25,6 +26,7 @@ use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, RankReport, Ra
 use crate::node::clock::Now;
 use crate::node::machine::Node;
 use crate::spool::Spool;
+use crate::tapes::census::{Censuses, CountResult};
 use crate::tapes::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 use crate::tapes::source::TapeSource;
@@ -42,6 +44,8 @@ pub(crate) enum Event {
     Stream(StreamEvent),
     /// A tape was rewound.
     Rewound(WorkId, Rewound),
+    /// A tape was counted.
+    Counted(TapeKey, CountResult),
     /// A try at sending a body came to its end.
     Uploaded(WorkId, Result<(), UploadError>),
 }
@@ -60,6 +64,7 @@ pub(crate) struct Agent {
     tapes: Tapes,
     deliveries: Deliveries,
     captures: Captures,
+    censuses: Censuses,
     session: Option<Session>,
     /// What was said of each rank on the present stream.
     announced: BTreeMap<TapeKey, RankUp>,
@@ -99,6 +104,7 @@ impl Agent {
             tapes: Tapes::new(source),
             captures: Captures::new(&config),
             deliveries: Deliveries::default(),
+            censuses: Censuses::default(),
             session: None,
             announced: BTreeMap::new(),
             has_more: false,
@@ -137,12 +143,20 @@ impl Agent {
         self.captures.take_work()
     }
 
+    /// The next tape to be counted; one at a time.
+    fn count(&mut self, now: Now) {
+        if let Some((key, count)) = self.censuses.next(now.mono_ns, &self.tapes) {
+            self.captures.add_work(Work::Count(key, count));
+        }
+    }
+
     /// One event, and all that follows from it at once.
     pub(crate) fn handle(&mut self, now: Now, event: Event) {
         match event {
             Event::Tick => {
                 self.tapes.look(now, self.node.as_ref());
                 self.captures.pass_time(now.mono_ns);
+                self.count(now);
                 self.keep(now);
                 self.send_news(now);
                 self.upload_capture(now);
@@ -164,6 +178,15 @@ impl Agent {
                     self.keep_capture(&key, &rewound);
                 }
                 self.send_answers();
+            }
+            Event::Counted(key, result) => {
+                let is_final = result.is_final;
+                self.censuses.counted(key, result);
+                self.count(now);
+                // The end of a rank waits for its last census.
+                if is_final {
+                    self.send_news(now);
+                }
             }
             Event::Uploaded(id, result) => {
                 if !self.capture_uploaded(now, id, &result) {
@@ -206,6 +229,7 @@ impl Agent {
         self.session = Some(session);
         self.announced.clear();
         self.deliveries.start_stream();
+        self.censuses.start_stream();
         self.captures.start_stream();
         // A stream's first report says that all tapes were announced: an agent that has just
         // started must not say so before it has looked.
@@ -274,6 +298,7 @@ impl Agent {
         let node = self.node.as_ref();
         let room = if kept.is_some() { 0 } else { STEPS_PER_REPORT_MAX };
         let mut ranks = report::ranks(&self.tapes, &self.deliveries, reading, (now, node), room);
+        let censuses = self.add_censuses(&mut ranks);
         let kept_until = kept.map(|(number, kept)| {
             ranks.add_kept(kept);
             number
@@ -290,6 +315,7 @@ impl Agent {
         if !self.send(message) {
             return None;
         }
+        self.censuses.sent(censuses);
         self.deliveries.report_sent(ranks.marks);
         if let Some((number, spool)) = kept_until.zip(self.spool.as_mut()) {
             spool.sent_with(number, self.deliveries.next_number() - 1);
@@ -298,11 +324,32 @@ impl Agent {
         Some(ranks.drained)
     }
 
-    /// Reports processes that are gone, after the last of their steps.
+    /// Adds censuses that the coordinator does not have; which ones.
+    fn add_censuses(&self, ranks: &mut report::Ranks) -> Vec<(TapeKey, Census)> {
+        let mut added = Vec::new();
+        for (key, census) in self.censuses.unsent() {
+            let Some(known) = self.tapes.get(key) else { continue };
+            let changes = self.censuses.changes(key, census);
+            if ranks.add_census(known.tape_id(), changes) {
+                added.push((key, census.clone()));
+            }
+        }
+        added
+    }
+
+    /// The coordinator of the present stream knows censuses.
+    fn takes_censuses(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.minor >= wire::CENSUS_MINOR)
+    }
+
+    /// Reports processes that are gone, after the last of their steps and their last census.
     fn send_ends(&mut self, drained: &[TapeKey]) {
         for key in drained {
             let Some(known) = self.tapes.get(*key) else { continue };
             let Some(death) = known.life.death() else { continue };
+            if self.takes_censuses() && !known.is_cut && !self.censuses.is_complete(*key) {
+                continue;
+            }
             let message = wire::rank_down(known.tape_id(), death, known.status.step);
             if self.send(message) {
                 self.deliveries.down_sent(*key);
@@ -380,6 +427,7 @@ impl Agent {
             }
             tracing::info!(bytes, "tape {} is deleted: {reason}", path.display());
             self.deliveries.forget(key);
+            self.censuses.forget(key);
             self.announced.remove(&key);
             self.recalled.remove(&key);
             self.alone.forget(&tape_id);

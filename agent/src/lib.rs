@@ -23,6 +23,7 @@ mod node {
 
 /// The tapes of this node: where they are, whether their processes live, which are deleted.
 mod tapes {
+    pub(crate) mod census;
     pub(crate) mod cleanup;
     pub(crate) mod death;
     pub(crate) mod known;

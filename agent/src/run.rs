@@ -119,6 +119,11 @@ fn begin(work: Work, channel: &Channel, events: &mpsc::Sender<Event>) {
                 let made = made.unwrap_or_else(|error| Rewound::nothing(&failed(error)));
                 Event::Rewound(id, made)
             }
+            Work::Count(key, count) => {
+                let failure = count.failure();
+                let counted = tokio::task::spawn_blocking(move || count.make()).await;
+                Event::Counted(key, counted.unwrap_or(failure))
+            }
             Work::Upload(id, key, body, time_left) => {
                 let uploading = upload(channel, &key.capture_id, &key.tape_id, body);
                 Event::Uploaded(id, within(time_left, uploading).await)

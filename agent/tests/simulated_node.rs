@@ -15,6 +15,7 @@ use memtape_proto::v1::coordinator_message::Body as ToAgent;
 use prost::Message;
 
 mod agent_captures;
+mod censuses;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -32,8 +33,8 @@ struct World {
     times_left: BTreeMap<u64, Duration>,
 }
 
-fn first_message() -> v1::CoordinatorMessage {
-    let welcome = v1::Welcome { protocol: 1, protocol_minor: 1, ..v1::Welcome::default() };
+fn first_message(minor: u32) -> v1::CoordinatorMessage {
+    let welcome = v1::Welcome { protocol: 1, protocol_minor: minor, ..v1::Welcome::default() };
     v1::CoordinatorMessage { body: Some(ToAgent::Welcome(welcome)) }
 }
 
@@ -71,9 +72,13 @@ impl World {
     }
 
     fn connect(&mut self) {
+        self.connect_to_minor(1);
+    }
+
+    fn connect_to_minor(&mut self, minor: u32) {
         let Some(Said::Hello(hello)) = self.agent.hello().body else { panic!("no hello") };
         assert_eq!(hello.node, "node-1");
-        self.handle(Event::Connected { welcome: first_message() });
+        self.handle(Event::Connected { welcome: first_message(minor) });
     }
 
     fn say(&mut self, body: ToAgent) {
@@ -257,7 +262,7 @@ fn bodies_stay_within_their_bound_and_deadlines_end_them() {
 fn a_slow_reader_only_postpones() {
     let mut world = World::new(3, |config| config.report_interval = Duration::from_millis(50));
     world.train(3);
-    world.agent.handle(world.now, Event::Connected { welcome: first_message() });
+    world.agent.handle(world.now, Event::Connected { welcome: first_message(1) });
     for _ in 0..1000 {
         world.pass(50_000_000);
         world.agent.handle(world.now, Event::Tick);

@@ -11,6 +11,7 @@
 //! | [`identity::ids`], [`limits`] | names of captures, shared limits |
 //! | [`python`] | CPython's frames and lines |
 //! | [`detector`], [`thrash`] | growth that does not stop |
+//! | [`census`] | which lines hold live memory, and since when |
 //! | [`capture`] | the state of all ranks at the same step |
 //! | [`diagnosis`] | which line keeps the memory |
 //! | `incident`, `policy` | the life of an incident; whether to ask for a restart |
@@ -22,8 +23,10 @@ extern crate alloc;
 
 pub mod analysis;
 pub mod capture;
+pub mod census;
 pub mod detector;
 pub mod diagnosis;
+mod hash;
 pub mod identity;
 pub mod incident;
 pub mod limits;

@@ -142,6 +142,15 @@ limits! {
         "Processes of one node among which those of the ranks are looked for",
         "further processes are not seen",
         "none";
+    CENSUS_LINES_MAX: usize = 32, Count, "agent, coordinator",
+        "Lines of code of one device of one rank that are told apart in a census",
+        "the lines that keep least are added up as other lines",
+        "the other lines of `memtape lines`";
+    CENSUSES_PER_REPORT_MAX: usize = 8, Count, "agent, coordinator",
+        "Censuses in one report",
+        "further censuses wait for the next report; the coordinator closes the stream of an agent \
+         that sends more",
+        "`memtape_losses_total{reason=\"bad_message\"}`";
     PROCESSES_PER_RANK_MAX: usize = 1024, Count, "agent",
         "Processes below one rank whose memory is read",
         "further processes are counted",

@@ -10,6 +10,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::hash::fnv_1a;
 use crate::limits::PEER_GROUPS_MAX;
 use crate::snapshot::CollectiveGroup;
 
@@ -88,10 +89,10 @@ pub fn roles(known: &[Known]) -> Vec<(u32, u64)> {
     }
     let of = |rank: &Known| {
         if !rank.role.is_empty() {
-            return Some((rank.rank, hash(rank.role.as_bytes())));
+            return Some((rank.rank, fnv_1a(rank.role.bytes())));
         }
         let first = joined.root(*rank.peer_groups.first()?);
-        Some((rank.rank, hash(&first.to_le_bytes())))
+        Some((rank.rank, fnv_1a(first.to_le_bytes())))
     };
     known.iter().filter_map(of).collect()
 }
@@ -116,13 +117,6 @@ impl Joined {
             self.0.insert(first.max(second), first.min(second));
         }
     }
-}
-
-/// FNV-1a of 64 bits: roles need to be told apart, not to be secret.
-fn hash(bytes: &[u8]) -> u64 {
-    const START: u64 = 0xcbf2_9ce4_8422_2325;
-    const FACTOR: u64 = 0x0100_0000_01b3;
-    bytes.iter().fold(START, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FACTOR))
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ use crate::config::Config;
 use crate::link::backoff::{self, backoff};
 use crate::link::upload::{Body, UploadError};
 use crate::link::wire::{self, Outgoing};
+use crate::tapes::census::Count;
+use crate::tapes::known::TapeKey;
 
 /// Deadlines of requests are kept within these; one without any gets the first.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
@@ -40,6 +42,8 @@ pub(crate) struct WorkId(pub(crate) u64);
 pub(crate) enum Work {
     /// A tape has to be rewound.
     Rewind(WorkId, Rewind),
+    /// A tape has to be counted.
+    Count(TapeKey, Count),
     /// A body has to be sent, once, within this time.
     Upload(WorkId, JobKey, Body, Duration),
 }

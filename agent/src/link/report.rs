@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use memtape_core::census::changes::Changes;
 use memtape_core::tape::read::Steps;
 
 use crate::link::deliveries::{Deliveries, Mark};
@@ -33,6 +34,12 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
+    /// Adds a census of a rank; false when the report has nothing else about that rank.
+    pub(crate) fn add_census(&mut self, tape_id: &str, changes: Changes) -> bool {
+        let report = self.reports.iter_mut().find(|report| report.tape_id() == tape_id);
+        report.map(|report| report.add_census(changes)).is_some()
+    }
+
     /// Adds records that were kept elsewhere; what the tapes hold comes after them.
     pub(crate) fn add_kept(&mut self, kept: Vec<RankReport>) {
         self.has_more = true;

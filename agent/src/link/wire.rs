@@ -23,7 +23,7 @@ mod facts;
 
 mod kept;
 
-pub(crate) use facts::{HostFacts, RankFacts, RankReport};
+pub(crate) use facts::{CENSUS_MINOR, HostFacts, RankFacts, RankReport};
 pub(crate) use kept::{InitiatedCapture, Kept, Trigger, encode, kept, steps_message};
 
 /// The client of the coordinator's service.

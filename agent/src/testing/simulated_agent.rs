@@ -114,6 +114,7 @@ pub struct SimulatedAgent {
     hello: FromAgent,
     outgoing: Option<mpsc::Receiver<FromAgent>>,
     rewinds: BTreeMap<WorkId, Rewind>,
+    now: Now,
 }
 
 /// Facts about a machine that is not there.
@@ -175,7 +176,7 @@ impl SimulatedAgent {
         let hello = wire::hello(&config.node, boot_id).into_raw(u32::MAX);
         let spool = disk.and_then(|disk| Spool::open(Box::new(disk), config.spool_bytes_max).ok());
         let agent = Agent::new(now.into(), config, Box::new(node), Box::new(tapes), spool);
-        Self { agent, hello, outgoing: None, rewinds: BTreeMap::new() }
+        Self { agent, hello, outgoing: None, rewinds: BTreeMap::new(), now }
     }
 
     /// What the agent says first on every stream.
@@ -201,6 +202,7 @@ impl SimulatedAgent {
 
     /// One event.
     pub fn handle(&mut self, now: Now, event: Event) {
+        self.now = now;
         let event = match event {
             Event::Tick => agent::Event::Tick,
             Event::Timeout => agent::Event::Timeout,
@@ -246,6 +248,12 @@ impl SimulatedAgent {
             return Some(Output::Message(message));
         }
         Some(match self.agent.take_work()? {
+            // Takes no time here.
+            Work::Count(key, count) => {
+                let counted = agent::Event::Counted(key, count.make());
+                self.agent.handle(self.now.into(), counted);
+                return self.poll();
+            }
             Work::Rewind(id, rewind) => {
                 self.rewinds.insert(id, rewind);
                 Output::Rewind { id: id.0 }

@@ -170,7 +170,7 @@ async fn a_later_minor_is_taken_and_another_major_is_not() {
                 let first = attached.unwrap().into_inner().message().await.unwrap().unwrap();
                 let welcome = first.body.expect("a welcome");
                 let v1::coordinator_message::Body::Welcome(welcome) = welcome else { panic!() };
-                assert_eq!((welcome.protocol, welcome.protocol_minor), (1, 2));
+                assert_eq!((welcome.protocol, welcome.protocol_minor), (1, 3));
             }
             Some(part) => {
                 let status = attached.unwrap_err();

@@ -289,6 +289,15 @@ impl Held {
         self.bytes = self.bytes.saturating_add(bytes);
         self.count = self.count.saturating_add(1);
     }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            count: self.count.saturating_add(other.count),
+        }
+    }
 }
 
 /// Live memory of one stack.

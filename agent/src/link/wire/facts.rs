@@ -1,6 +1,10 @@
 //! What a report says of one rank.
 
-use memtape_core::snapshot::OutsideUse;
+use memtape_core::census::changes::Changes;
+use memtape_core::census::{LineCensus, LineId};
+use memtape_core::identity::cut;
+use memtape_core::snapshot::{Frame, OutsideUse};
+use memtape_core::tape::interned::STRING_BYTES_MAX;
 use memtape_core::tape::read::DeviceTotals;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::StepRecord;
@@ -59,6 +63,7 @@ impl RankReport {
             steps_missed: 0,
             host: facts.host.map(rank_host),
             outside: facts.outside.iter().map(v1::OutsideUse::from).collect(),
+            censuses: Vec::new(),
         })
     }
 
@@ -78,6 +83,11 @@ impl RankReport {
             process_bytes,
             deferred_bytes: t.deferred,
         });
+    }
+
+    /// Adds a census of a device.
+    pub(crate) fn add_census(&mut self, changes: Changes) {
+        self.0.censuses.push(census(changes));
     }
 
     /// Adds a finished step of a device.
@@ -138,6 +148,29 @@ impl RankReport {
     }
 }
 
+fn census(changes: Changes) -> v1::Census {
+    let frame = |frame: &Frame| v1::Frame {
+        file: cut(&frame.file, STRING_BYTES_MAX).to_string(),
+        line: frame.line,
+        function: cut(&frame.function, STRING_BYTES_MAX).to_string(),
+    };
+    let line = |(id, line): (LineId, LineCensus)| v1::CensusLine {
+        line: id.0,
+        frames: line.frames.iter().map(frame).collect(),
+        first_steps: line.cohorts.keys().copied().collect(),
+        bytes: line.cohorts.values().map(|held| held.bytes).collect(),
+        blocks: line.cohorts.values().map(|held| held.count).collect(),
+    };
+    v1::Census {
+        device: u32::from(changes.device),
+        step: changes.step,
+        is_whole: changes.is_whole,
+        lines: changes.lines.into_iter().map(line).collect(),
+        other_bytes: changes.other_lines.bytes,
+        other_blocks: changes.other_lines.count,
+    }
+}
+
 fn rank_host(facts: HostFacts) -> v1::RankHost {
     let HostFacts { memory, below, cgroup, missing } = facts;
     let memory = memory.unwrap_or_default();
@@ -167,12 +200,21 @@ fn rank_host(facts: HostFacts) -> v1::RankHost {
 }
 
 /// The minor version of the protocol that knows what ranks take of their hosts.
-const MINOR: u32 = 2;
+const HOST_MINOR: u32 = 2;
+
+/// The minor version that knows censuses.
+pub(crate) const CENSUS_MINOR: u32 = 3;
 
 /// A message without what a coordinator of this minor version does not know.
 pub(super) fn for_minor(mut message: v1::AgentMessage, minor: u32) -> v1::AgentMessage {
     use v1::agent_message::Body;
-    if minor >= MINOR {
+    if minor >= CENSUS_MINOR {
+        return message;
+    }
+    if let Some(Body::Report(report)) = &mut message.body {
+        report.ranks.iter_mut().for_each(|rank| rank.censuses.clear());
+    }
+    if minor >= HOST_MINOR {
         return message;
     }
     match &mut message.body {

@@ -11,6 +11,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::hash::fnv_1a;
 use crate::identity::cut;
 
 /// Longest name or description that is kept, in bytes. PyTorch's own names are numbers, or 40
@@ -135,13 +136,9 @@ fn only_indexes(ids: &[u64], configured: usize, default: Option<usize>) -> Vec<O
     ids.iter().map(|&id| if id == 0 && default.is_some() { default } else { only }).collect()
 }
 
-/// The same for the same name and ranks; never 0. FNV-1a: it only has to tell groups apart.
+/// The same for the same name and ranks; never 0.
 fn key_of(name: &str, ranks: &str) -> u64 {
-    let bytes = name.bytes().chain([0]).chain(ranks.bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    hash.max(1)
+    fnv_1a(name.bytes().chain([0]).chain(ranks.bytes())).max(1)
 }
 
 /// How many numbers are in `[0, 1, 2]`.

@@ -16,6 +16,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::limits::STACK_FRAMES_MAX;
+use crate::snapshot::Frame;
 use crate::tape::atomic::Ordering;
 use crate::tape::layout::header;
 use crate::tape::shared_words::{Words, pack};
@@ -135,6 +136,16 @@ impl Interned {
             pairs.iter().flat_map(|&pair| [pair as u32, (pair >> 32) as u32]).collect();
         frames.truncate(depth);
         Some(frames)
+    }
+
+    /// The frames of a stack, innermost first; empty when there is no such stack.
+    pub fn frames_of(&self, stack: u32) -> Vec<Frame> {
+        let name = |id| self.string(id).unwrap_or_default();
+        let frame = |id| {
+            let (file, function, line) = self.frame(id)?;
+            Some(Frame { file: name(file), line, function: name(function) })
+        };
+        self.stack(stack).unwrap_or_default().into_iter().filter_map(frame).collect()
     }
 
     fn entry(&self, id: u32, tag: u64) -> Option<(u64, &[u64])> {

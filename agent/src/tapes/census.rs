@@ -1,0 +1,164 @@
+//! Censuses of this node's tapes: when each is due, which are known, and what the coordinator has.
+//!
+//! A tape is counted when enough steps have passed since its last count, and once after its process
+//! has ended; one tape at a time, on a thread of its own, so that a node with many ranks stays
+//! calm. The coordinator gets what changed since the last census that was sent on the present
+//! stream; a new stream begins with whole ones. Nothing is kept on disk: the tape itself is there to
+//! be counted again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memtape_core::census::Census;
+use memtape_core::census::changes::Changes;
+use memtape_core::census::cohort::WIDTH_MIN_STEPS;
+use memtape_core::census::reader::CensusReader;
+use memtape_core::limits::CENSUSES_PER_REPORT_MAX;
+use memtape_core::tape::read::Tape;
+
+use crate::tapes::known::{KnownTape, TapeKey, Tapes};
+use crate::tapes::source::TapeWords;
+
+/// Time between two counts of one tape, at least.
+const INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// The censuses of all tapes.
+#[derive(Debug, Default)]
+pub(crate) struct Censuses {
+    tapes: BTreeMap<TapeKey, Counted>,
+    /// The tape that is being counted.
+    counting: Option<TapeKey>,
+    /// What the coordinator has, by the present stream.
+    sent: BTreeMap<(TapeKey, u8), Census>,
+}
+
+/// What is known of one tape.
+#[derive(Debug, Default)]
+struct Counted {
+    /// Knows the lines of the tape's stacks; away while the tape is being counted.
+    reader: CensusReader,
+    censuses: Vec<Census>,
+    /// Steps finished at the last count.
+    step: u64,
+    counted_ns: Option<u64>,
+    /// It was counted after its process had ended: nothing changes any more.
+    is_final: bool,
+}
+
+/// One tape to be counted.
+#[derive(Debug)]
+pub(crate) struct Count {
+    tape: Arc<Tape<TapeWords>>,
+    reader: CensusReader,
+    is_final: bool,
+}
+
+/// A tape was counted.
+#[derive(Debug, Default)]
+pub(crate) struct CountResult {
+    reader: CensusReader,
+    censuses: Vec<Census>,
+    /// Its process had ended: there will be nothing new.
+    pub(crate) is_final: bool,
+}
+
+impl Count {
+    /// What to report if the count itself fails: there is no census.
+    pub(crate) fn failure(&self) -> CountResult {
+        CountResult { is_final: self.is_final, ..CountResult::default() }
+    }
+
+    /// Counts all devices of the tape. Blocks for as long as reading the tables takes: some
+    /// milliseconds for 100,000 blocks.
+    pub(crate) fn make(mut self) -> CountResult {
+        let devices = self.tape.devices();
+        let count = |device| self.reader.count(&self.tape, device);
+        let censuses = devices.into_iter().filter_map(count).collect();
+        CountResult { reader: self.reader, censuses, is_final: self.is_final }
+    }
+}
+
+impl Censuses {
+    /// The next tape to be counted; none while one is being counted or none is due.
+    pub(crate) fn next(&mut self, now_ns: u64, tapes: &Tapes) -> Option<(TapeKey, Count)> {
+        if self.counting.is_some() {
+            return None;
+        }
+        let due = tapes.iter().filter(|(key, known)| self.is_due(now_ns, *key, known));
+        let longest_ago = |(key, _): &(TapeKey, _)| self.tapes.get(key).map(|tape| tape.counted_ns);
+        let (key, known) = due.min_by_key(longest_ago)?;
+        self.counting = Some(key);
+        let counted = self.tapes.entry(key).or_default();
+        (counted.step, counted.counted_ns) = (known.status.step, Some(now_ns));
+        let reader = std::mem::take(&mut counted.reader);
+        let is_final = known.life.death().is_some();
+        Some((key, Count { tape: Arc::clone(&known.tape), reader, is_final }))
+    }
+
+    fn is_due(&self, now_ns: u64, key: TapeKey, known: &KnownTape) -> bool {
+        if known.is_cut {
+            return false;
+        }
+        let Some(counted) = self.tapes.get(&key) else { return true };
+        let since_ns = now_ns.saturating_sub(counted.counted_ns.unwrap_or(0));
+        let has_moved = known.status.step >= counted.step.saturating_add(WIDTH_MIN_STEPS);
+        let is_over = known.life.death().is_some();
+        (is_over && !counted.is_final)
+            || (has_moved && u128::from(since_ns) >= INTERVAL_MIN.as_nanos())
+    }
+
+    /// A tape was counted.
+    pub(crate) fn counted(&mut self, key: TapeKey, result: CountResult) {
+        self.counting = None;
+        // Forgotten meanwhile.
+        let Some(counted) = self.tapes.get_mut(&key) else { return };
+        counted.reader = result.reader;
+        counted.censuses = result.censuses;
+        counted.is_final = result.is_final;
+    }
+
+    /// A new stream: the coordinator has nothing by it.
+    pub(crate) fn start_stream(&mut self) {
+        self.sent.clear();
+    }
+
+    /// Censuses that the coordinator does not have by this stream, as many as a report may have.
+    pub(crate) fn unsent(&self) -> Vec<(TapeKey, &Census)> {
+        let all = self
+            .tapes
+            .iter()
+            .flat_map(|(key, counted)| counted.censuses.iter().map(move |census| (*key, census)));
+        let is_new = |(key, census): &(TapeKey, &Census)| {
+            self.sent.get(&(*key, census.device)).is_none_or(|sent| sent.step != census.step)
+        };
+        all.filter(is_new).take(CENSUSES_PER_REPORT_MAX).collect()
+    }
+
+    /// The last census of a tape whose process has ended was made and sent.
+    pub(crate) fn is_complete(&self, key: TapeKey) -> bool {
+        let Some(counted) = self.tapes.get(&key) else { return false };
+        let is_sent = |census: &Census| {
+            self.sent.get(&(key, census.device)).is_some_and(|sent| sent.step == census.step)
+        };
+        counted.is_final && counted.censuses.iter().all(is_sent)
+    }
+
+    /// What one of these says beyond the last one that was sent.
+    pub(crate) fn changes(&self, key: TapeKey, census: &Census) -> Changes {
+        Changes::between(self.sent.get(&(key, census.device)), census)
+    }
+
+    /// These were sent.
+    pub(crate) fn sent(&mut self, censuses: Vec<(TapeKey, Census)>) {
+        for (key, census) in censuses {
+            self.sent.insert((key, census.device), census);
+        }
+    }
+
+    /// A tape is gone for good.
+    pub(crate) fn forget(&mut self, key: TapeKey) {
+        self.tapes.remove(&key);
+        self.sent.retain(|(of, _), _| *of != key);
+    }
+}

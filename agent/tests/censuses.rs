@@ -1,0 +1,99 @@
+//! Censuses of ranks: when they are sent, to whom, and that their changes add up.
+
+use std::collections::BTreeMap;
+
+use super::{Said, World};
+use memtape_proto::v1;
+
+impl World {
+    fn censuses(&self, rank: usize) -> Vec<&v1::Census> {
+        let tape_id = self.ranks[rank].tape_id();
+        let reports = self.said.iter().filter_map(|said| match said {
+            Said::Report(report) => Some(report),
+            _ => None,
+        });
+        let ranks = reports.flat_map(|report| &report.ranks);
+        ranks.filter(|each| each.tape_id == tape_id).flat_map(|each| &each.censuses).collect()
+    }
+
+    fn ticks(&mut self, count: u32) {
+        (0..count).for_each(|_| self.tick());
+    }
+}
+
+/// What a receiver has after these messages: bytes of each line, by cohort.
+fn received(censuses: &[&v1::Census]) -> BTreeMap<u64, BTreeMap<u64, u64>> {
+    let mut lines: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
+    for census in censuses {
+        if census.is_whole {
+            lines.clear();
+        }
+        for line in &census.lines {
+            assert_eq!(line.first_steps.len(), line.bytes.len());
+            assert_eq!(line.first_steps.len(), line.blocks.len());
+            let cohorts = line.first_steps.iter().copied().zip(line.bytes.iter().copied());
+            lines.insert(line.line, cohorts.collect());
+        }
+    }
+    lines
+}
+
+#[test]
+fn a_rank_is_counted_every_few_steps_and_changes_are_sent() {
+    let mut world = World::new(2, |_| ());
+    world.connect_to_minor(3);
+    world.train(40);
+    world.ticks(3);
+    let first = world.censuses(0);
+    assert_eq!(first.iter().map(|census| census.is_whole).collect::<Vec<_>>(), [true]);
+    assert_eq!((first[0].step, first[0].lines.len()), (40, 1));
+    assert_eq!(first[0].lines[0].bytes.iter().sum::<u64>(), 40 * 512);
+    assert!(!first[0].lines[0].frames.is_empty(), "the line is named");
+    assert_eq!(world.censuses(1).len(), 1, "the other rank has its turn");
+
+    world.ticks(10);
+    assert_eq!(world.censuses(0).len(), 1, "no step has passed");
+    world.train(40);
+    world.ticks(3);
+    world.train(3);
+    world.ticks(20);
+    let all = world.censuses(0);
+    assert_eq!(all.len(), 2, "three steps are no reason to count again");
+    assert!(!all[1].is_whole && all[1].lines[0].frames.is_empty(), "the name is known");
+    let sum: u64 = received(&all).values().flat_map(BTreeMap::values).sum();
+    assert_eq!(sum, 80 * 512);
+}
+
+#[test]
+fn a_new_stream_begins_with_a_whole_census() {
+    let mut world = World::new(1, |_| ());
+    world.connect_to_minor(3);
+    world.train(20);
+    world.ticks(2);
+    world.connect_to_minor(3);
+    world.tick();
+    let wholes: Vec<bool> = world.censuses(0).iter().map(|census| census.is_whole).collect();
+    assert_eq!(wholes, [true, true]);
+}
+
+#[test]
+fn a_dead_rank_is_counted_once_more() {
+    let mut world = World::new(1, |_| ());
+    world.connect_to_minor(3);
+    world.train(20);
+    world.ticks(2);
+    world.train(3);
+    world.ranks[0].kill();
+    world.ticks(30);
+    let steps: Vec<u64> = world.censuses(0).iter().map(|census| census.step).collect();
+    assert_eq!(steps, [20, 23]);
+}
+
+#[test]
+fn an_older_coordinator_gets_no_census() {
+    let mut world = World::new(1, |_| ());
+    world.connect_to_minor(2);
+    world.train(40);
+    world.ticks(10);
+    assert_eq!(world.censuses(0).len(), 0);
+}

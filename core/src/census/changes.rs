@@ -1,0 +1,69 @@
+//! What one census says beyond an earlier one of the same device, and applying it.
+//!
+//! Only lines whose cohorts changed are said, each whole; its frames only where the receiver does
+//! not have them. Parameters and optimizer states are said once, and a line that is gone or no
+//! longer among the first ones is said without cohorts.
+
+use alloc::collections::BTreeMap;
+
+use crate::census::line::LineId;
+use crate::census::{Census, LineCensus};
+use crate::snapshot::Held;
+
+/// The difference between two censuses of one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Device index in the process.
+    pub device: u8,
+    /// Steps finished when the later table was read.
+    pub step: u64,
+    /// There is no earlier census: everything that is not here is gone.
+    pub is_whole: bool,
+    /// Lines whose cohorts changed; no cohorts is a line that is gone. Frames are empty where the
+    /// receiver has them.
+    pub lines: BTreeMap<LineId, LineCensus>,
+    /// What all other lines hold together.
+    pub other_lines: Held,
+}
+
+impl Changes {
+    /// What `later` says beyond `earlier`; all of it, when there is no earlier one.
+    pub fn between(earlier: Option<&Census>, later: &Census) -> Self {
+        let Census { device, step, other_lines, .. } = *later;
+        let known = |id: &LineId| earlier.and_then(|census| census.lines.get(id));
+        let mut lines = BTreeMap::new();
+        for (id, line) in &later.lines {
+            let known = known(id);
+            if known.is_none_or(|known| known.cohorts != line.cohorts) {
+                let frames = known.map_or_else(|| line.frames.clone(), |_| Default::default());
+                lines.insert(*id, LineCensus { frames, cohorts: line.cohorts.clone() });
+            }
+        }
+        let gone = earlier.iter().flat_map(|census| census.lines.keys());
+        lines.extend(
+            gone.filter(|id| !later.lines.contains_key(id)).map(|id| (*id, LineCensus::default())),
+        );
+        Self { device, step, is_whole: earlier.is_none(), lines, other_lines }
+    }
+
+    /// The later census, from the earlier one; `None` when these changes need one that is not there.
+    pub fn apply(self, earlier: Option<Census>) -> Option<Census> {
+        let mut census = match (self.is_whole, earlier) {
+            (true, _) => Census::default(),
+            (false, earlier) => earlier?,
+        };
+        for (id, line) in self.lines {
+            if line.cohorts.is_empty() {
+                census.lines.remove(&id);
+                continue;
+            }
+            let known = census.lines.entry(id).or_default();
+            known.cohorts = line.cohorts;
+            if !line.frames.is_empty() {
+                known.frames = line.frames;
+            }
+        }
+        let (device, step, other_lines) = (self.device, self.step, self.other_lines);
+        Some(Census { device, step, other_lines, ..census })
+    }
+}
