@@ -5,6 +5,7 @@
 //! converts. Incidents are core's own type, with its `serde` feature.
 
 use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
+use memtape_core::census::Census;
 use memtape_core::policy;
 use memtape_core::snapshot::origin::Origin;
 use memtape_proto::api::{ActionKind, Named, RankHost};
@@ -77,6 +78,8 @@ pub(crate) struct RankRecord {
     pub(crate) host: Option<RankHost>,
     /// What other code than PyTorch's allocator then held.
     pub(crate) outside: Vec<Outside>,
+    /// Which lines then held the live memory of its devices.
+    pub(crate) censuses: Vec<Census>,
 }
 
 /// Present totals of one device of one rank, in bytes and counts.

@@ -146,6 +146,14 @@ limits! {
         "Lines of code of one device of one rank that are told apart in a census",
         "the lines that keep least are added up as other lines",
         "the other lines of `memtape lines`";
+    CENSUS_COHORTS_MAX: usize = 512, Count, "coordinator",
+        "Birth cohorts of one line in a census: more than a job of any length has",
+        "the coordinator closes the stream of an agent that sends more",
+        "`memtape_losses_total{reason=\"bad_message\"}`";
+    LINES_SHOWN_MAX: usize = 64, Count, "coordinator, CLI",
+        "Lines of code that are shown of one job",
+        "lines with fewer survivors are left out",
+        "`lines_left_out` of the answer";
     CENSUSES_PER_REPORT_MAX: usize = 8, Count, "agent, coordinator",
         "Censuses in one report",
         "further censuses wait for the next report; the coordinator closes the stream of an agent \

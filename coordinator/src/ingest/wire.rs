@@ -10,6 +10,7 @@ use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::cut;
 use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::limits::{
+    CENSUSES_PER_REPORT_MAX,
     COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX, LIMITATIONS_MAX,
     NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX, STEPS_PER_REPORT_MAX,
 };
@@ -22,6 +23,7 @@ use crate::state::messages::{
     AgentCapture, AgentCaptureReason, Hello, Incoming, RankEnd, RankReport, RankUp, Report, Spool,
 };
 
+mod census;
 mod host;
 
 /// A message to an agent, ready to be sent.
@@ -49,6 +51,10 @@ pub(crate) enum BadMessage {
     Rank { rank: u32, world: u32 },
     #[error("a report of {ranks} ranks, {steps} steps and {gpus} GPUs is too long")]
     Report { ranks: usize, steps: usize, gpus: usize },
+    #[error("a report of {0} censuses is too long")]
+    Censuses(usize),
+    #[error("a census is not well-formed: {0}")]
+    Census(&'static str),
     #[error("a rank with {0} devices is too large")]
     Devices(usize),
     #[error("a rank with {0} origins is too large")]
@@ -151,6 +157,10 @@ fn rank_up(up: v1::RankUp) -> Result<RankUp, BadMessage> {
 
 fn report(sent: v1::Report) -> Result<Report, BadMessage> {
     let steps: usize = sent.ranks.iter().map(|rank| rank.steps.len()).sum();
+    let censuses: usize = sent.ranks.iter().map(|rank| rank.censuses.len()).sum();
+    if censuses > CENSUSES_PER_REPORT_MAX {
+        return Err(BadMessage::Censuses(censuses));
+    }
     if sent.ranks.len() > RANKS_PER_REPORT_MAX
         || steps > STEPS_PER_REPORT_MAX
         || sent.gpus.len() > GPUS_PER_NODE_MAX as usize
@@ -204,6 +214,7 @@ fn rank_report(rank: v1::RankReport) -> Result<RankReport, BadMessage> {
         steps_missed: rank.steps_missed,
         host: rank.host.as_ref().map(host::rank_host),
         outside: host::outside(&rank.outside)?,
+        censuses: rank.censuses.into_iter().map(census::changes).collect::<Result<_, _>>()?,
     })
 }
 

@@ -8,6 +8,7 @@ use alloc::collections::BTreeMap;
 
 use crate::census::line::LineId;
 use crate::census::{Census, LineCensus};
+use crate::limits::CENSUS_LINES_MAX;
 use crate::snapshot::Held;
 
 /// The difference between two censuses of one device.
@@ -46,7 +47,8 @@ impl Changes {
         Self { device, step, is_whole: earlier.is_none(), lines, other_lines }
     }
 
-    /// The later census, from the earlier one; `None` when these changes need one that is not there.
+    /// The later census, from the earlier one; `None` when these changes need one that is not there,
+    /// or when more lines come of it than a census has.
     pub fn apply(self, earlier: Option<Census>) -> Option<Census> {
         let mut census = match (self.is_whole, earlier) {
             (true, _) => Census::default(),
@@ -64,6 +66,7 @@ impl Changes {
             }
         }
         let (device, step, other_lines) = (self.device, self.step, self.other_lines);
-        Some(Census { device, step, other_lines, ..census })
+        let is_sound = census.lines.len() <= CENSUS_LINES_MAX;
+        is_sound.then_some(Census { device, step, other_lines, ..census })
     }
 }

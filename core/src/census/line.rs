@@ -15,6 +15,7 @@ pub const FRAMES_MAX: usize = 3;
 
 /// Name of a line: the same for the same frames on every rank. 0 is memory without a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LineId(pub u64);
 
 /// The frames of `stack` (innermost first) that tell its line, and the name of that line.

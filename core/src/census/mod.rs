@@ -4,12 +4,14 @@
 //! that are live now and were allocated in the same range of steps. Memory that is kept shows as
 //! old cohorts that stay while new ones follow; memory that moves within a step shows in no old
 //! cohort at all. [`reader`] counts a tape, [`cohort`] divides its steps, [`line`](mod@line) decides
-//! which line a block belongs to, [`changes`] is what one census says beyond an earlier one.
+//! which line a block belongs to, [`changes`] is what one census says beyond an earlier one, and
+//! [`comparison`] puts the lines of all ranks side by side.
 //!
 //! It judges nothing: whether a line leaks is the detector's question.
 
 pub mod changes;
 pub mod cohort;
+pub mod comparison;
 pub mod line;
 pub mod reader;
 
@@ -22,6 +24,7 @@ pub use line::LineId;
 
 /// Live memory of one device of one rank, by line and cohort.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Census {
     /// Device index in the process.
     pub device: u8,
@@ -35,6 +38,7 @@ pub struct Census {
 
 /// What one line of code holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct LineCensus {
     /// The frames that tell the line from others, innermost first; at most
     /// [`line::FRAMES_MAX`]. The first one is the line to look at.

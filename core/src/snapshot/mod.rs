@@ -276,6 +276,7 @@ pub struct OutsideStack {
 
 /// An amount of memory in pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Held {
     /// Its bytes.
     pub bytes: u64,

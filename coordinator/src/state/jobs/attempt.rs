@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
+use memtape_core::census::Census;
 use memtape_core::detector::{self, Detector};
 use memtape_proto::api::{Gpu, Host, RankHost};
 
@@ -38,6 +39,8 @@ pub(crate) struct Rank {
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) host: Option<RankHost>,
     pub(crate) outside: Vec<Outside>,
+    /// Which lines hold the live memory of each device.
+    pub(crate) censuses: BTreeMap<u8, Census>,
     pub(crate) worker_measure: WorkerMeasure,
     /// How each of its devices, and with the first one its host, was some time ago.
     pub(crate) history: BTreeMap<u8, History>,
@@ -146,5 +149,6 @@ impl Rank {
         self.record.devices = self.totals.clone();
         self.record.host = self.host.clone();
         self.record.outside = self.outside.clone();
+        self.record.censuses = self.censuses.values().cloned().collect();
     }
 }

@@ -346,6 +346,11 @@ impl Rank {
         self.totals = report.totals;
         self.rss_bytes = report.rss_bytes;
         (self.host, self.outside) = (report.host, report.outside);
+        for changes in report.censuses {
+            let device = changes.device;
+            let census = changes.apply(self.censuses.remove(&device));
+            self.censuses.extend(census.map(|census| (device, census)));
+        }
         self.lost = report.lost;
         self.steps_missed = report.steps_missed;
         if are_devices_new {

@@ -73,6 +73,7 @@ impl Jobs {
             totals: record.devices.clone(),
             host: record.host.clone(),
             outside: record.outside.clone(),
+            censuses: record.censuses.iter().map(|of| (of.device, of.clone())).collect(),
             record,
             ..Rank::default()
         };
