@@ -14,6 +14,7 @@ pub(crate) mod files {
 /// The commands that ask a running coordinator.
 pub(crate) mod queries {
     pub(crate) mod capture;
+    pub(crate) mod lines;
     pub(crate) mod list;
     pub(crate) mod show;
 }
@@ -26,7 +27,7 @@ pub(crate) mod services {
 }
 
 use crate::commands::files::{analyze, diff, export, tape};
-use crate::commands::queries::{capture, list, show};
+use crate::commands::queries::{capture, lines, list, show};
 use crate::commands::services::{agent, coordinator, store};
 use crate::demo::{self, training};
 use crate::globals::Globals;
@@ -64,6 +65,8 @@ pub(crate) enum Command {
     Jobs,
     /// List the ranks of a job.
     Ranks(list::RanksArgs),
+    /// Show which lines of code hold the live memory of a job, or of tapes.
+    Lines(lines::LinesArgs),
     /// List incidents.
     Incidents(list::JobFilter),
     /// List captures.
@@ -97,6 +100,7 @@ impl Command {
             Self::Demo(args) => demo::run(args, globals),
             Self::Jobs => list::jobs(globals),
             Self::Ranks(args) => list::ranks(&args, globals),
+            Self::Lines(args) => lines::run(&args, globals),
             Self::Incidents(args) => list::incidents(&args, globals),
             Self::Captures(args) => list::captures(&args, globals),
             Self::Show(args) => show::run(&args, globals),

@@ -5,6 +5,7 @@ pub(crate) mod answers;
 pub(crate) mod collectives;
 pub(crate) mod exported;
 pub(crate) mod ledger;
+pub(crate) mod lines;
 pub(crate) mod ranks;
 pub(crate) mod tape;
 pub(crate) mod units;

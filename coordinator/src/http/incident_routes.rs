@@ -5,7 +5,6 @@ use axum::response::Json;
 use memtape_core::diagnosis::{self, Diagnosis};
 use memtape_core::incident::{Page, Tracked};
 use memtape_core::limits::ROWS_LISTED_MAX;
-use memtape_core::snapshot;
 use memtape_proto::api::{
     Action, Actions, AgeBucket, Alternative, Frame, Incident, IncidentState, Incidents, Remedy,
     Restart, Suspect,
@@ -99,8 +98,8 @@ fn diagnosed(facts: Incident, diagnosis: &Diagnosis) -> Incident {
     let ratio = |ppm: u32| f64::from(ppm) / 1e6;
     let restart = &diagnosis.restart;
     Incident {
-        culprit: diagnosis.culprit.as_ref().map(frame),
-        stack: diagnosis.stack.iter().map(frame).collect(),
+        culprit: diagnosis.culprit.as_ref().map(Frame::from),
+        stack: diagnosis.stack.iter().map(Frame::from).collect(),
         explained_ratio: ratio(diagnosis.explained_ppm),
         allocation_steps: diagnosis.generations,
         advice: diagnosis.advice.clone(),
@@ -127,14 +126,10 @@ fn diagnosed(facts: Incident, diagnosis: &Diagnosis) -> Incident {
     }
 }
 
-fn frame(frame: &snapshot::Frame) -> Frame {
-    Frame { file: frame.file.clone(), line: frame.line, function: frame.function.clone() }
-}
-
 fn suspect(suspect: &diagnosis::Suspect) -> Suspect {
     Suspect {
-        frame: frame(&suspect.frame),
-        stack: suspect.stack.iter().map(frame).collect(),
+        frame: Frame::from(&suspect.frame),
+        stack: suspect.stack.iter().map(Frame::from).collect(),
         stacks: suspect.stacks,
         grown_bytes: suspect.grown_bytes,
         peer_bytes: suspect.peer_bytes,

@@ -4,6 +4,7 @@ pub(crate) mod capture_routes;
 mod collectives;
 mod incident_routes;
 mod job_routes;
+mod line_routes;
 mod node_routes;
 mod page;
 pub(crate) mod rank_routes;

@@ -20,7 +20,8 @@ use crate::http::request::{Answer, Api, Problem};
 use crate::http::route_list::Routes;
 use crate::http::server::STREAM_WINDOW_BYTES;
 use crate::http::{
-    capture_routes, incident_routes, job_routes, node_routes, page, rank_routes, series,
+    capture_routes, incident_routes, job_routes, line_routes, node_routes, page, rank_routes,
+    series,
 };
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::telemetry::metrics;
@@ -43,6 +44,7 @@ pub(crate) fn router(api: Api) -> Router {
     let routes = [
         job_routes::add,
         rank_routes::add,
+        line_routes::add,
         series::add,
         capture_routes::add,
         incident_routes::add,

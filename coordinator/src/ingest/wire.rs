@@ -10,9 +10,9 @@ use memtape_core::capture::{Answer, Outcome};
 use memtape_core::identity::cut;
 use memtape_core::identity::ids::is_agent_capture;
 use memtape_core::limits::{
-    CENSUSES_PER_REPORT_MAX,
-    COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX, LIMITATIONS_MAX,
-    NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX, STEPS_PER_REPORT_MAX,
+    CENSUSES_PER_REPORT_MAX, COMMAND_BYTES_MAX, DEVICES_MAX, GPUS_PER_NODE_MAX, ID_BYTES_MAX,
+    LIMITATIONS_MAX, NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX,
+    STEPS_PER_REPORT_MAX,
 };
 use memtape_proto::api::{Gpu, Host};
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};

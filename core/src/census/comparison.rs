@@ -93,7 +93,8 @@ pub fn lines<'a>(censuses: impl IntoIterator<Item = (u32, &'a Census)>) -> Vec<L
         let Census { device, step, .. } = *census;
         for (id, line) in &census.lines {
             let of = lines.entry(*id);
-            let of = of.or_insert_with(|| Line { id: *id, frames: &line.frames, ranks: Vec::new() });
+            let of =
+                of.or_insert_with(|| Line { id: *id, frames: &line.frames, ranks: Vec::new() });
             of.ranks.push(RankLine {
                 rank,
                 device,

@@ -2,6 +2,7 @@
 
 use memtape_core::detector::{Layer, Scope};
 use memtape_core::diagnosis::{Class, Standing};
+use memtape_core::snapshot;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -130,6 +131,12 @@ pub struct Frame {
     pub line: u32,
     /// Name of the function.
     pub function: String,
+}
+
+impl From<&snapshot::Frame> for Frame {
+    fn from(of: &snapshot::Frame) -> Self {
+        Self { file: of.file.clone(), line: of.line, function: of.function.clone() }
+    }
 }
 
 /// A line that may be the cause.

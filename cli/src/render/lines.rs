@@ -1,0 +1,116 @@
+//! The lines of a job as text: what each holds, since when, whether it grows, and on which rank.
+
+use std::fmt::Write;
+
+use memtape_proto::api::{Holder, Line, Lines};
+
+use crate::output::clean;
+use crate::render::units::{bytes, frame, signed_bytes, table};
+
+/// Ranks of one line that have a row of their own.
+const ROWS_PER_LINE_MAX: usize = 4;
+
+/// The table of lines; `rank` is the only one that was asked for.
+pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
+    if of.ranks == 0 {
+        return "no census of this job is known yet: its agent is older than 1.3, or its ranks have \
+                just begun\n"
+            .to_string();
+    }
+    if of.lines.is_empty() {
+        return rank.map_or_else(
+            || "no live memory has a line\n".to_string(),
+            |rank| format!("no line holds memory on rank {rank}\n"),
+        );
+    }
+    let titles = [
+        "line",
+        ">rank",
+        ">holds",
+        ">blocks",
+        ">survivors",
+        ">oldest step",
+        ">growth/step",
+        ">since step",
+        ">median rank",
+    ];
+    let rows = of.lines.iter().flat_map(|line| {
+        let holders = line.holders.iter().take(ROWS_PER_LINE_MAX).enumerate();
+        holders.map(|(index, holder)| row(line, holder, index == 0))
+    });
+    let mut text = table(&titles, rows.collect());
+    if of.lines_left_out > 0 {
+        let _ = writeln!(text, "{} more lines hold less", of.lines_left_out);
+    }
+    text
+}
+
+fn row(line: &Line, holder: &Holder, is_first: bool) -> Vec<String> {
+    let growth = i64::try_from(holder.growth_bytes_per_step).unwrap_or(i64::MAX);
+    let growing = holder.growing_since_step;
+    vec![
+        if is_first { name(line) } else { String::new() },
+        holder.rank.to_string(),
+        bytes(holder.bytes),
+        holder.blocks.to_string(),
+        bytes(holder.survivor_bytes),
+        holder.oldest_step.to_string(),
+        growing.map_or("–".to_string(), |_| signed_bytes(growth)),
+        growing.map_or("–".to_string(), |step| step.to_string()),
+        if is_first { bytes(line.median_bytes) } else { String::new() },
+    ]
+}
+
+/// The line to look at, and the lines that it was called from.
+fn name(line: &Line) -> String {
+    let frames: Vec<String> = line.frames.iter().map(frame).collect();
+    if frames.is_empty() { "(no stack)".to_string() } else { clean(&frames.join(" < ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_proto::api::Frame;
+
+    use super::*;
+
+    fn leak() -> Lines {
+        let frame = |line| Frame { file: "/app/train.py".into(), line, function: "step".into() };
+        let holder = |rank, survivor_bytes| Holder {
+            rank,
+            step: 300,
+            bytes: 400 << 20,
+            blocks: 200,
+            survivor_bytes,
+            oldest_step: 96,
+            growing_since_step: (survivor_bytes > 0).then_some(96),
+            growth_bytes_per_step: 2 << 20,
+            ..Holder::default()
+        };
+        let line = Line {
+            frames: vec![frame(36), frame(80)],
+            ranks: 2,
+            holders: vec![holder(2, 380 << 20), holder(1, 0)],
+            ..Line::default()
+        };
+        Lines { ranks: 4, lines: vec![line], lines_left_out: 3, ..Lines::default() }
+    }
+
+    #[test]
+    fn a_line_says_what_it_holds_and_whether_it_grows() {
+        let text = text(&leak(), None);
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows.len(), 4, "{text}");
+        let has = |row: &str, words: &[&str]| words.iter().all(|word| row.contains(word));
+        assert!(has(rows[1], &["train.py:36", "train.py:80", "400.0 MiB", "200", "96"]), "{text}");
+        assert!(has(rows[1], &["+2.0 MiB"]), "{text}");
+        assert!(has(rows[2], &["–"]) && !rows[2].contains("train.py"), "{text}");
+        assert!(rows[3].starts_with("3 more lines"), "{text}");
+    }
+
+    #[test]
+    fn without_a_census_it_says_why() {
+        assert!(text(&Lines::default(), None).contains("no census"));
+        let empty = Lines { ranks: 1, ..Lines::default() };
+        assert!(text(&empty, Some(3)).contains("rank 3"));
+    }
+}

@@ -1,0 +1,47 @@
+//! `/jobs/{job}/lines`: which lines of code hold the live memory of a job, since when, and on which
+//! ranks.
+
+use axum::extract::{Path, Query, State};
+use axum::response::Json;
+use memtape_core::census::Census;
+use memtape_proto::api::Lines;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::http::rank_routes::JobPath;
+use crate::http::request::{Answer, Api, PathOf, Problem, QueryOf, attempt_of};
+use crate::http::route_list::Routes;
+use crate::state::jobs::attempt::Rank;
+
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes.get("/jobs/{job}/lines", "The lines that hold the live memory of a job.", lines)
+}
+
+/// Which attempt, and which rank.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct LinesQuery {
+    /// Number of the attempt; without one the newest.
+    attempt: Option<u32>,
+    /// Only the lines of this rank.
+    rank: Option<u32>,
+}
+
+async fn lines(
+    State(api): State<Api>,
+    path: PathOf<JobPath>,
+    query: QueryOf<LinesQuery>,
+) -> Answer<Lines> {
+    let (Path(JobPath { job }), Query(LinesQuery { attempt, rank })) = (path?, query?);
+    let found = api.ask(move |view| {
+        let attempt = attempt_of(view, &job, attempt)?;
+        let of_rank = |of: &Rank| -> Vec<(u32, Census)> {
+            of.censuses.values().map(|census| (of.record.rank, census.clone())).collect()
+        };
+        let censuses: Vec<_> = attempt.ranks.values().flat_map(of_rank).collect();
+        Ok::<_, Problem>((attempt.record.job.clone(), attempt.record.attempt, censuses))
+    });
+    // Compared outside of the loop: a large job has thousands of censuses.
+    let (job, attempt, censuses) = found.await??;
+    let censuses: Vec<(u32, &Census)> = censuses.iter().map(|(of, census)| (*of, census)).collect();
+    Ok(Json(Lines::new(&job, attempt, &censuses, rank)))
+}
