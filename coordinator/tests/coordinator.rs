@@ -1,6 +1,7 @@
 //! The coordinator as agents and users see it: over gRPC and HTTP, through kills and bad input.
 
 mod agent_captures;
+mod censuses;
 mod fake;
 mod host_readings;
 mod old_store;

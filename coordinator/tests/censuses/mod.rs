@@ -1,0 +1,97 @@
+//! Which lines hold the memory of a job: from agents' censuses to the answer, through a restart.
+
+use memtape_proto::v1;
+use memtape_proto::v1::agent_message::Body as FromAgent;
+use serde_json::json;
+
+use crate::fake::{Agent, Job, MIB, config, start};
+
+const JOB: Job = Job { name: "lines", attempt: 0, ranks: 2, leaking: None, run: 1 };
+const LINE: u64 = 7;
+const STEP: u64 = 200;
+
+/// A line that keeps blocks of these bytes from every step of these.
+fn line(steps: std::ops::Range<u64>, bytes: u64) -> v1::CensusLine {
+    let starts: Vec<u64> = steps.step_by(8).collect();
+    v1::CensusLine {
+        line: LINE,
+        frames: vec![v1::Frame { file: "/app/train.py".into(), line: 36, function: "step".into() }],
+        bytes: vec![8 * bytes; starts.len()],
+        blocks: vec![8; starts.len()],
+        first_steps: starts,
+    }
+}
+
+fn census(step: u64, is_whole: bool, lines: Vec<v1::CensusLine>) -> v1::Census {
+    v1::Census { step, is_whole, lines, ..v1::Census::default() }
+}
+
+fn report(rank: u32, step: u64, censuses: Vec<v1::Census>) -> v1::RankReport {
+    v1::RankReport { censuses, ..Agent::rank_report(&JOB, rank, step) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_are_shown_with_their_ranks_and_outlive_the_coordinator() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let flat = census(STEP, true, vec![line(0..8, 5 * MIB)]);
+    agent.report(vec![report(0, STEP, vec![flat])]).await;
+    let begun = census(100, true, vec![line(40..72, MIB)]);
+    agent.report(vec![report(1, 100, vec![begun])]).await;
+    // Only the cohorts: the frames are known.
+    let grown = v1::CensusLine { frames: Vec::new(), ..line(40..160, MIB) };
+    agent.report(vec![report(1, STEP, vec![census(STEP, false, vec![grown])])]).await;
+    agent.settle().await;
+
+    let (status, answer) = running.get("/api/v1/jobs/lines/lines").await;
+    assert_eq!((status, &answer["ranks"]), (200, &json!(2)), "{answer:#}");
+    let shown = &answer["lines"][0];
+    assert_eq!(shown["frames"][0]["line"], 36);
+    let holders = shown["holders"].as_array().unwrap();
+    let ranks: Vec<_> = holders.iter().map(|holder| holder["rank"].as_u64().unwrap()).collect();
+    assert_eq!(ranks, [1, 0], "the rank with the most survivors first");
+    assert_eq!(holders[0]["bytes"], 120 * MIB);
+    assert_eq!((&holders[0]["step"], &holders[0]["oldest_step"]), (&json!(STEP), &json!(40)));
+    assert_eq!(holders[0]["growth_bytes_per_step"], MIB);
+    assert_eq!(
+        (&holders[0]["growing_since_step"], &holders[1]["growing_since_step"]),
+        (&json!(40), &json!(null))
+    );
+
+    let (_, of_rank) = running.get("/api/v1/jobs/lines/lines?rank=0").await;
+    assert_eq!(of_rank["lines"][0]["holders"].as_array().unwrap().len(), 1);
+    let (status, _) = running.get("/api/v1/jobs/nothing/lines").await;
+    assert_eq!(status, 404);
+
+    // What a dead rank held is kept.
+    let down = v1::RankDown {
+        tape_id: JOB.tape(1),
+        end: v1::RankEnd::Killed.into(),
+        step: STEP,
+        ..Default::default()
+    };
+    agent.say(FromAgent::RankDown(down)).await;
+    agent.report(Vec::new()).await;
+    agent.settle().await;
+    running.stop().await;
+    let again = start(config(dir.path())).await;
+    let (_, answer) = again.get("/api/v1/jobs/lines/lines?rank=1").await;
+    assert_eq!(answer["lines"][0]["holders"][0]["bytes"], 120 * MIB, "{answer:#}");
+    assert_eq!(answer["lines"][0]["frames"][0]["file"], "/app/train.py");
+    again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_without_their_beginning_are_not_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    agent.report(vec![report(0, STEP, vec![census(STEP, false, vec![line(0..80, MIB)])])]).await;
+    agent.settle().await;
+    let (_, answer) = running.get("/api/v1/jobs/lines/lines").await;
+    assert_eq!((&answer["ranks"], answer["lines"].as_array().unwrap().len()), (&json!(0), 0));
+    running.stop().await;
+}
