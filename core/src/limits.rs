@@ -143,9 +143,9 @@ limits! {
         "further processes are not seen",
         "none";
     CENSUS_LINES_MAX: usize = 32, Count, "agent, coordinator",
-        "Lines of code of one device of one rank that are told apart in a census",
-        "the lines that keep least are added up as other lines",
-        "the other lines of `memtape lines`";
+        "Lines of code that a census of one device of one rank has",
+        "the lines that keep least are added up",
+        "`other_bytes` and `other_blocks` of the census";
     CENSUS_COHORTS_MAX: usize = 512, Count, "coordinator",
         "Birth cohorts of one line in a census: more than a job of any length has",
         "the coordinator closes the stream of an agent that sends more",

@@ -1,10 +1,10 @@
 //! Censuses of this node's tapes: when each is due, which are known, and what the coordinator has.
 //!
 //! A tape is counted when enough steps have passed since its last count, and once after its process
-//! has ended; one tape at a time, on a thread of its own, so that a node with many ranks stays
-//! calm. The coordinator gets what changed since the last census that was sent on the present
-//! stream; a new stream begins with whole ones. Nothing is kept on disk: the tape itself is there to
-//! be counted again.
+//! has ended. One tape is counted at a time, on a thread of its own, so that the load of a node does
+//! not grow with its ranks. The coordinator gets what changed since the last census on the present
+//! stream; a new stream begins with whole ones. Nothing is kept on disk: the tape can be counted
+//! again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -47,8 +47,8 @@ impl Changes {
         Self { device, step, is_whole: earlier.is_none(), lines, other_lines }
     }
 
-    /// The later census, from the earlier one; `None` when these changes need one that is not there,
-    /// or when more lines come of it than a census has.
+    /// The later census, from the earlier one; `None` when these changes need one that is not
+    /// there, or when more lines come of it than a census has.
     pub fn apply(self, earlier: Option<Census>) -> Option<Census> {
         let mut census = match (self.is_whole, earlier) {
             (true, _) => Census::default(),

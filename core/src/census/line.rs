@@ -1,8 +1,8 @@
 //! Which line of code a block belongs to: the user's frames nearest to the allocation.
 //!
 //! One frame is not enough: a helper such as `utils.to_device` allocates for many callers. So a
-//! line is told from others by its innermost [`FRAMES_MAX`] frames of the user's. A stack without
-//! any frame of the user's is told by the one frame that says most.
+//! line is identified by the innermost [`FRAMES_MAX`] frames of the user's code. A stack without
+//! such a frame is identified by the innermost frame of a library, or else of PyTorch.
 
 use alloc::vec::Vec;
 

@@ -2,10 +2,10 @@
 //!
 //! A census counts the live table of one device by user line and birth cohort: the bytes and blocks
 //! that are live now and were allocated in the same range of steps. Memory that is kept shows as
-//! old cohorts that stay while new ones follow; memory that moves within a step shows in no old
-//! cohort at all. [`reader`] counts a tape, [`cohort`] divides its steps, [`line`](mod@line) decides
-//! which line a block belongs to, [`changes`] is what one census says beyond an earlier one, and
-//! [`comparison`] puts the lines of all ranks side by side.
+//! old cohorts that stay while new ones follow; memory that is freed within a step is in no old
+//! cohort. [`reader`] counts a tape, [`cohort`] divides its steps, [`line`](mod@line) decides which
+//! line a block belongs to, [`changes`] is the difference between two censuses, and [`comparison`]
+//! puts the lines of all ranks side by side.
 //!
 //! It judges nothing: whether a line leaks is the detector's question.
 

@@ -1,8 +1,8 @@
 //! Counts a tape's live table.
 //!
-//! The table is read in pieces while its process goes on writing: a block that is allocated or
-//! freed meanwhile is counted or not, which moves no cohort but the youngest. Each stack is resolved
-//! to its line once, because stacks never change on a tape.
+//! The table is read in pieces while its process goes on writing. A block that is allocated or
+//! freed meanwhile is counted or not, which changes the youngest cohorts only. Each stack is
+//! resolved to its line once, because stacks never change on a tape.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -15,7 +15,7 @@ use crate::limits::CENSUS_LINES_MAX;
 use crate::snapshot::{Frame, Held};
 use crate::tape::read::{Source, Tape};
 
-/// Of [`CENSUS_LINES_MAX`], the share that is chosen by survivors in blocks; the others are chosen by bytes.
+/// Lines that are chosen by their survivors in blocks; the others are chosen by bytes.
 const LINES_BY_BLOCKS: usize = CENSUS_LINES_MAX / 4;
 
 /// Counts one tape again and again, and remembers the lines of its stacks.

@@ -6,6 +6,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use memtape_core::census::comparison::lines;
+use memtape_core::census::reader::CensusReader;
+use memtape_core::limits::CENSUS_LINES_MAX;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::ledger::{Ledger, Sources};
 use memtape_core::tape::event::Kind;
@@ -228,5 +231,10 @@ pub(crate) fn read_all(source: impl Source) {
             let _ = (Ledger::of(&sources), Churn::of(&device.trace, snapshot.step));
         }
         assert!(torch_snapshot(&snapshot).ends_with(b"."), "a pickle ends with a stop");
+    }
+    for device in tape.devices() {
+        let census = CensusReader::default().count(&tape, device);
+        let lines = lines(census.iter().map(|census| (0, census)));
+        assert!(lines.len() <= CENSUS_LINES_MAX);
     }
 }
