@@ -1,8 +1,8 @@
 //! Censuses of this node's tapes: when each is due, which are known, and what the coordinator has.
 //!
 //! A tape is counted when enough steps have passed since its last count, and once after its process
-//! has ended. One tape is counted at a time, on a thread of its own, so that the load of a node does
-//! not grow with its ranks. The coordinator gets what changed since the last census on the present
+//! has ended. One tape is counted at a time, on a thread of its own, so that the load of a node
+//! does not grow with its ranks. The coordinator gets what changed since the last census on the present
 //! stream; a new stream begins with whole ones. Nothing is kept on disk: the tape can be counted
 //! again.
 

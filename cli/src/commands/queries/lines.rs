@@ -1,11 +1,12 @@
 //! `memtape lines JOB|TAPE…`: which lines of code hold live memory, since when, and on which ranks.
 //! For a job it asks the coordinator; tapes are counted here, with no service running.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use memtape_core::census::Census;
 use memtape_core::census::reader::CensusReader;
+use memtape_core::identity::Identity;
 use memtape_proto::api::Lines;
 
 use crate::client::parse;
@@ -47,27 +48,19 @@ fn print(found: &Lines, rank: Option<u32>) -> anyhow::Result<()> {
 }
 
 fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<Lines> {
-    let mut censuses: Vec<(u32, Census)> = Vec::new();
-    let mut jobs: Vec<(String, u32)> = Vec::new();
+    let mut counted: Vec<(Identity, Census)> = Vec::new();
     for file in files {
-        let (job, of_tape) = count(file).with_context(|| file.display().to_string())?;
-        jobs.push(job);
-        censuses.extend(of_tape);
+        let (tape, _) = tape_file::open(file).with_context(|| file.display().to_string())?;
+        let mut reader = CensusReader::default();
+        let devices = tape.devices().into_iter();
+        let censuses = devices.filter_map(|device| reader.count(&tape, device));
+        counted.extend(censuses.map(|census| (tape.identity().clone(), census)));
     }
-    jobs.dedup();
-    let [(job, attempt)] = jobs.as_slice() else {
-        bail!("the tapes are of different jobs or attempts: name those of one")
-    };
-    let censuses: Vec<(u32, &Census)> = censuses.iter().map(|(of, census)| (*of, census)).collect();
-    Ok(Lines::new(job, *attempt, &censuses, rank))
-}
-
-/// The job and attempt of a tape, and a census of each of its devices.
-fn count(file: &Path) -> anyhow::Result<((String, u32), Vec<(u32, Census)>)> {
-    let (tape, _) = tape_file::open(file)?;
-    let mut reader = CensusReader::default();
-    let identity = tape.identity();
-    let devices = tape.devices().into_iter();
-    let censuses = devices.filter_map(|device| Some((identity.rank, reader.count(&tape, device)?)));
-    Ok(((identity.job.clone(), identity.attempt), censuses.collect()))
+    let Some((first, _)) = counted.first() else { return Ok(Lines::default()) };
+    let is_other = |of: &Identity| (&of.job, of.attempt) != (&first.job, first.attempt);
+    if counted.iter().any(|(of, _)| is_other(of)) {
+        bail!("the tapes are of different jobs or attempts: name those of one");
+    }
+    let censuses: Vec<_> = counted.iter().map(|(of, census)| (of.rank, census)).collect();
+    Ok(Lines::new(&first.job, first.attempt, &censuses, rank))
 }
