@@ -46,7 +46,7 @@ pub(crate) enum Event {
     Rewound(WorkId, Rewound),
     /// A tape was counted.
     Counted(TapeKey, CountResult),
-    /// A try at sending a body came to its end.
+    /// A try at sending a snapshot came to its end.
     Uploaded(WorkId, Result<(), UploadError>),
 }
 
@@ -132,7 +132,7 @@ impl Agent {
         self.captures.next_ns().into_iter().chain(self.next_own_capture_ns()).min()
     }
 
-    /// Bytes of bodies that are being uploaded.
+    /// Bytes of snapshots that are being uploaded.
     #[cfg(feature = "simulation")]
     pub(crate) fn held_bytes(&self) -> u64 {
         self.captures.held_bytes()

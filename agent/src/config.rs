@@ -31,7 +31,7 @@ pub struct Config {
     /// Tapes rewound at the same time for a capture, at least 1. Each takes a core and memory for
     /// a copy of its live table. Default: 2.
     pub rewinds_max: usize,
-    /// Bodies of captures held for uploading, together, in bytes; when they are more, further
+    /// Snapshots of captures held for uploading, together, in bytes; when they are more, further
     /// rewinds wait. Default: 512 MiB.
     pub upload_bytes_max: u64,
     /// Newest events that a capture carries for each device. Default: 65,536.
@@ -42,7 +42,7 @@ pub struct Config {
     /// `~/.local/state/memtape/agent/spool`.
     pub spool_dir: Option<PathBuf>,
     /// Bytes that may lie in that folder, at least 1 MiB. When it is full, step records are
-    /// dropped first, then bodies of captures, facts about ranks last. Default: 1 GiB.
+    /// dropped first, then snapshots of captures, facts about ranks last. Default: 1 GiB.
     pub spool_bytes_max: u64,
 }
 

@@ -124,8 +124,8 @@ fn begin(work: Work, channel: &Channel, events: &mpsc::Sender<Event>) {
                 let counted = tokio::task::spawn_blocking(move || count.make()).await;
                 Event::Counted(key, counted.unwrap_or(failure))
             }
-            Work::Upload(id, key, body, time_left) => {
-                let uploading = upload(channel, &key.capture_id, &key.tape_id, body);
+            Work::Upload(id, key, snapshot, time_left) => {
+                let uploading = upload(channel, &key.capture_id, &key.tape_id, snapshot);
                 Event::Uploaded(id, within(time_left, uploading).await)
             }
         };

@@ -8,8 +8,8 @@
 //! deleted. A cursor that is too old only delivers twice what the coordinator knows.
 //!
 //! All of it stays within a bound. Where that is reached, or the disk is full, step records are
-//! dropped first, then bodies of captures, facts last, the oldest of each kind first; each drop is
-//! counted by kind. This file knows no coordinator and reads no clock.
+//! dropped first, then snapshots of captures, facts last, the oldest of each kind first; each drop
+//! is counted by kind. This file knows no coordinator and reads no clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -55,8 +55,8 @@ const FORMAT: u64 = 1;
 pub(crate) struct Dropped {
     /// Step records.
     pub(crate) steps: u64,
-    /// Bodies of agent-initiated captures.
-    pub(crate) bodies: u64,
+    /// Snapshots of agent-initiated captures.
+    pub(crate) snapshots: u64,
     /// Announcements and ends of ranks, announcements of agent-initiated captures.
     pub(crate) facts: u64,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Spool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Steps,
-    Bodies,
+    Snapshots,
     Facts,
 }
 
@@ -110,7 +110,7 @@ struct KeptCapture {
     name: String,
     capture: InitiatedCapture,
     up: RankUp,
-    /// Bytes of the file before the body, and of all of it.
+    /// Bytes of the file before the snapshot, and of all of it.
     head_bytes: u64,
     bytes: u64,
     /// The report of the present stream that its announcement goes with.
@@ -272,23 +272,24 @@ impl Spool {
         is_kept
     }
 
-    /// Keeps an agent-initiated capture with its body, or without where there is no room for that.
+    /// Keeps an agent-initiated capture with its snapshot, or without where there is no room for
+    /// that.
     pub(crate) fn add_capture(
         &mut self,
         up: RankUp,
         mut capture: InitiatedCapture,
-        body: Option<&[u8]>,
+        snapshot: Option<&[u8]>,
     ) {
         let number = self.take_number();
         while self.captures.len() >= SPOOL_CAPTURES_MAX && self.drop_capture() {}
-        if let Some(body) = body {
+        if let Some(snapshot) = snapshot {
             // Half of the bound at most: it would take the room of everything else.
-            let fits = body.len() as u64 <= self.bytes_max / 2;
-            if fits && self.write_capture(number, &up, &capture, body, Kind::Bodies) {
+            let fits = snapshot.len() as u64 <= self.bytes_max / 2;
+            if fits && self.write_capture(number, &up, &capture, snapshot, Kind::Snapshots) {
                 return;
             }
-            self.count_dropped(Kind::Bodies, 1);
-            capture.drop_body();
+            self.count_dropped(Kind::Snapshots, 1);
+            capture.drop_snapshot();
         }
         if !self.write_capture(number, &up, &capture, &[], Kind::Facts) {
             self.count_dropped(Kind::Facts, 1);
@@ -300,12 +301,12 @@ impl Spool {
         number: u64,
         up: &RankUp,
         capture: &InitiatedCapture,
-        body: &[u8],
+        snapshot: &[u8],
         kind: Kind,
     ) -> bool {
         let mut bytes = head(number, up, capture);
         let head_bytes = bytes.len() as u64;
-        bytes.extend_from_slice(body);
+        bytes.extend_from_slice(snapshot);
         let name = log::name_of(CAPTURE, number);
         let result =
             self.write(bytes.len() as u64, kind, |spool| spool.disk.replace(&name, &bytes));
@@ -370,24 +371,24 @@ impl Spool {
             tracing::warn!(steps, "the spool is full: its oldest step records are dropped");
             return true;
         }
-        if kind >= Kind::Bodies && self.drop_body() {
+        if kind >= Kind::Snapshots && self.drop_snapshot() {
             return true;
         }
         kind >= Kind::Facts && (self.drop_facts() || self.drop_capture())
     }
 
-    /// Drops the body of the oldest capture that has one, and keeps its announcement.
-    fn drop_body(&mut self) -> bool {
+    /// Drops the snapshot of the oldest capture that has one, and keeps its announcement.
+    fn drop_snapshot(&mut self) -> bool {
         let found = self.captures.iter().find(|(_, each)| each.bytes > each.head_bytes);
         let Some(number) = found.map(|(number, _)| *number) else { return false };
         let Some(mut each) = self.captures.remove(&number) else { return false };
-        self.count_dropped(Kind::Bodies, 1);
+        self.count_dropped(Kind::Snapshots, 1);
         let capture = &each.capture.capture_id();
         tracing::warn!(
             capture,
-            "the spool is full: the body of an agent-initiated capture is dropped"
+            "the spool is full: the snapshot of an agent-initiated capture is dropped"
         );
-        each.capture.drop_body();
+        each.capture.drop_snapshot();
         let head = head(number, &each.up, &each.capture);
         let name = &each.name;
         let mut replaced = self.disk.replace(name, &head);
@@ -419,7 +420,7 @@ impl Spool {
     fn drop_capture(&mut self) -> bool {
         let Some((_, each)) = self.captures.pop_first() else { return false };
         self.count_dropped(Kind::Facts, 1);
-        self.count_dropped(Kind::Bodies, u64::from(each.bytes > each.head_bytes));
+        self.count_dropped(Kind::Snapshots, u64::from(each.bytes > each.head_bytes));
         tracing::warn!("the spool is full: its oldest agent-initiated capture is dropped");
         let _ = self.disk.remove(&each.name); // it comes again after a restart
         true
@@ -428,14 +429,14 @@ impl Spool {
     fn count_dropped(&mut self, kind: Kind, count: u64) {
         match kind {
             Kind::Steps => self.dropped.steps += count,
-            Kind::Bodies => self.dropped.bodies += count,
+            Kind::Snapshots => self.dropped.snapshots += count,
             Kind::Facts => self.dropped.facts += count,
         }
         self.is_cursor_due = true;
     }
 }
 
-/// What stands in a capture's file before its body.
+/// What stands in a capture's file before its snapshot.
 fn head(number: u64, up: &RankUp, capture: &InitiatedCapture) -> Vec<u8> {
     let mut head = log::encode(number, 0, &wire::encode(&wire::up_message(up.clone())));
     head.extend(log::encode(number, 1, &wire::encode(&capture.message())));

@@ -43,7 +43,7 @@ fn captures(world: &World) -> Vec<(String, String)> {
     answers.map(|answer| (answer.capture_id, answer.tape_id)).collect()
 }
 
-/// Stores the bodies that come, one after the other; their captures.
+/// Stores the snapshots that come, one after the other; their captures.
 fn store_all(world: &mut World) -> Vec<String> {
     let mut stored = Vec::new();
     while let Some((id, capture, _)) = world.uploads.pop() {

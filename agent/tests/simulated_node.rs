@@ -62,10 +62,10 @@ impl World {
             match output {
                 Output::Message(message) => self.said.extend(message.body),
                 Output::Rewind { id } => self.rewinds.push(id),
-                Output::Upload { id, capture_id, body, hash, time_left, .. } => {
+                Output::Upload { id, capture_id, snapshot, hash, time_left, .. } => {
                     self.times_left.insert(id, time_left);
-                    assert_eq!(blake3::hash(&body), hash);
-                    self.uploads.push((id, capture_id, body.to_vec()));
+                    assert_eq!(blake3::hash(&snapshot), hash);
+                    self.uploads.push((id, capture_id, snapshot.to_vec()));
                 }
             }
         }
@@ -198,11 +198,11 @@ fn captures_are_rewound_in_turn_and_uploaded_until_stored() {
     assert_eq!((rewound, world.uploads.len()), (5, 5));
     let outcomes: Vec<_> = world.answers().iter().map(|answer| answer.outcome()).collect();
     assert_eq!(outcomes, [v1::RankOutcome::Aligned; 5]);
-    for (_, _, body) in &world.uploads {
-        let body = zstd::decode_all(body.as_slice()).expect("zstd");
-        let body = v1::RankBody::decode(body.as_slice()).expect("a body");
-        let blocks = body.devices[0].blocks.as_ref().expect("blocks");
-        assert_eq!((body.step, blocks.sizes.len()), (20, 20));
+    for (_, _, snapshot) in &world.uploads {
+        let snapshot = zstd::decode_all(snapshot.as_slice()).expect("zstd");
+        let snapshot = v1::RankSnapshot::decode(snapshot.as_slice()).expect("a snapshot");
+        let blocks = snapshot.devices[0].blocks.as_ref().expect("blocks");
+        assert_eq!((snapshot.step, blocks.sizes.len()), (20, 20));
     }
     // One fails and is tried again when its moment has come, not before.
     let uploads = std::mem::take(&mut world.uploads);
@@ -226,7 +226,7 @@ fn captures_are_rewound_in_turn_and_uploaded_until_stored() {
 }
 
 #[test]
-fn bodies_stay_within_their_bound_and_deadlines_end_them() {
+fn snapshots_stay_within_their_bound_and_deadlines_end_them() {
     let mut world = World::new(6, |config| {
         config.rewinds_max = 2;
         config.upload_bytes_max = 1;
@@ -236,7 +236,7 @@ fn bodies_stay_within_their_bound_and_deadlines_end_them() {
     world.tick();
     world.ask("cap-1", 5, 2_000);
     world.do_rewinds();
-    // One body is within the bound, two are beyond it and keep their turns.
+    // One snapshot is within the bound, two are beyond it and keep their turns.
     assert_eq!((world.uploads.len(), world.agent.held_bytes()), (1, 1));
     world.do_rewinds();
     assert_eq!((world.uploads.len(), world.rewinds.len()), (1, 0));
@@ -248,7 +248,7 @@ fn bodies_stay_within_their_bound_and_deadlines_end_them() {
     world.handle(Event::Timeout);
     assert_eq!((world.rewinds.len(), world.agent.held_bytes()), (1, 1));
     world.do_rewinds();
-    assert_eq!(world.uploads.len(), 2, "a body that is not wanted any more");
+    assert_eq!(world.uploads.len(), 2, "a snapshot that is not wanted any more");
     let (id, ..) = world.uploads[1].clone();
     world.handle(Event::Uploaded { id, end: UploadEnd::Failed });
     assert_eq!((world.agent.held_bytes(), world.agent.next_ns()), (0, None));
@@ -391,11 +391,11 @@ impl Random {
                 self.unacked = self.known.take(said, self.seed).or(self.unacked);
             }
             self.world.do_rewinds();
-            for (id, capture, body) in std::mem::take(&mut self.world.uploads) {
+            for (id, capture, snapshot) in std::mem::take(&mut self.world.uploads) {
                 let answer =
                     self.known.captures.get(&capture).and_then(|capture| capture.answer.clone());
                 let answer = answer.expect("announced before it is sent");
-                assert_eq!(answer.body_hash, blake3::hash(&body).as_bytes());
+                assert_eq!(answer.snapshot_hash, blake3::hash(&snapshot).as_bytes());
                 let is_stored = self.is_connected && self.below(3) > 0;
                 let end = if is_stored { UploadEnd::Stored } else { UploadEnd::Failed };
                 if is_stored {
@@ -556,8 +556,9 @@ fn random_runs_on_bad_disks() {
         let is_excused = run.has_lost_power || known.gaps <= known.excused;
         assert!(is_excused, "seed {seed}: {} steps never came, {} said", known.gaps, known.excused);
         gaps += known.gaps;
-        let v1::SpoolReport { steps_dropped, bodies_dropped, facts_dropped, .. } = known.dropped;
-        for (sum, more) in dropped.iter_mut().zip([steps_dropped, bodies_dropped, facts_dropped]) {
+        let v1::SpoolReport { steps_dropped, snapshots_dropped, facts_dropped, .. } = known.dropped;
+        for (sum, more) in dropped.iter_mut().zip([steps_dropped, snapshots_dropped, facts_dropped])
+        {
             *sum += more;
         }
         stored += known.stored.len();

@@ -26,7 +26,7 @@ type ToAgent = mpsc::UnboundedSender<Result<old::CoordinatorMessage, Status>>;
 #[derive(Clone, Default)]
 struct OldCoordinator {
     seen: Arc<Mutex<Vec<old::AgentMessage>>>,
-    bodies: Arc<Mutex<Vec<Vec<u8>>>>,
+    snapshots: Arc<Mutex<Vec<Vec<u8>>>>,
     agent: Arc<Mutex<Option<ToAgent>>>,
 }
 
@@ -91,12 +91,12 @@ impl Coordinator for OldCoordinator {
         request: Request<Streaming<old::UploadChunk>>,
     ) -> Result<Response<old::UploadReceipt>, Status> {
         let mut chunks = request.into_inner();
-        let mut body = Vec::new();
+        let mut snapshot = Vec::new();
         while let Some(chunk) = chunks.message().await? {
-            body.extend_from_slice(&chunk.data);
+            snapshot.extend_from_slice(&chunk.data);
         }
-        let body_hash = blake3::hash(&body).as_bytes().to_vec();
-        self.bodies.lock().expect("no panic").push(body);
+        let body_hash = blake3::hash(&snapshot).as_bytes().to_vec();
+        self.snapshots.lock().expect("no panic").push(snapshot);
         Ok(Response::new(old::UploadReceipt { body_hash }))
     }
 }
@@ -137,12 +137,12 @@ async fn check_old_stream(old: &OldCoordinator, rank: &mut Rank) {
     let unknown = old.seen.lock().expect("no panic").iter().filter(|m| m.body.is_none()).count();
     assert_eq!(unknown, 0, "it received what it does not know");
     for _ in 0..1500 {
-        if old.bodies.lock().expect("no panic").len() == 1 {
+        if old.snapshots.lock().expect("no panic").len() == 1 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("no body, or more than one");
+    panic!("no snapshot, or more than one");
 }
 
 /// What 1.0 does not know is not said to it, waits on the disk, and is said to the next one.
@@ -183,7 +183,7 @@ async fn an_old_coordinator_hears_only_what_it_knows() {
     later.revive();
     let agent = RunningAgent::start(dir.path(), &later.url(), with_spool);
     later.wait("the capture", |seen| seen.captures.first().cloned()).await;
-    later.wait("its body", |seen| (!seen.bodies.is_empty()).then_some(())).await;
+    later.wait("its snapshot", |seen| (!seen.snapshots.is_empty()).then_some(())).await;
     agent.stop().await;
 }
 

@@ -294,24 +294,24 @@ async fn check_capture(
     assert_eq!(answer.dead, expected.dead);
     assert!(answer.detail.contains(expected.detail), "{:?}", answer.detail);
     if answer.outcome() == v1::RankOutcome::NoTape {
-        assert_eq!((answer.body_bytes, answer.body_hash.len()), (0, 0));
+        assert_eq!((answer.snapshot_bytes, answer.snapshot_hash.len()), (0, 0));
         return;
     }
     assert!(answer.wall_error_ns < 60_000_000_000, "{answer:?}");
     let key = (capture_id.to_string(), tape_id.to_string());
-    let body = coordinator.wait("the body", |seen| seen.bodies.get(&key).cloned()).await;
-    assert_eq!(answer.body_bytes, body.len() as u64);
-    assert_eq!(answer.body_hash, blake3::hash(&body).as_bytes());
-    let body = zstd::decode_all(body.as_slice()).expect("zstd");
-    let body = v1::RankBody::decode(body.as_slice()).expect("a body");
-    assert_eq!(body.rank.as_ref().map(|rank| rank.tape_id.as_str()), Some(tape_id));
-    assert_eq!((body.step, body.before_step), (expected.step, expected.before_step));
-    check_state(&body, &expected);
+    let snapshot = coordinator.wait("the snapshot", |seen| seen.snapshots.get(&key).cloned()).await;
+    assert_eq!(answer.snapshot_bytes, snapshot.len() as u64);
+    assert_eq!(answer.snapshot_hash, blake3::hash(&snapshot).as_bytes());
+    let snapshot = zstd::decode_all(snapshot.as_slice()).expect("zstd");
+    let snapshot = v1::RankSnapshot::decode(snapshot.as_slice()).expect("a snapshot");
+    assert_eq!(snapshot.rank.as_ref().map(|rank| rank.tape_id.as_str()), Some(tape_id));
+    assert_eq!((snapshot.step, snapshot.before_step), (expected.step, expected.before_step));
+    check_state(&snapshot, &expected);
 }
 
 /// Every block stands where the rank put it, and names the line that did.
-fn check_state(body: &v1::RankBody, expected: &Expected) {
-    let device = &body.devices[0];
+fn check_state(snapshot: &v1::RankSnapshot, expected: &Expected) {
+    let device = &snapshot.devices[0];
     let blocks = device.blocks.as_ref().expect("blocks");
     assert_eq!(blocks.sizes.len(), expected.blocks);
     let mut address = 0;
@@ -319,8 +319,8 @@ fn check_state(body: &v1::RankBody, expected: &Expected) {
         address += delta;
         assert_eq!(address, (index as u64 + 1) << 16);
         assert_eq!((blocks.sizes[index], blocks.birth_steps[index]), (512, index as u64));
-        let stack = &body.stacks[blocks.stacks[index] as usize];
-        let frame = &body.frames[stack.frames[0] as usize];
+        let stack = &snapshot.stacks[blocks.stacks[index] as usize];
+        let frame = &snapshot.frames[stack.frames[0] as usize];
         assert_eq!((frame.file.as_str(), frame.line), ("/app/train.py", 36));
     }
     let before: u64 = device.before.iter().map(|each| each.bytes).sum();
@@ -403,7 +403,7 @@ async fn large_captures_survive_a_restart_of_the_coordinator() {
         rank.train(1);
     }
     let agent = RunningAgent::start(dir.path(), &coordinator.url(), |config: &mut Config| {
-        config.upload_bytes_max = 1 << 20; // one body at a time, although each is larger
+        config.upload_bytes_max = 1 << 20; // one snapshot at a time, although each is larger
     });
     let both =
         |seen: &Seen| ranks.iter().all(|rank| has_steps(seen, rank, 1).is_some()).then_some(());
@@ -423,15 +423,16 @@ async fn large_captures_survive_a_restart_of_the_coordinator() {
     coordinator.revive();
     for rank in &ranks {
         let key = ("cap-1".to_string(), rank.tape_id.clone());
-        let body = coordinator.wait("a body", |seen| seen.bodies.get(&key).cloned()).await;
-        assert!(body.len() > 1 << 20, "{} bytes are one chunk", body.len());
+        let snapshot =
+            coordinator.wait("a snapshot", |seen| seen.snapshots.get(&key).cloned()).await;
+        assert!(snapshot.len() > 1 << 20, "{} bytes are one chunk", snapshot.len());
         let answered = |seen: &Seen| {
             let of_rank = |answer: &&v1::CaptureAnswer| answer.tape_id == rank.tape_id;
             seen.answers.iter().rfind(of_rank).cloned()
         };
         let answer = coordinator.wait("its answer", answered).await;
         assert_eq!(answer.outcome(), v1::RankOutcome::Aligned);
-        assert_eq!(answer.body_hash, blake3::hash(&body).as_bytes());
+        assert_eq!(answer.snapshot_hash, blake3::hash(&snapshot).as_bytes());
     }
     agent.stop().await;
 }

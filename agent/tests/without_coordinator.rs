@@ -33,18 +33,18 @@ fn with_spool(spool: &Path) -> impl Fn(&mut Config) {
     move |config: &mut Config| config.spool_dir = Some(dir.clone())
 }
 
-/// The capture by the agent alone of a rank, with what its body shows.
-fn capture_of(seen: &Seen, rank: &Rank) -> (v1::AgentCapture, v1::RankBody) {
+/// The capture by the agent alone of a rank, with what its snapshot shows.
+fn capture_of(seen: &Seen, rank: &Rank) -> (v1::AgentCapture, v1::RankSnapshot) {
     let of_rank = |capture: &&v1::AgentCapture| {
         capture.answer.as_ref().is_some_and(|answer| answer.tape_id == rank.tape_id)
     };
     let capture = seen.captures.iter().find(of_rank).expect("an agent-initiated capture").clone();
     let answer = capture.answer.clone().expect("an answer");
     let key = (answer.capture_id.clone(), rank.tape_id.clone());
-    let body = seen.bodies.get(&key).expect("its body");
-    assert_eq!(answer.body_hash, blake3::hash(body).as_bytes());
-    let body = zstd::decode_all(body.as_slice()).expect("zstd");
-    (capture, v1::RankBody::decode(body.as_slice()).expect("a body"))
+    let snapshot = seen.snapshots.get(&key).expect("its snapshot");
+    assert_eq!(answer.snapshot_hash, blake3::hash(snapshot).as_bytes());
+    let snapshot = zstd::decode_all(snapshot.as_slice()).expect("zstd");
+    (capture, v1::RankSnapshot::decode(snapshot.as_slice()).expect("a snapshot"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,7 +76,7 @@ async fn what_happened_without_a_coordinator_is_delivered_once_and_in_order() {
     failing.train(3);
     coordinator.revive();
     coordinator.wait("the newest step", |seen| has_steps(seen, &failing, 20)).await;
-    coordinator.wait("both bodies", |seen| (seen.bodies.len() == 2).then_some(())).await;
+    coordinator.wait("both snapshots", |seen| (seen.snapshots.len() == 2).then_some(())).await;
     wait_for_files(spool.path(), "capture", 0).await;
     wait_for_files(spool.path(), "steps", 0).await;
     // A restarted agent delivers nothing again.
@@ -88,12 +88,12 @@ async fn what_happened_without_a_coordinator_is_delivered_once_and_in_order() {
 
     let seen = coordinator.seen();
     assert_eq!((first, seen.captures.len()), (2, 2), "delivered more than once");
-    let (capture, body) = capture_of(&seen, &failing);
-    assert_eq!((capture.reason(), body.step), (v1::AgentCaptureReason::OutOfMemory, 15));
-    let oom = body.devices[0].trace.iter().rfind(|event| event.kind() == v1::TraceKind::Oom);
+    let (capture, snapshot) = capture_of(&seen, &failing);
+    assert_eq!((capture.reason(), snapshot.step), (v1::AgentCaptureReason::OutOfMemory, 15));
+    let oom = snapshot.devices[0].trace.iter().rfind(|event| event.kind() == v1::TraceKind::Oom);
     assert_eq!(oom.map(|event| event.size), Some(1 << 40));
-    let (capture, body) = capture_of(&seen, &dying);
-    assert_eq!((capture.reason(), body.step), (v1::AgentCaptureReason::Death, 13));
+    let (capture, snapshot) = capture_of(&seen, &dying);
+    assert_eq!((capture.reason(), snapshot.step), (v1::AgentCaptureReason::Death, 13));
     let is_agents = memtape_core::identity::ids::is_agent_capture;
     assert!(capture.answer.is_some_and(|answer| answer.dead && is_agents(&answer.capture_id)));
     let streams: Vec<_> =
@@ -144,7 +144,7 @@ async fn a_rank_whose_tape_is_gone_is_told_from_the_spool() {
     let down = |seen: &Seen| down_of(seen, &rank).cloned();
     let down = coordinator.wait("its end", down).await;
     assert_eq!((down.end(), down.step), (v1::RankEnd::Killed, 7));
-    coordinator.wait("the body", |seen| (seen.bodies.len() == 1).then_some(())).await;
+    coordinator.wait("the snapshot", |seen| (seen.snapshots.len() == 1).then_some(())).await;
     wait_for_files(spool.path(), "capture", 0).await;
     agent.stop().await;
     let seen = coordinator.seen();

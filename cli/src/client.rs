@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Bodies of captures can be large.
+/// Snapshots of captures can be large.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Asks one coordinator.
@@ -56,9 +56,9 @@ impl Client {
         serde_json::from_slice(&bytes).context("the coordinator's answer is no JSON")
     }
 
-    /// The bytes of a stored body.
+    /// The bytes of a stored snapshot.
     /// Fails as [`Self::get`] does.
-    pub(crate) fn body(&self, capture: &str, rank: u32) -> anyhow::Result<Vec<u8>> {
+    pub(crate) fn snapshot(&self, capture: &str, rank: u32) -> anyhow::Result<Vec<u8>> {
         let path = ["captures", capture, "ranks", &rank.to_string()];
         self.bytes(self.http.get(self.url(&path)?))
     }

@@ -38,13 +38,13 @@ pub struct Config {
     /// and a death, 8 failed `cudaMalloc` calls of a rank within a minute, 97 % of a device held,
     /// and every hour a healthy state, from step 300 on.
     pub triggers: capture::TriggerLimits,
-    /// Bodies of captures kept, together, in bytes. When they are more, the oldest captures that
+    /// Snapshots of captures kept, together, in bytes. When they are more, the oldest captures that
     /// no open incident needs are deleted. Default: 64 GiB.
-    pub bodies_bytes_max: u64,
-    /// Where bodies of captures go, if not to the data folder: `s3://BUCKET/PREFIX`. Endpoint,
+    pub snapshots_bytes_max: u64,
+    /// Where snapshots of captures go, if not to the data folder: `s3://BUCKET/PREFIX`. Endpoint,
     /// region and credentials come from the usual `AWS_…` environment variables. Two coordinators
     /// must not share a prefix. Default: none.
-    pub bodies_url: Option<String>,
+    pub snapshots_url: Option<String>,
     /// Captures closed longer ago than this are deleted, unless an open incident needs them.
     /// Default: 90 days.
     pub captures_age_max: Duration,
@@ -64,7 +64,7 @@ pub struct Config {
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(REPORT_INTERVAL_SECONDS_MAX);
 
-/// Longest accepted deadline of a capture: agents keep bodies in memory until then.
+/// Longest accepted deadline of a capture: agents keep snapshots in memory until then.
 const DEADLINE_NS_MAX: u64 = CAPTURE_DEADLINE_SECONDS_MAX * 1_000_000_000;
 
 impl Default for Config {
@@ -76,8 +76,8 @@ impl Default for Config {
             detector: detector::Limits::default(),
             capture: capture::Limits::default(),
             triggers: capture::TriggerLimits::default(),
-            bodies_bytes_max: 64 << 30,
-            bodies_url: None,
+            snapshots_bytes_max: 64 << 30,
+            snapshots_url: None,
             captures_age_max: Duration::from_secs(90 * 24 * 3600),
             steps_bytes_max: 64 << 30,
             steps_age_max: Duration::from_secs(14 * 24 * 3600),
@@ -104,7 +104,7 @@ impl Config {
         let interval_is_sound =
             (REPORT_INTERVAL_MIN..=REPORT_INTERVAL_MAX).contains(&self.report_interval);
         let deadline_is_sound = (1..=DEADLINE_NS_MAX).contains(&self.capture.deadline_ns);
-        let bodies_are_sound = self.bodies_url.as_deref().is_none_or(store::is_bodies_url);
+        let snapshots_are_sound = self.snapshots_url.as_deref().is_none_or(store::is_snapshots_url);
         let acts = self.restart.policy.mode == policy::Mode::Act;
         let targets = self.restart.targets();
         let rules = [
@@ -113,7 +113,10 @@ impl Config {
             (!deadline_is_sound, "the deadline of captures must be between 1 ns and 600 s"),
             (self.capture.ranks_max == 0, "the number of ranks in a capture must be at least 1"),
             (self.restart.timeout.is_zero(), "the timeout of restart targets must not be zero"),
-            (!bodies_are_sound, "the store of bodies must be a URL such as s3://bucket/prefix"),
+            (
+                !snapshots_are_sound,
+                "the store of snapshots must be a URL such as s3://bucket/prefix",
+            ),
             (acts && targets.is_empty(), "restarts are to be made, but no target is configured"),
             (
                 self.otlp_endpoint.as_deref().is_some_and(|url| !is_http_url(url)),

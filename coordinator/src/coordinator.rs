@@ -117,11 +117,11 @@ impl Coordinator {
             Event::UploadBegun { capture, tape_id, reply } => {
                 captures.upload_begun(context, &capture, &tape_id, jobs, reply);
             }
-            Event::BodyFailed { capture, tape_id, why } => {
-                captures.body_failed(&capture, &tape_id, &why, jobs);
+            Event::SnapshotFailed { capture, tape_id, why } => {
+                captures.snapshot_failed(&capture, &tape_id, &why, jobs);
             }
-            Event::BodyStored { body, reply } => {
-                captures.body_stored(context, &body, jobs, reply);
+            Event::SnapshotStored { snapshot, reply } => {
+                captures.snapshot_stored(context, &snapshot, jobs, reply);
             }
             Event::Asked(question) => question(&self.view()),
             Event::CaptureWanted { job, step, reply } => self.capture_wanted(&job, step, reply),
@@ -296,7 +296,7 @@ impl Coordinator {
                 Effect::ForgetSteps { serial, from_wall_ns, to_wall_ns } => {
                     store.forget_steps(serial, from_wall_ns, to_wall_ns);
                 }
-                Effect::ReleaseBody(hash) => store.blobs().release(hash),
+                Effect::ReleaseSnapshot(hash) => store.blobs().release(hash),
                 Effect::AskAgent { node, request } => {
                     self.send(&node, wire::capture_request(request));
                 }
@@ -374,7 +374,7 @@ impl Coordinator {
             After::Nothing | After::Free(_) if changes.is_empty() => return,
             After::Nothing => Box::new(|_| {}),
             After::Free(share) => Box::new(move |_| drop(share)),
-            After::ReleaseBodies(hashes) => {
+            After::ReleaseSnapshots(hashes) => {
                 let blobs = store.blobs().clone();
                 when_written(move || hashes.into_iter().for_each(|hash| blobs.release(hash)))
             }

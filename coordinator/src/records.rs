@@ -174,7 +174,7 @@ pub(crate) struct PartRecord {
     pub(crate) dead: bool,
     pub(crate) before_step: u64,
     pub(crate) bytes: u64,
-    /// BLAKE3 in hexadecimal; none when no body is stored.
+    /// BLAKE3 in hexadecimal; none when no snapshot is stored.
     pub(crate) hash: Option<String>,
     pub(crate) detail: String,
 }
@@ -237,7 +237,7 @@ impl PartRecord {
         }
     }
 
-    /// Its body is stored and its agent has answered: all that a restarted coordinator needs.
+    /// Its snapshot is stored and its agent has answered: all that a restarted coordinator needs.
     pub(crate) fn answered(&mut self, answer: &Answer) {
         self.outcome = answer.outcome;
         self.step = answer.step;

@@ -93,7 +93,7 @@ pub async fn run(
 }
 
 async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
-    let bodies_url = config.bodies_url.clone();
+    let snapshots_url = config.snapshots_url.clone();
     let opening = tokio::task::spawn_blocking(move || {
         let (store, loaded, _) = Store::open(&config.data_dir)?;
         store.set_steps_bytes_max(config.steps_bytes_max);
@@ -101,17 +101,17 @@ async fn open(config: Arc<Config>) -> anyhow::Result<(Store, Restored)> {
         anyhow::Ok((store, restored))
     });
     let (store, restored) = opening.await.context("the store broke")??;
-    if let Some(url) = bodies_url {
-        store.keep_bodies_at(&url).await?;
+    if let Some(url) = snapshots_url {
+        store.keep_snapshots_at(&url).await?;
     }
     let swept = store.blobs().sweep().await;
     let (jobs, incidents) = (restored.jobs.names().len(), restored.incidents.count());
-    let (captures, bodies) = (restored.captures.count(), swept.kept);
+    let (captures, snapshots) = (restored.captures.count(), swept.kept);
     if jobs > 0 {
-        tracing::info!(jobs, incidents, captures, bodies, "taking up the work");
+        tracing::info!(jobs, incidents, captures, snapshots, "taking up the work");
     }
     if swept.removed > 0 {
-        tracing::info!(bodies = swept.removed, "bodies that nothing refers to are removed");
+        tracing::info!(snapshots = swept.removed, "snapshots that nothing refers to are removed");
     }
     Ok((store, restored))
 }

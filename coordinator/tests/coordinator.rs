@@ -30,7 +30,7 @@ fn open_incidents(answer: &Value) -> usize {
     incidents.iter().filter(|incident| incident["state"] == "open").count()
 }
 
-/// A capture that the agent was asked for, and the bodies it sent.
+/// A capture that the agent was asked for, and the snapshots it sent.
 type Found = (v1::CaptureRequest, std::collections::BTreeMap<u32, Vec<u8>>);
 
 /// Trains until the coordinator asks for a capture, and answers it.
@@ -42,8 +42,8 @@ async fn train_until_captured(agent: &mut Agent, job: &Job, from: u64) -> (u64, 
         step += 8;
     }
     let request = agent.asked().await;
-    let bodies = agent.serve(job, &request).await;
-    (step, (request, bodies))
+    let snapshots = agent.serve(job, &request).await;
+    (step, (request, snapshots))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +52,7 @@ async fn a_leak_is_found_captured_named_and_stored() {
     let running = start(config(dir.path())).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
-    let (step, (request, bodies)) = train_until_captured(&mut agent, &JOB, 0).await;
+    let (step, (request, snapshots)) = train_until_captured(&mut agent, &JOB, 0).await;
     assert_eq!(request.tape_ids.len(), 4);
     assert!(request.step <= step && step - request.step <= 16, "T is a newest step of all ranks");
 
@@ -77,10 +77,10 @@ async fn a_leak_is_found_captured_named_and_stored() {
     assert_eq!((&capture["state"], &capture["aligned"]), (&json!("complete"), &json!(4)));
     assert_eq!((&capture["trigger"], &capture["missing"]), (&json!("growth"), &json!([])));
     assert_eq!(incident["capture_id"], capture["id"]);
-    for (rank, body) in &bodies {
+    for (rank, snapshot) in &snapshots {
         let answer = reqwest::get(running.url(&format!("{path}/ranks/{rank}"))).await.unwrap();
         assert_eq!(answer.headers()["content-type"], "application/zstd");
-        assert_eq!(answer.bytes().await.unwrap(), body);
+        assert_eq!(answer.bytes().await.unwrap(), snapshot);
     }
     check_lists(&running, step, &id).await;
     check_doors(&running).await;
@@ -119,7 +119,7 @@ async fn check_lists(running: &fake::Running, step: u64, incident: &str) {
         r#"memtape_captures_total{result="complete"} 1"#,
         r#"memtape_incidents_total 1"#,
         r#"memtape_losses_total{reason="bad_message"} 0"#,
-        r#"memtape_bodies_total 4"#,
+        r#"memtape_snapshots_total 4"#,
         "# EOF",
     ] {
         assert!(text.contains(line), "no {line} in {text}");
@@ -183,7 +183,7 @@ async fn a_killed_coordinator_goes_on_where_it_was() {
     let running = start(config(&live)).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
-    let (step, (request, bodies)) = train_until_captured(&mut agent, &JOB, 0).await;
+    let (step, (request, snapshots)) = train_until_captured(&mut agent, &JOB, 0).await;
     let is_stored = |answer: &Value| {
         answer["incidents"][0]["class"] == "leak" && answer["incidents"][0]["stored"] == true
     };
@@ -200,9 +200,9 @@ async fn a_killed_coordinator_goes_on_where_it_was() {
         assert_eq!(found, &before["incidents"][0][field], "{field}");
     }
     assert_eq!(again.get(&path).await.1, capture);
-    for (rank, body) in &bodies {
+    for (rank, snapshot) in &snapshots {
         let answer = reqwest::get(again.url(&format!("{path}/ranks/{rank}"))).await.unwrap();
-        assert_eq!(answer.bytes().await.unwrap(), body);
+        assert_eq!(answer.bytes().await.unwrap(), snapshot);
     }
     let (_, answer) = again.get("/api/v1/jobs/train/ranks").await;
     for rank in answer["ranks"].as_array().unwrap() {
@@ -249,7 +249,7 @@ async fn a_capture_survives_a_kill_in_its_middle() {
     let id = answer["id"].as_str().unwrap().to_string();
     let request = agent.asked().await;
     assert_eq!((request.capture_id.as_str(), request.step), (id.as_str(), 35));
-    // One body is in, then the coordinator dies.
+    // One snapshot is in, then the coordinator dies.
     let one = v1::CaptureRequest { tape_ids: vec![job.tape(1)], ..request.clone() };
     agent.serve(&job, &one).await;
     picture(&live, &killed);
@@ -266,9 +266,9 @@ async fn a_capture_survives_a_kill_in_its_middle() {
     agent.serve(&job, &request).await;
     let capture = again.wait(&path, |capture| capture["state"] == "complete").await;
     assert_eq!(capture["aligned"], 4);
-    // Its body is acknowledged again to an agent that had no receipt.
-    let body = job.body(1, request.step, request.before_step);
-    let receipt = agent.upload(&id, &job.tape(1), &body).await;
+    // Its snapshot is acknowledged again to an agent that had no receipt.
+    let snapshot = job.snapshot(1, request.step, request.before_step);
+    let receipt = agent.upload(&id, &job.tape(1), &snapshot).await;
     assert!(receipt.is_ok(), "{receipt:?}");
     again.stop().await;
     running.stop().await;
@@ -294,11 +294,11 @@ async fn a_dead_rank_is_captured_with_the_others() {
     agent.say(down(3, v1::RankEnd::OomKilled)).await;
     let request = agent.asked().await;
     assert_eq!(request.tape_ids.len(), 4);
-    let mut dead = answer(&job, 3, &request, &job.body(3, 40, request.before_step));
+    let mut dead = answer(&job, 3, &request, &job.snapshot(3, 40, request.before_step));
     dead.dead = true;
-    let body = job.body(3, 40, request.before_step);
+    let snapshot = job.snapshot(3, 40, request.before_step);
     agent.say(FromAgent::CaptureAnswer(dead)).await;
-    agent.upload(&request.capture_id, &job.tape(3), &body).await.unwrap();
+    agent.upload(&request.capture_id, &job.tape(3), &snapshot).await.unwrap();
     let others = v1::CaptureRequest {
         tape_ids: (0..3).map(|rank| job.tape(rank)).collect(),
         ..request.clone()
@@ -413,33 +413,35 @@ async fn hostile_agents_do_no_harm() {
     honest.train(&job, 17..=24).await;
     let taken = Agent::try_attach(&running, "node-a", "boot-2").await.err().unwrap();
     assert_eq!(taken.code(), Code::AlreadyExists);
-    // Bodies that were not requested, or that are not what was announced.
-    let stray = honest.upload("cap-nosuch", &job.tape(0), b"body").await.unwrap_err();
+    // Snapshots that were not requested, or that are not what was announced.
+    let stray = honest.upload("cap-nosuch", &job.tape(0), b"snapshot").await.unwrap_err();
     assert_eq!(stray.code(), Code::FailedPrecondition);
     running.post("/api/v1/jobs/train/captures", "{}").await;
     let request = honest.asked().await;
-    let body = job.body(0, request.step, request.before_step);
-    honest.say(FromAgent::CaptureAnswer(answer_of(&job, &request, &body))).await;
+    let snapshot = job.snapshot(0, request.step, request.before_step);
+    honest.say(FromAgent::CaptureAnswer(answer_of(&job, &request, &snapshot))).await;
     running.get("/api/v1/jobs").await;
-    let mut other = body.clone();
+    let mut other = snapshot.clone();
     other[20] ^= 1;
     let swapped = honest.upload(&request.capture_id, &job.tape(0), &other).await.unwrap_err();
     assert_eq!(swapped.code(), Code::Aborted);
     let garbage = honest.upload(&request.capture_id, &job.tape(1), b"garbage").await.unwrap_err();
     assert_eq!(garbage.code(), Code::InvalidArgument);
-    honest.upload(&request.capture_id, &job.tape(0), &body).await.unwrap();
+    honest.upload(&request.capture_id, &job.tape(0), &snapshot).await.unwrap();
     honest.train(&job, 25..=32).await;
     let text = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
-    for line in
-        ["{reason=\"bad_message\"} 2", "{reason=\"bad_body\"} 2", "{reason=\"stale_body\"} 1"]
-    {
+    for line in [
+        "{reason=\"bad_message\"} 2",
+        "{reason=\"bad_snapshot\"} 2",
+        "{reason=\"stale_snapshot\"} 1",
+    ] {
         assert!(text.contains(line), "no {line} in {text}");
     }
     running.stop().await;
 }
 
-fn answer_of(job: &Job, request: &v1::CaptureRequest, body: &[u8]) -> v1::CaptureAnswer {
-    answer(job, 0, request, body)
+fn answer_of(job: &Job, request: &v1::CaptureRequest, snapshot: &[u8]) -> v1::CaptureAnswer {
+    answer(job, 0, request, snapshot)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -533,7 +535,7 @@ async fn a_capture_is_a_span_with_a_child_per_rank() {
         sort.push_str(&body);
     }
     assert_eq!(spans.matches("capture rank").count(), 4, "{spans}");
-    for part in ["upload", "store body", &request.capture_id, "memtape-coordinator"] {
+    for part in ["upload", "store snapshot", &request.capture_id, "memtape-coordinator"] {
         assert!(spans.contains(part), "no {part} in {spans}");
     }
     for part in ["memtape.reports", "memtape.captures", "memtape.losses"] {
@@ -626,7 +628,7 @@ async fn captures_are_kept_for_a_time() {
     assert_eq!(running.get(&path).await.0, 200);
     let request = agent.asked().await;
     agent.serve(&job, &request).await;
-    // It is closed, old, and gone, and its bodies are deleted.
+    // It is closed, old, and gone, and its snapshots are deleted.
     for _ in 0..600 {
         if running.get(&path).await.0 == 404 {
             break;

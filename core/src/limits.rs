@@ -120,7 +120,7 @@ limits! {
     SNAPSHOT_BYTES_MAX: usize = 128 << 20, Bytes, "agent, coordinator, CLI",
         "A rank's snapshot, before and after compression",
         "the agent answers `NO_TAPE`; the coordinator refuses the upload",
-        "the detail of the rank's part; `memtape_losses_total{reason=\"bad_body\"}`";
+        "the detail of the rank's part; `memtape_losses_total{reason=\"bad_snapshot\"}`";
     TRACE_EVENTS_MAX: usize = 65_536, Count, "agent, coordinator, CLI",
         "Events of one device in a snapshot",
         "the oldest events are left out",

@@ -51,11 +51,15 @@ fn the_page_is_about_this_version() {
 }
 
 /// Names of frozen versions, and the present names of the same. Names are not sent.
-const RENAMED: [(&str, &str); 4] = [
+const RENAMED: [(&str, &str); 8] = [
     ("SoloCapture", "AgentCapture"),
     ("SoloReason", "AgentCaptureReason"),
     ("SOLO_REASON_", "AGENT_CAPTURE_REASON_"),
     ("solo_capture", "agent_capture"),
+    ("RankBody", "RankSnapshot"),
+    ("body_bytes", "snapshot_bytes"),
+    ("body_hash", "snapshot_hash"),
+    ("bodies_dropped", "snapshots_dropped"),
 ];
 
 /// A line of a frozen version with the present names.

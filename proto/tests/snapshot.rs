@@ -147,24 +147,24 @@ fn sample() -> RankSnapshot {
 }
 
 /// The sample as a message, changed and compressed.
-fn changed(change: impl FnOnce(&mut v1::RankBody)) -> Vec<u8> {
+fn changed(change: impl FnOnce(&mut v1::RankSnapshot)) -> Vec<u8> {
     let encoded = encode(sample(), SNAPSHOT_BYTES_MAX).expect("a small snapshot");
     let message = zstd::stream::decode_all(encoded.as_slice()).expect("own compression");
-    let mut body = v1::RankBody::decode(message.as_slice()).expect("own encoding");
-    change(&mut body);
-    compressed(&body.encode_to_vec())
+    let mut raw = v1::RankSnapshot::decode(message.as_slice()).expect("own encoding");
+    change(&mut raw);
+    compressed(&raw.encode_to_vec())
 }
 
 fn compressed(message: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(message, 3).expect("zstd")
 }
 
-fn columns(body: &mut v1::RankBody) -> &mut v1::Blocks {
-    body.devices[0].blocks.as_mut().expect("blocks")
+fn columns(raw: &mut v1::RankSnapshot) -> &mut v1::Blocks {
+    raw.devices[0].blocks.as_mut().expect("blocks")
 }
 
-fn segments(body: &mut v1::RankBody) -> &mut v1::Segments {
-    body.devices[0].segments.as_mut().expect("segments")
+fn segments(raw: &mut v1::RankSnapshot) -> &mut v1::Segments {
+    raw.devices[0].segments.as_mut().expect("segments")
 }
 
 #[test]
@@ -207,60 +207,60 @@ fn a_snapshot_over_the_limit_is_refused_on_both_sides() {
 
 #[test]
 fn what_contradicts_itself_is_refused() {
-    let check = |change: fn(&mut v1::RankBody), part: &str| {
+    let check = |change: fn(&mut v1::RankSnapshot), part: &str| {
         let error = decode(&changed(change), Bounds::default()).expect_err(part);
         assert!(error.to_string().contains(part), "{error} does not contain {part:?}");
     };
     let uneven = "blocks differ in length";
-    check(|body| columns(body).sizes.truncate(3), uneven);
-    check(|body| columns(body).requested.push(7), uneven);
-    check(|body| columns(body).places.truncate(1), uneven);
-    check(|body| columns(body).birth_steps.truncate(3), uneven);
-    check(|body| columns(body).birth_mono_ns.push(7), uneven);
-    check(|body| segments(body).flags.push(7), "segments differ in length");
-    check(|body| segments(body).addresses.clear(), "segments differ in length");
+    check(|raw| columns(raw).sizes.truncate(3), uneven);
+    check(|raw| columns(raw).requested.push(7), uneven);
+    check(|raw| columns(raw).places.truncate(1), uneven);
+    check(|raw| columns(raw).birth_steps.truncate(3), uneven);
+    check(|raw| columns(raw).birth_mono_ns.push(7), uneven);
+    check(|raw| segments(raw).flags.push(7), "segments differ in length");
+    check(|raw| segments(raw).addresses.clear(), "segments differ in length");
 
-    check(|body| body.frames.clear(), "names frame 1 of 0");
-    check(|body| columns(body).stacks[0] = 9, "names stack 9 of 3");
-    check(|body| columns(body).places[0] = 2, "names stream and pool 2 of 2");
-    check(|body| columns(body).pending.push(4), "names pending block 4 of 4");
-    check(|body| segments(body).stacks[1] = u32::MAX, "names stack 4294967295 of 3");
-    check(|body| body.devices[0].trace[0].stack = 3, "names stack 3 of 3");
-    check(|body| body.devices[0].trace[0].place = 1 << 20, "names stream and pool");
-    check(|body| body.devices[0].before[0].stack = 3, "names stack 3 of 3");
-    check(|body| body.outside_stacks[0].stack = 3, "names stack 3 of 3");
+    check(|raw| raw.frames.clear(), "names frame 1 of 0");
+    check(|raw| columns(raw).stacks[0] = 9, "names stack 9 of 3");
+    check(|raw| columns(raw).places[0] = 2, "names stream and pool 2 of 2");
+    check(|raw| columns(raw).pending.push(4), "names pending block 4 of 4");
+    check(|raw| segments(raw).stacks[1] = u32::MAX, "names stack 4294967295 of 3");
+    check(|raw| raw.devices[0].trace[0].stack = 3, "names stack 3 of 3");
+    check(|raw| raw.devices[0].trace[0].place = 1 << 20, "names stream and pool");
+    check(|raw| raw.devices[0].before[0].stack = 3, "names stack 3 of 3");
+    check(|raw| raw.outside_stacks[0].stack = 3, "names stack 3 of 3");
 
-    check(|body| columns(body).address_deltas[0] = u64::MAX, "block addresses add up");
-    check(|body| columns(body).sizes[0] = u64::MAX, "block sizes add up");
-    check(|body| segments(body).sizes[0] = u64::MAX, "segment sizes add up");
+    check(|raw| columns(raw).address_deltas[0] = u64::MAX, "block addresses add up");
+    check(|raw| columns(raw).sizes[0] = u64::MAX, "block sizes add up");
+    check(|raw| segments(raw).sizes[0] = u64::MAX, "segment sizes add up");
     check(
-        |body| body.devices[0].before.push(v1::StackUse { bytes: u64::MAX, stack: 0, blocks: 1 }),
+        |raw| raw.devices[0].before.push(v1::StackUse { bytes: u64::MAX, stack: 0, blocks: 1 }),
         "earlier bytes add up",
     );
 
-    check(|body| body.devices[0].device = 300, "device is out of range: 300");
-    check(|body| body.outside[0].origin = 1 << 20, "origin is out of range");
-    check(|body| body.outside_stacks[0].device = 300, "device is out of range: 300");
-    let groups = |body: &mut v1::RankBody| {
-        let found = body.collectives.as_mut().expect("collectives");
+    check(|raw| raw.devices[0].device = 300, "device is out of range: 300");
+    check(|raw| raw.outside[0].origin = 1 << 20, "origin is out of range");
+    check(|raw| raw.outside_stacks[0].device = 300, "device is out of range: 300");
+    let groups = |raw: &mut v1::RankSnapshot| {
+        let found = raw.collectives.as_mut().expect("collectives");
         found.groups = vec![v1::CollectiveGroup::default(); 65];
     };
     check(groups, "65 process groups, more than 64");
-    check(|body| body.devices = vec![v1::DeviceState::default(); 17], "17 devices, more than 16");
+    check(|raw| raw.devices = vec![v1::DeviceState::default(); 17], "17 devices, more than 16");
     check(
-        |body| body.outside_stacks = vec![body.outside_stacks[0]; 1 << 16],
+        |raw| raw.outside_stacks = vec![raw.outside_stacks[0]; 1 << 16],
         "stacks outside the allocator, more than",
     );
 }
 
 #[test]
 fn what_is_not_known_is_left_out() {
-    let bare = changed(|body| {
-        body.devices[0].trace[0].kind = 99;
-        body.outside[0].origin = 60_000;
-        body.collectives = None;
-        columns(body).requested.clear();
-        columns(body).places.clear();
+    let bare = changed(|raw| {
+        raw.devices[0].trace[0].kind = 99;
+        raw.outside[0].origin = 60_000;
+        raw.collectives = None;
+        columns(raw).requested.clear();
+        columns(raw).places.clear();
     });
     let found = decode(&bare, Bounds::default()).expect("a newer agent's");
     assert_eq!(found.devices[0].trace.len(), sample().devices[0].trace.len() - 1);
@@ -277,12 +277,12 @@ fn collectives_are_read_from_the_front_only() {
     let encoded = encode(sample(), SNAPSHOT_BYTES_MAX).expect("a small snapshot");
     assert_eq!(collectives(&encoded).expect("in front"), Some(sample().collectives));
     let message = zstd::stream::decode_all(encoded.as_slice()).expect("own compression");
-    let body = v1::RankBody::decode(message.as_slice()).expect("own encoding");
-    let behind = compressed(&body.encode_to_vec());
+    let raw = v1::RankSnapshot::decode(message.as_slice()).expect("own encoding");
+    let behind = compressed(&raw.encode_to_vec());
     assert_eq!(collectives(&behind).expect("readable"), None);
     assert_eq!(decode(&behind, Bounds::default()).expect("readable"), sample());
-    let control = changed(|body| {
-        let found = body.collectives.as_mut().expect("collectives");
+    let control = changed(|raw| {
+        let found = raw.collectives.as_mut().expect("collectives");
         found.groups[0].name = "a\nb".repeat(30);
     });
     let found = decode(&control, Bounds::default()).expect("readable").collectives;

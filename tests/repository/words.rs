@@ -6,7 +6,7 @@
 use crate::source::{Source, TEXT, check, sources};
 
 /// Retired everywhere: in prose, in names, in messages. What to say instead stands behind it.
-const RETIRED: [(&str, &str); 43] = [
+const RETIRED: [(&str, &str); 46] = [
     ("guest", "the recorder"),
     ("guests", "recorders"),
     ("ghost", "a rank without a tape"),
@@ -50,10 +50,13 @@ const RETIRED: [(&str, &str); 43] = [
     ("ghostly", "without a tape"),
     ("by heart", "exactly"),
     ("wakes somebody", "pages"),
+    ("bodies", "snapshots"),
+    ("rank body", "RankSnapshot"),
+    ("stored body", "the stored snapshot"),
 ];
 
 /// Retired as the name, or a part of the name, of a type, a function, a constant or a module.
-const RETIRED_NAMES: [&str; 22] = [
+const RETIRED_NAMES: [&str; 24] = [
     "moment",
     "moments",
     "place",
@@ -76,6 +79,8 @@ const RETIRED_NAMES: [&str; 22] = [
     "bite",
     "hear",
     "meet",
+    "body",
+    "bodies",
 ];
 
 /// Rebuilt soon, with words of their own: the detector, the diagnosis and the analysis of files.
@@ -112,8 +117,15 @@ fn retired_words_are_gone() {
 }
 
 /// Names in data that exists: families of the evaluation, and fields of old stores.
-const KEPT_NAMES: [&str; 4] =
-    ["sleep_residue", "prefetch_tide", "serde(rename = \"told\")", "serde(rename = \"told_in\")"];
+const KEPT_NAMES: [&str; 7] = [
+    "sleep_residue",
+    "prefetch_tide",
+    "serde(rename = \"told\")",
+    "serde(rename = \"told_in\")",
+    "\"bodies\"",
+    "bodies/xx",
+    "rename = \"bodies_url\"",
+];
 
 fn retired(file: &Source) -> Vec<String> {
     let mut found = Vec::new();

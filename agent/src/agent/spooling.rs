@@ -29,7 +29,7 @@ const KEEP_AFTER: Duration = Duration::from_secs(2);
 /// Time between two tries at keeping step records on a disk that took none.
 const KEEP_AGAIN: Duration = Duration::from_secs(10);
 
-/// Time for one try at sending the body of an agent-initiated capture.
+/// Time for one try at sending the snapshot of an agent-initiated capture.
 const CAPTURE_UPLOAD_TIME: Duration = Duration::from_secs(600);
 
 /// The minor version of the protocol that knows agent-initiated captures and the spool's report.
@@ -193,11 +193,15 @@ impl Agent {
         let Some(known) = self.tapes.get(wanted.tape) else { return };
         let up = super::rank_up(known);
         let Some(spool) = &mut self.spool else { return };
-        let hash = rewound.body.as_ref().map(|body| body.hash);
+        let hash = rewound.snapshot.as_ref().map(|snapshot| snapshot.hash);
         let name = (key.capture_id.as_str(), key.tape_id.as_str());
         let reason = (wanted.reason, wanted.seen_wall_ns);
         let capture = InitiatedCapture::new(name, reason, &rewound.answer, hash);
-        spool.add_capture(up, capture, rewound.body.as_ref().map(|body| &body.bytes[..]));
+        spool.add_capture(
+            up,
+            capture,
+            rewound.snapshot.as_ref().map(|snapshot| &snapshot.bytes[..]),
+        );
     }
 
     /// Announces the ranks of which only the spool knows; false when the queue is full.
@@ -297,13 +301,13 @@ impl Agent {
             Some(upload) if upload.number == number => upload.failures,
             _ => 0,
         };
-        let Some(body) = spool.capture_body(number) else {
+        let Some(snapshot) = spool.capture_snapshot(number) else {
             self.own_upload = None;
             return;
         };
         let work = self.captures.name_work();
         self.own_upload = Some(CaptureUpload { number, work, failures, retry_ns: None });
-        self.captures.add_work(Work::Upload(work, key, body, CAPTURE_UPLOAD_TIME));
+        self.captures.add_work(Work::Upload(work, key, snapshot, CAPTURE_UPLOAD_TIME));
     }
 
     /// A try at sending an agent-initiated capture came to its end; false when it was not one.
@@ -351,7 +355,7 @@ impl Agent {
         let report = wire::SpoolReport {
             bytes: if spool.is_empty() { 0 } else { spool.bytes() },
             steps_dropped: dropped.steps,
-            bodies_dropped: dropped.bodies,
+            snapshots_dropped: dropped.snapshots,
             facts_dropped: dropped.facts,
         };
         let knows = self.session.as_ref().is_some_and(|session| session.minor >= MINOR);

@@ -1,11 +1,11 @@
 //! Answers to the coordinator's captures: the life of each, from the request to its end.
 //!
 //! A machine without clock, thread or socket: it gets what happened and when, and returns what is
-//! to be done ([`Work`]). A few tapes are rewound at a time; a body waits compressed in memory, up
-//! to a bound, until the coordinator has stored it or the capture's deadline has passed. A rewind
-//! keeps its turn until its body has found room within that bound, so that no more bodies than
-//! there are turns can be beyond it. Nothing here pauses a rank. Each work is answered with one
-//! result, whatever has become of its capture meanwhile.
+//! to be done ([`Work`]). A few tapes are rewound at a time; a snapshot waits compressed in memory,
+//! up to a bound, until the coordinator has stored it or the capture's deadline has passed. A
+//! rewind keeps its turn until its snapshot has found room within that bound, so that no more
+//! snapshots than there are turns can be beyond it. Nothing here pauses a rank. Each work is
+//! answered with one result, whatever has become of its capture meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use memtape_core::limits::{ANSWERS_IN_PROGRESS_MAX, CAPTURE_DEADLINE_SECONDS_MAX
 use crate::capture::rewind::{Rewind, Rewound, no_tape};
 use crate::config::Config;
 use crate::link::backoff::{self, backoff};
-use crate::link::upload::{Body, UploadError};
+use crate::link::upload::{EncodedSnapshot, UploadError};
 use crate::link::wire::{self, Outgoing};
 use crate::tapes::census::Count;
 use crate::tapes::known::TapeKey;
@@ -44,8 +44,8 @@ pub(crate) enum Work {
     Rewind(WorkId, Rewind),
     /// A tape has to be counted.
     Count(TapeKey, Count),
-    /// A body has to be sent, once, within this time.
-    Upload(WorkId, JobKey, Body, Duration),
+    /// A snapshot has to be sent, once, within this time.
+    Upload(WorkId, JobKey, EncodedSnapshot, Duration),
 }
 
 /// All answers in the making.
@@ -58,7 +58,7 @@ pub(crate) struct Captures {
     waiting: VecDeque<(WorkId, JobKey, Rewind)>,
     /// Rewinds that are being made.
     rewinding: BTreeMap<WorkId, JobKey>,
-    /// Rewinds that are made, and wait for room for their bodies.
+    /// Rewinds that are made, and wait for room for their snapshots.
     rewound: VecDeque<(WorkId, JobKey, Rewound)>,
     uploads: BTreeMap<WorkId, Upload>,
     work: VecDeque<Work>,
@@ -77,15 +77,15 @@ struct Job {
     /// The report of the present stream whose acknowledgement says that the answer has arrived.
     arrives_with: Option<u64>,
     has_arrived: bool,
-    /// The coordinator has the body, or there is none.
+    /// The coordinator has the snapshot, or there is none.
     is_stored: bool,
 }
 
-/// A body that has its share of the memory bound.
+/// A snapshot that has its share of the memory bound.
 #[derive(Debug)]
 struct Upload {
     key: JobKey,
-    body: Body,
+    snapshot: EncodedSnapshot,
     failures: u32,
     /// When to try again; none while it is being tried.
     retry_ns: Option<u64>,
@@ -172,7 +172,7 @@ impl Captures {
         own
     }
 
-    /// A try at sending a body came to its end.
+    /// A try at sending a snapshot came to its end.
     pub(crate) fn uploaded(&mut self, now_ns: u64, id: WorkId, result: Result<(), UploadError>) {
         let Some(upload) = self.uploads.get_mut(&id) else { return };
         let job = self.jobs.get_mut(&upload.key).filter(|job| job.work == id);
@@ -266,14 +266,14 @@ impl Captures {
         self.jobs.keys().any(|key| key.tape_id == tape_id)
     }
 
-    /// Bytes of bodies that have their share of the bound, one of which may be larger than it.
+    /// Bytes of snapshots that have their share of the bound, one of which may be larger than it.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.uploads.values().fold(0, |sum, each| sum.saturating_add(self.share(&each.body)))
+        self.uploads.values().fold(0, |sum, each| sum.saturating_add(self.share(&each.snapshot)))
     }
 
-    /// A body's share of the bound: one that is larger than all of it takes all of it.
-    fn share(&self, body: &Body) -> u64 {
-        (body.bytes.len() as u64).min(self.upload_bytes_max)
+    /// A snapshot's share of the bound: one that is larger than all of it takes all of it.
+    fn share(&self, snapshot: &EncodedSnapshot) -> u64 {
+        (snapshot.bytes.len() as u64).min(self.upload_bytes_max)
     }
 
     /// Hands out a work that belongs to no answer.
@@ -299,20 +299,20 @@ impl Captures {
         }
     }
 
-    /// Gives bodies their shares in the order they were made, and their turns to others.
+    /// Gives snapshots their shares in the order they were made, and their turns to others.
     fn admit(&mut self, now_ns: u64) {
         while let Some((id, key, rewound)) = self.rewound.pop_front() {
             if self.jobs.get(&key).is_none_or(|job| job.work != id) {
                 continue;
             }
-            let Some(body) = &rewound.body else {
+            let Some(snapshot) = &rewound.snapshot else {
                 let answer = answer(&key, &rewound);
                 if let Some(job) = self.jobs.get_mut(&key) {
                     (job.answer, job.is_stored) = (Some(answer), true);
                 }
                 continue;
             };
-            if self.held_bytes().saturating_add(self.share(body)) > self.upload_bytes_max {
+            if self.held_bytes().saturating_add(self.share(snapshot)) > self.upload_bytes_max {
                 self.rewound.push_front((id, key, rewound));
                 break;
             }
@@ -320,8 +320,8 @@ impl Captures {
             if let Some(job) = self.jobs.get_mut(&key) {
                 job.answer = Some(answer);
             }
-            let Some(body) = rewound.body else { continue };
-            self.uploads.insert(id, Upload { key, body, failures: 0, retry_ns: None });
+            let Some(snapshot) = rewound.snapshot else { continue };
+            self.uploads.insert(id, Upload { key, snapshot, failures: 0, retry_ns: None });
             self.send(now_ns, id);
         }
         self.begin_rewinds();
@@ -331,8 +331,8 @@ impl Captures {
         let Some(upload) = self.uploads.get(&id) else { return };
         let Some(job) = self.jobs.get(&upload.key) else { return };
         let time_left = Duration::from_nanos(job.deadline_ns.saturating_sub(now_ns));
-        let (key, body) = (upload.key.clone(), upload.body.clone());
-        self.work.push_back(Work::Upload(id, key, body, time_left));
+        let (key, snapshot) = (upload.key.clone(), upload.snapshot.clone());
+        self.work.push_back(Work::Upload(id, key, snapshot, time_left));
     }
 
     fn give_up(&mut self, key: &JobKey, why: &str) {
@@ -355,7 +355,7 @@ pub(crate) fn refusal(key: &JobKey, why: &str) -> Outgoing {
 }
 
 fn answer(key: &JobKey, rewound: &Rewound) -> Outgoing {
-    let hash = rewound.body.as_ref().map(|body| body.hash);
+    let hash = rewound.snapshot.as_ref().map(|snapshot| snapshot.hash);
     wire::capture_answer(&key.capture_id, &key.tape_id, &rewound.answer, hash)
 }
 

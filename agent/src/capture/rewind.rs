@@ -1,7 +1,8 @@
-//! One tape rewound for a capture: the answer and the body. It blocks for as long as reading takes.
+//! One tape rewound for a capture: the answer and the snapshot. It blocks for as long as reading
+//! takes.
 //!
-//! What cannot be had exactly is never guessed: the outcome says what the body shows instead.
-//! When a rewind is made, and what becomes of its body, is `capture.rs`'s business.
+//! What cannot be had exactly is never guessed: the outcome says what the snapshot shows instead.
+//! When a rewind is made, and what becomes of its snapshot, is `capture.rs`'s business.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_proto::snapshot;
 
-use crate::link::upload::Body;
+use crate::link::upload::EncodedSnapshot;
 use crate::node::clock::Now;
 use crate::tapes::liveness::Writer;
 use crate::tapes::source::{TapeFile, TapeWords};
@@ -40,27 +41,28 @@ pub(crate) struct Rewind {
 /// What became of a rewind.
 #[derive(Clone, Debug)]
 pub(crate) struct Rewound {
-    /// What became of the tape; the size is the body's.
+    /// What became of the tape; the size is the snapshot's.
     pub(crate) answer: Answer,
     /// The state, compressed, if there is one.
-    pub(crate) body: Option<Body>,
+    pub(crate) snapshot: Option<EncodedSnapshot>,
 }
 
 impl Rewound {
     /// There is nothing to show.
     pub(crate) fn nothing(why: &str) -> Self {
-        Self { answer: no_tape(why), body: None }
+        Self { answer: no_tape(why), snapshot: None }
     }
 }
 
 impl Rewind {
-    /// The answer for the tape and its body. Blocks; takes milliseconds to seconds. `clock` is
+    /// The answer for the tape and its snapshot. Blocks; takes milliseconds to seconds. `clock` is
     /// asked once, while the tape is read.
     pub(crate) fn make(&self, clock: impl FnOnce() -> Now) -> Rewound {
         let (mut answer, bytes) = rewind_and_encode(self, clock);
-        let body = bytes.map(|bytes| Body { hash: blake3::hash(&bytes), bytes: bytes.into() });
-        answer.body_bytes = body.as_ref().map_or(0, |body| body.bytes.len() as u64);
-        Rewound { answer, body }
+        let snapshot =
+            bytes.map(|bytes| EncodedSnapshot { hash: blake3::hash(&bytes), bytes: bytes.into() });
+        answer.snapshot_bytes = snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes.len() as u64);
+        Rewound { answer, snapshot }
     }
 }
 
@@ -84,8 +86,8 @@ fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, O
         wall_error_ns: wall_error_ns(rewind, clock),
         dead,
         before_step: snapshot.before_step,
-        body_bytes: 0,
-        body_hash: None,
+        snapshot_bytes: 0,
+        snapshot_hash: None,
         detail: details.join("; "),
     };
     let identity = Identity { pid: rewind.pid.unwrap_or(0), ..snapshot.identity };
@@ -131,8 +133,8 @@ pub(crate) fn no_tape(why: &str) -> Answer {
         wall_error_ns: 0,
         dead: false,
         before_step: 0,
-        body_bytes: 0,
-        body_hash: None,
+        snapshot_bytes: 0,
+        snapshot_hash: None,
         detail: why.to_string(),
     }
 }

@@ -10,14 +10,14 @@ use crate::link::wire::{self, Client};
 
 /// One rank's part of a capture, as it travels.
 #[derive(Clone, Debug)]
-pub(crate) struct Body {
+pub(crate) struct EncodedSnapshot {
     /// The encoded snapshot.
     pub(crate) bytes: Bytes,
     /// Of those bytes.
     pub(crate) hash: blake3::Hash,
 }
 
-/// Why a body was not stored.
+/// Why a snapshot was not stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UploadError {
     /// The try took longer than its time. Whether there is another one is up to the deadline of
@@ -42,19 +42,19 @@ impl UploadError {
     }
 }
 
-/// Sends one body; returns when the coordinator has stored it.
+/// Sends one snapshot; returns when the coordinator has stored it.
 /// The error says why it is not stored.
 pub(crate) async fn upload(
     channel: Channel,
     capture_id: &str,
     tape_id: &str,
-    body: Body,
+    snapshot: EncodedSnapshot,
 ) -> Result<(), UploadError> {
-    let Body { bytes, hash } = body;
+    let EncodedSnapshot { bytes, hash } = snapshot;
     let chunks = wire::chunks(capture_id.to_string(), tape_id.to_string(), bytes);
     let answer = Client::new(channel).upload(tokio_stream::iter(chunks)).await;
     match answer {
-        Ok(receipt) if receipt.get_ref().body_hash == hash.as_bytes().as_slice() => Ok(()),
+        Ok(receipt) if receipt.get_ref().snapshot_hash == hash.as_bytes().as_slice() => Ok(()),
         Ok(_) => Err(UploadError::Damaged),
         Err(status) => Err(match status.code() {
             Code::InvalidArgument

@@ -51,7 +51,7 @@ pub(crate) struct SpoolReport {
     /// Step records that were dropped.
     pub(crate) steps_dropped: u64,
     /// Snapshots that were dropped.
-    pub(crate) bodies_dropped: u64,
+    pub(crate) snapshots_dropped: u64,
     /// Announcements and ends that were dropped.
     pub(crate) facts_dropped: u64,
 }
@@ -234,7 +234,7 @@ pub(crate) fn report(
         spool: spool.map(|spool| v1::SpoolReport {
             bytes: spool.bytes,
             steps_dropped: spool.steps_dropped,
-            bodies_dropped: spool.bodies_dropped,
+            snapshots_dropped: spool.snapshots_dropped,
             facts_dropped: spool.facts_dropped,
         }),
     }))
@@ -291,27 +291,27 @@ fn raw_answer(
         wall_error_ns: answer.wall_error_ns,
         dead: answer.dead,
         before_step: answer.before_step,
-        body_bytes: answer.body_bytes,
-        body_hash: hash.map(|hash| hash.as_bytes().to_vec()).unwrap_or_default(),
+        snapshot_bytes: answer.snapshot_bytes,
+        snapshot_hash: hash.map(|hash| hash.as_bytes().to_vec()).unwrap_or_default(),
         detail: answer.detail.clone(),
     }
 }
 
-/// The chunks of a body, without copying it. An empty body is one empty chunk.
+/// The chunks of a snapshot, without copying it. An empty snapshot is one empty chunk.
 pub(crate) fn chunks(
     capture_id: String,
     tape_id: String,
-    body: bytes::Bytes,
+    snapshot: bytes::Bytes,
 ) -> impl Iterator<Item = v1::UploadChunk> + Send + 'static {
-    let count = body.len().div_ceil(CHUNK_BYTES_MAX).max(1);
+    let count = snapshot.len().div_ceil(CHUNK_BYTES_MAX).max(1);
     (0..count).map(move |index| {
         let first = index * CHUNK_BYTES_MAX;
-        let end = (first + CHUNK_BYTES_MAX).min(body.len());
+        let end = (first + CHUNK_BYTES_MAX).min(snapshot.len());
         v1::UploadChunk {
             capture_id: capture_id.clone(),
             tape_id: tape_id.clone(),
             offset: first as u64,
-            data: body.slice(first..end),
+            data: snapshot.slice(first..end),
         }
     })
 }
@@ -327,16 +327,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_put_together_are_the_body() {
+    fn chunks_put_together_are_the_snapshot() {
         for bytes in [0, 1, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX + 1, 3 * CHUNK_BYTES_MAX - 7] {
-            let body: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
+            let snapshot: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
             let mut whole = Vec::new();
-            for chunk in chunks("c".into(), "t".into(), body.clone().into()) {
+            for chunk in chunks("c".into(), "t".into(), snapshot.clone().into()) {
                 assert_eq!(chunk.offset, whole.len() as u64);
                 assert!(chunk.data.len() <= CHUNK_BYTES_MAX);
                 whole.extend_from_slice(&chunk.data);
             }
-            assert!(whole == body, "{bytes} bytes");
+            assert!(whole == snapshot, "{bytes} bytes");
         }
     }
 

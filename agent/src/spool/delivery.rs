@@ -11,10 +11,10 @@ use super::{
     CURSOR, CURSOR_EVERY_NS, Dropped, FACTS, FORMAT, KeptCapture, Kind, Next, STEPS, SYNC_EVERY_NS,
     Spool,
 };
-use crate::link::upload::Body;
+use crate::link::upload::EncodedSnapshot;
 use crate::link::wire::{self, InitiatedCapture, Kept, Outgoing, RankReport};
 
-/// Most bytes of an agent-initiated capture's file before its body.
+/// Most bytes of an agent-initiated capture's file before its snapshot.
 const CAPTURE_HEAD_BYTES_MAX: usize = 256 << 10;
 
 /// The state of the spool that is in no other file.
@@ -132,27 +132,28 @@ impl Spool {
         stored.into_iter().for_each(|number| self.forget_capture(number));
     }
 
-    /// The oldest agent-initiated capture whose announcement has arrived, and whose body has not.
+    /// The oldest agent-initiated capture whose announcement has arrived, and whose snapshot has
+    /// not.
     pub(crate) fn next_upload(&self) -> Option<(u64, &InitiatedCapture)> {
         let (number, each) = self.captures.iter().find(|(_, each)| each.has_arrived)?;
         Some((*number, &each.capture))
     }
 
-    /// Its body; none when the disk has lost or damaged it: it is then
-    /// announced again without a body.
-    pub(crate) fn capture_body(&mut self, number: u64) -> Option<Body> {
+    /// Its snapshot; none when the disk has lost or damaged it: it is then
+    /// announced again without a snapshot.
+    pub(crate) fn capture_snapshot(&mut self, number: u64) -> Option<EncodedSnapshot> {
         let each = self.captures.get(&number)?;
         let bytes_max = usize::try_from(each.bytes).unwrap_or(usize::MAX);
         let read = self.disk.read(&each.name, each.head_bytes, bytes_max);
         let bytes = read.unwrap_or_default();
         let hash = blake3::hash(&bytes);
         if each.capture.hash() == Some(*hash.as_bytes()) {
-            return Some(Body { bytes: Bytes::from(bytes), hash });
+            return Some(EncodedSnapshot { bytes: Bytes::from(bytes), hash });
         }
-        tracing::warn!(capture = each.capture.capture_id(), "the spool has lost a body");
-        self.count_dropped(Kind::Bodies, 1);
+        tracing::warn!(capture = each.capture.capture_id(), "the spool has lost a snapshot");
+        self.count_dropped(Kind::Snapshots, 1);
         let each = self.captures.get_mut(&number)?;
-        each.capture.drop_body();
+        each.capture.drop_snapshot();
         (each.bytes, each.sent_with, each.has_arrived) = (each.head_bytes, None, false);
         None
     }
@@ -165,9 +166,9 @@ impl Spool {
         }
     }
 
-    /// A body was refused for good.
+    /// A snapshot was refused for good.
     pub(crate) fn capture_refused(&mut self, number: u64) {
-        self.count_dropped(Kind::Bodies, 1);
+        self.count_dropped(Kind::Snapshots, 1);
         self.forget_capture(number);
     }
 
@@ -237,8 +238,8 @@ impl Spool {
 
 impl Cursor {
     pub(super) fn encode(self) -> Vec<u8> {
-        let Dropped { steps, bodies, facts } = self.dropped;
-        let words = [FORMAT, self.delivered, self.next, steps, bodies, facts];
+        let Dropped { steps, snapshots, facts } = self.dropped;
+        let words = [FORMAT, self.delivered, self.next, steps, snapshots, facts];
         log::encode(0, 0, &words.map(u64::to_le_bytes).concat())
     }
 
@@ -249,8 +250,8 @@ impl Cursor {
         let words: Vec<u64> =
             payload.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         match words[..] {
-            [FORMAT, delivered, next, steps, bodies, facts, ..] => {
-                Ok(Self { delivered, next, dropped: Dropped { steps, bodies, facts } })
+            [FORMAT, delivered, next, steps, snapshots, facts, ..] => {
+                Ok(Self { delivered, next, dropped: Dropped { steps, snapshots, facts } })
             }
             [format, ..] => {
                 let why = format!("it has format {format}, this agent knows {FORMAT}");

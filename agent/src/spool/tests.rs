@@ -46,7 +46,7 @@ fn down(tape_id: &str) -> Outgoing {
     rank_down(tape_id, &death, 3)
 }
 
-fn capture(name: &str, body: &[u8]) -> InitiatedCapture {
+fn capture(name: &str, snapshot: &[u8]) -> InitiatedCapture {
     let answer = Answer {
         outcome: Outcome::Aligned,
         step: 3,
@@ -54,11 +54,11 @@ fn capture(name: &str, body: &[u8]) -> InitiatedCapture {
         wall_error_ns: 1,
         dead: true,
         before_step: 0,
-        body_bytes: body.len() as u64,
-        body_hash: None,
+        snapshot_bytes: snapshot.len() as u64,
+        snapshot_hash: None,
         detail: String::new(),
     };
-    let hash = (!body.is_empty()).then(|| blake3::hash(body));
+    let hash = (!snapshot.is_empty()).then(|| blake3::hash(snapshot));
     InitiatedCapture::new((name, "tape-1"), (Trigger::Death, 4), &answer, hash)
 }
 
@@ -67,7 +67,7 @@ fn capture(name: &str, body: &[u8]) -> InitiatedCapture {
 struct Received {
     steps: BTreeMap<String, Vec<u64>>,
     downs: Vec<String>,
-    /// With the length of the body, 0 for none.
+    /// With the length of the snapshot, 0 for none.
     captures: Vec<(String, usize)>,
 }
 
@@ -111,8 +111,8 @@ fn drain(spool: &mut Spool) -> Received {
             }
             continue;
         };
-        if let Some(body) = spool.capture_body(number) {
-            received.captures.push((name, body.bytes.len()));
+        if let Some(snapshot) = spool.capture_snapshot(number) {
+            received.captures.push((name, snapshot.bytes.len()));
             spool.forget_capture(number);
         }
     }
@@ -127,7 +127,7 @@ fn fill(spool: &mut Spool) {
     assert!(spool.add_steps(&steps("tape-2", 1, 20)));
     assert!(spool.add_steps(&steps("tape-1", 151, 160)));
     spool.add_down("tape-1", &down("tape-1"));
-    spool.add_capture(up("tape-1"), capture("cap-1-alone", b"a body"), Some(b"a body"));
+    spool.add_capture(up("tape-1"), capture("cap-1-alone", b"a snapshot"), Some(b"a snapshot"));
     assert!(spool.add_steps(&steps("tape-2", 21, 30)));
 }
 
@@ -138,7 +138,7 @@ fn whole() -> Received {
             ("tape-2".to_string(), (1..=30).collect()),
         ]),
         downs: vec!["tape-1".to_string()],
-        captures: vec![("cap-1-alone".to_string(), 6)],
+        captures: vec![("cap-1-alone".to_string(), 10)],
     }
 }
 
@@ -185,7 +185,7 @@ fn an_acknowledged_part_is_not_delivered_again() {
     assert_eq!((received.downs.len(), received.captures.len()), (1, 1));
 }
 
-/// Fills a small spool: steps go first, then bodies, facts stay; every drop is counted.
+/// Fills a small spool: steps go first, then snapshots, facts stay; every drop is counted.
 #[test]
 fn a_full_spool_drops_what_is_worth_least() {
     for is_disk_full in [false, true] {
@@ -200,13 +200,13 @@ fn a_full_spool_drops_what_is_worth_least() {
             assert!(spool.add_steps(&steps("tape-1", number * 10 + 1, number * 10 + 10)));
         }
         let dropped = spool.dropped();
-        assert!(dropped.steps > 0 && dropped.bodies == 0 && dropped.facts == 0, "{dropped:?}");
+        assert!(dropped.steps > 0 && dropped.snapshots == 0 && dropped.facts == 0, "{dropped:?}");
         assert!(disk.bytes() <= bound);
-        // Six bodies of a fifth of the bound.
+        // Six snapshots of a fifth of the bound.
         for number in 0..6_u8 {
-            let body = vec![number; 13 << 10];
+            let snapshot = vec![number; 13 << 10];
             let name = format!("cap-{number}-alone");
-            spool.add_capture(up("tape-1"), capture(&name, &body), Some(&body));
+            spool.add_capture(up("tape-1"), capture(&name, &snapshot), Some(&snapshot));
         }
         spool.add_down("tape-1", &down("tape-1"));
         assert!(!spool.add_steps(&steps("tape-1", 5001, 9000)), "steps displaced something");
@@ -214,13 +214,16 @@ fn a_full_spool_drops_what_is_worth_least() {
         drop(spool);
         let mut spool = open(&disk, if is_disk_full { BOUND } else { bound });
         let dropped = spool.dropped();
-        assert!(dropped.steps <= 5000 && dropped.bodies >= 2 && dropped.facts == 0, "{dropped:?}");
+        assert!(
+            dropped.steps <= 5000 && dropped.snapshots >= 2 && dropped.facts == 0,
+            "{dropped:?}"
+        );
         let received = drain(&mut spool);
         let kept = received.steps.get("tape-1").map_or(0, |steps| steps.len() as u64);
         assert_eq!(kept + dropped.steps, 5000);
         assert_eq!((received.captures.len(), received.downs.len()), (6, 1));
-        let bodies = received.captures.iter().filter(|(_, bytes)| *bytes > 0).count() as u64;
-        assert_eq!(bodies + dropped.bodies, 6, "{:?}", received.captures);
+        let snapshots = received.captures.iter().filter(|(_, bytes)| *bytes > 0).count() as u64;
+        assert_eq!(snapshots + dropped.snapshots, 6, "{:?}", received.captures);
         // The oldest went first.
         assert!(received.captures.iter().any(|(name, bytes)| name == "cap-5-alone" && *bytes > 0));
     }
@@ -263,7 +266,7 @@ fn a_loss_of_power_loses_nothing_that_was_synced() {
         spool.add_steps(&steps("tape-1", 151, 160));
         spool.add_down("tape-1", &down("tape-1"));
         let is_down_kept = spool.is_down("tape-1");
-        spool.add_capture(up("tape-1"), capture("cap-1-alone", b"a body"), Some(b"a body"));
+        spool.add_capture(up("tape-1"), capture("cap-1-alone", b"a snapshot"), Some(b"a snapshot"));
         let is_capture_kept = spool.captures().count() == 1;
         spool.pass_time(1 << 40);
         drop(spool);
@@ -302,7 +305,7 @@ fn damage_is_never_delivered() {
             assert!(steps.is_sorted_by(|one, next| one < next), "byte {at}: {steps:?}");
         }
         assert!(received.downs.len() <= 1 && received.captures.len() <= 1);
-        assert!(received.captures.iter().all(|(_, bytes)| matches!(bytes, 0 | 6)), "byte {at}");
+        assert!(received.captures.iter().all(|(_, bytes)| matches!(bytes, 0 | 10)), "byte {at}");
         assert!(spool.is_empty(), "byte {at}");
     }
 }
@@ -316,7 +319,7 @@ fn a_failing_disk_is_survived() {
     assert!(!spool.add_steps(&steps("tape-2", 31, 40)) && !spool.add_up(&up("tape-3")));
     spool.add_capture(up("tape-1"), capture("cap-2-alone", b"b"), Some(b"b"));
     spool.pass_time(1 << 40);
-    assert_eq!(spool.dropped(), Dropped { steps: 0, bodies: 1, facts: 1 });
+    assert_eq!(spool.dropped(), Dropped { steps: 0, snapshots: 1, facts: 1 });
     disk.set_failing(false);
     assert!(spool.add_steps(&steps("tape-2", 31, 40)));
     let mut expected = whole();

@@ -2,9 +2,9 @@
 //!
 //! A tape is counted when enough steps have passed since its last count, and once after its process
 //! has ended. One tape is counted at a time, on a thread of its own, so that the load of a node
-//! does not grow with its ranks. The coordinator gets what changed since the last census on the present
-//! stream; a new stream begins with whole ones. Nothing is kept on disk: the tape can be counted
-//! again.
+//! does not grow with its ranks. The coordinator gets what changed since the last census on the
+//! present stream; a new stream begins with whole ones. Nothing is kept on disk: the tape can be
+//! counted again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

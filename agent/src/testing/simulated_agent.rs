@@ -71,7 +71,7 @@ pub enum Event {
 /// How an upload ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadEnd {
-    /// The receipt came, with the hash of the body.
+    /// The receipt came, with the hash of the snapshot.
     Stored,
     /// It failed in a way that another try may mend; so does one that took longer than its
     /// `time_left`.
@@ -90,7 +90,7 @@ pub enum Output {
         /// For `do_work`.
         id: u64,
     },
-    /// A body has to be sent to the coordinator, once.
+    /// A snapshot has to be sent to the coordinator, once.
     Upload {
         /// For [`Event::Uploaded`].
         id: u64,
@@ -99,7 +99,7 @@ pub enum Output {
         /// Which tape.
         tape_id: String,
         /// All of it.
-        body: Bytes,
+        snapshot: Bytes,
         /// Its BLAKE3.
         hash: [u8; 32],
         /// After this long the real agent gives up the try, as [`UploadEnd::Failed`].
@@ -194,7 +194,7 @@ impl SimulatedAgent {
         self.agent.next_ns()
     }
 
-    /// Bytes of bodies in the agent's memory that are being uploaded; its bound is
+    /// Bytes of snapshots in the agent's memory that are being uploaded; its bound is
     /// `config.upload_bytes_max`.
     pub fn held_bytes(&self) -> u64 {
         self.agent.held_bytes()
@@ -258,12 +258,12 @@ impl SimulatedAgent {
                 self.rewinds.insert(id, rewind);
                 Output::Rewind { id: id.0 }
             }
-            Work::Upload(id, key, body, time_left) => Output::Upload {
+            Work::Upload(id, key, snapshot, time_left) => Output::Upload {
                 id: id.0,
                 capture_id: key.capture_id,
                 tape_id: key.tape_id,
-                hash: *body.hash.as_bytes(),
-                body: body.bytes,
+                hash: *snapshot.hash.as_bytes(),
+                snapshot: snapshot.bytes,
                 time_left,
             },
         })

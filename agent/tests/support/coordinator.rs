@@ -35,7 +35,7 @@ pub(crate) struct Seen {
     pub(crate) answers: Vec<v1::CaptureAnswer>,
     pub(crate) captures: Vec<v1::AgentCapture>,
     /// By capture and tape.
-    pub(crate) bodies: BTreeMap<(String, String), Vec<u8>>,
+    pub(crate) snapshots: BTreeMap<(String, String), Vec<u8>>,
     /// Every message in order, by kind: `up 0`, `report 3`, `down 0`.
     pub(crate) order: Vec<String>,
     /// Uploads to fail before one is taken.
@@ -122,7 +122,7 @@ impl Default for Seen {
             downs: Vec::new(),
             answers: Vec::new(),
             captures: Vec::new(),
-            bodies: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             order: Vec::new(),
             uploads_to_fail: 0,
             acks_until: None,
@@ -258,11 +258,11 @@ impl Coordinator for Service {
         request: Request<Streaming<v1::UploadChunk>>,
     ) -> Result<Response<v1::UploadReceipt>, Status> {
         let mut chunks = request.into_inner();
-        let mut body = Vec::new();
+        let mut snapshot = Vec::new();
         let mut key = None;
         while let Some(chunk) = chunks.message().await? {
-            assert_eq!(chunk.offset, body.len() as u64);
-            body.extend_from_slice(&chunk.data);
+            assert_eq!(chunk.offset, snapshot.len() as u64);
+            snapshot.extend_from_slice(&chunk.data);
             key.get_or_insert((chunk.capture_id, chunk.tape_id));
         }
         let mut seen = self.seen();
@@ -270,8 +270,8 @@ impl Coordinator for Service {
             seen.uploads_to_fail -= 1;
             return Err(Status::unavailable("the disk is slow"));
         }
-        let body_hash = blake3::hash(&body).as_bytes().to_vec();
-        seen.bodies.insert(key.ok_or_else(|| Status::invalid_argument("no chunk"))?, body);
-        Ok(Response::new(v1::UploadReceipt { body_hash }))
+        let snapshot_hash = blake3::hash(&snapshot).as_bytes().to_vec();
+        seen.snapshots.insert(key.ok_or_else(|| Status::invalid_argument("no chunk"))?, snapshot);
+        Ok(Response::new(v1::UploadReceipt { snapshot_hash }))
     }
 }

@@ -228,8 +228,9 @@ impl Found {
         if stored != before {
             bail!("capture {} was {before:?} and is {stored:?}", capture.id);
         }
-        let body = snapshot::decode(&client.body(&capture.id, incident.rank)?, Bounds::default())?;
-        if body.identity.rank != incident.rank {
+        let snapshot =
+            snapshot::decode(&client.snapshot(&capture.id, incident.rank)?, Bounds::default())?;
+        if snapshot.identity.rank != incident.rank {
             bail!("capture {} has another rank's snapshot for rank {}", capture.id, incident.rank);
         }
         Ok(())

@@ -97,7 +97,7 @@ async fn snapshot(State(api): State<Api>, path: PathOf<PartPath>) -> Result<Snap
     let Path(PartPath { id, rank }) = path?;
     let hash = api.ask(move |view| hash_of(view, &id, rank)).await??;
     let bytes = api.store.blobs().get(hash).await.map_err(Problem::broken)?;
-    Ok(Snapshot { name: format!("rank{rank}.rankbody.zst"), bytes })
+    Ok(Snapshot { name: format!("rank{rank}.snapshot.zst"), bytes })
 }
 
 fn hash_of(view: &View<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
@@ -125,7 +125,7 @@ impl OperationOutput for Snapshot {
     type Inner = Bytes;
 
     fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Vec<(Option<u16>, Described)> {
-        let description = "A `RankBody` of memtape.proto, compressed with zstd.".to_string();
+        let description = "A `RankSnapshot` of memtape.proto, compressed with zstd.".to_string();
         let content = [("application/zstd".to_string(), MediaType::default())];
         let content = content.into_iter().collect();
         vec![(Some(200), Described { description, content, ..Described::default() })]

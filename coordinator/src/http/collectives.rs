@@ -1,7 +1,7 @@
-//! How the ranks of a capture stand in their collectives, from their stored bodies.
+//! How the ranks of a capture stand in their collectives, from their stored snapshots.
 //!
-//! Read when it is asked for: the collectives stand in front of a body, so little of it is
-//! unpacked. One body is in memory at a time.
+//! Read when it is asked for: the collectives stand in front of a snapshot, so little of it is
+//! unpacked. One snapshot is in memory at a time.
 
 use memtape_core::capture::Outcome;
 use memtape_core::capture::collective::{self, Behind, GroupState, RankState};
@@ -65,8 +65,8 @@ enum NotRead {
 }
 
 async fn read(store: &Store, hash: blake3::Hash) -> Result<Recorded, NotRead> {
-    let body = store.blobs().get(hash).await?;
-    let found = tokio::task::spawn_blocking(move || snapshot::collectives(&body)).await??;
+    let snapshot = store.blobs().get(hash).await?;
+    let found = tokio::task::spawn_blocking(move || snapshot::collectives(&snapshot)).await??;
     found.ok_or(NotRead::NotSaid)
 }
 

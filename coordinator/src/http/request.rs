@@ -1,7 +1,7 @@
 //! How a handler asks the loop, and how it answers a client: [`Api`] and [`Problem`].
 //!
 //! A handler sends the loop a function; the loop runs it on its state between two events, so it
-//! must be short. JSON, the store and bodies are left to the task that asked.
+//! must be short. JSON, the store and snapshots are left to the task that asked.
 
 use std::sync::Arc;
 

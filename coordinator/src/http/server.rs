@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Open files that are no connections: the store, and bodies on their way to the disk.
+/// Open files that are no connections: the store, and snapshots on their way to the disk.
 const FILES_BESIDE: usize = 1024;
 
 /// A connection without a sign of life for the sum of both is closed.
@@ -31,12 +31,12 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the header of an HTTP/1 request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a call may send unread: a body that waits for its turn lies in memory up to here. At a
+/// What a call may send unread: a snapshot that waits for its turn lies in memory up to here. At a
 /// millisecond to the agent one call is as fast as 32 MB/s then, and the calls add up.
 pub(crate) const STREAM_WINDOW_BYTES: u32 = 32 << 10;
 
-/// The same for all calls of a connection together: the bodies of a node that wait shall not stop
-/// its reports.
+/// The same for all calls of a connection together: the snapshots of a node that wait shall not
+/// stop its reports.
 const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * CALLS_PER_CONNECTION_MAX;
 
 /// Wait after an error of `accept`, which is mostly a lack of file descriptors.

@@ -5,10 +5,11 @@
 //! that HTTP/2 lets an agent send unread. Nothing is dropped here: agents keep what was refused,
 //! on their tapes or in memory.
 //!
-//! There are two bounds. *Uploads* reserve the size of their body, all of it at once, because
-//! half-reserved bodies would wait for each other forever. *Reports* and announcements hold their
-//! bytes until they are stored, so that a slow disk stops the streams and not the coordinator;
-//! ends, answers and agent-initiated captures, which are few, until the loop has taken them.
+//! There are two bounds. *Uploads* reserve the size of their snapshot, all of it at once, because
+//! half-reserved snapshots would wait for each other forever. *Reports* and announcements hold
+//! their bytes until they are stored, so that a slow disk stops the streams and not the
+//! coordinator; ends, answers and agent-initiated captures, which are few, until the loop has taken
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,14 +20,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::state::effects::Share;
 use crate::telemetry::metrics::AdmissionFigures;
 
-/// Bytes of bodies in memory, all uploads together; the others wait. A body as large as a body
-/// can be passes alone.
+/// Bytes of snapshots in memory, all uploads together; the others wait. A snapshot as large as a
+/// snapshot can be passes alone.
 const UPLOAD_BYTES_MAX: u64 = SNAPSHOT_BYTES_MAX as u64 + UPLOAD_OVERHEAD_BYTES;
 
-/// What an upload takes besides its body: a chunk that is being understood.
+/// What an upload takes besides its snapshot: a chunk that is being understood.
 const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
 
-/// Uploads whose first chunk is read, which tells what the body belongs to, and which wait for
+/// Uploads whose first chunk is read, which tells what the snapshot belongs to, and which wait for
 /// room for all of it.
 const FIRST_CHUNKS_MAX: usize = 16;
 
@@ -115,7 +116,7 @@ impl Admission {
         Some(Turn { _waiting: waiting, _first_chunk: first_chunk })
     }
 
-    /// Waits until a body of this size may be read whole.
+    /// Waits until a snapshot of this size may be read whole.
     pub(crate) async fn upload(&self, bytes: u64) -> Share {
         self.uploads.enter(bytes + UPLOAD_OVERHEAD_BYTES).await
     }
@@ -125,7 +126,7 @@ impl Admission {
         self.checks.enter((bytes * DECODED_FACTOR).max(CHECK_BYTES_MAX / CHECKS_MAX)).await
     }
 
-    /// What is inside now, for the metrics. Uploads may take: bodies, first chunks, what HTTP/2
+    /// What is inside now, for the metrics. Uploads may take: snapshots, first chunks, what HTTP/2
     /// lets waiting agents send unread, and the checks.
     pub(crate) fn figures(&self, message_bytes_max: u64, window_bytes: u64) -> AdmissionFigures {
         AdmissionFigures {

@@ -4,7 +4,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::ingest::streams::StreamId;
 use crate::ingest::wire::Outgoing;
-use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
+use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::effects::{CaptureReply, Share, WorkDone};
 use crate::state::jobs::reports::AgentRefused;
 use crate::state::messages::{Hello, Incoming};
@@ -25,12 +25,12 @@ pub(crate) enum Event {
     Said { stream: StreamId, message: Incoming, share: Share },
     /// A stream is over.
     Gone { stream: StreamId },
-    /// An agent begins to send a body.
+    /// An agent begins to send a snapshot.
     UploadBegun { capture: String, tape_id: String, reply: oneshot::Sender<Upload> },
-    /// A body is stored and synced; nothing refers to it yet.
-    BodyStored { body: StoredBody, reply: oneshot::Sender<Result<(), BodyRefused>> },
-    /// A body came and could not be kept.
-    BodyFailed { capture: String, tape_id: String, why: String },
+    /// A snapshot is stored and synced; nothing refers to it yet.
+    SnapshotStored { snapshot: StoredSnapshot, reply: oneshot::Sender<Result<(), UploadRefused>> },
+    /// A snapshot came and could not be kept.
+    SnapshotFailed { capture: String, tape_id: String, why: String },
     /// A question about the state.
     Asked(Question),
     /// A user wants a capture of a job's newest attempt.

@@ -1,8 +1,8 @@
-//! The gRPC service: streams of agents and uploads of bodies.
+//! The gRPC service: streams of agents and uploads of snapshots.
 //!
 //! A task per call stands between the network and the loop. It understands messages, keeps
-//! unanswered reports and waiting bodies within bounds, and writes bodies to disk, so that the loop
-//! only ever sees small, sound events.
+//! unanswered reports and waiting snapshots within bounds, and writes snapshots to disk, so that
+//! the loop only ever sees small, sound events.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::coordinator::Shared;
 use crate::ingest::admission::{Admission, Turn};
 use crate::ingest::event::Event;
 use crate::ingest::wire::{self, BadMessage, Outgoing};
-use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
+use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Loss;
 use crate::state::messages::Incoming;
 
@@ -40,15 +40,15 @@ const SMALL_MESSAGE_BYTES: u64 = 8 << 10;
 /// Time for the first message of a stream.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A body that makes no progress for this long is given up.
+/// A snapshot that makes no progress for this long is given up.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The first chunk must come sooner: few may be on their way at the same time, and those whose
 /// machine is gone must not hold up the others for long.
 const FIRST_CHUNK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A body may be here before the answer that announced it, by this much; then it is taken for as
-/// large as a body can be.
+/// A snapshot may be here before the answer that announced it, by this much; then it is taken for
+/// as large as a snapshot can be.
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// Time between two looks for that answer.
@@ -133,13 +133,13 @@ impl v1::coordinator_server::Coordinator for Service {
         &self,
         request: Request<Streaming<v1::UploadChunk>>,
     ) -> Result<Response<v1::UploadReceipt>, Status> {
-        // Nothing of a body is read before its turn.
+        // Nothing of a snapshot is read before its turn.
         let turn = self.admission.turn().await;
-        let turn = turn.ok_or_else(|| Status::unavailable("too many bodies come at once"))?;
+        let turn = turn.ok_or_else(|| Status::unavailable("too many snapshots come at once"))?;
         let begin = clock::now();
         let mut chunks = request.into_inner();
         let first = next_chunk(&mut chunks, FIRST_CHUNK_TIMEOUT).await?;
-        let first = first.ok_or_else(|| Status::invalid_argument("the body has no chunk"))?;
+        let first = first.ok_or_else(|| Status::invalid_argument("the snapshot has no chunk"))?;
         let capture = wire::id(&first.capture_id).map_err(refused)?;
         let tape_id = wire::id(&first.tape_id).map_err(refused)?;
         let result = self.receive(&capture, &tape_id, (turn, first), chunks).await;
@@ -150,7 +150,7 @@ impl v1::coordinator_server::Coordinator for Service {
         ];
         self.shared.telemetry.work("upload", begin, failure, attributes);
         let hash = result?;
-        Ok(Response::new(v1::UploadReceipt { body_hash: hash.as_bytes().to_vec() }))
+        Ok(Response::new(v1::UploadReceipt { snapshot_hash: hash.as_bytes().to_vec() }))
     }
 }
 
@@ -196,7 +196,7 @@ impl Service {
         Status::invalid_argument(why.to_string())
     }
 
-    /// Takes a body to disk and into the manifest.
+    /// Takes a snapshot to disk and into the manifest.
     async fn receive(
         &self,
         capture: &str,
@@ -210,7 +210,7 @@ impl Service {
             Upload::Stored { hash } => return Ok(hash),
             Upload::Later => return Err(Status::unavailable("the store cannot be written now")),
             Upload::Refused => {
-                return Err(Status::failed_precondition("no capture waits for this body"));
+                return Err(Status::failed_precondition("no capture waits for this snapshot"));
             }
         };
         let bytes = promised.map_or(SNAPSHOT_BYTES_MAX as u64, |(bytes, _)| bytes);
@@ -218,26 +218,27 @@ impl Service {
             let bytes_max = SNAPSHOT_BYTES_MAX;
             return Err(self.refuse(&DecodeError::TooLarge { bytes, bytes_max }));
         }
-        // All of it at once: bodies that wait for each other's rest would wait forever.
+        // All of it at once: snapshots that wait for each other's rest would wait forever.
         let share = self.admission.upload(bytes).await;
         drop(turn);
-        let body = self.collect(first, chunks, bytes).await?;
-        let hash = blake3::hash(&body);
-        if !verdict.is_as_promised(body.len() as u64, &hash) {
-            self.shared.counters.lose(Loss::BadBody, 1);
-            return Err(Status::aborted("the body is not the one that was announced"));
+        let snapshot = self.collect(first, chunks, bytes).await?;
+        let hash = blake3::hash(&snapshot);
+        if !verdict.is_as_promised(snapshot.len() as u64, &hash) {
+            self.shared.counters.lose(Loss::BadSnapshot, 1);
+            return Err(Status::aborted("the snapshot is not the one that was announced"));
         }
-        // On its own: a call that is given up midway would leave a body in use without an owner.
+        // On its own: a call that is given up midway would leave a snapshot in use without an
+        // owner.
         let (service, capture, tape_id) = (self.clone(), capture.to_string(), tape_id.to_string());
         let kept = tokio::spawn(async move {
             let _share = share;
-            service.keep(&capture, &tape_id, body, hash).await
+            service.keep(&capture, &tape_id, snapshot, hash).await
         });
         kept.await.map_err(|error| Status::internal(error.to_string()))?
     }
 
-    /// As [`Self::ask`]; waits a little for the answer that tells the body's size. It was sent
-    /// before the body, but on another stream.
+    /// As [`Self::ask`]; waits a little for the answer that tells the snapshot's size. It was sent
+    /// before the snapshot, but on another stream.
     async fn ask_patiently(&self, capture: &str, tape_id: &str) -> Result<Upload, Status> {
         let begin = Instant::now();
         loop {
@@ -264,21 +265,21 @@ impl Service {
         bytes_max: u64,
     ) -> Result<Bytes, Status> {
         // Not by doubling, which would take twice the share. Memory is taken as it is written to.
-        let mut body = BytesMut::with_capacity(usize::try_from(bytes_max).unwrap_or(0));
+        let mut snapshot = BytesMut::with_capacity(usize::try_from(bytes_max).unwrap_or(0));
         let mut next = Some(first);
         while let Some(chunk) = next {
             // An empty one is no progress, and would hold the share for ever.
-            let is_next =
-                chunk.offset == body.len() as u64 && (body.is_empty() || !chunk.data.is_empty());
-            if !is_next || (body.len() + chunk.data.len()) as u64 > bytes_max {
-                self.shared.counters.lose(Loss::BadBody, 1);
-                let line = if is_next { "the body is too long" } else { "a chunk is missing" };
+            let is_next = chunk.offset == snapshot.len() as u64
+                && (snapshot.is_empty() || !chunk.data.is_empty());
+            if !is_next || (snapshot.len() + chunk.data.len()) as u64 > bytes_max {
+                self.shared.counters.lose(Loss::BadSnapshot, 1);
+                let line = if is_next { "the snapshot is too long" } else { "a chunk is missing" };
                 return Err(Status::invalid_argument(line));
             }
-            body.extend_from_slice(&chunk.data);
+            snapshot.extend_from_slice(&chunk.data);
             next = next_chunk(&mut chunks, CHUNK_TIMEOUT).await?;
         }
-        Ok(body.freeze())
+        Ok(snapshot.freeze())
     }
 
     /// Decodes a snapshot, so that what is stored can be diagnosed.
@@ -294,7 +295,7 @@ impl Service {
     }
 
     fn refuse(&self, why: &DecodeError) -> Status {
-        self.shared.counters.lose(Loss::BadBody, 1);
+        self.shared.counters.lose(Loss::BadSnapshot, 1);
         match why {
             DecodeError::TooLarge { .. } => Status::out_of_range(why.to_string()),
             _ => Status::invalid_argument(why.to_string()),
@@ -305,30 +306,31 @@ impl Service {
         &self,
         capture: &str,
         tape_id: &str,
-        body: Bytes,
+        snapshot: Bytes,
         hash: blake3::Hash,
     ) -> Result<blake3::Hash, Status> {
-        self.check(body.clone()).await?;
-        let bytes = body.len() as u64;
+        self.check(snapshot.clone()).await?;
+        let bytes = snapshot.len() as u64;
         let begin = clock::now();
-        let stored = self.shared.store.blobs().put(hash, body).await;
+        let stored = self.shared.store.blobs().put(hash, snapshot).await;
         let failure = stored.err().map(|error| error.to_string());
-        let size = KeyValue::new("memtape.body.bytes", i64::try_from(bytes).unwrap_or(i64::MAX));
-        self.shared.telemetry.work("store body", begin, failure.as_deref(), [size]);
+        let size =
+            KeyValue::new("memtape.snapshot.bytes", i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.shared.telemetry.work("store snapshot", begin, failure.as_deref(), [size]);
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
         if let Some(why) = failure {
-            tracing::error!("a body cannot be stored: {why}");
-            let status = Status::unavailable(format!("the body cannot be stored now: {why}"));
-            self.tell(Event::BodyFailed { capture, tape_id, why }).await?;
+            tracing::error!("a snapshot cannot be stored: {why}");
+            let status = Status::unavailable(format!("the snapshot cannot be stored now: {why}"));
+            self.tell(Event::SnapshotFailed { capture, tape_id, why }).await?;
             return Err(status);
         }
         let (reply, answer) = oneshot::channel();
-        let body = StoredBody { capture, tape_id, bytes, hash };
-        self.tell(Event::BodyStored { body, reply }).await?;
+        let snapshot = StoredSnapshot { capture, tape_id, bytes, hash };
+        self.tell(Event::SnapshotStored { snapshot, reply }).await?;
         match answer.await.map_err(|_| stopping())? {
             Ok(()) => Ok(hash),
-            Err(BodyRefused::Stale(why)) => Err(Status::failed_precondition(why)),
-            Err(BodyRefused::Store(why)) => Err(Status::unavailable(why)),
+            Err(UploadRefused::Stale(why)) => Err(Status::failed_precondition(why)),
+            Err(UploadRefused::Store(why)) => Err(Status::unavailable(why)),
         }
     }
 }
@@ -338,7 +340,7 @@ async fn next_chunk(
     patience: Duration,
 ) -> Result<Option<v1::UploadChunk>, Status> {
     let chunk = timeout(patience, chunks.message()).await;
-    chunk.map_err(|_| Status::deadline_exceeded("the body makes no progress"))?
+    chunk.map_err(|_| Status::deadline_exceeded("the snapshot makes no progress"))?
 }
 
 fn refused(why: BadMessage) -> Status {

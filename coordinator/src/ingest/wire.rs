@@ -192,7 +192,7 @@ fn report(sent: v1::Report) -> Result<Report, BadMessage> {
         },
         spool: sent.spool.map_or_else(Spool::default, |spool| Spool {
             steps_dropped: spool.steps_dropped.min(NUMBER_MAX),
-            bodies_dropped: spool.bodies_dropped.min(NUMBER_MAX),
+            snapshots_dropped: spool.snapshots_dropped.min(NUMBER_MAX),
             facts_dropped: spool.facts_dropped.min(NUMBER_MAX),
         }),
     })
@@ -296,8 +296,8 @@ fn capture_answer(answer: &v1::CaptureAnswer) -> Result<Answered, BadMessage> {
             wall_error_ns: answer.wall_error_ns.min(NUMBER_MAX),
             dead: answer.dead,
             before_step: number(answer.before_step)?,
-            body_bytes: answer.body_bytes,
-            body_hash: answer.body_hash.as_slice().try_into().ok(),
+            snapshot_bytes: answer.snapshot_bytes,
+            snapshot_hash: answer.snapshot_hash.as_slice().try_into().ok(),
             detail: short(&answer.detail),
         },
     ))

@@ -12,19 +12,19 @@ pub(crate) struct Comparison {
     pub(crate) capture: String,
     pub(crate) growth: Growth,
     pub(crate) circumstances: Circumstances,
-    pub(crate) bodies: Result<Bodies, NotCompared>,
+    pub(crate) snapshots: Result<ComparedSnapshots, NotCompared>,
 }
 
-/// The bodies of the suspect and of the peers that it is compared with.
+/// The snapshots of the suspect and of the peers that it is compared with.
 #[derive(Debug)]
-pub(crate) struct Bodies {
-    pub(crate) suspect: Body,
-    pub(crate) peers: Vec<Body>,
+pub(crate) struct ComparedSnapshots {
+    pub(crate) suspect: SnapshotRef,
+    pub(crate) peers: Vec<SnapshotRef>,
 }
 
 /// The stored snapshot of a rank.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub(crate) struct SnapshotRef {
     pub(crate) rank: u32,
     pub(crate) hash: Option<blake3::Hash>,
 }

@@ -18,8 +18,8 @@ pub(crate) enum Count {
     CapturesByAge,
     CapturesByBytes,
     CapturesByNumber,
-    Bodies,
-    BodyBytes,
+    Snapshots,
+    SnapshotBytes,
     Incidents,
     ActionsTaken,
     ActionsDryRun,
@@ -43,16 +43,16 @@ pub(crate) enum Loss {
     AgentRefused,
     /// Step records that were overwritten on the tape before they were read.
     StepsMissed,
-    /// A body that came too late, twice, or was never asked for.
-    StaleBody,
-    /// A body that was too large, or not what its answer said.
-    BadBody,
+    /// A snapshot that came too late, twice, or was never asked for.
+    StaleSnapshot,
+    /// A snapshot that was too large, or not what its answer said.
+    BadSnapshot,
     /// An incident beyond the number that may be open, or a record beyond the number kept.
     Forgotten,
     /// Step records that agents dropped from their full spools while they were disconnected.
     SpooledSteps,
-    /// Bodies of agent-initiated captures, likewise.
-    SpooledBodies,
+    /// Snapshots of agent-initiated captures, likewise.
+    SpooledSnapshots,
     /// Ends of ranks and announcements of agent-initiated captures, likewise.
     SpooledFacts,
 }

@@ -41,8 +41,8 @@ pub(crate) enum Effect {
     KeepSteps { node: String, report: u64, batch: Batch, share: Share },
     /// Delete the step records of an attempt between two times.
     ForgetSteps { serial: u32, from_wall_ns: i64, to_wall_ns: i64 },
-    /// A stored body belongs to no capture.
-    ReleaseBody(blake3::Hash),
+    /// A stored snapshot belongs to no capture.
+    ReleaseSnapshot(blake3::Hash),
     /// Ask an agent for snapshots.
     AskAgent { node: String, request: SnapshotRequest },
     /// Hand out work that takes its time.
@@ -70,8 +70,8 @@ pub(crate) enum After {
     Nothing,
     /// The agent's memory is free again, whether the write succeeds or not.
     Free(Share),
-    /// The bodies belong to no capture any more.
-    ReleaseBodies(Vec<blake3::Hash>),
+    /// The snapshots belong to no capture any more.
+    ReleaseSnapshots(Vec<blake3::Hash>),
     /// A restart may run: after a crash it is not requested again.
     Start(Work),
     /// Reports to the loop that an incident is stored.

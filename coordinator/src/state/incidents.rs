@@ -264,7 +264,7 @@ impl Incidents {
         Some(Comparison {
             incident: id.to_string(),
             capture: closed.record.id.clone(),
-            bodies: closed.bodies_to_compare(growth.rank),
+            snapshots: closed.snapshots_to_compare(growth.rank),
             growth,
             circumstances,
         })

@@ -49,7 +49,7 @@ pub(crate) enum AgentCaptureReason {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Spool {
     pub(crate) steps_dropped: u64,
-    pub(crate) bodies_dropped: u64,
+    pub(crate) snapshots_dropped: u64,
     pub(crate) facts_dropped: u64,
 }
 

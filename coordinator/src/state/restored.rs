@@ -34,7 +34,7 @@ impl Restored {
             triggers: config.triggers.clone(),
         };
         let retention = Retention {
-            bytes_max: config.bodies_bytes_max,
+            bytes_max: config.snapshots_bytes_max,
             age_ns_max: i64::try_from(config.captures_age_max.as_nanos()).unwrap_or(i64::MAX),
         };
         let Loaded { attempts, ranks, captures, parts, incidents, actions, .. } = loaded;

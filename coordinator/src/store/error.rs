@@ -127,23 +127,23 @@ pub enum Error {
     #[error("too many steps wait to be packed")]
     StepsWaiting,
     /// The snapshot is not stored any more.
-    #[error("the stored body is gone")]
+    #[error("the stored snapshot is gone")]
     BlobGone,
     /// The stored snapshot is not what its hash says.
-    #[error("the stored body {0} is damaged")]
+    #[error("the stored snapshot {0} is damaged")]
     BlobDamaged(blake3::Hash),
     /// The store of snapshots failed.
     #[error("{}", one_line(.0))]
     Remote(Arc<object_store::Error>),
     /// The URL names no place for snapshots.
-    #[error("{0:?} is no place for bodies: write s3://BUCKET/PREFIX")]
+    #[error("{0:?} is no place for snapshots: write s3://BUCKET/PREFIX")]
     RemoteUrl(String),
     /// The store of snapshots did not answer at the start.
-    #[error("the store of bodies {0} does not answer: check AWS_ENDPOINT_URL")]
+    #[error("the store of snapshots {0} does not answer: check AWS_ENDPOINT_URL")]
     RemoteSilent(String),
     /// The prefix belongs to another coordinator.
     #[error(
-        "the store of bodies {url} belongs to another coordinator: choose another prefix, or \
+        "the store of snapshots {url} belongs to another coordinator: choose another prefix, or \
          remove the object {object} if that coordinator is gone for good"
     )]
     RemoteTaken {

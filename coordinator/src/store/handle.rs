@@ -44,17 +44,17 @@ impl Store {
         Ok((store, loaded, recovery))
     }
 
-    /// From now on new bodies go to an S3-compatible store, of which the `AWS_…` variables tell the
-    /// rest. Before anything is stored.
-    pub(crate) async fn keep_bodies_at(&self, url: &str) -> Result<()> {
+    /// From now on new snapshots go to an S3-compatible store, of which the `AWS_…` variables tell
+    /// the rest. Before anything is stored.
+    pub(crate) async fn keep_snapshots_at(&self, url: &str) -> Result<()> {
         let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         let settings: Vec<(String, String)> = std::env::vars_os().filter_map(text).collect();
-        self.keep_bodies_with(url, settings).await
+        self.keep_snapshots_with(url, settings).await
     }
 
-    pub(crate) async fn keep_bodies_with(
+    pub(crate) async fn keep_snapshots_with(
         &self,
         url: &str,
         settings: Vec<(String, String)>,
@@ -63,7 +63,7 @@ impl Store {
         let format =
             format::read(disk).during(|| "the store's file FORMAT cannot be read".to_string())?;
         let remote = Remote::connect(url, &format.id, settings).await?;
-        format::set_bodies_url(disk, url)
+        format::set_snapshots_url(disk, url)
             .during(|| "the store's file FORMAT cannot be written".to_string())?;
         self.shared.blobs.move_to(remote);
         Ok(())
@@ -144,7 +144,7 @@ impl Store {
         packer::read(&self.shared.reader, &self.shared.open, key, first..=last)
     }
 
-    /// The bodies.
+    /// The snapshots.
     pub(crate) fn blobs(&self) -> &Blobs {
         &self.shared.blobs
     }

@@ -23,7 +23,7 @@ pub(crate) mod testing;
 pub(crate) mod writer;
 
 pub(crate) use blobs::local::Blobs;
-pub(crate) use blobs::remote::is_bodies_url;
+pub(crate) use blobs::remote::is_snapshots_url;
 pub(crate) use error::Result;
 pub(crate) use handle::Store;
 pub(crate) use records::encoding::{Changes, Loaded};

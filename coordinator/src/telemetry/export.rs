@@ -105,7 +105,7 @@ impl Telemetry {
                     KeyValue::new("host.name", part.node.clone()),
                     KeyValue::new("memtape.capture.outcome", part.outcome.as_str()),
                     KeyValue::new("memtape.step", number(part.step)),
-                    KeyValue::new("memtape.body.bytes", number(part.bytes)),
+                    KeyValue::new("memtape.snapshot.bytes", number(part.bytes)),
                 ]);
             let mut child = tracer.build_with_context(child, &context);
             if !part.is_aligned() {
@@ -156,7 +156,7 @@ fn observe(provider: &SdkMeterProvider, counters: &Arc<Counters>) {
             counters.get(Count::CapturesComplete) + counters.get(Count::CapturesPartial)
         }),
         ("memtape.captures.partial", |counters| counters.get(Count::CapturesPartial)),
-        ("memtape.body.bytes", |counters| counters.get(Count::BodyBytes)),
+        ("memtape.snapshot.bytes", |counters| counters.get(Count::SnapshotBytes)),
     ];
     for (name, read) in sums {
         let counters = counters.clone();

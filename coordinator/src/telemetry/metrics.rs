@@ -259,8 +259,8 @@ fn service_families(view: &MetricsView) -> Vec<Family> {
             "Captures deleted, by the limit that they were beyond",
             named("limit", &expired),
         ),
-        counter("memtape_bodies", "Bodies of captures stored", one(count(Count::Bodies))),
-        counter("memtape_body_bytes", "Bytes of those", one(count(Count::BodyBytes))),
+        counter("memtape_snapshots", "Snapshots of captures stored", one(count(Count::Snapshots))),
+        counter("memtape_snapshot_bytes", "Bytes of those", one(count(Count::SnapshotBytes))),
         counter("memtape_actions", "Restart decisions by result", named("result", &actions)),
         counter("memtape_losses", "What was refused or lost, by reason", named("reason", &losses)),
     ]
@@ -271,7 +271,7 @@ fn admission_families(admission: &AdmissionFigures) -> Vec<Family> {
     let one = |value: f64| vec![(Labels::new(), value)];
     let waits = admission.waits.map(|(of, waits)| (vec![("of", of.to_string())], waits as f64));
     vec![
-        gauge("memtape_upload_bytes", "Bodies in memory", one(admission.upload_bytes as f64)),
+        gauge("memtape_upload_bytes", "Snapshots in memory", one(admission.upload_bytes as f64)),
         gauge(
             "memtape_upload_bytes_max",
             "Memory that uploads may take",
@@ -343,7 +343,7 @@ fn store_families(store: &Store) -> Vec<Family> {
                 by("part", "journal", health.journal_bytes.load(Relaxed)),
                 by("part", "catalogue", store.catalogue_bytes()),
                 by("part", "steps", store.steps_bytes()),
-                by("part", "bodies", store.blobs().used_bytes()),
+                by("part", "snapshots", store.blobs().used_bytes()),
             ],
         ),
     ]

@@ -36,11 +36,11 @@ pub struct Part {
     pub tape_id: String,
     /// What became of it.
     pub outcome: Outcome,
-    /// The step its body shows.
+    /// The step its snapshot shows.
     pub step: u64,
     /// Its process was dead.
     pub dead: bool,
-    /// BLAKE3 of the stored body; none when none is stored.
+    /// BLAKE3 of the stored snapshot; none when none is stored.
     pub hash: Option<[u8; 32]>,
     /// One line.
     pub detail: String,

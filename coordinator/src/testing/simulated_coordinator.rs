@@ -22,7 +22,7 @@ use crate::coordinator::{Coordinator, Shared};
 use crate::ingest::event::Event;
 use crate::ingest::wire::{self, Outgoing, Raw};
 use crate::records::SeriesKey;
-use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
+use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
 use crate::state::counters::Counters;
 use crate::state::effects::{CaptureRefused, Work, WorkDone};
 use crate::state::restored::Restored;
@@ -44,7 +44,7 @@ pub struct Now {
     pub wall_ns: i64,
 }
 
-/// What became of one try to send a body.
+/// What became of one try to send a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Receipt {
     /// It is stored and synced, under this hash.
@@ -73,15 +73,15 @@ pub struct SimulatedCoordinator {
 /// An upload that waits for the store.
 enum Waiting {
     /// It may be there already.
-    Begun { reply: oneshot::Receiver<Upload>, upload: Box<BodyOnItsWay> },
+    Begun { reply: oneshot::Receiver<Upload>, upload: Box<SnapshotOnItsWay> },
     /// It is written, and not in the manifest yet.
-    Kept { reply: oneshot::Receiver<Result<(), BodyRefused>>, hash: blake3::Hash },
+    Kept { reply: oneshot::Receiver<Result<(), UploadRefused>>, hash: blake3::Hash },
 }
 
-struct BodyOnItsWay {
+struct SnapshotOnItsWay {
     capture: String,
     tape_id: String,
-    body: Bytes,
+    snapshot: Bytes,
 }
 
 impl SimulatedCoordinator {
@@ -189,11 +189,11 @@ impl SimulatedCoordinator {
         None
     }
 
-    /// An agent sends a body, whole. The answer comes with [`Self::receipt`] under this number.
-    pub fn upload(&mut self, now: Now, number: u64, capture: &str, tape_id: &str, body: Bytes) {
+    /// An agent sends a snapshot, whole. The answer comes with [`Self::receipt`] under this number.
+    pub fn upload(&mut self, now: Now, number: u64, capture: &str, tape_id: &str, snapshot: Bytes) {
         let (reply, answer) = oneshot::channel();
         let (capture, tape_id) = (capture.to_string(), tape_id.to_string());
-        let upload = Box::new(BodyOnItsWay { capture, tape_id, body });
+        let upload = Box::new(SnapshotOnItsWay { capture, tape_id, snapshot });
         let (capture, tape_id) = (upload.capture.clone(), upload.tape_id.clone());
         self.handle(now, Event::UploadBegun { capture, tape_id, reply });
         self.receipts.push_back((number, Waiting::Begun { reply: answer, upload }));
@@ -291,11 +291,11 @@ impl SimulatedCoordinator {
         Ok(rows.iter().map(|row| (row.first_step, row.last_step, row.end_allocated)).collect())
     }
 
-    /// The state that a stored body holds.
+    /// The state that a stored snapshot holds.
     ///
     /// # Errors
     /// One line: it is gone, or damaged.
-    pub fn body(&self, hash: [u8; 32]) -> anyhow::Result<RankSnapshot> {
+    pub fn snapshot(&self, hash: [u8; 32]) -> anyhow::Result<RankSnapshot> {
         let bytes = at_once(self.store.blobs().get(blake3::Hash::from_bytes(hash)))?;
         Ok(snapshot::decode(&bytes, Bounds::default())?)
     }
@@ -333,8 +333,8 @@ impl SimulatedCoordinator {
             },
             Waiting::Kept { mut reply, hash } => match reply.try_recv() {
                 Ok(Ok(())) => Ok(Receipt::Stored(*hash.as_bytes())),
-                Ok(Err(BodyRefused::Stale(why))) => Ok(Receipt::Refused(why.into())),
-                Ok(Err(BodyRefused::Store(why))) => Ok(Receipt::Failed(why)),
+                Ok(Err(UploadRefused::Stale(why))) => Ok(Receipt::Refused(why.into())),
+                Ok(Err(UploadRefused::Store(why))) => Ok(Receipt::Failed(why)),
                 Err(oneshot::error::TryRecvError::Empty) => Err(Waiting::Kept { reply, hash }),
                 Err(_) => Ok(Receipt::Failed("the coordinator is stopping".into())),
             },
@@ -345,24 +345,24 @@ impl SimulatedCoordinator {
         &mut self,
         now: Now,
         verdict: Upload,
-        upload: BodyOnItsWay,
+        upload: SnapshotOnItsWay,
     ) -> Result<Receipt, Waiting> {
-        let BodyOnItsWay { capture, tape_id, body } = upload;
-        let (bytes, hash) = (body.len() as u64, blake3::hash(&body));
+        let SnapshotOnItsWay { capture, tape_id, snapshot } = upload;
+        let (bytes, hash) = (snapshot.len() as u64, blake3::hash(&snapshot));
         if !verdict.is_as_promised(bytes, &hash) {
-            return Ok(Receipt::Failed("the body is not the one that was announced".into()));
+            return Ok(Receipt::Failed("the snapshot is not the one that was announced".into()));
         }
-        if let Err(why) = snapshot::decode(&body, Bounds::default()) {
+        if let Err(why) = snapshot::decode(&snapshot, Bounds::default()) {
             return Ok(Receipt::Refused(why.to_string()));
         }
-        if let Err(why) = at_once(self.store.blobs().put(hash, body)) {
+        if let Err(why) = at_once(self.store.blobs().put(hash, snapshot)) {
             let why = why.to_string();
-            self.handle(now, Event::BodyFailed { capture, tape_id, why: why.clone() });
+            self.handle(now, Event::SnapshotFailed { capture, tape_id, why: why.clone() });
             return Ok(Receipt::Failed(why));
         }
         let (reply, answer) = oneshot::channel();
-        let body = StoredBody { capture, tape_id, bytes, hash };
-        self.handle(now, Event::BodyStored { body, reply });
+        let snapshot = StoredSnapshot { capture, tape_id, bytes, hash };
+        self.handle(now, Event::SnapshotStored { snapshot, reply });
         Err(Waiting::Kept { reply: answer, hash })
     }
 }

@@ -1,5 +1,5 @@
-//! Compares the states of a capture, in a task of its own: bodies are read, checked, decoded, and
-//! handed to core's diagnosis. One at a time, and with a bounded number of peers: a job of
+//! Compares the states of a capture, in a task of its own: snapshots are read, checked, decoded,
+//! and handed to core's diagnosis. One at a time, and with a bounded number of peers: a job of
 //! thousands of ranks needs no more of them to tell what is usual.
 
 use std::fmt::Display;
@@ -10,7 +10,7 @@ use memtape_core::incident::NotCompared;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds};
 
-use crate::state::comparison::{Bodies, Body, Comparison};
+use crate::state::comparison::{ComparedSnapshots, Comparison, SnapshotRef};
 use crate::state::effects::WorkDone;
 use crate::store::Blobs;
 use crate::work::tasks;
@@ -21,18 +21,18 @@ const BLOCKS_MAX: usize = 12 << 20;
 
 /// Compares the snapshots of a capture.
 pub(crate) async fn compare(comparison: Comparison, blobs: &Blobs) -> WorkDone {
-    let Comparison { incident, capture, growth, circumstances, bodies } = comparison;
-    let result = match bodies {
-        Ok(bodies) => compare_bodies(growth, circumstances, bodies, blobs).await,
+    let Comparison { incident, capture, growth, circumstances, snapshots } = comparison;
+    let result = match snapshots {
+        Ok(snapshots) => compare_snapshots(growth, circumstances, snapshots, blobs).await,
         Err(why) => Err(why),
     };
     WorkDone::Compared { incident, capture, result }
 }
 
-async fn compare_bodies(
+async fn compare_snapshots(
     growth: Growth,
     circumstances: Circumstances,
-    Bodies { suspect, peers }: Bodies,
+    ComparedSnapshots { suspect, peers }: ComparedSnapshots,
     blobs: &Blobs,
 ) -> Result<Box<Diagnosis>, NotCompared> {
     let suspect = load(blobs, suspect, Bounds::default()).await?;
@@ -66,8 +66,12 @@ async fn compare_bodies(
     Ok(Box::new(diagnosis))
 }
 
-async fn load(blobs: &Blobs, body: Body, bounds: Bounds) -> Result<RankSnapshot, NotCompared> {
-    let Body { rank, hash } = body;
+async fn load(
+    blobs: &Blobs,
+    snapshot: SnapshotRef,
+    bounds: Bounds,
+) -> Result<RankSnapshot, NotCompared> {
+    let SnapshotRef { rank, hash } = snapshot;
     let hash = hash.ok_or_else(|| NotCompared::Unreadable {
         rank,
         why: "its snapshot is not stored".into(),

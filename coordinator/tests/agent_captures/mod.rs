@@ -12,14 +12,14 @@ use crate::fake::{Agent, answer, config, start};
 
 const CAPTURE: &str = "cap-0k3f9a2-0123456789-alone";
 
-fn taken_alone(capture: &str, rank: u32, body: &[u8]) -> FromAgent {
+fn taken_alone(capture: &str, rank: u32, snapshot: &[u8]) -> FromAgent {
     let request = v1::CaptureRequest {
         capture_id: capture.to_string(),
         step: 3,
         ..v1::CaptureRequest::default()
     };
     FromAgent::AgentCapture(v1::AgentCapture {
-        answer: Some(v1::CaptureAnswer { dead: true, ..answer(&JOB, rank, &request, body) }),
+        answer: Some(v1::CaptureAnswer { dead: true, ..answer(&JOB, rank, &request, snapshot) }),
         reason: v1::AgentCaptureReason::Death.into(),
         seen_wall_ns: 1_700_000_000_000_000_000,
     })
@@ -32,29 +32,29 @@ async fn a_capture_taken_alone_is_kept_as_it_is() {
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
     agent.train(&JOB, 1..=3).await;
-    let body = JOB.body(1, 3, 0);
+    let snapshot = JOB.snapshot(1, 3, 0);
     let tape = JOB.tape(1);
-    let refused = agent.upload(CAPTURE, &tape, &body).await.unwrap_err();
+    let refused = agent.upload(CAPTURE, &tape, &snapshot).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "it was never announced");
     for _ in 0..2 {
-        agent.say(taken_alone(CAPTURE, 1, &body)).await;
+        agent.say(taken_alone(CAPTURE, 1, &snapshot)).await;
     }
     agent.train(&JOB, 4..=4).await;
     let path = format!("/api/v1/captures/{CAPTURE}");
     let (status, capture) = running.get(&path).await;
     assert_eq!((status, &capture["trigger"]), (200, &json!("death")), "{capture:#}");
     for _ in 0..2 {
-        let receipt = agent.upload(CAPTURE, &tape, &body).await.unwrap();
-        assert_eq!(receipt, blake3::hash(&body).as_bytes());
+        let receipt = agent.upload(CAPTURE, &tape, &snapshot).await.unwrap();
+        assert_eq!(receipt, blake3::hash(&snapshot).as_bytes());
     }
     // A restart in between: it is there, and what is said again changes nothing.
     running.stop().await;
     let running = start(config(dir.path())).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
-    agent.say(taken_alone(CAPTURE, 1, &body)).await;
+    agent.say(taken_alone(CAPTURE, 1, &snapshot)).await;
     agent.train(&JOB, 5..=5).await;
-    agent.upload(CAPTURE, &tape, &body).await.unwrap();
+    agent.upload(CAPTURE, &tape, &snapshot).await.unwrap();
     let (_, capture) = running.get(&path).await;
     assert_eq!((&capture["step"], &capture["trigger_rank"]), (&json!(3), &json!(1)), "{capture:#}");
     let parts = capture["parts"].as_array().unwrap();
@@ -62,31 +62,31 @@ async fn a_capture_taken_alone_is_kept_as_it_is() {
     assert_eq!((&parts[0]["outcome"], &parts[0]["dead"]), (&json!("aligned"), &json!(true)));
     assert!(parts[0]["detail"].as_str().unwrap().starts_with("taken by the agent alone"));
     let stored = reqwest::get(running.url(&format!("{path}/ranks/1"))).await.unwrap();
-    assert_eq!(stored.bytes().await.unwrap(), body);
+    assert_eq!(stored.bytes().await.unwrap(), snapshot);
     running.stop().await;
 }
 
-/// The announcement came, the coordinator died, the body comes to the next one.
+/// The announcement came, the coordinator died, the snapshot comes to the next one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_may_come_after_a_restart_or_never() {
+async fn a_snapshot_may_come_after_a_restart_or_never() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(config(dir.path())).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
-    let body = JOB.body(2, 3, 0);
+    let snapshot = JOB.snapshot(2, 3, 0);
     let lost = "cap-0k3f9a3-0123456789-alone";
-    agent.say(taken_alone(CAPTURE, 2, &body)).await;
-    agent.say(taken_alone(lost, 2, &body)).await;
+    agent.say(taken_alone(CAPTURE, 2, &snapshot)).await;
+    agent.say(taken_alone(lost, 2, &snapshot)).await;
     agent.train(&JOB, 1..=3).await;
     running.stop().await;
     let running = start(config(dir.path())).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
-    agent.upload(CAPTURE, &JOB.tape(2), &body).await.unwrap();
+    agent.upload(CAPTURE, &JOB.tape(2), &snapshot).await.unwrap();
     // The agent had to drop this one, and says so.
     agent.say(taken_alone(lost, 2, &[])).await;
     agent.train(&JOB, 4..=4).await;
-    let refused = agent.upload(lost, &JOB.tape(2), &body).await.unwrap_err();
+    let refused = agent.upload(lost, &JOB.tape(2), &snapshot).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let (_, capture) = running.get(&format!("/api/v1/captures/{lost}")).await;
     assert_eq!(capture["trigger"], "death", "{capture:#}");

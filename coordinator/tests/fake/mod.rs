@@ -181,7 +181,7 @@ impl Job {
     }
 
     /// The state of a rank at the end of a step, as the wire has it.
-    pub(crate) fn body(&self, rank: u32, step: u64, before_step: u64) -> Vec<u8> {
+    pub(crate) fn snapshot(&self, rank: u32, step: u64, before_step: u64) -> Vec<u8> {
         let frame = |file: &str, line: u32, function: &str| v1::Frame {
             file: file.to_string(),
             line,
@@ -214,7 +214,7 @@ impl Job {
             complete: true,
             ..v1::DeviceState::default()
         };
-        let body = v1::RankBody {
+        let snapshot = v1::RankSnapshot {
             rank: Some(self.rank_up(rank)),
             step,
             wall_ns: step as i64,
@@ -231,9 +231,9 @@ impl Job {
                 v1::StackFrames { frames: vec![2, 3] },
             ],
             before_step,
-            ..v1::RankBody::default()
+            ..v1::RankSnapshot::default()
         };
-        zstd::bulk::compress(&body.encode_to_vec(), 3).unwrap()
+        zstd::bulk::compress(&snapshot.encode_to_vec(), 3).unwrap()
     }
 }
 
@@ -393,30 +393,31 @@ impl Agent {
         }
     }
 
-    /// Answers a request for all its tapes, and sends the bodies; answers the bodies by rank.
+    /// Answers a request for all its tapes, and sends the snapshots; answers the snapshots by rank.
     pub(crate) async fn serve(
         &mut self,
         job: &Job,
         request: &v1::CaptureRequest,
     ) -> BTreeMap<u32, Vec<u8>> {
-        let mut bodies = BTreeMap::new();
+        let mut snapshots = BTreeMap::new();
         for rank in (0..job.ranks).filter(|rank| request.tape_ids.contains(&job.tape(*rank))) {
-            let body = job.body(rank, request.step, request.before_step);
-            self.say(FromAgent::CaptureAnswer(answer(job, rank, request, &body))).await;
-            let receipt = self.upload(&request.capture_id, &job.tape(rank), &body).await.unwrap();
-            assert_eq!(receipt, blake3::hash(&body).as_bytes());
-            bodies.insert(rank, body);
+            let snapshot = job.snapshot(rank, request.step, request.before_step);
+            self.say(FromAgent::CaptureAnswer(answer(job, rank, request, &snapshot))).await;
+            let receipt =
+                self.upload(&request.capture_id, &job.tape(rank), &snapshot).await.unwrap();
+            assert_eq!(receipt, blake3::hash(&snapshot).as_bytes());
+            snapshots.insert(rank, snapshot);
         }
-        bodies
+        snapshots
     }
 
     pub(crate) async fn upload(
         &mut self,
         capture: &str,
         tape_id: &str,
-        body: &[u8],
+        snapshot: &[u8],
     ) -> Result<Vec<u8>, tonic::Status> {
-        let chunks: Vec<v1::UploadChunk> = body
+        let chunks: Vec<v1::UploadChunk> = snapshot
             .chunks(CHUNK_BYTES_MAX / 1024)
             .enumerate()
             .map(|(index, data)| v1::UploadChunk {
@@ -427,16 +428,16 @@ impl Agent {
             })
             .collect();
         let receipt = self.client.upload(tokio_stream::iter(chunks)).await?;
-        Ok(receipt.into_inner().body_hash)
+        Ok(receipt.into_inner().snapshot_hash)
     }
 }
 
-/// What an agent says about a tape before its body comes.
+/// What an agent says about a tape before its snapshot comes.
 pub(crate) fn answer(
     job: &Job,
     rank: u32,
     request: &v1::CaptureRequest,
-    body: &[u8],
+    snapshot: &[u8],
 ) -> v1::CaptureAnswer {
     v1::CaptureAnswer {
         capture_id: request.capture_id.clone(),
@@ -446,8 +447,8 @@ pub(crate) fn answer(
         wall_ns: wall_ns(),
         wall_error_ns: 1000,
         before_step: request.before_step,
-        body_bytes: body.len() as u64,
-        body_hash: blake3::hash(body).as_bytes().to_vec(),
+        snapshot_bytes: snapshot.len() as u64,
+        snapshot_hash: blake3::hash(snapshot).as_bytes().to_vec(),
         ..v1::CaptureAnswer::default()
     }
 }

@@ -103,15 +103,15 @@ async fn an_old_agent_is_served() {
     });
     let Heard::CaptureRequest(request) = agent.receive().await else { panic!("no request") };
     assert!(answer.await.unwrap().is_success());
-    let body = JOB.body(0, request.step, 0);
-    let hash = blake3::hash(&body).as_bytes().to_vec();
+    let snapshot = JOB.snapshot(0, request.step, 0);
+    let hash = blake3::hash(&snapshot).as_bytes().to_vec();
     agent
         .say(Said::CaptureAnswer(old::CaptureAnswer {
             capture_id: request.capture_id.clone(),
             tape_id: "tape-1".to_string(),
             outcome: old::RankOutcome::Aligned.into(),
             step: request.step,
-            body_bytes: body.len() as u64,
+            body_bytes: snapshot.len() as u64,
             body_hash: hash.clone(),
             ..old::CaptureAnswer::default()
         }))
@@ -120,7 +120,7 @@ async fn an_old_agent_is_served() {
         capture_id: request.capture_id.clone(),
         tape_id: "tape-1".to_string(),
         offset: 0,
-        data: body.into(),
+        data: snapshot.into(),
     };
     let receipt = agent.client.upload(tokio_stream::iter([chunk])).await.unwrap();
     assert_eq!(receipt.into_inner().body_hash, hash);

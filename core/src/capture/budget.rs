@@ -15,7 +15,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A capture was closed: its stored bodies count from now on.
+    /// A capture was closed: its stored snapshots count from now on.
     pub(super) fn spend(&mut self, now_ns: u64, manifest: &Manifest, limits: &Limits) {
         let stored = manifest.parts.iter().filter(|part| part.hash.is_some());
         let bytes = stored.fold(0_u64, |sum, part| sum.saturating_add(part.bytes));

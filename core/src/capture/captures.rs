@@ -15,9 +15,9 @@ use crate::capture::request::{Limits, Refusal};
 
 /// The captures of one attempt at one job.
 ///
-/// Getters: [`in_flight`](Self::in_flight), [`accepts_body`](Self::accepts_body),
+/// Getters: [`in_flight`](Self::in_flight), [`accepts_snapshot`](Self::accepts_snapshot),
 /// [`dropped`](Self::dropped). What happened: `rank_up`, `rank_progress`, `rank_down`,
-/// `agent_back`, `agent_lost`, `answer`, `body_stored`, `handle_timeout`. Commands:
+/// `agent_back`, `agent_lost`, `answer`, `snapshot_stored`, `handle_timeout`. Commands:
 /// [`request`](Self::request), [`resume`](Self::resume), [`close`](Self::close). After any of the
 /// last two kinds call [`poll`](Self::poll) until it is empty, then look at
 /// [`poll_timeout`](Self::poll_timeout).
@@ -220,24 +220,24 @@ impl Captures {
         self.close_if_done(now_ns);
     }
 
-    /// May this body be stored? False for captures that are closed, for tapes that are not in it
-    /// and for parts that are stored already.
-    pub fn accepts_body(&self, capture: &CaptureId, tape_id: &str) -> bool {
+    /// May this snapshot be stored? False for captures that are closed, for tapes that are not in
+    /// it and for parts that are stored already.
+    pub fn accepts_snapshot(&self, capture: &CaptureId, tape_id: &str) -> bool {
         self.flight
             .as_ref()
-            .is_some_and(|flight| flight.id() == capture && flight.wants_body(tape_id))
+            .is_some_and(|flight| flight.id() == capture && flight.wants_snapshot(tape_id))
     }
 
-    /// The body of one part came and could not be kept: if it does not come again in time, that is
-    /// the reason, and not its agent.
-    pub fn body_failed(&mut self, capture: &CaptureId, tape_id: &str, why: &str) {
+    /// The snapshot of one part came and could not be kept: if it does not come again in time, that
+    /// is the reason, and not its agent.
+    pub fn snapshot_failed(&mut self, capture: &CaptureId, tape_id: &str, why: &str) {
         if let Some(flight) = self.flight_named(capture) {
-            flight.body_failed(tape_id, why);
+            flight.snapshot_failed(tape_id, why);
         }
     }
 
-    /// The body of one part is stored and synced. It may come before the answer.
-    pub fn body_stored(
+    /// The snapshot of one part is stored and synced. It may come before the answer.
+    pub fn snapshot_stored(
         &mut self,
         now_ns: u64,
         capture: &CaptureId,
@@ -248,7 +248,7 @@ impl Captures {
         self.handle_timeout(now_ns);
         let taken = self
             .flight_named(capture)
-            .is_some_and(|flight| flight.body_stored(tape_id, bytes, hash));
+            .is_some_and(|flight| flight.snapshot_stored(tape_id, bytes, hash));
         self.count(taken);
         self.close_if_done(now_ns);
     }

@@ -28,7 +28,7 @@ fn job(ranks: u32, step: u64) -> Captures {
     captures
 }
 
-fn answer(outcome: Outcome, step: u64, body_bytes: u64) -> Answer {
+fn answer(outcome: Outcome, step: u64, snapshot_bytes: u64) -> Answer {
     Answer {
         outcome,
         step,
@@ -36,15 +36,15 @@ fn answer(outcome: Outcome, step: u64, body_bytes: u64) -> Answer {
         wall_error_ns: 1,
         dead: false,
         before_step: 0,
-        body_bytes,
-        body_hash: None,
+        snapshot_bytes,
+        snapshot_hash: None,
         detail: String::new(),
     }
 }
 
 fn aligned(captures: &mut Captures, now_ns: u64, name: &str, rank: u32, step: u64) {
     captures.answer(now_ns, &id(name), &tape(rank), answer(Outcome::Aligned, step, 10));
-    captures.body_stored(now_ns, &id(name), &tape(rank), 10, [rank as u8; 32]);
+    captures.snapshot_stored(now_ns, &id(name), &tape(rank), 10, [rank as u8; 32]);
 }
 
 fn drain(captures: &mut Captures) -> Vec<Action> {
@@ -97,13 +97,13 @@ fn the_deadline_closes_it_with_a_list_of_who_is_missing() {
     let mut captures = job(4, 700);
     captures.request(0, id("cap-1"), Reason::Manual, None).expect("there are ranks");
     aligned(&mut captures, 1, "cap-1", 0, 700);
-    // The body comes first, its answer second.
-    captures.body_stored(1, &id("cap-1"), &tape(1), 10, [1; 32]);
+    // The snapshot comes first, its answer second.
+    captures.snapshot_stored(1, &id("cap-1"), &tape(1), 10, [1; 32]);
     captures.answer(1, &id("cap-1"), &tape(1), answer(Outcome::Late, 720, 10));
-    // A body is promised and does not come.
+    // A snapshot is promised and does not come.
     captures.answer(1, &id("cap-1"), &tape(2), answer(Outcome::Aligned, 700, 10));
     // One came, and the disk was full.
-    captures.body_failed(&id("cap-1"), &tape(3), "No space left on device");
+    captures.snapshot_failed(&id("cap-1"), &tape(3), "No space left on device");
     captures.handle_timeout(30 * SECOND - 1);
     assert!(captures.in_flight().is_some());
     captures.handle_timeout(captures.poll_timeout().expect("one is in flight"));
@@ -112,11 +112,11 @@ fn the_deadline_closes_it_with_a_list_of_who_is_missing() {
     let outcomes: Vec<Outcome> = manifest.parts.iter().map(|part| part.outcome).collect();
     use Outcome::{Aligned, Late, Unreachable};
     assert_eq!(outcomes, [Aligned, Late, Unreachable, Unreachable]);
-    assert_eq!(manifest.parts[2].detail, "its body did not arrive in time");
-    let full = "its body came and could not be stored: No space left on device";
+    assert_eq!(manifest.parts[2].detail, "its snapshot did not arrive in time");
+    let full = "its snapshot came and could not be stored: No space left on device";
     assert_eq!(manifest.parts[3].detail, full);
     // What comes afterwards is dropped.
-    assert!(!captures.accepts_body(&id("cap-1"), &tape(2)));
+    assert!(!captures.accepts_snapshot(&id("cap-1"), &tape(2)));
     let dropped = captures.dropped();
     aligned(&mut captures, 31 * SECOND, "cap-1", 2, 700);
     assert_eq!((captures.dropped(), captures.poll()), (dropped + 2, None));
@@ -171,13 +171,13 @@ fn an_agent_that_comes_back_is_asked_again() {
 }
 
 #[test]
-fn a_stored_body_counts_when_its_agent_was_gone_before_it_could_answer() {
+fn a_stored_snapshot_counts_when_its_agent_was_gone_before_it_could_answer() {
     let stored = |captures: &mut Captures, promised: Option<[u8; 32]>| {
         captures.request(0, id("a"), Reason::Manual, None).expect("there are ranks");
-        captures.body_stored(1, &id("a"), "tape", 10, [7; 32]);
+        captures.snapshot_stored(1, &id("a"), "tape", 10, [7; 32]);
         captures.agent_lost(2, "node");
         captures.agent_back(3, "node");
-        let answer = Answer { body_hash: promised, ..answer(Outcome::Aligned, 700, 10) };
+        let answer = Answer { snapshot_hash: promised, ..answer(Outcome::Aligned, 700, 10) };
         captures.answer(4, &id("a"), "tape", answer);
         drain(captures).into_iter().any(|action| matches!(action, Action::Close(_)))
     };
@@ -188,21 +188,21 @@ fn a_stored_body_counts_when_its_agent_was_gone_before_it_could_answer() {
         captures
     };
     assert!(stored(&mut one(), Some([7; 32])));
-    // The agent was restarted and has another body: that one is wanted.
+    // The agent was restarted and has another snapshot: that one is wanted.
     let mut captures = one();
     assert!(!stored(&mut captures, Some([8; 32])));
-    assert!(captures.accepts_body(&id("a"), "tape"));
-    captures.body_stored(5, &id("a"), "tape", 10, [9; 32]);
-    captures.body_stored(6, &id("a"), "tape", 10, [8; 32]);
+    assert!(captures.accepts_snapshot(&id("a"), "tape"));
+    captures.snapshot_stored(5, &id("a"), "tape", 10, [9; 32]);
+    captures.snapshot_stored(6, &id("a"), "tape", 10, [8; 32]);
     assert_eq!(only_manifest(&mut captures).parts[0].hash, Some([8; 32]));
-    // It is restarted again before that body came, and has a third one.
+    // It is restarted again before that snapshot came, and has a third one.
     let mut captures = one();
     assert!(!stored(&mut captures, Some([8; 32])));
-    let answer = Answer { body_hash: Some([9; 32]), ..answer(Outcome::Aligned, 700, 10) };
+    let answer = Answer { snapshot_hash: Some([9; 32]), ..answer(Outcome::Aligned, 700, 10) };
     captures.answer(5, &id("a"), "tape", answer);
-    captures.body_stored(6, &id("a"), "tape", 10, [8; 32]);
+    captures.snapshot_stored(6, &id("a"), "tape", 10, [8; 32]);
     assert!(captures.in_flight().is_some());
-    captures.body_stored(6, &id("a"), "tape", 10, [9; 32]);
+    captures.snapshot_stored(6, &id("a"), "tape", 10, [9; 32]);
     assert_eq!(only_manifest(&mut captures).parts[0].hash, Some([9; 32]));
 }
 
@@ -263,8 +263,8 @@ fn the_silent_are_asked_again_and_the_promising_are_not() {
         ("node-1".to_string(), [tape(2), tape(3)].to_vec(), 20 * SECOND),
     ];
     assert_eq!(asked, expected);
-    // The promised body still counts.
-    captures.body_stored(11 * SECOND, &id("a"), &tape(0), 10, [0; 32]);
+    // The promised snapshot still counts.
+    captures.snapshot_stored(11 * SECOND, &id("a"), &tape(0), 10, [0; 32]);
     captures.handle_timeout(30 * SECOND);
     assert_eq!(only_manifest(&mut captures).aligned(), 1);
 }
@@ -308,7 +308,7 @@ fn bytes_are_a_budget() {
     let take = |captures: &mut Captures, now_ns, name: &str, reason, bytes| {
         captures.request(now_ns, id(name), reason, None)?;
         captures.answer(now_ns, &id(name), "tape", answer(Outcome::Aligned, 700, bytes));
-        captures.body_stored(now_ns, &id(name), "tape", bytes, [0; 32]);
+        captures.snapshot_stored(now_ns, &id(name), "tape", bytes, [0; 32]);
         assert!(only_manifest(captures).complete);
         Ok(())
     };
@@ -336,7 +336,7 @@ enum Happening {
     Lost(u32),
     Back(u32),
     Answer(u32, u8, u64, bool),
-    Body(u32, bool),
+    Snapshot(u32, bool),
     Wait(u64),
 }
 
@@ -351,7 +351,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0..3_u32).prop_map(Happening::Back),
         6 => (rank(), 0..5_u8, 0..3_u64, any::<bool>())
             .prop_map(|(rank, kind, off, stale)| Happening::Answer(rank, kind, off, stale)),
-        6 => (rank(), any::<bool>()).prop_map(|(rank, stale)| Happening::Body(rank, stale)),
+        6 => (rank(), any::<bool>()).prop_map(|(rank, stale)| Happening::Snapshot(rank, stale)),
         2 => (0..20 * SECOND).prop_map(Happening::Wait),
     ]
 }
@@ -387,9 +387,9 @@ fn play(happenings: &[Happening]) -> Result<(), TestCaseError> {
                 let answer = answer(outcome, step + off, u64::from(kind) * 100);
                 captures.answer(now_ns, &named, &tape(rank), answer);
             }
-            Happening::Body(rank, stale) => {
+            Happening::Snapshot(rank, stale) => {
                 let named = if stale { id("cap-stale") } else { current };
-                captures.body_stored(now_ns, &named, &tape(rank), 100, [rank as u8; 32]);
+                captures.snapshot_stored(now_ns, &named, &tape(rank), 100, [rank as u8; 32]);
             }
             Happening::Wait(wait_ns) => {
                 now_ns += wait_ns;

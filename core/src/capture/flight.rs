@@ -1,4 +1,4 @@
-//! One capture in flight: who was asked, who answered, whose body is stored.
+//! One capture in flight: who was asked, who answered, whose snapshot is stored.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -11,7 +11,7 @@ use crate::capture::manifest::{Action, Answer, CaptureId, Manifest, Part};
 use crate::capture::outcome::Outcome;
 use crate::capture::reason::Reason;
 
-/// Bytes of the reason for a body that is not kept.
+/// Bytes of the reason for a snapshot that is not kept.
 const FAILURE_BYTES_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -30,30 +30,30 @@ pub(super) struct Flight {
     open: usize,
 }
 
-/// A part is over when its answer is there and, if a body was promised, the body is stored.
+/// A part is over when its answer is there and, if a snapshot was promised, the snapshot is stored.
 #[derive(Debug)]
 struct Progress {
     rank: u32,
     node: String,
     answer: Option<Answer>,
-    body: Option<(u64, [u8; 32])>,
-    /// Why a body that came could not be kept; empty when none was refused.
-    body_failure: String,
+    snapshot: Option<(u64, [u8; 32])>,
+    /// Why a snapshot that came could not be kept; empty when none was refused.
+    snapshot_failure: String,
 }
 
 impl Progress {
     fn is_over(&self) -> bool {
         match &self.answer {
-            Some(answer) => answer.body_bytes == 0 || self.has_promised_body(answer),
+            Some(answer) => answer.snapshot_bytes == 0 || self.has_promised_snapshot(answer),
             None => false,
         }
     }
 
-    /// An agent that was restarted has rewound again: its answer is about another body than the
+    /// An agent that was restarted has rewound again: its answer is about another snapshot than the
     /// one that may be stored.
-    fn has_promised_body(&self, answer: &Answer) -> bool {
-        let stored = self.body.map(|(_, hash)| hash);
-        stored.is_some_and(|hash| answer.body_hash.is_none_or(|promised| promised == hash))
+    fn has_promised_snapshot(&self, answer: &Answer) -> bool {
+        let stored = self.snapshot.map(|(_, hash)| hash);
+        stored.is_some_and(|hash| answer.snapshot_hash.is_none_or(|promised| promised == hash))
     }
 }
 
@@ -84,7 +84,7 @@ impl Flight {
             }
             // Without its answer too: the agent knows that it is stored, and does not send it
             // again.
-            flight.body_stored(&part.tape_id, part.bytes, hash);
+            flight.snapshot_stored(&part.tape_id, part.bytes, hash);
         }
         flight
     }
@@ -119,15 +119,16 @@ impl Flight {
 
     pub(super) fn add(&mut self, rank: u32, tape_id: &str, node: &str) {
         let node = node.to_string();
-        let part = Progress { rank, node, answer: None, body: None, body_failure: String::new() };
+        let part =
+            Progress { rank, node, answer: None, snapshot: None, snapshot_failure: String::new() };
         if self.parts.insert(tape_id.to_string(), part).is_none() {
             self.open += 1;
         }
     }
 
-    /// Asks a node for its open parts; none when it has none. A promise of a body that was made
-    /// before the agent went away may never be kept, so it does not count. A body that is stored
-    /// does: it lacks its answer only.
+    /// Asks a node for its open parts; none when it has none. A promise of a snapshot that was made
+    /// before the agent went away may never be kept, so it does not count. A snapshot that is
+    /// stored does: it lacks its answer only.
     pub(super) fn ask(&mut self, now_ns: u64, node: &str) -> Option<Action> {
         for part in self.parts.values_mut().filter(|part| part.node == node && !part.is_over()) {
             part.answer = None;
@@ -168,52 +169,55 @@ impl Flight {
     pub(super) fn answer(&mut self, tape_id: &str, mut answer: Answer) -> bool {
         let (step, open) = (self.step, &mut self.open);
         let Some(part) = self.parts.get_mut(tape_id) else { return false };
-        // A repetition; or, while its body is not stored, the answer of a restarted agent, which
-        // announces another body.
-        let known_hash = part.answer.as_ref().map(|known| known.body_hash);
-        if part.is_over() || known_hash.is_some_and(|known| known == answer.body_hash) {
+        // A repetition; or, while its snapshot is not stored, the answer of a restarted agent,
+        // which announces another snapshot.
+        let known_hash = part.answer.as_ref().map(|known| known.snapshot_hash);
+        if part.is_over() || known_hash.is_some_and(|known| known == answer.snapshot_hash) {
             return false;
         }
-        // Aligned means exactly T, with a body: an agent's word is not enough.
+        // Aligned means exactly T, with a snapshot: an agent's word is not enough.
         if answer.outcome == Outcome::Aligned {
             answer.outcome = Outcome::of(Some(step), Ok(answer.step), answer.dead);
         }
-        if answer.outcome == Outcome::Aligned && answer.body_bytes == 0 && part.body.is_none() {
+        if answer.outcome == Outcome::Aligned
+            && answer.snapshot_bytes == 0
+            && part.snapshot.is_none()
+        {
             answer.outcome = Outcome::NoTape;
-            answer.detail = "the agent sent no body".to_string();
+            answer.detail = "the agent sent no snapshot".to_string();
         }
         part.answer = Some(answer);
         *open -= usize::from(part.is_over());
         true
     }
 
-    pub(super) fn wants_body(&self, tape_id: &str) -> bool {
-        // With an answer and not over: its body is not here. Without one any body will do.
+    pub(super) fn wants_snapshot(&self, tape_id: &str) -> bool {
+        // With an answer and not over: its snapshot is not here. Without one any snapshot will do.
         self.parts.get(tape_id).is_some_and(|part| match part.answer {
             Some(_) => !part.is_over(),
-            None => part.body.is_none(),
+            None => part.snapshot.is_none(),
         })
     }
 
-    /// Takes the first body of a tape; false for strangers and repetitions.
-    pub(super) fn body_stored(&mut self, tape_id: &str, bytes: u64, hash: [u8; 32]) -> bool {
-        if !self.wants_body(tape_id) {
+    /// Takes the first snapshot of a tape; false for strangers and repetitions.
+    pub(super) fn snapshot_stored(&mut self, tape_id: &str, bytes: u64, hash: [u8; 32]) -> bool {
+        if !self.wants_snapshot(tape_id) {
             return false;
         }
         let Some(part) = self.parts.get_mut(tape_id) else { return false };
-        let promised = part.answer.as_ref().and_then(|answer| answer.body_hash);
+        let promised = part.answer.as_ref().and_then(|answer| answer.snapshot_hash);
         if promised.is_some_and(|promised| promised != hash) {
             return false;
         }
-        part.body = Some((bytes, hash));
+        part.snapshot = Some((bytes, hash));
         self.open -= usize::from(part.is_over());
         true
     }
 
-    /// A body came and could not be kept; it may be sent again.
-    pub(super) fn body_failed(&mut self, tape_id: &str, why: &str) {
+    /// A snapshot came and could not be kept; it may be sent again.
+    pub(super) fn snapshot_failed(&mut self, tape_id: &str, why: &str) {
         if let Some(part) = self.parts.get_mut(tape_id) {
-            part.body_failure = cut(why, FAILURE_BYTES_MAX).to_string();
+            part.snapshot_failure = cut(why, FAILURE_BYTES_MAX).to_string();
         }
     }
 
@@ -236,8 +240,8 @@ impl Flight {
     }
 }
 
-/// A part as the manifest tells it. Without an answer, or with a body that did not come, the rank
-/// counts as unreachable.
+/// A part as the manifest tells it. Without an answer, or with a snapshot that did not come, the
+/// rank counts as unreachable.
 fn part_of(tape_id: &str, part: &Progress) -> Part {
     let mut result = Part {
         rank: part.rank,
@@ -249,8 +253,8 @@ fn part_of(tape_id: &str, part: &Progress) -> Part {
         wall_error_ns: 0,
         dead: false,
         before_step: 0,
-        bytes: part.body.map_or(0, |(bytes, _)| bytes),
-        hash: part.body.map(|(_, hash)| hash),
+        bytes: part.snapshot.map_or(0, |(bytes, _)| bytes),
+        hash: part.snapshot.map(|(_, hash)| hash),
         detail: "its agent did not answer in time".to_string(),
     };
     if let Some(answer) = &part.answer {
@@ -263,11 +267,12 @@ fn part_of(tape_id: &str, part: &Progress) -> Part {
             result.outcome = answer.outcome;
             result.detail = answer.detail.clone();
         } else {
-            result.detail = "its body did not arrive in time".to_string();
+            result.detail = "its snapshot did not arrive in time".to_string();
         }
     }
-    if result.outcome == Outcome::Unreachable && !part.body_failure.is_empty() {
-        result.detail = format!("its body came and could not be stored: {}", part.body_failure);
+    if result.outcome == Outcome::Unreachable && !part.snapshot_failure.is_empty() {
+        result.detail =
+            format!("its snapshot came and could not be stored: {}", part.snapshot_failure);
     }
     result
 }
@@ -280,8 +285,8 @@ fn answer_of(part: &Part) -> Answer {
         wall_error_ns: part.wall_error_ns,
         dead: part.dead,
         before_step: part.before_step,
-        body_bytes: part.bytes,
-        body_hash: part.hash,
+        snapshot_bytes: part.bytes,
+        snapshot_hash: part.hash,
         detail: part.detail.clone(),
     }
 }

@@ -16,7 +16,7 @@ pub struct CaptureId(pub String);
 pub struct Answer {
     /// What became of it.
     pub outcome: Outcome,
-    /// The step its body shows.
+    /// The step its snapshot shows.
     pub step: u64,
     /// Unix time of that step's end, in nanoseconds.
     pub wall_ns: i64,
@@ -26,10 +26,10 @@ pub struct Answer {
     pub dead: bool,
     /// The step its `before` sums show; 0 when there are none.
     pub before_step: u64,
-    /// Size of the body in bytes; 0 when none will come.
-    pub body_bytes: u64,
-    /// BLAKE3 of that body; `None` when the agent did not report it.
-    pub body_hash: Option<[u8; 32]>,
+    /// Size of the snapshot in bytes; 0 when none will come.
+    pub snapshot_bytes: u64,
+    /// BLAKE3 of that snapshot; `None` when the agent did not report it.
+    pub snapshot_hash: Option<[u8; 32]>,
     /// One line on anything unusual; empty otherwise.
     pub detail: String,
 }
@@ -67,7 +67,7 @@ pub struct Part {
     pub node: String,
     /// What became of it.
     pub outcome: Outcome,
-    /// The step its body shows.
+    /// The step its snapshot shows.
     pub step: u64,
     /// Unix time of that step's end, in nanoseconds.
     pub wall_ns: i64,
@@ -77,9 +77,9 @@ pub struct Part {
     pub dead: bool,
     /// The step its `before` sums show; 0 when there are none.
     pub before_step: u64,
-    /// Size of the stored body in bytes.
+    /// Size of the stored snapshot in bytes.
     pub bytes: u64,
-    /// BLAKE3 of the stored body; none when nothing is stored.
+    /// BLAKE3 of the stored snapshot; none when nothing is stored.
     pub hash: Option<[u8; 32]>,
     /// One line on anything unusual; empty otherwise.
     pub detail: String,
@@ -111,7 +111,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Number of ranks whose stored body shows exactly T.
+    /// Number of ranks whose stored snapshot shows exactly T.
     pub fn aligned(&self) -> usize {
         self.parts.iter().filter(|part| part.outcome == Outcome::Aligned).count()
     }

@@ -5,8 +5,8 @@
 //! deadline, with a list of the ranks that are missing.
 //!
 //! Invariants: one capture in flight per attempt at a job; every accepted request ends in exactly
-//! one [`Manifest`]; no two aligned parts of it show different steps; a part with a body counts
-//! only when the body is stored. It sends and stores nothing: the coordinator does what
+//! one [`Manifest`]; no two aligned parts of it show different steps; a part with a snapshot counts
+//! only when the snapshot is stored. It sends and stores nothing: the coordinator does what
 //! [`Captures::poll`] says.
 
 mod budget;

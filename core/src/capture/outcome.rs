@@ -24,9 +24,9 @@ use crate::tape::rewind::RewindError;
 pub enum Outcome {
     /// The state at exactly the step asked for.
     Aligned,
-    /// The tape no longer covers the step; the body shows another, later one.
+    /// The tape no longer covers the step; the snapshot shows another, later one.
     Late,
-    /// The rank has not finished the step; the body shows its last state.
+    /// The rank has not finished the step; the snapshot shows its last state.
     Behind,
     /// The process is dead, its last step is before the step asked for.
     Dead,

@@ -6,7 +6,7 @@ use crate::capture::manifest::CaptureId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A manifest is closed this long after its request, in nanoseconds. Too short loses ranks
-    /// whose bodies are large; too long delays the diagnosis when a node is unreachable.
+    /// whose snapshots are large; too long delays the diagnosis when a node is unreachable.
     pub deadline_ns: u64,
     /// A node that has not answered is asked again after this long, and again, in nanoseconds.
     pub retry_ns: u64,

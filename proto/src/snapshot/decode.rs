@@ -28,7 +28,7 @@ use crate::v1;
 /// Rows of memory outside the allocator: as many as a tape can make.
 const OUTSIDE_ROWS_MAX: usize = DEVICES_MAX * Origin::ALL.len() * OUTSIDE_STACKS_MAX;
 
-/// Key of the field `collectives` in a `RankBody`: field 10, with a length.
+/// Key of the field `collectives` in a `RankSnapshot`: field 10, with a length.
 const COLLECTIVES_KEY: u8 = 10 << 3 | 2;
 
 /// Bytes that [`collectives`] unpacks at most: 64 groups take 8 KiB.
@@ -77,9 +77,9 @@ pub fn unpacked_bytes(encoded: &[u8], bytes_max: usize) -> Result<usize, DecodeE
 pub fn decode(encoded: &[u8], bounds: Bounds) -> Result<RankSnapshot, DecodeError> {
     let bytes = unpacked_bytes(encoded, bounds.bytes_max)?;
     let message = zstd::bulk::decompress(encoded, bytes).map_err(DecodeError::Decompress)?;
-    let body = v1::RankBody::decode(message.as_slice())?;
+    let raw = v1::RankSnapshot::decode(message.as_slice())?;
     drop(message);
-    snapshot(body, bounds.trace_events_max)
+    snapshot(raw, bounds.trace_events_max)
 }
 
 /// The collectives of a snapshot, unpacking only its beginning; `None` when the agent did not
@@ -146,17 +146,17 @@ fn text(mut text: String, bytes_max: usize) -> String {
     text
 }
 
-fn snapshot(body: v1::RankBody, trace_events_max: usize) -> Result<RankSnapshot, DecodeError> {
-    bounded("devices", body.devices.len(), DEVICES_MAX)?;
-    bounded("rows outside the allocator", body.outside.len(), OUTSIDE_ROWS_MAX)?;
-    bounded("stacks outside the allocator", body.outside_stacks.len(), OUTSIDE_ROWS_MAX)?;
+fn snapshot(raw: v1::RankSnapshot, trace_events_max: usize) -> Result<RankSnapshot, DecodeError> {
+    bounded("devices", raw.devices.len(), DEVICES_MAX)?;
+    bounded("rows outside the allocator", raw.outside.len(), OUTSIDE_ROWS_MAX)?;
+    bounded("stacks outside the allocator", raw.outside_stacks.len(), OUTSIDE_ROWS_MAX)?;
     let frame = |frame: v1::Frame| Frame {
         file: text(frame.file, STRING_BYTES_MAX),
         line: frame.line,
         function: text(frame.function, STRING_BYTES_MAX),
     };
-    let frames: Vec<Frame> = body.frames.into_iter().map(frame).collect();
-    let mut stacks: Vec<Vec<u32>> = body.stacks.into_iter().map(|stack| stack.frames).collect();
+    let frames: Vec<Frame> = raw.frames.into_iter().map(frame).collect();
+    let mut stacks: Vec<Vec<u32>> = raw.stacks.into_iter().map(|stack| stack.frames).collect();
     for &index in stacks.iter().flatten() {
         in_table("frame", index, frames.len())?;
     }
@@ -164,23 +164,23 @@ fn snapshot(body: v1::RankBody, trace_events_max: usize) -> Result<RankSnapshot,
     if stacks.is_empty() {
         stacks.push(Vec::new());
     }
-    let tables = Tables { stacks: stacks.len(), stream_pools: body.places.len().max(1) };
-    let devices = body.devices.into_iter().map(|each| device(each, tables, trace_events_max));
-    let outside_stacks = body.outside_stacks.iter().map(|each| outside_stack(each, tables));
+    let tables = Tables { stacks: stacks.len(), stream_pools: raw.places.len().max(1) };
+    let devices = raw.devices.into_iter().map(|each| device(each, tables, trace_events_max));
+    let outside_stacks = raw.outside_stacks.iter().map(|each| outside_stack(each, tables));
     Ok(RankSnapshot {
-        identity: identity(body.rank.unwrap_or_default()),
-        step: body.step,
-        wall_ns: body.wall_ns,
+        identity: identity(raw.rank.unwrap_or_default()),
+        step: raw.step,
+        wall_ns: raw.wall_ns,
         devices: devices.collect::<Result<_, _>>()?,
         frames,
         stacks,
-        stream_pools: body.places.iter().map(stream_pool).collect(),
-        outside: body.outside.iter().map(outside).collect::<Result<_, _>>()?,
+        stream_pools: raw.places.iter().map(stream_pool).collect(),
+        outside: raw.outside.iter().map(outside).collect::<Result<_, _>>()?,
         outside_stacks: outside_stacks.collect::<Result<_, _>>()?,
-        outside_stacks_left_out: body.outside_stacks_left_out,
-        outside_missing: body.outside_missing,
-        before_step: body.before_step,
-        collectives: body.collectives.map(collectives_of).transpose()?.unwrap_or_default(),
+        outside_stacks_left_out: raw.outside_stacks_left_out,
+        outside_missing: raw.outside_missing,
+        before_step: raw.before_step,
+        collectives: raw.collectives.map(collectives_of).transpose()?.unwrap_or_default(),
     })
 }
 

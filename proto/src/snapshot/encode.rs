@@ -22,7 +22,7 @@ const ZSTD_LEVEL: i32 = 3;
 /// The snapshot has more than `bytes_max` bytes before compression, or zstd fails.
 pub fn encode(snapshot: RankSnapshot, bytes_max: usize) -> Result<Vec<u8>, EncodeError> {
     let pools = snapshot.stream_pools.len();
-    let body = v1::RankBody {
+    let rest = v1::RankSnapshot {
         rank: Some(rank(snapshot.identity)),
         step: snapshot.step,
         wall_ns: snapshot.wall_ns,
@@ -43,18 +43,18 @@ pub fn encode(snapshot: RankSnapshot, bytes_max: usize) -> Result<Vec<u8>, Encod
     };
     // The collectives come first, so that `collectives` unpacks nothing else. Messages written
     // one after the other are one message.
-    let front = v1::RankBody {
+    let front = v1::RankSnapshot {
         collectives: Some(collectives(snapshot.collectives)),
-        ..v1::RankBody::default()
+        ..v1::RankSnapshot::default()
     };
-    let bytes = front.encoded_len().saturating_add(body.encoded_len());
+    let bytes = front.encoded_len().saturating_add(rest.encoded_len());
     if bytes > bytes_max {
         return Err(EncodeError::TooLarge { bytes, bytes_max });
     }
     let mut encoded = Vec::with_capacity(bytes);
     front.encode(&mut encoded)?;
-    body.encode(&mut encoded)?;
-    drop(body);
+    rest.encode(&mut encoded)?;
+    drop(rest);
     zstd::bulk::compress(&encoded, ZSTD_LEVEL).map_err(EncodeError::Compress)
 }
 

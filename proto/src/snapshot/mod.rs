@@ -1,4 +1,4 @@
-//! The codec of a rank's snapshot: zstd of one `RankBody` message.
+//! The codec of a rank's snapshot: zstd of one `RankSnapshot` message.
 //!
 //! [`encode`] is the only writer and [`decode`] the only reader; agent, coordinator and CLI call
 //! them. A snapshot comes from a training process, which is not trusted, over a network: the

@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::body::{self, Sent};
 use crate::job::Node;
+use crate::upload::{self, Sent};
 
 /// Reports without an acknowledgement, as for the real agent.
 const UNACKED_MAX: usize = 32;
@@ -47,12 +47,12 @@ pub(crate) enum Phase {
     Stop,
 }
 
-/// How its bodies are to be sent.
+/// How its snapshots are to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Uploads {
-    /// Size of the one body that each agent has, as sent.
-    pub(crate) body: Arc<body::Template>,
-    /// Everybody has a body to send.
+    /// Size of the one snapshot that each agent has, as sent.
+    pub(crate) template: Arc<upload::Template>,
+    /// Everybody has a snapshot to send.
     pub(crate) all_ready: Arc<tokio::sync::Barrier>,
     pub(crate) sent: mpsc::UnboundedSender<Sent>,
 }
@@ -238,7 +238,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Answers for all tapes; the first of them has the body.
+    /// Answers for all tapes; the first of them has the snapshot.
     async fn capture(&mut self, request: v1::CaptureRequest) -> anyhow::Result<()> {
         let ranks: BTreeMap<String, u32> =
             self.node.ranks.clone().map(|rank| (self.node.tape_id(rank), rank)).collect();
@@ -252,29 +252,29 @@ impl Agent {
                 ..v1::CaptureAnswer::default()
             };
             answer.set_outcome(v1::RankOutcome::NoTape);
-            let has_body = rank == self.node.ranks.start;
-            let uploads = uploads.as_ref().filter(|_| has_body);
+            let has_snapshot = rank == self.node.ranks.start;
+            let uploads = uploads.as_ref().filter(|_| has_snapshot);
             let Some(uploads) = uploads else {
                 self.outgoing.send(message(Said::CaptureAnswer(answer))).await?;
                 continue;
             };
             let up = self.node.rank_up(rank, 0);
-            let body = uploads.body.of(up, request.step);
-            let hash = blake3::hash(&body);
+            let snapshot = uploads.template.of(up, request.step);
+            let hash = blake3::hash(&snapshot);
             answer.set_outcome(v1::RankOutcome::Aligned);
             answer.detail.clear();
             answer.step = request.step;
             answer.wall_ns = wall_ns();
             answer.before_step = request.before_step;
-            answer.body_bytes = body.len() as u64;
-            answer.body_hash = hash.as_bytes().to_vec();
+            answer.snapshot_bytes = snapshot.len() as u64;
+            answer.snapshot_hash = hash.as_bytes().to_vec();
             self.outgoing.send(message(Said::CaptureAnswer(answer))).await?;
             let deadline = Duration::from_millis(u64::from(request.deadline_ms));
-            let upload = body::Upload {
+            let upload = upload::Upload {
                 capture_id: request.capture_id.clone(),
                 tape_id,
                 rank,
-                body,
+                snapshot,
                 hash,
                 deadline: Instant::now() + deadline,
             };

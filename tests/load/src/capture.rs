@@ -79,7 +79,7 @@ pub(crate) async fn capture(binary: &Binary, wish: Wish) -> anyhow::Result<Value
         "latency_p99_ms": ms(percentile(&mut micros.clone(), 0.99)),
         "latencies_ms": micros.iter().copied().map(ms).collect::<Vec<_>>(),
         "aligned_min": aligned.iter().min(),
-        "body_bytes": bytes.iter().max(),
+        "snapshot_bytes": bytes.iter().max(),
     }))
 }
 

@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 mod agent;
-mod body;
 mod capture;
 mod coordinator;
 mod figures;
@@ -21,6 +20,7 @@ mod job;
 mod readback;
 mod snapshot;
 mod storm;
+mod upload;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ use anyhow::{Context, bail};
 
 const USAGE: &str = "\
 usage: memtape-load hold  --memtape FILE --ranks N [--seconds S] [--jobs N]
-       memtape-load storm --memtape FILE --ranks N [--body-bytes N]
+       memtape-load storm --memtape FILE --ranks N [--snapshot-bytes N]
        memtape-load capture --memtape FILE --ranks N [--captures N]
        memtape-load snapshot --tape FILE
 ";
@@ -77,7 +77,7 @@ fn run(mode: &str, options: &[String]) -> anyhow::Result<serde_json::Value> {
             "storm" => {
                 let storm = storm::Storm {
                     ranks: options.number("--ranks", None)?,
-                    body_bytes: options.number("--body-bytes", Some(1 << 20))? as usize,
+                    snapshot_bytes: options.number("--snapshot-bytes", Some(1 << 20))? as usize,
                 };
                 storm::storm(&binary, storm).await
             }

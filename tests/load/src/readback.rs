@@ -1,4 +1,4 @@
-//! Reading back what was acknowledged: record by record, body by body.
+//! Reading back what was acknowledged: record by record, snapshot by snapshot.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::body::Sent;
 use crate::coordinator::Coordinator;
 use crate::job::{Node, record};
+use crate::upload::Sent;
 
 /// Questions at the same time.
 const ASKED_MAX: usize = 16;
@@ -82,8 +82,8 @@ fn compare(rank: u32, acked_step: u64, series: &Series) -> Found {
     found
 }
 
-/// Reads the bodies of a capture that have a receipt.
-pub(crate) async fn bodies(
+/// Reads the snapshots of a capture that have a receipt.
+pub(crate) async fn snapshots(
     coordinator: &Arc<Coordinator>,
     capture: &str,
     sent: &[Sent],
@@ -96,8 +96,8 @@ pub(crate) async fn bodies(
         let turn = turns.clone().acquire_owned().await?;
         asking.spawn(async move {
             let _turn = turn;
-            let body = coordinator.bytes(&path).await;
-            body.is_ok_and(|body| blake3::hash(&body) == sent.hash)
+            let snapshot = coordinator.bytes(&path).await;
+            snapshot.is_ok_and(|snapshot| blake3::hash(&snapshot) == sent.hash)
         });
     }
     let mut all = Found::default();

@@ -1,7 +1,7 @@
 //! How long it takes to build one rank's snapshot from its tape.
 //!
 //! The tape is read as an agent reads it, by copies of a file, and rewound to the end of its last
-//! step. What a capture does besides (the body, its compression, the way to the coordinator) is
+//! step. What a capture does besides (the encoding, its compression, the way to the coordinator) is
 //! part of `capture.rs`.
 
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! A storm: every agent uploads its part of one capture at the same moment.
 //!
 //! The agents go on reporting meanwhile. Memory of the coordinator is watched; afterwards it is
-//! killed and started again, and every body that has a receipt, and every record that was
+//! killed and started again, and every snapshot that has a receipt, and every record that was
 //! acknowledged, is read back.
 
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tokio::sync::{Barrier, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::agent::Uploads;
-use crate::body::{Sent, Template};
 use crate::coordinator::{Binary, Coordinator};
 use crate::figures::latencies;
 use crate::fleet::Fleet;
 use crate::job::{Node, nodes};
 use crate::readback;
+use crate::upload::{Sent, Template};
 
 /// Reports before the capture: every rank has finished a few steps.
 const WARM_UP: Duration = Duration::from_secs(5);
@@ -33,8 +33,8 @@ const CAPTURE_DEADLINE: &str = "240s";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storm {
     pub(crate) ranks: u32,
-    /// Body of each agent.
-    pub(crate) body_bytes: usize,
+    /// Snapshot of each agent.
+    pub(crate) snapshot_bytes: usize,
 }
 
 /// Sends it, and tells what it found.
@@ -46,7 +46,7 @@ pub(crate) async fn storm(binary: &Binary, storm: Storm) -> anyhow::Result<Value
     let nodes = nodes(storm.ranks, 1);
     let (sent, mut all_sent) = mpsc::unbounded_channel();
     let uploads = Uploads {
-        body: Arc::new(Template::new(storm.body_bytes)),
+        template: Arc::new(Template::new(storm.snapshot_bytes)),
         all_ready: Arc::new(Barrier::new(nodes.len())),
         sent,
     };
@@ -56,11 +56,11 @@ pub(crate) async fn storm(binary: &Binary, storm: Storm) -> anyhow::Result<Value
     let before = coordinator.usage()?;
     let job = &nodes.first().context("there is no node")?.job;
     let capture = coordinator.capture(job).await?;
-    let mut bodies = Vec::new();
-    while bodies.len() < nodes.len() {
+    let mut snapshots = Vec::new();
+    while snapshots.len() < nodes.len() {
         match timeout(STORM_TIME_MAX, all_sent.recv()).await {
-            Ok(Some(body)) => bodies.push(body),
-            _ => bail!("{} of {} uploads came to an end", bodies.len(), nodes.len()),
+            Ok(Some(snapshot)) => snapshots.push(snapshot),
+            _ => bail!("{} of {} uploads came to an end", snapshots.len(), nodes.len()),
         }
     }
     let manifest = closed(&coordinator, &capture).await?;
@@ -75,21 +75,21 @@ pub(crate) async fn storm(binary: &Binary, storm: Storm) -> anyhow::Result<Value
     drop(coordinator);
 
     let restarted = Arc::new(binary.start(folder.path())?);
-    let kept = readback::bodies(&restarted, &capture, &bodies).await?;
+    let kept = readback::snapshots(&restarted, &capture, &snapshots).await?;
     let records = readback::records(&restarted, &acked).await?;
-    let seconds = span(&bodies);
-    let failed = bodies.iter().filter_map(|body| body.failure.as_ref());
-    let bytes: u64 = bodies.iter().map(|body| body.bytes).sum();
+    let seconds = span(&snapshots);
+    let failed = snapshots.iter().filter_map(|snapshot| snapshot.failure.as_ref());
+    let bytes: u64 = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
     Ok(json!({
         "ranks": nodes.len() as u32 * crate::job::RANKS_PER_AGENT,
         "agents": nodes.len(),
-        "bodies": kept.whole,
-        "body_bytes": bytes,
-        "bodies_failed": failed.clone().count(),
+        "snapshots": kept.whole,
+        "snapshot_bytes": bytes,
+        "snapshots_failed": failed.clone().count(),
         "failure": failed.clone().next(),
-        "tries": bodies.iter().map(|body| body.tries).sum::<u32>(),
+        "tries": snapshots.iter().map(|snapshot| snapshot.tries).sum::<u32>(),
         "seconds": seconds.as_secs_f64(),
-        "upload": latencies(&mut waits(&bodies)),
+        "upload": latencies(&mut waits(&snapshots)),
         "ack": latencies(&mut acks),
         "streams_broken": broken,
         "aligned": manifest["aligned"],
@@ -118,13 +118,13 @@ async fn closed(coordinator: &Coordinator, capture: &str) -> anyhow::Result<Valu
 }
 
 /// From the first byte to the last receipt.
-fn span(bodies: &[Sent]) -> Duration {
-    let first = bodies.iter().map(|body| body.begin).min();
-    let last = bodies.iter().map(|body| body.end).max();
+fn span(snapshots: &[Sent]) -> Duration {
+    let first = snapshots.iter().map(|snapshot| snapshot.begin).min();
+    let last = snapshots.iter().map(|snapshot| snapshot.end).max();
     first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first)
 }
 
-fn waits(bodies: &[Sent]) -> Vec<u32> {
-    let wait = |body: &Sent| (body.end - body.begin).as_micros();
-    bodies.iter().map(|body| u32::try_from(wait(body)).unwrap_or(u32::MAX)).collect()
+fn waits(snapshots: &[Sent]) -> Vec<u32> {
+    let wait = |snapshot: &Sent| (snapshot.end - snapshot.begin).as_micros();
+    snapshots.iter().map(|snapshot| u32::try_from(wait(snapshot)).unwrap_or(u32::MAX)).collect()
 }

@@ -65,8 +65,11 @@ fn a_killed_rank_leaves_its_last_state() {
     let output = cluster.scratch().join("dead.json").to_string_lossy().into_owned();
     let id = capture["id"].as_str().expect("an id");
     let export = ["export", id, "--rank", "0", "--format", "json", "-o", &output];
-    assert!(cluster.memtape(&export).status.success(), "the dead rank's body is in the store");
+    assert!(cluster.memtape(&export).status.success(), "the dead rank's snapshot is in the store");
     let text = std::fs::read_to_string(&output).expect("the export");
-    let body: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert!(body["devices"][0]["allocated"].as_u64().is_some_and(|bytes| bytes > 0), "{text:.300}");
+    let snapshot: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert!(
+        snapshot["devices"][0]["allocated"].as_u64().is_some_and(|bytes| bytes > 0),
+        "{text:.300}"
+    );
 }

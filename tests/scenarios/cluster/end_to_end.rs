@@ -43,7 +43,7 @@ fn a_leaking_rank_is_caught_captured_stored_and_explained() {
         let output = cluster.scratch().join(format!("rank{rank}.json"));
         let (rank, output) = (rank.to_string(), output.to_string_lossy().into_owned());
         let export = ["export", &capture_id, "--rank", &rank, "--format", "json", "-o", &output];
-        assert!(cluster.memtape(&export).status.success(), "rank {rank}'s body is read back");
+        assert!(cluster.memtape(&export).status.success(), "rank {rank}'s snapshot is read back");
     }
     wait_for("the agent is back", Duration::from_secs(30), || {
         let nodes = cluster.ask(&["jobs"]);

@@ -54,11 +54,11 @@ fn a_store_is_checked_and_rebuilt_by_hand() {
 }
 
 #[test]
-fn a_store_of_bodies_that_cannot_be_had_is_said_at_once() {
+fn a_store_of_snapshots_that_cannot_be_had_is_said_at_once() {
     let scratch = tempfile::tempdir().expect("a temporary folder");
     let start = |url: &str| {
         let mut command = Command::new(memtape());
-        command.args(["coordinator", "--listen", "127.0.0.1:0", "--bodies-url", url]);
+        command.args(["coordinator", "--listen", "127.0.0.1:0", "--snapshots-url", url]);
         command.arg("--data-dir").arg(scratch.path().join("data"));
         let endpoint = format!("http://127.0.0.1:{}", free_port());
         command.env("AWS_ENDPOINT_URL", endpoint).env("AWS_ALLOW_HTTP", "true");
@@ -72,5 +72,5 @@ fn a_store_of_bodies_that_cannot_be_had_is_said_at_once() {
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     let line = error.lines().last().unwrap_or_default();
     assert_eq!(refused.status.code(), Some(1), "{error}");
-    assert!(line.contains("the store of bodies s3://bucket/prefix"), "{error}");
+    assert!(line.contains("the store of snapshots s3://bucket/prefix"), "{error}");
 }

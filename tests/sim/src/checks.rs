@@ -53,7 +53,7 @@ impl Checks<'_> {
         self.leaks_are_found();
         self.one_agent_capture_for_one_death();
         self.captures_show_the_truth();
-        self.bodies_with_a_receipt_are_there();
+        self.snapshots_with_a_receipt_are_there();
         self.acknowledged_steps_are_there();
         self.ends_are_known();
         self.one_incident_for_one_cause();
@@ -182,13 +182,13 @@ impl Checks<'_> {
                 if let Some(hash) = part.hash
                     && capture.closed_wall_ns.is_some()
                 {
-                    self.body_shows_the_truth(id, &part.tape_id, part.step, is_aligned, hash);
+                    self.snapshot_shows_the_truth(id, &part.tape_id, part.step, is_aligned, hash);
                 }
             }
         }
     }
 
-    fn body_shows_the_truth(
+    fn snapshot_shows_the_truth(
         &mut self,
         id: &str,
         tape_id: &str,
@@ -196,10 +196,10 @@ impl Checks<'_> {
         is_aligned: bool,
         hash: [u8; 32],
     ) {
-        let body = match self.coordinator.body(hash) {
-            Ok(body) => body,
+        let snapshot = match self.coordinator.snapshot(hash) {
+            Ok(snapshot) => snapshot,
             Err(why) => {
-                self.broken.push(format!("{id}: the body of {tape_id} cannot be read: {why}"));
+                self.broken.push(format!("{id}: the snapshot of {tape_id} cannot be read: {why}"));
                 return;
             }
         };
@@ -211,17 +211,17 @@ impl Checks<'_> {
             return;
         }
         let expected = usize::try_from(step).ok().and_then(|step| tape.allocated.get(step));
-        let found = body.devices.first().map(|device| device.allocated);
-        self.expect(body.step == step && found == expected.copied(), || {
+        let found = snapshot.devices.first().map(|device| device.allocated);
+        self.expect(snapshot.step == step && found == expected.copied(), || {
             format!(
-                "{id}: {tape_id} at step {step} (body: {}) has {found:?} bytes, not {expected:?}",
-                body.step
+                "{id}: {tape_id} at step {step} (shown: {}) has {found:?} bytes, not {expected:?}",
+                snapshot.step
             )
         });
     }
 
-    fn bodies_with_a_receipt_are_there(&mut self) {
-        for (id, tape_id) in &self.world.truth.bodies {
+    fn snapshots_with_a_receipt_are_there(&mut self) {
+        for (id, tape_id) in &self.world.truth.snapshots {
             let capture = self.coordinator.capture(id);
             // Of healthy states only the newest are kept.
             if capture.is_none() && self.world.truth.baselines.contains(id) {
@@ -230,10 +230,12 @@ impl Checks<'_> {
             let part = capture
                 .as_ref()
                 .and_then(|capture| capture.parts.iter().find(|part| part.tape_id == *tape_id));
-            // An agent that was restarted may have sent another body in its place.
+            // An agent that was restarted may have sent another snapshot in its place.
             let is_there = part.is_some_and(|part| part.hash.is_some());
             self.expect(is_there, || {
-                format!("{id}: {tape_id} has a receipt for a body and the manifest says {part:?}")
+                format!(
+                    "{id}: {tape_id} has a receipt for a snapshot and the manifest says {part:?}"
+                )
             });
         }
     }

@@ -37,8 +37,8 @@ pub struct Counts {
     pub complete: u64,
     /// Parts of captures that were aligned.
     pub aligned: u64,
-    /// Bodies with a receipt.
-    pub bodies: u64,
+    /// Snapshots with a receipt.
+    pub snapshots: u64,
     /// Step records that were acknowledged.
     pub steps: u64,
     /// Incidents.
@@ -61,7 +61,7 @@ impl Counts {
         self.captures += other.captures;
         self.complete += other.complete;
         self.aligned += other.aligned;
-        self.bodies += other.bodies;
+        self.snapshots += other.snapshots;
         self.steps += other.steps;
         self.incidents += other.incidents;
         self.starts += other.starts;

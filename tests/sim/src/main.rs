@@ -94,7 +94,7 @@ fn report(seeds: u64, failures: u64, counts: &Counts, is_json: bool) {
             "captures": counts.captures,
             "complete": counts.complete,
             "aligned": counts.aligned,
-            "bodies": counts.bodies,
+            "snapshots": counts.snapshots,
             "steps": counts.steps,
             "incidents": counts.incidents,
             "starts": counts.starts,

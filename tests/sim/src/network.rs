@@ -62,7 +62,7 @@ pub(crate) struct Conn {
     reports_sent: u64,
 }
 
-/// A body on its way.
+/// A snapshot on its way.
 #[derive(Debug)]
 pub(crate) struct Upload {
     pub(crate) node: usize,
@@ -70,7 +70,7 @@ pub(crate) struct Upload {
     id: u64,
     capture: String,
     tape_id: String,
-    body: Bytes,
+    snapshot: Bytes,
 }
 
 impl World {
@@ -201,17 +201,17 @@ impl World {
                     let wait_ns = self.rng.u64(MS_NS..400 * MS_NS);
                     self.after(wait_ns, Happening::AgentRewind(node, number, id));
                 }
-                Output::Upload { id, capture_id, tape_id, body, time_left, .. } => {
+                Output::Upload { id, capture_id, tape_id, snapshot, time_left, .. } => {
                     let upload = Upload {
                         node,
                         agent: number,
                         id,
                         capture: capture_id,
                         tape_id,
-                        body: body.clone(),
+                        snapshot: snapshot.clone(),
                     };
                     let time_left_ns = u64::try_from(time_left.as_nanos()).unwrap_or(u64::MAX / 4);
-                    self.send_upload(upload, time_left_ns, &body);
+                    self.send_upload(upload, time_left_ns, &snapshot);
                 }
             }
         }
@@ -371,7 +371,7 @@ impl World {
         }
     }
 
-    /// A body arrives at the coordinator.
+    /// A snapshot arrives at the coordinator.
     pub(crate) fn upload_arrives(&mut self, number: u64) {
         let Some(upload) = self.uploads.get(&number) else { return };
         let Some(coordinator) = &mut self.coordinator else {
@@ -379,7 +379,7 @@ impl World {
             return;
         };
         let now = coordinator_now(self.now_ns);
-        coordinator.upload(now, number, &upload.capture, &upload.tape_id, upload.body.clone());
+        coordinator.upload(now, number, &upload.capture, &upload.tape_id, upload.snapshot.clone());
         self.heed_coordinator();
     }
 
@@ -393,7 +393,7 @@ impl World {
                 if capture.is_some_and(|capture| capture.reason == Reason::Baseline) {
                     self.truth.baselines.insert(id.clone());
                 }
-                self.truth.bodies.push((id, tape_id));
+                self.truth.snapshots.push((id, tape_id));
                 UploadEnd::Stored
             }
             Receipt::Failed(_) => UploadEnd::Failed,

@@ -43,8 +43,8 @@ pub(crate) struct Truth {
     pub(crate) tapes: BTreeMap<String, TapeTruth>,
     /// Acknowledged step records, by tape id.
     pub(crate) rows: BTreeMap<String, Vec<Row>>,
-    /// Bodies with a receipt: capture and tape id.
-    pub(crate) bodies: Vec<(String, String)>,
+    /// Snapshots with a receipt: capture and tape id.
+    pub(crate) snapshots: Vec<(String, String)>,
     /// Captures that were taken as healthy states, of which not all are kept.
     pub(crate) baselines: BTreeSet<String>,
     /// Tapes whose end was acknowledged.

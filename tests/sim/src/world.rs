@@ -32,7 +32,7 @@ pub(crate) const SETTLE_NS: u64 = 45 * SECOND_NS;
 /// A last capture is asked for this long before the end: it has to be perfect.
 const LAST_CAPTURE_NS: u64 = 15 * SECOND_NS;
 
-/// Bytes of bodies an agent may hold, small enough to matter.
+/// Bytes of snapshots an agent may hold, small enough to matter.
 pub(crate) const UPLOAD_BYTES_MAX: u64 = 64 << 10;
 
 /// Bytes an agent may spool.
@@ -553,7 +553,7 @@ impl World {
             captures: captures().filter(|capture| capture.closed_wall_ns.is_some()).count() as u64,
             complete: captures().filter(|capture| capture.complete).count() as u64,
             aligned: parts.filter(|part| part.outcome == Outcome::Aligned).count() as u64,
-            bodies: self.truth.bodies.len() as u64,
+            snapshots: self.truth.snapshots.len() as u64,
             steps: self.truth.rows.values().map(Vec::len).sum::<usize>() as u64,
             incidents: self.coordinator.iter().flat_map(SimulatedCoordinator::incidents).count()
                 as u64,
@@ -571,10 +571,10 @@ impl World {
         self.numbers
     }
 
-    /// Sends a body of an agent on its way.
-    pub(crate) fn send_upload(&mut self, upload: Upload, time_left_ns: u64, body: &Bytes) {
+    /// Sends a snapshot of an agent on its way.
+    pub(crate) fn send_upload(&mut self, upload: Upload, time_left_ns: u64, snapshot: &Bytes) {
         let number = self.number();
-        let transfer_ns = body.len() as u64 * 10;
+        let transfer_ns = snapshot.len() as u64 * 10;
         let wait_ns = self.delay_ns() + transfer_ns;
         let is_cut = self.nodes[upload.node].cut_until_ns.is_some();
         let is_lost = is_cut || self.rng.u8(0..100) < self.plan.lost_percent;

@@ -58,7 +58,7 @@ pub(super) fn storm(steps: &mut Steps, ranks: Option<u64>) -> Result<Found> {
     say(&format!("a storm of {ranks} ranks …\n"));
     let figures = generate(&["storm", "--ranks", &ranks])?;
     let is_bounded = figures["rss_bytes"].as_u64() <= figures["bound_bytes"].as_u64();
-    let is_whole = figures["bodies"].as_u64().is_some_and(|bodies| bodies > 0)
-        && figures["bodies"] == figures["agents"];
+    let is_whole = figures["snapshots"].as_u64().is_some_and(|snapshots| snapshots > 0)
+        && figures["snapshots"] == figures["agents"];
     Ok(Found::figures(is_bounded && is_whole && figures["lost"] == 0, &figures))
 }

@@ -38,15 +38,15 @@ const MUTATIONS: [Mutation; 10] = [
         to: "rewind.step.map_or(PointInTime::Present, |_| PointInTime::Present)",
     },
     Mutation {
-        rule: "a stored body survives its agent's stream",
+        rule: "a stored snapshot survives its agent's stream",
         file: "core/src/capture/flight.rs",
         from: "            part.answer = None;\n",
-        to: "            (part.answer, part.body) = (None, None);\n",
+        to: "            (part.answer, part.snapshot) = (None, None);\n",
     },
     Mutation {
-        rule: "a stored body survives the coordinator",
+        rule: "a stored snapshot survives the coordinator",
         file: "core/src/capture/flight.rs",
-        from: "flight.body_stored(&part.tape_id, part.bytes, hash);",
+        from: "flight.snapshot_stored(&part.tape_id, part.bytes, hash);",
         to: "let _ = hash;",
     },
     Mutation {

@@ -67,16 +67,16 @@ impl InitiatedCapture {
         }
     }
 
-    /// Of its body, if there is one.
+    /// Of its snapshot, if there is one.
     pub(crate) fn hash(&self) -> Option<[u8; 32]> {
-        self.0.answer.as_ref()?.body_hash.as_slice().try_into().ok()
+        self.0.answer.as_ref()?.snapshot_hash.as_slice().try_into().ok()
     }
 
-    /// The body is no more.
-    pub(crate) fn drop_body(&mut self) {
+    /// The snapshot is no more.
+    pub(crate) fn drop_snapshot(&mut self) {
         let Some(answer) = &mut self.0.answer else { return };
-        (answer.body_bytes, answer.body_hash) = (0, Vec::new());
-        let why = "its body found no room on the agent's disk";
+        (answer.snapshot_bytes, answer.snapshot_hash) = (0, Vec::new());
+        let why = "its snapshot found no room on the agent's disk";
         let before = if answer.detail.is_empty() { "" } else { "; " };
         answer.detail = format!("{}{before}{why}", answer.detail);
     }

@@ -140,7 +140,7 @@ fn from_capture(
         let rank = rank.context("give a rank with --rank")?;
         (id.to_string(), rank)
     };
-    let snapshot = snapshot::decode(&client.body(&capture, rank)?, Bounds::default())
+    let snapshot = snapshot::decode(&client.snapshot(&capture, rank)?, Bounds::default())
         .with_context(|| format!("cannot read rank {rank} of {capture}"))?;
     Ok((snapshot, format!("{capture}-rank{rank}")))
 }

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
 /// Shows where the bytes of a rank's devices were at the step of a capture, from its stored
 /// snapshot. The snapshot has no readings of the driver.
 fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Result<()> {
-    let state = snapshot::decode(&client.body(capture, rank)?, Bounds::default())?;
+    let state = snapshot::decode(&client.snapshot(capture, rank)?, Bounds::default())?;
     let ledger = |device: &DeviceSnapshot| {
         ledger::of(&state, device.device, device.device_bytes, Writer::Unknown)
     };

@@ -40,11 +40,11 @@ pub(crate) struct CoordinatorArgs {
     pub(crate) capture_before: Option<u64>,
     /// Most bytes that the snapshots of captures may take [default: 64GiB].
     #[arg(long, value_name = "BYTES", value_parser = byte_count)]
-    pub(crate) bodies_bytes_max: Option<u64>,
+    pub(crate) snapshots_bytes_max: Option<u64>,
     /// Store snapshots here [default: in the data folder]: s3://BUCKET/PREFIX. Endpoint,
     /// region and credentials come from AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on.
-    #[arg(long, value_name = "URL", env = "MEMTAPE_BODIES_URL")]
-    pub(crate) bodies_url: Option<String>,
+    #[arg(long, value_name = "URL", env = "MEMTAPE_SNAPSHOTS_URL")]
+    pub(crate) snapshots_url: Option<String>,
     /// Time that captures are kept [default: 2160h].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) captures_age_max: Option<Duration>,
@@ -130,8 +130,8 @@ fn config(args: CoordinatorArgs) -> Config {
         detector: default.detector,
         capture,
         triggers: default.triggers,
-        bodies_bytes_max: args.bodies_bytes_max.unwrap_or(default.bodies_bytes_max),
-        bodies_url: args.bodies_url,
+        snapshots_bytes_max: args.snapshots_bytes_max.unwrap_or(default.snapshots_bytes_max),
+        snapshots_url: args.snapshots_url,
         captures_age_max: args.captures_age_max.unwrap_or(default.captures_age_max),
         steps_bytes_max: args.steps_bytes_max.unwrap_or(default.steps_bytes_max),
         steps_age_max: args.steps_age_max.unwrap_or(default.steps_age_max),

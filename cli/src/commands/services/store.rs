@@ -42,16 +42,16 @@ fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
         object["ok"] = checked.findings.is_empty().into();
         output::print_json(&object)?;
     } else {
-        let StoreCheck { records, blocks, rows, bodies, bytes, .. } = &checked;
-        if checked.bodies_elsewhere > 0 {
-            let count = checked.bodies_elsewhere;
+        let StoreCheck { records, blocks, rows, snapshots, bytes, .. } = &checked;
+        if checked.snapshots_elsewhere > 0 {
+            let count = checked.snapshots_elsewhere;
             output::print(&format!("{count} snapshots in object storage were not checked"))?;
         }
         for Finding { part, what, remedy } in &checked.findings {
             output::print(&format!("{part} {what}: {remedy}"))?;
         }
         output::print(&format!(
-            "{records} records, {rows} steps in {blocks} blocks, {bodies} snapshots; {bytes} \
+            "{records} records, {rows} steps in {blocks} blocks, {snapshots} snapshots; {bytes} \
              bytes read"
         ))?;
     }

@@ -2,8 +2,8 @@
 //!
 //! Each is kept as a capture of one part that is closed from its beginning: no capture machine asks
 //! for it or waits for it. The announcement makes the record, durably before the report that
-//! acknowledges it. The body may come any time later, once. The coordinator may have a capture of
-//! its own of the same death: this one shows the moment itself. Every message may come twice.
+//! acknowledges it. The snapshot may come any time later, once. The coordinator may have a capture
+//! of its own of the same death: this one shows the moment itself. Every message may come twice.
 
 use memtape_core::capture::{Outcome, Reason};
 use memtape_core::identity::ids::is_agent_capture;
@@ -20,8 +20,10 @@ use crate::state::messages::{AgentCapture, AgentCaptureReason};
 /// Begins the detail of every part.
 const DETAIL: &str = "taken by the agent alone while the coordinator was away";
 
-/// Ends the detail of a part until its body is stored.
-const PENDING: &str = "; its body is on its way";
+/// Ends the detail of a part until its snapshot is stored.
+const PENDING: &str = "; its snapshot is on its way";
+/// The same in stores of older versions.
+const PENDING_BEFORE: &str = "; its body is on its way";
 
 impl Captures {
     /// An agent announces a capture that it took by itself.
@@ -53,15 +55,15 @@ impl Captures {
             return announce_again(context, known, part);
         }
         // An agent that was restarted does not know of every death that an earlier one captured.
-        // A capture whose body never came shows nothing, and does not count.
+        // A capture whose snapshot never came shows nothing, and does not count.
         let is_known = |state: &CaptureState| {
             is_agent_capture(&state.record.id)
                 && state.record.reason == record.reason
                 && state.part_of(&taken.tape_id).is_some_and(|part| part.hash.is_some())
         };
         if taken.reason == AgentCaptureReason::Death && self.iter().any(is_known) {
-            // Its body is refused, and the agent forgets it.
-            return context.lose(Loss::StaleBody);
+            // Its snapshot is refused, and the agent forgets it.
+            return context.lose(Loss::StaleSnapshot);
         }
         let of_job = self.iter().filter(|state| state.record.job == record.job);
         if of_job.filter(|state| is_agent_capture(&state.record.id)).count()
@@ -79,10 +81,10 @@ impl Captures {
     }
 }
 
-/// An announcement is repeated: a stored body stays; that it cannot come any more is noted.
+/// An announcement is repeated: a stored snapshot stays; that it cannot come any more is noted.
 fn announce_again(context: &mut Context, known: &mut CaptureState, part: PartRecord) {
     let Some(known) = known.part_of_tape(&part.tape_id) else {
-        return context.lose(Loss::StaleBody);
+        return context.lose(Loss::StaleSnapshot);
     };
     if known.hash.is_some() || *known == part {
         return;
@@ -91,7 +93,7 @@ fn announce_again(context: &mut Context, known: &mut CaptureState, part: PartRec
     *known = part;
 }
 
-/// May an agent send this body of an agent-initiated capture?
+/// May an agent send this snapshot of an agent-initiated capture?
 pub(super) fn upload_verdict(part: &PartRecord) -> Upload {
     match part.hash() {
         Some(hash) => Upload::Stored { hash },
@@ -100,22 +102,22 @@ pub(super) fn upload_verdict(part: &PartRecord) -> Upload {
     }
 }
 
-/// The body of an agent-initiated capture is on disk; the part that is to be written.
+/// The snapshot of an agent-initiated capture is on disk; the part that is to be written.
 ///
 /// # Errors
-/// No part waits for the body.
-pub(super) fn take_body(
+/// No part waits for the snapshot.
+pub(super) fn take_snapshot(
     part: &mut PartRecord,
     bytes: u64,
     hash: blake3::Hash,
 ) -> Result<PartRecord, (Loss, &'static str)> {
     if part.hash.is_some() || part.bytes == 0 {
-        return Err((Loss::StaleBody, "the capture has this body already"));
+        return Err((Loss::StaleSnapshot, "the capture has this snapshot already"));
     }
     (part.bytes, part.hash) = (bytes, Some(hash.to_hex().to_string()));
     // An agent-initiated capture shows the state of its own moment.
     part.outcome = Outcome::Aligned;
-    part.detail = part.detail.replace(PENDING, "");
+    part.detail = part.detail.replace(PENDING, "").replace(PENDING_BEFORE, "");
     Ok(part.clone())
 }
 
@@ -134,7 +136,7 @@ fn part(taken: &AgentCapture, node: &str, rank: u32) -> PartRecord {
         rank,
         tape_id: taken.tape_id.clone(),
         node: node.to_string(),
-        bytes: taken.answer.body_bytes,
+        bytes: taken.answer.snapshot_bytes,
         ..PartRecord::default()
     };
     part.answered(&taken.answer);

@@ -3,7 +3,7 @@
 //! What is asked of whom, and when it is over, core's machine decides. Here its actions are
 //! carried out, and every capture's record and parts are kept, in memory and in the store: a
 //! request when the first agent is asked (a user gets the answer when it is written), each part
-//! before its body is acknowledged, the whole when it is closed. So a capture that a crash cut
+//! before its snapshot is acknowledged, the whole when it is closed. So a capture that a crash cut
 //! short is taken up again with what it had.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 
 use crate::clock::Now;
 use crate::records::{CaptureRecord, PartRecord};
-use crate::state::captures::uploads::{BodyRefused, StoredBody, Upload};
-use crate::state::comparison::{Bodies, Body};
+use crate::state::captures::uploads::{StoredSnapshot, Upload, UploadRefused};
+use crate::state::comparison::{ComparedSnapshots, SnapshotRef};
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Context, Effect, SnapshotRequest};
 use crate::state::jobs::Jobs;
@@ -32,7 +32,7 @@ pub(crate) mod uploads;
 /// Bounds on what is kept of captures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retention {
-    /// Bytes of all bodies together.
+    /// Bytes of all snapshots together.
     pub(crate) bytes_max: u64,
     /// Time since a capture was closed.
     pub(crate) age_ns_max: i64,
@@ -93,17 +93,18 @@ impl CaptureState {
         self.record.reason == Reason::Baseline
     }
 
-    /// The bodies to compare for a suspect: its own, and those of peers at the same step, spread
+    /// The snapshots to compare for a suspect: its own, and those of peers at the same step, spread
     /// evenly over the ranks.
     ///
     /// # Errors
-    /// The suspect has no body.
-    pub(crate) fn bodies_to_compare(&self, rank: u32) -> Result<Bodies, NotCompared> {
-        let body = |part: &PartRecord| Body { rank: part.rank, hash: part.hash() };
+    /// The suspect has no snapshot.
+    pub(crate) fn snapshots_to_compare(&self, rank: u32) -> Result<ComparedSnapshots, NotCompared> {
+        let snapshot = |part: &PartRecord| SnapshotRef { rank: part.rank, hash: part.hash() };
         match chosen_parts(self, rank, PEERS_COMPARED_MAX) {
-            Some((suspect, peers)) => {
-                Ok(Bodies { suspect: body(suspect), peers: peers.into_iter().map(body).collect() })
-            }
+            Some((suspect, peers)) => Ok(ComparedSnapshots {
+                suspect: snapshot(suspect),
+                peers: peers.into_iter().map(snapshot).collect(),
+            }),
             None => Err(self.part(rank).map_or(NotCompared::UnknownRank { rank }, |part| {
                 let (outcome, detail) = (part.outcome, part.detail.clone());
                 NotCompared::NotInCapture { rank, outcome, detail }
@@ -270,7 +271,7 @@ impl Captures {
             match state.part_of_tape(&part.tape_id) {
                 Some(known) => *known = part,
                 // The parts of a capture are those it began with.
-                None => context.lose(Loss::StaleBody),
+                None => context.lose(Loss::StaleSnapshot),
             }
         }
         let (aligned, ranks) = (manifest.aligned(), manifest.parts.len());
@@ -288,7 +289,7 @@ impl Captures {
         }
     }
 
-    /// Tells an agent whether it may send a body.
+    /// Tells an agent whether it may send a snapshot.
     pub(crate) fn upload_begun(
         &mut self,
         context: &mut Context,
@@ -299,7 +300,7 @@ impl Captures {
     ) {
         let verdict = self.upload_verdict(capture, tape_id, jobs);
         if verdict == Upload::Refused {
-            context.lose(Loss::StaleBody);
+            context.lose(Loss::StaleSnapshot);
         }
         let part = self.captures.get(capture).and_then(|state| state.part_of(tape_id));
         match (verdict, part) {
@@ -326,9 +327,9 @@ impl Captures {
         }
         let attempt = jobs.get(state.record.serial);
         let id = CaptureId(capture.to_string());
-        if attempt.is_some_and(|attempt| attempt.captures.accepts_body(&id, tape_id)) {
+        if attempt.is_some_and(|attempt| attempt.captures.accepts_snapshot(&id, tape_id)) {
             let promised = state.answers.get(tape_id);
-            let promised = promised.map(|answer| (answer.body_bytes, answer.body_hash));
+            let promised = promised.map(|answer| (answer.snapshot_bytes, answer.snapshot_hash));
             return Upload::Wanted { promised };
         }
         match part.and_then(PartRecord::hash) {
@@ -337,77 +338,77 @@ impl Captures {
         }
     }
 
-    /// A body is on disk: the manifest learns of it, durably, and only then its sender.
-    pub(crate) fn body_stored(
+    /// A snapshot is on disk: the manifest learns of it, durably, and only then its sender.
+    pub(crate) fn snapshot_stored(
         &mut self,
         context: &mut Context,
-        body: &StoredBody,
+        snapshot: &StoredSnapshot,
         jobs: &mut Jobs,
-        reply: oneshot::Sender<Result<(), BodyRefused>>,
+        reply: oneshot::Sender<Result<(), UploadRefused>>,
     ) {
-        match self.take_body(context, body, jobs) {
+        match self.take_snapshot(context, snapshot, jobs) {
             Ok(part) => {
-                context.count(Count::Bodies);
-                context.push(Effect::Count(Count::BodyBytes, body.bytes));
+                context.count(Count::Snapshots);
+                context.push(Effect::Count(Count::SnapshotBytes, snapshot.bytes));
                 let changes = Changes::of(&part);
                 let answer = Box::new(move |result: crate::store::Result<()>| {
-                    let _ = reply.send(result.map_err(|why| BodyRefused::Store(why.to_string())));
+                    let _ = reply.send(result.map_err(|why| UploadRefused::Store(why.to_string())));
                 });
                 context.push(Effect::TryWrite(changes, answer));
             }
             Err((loss, why)) => {
                 context.lose(loss);
-                context.push(Effect::ReleaseBody(body.hash));
-                let _ = reply.send(Err(BodyRefused::Stale(why)));
+                context.push(Effect::ReleaseSnapshot(snapshot.hash));
+                let _ = reply.send(Err(UploadRefused::Stale(why)));
             }
         }
     }
 
-    /// A body came and could not be kept: the manifest will say so.
-    pub(crate) fn body_failed(&self, capture: &str, tape_id: &str, why: &str, jobs: &mut Jobs) {
+    /// A snapshot came and could not be kept: the manifest will say so.
+    pub(crate) fn snapshot_failed(&self, capture: &str, tape_id: &str, why: &str, jobs: &mut Jobs) {
         let Some(state) = self.captures.get(capture) else { return };
         if let Some(machine) = jobs.machine(state.record.serial) {
-            machine.body_failed(&CaptureId(capture.to_string()), tape_id, why);
+            machine.snapshot_failed(&CaptureId(capture.to_string()), tape_id, why);
         }
     }
 
-    fn take_body(
+    fn take_snapshot(
         &mut self,
         context: &mut Context,
-        body: &StoredBody,
+        snapshot: &StoredSnapshot,
         jobs: &mut Jobs,
     ) -> Result<PartRecord, (Loss, &'static str)> {
-        let StoredBody { capture, tape_id, bytes, hash } = body;
-        let stale = (Loss::StaleBody, "the capture is closed, or has this body already");
+        let StoredSnapshot { capture, tape_id, bytes, hash } = snapshot;
+        let stale = (Loss::StaleSnapshot, "the capture is closed, or has this snapshot already");
         let id = CaptureId(capture.clone());
         let state = self.captures.get_mut(capture).ok_or(stale)?;
         let answer = state.answers.get(tape_id).cloned();
         let serial = state.record.serial;
         let part = state.part_of_tape(tape_id).ok_or(stale)?;
         if is_agent_capture(capture) {
-            return agent_initiated::take_body(part, *bytes, *hash);
+            return agent_initiated::take_snapshot(part, *bytes, *hash);
         }
         let machine = jobs.machine(serial).ok_or(stale)?;
-        // Its deadline may have come since the last tick: no receipt is sent for a body that
+        // Its deadline may have come since the last tick: no receipt is sent for a snapshot that
         // the manifest does not have.
         machine.handle_timeout(context.now.mono_ns);
-        if !machine.accepts_body(&id, tape_id) {
+        if !machine.accepts_snapshot(&id, tape_id) {
             return Err(stale);
         }
-        let promised = answer.as_ref().and_then(|answer| answer.body_hash);
+        let promised = answer.as_ref().and_then(|answer| answer.snapshot_hash);
         if promised.is_some_and(|promised| promised != *hash.as_bytes()) {
-            return Err((Loss::BadBody, "the body is not the one that was announced"));
+            return Err((Loss::BadSnapshot, "the snapshot is not the one that was announced"));
         }
-        // A part whose body came before a restart, and its answer did not, is sent again.
+        // A part whose snapshot came before a restart, and its answer did not, is sent again.
         if let Some(before) = part.hash() {
-            context.push(Effect::ReleaseBody(before));
+            context.push(Effect::ReleaseSnapshot(before));
         }
         part.bytes = *bytes;
         part.hash = Some(hash.to_hex().to_string());
         if let Some(answer) = answer {
             part.answered(&answer);
         }
-        machine.body_stored(context.now.mono_ns, &id, tape_id, *bytes, *hash.as_bytes());
+        machine.snapshot_stored(context.now.mono_ns, &id, tape_id, *bytes, *hash.as_bytes());
         Ok(part.clone())
     }
 
@@ -458,7 +459,7 @@ impl Captures {
         ids.iter().for_each(|id| self.forget(context, id));
     }
 
-    /// Deletes a capture: first the references, durably, then the bodies.
+    /// Deletes a capture: first the references, durably, then the snapshots.
     fn forget(&mut self, context: &mut Context, id: &str) {
         let Some(state) = self.captures.remove(id) else { return };
         let mut changes = Changes::default();
@@ -468,16 +469,16 @@ impl Captures {
         }
         let hashes = state.parts.iter().filter_map(PartRecord::hash).collect();
         context.push(Effect::CaptureForgotten { capture: id.to_string() });
-        context.write_then(changes, After::ReleaseBodies(hashes));
+        context.write_then(changes, After::ReleaseSnapshots(hashes));
     }
 }
 
-/// A body without its answer may show any step.
+/// A snapshot without its answer may show any step.
 fn shows_its_step(part: &PartRecord) -> bool {
     !matches!(part.outcome, Outcome::NoTape | Outcome::Unreachable)
 }
 
-/// The parts whose bodies a diagnosis can use: the suspect's, and those of peers at the same
+/// The parts whose snapshots a diagnosis can use: the suspect's, and those of peers at the same
 /// step, spread evenly over the ranks.
 fn chosen_parts(
     state: &CaptureState,
@@ -502,11 +503,11 @@ mod tests {
 
     #[test]
     fn peers_are_spread_and_at_the_same_step() {
-        let part = |rank: u32, step: u64, has_body: bool| PartRecord {
+        let part = |rank: u32, step: u64, has_snapshot: bool| PartRecord {
             rank,
             step,
             outcome: Outcome::Aligned,
-            hash: has_body.then(|| "00".repeat(32)),
+            hash: has_snapshot.then(|| "00".repeat(32)),
             ..PartRecord::default()
         };
         let check = |parts: Vec<PartRecord>, expected: Option<&[u32]>| {

@@ -1,15 +1,15 @@
-//! The upload of a body: whether it is wanted, and what became of it.
+//! The upload of a snapshot: whether it is wanted, and what became of it.
 
-/// A body on disk, and the capture and tape that it was sent for.
+/// A snapshot on disk, and the capture and tape that it was sent for.
 #[derive(Clone, Debug)]
-pub(crate) struct StoredBody {
+pub(crate) struct StoredSnapshot {
     pub(crate) capture: String,
     pub(crate) tape_id: String,
     pub(crate) bytes: u64,
     pub(crate) hash: blake3::Hash,
 }
 
-/// May a body be sent?
+/// May a snapshot be sent?
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Upload {
     /// Yes; the answer promised this size and hash, if it has come already.
@@ -23,16 +23,16 @@ pub(crate) enum Upload {
 }
 
 impl Upload {
-    /// Is this the body that was announced? True where nothing was.
+    /// Is this the snapshot that was announced? True where nothing was.
     pub(crate) fn is_as_promised(&self, bytes: u64, hash: &blake3::Hash) -> bool {
         let Self::Wanted { promised: Some((promised, promised_hash)) } = self else { return true };
         *promised == bytes && promised_hash.is_none_or(|promised| promised == *hash.as_bytes())
     }
 }
 
-/// Why a stored body does not become part of a capture.
+/// Why a stored snapshot does not become part of a capture.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum BodyRefused {
+pub(crate) enum UploadRefused {
     /// No capture waits for it; sending it again does not help.
     Stale(&'static str),
     /// The store cannot be written now.

@@ -314,16 +314,16 @@ impl Node {
     fn note_spool(&mut self, context: &mut Context, name: &str, spool: Spool) {
         let before = std::mem::replace(&mut self.spool, spool);
         let steps = spool.steps_dropped.saturating_sub(before.steps_dropped);
-        let bodies = spool.bodies_dropped.saturating_sub(before.bodies_dropped);
+        let snapshots = spool.snapshots_dropped.saturating_sub(before.snapshots_dropped);
         let facts = spool.facts_dropped.saturating_sub(before.facts_dropped);
-        if steps.max(bodies).max(facts) == 0 {
+        if steps.max(snapshots).max(facts) == 0 {
             return;
         }
         context.push(Effect::Lose(Loss::SpooledSteps, steps));
-        context.push(Effect::Lose(Loss::SpooledBodies, bodies));
+        context.push(Effect::Lose(Loss::SpooledSnapshots, snapshots));
         context.push(Effect::Lose(Loss::SpooledFacts, facts));
         tracing::warn!(
-            node = ?name, steps, bodies, facts,
+            node = ?name, steps, snapshots, facts,
             "a disconnected agent had no room on its disk: give it more with --spool-bytes-max"
         );
     }

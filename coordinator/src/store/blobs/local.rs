@@ -1,10 +1,10 @@
-//! Bodies of captures, each under its own BLAKE3 hash, beside the catalogue.
+//! Snapshots of captures, each under its own BLAKE3 hash, beside the catalogue.
 //!
-//! A body is written aside, synced, renamed, and its folder synced, before anything refers to it.
-//! A crash leaves at most a body that nothing refers to; the sweep at the next start removes it.
-//! Bodies with the same content are one, so the uses of each are counted: from before it is
-//! written until the last part that refers to it is forgotten. Then it waits for the store's
-//! writer to remove it, and the same content, sent again meanwhile, keeps it.
+//! A snapshot is written aside, synced, renamed, and its folder synced, before anything refers to
+//! it. A crash leaves at most a snapshot that nothing refers to; the sweep at the next start
+//! removes it. Snapshots with the same content are one, so the uses of each are counted: from
+//! before it is written until the last part that refers to it is forgotten. Then it waits for the
+//! store's writer to remove it, and the same content, sent again meanwhile, keeps it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,27 +19,27 @@ use crate::store::blobs::remote::Remote;
 use crate::store::disk::files::{Disk, folder_of, read_all, write_synced};
 use crate::store::error::{Error, Result};
 
-/// Folder of the bodies.
+/// Folder of the snapshots. Existing stores have this name.
 pub(crate) const FOLDER: &str = "bodies";
 
-/// The bodies.
+/// The snapshots.
 #[derive(Clone, Debug)]
 pub(crate) struct Blobs {
     disk: Arc<dyn Disk>,
-    /// Where new bodies go instead, when there is such a place. Older ones stay where they are.
+    /// Where new snapshots go instead, when there is such a place. Older ones stay where they are.
     remote: Arc<OnceLock<Remote>>,
     uses: Arc<Mutex<AllUses>>,
     /// Wakes uploads that wait for a removal of the same content.
     is_gone: Arc<Notify>,
 }
 
-/// Who needs which body.
+/// Who needs which snapshot.
 #[derive(Debug, Default)]
 struct AllUses {
     of: BTreeMap<[u8; 32], Uses>,
     /// Blobs that may have no use any more.
     released: BTreeSet<[u8; 32]>,
-    /// Bytes of all bodies in use.
+    /// Bytes of all snapshots in use.
     bytes: u64,
 }
 
@@ -55,32 +55,32 @@ struct Uses {
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Swept {
-    /// Bodies that are kept.
+    /// Snapshots that are kept.
     pub(crate) kept: u64,
-    /// Bodies that nothing referred to.
+    /// Snapshots that nothing referred to.
     pub(crate) removed: u64,
 }
 
 impl Blobs {
-    /// Bodies on the store's disk, whose folder must be there.
+    /// Snapshots on the store's disk, whose folder must be there.
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
         let (remote, uses, is_gone) = (Arc::default(), Arc::default(), Arc::default());
         Self { disk: disk.clone(), remote, uses, is_gone }
     }
 
-    /// From now on new bodies go there.
+    /// From now on new snapshots go there.
     pub(crate) fn move_to(&self, remote: Remote) {
         // It is set once, before anything is stored.
         let _ = self.remote.set(remote);
     }
 
-    /// Stores a body; returns when it is durable. It then counts as used once: by the part that
+    /// Stores a snapshot; returns when it is durable. It then counts as used once: by the part that
     /// will refer to it, or else it must be [released](Self::release).
-    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<()> {
+    pub(crate) async fn put(&self, hash: blake3::Hash, snapshot: Bytes) -> Result<()> {
         loop {
             let mut is_gone = std::pin::pin!(self.is_gone.notified());
             is_gone.as_mut().enable();
-            if self.retain(hash, body.len() as u64) {
+            if self.retain(hash, snapshot.len() as u64) {
                 break;
             }
             is_gone.await;
@@ -88,16 +88,16 @@ impl Blobs {
         // Also when this future is dropped.
         let mut used = Used { blobs: self, hash: Some(hash) };
         if let Some(remote) = self.remote.get() {
-            remote.put(hash, body).await?;
+            remote.put(hash, snapshot).await?;
         } else {
             let disk = self.disk.clone();
-            self.blocking(move || put(&*disk, hash, &body)).await?;
+            self.blocking(move || put(&*disk, hash, &snapshot)).await?;
         }
         used.hash = None;
         Ok(())
     }
 
-    /// Counts one more use of a body; false while it is being removed.
+    /// Counts one more use of a snapshot; false while it is being removed.
     pub(crate) fn retain(&self, hash: blake3::Hash, bytes: u64) -> bool {
         let mut all = self.lock();
         let all = &mut *all;
@@ -111,8 +111,8 @@ impl Blobs {
         true
     }
 
-    /// Counts one use less. Without any, the writer removes the body at its next turn; what cannot
-    /// be removed is swept at the next start.
+    /// Counts one use less. Without any, the writer removes the snapshot at its next turn; what
+    /// cannot be removed is swept at the next start.
     pub(crate) fn release(&self, hash: blake3::Hash) {
         let mut all = self.lock();
         let Some(uses) = all.of.get_mut(hash.as_bytes()) else { return };
@@ -128,12 +128,12 @@ impl Blobs {
         while let Some(hash) = self.next_released() {
             any = true;
             // What cannot be removed is swept at the next start.
-            let body = blake3::Hash::from_bytes(hash);
-            let is_here = self.disk.remove(&name(body)).is_ok();
+            let snapshot = blake3::Hash::from_bytes(hash);
+            let is_here = self.disk.remove(&name(snapshot)).is_ok();
             match self.remote.get() {
                 Some(remote) if !is_here => {
                     let blobs = self.clone();
-                    remote.remove(body, move || blobs.removed(&hash));
+                    remote.remove(snapshot, move || blobs.removed(&hash));
                 }
                 _ => self.removed(&hash),
             }
@@ -161,7 +161,7 @@ impl Blobs {
         None
     }
 
-    /// Bytes of all bodies in use.
+    /// Bytes of all snapshots in use.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.lock().bytes
     }
@@ -171,29 +171,29 @@ impl Blobs {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a body and checks that it is the one it is called.
+    /// Reads a snapshot and checks that it is the one it is called.
     pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Bytes> {
         let (disk, path) = (self.disk.clone(), name(hash));
         let remote = match self.remote.get() {
             Some(remote) => remote.get(hash).await?,
             None => None,
         };
-        let body = match remote {
-            Some(body) => Ok(body),
+        let snapshot = match remote {
+            Some(snapshot) => Ok(snapshot),
             None => self.blocking(move || read_all(&*disk, &path)).await.map(Bytes::from),
         };
-        let body = match body {
-            Ok(body) => body,
+        let snapshot = match snapshot {
+            Ok(snapshot) => snapshot,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Error::BlobGone),
             Err(error) => return Err(error.into()),
         };
-        if blake3::hash(&body) != hash {
+        if blake3::hash(&snapshot) != hash {
             return Err(Error::BlobDamaged(hash));
         }
-        Ok(body)
+        Ok(snapshot)
     }
 
-    /// Removes every body that is not in use. Only while no body is being stored.
+    /// Removes every snapshot that is not in use. Only while no snapshot is being stored.
     pub(crate) async fn sweep(&self) -> Swept {
         let blobs = self.clone();
         let here = self.blocking(move || Ok(blobs.sweep_folder())).await.unwrap_or_default();
@@ -205,7 +205,7 @@ impl Blobs {
         let mut swept = Swept::default();
         let Some(remote) = self.remote.get() else { return swept };
         let found = remote.list().await.unwrap_or_else(|why| {
-            tracing::warn!("the store of bodies cannot be listed, and is not swept: {why}");
+            tracing::warn!("the store of snapshots cannot be listed, and is not swept: {why}");
             Vec::new()
         });
         for hash in found {
@@ -260,7 +260,7 @@ impl Drop for Used<'_> {
     }
 }
 
-/// A body's name: in folders by the first letters of its hash.
+/// A snapshot's name: in folders by the first letters of its hash.
 pub(crate) fn name(hash: blake3::Hash) -> String {
     let hash = hash.to_hex();
     format!("{FOLDER}/{}/{hash}", &hash[..2])
@@ -280,7 +280,7 @@ pub(crate) fn list(disk: &dyn Disk) -> Vec<(String, Option<blake3::Hash>, u64)> 
     found
 }
 
-fn put(disk: &dyn Disk, hash: blake3::Hash, body: &[u8]) -> io::Result<()> {
+fn put(disk: &dyn Disk, hash: blake3::Hash, snapshot: &[u8]) -> io::Result<()> {
     /// Two uploads of the same content do not write into one file.
     static STAGED: AtomicU64 = AtomicU64::new(0);
     let path = name(hash);
@@ -292,7 +292,7 @@ fn put(disk: &dyn Disk, hash: blake3::Hash, body: &[u8]) -> io::Result<()> {
     disk.make_folder(folder)?;
     disk.sync_folder(FOLDER)?;
     let aside = format!("{path}#{}", STAGED.fetch_add(1, Ordering::Relaxed));
-    let put = write_synced(disk, &aside, body).and_then(|()| {
+    let put = write_synced(disk, &aside, snapshot).and_then(|()| {
         disk.rename(&aside, &path)?;
         disk.sync_folder(folder)
     });
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_are_kept_by_content_and_checked() {
+    async fn snapshots_are_kept_by_content_and_checked() {
         let dir = tempfile::tempdir().unwrap();
         let blobs = open(dir.path());
         let (one, two) = (Bytes::from_static(b"one"), Bytes::from_static(b"two"));
@@ -330,7 +330,10 @@ mod tests {
         let blobs = open(dir.path());
         assert!(blobs.retain(hash_one, 3));
         assert_eq!(blobs.sweep().await, Swept { kept: 1, removed: 2 });
-        assert_eq!(blobs.get(hash_two).await.unwrap_err().to_string(), "the stored body is gone");
+        assert_eq!(
+            blobs.get(hash_two).await.unwrap_err().to_string(),
+            "the stored snapshot is gone"
+        );
         std::fs::write(folder.join(name.as_str()), "0ne").unwrap();
         assert!(matches!(blobs.get(hash_one).await, Err(Error::BlobDamaged(_))));
         // Sent again it is mended.
@@ -339,32 +342,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_stays_as_long_as_it_is_used() {
+    async fn a_snapshot_stays_as_long_as_it_is_used() {
         let dir = tempfile::tempdir().unwrap();
         let blobs = open(dir.path());
-        let body = Bytes::from_static(b"body");
-        let hash = blake3::hash(&body);
-        blobs.put(hash, body.clone()).await.unwrap();
-        blobs.put(hash, body.clone()).await.unwrap();
+        let snapshot = Bytes::from_static(b"snapshot");
+        let hash = blake3::hash(&snapshot);
+        blobs.put(hash, snapshot.clone()).await.unwrap();
+        blobs.put(hash, snapshot.clone()).await.unwrap();
         blobs.release(hash);
         assert!(!blobs.remove_released());
-        assert_eq!(blobs.get(hash).await.unwrap(), body);
+        assert_eq!(blobs.get(hash).await.unwrap(), snapshot);
         blobs.release(hash);
         // Before it is removed the same content comes again.
-        blobs.put(hash, body.clone()).await.unwrap();
+        blobs.put(hash, snapshot.clone()).await.unwrap();
         assert!(!blobs.remove_released());
-        assert_eq!(blobs.get(hash).await.unwrap(), body);
+        assert_eq!(blobs.get(hash).await.unwrap(), snapshot);
         // While it is being removed the same content waits.
         blobs.release(hash);
         assert_eq!(blobs.next_released(), Some(*hash.as_bytes()));
-        let mut again = std::pin::pin!(blobs.put(hash, body.clone()));
+        let mut again = std::pin::pin!(blobs.put(hash, snapshot.clone()));
         let soon = std::time::Duration::from_millis(5);
         assert!(tokio::time::timeout(soon, again.as_mut()).await.is_err());
         blobs.lock().of.get_mut(hash.as_bytes()).unwrap().is_going = false;
         blobs.lock().released.insert(*hash.as_bytes());
         assert!(blobs.remove_released());
         again.await.unwrap();
-        assert_eq!((blobs.get(hash).await.unwrap(), blobs.used_bytes()), (body, 4));
+        assert_eq!((blobs.get(hash).await.unwrap(), blobs.used_bytes()), (snapshot, 8));
         blobs.release(hash);
         assert!(blobs.remove_released());
         assert!(blobs.get(hash).await.is_err());

@@ -1,9 +1,9 @@
-//! Bodies in an S3-compatible store, by `object_store`: a prefix of a bucket that is this store's
-//! alone.
+//! Snapshots in an S3-compatible store, by `object_store`: a prefix of a bucket that is this
+//! store's alone.
 //!
-//! A body counts as stored when the server has confirmed it; a server that answers with an error,
-//! or not at all, is asked again for a while. What nothing refers to is removed at a start, so two
-//! coordinators must never share a prefix: an object named `memtape-store` says whose it is.
+//! A snapshot counts as stored when the server has confirmed it; a server that answers with an
+//! error, or not at all, is asked again for a while. What nothing refers to is removed at a start,
+//! so two coordinators must never share a prefix: an object named `memtape-store` says whose it is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const OWNER: &str = "memtape-store";
 const RETRIES_MAX: usize = 6;
 const RETRY_TIME: Duration = Duration::from_secs(30);
 
-/// One try of a request, a large body included. `AWS_TIMEOUT` is stronger.
+/// One try of a request, a large snapshot included. `AWS_TIMEOUT` is stronger.
 const REQUEST_TIME: &str = "60 seconds";
 
 /// The check at a start.
@@ -65,7 +65,7 @@ impl Remote {
         };
         let builder = builder.with_bucket_name(bucket).with_retry(retry);
         let objects = builder.build().during(|| {
-            format!("the store of bodies {url} cannot be used: check the AWS_ variables")
+            format!("the store of snapshots {url} cannot be used: check the AWS_ variables")
         })?;
         let runtime = Handle::current();
         let remote = Self { objects: Arc::new(objects), prefix, runtime };
@@ -78,12 +78,12 @@ impl Remote {
     async fn claim(&self, url: &str, owner: &str) -> Result<()> {
         let what_to_do = || {
             format!(
-                "the store of bodies {url} cannot be written: check bucket, endpoint and \
+                "the store of snapshots {url} cannot be written: check bucket, endpoint and \
                  credentials"
             )
         };
         let path = self.prefix.clone().join(OWNER);
-        let body = Bytes::from(format!("{owner}\n"));
+        let mark = Bytes::from(format!("{owner}\n"));
         let known = match self.objects.get(&path).await {
             Ok(known) => Some(known.bytes().await.during(what_to_do)?),
             Err(ObjectError::NotFound { .. }) => None,
@@ -92,7 +92,7 @@ impl Remote {
         let is_taken = match known {
             Some(known) => known.trim_ascii() != owner.as_bytes(),
             // Of two that start at once, one gets it.
-            None => match self.objects.put_opts(&path, body.into(), PutMode::Create.into()).await {
+            None => match self.objects.put_opts(&path, mark.into(), PutMode::Create.into()).await {
                 Ok(_) => false,
                 Err(ObjectError::AlreadyExists { .. } | ObjectError::Precondition { .. }) => true,
                 Err(error) => return Err(error).during(what_to_do),
@@ -109,37 +109,37 @@ impl Remote {
         self.prefix.clone().join(&name[..2]).join(name.as_str())
     }
 
-    /// Stores a body; returns when the server has confirmed it.
-    pub(crate) async fn put(&self, hash: blake3::Hash, body: Bytes) -> Result<()> {
-        self.objects.put(&self.path(hash), body.into()).await?;
+    /// Stores a snapshot; returns when the server has confirmed it.
+    pub(crate) async fn put(&self, hash: blake3::Hash, snapshot: Bytes) -> Result<()> {
+        self.objects.put(&self.path(hash), snapshot.into()).await?;
         Ok(())
     }
 
-    /// A body, not yet checked; none when it is not there.
+    /// A snapshot, not yet checked; none when it is not there.
     pub(crate) async fn get(&self, hash: blake3::Hash) -> Result<Option<Bytes>> {
         let got = match self.objects.get(&self.path(hash)).await {
             Ok(got) => got.bytes().await,
             Err(error) => Err(error),
         };
         match got {
-            Ok(body) => Ok(Some(body)),
+            Ok(snapshot) => Ok(Some(snapshot)),
             Err(ObjectError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Removes a body in the background, and calls `done` then, whether or not it could be.
+    /// Removes a snapshot in the background, and calls `done` then, whether or not it could be.
     pub(crate) fn remove(&self, hash: blake3::Hash, done: impl FnOnce() + Send + 'static) {
         let remote = self.clone();
         self.runtime.spawn(async move {
             if let Err(error) = remote.objects.delete(&remote.path(hash)).await {
-                tracing::warn!("a body cannot be removed: {}", Error::from(error));
+                tracing::warn!("a snapshot cannot be removed: {}", Error::from(error));
             }
             done();
         });
     }
 
-    /// All bodies.
+    /// All snapshots.
     pub(crate) async fn list(&self) -> Result<Vec<blake3::Hash>> {
         let mut found = Vec::new();
         let mut objects = self.objects.list(Some(&self.prefix));
@@ -152,8 +152,8 @@ impl Remote {
     }
 }
 
-/// True when bodies could be kept at this URL.
-pub(crate) fn is_bodies_url(url: &str) -> bool {
+/// True when snapshots could be kept at this URL.
+pub(crate) fn is_snapshots_url(url: &str) -> bool {
     parse(url).is_some()
 }
 

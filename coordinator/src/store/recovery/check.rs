@@ -1,8 +1,8 @@
 //! Looks at a store that no coordinator has, and says what is wrong with it. Changes nothing.
 //!
-//! Everything is read: each record of the journal, of the files and logs of steps, each body. The
-//! index is opened in a copy, because sled writes when it opens, and compared entry by entry with
-//! what the journal and the files say it should be.
+//! Everything is read: each record of the journal, of the files and logs of steps, each snapshot.
+//! The index is opened in a copy, because sled writes when it opens, and compared entry by entry
+//! with what the journal and the files say it should be.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -32,9 +32,9 @@ const REBUILD: &str = "run memtape store rebuild, or start the coordinator";
 /// What to do about a catalogue that has what a damaged journal lost.
 const MEND: &str = "start the coordinator: it mends the journal from the catalogue";
 
-/// What to do about bodies that are not what they should be.
-const BODY: &str = "put the file back from a copy; without one this state is lost, and the rest of \
-                    the capture is not";
+/// What to do about snapshots that are not what they should be.
+const SNAPSHOT: &str = "put the file back from a copy; without one this state is lost, and the \
+                        rest of the capture is not";
 
 /// Something that is not as it should be.
 #[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
@@ -59,13 +59,13 @@ pub struct StoreCheck {
     /// Rows in those, and in the log.
     #[serde(rename = "steps")]
     pub rows: u64,
-    /// Bodies, all of them hashed.
-    pub bodies: u64,
-    /// Bodies that are not in the folder, but in the store of bodies that it names. They were not
-    /// looked at.
-    pub bodies_elsewhere: u64,
-    /// Bodies that nothing refers to; the next start removes them.
-    pub bodies_unused: u64,
+    /// Snapshots, all of them hashed.
+    pub snapshots: u64,
+    /// Snapshots that are not in the folder, but in the store of snapshots that it names. They were
+    /// not looked at.
+    pub snapshots_elsewhere: u64,
+    /// Snapshots that nothing refers to; the next start removes them.
+    pub snapshots_unused: u64,
     /// Bytes that were read.
     pub bytes: u64,
 }
@@ -139,7 +139,7 @@ fn look(disk: &dyn Disk, catalogue: Result<Catalogue>) -> io::Result<StoreCheck>
     let contents = look_at_journal(disk, &mut checked)?;
     let blocks = look_at_steps(disk, &mut checked)?;
     look_at_log(disk, &mut checked)?;
-    look_at_bodies(disk, &contents, &mut checked)?;
+    look_at_snapshots(disk, &contents, &mut checked)?;
     match catalogue {
         Ok(catalogue) => look_at_index(&catalogue, &contents, &blocks, &mut checked),
         Err(why) => {
@@ -272,7 +272,7 @@ fn look_at_log(disk: &dyn Disk, checked: &mut StoreCheck) -> io::Result<()> {
     Ok(())
 }
 
-fn look_at_bodies(
+fn look_at_snapshots(
     disk: &dyn Disk,
     contents: &Contents,
     checked: &mut StoreCheck,
@@ -285,25 +285,25 @@ fn look_at_bodies(
     }
     for (name, hash, bytes) in blobs::list(disk) {
         let Some(hash) = hash else {
-            checked.bodies_unused += 1;
+            checked.snapshots_unused += 1;
             continue;
         };
-        checked.bodies += 1;
+        checked.snapshots += 1;
         checked.bytes += bytes;
         let is_needed = needed.remove(hash.as_bytes()).is_some();
-        checked.bodies_unused += u64::from(!is_needed);
+        checked.snapshots_unused += u64::from(!is_needed);
         if blake3::hash(&files::read_all(disk, &name)?) != hash && is_needed {
-            checked.findings.push(finding(name, "is not what its name says", BODY));
+            checked.findings.push(finding(name, "is not what its name says", SNAPSHOT));
         }
     }
-    if format::read(disk).is_ok_and(|format| format.bodies_url.is_some()) {
-        checked.bodies_elsewhere = needed.len() as u64;
+    if format::read(disk).is_ok_and(|format| format.snapshots_url.is_some()) {
+        checked.snapshots_elsewhere = needed.len() as u64;
         return Ok(());
     }
     for (hash, (capture, rank)) in needed {
         let name = blobs::name(blake3::Hash::from_bytes(hash));
         let what = format!("is missing: rank {rank} of {capture} has it");
-        checked.findings.push(finding(name, what, BODY));
+        checked.findings.push(finding(name, what, SNAPSHOT));
     }
     Ok(())
 }

@@ -54,12 +54,12 @@ pub(crate) struct Format {
     /// When the folder got this version.
     #[serde(default)]
     pub(crate) made_wall_ns: i64,
-    /// Tells stores apart that share a place for bodies.
+    /// Tells stores apart that share a place for snapshots.
     #[serde(default)]
     pub(crate) id: String,
-    /// Where bodies go, if not to this folder.
-    #[serde(default)]
-    pub(crate) bodies_url: Option<String>,
+    /// Where snapshots go, if not to this folder.
+    #[serde(default, rename = "bodies_url")]
+    pub(crate) snapshots_url: Option<String>,
 }
 
 impl Format {
@@ -181,14 +181,14 @@ fn new(disk: &dyn Disk) -> Format {
     }
     let made_wall_ns = clock::now().wall_ns;
     let hash = blake3::hash(&[id.as_slice(), &made_wall_ns.to_le_bytes()].concat()).to_hex();
-    Format { version: VERSION, made_wall_ns, id: hash[..32].to_string(), bodies_url: None }
+    Format { version: VERSION, made_wall_ns, id: hash[..32].to_string(), snapshots_url: None }
 }
 
-/// Writes down where bodies go.
-pub(crate) fn set_bodies_url(disk: &dyn Disk, url: &str) -> io::Result<()> {
+/// Writes down where snapshots go.
+pub(crate) fn set_snapshots_url(disk: &dyn Disk, url: &str) -> io::Result<()> {
     let mut format = read(disk)?;
-    if format.bodies_url.as_deref() != Some(url) {
-        format.bodies_url = Some(url.to_string());
+    if format.snapshots_url.as_deref() != Some(url) {
+        format.snapshots_url = Some(url.to_string());
         write(disk, &format)?;
     }
     Ok(())

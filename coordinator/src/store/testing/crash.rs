@@ -62,7 +62,7 @@ struct Life<'a> {
     store: Store,
     model: &'a Model,
     steps: &'a Steps,
-    bodies: &'a mut BTreeMap<usize, (blake3::Hash, Bytes)>,
+    snapshots: &'a mut BTreeMap<usize, (blake3::Hash, Bytes)>,
     version: &'a mut u64,
     /// Attempts that were forgotten: their numbers are never used again.
     retired: &'a mut BTreeSet<u32>,
@@ -82,7 +82,7 @@ impl Life<'_> {
             22 => self.forget(rng),
             0..=6 => self.write(rng.below(KEYS), true, rng.below(4) > 0),
             7..=8 => self.write(rng.below(KEYS), rng.below(2) == 0, false),
-            9..=10 => self.body(rng.below(KEYS), rng.below(20_000)),
+            9..=10 => self.snapshot(rng.below(KEYS), rng.below(20_000)),
             11 => disk.fail_writes(rng.below(3) as u64),
             12 => disk.fail_syncs(rng.below(3) as u64),
             13 => {
@@ -131,11 +131,11 @@ impl Life<'_> {
         }
     }
 
-    /// Stores a body, then the reference to it; in the place of an earlier one.
-    fn body(&mut self, key: usize, bytes: usize) {
-        let body = Bytes::from(vec![key as u8; bytes]);
-        let hash = blake3::hash(&body);
-        if at_once(self.store.blobs().put(hash, body.clone())).is_err() {
+    /// Stores a snapshot, then the reference to it; in the place of an earlier one.
+    fn snapshot(&mut self, key: usize, bytes: usize) {
+        let snapshot = Bytes::from(vec![key as u8; bytes]);
+        let hash = blake3::hash(&snapshot);
+        if at_once(self.store.blobs().put(hash, snapshot.clone())).is_err() {
             return;
         }
         let part = PartRecord {
@@ -153,12 +153,12 @@ impl Life<'_> {
             .try_write(changes, Box::new(move |result| *done.lock().unwrap() = result.is_ok()));
         self.store.turn();
         if *is_done.lock().unwrap() {
-            if let Some((before, _)) = self.bodies.insert(key, (hash, body)) {
+            if let Some((before, _)) = self.snapshots.insert(key, (hash, snapshot)) {
                 self.store.blobs().release(before);
             }
         } else {
-            // Whether the reference is there is not known: the body stays.
-            self.bodies.remove(&key);
+            // Whether the reference is there is not known: the snapshot stays.
+            self.snapshots.remove(&key);
         }
     }
 
@@ -247,13 +247,13 @@ impl Life<'_> {
         for part in &loaded.parts {
             let hash = part.hash().unwrap();
             assert!(self.store.blobs().retain(hash, part.bytes));
-            let body = at_once(self.store.blobs().get(hash)).unwrap();
-            assert_eq!(body.len() as u64, part.bytes);
+            let snapshot = at_once(self.store.blobs().get(hash)).unwrap();
+            assert_eq!(snapshot.len() as u64, part.bytes);
         }
-        for (key, (hash, body)) in &*self.bodies {
+        for (key, (hash, snapshot)) in &*self.snapshots {
             let part = loaded.parts.iter().find(|part| part.rank as usize == *key);
             assert_eq!(part.unwrap().hash(), Some(*hash), "the reference of {key}");
-            assert_eq!(at_once(self.store.blobs().get(*hash)).unwrap(), *body);
+            assert_eq!(at_once(self.store.blobs().get(*hash)).unwrap(), *snapshot);
         }
         at_once(self.store.blobs().sweep());
         self.check_steps();
@@ -282,12 +282,12 @@ fn live(seed: u64) -> crate::store::testing::simulated::disk::Counts {
     let disk = SimulatedDisk::new(seed);
     let mut rng = Rng::new(seed ^ 0xd15c);
     let (model, steps) = (Model::default(), Steps::default());
-    let (mut bodies, mut version, mut retired) = (BTreeMap::new(), 0, BTreeSet::new());
+    let (mut snapshots, mut version, mut retired) = (BTreeMap::new(), 0, BTreeSet::new());
     clock::set(Now { mono_ns: 1 << 60, wall_ns: BEGIN_NS });
     for _ in 0..RUNS {
         let (store, loaded) = open(&disk);
-        let (bodies, version, retired) = (&mut bodies, &mut version, &mut retired);
-        let mut life = Life { store, model: &model, steps: &steps, bodies, version, retired };
+        let (snapshots, version, retired) = (&mut snapshots, &mut version, &mut retired);
+        let mut life = Life { store, model: &model, steps: &steps, snapshots, version, retired };
         life.check(&loaded);
         let is_power_loss = rng.below(3) > 0;
         if rng.below(2) == 0 {
@@ -302,8 +302,8 @@ fn live(seed: u64) -> crate::store::testing::simulated::disk::Counts {
         if is_power_loss { disk.power_loss() } else { disk.kill() }
     }
     let (store, loaded) = open(&disk);
-    let (bodies, version, retired) = (&mut bodies, &mut version, &mut retired);
-    let mut life = Life { store, model: &model, steps: &steps, bodies, version, retired };
+    let (snapshots, version, retired) = (&mut snapshots, &mut version, &mut retired);
+    let mut life = Life { store, model: &model, steps: &steps, snapshots, version, retired };
     life.check(&loaded);
     // Nothing is left to complain about.
     life.store.flush(Box::new(|result| result.unwrap()));

@@ -19,17 +19,17 @@ use crate::store::testing::fixtures::{
 
 const INCIDENTS: usize = 60;
 
-fn body() -> (blake3::Hash, Bytes) {
-    let body = Bytes::from(vec![7; 3000]);
-    (blake3::hash(&body), body)
+fn snapshot() -> (blake3::Hash, Bytes) {
+    let snapshot = Bytes::from(vec![7; 3000]);
+    (blake3::hash(&snapshot), snapshot)
 }
 
 fn part() -> PartRecord {
-    let (hash, body) = body();
+    let (hash, snapshot) = snapshot();
     PartRecord {
         capture: "cap-1".to_string(),
         rank: 2,
-        bytes: body.len() as u64,
+        bytes: snapshot.len() as u64,
         hash: Some(hash.to_hex().to_string()),
         ..Default::default()
     }
@@ -42,8 +42,8 @@ fn make(folder: &Path) {
     for number in 0..INCIDENTS {
         write(&store, |changes| changes.put(&incident(&format!("inc-{number}"), "kept")));
     }
-    let (hash, body) = body();
-    at_once(store.blobs().put(hash, body)).unwrap();
+    let (hash, snapshot) = snapshot();
+    at_once(store.blobs().put(hash, snapshot)).unwrap();
     write(&store, |changes| changes.put(&part()));
     for begin in [0, 500] {
         steps(&store, begin..begin + 500);
@@ -182,10 +182,10 @@ fn damage_to_the_truth_is_named_and_costs_only_what_was_there() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     make(&whole);
-    // A body.
-    let folder = dir.path().join("body");
+    // A snapshot.
+    let folder = dir.path().join("snapshot");
     copy(&whole, &folder);
-    let (hash, bytes) = body();
+    let (hash, bytes) = snapshot();
     let path = folder.join(crate::store::blobs::local::name(hash));
     flip(&path, 5, 1);
     let found = findings(&folder);

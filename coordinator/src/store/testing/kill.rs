@@ -33,9 +33,9 @@ const BEGIN: &str = "MEMTAPE_STORE_CHILD_BEGIN";
 /// What was acknowledged to the killed processes.
 #[derive(Debug, Default)]
 struct Acknowledged {
-    /// Newest version of each record, and of the references to bodies.
+    /// Newest version of each record, and of the references to snapshots.
     records: BTreeMap<u64, u64>,
-    bodies: BTreeMap<u64, u64>,
+    snapshots: BTreeMap<u64, u64>,
     /// By series; steps are taken in order, without gaps.
     steps: BTreeMap<u64, u64>,
     count: u64,
@@ -49,7 +49,7 @@ fn row(step: u64) -> StepRow {
     StepRow { first_step: step, last_step: step, allocs: step * 7, ..StepRow::default() }
 }
 
-fn body(version: u64) -> Bytes {
+fn snapshot(version: u64) -> Bytes {
     Bytes::from(version.to_le_bytes().repeat(40 + version as usize % 4000))
 }
 
@@ -68,9 +68,9 @@ fn write_until_killed(folder: &Path) -> ! {
         let mut changes = Changes::default();
         match rng.below(8) {
             0 => {
-                let body = body(version);
-                let hash = blake3::hash(&body);
-                at_once(store.blobs().put(hash, body)).unwrap();
+                let snapshot = snapshot(version);
+                let hash = blake3::hash(&snapshot);
+                at_once(store.blobs().put(hash, snapshot)).unwrap();
                 changes.put(&PartRecord {
                     capture: "cap-1".to_string(),
                     rank: key as u32,
@@ -115,7 +115,7 @@ impl Acknowledged {
         let (key, version): (u64, u64) = (key.parse().unwrap(), version.parse().unwrap());
         let into = match *kind {
             "r" => &mut self.records,
-            "b" => &mut self.bodies,
+            "b" => &mut self.snapshots,
             _ => &mut self.steps,
         };
         // The same thread tells of all, in order, but newest is newest.
@@ -133,11 +133,11 @@ impl Acknowledged {
             let found = loaded.incidents.iter().find(|incident| incident.id == id);
             assert!(found.unwrap().growth.last_step >= *version, "{id} is older than {version}");
         }
-        for (key, version) in &self.bodies {
+        for (key, version) in &self.snapshots {
             let part = loaded.parts.iter().find(|part| u64::from(part.rank) == *key).unwrap();
             assert!(part.bytes >= *version, "part {key} is older than {version}");
             let found = at_once(store.blobs().get(part.hash().unwrap())).unwrap();
-            assert_eq!(found, body(part.bytes));
+            assert_eq!(found, snapshot(part.bytes));
         }
         let newest = self.steps.get(&0).copied().unwrap_or(0);
         let mut last = newest;

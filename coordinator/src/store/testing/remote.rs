@@ -1,4 +1,4 @@
-//! Bodies in a real S3-compatible server (moto, from `target/s3`), and behind a door that loses
+//! Snapshots in a real S3-compatible server (moto, from `target/s3`), and behind a door that loses
 //! connections and answers with errors. Without the server the tests say so; where they must not
 //! be left out (`MEMTAPE_TEST_S3`) that is a failure.
 
@@ -87,12 +87,12 @@ async fn connect(store: &Store, url: &str, address: SocketAddr) -> Result<()> {
         ("AWS_REGION", "us-east-1".to_string()),
     ];
     let settings = settings.into_iter().map(|(name, value)| (name.to_string(), value));
-    store.keep_bodies_with(url, settings.collect()).await
+    store.keep_snapshots_with(url, settings.collect()).await
 }
 
-fn body(fill: u8, bytes: usize) -> (blake3::Hash, Bytes) {
-    let body: Vec<u8> = (0..bytes).map(|at| (at as u8).wrapping_mul(fill)).collect();
-    (blake3::hash(&body), Bytes::from(body))
+fn snapshot(fill: u8, bytes: usize) -> (blake3::Hash, Bytes) {
+    let snapshot: Vec<u8> = (0..bytes).map(|at| (at as u8).wrapping_mul(fill)).collect();
+    (blake3::hash(&snapshot), Bytes::from(snapshot))
 }
 
 fn init() {
@@ -100,12 +100,12 @@ fn init() {
 }
 
 #[tokio::test]
-async fn bodies_can_be_in_an_s3_store() {
+async fn snapshots_can_be_in_an_s3_store() {
     init();
     let Some(server) = Server::start().await else { return };
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = reopen(&dir.path().join("one"));
-    let ((before, old), (hash, new)) = (body(3, 500), body(5, 3 << 20));
+    let ((before, old), (hash, new)) = (snapshot(3, 500), snapshot(5, 3 << 20));
     // One from the time before is still found.
     store.blobs().put(before, old.clone()).await.unwrap();
     connect(&store, "s3://bucket/some/prefix", server.address).await.unwrap();
@@ -116,7 +116,7 @@ async fn bodies_can_be_in_an_s3_store() {
     assert_eq!(store.blobs().get(hash).await.unwrap(), new);
     assert_eq!(store.blobs().get(before).await.unwrap(), old);
     // Its writer removes what has no use.
-    let (gone, unused) = body(7, 100);
+    let (gone, unused) = snapshot(7, 100);
     store.blobs().put(gone, unused).await.unwrap();
     store.blobs().release(gone);
     while store.blobs().used_bytes() > 500 + (3 << 20) {
@@ -147,7 +147,7 @@ async fn bodies_can_be_in_an_s3_store() {
 }
 
 #[tokio::test]
-async fn a_store_of_bodies_that_cannot_be_used_is_said_in_one_line() {
+async fn a_store_of_snapshots_that_cannot_be_used_is_said_in_one_line() {
     init();
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = reopen(dir.path());
@@ -266,14 +266,14 @@ async fn uploads_survive_a_flaky_server_and_are_never_acknowledged_too_early() {
         &[Swallow, Cut(100_000), Drop, Busy],
     ];
     for (number, script) in scripts.into_iter().enumerate() {
-        let (hash, bytes) = body(11 + 2 * number as u8, 1 << 20);
+        let (hash, bytes) = snapshot(11 + 2 * number as u8, 1 << 20);
         door.misbehave(script).await;
         store.blobs().put(hash, bytes.clone()).await.unwrap();
         assert!(door.behaviours.lock().unwrap().is_empty(), "{script:?} was not tried");
         assert_eq!(store.blobs().get(hash).await.unwrap(), bytes, "{script:?}");
     }
     // More failures than retries: the upload fails, and nothing is stored.
-    let (hash, bytes) = body(99, 1000);
+    let (hash, bytes) = snapshot(99, 1000);
     door.misbehave(&[Busy; 20]).await;
     assert!(store.blobs().put(hash, bytes.clone()).await.is_err());
     let name = hash.to_hex().to_string();
@@ -290,7 +290,7 @@ async fn a_server_that_is_gone_confirms_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = reopen(dir.path());
     connect(&store, "s3://bucket/gone", server.address).await.unwrap();
-    let (hash, bytes) = body(13, 1000);
+    let (hash, bytes) = snapshot(13, 1000);
     drop(server);
     let why = store.blobs().put(hash, bytes).await.unwrap_err().to_string();
     assert!(!why.contains('\n'), "{why}");

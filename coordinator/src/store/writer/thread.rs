@@ -306,7 +306,7 @@ impl Writer {
         }
     }
 
-    /// Does what is due; says whether a body was removed.
+    /// Does what is due; says whether a snapshot was removed.
     fn look_after(&mut self) -> bool {
         let now_ns = clock::now().mono_ns;
         if now_ns.saturating_sub(self.log_synced_ns) >= LOG_SYNC_EVERY_NS {

@@ -1,8 +1,8 @@
-//! Bodies of captures of a given size, and sending them.
+//! Snapshots of captures of a given size, and sending them.
 //!
-//! A body is what a real one is: zstd of a `RankBody`. Its blocks have addresses and sizes that no
-//! compression can make smaller, so that the size on the wire can be chosen. All agents share one
-//! template; who the rank is stands before it, which makes every body another.
+//! A snapshot is what a real one is: zstd of a `RankSnapshot`. Its blocks have addresses and sizes
+//! that no compression can make smaller, so that the size on the wire can be chosen. All agents
+//! share one template; who the rank is stands before it, which makes every snapshot another.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::job::mix;
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
-/// The part that all bodies share, not compressed.
+/// The part that all snapshots share, not compressed.
 #[derive(Debug)]
 pub(crate) struct Template(Vec<u8>);
 
-/// What became of a body.
+/// What became of a snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     /// Of which rank.
@@ -41,19 +41,19 @@ pub(crate) struct Sent {
     pub(crate) failure: Option<String>,
 }
 
-/// A body on its way.
+/// A snapshot on its way.
 #[derive(Debug)]
 pub(crate) struct Upload {
     pub(crate) capture_id: String,
     pub(crate) tape_id: String,
     pub(crate) rank: u32,
-    pub(crate) body: Bytes,
+    pub(crate) snapshot: Bytes,
     pub(crate) hash: blake3::Hash,
     pub(crate) deadline: Instant,
 }
 
 impl Template {
-    /// A template for bodies of about this many bytes on the wire.
+    /// A template for snapshots of about this many bytes on the wire.
     pub(crate) fn new(bytes: usize) -> Self {
         let mut blocks = v1::Blocks::default();
         // Six bytes of address and five of size for each block, none of them predictable, and
@@ -71,18 +71,18 @@ impl Template {
             complete: true,
             ..v1::DeviceState::default()
         };
-        let body = v1::RankBody {
+        let snapshot = v1::RankSnapshot {
             devices: vec![device],
             stacks: vec![v1::StackFrames::default()],
-            ..v1::RankBody::default()
+            ..v1::RankSnapshot::default()
         };
-        Self(body.encode_to_vec())
+        Self(snapshot.encode_to_vec())
     }
 
-    /// The body of one rank, compressed.
+    /// The snapshot of one rank, compressed.
     pub(crate) fn of(&self, rank: v1::RankUp, step: u64) -> Bytes {
         // Messages of protobuf are merged by being written one after the other.
-        let own = v1::RankBody { rank: Some(rank), step, ..v1::RankBody::default() };
+        let own = v1::RankSnapshot { rank: Some(rank), step, ..v1::RankSnapshot::default() };
         let whole = [own.encode_to_vec().as_slice(), &self.0].concat();
         zstd::bulk::compress(&whole, 1).unwrap_or_default().into()
     }
@@ -109,7 +109,7 @@ impl Upload {
         };
         let late = || Some("its deadline passed before it was stored".to_string());
         let failure = timeout_at(self.deadline, sending).await.unwrap_or_else(|_| late());
-        let (rank, hash, bytes) = (self.rank, self.hash, self.body.len() as u64);
+        let (rank, hash, bytes) = (self.rank, self.hash, self.snapshot.len() as u64);
         let end = Instant::now();
         let _ = uploads.sent.send(Sent { rank, hash, bytes, begin, end, tries, failure });
     }
@@ -118,20 +118,20 @@ impl Upload {
     async fn try_once(&self, channel: &Channel) -> Result<(), (String, bool)> {
         let mut chunks = Vec::new();
         let mut offset = 0;
-        while offset < self.body.len() {
-            let end = (offset + CHUNK_BYTES_MAX).min(self.body.len());
+        while offset < self.snapshot.len() {
+            let end = (offset + CHUNK_BYTES_MAX).min(self.snapshot.len());
             chunks.push(v1::UploadChunk {
                 capture_id: self.capture_id.clone(),
                 tape_id: self.tape_id.clone(),
                 offset: offset as u64,
-                data: self.body.slice(offset..end),
+                data: self.snapshot.slice(offset..end),
             });
             offset = end;
         }
         let mut client = v1::coordinator_client::CoordinatorClient::new(channel.clone());
         match client.upload(tokio_stream::iter(chunks)).await {
-            Ok(receipt) if receipt.get_ref().body_hash == self.hash.as_bytes() => Ok(()),
-            Ok(_) => Err(("the receipt is for another body".to_string(), true)),
+            Ok(receipt) if receipt.get_ref().snapshot_hash == self.hash.as_bytes() => Ok(()),
+            Ok(_) => Err(("the receipt is for another snapshot".to_string(), true)),
             Err(status) => {
                 let is_final = matches!(
                     status.code(),
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_are_of_the_size_asked_for_and_all_different() {
+    fn snapshots_are_of_the_size_asked_for_and_all_different() {
         let template = Template::new(1 << 20);
         let rank = |rank| v1::RankUp { rank, ..v1::RankUp::default() };
         let (one, two) = (template.of(rank(1), 9), template.of(rank(2), 9));
