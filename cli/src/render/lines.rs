@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(rows.len(), 4, "{text}");
         let has = |row: &str, words: &[&str]| words.iter().all(|word| row.contains(word));
         assert!(has(rows[1], &["train.py:36", "train.py:80", "400.0 MiB", "200", "96"]), "{text}");
-        assert!(has(rows[1], &["+2.0 MiB"]), "{text}");
+        assert!(has(rows[1], &["+2.00 MiB"]), "{text}");
         assert!(has(rows[2], &["–"]) && !rows[2].contains("train.py"), "{text}");
         assert!(rows[3].starts_with("3 more lines"), "{text}");
     }
