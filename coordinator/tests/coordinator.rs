@@ -10,7 +10,7 @@ mod versions;
 
 use std::time::Duration;
 
-use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, picture, start};
+use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, copy_store, start};
 use memtape_coordinator::{Config, Webhook};
 use memtape_core::policy::Mode;
 use memtape_proto::v1;
@@ -190,7 +190,7 @@ async fn a_killed_coordinator_goes_on_where_it_was() {
     let before = running.wait("/api/v1/incidents", is_stored).await;
     let path = format!("/api/v1/captures/{}", request.capture_id);
     let (_, capture) = running.get(&path).await;
-    picture(&live, &killed);
+    copy_store(&live, &killed);
 
     let again = start(config(&killed)).await;
     let (_, incidents) = again.get("/api/v1/incidents").await;
@@ -252,7 +252,7 @@ async fn a_capture_survives_a_kill_in_its_middle() {
     // One snapshot is in, then the coordinator dies.
     let one = v1::CaptureRequest { tape_ids: vec![job.tape(1)], ..request.clone() };
     agent.serve(&job, &one).await;
-    picture(&live, &killed);
+    copy_store(&live, &killed);
 
     let again = start(config(&killed)).await;
     let path = format!("/api/v1/captures/{id}");

@@ -457,13 +457,13 @@ pub(crate) fn message(body: FromAgent) -> v1::AgentMessage {
     v1::AgentMessage { body: Some(body) }
 }
 
-/// A picture of a data folder as a SIGKILL would leave it now.
-pub(crate) fn picture(from: &Path, to: &Path) {
+/// Copies a data folder as a SIGKILL would leave it now.
+pub(crate) fn copy_store(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let target = to.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
-            picture(&entry.path(), &target);
+            copy_store(&entry.path(), &target);
         } else {
             std::fs::copy(entry.path(), target).unwrap();
         }
