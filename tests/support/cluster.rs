@@ -82,6 +82,14 @@ impl Cluster {
         coordinator.kill();
     }
 
+    /// Waits until the first agent has said a line with this text.
+    ///
+    /// # Panics
+    /// When it does not in time.
+    pub fn wait_for_agent_line(&mut self, text: &str) {
+        self.agents.first_mut().expect("there is an agent").line_with(text, PATIENCE);
+    }
+
     /// Folder of a node's tapes.
     pub fn tapes(&self, node: &str) -> PathBuf {
         self.scratch.path().join("tapes").join(node)

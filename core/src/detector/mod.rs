@@ -221,6 +221,7 @@ impl Scope {
 
 /// What stays the same over the life of one finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct GrowthKey {
     /// Global rank; the steepest when it was opened, where several grow.
     pub rank: u32,

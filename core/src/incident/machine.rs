@@ -137,8 +137,6 @@ pub struct Tracked {
     pub(super) need: Need,
     /// Captures that were granted to it.
     pub(super) tries: u32,
-    /// Keys of the findings it was about before.
-    former: Vec<GrowthKey>,
     /// The incident is closed after this step unless its growth is found again. Set after a restart
     /// of the coordinator.
     pub(super) confirm_by_step: Option<u64>,
@@ -153,7 +151,6 @@ impl Tracked {
             is_stored: false,
             need: Need::Nothing,
             tries: 0,
-            former: Vec::new(),
             confirm_by_step: None,
             considered_ns: None,
         }
@@ -186,10 +183,10 @@ impl Tracked {
 
     /// Makes the incident about a finding with this key, and remembers the key it had.
     fn turn_to(&mut self, key: GrowthKey) {
-        let growth = &mut self.incident.growth;
+        let Incident { growth, former, .. } = &mut self.incident;
         let known = growth.key();
-        if known != key && self.former.len() < FORMER_MAX && !self.former.contains(&known) {
-            self.former.push(known);
+        if known != key && former.len() < FORMER_MAX && !former.contains(&known) {
+            former.push(known);
         }
         (growth.rank, growth.device) = (key.rank, key.device);
         (growth.layer, growth.scope) = (key.layer, key.scope);
@@ -333,7 +330,8 @@ impl Incidents {
         }
         // The growth of a former finding of an open incident returns. The incident stays about its
         // present finding, unless the returning one explains it.
-        let was_about = |known: &Tracked| is_open_of(known, serial) && known.former.contains(&key);
+        let was_about =
+            |known: &Tracked| is_open_of(known, serial) && known.incident.former.contains(&key);
         if growth.returns > 0 && self.known.values().any(was_about) {
             if let Some(id) = self.continued(serial, growth) {
                 self.grew(now, attempt, &id, growth);
@@ -379,6 +377,7 @@ impl Incidents {
             page: Page::Quiet,
             capture_id: None,
             not_compared: None,
+            former: Vec::new(),
             opened_wall_ns: now.wall_ns,
             updated_wall_ns: now.wall_ns,
             closed: None,
@@ -487,7 +486,7 @@ impl Incidents {
         let goes_on = |known: &Tracked| {
             let incident = &known.incident;
             let is_about = incident.is_about(serial, &key);
-            let was_about = incident.serial == serial && known.former.contains(&key);
+            let was_about = incident.serial == serial && incident.former.contains(&key);
             incident.closed.is_some_and(|closed| match closed.reason {
                 ClosedReason::AttemptEnded => is_about,
                 ClosedReason::GrowthEnded { .. } => growth.returns > 0 && (is_about || was_about),

@@ -32,6 +32,9 @@ pub struct Incident {
     pub attempt: u32,
     /// The growth, with the newest figures. Onset and detection are those of the first finding.
     pub growth: Growth,
+    /// Keys of the findings it was about before.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub former: Vec<GrowthKey>,
     /// Time until memory is full at the last finding, in seconds.
     pub seconds_to_oom: Option<u64>,
     /// What the newest capture that could be compared has shown.

@@ -229,6 +229,10 @@ fn growth_that_returns_as_it_was_first_found_is_the_same_incident() {
         assert_eq!(incident.growth.layer, Layer::Allocated);
         shell.found(&job, closed(bytes(0), 200));
         assert!(!shell.incident("inc-0001").is_open());
+        // The coordinator is started again on what it has stored.
+        let stored = shell.incident("inc-0001").clone();
+        shell.incidents = Incidents::default();
+        shell.incidents.restore(shell.now(), stored, 200, None);
     }
     assert_eq!((shell.incidents.len(), shell.pages()), (1, 1));
 }

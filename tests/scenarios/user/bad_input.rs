@@ -101,7 +101,7 @@ fn a_store_without_rights() {
 
 #[test]
 fn unknown_names_and_a_second_coordinator() {
-    let cluster = Cluster::start(&["node-a"]);
+    let mut cluster = Cluster::start(&["node-a"]);
     check(&cluster.memtape(&["ranks", "no-such-job"]), "no-such-job");
     check(&cluster.memtape(&["incidents", "--job", "no-such-job"]), "no-such-job");
     check(&cluster.memtape(&["captures", "--job", "no-such-job"]), "no-such-job");
@@ -114,7 +114,7 @@ fn unknown_names_and_a_second_coordinator() {
 
     // Garbage beside it disturbs neither the agent nor the coordinator.
     std::fs::write(cluster.tapes("node-a").join("1-garbage.tape"), [7u8; 9000]).expect("a file");
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    cluster.wait_for_agent_line("1-garbage.tape");
     assert!(cluster.memtape(&["jobs"]).status.success());
 }
 

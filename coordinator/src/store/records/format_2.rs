@@ -119,6 +119,7 @@ impl From<IncidentRecord> for Incident {
             page,
             capture_id: old.capture_id.clone(),
             not_compared: not_compared(&old),
+            former: Vec::new(),
             opened_wall_ns: old.opened_wall_ns,
             updated_wall_ns: old.updated_wall_ns,
             closed: old.closed_wall_ns.map(|wall_ns| Closed { wall_ns, reason }),

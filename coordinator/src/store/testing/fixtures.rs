@@ -45,6 +45,7 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         page: Page::Quiet,
         capture_id: None,
         not_compared: None,
+        former: Vec::new(),
         opened_wall_ns: 0,
         updated_wall_ns: 0,
         closed: None,
