@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use memtape_core::census::Census;
-use memtape_core::limits::{STEPS_PER_REPORT_MAX, TAPES_PER_REQUEST_MAX};
+use memtape_core::limits::{CENSUSES_PER_REPORT_MAX, STEPS_PER_REPORT_MAX, TAPES_PER_REQUEST_MAX};
 use memtape_core::roles;
 
 use crate::capture::agent_initiated::AgentInitiated;
@@ -184,7 +184,7 @@ impl Agent {
                 self.censuses.counted(key, result);
                 self.count(now);
                 // The end of a rank waits for its last census.
-                if is_final {
+                if is_final && !self.censuses.is_counting() {
                     self.send_news(now);
                 }
             }
@@ -328,6 +328,9 @@ impl Agent {
     fn add_censuses(&self, ranks: &mut report::Ranks) -> Vec<(TapeKey, Census)> {
         let mut added = Vec::new();
         for (key, census) in self.censuses.unsent() {
+            if added.len() >= CENSUSES_PER_REPORT_MAX {
+                break;
+            }
             let Some(known) = self.tapes.get(key) else { continue };
             let changes = self.censuses.changes(key, census);
             if ranks.add_census(known.tape_id(), changes) {

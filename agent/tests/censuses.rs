@@ -53,13 +53,18 @@ fn a_rank_is_counted_every_few_steps_and_changes_are_sent() {
 
     world.ticks(10);
     assert_eq!(world.censuses(0).len(), 1, "no step has passed");
+    let now = world.now;
+    world.ranks[0].alloc(now, 1 << 40, 4096);
+    world.ticks(70);
+    assert_eq!(world.censuses(0).len(), 2, "a rank that hangs is counted once a minute");
+    world.ranks[0].free(now, 1 << 40, 4096);
     world.train(40);
     world.ticks(3);
     world.train(3);
     world.ticks(20);
     let all = world.censuses(0);
-    assert_eq!(all.len(), 2, "three steps are no reason to count again");
-    assert!(!all[1].is_whole && all[1].lines[0].frames.is_empty(), "the name is known");
+    assert_eq!(all.len(), 3, "three steps are no reason to count again");
+    assert!(!all[2].is_whole && all[2].lines[0].frames.is_empty(), "the name is known");
     let sum: u64 = received(&all).values().flat_map(BTreeMap::values).sum();
     assert_eq!(sum, 80 * 512);
 }
@@ -82,11 +87,16 @@ fn a_dead_rank_is_counted_once_more() {
     world.connect_to_minor(3);
     world.train(20);
     world.ticks(2);
-    world.train(3);
+    // In the middle of a step: only the last census has it.
+    let now = world.now;
+    world.ranks[0].alloc(now, 1 << 40, 4096);
     world.ranks[0].kill();
     world.ticks(30);
-    let steps: Vec<u64> = world.censuses(0).iter().map(|census| census.step).collect();
-    assert_eq!(steps, [20, 23]);
+    let censuses = world.censuses(0);
+    assert_eq!(censuses.iter().map(|census| census.step).collect::<Vec<_>>(), [20, 20]);
+    let sum: u64 = received(&censuses).values().flat_map(BTreeMap::values).sum();
+    assert_eq!(sum, 20 * 512 + 4096);
+    assert!(world.down(0).is_some(), "the end follows");
 }
 
 #[test]
@@ -96,4 +106,18 @@ fn an_older_coordinator_gets_no_census() {
     world.train(40);
     world.ticks(10);
     assert_eq!(world.censuses(0).len(), 0);
+}
+
+#[test]
+fn a_lying_table_makes_no_number_that_is_refused() {
+    let mut world = World::new(1, |_| ());
+    world.connect_to_minor(3);
+    let now = world.now;
+    for block in 0..3 {
+        world.ranks[0].alloc(now, (1 + block) << 40, u64::MAX / 8);
+    }
+    world.ticks(2);
+    let censuses = world.censuses(0);
+    let line = &censuses[0].lines[0];
+    assert!(line.bytes.iter().all(|bytes| *bytes <= 1 << 53), "{:?}", line.bytes);
 }

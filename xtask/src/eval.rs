@@ -10,7 +10,7 @@ use crate::process::{Steps, command, released};
 /// Builds it and runs it.
 pub(crate) fn eval(arguments: &[String], is_json: bool) -> ExitCode {
     if let Err(why) = Steps::default().build(&["memtape-eval"]) {
-        eprintln!("xtask: {why}");
+        eprintln!("xtask: {why:#}");
         return ExitCode::FAILURE;
     }
     let is_about_cost = arguments.iter().any(|argument| argument == "--cost");

@@ -14,7 +14,6 @@ use memtape_core::census::Census;
 use memtape_core::census::changes::Changes;
 use memtape_core::census::cohort::WIDTH_MIN_STEPS;
 use memtape_core::census::reader::CensusReader;
-use memtape_core::limits::CENSUSES_PER_REPORT_MAX;
 use memtape_core::tape::read::Tape;
 
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
@@ -22,6 +21,10 @@ use crate::tapes::source::TapeWords;
 
 /// Time between two counts of one tape, at least.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// A tape whose steps do not move is counted again after this time: a rank that hangs, or a program
+/// without steps.
+const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// The censuses of all tapes.
 #[derive(Debug, Default)]
@@ -36,7 +39,8 @@ pub(crate) struct Censuses {
 /// What is known of one tape.
 #[derive(Debug, Default)]
 struct Counted {
-    /// Knows the lines of the tape's stacks; away while the tape is being counted.
+    /// Knows the lines of the tape's stacks; empty while a count is in progress, and after the last
+    /// one.
     reader: CensusReader,
     censuses: Vec<Census>,
     /// Steps finished at the last count.
@@ -101,11 +105,13 @@ impl Censuses {
             return false;
         }
         let Some(counted) = self.tapes.get(&key) else { return true };
-        let since_ns = now_ns.saturating_sub(counted.counted_ns.unwrap_or(0));
+        let since = Duration::from_nanos(now_ns.saturating_sub(counted.counted_ns.unwrap_or(0)));
         let has_moved = known.status.step >= counted.step.saturating_add(WIDTH_MIN_STEPS);
         let is_over = known.life.death().is_some();
-        (is_over && !counted.is_final)
-            || (has_moved && u128::from(since_ns) >= INTERVAL_MIN.as_nanos())
+        if is_over {
+            return !counted.is_final;
+        }
+        since >= if has_moved { INTERVAL_MIN } else { INTERVAL_MAX }
     }
 
     /// A tape was counted.
@@ -113,35 +119,39 @@ impl Censuses {
         self.counting = None;
         // Forgotten meanwhile.
         let Some(counted) = self.tapes.get_mut(&key) else { return };
-        counted.reader = result.reader;
+        counted.reader = if result.is_final { CensusReader::default() } else { result.reader };
         counted.censuses = result.censuses;
         counted.is_final = result.is_final;
     }
 
-    /// A new stream: the coordinator has nothing by it.
+    /// Forgets what was sent: a new stream starts with whole censuses.
     pub(crate) fn start_stream(&mut self) {
         self.sent.clear();
     }
 
-    /// Censuses that the coordinator does not have by this stream, as many as a report may have.
+    /// Censuses that the coordinator does not have by this stream, those of living ranks first.
     pub(crate) fn unsent(&self) -> Vec<(TapeKey, &Census)> {
-        let all = self
-            .tapes
-            .iter()
-            .flat_map(|(key, counted)| counted.censuses.iter().map(move |census| (*key, census)));
-        let is_new = |(key, census): &(TapeKey, &Census)| {
-            self.sent.get(&(*key, census.device)).is_none_or(|sent| sent.step != census.step)
-        };
-        all.filter(is_new).take(CENSUSES_PER_REPORT_MAX).collect()
+        let mut tapes: Vec<(&TapeKey, &Counted)> = self.tapes.iter().collect();
+        tapes.sort_by_key(|(_, counted)| counted.is_final);
+        let all = tapes.into_iter().flat_map(|(key, counted)| {
+            counted.censuses.iter().map(move |census| (*key, census))
+        });
+        all.filter(|(key, census)| !self.is_sent(*key, census)).collect()
+    }
+
+    fn is_sent(&self, key: TapeKey, census: &Census) -> bool {
+        self.sent.get(&(key, census.device)) == Some(census)
+    }
+
+    /// True while a tape is being counted.
+    pub(crate) fn is_counting(&self) -> bool {
+        self.counting.is_some()
     }
 
     /// The last census of a tape whose process has ended was made and sent.
     pub(crate) fn is_complete(&self, key: TapeKey) -> bool {
         let Some(counted) = self.tapes.get(&key) else { return false };
-        let is_sent = |census: &Census| {
-            self.sent.get(&(key, census.device)).is_some_and(|sent| sent.step == census.step)
-        };
-        counted.is_final && counted.censuses.iter().all(is_sent)
+        counted.is_final && counted.censuses.iter().all(|census| self.is_sent(key, census))
     }
 
     /// What one of these says beyond the last one that was sent.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use memtape_proto::api::{Holder, Line, Lines};
+use memtape_proto::api::{Frame, Holder, Line, Lines};
 
 use crate::output::clean;
 use crate::render::units::{bytes, frame, signed_bytes, table};
@@ -10,12 +10,15 @@ use crate::render::units::{bytes, frame, signed_bytes, table};
 /// Ranks of one line that have a row of their own.
 const ROWS_PER_LINE_MAX: usize = 4;
 
+/// What the columns mean.
+const NOTES: &str = "survivors: memory of older steps beyond the line's largest group of equal age; \
+                     parameters have none\n";
+
 /// The table of lines; `rank` is the only one that was asked for.
 pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
     if of.ranks == 0 {
-        return "no census of this job is known yet: its agent is older than 1.3, or its ranks have \
-                just begun\n"
-            .to_string();
+        let why = "no census is known: the ranks have just begun, or their agents are older\n";
+        return why.to_string();
     }
     if of.lines.is_empty() {
         return rank.map_or_else(
@@ -40,8 +43,13 @@ pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
     });
     let mut text = table(&titles, rows.collect());
     if of.lines_left_out > 0 {
-        let _ = writeln!(text, "{} more lines hold less", of.lines_left_out);
+        let _ = writeln!(text, "{} more lines have fewer survivors", of.lines_left_out);
     }
+    if of.other_blocks > 0 {
+        let held = bytes(of.other_bytes);
+        let _ = writeln!(text, "lines that no census has hold {held} in {} blocks", of.other_blocks);
+    }
+    text.push_str(NOTES);
     text
 }
 
@@ -63,14 +71,17 @@ fn row(line: &Line, holder: &Holder, is_first: bool) -> Vec<String> {
 
 /// The line to look at, and the lines that it was called from.
 fn name(line: &Line) -> String {
-    let frames: Vec<String> = line.frames.iter().map(frame).collect();
+    // The file's own name: three whole paths do not fit on a screen.
+    let short = |of: &Frame| {
+        let file = of.file.rsplit('/').next().unwrap_or_default().to_string();
+        frame(&Frame { file, ..of.clone() })
+    };
+    let frames: Vec<String> = line.frames.iter().map(short).collect();
     if frames.is_empty() { "(no stack)".to_string() } else { clean(&frames.join(" < ")) }
 }
 
 #[cfg(test)]
 mod tests {
-    use memtape_proto::api::Frame;
-
     use super::*;
 
     fn leak() -> Lines {
@@ -99,7 +110,7 @@ mod tests {
     fn a_line_says_what_it_holds_and_whether_it_grows() {
         let text = text(&leak(), None);
         let rows: Vec<&str> = text.lines().collect();
-        assert_eq!(rows.len(), 4, "{text}");
+        assert_eq!(rows.len(), 5, "{text}");
         let has = |row: &str, words: &[&str]| words.iter().all(|word| row.contains(word));
         assert!(has(rows[1], &["train.py:36", "train.py:80", "400.0 MiB", "200", "96"]), "{text}");
         assert!(has(rows[1], &["+2.00 MiB"]), "{text}");

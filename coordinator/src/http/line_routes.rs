@@ -40,7 +40,7 @@ async fn lines(
         let censuses: Vec<_> = attempt.ranks.values().flat_map(of_rank).collect();
         Ok::<_, Problem>((attempt.record.job.clone(), attempt.record.attempt, censuses))
     });
-    // Compared outside of the loop: a large job has thousands of censuses.
+    // Only copied in the loop; a comparison of thousands of censuses would hold it up.
     let (job, attempt, censuses) = found.await??;
     let censuses: Vec<(u32, &Census)> = censuses.iter().map(|(of, census)| (*of, census)).collect();
     Ok(Json(Lines::new(&job, attempt, &censuses, rank)))

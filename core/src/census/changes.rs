@@ -1,8 +1,8 @@
 //! What one census says beyond an earlier one of the same device, and applying it.
 //!
-//! Only lines whose cohorts changed are said, each whole; its frames only where the receiver does
-//! not have them. Parameters and optimizer states are said once, and a line that is gone or no
-//! longer among the first ones is said without cohorts.
+//! The difference has each line whose cohorts changed, with all its cohorts, and its frames only if
+//! the receiver lacks them. Parameters and optimizer states are sent once. A line without cohorts is
+//! no longer in the census.
 
 use alloc::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Changes {
     pub device: u8,
     /// Steps finished when the later table was read.
     pub step: u64,
-    /// There is no earlier census: everything that is not here is gone.
+    /// The receiver discards its earlier census.
     pub is_whole: bool,
     /// Lines whose cohorts changed; no cohorts is a line that is gone. Frames are empty where the
     /// receiver has them.
@@ -48,7 +48,7 @@ impl Changes {
     }
 
     /// The later census, from the earlier one; `None` when these changes need one that is not
-    /// there, or when more lines come of it than a census has.
+    /// there, or when the result has more than [`CENSUS_LINES_MAX`] lines.
     pub fn apply(self, earlier: Option<Census>) -> Option<Census> {
         let mut census = match (self.is_whole, earlier) {
             (true, _) => Census::default(),

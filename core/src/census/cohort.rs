@@ -11,8 +11,8 @@ pub const WIDTH_MIN_STEPS: u64 = 8;
 /// Cohorts of one width, at most.
 const COHORTS_PER_WIDTH: u64 = 16;
 
-/// Memory younger than this is part of the work that is under way, in steps.
-pub const YOUNG_STEPS: u64 = 2 * WIDTH_MIN_STEPS;
+/// A cohort that ended less than this ago may hold the work that is under way, in steps.
+const YOUNG_STEPS: u64 = 8;
 
 /// First step of the cohort of memory that was allocated at `birth`, seen at `step`.
 pub fn start(step: u64, birth: u64) -> u64 {
@@ -20,12 +20,19 @@ pub fn start(step: u64, birth: u64) -> u64 {
     birth / width * width
 }
 
-/// First step after the cohort that begins at `start`, seen at `step`.
-pub fn end(step: u64, start: u64) -> u64 {
-    let end = start.saturating_add(width(step, start));
+/// First step after the cohort of memory that was allocated at `birth`, seen at `step`.
+pub fn end(step: u64, birth: u64) -> u64 {
+    let start = start(step, birth);
+    let width = width(step, birth);
     // The younger half may be a cohort of its own already.
-    let middle = start.saturating_add(width(step, start) / 2);
-    if self::start(step, middle) == middle { middle } else { end }
+    let middle = start.saturating_add(width / 2);
+    if self::start(step, middle) == middle { middle } else { start.saturating_add(width) }
+}
+
+/// True for the cohort of memory that was allocated at `birth` when it holds none of the work that
+/// is under way at `step`.
+pub fn is_old(step: u64, birth: u64) -> bool {
+    end(step, birth).saturating_add(YOUNG_STEPS) <= step.saturating_add(1)
 }
 
 fn width(step: u64, birth: u64) -> u64 {

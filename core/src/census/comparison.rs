@@ -11,7 +11,7 @@ use crate::snapshot::{Frame, Held};
 /// Cohorts with survivors in the younger half of a line's life from which on it grows.
 const GROWING_COHORTS_MIN: usize = 4;
 
-/// Steps without births that do not end a line's growth: the larger of this and half of the age.
+/// Growth continues across a gap without births of at most this many steps, or half of its age.
 const GAP_STEPS: u64 = 64;
 
 /// One line of code on all ranks that hold it.
@@ -38,7 +38,7 @@ pub struct RankLine {
     pub held: Held,
     /// What it holds beyond its largest and its young cohorts.
     pub survivors: Held,
-    /// First step of its oldest cohort.
+    /// Step of its oldest block.
     pub oldest_step: u64,
     /// Growth that went on until the census; none when it stopped or never was.
     pub growth: Option<Growth>,
@@ -47,7 +47,7 @@ pub struct RankLine {
 /// How a line keeps more and more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// First step of the oldest cohort since which births that stay went on.
+    /// Step of the oldest block of the growth.
     pub since_step: u64,
     /// Bytes kept from each step, on average over the younger half of the time since then.
     pub bytes_per_step: u64,
@@ -57,12 +57,11 @@ impl LineCensus {
     /// How the line grows, seen at `step`; none when too few cohorts survive, or new ones no longer
     /// follow.
     pub fn growth(&self, step: u64) -> Option<Growth> {
-        let is_old = |start: u64| cohort::end(step, start) + cohort::YOUNG_STEPS <= step + 1;
         let old: Vec<(u64, Held)> = self
             .cohorts
             .iter()
             .map(|(start, held)| (*start, *held))
-            .filter(|(start, _)| is_old(*start))
+            .filter(|(of, _)| cohort::is_old(step, *of))
             .collect();
         let end = cohort::end(step, old.last()?.0);
         let mut since_step = old.last()?.0;

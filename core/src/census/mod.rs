@@ -43,7 +43,8 @@ pub struct LineCensus {
     /// The frames that tell the line from others, innermost first; at most
     /// [`line::FRAMES_MAX`]. The first one is the line to look at.
     pub frames: Vec<Frame>,
-    /// Live memory by the first step of its cohort; a cohort ends where [`cohort::end`] says.
+    /// Live memory of each cohort by the step of its oldest block; the cohort ends where
+    /// [`cohort::end`] says.
     pub cohorts: BTreeMap<u64, Held>,
 }
 
@@ -53,12 +54,12 @@ impl LineCensus {
         self.cohorts.values().fold(Held::default(), |sum, held| sum.plus(*held))
     }
 
-    /// What the line holds beyond its largest cohort and beyond the cohorts younger than
-    /// [`cohort::YOUNG_STEPS`]. Parameters and optimizer states are one cohort, activations are
+    /// What the line holds beyond its largest cohort and beyond the young cohorts: see
+    /// [`cohort::is_old`]. Parameters and optimizer states are one cohort, activations are
     /// young: neither is a survivor.
     pub fn survivors(&self, step: u64) -> Held {
-        let is_old = |start: &u64| step.saturating_sub(*start) >= cohort::YOUNG_STEPS;
-        let old = self.cohorts.iter().filter(|(start, _)| is_old(start)).map(|(_, held)| *held);
+        let old = self.cohorts.iter().filter(|(of, _)| cohort::is_old(step, **of));
+        let old = old.map(|(_, held)| *held);
         let largest = old.clone().max_by_key(|held| (held.bytes, held.count)).unwrap_or_default();
         let sum = old.fold(Held::default(), Held::plus);
         Held { bytes: sum.bytes - largest.bytes, count: sum.count - largest.count }

@@ -32,23 +32,28 @@ impl CensusReader {
     /// allocator's pending frees, not kept by a line.
     pub fn count<S: Source>(&mut self, tape: &Tape<S>, device: u8) -> Option<Census> {
         let step = tape.status().step;
-        let mut counted: BTreeMap<(u32, u64), Held> = BTreeMap::new();
+        let mut counted: BTreeMap<(u32, u64), (u64, Held)> = BTreeMap::new();
         tape.for_each_live_block(device, |block| {
             if !block.is_pending {
-                let start = cohort::start(step, block.birth_step);
-                counted.entry((block.stack, start)).or_default().add(block.bytes);
+                let cohort = cohort::start(step, block.birth_step);
+                let of = counted.entry((block.stack, cohort)).or_insert((u64::MAX, Held::default()));
+                of.0 = of.0.min(block.birth_step);
+                of.1.add(block.bytes);
             }
         })?;
         self.resolve(tape, counted.keys().map(|(stack, _)| *stack));
 
-        let mut lines: BTreeMap<LineId, LineCensus> = BTreeMap::new();
-        for ((stack, start), held) in counted {
+        let mut lines: BTreeMap<LineId, BTreeMap<u64, (u64, Held)>> = BTreeMap::new();
+        for ((stack, cohort), (oldest, held)) in counted {
             let id = self.lines.get(&stack).copied().unwrap_or_default();
-            let cohorts = &mut lines.entry(id).or_default().cohorts;
-            let cohort = cohorts.entry(start).or_default();
-            *cohort = cohort.plus(held);
+            let of = lines.entry(id).or_default();
+            let of = of.entry(cohort).or_insert((u64::MAX, Held::default()));
+            *of = (of.0.min(oldest), of.1.plus(held).believable());
         }
-        let (mut lines, other_lines) = choose(step, lines);
+        let lines = lines.into_iter().map(|(id, cohorts)| {
+            (id, LineCensus { cohorts: cohorts.into_values().collect(), ..LineCensus::default() })
+        });
+        let (mut lines, other_lines) = choose(step, lines.collect());
         for (id, line) in &mut lines {
             line.frames = self.frames.get(id).cloned().unwrap_or_default();
         }
@@ -93,5 +98,5 @@ fn choose(
     }
     let taken = chosen.into_iter().filter_map(|id| lines.remove_entry(&id)).collect();
     let other = lines.values().fold(Held::default(), |sum, line| sum.plus(line.held()));
-    (taken, other)
+    (taken, other.believable())
 }

@@ -1,8 +1,12 @@
 //! The lines of code that hold the live memory of a job, rank by rank, from the ranks' censuses.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use memtape_core::census::Census;
 use memtape_core::census::comparison::{self, RankLine as Compared};
 use memtape_core::limits::LINES_SHOWN_MAX;
+use memtape_core::snapshot::Held;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +29,10 @@ pub struct Lines {
     pub lines: Vec<Line>,
     /// Lines that are not shown.
     pub lines_left_out: u32,
+    /// Bytes of lines that no census has.
+    pub other_bytes: u64,
+    /// The same in blocks.
+    pub other_blocks: u64,
 }
 
 /// One line of code.
@@ -60,10 +68,9 @@ pub struct Holder {
     pub survivor_bytes: u64,
     /// The same in blocks.
     pub survivor_blocks: u64,
-    /// First step of the oldest cohort.
+    /// Step of its oldest block.
     pub oldest_step: u64,
-    /// Since which step it has kept something of what the line allocates; null when it does not
-    /// grow.
+    /// Step of the oldest block of the growth; null when it does not grow.
     pub growing_since_step: Option<u64>,
     /// Bytes that it keeps from each step; 0 when it does not grow.
     pub growth_bytes_per_step: u64,
@@ -74,12 +81,18 @@ impl Lines {
     pub fn new(job: &str, attempt: u32, censuses: &[(u32, &Census)], rank: Option<u32>) -> Self {
         let mut lines = comparison::lines(censuses.iter().copied());
         if let Some(rank) = rank {
-            lines.retain(|line| line.ranks.iter().any(|of| of.rank == rank));
+            lines.retain_mut(|line| {
+                line.ranks.sort_by_key(|of| of.rank != rank);
+                line.ranks.first().is_some_and(|of| of.rank == rank)
+            });
+            lines.sort_by_key(|line| line.ranks.first().map(|of| Reverse(of.survivors.bytes)));
         }
+        let of_rank = censuses.iter().filter(|(of, _)| rank.is_none_or(|rank| *of == rank));
+        let other = of_rank.fold(Held::default(), |sum, (_, census)| sum.plus(census.other_lines));
         let shown = lines.iter().take(LINES_SHOWN_MAX).map(|line| Line {
             frames: line.frames.iter().map(Frame::from).collect(),
             median_bytes: median_bytes(&line.ranks, censuses.len()),
-            ranks: count(line.ranks.len()),
+            ranks: ranks(line.ranks.iter().map(|of| of.rank)),
             holders: line
                 .ranks
                 .iter()
@@ -91,9 +104,11 @@ impl Lines {
         Self {
             job: job.to_string(),
             attempt,
-            ranks: count(censuses.len()),
+            ranks: ranks(censuses.iter().map(|(rank, _)| *rank)),
             lines: shown.collect(),
             lines_left_out: count(lines.len().saturating_sub(LINES_SHOWN_MAX)),
+            other_bytes: other.bytes,
+            other_blocks: other.count,
         }
     }
 }
@@ -115,12 +130,16 @@ impl From<&Compared> for Holder {
     }
 }
 
-/// The median over all censuses; one without the line holds nothing by it.
+/// The lower median over all censuses; one without the line holds nothing by it.
 fn median_bytes(holders: &[Compared], censuses: usize) -> u64 {
     let mut bytes: Vec<u64> = holders.iter().map(|of| of.held.bytes).collect();
     bytes.resize(censuses.max(bytes.len()), 0);
     bytes.sort_unstable();
-    bytes.get(bytes.len() / 2).copied().unwrap_or(0)
+    bytes.get(bytes.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+}
+
+fn ranks(of: impl Iterator<Item = u32>) -> u32 {
+    count(of.collect::<BTreeSet<u32>>().len())
 }
 
 fn count(number: usize) -> u32 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
+use memtape_proto::api::Series;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -15,15 +15,6 @@ const ASKED_MAX: usize = 16;
 
 /// More points than a run has steps, so that the answer is not thinned out.
 const POINTS: usize = 20_000;
-
-/// A series as the API has it.
-#[derive(Debug, Default, Deserialize)]
-struct Series {
-    steps: Vec<u64>,
-    floor_allocated: Vec<u64>,
-    peak_allocated: Vec<u64>,
-    reserved: Vec<u64>,
-}
 
 /// What was read back.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,9 +63,9 @@ fn compare(rank: u32, acked_step: u64, series: &Series) -> Found {
     for step in 1..=acked_step {
         let sent = record(rank, step, 0);
         let is_there = series.steps.binary_search(&step).is_ok_and(|at| {
-            series.floor_allocated.get(at) == Some(&sent.floor_allocated)
-                && series.peak_allocated.get(at) == Some(&sent.peak_allocated)
-                && series.reserved.get(at) == Some(&sent.peak_reserved)
+            series.step_min_bytes.get(at) == Some(&sent.floor_allocated)
+                && series.peak_bytes.get(at) == Some(&sent.peak_allocated)
+                && series.reserved_bytes.get(at) == Some(&sent.peak_reserved)
         });
         found.whole += u64::from(is_there);
         found.lost += u64::from(!is_there);
@@ -118,9 +109,9 @@ mod tests {
         for step in [1, 2, 4] {
             let sent = record(7, step, 0);
             series.steps.push(step);
-            series.floor_allocated.push(sent.floor_allocated + u64::from(step == 4));
-            series.peak_allocated.push(sent.peak_allocated);
-            series.reserved.push(sent.peak_reserved);
+            series.step_min_bytes.push(sent.floor_allocated + u64::from(step == 4));
+            series.peak_bytes.push(sent.peak_allocated);
+            series.reserved_bytes.push(sent.peak_reserved);
         }
         let found = compare(7, 4, &series);
         assert_eq!((found.whole, found.lost), (2, 2));

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use memtape_core::census::Census;
 use memtape_core::census::reader::CensusReader;
 use memtape_core::identity::Identity;
@@ -18,7 +18,7 @@ use crate::render::lines;
 /// `memtape lines`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LinesArgs {
-    /// The job, or the tapes of its ranks.
+    /// The job, or the tapes of its ranks (`memtape tape` lists them).
     #[arg(required = true, value_name = "JOB|TAPE")]
     pub(crate) of: Vec<String>,
     /// Show only the lines of this rank.
@@ -34,6 +34,9 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
         return if globals.json { output::print_json(&found) } else { print(&found, args.rank) };
     }
     let [job] = args.of.as_slice() else { bail!("name one job, or tapes that are there") };
+    if job.contains('/') {
+        bail!("{job} is not the file of a tape: `memtape tape` lists the tapes");
+    }
     let rank = args.rank.map(|rank| rank.to_string());
     let query: Vec<(&str, &str)> = rank.iter().map(|rank| ("rank", rank.as_str())).collect();
     let answer = globals.client()?.get(&["jobs", job, "lines"], &query)?;
@@ -50,7 +53,7 @@ fn print(found: &Lines, rank: Option<u32>) -> anyhow::Result<()> {
 fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<Lines> {
     let mut counted: Vec<(Identity, Census)> = Vec::new();
     for file in files {
-        let (tape, _) = tape_file::open(file).with_context(|| file.display().to_string())?;
+        let (tape, _) = tape_file::open(file)?;
         let mut reader = CensusReader::default();
         let devices = tape.devices().into_iter();
         let censuses = devices.filter_map(|device| reader.count(&tape, device));

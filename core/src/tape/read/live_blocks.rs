@@ -4,7 +4,7 @@ use alloc::vec;
 
 use crate::tape::layout::sizes::ENTRY_WORDS;
 use crate::tape::read::source::Source;
-use crate::tape::read::tape::Tape;
+use crate::tape::read::tape::{Tape, believable};
 use crate::tape::write::table::Entry;
 
 /// Entries read at once: 512 KiB.
@@ -42,7 +42,7 @@ impl<S: Source> Tape<S> {
             }
             for entry in words.as_chunks::<ENTRY_WORDS>().0.iter().filter_map(Entry::decode) {
                 each(CountedBlock {
-                    bytes: entry.size,
+                    bytes: believable(entry.size),
                     stack: entry.stack,
                     birth_step: u64::from(entry.birth_step),
                     is_pending: entry.pending,
