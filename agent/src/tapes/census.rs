@@ -133,9 +133,9 @@ impl Censuses {
     pub(crate) fn unsent(&self) -> Vec<(TapeKey, &Census)> {
         let mut tapes: Vec<(&TapeKey, &Counted)> = self.tapes.iter().collect();
         tapes.sort_by_key(|(_, counted)| counted.is_final);
-        let all = tapes.into_iter().flat_map(|(key, counted)| {
-            counted.censuses.iter().map(move |census| (*key, census))
-        });
+        let all = tapes
+            .into_iter()
+            .flat_map(|(key, counted)| counted.censuses.iter().map(move |census| (*key, census)));
         all.filter(|(key, census)| !self.is_sent(*key, census)).collect()
     }
 

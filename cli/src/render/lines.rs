@@ -47,7 +47,8 @@ pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
     }
     if of.other_blocks > 0 {
         let held = bytes(of.other_bytes);
-        let _ = writeln!(text, "lines that no census has hold {held} in {} blocks", of.other_blocks);
+        let _ =
+            writeln!(text, "lines that no census has hold {held} in {} blocks", of.other_blocks);
     }
     text.push_str(NOTES);
     text

@@ -13,7 +13,7 @@ use crate::census::line::{LineId, line_of};
 use crate::census::{Census, LineCensus, cohort};
 use crate::limits::CENSUS_LINES_MAX;
 use crate::snapshot::{Frame, Held};
-use crate::tape::read::{Source, Tape};
+use crate::tape::read::{Source, Tape, tape};
 
 /// Lines that are chosen by their survivors in blocks; the others are chosen by bytes.
 const LINES_BY_BLOCKS: usize = CENSUS_LINES_MAX / 4;
@@ -36,7 +36,8 @@ impl CensusReader {
         tape.for_each_live_block(device, |block| {
             if !block.is_pending {
                 let cohort = cohort::start(step, block.birth_step);
-                let of = counted.entry((block.stack, cohort)).or_insert((u64::MAX, Held::default()));
+                let of =
+                    counted.entry((block.stack, cohort)).or_insert((u64::MAX, Held::default()));
                 of.0 = of.0.min(block.birth_step);
                 of.1.add(block.bytes);
             }
@@ -48,7 +49,7 @@ impl CensusReader {
             let id = self.lines.get(&stack).copied().unwrap_or_default();
             let of = lines.entry(id).or_default();
             let of = of.entry(cohort).or_insert((u64::MAX, Held::default()));
-            *of = (of.0.min(oldest), of.1.plus(held).believable());
+            *of = (of.0.min(oldest), believable(of.1.plus(held)));
         }
         let lines = lines.into_iter().map(|(id, cohorts)| {
             (id, LineCensus { cohorts: cohorts.into_values().collect(), ..LineCensus::default() })
@@ -98,5 +99,10 @@ fn choose(
     }
     let taken = chosen.into_iter().filter_map(|id| lines.remove_entry(&id)).collect();
     let other = lines.values().fold(Held::default(), |sum, line| sum.plus(line.held()));
-    (taken, other.believable())
+    (taken, believable(other))
+}
+
+/// At most what the numbers of a tape can be: larger ones are lies.
+fn believable(held: Held) -> Held {
+    Held { bytes: tape::believable(held.bytes), count: tape::believable(held.count) }
 }

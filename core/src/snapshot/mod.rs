@@ -299,12 +299,6 @@ impl Held {
             count: self.count.saturating_add(other.count),
         }
     }
-
-    /// At most what a tape's numbers can be: larger ones are lies.
-    #[must_use]
-    pub(crate) fn believable(self) -> Self {
-        Self { bytes: believable(self.bytes), count: believable(self.count) }
-    }
 }
 
 /// Live memory of one stack.

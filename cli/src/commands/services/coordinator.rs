@@ -82,7 +82,7 @@ pub(crate) struct CoordinatorArgs {
     pub(crate) otlp_endpoint: Option<String>,
 }
 
-/// What the restart hook may do.
+/// What a restart target may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum RestartMode {
     /// Do nothing.
