@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Said, World};
+use super::{Said, ToAgent, World};
 use memtape_proto::v1;
 
 impl World {
@@ -17,7 +17,11 @@ impl World {
     }
 
     fn ticks(&mut self, count: u32) {
-        (0..count).for_each(|_| self.tick());
+        for _ in 0..count {
+            self.tick();
+            // Acknowledged: the number of reports on their way is bounded.
+            self.say(ToAgent::ReportAck(v1::ReportAck { number: u64::MAX }));
+        }
     }
 }
 

@@ -11,8 +11,8 @@ use crate::render::units::{bytes, frame, signed_bytes, table};
 const ROWS_PER_LINE_MAX: usize = 4;
 
 /// What the columns mean.
-const NOTES: &str = "survivors: memory of older steps beyond the line's largest group of equal age; \
-                     parameters have none\n";
+const NOTES: &str = "survivors: memory of older steps, without the line's largest group of equal \
+                     age; parameters have none\n";
 
 /// The table of lines; `rank` is the only one that was asked for.
 pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {

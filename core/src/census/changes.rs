@@ -1,8 +1,8 @@
 //! What one census says beyond an earlier one of the same device, and applying it.
 //!
-//! The difference has each line whose cohorts changed, with all its cohorts, and its frames only if
-//! the receiver lacks them. Parameters and optimizer states are sent once. A line without cohorts is
-//! no longer in the census.
+//! The difference has each line whose cohorts changed, with all its cohorts, and its frames only
+//! if the receiver lacks them. Parameters and optimizer states are sent once. A line without
+//! cohorts is no longer in the census.
 
 use alloc::collections::BTreeMap;
 
