@@ -17,7 +17,7 @@ pub(crate) trait Target: Debug + Send + Sync {
         None
     }
 
-    /// Asks for a restart; answers what the target said.
+    /// Asks for a restart; returns the target's reply.
     fn run<'a>(&'a self, order: &'a Order) -> Running<'a>;
 }
 

@@ -32,7 +32,7 @@ pub struct Alternative {
 }
 
 /// All classes, the answer first; then those that hold too, those that are possible, and those
-/// that are ruled out. Of which nothing is known to say are left out.
+/// that are ruled out. Classes without evidence are omitted.
 pub(super) fn alternatives(case: &Case<'_>, lines: &Lines<'_>) -> Vec<Alternative> {
     let heard = |class: Class, leaks: bool| {
         let (standing, evidence, against) = (class.facts().hear)(case, lines, leaks).done();

@@ -64,11 +64,11 @@ pub enum Class {
 
 /// What is the same for every case of a class.
 pub(super) struct Facts {
-    /// How a growth of this class goes on.
+    /// The expected course of a growth of this class.
     pub(super) outlook: Outlook,
     /// The memory that is its own.
     pub(super) share: Share,
-    /// The most that its evidence can give.
+    /// The upper bound of its confidence.
     pub(super) sure: Sure,
     /// What a restart does about it.
     pub(super) restart: RestartAnswer,
@@ -82,14 +82,14 @@ pub(super) struct Facts {
     advice: &'static str,
 }
 
-/// How a growth goes on.
+/// The expected course of a growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outlook {
     /// Until the job dies or stands still; a person can repair it.
     Fault,
     /// The job was set up like this, and it may come to rest.
     Load,
-    /// It comes to its end by itself, or nothing is known of it: it has no forecast.
+    /// It ends without intervention, or its course is not known: it has no forecast.
     Passing,
     /// It has a forecast, and is no fault that is known.
     Open,
@@ -114,7 +114,7 @@ pub(super) enum Share {
     Nothing,
 }
 
-/// The most that the evidence of a class can give, before doubts.
+/// The upper bound of a class's confidence, before doubts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sure {
     /// This, in parts per million.

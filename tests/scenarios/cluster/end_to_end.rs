@@ -25,6 +25,8 @@ fn a_leaking_rank_is_caught_captured_stored_and_explained() {
     assert_eq!(culprit["line"], marked_line(SCRIPT, "# CULPRIT"), "{incident:#}");
     assert_eq!(culprit["function"], "train");
 
+    leaking_line(&cluster, &["lines", "leaking"]);
+
     let id = incident["id"].as_str().expect("an id").to_string();
     let capture_id = incident["capture_id"].as_str().expect("a capture").to_string();
     let capture = cluster.ask(&["show", &capture_id]);
@@ -63,6 +65,12 @@ fn a_leaking_rank_is_caught_captured_stored_and_explained() {
     cluster.restart(&["node-a"]);
     std::thread::sleep(Duration::from_secs(6));
     ended(&cluster);
+    // What the killed ranks held is known from the store, and from their tapes.
+    leaking_line(&cluster, &["lines", "leaking", "--rank", "2"]);
+    let tapes = memtape_tests::tapes::in_folder(&cluster.tapes("node-a"));
+    let tapes: Vec<String> = tapes.iter().map(|path| path.display().to_string()).collect();
+    let words: Vec<&str> = ["lines"].into_iter().chain(tapes.iter().map(String::as_str)).collect();
+    leaking_line(&cluster, &words);
     let incidents = cluster.incidents("leaking");
     assert_eq!(incidents.len(), 1, "{incidents:#?}");
     assert_eq!((&incidents[0]["id"], &incidents[0]["state"]), (&id.into(), &"closed".into()));
@@ -81,6 +89,25 @@ fn the_same_job_without_the_leak_gives_no_incident() {
     let jobs = cluster.ask(&["jobs"]);
     assert_eq!(jobs["jobs"][0]["step_max"], 700, "{jobs:#}");
     assert_eq!(cluster.incidents("clean"), Vec::<serde_json::Value>::new());
+}
+
+/// Waits until a line through the culprit grows on rank 2, and on no other rank.
+fn leaking_line(cluster: &Cluster, words: &[&str]) {
+    let line = u64::from(marked_line(SCRIPT, "# CULPRIT"));
+    wait_for("the leaking line is shown", Duration::from_secs(60), || {
+        let answer = cluster.ask(words);
+        let lines = answer["lines"].as_array().expect("lines");
+        let is_culprit = |of: &&serde_json::Value| {
+            let frames = of["frames"].as_array().expect("frames");
+            frames.iter().any(|frame| frame["line"] == line)
+        };
+        let mut holders = lines.iter().filter(is_culprit).flat_map(|of| {
+            let holders = of["holders"].as_array().expect("holders");
+            holders.iter().filter(|holder| !holder["growing_since_step"].is_null())
+        });
+        let ranks: Vec<u64> = holders.by_ref().filter_map(|of| of["rank"].as_u64()).collect();
+        (!ranks.is_empty() && ranks.iter().all(|rank| *rank == 2)).then_some(())
+    });
 }
 
 /// Starts the script the way a user does: `memtape run -- torchrun …`.
