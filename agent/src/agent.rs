@@ -143,8 +143,11 @@ impl Agent {
         self.captures.take_work()
     }
 
-    /// The next tape to be counted; one at a time.
+    /// The next tape to be counted, one at a time, while the coordinator takes censuses.
     fn count(&mut self, now: Now) {
+        if !self.takes_censuses() {
+            return;
+        }
         if let Some((key, count)) = self.censuses.next(now.mono_ns, &self.tapes) {
             self.captures.add_work(Work::Count(key, count));
         }
