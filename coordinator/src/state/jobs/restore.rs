@@ -12,9 +12,10 @@ use crate::records::{AttemptRecord, RankRecord, SeriesKey, StepRow, Totals};
 use crate::state::jobs::Jobs;
 use crate::state::jobs::attempt::{Attempt, Limits, Presence, Rank};
 use crate::state::jobs::reports::sample;
-use crate::store::Store;
+use crate::store::{self, Store};
 
-/// Detectors look back this far at most.
+/// How far detectors look back. Where there is nothing they look twice as far, and so on: a job is
+/// shown as it was at its newest step, however long ago this coordinator was stopped.
 const LOOK_BACK_NS: i64 = 6 * 3_600_000_000_000;
 
 /// And at this many records, all series of one attempt together.
@@ -85,7 +86,7 @@ impl Jobs {
 /// Shows the newest steps of an attempt to its detector, in the order in which they ended.
 fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
     let serial = attempt.record.serial;
-    let from_wall_ns = attempt.record.first_seen_wall_ns.max(now.wall_ns - LOOK_BACK_NS);
+    let first_wall_ns = attempt.record.first_seen_wall_ns;
     let rows_of_series = LOOK_BACK_ROWS / attempt.ranks.len().max(1);
     let mut samples = Vec::new();
     for (number, rank) in &mut attempt.ranks {
@@ -93,7 +94,7 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
             rank.record.devices.iter().map(|known| (known.device, known.device_bytes)).collect();
         for (device, device_bytes) in known {
             let key = SeriesKey { serial, rank: *number, device };
-            let rows = store.series(key, from_wall_ns, now.wall_ns).unwrap_or_else(|why| {
+            let rows = newest_rows(store, key, first_wall_ns, now.wall_ns).unwrap_or_else(|why| {
                 tracing::warn!(rank = *number, "the newest steps cannot be read: {why}");
                 Vec::new()
             });
@@ -115,6 +116,24 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
     }
     for (rank, _) in attempt.ranks.iter().filter(|(_, rank)| rank.record.end.is_some()) {
         attempt.detector.rank_ended(*rank);
+    }
+}
+
+/// The rows of the last [`LOOK_BACK_NS`], or the newest ones before.
+fn newest_rows(
+    store: &Store,
+    key: SeriesKey,
+    first_wall_ns: i64,
+    now_wall_ns: i64,
+) -> store::Result<Vec<StepRow>> {
+    let mut reach_ns = LOOK_BACK_NS;
+    loop {
+        let from_wall_ns = now_wall_ns.saturating_sub(reach_ns).max(first_wall_ns);
+        let rows = store.series(key, from_wall_ns, now_wall_ns)?;
+        if !rows.is_empty() || from_wall_ns == first_wall_ns {
+            return Ok(rows);
+        }
+        reach_ns = reach_ns.saturating_mul(2);
     }
 }
 
