@@ -31,15 +31,6 @@ const UPLOAD_OVERHEAD_BYTES: u64 = 1 << 20;
 /// room for all of it.
 const FIRST_CHUNKS_MAX: usize = 16;
 
-/// Bytes that decoding takes for each byte of a snapshot; a block of 17 bytes becomes 112 bytes.
-const DECODED_FACTOR: u64 = 8;
-
-/// Memory for decoding snapshots, all checks together. The largest snapshot passes alone.
-const CHECK_BYTES_MAX: u64 = SNAPSHOT_BYTES_MAX as u64 * DECODED_FACTOR;
-
-/// Snapshots that are checked at the same time.
-const CHECKS_MAX: u64 = 4;
-
 /// Both doors, and what was seen at them.
 #[derive(Debug)]
 pub(crate) struct Admission {
@@ -47,7 +38,6 @@ pub(crate) struct Admission {
     pub(crate) reports: Door,
     waiting: Arc<Semaphore>,
     first_chunks: Arc<Semaphore>,
-    checks: Door,
     /// Uploads that were asked to come back later.
     pub(crate) deferred: AtomicU64,
 }
@@ -76,7 +66,6 @@ impl Default for Admission {
             reports: Door::new(REPORTS_WAITING_BYTES_MAX),
             waiting: places(UPLOADS_WAITING_MAX),
             first_chunks: places(FIRST_CHUNKS_MAX),
-            checks: Door::new(CHECK_BYTES_MAX),
             deferred: AtomicU64::new(0),
         }
     }
@@ -121,20 +110,14 @@ impl Admission {
         self.uploads.enter(bytes + UPLOAD_OVERHEAD_BYTES).await
     }
 
-    /// Waits until a snapshot of this size may be decoded.
-    pub(crate) async fn check(&self, bytes: u64) -> Share {
-        self.checks.enter((bytes * DECODED_FACTOR).max(CHECK_BYTES_MAX / CHECKS_MAX)).await
-    }
-
-    /// What is inside now, for the metrics. Uploads may take: snapshots, first chunks, what HTTP/2
-    /// lets waiting agents send unread, and the checks.
+    /// What is inside now, for the metrics. Uploads may take: snapshots, first chunks, and what HTTP/2
+    /// lets waiting agents send unread.
     pub(crate) fn figures(&self, message_bytes_max: u64, window_bytes: u64) -> AdmissionFigures {
         AdmissionFigures {
             upload_bytes: self.uploads.bytes(),
             upload_bytes_max: self.uploads.bytes_max
                 + FIRST_CHUNKS_MAX as u64 * message_bytes_max
-                + UPLOADS_WAITING_MAX as u64 * window_bytes
-                + self.checks.bytes_max,
+                + UPLOADS_WAITING_MAX as u64 * window_bytes,
             report_bytes: self.reports.bytes(),
             report_bytes_max: self.reports.bytes_max,
             waits: [
