@@ -2,6 +2,7 @@
 
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
+use crate::actors::fifth;
 use crate::actors::kept;
 use crate::actors::opened::{FAULTY, HEALTHY};
 use crate::actors::second;
@@ -83,6 +84,8 @@ pub fn families() -> Vec<Family> {
     all.extend(third::FAULTY.iter().map(of(Set::Tuned, true)));
     all.extend(kept::HEALTHY.iter().map(of(Set::Apart, false)));
     all.extend(kept::FAULTY.iter().map(of(Set::Apart, true)));
+    all.extend(fifth::HEALTHY.iter().map(of(Set::Apart, false)));
+    all.extend(fifth::FAULTY.iter().map(of(Set::Apart, true)));
     all
 }
 

@@ -4,6 +4,7 @@
 pub mod base;
 pub mod benign;
 pub mod faults;
+pub mod fifth;
 pub mod kept;
 mod labels;
 pub mod opened;
