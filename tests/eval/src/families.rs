@@ -3,7 +3,7 @@
 use crate::actors::benign::BEHAVIOURS;
 use crate::actors::faults::TROUBLES;
 use crate::actors::fifth;
-use crate::actors::kept;
+use crate::actors::fourth;
 use crate::actors::opened::{FAULTY, HEALTHY};
 use crate::actors::second;
 use crate::actors::third;
@@ -82,8 +82,8 @@ pub fn families() -> Vec<Family> {
     all.extend(second::FAULTY.iter().map(of(Set::Tuned, true)));
     all.extend(third::HEALTHY.iter().map(of(Set::Tuned, false)));
     all.extend(third::FAULTY.iter().map(of(Set::Tuned, true)));
-    all.extend(kept::HEALTHY.iter().map(of(Set::Apart, false)));
-    all.extend(kept::FAULTY.iter().map(of(Set::Apart, true)));
+    all.extend(fourth::HEALTHY.iter().map(of(Set::Tuned, false)));
+    all.extend(fourth::FAULTY.iter().map(of(Set::Tuned, true)));
     all.extend(fifth::HEALTHY.iter().map(of(Set::Apart, false)));
     all.extend(fifth::FAULTY.iter().map(of(Set::Apart, true)));
     all

@@ -5,7 +5,7 @@ pub mod base;
 pub mod benign;
 pub mod faults;
 pub mod fifth;
-pub mod kept;
+pub mod fourth;
 mod labels;
 pub mod opened;
 pub mod second;
