@@ -15,8 +15,8 @@ use crate::cluster::Cluster;
 use crate::processes::{Process, wait_for};
 use crate::{Torch, memtape, root};
 
-/// A program that takes longer hangs, and is ended. The longest takes about a minute on two busy
-/// cores.
+/// A program that takes longer hangs, and is ended. The longest takes about two minutes on two
+/// busy cores.
 const TIME_MAX: Duration = Duration::from_secs(300);
 
 /// How long the end of a job may take to be seen.
@@ -38,8 +38,8 @@ pub struct Run {
     pub code: Option<i32>,
     /// All that it printed.
     pub said: Vec<String>,
-    /// Step at which the fault began, as the program says.
-    pub onset: Option<u64>,
+    /// Where the fault began, as the program says.
+    pub onset: Option<Onset>,
     /// Lines that carry the mark.
     pub marked: Vec<u32>,
     /// Incidents as the API shows them, in the order they were opened.
@@ -48,6 +48,23 @@ pub struct Run {
     pub captures: Value,
     /// How long the program ran.
     pub took: Duration,
+}
+
+/// Where a fault began.
+#[derive(Clone, Copy, Debug)]
+pub struct Onset {
+    /// The step; 0 in a program without steps.
+    pub step: u64,
+    /// The time, in nanoseconds of Unix time.
+    pub wall_ns: i64,
+}
+
+impl Onset {
+    /// Of a line that a program printed, if it is one about the onset.
+    fn of(line: &str) -> Option<Self> {
+        let (step, wall_ns) = line.strip_prefix("ONSET ")?.trim().split_once(' ')?;
+        Some(Self { step: step.parse().ok()?, wall_ns: wall_ns.parse().ok()? })
+    }
 }
 
 /// The source of a program.
@@ -70,7 +87,7 @@ pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
         let job = &jobs["jobs"][0];
         (job["state"] == "ended" || (code != Some(0) && job.is_null())).then_some(())
     });
-    let onset = said.iter().find_map(|line| line.strip_prefix("ONSET ")?.trim().parse().ok());
+    let onset = said.iter().find_map(|line| Onset::of(line));
     let incidents = settled(&cluster, program.name);
     let captures = match incidents.is_empty() {
         true => Value::Null,
@@ -147,7 +164,9 @@ fn marked(program: &Program) -> Vec<u32> {
 /// Leaves everything that was seen where a person can read it.
 fn keep(program: &Program, run: &Run, folder: &Path) {
     let seen = serde_json::json!({
-        "program": program.name, "code": run.code, "said": run.said, "onset": run.onset,
+        "program": program.name, "code": run.code, "said": run.said,
+        "onset": run.onset.map(|onset| onset.step),
+        "onset_wall_ns": run.onset.map(|onset| onset.wall_ns),
         "marked": run.marked, "seconds": run.took.as_secs_f64(), "incidents": run.incidents,
         "captures": run.captures,
     });

@@ -76,13 +76,13 @@ pub const PROGRAMS: &[Program] = &[
 
 /// A program whose line ought to be named.
 const fn fault(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
-    let fault = Some(Fault { class, who, has_line: true });
+    let fault = Some(Fault { class, who, has_line: true, must_page: false });
     Program { fault, ..benign(name, ranks) }
 }
 
 /// One whose fault no line of its own is to blame for, or none that the recorder looks at.
 const fn lineless(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
-    let fault = Some(Fault { class, who, has_line: false });
+    let fault = Some(Fault { class, who, has_line: false, must_page: false });
     Program { fault, ..benign(name, ranks) }
 }
 
@@ -97,6 +97,7 @@ const fn benign(name: &'static str, ranks: u32) -> Program {
         arguments: &[],
         environment: &[],
         fault: None,
+        has_steps: true,
         is_quick: false,
     }
 }

@@ -31,6 +31,8 @@ pub struct Program {
     pub environment: &'static [(&'static str, &'static str)],
     /// Its fault; none for a benign one.
     pub fault: Option<Fault>,
+    /// It calls an optimizer; without one there is nothing to count a delay in.
+    pub has_steps: bool,
     /// Short enough for every run of the tests.
     pub is_quick: bool,
 }
@@ -44,6 +46,8 @@ pub struct Fault {
     pub who: Who,
     /// The line is marked in the program, and ought to be named.
     pub has_line: bool,
+    /// A quiet incident is not enough.
+    pub must_page: bool,
 }
 
 /// Ranks with a fault.

@@ -1,8 +1,8 @@
 //! What was expected of each program and what was found, as rows.
 //!
 //! A fault is *right* when the program ran to its end and one incident has its class and its rank.
-//! The line is counted by itself. Every other incident, and every one of a benign program, is a
-//! false one.
+//! The line is counted by itself, and so is the page where a quiet incident is not enough. Every
+//! other incident, and every one of a benign program, is a false one, whether it pages or not.
 
 use serde_json::{Value, json};
 
@@ -16,16 +16,30 @@ pub struct Row {
     pub program: &'static str,
     ranks: u32,
     expected: String,
-    found: String,
+    seen: String,
+    /// Ranks of the incident, in words; empty where there is none.
+    rank: String,
+    /// Whether the incident pages; none where there is none.
+    is_paged: Option<bool>,
+    /// Whether it pages as it must; none where it need not.
+    pub is_page_right: Option<bool>,
     /// Class and rank, or nothing, as it ought to be.
     pub is_right: bool,
     line: String,
     /// Whether the marked line was named; none where none ought to be.
     pub is_line_right: Option<bool>,
-    delay_steps: Option<i64>,
+    delay: Option<Delay>,
     /// Incidents beyond the one that is right.
     pub false_incidents: usize,
     seconds: f64,
+}
+
+/// How long after the onset a fault was detected.
+#[derive(Clone, Copy, Debug)]
+enum Delay {
+    Steps(i64),
+    /// In a program without steps.
+    Seconds(i64),
 }
 
 impl Row {
@@ -46,23 +60,26 @@ impl Row {
             })
         });
         let ended = run.code == Some(0);
-        let found = match (ended, best) {
+        let seen = match (ended, best) {
             (false, _) => format!("the program failed ({:?})", run.code),
-            (true, Some(incident)) => words(incident),
+            (true, Some(incident)) => incident["class"].as_str().unwrap_or("no class").to_string(),
             (true, None) => "nothing".to_string(),
         };
         let has_line = program.fault.is_some_and(|fault| fault.has_line);
+        let must_page = program.fault.is_some_and(|fault| fault.must_page);
+        let is_paged = best.map(|incident| incident["pages"] == true);
         Self {
             program: program.name,
             ranks: program.ranks,
             expected: program.fault.map_or("nothing".to_string(), |fault| expectation(&fault)),
-            found,
+            seen,
+            rank: best.map_or(String::new(), ranks_of),
+            is_paged,
+            is_page_right: must_page.then_some(is_paged == Some(true)),
             is_right: ended && is_found == program.fault.is_some() && (is_found || best.is_none()),
             line: best.map_or(String::new(), culprit_of),
             is_line_right: has_line.then(|| best.is_some_and(|found| names(program, run, found))),
-            delay_steps: best.filter(|_| is_found).and_then(|incident| {
-                Some(incident["detected_step"].as_i64()? - i64::try_from(run.onset?).ok()?)
-            }),
+            delay: best.filter(|_| is_found).and_then(|incident| delay(program, run, incident)),
             false_incidents: run.incidents.len() - usize::from(is_found),
             seconds: (run.took.as_secs_f64() * 10.0).round() / 10.0,
         }
@@ -70,17 +87,45 @@ impl Row {
 
     /// Nothing is amiss.
     pub fn is_good(&self) -> bool {
-        self.is_right && self.is_line_right != Some(false) && self.false_incidents == 0
+        self.is_right
+            && self.is_line_right != Some(false)
+            && self.is_page_right != Some(false)
+            && self.false_incidents == 0
     }
 
     fn json(&self) -> Value {
         json!({
             "program": self.program, "ranks": self.ranks, "expected": self.expected,
-            "found": self.found, "right": self.is_right, "line": self.line,
-            "line_right": self.is_line_right, "delay_steps": self.delay_steps,
-            "false_incidents": self.false_incidents, "seconds": self.seconds,
+            "seen": self.seen, "right": self.is_right, "paged": self.is_paged,
+            "page_right": self.is_page_right, "rank": self.rank, "line": self.line,
+            "line_right": self.is_line_right, "delay_steps": self.delay_steps(),
+            "delay_seconds": self.delay_seconds(), "false_incidents": self.false_incidents,
+            "seconds": self.seconds,
         })
     }
+
+    fn delay_steps(&self) -> Option<i64> {
+        match self.delay? {
+            Delay::Steps(steps) => Some(steps),
+            Delay::Seconds(_) => None,
+        }
+    }
+
+    fn delay_seconds(&self) -> Option<i64> {
+        match self.delay? {
+            Delay::Steps(_) => None,
+            Delay::Seconds(seconds) => Some(seconds),
+        }
+    }
+}
+
+fn delay(program: &Program, run: &Run, incident: &Value) -> Option<Delay> {
+    let onset = run.onset?;
+    if program.has_steps {
+        let onset_step = i64::try_from(onset.step).ok()?;
+        return Some(Delay::Steps(incident["detected_step"].as_i64()? - onset_step));
+    }
+    Some(Delay::Seconds((incident["opened_wall_ns"].as_i64()? - onset.wall_ns) / 1_000_000_000))
 }
 
 /// The incident is about the ranks that have the fault.
@@ -108,12 +153,11 @@ fn expectation(fault: &Fault) -> String {
     }
 }
 
-fn words(incident: &Value) -> String {
-    let class = incident["class"].as_str().unwrap_or("no class");
+fn ranks_of(incident: &Value) -> String {
     if incident["scope"] == "one_rank" {
-        format!("{class}, rank {}", incident["rank"])
+        incident["rank"].to_string()
     } else {
-        format!("{class}, {}", incident["scope"].as_str().unwrap_or("").replace('_', " "))
+        incident["scope"].as_str().unwrap_or("").replace('_', " ")
     }
 }
 
@@ -125,30 +169,35 @@ fn culprit_of(incident: &Value) -> String {
 
 /// For a person.
 pub fn text(rows: &[Row]) -> String {
-    let mut text = format!(
-        "{:<26}{:>5}  {:<30}{:<32}{:<28}{:>6}  {}\n",
-        "program", "ranks", "expected", "found", "line", "delay", ""
-    );
+    let mut text =
+        line(["program", "ranks", "expected", "seen", "paged", "rank", "line", "delay"], "");
     for row in rows {
-        let delay = row.delay_steps.map_or(String::new(), |steps| steps.to_string());
-        text += &format!(
-            "{:<26}{:>5}  {:<30}{:<32}{:<28}{:>6}  {}\n",
-            row.program,
-            row.ranks,
-            row.expected,
-            row.found,
-            row.line,
-            delay,
-            remark(row)
+        let ranks = row.ranks.to_string();
+        let paged = row.is_paged.map_or("", |is_paged| if is_paged { "yes" } else { "no" });
+        let delay = match row.delay {
+            Some(Delay::Steps(steps)) => steps.to_string(),
+            Some(Delay::Seconds(seconds)) => format!("{seconds} s"),
+            None => String::new(),
+        };
+        text += &line(
+            [row.program, &ranks, &row.expected, &row.seen, paged, &row.rank, &row.line, &delay],
+            &remark(row),
         );
     }
     text
+}
+
+fn line(cells: [&str; 8], remark: &str) -> String {
+    let [program, ranks, expected, seen, paged, rank, line, delay] = cells;
+    let found = format!("{seen:<24}{paged:<7}{rank:<12}{line:<30}{delay:>6}");
+    format!("{program:<27}{ranks:>5}  {expected:<30}{found}  {remark}\n")
 }
 
 fn remark(row: &Row) -> String {
     let remarks = [
         (!row.is_right, "<-- not as expected".to_string()),
         (row.is_line_right == Some(false), "<-- not the line".to_string()),
+        (row.is_page_right == Some(false), "<-- no page".to_string()),
         (row.false_incidents > 0, format!("<-- {} false", row.false_incidents)),
     ];
     remarks.into_iter().filter_map(|(is, text)| is.then_some(text)).collect::<Vec<_>>().join(" ")
@@ -157,7 +206,7 @@ fn remark(row: &Row) -> String {
 /// For a program: the figures, and all rows.
 pub fn json(rows: &[Row]) -> Value {
     let count = |is: fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
-    let mut delays: Vec<i64> = rows.iter().filter_map(|row| row.delay_steps).collect();
+    let mut delays: Vec<i64> = rows.iter().filter_map(Row::delay_steps).collect();
     delays.sort_unstable();
     json!({
         "figures": {

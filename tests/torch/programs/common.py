@@ -1,8 +1,8 @@
 """What every program here needs and none is about: the job, a device, a small network, steps that do not
 run away.
 
-A program is started by torchrun, one process a rank, and says `ONSET n` when the step begins at which its
-fault is there for the first time. Only the judge of a program reads that line; Memtape does not.
+A program is started by torchrun, one process a rank, and prints `ONSET step nanoseconds` when the step begins
+at which its fault is there for the first time. Only the judge of a program reads that line; Memtape does not.
 """
 
 import os
@@ -44,9 +44,10 @@ def steps(count, pace_ms=12):
         time.sleep(max(0.0, pace_ms / 1000 - (time.monotonic() - started)))
 
 
-def onset(step):
-    """The fault is there from this step on."""
-    os.write(1, f"ONSET {step}\n".encode())  # in one piece: the ranks share a pipe
+def onset(step=0):
+    """The fault is there from this step on, or from now on in a program without steps."""
+    # In one piece: the ranks share a pipe.
+    os.write(1, f"ONSET {step} {time.time_ns()}\n".encode())
 
 
 def done():
