@@ -26,6 +26,35 @@ pub const PROGRAMS: &[Program] = &[
     },
     fault("reference_cycles", "reference_cycles", Who::All, 2),
     fault("ctx_keeps_output", "leak", Who::All, 2),
+    Program {
+        script: "bounded_log",
+        arguments: &["--unbounded"],
+        ..fault("unbounded_log", "leak", Who::Rank(0), 4)
+    },
+    fault("accumulation_logs", "leak", Who::All, 2),
+    fault("every_fortieth_step", "leak", Who::All, 2),
+    fault("growing_cat", "leak", Who::All, 2),
+    Program {
+        // Where the old and larger blocks leave no segments behind.
+        script: "growing_cat",
+        environment: &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")],
+        ..fault("growing_cat_expandable", "leak", Who::All, 2)
+    },
+    Program {
+        script: "rollouts",
+        arguments: &["--keep"],
+        ..fault("rollouts_kept", "leak", Who::All, 2)
+    },
+    Program {
+        script: "expert_parallel",
+        arguments: &["--keep"],
+        ..fault("expert_keeps_tokens", "leak", Who::Rank(2), 4)
+    },
+    Program {
+        script: "pipeline_stages",
+        arguments: &["--keep"],
+        ..fault("stage_keeps_sent", "leak", Who::Rank(1), 4)
+    },
     // What the allocator holds.
     Program { is_quick: true, ..lineless("fragmentation", "fragmentation", Who::All, 2) },
     Program {
@@ -41,6 +70,7 @@ pub const PROGRAMS: &[Program] = &[
     },
     lineless("cache_thrash", "cache_thrash", Who::All, 2),
     Program { device: "1G", ..lineless("imbalance", "imbalance", Who::Rank(2), 4) },
+    Program { device: "1G", ..lineless("long_documents", "imbalance", Who::Rank(1), 4) },
     // What PyTorch does not know of.
     fault("raw_cuda_malloc", "non_torch", Who::Rank(0), 2),
     Program {
@@ -50,6 +80,7 @@ pub const PROGRAMS: &[Program] = &[
     fault("pinned_growth", "host", Who::Rank(1), 2),
     lineless("host_growth", "host", Who::Rank(1), 2),
     lineless("worker_growth", "host", Who::All, 1),
+    lineless("worker_samples", "host", Who::All, 1),
     // Nothing is wrong.
     Program { is_quick: true, ..benign("variable_lengths", 2) },
     benign("length_curriculum", 2),
@@ -72,6 +103,25 @@ pub const PROGRAMS: &[Program] = &[
     benign("workers_respawn", 1),
     benign("metric_buffer", 2),
     benign("moe_routing", 4),
+    benign("bounded_log", 4),
+    benign("smoothed_values", 2),
+    Program {
+        script: "accumulation_logs",
+        arguments: &["--detach"],
+        ..benign("accumulation_detached", 2)
+    },
+    benign("rollouts", 2),
+    benign("expert_parallel", 4),
+    benign("pipeline_stages", 4),
+    benign("stream_workspaces", 2),
+    Program {
+        script: "worker_samples",
+        arguments: &["--bounded"],
+        ..benign("worker_samples_bounded", 1)
+    },
+    // Nor where nothing is trained.
+    Program { has_steps: false, ..benign("paged_pool", 1) },
+    Program { has_steps: false, ..benign("prefix_cache", 2) },
 ];
 
 /// A program whose line ought to be named.
