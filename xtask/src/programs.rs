@@ -14,6 +14,7 @@ use crate::report::Found;
 /// Runs the programs whose name contains one of these, or all.
 pub(crate) fn run_all(steps: &mut Steps, only: &[String]) -> Result<Found> {
     python::fetch_torch(steps)?;
+    python::fetch_frameworks(steps)?;
     let mut build = cargo(&["build", "--locked", "-p", "memtape", "-p", "memtape-recorder"]);
     build.args(["-p", "memtape-tests", "--bin", "memtape-programs"]);
     steps.take("build", build)?;

@@ -21,6 +21,16 @@ else
 fi
 $pip install --quiet --disable-pip-version-check "$@""#;
 
+/// Installs into an environment that is there.
+const ADD: &str = r#"set -e
+maker=$1 folder=$2; shift 2
+if "$folder/bin/python" -m pip --version >/dev/null 2>&1; then
+    pip="$folder/bin/python -m pip"
+else
+    pip="$maker -m pip --python $folder/bin/python"
+fi
+$pip install --quiet --disable-pip-version-check "$@""#;
+
 /// Prints `True` when every package is there, in the version behind its name, if one is. A local
 /// version such as 2.11.0+cu130 is the same release.
 const VERSIONS: &str = "import importlib.metadata as m, sys\n\
@@ -29,6 +39,16 @@ const VERSIONS: &str = "import importlib.metadata as m, sys\n\
 
 /// The tests are written for this version; its CUDA calls are the ones the fake runtime answers.
 const TORCH: [&str; 2] = ["torch==2.11.0", "numpy"];
+
+/// Frameworks whose loops some of the real programs run in. Only those need them, so they are
+/// installed when the programs are run (a minute and 300 MB).
+const FRAMEWORKS: [&str; 5] = [
+    "accelerate==1.15.0",
+    "deepspeed==0.19.8",
+    "lightning==2.6.6",
+    "torchmetrics==1.9.0",
+    "transformers==5.23.0",
+];
 
 /// The environment with it.
 const TORCH_AT: &str = "target/venv";
@@ -73,6 +93,19 @@ pub(crate) fn install_torch() -> Command {
 /// Fetches PyTorch where it is not there.
 pub(crate) fn fetch_torch(steps: &mut Steps) -> Result<()> {
     if is_torch_ready() { Ok(()) } else { steps.take("fetch PyTorch", install_torch()) }
+}
+
+/// Fetches the frameworks into the environment with PyTorch, where they are not there. An
+/// interpreter that was named by hand is taken as it is.
+pub(crate) fn fetch_frameworks(steps: &mut Steps) -> Result<()> {
+    let is_by_hand = std::env::var_os("MEMTAPE_TEST_PYTHON").is_some();
+    if is_by_hand || has(TORCH_AT, &FRAMEWORKS) {
+        return Ok(());
+    }
+    // With PyTorch's version named again, no framework can replace it by another one.
+    let mut add = command("sh");
+    add.args(["-c", ADD, "sh", "python3", TORCH_AT]).args(TORCH).args(FRAMEWORKS);
+    steps.take("fetch frameworks", add)
 }
 
 /// A script with PyTorch on the fake CUDA runtime, whose one device has this memory.

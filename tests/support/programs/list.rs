@@ -55,6 +55,38 @@ pub const PROGRAMS: &[Program] = &[
         arguments: &["--keep"],
         ..fault("stage_keeps_sent", "leak", Who::Rank(1), 4)
     },
+    // Tensors that are kept in the loop of a framework.
+    Program {
+        script: "lightning_validation",
+        arguments: &["--keep"],
+        ..fault("lightning_keeps_outputs", "leak", Who::All, 2)
+    },
+    Program {
+        script: "trainer_logits",
+        arguments: &["--keep"],
+        ..fault("trainer_keeps_logits", "leak", Who::Rank(0), 2)
+    },
+    Program {
+        script: "accelerate_gather",
+        arguments: &["--keep"],
+        ..fault("accelerate_keeps_gathered", "leak", Who::All, 2)
+    },
+    Program {
+        script: "torchmetrics_embeddings",
+        arguments: &["--no-reset"],
+        ..fault("torchmetrics_without_reset", "leak", Who::All, 2)
+    },
+    Program {
+        script: "deepspeed_zero",
+        arguments: &["--keep"],
+        ..fault("deepspeed_keeps_losses", "leak", Who::All, 2)
+    },
+    // Tensors that are kept where nothing is trained.
+    Program {
+        has_steps: false,
+        fault: Some(Fault { class: "leak", who: Who::All, has_line: true, must_page: true }),
+        ..benign("conversations", 1)
+    },
     // What the allocator holds.
     Program { is_quick: true, ..lineless("fragmentation", "fragmentation", Who::All, 2) },
     Program {
@@ -119,6 +151,12 @@ pub const PROGRAMS: &[Program] = &[
         arguments: &["--bounded"],
         ..benign("worker_samples_bounded", 1)
     },
+    // Nothing is wrong in the loop of a framework.
+    benign("lightning_validation", 2),
+    benign("trainer_logits", 2),
+    benign("accelerate_gather", 2),
+    benign("torchmetrics_embeddings", 2),
+    benign("deepspeed_zero", 2),
     // Nor where nothing is trained.
     Program { has_steps: false, ..benign("paged_pool", 1) },
     Program { has_steps: false, ..benign("prefix_cache", 2) },

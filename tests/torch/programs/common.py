@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import IterableDataset
 
 MIB = 1 << 20
 FLOATS_PER_MIB = MIB // 4
@@ -42,6 +43,16 @@ def steps(count, pace_ms=12):
         started = time.monotonic()
         yield step
         time.sleep(max(0.0, pace_ms / 1000 - (time.monotonic() - started)))
+
+
+class Batches(IterableDataset):
+    """As many batches as steps, for frameworks that have a loop of their own."""
+
+    def __init__(self, count, batch, pace_ms=12):
+        self.count, self.batch, self.pace_ms = count, batch, pace_ms
+
+    def __iter__(self):
+        return (self.batch() for _ in steps(self.count, self.pace_ms))
 
 
 def onset(step=0):
