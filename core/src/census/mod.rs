@@ -16,11 +16,18 @@ pub mod line;
 pub mod reader;
 
 use alloc::collections::BTreeMap;
+use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
+use crate::limits::CENSUS_LINES_MAX;
 use crate::snapshot::{Frame, Held};
+use crate::tape::read::tape;
 
 pub use line::LineId;
+
+/// Lines that are chosen by their survivors in blocks; the others are chosen by bytes.
+const LINES_BY_BLOCKS: usize = CENSUS_LINES_MAX / 4;
 
 /// Live memory of one device of one rank, by line and cohort.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +55,33 @@ pub struct LineCensus {
     pub cohorts: BTreeMap<u64, Held>,
 }
 
+impl Census {
+    /// The census of blocks that are given with their line and the step of their birth; what is
+    /// alike may come in one piece. `frames` are asked for the lines that are chosen.
+    pub fn of(
+        device: u8,
+        step: u64,
+        blocks: impl IntoIterator<Item = (LineId, u64, Held)>,
+        frames: impl Fn(LineId) -> Option<Vec<Frame>>,
+    ) -> Self {
+        let mut lines: BTreeMap<LineId, BTreeMap<u64, (u64, Held)>> = BTreeMap::new();
+        for (id, birth, held) in blocks {
+            let cohorts = lines.entry(id).or_default();
+            let of = cohorts.entry(cohort::start(step, birth));
+            let of = of.or_insert((u64::MAX, Held::default()));
+            *of = (of.0.min(birth), believable(of.1.plus(held)));
+        }
+        let lines = lines.into_iter().map(|(id, cohorts)| {
+            (id, LineCensus { cohorts: cohorts.into_values().collect(), ..LineCensus::default() })
+        });
+        let (mut lines, other_lines) = choose(step, lines.collect());
+        for (id, line) in &mut lines {
+            line.frames = frames(*id).unwrap_or_default();
+        }
+        Self { device, step, lines, other_lines }
+    }
+}
+
 impl LineCensus {
     /// All that the line holds.
     pub fn held(&self) -> Held {
@@ -64,4 +98,32 @@ impl LineCensus {
         let sum = old.fold(Held::default(), Held::plus);
         Held { bytes: sum.bytes - largest.bytes, count: sum.count - largest.count }
     }
+}
+
+/// The lines with the most survivors, in bytes and in blocks, and what the others hold together.
+fn choose(
+    step: u64,
+    mut lines: BTreeMap<LineId, LineCensus>,
+) -> (BTreeMap<LineId, LineCensus>, Held) {
+    let ranked = |by: fn(Held) -> u64, lines: &BTreeMap<LineId, LineCensus>| {
+        let key = |line: &LineCensus| Reverse((by(line.survivors(step)), by(line.held())));
+        let mut ids: Vec<_> = lines.iter().map(|(id, line)| (key(line), *id)).collect();
+        ids.sort_unstable();
+        ids.into_iter().map(|(_, id)| id)
+    };
+    let mut chosen = vec![];
+    chosen.extend(ranked(|held| held.count, &lines).take(LINES_BY_BLOCKS));
+    for id in ranked(|held| held.bytes, &lines) {
+        if chosen.len() < CENSUS_LINES_MAX && !chosen.contains(&id) {
+            chosen.push(id);
+        }
+    }
+    let taken = chosen.into_iter().filter_map(|id| lines.remove_entry(&id)).collect();
+    let other = lines.values().fold(Held::default(), |sum, line| sum.plus(line.held()));
+    (taken, believable(other))
+}
+
+/// At most what the numbers of a tape can be: larger ones are lies.
+fn believable(held: Held) -> Held {
+    Held { bytes: tape::believable(held.bytes), count: tape::believable(held.count) }
 }

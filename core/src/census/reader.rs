@@ -5,18 +5,12 @@
 //! resolved to its line once, because stacks never change on a tape.
 
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
-use core::cmp::Reverse;
 
 use crate::census::line::{LineId, line_of};
-use crate::census::{Census, LineCensus, cohort};
-use crate::limits::CENSUS_LINES_MAX;
+use crate::census::{Census, cohort};
 use crate::snapshot::{Frame, Held};
-use crate::tape::read::{Source, Tape, tape};
-
-/// Lines that are chosen by their survivors in blocks; the others are chosen by bytes.
-const LINES_BY_BLOCKS: usize = CENSUS_LINES_MAX / 4;
+use crate::tape::read::{Source, Tape};
 
 /// Counts one tape again and again, and remembers the lines of its stacks.
 #[derive(Debug, Default)]
@@ -44,21 +38,9 @@ impl CensusReader {
         })?;
         self.resolve(tape, counted.keys().map(|(stack, _)| *stack));
 
-        let mut lines: BTreeMap<LineId, BTreeMap<u64, (u64, Held)>> = BTreeMap::new();
-        for ((stack, cohort), (oldest, held)) in counted {
-            let id = self.lines.get(&stack).copied().unwrap_or_default();
-            let of = lines.entry(id).or_default();
-            let of = of.entry(cohort).or_insert((u64::MAX, Held::default()));
-            *of = (of.0.min(oldest), believable(of.1.plus(held)));
-        }
-        let lines = lines.into_iter().map(|(id, cohorts)| {
-            (id, LineCensus { cohorts: cohorts.into_values().collect(), ..LineCensus::default() })
-        });
-        let (mut lines, other_lines) = choose(step, lines.collect());
-        for (id, line) in &mut lines {
-            line.frames = self.frames.get(id).cloned().unwrap_or_default();
-        }
-        Some(Census { device, step, lines, other_lines })
+        let id = |stack: &u32| self.lines.get(stack).copied().unwrap_or_default();
+        let counted = counted.iter().map(|((stack, _), (oldest, held))| (id(stack), *oldest, *held));
+        Some(Census::of(device, step, counted, |id| self.frames.get(&id).cloned()))
     }
 
     /// Learns the lines of stacks that were not seen before.
@@ -77,32 +59,4 @@ impl CensusReader {
             self.frames.entry(id).or_insert(frames);
         }
     }
-}
-
-/// The lines with the most survivors, in bytes and in blocks, and what the others hold together.
-fn choose(
-    step: u64,
-    mut lines: BTreeMap<LineId, LineCensus>,
-) -> (BTreeMap<LineId, LineCensus>, Held) {
-    let ranked = |by: fn(Held) -> u64, lines: &BTreeMap<LineId, LineCensus>| {
-        let key = |line: &LineCensus| Reverse((by(line.survivors(step)), by(line.held())));
-        let mut ids: Vec<_> = lines.iter().map(|(id, line)| (key(line), *id)).collect();
-        ids.sort_unstable();
-        ids.into_iter().map(|(_, id)| id)
-    };
-    let mut chosen = vec![];
-    chosen.extend(ranked(|held| held.count, &lines).take(LINES_BY_BLOCKS));
-    for id in ranked(|held| held.bytes, &lines) {
-        if chosen.len() < CENSUS_LINES_MAX && !chosen.contains(&id) {
-            chosen.push(id);
-        }
-    }
-    let taken = chosen.into_iter().filter_map(|id| lines.remove_entry(&id)).collect();
-    let other = lines.values().fold(Held::default(), |sum, line| sum.plus(line.held()));
-    (taken, believable(other))
-}
-
-/// At most what the numbers of a tape can be: larger ones are lies.
-fn believable(held: Held) -> Held {
-    Held { bytes: tape::believable(held.bytes), count: tape::believable(held.count) }
 }
