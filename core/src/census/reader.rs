@@ -39,7 +39,8 @@ impl CensusReader {
         self.resolve(tape, counted.keys().map(|(stack, _)| *stack));
 
         let id = |stack: &u32| self.lines.get(stack).copied().unwrap_or_default();
-        let counted = counted.iter().map(|((stack, _), (oldest, held))| (id(stack), *oldest, *held));
+        let counted =
+            counted.iter().map(|((stack, _), (oldest, held))| (id(stack), *oldest, *held));
         Some(Census::of(device, step, counted, |id| self.frames.get(&id).cloned()))
     }
 

@@ -7,7 +7,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::frames::telling_frame;
+use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot, TraceKind};
 
 /// A run of frees is a burst of a line when blocks of so many birth steps are among them.

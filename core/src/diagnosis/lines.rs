@@ -11,9 +11,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::account::{Account, Amount, Measure, Stack, median_amount};
-use super::frames::telling_frame;
 use super::generations::Births;
 use crate::snapshot::Frame;
+use crate::snapshot::frames::telling_frame;
 
 /// One line of code and what it keeps.
 #[derive(Clone, Debug)]

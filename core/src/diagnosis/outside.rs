@@ -12,13 +12,13 @@ use alloc::vec::Vec;
 use super::account::{Account, Amount, Measure, Stack, home, median_amount, signed, unsigned};
 use super::case::{Case, EXPLAINED_PPM_MIN, Lines, share_of};
 use super::circumstances::Readings;
-use super::frames::telling_frame;
 use super::ground::Ground;
 use super::inquiry::Inquiry;
 use super::lines::{Line, growing, lines};
 use super::shared::shared;
 use super::words::{bytes, count, percent, place};
 use crate::detector::Scope;
+use crate::snapshot::frames::telling_frame;
 use crate::snapshot::origin::Origin;
 use crate::snapshot::{Frame, OutsideStack, RankSnapshot};
 

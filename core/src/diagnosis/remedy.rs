@@ -9,10 +9,10 @@ use alloc::string::String;
 
 use super::account::unsigned;
 use super::case::{Case, Lines};
-use super::frames::{is_backward, is_module_call, is_user_frame};
 use super::lines::Line;
 use super::words::{bytes, place};
 use crate::snapshot::Frame;
+use crate::snapshot::frames::{is_backward, is_module_call, is_user_frame};
 
 pub(super) mod allocator;
 pub(super) mod elsewhere;

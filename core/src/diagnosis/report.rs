@@ -192,7 +192,7 @@ fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String
 /// The line of a library that a line of the user's ended up in.
 fn library<'a>(line: &Line<'a>) -> Option<&'a Frame> {
     let inside = line.stack.iter().take_while(|&&frame| frame != line.frame);
-    inside.copied().find(|frame| super::frames::is_library_frame(frame))
+    inside.copied().find(|frame| crate::snapshot::frames::is_library_frame(frame))
 }
 
 fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {

@@ -6,12 +6,12 @@ use alloc::string::String;
 use super::account::{Measure, unsigned};
 use super::case::{Case, Lines};
 use super::classes::{Class, Phrase, Share};
-use super::frames::is_backward;
 use super::generations::Course;
 use super::ground::Ground;
 use super::lines::Line;
 use super::words::{about, amount, bytes, count, place};
 use crate::detector::{Growth, Scope};
+use crate::snapshot::frames::is_backward;
 
 /// A peer that grows by less than a tenth of the suspect counts as flat.
 const FLAT_DIVISOR: i64 = 10;

@@ -9,7 +9,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::account::is_private;
-use super::frames::telling_frame;
+use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, SegmentSource, TraceKind};
 
 /// Segments up to this size are of the pool for small blocks or of one block each; what is free

@@ -8,9 +8,9 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::frames::{is_module_call, is_user_frame};
 use super::lines::{Growing, Line};
 use crate::snapshot::Frame;
+use crate::snapshot::frames::{is_module_call, is_user_frame};
 
 /// A line with this share of the growth stands out by itself, in parts per million.
 const DOMINANT_PPM: i64 = 600_000;

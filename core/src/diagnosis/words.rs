@@ -4,8 +4,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 
 use super::account::Measure;
-use super::frames::{is_compiled_region, resumed_function};
 use crate::snapshot::Frame;
+use crate::snapshot::frames::{is_compiled_region, resumed_function};
 
 /// Units of 1024, largest first, with their size as a power of two.
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];

@@ -4,6 +4,7 @@
 //! read it. It does not serialize itself; `memtape-proto` has the codec. Stack 0, frame 0 and
 //! stream pool 0 mean *unknown* everywhere.
 
+pub mod frames;
 pub mod ledger;
 pub mod origin;
 

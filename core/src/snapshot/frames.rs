@@ -1,6 +1,6 @@
 //! Which frame of a stack is the user's own code.
 
-use crate::snapshot::Frame;
+use super::Frame;
 
 /// Parts of a path that mark code which was installed or generated, not written by the user.
 const FOREIGN_PARTS: [&str; 5] =
@@ -39,7 +39,7 @@ const COMPILED_NAME_CHARS_MIN: usize = 40;
 const RESUMED: &str = "torch_dynamo_resume_in_";
 
 /// True for code that `torch.compile` wrote: `…/l3/cl3bdb….py`, wherever its cache lies.
-pub(super) fn is_compiled_region(frame: &Frame) -> bool {
+pub(crate) fn is_compiled_region(frame: &Frame) -> bool {
     let Some((folder, name)) = frame.file.rsplit_once('/') else { return false };
     let Some(hash) = name.strip_suffix(".py").and_then(|name| name.strip_prefix('c')) else {
         return false;
@@ -51,7 +51,7 @@ pub(super) fn is_compiled_region(frame: &Frame) -> bool {
 }
 
 /// The user's function of which this one is the rest, after a break in its graph.
-pub(super) fn resumed_function(frame: &Frame) -> Option<&str> {
+pub(crate) fn resumed_function(frame: &Frame) -> Option<&str> {
     let (_, rest) = frame.function.split_once(RESUMED)?;
     rest.rsplit_once("_at_").map(|(function, _)| function)
 }
@@ -80,18 +80,18 @@ fn is_inside_torch(file: &str) -> bool {
 }
 
 /// True for PyTorch's call of a module, which runs `forward` and the hooks.
-pub(super) fn is_module_call(frame: &Frame) -> bool {
+pub(crate) fn is_module_call(frame: &Frame) -> bool {
     frame.file.ends_with("torch/nn/modules/module.py")
 }
 
 /// True for a function of autograd that runs in the backward pass: `MmBackward0`, `f.backward`.
-pub(super) fn is_backward(frame: &Frame) -> bool {
+pub(crate) fn is_backward(frame: &Frame) -> bool {
     let is_node = frame.file.is_empty() && frame.function.contains("Backward");
     is_node || frame.function.ends_with(".backward")
 }
 
 /// True for code that was installed and is neither PyTorch's own nor Python's.
-pub(super) fn is_library_frame(frame: &Frame) -> bool {
+pub(crate) fn is_library_frame(frame: &Frame) -> bool {
     let file = frame.file.as_str();
     let packages = ["site-packages/", "dist-packages/"];
     let is_torch = file.contains("-packages/torch/") || is_inside_torch(file);
