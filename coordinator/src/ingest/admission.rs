@@ -110,8 +110,8 @@ impl Admission {
         self.uploads.enter(bytes + UPLOAD_OVERHEAD_BYTES).await
     }
 
-    /// What is inside now, for the metrics. Uploads may take: snapshots, first chunks, and what HTTP/2
-    /// lets waiting agents send unread.
+    /// What is inside now, for the metrics. Uploads may take: snapshots, first chunks, and what
+    /// HTTP/2 lets waiting agents send unread.
     pub(crate) fn figures(&self, message_bytes_max: u64, window_bytes: u64) -> AdmissionFigures {
         AdmissionFigures {
             upload_bytes: self.uploads.bytes(),

@@ -223,8 +223,8 @@ impl Service {
         drop(turn);
         let snapshot = self.collect(first, chunks, bytes).await?;
         // The size is what a decoder has to fear. The contents are read when they are diagnosed:
-        // one that our encoder did not write is told there, and reading it twice cost as much as
-        // storing it.
+        // one that our encoder did not write is reported there, and reading it twice cost as much
+        // as storing it.
         if let Err(why) = snapshot::unpacked_bytes(&snapshot, SNAPSHOT_BYTES_MAX) {
             return Err(self.refuse(&why));
         }

@@ -75,6 +75,7 @@ fn leaking(cases: &[Case<'_, '_>]) -> Option<Verdict> {
         forecast: None,
         returns: 0,
         give_backs: 0,
+        is_sure: true,
         ranks: u32::try_from(ranks.len()).unwrap_or(u32::MAX),
         peers: u32::try_from(peers.len()).unwrap_or(u32::MAX),
     };

@@ -64,7 +64,8 @@ impl Open {
             (Some(now), Some(before)) => now < before / 2,
             (now, before) => now.is_some() && before.is_none(),
         };
-        if !larger && !nearer {
+        let surer = self.growth.is_sure && !self.said.is_sure;
+        if !larger && !nearer && !surer {
             return None;
         }
         self.said = self.growth;
@@ -280,6 +281,12 @@ impl Findings {
         if self.open.get(key).is_some_and(|open| open.scale == UNFOLLOWED) {
             self.close(key, at_step);
         }
+    }
+
+    /// Ends a finding for good: what follows under its key is about something else.
+    pub(super) fn end(&mut self, key: &GrowthKey, at_step: u64) {
+        self.close(key, at_step);
+        self.over.remove(key);
     }
 
     /// The only place where a finding ends.

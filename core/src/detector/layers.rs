@@ -85,6 +85,11 @@ impl Layer {
         matches!(self, Self::Allocated | Self::Reserved | Self::Blocks | Self::Peak)
     }
 
+    /// Is it what tensors hold, in bytes or in blocks?
+    pub(super) fn is_of_blocks(self) -> bool {
+        matches!(self, Self::Allocated | Self::Blocks)
+    }
+
     /// Is it memory of the host?
     pub fn is_host(self) -> bool {
         matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)

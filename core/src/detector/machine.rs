@@ -7,6 +7,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::blocks::Blocks;
 use super::findings::Findings;
 use super::groups::{Groups, Medians};
 use super::layers::{COURSE_LAYERS, COURSES, Layer};
@@ -52,6 +53,7 @@ pub struct Detector {
     pub(super) groups: Groups,
     pub(super) findings: Findings,
     pub(super) residues: Residues,
+    pub(super) blocks: Blocks,
     pace: Pace,
     samples_refused: u64,
 }
@@ -124,6 +126,7 @@ impl Detector {
             groups: Groups::default(),
             findings: Findings::default(),
             residues: Residues::default(),
+            blocks: Blocks::default(),
             pace: Pace::default(),
             samples_refused: 0,
         }
@@ -149,6 +152,7 @@ impl Detector {
             known.has_ended = true;
         }
         self.residues.forget(rank);
+        self.blocks.forget(rank);
         self.judge_silence();
     }
 
@@ -167,6 +171,8 @@ impl Detector {
         let has_returned = series.take(sample);
         self.note_rank(now_ns, sample);
         self.pace.note(now_ns, sample.last_step);
+        let work_bytes = sample.peak_allocated.saturating_sub(sample.floor_allocated);
+        self.blocks.note_work(key, work_bytes);
         self.judge_habits(key);
         if has_returned {
             self.judge_residue(key, Layer::Allocated);

@@ -10,6 +10,7 @@
 //!
 //! It does not read stacks and does not name code: that is [`crate::diagnosis`].
 
+mod blocks;
 mod bottoms;
 mod findings;
 mod forecast;
@@ -65,6 +66,8 @@ pub struct Limits {
 /// good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gates {
+    /// Tensors are judged by who survives; else by their level.
+    pub blocks: bool,
     /// A rank is compared with its peers.
     pub peers: bool,
     /// Peers are ranks of equal role.
@@ -98,6 +101,7 @@ pub struct Gates {
 impl Gates {
     /// All of them.
     pub const ALL: Self = Self {
+        blocks: true,
         peers: true,
         roles: true,
         steady: true,
@@ -271,6 +275,16 @@ pub struct Growth {
     pub returns: u32,
     /// After how many of those it had given back most of what it had grown by.
     pub give_backs: u32,
+    /// It matters by itself: a rank grows unlike its peers, the end is near, or it has gone on for
+    /// long. Else it is only to be seen.
+    #[cfg_attr(feature = "serde", serde(default = "is_sure"))]
+    pub is_sure: bool,
+}
+
+/// Growth of earlier versions was told when it was sure.
+#[cfg(feature = "serde")]
+fn is_sure() -> bool {
+    true
 }
 
 impl Growth {

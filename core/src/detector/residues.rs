@@ -79,6 +79,9 @@ fn residue(series: &Series, layer: Layer, limits: &Limits, demand: Demand) -> Op
 impl Detector {
     /// A trip or a tooth of this layer has just ended, or a finding about it is open.
     pub(super) fn judge_residue(&mut self, (rank, device): (u32, u8), layer: Layer) {
+        if layer.is_of_blocks() && self.blocks.knows(rank) {
+            return;
+        }
         let Some(series) = self.series.get(&(rank, device)) else { return };
         let last_step = series.last_step;
         let any = residue(series, layer, &self.limits, Demand::Any);
@@ -180,6 +183,7 @@ impl Detector {
             ranks: 1 + others,
             returns: 0,
             give_backs: 0,
+            is_sure: true,
         }
     }
 }

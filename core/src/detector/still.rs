@@ -207,5 +207,6 @@ fn still(key: &GrowthKey, steps: (u64, u64), amount: u64, peers: u32) -> Growth 
         ranks: 1,
         returns: 0,
         give_backs: 0,
+        is_sure: true,
     }
 }

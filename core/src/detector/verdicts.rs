@@ -1,6 +1,7 @@
 //! Verdicts on the newest points: a finding begins, goes on, or is another's.
 
-use super::forecast::forecast;
+use super::findings::Open;
+use super::forecast::{Forecast, forecast};
 use super::judge::{Course, Rise, Rule, equal_jumps, judge};
 use super::layers::Layer;
 use super::machine::{Detector, Place};
@@ -57,7 +58,8 @@ impl Detector {
     /// Does this series grow beyond its peers?
     pub(super) fn judge_rank(&mut self, place: Place) {
         let Place { rank, device, layer, scale, block, .. } = place;
-        if scale < layer.finest_scale() {
+        let is_counted = layer.is_of_blocks() && self.blocks.knows(rank);
+        if scale < layer.finest_scale() || is_counted {
             return;
         }
         let Some(series) = self.series.get(&(rank, device)) else { return };
@@ -111,6 +113,9 @@ impl Detector {
             return;
         }
         let Some(ranks) = self.groups.list.get(group).map(|group| &group.ranks) else { return };
+        if layer.is_of_blocks() && ranks.iter().any(|&rank| self.blocks.knows(rank)) {
+            return;
+        }
         let home = ranks.iter().filter_map(|&rank| {
             let home = self.ranks.get(&rank)?.home;
             let series = self.series.get(&(rank, home))?;
@@ -189,8 +194,9 @@ impl Detector {
             return is_same;
         }
         let of_rank = |layer: Layer| {
-            self.findings.of_rank(key.rank).any(|open| open.growth.layer == layer)
-                || self.findings.common(layer, group).is_some()
+            let is_it = |open: &Open| open.growth.layer == layer && open.growth.is_sure;
+            self.findings.of_rank(key.rank).any(is_it)
+                || self.findings.common(layer, group).is_some_and(is_it)
         };
         let is_common =
             key.scope != Scope::OneRank && self.findings.common(key.layer, group).is_some();
@@ -276,6 +282,7 @@ impl Detector {
             ranks: 1,
             returns: 0,
             give_backs: 0,
+            is_sure: true,
         };
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
@@ -403,6 +410,18 @@ impl Detector {
             let newest = series.next_block[0].checked_sub(1);
             newest.is_none_or(|block| series.since_warm(Layer::Allocated, 0, block).is_none())
         })
+    }
+
+    /// When the memory of a device is full, as its level went on for about so many steps.
+    pub(super) fn ahead(&self, key: (u32, u8), steps: u64, left: u64) -> Option<Forecast> {
+        let series = self.series.get(&key)?;
+        let fits = |scale: &usize| WINDOW as u64 * BLOCK_STEPS[*scale] <= steps;
+        let scale = (0..SCALES).rev().find(fits).unwrap_or(0);
+        let block = series.next_block[scale].checked_sub(1)?;
+        let layer = Layer::Allocated;
+        let place = GrowthKey { rank: key.0, device: key.1, layer, scope: Scope::OneRank };
+        let window = self.own_window(&self.place_of(&place, scale, block), scale);
+        forecast(&window, WINDOW, BLOCK_STEPS[scale], left)
     }
 
     /// Rise of the floor of a series per step over the last window.

@@ -97,6 +97,7 @@ fn growth(rank: u32) -> Growth {
         ranks: 1,
         returns: 0,
         give_backs: 0,
+        is_sure: true,
         rank,
         device: rank as u8,
         scope: Scope::OneRank,

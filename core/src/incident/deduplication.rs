@@ -63,6 +63,7 @@ mod tests {
             ranks: 1,
             returns: 0,
             give_backs: 0,
+            is_sure: true,
         }
     }
 

@@ -394,13 +394,16 @@ impl Incidents {
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.confirm_by_step = None;
         tracked.considered_ns = None;
+        let is_surer = growth.is_sure && !tracked.incident.growth.is_sure;
         tracked.incident.measure(growth, attempt.step_time_ns());
         tracked.incident.updated_wall_ns = now.wall_ns;
         // What is unknown, or does not page, is captured again when it has grown.
         let is_quiet = tracked.incident.page == Page::Quiet;
+        // A notice is captured once, to be named, and again when it matters.
+        let is_worth = growth.is_sure && tracked.tries < TRIES_MAX;
         if (tracked.incident.class() == Class::Unknown || is_quiet)
             && tracked.need == Need::Nothing
-            && tracked.tries < TRIES_MAX
+            && (is_worth || is_surer)
         {
             tracked.need = Need::Wanted { due_ns: now.mono_ns };
         }

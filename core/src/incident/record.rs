@@ -190,6 +190,7 @@ impl Incident {
             detected_step: known.detected_step,
             returns: known.returns.max(growth.returns),
             give_backs: known.give_backs.max(growth.give_backs),
+            is_sure: known.is_sure || growth.is_sure,
             ..*growth
         };
         self.seconds_to_oom = growth

@@ -79,6 +79,7 @@ fn growth(rank: u32, layer: Layer, scope: Scope, returns: u32) -> Growth {
         ranks: 1,
         returns,
         give_backs: 0,
+        is_sure: true,
     }
 }
 

@@ -121,7 +121,9 @@ impl Incidents {
 
     /// Whether an incident pages after a diagnosis.
     fn page(&self, id: &str, diagnosis: &Diagnosis) -> Page {
-        let Some(own) = self.known.get(id).filter(|_| diagnosis.pages()) else {
+        let Some(own) =
+            self.known.get(id).filter(|own| diagnosis.pages() && own.incident.growth.is_sure)
+        else {
             return Page::Quiet;
         };
         let reports_it = |other: &&Tracked| {

@@ -233,6 +233,7 @@ pub(crate) fn growth(layer: Layer, bytes_per_step: u64) -> Growth {
         ranks: 1,
         returns: 0,
         give_backs: 0,
+        is_sure: true,
     }
 }
 

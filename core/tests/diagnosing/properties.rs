@@ -177,6 +177,7 @@ fn growth() -> impl Strategy<Value = Growth> {
                 ranks: 1,
                 returns: 0,
                 give_backs: 0,
+                is_sure: true,
             }
         },
     )

@@ -360,8 +360,8 @@ impl Rank {
     }
 }
 
-/// Shows the detector what a rank holds beside its step records, and keeps it for a while. The only
-/// place where readings are taken.
+/// Shows the detector what a rank holds beside its step records, and keeps the readings for a
+/// while. The only place where readings and censuses are shown.
 fn show_detector(now: Now, detector: &mut Detector, rank: &mut Rank, around: NodeContext<'_>) {
     let number = rank.record.rank;
     for (device, moment) in host_readings::points(rank, around) {
@@ -372,6 +372,10 @@ fn show_detector(now: Now, detector: &mut Detector, rank: &mut Rank, around: Nod
             }
         }
         rank.history.entry(device).or_default().add(moment);
+    }
+    // The detector ignores one that it has seen.
+    for census in rank.censuses.values() {
+        detector.census(now.mono_ns, number, census);
     }
 }
 

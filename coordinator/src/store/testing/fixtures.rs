@@ -33,6 +33,7 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         ranks: 1,
         returns: 0,
         give_backs: 0,
+        is_sure: true,
     };
     IncidentRecord {
         id: id.to_string(),

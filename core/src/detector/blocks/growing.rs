@@ -1,0 +1,324 @@
+//! Which lines grow on which ranks: survivors, swelling totals, and lives that lengthen.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::census::LineId;
+use crate::snapshot::Held;
+
+use super::super::layers::Layer;
+use super::super::machine::Detector;
+use super::line::{Kept, Line};
+use super::state::Device;
+
+/// Ranges of births that are looked at, in steps.
+const SPANS_STEPS: [u64; 5] = [128, 256, 512, 1_024, 2_048];
+
+/// Younger blocks may well be freed yet; on one rank younger ones count where its peers show that
+/// theirs are freed.
+const SETTLED_STEPS: u64 = 64;
+const SETTLED_OWN_STEPS: u64 = 24;
+
+/// What is this much older than any that was freed stays, in percent.
+const BEYOND_PERCENT: u64 = 150;
+
+/// Births in fewer cohorts are no growth; of one rank's own growth fewer are enough.
+const COHORTS_MIN: usize = 4;
+const COHORTS_OWN_MIN: usize = 3;
+
+/// Less is not reported, in bytes or else in blocks.
+pub(super) const KEPT_MIN: Held = Held { bytes: 16 << 20, count: 1_024 };
+
+/// Swelling of less is not reported.
+const RISE_BYTES_MIN: u64 = 64 << 20;
+
+/// Growth continues across a gap without births of this many steps, or of half of what was seen.
+const GAP_STEPS: u64 = 64;
+
+/// This many times what its peers keep is a rank's own growth.
+const OWN_TIMES: u64 = 4;
+
+/// Shared growth is sure when the memory is full within this many times what was seen …
+const AHEAD_TIMES: u64 = 2;
+
+/// … or when it was even for this many steps, with births in this many cohorts, and for several
+/// times as long where it began while the job was set up.
+const EVEN_STEPS: u64 = 384;
+const EVEN_COHORTS: usize = 9;
+const SETUP_TIMES: u64 = 4;
+
+/// Growth began while the job was set up when it began within this many of its first steps.
+const SETUP_ONSET_STEPS: u64 = 128;
+
+/// Shared growth is not reported before it lasted this long, in steps; nor growth that began while
+/// the job was set up: it may be what the job needs.
+const NOTICE_STEPS: u64 = 112;
+const NOTICE_SETUP_STEPS: u64 = 448;
+const OWN_SETUP_STEPS: u64 = 112;
+
+/// Lives that became longer this often, one after the other, are reported.
+const LONGER_MIN: u32 = 3;
+
+/// A line grows on a rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growing {
+    pub(super) rank: u32,
+    pub(super) line: LineId,
+    pub(super) onset_step: u64,
+    /// What it kept in `steps` steps.
+    pub(super) held: Held,
+    pub(super) steps: u64,
+    /// The peers of the rank do not grow like this.
+    pub(super) is_own: bool,
+    /// It matters: see [`crate::detector::Growth::is_sure`].
+    pub(super) is_sure: bool,
+}
+
+/// One look at a line on all devices of a group.
+struct Look<'a, 'd> {
+    there: Vec<&'a ((u32, u8), &'d Device)>,
+    id: LineId,
+    /// Newest step that was counted.
+    step: u64,
+    /// The births `from..settled`.
+    from: u64,
+    settled: u64,
+    span: u64,
+    /// Only a rank's own growth counts.
+    is_early: bool,
+}
+
+/// What a survivor test says beside the growth itself.
+struct Survivors {
+    growing: Growing,
+    /// Steps between the job's first and the onset.
+    onset_age_steps: u64,
+    /// Fewer are kept than before: it fills up.
+    is_fewer: bool,
+}
+
+impl Detector {
+    /// The ranks of a group on which a line grows.
+    pub(super) fn judge_line(
+        &self,
+        devices: &[((u32, u8), &Device)],
+        step: u64,
+        id: LineId,
+    ) -> Vec<Growing> {
+        let life_steps = self.blocks.lives.get(&id).copied().unwrap_or(0);
+        let beyond_steps = life_steps.saturating_mul(BEYOND_PERCENT) / 100;
+        let mut found = BTreeMap::new();
+        for (span, is_early) in SPANS_STEPS.iter().flat_map(|&span| [(span, true), (span, false)]) {
+            let settled_steps = if is_early { SETTLED_OWN_STEPS } else { SETTLED_STEPS };
+            let Some(settled) = step.checked_sub(beyond_steps.max(settled_steps)) else { continue };
+            let there = devices.iter().filter(|(_, device)| device.step >= settled).collect();
+            let from = settled.saturating_sub(span);
+            let look = Look { there, id, step, from, settled, span, is_early };
+            if !is_early || look.there.len() > 1 {
+                self.judge_survivors(&look, &mut found);
+            }
+        }
+        for span in SPANS_STEPS {
+            let Some(from) = step.checked_sub(span) else { continue };
+            let there = devices.iter().collect();
+            // Where blocks live for long, what one of their lives shows is no growth.
+            let is_early = span < life_steps.saturating_mul(2);
+            let look = Look { there, id, step, from, settled: step, span, is_early };
+            self.judge_swelling(&look, &mut found);
+        }
+        if found.is_empty() {
+            return devices.iter().filter_map(|((rank, _), of)| longer(*rank, of, id)).collect();
+        }
+        found.into_values().collect()
+    }
+
+    /// Cohorts that are older than any that was freed, while new ones follow.
+    fn judge_survivors(&self, look: &Look<'_, '_>, found: &mut BTreeMap<u32, Growing>) {
+        let Look { there, id, step, from, settled, is_early, .. } = look;
+        let line =
+            |device: &Device| device.lines.get(id).map(|line| line.kept(*step, *from, *settled));
+        let all: Vec<Kept> =
+            there.iter().map(|(_, device)| line(device).unwrap_or_default()).collect();
+        if !all.iter().any(is_enough) {
+            return;
+        }
+        let bytes = sorted(all.iter().map(|kept| kept.held.bytes));
+        let counts = sorted(all.iter().map(|kept| kept.held.count));
+        for ((key, device), kept) in there.iter().zip(&all) {
+            let Some(line) = device.lines.get(id) else { continue };
+            let is_own = match in_bytes(kept.held) {
+                true => is_own(&bytes, kept.held.bytes, kept.held.bytes),
+                false => is_own(&counts, kept.held.count, kept.held.count),
+            };
+            let cohorts_min = if is_own { COHORTS_OWN_MIN } else { COHORTS_MIN };
+            if !is_enough(kept) || kept.cohorts < cohorts_min || (*is_early && !is_own) {
+                continue;
+            }
+            let Some(of) = self.survivors(*key, line, kept, look) else { continue };
+            let steps = of.growing.steps;
+            let is_setup = of.onset_age_steps < SETUP_ONSET_STEPS;
+            let is_too_early = if is_own {
+                of.onset_age_steps < SETTLED_STEPS && (*is_early || steps < OWN_SETUP_STEPS)
+            } else {
+                steps < if is_setup { NOTICE_SETUP_STEPS } else { NOTICE_STEPS }
+            };
+            let is_sure = of.growing.is_sure;
+            if is_too_early || (!is_own && of.is_fewer && !is_sure) {
+                continue;
+            }
+            if found.get(&key.0).is_none_or(|known| is_sure || is_own || !known.is_sure) {
+                let is_sure = line.is_users && (is_sure || is_own);
+                found.insert(key.0, Growing { is_own, is_sure, ..of.growing });
+            }
+        }
+    }
+
+    /// The growth of what is kept; `None` when it does not go on.
+    fn survivors(
+        &self,
+        key: (u32, u8),
+        line: &Line,
+        kept: &Kept,
+        look: &Look<'_, '_>,
+    ) -> Option<Survivors> {
+        let Look { step, settled, span, .. } = *look;
+        let Kept { held, later, first, .. } = *kept;
+        let steps = settled.saturating_sub(first).max(1);
+        let in_bytes = in_bytes(held);
+        let amount = |of: Held| if in_bytes { of.bytes } else { of.count };
+        let (all, later_half) = (amount(held), amount(later));
+        let risen = line.totals.at(step).saturating_sub(line.totals.at(first));
+        let gap_max = (kept.last.saturating_sub(first) / 2).max(GAP_STEPS).min(span / 2);
+        let goes_on = kept.gap <= gap_max && later_half >= all / 3;
+        if !goes_on || (in_bytes && risen < held.bytes / 2) {
+            return None;
+        }
+        // As many late as early, and as many as before, as far as numbers tell.
+        let by_chance = held.count.isqrt();
+        let early = held.count - later.count;
+        let before = line.kept(step, first.saturating_sub(steps), first).held.count;
+        let is_fewer = early > later.count.saturating_add(by_chance)
+            || before > held.count.saturating_add(by_chance.saturating_mul(2));
+        let to_come = if is_fewer {
+            let shrinks = (all - later_half).saturating_sub(later_half).max(1);
+            u128::from(later_half) * u128::from(later_half) / u128::from(shrinks)
+        } else {
+            u128::MAX
+        };
+        let onset_step = line.onset(step, first, gap_max);
+        let series = self.series.get(&key)?;
+        let onset_age_steps = onset_step.saturating_sub(series.first_step);
+        let times = if onset_age_steps < SETUP_ONSET_STEPS { SETUP_TIMES } else { 1 };
+        let is_even = steps >= EVEN_STEPS * times
+            && kept.cohorts >= EVEN_COHORTS
+            && !is_fewer
+            && later_half >= all / 5 * 2;
+        let is_near = in_bytes
+            && series.left(Layer::Allocated).is_some_and(|left| {
+                left <= held.bytes.saturating_mul(AHEAD_TIMES) && to_come >= u128::from(left)
+            });
+        let (rank, line, is_sure) = (key.0, look.id, is_even || is_near);
+        let growing = Growing { rank, line, onset_step, held, steps, is_own: false, is_sure };
+        Some(Survivors { growing, onset_age_steps, is_fewer })
+    }
+
+    /// Lines whose lowest totals rise from quarter to quarter, where no survivors were found.
+    fn judge_swelling(&self, look: &Look<'_, '_>, found: &mut BTreeMap<u32, Growing>) {
+        let Look { there, id, from, span, .. } = look;
+        let lows = |device: &Device| device.lines.get(id)?.totals.lows(*from, *span);
+        let is_large =
+            |lows: [u64; 4]| lows[3].saturating_sub(lows[0]) >= RISE_BYTES_MIN.max(lows[0]);
+        if !there.iter().any(|(_, device)| lows(device).is_some_and(is_large)) {
+            return;
+        }
+        // What goes up and down as far on other ranks is no growth of this one.
+        let swing =
+            |device: &Device| device.lines.get(id).map_or(0, |line| line.totals.swing(*from));
+        let swings = sorted(there.iter().map(|(_, device)| swing(device)));
+        for (key, device) in there {
+            let Some(line) = device.lines.get(id) else { continue };
+            let Some(lows) = lows(device).filter(|lows| is_large(*lows)) else { continue };
+            if found.contains_key(&key.0) || !line.is_users || !swells(line, device, look, lows) {
+                continue;
+            }
+            let bytes = lows[3] - lows[0];
+            let is_own = is_own(&swings, swing(device), bytes);
+            let Some(series) = self.series.get(key) else { continue };
+            let is_near = series.left(Layer::Allocated).is_some_and(|left| left <= bytes);
+            let is_setup = from.saturating_sub(series.first_step) < SETUP_ONSET_STEPS
+                && *span < NOTICE_SETUP_STEPS;
+            if (look.is_early && !is_own) || (is_setup && !is_near) {
+                continue;
+            }
+            let growing = Growing {
+                rank: key.0,
+                line: *id,
+                onset_step: *from,
+                held: Held { bytes, count: 0 },
+                steps: *span,
+                is_own,
+                is_sure: is_own || is_near,
+            };
+            found.insert(key.0, growing);
+        }
+    }
+}
+
+/// Do the lowest totals of the quarters rise, and on to the end, with few falls?
+fn swells(line: &Line, device: &Device, look: &Look<'_, '_>, lows: [u64; 4]) -> bool {
+    let rises = lows.windows(2).all(|pair| pair[0] < pair[1]);
+    let goes_on = rises && lows[3] - lows[2] >= (lows[1] - lows[0]) / 2;
+    let totals = || line.totals.since(look.from);
+    let pairs = totals().zip(totals().skip(1));
+    let falls = pairs.filter(|(before, now)| now.low < before.low).count();
+    let first = totals().filter(|point| point.step < look.from + look.span / 4);
+    let high = first.map(|point| point.high).max().unwrap_or(0);
+    // What a step allocates and frees may have become more, and this line with it.
+    let works = device.works.lows(look.from, look.span).unwrap_or_default();
+    let beside = works[3].saturating_sub(lows[3] - lows[0]);
+    let is_work = works[0] > 0 && beside >= works[0].saturating_add(works[0] / 4);
+    goes_on && lows[3] > high && !is_work && falls * 8 < totals().count()
+}
+
+/// Lives that lengthen: garbage that is collected ever more seldom.
+fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
+    let line = device.lines.get(&id).filter(|line| line.is_users && line.longer >= LONGER_MIN)?;
+    let bytes = line.totals.newest();
+    (bytes >= RISE_BYTES_MIN).then_some(Growing {
+        rank,
+        line: id,
+        onset_step: device.step.saturating_sub(line.life_steps),
+        held: Held { bytes, count: 0 },
+        steps: line.life_steps.max(1),
+        is_own: false,
+        is_sure: false,
+    })
+}
+
+/// Is it judged by its bytes? Else by the number of its blocks.
+pub(super) fn in_bytes(held: Held) -> bool {
+    held.bytes >= KEPT_MIN.bytes
+}
+
+fn is_enough(kept: &Kept) -> bool {
+    let is_much = in_bytes(kept.held) || kept.held.count >= KEPT_MIN.count;
+    is_much && kept.cohorts >= COHORTS_OWN_MIN
+}
+
+fn sorted(values: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    values
+}
+
+/// Is this much several times the upper quartile of the others? `own` is the rank's value among
+/// `sorted`, which has those of all.
+fn is_own(sorted: &[u64], own: u64, amount: u64) -> bool {
+    let Some(others) = sorted.len().checked_sub(2) else { return false };
+    let at = others * 3 / 4;
+    let quartile = match sorted.get(at) {
+        Some(value) if own > *value => Some(value),
+        _ => sorted.get(at + 1),
+    };
+    quartile.is_some_and(|quartile| amount >= quartile.saturating_mul(OWN_TIMES))
+}

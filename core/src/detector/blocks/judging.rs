@@ -1,0 +1,59 @@
+//! Takes censuses, and judges the lines of each group of peers from time to time.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use crate::census::{Census, LineId};
+
+use super::super::machine::Detector;
+use super::growing::Growing;
+use super::state::Device;
+
+/// The censuses are judged once in this time, in nanoseconds.
+const INTERVAL_NS: u64 = 4_000_000_000;
+
+impl Detector {
+    /// Takes a census of a device that has samples. One that is no newer than the last is ignored.
+    pub fn census(&mut self, now_ns: u64, rank: u32, census: &Census) {
+        self.now_ns = self.now_ns.max(now_ns);
+        let is_known = self.series.contains_key(&(rank, census.device));
+        if !is_known || !self.limits.gates.blocks {
+            return;
+        }
+        self.blocks.take(rank, census);
+        if now_ns.saturating_sub(self.blocks.judged_ns) >= INTERVAL_NS {
+            self.blocks.judged_ns = now_ns;
+            self.judge_blocks();
+        }
+    }
+
+    fn judge_blocks(&mut self) {
+        let mut growing: BTreeMap<u32, Vec<Growing>> = BTreeMap::new();
+        let mut newest_step = 0;
+        for group in 0..self.groups.list.len() {
+            let devices = self.devices_of(group);
+            let Some(step) = devices.iter().map(|(_, device)| device.step).max() else { continue };
+            newest_step = step.max(newest_step);
+            let lines = devices.iter().flat_map(|(_, device)| &device.lines);
+            let lines: BTreeSet<LineId> =
+                lines.filter(|(_, line)| line.may_grow()).map(|(id, _)| *id).collect();
+            for id in lines {
+                for one in self.judge_line(&devices, step, id) {
+                    growing.entry(one.rank).or_default().push(one);
+                }
+            }
+        }
+        self.report_blocks(&growing);
+        self.close_quiet(newest_step);
+    }
+
+    /// The device of each rank of a group that is compared with the others'.
+    fn devices_of(&self, group: usize) -> Vec<((u32, u8), &Device)> {
+        let ranks = self.groups.list.get(group).map_or(&[][..], |group| &group.ranks);
+        let device = |rank: &u32| {
+            let key = (*rank, self.ranks.get(rank)?.home);
+            Some((key, self.blocks.devices.get(&key)?))
+        };
+        ranks.iter().filter_map(device).collect()
+    }
+}

@@ -1,0 +1,136 @@
+//! What is known of the blocks of one line on one device: its cohorts, and when they lost blocks.
+
+use alloc::collections::BTreeMap;
+
+use crate::census::{LineCensus, cohort};
+use crate::snapshot::Held;
+use crate::snapshot::frames::is_user_frame;
+
+use super::totals::Totals;
+
+/// A cohort that has lost this much shows how old blocks of its line become, in percent.
+const LOSS_PERCENT: u64 = 20;
+
+/// A life is longer than those before when it is longer by this, in percent, and at least this
+/// many steps.
+const LONGER_PERCENT: u64 = 110;
+const LONGER_STEPS_MIN: u64 = 128;
+
+/// Below this many cohorts and bytes a line is not judged.
+const COHORTS_MIN: usize = 3;
+const RISE_BYTES_MIN: u64 = 64 << 20;
+
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    cohorts: BTreeMap<u64, Cohort>,
+    /// Its bytes at each census.
+    pub(super) totals: Totals,
+    /// The user's own code allocates here.
+    pub(super) is_users: bool,
+    /// Oldest age at which blocks were freed, in steps.
+    pub(super) life_steps: u64,
+    /// How often that age rose notably.
+    pub(super) longer: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Cohort {
+    held: Held,
+    /// Most bytes since the cohort was last seen to lose some.
+    most_bytes: u64,
+}
+
+/// What a line still holds of the births in a range of steps.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    pub(super) held: Held,
+    pub(super) cohorts: usize,
+    /// Of the later half of the time since the first birth.
+    pub(super) later: Held,
+    /// Step of the first birth, and of the end of the last cohort.
+    pub(super) first: u64,
+    pub(super) last: u64,
+    /// Longest time without a birth, up to the end of the range.
+    pub(super) gap: u64,
+}
+
+impl Line {
+    /// A line that held nothing at this step.
+    pub(super) fn new(step: u64) -> Self {
+        let mut line = Self::default();
+        line.totals.add(step, 0);
+        line
+    }
+
+    /// Takes a newer census. The result is the oldest age at which blocks were seen to be freed,
+    /// in steps; 0 when none were.
+    pub(super) fn take(&mut self, step: u64, of: &LineCensus) -> u64 {
+        let mut life_steps = 0;
+        // Cohorts are merged as they age: those of before, as they are divided now.
+        let mut before: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for (birth, known) in &self.cohorts {
+            let most = before.entry(cohort::start(step, *birth)).or_insert((*birth, 0));
+            most.1 = most.1.saturating_add(known.most_bytes);
+        }
+        let now = of.cohorts.iter().map(|(birth, held)| (*birth, *held));
+        let now: BTreeMap<u64, (u64, Held)> =
+            now.map(|(birth, held)| (cohort::start(step, birth), (birth, held))).collect();
+        for (start, (birth, most)) in &mut before {
+            let left = now.get(start).map_or(0, |(_, held)| held.bytes);
+            let lost = most.saturating_sub(left);
+            if lost > 0 && lost >= (*most / 100).saturating_mul(LOSS_PERCENT) {
+                life_steps = life_steps.max(step.saturating_sub(*birth));
+                *most = left;
+            }
+        }
+        let cohort = |(start, (birth, held)): (&u64, &(u64, Held))| {
+            let most = before.get(start).map_or(0, |(_, most)| *most);
+            (*birth, Cohort { held: *held, most_bytes: most.max(held.bytes) })
+        };
+        self.cohorts = now.iter().map(cohort).collect();
+        let is_longer = life_steps >= LONGER_STEPS_MIN
+            && life_steps > self.life_steps.saturating_mul(LONGER_PERCENT) / 100;
+        self.longer = self.longer.saturating_add(u32::from(is_longer));
+        self.life_steps = life_steps.max(self.life_steps);
+        self.totals.add(step, of.held().bytes);
+        self.is_users = of.frames.first().is_some_and(is_user_frame);
+        life_steps
+    }
+
+    /// Can it grow at all? Nearly always not: parameters are one cohort, activations are freed.
+    pub(super) fn may_grow(&self) -> bool {
+        let least = self.totals.lowest().max(RISE_BYTES_MIN / 2);
+        self.cohorts.len() >= COHORTS_MIN || self.totals.newest() >= least.saturating_mul(2)
+    }
+
+    /// What lives, seen at `step`, of the births in `from..to`.
+    pub(super) fn kept(&self, step: u64, from: u64, to: u64) -> Kept {
+        let births = || self.cohorts.range(from..to.max(from));
+        let first = births().next().map_or(to, |(birth, _)| *birth);
+        let middle = first.midpoint(to);
+        let mut kept = Kept { first, ..Kept::default() };
+        let mut end = u64::MAX;
+        for (birth, cohort) in births() {
+            kept.gap = kept.gap.max(birth.saturating_sub(end));
+            end = cohort::end(step, *birth);
+            kept.held = kept.held.plus(cohort.held);
+            kept.cohorts += 1;
+            if *birth >= middle {
+                kept.later = kept.later.plus(cohort.held);
+            }
+        }
+        Kept { last: end.min(to), gap: kept.gap.max(to.saturating_sub(end)), ..kept }
+    }
+
+    /// Where the births begin that go on until `first` with gaps of at most `gap_max` steps.
+    pub(super) fn onset(&self, step: u64, first: u64, gap_max: u64) -> u64 {
+        let mut onset = first;
+        for birth in self.cohorts.range(..first).rev().map(|(birth, _)| *birth) {
+            if onset.saturating_sub(cohort::end(step, birth)) > gap_max {
+                break;
+            }
+            onset = birth;
+        }
+        onset
+    }
+}

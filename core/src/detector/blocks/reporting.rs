@@ -1,0 +1,170 @@
+//! Findings about blocks: one for each rank that grows by itself, and one for all that grow alike.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use crate::census::LineId;
+
+use super::super::findings::UNFOLLOWED;
+use super::super::layers::Layer;
+use super::super::machine::Detector;
+use super::super::{Growth, GrowthKey, Scope};
+use super::growing::{Growing, in_bytes};
+use super::state::Open;
+
+/// A finding is over when no growth was seen for this many steps; a notice sooner.
+const QUIET_STEPS: u64 = 256;
+const QUIET_NOTICE_STEPS: u64 = 64;
+
+impl Detector {
+    pub(super) fn report_blocks(&mut self, growing: &BTreeMap<u32, Vec<Growing>>) {
+        let all = || growing.values().flatten();
+        let is_sure = all().any(|one| !one.is_own && one.is_sure);
+        let is_shared = |one: &Growing| !one.is_own && one.is_sure == is_sure;
+        let sharing: BTreeSet<u32> =
+            all().filter(|one| is_shared(one)).map(|one| one.rank).collect();
+        let mut found = Vec::new();
+        let mut shared: Option<(LineId, Growth)> = None;
+        for (rank, lines) in growing {
+            let of = |is_it: &dyn Fn(&Growing) -> bool| {
+                lines.iter().filter(|one| is_it(one)).copied().collect::<Vec<Growing>>()
+            };
+            found.extend(self.growth(*rank, &of(&|one| one.is_own), 1));
+            let Some(growth) = self.growth(*rank, &of(&is_shared), sharing.len()) else { continue };
+            if shared.is_none_or(|known| growth.1.bytes_per_step > known.1.bytes_per_step) {
+                shared = Some(growth);
+            }
+        }
+        found.extend(shared);
+        for (line, growth) in found {
+            self.report_growth(line, growth);
+        }
+    }
+
+    /// The growth of these lines on a rank, and the one that grows most; `many` ranks grow alike.
+    fn growth(&self, rank: u32, lines: &[Growing], many: usize) -> Option<(LineId, Growth)> {
+        let device = self.ranks.get(&rank)?.home;
+        let series = self.series.get(&(rank, device))?;
+        let main = lines.iter().max_by_key(|one| (one.held.bytes / one.steps, one.held.count))?;
+        let in_bytes = in_bytes(main.held);
+        let layer = if in_bytes { Layer::Allocated } else { Layer::Blocks };
+        let rate = |one: &Growing| {
+            let amount = if in_bytes { one.held.bytes } else { one.held.count };
+            amount / one.steps.max(1)
+        };
+        let rate = lines.iter().map(rate).fold(0, u64::saturating_add).max(1);
+        let group = self.groups.list.get(self.groups.of(rank));
+        let members = group.map_or(1, |group| group.ranks.len());
+        let is_one = main.is_own || self.ranks.len() == 1 || many * 2 < members;
+        let are_all = many * 4 >= self.ranks.len() * 3;
+        let scope = match (is_one, are_all) {
+            (true, _) => Scope::OneRank,
+            (false, true) => Scope::AllRanks,
+            (false, false) => Scope::Role,
+        };
+        let last_step = series.last_step;
+        let steps = last_step.saturating_sub(main.onset_step);
+        let left = series.left(layer);
+        let ahead = left.and_then(|left| self.ahead((rank, device), steps, left));
+        let growth = Growth {
+            rank,
+            device,
+            scope,
+            onset_step: main.onset_step,
+            detected_step: last_step,
+            last_step,
+            bytes_per_step: rate,
+            grown_bytes: rate.saturating_mul(steps),
+            layer,
+            steps_to_oom: ahead.map(|ahead| ahead.p50).or(left.map(|left| left / rate)),
+            forecast: ahead,
+            peers: u32::try_from(members).unwrap_or(u32::MAX).saturating_sub(1),
+            ranks: u32::try_from(many).unwrap_or(u32::MAX),
+            returns: 0,
+            give_backs: 0,
+            is_sure: lines.iter().any(|one| one.is_sure),
+        };
+        Some((main.line, growth))
+    }
+
+    /// Opens a finding, or brings the one there is up to date.
+    fn report_growth(&mut self, line: LineId, growth: Growth) {
+        let step = growth.last_step;
+        let mut key = growth.key();
+        // What many do is named by one of them, always the same.
+        let is_shared =
+            |known: &GrowthKey| known.scope != Scope::OneRank && known.layer == growth.layer;
+        let shared = self.blocks.open.iter().find(|(known, _)| is_shared(known));
+        if let Some((known, open)) = shared {
+            if growth.scope != Scope::OneRank {
+                key = *known;
+            } else if open.line == line {
+                return;
+            }
+        }
+        if let Some(open) = self.blocks.open.get(&key).copied() {
+            // A notice about one line does not become a page about another.
+            let is_another = growth.is_sure && !open.is_sure && open.line != line;
+            if !is_another {
+                let GrowthKey { rank, device, scope, .. } = key;
+                self.renew(&key, open, &Growth { rank, device, scope, ..growth });
+                return;
+            }
+            self.blocks.open.remove(&key);
+            self.findings.end(&key, step);
+        }
+        let key = growth.key();
+        let group = self.groups.of(key.rank);
+        let is_joined = growth.scope == Scope::OneRank && self.findings.joined(&growth);
+        if self.is_told(&key, group) || is_joined {
+            return;
+        }
+        self.findings.open(growth, (group, UNFOLLOWED), 0, 0, (step, 0));
+        let open = Open { line, seen_step: step, is_sure: growth.is_sure };
+        self.blocks.open.insert(key, open);
+        if growth.scope != Scope::OneRank {
+            self.close_alike(&key, line, step);
+        }
+        if growth.is_sure {
+            self.close_what_it_explains(&key, step);
+        }
+    }
+
+    fn renew(&mut self, key: &GrowthKey, open: Open, growth: &Growth) {
+        let is_surer = growth.is_sure && !open.is_sure;
+        let is_sure = open.is_sure || is_surer;
+        let open = Open { seen_step: growth.last_step, is_sure, ..open };
+        self.blocks.open.insert(*key, open);
+        self.findings.renew(growth);
+        if is_surer {
+            self.close_what_it_explains(key, growth.last_step);
+        }
+    }
+
+    /// What stood for one rank turns out to be about many. Closed after the other is opened, so
+    /// that the incident there is goes on with it.
+    fn close_alike(&mut self, shared: &GrowthKey, line: LineId, step: u64) {
+        let is_alike = |key: &GrowthKey, open: &Open| {
+            key != shared && key.layer == shared.layer && open.line == line
+        };
+        self.close_blocks(step, is_alike);
+    }
+
+    /// Ends the findings about blocks that were not seen to grow for long.
+    pub(super) fn close_quiet(&mut self, step: u64) {
+        let ended: BTreeSet<u32> =
+            self.ranks.iter().filter(|(_, rank)| rank.has_ended).map(|(rank, _)| *rank).collect();
+        self.close_blocks(step, |key, open| {
+            let quiet_steps = if open.is_sure { QUIET_STEPS } else { QUIET_NOTICE_STEPS };
+            let is_quiet = step.saturating_sub(open.seen_step) > quiet_steps;
+            is_quiet && !ended.contains(&key.rank)
+        });
+    }
+
+    fn close_blocks(&mut self, step: u64, is_over: impl Fn(&GrowthKey, &Open) -> bool) {
+        let over = self.blocks.open.extract_if(.., |key, open| is_over(key, open));
+        for (key, _) in over {
+            self.findings.close_unfollowed(&key, step);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What is known of the blocks of all ranks.
+
+use alloc::collections::BTreeMap;
+
+use crate::census::{Census, LineCensus, LineId};
+
+use super::super::GrowthKey;
+use super::line::Line;
+use super::totals::Totals;
+
+/// Lines of a job whose lives are remembered. A job has some hundred lines that hold much.
+const LIVES_MAX: usize = 16_384;
+
+/// What is known of the blocks of all ranks.
+#[derive(Debug, Default)]
+pub(in crate::detector) struct Blocks {
+    pub(super) devices: BTreeMap<(u32, u8), Device>,
+    /// The oldest age at which blocks of a line were freed on any rank, in steps.
+    pub(super) lives: BTreeMap<LineId, u64>,
+    pub(super) judged_ns: u64,
+    pub(super) open: BTreeMap<GrowthKey, Open>,
+}
+
+/// What is known of one device of one rank.
+#[derive(Debug, Default)]
+pub(super) struct Device {
+    pub(super) step: u64,
+    pub(super) lines: BTreeMap<LineId, Line>,
+    /// Most bytes that were allocated and freed within one step since the last census.
+    work_bytes: u64,
+    /// The same at each census.
+    pub(super) works: Totals,
+}
+
+/// An open finding about blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    /// The line that grows most.
+    pub(super) line: LineId,
+    /// Step at which it was last seen to grow.
+    pub(super) seen_step: u64,
+    pub(super) is_sure: bool,
+}
+
+impl Blocks {
+    /// Is this rank counted? Then its tensors are not judged by their level.
+    pub(in crate::detector) fn knows(&self, rank: u32) -> bool {
+        self.devices.range((rank, 0)..=(rank, u8::MAX)).next().is_some()
+    }
+
+    /// The process of a rank is over: it is no measure for the others any more.
+    pub(in crate::detector) fn forget(&mut self, rank: u32) {
+        self.devices.retain(|(known, _), _| *known != rank);
+    }
+
+    /// A step allocated and freed this many bytes.
+    pub(in crate::detector) fn note_work(&mut self, key: (u32, u8), bytes: u64) {
+        if let Some(device) = self.devices.get_mut(&key) {
+            device.work_bytes = device.work_bytes.max(bytes);
+        }
+    }
+
+    pub(super) fn take(&mut self, rank: u32, census: &Census) {
+        let step = census.step;
+        let device = self.devices.entry((rank, census.device)).or_default();
+        if device.step > 0 && step <= device.step {
+            return;
+        }
+        let before_step = core::mem::replace(&mut device.step, step);
+        device.works.add(step, core::mem::take(&mut device.work_bytes));
+        // A line that is not among those with the most may live on.
+        let are_all_known = census.other_lines.count == 0;
+        device.lines.retain(|id, _| census.lines.contains_key(id) || are_all_known);
+        for id in census.lines.keys() {
+            device.lines.entry(*id).or_insert_with(|| Line::new(before_step));
+        }
+        let none = LineCensus::default();
+        for (id, line) in &mut device.lines {
+            let life_steps = line.take(step, census.lines.get(id).unwrap_or(&none));
+            if self.lives.len() < LIVES_MAX || self.lives.contains_key(id) {
+                let known = self.lives.entry(*id).or_default();
+                *known = life_steps.max(*known);
+            }
+        }
+    }
+}

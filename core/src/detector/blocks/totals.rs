@@ -1,0 +1,72 @@
+//! A value by steps, coarser the older it is.
+
+use alloc::vec::Vec;
+
+/// Points that are kept.
+const POINTS_MAX: usize = 64;
+
+/// The newest half of the points is as it came; of the others two become one whenever room is
+/// needed.
+#[derive(Debug, Default)]
+pub(super) struct Totals(Vec<Point>);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    pub(super) step: u64,
+    pub(super) low: u64,
+    pub(super) high: u64,
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, step: u64, value: u64) {
+        self.0.push(Point { step, low: value, high: value });
+        if self.0.len() > POINTS_MAX {
+            let newest = self.0.split_off(POINTS_MAX / 2);
+            let merged = self.0.chunks(2).filter_map(|pair| {
+                let low = pair.iter().map(|point| point.low).min()?;
+                let high = pair.iter().map(|point| point.high).max()?;
+                Some(Point { step: pair.first()?.step, low, high })
+            });
+            self.0 = merged.chain(newest).collect();
+        }
+    }
+
+    /// The newest value.
+    pub(super) fn newest(&self) -> u64 {
+        self.0.last().map_or(0, |point| point.low)
+    }
+
+    /// The newest value that is no newer than this step; 0 before the first.
+    pub(super) fn at(&self, step: u64) -> u64 {
+        let known = self.0.iter().rev().find(|point| point.step <= step);
+        known.map_or(0, |point| point.low)
+    }
+
+    /// The lowest value that is known.
+    pub(super) fn lowest(&self) -> u64 {
+        self.0.iter().map(|point| point.low).min().unwrap_or(0)
+    }
+
+    /// The lowest value of each quarter of this many steps; `None` when one has no point.
+    pub(super) fn lows(&self, from: u64, steps: u64) -> Option<[u64; 4]> {
+        let mut lows = [u64::MAX; 4];
+        for point in self.since(from) {
+            let quarter = (point.step - from).saturating_mul(4) / steps.max(1);
+            let low = lows.get_mut(quarter.min(3) as usize)?;
+            *low = point.low.min(*low);
+        }
+        let is_known = self.0.first()?.step <= from && !lows.contains(&u64::MAX);
+        is_known.then_some(lows)
+    }
+
+    /// How far it went up and down since a step.
+    pub(super) fn swing(&self, from: u64) -> u64 {
+        let high = self.since(from).map(|point| point.high).max().unwrap_or(0);
+        let low = self.since(from).map(|point| point.low).min().unwrap_or(0);
+        high.saturating_sub(low)
+    }
+
+    pub(super) fn since(&self, from: u64) -> impl Iterator<Item = &Point> {
+        self.0.iter().filter(move |point| point.step >= from)
+    }
+}
