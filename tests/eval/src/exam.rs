@@ -33,6 +33,8 @@ pub struct Plan {
     pub baselines: bool,
     /// Beside Memtape, itself with each gate off.
     pub ablations: bool,
+    /// Beside Memtape, itself with this gate off.
+    pub without: Option<String>,
 }
 
 /// What one judge found, family by family.
@@ -80,7 +82,8 @@ struct Candidate {
 fn candidates(plan: &Plan) -> Vec<Candidate> {
     let memtape = Candidate { name: DEFAULT.to_string(), judge: Box::new(Product::new()) };
     let mut all = vec![memtape];
-    for (gate, _) in ABLATIONS.iter().filter(|_| plan.ablations) {
+    let is_asked = |gate: &str| plan.ablations || plan.without.as_deref() == Some(gate);
+    for (gate, _) in ABLATIONS.iter().filter(|(gate, _)| is_asked(gate)) {
         if let Some(without) = Product::without(gate) {
             all.push(Candidate { name: format!("without {gate}"), judge: Box::new(without) });
         }

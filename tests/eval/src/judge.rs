@@ -1,5 +1,6 @@
 //! What is examined: something that takes samples and readings, and says when memory grows.
 
+use memtape_core::census::Census;
 use memtape_core::detector::Sample;
 use memtape_core::snapshot::{Frame, RankSnapshot};
 
@@ -97,6 +98,9 @@ pub trait Judge {
 
     /// What was read beside the tape when this step of the rank was the newest.
     fn reading(&mut self, _now_ns: u64, _rank: u32, _step: u64, _of: &Step) {}
+
+    /// What a rank's tape holds at the end of a step, as its agent counts it.
+    fn census(&mut self, _now_ns: u64, _rank: u32, _census: Census) {}
 
     /// Time passes: captures may be requested and compared.
     fn tick(&mut self, _now_ns: u64, _camera: &mut Camera<'_>) {}

@@ -4,6 +4,7 @@ pub mod allocator;
 pub mod arrival;
 pub mod baselines;
 pub mod camera;
+pub mod censuses;
 pub mod code;
 pub mod exam;
 pub mod export;

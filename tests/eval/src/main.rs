@@ -12,8 +12,8 @@ use memtape_eval::table;
 
 const USAGE: &str = "\
 usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] [--seeds N] [--first S]
-                    [--ranks-max N] [--baselines] [--ablations] [--small] [--json]
-                    [--export DIR [--sample]]";
+                    [--ranks-max N] [--baselines] [--ablations] [--without GATE]
+                    [--small] [--json] [--export DIR [--sample]]";
 
 /// Scenarios of each family, and ranks of a job at most; both smaller with `--small`.
 const SEEDS: u64 = 24;
@@ -54,6 +54,7 @@ fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
             "--first" => line.plan.first = arguments.next()?.parse().ok()?,
             "--baselines" => line.plan.baselines = true,
             "--ablations" => line.plan.ablations = true,
+            "--without" => line.plan.without = Some(arguments.next()?),
             "--small" => line.is_small = true,
             "--json" => line.is_json = true,
             "--each" => line.each = true,

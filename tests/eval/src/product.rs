@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use memtape_core::capture::Refusal;
+use memtape_core::census::Census;
 use memtape_core::detector::{
     self, Detector, Gates, Growth, Limits, RankView, Reading, Sample, Scope,
 };
@@ -22,7 +23,8 @@ type Ablation = (&'static str, fn(&mut Gates));
 
 /// Conditions of the detector that can be switched off one by one, by name. Each prevents one sort
 /// of false alarm, or one sort of missed fault.
-pub const ABLATIONS: [Ablation; 14] = [
+pub const ABLATIONS: [Ablation; 15] = [
+    ("blocks", |gates| gates.blocks = false),
     ("peers", |gates| gates.peers = false),
     ("roles", |gates| gates.roles = false),
     ("steady", |gates| gates.steady = false),
@@ -246,6 +248,10 @@ impl Judge for Product {
             };
             self.detector.reading(now_ns, &reading);
         }
+    }
+
+    fn census(&mut self, now_ns: u64, rank: u32, census: Census) {
+        self.detector.census(now_ns, rank, &census);
     }
 
     fn tick(&mut self, now_ns: u64, camera: &mut Camera<'_>) {

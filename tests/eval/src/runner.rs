@@ -7,6 +7,7 @@ use memtape_core::snapshot::Frame;
 
 use crate::arrival::Reports;
 use crate::camera::Camera;
+use crate::censuses::Censuses;
 use crate::job::Layer;
 use crate::judge::{Alarm, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
@@ -59,6 +60,7 @@ pub fn run(scenario: &Scenario, judge: &mut dyn Judge) -> Vec<Incident> {
     judge.begin(scenario);
     let mut now_ns = 0;
     let mut reports = Reports::of(scenario);
+    let mut censuses = Censuses::of(scenario);
     while let Some(report) = reports.next() {
         now_ns = report.now_ns;
         for part in report.reported {
@@ -76,6 +78,11 @@ pub fn run(scenario: &Scenario, judge: &mut dyn Judge) -> Vec<Incident> {
                 && !reports.is_lost(part.rank, part.to)
             {
                 judge.reading(now_ns, part.rank, part.to, of);
+                if judge.wants_snapshots()
+                    && let Some(census) = censuses.due(now_ns, part.rank, part.to)
+                {
+                    judge.census(now_ns, part.rank, census);
+                }
             }
         }
         judge.tick(now_ns, &mut camera);

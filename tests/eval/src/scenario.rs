@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use memtape_core::identity::Identity;
 use memtape_core::snapshot::{
-    Block, DeviceSnapshot, RankSnapshot, Segment, SegmentSource, StackUse, StreamPool, TraceEvent,
-    TraceKind,
+    Block, DeviceSnapshot, Frame, RankSnapshot, Segment, SegmentSource, StackUse, StreamPool,
+    TraceEvent, TraceKind,
 };
 
 use crate::allocator::{PRIVATE, SegmentLife};
@@ -126,6 +126,12 @@ impl Scenario {
         if let Some(fault) = &mut self.fault {
             fault.onset = begun;
         }
+    }
+
+    /// The frames of each stack, innermost first.
+    pub fn stacks(&self) -> impl Iterator<Item = Vec<&Frame>> {
+        let frame = |&index: &u32| self.code.frames.get(index as usize);
+        self.code.stacks.iter().map(move |stack| stack.iter().filter_map(frame).collect())
     }
 
     /// One rank's course.

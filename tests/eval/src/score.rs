@@ -1,11 +1,11 @@
 //! Holds incidents against the label.
 //!
-//! An incident *is about* the labelled fault when it was raised at or after the onset and names a
-//! rank that has the fault, or an account in which the fault shows. The first page about it finds
-//! the fault; further ones are duplicates, and every other page is a false one. Duplicates and
-//! false pages together are what precision and false pages per day count. Incidents without a page
-//! that are about no fault are counted apart. Where a label only wants notice, an incident without
-//! a page finds the fault too.
+//! An incident *is about* the labelled fault when it paged at or after the onset, or, without a
+//! page, was raised then, and names a rank that has the fault, or an account in which the fault
+//! shows. The first page about it finds the fault; further ones are duplicates, and every other
+//! page is a false one. Duplicates and false pages together are what precision and false pages per
+//! day count. Incidents without a page that are about no fault are counted apart. Where a label
+//! only wants notice, an incident without a page finds the fault too.
 
 use crate::figures::Tally;
 use crate::job::{Expect, Fault, Layer, MIB};
@@ -71,7 +71,9 @@ fn count_false(tally: &mut Tally, incident: &Incident) {
 /// Is this incident about the fault?
 pub fn is_about(fault: &Fault, incident: &Incident) -> bool {
     let is_there = fault.ranks.contains(&incident.rank());
-    incident.opened_step >= fault.onset && (is_there || fault.layers.contains(&incident.layer()))
+    // A notice of something before counts for nothing, and as a page from when it pages.
+    let step = incident.paged_step.unwrap_or(incident.opened_step);
+    step >= fault.onset && (is_there || fault.layers.contains(&incident.layer()))
 }
 
 fn pair(fault: &Fault, said: &str) -> (String, String) {
@@ -86,7 +88,12 @@ fn describe(
     incident: &Incident,
     names_lines: bool,
 ) {
-    let delay = incident.opened_step.saturating_sub(fault.onset) as f64;
+    let begun = if incident.opened_step >= fault.onset {
+        Some(incident.opened_step)
+    } else {
+        incident.paged_step
+    };
+    let delay = begun.unwrap_or(incident.opened_step).saturating_sub(fault.onset) as f64;
     tally.delays.push(delay);
     let paged = incident.paged_step.map(|step| step.saturating_sub(fault.onset) as f64);
     tally.page_delays.extend(paged);
