@@ -1,12 +1,10 @@
 //! Tells growth that will not stop from memory that merely moves, while the job runs.
 //!
-//! Picture the tide: waves (forward and backward passes) hide it, so one looks at the lowest
-//! water of each minute, and compares with the harbour next door. Here the waves are the steps,
-//! the low water is the *floor* of a step, a minute is a block of steps, and the harbours next
-//! door are the peers: ranks that do the same work at the same steps.
-//!
-//! Every layer of memory is followed in the same way: what lies on the tape step by step
-//! ([`Sample`]), and what is read from outside about once a second ([`Reading`]).
+//! Tensors are judged by which of their blocks survive (`blocks`). Memory that is not in blocks is
+//! judged by its level: what lies on the tape step by step ([`Sample`]), and what is read from
+//! outside about once a second ([`Reading`]). The lowest level of each step, of blocks of steps of
+//! several lengths, is compared with that of the peers: ranks that do the same work at the same
+//! steps. Tensors of a rank whose agent sends no census are judged in that way too.
 //!
 //! It does not read stacks and does not name code: that is [`crate::diagnosis`].
 

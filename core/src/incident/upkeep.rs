@@ -149,7 +149,9 @@ impl Incidents {
     }
 
     fn consider_restart(&mut self, now: Now, id: String) {
-        if let Some(tracked) = self.known.get_mut(&id) {
+        // A notice is no reason to restart anything.
+        let known = self.known.get_mut(&id).filter(|known| known.incident.growth.is_sure);
+        if let Some(tracked) = known {
             tracked.considered_ns = Some(now.mono_ns);
             self.effects.push_back(Effect::ConsiderRestart { id });
         }

@@ -1,5 +1,6 @@
 //! What the detector costs: time for each record, bytes for each rank, and the share of one core
-//! that 16,384 ranks take, with one step and one reading of every layer a second.
+//! that 16,384 ranks take, with one step and one reading of every layer a second, and a census
+//! every eight.
 //!
 //! `cargo xtask eval --cost [--ranks N] [--steps N] [--json]`. Time is the thread's own on the
 //! processor, so that other programs do not count; beside it stands what keeping the last 256
@@ -9,7 +10,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use memtape_core::census::{Census, LineId};
 use memtape_core::detector::Sample;
+use memtape_core::snapshot::Held;
 use memtape_eval::baselines::{Line, PerRank};
 use memtape_eval::judge::Judge;
 use memtape_eval::product::Product;
@@ -24,6 +27,10 @@ const STEPS: u64 = 480;
 const TIMED_STEPS: u64 = 160;
 /// Layers: three of a sample (tensors, segments, blocks), and seven readings.
 const LAYERS: u64 = 10;
+/// Steps between two censuses of a rank.
+const CENSUS_STEPS: u64 = 8;
+/// Lines of a census whose blocks are freed in each step, beside four that stay.
+const WORK_LINES: u64 = 12;
 const SECOND_NS: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
 /// Exit code for a bad command line (`EX_USAGE` of sysexits).
@@ -102,7 +109,9 @@ fn main() -> ExitCode {
         });
         println!("{}", json!({ "figures": figures }));
     } else {
-        println!("{ranks} ranks, {LAYERS} layers, one step and one reading of each a second");
+        println!(
+            "{ranks} ranks, {LAYERS} layers, one step and one reading of each a second, a census every {CENSUS_STEPS}"
+        );
         for (name, cost) in [("memtape", ours), ("line and fit, one layer", line)] {
             println!(
                 "{name:24} {:>8.3} µs a record  {:>8.0} bytes a rank  {:>6.1} % of one core",
@@ -138,6 +147,16 @@ fn measure(judge: &mut dyn Judge, ranks: u64, steps: u64) -> Option<Cost> {
     })
 }
 
+/// A model, what its steps allocate, and a line that keeps blocks on one rank in a thousand.
+fn census(rank: u32, step: u64) -> Census {
+    let held = |bytes: u64, count: u64| Held { bytes, count };
+    let state = (1..=4).map(|line| (LineId(line), 0, held(4_000 * MIB, 200)));
+    let work = (1..=WORK_LINES).map(|line| (LineId(100 + line), step, held(100 * MIB, 5)));
+    let kept = if rank.is_multiple_of(1_000) { step } else { 0 };
+    let kept = (0..kept).map(|birth| (LineId(1_000), birth, held(MIB, 1)));
+    Census::of(0, step, state.chain(work).chain(kept), |_| None)
+}
+
 /// One step of one rank: a floor that moves a little; one rank in a thousand leaks.
 fn tell(judge: &mut dyn Judge, rank: u32, step: u64) {
     let noise = mix(u64::from(rank) << 32 | step) % (8 * MIB);
@@ -168,6 +187,9 @@ fn tell(judge: &mut dyn Judge, rank: u32, step: u64) {
         workers: 4_000 * MIB + noise / 2,
     };
     judge.reading(now_ns, rank, step, &Step { outside, ..Step::default() });
+    if (step + u64::from(rank)).is_multiple_of(CENSUS_STEPS) {
+        judge.census(now_ns, rank, census(rank, step));
+    }
 }
 
 /// Time this thread has had on the processor.
