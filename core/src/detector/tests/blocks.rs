@@ -1,0 +1,586 @@
+//! Growth of tensors, judged by censuses of played blocks.
+//!
+//! A [`Player`] runs programs on some ranks step by step, and feeds a sample of each step and a
+//! census every few steps. A step takes one second.
+
+use super::*;
+use crate::census::line::line_of;
+use crate::census::{Census, LineCensus, LineId};
+use crate::snapshot::{Frame, Held};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const DEVICE_BYTES: u64 = 80 * GIB;
+
+/// Lines of the played program.
+const PARAMETERS: u32 = 1;
+const ACTIVATIONS: u32 = 2;
+const OPTIMIZER: u32 = 3;
+const TESTED: u32 = 4;
+const OTHER: u32 = 5;
+
+/// Blocks that a line allocates in one step.
+#[derive(Clone, Copy, Debug)]
+struct Births {
+    line: u32,
+    held: Held,
+    /// Step in which they are freed; `u64::MAX` is never.
+    freed: u64,
+}
+
+impl Births {
+    fn one(line: u32, bytes: u64, freed: u64) -> Self {
+        Self { line, held: Held { bytes, count: 1 }, freed }
+    }
+
+    fn kept(line: u32, bytes: u64) -> Self {
+        Self::one(line, bytes, u64::MAX)
+    }
+}
+
+/// What one rank holds.
+#[derive(Clone, Debug, Default)]
+struct Tape {
+    live: Vec<(u64, Births)>,
+}
+
+impl Tape {
+    /// Plays one step; the bytes that came and went within it.
+    fn play(&mut self, step: u64, births: &[Births]) -> u64 {
+        self.live.retain(|(_, of)| of.freed > step);
+        let (kept, passing): (Vec<Births>, Vec<Births>) =
+            births.iter().copied().partition(|of: &Births| of.freed > step);
+        self.live.extend(kept.into_iter().map(|of| (step, of)));
+        passing.iter().map(|of| of.held.bytes).sum()
+    }
+
+    fn held(&self) -> Held {
+        self.live.iter().fold(Held::default(), |sum, (_, of)| sum.plus(of.held))
+    }
+
+    fn sample(&self, rank: u32, step: u64, work_bytes: u64) -> Sample {
+        let Held { bytes, count } = self.held();
+        let reserved = (bytes + work_bytes).next_multiple_of(20 * MIB);
+        Sample {
+            rank,
+            device: 0,
+            first_step: step,
+            last_step: step,
+            floor_allocated: bytes,
+            peak_allocated: bytes + work_bytes,
+            end_allocated: bytes,
+            floor_reserved: reserved,
+            peak_reserved: reserved,
+            end_reserved: reserved,
+            device_bytes: DEVICE_BYTES,
+            blocks: count,
+            malloc_failures: 0,
+        }
+    }
+
+    /// The census when `step` is the last finished one.
+    fn census(&self, step: u64) -> Census {
+        let blocks = self.live.iter().map(|(birth, of)| (id(of.line), *birth, of.held));
+        let lines = [PARAMETERS, ACTIVATIONS, OPTIMIZER, TESTED, OTHER];
+        Census::of(0, step + 1, blocks, |wanted| {
+            lines.into_iter().find(|line| id(*line) == wanted).map(|line| [frame(line)].into())
+        })
+    }
+}
+
+fn frame(line: u32) -> Frame {
+    Frame { file: "/app/train.py".into(), line, function: "step".into() }
+}
+
+fn id(line: u32) -> LineId {
+    line_of(&[&frame(line)]).0
+}
+
+/// Parameters, optimizer states after the first step, and activations, beside what is tested.
+fn usual(step: u64) -> Vec<Births> {
+    let mut births = alloc::vec![Births::one(ACTIVATIONS, 2 * GIB, step)];
+    match step {
+        0 => births.push(Births::kept(PARAMETERS, 4 * GIB)),
+        1 => births.push(Births::kept(OPTIMIZER, 8 * GIB)),
+        _ => {}
+    }
+    births
+}
+
+/// Runs a program on some ranks.
+struct Player<P> {
+    detector: Detector,
+    tapes: Vec<Tape>,
+    program: P,
+    /// Steps between two censuses.
+    every: u64,
+    step: u64,
+    findings: Vec<Finding>,
+}
+
+impl<P: FnMut(u32, u64) -> Vec<Births>> Player<P> {
+    fn new(ranks: u32, program: P) -> Self {
+        let tapes = alloc::vec![Tape::default(); ranks as usize];
+        let detector = fresh_detector(ranks);
+        Self { detector, tapes, program, every: 8, step: 0, findings: Vec::new() }
+    }
+
+    fn with_census_every(mut self, steps: u64) -> Self {
+        self.every = steps;
+        self
+    }
+
+    /// Runs up to a step on all ranks; the findings since the start.
+    fn run_to(&mut self, step: u64) -> &[Finding] {
+        self.run_some_to(step, |_| true, |_| true)
+    }
+
+    /// The same, where only some ranks run, and some of those are counted.
+    fn run_some_to(
+        &mut self,
+        step: u64,
+        runs: impl Fn(u32) -> bool,
+        is_counted: impl Fn(u32) -> bool,
+    ) -> &[Finding] {
+        while self.step < step {
+            let now_ns = (self.step + 1) * SECOND_NS;
+            let ranks = 0..self.tapes.len() as u32;
+            for rank in ranks.filter(|rank| runs(*rank)) {
+                let mut births = usual(self.step);
+                births.extend((self.program)(rank, self.step));
+                let tape = &mut self.tapes[rank as usize];
+                let work_bytes = tape.play(self.step, &births);
+                let sample = tape.sample(rank, self.step, work_bytes);
+                self.detector.sample(now_ns, &sample);
+                if (self.step + 1).is_multiple_of(self.every) && is_counted(rank) {
+                    self.detector.census(now_ns, rank, &tape.census(self.step));
+                }
+            }
+            self.findings.extend(core::iter::from_fn(|| self.detector.poll()));
+            self.step += 1;
+        }
+        &self.findings
+    }
+}
+
+fn fresh_detector(ranks: u32) -> Detector {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(ranks);
+    detector
+}
+
+/// Every growth that was said, in order.
+fn said(findings: &[Finding]) -> impl Iterator<Item = &Growth> {
+    findings.iter().filter_map(|finding| match finding {
+        Finding::Opened(growth) | Finding::Updated(growth) => Some(growth),
+        Finding::Closed { .. } => None,
+    })
+}
+
+fn is_any_sure(findings: &[Finding]) -> bool {
+    said(findings).any(|growth| growth.is_sure)
+}
+
+fn closed(findings: &[Finding]) -> Vec<(GrowthKey, u64)> {
+    let closed = |finding: &Finding| match finding {
+        Finding::Closed { key, at_step } => Some((*key, *at_step)),
+        Finding::Opened(_) | Finding::Updated(_) => None,
+    };
+    findings.iter().filter_map(closed).collect()
+}
+
+/// A line that keeps `bytes` in each step from `onset` on.
+fn leak(step: u64, onset: u64, bytes: u64) -> Vec<Births> {
+    if step >= onset { alloc::vec![Births::kept(TESTED, bytes)] } else { Vec::new() }
+}
+
+#[test]
+fn a_leak_on_one_rank_is_found_on_that_rank() {
+    for (every, delay_max) in [(8, 64), (33, 96)] {
+        for onset in [300, 517, 1_001] {
+            let program =
+                |rank, step| if rank == 2 { leak(step, onset, 8 * MIB) } else { Vec::new() };
+            let mut player = Player::new(4, program).with_census_every(every);
+            let findings = player.run_to(onset + 300);
+            let case = format!("onset {onset}, a census every {every} steps: {findings:?}");
+            let [growth] = opened(findings)[..] else { panic!("{case}") };
+            assert_eq!((growth.rank, growth.layer), (2, Layer::Allocated), "{case}");
+            assert_eq!((growth.scope, growth.is_sure), (Scope::OneRank, true), "{case}");
+            println!("every {every}: {} steps", growth.detected_step - onset);
+            assert!(growth.detected_step <= onset + delay_max, "{case}");
+            assert!(growth.onset_step.abs_diff(onset) <= 8, "{case}");
+            let last = said(findings).last().map_or(0, |growth| growth.bytes_per_step);
+            assert!(last.abs_diff(8 * MIB) <= MIB / 2, "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_leak_of_all_ranks_is_one_notice_that_becomes_sure() {
+    let onset = 300;
+    let mut player = Player::new(4, |_, step| leak(step, onset, 8 * MIB));
+    let findings = player.run_to(1_000);
+    let [notice] = opened(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!((notice.scope, notice.ranks), (Scope::AllRanks, 4), "{findings:?}");
+    assert!(!notice.is_sure && notice.detected_step < onset + 256, "{findings:?}");
+    let sure = said(findings).find(|growth| growth.is_sure).expect("it has gone on for long");
+    println!("a notice at step {}, sure at {}", notice.detected_step, sure.detected_step);
+    assert_eq!(sure.key(), notice.key());
+    assert!((onset + 384..=onset + 600).contains(&sure.last_step), "{findings:?}");
+    assert_eq!(closed(findings), []);
+}
+
+#[test]
+fn a_leak_of_all_ranks_is_sure_early_when_the_end_is_near() {
+    let onset = 300;
+    let mut player = Player::new(4, |_, step| leak(step, onset, 160 * MIB));
+    let findings = player.run_to(onset + 350);
+    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!(growth.scope, Scope::AllRanks, "{findings:?}");
+    let sure = said(findings).find(|growth| growth.is_sure).expect("the end is near");
+    println!("sure at step {}, {:?} steps before the end", sure.last_step, sure.steps_to_oom);
+    assert!(sure.last_step < onset + 200, "{findings:?}");
+    assert!(sure.steps_to_oom.is_some_and(|steps| steps > 100), "{findings:?}");
+}
+
+#[test]
+fn a_cache_with_eviction_is_never_sure() {
+    let window = |step| alloc::vec![Births::one(TESTED, 4 * MIB, step + 200)];
+    let mut player = Player::new(4, |_, step| window(step));
+    let findings = player.run_to(1_500);
+    assert!(!is_any_sure(findings), "{findings:?}");
+    assert_eq!(opened(findings).len(), closed(findings).len(), "{findings:?}");
+}
+
+#[test]
+fn a_cache_of_one_rank_is_over_after_its_first_round() {
+    let (from, steps) = (300, 200);
+    let mut player = Player::new(4, |rank, step| {
+        let is_on = rank == 1 && step >= from;
+        is_on.then(|| Births::one(TESTED, 4 * MIB, step + steps)).into_iter().collect()
+    });
+    let findings = player.run_to(2_000);
+    let late = said(findings).filter(|growth| growth.last_step > from + steps + 64);
+    assert_eq!(late.count(), 0, "{findings:?}");
+    assert_eq!(opened(findings).len(), closed(findings).len(), "{findings:?}");
+}
+
+#[test]
+fn a_collector_sawtooth_is_never_sure() {
+    for (period, shift) in [(70, 0), (200, 0), (70, 17)] {
+        let mut player = Player::new(4, |rank, step| {
+            let phase = (step + u64::from(rank) * shift) % period;
+            alloc::vec![Births::one(TESTED, 4 * MIB, step + period - phase)]
+        });
+        let findings = player.run_to(1_200);
+        assert!(!is_any_sure(findings), "period {period}, shift {shift}: {findings:?}");
+    }
+}
+
+#[test]
+fn activations_of_varying_length_give_nothing() {
+    for seed in seeds(3) {
+        let mut dice = Dice(seed);
+        let mut player = Player::new(4, |_, step| {
+            let (work, batch) = (dice.below(6 * GIB), dice.below(GIB));
+            alloc::vec![
+                Births::one(TESTED, work, step),
+                // The last batch is held until the next one is there.
+                Births::one(OTHER, batch, step + 1),
+            ]
+        });
+        let findings = player.run_to(800);
+        assert!(!is_any_sure(findings), "seed {seed}: {findings:?}");
+        assert_eq!(opened(findings), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn optimizer_states_that_come_late_are_never_sure() {
+    // At once, or group by group over some steps; on all ranks, or on one.
+    for (steps, ranks) in [(1, 4), (16, 4), (1, 1), (16, 1)] {
+        let mut player = Player::new(4, |rank, step| {
+            let is_on = rank < ranks && (300..300 + steps).contains(&step);
+            is_on.then(|| Births::kept(TESTED, 8 * GIB / steps)).into_iter().collect()
+        });
+        let findings = player.run_to(1_000);
+        assert!(!is_any_sure(findings), "{steps} steps on {ranks} ranks: {findings:?}");
+    }
+}
+
+#[test]
+fn a_tensor_that_is_replaced_by_a_larger_one_is_found() {
+    let onset = 300;
+    let mut player = Player::new(4, |rank, step| {
+        let is_due = rank == 1 && step >= onset && (step - onset).is_multiple_of(5);
+        let bytes = (step.saturating_sub(onset) / 5 + 1) * 20 * MIB;
+        is_due.then(|| Births::one(TESTED, bytes, step + 5)).into_iter().collect()
+    });
+    let findings = player.run_to(onset + 400);
+    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!((growth.rank, growth.scope), (1, Scope::OneRank), "{findings:?}");
+    assert!(growth.is_sure, "{findings:?}");
+    println!("found after {} steps", growth.detected_step - onset);
+}
+
+#[test]
+fn leaks_of_two_lines_on_two_ranks_are_two_findings() {
+    let mut player = Player::new(4, |rank, step| match rank {
+        1 => leak(step, 300, 8 * MIB),
+        3 if step >= 700 => alloc::vec![Births::kept(OTHER, 8 * MIB)],
+        _ => Vec::new(),
+    });
+    let findings = player.run_to(1_000);
+    let ranks: Vec<u32> = opened(findings).iter().map(|growth| growth.rank).collect();
+    assert_eq!(ranks, [1, 3], "{findings:?}");
+    assert!(opened(findings).iter().all(|growth| growth.is_sure), "{findings:?}");
+}
+
+/// One leak from step 300 to 500, freed in step 520; another line leaks from step 1,000 on.
+fn one_leak_after_another(rank: u32, step: u64) -> Vec<Births> {
+    match (rank, step) {
+        (1, 300..500) => alloc::vec![Births::one(TESTED, 8 * MIB, 520)],
+        (1, 1_000..) => alloc::vec![Births::kept(OTHER, 8 * MIB)],
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn a_finding_closes_after_its_blocks_are_gone() {
+    let mut player = Player::new(4, one_leak_after_another);
+    let findings = player.run_to(1_000);
+    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
+    let [(key, at_step)] = closed(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!(key, growth.key());
+    assert!((500..900).contains(&at_step), "{findings:?}");
+}
+
+#[test]
+fn two_leaks_one_after_the_other_are_two_findings() {
+    let mut player = Player::new(4, one_leak_after_another);
+    let findings = player.run_to(1_300);
+    let found = opened(findings);
+    let onsets: Vec<u64> = found.iter().map(|growth| growth.onset_step / 8 * 8).collect();
+    assert_eq!(onsets, [296, 1_000], "{findings:?}");
+    assert!(found.iter().all(|growth| growth.is_sure), "{findings:?}");
+    assert_eq!(closed(findings).len(), 1, "{findings:?}");
+}
+
+#[test]
+fn the_finding_about_a_rank_that_ended_is_not_closed_by_silence() {
+    let mut player =
+        Player::new(4, |rank, step| if rank == 2 { leak(step, 300, 8 * MIB) } else { Vec::new() });
+    player.run_to(400);
+    assert_eq!(opened(&player.findings).len(), 1, "{:?}", player.findings);
+    player.detector.rank_ended(2);
+    let findings = player.run_some_to(1_200, |rank| rank != 2, |_| true);
+    assert_eq!(closed(findings), [], "{findings:?}");
+}
+
+#[test]
+fn a_rank_that_ended_is_no_measure_for_others() {
+    let mut player =
+        Player::new(4, |rank, step| if rank == 0 { leak(step, 392, 24 * MIB) } else { Vec::new() });
+    player.run_to(424);
+    for rank in 1..4 {
+        player.detector.rank_ended(rank);
+    }
+    let findings = player.run_some_to(560, |rank| rank == 0, |_| true);
+    assert!(!is_any_sure(findings), "{findings:?}");
+}
+
+#[test]
+fn a_census_that_is_no_newer_than_the_last_is_ignored() {
+    let program =
+        |rank, step| if rank == 2 { leak(step, 300, 8 * MIB) } else { Vec::<Births>::new() };
+    let (mut player, mut other) = (Player::new(4, program), Player::new(4, program));
+    let mut older = Vec::new();
+    for step in (40..=800).step_by(40) {
+        player.run_to(step);
+        other.run_to(step);
+        let now_ns = step * SECOND_NS;
+        for (rank, tape) in other.tapes.iter().enumerate() {
+            older.push((rank as u32, tape.census(step - 1)));
+        }
+        for (rank, census) in &older {
+            other.detector.census(now_ns, *rank, census);
+            let empty = Census { lines: BTreeMap::new(), ..census.clone() };
+            other.detector.census(now_ns, *rank, &empty);
+        }
+    }
+    assert_eq!(opened(&player.findings).len(), 1);
+    assert_eq!(player.findings, other.findings);
+}
+
+#[test]
+fn ranks_without_a_census_are_judged_by_their_level() {
+    let program =
+        |rank, step| if rank == 2 { leak(step, 300, 8 * MIB) } else { Vec::<Births>::new() };
+    // Agents of an earlier version count nothing; or only some do.
+    for counted in [0, 2] {
+        let mut player = Player::new(4, program);
+        let findings = player.run_some_to(700, |_| true, |rank| rank < counted);
+        let found = opened(findings);
+        assert_eq!(found.len(), 1, "{counted} ranks are counted: {findings:?}");
+        let growth = found[0];
+        assert_eq!((growth.rank, growth.layer), (2, Layer::Allocated), "{findings:?}");
+        assert_eq!((growth.scope, growth.is_sure), (Scope::OneRank, true), "{findings:?}");
+    }
+}
+
+#[test]
+fn a_fresh_detector_finds_a_long_leak_again() {
+    let mut player =
+        Player::new(4, |rank, step| if rank == 2 { leak(step, 300, 4 * MIB) } else { Vec::new() });
+    player.run_to(1_500);
+    assert_eq!(opened(&player.findings).len(), 1, "{:?}", player.findings);
+    player.detector = fresh_detector(4);
+    player.findings.clear();
+    let findings = player.run_to(1_564);
+    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!((growth.rank, growth.is_sure), (2, true), "{findings:?}");
+    assert!(growth.onset_step < 1_400, "{findings:?}");
+}
+
+#[test]
+fn blocks_that_are_many_and_small_are_found_by_their_number() {
+    let mut player = Player::new(4, |rank, step| {
+        let held = Held { bytes: 64 * 512, count: 64 };
+        let is_on = rank == 3 && step >= 300;
+        is_on.then_some(Births { line: TESTED, held, freed: u64::MAX }).into_iter().collect()
+    });
+    let findings = player.run_to(600);
+    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!((growth.rank, growth.layer), (3, Layer::Blocks), "{findings:?}");
+    assert_eq!((growth.scope, growth.is_sure), (Scope::OneRank, true), "{findings:?}");
+    assert!(growth.bytes_per_step.abs_diff(64) <= 16, "{findings:?}");
+}
+
+/// Ranks, devices and lines of the arbitrary inputs.
+const RANKS: u8 = 4;
+const DEVICES: u8 = 2;
+
+/// Largest number in a message that the coordinator takes.
+const NUMBER_MAX: u64 = 1 << 53;
+
+/// Findings that may be open at once: one for each rank, device, layer and scope.
+const OPEN_MAX: usize = RANKS as usize * DEVICES as usize * 16 * 3;
+
+#[derive(Clone, Debug)]
+enum Input {
+    Sample(Sample),
+    Census(u32, Census),
+    Ends(u32),
+}
+
+impl Input {
+    /// The same with steps near this one: what follows each other in steps is judged.
+    fn near(self, newest: u64) -> Self {
+        match self {
+            Self::Sample(sample) => {
+                let steps = sample.last_step - sample.first_step;
+                Self::Sample(Sample { first_step: newest, last_step: newest + steps, ..sample })
+            }
+            Self::Census(rank, census) => {
+                let of = |line: LineCensus| LineCensus {
+                    cohorts: line.cohorts.into_iter().map(|(at, of)| (at % newest, of)).collect(),
+                    ..line
+                };
+                let lines = census.lines.into_iter().map(|(id, line)| (id, of(line))).collect();
+                Self::Census(rank, Census { step: newest, lines, ..census })
+            }
+            Self::Ends(rank) => Self::Ends(rank),
+        }
+    }
+}
+
+/// Numbers below a bound, small ones and all of them alike.
+fn number(bound: u64) -> impl Strategy<Value = u64> + Clone {
+    prop_oneof![3 => 0..4_000_u64, 2 => 0..bound.min(1 << 32), 1 => 0..=bound, 1 => Just(bound)]
+}
+
+fn held(bound: u64) -> impl Strategy<Value = Held> {
+    let large = prop_oneof![Just(32 * MIB), Just(GIB), number(bound)];
+    (large, number(bound)).prop_map(|(bytes, count)| Held { bytes, count })
+}
+
+fn censuses(bound: u64) -> impl Strategy<Value = Census> {
+    let cohorts = proptest::collection::btree_map(number(bound), held(bound), 0..12);
+    let line = (any::<bool>(), cohorts).prop_map(|(is_users, cohorts)| LineCensus {
+        frames: if is_users { [frame(TESTED)].into() } else { Vec::new() },
+        cohorts,
+    });
+    let lines = proptest::collection::btree_map((0..4_u64).prop_map(LineId), line, 0..4);
+    (0..DEVICES, number(bound), lines, held(bound))
+        .prop_map(|(device, step, lines, other_lines)| Census { device, step, lines, other_lines })
+}
+
+fn inputs(bound: u64) -> impl Strategy<Value = Vec<Input>> {
+    let bytes = [number(bound), number(bound), number(bound), number(bound)];
+    let sample = (0..RANKS, 0..DEVICES, number(bound), 0..3_u64, bytes).prop_map(
+        |(rank, device, first_step, steps, [floor, peak, size, blocks])| Sample {
+            rank: u32::from(rank),
+            device,
+            first_step,
+            last_step: first_step.saturating_add(steps),
+            floor_allocated: floor,
+            peak_allocated: peak,
+            end_allocated: floor,
+            floor_reserved: peak,
+            peak_reserved: peak,
+            end_reserved: size,
+            device_bytes: size,
+            blocks,
+            malloc_failures: 0,
+        },
+    );
+    let rank = || (0..RANKS).prop_map(u32::from);
+    let input = prop_oneof![
+        8 => sample.prop_map(Input::Sample),
+        8 => (rank(), censuses(bound)).prop_map(|(rank, census)| Input::Census(rank, census)),
+        1 => rank().prop_map(Input::Ends),
+    ];
+    let near = (1..40_u64, proptest::collection::vec((input, any::<bool>()), 1..80));
+    near.prop_map(|(steps, inputs)| {
+        let near = |(number, (input, is_near)): (usize, (Input, bool))| {
+            if is_near { input.near((number as u64 + 1) * steps) } else { input }
+        };
+        inputs.into_iter().enumerate().map(near).collect()
+    })
+}
+
+/// Feeds them; the findings that are open at the end.
+fn open_after(inputs: Vec<Input>) -> usize {
+    let mut detector = Detector::new(Limits::default());
+    let mut open = alloc::collections::BTreeSet::new();
+    for (number, input) in inputs.into_iter().enumerate() {
+        let now_ns = number as u64 * 5 * SECOND_NS;
+        match input {
+            Input::Sample(sample) => detector.sample(now_ns, &sample),
+            Input::Census(rank, census) => detector.census(now_ns, rank, &census),
+            Input::Ends(rank) => detector.rank_ended(rank),
+        }
+        while let Some(finding) = detector.poll() {
+            match finding {
+                Finding::Opened(growth) => assert!(open.insert(growth.key()), "{growth:?}"),
+                Finding::Updated(growth) => assert!(open.contains(&growth.key()), "{growth:?}"),
+                Finding::Closed { key, .. } => assert!(open.remove(&key), "{key:?}"),
+            }
+        }
+    }
+    open.len()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 48,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Whatever the coordinator lets through.
+    #[test]
+    fn arbitrary_censuses_are_harmless(inputs in inputs(NUMBER_MAX)) {
+        let open = open_after(inputs);
+        prop_assert!(open <= OPEN_MAX, "{open} findings are open");
+    }
+}
