@@ -8,7 +8,7 @@ use memtape_eval::families::{Family, Set, families};
 use memtape_eval::figures::Tally;
 use memtape_eval::job::{Fault, Layer};
 use memtape_eval::judge::{Alarm, Forecast, Judge, Said, Verdict};
-use memtape_eval::runner::run;
+use memtape_eval::runner::{Incident, run};
 use memtape_eval::scenario::Scenario;
 use memtape_eval::score::score;
 
@@ -178,6 +178,81 @@ fn who_always_cries_is_right_as_often_as_there_are_faults() {
     assert!(precision <= base + 1e-9, "{precision} is better than chance ({base})");
     assert!(precision > base * 0.6, "{precision} is far below {base}");
     assert_eq!(sum.precision.of, jobs);
+}
+
+/// A job, labelled with a leak of one rank from step 100 on.
+fn leak_from_step_100() -> (Scenario, Fault) {
+    let all = families();
+    let family = all.iter().find(|family| family.name == "leak_one_rank").expect("there is one");
+    let mut scenario = scenario(family, 0);
+    let fault = scenario.fault.as_mut().expect("it has a fault");
+    fault.onset = 100;
+    let fault = fault.clone();
+    (scenario, fault)
+}
+
+/// An incident about the fault itself, raised and paged at these steps.
+fn incident(fault: &Fault, opened_step: u64, paged_step: Option<u64>) -> Incident {
+    let alarm = Alarm {
+        rank: fault.ranks[0],
+        layer: fault.layers[0],
+        is_wide: false,
+        onset: opened_step,
+        step: opened_step,
+        forecast: None,
+    };
+    Incident {
+        first: alarm.clone(),
+        last: alarm,
+        opened_step,
+        paged_step,
+        closed_step: None,
+        verdict: None,
+        forecasts: Vec::new(),
+    }
+}
+
+#[test]
+fn an_incident_counts_from_its_page_on() {
+    let (scenario, fault) = leak_from_step_100();
+    let of = |opened_step: u64, paged_step: Option<u64>| {
+        let tally = score(&scenario, &[incident(&fault, opened_step, paged_step)], true);
+        assert_eq!(tally.recall.of, 1);
+        tally
+    };
+
+    let early = of(60, Some(140));
+    assert_eq!((early.recall.hits, early.precision.value()), (1, Some(1.0)), "an early notice");
+    assert_eq!((early.false_pages, early.quiet), (0, 0));
+    assert_eq!((early.delays, early.page_delays), (vec![40.0], vec![40.0]), "from its page on");
+
+    let before = of(60, Some(99));
+    assert_eq!((before.recall.hits, before.seen.hits), (0, 0), "it paged before the onset");
+    assert_eq!((before.false_pages, before.precision.value()), (1, Some(0.0)));
+
+    let unpaged = of(60, None);
+    assert_eq!((unpaged.recall.hits, unpaged.seen.hits), (0, 0), "a notice before the onset");
+    assert_eq!((unpaged.false_pages, unpaged.quiet), (0, 1));
+
+    let late = of(110, Some(140));
+    assert_eq!((late.recall.hits, late.false_pages), (1, 0));
+    assert_eq!(
+        (late.delays, late.page_delays),
+        (vec![10.0], vec![40.0]),
+        "from when it was raised"
+    );
+
+    let seen = of(110, None);
+    assert_eq!((seen.recall.hits, seen.seen.hits, seen.quiet), (0, 1, 0), "a notice of the fault");
+}
+
+#[test]
+fn a_second_page_about_a_fault_is_a_duplicate_though_its_notice_came_first() {
+    let (scenario, fault) = leak_from_step_100();
+    let both = [incident(&fault, 60, Some(200)), incident(&fault, 120, Some(140))];
+    let tally = score(&scenario, &both, true);
+    assert_eq!((tally.recall.hits, tally.duplicates, tally.false_pages), (1, 1, 0));
+    assert_eq!(tally.precision.value(), Some(0.5));
 }
 
 #[test]
