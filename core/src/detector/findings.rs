@@ -283,9 +283,8 @@ impl Findings {
         }
     }
 
-    /// Ends a finding for good: what follows under its key is about something else.
-    pub(super) fn end(&mut self, key: &GrowthKey, at_step: u64) {
-        self.close(key, at_step);
+    /// What comes next under this key is about something else, and no return.
+    pub(super) fn forget(&mut self, key: &GrowthKey) {
         self.over.remove(key);
     }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use memtape_eval::exam::{Plan, chosen, examine};
 use memtape_eval::export;
 use memtape_eval::families::{Family, Set};
+use memtape_eval::product::Product;
 use memtape_eval::runner::Incident;
 use memtape_eval::scenario::Scenario;
 use memtape_eval::table;
@@ -54,7 +55,11 @@ fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
             "--first" => line.plan.first = arguments.next()?.parse().ok()?,
             "--baselines" => line.plan.baselines = true,
             "--ablations" => line.plan.ablations = true,
-            "--without" => line.plan.without = Some(arguments.next()?),
+            "--without" => {
+                line.plan.without =
+                    arguments.next().filter(|gate| Product::without(gate).is_some());
+                line.plan.without.as_ref()?;
+            }
             "--small" => line.is_small = true,
             "--json" => line.is_json = true,
             "--each" => line.each = true,

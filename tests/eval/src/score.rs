@@ -47,7 +47,7 @@ pub fn score(scenario: &Scenario, incidents: &[Incident], names_lines: bool) -> 
     tally.recall.add(found.is_some());
     tally.seen.add(incidents.iter().any(|incident| is_about(fault, incident)));
     if let Some(oom) = scenario.oom {
-        tally.before_oom.add(found.is_some_and(|incident| incident.opened_step < oom));
+        tally.before_oom.add(found.is_some_and(|incident| begun(fault, incident) < oom));
     }
     match found {
         Some(incident) => describe(&mut tally, scenario, fault, incident, names_lines),
@@ -76,6 +76,12 @@ pub fn is_about(fault: &Fault, incident: &Incident) -> bool {
     step >= fault.onset && (is_there || fault.layers.contains(&incident.layer()))
 }
 
+/// Step from which on an incident counts: one that was raised before the onset, from its page on.
+fn begun(fault: &Fault, incident: &Incident) -> u64 {
+    let is_early = incident.opened_step < fault.onset;
+    incident.paged_step.filter(|_| is_early).unwrap_or(incident.opened_step)
+}
+
 fn pair(fault: &Fault, said: &str) -> (String, String) {
     (fault.class.to_string(), said.to_string())
 }
@@ -88,12 +94,7 @@ fn describe(
     incident: &Incident,
     names_lines: bool,
 ) {
-    let begun = if incident.opened_step >= fault.onset {
-        Some(incident.opened_step)
-    } else {
-        incident.paged_step
-    };
-    let delay = begun.unwrap_or(incident.opened_step).saturating_sub(fault.onset) as f64;
+    let delay = begun(fault, incident).saturating_sub(fault.onset) as f64;
     tally.delays.push(delay);
     let paged = incident.paged_step.map(|step| step.saturating_sub(fault.onset) as f64);
     tally.page_delays.extend(paged);

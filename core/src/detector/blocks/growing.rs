@@ -277,7 +277,7 @@ fn swells(line: &Line, device: &Device, look: &Look<'_, '_>, lows: [u64; 4]) -> 
     let works = device.works.lows(look.from, look.span).unwrap_or_default();
     let beside = works[3].saturating_sub(lows[3] - lows[0]);
     let is_work = works[0] > 0 && beside >= works[0].saturating_add(works[0] / 4);
-    goes_on && lows[3] > high && !is_work && falls * 8 < totals().count()
+    goes_on && lows[3] > high && !is_work && falls < totals().count().div_ceil(8)
 }
 
 /// Lives that lengthen: garbage that is collected ever more seldom.

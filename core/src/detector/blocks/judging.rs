@@ -10,13 +10,14 @@ use super::growing::Growing;
 use super::state::Device;
 
 /// The censuses are judged once in this time, in nanoseconds.
-const INTERVAL_NS: u64 = 4_000_000_000;
+const INTERVAL_NS: u64 = 2_000_000_000;
 
 impl Detector {
     /// Takes a census of a device that has samples. One that is no newer than the last is ignored.
     pub fn census(&mut self, now_ns: u64, rank: u32, census: &Census) {
         self.now_ns = self.now_ns.max(now_ns);
-        let is_known = self.series.contains_key(&(rank, census.device));
+        let has_ended = self.ranks.get(&rank).is_none_or(|known| known.has_ended);
+        let is_known = self.series.contains_key(&(rank, census.device)) && !has_ended;
         if !is_known || !self.limits.gates.blocks {
             return;
         }

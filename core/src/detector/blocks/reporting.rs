@@ -16,6 +16,9 @@ use super::state::Open;
 const QUIET_STEPS: u64 = 256;
 const QUIET_NOTICE_STEPS: u64 = 64;
 
+/// Findings whose line is remembered when they are over.
+const CLOSED_MAX: usize = 1024;
+
 impl Detector {
     pub(super) fn report_blocks(&mut self, growing: &BTreeMap<u32, Vec<Growing>>) {
         let all = || growing.values().flatten();
@@ -111,13 +114,18 @@ impl Detector {
                 return;
             }
             self.blocks.open.remove(&key);
-            self.findings.end(&key, step);
+            self.findings.close_unfollowed(&key, step);
+            self.findings.forget(&key);
         }
         let key = growth.key();
         let group = self.groups.of(key.rank);
         let is_joined = growth.scope == Scope::OneRank && self.findings.joined(&growth);
         if self.is_told(&key, group) || is_joined {
             return;
+        }
+        // Another line is no return of the first.
+        if self.blocks.closed.remove(&key).is_some_and(|closed| closed != line) {
+            self.findings.forget(&key);
         }
         self.findings.open(growth, (group, UNFOLLOWED), 0, 0, (step, 0));
         let open = Open { line, seen_step: step, is_sure: growth.is_sure };
@@ -132,10 +140,11 @@ impl Detector {
 
     fn renew(&mut self, key: &GrowthKey, open: Open, growth: &Growth) {
         let is_surer = growth.is_sure && !open.is_sure;
+        // What was sure once stays so until it is over.
         let is_sure = open.is_sure || is_surer;
         let open = Open { seen_step: growth.last_step, is_sure, ..open };
         self.blocks.open.insert(*key, open);
-        self.findings.renew(growth);
+        self.findings.renew(&Growth { is_sure, ..*growth });
         if is_surer {
             self.close_what_it_explains(key, growth.last_step);
         }
@@ -163,7 +172,11 @@ impl Detector {
 
     fn close_blocks(&mut self, step: u64, is_over: impl Fn(&GrowthKey, &Open) -> bool) {
         let over = self.blocks.open.extract_if(.., |key, open| is_over(key, open));
-        for (key, _) in over {
+        for (key, open) in over {
+            self.blocks.closed.insert(key, open.line);
+            while self.blocks.closed.len() > CLOSED_MAX {
+                self.blocks.closed.pop_first();
+            }
             self.findings.close_unfollowed(&key, step);
         }
     }

@@ -19,6 +19,8 @@ pub(in crate::detector) struct Blocks {
     pub(super) lives: BTreeMap<LineId, u64>,
     pub(super) judged_ns: u64,
     pub(super) open: BTreeMap<GrowthKey, Open>,
+    /// The line of findings that are over.
+    pub(super) closed: BTreeMap<GrowthKey, LineId>,
 }
 
 /// What is known of one device of one rank.
