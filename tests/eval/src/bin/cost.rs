@@ -109,9 +109,8 @@ fn main() -> ExitCode {
         });
         println!("{}", json!({ "figures": figures }));
     } else {
-        println!(
-            "{ranks} ranks, {LAYERS} layers, one step and one reading of each a second, a census every {CENSUS_STEPS}"
-        );
+        println!("{ranks} ranks, {LAYERS} layers, one step and one reading of each a second,");
+        println!("a census every {CENSUS_STEPS} seconds");
         for (name, cost) in [("memtape", ours), ("line and fit, one layer", line)] {
             println!(
                 "{name:24} {:>8.3} µs a record  {:>8.0} bytes a rank  {:>6.1} % of one core",
