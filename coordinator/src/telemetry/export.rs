@@ -95,7 +95,7 @@ impl Telemetry {
         let aligned = parts.iter().filter(|part| part.is_aligned());
         let missing = parts.iter().filter(|part| !part.is_aligned());
         for part in missing.chain(aligned).take(CHILDREN_MAX) {
-            // A part's span shows the moment of training that it is a picture of: from the end of
+            // A part's span shows the time in training that it is of: from the end of
             // its step to the end of the capture.
             let shown = system_time(part.wall_ns).clamp(UNIX_EPOCH, end);
             let child = SpanBuilder::from_name("capture rank")

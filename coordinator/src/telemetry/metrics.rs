@@ -1,6 +1,6 @@
 //! `/metrics`: the ranks of running jobs, and how the coordinator itself is doing.
 //!
-//! The loop takes a plain picture of its state; a custom collector writes it for Prometheus. The
+//! The loop copies its state; a custom collector writes it for Prometheus. The
 //! layers of `memtape_rank_memory_bytes` are a partition: their sum is what the process holds.
 //! Nothing is labelled by stack or step, and only attempts that are not over are shown, so the
 //! number of series is bounded by the ranks that run.
@@ -27,7 +27,7 @@ use crate::store::Store;
 
 mod ranks;
 
-/// A picture of the loop's state.
+/// A copy of the loop's state.
 #[derive(Debug)]
 pub(crate) struct MetricsView {
     ranks: Vec<RankFigures>,
@@ -75,7 +75,7 @@ pub(crate) struct AdmissionFigures {
     pub(crate) waits: [(&'static str, u64); 3],
 }
 
-/// Takes the picture.
+/// Copies the state.
 pub(crate) fn view(view: &View<'_>) -> MetricsView {
     let jobs = view.jobs;
     let running = || jobs.attempts().filter(|attempt| !attempt.has_ended());
@@ -137,7 +137,7 @@ fn figures(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> Ra
     }
 }
 
-/// Writes a picture in the OpenMetrics text format. Blocks.
+/// Writes a copy in the OpenMetrics text format. Blocks.
 ///
 /// # Errors
 /// Writing to memory has none in practice.

@@ -79,7 +79,7 @@ fn residue(series: &Series, layer: Layer, limits: &Limits, demand: Demand) -> Op
 impl Detector {
     /// A trip or a tooth of this layer has just ended, or a finding about it is open.
     pub(super) fn judge_residue(&mut self, (rank, device): (u32, u8), layer: Layer) {
-        if layer.is_of_blocks() && self.blocks.knows(rank) {
+        if self.is_counted((rank, device), layer) {
             return;
         }
         let Some(series) = self.series.get(&(rank, device)) else { return };

@@ -58,8 +58,7 @@ impl Detector {
     /// Does this series grow beyond its peers?
     pub(super) fn judge_rank(&mut self, place: Place) {
         let Place { rank, device, layer, scale, block, .. } = place;
-        let is_counted = layer.is_of_blocks() && self.blocks.knows(rank);
-        if scale < layer.finest_scale() || is_counted {
+        if scale < layer.finest_scale() || self.is_counted((rank, device), layer) {
             return;
         }
         let Some(series) = self.series.get(&(rank, device)) else { return };
@@ -113,7 +112,8 @@ impl Detector {
             return;
         }
         let Some(ranks) = self.groups.list.get(group).map(|group| &group.ranks) else { return };
-        if layer.is_of_blocks() && ranks.iter().any(|&rank| self.blocks.knows(rank)) {
+        let home = |rank: &u32| Some((*rank, self.ranks.get(rank)?.home));
+        if ranks.iter().filter_map(home).any(|key| self.is_counted(key, layer)) {
             return;
         }
         let home = ranks.iter().filter_map(|&rank| {

@@ -1,6 +1,6 @@
 //! Ranks of which nothing new is known: what was last seen of them is no judgement of the present.
 //!
-//! Three states, each with its own cause and its own person to call. A rank without a picture is
+//! Three states, each with its own cause and its own person to call. A rank without new data is
 //! never shown as healthy.
 
 use memtape_core::detector;
@@ -36,7 +36,7 @@ const AHEAD_STEPS: u64 = 2;
 /// Begins the line about a rank without counted steps.
 const NO_STEPS: &str = "no steps:";
 
-/// What a picture of all ranks of an attempt needs.
+/// What is needed to judge all ranks of an attempt.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     jobs: &'a Jobs,

@@ -14,8 +14,8 @@ use crate::store::testing::fixtures::{
     steps, write,
 };
 
-/// Fills a store, takes a picture of its folder while it is open (as a SIGKILL leaves it),
-/// damages the picture, opens it, and tells what is there.
+/// Fills a store, copies its folder while it is open (as a SIGKILL leaves it),
+/// damages the copy, opens it, and tells what is there.
 fn check(damage: fn(&Path), expected_steps: std::ops::Range<u64>) -> Recovery {
     let dir = tempfile::tempdir().unwrap();
     let (store, _, _) = Store::open(&dir.path().join("live")).unwrap();
@@ -30,11 +30,11 @@ fn check(damage: fn(&Path), expected_steps: std::ops::Range<u64>) -> Recovery {
     steps(&store, 0..1000);
     flush(&store);
     steps(&store, 1000..1500);
-    let picture = dir.path().join("picture");
-    copy(&dir.path().join("live"), &picture);
-    damage(&picture);
+    let copied = dir.path().join("copied");
+    copy(&dir.path().join("live"), &copied);
+    damage(&copied);
     for _ in 0..2 {
-        let (store, loaded) = reopen(&picture);
+        let (store, loaded) = reopen(&copied);
         assert_eq!((loaded.incidents.len(), loaded.parts.len(), loaded.unreadable), (49, 1, 0));
         let seventh = loaded.incidents.iter().find(|incident| incident.id == "inc-7").unwrap();
         assert_eq!(seventh.job, "second");
@@ -109,15 +109,15 @@ fn flipped_bytes_anywhere_in_the_catalogue_lose_no_record() {
     flush(&store);
     let length = std::fs::metadata(live.join("catalogue/db")).unwrap().len();
     for (number, at) in (0..length).step_by((length / 16).max(1) as usize).enumerate() {
-        let picture = dir.path().join(number.to_string());
-        copy(&live, &picture);
-        change(&picture.join("catalogue/db"), |bytes| {
+        let copied = dir.path().join(number.to_string());
+        copy(&live, &copied);
+        change(&copied.join("catalogue/db"), |bytes| {
             let end = bytes.len().min(at as usize + 64);
             bytes[at as usize..end].iter_mut().for_each(|byte| *byte ^= 0xff);
         });
-        let (_, loaded) = reopen(&picture);
+        let (_, loaded) = reopen(&copied);
         assert_eq!(loaded.incidents.len(), 20, "flipped at {at} of {length}");
-        std::fs::remove_dir_all(&picture).unwrap();
+        std::fs::remove_dir_all(&copied).unwrap();
     }
 }
 

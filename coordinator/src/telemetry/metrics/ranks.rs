@@ -62,7 +62,7 @@ fn progress_families(view: &MetricsView) -> Vec<Family> {
         ),
         gauge(
             "memtape_rank_growth_bytes_per_step",
-            "Rise of the step floor over the detector's window",
+            "Rise of the per-step minimum over the detector's window",
             view.ranks.iter().map(growth).collect(),
         ),
         gauge(

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use crate::census::{Census, LineId};
 
+use super::super::layers::Layer;
 use super::super::machine::Detector;
 use super::growing::Growing;
 use super::state::Device;
@@ -26,6 +27,13 @@ impl Detector {
             self.blocks.judged_ns = now_ns;
             self.judge_blocks();
         }
+    }
+
+    /// Is this layer of a device judged by its blocks? Tensors on the other devices of a rank, and
+    /// of a rank that sends no census, are judged by their level.
+    pub(in crate::detector) fn is_counted(&self, key: (u32, u8), layer: Layer) -> bool {
+        let is_home = self.ranks.get(&key.0).is_some_and(|rank| rank.home == key.1);
+        layer.is_of_blocks() && is_home && self.blocks.knows(key)
     }
 
     fn judge_blocks(&mut self) {

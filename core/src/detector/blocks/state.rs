@@ -45,9 +45,9 @@ pub(super) struct Open {
 }
 
 impl Blocks {
-    /// Is this rank counted? Then its tensors are not judged by their level.
-    pub(in crate::detector) fn knows(&self, rank: u32) -> bool {
-        self.devices.range((rank, 0)..=(rank, u8::MAX)).next().is_some()
+    /// Is this device counted?
+    pub(in crate::detector) fn knows(&self, key: (u32, u8)) -> bool {
+        self.devices.contains_key(&key)
     }
 
     /// The process of a rank is over: it is no measure for the others any more.

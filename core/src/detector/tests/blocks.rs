@@ -428,6 +428,27 @@ fn ranks_without_a_census_are_judged_by_their_level() {
 }
 
 #[test]
+fn the_second_device_of_a_rank_is_judged_by_its_level() {
+    let mut detector = fresh_detector(1);
+    let (mut tape, mut second) = (Tape::default(), Tape::default());
+    let mut found = Vec::new();
+    for step in 0..1_400 {
+        let now_ns = (step + 1) * SECOND_NS;
+        let work_bytes = tape.play(step, &usual(step));
+        second.play(step, &leak(step, 300, 8 * MIB));
+        detector.sample(now_ns, &tape.sample(0, step, work_bytes));
+        detector.sample(now_ns, &Sample { device: 1, ..second.sample(0, step, MIB) });
+        if step % 8 == 0 {
+            detector.census(now_ns, 0, &tape.census(step));
+            detector.census(now_ns, 0, &Census { device: 1, ..second.census(step) });
+        }
+        found.extend(core::iter::from_fn(|| detector.poll()));
+    }
+    let devices: Vec<u8> = opened(&found).iter().map(|growth| growth.device).collect();
+    assert_eq!(devices, [1], "{found:?}");
+}
+
+#[test]
 fn a_fresh_detector_finds_a_long_leak_again() {
     let mut player =
         Player::new(4, |rank, step| if rank == 2 { leak(step, 300, 4 * MIB) } else { Vec::new() });
