@@ -80,6 +80,8 @@ pub(crate) struct RankRecord {
     pub(crate) outside: Vec<Outside>,
     /// Which lines then held the live memory of its devices.
     pub(crate) censuses: Vec<Census>,
+    /// Its agent sends censuses.
+    pub(crate) is_counted: bool,
 }
 
 /// Present totals of one device of one rank, in bytes and counts.

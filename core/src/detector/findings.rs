@@ -72,6 +72,11 @@ impl Open {
         Some(Finding::Updated(self.growth))
     }
 
+    /// Ranks that grow alike, its own included.
+    fn ranks(&self) -> u32 {
+        1 + u32::try_from(self.others.len()).unwrap_or(u32::MAX - 1)
+    }
+
     /// Lowest and highest of the newest values.
     fn range(&self) -> [i64; 2] {
         let fold = |fold: fn(i64, i64) -> i64| self.newest.into_iter().reduce(fold).unwrap_or(0);
@@ -136,7 +141,7 @@ impl Findings {
 
     /// Another rank grows like one about which there is a finding, since about the same step: the
     /// same cause. It is counted there.
-    pub(super) fn joined(&mut self, growth: &Growth) -> bool {
+    pub(super) fn joined(&mut self, growth: &Growth) -> Option<GrowthKey> {
         let alike = |a: u64, b: u64| a <= b.saturating_mul(2) && b <= a.saturating_mul(2);
         let span = growth.last_step.saturating_sub(growth.onset_step);
         // A habit has no onset, only a sight of the last steps; and what is read from outside has
@@ -147,17 +152,15 @@ impl Findings {
             known.layer == growth.layer
                 && known.scope == Scope::OneRank
                 && known.rank != growth.rank
+                && (known.is_sure || !growth.is_sure)
                 && alike(known.bytes_per_step, growth.bytes_per_step)
                 && (!has_onset
                     || known.onset_step.abs_diff(growth.onset_step) <= SAME_ONSET_STEPS + span / 4)
         };
-        let found = self.open.values_mut().find(is_same);
-        if let Some(open) = found {
-            open.others.insert(growth.rank);
-            open.growth.ranks = 1 + u32::try_from(open.others.len()).unwrap_or(u32::MAX - 1);
-            return true;
-        }
-        false
+        let open = self.open.values_mut().find(is_same)?;
+        open.others.insert(growth.rank);
+        open.growth.ranks = open.ranks();
+        Some(open.growth.key())
     }
 
     /// Ends findings about ranks that another one explains.
@@ -255,7 +258,8 @@ impl Findings {
             // Only the last few trips are remembered; it began before them.
             let steps = growth.last_step.saturating_sub(onset_step);
             let grown_bytes = growth.bytes_per_step.saturating_mul(steps);
-            let known = Growth { onset_step, detected_step, returns, give_backs, ..*growth };
+            let ranks = growth.ranks.max(open.ranks());
+            let known = Growth { onset_step, detected_step, returns, give_backs, ranks, ..*growth };
             open.growth = Growth { grown_bytes, ..known };
             self.findings.extend(open.news());
         }

@@ -117,7 +117,7 @@ impl Detector {
         let growth = self.left_behind((rank, device), layer, residue, (scope, others));
         self.findings.renew(&growth);
         let key = growth.key();
-        if !self.is_told(&key, group) && !self.findings.joined(&growth) {
+        if !self.is_told(&key, group) && self.findings.joined(&growth).is_none() {
             self.findings.open(growth, (group, UNFOLLOWED), 0, 0, (last_step, 0));
             self.close_what_it_explains(&key, last_step);
         }

@@ -128,7 +128,7 @@ impl Detector {
             if !is_open && !self.is_told(&key(scope), group) {
                 let steps_seen = (last_step.saturating_sub(63), last_step);
                 let growth = still(&key(scope), steps_seen, u64::from(steps), 0);
-                if scope == Scope::AllRanks || !self.findings.joined(&growth) {
+                if scope == Scope::AllRanks || self.findings.joined(&growth).is_none() {
                     let growth = Growth { ranks, ..growth };
                     self.findings.open(growth, (group, 0), 0, 0, (last_step, 0));
                 }
@@ -181,7 +181,7 @@ impl Detector {
                 && known.silent_looks >= SILENT_LOOKS_MIN;
             if is_due && self.findings.get(&key).is_none() {
                 let growth = still(&key, (step, typical), missing, peers);
-                if !self.findings.joined(&growth) {
+                if self.findings.joined(&growth).is_none() {
                     self.findings.open(growth, (0, 0), 0, 0, (typical, 0));
                 }
             }

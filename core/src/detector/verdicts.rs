@@ -286,7 +286,7 @@ impl Detector {
         };
         if key.scope != Scope::OneRank {
             growth.ranks = peers + 1;
-        } else if self.limits.gates.one_cause && self.findings.joined(&growth) {
+        } else if self.limits.gates.one_cause && self.findings.joined(&growth).is_some() {
             return;
         }
         let rise_min = series.rise_min(key.layer, &self.limits);

@@ -226,6 +226,7 @@ impl Judge for Product {
         self.first_step = scenario.first_step;
         self.host_limit = scenario.host_limit;
         self.detector.expect_ranks(scenario.ranks);
+        (0..scenario.ranks).for_each(|rank| self.detector.expect_census(rank));
         for (rank, &role) in scenario.roles.iter().enumerate().filter(|_| scenario.roles_known) {
             self.detector.set_role(rank as u32, u64::from(role));
         }

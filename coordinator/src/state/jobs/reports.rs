@@ -356,7 +356,10 @@ impl Rank {
         if are_devices_new {
             self.record.devices = self.totals.clone();
         }
-        are_devices_new
+        // So that a later coordinator waits for a census and judges nothing by its level.
+        let is_newly_counted = !self.record.is_counted && !self.censuses.is_empty();
+        self.record.is_counted |= is_newly_counted;
+        are_devices_new || is_newly_counted
     }
 }
 

@@ -90,6 +90,9 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
     let rows_of_series = LOOK_BACK_ROWS / attempt.ranks.len().max(1);
     let mut samples = Vec::new();
     for (number, rank) in &mut attempt.ranks {
+        if rank.record.is_counted {
+            attempt.detector.expect_census(*number);
+        }
         let known: Vec<(u8, u64)> =
             rank.record.devices.iter().map(|known| (known.device, known.device_bytes)).collect();
         for (device, device_bytes) in known {

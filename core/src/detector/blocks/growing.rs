@@ -8,7 +8,7 @@ use crate::snapshot::Held;
 
 use super::super::layers::Layer;
 use super::super::machine::Detector;
-use super::line::{Kept, Line};
+use super::line::{KEPT_MIN, Kept, Line, in_bytes};
 use super::state::Device;
 
 /// Ranges of births that are looked at, in steps.
@@ -25,9 +25,6 @@ const BEYOND_PERCENT: u64 = 150;
 /// Births in fewer cohorts are no growth; of one rank's own growth fewer are enough.
 const COHORTS_MIN: usize = 4;
 const COHORTS_OWN_MIN: usize = 3;
-
-/// Less is not reported, in bytes or else in blocks.
-pub(super) const KEPT_MIN: Held = Held { bytes: 16 << 20, count: 1_024 };
 
 /// Swelling of less is not reported.
 const RISE_BYTES_MIN: u64 = 64 << 20;
@@ -76,7 +73,9 @@ pub(super) struct Growing {
 
 /// One look at a line on all devices of a group.
 struct Look<'a, 'd> {
+    /// The devices that hold it, and how many do not.
     there: Vec<&'a ((u32, u8), &'d Device)>,
+    absent: usize,
     id: LineId,
     /// Newest step that was counted.
     step: u64,
@@ -98,32 +97,38 @@ struct Survivors {
 }
 
 impl Detector {
-    /// The ranks of a group on which a line grows.
+    /// The ranks of a group on which a line grows. `devices` hold it; `steps` are the newest ones of
+    /// all devices of the group, in order.
     pub(super) fn judge_line(
         &self,
         devices: &[((u32, u8), &Device)],
-        step: u64,
+        steps: &[u64],
         id: LineId,
     ) -> Vec<Growing> {
+        let Some(&step) = steps.last() else { return Vec::new() };
         let life_steps = self.blocks.lives.get(&id).copied().unwrap_or(0);
         let beyond_steps = life_steps.saturating_mul(BEYOND_PERCENT) / 100;
         let mut found = BTreeMap::new();
         for (span, is_early) in SPANS_STEPS.iter().flat_map(|&span| [(span, true), (span, false)]) {
             let settled_steps = if is_early { SETTLED_OWN_STEPS } else { SETTLED_STEPS };
             let Some(settled) = step.checked_sub(beyond_steps.max(settled_steps)) else { continue };
-            let there = devices.iter().filter(|(_, device)| device.step >= settled).collect();
+            let there: Vec<_> =
+                devices.iter().filter(|(_, device)| device.step >= settled).collect();
+            let counted = steps.len() - steps.partition_point(|step| *step < settled);
+            let absent = counted.saturating_sub(there.len());
             let from = settled.saturating_sub(span);
-            let look = Look { there, id, step, from, settled, span, is_early };
-            if !is_early || look.there.len() > 1 {
+            let look = Look { there, absent, id, step, from, settled, span, is_early };
+            if !is_early || counted > 1 {
                 self.judge_survivors(&look, &mut found);
             }
         }
         for span in SPANS_STEPS {
             let Some(from) = step.checked_sub(span) else { continue };
-            let there = devices.iter().collect();
+            let there: Vec<_> = devices.iter().collect();
+            let absent = steps.len().saturating_sub(there.len());
             // Where blocks live for long, what one of their lives shows is no growth.
             let is_early = span < life_steps.saturating_mul(2);
-            let look = Look { there, id, step, from, settled: step, span, is_early };
+            let look = Look { there, absent, id, step, from, settled: step, span, is_early };
             self.judge_swelling(&look, &mut found);
         }
         if found.is_empty() {
@@ -134,7 +139,7 @@ impl Detector {
 
     /// Cohorts that are older than any that was freed, while new ones follow.
     fn judge_survivors(&self, look: &Look<'_, '_>, found: &mut BTreeMap<u32, Growing>) {
-        let Look { there, id, step, from, settled, is_early, .. } = look;
+        let Look { there, absent, id, step, from, settled, is_early, .. } = look;
         let line =
             |device: &Device| device.lines.get(id).map(|line| line.kept(*step, *from, *settled));
         let all: Vec<Kept> =
@@ -147,8 +152,8 @@ impl Detector {
         for ((key, device), kept) in there.iter().zip(&all) {
             let Some(line) = device.lines.get(id) else { continue };
             let is_own = match in_bytes(kept.held) {
-                true => is_own(&bytes, kept.held.bytes, kept.held.bytes),
-                false => is_own(&counts, kept.held.count, kept.held.count),
+                true => is_own(&bytes, *absent, kept.held.bytes, kept.held.bytes),
+                false => is_own(&counts, *absent, kept.held.count, kept.held.count),
             };
             let cohorts_min = if is_own { COHORTS_OWN_MIN } else { COHORTS_MIN };
             if !is_enough(kept) || kept.cohorts < cohorts_min || (*is_early && !is_own) {
@@ -167,7 +172,7 @@ impl Detector {
                 continue;
             }
             if found.get(&key.0).is_none_or(|known| is_sure || is_own || !known.is_sure) {
-                let is_sure = line.is_users && (is_sure || is_own);
+                let is_sure = line.is_user_code && (is_sure || is_own);
                 found.insert(key.0, Growing { is_own, is_sure, ..of.growing });
             }
         }
@@ -187,10 +192,9 @@ impl Detector {
         let in_bytes = in_bytes(held);
         let amount = |of: Held| if in_bytes { of.bytes } else { of.count };
         let (all, later_half) = (amount(held), amount(later));
-        let risen = line.totals.at(step).saturating_sub(line.totals.at(first));
         let gap_max = (kept.last.saturating_sub(first) / 2).max(GAP_STEPS).min(span / 2);
         let goes_on = kept.gap <= gap_max && later_half >= all / 3;
-        if !goes_on || (in_bytes && risen < held.bytes / 2) {
+        if !goes_on || !line.has_risen(step, first, held) {
             return None;
         }
         // As many late as early, and as many as before, as far as numbers tell.
@@ -238,11 +242,12 @@ impl Detector {
         for (key, device) in there {
             let Some(line) = device.lines.get(id) else { continue };
             let Some(lows) = lows(device).filter(|lows| is_large(*lows)) else { continue };
-            if found.contains_key(&key.0) || !line.is_users || !swells(line, device, look, lows) {
+            if found.contains_key(&key.0) || !line.is_user_code || !swells(line, device, look, lows)
+            {
                 continue;
             }
             let bytes = lows[3] - lows[0];
-            let is_own = is_own(&swings, swing(device), bytes);
+            let is_own = is_own(&swings, look.absent, swing(device), bytes);
             let Some(series) = self.series.get(key) else { continue };
             let is_near = series.left(Layer::Allocated).is_some_and(|left| left <= bytes);
             let is_setup = from.saturating_sub(series.first_step) < SETUP_ONSET_STEPS
@@ -282,7 +287,8 @@ fn swells(line: &Line, device: &Device, look: &Look<'_, '_>, lows: [u64; 4]) -> 
 
 /// Lives that lengthen: garbage that is collected ever more seldom.
 fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
-    let line = device.lines.get(&id).filter(|line| line.is_users && line.longer >= LONGER_MIN)?;
+    let line =
+        device.lines.get(&id).filter(|line| line.is_user_code && line.longer >= LONGER_MIN)?;
     let bytes = line.totals.newest();
     (bytes >= RISE_BYTES_MIN).then_some(Growing {
         rank,
@@ -293,11 +299,6 @@ fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
         is_own: false,
         is_sure: false,
     })
-}
-
-/// Is it judged by its bytes? Else by the number of its blocks.
-pub(super) fn in_bytes(held: Held) -> bool {
-    held.bytes >= KEPT_MIN.bytes
 }
 
 fn is_enough(kept: &Kept) -> bool {
@@ -312,13 +313,15 @@ fn sorted(values: impl Iterator<Item = u64>) -> Vec<u64> {
 }
 
 /// Is this much several times the upper quartile of the others? `own` is the rank's value among
-/// `sorted`, which has those of all.
-fn is_own(sorted: &[u64], own: u64, amount: u64) -> bool {
-    let Some(others) = sorted.len().checked_sub(2) else { return false };
-    let at = others * 3 / 4;
-    let quartile = match sorted.get(at) {
-        Some(value) if own > *value => Some(value),
-        _ => sorted.get(at + 1),
+/// `sorted`; beside these there are `absent` values of 0.
+fn is_own(sorted: &[u64], absent: usize, own: u64, amount: u64) -> bool {
+    let Some(others) = (sorted.len() + absent).checked_sub(2) else { return false };
+    let value = |at: usize| match at.checked_sub(absent) {
+        Some(at) => sorted.get(at).copied(),
+        None => Some(0),
     };
+    let at = others * 3 / 4;
+    let quartile =
+        if value(at).is_some_and(|value| own > value) { value(at) } else { value(at + 1) };
     quartile.is_some_and(|quartile| amount >= quartile.saturating_mul(OWN_TIMES))
 }

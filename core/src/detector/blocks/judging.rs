@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use crate::census::{Census, LineId};
 
+use super::super::GrowthKey;
 use super::super::layers::Layer;
 use super::super::machine::Detector;
 use super::growing::Growing;
@@ -14,6 +15,14 @@ use super::state::Device;
 const INTERVAL_NS: u64 = 2_000_000_000;
 
 impl Detector {
+    /// The agent of a rank sends censuses: its tensors are not judged by their level in the time
+    /// before the first, as after a restart of the coordinator.
+    pub fn expect_census(&mut self, rank: u32) {
+        if self.limits.gates.blocks {
+            self.blocks.expected.insert(rank);
+        }
+    }
+
     /// Takes a census of a device that has samples. One that is no newer than the last is ignored.
     pub fn census(&mut self, now_ns: u64, rank: u32, census: &Census) {
         self.now_ns = self.now_ns.max(now_ns);
@@ -21,6 +30,9 @@ impl Detector {
         let is_known = self.series.contains_key(&(rank, census.device)) && !has_ended;
         if !is_known || !self.limits.gates.blocks {
             return;
+        }
+        if !self.blocks.is_counted((rank, census.device)) {
+            self.close_levels((rank, census.device));
         }
         self.blocks.take(rank, census);
         if now_ns.saturating_sub(self.blocks.judged_ns) >= INTERVAL_NS {
@@ -36,24 +48,33 @@ impl Detector {
         layer.is_of_blocks() && is_home && self.blocks.knows(key)
     }
 
+    /// Closes what was found of the tensors of a device before the first census, and what nothing
+    /// would judge any more.
+    fn close_levels(&mut self, (rank, device): (u32, u8)) {
+        let step = self.series.get(&(rank, device)).map_or(0, |series| series.last_step);
+        for layer in [Layer::Allocated, Layer::Blocks] {
+            for scope in self.findings.unfollowed_scopes(rank, device, layer) {
+                let key = GrowthKey { rank, device, layer, scope };
+                self.findings.close_unfollowed(&key, step);
+            }
+        }
+    }
+
     fn judge_blocks(&mut self) {
         let mut growing: BTreeMap<u32, Vec<Growing>> = BTreeMap::new();
-        let mut newest_step = 0;
         for group in 0..self.groups.list.len() {
             let devices = self.devices_of(group);
             let Some(step) = devices.iter().map(|(_, device)| device.step).max() else { continue };
-            newest_step = step.max(newest_step);
-            let lines = devices.iter().flat_map(|(_, device)| &device.lines);
-            let lines: BTreeSet<LineId> =
-                lines.filter(|(_, line)| line.may_grow()).map(|(id, _)| *id).collect();
-            for id in lines {
-                for one in self.judge_line(&devices, step, id) {
+            let mut steps: Vec<u64> = devices.iter().map(|(_, device)| device.step).collect();
+            steps.sort_unstable();
+            for (id, devices) in holders(&devices, step) {
+                for one in self.judge_line(&devices, &steps, id) {
                     growing.entry(one.rank).or_default().push(one);
                 }
             }
         }
         self.report_blocks(&growing);
-        self.close_quiet(newest_step);
+        self.close_stopped();
     }
 
     /// The device of each rank of a group that is compared with the others'.
@@ -65,4 +86,21 @@ impl Detector {
         };
         ranks.iter().filter_map(device).collect()
     }
+}
+
+/// The devices that hold each line which may grow on one of them.
+fn holders<'d>(
+    devices: &[((u32, u8), &'d Device)],
+    step: u64,
+) -> BTreeMap<LineId, Vec<((u32, u8), &'d Device)>> {
+    let mut holders: BTreeMap<LineId, Vec<((u32, u8), &'d Device)>> = BTreeMap::new();
+    let lines = devices.iter().flat_map(|(_, device)| &device.lines);
+    let growing: BTreeSet<LineId> =
+        lines.filter(|(_, line)| line.may_grow(step)).map(|(id, _)| *id).collect();
+    for (key, device) in devices {
+        for id in device.lines.keys().filter(|id| growing.contains(id)) {
+            holders.entry(*id).or_default().push((*key, device));
+        }
+    }
+    holders
 }

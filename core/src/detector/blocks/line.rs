@@ -16,17 +16,27 @@ const LOSS_PERCENT: u64 = 20;
 const LONGER_PERCENT: u64 = 110;
 const LONGER_STEPS_MIN: u64 = 128;
 
+/// Less is not reported, in bytes or else in blocks.
+pub(super) const KEPT_MIN: Held = Held { bytes: 16 << 20, count: 1_024 };
+
 /// Below this many cohorts and bytes a line is not judged.
 const COHORTS_MIN: usize = 3;
 const RISE_BYTES_MIN: u64 = 64 << 20;
+
+/// Totals further back do not count.
+pub(super) const LOOK_BACK_STEPS: u64 = 2_048;
 
 #[derive(Debug, Default)]
 pub(super) struct Line {
     cohorts: BTreeMap<u64, Cohort>,
     /// Its bytes at each census.
     pub(super) totals: Totals,
-    /// The user's own code allocates here.
-    pub(super) is_users: bool,
+    /// Since when it is known, and what it held then.
+    known: (u64, Held),
+    /// Newest step at which it held something.
+    pub(super) held_step: u64,
+    /// It is told from others by a frame of the user's code.
+    pub(super) is_user_code: bool,
     /// Oldest age at which blocks were freed, in steps.
     pub(super) life_steps: u64,
     /// How often that age rose notably.
@@ -55,10 +65,14 @@ pub(super) struct Kept {
 }
 
 impl Line {
-    /// A line that held nothing at this step.
-    pub(super) fn new(step: u64) -> Self {
-        let mut line = Self::default();
-        line.totals.add(step, 0);
+    /// A line that is seen for the first time. `before_step` is the step of an earlier census, in
+    /// which it held nothing.
+    pub(super) fn new(before_step: Option<u64>, step: u64, of: &LineCensus) -> Self {
+        let mut line = Self { known: (step, of.held()), ..Self::default() };
+        if let Some(before_step) = before_step {
+            line.known = (before_step, Held::default());
+            line.totals.add(before_step, 0);
+        }
         line
     }
 
@@ -93,13 +107,17 @@ impl Line {
         self.longer = self.longer.saturating_add(u32::from(is_longer));
         self.life_steps = life_steps.max(self.life_steps);
         self.totals.add(step, of.held().bytes);
-        self.is_users = of.frames.first().is_some_and(is_user_frame);
+        self.is_user_code = of.frames.first().is_some_and(is_user_frame);
+        if !of.cohorts.is_empty() {
+            self.held_step = step;
+        }
         life_steps
     }
 
     /// Can it grow at all? Nearly always not: parameters are one cohort, activations are freed.
-    pub(super) fn may_grow(&self) -> bool {
-        let least = self.totals.lowest().max(RISE_BYTES_MIN / 2);
+    pub(super) fn may_grow(&self, step: u64) -> bool {
+        let lowest = self.totals.lowest(step.saturating_sub(LOOK_BACK_STEPS));
+        let least = lowest.max(RISE_BYTES_MIN / 2);
         self.cohorts.len() >= COHORTS_MIN || self.totals.newest() >= least.saturating_mul(2)
     }
 
@@ -122,6 +140,24 @@ impl Line {
         Kept { last: end.min(to), gap: kept.gap.max(to.saturating_sub(end)), ..kept }
     }
 
+    /// Did it rise, since `first` or since it is known, by at least half of what it keeps of the
+    /// births since then? Else old blocks went as new ones came.
+    pub(super) fn has_risen(&self, step: u64, first: u64, kept: Held) -> bool {
+        let (known_step, known) = self.known;
+        let in_bytes = in_bytes(kept);
+        if first >= known_step {
+            let risen = self.totals.newest().saturating_sub(self.totals.at(first));
+            return !in_bytes || risen >= kept.bytes / 2;
+        }
+        let fresh = self.kept(step, known_step, u64::MAX).held;
+        let now = self.cohorts.values().fold(Held::default(), |sum, of| sum.plus(of.held));
+        let (fresh, now, known, least) = match in_bytes {
+            true => (fresh.bytes, now.bytes, known.bytes, KEPT_MIN.bytes),
+            false => (fresh.count, now.count, known.count, KEPT_MIN.count),
+        };
+        fresh >= least && now.saturating_sub(known) >= fresh / 2
+    }
+
     /// Where the births begin that go on until `first` with gaps of at most `gap_max` steps.
     pub(super) fn onset(&self, step: u64, first: u64, gap_max: u64) -> u64 {
         let mut onset = first;
@@ -133,4 +169,9 @@ impl Line {
         }
         onset
     }
+}
+
+/// Is it judged by its bytes? Else by the number of its blocks.
+pub(super) fn in_bytes(held: Held) -> bool {
+    held.bytes >= KEPT_MIN.bytes
 }

@@ -9,12 +9,13 @@ use super::super::findings::UNFOLLOWED;
 use super::super::layers::Layer;
 use super::super::machine::Detector;
 use super::super::{Growth, GrowthKey, Scope};
-use super::growing::{Growing, in_bytes};
+use super::growing::Growing;
+use super::line::in_bytes;
 use super::state::Open;
 
 /// A finding is over when no growth was seen for this many steps; a notice sooner.
-const QUIET_STEPS: u64 = 256;
-const QUIET_NOTICE_STEPS: u64 = 64;
+const STOPPED_STEPS: u64 = 256;
+const STOPPED_NOTICE_STEPS: u64 = 64;
 
 /// Findings whose line is remembered when they are over.
 const CLOSED_MAX: usize = 1024;
@@ -24,31 +25,41 @@ impl Detector {
         let all = || growing.values().flatten();
         let is_sure = all().any(|one| !one.is_own && one.is_sure);
         let is_shared = |one: &Growing| !one.is_own && one.is_sure == is_sure;
-        let sharing: BTreeSet<u32> =
-            all().filter(|one| is_shared(one)).map(|one| one.rank).collect();
+        let mut many: BTreeMap<LineId, usize> = BTreeMap::new();
+        for one in all().filter(|one| is_shared(one)) {
+            *many.entry(one.line).or_default() += 1;
+        }
         let mut found = Vec::new();
         let mut shared: Option<(LineId, Growth)> = None;
         for (rank, lines) in growing {
             let of = |is_it: &dyn Fn(&Growing) -> bool| {
                 lines.iter().filter(|one| is_it(one)).copied().collect::<Vec<Growing>>()
             };
-            found.extend(self.growth(*rank, &of(&|one| one.is_own), 1));
-            let Some(growth) = self.growth(*rank, &of(&is_shared), sharing.len()) else { continue };
+            found.extend(self.growth(*rank, &of(&|one| one.is_own), &BTreeMap::new()));
+            let Some(growth) = self.growth(*rank, &of(&is_shared), &many) else { continue };
             if shared.is_none_or(|known| growth.1.bytes_per_step > known.1.bytes_per_step) {
                 shared = Some(growth);
             }
         }
         found.extend(shared);
+        let lines: BTreeSet<LineId> = all().map(|one| one.line).collect();
         for (line, growth) in found {
-            self.report_growth(line, growth);
+            self.report_growth(line, growth, &lines);
         }
     }
 
-    /// The growth of these lines on a rank, and the one that grows most; `many` ranks grow alike.
-    fn growth(&self, rank: u32, lines: &[Growing], many: usize) -> Option<(LineId, Growth)> {
+    /// The growth of these lines on a rank, and the one that grows most. `many` says how many ranks
+    /// share each line.
+    fn growth(
+        &self,
+        rank: u32,
+        lines: &[Growing],
+        many: &BTreeMap<LineId, usize>,
+    ) -> Option<(LineId, Growth)> {
         let device = self.ranks.get(&rank)?.home;
         let series = self.series.get(&(rank, device))?;
         let main = lines.iter().max_by_key(|one| (one.held.bytes / one.steps, one.held.count))?;
+        let many = many.get(&main.line).copied().unwrap_or(1);
         let in_bytes = in_bytes(main.held);
         let layer = if in_bytes { Layer::Allocated } else { Layer::Blocks };
         let rate = |one: &Growing| {
@@ -91,23 +102,27 @@ impl Detector {
     }
 
     /// Opens a finding, or brings the one there is up to date.
-    fn report_growth(&mut self, line: LineId, growth: Growth) {
+    fn report_growth(&mut self, line: LineId, growth: Growth, lines: &BTreeSet<LineId>) {
         let step = growth.last_step;
         let mut key = growth.key();
-        // What many do is named by one of them, always the same.
+        // A shared finding keeps the rank it was opened with.
         let is_shared =
             |known: &GrowthKey| known.scope != Scope::OneRank && known.layer == growth.layer;
         let shared = self.blocks.open.iter().find(|(known, _)| is_shared(known));
         if let Some((known, open)) = shared {
             if growth.scope != Scope::OneRank {
                 key = *known;
-            } else if open.line == line {
+            } else if open.line == line && open.is_sure {
                 return;
             }
         }
         if let Some(open) = self.blocks.open.get(&key).copied() {
-            // A notice about one line does not become a page about another.
+            // A notice about one line does not become a page about another; nor does a finding go
+            // on because another line grows.
             let is_another = growth.is_sure && !open.is_sure && open.line != line;
+            if open.is_sure && !lines.contains(&open.line) {
+                return;
+            }
             if !is_another {
                 let GrowthKey { rank, device, scope, .. } = key;
                 self.renew(&key, open, &Growth { rank, device, scope, ..growth });
@@ -119,11 +134,19 @@ impl Detector {
         }
         let key = growth.key();
         let group = self.groups.of(key.rank);
-        let is_joined = growth.scope == Scope::OneRank && self.findings.joined(&growth);
-        if self.is_told(&key, group) || is_joined {
+        if self.is_told(&key, group) {
             return;
         }
-        // Another line is no return of the first.
+        if growth.scope == Scope::OneRank
+            && let Some(joined) = self.findings.joined(&growth)
+        {
+            let seen_step = self.last_step(&joined);
+            if let Some(open) = self.blocks.open.get_mut(&joined) {
+                open.seen_step = seen_step;
+            }
+            return;
+        }
+        // Growth of another line is a new finding.
         if self.blocks.closed.remove(&key).is_some_and(|closed| closed != line) {
             self.findings.forget(&key);
         }
@@ -131,7 +154,7 @@ impl Detector {
         let open = Open { line, seen_step: step, is_sure: growth.is_sure };
         self.blocks.open.insert(key, open);
         if growth.scope != Scope::OneRank {
-            self.close_alike(&key, line, step);
+            self.close_alike(&key, (line, growth.is_sure), step);
         }
         if growth.is_sure {
             self.close_what_it_explains(&key, step);
@@ -142,7 +165,7 @@ impl Detector {
         let is_surer = growth.is_sure && !open.is_sure;
         // What was sure once stays so until it is over.
         let is_sure = open.is_sure || is_surer;
-        let open = Open { seen_step: growth.last_step, is_sure, ..open };
+        let open = Open { seen_step: self.last_step(key), is_sure, ..open };
         self.blocks.open.insert(*key, open);
         self.findings.renew(&Growth { is_sure, ..*growth });
         if is_surer {
@@ -150,24 +173,34 @@ impl Detector {
         }
     }
 
-    /// What stood for one rank turns out to be about many. Closed after the other is opened, so
-    /// that the incident there is goes on with it.
-    fn close_alike(&mut self, shared: &GrowthKey, line: LineId, step: u64) {
+    /// Closes findings about single ranks that the shared one covers. Closed after that one is
+    /// opened, so that their incident goes on with it.
+    fn close_alike(&mut self, shared: &GrowthKey, (line, is_sure): (LineId, bool), step: u64) {
         let is_alike = |key: &GrowthKey, open: &Open| {
-            key != shared && key.layer == shared.layer && open.line == line
+            let is_covered = is_sure || !open.is_sure;
+            key != shared && key.layer == shared.layer && open.line == line && is_covered
         };
         self.close_blocks(step, is_alike);
     }
 
-    /// Ends the findings about blocks that were not seen to grow for long.
-    pub(super) fn close_quiet(&mut self, step: u64) {
-        let ended: BTreeSet<u32> =
-            self.ranks.iter().filter(|(_, rank)| rank.has_ended).map(|(rank, _)| *rank).collect();
-        self.close_blocks(step, |key, open| {
-            let quiet_steps = if open.is_sure { QUIET_STEPS } else { QUIET_NOTICE_STEPS };
-            let is_quiet = step.saturating_sub(open.seen_step) > quiet_steps;
-            is_quiet && !ended.contains(&key.rank)
-        });
+    /// Closes the findings about blocks whose growth was not seen for long.
+    pub(super) fn close_stopped(&mut self) {
+        let is_over = |(key, open): (&GrowthKey, &Open)| {
+            let steps = if open.is_sure { STOPPED_STEPS } else { STOPPED_NOTICE_STEPS };
+            let has_ended = self.ranks.get(&key.rank).is_none_or(|rank| rank.has_ended);
+            let step = self.last_step(key);
+            let is_over = step.saturating_sub(open.seen_step) > steps
+                && !(has_ended && key.scope == Scope::OneRank);
+            is_over.then_some((*key, step))
+        };
+        let over: Vec<(GrowthKey, u64)> = self.blocks.open.iter().filter_map(is_over).collect();
+        for (key, step) in over {
+            self.close_blocks(step, |of, _| *of == key);
+        }
+    }
+
+    fn last_step(&self, key: &GrowthKey) -> u64 {
+        self.series.get(&(key.rank, key.device)).map_or(0, |series| series.last_step)
     }
 
     fn close_blocks(&mut self, step: u64, is_over: impl Fn(&GrowthKey, &Open) -> bool) {

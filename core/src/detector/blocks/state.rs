@@ -1,15 +1,19 @@
 //! What is known of the blocks of all ranks.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::census::{Census, LineCensus, LineId};
+use crate::limits::CENSUS_LINES_MAX;
 
 use super::super::GrowthKey;
-use super::line::Line;
+use super::line::{LOOK_BACK_STEPS, Line};
 use super::totals::Totals;
 
 /// Lines of a job whose lives are remembered. A job has some hundred lines that hold much.
 const LIVES_MAX: usize = 16_384;
+
+/// Lines of a device that are remembered, those that hold nothing at present among them.
+const LINES_MAX: usize = 2 * CENSUS_LINES_MAX;
 
 /// What is known of the blocks of all ranks.
 #[derive(Debug, Default)]
@@ -17,6 +21,8 @@ pub(in crate::detector) struct Blocks {
     pub(super) devices: BTreeMap<(u32, u8), Device>,
     /// The oldest age at which blocks of a line were freed on any rank, in steps.
     pub(super) lives: BTreeMap<LineId, u64>,
+    /// Ranks whose agent sends censuses, though none may have come yet.
+    pub(super) expected: BTreeSet<u32>,
     pub(super) judged_ns: u64,
     pub(super) open: BTreeMap<GrowthKey, Open>,
     /// The line of findings that are over.
@@ -45,12 +51,17 @@ pub(super) struct Open {
 }
 
 impl Blocks {
-    /// Is this device counted?
-    pub(in crate::detector) fn knows(&self, key: (u32, u8)) -> bool {
+    /// Has a census of this device come?
+    pub(super) fn is_counted(&self, key: (u32, u8)) -> bool {
         self.devices.contains_key(&key)
     }
 
-    /// The process of a rank is over: it is no measure for the others any more.
+    /// Do censuses of this device come?
+    pub(in crate::detector) fn knows(&self, key: (u32, u8)) -> bool {
+        self.expected.contains(&key.0) || self.devices.contains_key(&key)
+    }
+
+    /// The process of a rank is over: it is not compared with the others any more.
     pub(in crate::detector) fn forget(&mut self, rank: u32) {
         self.devices.retain(|(known, _), _| *known != rank);
     }
@@ -69,20 +80,31 @@ impl Blocks {
             return;
         }
         let before_step = core::mem::replace(&mut device.step, step);
+        let before_step = (before_step > 0).then_some(before_step);
         device.works.add(step, core::mem::take(&mut device.work_bytes));
         // A line that is not among those with the most may live on.
         let are_all_known = census.other_lines.count == 0;
-        device.lines.retain(|id, _| census.lines.contains_key(id) || are_all_known);
-        for id in census.lines.keys() {
-            device.lines.entry(*id).or_insert_with(|| Line::new(before_step));
+        let is_recent = |line: &Line| step.saturating_sub(line.held_step) <= LOOK_BACK_STEPS;
+        device
+            .lines
+            .retain(|id, line| census.lines.contains_key(id) || (are_all_known && is_recent(line)));
+        if device.lines.len() > LINES_MAX {
+            device.lines.retain(|id, _| census.lines.contains_key(id));
+        }
+        for (id, of) in &census.lines {
+            device.lines.entry(*id).or_insert_with(|| Line::new(before_step, step, of));
         }
         let none = LineCensus::default();
         for (id, line) in &mut device.lines {
             let life_steps = line.take(step, census.lines.get(id).unwrap_or(&none));
-            if self.lives.len() < LIVES_MAX || self.lives.contains_key(id) {
+            let has_room = self.lives.len() < LIVES_MAX || self.lives.contains_key(id);
+            if life_steps > 0 && has_room {
                 let known = self.lives.entry(*id).or_default();
                 *known = life_steps.max(*known);
             }
         }
+        // Where no stack has a frame of the user's, as without stacks, no line can have one.
+        let has_user_code = device.lines.values().any(|line| line.is_user_code);
+        device.lines.values_mut().for_each(|line| line.is_user_code |= !has_user_code);
     }
 }

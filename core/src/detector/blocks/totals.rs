@@ -42,9 +42,9 @@ impl Totals {
         known.map_or(0, |point| point.low)
     }
 
-    /// The lowest value that is known.
-    pub(super) fn lowest(&self) -> u64 {
-        self.0.iter().map(|point| point.low).min().unwrap_or(0)
+    /// The lowest value since a step.
+    pub(super) fn lowest(&self, from: u64) -> u64 {
+        self.since(from).map(|point| point.low).min().unwrap_or(0)
     }
 
     /// The lowest value of each quarter of this many steps; `None` when one has no point.

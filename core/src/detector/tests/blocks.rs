@@ -449,6 +449,31 @@ fn the_second_device_of_a_rank_is_judged_by_its_level() {
 }
 
 #[test]
+fn a_fresh_detector_finds_nothing_in_a_steady_cache() {
+    for (ranks, window) in [(1, 800), (4, 300), (4, 800), (4, 1_500)] {
+        let cache = |_, step: u64| alloc::vec![Births::one(TESTED, 4 * MIB, step + window)];
+        let mut player = Player::new(ranks, cache);
+        player.run_to(3_000);
+        player.detector = fresh_detector(ranks);
+        (0..ranks).for_each(|rank| player.detector.expect_census(rank));
+        player.findings.clear();
+        let findings = player.run_to(4_500);
+        assert!(!is_any_sure(findings), "{ranks} ranks, {window} steps: {findings:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_counted_is_not_judged_by_its_level_before_its_first_census() {
+    let mut player =
+        Player::new(4, |rank, step| if rank == 2 { leak(step, 300, 8 * MIB) } else { Vec::new() });
+    (0..4).for_each(|rank| player.detector.expect_census(rank));
+    let findings = player.run_some_to(700, |_| true, |_| false);
+    assert_eq!(findings, []);
+    let findings = player.run_to(764);
+    assert_eq!(opened(findings).len(), 1, "{findings:?}");
+}
+
+#[test]
 fn a_fresh_detector_finds_a_long_leak_again() {
     let mut player =
         Player::new(4, |rank, step| if rank == 2 { leak(step, 300, 4 * MIB) } else { Vec::new() });
@@ -615,6 +640,7 @@ fn the_last_census_of_a_rank_that_ended_may_come_again() {
 fn growth_of_all_ranks_stays_sure() {
     let mut player = Player::new(4, |_, step| leak(step, 300, 8 * MIB));
     let findings = player.run_to(4_000);
+    assert!(is_any_sure(findings), "{findings:?}");
     let later = said(findings).skip_while(|growth| !growth.is_sure);
     let unsure: Vec<u64> = later.filter(|it| !it.is_sure).map(|it| it.last_step).collect();
     assert_eq!(unsure, []);
