@@ -399,11 +399,11 @@ impl Incidents {
         tracked.incident.updated_wall_ns = now.wall_ns;
         // What is unknown, or does not page, is captured again when it has grown.
         let is_quiet = tracked.incident.page == Page::Quiet;
-        // A notice is captured once, to be named, and again when it matters.
-        let is_worth = growth.is_sure && tracked.tries < TRIES_MAX;
+        // A notice is captured once, and again when it becomes sure.
+        let has_tries_left = growth.is_sure && tracked.tries < TRIES_MAX;
         if (tracked.incident.class() == Class::Unknown || is_quiet)
             && tracked.need == Need::Nothing
-            && (is_worth || is_surer)
+            && (has_tries_left || is_surer)
         {
             tracked.need = Need::Wanted { due_ns: now.mono_ns };
         }
@@ -500,7 +500,11 @@ impl Incidents {
         if !tracked.incident.is_about(serial, &key) {
             tracked.turn_to(key);
         }
-        if growth.returns > 0 {
+        if tracked.incident.page != Page::Paged {
+            // What was sure may return as a notice.
+            tracked.incident.growth.is_sure &= growth.is_sure;
+        }
+        if growth.returns > 0 && growth.is_sure {
             // The return is new evidence.
             tracked.want_again(now);
         }

@@ -282,6 +282,41 @@ fn growth_that_returns_is_the_same_incident_and_is_captured_again() {
 }
 
 #[test]
+fn a_notice_that_returns_is_captured_again_only_when_it_becomes_sure() {
+    let (mut shell, job) = (Shell::default(), Job::new(0));
+    shell.found(&job, Finding::Opened(notice(0)));
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    for returns in 1..4 {
+        shell.found(&job, Finding::Closed { key: notice(0).key(), at_step: 50 });
+        shell.found(&job, Finding::Opened(Growth { returns, ..notice(0) }));
+        shell.now_ns += SECOND;
+        shell.incidents.tick(shell.now());
+        shell.carry_out();
+        assert!(shell.incident("inc-0001").is_open());
+        assert_eq!(shell.requests(), 1);
+    }
+    shell.found(&job, Finding::Updated(Growth { is_sure: true, returns: 3, ..notice(0) }));
+    shell.incidents.tick(shell.now());
+    shell.carry_out();
+    assert_eq!(shell.requests(), 2);
+    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
+    assert_eq!((shell.incidents.len(), shell.pages()), (1, 1));
+}
+
+#[test]
+fn growth_that_returns_as_a_notice_is_sure_only_if_it_had_paged() {
+    for (found, is_sure) in [(Class::Leak, true), (Class::Unknown, false)] {
+        let (mut shell, job) = (Shell::default(), Job::new(0));
+        shell.found(&job, Finding::Opened(Growth { is_sure: true, ..notice(0) }));
+        shell.diagnose("inc-0001", diagnosis(found, 3));
+        assert_eq!(shell.pages(), usize::from(is_sure));
+        shell.found(&job, Finding::Closed { key: notice(0).key(), at_step: 50 });
+        shell.found(&job, Finding::Opened(Growth { returns: 1, ..notice(0) }));
+        assert_eq!(shell.incident("inc-0001").growth.is_sure, is_sure);
+    }
+}
+
+#[test]
 fn growth_that_returns_as_it_was_first_found_is_the_same_incident() {
     let (mut shell, job) = (Shell::default(), Job::new(0));
     let blocks = |returns| growth(5, Layer::Blocks, Scope::Role, returns);
