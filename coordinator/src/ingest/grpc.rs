@@ -222,16 +222,15 @@ impl Service {
         let share = self.admission.upload(bytes).await;
         drop(turn);
         let snapshot = self.collect(first, chunks, bytes).await?;
-        // The size is what a decoder has to fear. The contents are read when they are diagnosed:
-        // one that our encoder did not write is reported there, and reading it twice cost as much
-        // as storing it.
-        if let Err(why) = snapshot::unpacked_bytes(&snapshot, SNAPSHOT_BYTES_MAX) {
-            return Err(self.refuse(&why));
-        }
         let hash = blake3::hash(&snapshot);
         if !verdict.is_as_promised(snapshot.len() as u64, &hash) {
             self.shared.counters.lose(Loss::BadSnapshot, 1);
             return Err(Status::aborted("the snapshot is not the one that was announced"));
+        }
+        // Bounds the decoder's memory. The diagnosis reads the contents, and reports a snapshot
+        // that cannot be decoded.
+        if let Err(why) = snapshot::unpacked_bytes(&snapshot, SNAPSHOT_BYTES_MAX) {
+            return Err(self.refuse(&why));
         }
         // On its own: a call that is given up midway would leave a snapshot in use without an
         // owner.

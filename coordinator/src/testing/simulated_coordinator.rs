@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use memtape_core::limits::MESSAGES_WAITING_MAX;
+use memtape_core::limits::{MESSAGES_WAITING_MAX, SNAPSHOT_BYTES_MAX};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds};
 use tokio::sync::{mpsc, oneshot};
@@ -352,7 +352,7 @@ impl SimulatedCoordinator {
         if !verdict.is_as_promised(bytes, &hash) {
             return Ok(Receipt::Failed("the snapshot is not the one that was announced".into()));
         }
-        if let Err(why) = snapshot::decode(&snapshot, Bounds::default()) {
+        if let Err(why) = snapshot::unpacked_bytes(&snapshot, SNAPSHOT_BYTES_MAX) {
             return Ok(Receipt::Refused(why.to_string()));
         }
         if let Err(why) = at_once(self.store.blobs().put(hash, snapshot)) {
