@@ -1,4 +1,7 @@
 //! The lines of all ranks of a job side by side: who holds what, since when, and whether it grows.
+//!
+//! "Growing" is here a display rule over one census. The detector (`core/src/detector/blocks`)
+//! decides with what it has seen over time.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -56,6 +59,9 @@ pub struct Growth {
 impl LineCensus {
     /// How the line grows, seen at `step`; none when too few cohorts survive, or new ones no longer
     /// follow.
+    ///
+    /// This is a display rule over one census. It opens no incident: the detector
+    /// (`crate::detector`, `blocks`) decides with what it has seen over time.
     pub fn growth(&self, step: u64) -> Option<Growth> {
         let old: Vec<(u64, Held)> = self
             .cohorts

@@ -123,7 +123,7 @@ fn choose(
     (taken, believable(other))
 }
 
-/// At most what the numbers of a tape can be: larger ones are lies.
+/// At most what the numbers of a tape can be: larger values are damage.
 fn believable(held: Held) -> Held {
     Held { bytes: tape::believable(held.bytes), count: tape::believable(held.count) }
 }
