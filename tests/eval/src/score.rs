@@ -47,7 +47,7 @@ pub fn score(scenario: &Scenario, incidents: &[Incident], names_lines: bool) -> 
     tally.recall.add(found.is_some());
     tally.seen.add(incidents.iter().any(|incident| is_about(fault, incident)));
     if let Some(oom) = scenario.oom {
-        tally.before_oom.add(found.is_some_and(|incident| begun(fault, incident) < oom));
+        tally.before_oom.add(found.is_some_and(|incident| found_step(fault, incident) < oom));
     }
     match found {
         Some(incident) => describe(&mut tally, scenario, fault, incident, names_lines),
@@ -71,15 +71,24 @@ fn count_false(tally: &mut Tally, incident: &Incident) {
 /// Is this incident about the fault?
 pub fn is_about(fault: &Fault, incident: &Incident) -> bool {
     let is_there = fault.ranks.contains(&incident.rank());
-    // A notice of something before counts for nothing, and as a page from when it pages.
+    // An incident opened before the onset counts only if it pages after it.
     let step = incident.paged_step.unwrap_or(incident.opened_step);
     step >= fault.onset && (is_there || fault.layers.contains(&incident.layer()))
 }
 
-/// Step from which on an incident counts: one that was raised before the onset, from its page on.
-fn begun(fault: &Fault, incident: &Incident) -> u64 {
+/// Step at which the delay ends: that of the opening, or of the page for an incident that was
+/// opened before the onset.
+fn delay_from(fault: &Fault, incident: &Incident) -> u64 {
     let is_early = incident.opened_step < fault.onset;
     incident.paged_step.filter(|_| is_early).unwrap_or(incident.opened_step)
+}
+
+/// Step at which an incident found the fault: that of its page where the label wants a page.
+fn found_step(fault: &Fault, incident: &Incident) -> u64 {
+    match fault.expect {
+        Expect::Page => incident.paged_step.unwrap_or(incident.opened_step),
+        Expect::Notice => incident.opened_step,
+    }
 }
 
 fn pair(fault: &Fault, said: &str) -> (String, String) {
@@ -94,7 +103,7 @@ fn describe(
     incident: &Incident,
     names_lines: bool,
 ) {
-    let delay = begun(fault, incident).saturating_sub(fault.onset) as f64;
+    let delay = delay_from(fault, incident).saturating_sub(fault.onset) as f64;
     tally.delays.push(delay);
     let paged = incident.paged_step.map(|step| step.saturating_sub(fault.onset) as f64);
     tally.page_delays.extend(paged);

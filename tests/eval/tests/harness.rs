@@ -6,7 +6,7 @@ use memtape_core::detector::Sample;
 use memtape_eval::camera::Camera;
 use memtape_eval::families::{Family, Set, families};
 use memtape_eval::figures::Tally;
-use memtape_eval::job::{Fault, Layer};
+use memtape_eval::job::{Expect, Fault, Layer};
 use memtape_eval::judge::{Alarm, Forecast, Judge, Said, Verdict};
 use memtape_eval::runner::{Incident, run};
 use memtape_eval::scenario::Scenario;
@@ -241,6 +241,15 @@ fn an_incident_counts_from_its_page_on() {
         (vec![10.0], vec![40.0]),
         "from when it was raised"
     );
+
+    let mut ending = scenario.clone();
+    ending.oom = Some(130);
+    let early = score(&ending, &[incident(&fault, 110, Some(129))], true);
+    let late = score(&ending, &[incident(&fault, 110, Some(140))], true);
+    assert_eq!((early.before_oom.hits, late.before_oom.hits), (1, 0), "by the page");
+    ending.fault.as_mut().expect("it has a fault").expect = Expect::Notice;
+    let notice = score(&ending, &[incident(&fault, 110, Some(140))], true);
+    assert_eq!(notice.before_oom.hits, 1, "by the notice");
 
     let seen = of(110, None);
     assert_eq!((seen.recall.hits, seen.seen.hits, seen.quiet), (0, 1, 0), "a notice of the fault");

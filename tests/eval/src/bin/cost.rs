@@ -1,6 +1,6 @@
 //! What the detector costs: time for each record, bytes for each rank, and the share of one core
 //! that 16,384 ranks take, with one step and one reading of every layer a second, and a census
-//! every eight.
+//! every eight seconds.
 //!
 //! `cargo xtask eval --cost [--ranks N] [--steps N] [--json]`. Time is the thread's own on the
 //! processor, so that other programs do not count; beside it stands what keeping the last 256
