@@ -1,10 +1,10 @@
 //! Tells growth that will not stop from memory that merely moves, while the job runs.
 //!
-//! Tensors are judged by which of their blocks survive (`blocks`). Memory that is not in blocks is
-//! judged by its level: what lies on the tape step by step ([`Sample`]), and what is read from
-//! outside about once a second ([`Reading`]). The lowest level of each step, of blocks of steps of
-//! several lengths, is compared with that of the peers: ranks that do the same work at the same
-//! steps. Tensors of a rank whose agent sends no census are judged in that way too.
+//! Every layer is judged by its level: what lies on the tape step by step ([`Sample`]), and what is
+//! read from outside about once a second ([`Reading`]). The lowest level of each step, of blocks of
+//! steps of several lengths, is compared with that of the peers: ranks that do the same work at the
+//! same steps. With [`Gates::blocks`] tensors are judged by which of their blocks survive
+//! (`blocks`).
 //!
 //! It does not read stacks and does not name code: that is [`crate::diagnosis`].
 
@@ -64,7 +64,8 @@ pub struct Limits {
 /// good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gates {
-    /// Tensors are judged by who survives; else by their level.
+    /// Tensors are judged by the blocks that survive; else by their level. Off by default: a job of
+    /// short steps is counted too seldom.
     pub blocks: bool,
     /// A rank is compared with its peers.
     pub peers: bool,
@@ -97,9 +98,9 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// All of them.
+    /// All of them but `blocks`.
     pub const ALL: Self = Self {
-        blocks: true,
+        blocks: false,
         peers: true,
         roles: true,
         steady: true,

@@ -11,6 +11,7 @@ use super::*;
 
 extern crate std;
 
+mod arbitrary_blocks;
 mod blocks;
 mod layers;
 mod residues;

@@ -35,6 +35,8 @@ pub struct Plan {
     pub ablations: bool,
     /// Beside Memtape, itself with this gate off.
     pub without: Option<String>,
+    /// Beside Memtape, itself as it judges tensors by the blocks that survive.
+    pub blocks: bool,
 }
 
 /// What one judge found, family by family.
@@ -87,6 +89,10 @@ fn candidates(plan: &Plan) -> Vec<Candidate> {
         if let Some(without) = Product::without(gate) {
             all.push(Candidate { name: format!("without {gate}"), judge: Box::new(without) });
         }
+    }
+    if plan.blocks {
+        let judge = Box::new(Product::judging_blocks());
+        all.push(Candidate { name: "by blocks".to_string(), judge });
     }
     if plan.baselines {
         let named = |(name, judge): (&str, Box<dyn Judge>)| Candidate { name: name.into(), judge };

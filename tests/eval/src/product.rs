@@ -23,8 +23,7 @@ type Ablation = (&'static str, fn(&mut Gates));
 
 /// Conditions of the detector that can be switched off one by one, by name. Each prevents one sort
 /// of false alarm, or one sort of missed fault.
-pub const ABLATIONS: [Ablation; 15] = [
-    ("blocks", |gates| gates.blocks = false),
+pub const ABLATIONS: [Ablation; 14] = [
     ("peers", |gates| gates.peers = false),
     ("roles", |gates| gates.roles = false),
     ("steady", |gates| gates.steady = false),
@@ -91,6 +90,13 @@ impl Product {
     /// The default configuration, frozen.
     pub fn new() -> Self {
         Self::with(Limits::default())
+    }
+
+    /// The default, but tensors are judged by the blocks that survive.
+    pub fn judging_blocks() -> Self {
+        let mut limits = Limits::default();
+        limits.gates.blocks = true;
+        Self::with(limits)
     }
 
     /// The default with one gate off; none when there is no such gate.

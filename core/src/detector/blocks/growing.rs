@@ -97,8 +97,8 @@ struct Survivors {
 }
 
 impl Detector {
-    /// The ranks of a group on which a line grows. `devices` hold it; `steps` are the newest ones of
-    /// all devices of the group, in order.
+    /// The ranks of a group on which a line grows. `devices` hold it; `steps` are the newest ones
+    /// of all devices of the group, in order.
     pub(super) fn judge_line(
         &self,
         devices: &[((u32, u8), &Device)],

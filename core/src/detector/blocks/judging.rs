@@ -88,12 +88,12 @@ impl Detector {
     }
 }
 
+/// Devices by rank and index.
+type Holders<'d> = Vec<((u32, u8), &'d Device)>;
+
 /// The devices that hold each line which may grow on one of them.
-fn holders<'d>(
-    devices: &[((u32, u8), &'d Device)],
-    step: u64,
-) -> BTreeMap<LineId, Vec<((u32, u8), &'d Device)>> {
-    let mut holders: BTreeMap<LineId, Vec<((u32, u8), &'d Device)>> = BTreeMap::new();
+fn holders<'d>(devices: &[((u32, u8), &'d Device)], step: u64) -> BTreeMap<LineId, Holders<'d>> {
+    let mut holders: BTreeMap<LineId, Holders<'d>> = BTreeMap::new();
     let lines = devices.iter().flat_map(|(_, device)| &device.lines);
     let growing: BTreeSet<LineId> =
         lines.filter(|(_, line)| line.may_grow(step)).map(|(id, _)| *id).collect();
