@@ -4,6 +4,9 @@
 //! made anew, after a change that is meant, by
 //! `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test diagnosis`.
 
+#[path = "diagnosing/advice.rs"]
+mod advice;
+
 #[path = "diagnosing/beyond.rs"]
 mod beyond;
 
@@ -46,7 +49,8 @@ fn scenario(
 }
 
 fn scenarios() -> Vec<Scenario> {
-    faults::all().into_iter().chain(benign::all()).chain(beyond::all()).collect()
+    let tensors = faults::all().into_iter().chain(advice::all());
+    tensors.chain(benign::all()).chain(beyond::all()).collect()
 }
 
 fn place(diagnosis: &Diagnosis) -> Option<String> {

@@ -77,11 +77,14 @@ pub(super) struct Use {
     pub(super) blocks: u64,
     /// When they were born.
     pub(super) births: Births,
+    /// New blocks by stream and pool.
+    pub(super) by_stream: BTreeMap<u16, u64>,
 }
 
 /// One rank's device in figures.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account<'a> {
+    pub(super) rank: u32,
     pub(super) stacks: BTreeMap<Stack<'a>, Use>,
     /// Growth of all stacks together.
     pub(super) grown: Amount,
@@ -124,6 +127,7 @@ pub(super) fn account<'a>(
         held.held.add(amount);
         if is_fresh(block, snapshot.step, reading, has_before) {
             held.fresh.add(amount);
+            *held.by_stream.entry(block.stream_pool).or_default() += 1;
             if is_private(snapshot.stream_pool(block.stream_pool)) {
                 held.private = held.private.saturating_add(amount.bytes);
             }
@@ -158,6 +162,7 @@ fn sum<'a>(
     let held_bytes = device.blocks.iter().fold(0, |sum: u64, block| sum.saturating_add(block.size));
     let mut result =
         Account { has_before, incomplete: !device.complete, held_bytes, ..Account::default() };
+    result.rank = snapshot.identity.rank;
     for (stack, held) in uses {
         let frames: Stack<'a> = snapshot.frames_of(stack).collect();
         result.grown.add(held.grown);
@@ -172,6 +177,9 @@ fn sum<'a>(
         known.private = known.private.saturating_add(held.private);
         known.blocks = known.blocks.saturating_add(held.blocks);
         known.births.merge(&held.births);
+        for (stream_pool, blocks) in held.by_stream {
+            *known.by_stream.entry(stream_pool).or_default() += blocks;
+        }
     }
     result
 }

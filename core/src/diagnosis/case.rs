@@ -25,6 +25,9 @@ pub const EXPLAINED_PPM_MIN: u32 = 300_000;
 /// Blocks born this many steps before the dated onset still belong to the growth.
 const ONSET_SLACK_STEPS: u64 = 16;
 
+/// A peer that grows by less than a tenth of the suspect counts as flat.
+const FLAT_DIVISOR: i64 = 10;
+
 /// A tensor that swells is one block, or few.
 const SWELLING_BLOCKS_MAX: u64 = 64;
 
@@ -48,6 +51,8 @@ pub(super) struct Case<'a> {
     pub(super) peers_left_out: usize,
     /// Growth of the median peer.
     pub(super) peer_grown: Amount,
+    /// Peers that are not flat, in order.
+    pub(super) growing_peers: Vec<u32>,
     /// Growth that is to be explained: beyond the peers unless all ranks grow.
     pub(super) net: Amount,
     /// Of that, what only passes through, where something else is what grows: see
@@ -139,6 +144,12 @@ impl<'a> Case<'a> {
             comparable(suspect, peers).filter_map(|(peer, device)| shape(peer, device)).collect();
         let pending: Vec<i64> =
             comparable(suspect, peers).map(|(_, device)| deferred(device)).collect();
+        let measure = if ground == Ground::Count { Measure::Blocks } else { Measure::Bytes };
+        let flat_max = account.grown.by(measure).max(0) / FLAT_DIVISOR;
+        let is_growing = |peer: &&Account<'_>| peer.grown.by(measure) > flat_max;
+        let mut growing_peers: Vec<u32> =
+            of_peers.iter().filter(is_growing).map(|peer| peer.rank).collect();
+        growing_peers.sort_unstable();
         let since_step = if account.has_before { suspect.before_step } else { growth.onset_step };
         Self {
             ground,
@@ -147,10 +158,11 @@ impl<'a> Case<'a> {
             step: suspect.step,
             since_step,
             born_since: onset_with_slack(growth, suspect.step),
-            measure: if ground == Ground::Count { Measure::Blocks } else { Measure::Bytes },
+            measure,
             peers: of_peers.len(),
             peers_left_out: peers.len() - of_peers.len(),
             peer_grown,
+            growing_peers,
             net: if beyond_peers { account.grown.less(peer_grown) } else { account.grown },
             passing: 0,
             private: less(account.private, peer_private),
@@ -298,8 +310,9 @@ impl<'a> Case<'a> {
     }
 
     /// Is it the few newest blocks of a line that grew, each made in place of an older one, while
-    /// the steps need no more than before? A tensor that is concatenated to looks like that.
-    /// Longer sequences do not: they cost more within the steps than between them.
+    /// the steps need at most one such copy more than before? A tensor that is concatenated to
+    /// looks like that: the old one and the new one are alive at once. Longer sequences do not:
+    /// they cost more within the steps than between them.
     pub(super) fn swells(&self, line: &Line<'_>) -> bool {
         let Some(need) = self.around.step_need else { return false };
         let grown = signed(need.now).saturating_sub(signed(need.before));
@@ -307,8 +320,15 @@ impl<'a> Case<'a> {
         let is_new = |birth: u64| birth.saturating_add((span / 8).max(4)) >= self.step;
         line.blocks <= SWELLING_BLOCKS_MAX
             && line.births.first().is_some_and(is_new)
-            && grown.saturating_mul(2) <= line.net.bytes
+            && grown <= line.net.bytes.saturating_add(line.net.bytes / 8)
             && self.share_ppm(line.net_grown) >= SWELLING_PPM_MIN
+    }
+
+    /// Is each new block of a line on a stream of its own? Then they are workspaces of a library,
+    /// which takes one for each stream that it is called on.
+    pub(super) fn is_workspace(&self, line: &Line<'_>) -> bool {
+        line.by_stream.len() as u64 >= GENERATIONS_MIN
+            && line.by_stream.values().all(|&blocks| blocks == 1)
     }
 
     /// Share of the growth that is to be explained, in parts per million, at most all of it. When

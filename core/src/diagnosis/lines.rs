@@ -38,6 +38,8 @@ pub(super) struct Line<'a> {
     /// The same on the median peer.
     pub(super) peer_blocks: i64,
     pub(super) births: Births,
+    /// New blocks by stream and pool.
+    pub(super) by_stream: BTreeMap<u16, u64>,
 }
 
 /// A stack that grew, by how much.
@@ -66,6 +68,7 @@ impl<'a> Line<'a> {
             blocks: 0,
             peer_blocks: 0,
             births: Births::default(),
+            by_stream: BTreeMap::new(),
         }
     }
 
@@ -80,6 +83,9 @@ impl<'a> Line<'a> {
         // What does not grow says nothing about the growth: weights that share a line with a leak.
         if growing.net_grown > 0 {
             self.births.merge(&growing.held.births);
+            for (&stream_pool, blocks) in &growing.held.by_stream {
+                *self.by_stream.entry(stream_pool).or_default() += blocks;
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use super::case::{Case, Lines};
 use super::lines::Line;
 use super::words::{bytes, place};
 use crate::snapshot::Frame;
-use crate::snapshot::frames::{is_backward, is_module_call, is_user_frame};
+use crate::snapshot::frames::{is_backward, is_library_frame, is_module_call, is_user_frame};
 
 pub(super) mod allocator;
 pub(super) mod elsewhere;
@@ -40,6 +40,12 @@ pub enum Cause {
     Batches,
     /// Perhaps a cache without bound.
     Cache,
+    /// A tensor that is concatenated onto itself.
+    GrowingTensor,
+    /// Perhaps what only the logging rank keeps.
+    Log,
+    /// Workspaces of a library, one for each stream.
+    Workspaces,
     /// Perhaps the state of a metric.
     Metric,
     /// A list, dict or attribute, of which nothing more is known.
@@ -128,6 +134,13 @@ impl Remedy {
 /// Is there a frame of this part of PyTorch, or of this file of it?
 fn is_inside(stack: &[&Frame], part: &str) -> bool {
     stack.iter().any(|frame| frame.file.contains(part))
+}
+
+/// The same of the frames inside the user's code. An optimizer calls the closure that a framework
+/// gave it, so what lies further out says nothing of what was allocated.
+fn is_called(stack: &[&Frame], part: &str) -> bool {
+    let is_own = |frame: &&&Frame| !is_user_frame(frame) && !is_library_frame(frame);
+    stack.iter().take_while(is_own).any(|frame| frame.file.contains(part))
 }
 
 /// The last part of a qualified name.

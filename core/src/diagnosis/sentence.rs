@@ -9,18 +9,15 @@ use super::classes::{Class, Phrase, Share};
 use super::generations::Course;
 use super::ground::Ground;
 use super::lines::Line;
-use super::words::{about, amount, bytes, count, place};
+use super::words::{about, amount, bytes, count, place, ranks};
 use crate::detector::{Growth, Scope};
 use crate::snapshot::frames::is_backward;
-
-/// A peer that grows by less than a tenth of the suspect counts as flat.
-const FLAT_DIVISOR: i64 = 10;
 
 /// What can be said before any snapshot is there.
 pub fn first_sentence(growth: &Growth) -> String {
     let ground = Ground::of(growth.layer);
-    let peers = flat_peers(ground, growth, growth.peers as usize);
-    format!("{}{peers}{}{}", who(ground, growth), others(growth), end(growth))
+    let (who, peers) = (who(ground, growth, &[]), median_peer(ground, growth));
+    format!("{who}{peers}{}{}", others(growth), end(growth))
 }
 
 pub(super) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
@@ -35,11 +32,14 @@ pub(super) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Stri
     let what = what(case, lines, class);
     let peers = about_peers(case);
     let end = if goes_on(case, lines, class) { end(growth) } else { String::new() };
-    format!("{}{where_to}{what}{peers}{}{end}", who(ground, growth), others(growth))
+    let mut growing = case.growing_peers.clone();
+    growing.push(growth.rank);
+    growing.sort_unstable();
+    format!("{}{where_to}{what}{peers}{end}", who(ground, growth, &growing))
 }
 
-/// Who grows, by how much, since when.
-fn who(ground: Ground, growth: &Growth) -> String {
+/// Who grows, by how much, since when. The ranks that grow are named where snapshots show them.
+fn who(ground: Ground, growth: &Growth, growing: &[u32]) -> String {
     let rank = growth.rank;
     let since = format!("each step since step {}", growth.onset_step);
     if !ground.has_rate() {
@@ -65,7 +65,7 @@ fn who(ground: Ground, growth: &Growth) -> String {
         };
     }
     let most = format!("rank {rank} the most with {rate}");
-    let ranks = ranks(growth);
+    let ranks = ranks_of(growth, growing);
     match ground {
         Ground::Tensors => format!("{ranks} keep more {since}, {most}"),
         Ground::Count => format!("{ranks} keep more tensors {since}, {most}"),
@@ -84,10 +84,13 @@ fn who(ground: Ground, growth: &Growth) -> String {
     }
 }
 
-/// How many ranks grow, where that is known.
-fn ranks(growth: &Growth) -> String {
+/// Which ranks grow, or how many, where that is known.
+fn ranks_of(growth: &Growth, growing: &[u32]) -> String {
     let all = growth.peers.saturating_add(1);
     match growth.scope {
+        Scope::AllRanks if (2..all).contains(&growth.ranks) && growing.len() > 1 => {
+            ranks(growing, growth.ranks as usize)
+        }
         Scope::AllRanks if (2..all).contains(&growth.ranks) => {
             format!("{} of {all} ranks", growth.ranks)
         }
@@ -186,6 +189,9 @@ fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
 }
 
 fn needed(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
+    if line.is_some_and(|line| case.is_workspace(line)) {
+        return "; each block is on a stream of its own".into();
+    }
     match line.map(|line| case.course(line)) {
         Some(Course::Once) => "; it was made once and stays".into(),
         Some(Course::Filling) => "; it fills up and slows down".into(),
@@ -195,16 +201,17 @@ fn needed(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
     }
 }
 
-fn flat_peers(ground: Ground, growth: &Growth, peers: usize) -> String {
-    match (growth.scope, peers) {
-        _ if !ground.has_rate() => String::new(),
+/// What the detector knows of the peers: it compares with their median.
+fn median_peer(ground: Ground, growth: &Growth) -> String {
+    match (growth.scope, growth.peers) {
+        _ if !ground.has_rate() || growth.ranks > 1 => String::new(),
         (Scope::OneRank, 1) => "; its only peer is flat".into(),
-        (Scope::OneRank, 2..) => format!("; its {peers} peers are flat"),
+        (Scope::OneRank, 2..) => format!("; the median of its {} peers is flat", growth.peers),
         _ => String::new(),
     }
 }
 
-/// Other ranks that do the same.
+/// Other ranks that do the same, before their snapshots name them.
 fn others(growth: &Growth) -> String {
     match (growth.scope, growth.ranks) {
         (Scope::OneRank, 2) => "; one more rank grows alike".into(),
@@ -213,19 +220,37 @@ fn others(growth: &Growth) -> String {
     }
 }
 
+/// What the peers do, by their snapshots. Of other memory than tensors these do not tell how it
+/// was before.
 fn about_peers(case: &Case<'_>) -> String {
-    let (own, peers) = (case.account.grown, case.peer_grown);
-    // Of other memory than tensors the snapshots do not tell how it was before.
-    let is_flat = peers.by(case.measure) <= own.by(case.measure) / FLAT_DIVISOR;
-    if is_flat || !matches!(case.ground, Ground::Tensors | Ground::Count) {
-        return flat_peers(case.ground, case.growth, case.compared());
+    let (ground, growth) = (case.ground, case.growth);
+    if growth.scope != Scope::OneRank {
+        return String::new();
+    }
+    if !matches!(ground, Ground::Tensors | Ground::Count) {
+        return format!("{}{}", median_peer(ground, growth), others(growth));
+    }
+    let growing = &case.growing_peers;
+    if growing.is_empty() {
+        let flat = match (case.peers, growth.peers as usize) {
+            (0, _) => String::new(),
+            (1, 0 | 1) => "; its only peer is flat".into(),
+            (1, _) => "; the one peer that was compared is flat".into(),
+            (peers, all) if peers >= all => format!("; its {peers} peers are flat"),
+            (peers, _) => format!("; the {peers} peers that were compared are flat"),
+        };
+        return format!("{flat}{}", others(growth));
+    }
+    let total = growing.len().max(growth.ranks.saturating_sub(1) as usize);
+    let verb = if total == 1 { "grows" } else { "grow" };
+    let too = format!("; {} {verb} too", ranks(growing, total));
+    let median = case.peer_grown.by(case.measure);
+    if growing.len() * 2 <= case.peers || median <= 0 {
+        return too;
     }
     let steps = i64::try_from(case.counted_steps().max(1)).unwrap_or(i64::MAX);
-    let rate = amount(case.measure, peers.by(case.measure) / steps);
-    match case.growth.scope {
-        Scope::OneRank => format!("; that is beyond the {rate} each step of its median peer"),
-        _ => String::new(),
-    }
+    let rate = amount(case.measure, median / steps);
+    format!("{too}; that is beyond the {rate} each step of its median peer")
 }
 
 fn end(growth: &Growth) -> String {

@@ -300,7 +300,7 @@ fn doubts_are_said() {
             "the tape's table of live blocks was full: some blocks are missing",
         ]
     );
-    assert!(diagnosis.sentence.contains("its 2 peers are flat"));
+    assert!(diagnosis.sentence.contains("the 2 peers that were compared are flat"));
     let alone = diagnosed(&growth(2), &suspect, &[]);
     assert_eq!((alone.class, alone.culprit.expect("named").line), (Class::Leak, 36));
 }
@@ -310,8 +310,8 @@ fn the_first_sentence_needs_no_snapshot() {
     let check = |growth: Growth, expected: &str| assert_eq!(first_sentence(&growth), expected);
     check(
         growth(2),
-        "rank 2 keeps 1.5 MiB more each step since step 120; its 3 peers are flat; out of memory \
-         in about 4,100 steps",
+        "rank 2 keeps 1.5 MiB more each step since step 120; the median of its 3 peers is flat; \
+         out of memory in about 4,100 steps",
     );
     check(
         Growth { peers: 0, steps_to_oom: None, ..growth(0) },

@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 use super::account::Measure;
 use crate::snapshot::Frame;
@@ -56,6 +57,25 @@ pub(super) fn amount(measure: Measure, value: i64) -> String {
 /// `1 block`, `12 blocks`.
 pub(super) fn blocks(number: u64) -> String {
     if number == 1 { "1 block".to_string() } else { format!("{} blocks", count(number)) }
+}
+
+/// Ranks that are named at most.
+const RANKS_NAMED_MAX: usize = 4;
+
+/// `rank 2`, `ranks 2 and 3`, `ranks 0, 1, 2, 3 and 8 others`, of so many in all.
+pub(crate) fn ranks(known: &[u32], total: usize) -> String {
+    let mut names: Vec<String> =
+        known.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();
+    match total.max(known.len()) - names.len() {
+        0 => {}
+        1 => names.push("1 other".into()),
+        others => names.push(format!("{} others", count(others as u64))),
+    }
+    match names.split_last() {
+        Some((last, [])) => format!("rank {last}"),
+        Some((last, rest)) => format!("ranks {} and {last}", rest.join(", ")),
+        None => "no rank".into(),
+    }
 }
 
 /// `once`, `twice`, `12 times`.
@@ -121,6 +141,9 @@ mod tests {
         check(80 << 30, "80 GiB");
         check(u64::MAX, "16,777,216 TiB");
         assert_eq!([4_137, 99, 100, 1_234_567].map(about), ["4,100", "99", "100", "1,200,000"]);
+        assert_eq!(ranks(&[2], 1), "rank 2");
+        assert_eq!(ranks(&[2, 5, 7], 3), "ranks 2, 5 and 7");
+        assert_eq!(ranks(&[0, 1, 2, 3, 4], 12), "ranks 0, 1, 2, 3 and 8 others");
         assert_eq!(percent(973_000), "97 %");
     }
 

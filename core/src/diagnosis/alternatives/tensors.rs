@@ -49,6 +49,11 @@ pub(in crate::diagnosis) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Hearing 
         )
         .must_not(gives_back(case, lines), gave_back(case.give_backs()), NOTHING)
         .must_not(
+            top.map(|line| case.is_workspace(line)),
+            "each of its blocks is on a stream of its own: they are workspaces".into(),
+            NOTHING,
+        )
+        .must_not(
             (outlasts(case, lines) == Some(false)).then_some(true),
             "most of what was older was freed at one moment".into(),
             NOTHING,
@@ -267,8 +272,8 @@ fn gave_back(backs: Option<u64>) -> String {
 fn swells(case: &Case<'_>, line: &Line<'_>) -> String {
     let need = case.around.step_need.unwrap_or_default();
     format!(
-        "{} of {} took the place of smaller ones, and the steps need hardly more than before \
-         ({} beyond the floor, {} then)",
+        "{} of {} took the place of smaller ones, and the steps need at most one copy more than \
+         before ({} beyond the floor, {} then)",
         blocks(line.blocks),
         place(line.frame),
         bytes(need.now),

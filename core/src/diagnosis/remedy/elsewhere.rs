@@ -64,15 +64,17 @@ pub(in crate::diagnosis) fn host(case: &Case<'_>) -> Remedy {
     let (before, now) = (&case.around.before, &case.around.now);
     match case.ground {
         Ground::Pinned => {
-            let text = "pinned memory grows: keep fewer batches in flight (prefetch_factor, \
-                        non_blocking copies that nobody waits for), use few sizes so that the \
-                        pool can hand blocks out again, or set pin_memory=False";
+            let text = "pinned memory grows: batches are pinned faster than they are used, or \
+                        something keeps them; bound what is fetched ahead (prefetch_factor, the \
+                        queue of a prefetcher), wait for non_blocking copies, use few sizes so \
+                        that the pool can hand blocks out again, or set pin_memory=False";
             Remedy::new(Cause::PinnedPool, text.into(), grown)
         }
         Ground::Shared => {
             let text = "shared memory grows: batches wait in the queues of the workers; lower \
-                        prefetch_factor and num_workers, and drop batches that the step no \
-                        longer needs";
+                        prefetch_factor and num_workers, or something in the main process \
+                        keeps what a worker sent: each kept tensor holds the shared memory of its \
+                        batch open, so keep .clone() of it";
             Remedy::new(Cause::SharedQueues, text.into(), grown)
         }
         Ground::Workers => {

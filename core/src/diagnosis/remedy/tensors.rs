@@ -1,6 +1,7 @@
 //! Remedies for what lives in tensors.
 
 use super::*;
+use crate::detector::Scope;
 use crate::diagnosis::generations::Course;
 use crate::diagnosis::ground::Ground;
 use crate::diagnosis::shared::model_call;
@@ -14,13 +15,18 @@ pub(in crate::diagnosis) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     let here = place(line.frame);
     if case.swells(line) {
         let text = format!(
-            "the tensor of {here} is longer each time it is made: look for torch.cat or \
-             torch.stack onto itself, keep the pieces on the CPU or only the last of them, and \
-             empty it at the end of each epoch"
+            "the tensor of {here} is longer each time it is made, as torch.cat or torch.stack onto \
+             itself makes it, and the old one is alive until the new one is: preallocate it and \
+             write into it, or keep the pieces in a list (on the CPU) and torch.cat them once at \
+             the end"
         );
-        return Remedy::new(Cause::Kept, text, saved).guess();
+        return Remedy::new(Cause::GrowingTensor, text, saved).guess();
     }
-    let (cause, is_guess) = cause(line);
+    let (cause, is_guess) = match cause(line) {
+        _ if case.course(line) == Course::Backlog => (Cause::Batches, false),
+        (Cause::Kept | Cause::RetainedLoss, _) if is_of_logger(case) => (Cause::Log, true),
+        known => known,
+    };
     let text = match cause {
         Cause::RetainedGraph => format!(
             "what is kept are the activations of the forward pass that {here} begins: look for an \
@@ -48,6 +54,15 @@ pub(in crate::diagnosis) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
         Cause::Checkpoint => "copies made for checkpoints stay: drop the state_dict once it is \
                               written, and wait for an asynchronous save before the next one"
             .into(),
+        Cause::Log => format!(
+            "only rank 0, which mostly does the logging, keeps what {here} makes: log \
+             loss.item() or .detach().cpu() instead of the tensor, and give the log a bound \
+             (deque(maxlen=…)) or write it out"
+        ),
+        Cause::Batches if case.course(line) == Course::Backlog => format!(
+            "{here} makes more than is used: give the queue or the prefetcher a bound (maxsize=…, \
+             prefetch_factor), and let it wait for the step that uses its batches"
+        ),
         Cause::Batches => format!(
             "batches of {here} stay: look for a list or a prefetcher that keeps them, and drop \
              what the step no longer needs"
@@ -69,6 +84,12 @@ pub(in crate::diagnosis) fn leak(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
     if is_guess { remedy.guess() } else { remedy }
 }
 
+/// Does one rank alone keep it, and is it the first, which mostly does the logging?
+fn is_of_logger(case: &Case<'_>) -> bool {
+    let is_alone = case.growth.scope == Scope::OneRank && case.growing_peers.is_empty();
+    is_alone && case.growth.rank == 0 && case.peers > 0
+}
+
 /// What the stacks of a line say about it, and whether that is a guess.
 fn cause(line: &Line<'_>) -> (Cause, bool) {
     let stack = line.stack;
@@ -81,10 +102,10 @@ fn cause(line: &Line<'_>) -> (Cause, bool) {
     let in_model = line.lines_inside > 1 && model_call(stack).is_some();
     if line.lines_inside <= 1 && is_hook(stack) {
         (Cause::Hook, false)
-    } else if is_inside(stack, "torch/optim/") {
+    } else if is_called(stack, "torch/optim/") {
         (Cause::OptimizerState, false)
-    } else if is_inside(stack, "torch/distributed/checkpoint/")
-        || is_inside(stack, "torch/serialization.py")
+    } else if is_called(stack, "torch/distributed/checkpoint/")
+        || is_called(stack, "torch/serialization.py")
         || stack.iter().any(|frame| function(frame) == "state_dict")
     {
         (Cause::Checkpoint, false)
@@ -125,15 +146,23 @@ pub(in crate::diagnosis) fn pressure(case: &Case<'_>, lines: &Lines<'_>) -> Reme
     let Some(line) = lines.top() else { return load() };
     let here = place(line.frame);
     let course = case.course(line);
+    if case.is_workspace(line) {
+        let text = format!(
+            "each block of {here} is on a stream of its own, as the workspaces of a library are \
+             (cuBLAS takes one for each stream): use a few streams again and again, or smaller \
+             workspaces (CUBLAS_WORKSPACE_CONFIG=:4096:8)"
+        );
+        return Remedy::new(Cause::Workspaces, text, Some(unsigned(line.net.bytes)));
+    }
     let is_made_once = matches!(course, Course::Once | Course::Few | Course::Ended);
-    if is_inside(line.stack, "torch/optim/") && is_made_once {
+    if is_called(line.stack, "torch/optim/") && is_made_once {
         let text = "this is optimizer state, made at the first step() that needs it; it grows no \
                     further: shard it, or use an optimizer with less state, if there is no room \
                     for it";
         return Remedy::new(Cause::OptimizerState, text.into(), None);
     }
-    let is_checkpoint = is_inside(line.stack, "torch/distributed/checkpoint/")
-        || is_inside(line.stack, "torch/serialization.py");
+    let is_checkpoint = is_called(line.stack, "torch/distributed/checkpoint/")
+        || is_called(line.stack, "torch/serialization.py");
     if is_checkpoint {
         let text = "these are copies made for a checkpoint: save sharded, offload to the CPU \
                     (cpu_offload=True), and drop them once they are written";

@@ -1,0 +1,116 @@
+//! Growths that are easily taken for another one: each has advice of its own.
+
+use memtape_core::detector::Layer::Allocated;
+use memtape_core::diagnosis::{Cause, Class, StepNeed};
+
+use super::maker::*;
+use super::{Scenario, scenario};
+
+fn leak(line: &str, cause: Cause) -> (Class, Option<String>, Cause) {
+    (Class::Leak, Some(line.to_string()), cause)
+}
+
+pub(crate) fn all() -> Vec<Scenario> {
+    let one = |size: u64| growth(Allocated, size);
+    let log = "/app/logs.py:7:log";
+    vec![
+        scenario(
+            "a tensor that is concatenated onto itself",
+            leak("replay.py:12", Cause::GrowingTensor),
+            true,
+            Asked::new(one(4 * MIB), |rank| {
+                rank.add(&["/app/replay.py:12:extend", MAIN], GIB, [STEP - 1]);
+            })
+            // The old one and the new one are alive at once.
+            .with(|around| {
+                around.step_need = Some(StepNeed { before: 200 * MIB, now: 200 * MIB + GIB });
+            }),
+        ),
+        scenario(
+            "a leak in a closure that the optimizer calls",
+            leak("model.py:40", Cause::Kept),
+            true,
+            Asked::new(one(4 * MIB), |rank| {
+                let stack = [
+                    "/app/model.py:40:Model.training_step",
+                    "/x/site-packages/lightning/pytorch/strategies/strategy.py:390:training_step",
+                    "/x/site-packages/torch/optim/adam.py:226:step",
+                    "/x/site-packages/torch/optim/optimizer.py:493:wrapper",
+                    "/x/site-packages/lightning/pytorch/trainer/trainer.py:539:fit",
+                    MAIN,
+                ];
+                rank.add(&stack, 4 * MIB, ONSET..STEP);
+            }),
+        ),
+        scenario("a log that only rank 0 keeps", leak("logs.py:7", Cause::Log), true, {
+            let mut suspect = Rank::new(0);
+            suspect.add(&[log, MAIN], MIB, ONSET..STEP);
+            let suspect = suspect.done();
+            let peers = [1, 2, 3].map(|rank| Rank::new(rank).done()).to_vec();
+            let asked = Asked::new(one(MIB), |_| {});
+            Asked { suspect, peers, ..asked }.but(|asked| asked.growth.rank = 0)
+        }),
+        scenario(
+            "a queue that is filled faster than it is emptied",
+            leak("prefetch.py:9", Cause::Batches),
+            true,
+            Asked::new(one(MIB), |rank| {
+                rank.add(&["/app/prefetch.py:9:fetch", MAIN], 4 * MIB, STEP - 60..STEP);
+            }),
+        ),
+        scenario(
+            "workspaces, one for each stream",
+            (Class::Pressure, Some("model.py:12".to_string()), Cause::Workspaces),
+            false,
+            Asked::new(one(MIB), |rank| {
+                let stack = [LINEAR, "/app/model.py:12:forward", CALL, MAIN];
+                rank.add(&stack, 20 * MIB, (ONSET..STEP).step_by(20));
+                rank.last(|block| block.stream_pool = ((block.birth_step - ONSET) / 20) as u16);
+            }),
+        ),
+    ]
+}
+
+/// The sentence about a leak of rank 2 where these ranks leak as well, less of it.
+fn sentence(others: &[u32]) -> String {
+    let made = |rank: u32| {
+        let mut of = Rank::new(rank);
+        if others.contains(&rank) {
+            of.add(&["/app/train.py:36:train_step", MAIN], MIB, ONSET..STEP);
+        }
+        of.done()
+    };
+    let asked = Asked::new(growth(Allocated, 4 * MIB), |rank| {
+        rank.add(&["/app/train.py:36:train_step", MAIN], 4 * MIB, ONSET..STEP);
+    });
+    let peers = [0, 1, 3, 4, 5, 6].map(made).to_vec();
+    Asked { peers, ..asked }.but(|asked| asked.growth.peers = 6).diagnosed().sentence
+}
+
+#[test]
+fn peers_are_flat_only_where_all_are() {
+    let check = |others: &[u32], expected: &str| {
+        let said = sentence(others);
+        assert!(said.contains(&format!("; {expected};")), "{said}");
+        assert_eq!(said.contains("flat"), others.is_empty(), "{said}");
+    };
+    check(&[], "its 6 peers are flat");
+    check(&[5], "rank 5 grows too");
+    check(&[5, 0], "ranks 0 and 5 grow too");
+    let beyond = "that is beyond the 1 MiB each step of its median peer";
+    check(&[0, 1, 3, 5, 6], &format!("ranks 0, 1, 3, 5 and 1 other grow too; {beyond}"));
+}
+
+#[test]
+fn advice_is_by_cause() {
+    let check = |name: &str, words: &[&str]| {
+        let scenario = all().into_iter().find(|one| one.name == name).expect("it is listed");
+        let advice = scenario.asked.diagnosed().advice;
+        assert!(words.iter().all(|word| advice.contains(word)), "{name}: {advice}");
+        assert!(!advice.contains("needs this memory"), "{name}: {advice}");
+    };
+    check("a tensor that is concatenated onto itself", &["preallocate", "in a list", "once"]);
+    check("a log that only rank 0 keeps", &["loss.item()", "detach", "maxlen"]);
+    check("a queue that is filled faster than it is emptied", &["bound", "prefetch_factor"]);
+    check("workspaces, one for each stream", &["CUBLAS_WORKSPACE_CONFIG", "few streams"]);
+}
