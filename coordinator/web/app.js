@@ -56,6 +56,21 @@ function time(wallNs) {
   return make('time', { datetime: date.toISOString(), title: date.toISOString() }, date.toLocaleString());
 }
 
+/* How much grows, in the unit of its layer. */
+function growthFacts(incident) {
+  const soFar = incident.grown_bytes;
+  const steps = ['growth', `in ${whole(soFar)} of the last 64 steps`];
+  switch (incident.layer) {
+    case 'blocks': return [['growth', `+${whole(incident.bytes_per_step)} tensors a step`],
+      ['grown so far', `${whole(soFar)} tensors`]];
+    case 'retries': case 'churn': return [steps];
+    case 'progress': return [['behind its peers', `${whole(soFar)} steps`]];
+    case 'spread': return [['above its peers', bytesNode(soFar)]];
+    default: return [['growth', make('span', {}, bytesNode(incident.bytes_per_step, true), ' a step')],
+      ['grown so far', bytesNode(soFar)]];
+  }
+}
+
 const whole = number => (number === null || number === undefined ? '–' : number.toLocaleString('en-US'));
 const lineOf = frame => `${frame.file}:${frame.line}`;
 const median = values => {
@@ -598,8 +613,7 @@ function drawIncident({ incident, actions, capture, data }) {
       facts([['rank', `${incident.rank}, device ${incident.device}`], ['scope', String(incident.scope).replaceAll('_', ' ')],
         ['onset', `step ${whole(incident.onset_step)}`], ['detected', `step ${whole(incident.detected_step)}`],
         ['opened', time(incident.opened_wall_ns)]]),
-      facts([['growth', make('span', {}, bytesNode(incident.bytes_per_step, true), ' a step')],
-        ['grown so far', bytesNode(incident.grown_bytes)],
+      facts([...growthFacts(incident),
         ['explained by this line', `${Math.round((incident.explained_ratio ?? 0) * 100)} %`],
         ['out of memory', forecast], ['stored', incident.stored ? '✓ on disk' : '… not yet']])),
     rankChart(incident.rank, data, incident),

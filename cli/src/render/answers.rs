@@ -5,7 +5,8 @@
 
 use std::fmt::Write;
 
-use memtape_proto::api::{Alternative, Capture, Incident, Job, Part, PartOutcome, Suspect};
+use memtape_core::detector::Layer;
+use memtape_proto::api::{Alternative, Capture, Incident, Job, Named, Part, PartOutcome, Suspect};
 
 use crate::clock::utc;
 use crate::output::clean;
@@ -135,6 +136,34 @@ fn alternative(other: &Alternative) -> Vec<String> {
     evidence.chain(other.against.iter().map(|line| said("-", line))).collect()
 }
 
+/// How much grows, in the unit of its layer.
+fn growth(incident: &Incident) -> String {
+    let (rate, so_far) = (incident.bytes_per_step, incident.grown_bytes);
+    let Named::Known(layer) = incident.layer else {
+        return format!("{} a step, {} so far", grown(rate), bytes(so_far));
+    };
+    match layer {
+        Layer::Blocks => format!("+{} a step, {so_far} so far", plural(rate, "tensor")),
+        Layer::Retries | Layer::Churn => format!("in {so_far} of the last 64 steps"),
+        Layer::Progress => format!("{} behind its peers", plural(so_far, "step")),
+        Layer::Spread => format!("{} above its peers", bytes(so_far)),
+        Layer::Allocated
+        | Layer::Reserved
+        | Layer::Peak
+        | Layer::Deferred
+        | Layer::NonTorch
+        | Layer::Other
+        | Layer::Host
+        | Layer::Pinned
+        | Layer::Shared
+        | Layer::Workers => format!("{} a step, {} so far", grown(rate), bytes(so_far)),
+    }
+}
+
+fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
     let out_of_memory = incident.steps_to_oom.map_or("not known".to_string(), |steps| {
@@ -151,14 +180,7 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
         ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
         ("job", format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device)),
         ("culprit", incident.culprit.as_ref().map_or("not known yet".to_string(), frame)),
-        (
-            "growth",
-            format!(
-                "{} a step, {} so far{explained}",
-                grown(incident.bytes_per_step),
-                bytes(incident.grown_bytes)
-            ),
-        ),
+        ("growth", format!("{}{explained}", growth(incident))),
         (
             "onset",
             format!("step {}, detected at step {}", incident.onset_step, incident.detected_step),
@@ -304,6 +326,19 @@ RANK  NODE  OUTCOME         STEP  ENDED (UTC)           ± MS     BYTES  DETAIL
 For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn growth_has_the_unit_of_its_layer() {
+        let check = |layer: Layer, expected: &str| {
+            let of = Incident { layer: layer.into(), ..sample_incident() };
+            assert_eq!(growth(&Incident { bytes_per_step: 2, grown_bytes: 64, ..of }), expected);
+        };
+        check(Layer::Allocated, "+2 B a step, 64 B so far");
+        check(Layer::Blocks, "+2 tensors a step, 64 so far");
+        check(Layer::Churn, "in 64 of the last 64 steps");
+        check(Layer::Spread, "64 B above its peers");
+        check(Layer::Progress, "64 steps behind its peers");
     }
 
     #[test]
