@@ -121,6 +121,23 @@ mod checked {
             }
         }
 
+        /// Changes it if it holds `old`; no part of a model.
+        ///
+        /// # Errors
+        /// What it holds instead.
+        pub fn compare_exchange(
+            &self,
+            old: u64,
+            new: u64,
+            good: Ordering,
+            bad: Ordering,
+        ) -> Result<u64, u64> {
+            match self {
+                Self::Plain(word) => word.compare_exchange(old, new, good, bad),
+                Self::Checked(word) => word.compare_exchange(old, new, good, bad),
+            }
+        }
+
         /// Changes it if it holds `old`.
         ///
         /// # Errors

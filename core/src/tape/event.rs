@@ -113,6 +113,14 @@ impl Event {
             birth_ns,
         })
     }
+
+    /// The event with its numbers in steps, which began at `steps_since_ns`: before that the
+    /// process counted turns, and no step.
+    pub(crate) fn in_steps(self, steps_since_ns: u64) -> Self {
+        let at = |ns: u64, step: u32| if ns < steps_since_ns { 0 } else { step };
+        let birth_step = at(self.birth_ns, self.birth_step);
+        Self { step: at(self.mono_ns, self.step), birth_step, ..self }
+    }
 }
 
 /// Where a slot's word 5 has the kind, the device and the owner; an entry of the live table has the

@@ -10,7 +10,7 @@ use crate::tape::atomic::{AtomicU64, Ordering, fence};
 use crate::tape::layout::header::{descriptor, device};
 use crate::tape::layout::regions::Layout;
 use crate::tape::layout::sizes::{HEADER_WORDS, IDENTITY_WORDS, LANES, MAGIC, VERSION};
-use crate::tape::layout::states::State;
+use crate::tape::layout::states::{Clock, State};
 use crate::tape::layout::{head, header};
 
 /// Where accesses outside the tape go.
@@ -144,10 +144,33 @@ impl<'a> Words<'a> {
         self.set(header::DESCRIPTORS + index * descriptor::WORDS + descriptor::STATE, 1);
     }
 
-    /// Marks the end of an optimizer step: `step` steps are finished now.
+    /// Marks the end of a step: `step` steps are finished now. The first step ends the counting of
+    /// turns; it has the same number on every rank, however many turns were counted before.
     pub fn mark_step(self, now_ns: u64, step: u64) {
+        if self.get(header::CLOCK) != Clock::Steps as u64 {
+            self.set(header::STEPS_SINCE_NS, now_ns);
+            self.set(header::CLOCK, Clock::Steps as u64);
+        }
         self.set(header::STEP_MONO_NS, now_ns);
         self.at(header::STEP).store(step, Ordering::Release);
+    }
+
+    /// Marks the end of a turn: `turns` turns are finished now. Nothing happens when the program
+    /// has marked a step meanwhile: another thread does that.
+    pub(crate) fn mark_turn(self, now_ns: u64, turns: u64) {
+        let step = self.at(header::STEP);
+        let known = step.load(Ordering::Acquire);
+        let is_first = known == 0;
+        if !is_first && self.get(header::CLOCK) != Clock::Turns as u64 {
+            return;
+        }
+        // Before the number, so that no reader takes turns for steps.
+        self.set(header::CLOCK, Clock::Turns as u64);
+        self.set(header::STEP_MONO_NS, now_ns);
+        let marked = step.compare_exchange(known, turns, Ordering::Release, Ordering::Relaxed);
+        if marked.is_err() {
+            self.set(header::CLOCK, Clock::Steps as u64);
+        }
     }
 }
 

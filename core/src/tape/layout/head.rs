@@ -40,6 +40,8 @@ pub const PEAK_EVER: usize = 16;
 pub const LOST_BLOCKS: usize = 17;
 /// Frees of blocks that were not in the table.
 pub const UNKNOWN_FREES: usize = 18;
+/// Bytes still to be freed before the turn may end.
+pub const TURN_LEFT_BYTES: usize = 19;
 /// Held by the one writer of a lane that no mutex of the program's guards.
 pub const LOCK: usize = 20;
 /// Blocks taken back that other streams still use …
@@ -58,3 +60,11 @@ pub const SEGMENT_RETURNS: usize = 26;
 pub const LOST_SEGMENTS: usize = 27;
 /// Position of the newest request that failed for good; 0 is none.
 pub const LAST_OOM: usize = 28;
+/// Bytes handed out when the turn was last looked at …
+pub const TURN_START_BYTES: usize = 29;
+/// … and the most since the last step or turn ended.
+pub const TURN_PEAK_BYTES: usize = 30;
+/// Bytes that the process takes and gives back in one piece of work.
+pub const TURN_WORK_BYTES: usize = 31;
+/// CLOCK_MONOTONIC at the end of the last turn that this lane ended.
+pub const TURN_START_NS: usize = 32;

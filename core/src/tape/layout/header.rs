@@ -22,7 +22,7 @@ pub const START_MONO_NS: usize = 9;
 pub const START_WALL_NS: usize = 10;
 /// … as exactly as this: the time between the two readings around it.
 pub const CLOCK_ERROR_NS: usize = 11;
-/// Number of finished optimizer steps.
+/// Number of finished steps, or of turns: `CLOCK` says which.
 pub const STEP: usize = 12;
 /// CLOCK_MONOTONIC at which that step ended.
 pub const STEP_MONO_NS: usize = 13;
@@ -81,6 +81,15 @@ pub const COLLECTIVE_OFFSET: usize = 101;
 pub const COLLECTIVE_POLLS: usize = 102;
 /// CLOCK_MONOTONIC when the look began that is under way; 0 when none is.
 pub const COLLECTIVE_ASKED_NS: usize = 103;
+/// What `STEP` counts, one of [`super::Clock`]; 0 until a process without steps counts turns.
+pub const CLOCK: usize = 104;
+/// CLOCK_MONOTONIC when `STEP` went from turns to steps: what is older was numbered in turns. 0
+/// when it never did.
+pub const STEPS_SINCE_NS: usize = 105;
+/// Turns that ended, those before the first counted one included.
+pub const TURNS: usize = 106;
+/// Device whose memory ends the turns, plus one; 0 is none yet.
+pub const TURN_DEVICE: usize = 107;
 /// Twelve words for each lane: see [`super::descriptor`].
 pub const DESCRIPTORS: usize = 128;
 /// 1 where the recorder keeps the sums that follow; 0 is not known.

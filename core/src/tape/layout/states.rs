@@ -99,6 +99,28 @@ pub enum Stacks {
     FreeThreaded = 6,
 }
 
+/// What the number of finished steps counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+#[repr(u64)]
+pub enum Clock {
+    /// Training steps, or none yet.
+    #[default]
+    Steps = 0,
+    /// Turns: the process has no steps, and memory that it freed stands for its work.
+    Turns = 1,
+}
+
+impl Clock {
+    /// The unit of the clock, as a user reads it.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Steps => "step",
+            Self::Turns => "turn",
+        }
+    }
+}
+
 /// Where step boundaries come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]

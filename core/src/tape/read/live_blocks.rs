@@ -2,6 +2,7 @@
 
 use alloc::vec;
 
+use crate::tape::layout::header;
 use crate::tape::layout::sizes::ENTRY_WORDS;
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
@@ -33,6 +34,7 @@ impl<S: Source> Tape<S> {
     ) -> Option<()> {
         let lane = self.lane(usize::from(device))?;
         let mut words = vec![0; ENTRIES_PER_READ.min(lane.table_entries) * ENTRY_WORDS];
+        let steps_since_ns = self.word(header::STEPS_SINCE_NS);
         let mut first = 0;
         while first < lane.table_entries {
             let count = ENTRIES_PER_READ.min(lane.table_entries - first);
@@ -41,6 +43,7 @@ impl<S: Source> Tape<S> {
                 return None;
             }
             for entry in words.as_chunks::<ENTRY_WORDS>().0.iter().filter_map(Entry::decode) {
+                let entry = entry.in_steps(steps_since_ns);
                 each(CountedBlock {
                     bytes: believable(entry.size),
                     stack: entry.stack,

@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::tape::layout::sizes::{HOST_LANE, LANES};
-use crate::tape::layout::states::{Cupti, Disabled, Stacks, State, StepSource, Tracker, hooks};
+use crate::tape::layout::states::{Clock, Cupti, Disabled, Stacks, State, StepSource, Tracker, hooks};
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
@@ -15,8 +15,10 @@ use crate::tape::read::tape::{Tape, believable};
 /// What a tape says of its process now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Finished optimizer steps.
+    /// Finished steps, or turns: see `clock`.
     pub step: u64,
+    /// What is counted.
+    pub clock: Clock,
     /// CLOCK_MONOTONIC at the end of the last one.
     pub step_mono_ns: u64,
     /// The process ended in an orderly way.
@@ -45,6 +47,7 @@ impl<S: Source> Tape<S> {
         let losses = self.losses();
         Status {
             step: believable(self.word(header::STEP)),
+            clock: Clock::from_repr(self.word(header::CLOCK)).unwrap_or_default(),
             step_mono_ns: self.word(header::STEP_MONO_NS),
             sealed: state == State::Sealed as u64,
             exit_status: self.word(header::EXIT_STATUS).checked_sub(1).map(|code| code as i32),

@@ -14,7 +14,7 @@ use crate::tape::layout::sizes::{CURSOR_MAX, HOST_LANE, LANES, STEP_WORDS};
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable, device_word};
-use crate::tape::write::lane::pending_step;
+use crate::tape::write::lane::{known_steps, pending_step};
 
 /// What one device did during one or more steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl<S: Source> Tape<S> {
             })
             .collect();
         records.sort_by_key(|record| record.last_step);
-        let birth = self.word(lane.head + head::BIRTH_STEP);
+        let birth = self.birth_step(&lane);
         let expected = after_step.max(birth).saturating_add(1);
         let missed = records.first().map_or(0, |r| r.first_step.saturating_sub(expected));
         Steps { records, missed }
@@ -100,7 +100,7 @@ impl<S: Source> Tape<S> {
         if oldest > newest { 0 } else { oldest }
     }
 
-    /// All step records of a lane, oldest first, with the one its head stands for.
+    /// All records of a lane by the present clock, oldest first, with the one its head stands for.
     pub(crate) fn step_records(&self, lane: &LaneLayout) -> Vec<StepRecord> {
         let mut words = vec![0; lane.step_records * STEP_WORDS];
         let written = self.word(lane.head + head::STEPS_WRITTEN).min(CURSOR_MAX);
@@ -109,10 +109,12 @@ impl<S: Source> Tape<S> {
         }
         let slots = words.as_chunks::<STEP_WORDS>().0;
         let count = written.min(slots.len() as u64);
+        let steps_since_ns = self.word(header::STEPS_SINCE_NS);
         // The oldest slot may be changing right now; its check tells.
         let mut records: Vec<StepRecord> = (written.saturating_sub(count)..written)
             .filter_map(|number| slots.get(number as usize & (slots.len() - 1)))
             .filter_map(decode_step)
+            .filter(|record| record.end_mono_ns >= steps_since_ns)
             .collect();
         if let Some(record) = self.pending_record(lane)
             && records.last().is_none_or(|last| last.last_step < record.last_step)
@@ -120,6 +122,13 @@ impl<S: Source> Tape<S> {
             records.push(record);
         }
         records
+    }
+
+    /// Steps finished when a lane was made; 0 where turns were counted then.
+    pub(crate) fn birth_step(&self, lane: &LaneLayout) -> u64 {
+        let birth = self.word(lane.head + head::BIRTH_STEP);
+        let is_turn = self.word(header::STEPS_SINCE_NS) != 0 && birth > self.word(header::STEP);
+        if is_turn { 0 } else { birth }
     }
 
     /// The record of steps that ended after the lane's last event: the lane's writer has not
@@ -130,7 +139,8 @@ impl<S: Source> Tape<S> {
         for attempt in 1..=TRIES_MAX {
             let mut words = self.words::<{ head::WORDS }>(lane.head)?;
             let [finished, end_ns] = self.words::<2>(header::STEP)?;
-            let known = words[head::STEP];
+            let steps_since_ns = self.word(header::STEPS_SINCE_NS);
+            let known = known_steps(words[head::STEP], finished, steps_since_ns);
             if finished <= known {
                 return None;
             }

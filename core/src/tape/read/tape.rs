@@ -277,6 +277,7 @@ impl<S: Source> Tape<S> {
         }
         let count = end.saturating_sub(first).min(lane.ring_slots as u64);
         let mut events = Vec::with_capacity(count as usize);
+        let steps_since_ns = self.word(header::STEPS_SINCE_NS);
         let mut words = Vec::new();
         let mut position = first;
         while position < first.saturating_add(count) {
@@ -287,7 +288,8 @@ impl<S: Source> Tape<S> {
             words.resize(run as usize * SLOT_WORDS, 0);
             let whole = self.source.read(lane.ring + slot * SLOT_WORDS, &mut words);
             for (ticket, slot) in (position + 1..).zip(words.as_chunks::<SLOT_WORDS>().0) {
-                events.push(Event::decode(slot, ticket).filter(|_| whole));
+                let event = Event::decode(slot, ticket).filter(|_| whole);
+                events.push(event.map(|event| event.in_steps(steps_since_ns)));
             }
             position += run;
         }

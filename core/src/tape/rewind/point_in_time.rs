@@ -189,7 +189,7 @@ impl<S: Source> Tape<S> {
     }
 
     fn cut_at_step(&self, lane: &LaneLayout, step: u64) -> Result<Cut, RewindError> {
-        if step <= self.word(lane.head + head::BIRTH_STEP) {
+        if step <= self.birth_step(lane) {
             return Ok(Cut { cursor: Some(0), totals: Totals::Known(0, 0) });
         }
         // A lane that closes the step at this moment shows it neither as written nor as pending.

@@ -8,6 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::tape::event::{Event, Kind};
+use crate::tape::layout::header;
 use crate::tape::layout::regions::LaneLayout;
 use crate::tape::layout::sizes::{ENTRY_WORDS, SEGMENT_WORDS};
 use crate::tape::read::source::Source;
@@ -273,7 +274,9 @@ impl<S: Source> Tape<S> {
         if !self.source.read(lane.table, &mut words) {
             return None;
         }
+        let steps_since_ns = self.word(header::STEPS_SINCE_NS);
         let entries = words.as_chunks::<ENTRY_WORDS>().0.iter().filter_map(Entry::decode);
+        let entries = entries.map(|entry| entry.in_steps(steps_since_ns));
         Some(Live(entries.map(|entry| (entry.address, entry)).collect()))
     }
 

@@ -28,8 +28,8 @@ pub const BIRTH_UNKNOWN: u32 = u32::MAX;
 /// The writer's view of one lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane<'a> {
-    words: Words<'a>,
-    at: LaneLayout,
+    pub(super) words: Words<'a>,
+    pub(super) at: LaneLayout,
     head: &'a [AtomicU64; head::WORDS],
     ring: &'a [[AtomicU64; SLOT_WORDS]],
     table: Table<'a>,
@@ -97,6 +97,7 @@ impl<'a> Lane<'a> {
         self.bump(head::FREES, 1);
         self.totals(totals);
         self.done(ticket);
+        self.count_turn(now_ns, size);
     }
 
     /// A block was taken back, but other streams still use it.
@@ -113,6 +114,7 @@ impl<'a> Lane<'a> {
         self.bump(head::FREES, 1);
         self.totals(totals);
         self.done(ticket);
+        self.count_turn(now_ns, size.load(Ordering::Relaxed));
     }
 
     /// A block that the table does not have was taken back.
@@ -211,12 +213,12 @@ impl<'a> Lane<'a> {
 
     /// A word of the head that this writer alone changes.
     #[inline(always)]
-    fn get(&self, index: usize) -> u64 {
+    pub(super) fn get(&self, index: usize) -> u64 {
         self.head[index].load(Ordering::Relaxed)
     }
 
     #[inline(always)]
-    fn set(&self, index: usize, value: u64) {
+    pub(super) fn set(&self, index: usize, value: u64) {
         self.head[index].store(value, Ordering::Relaxed);
     }
 
@@ -329,6 +331,11 @@ impl<'a> Lane<'a> {
     #[cold]
     fn close_steps(&self, known: u64, finished: u64) {
         let words = self.words;
+        let known = known_steps(known, finished, words.get(header::STEPS_SINCE_NS));
+        if finished < self.get(head::BIRTH_STEP) {
+            // It was made in turns.
+            self.set(head::BIRTH_STEP, 0);
+        }
         if finished > known {
             let number = self.get(head::STEPS_WRITTEN);
             let index = (number as usize) & (self.at.step_records.wrapping_sub(1));
@@ -365,6 +372,11 @@ impl<'a> Lane<'a> {
 #[inline(always)]
 fn loaded(entry: &[AtomicU64; ENTRY_WORDS]) -> [u64; ENTRY_WORDS] {
     entry.each_ref().map(|word| word.load(Ordering::Relaxed))
+}
+
+/// The steps that a lane knew to be finished: none, where it knew turns and steps began since.
+pub(crate) fn known_steps(known: u64, finished: u64, steps_since_ns: u64) -> u64 {
+    if finished < known && steps_since_ns != 0 { 0 } else { known }
 }
 
 /// The record for steps `known + 1 ..= finished`, from a lane's head.

@@ -4,6 +4,7 @@ pub(crate) mod grant;
 pub(crate) mod lane;
 pub(crate) mod segments;
 pub(crate) mod table;
+mod turns;
 
 pub use grant::{Grant, LiveBlock, Totals};
 pub use lane::{BIRTH_UNKNOWN, Lane};

@@ -53,6 +53,13 @@ impl Entry {
             pending: what & PENDING != 0,
         })
     }
+
+    /// The entry with its birth in steps, which began at `steps_since_ns`: before that the process
+    /// counted turns, and no step.
+    pub(crate) fn in_steps(self, steps_since_ns: u64) -> Self {
+        let birth_step = if self.birth_ns < steps_since_ns { 0 } else { self.birth_step };
+        Self { birth_step, ..self }
+    }
 }
 
 /// The live table of one lane, for its writer.
