@@ -157,7 +157,7 @@ impl Agent {
     pub(crate) fn handle(&mut self, now: Now, event: Event) {
         match event {
             Event::Tick => {
-                self.tapes.look(now, self.node.as_ref());
+                self.look(now);
                 self.captures.pass_time(now.mono_ns);
                 self.count(now);
                 self.keep(now);
@@ -200,6 +200,13 @@ impl Agent {
         }
     }
 
+    fn look(&mut self, now: Now) {
+        self.tapes.look(now, self.node.as_ref());
+        for key in self.tapes.take_new_clocks() {
+            self.deliveries.restart(key);
+        }
+    }
+
     fn handle_stream(&mut self, now: Now, event: StreamEvent) {
         match event {
             StreamEvent::Connected(session) => self.start_stream(now, session),
@@ -236,7 +243,7 @@ impl Agent {
         self.captures.start_stream();
         // A stream's first report says that all tapes were announced: an agent that has just
         // started must not say so before it has looked.
-        self.tapes.look(now, self.node.as_ref());
+        self.look(now);
         self.recall();
         self.announced_tapeless.clear();
         if let Some(spool) = &mut self.spool {

@@ -8,6 +8,7 @@ use memtape_core::capture::{Answer, CaptureId, Manifest, Outcome, Part, Reason};
 use memtape_core::census::Census;
 use memtape_core::policy;
 use memtape_core::snapshot::origin::Origin;
+use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{ActionKind, Named, RankHost};
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +83,8 @@ pub(crate) struct RankRecord {
     pub(crate) censuses: Vec<Census>,
     /// Its agent sends censuses.
     pub(crate) is_counted: bool,
+    /// What its steps count.
+    pub(crate) clock: Clock,
 }
 
 /// Present totals of one device of one rank, in bytes and counts.

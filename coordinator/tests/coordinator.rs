@@ -6,6 +6,7 @@ mod fake;
 mod host_readings;
 mod old_store;
 mod openapi;
+mod turns;
 mod versions;
 
 use std::time::Duration;

@@ -175,7 +175,10 @@ fn a_program_that_marks_steps_has_no_turns() {
         server.words().mark_step(server.now_ns, step);
         server.answer(0, 16 * MIB, 0);
         server.answer(0, 16 * MIB, 0);
-        assert_eq!((server.tape().status().step, server.tape().status().clock), (step, Clock::Steps));
+        assert_eq!(
+            (server.tape().status().step, server.tape().status().clock),
+            (step, Clock::Steps)
+        );
     }
     assert_eq!(server.records().len(), 500);
     assert_eq!(server.words().get(header::STEPS_SINCE_NS), 0);

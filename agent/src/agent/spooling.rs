@@ -111,7 +111,12 @@ impl Agent {
             }
             let marks = known.tape.devices().into_iter().filter_map(|device| {
                 let last_step = spool.newest_step(known.tape_id(), device);
-                (last_step > 0).then_some(Mark { tape: key, device, last_step, missed: 0 })
+                (1..=known.status.step).contains(&last_step).then_some(Mark {
+                    tape: key,
+                    device,
+                    last_step,
+                    missed: 0,
+                })
             });
             let mut marks: Vec<Mark> = marks.collect();
             // The tape's count, whichever of its devices it was.

@@ -161,6 +161,12 @@ impl Deliveries {
         self.downs_acked.remove(&tape);
     }
 
+    /// A tape counts steps from now on, and counted turns before: its steps begin with 1.
+    pub(crate) fn restart(&mut self, tape: TapeKey) {
+        self.cursors.retain(|(key, _), _| *key != tape);
+        self.in_flight.iter_mut().for_each(|report| report.marks.retain(|mark| mark.tape != tape));
+    }
+
     /// A tape is gone for good.
     pub(crate) fn forget(&mut self, tape: TapeKey) {
         self.cursors.retain(|(key, _), _| *key != tape);

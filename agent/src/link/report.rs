@@ -115,6 +115,10 @@ fn add_rank(
         if deliveries.is_resending(key, device) {
             steps.missed = 0;
         }
+        if known.tape.clock() != known.status.clock {
+            // The first step ended at this moment: its record is for the next report.
+            steps = Steps::default();
+        }
         is_drained &= steps.records.len() <= *room;
         if let Some(mark) = add_steps(&mut report, (key, known), device, &steps, room) {
             missed = missed.saturating_add(mark.missed);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memtape_core::limits::TAPES_PER_NODE_MAX;
+use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::Tape;
 
@@ -53,6 +54,8 @@ pub(crate) struct KnownTape {
     pub(crate) is_cut: bool,
     /// It could not be deleted: not tried again.
     pub(crate) is_kept: bool,
+    /// It counted turns, and counts steps since the last look.
+    has_new_clock: bool,
     file: Arc<dyn TapeFile>,
     id: FileId,
     len_bytes: u64,
@@ -92,6 +95,7 @@ impl KnownTape {
             occupied_bytes: 0,
             is_cut: false,
             is_kept: false,
+            has_new_clock: false,
             id: file.id(),
             len_bytes,
             file,
@@ -135,7 +139,9 @@ impl KnownTape {
         // The lock first: what a dead process has written is then all there is.
         let writer = self.file.writer();
         if !self.is_cut {
+            let clock = self.status.clock;
             self.status = self.tape.status();
+            self.has_new_clock |= self.status.clock != clock && clock == Clock::Turns;
         }
         self.look_at_process(writer, node);
         let cgroup = self.cgroup.as_ref().and_then(Cgroup::oom_kills);
@@ -204,6 +210,16 @@ impl Tapes {
     /// The one with this identity.
     pub(crate) fn find(&self, tape_id: &str) -> Option<(TapeKey, &KnownTape)> {
         self.iter().find(|(_, known)| known.tape_id() == tape_id)
+    }
+
+    /// The tapes that counted turns and count steps now; each is named once.
+    pub(crate) fn take_new_clocks(&mut self) -> Vec<TapeKey> {
+        let new = self.known.iter_mut().filter(|(_, known)| known.has_new_clock);
+        new.map(|(key, known)| {
+            known.has_new_clock = false;
+            *key
+        })
+        .collect()
     }
 
     /// Deletes a tape's file, if it is still in its folder, and closes it.

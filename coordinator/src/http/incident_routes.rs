@@ -5,6 +5,7 @@ use axum::response::Json;
 use memtape_core::diagnosis::{self, Diagnosis};
 use memtape_core::incident::{Page, Tracked};
 use memtape_core::limits::ROWS_LISTED_MAX;
+use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
     Action, Actions, AgeBucket, Alternative, Frame, Incident, IncidentState, Incidents, Remedy,
     Restart, Suspect,
@@ -65,6 +66,7 @@ fn incident(tracked: &Tracked) -> Incident {
         class: incident.class().into(),
         state: state.into(),
         sentence: incident.sentence(),
+        clock: incident.clock.into(),
         onset_step: growth.onset_step,
         detected_step: growth.detected_step,
         last_step: growth.last_step,
@@ -84,17 +86,17 @@ fn incident(tracked: &Tracked) -> Incident {
         opened_wall_ns: incident.opened_wall_ns,
         updated_wall_ns: incident.updated_wall_ns,
         closed_wall_ns: incident.closed.map(|closed| closed.wall_ns),
-        closed_reason: incident.closed.map(|closed| closed.reason.to_string()).unwrap_or_default(),
+        closed_reason: incident.closed_reason(),
         ..Incident::default()
     };
     match &incident.diagnosis {
-        Some(diagnosis) => diagnosed(facts, diagnosis),
+        Some(diagnosis) => diagnosed(facts, diagnosis, incident.clock),
         None => facts,
     }
 }
 
 /// What a diagnosis adds.
-fn diagnosed(facts: Incident, diagnosis: &Diagnosis) -> Incident {
+fn diagnosed(facts: Incident, diagnosis: &Diagnosis, clock: Clock) -> Incident {
     let ratio = |ppm: u32| f64::from(ppm) / 1e6;
     let restart = &diagnosis.restart;
     Incident {
@@ -102,7 +104,7 @@ fn diagnosed(facts: Incident, diagnosis: &Diagnosis) -> Incident {
         stack: diagnosis.stack.iter().map(Frame::from).collect(),
         explained_ratio: ratio(diagnosis.explained_ppm),
         allocation_steps: diagnosis.generations,
-        advice: diagnosis.advice.clone(),
+        advice: clock.in_words(&diagnosis.advice),
         confidence: ratio(diagnosis.confidence_ppm),
         explained_bytes: diagnosis.explained_bytes,
         unexplained_bytes: diagnosis.unexplained_bytes,
@@ -116,9 +118,14 @@ fn diagnosed(facts: Incident, diagnosis: &Diagnosis) -> Incident {
             freed_bytes: restart.gives_back_bytes,
             lasts_steps: restart.lasts_steps,
             ends_after_steps: restart.ends_after_steps,
-            why: restart.to_string(),
+            why: clock.in_words(&restart.to_string()),
         },
-        alternatives: diagnosis.alternatives.iter().skip(1).map(alternative).collect(),
+        alternatives: diagnosis
+            .alternatives
+            .iter()
+            .skip(1)
+            .map(|of| alternative(of, clock))
+            .collect(),
         age_profile: diagnosis.histogram.course.as_str().to_string(),
         age_buckets: diagnosis.histogram.buckets.iter().map(age_bucket).collect(),
         suspects: diagnosis.suspects.iter().map(suspect).collect(),
@@ -138,12 +145,13 @@ fn suspect(suspect: &diagnosis::Suspect) -> Suspect {
     }
 }
 
-fn alternative(other: &diagnosis::Alternative) -> Alternative {
+fn alternative(other: &diagnosis::Alternative, clock: Clock) -> Alternative {
+    let in_words = |lines: &[String]| lines.iter().map(|line| clock.in_words(line)).collect();
     Alternative {
         class: other.class.into(),
         standing: other.standing.into(),
-        evidence: other.evidence.clone(),
-        against: other.against.clone(),
+        evidence: in_words(&other.evidence),
+        against: in_words(&other.against),
     }
 }
 

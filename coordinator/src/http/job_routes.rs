@@ -7,7 +7,7 @@ use memtape_proto::api::{Job, JobState, Jobs};
 
 use crate::http::request::{Answer, Api};
 use crate::http::route_list::Routes;
-use crate::state::jobs::attempt::Attempt;
+use crate::state::jobs::attempt::{Attempt, Rank};
 use crate::state::jobs::silence::{Silence, Watch};
 use crate::state::view::View;
 
@@ -30,7 +30,9 @@ fn job(view: &View<'_>, attempt: &Attempt) -> Job {
     });
     let incidents_open = count(of_attempt.count());
     let watch = view.watch(attempt);
-    let steps = || attempt.ranks.values().map(|rank| rank.step);
+    let clock = attempt.clock();
+    let of_clock = |rank: &&Rank| rank.clock() == clock;
+    let steps = || attempt.ranks.values().filter(of_clock).map(|rank| rank.step);
     let mut nodes: Vec<String> =
         attempt.ranks.values().map(|rank| rank.record.node.clone()).collect();
     nodes.sort();
@@ -43,6 +45,7 @@ fn job(view: &View<'_>, attempt: &Attempt) -> Job {
         world_size: record.world_size,
         ranks_alive: count(attempt.ranks_here()),
         ranks: count(attempt.ranks.len()),
+        clock: clock.into(),
         step_min: steps().min().unwrap_or(0),
         step_max: steps().max().unwrap_or(0),
         state: state(attempt, &watch, incidents_open > 0).into(),
@@ -63,7 +66,7 @@ fn state(attempt: &Attempt, watch: &Watch<'_>, has_incident: bool) -> JobState {
         return JobState::Ended;
     }
     let states: Vec<RankState> =
-        attempt.ranks.keys().map(|rank| attempt.detector.state(*rank).state).collect();
+        attempt.ranks.keys().map(|rank| attempt.detectors.state(*rank).state).collect();
     let grows = attempt.ranks_here() > 0 && states.contains(&RankState::Growing);
     let silence = attempt.ranks.values().filter_map(|rank| watch.of(rank)).max();
     match silence {

@@ -38,10 +38,11 @@ async fn lines(
             of.censuses.values().map(|census| (of.record.rank, census.clone())).collect()
         };
         let censuses: Vec<_> = attempt.ranks.values().flat_map(of_rank).collect();
-        Ok::<_, Problem>((attempt.record.job.clone(), attempt.record.attempt, censuses))
+        let of = (attempt.record.job.clone(), attempt.record.attempt, attempt.clock());
+        Ok::<_, Problem>((of, censuses))
     });
     // Only copied in the loop; a comparison of thousands of censuses would hold it up.
-    let (job, attempt, censuses) = found.await??;
+    let ((job, attempt, clock), censuses) = found.await??;
     let censuses: Vec<(u32, &Census)> = censuses.iter().map(|(of, census)| (*of, census)).collect();
-    Ok(Json(Lines::new(&job, attempt, &censuses, rank)))
+    Ok(Json(Lines { clock: clock.into(), ..Lines::new(&job, attempt, &censuses, rank) }))
 }

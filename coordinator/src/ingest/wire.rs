@@ -14,6 +14,7 @@ use memtape_core::limits::{
     LIMITATIONS_MAX, NAME_BYTES_MAX, PEER_GROUPS_MAX, RANKS_PER_JOB_MAX, RANKS_PER_REPORT_MAX,
     STEPS_PER_REPORT_MAX,
 };
+use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host};
 use memtape_proto::{PROTOCOL, PROTOCOL_MINOR, v1};
 
@@ -204,6 +205,10 @@ fn rank_report(rank: v1::RankReport) -> Result<RankReport, BadMessage> {
     }
     Ok(RankReport {
         tape_id: id(&rank.tape_id)?,
+        clock: match rank.clock() {
+            v1::Clock::Steps => Clock::Steps,
+            v1::Clock::Turns => Clock::Turns,
+        },
         step: number(rank.step)?,
         step_wall_ns: rank.step_wall_ns,
         oldest_step: number(rank.oldest_step)?,

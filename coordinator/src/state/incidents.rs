@@ -11,6 +11,7 @@ use memtape_core::diagnosis::Diagnosis;
 use memtape_core::identity::ids::Ids;
 use memtape_core::incident::{self, Change, NotCompared, Tracked};
 use memtape_core::policy::Decision;
+use memtape_core::tape::layout::Clock;
 
 use crate::clock::Now;
 use crate::records::IncidentRecord;
@@ -19,7 +20,7 @@ use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
 use crate::state::effects::{After, Asker, Context, Effect, Work};
 use crate::state::jobs::Jobs;
-use crate::state::jobs::attempt::{Attempt, Presence};
+use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::growth_context;
 use crate::store::Changes;
 
@@ -49,12 +50,16 @@ impl incident::Attempt for Attempt {
         self.record.ended_wall_ns.is_some()
     }
 
-    fn step_time_ns(&self) -> Option<u64> {
-        self.detector.step_time_ns()
+    fn clock(&self, rank: u32) -> Clock {
+        self.ranks.get(&rank).map_or(Clock::Steps, Rank::clock)
+    }
+
+    fn step_time_ns(&self, rank: u32) -> Option<u64> {
+        self.detectors.of(rank).step_time_ns()
     }
 
     fn rank(&self, rank: u32) -> RankView {
-        self.detector.state(rank)
+        self.detectors.state(rank)
     }
 
     fn here_since_ns(&self, rank: u32) -> Option<u64> {

@@ -4,6 +4,7 @@
 use memtape_core::capture::Answer;
 use memtape_core::census;
 use memtape_core::snapshot::{Frame, Held};
+use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host, RankHost};
 
 use crate::records::{End, Outside, StepRow, Totals};
@@ -96,6 +97,8 @@ pub(crate) struct Report {
 pub(crate) struct RankReport {
     pub(crate) tape_id: String,
     pub(crate) step: u64,
+    /// What the steps count.
+    pub(crate) clock: Clock,
     pub(crate) step_wall_ns: i64,
     pub(crate) oldest_step: u64,
     pub(crate) totals: Vec<Totals>,

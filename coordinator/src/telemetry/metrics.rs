@@ -104,7 +104,7 @@ pub(crate) fn view(view: &View<'_>) -> MetricsView {
         jobs: jobs.names().len() as u64,
         machine_drops: jobs.attempts().map(|known| known.captures.dropped()).sum(),
         triggers_suppressed: jobs.attempts().map(|known| known.triggers.suppressed()).sum(),
-        samples_refused: running().map(|known| known.detector.samples_refused()).sum(),
+        samples_refused: running().map(|known| known.detectors.samples_refused()).sum(),
         counters: view.counters.clone(),
     }
 }
@@ -133,7 +133,7 @@ fn figures(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &Rank) -> Ra
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone().unwrap_or_default(),
         lost: rank.lost,
-        growth_bytes_per_step: attempt.detector.state(rank.record.rank).growth_bytes_per_step,
+        growth_bytes_per_step: attempt.detectors.state(rank.record.rank).growth_bytes_per_step,
         devices: rank.totals.iter().map(device).collect(),
     }
 }

@@ -4,6 +4,7 @@ use crate::limits::TAPES_PER_RANK_MAX;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::capture::budget::Budget;
@@ -12,6 +13,7 @@ use crate::capture::flight::Flight;
 use crate::capture::manifest::{Action, Answer, CaptureId, Manifest};
 use crate::capture::reason::{Reason, Urgency};
 use crate::capture::request::{Limits, Refusal};
+use crate::tape::layout::Clock;
 
 /// The captures of one attempt at one job.
 ///
@@ -45,6 +47,7 @@ struct Tape {
     step: u64,
     oldest_step: u64,
     alive: bool,
+    clock: Clock,
 }
 
 impl Captures {
@@ -84,10 +87,11 @@ impl Captures {
                 Err(Refusal::Busy { id: flight.id().clone(), step: flight.step() })
             };
         }
-        let coverage: Vec<Coverage> = self.current().map(|(_, _, tape)| tape.coverage()).collect();
-        if coverage.is_empty() {
+        let parts = self.comparable(&reason);
+        if parts.is_empty() {
             return Err(Refusal::NoRanks);
         }
+        let coverage: Vec<Coverage> = parts.iter().map(|(_, _, tape)| tape.coverage()).collect();
         let waited_ns = self.last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
         if let Some(waited_ns) = waited_ns
             && waited_ns < self.limits.interval_ns_min
@@ -98,17 +102,20 @@ impl Captures {
         self.budget.check(now_ns, &reason, &self.limits)?;
         let step = match step {
             Some(step) => choose::check(step, &coverage)?,
+            // Turns of two ranks are not the same work: each shows its present state.
+            None if parts.len() > 1 && parts.iter().any(|(_, _, tape)| tape.turns()) => 0,
             None => choose::newest_common(&coverage),
         };
         let before_step = choose::before(step, &coverage, self.limits.before_steps);
         let deadline_ns = now_ns.saturating_add(self.limits.deadline_ns);
-        // A routine capture keeps no other one waiting: growth is explained while it is fresh.
-        if reason != Reason::Baseline {
-            self.last_ns = Some(now_ns);
-        }
+        let is_routine = reason == Reason::Baseline;
         let mut flight = Flight::new(id.clone(), reason, step, before_step, now_ns, deadline_ns);
-        for (rank, tape_id, tape) in self.current() {
+        for (rank, tape_id, tape) in parts {
             flight.add(rank, tape_id, &tape.node);
+        }
+        // A routine capture keeps no other one waiting: growth is explained while it is fresh.
+        if !is_routine {
+            self.last_ns = Some(now_ns);
         }
         self.flight = Some(flight);
         self.ask_all(now_ns);
@@ -154,7 +161,8 @@ impl Captures {
             self.dropped += 1;
             return;
         }
-        let tape = Tape { node: node.to_string(), step: 0, oldest_step: 0, alive: true };
+        let (step, oldest_step, clock) = (0, 0, Clock::Steps);
+        let tape = Tape { node: node.to_string(), step, oldest_step, alive: true, clock };
         self.tapes.insert(tape_id.to_string(), tape);
         let of_rank = self.ranks.entry(rank).or_default();
         of_rank.push(tape_id.to_string());
@@ -173,6 +181,14 @@ impl Captures {
                 tape.oldest_step = tape.oldest_step.max(oldest_step);
             }
             None => self.dropped += 1,
+        }
+    }
+
+    /// What a tape counts. One that counted turns counts its steps from 1.
+    pub fn rank_clock(&mut self, tape_id: &str, clock: Clock) {
+        let Some(tape) = self.tapes.get_mut(tape_id) else { return };
+        if core::mem::replace(&mut tape.clock, clock) != clock {
+            (tape.step, tape.oldest_step) = (0, 0);
         }
     }
 
@@ -304,6 +320,21 @@ impl Captures {
         })
     }
 
+    /// The ranks whose states can be compared in a capture for this reason: those that count steps;
+    /// for a reason about a rank that counts turns, or where all do, those that count turns: of the
+    /// first only that rank.
+    fn comparable(&self, reason: &Reason) -> Vec<(u32, &str, &Tape)> {
+        let of_rank = |rank: u32| self.current().find(|(of, ..)| *of == rank);
+        let own = reason.rank().and_then(of_rank).filter(|(_, _, tape)| tape.turns());
+        if let Some(own) = own {
+            return vec![own];
+        }
+        let all: Vec<_> = self.current().collect();
+        let of_steps = all.iter().copied().filter(|(_, _, tape)| !tape.turns());
+        let of_steps: Vec<_> = of_steps.collect();
+        if of_steps.is_empty() { all } else { of_steps }
+    }
+
     /// Asks every node whose agent is there; the others are asked when they are back.
     fn ask_all(&mut self, now_ns: u64) {
         if let Some(flight) = &mut self.flight {
@@ -329,6 +360,10 @@ impl Captures {
 }
 
 impl Tape {
+    fn turns(&self) -> bool {
+        self.clock == Clock::Turns
+    }
+
     fn coverage(&self) -> Coverage {
         Coverage { oldest_step: self.oldest_step, step: self.step, alive: self.alive }
     }

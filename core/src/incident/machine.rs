@@ -11,6 +11,7 @@ use super::record::{Closed, ClosedReason, Incident, Page};
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView};
 use crate::diagnosis::Class;
 use crate::limits::INCIDENTS_OPEN_MAX;
+use crate::tape::layout::Clock;
 
 /// Captures for one incident at most, while its class is unknown or it does not page. The count
 /// starts again when the growth returns.
@@ -49,8 +50,10 @@ pub trait Attempt {
     fn number(&self) -> u32;
     /// All of its ranks have ended.
     fn has_ended(&self) -> bool;
-    /// How long a step takes, in nanoseconds.
-    fn step_time_ns(&self) -> Option<u64>;
+    /// What the steps of a rank count.
+    fn clock(&self, rank: u32) -> Clock;
+    /// How long a step of a rank takes, or a turn, in nanoseconds.
+    fn step_time_ns(&self, rank: u32) -> Option<u64>;
     /// A rank as the detector sees it.
     fn rank(&self, rank: u32) -> RankView;
     /// Monotonic time since which the rank's agent is connected; none when it is away.
@@ -372,6 +375,7 @@ impl Incidents {
             job: attempt.job().into(),
             attempt: attempt.number(),
             growth: *growth,
+            clock: attempt.clock(growth.rank),
             seconds_to_oom: None,
             diagnosis: None,
             page: Page::Quiet,
@@ -382,7 +386,7 @@ impl Incidents {
             updated_wall_ns: now.wall_ns,
             closed: None,
         };
-        incident.measure(growth, attempt.step_time_ns());
+        incident.measure(growth, attempt.step_time_ns(growth.rank));
         let mut tracked = Tracked::new(incident);
         tracked.need = Need::Wanted { due_ns: now.mono_ns };
         self.known.insert(id.clone(), tracked);
@@ -395,7 +399,7 @@ impl Incidents {
         tracked.confirm_by_step = None;
         tracked.considered_ns = None;
         let is_surer = growth.is_sure && !tracked.incident.growth.is_sure;
-        tracked.incident.measure(growth, attempt.step_time_ns());
+        tracked.incident.measure(growth, attempt.step_time_ns(growth.rank));
         tracked.incident.updated_wall_ns = now.wall_ns;
         // What is unknown, or does not page, is captured again when it has grown.
         let is_quiet = tracked.incident.page == Page::Quiet;

@@ -11,6 +11,7 @@ use crate::detector::{Growth, GrowthKey, Scope};
 use crate::diagnosis::{Class, Diagnosis, first_sentence};
 use crate::identity::cut;
 use crate::snapshot::Frame;
+use crate::tape::layout::Clock;
 
 /// Frames of a stack that are kept, the innermost.
 const FRAMES_KEPT_MAX: usize = 48;
@@ -32,6 +33,9 @@ pub struct Incident {
     pub attempt: u32,
     /// The growth, with the newest figures. Onset and detection are those of the first finding.
     pub growth: Growth,
+    /// What the steps of its rank count.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub clock: Clock,
     /// Keys of the findings it was about before.
     #[cfg_attr(feature = "serde", serde(default))]
     pub former: Vec<GrowthKey>,
@@ -143,14 +147,21 @@ impl Incident {
     /// All of it in one sentence.
     pub fn sentence(&self) -> String {
         match &self.diagnosis {
-            Some(diagnosis) => diagnosis.sentence.clone(),
-            None => first_sentence(&self.growth),
+            Some(diagnosis) => self.clock.in_words(&diagnosis.sentence),
+            None => self.clock.in_words(&first_sentence(&self.growth)),
         }
+    }
+
+    /// Why it was closed; empty while it is open.
+    pub fn closed_reason(&self) -> String {
+        let reason = self.closed.map(|closed| closed.reason.to_string());
+        self.clock.in_words(&reason.unwrap_or_default())
     }
 
     /// What speaks for the class, a sentence each.
     pub fn evidence(&self) -> Vec<String> {
-        let mut lines = self.diagnosis.as_ref().map_or(Vec::new(), |known| known.evidence.clone());
+        let known = self.diagnosis.iter().flat_map(|known| &known.evidence);
+        let mut lines: Vec<String> = known.map(|line| self.clock.in_words(line)).collect();
         if let Page::Suppressed { .. } = self.page {
             lines.push(self.page.to_string());
         }
@@ -163,7 +174,9 @@ impl Incident {
             (Some(why), Some(id), _) => {
                 vec![alloc::format!("capture {id} could not be compared: {why}")]
             }
-            (.., Some(diagnosis)) => diagnosis.against.clone(),
+            (.., Some(diagnosis)) => {
+                diagnosis.against.iter().map(|line| self.clock.in_words(line)).collect()
+            }
             _ => Vec::new(),
         }
     }

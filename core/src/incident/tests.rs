@@ -15,6 +15,7 @@ use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Sc
 use crate::diagnosis::{Class, Diagnosis, diagnose};
 use crate::limits::INCIDENTS_OPEN_MAX;
 use crate::snapshot::{Frame, RankSnapshot};
+use crate::tape::layout::Clock;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -48,7 +49,11 @@ impl Attempt for Job {
         self.has_ended
     }
 
-    fn step_time_ns(&self) -> Option<u64> {
+    fn clock(&self, _: u32) -> Clock {
+        Clock::Steps
+    }
+
+    fn step_time_ns(&self, _: u32) -> Option<u64> {
         Some(SECOND)
     }
 

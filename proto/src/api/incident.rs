@@ -3,6 +3,7 @@
 use memtape_core::detector::{Layer, Scope};
 use memtape_core::diagnosis::{Class, Standing};
 use memtape_core::snapshot;
+use memtape_core::tape::layout::Clock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -45,6 +46,8 @@ pub struct Incident {
     pub culprit: Option<Frame>,
     /// The stack of that line, innermost first.
     pub stack: Vec<Frame>,
+    /// What all numbers of steps here count.
+    pub clock: Named<Clock>,
     /// Where the growth began.
     pub onset_step: u64,
     /// Where it was detected.

@@ -1,5 +1,6 @@
 //! Jobs, each by its newest attempt.
 
+use memtape_core::tape::layout::Clock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -32,7 +33,9 @@ pub struct Job {
     pub ranks_alive: u32,
     /// Ranks that have reported.
     pub ranks: u32,
-    /// Last finished step of the rank that is furthest behind.
+    /// What the steps of its ranks count; `steps` where some count steps and others turns.
+    pub clock: Named<Clock>,
+    /// Last finished step of the rank that is furthest behind, of those that count the same.
     pub step_min: u64,
     /// Last finished step of the rank that is furthest ahead.
     pub step_max: u64,

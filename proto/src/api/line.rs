@@ -7,10 +7,12 @@ use memtape_core::census::Census;
 use memtape_core::census::comparison::{self, RankLine as Compared};
 use memtape_core::limits::LINES_SHOWN_MAX;
 use memtape_core::snapshot::Held;
+use memtape_core::tape::layout::Clock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::incident::Frame;
+use super::name::Named;
 
 /// Ranks that are shown of one line.
 const HOLDERS_MAX: usize = 16;
@@ -25,6 +27,8 @@ pub struct Lines {
     pub attempt: u32,
     /// Ranks with a census.
     pub ranks: u32,
+    /// What all numbers of steps here count; `steps` where some ranks count turns.
+    pub clock: Named<Clock>,
     /// At most 64.
     pub lines: Vec<Line>,
     /// Lines that are not shown.
@@ -105,6 +109,7 @@ impl Lines {
             job: job.to_string(),
             attempt,
             ranks: ranks(censuses.iter().map(|(rank, _)| *rank)),
+            clock: Clock::Steps.into(),
             lines: shown.collect(),
             lines_left_out: count(lines.len().saturating_sub(LINES_SHOWN_MAX)),
             other_bytes: other.bytes,

@@ -34,6 +34,14 @@ impl<T: Name> Named<T> {
         word.parse().map_or_else(|_| Self::Other(word.to_string()), Self::Known)
     }
 
+    /// The name, where this version knows it.
+    pub fn known(&self) -> Option<T> {
+        match self {
+            Self::Known(name) => Some(*name),
+            Self::Other(_) => None,
+        }
+    }
+
     /// The word.
     pub fn as_str(&self) -> &str {
         match self {

@@ -2,6 +2,7 @@
 //! of its host. What is not known is null, never 0.
 
 use memtape_core::snapshot::ledger;
+use memtape_core::tape::layout::Clock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -66,8 +67,10 @@ pub struct Rank {
     pub state: Named<RankState>,
     /// Whether its process lives, as far as its agent has said lately.
     pub alive: bool,
-    /// Last finished step.
+    /// Last finished step, or turn: `clock` says which.
     pub step: u64,
+    /// What its steps count.
+    pub clock: Named<Clock>,
     /// End of that step, in nanoseconds of Unix time.
     pub step_wall_ns: i64,
     /// How its process ended; null while it lives.

@@ -11,6 +11,7 @@ use memtape_core::detector::{
 };
 use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
 use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
+use memtape_core::tape::layout::Clock;
 
 use crate::camera::{Camera, Shot};
 use crate::job::Layer;
@@ -73,7 +74,11 @@ impl Attempt for Played<'_> {
         false
     }
 
-    fn step_time_ns(&self) -> Option<u64> {
+    fn clock(&self, _: u32) -> Clock {
+        Clock::Steps
+    }
+
+    fn step_time_ns(&self, _: u32) -> Option<u64> {
         self.0.step_time_ns()
     }
 

@@ -5,6 +5,7 @@ use memtape_core::census::{LineCensus, LineId};
 use memtape_core::identity::cut;
 use memtape_core::snapshot::{Frame, OutsideUse};
 use memtape_core::tape::interned::STRING_BYTES_MAX;
+use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::DeviceTotals;
 use memtape_core::tape::read::Status;
 use memtape_core::tape::read::StepRecord;
@@ -64,6 +65,7 @@ impl RankReport {
             host: facts.host.map(rank_host),
             outside: facts.outside.iter().map(v1::OutsideUse::from).collect(),
             censuses: Vec::new(),
+            clock: clock(facts.status.clock).into(),
         })
     }
 
@@ -132,19 +134,30 @@ impl RankReport {
         self.0.steps.iter().map(move |step| (device(step.device), step.last_step))
     }
 
-    /// Adds the step records of a later report.
-    pub(crate) fn add_steps_of(&mut self, later: Self) {
-        self.0.steps.extend(later.0.steps);
+    /// Adds the step records of another report; those that count something else are left out.
+    pub(crate) fn add_steps_of(&mut self, other: Self) {
+        if self.0.clock == other.0.clock {
+            self.0.steps.extend(other.0.steps);
+        }
     }
 
-    /// Becomes the later report, with the step records of both.
+    /// Becomes the later report, with the step records of both that count the same.
     pub(crate) fn update(&mut self, mut later: Self) {
-        later.0.steps.splice(..0, self.0.steps.drain(..));
+        if self.0.clock == later.0.clock {
+            later.0.steps.splice(..0, self.0.steps.drain(..));
+        }
         *self = later;
     }
 
     pub(super) fn into_raw(self) -> v1::RankReport {
         self.0
+    }
+}
+
+fn clock(clock: Clock) -> v1::Clock {
+    match clock {
+        Clock::Steps => v1::Clock::Steps,
+        Clock::Turns => v1::Clock::Turns,
     }
 }
 
@@ -202,7 +215,7 @@ fn rank_host(facts: HostFacts) -> v1::RankHost {
 /// The minor version of the protocol that knows what ranks take of their hosts.
 const HOST_MINOR: u32 = 2;
 
-/// The minor version that knows censuses.
+/// The minor version that knows censuses and turns.
 pub(crate) const CENSUS_MINOR: u32 = 3;
 
 /// A message without what a coordinator of this minor version does not know.
@@ -212,7 +225,10 @@ pub(super) fn for_minor(mut message: v1::AgentMessage, minor: u32) -> v1::AgentM
         return message;
     }
     if let Some(Body::Report(report)) = &mut message.body {
-        report.ranks.iter_mut().for_each(|rank| rank.censuses.clear());
+        for rank in &mut report.ranks {
+            rank.censuses.clear();
+            hide_turns(rank);
+        }
     }
     if minor >= HOST_MINOR {
         return message;
@@ -233,4 +249,13 @@ pub(super) fn for_minor(mut message: v1::AgentMessage, minor: u32) -> v1::AgentM
         _ => {}
     }
     message
+}
+
+/// Turns are no steps to a coordinator that does not know them: a rank that counts turns has none.
+fn hide_turns(rank: &mut v1::RankReport) {
+    if rank.clock() == v1::Clock::Turns {
+        rank.set_clock(v1::Clock::Steps);
+        (rank.step, rank.step_wall_ns, rank.oldest_step, rank.steps_missed) = (0, 0, 0, 0);
+        rank.steps.clear();
+    }
 }

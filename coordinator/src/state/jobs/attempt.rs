@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::census::Census;
-use memtape_core::detector::{self, Detector};
+use memtape_core::detector;
+use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host, RankHost};
 
 use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRow, Totals};
+use crate::state::jobs::detectors::Detectors;
 use crate::state::jobs::host_readings::{History, WorkerMeasure};
 use crate::state::messages::Spool;
 
@@ -17,7 +19,7 @@ use crate::state::messages::Spool;
 pub(crate) struct Attempt {
     pub(crate) record: AttemptRecord,
     pub(crate) ranks: BTreeMap<u32, Rank>,
-    pub(crate) detector: Detector,
+    pub(crate) detectors: Detectors,
     pub(crate) captures: Captures,
     pub(crate) triggers: Triggers,
     /// The detector must learn the roles of the ranks.
@@ -98,12 +100,12 @@ pub(crate) struct Limits {
 impl Attempt {
     pub(super) fn new(record: AttemptRecord, limits: &Limits) -> Self {
         let captures = Captures::new(&record.job, record.attempt, limits.capture.clone());
-        let mut detector = Detector::new(limits.detector.clone());
-        detector.expect_ranks(record.world_size);
+        let mut detectors = Detectors::new(limits.detector.clone());
+        detectors.expect_ranks(record.world_size);
         Self {
             record,
             ranks: BTreeMap::new(),
-            detector,
+            detectors,
             captures,
             triggers: Triggers::new(limits.triggers.clone()),
             roles_due: false,
@@ -114,12 +116,31 @@ impl Attempt {
         self.record.ended_wall_ns.is_some()
     }
 
+    /// What the steps of its ranks count.
+    pub(crate) fn clock(&self) -> Clock {
+        Clock::of_all(self.ranks.values().map(Rank::clock))
+    }
+
     pub(crate) fn ranks_here(&self) -> usize {
         self.ranks.values().filter(|rank| rank.presence == Presence::Here).count()
     }
 }
 
 impl Rank {
+    /// What its steps count.
+    pub(crate) fn clock(&self) -> Clock {
+        self.record.clock
+    }
+
+    /// It counts something else from now on: what was known by its old steps is no more.
+    pub(super) fn restart(&mut self, clock: Clock) {
+        self.record.clock = clock;
+        (self.step, self.step_wall_ns) = (0, 0);
+        self.newest.clear();
+        self.censuses.clear();
+        self.history.clear();
+    }
+
     /// Requests for memory that failed so far.
     pub(crate) fn failures(&self) -> (u64, u64) {
         let sum = |count: fn(&Totals) -> u64| self.totals.iter().map(count).sum();

@@ -41,7 +41,7 @@ pub(crate) fn of_growth(
         now: now.map(|moment| moment.readings).unwrap_or_default(),
         retries: counted(|moment| moment.retries),
         ooms: counted(|moment| moment.ooms),
-        step_time_ns: attempt.detector.step_time_ns(),
+        step_time_ns: attempt.detectors.of(growth.rank).step_time_ns(),
         in_peaks: match growth.layer {
             Layer::Peak => Some(true),
             Layer::Allocated => Some(false),
@@ -49,7 +49,8 @@ pub(crate) fn of_growth(
         },
         peaks: peaks(attempt, rank, growth.device),
         step_need: attempt
-            .detector
+            .detectors
+            .of(growth.rank)
             .step_need(growth.rank, growth.device, growth.onset_step)
             .map(|(before, now)| StepNeed { before, now }),
         // The numbers of the missing steps are not known.

@@ -24,6 +24,7 @@ use crate::state::messages::RankUp;
 use crate::store::Changes;
 
 pub(crate) mod attempt;
+pub(crate) mod detectors;
 pub(crate) mod growth_context;
 pub(crate) mod host_readings;
 pub(crate) mod reports;
@@ -114,7 +115,8 @@ impl Jobs {
 
     /// The next finding of an attempt's detector.
     pub(crate) fn poll_finding(&mut self, serial: u32) -> Option<Finding> {
-        self.attempts.get_mut(&serial)?.detector.poll()
+        let attempt = self.attempts.get_mut(&serial)?;
+        attempt.detectors.poll(attempt.ranks.len() == 1)
     }
 
     /// What an attempt's capture machine wants next.
@@ -214,7 +216,7 @@ impl Jobs {
             return Err(Loss::NoRoom);
         }
         attempt.record.world_size = attempt.record.world_size.max(up.world_size);
-        attempt.detector.expect_ranks(up.world_size);
+        attempt.detectors.expect_ranks(up.world_size);
         attempt.captures.rank_up(now.mono_ns, node, up.rank, &up.tape_id);
         self.tapes.insert(up.tape_id.clone(), (serial, up.rank));
         let mut record = RankRecord { serial, rank: up.rank, ..RankRecord::default() };

@@ -6,6 +6,7 @@ use memtape_core::capture::{Answer, CaptureId, Triggers};
 use memtape_core::detector::{Detector, Sample};
 use memtape_core::limits::NODES_MAX;
 use memtape_core::roles::{self, Known};
+use memtape_core::tape::layout::Clock;
 
 use crate::clock::Now;
 use crate::records::{End, SeriesKey, StepRow, Totals};
@@ -179,13 +180,13 @@ impl Jobs {
     ) {
         let Some((serial, number)) = self.tape_on(context, node, &report.tape_id) else { return };
         let Some(attempt) = self.attempts.get_mut(&serial) else { return };
+        let Some(has_new_clock) = attempt.take_clock(number, &report) else { return };
         let mut rows: Batch = Vec::new();
         for &(device, row) in &report.steps {
             let totals = report.totals.iter().find(|totals| totals.device == device);
             let device_bytes = totals.map_or(0, |totals| totals.device_bytes);
-            attempt
-                .detector
-                .sample(context.now.mono_ns, &sample(number, device, &row, device_bytes));
+            let sample = sample(number, device, &row, device_bytes);
+            attempt.detectors.of_mut(number).sample(context.now.mono_ns, &sample);
             let key = SeriesKey { serial, rank: number, device };
             match rows.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, rows)) => rows.push(row),
@@ -206,7 +207,7 @@ impl Jobs {
             context.push(Effect::Lose(Loss::StepsMissed, missed));
         }
         let failed_before = rank.failures_known();
-        if rank.take(context.now, report) {
+        if rank.take(context.now, report) || has_new_clock {
             context.put(&rank.record);
         }
         let is_out_of_memory = failed_before.is_some_and(|(ooms, _)| rank.failures().0 > ooms);
@@ -218,7 +219,8 @@ impl Jobs {
             show_triggers(context.now, &mut attempt.triggers, rank);
         }
         if rank.presence == Presence::Here {
-            show_detector(context.now, &mut attempt.detector, rank, around);
+            let detector = attempt.detectors.of_mut(number);
+            show_detector(context.now, detector, rank, around);
         }
         if is_out_of_memory {
             attempt.triggers.out_of_memory(context.now.mono_ns, number);
@@ -245,7 +247,7 @@ impl Jobs {
         }
         tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {detail}");
         rank.end(end, detail, wall_ns);
-        attempt.detector.rank_ended(number);
+        attempt.detectors.rank_ended(number);
         let mut changes = Changes::of(&rank.record);
         let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
         if matches!(end, End::Killed | End::OomKilled) {
@@ -290,6 +292,25 @@ impl Jobs {
 }
 
 impl Attempt {
+    /// Notes what a rank counts; true when that is new. `None` for a report of turns that comes
+    /// after the first step: it says nothing new.
+    fn take_clock(&mut self, number: u32, report: &RankReport) -> Option<bool> {
+        let rank = self.ranks.get_mut(&number)?;
+        if report.clock == rank.clock() {
+            return Some(false);
+        }
+        if report.clock == Clock::Turns && rank.step > 0 {
+            return None;
+        }
+        rank.restart(report.clock);
+        match report.clock {
+            Clock::Turns => self.detectors.begin_turns(number),
+            Clock::Steps => self.detectors.end_turns(number),
+        }
+        self.captures.rank_clock(&report.tape_id, report.clock);
+        Some(true)
+    }
+
     /// Tells the detector the roles of the ranks, as far as they are known.
     pub(super) fn learn_roles(&mut self) {
         self.roles_due = false;
@@ -302,7 +323,7 @@ impl Attempt {
         for (number, role) in roles::roles(&known) {
             let Some(rank) = self.ranks.get_mut(&number) else { continue };
             if rank.role.replace(role) != Some(role) {
-                self.detector.set_role(number, role);
+                self.detectors.set_role(number, role);
             }
         }
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use memtape_core::detector::{Finding, GrowthKey};
+use memtape_core::tape::layout::Clock;
 
 use crate::clock::Now;
 use crate::records::{AttemptRecord, RankRecord, SeriesKey, StepRow, Totals};
@@ -62,7 +63,11 @@ impl Jobs {
         let Some(attempt) = self.attempts.get_mut(&record.serial) else { return };
         let tape_id = record.tape_id.clone();
         attempt.captures.rank_up(now.mono_ns, &record.node, record.rank, &tape_id);
+        attempt.captures.rank_clock(&tape_id, record.clock);
         attempt.captures.rank_progress(now.mono_ns, &tape_id, record.step, 0);
+        if record.clock == Clock::Turns {
+            attempt.detectors.begin_turns(record.rank);
+        }
         let presence = if record.end.is_some() { Presence::Ended } else { Presence::Unknown };
         if presence == Presence::Ended {
             attempt.captures.rank_down(now.mono_ns, &tape_id, record.step);
@@ -91,7 +96,7 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
     let mut samples = Vec::new();
     for (number, rank) in &mut attempt.ranks {
         if rank.record.is_counted {
-            attempt.detector.expect_census(*number);
+            attempt.detectors.of_mut(*number).expect_census(*number);
         }
         let known: Vec<(u8, u64)> =
             rank.record.devices.iter().map(|known| (known.device, known.device_bytes)).collect();
@@ -115,10 +120,10 @@ fn look_back(now: Now, attempt: &mut Attempt, store: &Store) {
     samples.sort_by_key(|(wall_ns, step, _)| (*wall_ns, *step));
     for (wall_ns, _, sample) in &samples {
         let at_ns = u64::try_from(*wall_ns).unwrap_or(0).min(now.mono_ns);
-        attempt.detector.sample(at_ns, sample);
+        attempt.detectors.of_mut(sample.rank).sample(at_ns, sample);
     }
     for (rank, _) in attempt.ranks.iter().filter(|(_, rank)| rank.record.end.is_some()) {
-        attempt.detector.rank_ended(*rank);
+        attempt.detectors.rank_ended(*rank);
     }
 }
 
@@ -143,7 +148,7 @@ fn newest_rows(
 /// The last finding on each growth: growth that began and ended before is not reported again.
 fn last_findings(attempt: &mut Attempt) -> Vec<Finding> {
     let mut last: BTreeMap<GrowthKey, Finding> = BTreeMap::new();
-    while let Some(finding) = attempt.detector.poll() {
+    while let Some(finding) = attempt.detectors.poll(attempt.ranks.len() == 1) {
         match finding {
             Finding::Opened(growth) | Finding::Updated(growth) => {
                 last.insert(growth.key(), Finding::Opened(growth));

@@ -4,6 +4,7 @@
 //! never shown as healthy.
 
 use memtape_core::detector;
+use memtape_core::tape::layout::Clock;
 use memtape_proto::api::RankState;
 
 use crate::state::jobs::Jobs;
@@ -43,15 +44,17 @@ pub(crate) struct Watch<'a> {
     now_ns: u64,
     silent_ns: u64,
     behind_ns: u64,
-    /// Steps of the living ranks, in order.
+    /// Steps of the living ranks that count steps, in order.
     steps: Vec<u64>,
 }
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(jobs: &'a Jobs, attempt: &Attempt, now_ns: u64, interval_ns: u64) -> Self {
         let silent_ns = interval_ns.saturating_mul(INTERVALS_MAX).max(SILENT_NS_MIN);
-        let step_ns = attempt.detector.step_time_ns().unwrap_or(0);
-        let living = attempt.ranks.values().filter(|rank| rank.presence == Presence::Here);
+        let step_ns = attempt.detectors.step_time_ns().unwrap_or(0);
+        let is_counted =
+            |rank: &&Rank| rank.presence == Presence::Here && rank.clock() == Clock::Steps;
+        let living = attempt.ranks.values().filter(is_counted);
         let mut steps: Vec<u64> = living.map(|rank| rank.step).collect();
         steps.sort_unstable();
         let behind_ns = step_ns.saturating_mul(BEHIND_STEPS).max(silent_ns);
@@ -83,7 +86,7 @@ impl<'a> Watch<'a> {
             (_, Some(Silence::Disconnected)) => RankState::Disconnected,
             (_, Some(Silence::Silent)) => RankState::Silent,
             (_, Some(Silence::Behind)) => RankState::Behind,
-            (_, None) => match attempt.detector.state(rank.record.rank).state {
+            (_, None) => match attempt.detectors.state(rank.record.rank).state {
                 detector::RankState::Warming => RankState::Warming,
                 detector::RankState::Healthy => RankState::Healthy,
                 detector::RankState::Watching => RankState::Watching,
@@ -105,7 +108,8 @@ impl<'a> Watch<'a> {
         let ahead = rank.step.saturating_add(AHEAD_STEPS);
         let are_ahead = self.steps.len() - self.steps.partition_point(|step| *step < ahead);
         let counts = !rank.record.limitations.iter().any(|line| line.starts_with(NO_STEPS));
-        stands && counts && are_ahead >= most
+        // A server without requests is not behind the others.
+        stands && counts && rank.clock() == Clock::Steps && are_ahead >= most
     }
 }
 

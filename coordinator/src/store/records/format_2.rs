@@ -6,6 +6,7 @@ use memtape_core::diagnosis::{self, Class, Course, Diagnosis, RestartAnswer, Sta
 use memtape_core::incident::{Closed, ClosedReason, Incident, NotCompared, Page};
 use memtape_core::policy::Outcome;
 use memtape_core::snapshot::Frame;
+use memtape_core::tape::layout::Clock;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde::de::IntoDeserializer;
@@ -115,6 +116,7 @@ impl From<IncidentRecord> for Incident {
             job: old.job.clone(),
             attempt: old.attempt,
             growth,
+            clock: Clock::Steps,
             seconds_to_oom: old.seconds_to_oom,
             page,
             capture_id: old.capture_id.clone(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::incident::Page;
+use memtape_core::tape::layout::Clock;
 
 use crate::records::{IncidentRecord, SeriesKey, StepRow};
 use crate::store::error::{Error, Result};
@@ -41,6 +42,7 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         job: job.to_string(),
         attempt: 0,
         growth,
+        clock: Clock::Steps,
         seconds_to_oom: None,
         diagnosis: None,
         page: Page::Quiet,

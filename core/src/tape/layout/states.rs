@@ -2,6 +2,9 @@
 //!
 //! The texts that a user reads about them are in `read/status.rs`.
 
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
 use crate::snapshot::origin::Origin;
 
 /// Life of a tape.
@@ -100,8 +103,21 @@ pub enum Stacks {
 }
 
 /// What the number of finished steps counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::FromRepr,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[strum(serialize_all = "snake_case")]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[repr(u64)]
 pub enum Clock {
     /// Training steps, or none yet.
@@ -118,6 +134,40 @@ impl Clock {
             Self::Steps => "step",
             Self::Turns => "turn",
         }
+    }
+
+    /// The clock of several ranks together: turns where all count turns.
+    pub fn of_all(clocks: impl IntoIterator<Item = Self>) -> Self {
+        let mut clocks = clocks.into_iter().peekable();
+        let are_turns = clocks.peek().is_some() && clocks.all(|clock| clock == Self::Turns);
+        if are_turns { Self::Turns } else { Self::Steps }
+    }
+
+    /// A text about steps in the words of the clock; of the same length. A function may be called
+    /// `step`: it stands behind `in` or behind the number of its line.
+    pub fn in_words(self, text: &str) -> String {
+        if self == Self::Steps {
+            return text.to_string();
+        }
+        let mut before = "";
+        let words = text.split(' ').map(|word| {
+            let bare = word.trim_matches(|sign: char| !sign.is_alphanumeric());
+            let is_line = |word: &str| {
+                let number = word.rsplit_once(':').map(|(_, number)| number);
+                number.is_some_and(|text| {
+                    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+                })
+            };
+            let of = core::mem::replace(&mut before, word);
+            let is_function = of == "in" || is_line(of);
+            match bare {
+                "step" | "STEP" if is_function => word.to_string(),
+                "step" | "steps" | "per-step" | "growth/step" => word.replace("step", "turn"),
+                "STEP" | "STEPS" | "GROWTH/STEP" => word.replace("STEP", "TURN"),
+                _ => word.to_string(),
+            }
+        });
+        words.collect::<Vec<String>>().join(" ")
     }
 }
 
@@ -162,5 +212,39 @@ pub fn hook(origin: Origin) -> u64 {
         Origin::CpuTensor => hooks::CPU,
         Origin::Nccl => hooks::NCCL,
         Origin::Managed | Origin::DriverVmm | Origin::Unknown => hooks::OTHER_MEMORY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_in_the_words_of_the_clock() {
+        for (steps, turns) in [
+            (
+                "2 MiB each step since step 20; about 970 steps (8 to 9).",
+                "2 MiB each turn since turn 20; about 970 turns (8 to 9).",
+            ),
+            ("born in 4 different steps, 0 to 9", "born in 4 different turns, 0 to 9"),
+            ("kept at engine.py:3 in step", "kept at engine.py:3 in step"),
+            (
+                "  engine.py:3 step\n  STEP  GROWTH/STEP\n",
+                "  engine.py:3 step\n  TURN  GROWTH/TURN\n",
+            ),
+            ("kept at step.py:3 in Optimizer.step", "kept at step.py:3 in Optimizer.step"),
+            ("(per-step minimum)", "(per-turn minimum)"),
+        ] {
+            assert_eq!(Clock::Steps.in_words(steps), steps);
+            assert_eq!(Clock::Turns.in_words(steps), turns);
+        }
+    }
+
+    #[test]
+    fn turns_are_the_clock_of_ranks_that_all_count_turns() {
+        let (steps, turns) = (Clock::Steps, Clock::Turns);
+        assert_eq!(Clock::of_all([]), steps);
+        assert_eq!(Clock::of_all([turns, turns]), turns);
+        assert_eq!(Clock::of_all([turns, steps]), steps);
     }
 }

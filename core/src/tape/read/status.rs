@@ -7,7 +7,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::tape::layout::sizes::{HOST_LANE, LANES};
-use crate::tape::layout::states::{Clock, Cupti, Disabled, Stacks, State, StepSource, Tracker, hooks};
+use crate::tape::layout::states::{
+    Clock, Cupti, Disabled, Stacks, State, StepSource, Tracker, hooks,
+};
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
@@ -40,6 +42,11 @@ pub struct Status {
 }
 
 impl<S: Source> Tape<S> {
+    /// What the tape counts.
+    pub fn clock(&self) -> Clock {
+        Clock::from_repr(self.word(header::CLOCK)).unwrap_or_default()
+    }
+
     /// What the tape says of its process now.
     pub fn status(&self) -> Status {
         let state = self.word(header::STATE);
@@ -47,7 +54,7 @@ impl<S: Source> Tape<S> {
         let losses = self.losses();
         Status {
             step: believable(self.word(header::STEP)),
-            clock: Clock::from_repr(self.word(header::CLOCK)).unwrap_or_default(),
+            clock: self.clock(),
             step_mono_ns: self.word(header::STEP_MONO_NS),
             sealed: state == State::Sealed as u64,
             exit_status: self.word(header::EXIT_STATUS).checked_sub(1).map(|code| code as i32),
