@@ -59,14 +59,15 @@ function time(wallNs) {
 /* How much grows, in the unit of its layer. */
 function growthFacts(incident) {
   const soFar = incident.grown_bytes;
-  const steps = ['growth', `in ${whole(soFar)} of the last 64 steps`];
+  const unit = unitOf(incident);
+  const steps = ['growth', `in ${whole(soFar)} of the last 64 ${unit}s`];
   switch (incident.layer) {
-    case 'blocks': return [['growth', `+${whole(incident.bytes_per_step)} tensors a step`],
+    case 'blocks': return [['growth', `+${whole(incident.bytes_per_step)} tensors a ${unit}`],
       ['grown so far', `${whole(soFar)} tensors`]];
     case 'retries': case 'churn': return [steps];
     case 'progress': return [['behind its peers', `${whole(soFar)} steps`]];
     case 'spread': return [['above its peers', bytesNode(soFar)]];
-    default: return [['growth', make('span', {}, bytesNode(incident.bytes_per_step, true), ' a step')],
+    default: return [['growth', make('span', {}, bytesNode(incident.bytes_per_step, true), ` a ${unit}`)],
       ['grown so far', bytesNode(soFar)]];
   }
 }
@@ -246,6 +247,9 @@ function hatch(context, x, y, width, height) {
   context.restore();
 }
 
+/** What a job, a rank or an incident counts: a process without steps counts turns. */
+const unitOf = of => (of?.clock === 'turns' ? 'turn' : 'step');
+
 /** Per-step minimum of all ranks on one grid of steps; null where a rank has no data. */
 function grid(rows) {
   const withData = rows.filter(row => row.data?.steps?.length);
@@ -284,7 +288,7 @@ function heatValues(map, mode) {
   return growth.map(line => line.map((value, column) => (value === null ? null : value - middle[column])));
 }
 
-function heatMap(rows, incidents, mode, selected) {
+function heatMap(rows, incidents, mode, selected, unit) {
   const map = grid(rows);
   if (!map) return make('p', { class: 'soft' }, 'no finished steps yet');
   const values = heatValues(map, mode);
@@ -337,9 +341,9 @@ function heatMap(rows, incidents, mode, selected) {
       }
     });
     context.fillStyle = theme('--soft');
-    context.fillText(`step ${whole(map.first)}`, left, height - bottom / 2);
+    context.fillText(`${unit} ${whole(map.first)}`, left, height - bottom / 2);
     context.textAlign = 'right';
-    context.fillText(`step ${whole(map.last)}`, width - right, height - bottom / 2);
+    context.fillText(`${unit} ${whole(map.last)}`, width - right, height - bottom / 2);
   };
   const find = event => {
     const box = event.currentTarget.getBoundingClientRect();
@@ -353,15 +357,15 @@ function heatMap(rows, incidents, mode, selected) {
     const [row, column] = found;
     const step = Math.round(map.first + column * map.span);
     const minimum = map.cells[row][column];
-    readout.textContent = minimum === null ? `rank ${rows[row].rank}, step ${whole(step)}: no data`
-      : `rank ${rows[row].rank}, step ${whole(step)}: step minimum ${bytes(minimum)}, ` +
+    readout.textContent = minimum === null ? `rank ${rows[row].rank}, ${unit} ${whole(step)}: no data`
+      : `rank ${rows[row].rank}, ${unit} ${whole(step)}: ${unit} minimum ${bytes(minimum)}, ` +
         `${bytes(values[row][column], true)} ${mode === 'peers' ? 'against the median rank' : 'since the left edge'}`;
   };
   const pick = event => {
     const found = find(event);
     if (found) setQuery('rank', rows[found[0]].rank);
   };
-  const label = `Heat map of per-step minimums, ${rows.length} ranks, steps ${map.first} to ${map.last}; ` +
+  const label = `Heat map of per-${unit} minimums, ${rows.length} ranks, ${unit}s ${map.first} to ${map.last}; ` +
     'the table below has the same numbers';
   const canvas = drawing(height, label, draw, { onmousemove: point, onclick: pick });
   const scale = drawing(14, 'colour scale', (context, width) => {
@@ -384,7 +388,7 @@ const LINES = [
   ['step_min_bytes', '--step-min', [], 'step minimum'],
 ];
 
-function rankChart(rank, data, incident) {
+function rankChart(rank, data, incident, unit) {
   if (!data?.steps?.length) return make('p', { class: 'soft' }, 'no finished steps yet');
   const top = Math.max(1, ...LINES.flatMap(([name]) => data[name] ?? []));
   const [first, last] = [data.steps[0], data.steps.at(-1)];
@@ -403,9 +407,9 @@ function rankChart(rank, data, incident) {
     context.setLineDash([]);
     context.fillStyle = theme('--soft');
     context.fillText(bytes(top), 8, 12);
-    context.fillText(`step ${whole(first)}`, 8, height - 6);
+    context.fillText(`${unit} ${whole(first)}`, 8, height - 6);
     context.textAlign = 'right';
-    context.fillText(`step ${whole(last)}`, width - 8, height - 6);
+    context.fillText(`${unit} ${whole(last)}`, width - 8, height - 6);
     for (const [name, step] of [['onset', incident?.onset_step], ['detected', incident?.detected_step]]) {
       if (step === undefined || step === null || step < first || step > last) continue;
       context.strokeStyle = theme('--mark');
@@ -427,8 +431,8 @@ function rankChart(rank, data, incident) {
     context.moveTo(0, 7);
     context.lineTo(28, 7);
     context.stroke();
-  }, { class: 'swatch' }), ` ${title}`));
-  return make('figure', {}, drawing(200, `Memory of rank ${rank} over steps ${first} to ${last}`, draw),
+  }, { class: 'swatch' }), ` ${title.replace('step', unit)}`));
+  return make('figure', {}, drawing(200, `Memory of rank ${rank} over ${unit}s ${first} to ${last}`, draw),
     make('figcaption', {}, keys));
 }
 
@@ -466,7 +470,7 @@ const VIEWS = {
           ['job', row => make('a', { href: link('job', row.job) }, row.job), { sort: row => row.job }],
           ['attempt', row => row.attempt, { number: true }],
           ['ranks alive', row => `${row.ranks_alive} of ${row.world_size || row.ranks}`, { number: true, sort: row => row.ranks_alive }],
-          ['steps', row => (row.step_min === row.step_max ? whole(row.step_max) : `${whole(row.step_min)} – ${whole(row.step_max)}`), { number: true, sort: row => row.step_max }],
+          ['steps', row => `${row.step_min === row.step_max ? '' : `${whole(row.step_min)} – `}${whole(row.step_max)}${row.clock === 'turns' ? ' turns' : ''}`, { number: true, sort: row => row.step_max }],
           ['open incidents', row => row.incidents_open, { number: true, sort: row => row.incidents_open }],
           ['nodes', row => row.nodes.join(', ')],
           ['started', row => time(row.started_wall_ns), { sort: row => row.started_wall_ns }],
@@ -534,6 +538,7 @@ function drawJob({ job, attempt, ranks, incidents, captures, rows }) {
   const size = (title, value) => [title, row => bytesNode(value(row)), { number: true, sort: row => value(row) ?? -1 }];
   const count = (title, value) => [title, row => whole(value(row)), { number: true, sort: value }];
   const chosen = rows.find(row => row.rank === selected);
+  const unit = unitOf({ clock: ranks.every(row => row.clock === 'turns') ? 'turns' : 'steps' });
   return [
     ...open.map(alertBox),
     make('h1', {}, `Job ${job}`),
@@ -541,19 +546,20 @@ function drawJob({ job, attempt, ranks, incidents, captures, rows }) {
       `${ranks.filter(row => row.alive).length} alive `,
     make('button', { type: 'button', onclick: () => requestCapture(job) }, 'Capture all ranks now'),
     make('span', { id: 'capture-answer', role: 'status' })),
-    make('h2', {}, make('label', { for: 'show' }, 'Per-step minimum: '), choose),
+    make('h2', {}, make('label', { for: 'show' }, `Per-${unit} minimum: `), choose),
     rows.length < ranks.length
       ? make('p', { class: 'soft' }, `showing the ${rows.length} fastest-growing of ${ranks.length} ranks`) : null,
-    heatMap(rows, open, mode, selected),
+    heatMap(rows, open, mode, selected, unit),
     chosen ? make('section', {}, make('h2', {}, `Rank ${selected}`),
-      rankChart(selected, chosen.data, open.find(found => found.rank === selected))) : null,
+      rankChart(selected, chosen.data, open.find(found => found.rank === selected),
+        unitOf(ranks.find(row => row.rank === selected)))) : null,
     make('h2', {}, 'Ranks'),
     table([
       ['rank', row => make('a', { href: `${link('job', job)}?rank=${row.rank}` }, String(row.rank)), { sort: row => row.rank }],
       ['state', row => [chip(row.state), row.end ? chip(row.end) : null], { sort: row => row.state }],
       ['node', row => `${row.node}${row.pid ? `, pid ${row.pid}` : ''}`, { sort: row => row.node }],
-      count('step', row => row.step),
-      ['growth a step', row => bytesNode(row.growth_bytes_per_step, true), { number: true, sort: row => row.growth_bytes_per_step }],
+      ['step', row => `${row.clock === 'turns' ? 'turn ' : ''}${whole(row.step)}`, { number: true, sort: row => row.step }],
+      [`growth a ${unit}`, row => bytesNode(row.growth_bytes_per_step, true), { number: true, sort: row => row.growth_bytes_per_step }],
       size('allocated', row => sum(row, 'allocated_bytes')), size('reserved', row => sum(row, 'reserved_bytes')),
       size('peak', row => sum(row, 'peak_allocated_bytes')), count('blocks', row => sum(row, 'blocks')),
       count('OOMs', row => sum(row, 'ooms')), count('retries', row => sum(row, 'malloc_failures')),
@@ -593,8 +599,9 @@ async function requestCapture(job) {
 }
 
 function drawIncident({ incident, actions, capture, data }) {
+  const unit = unitOf(incident);
   const forecast = incident.steps_to_oom === null || incident.steps_to_oom === undefined ? 'not known'
-    : `in about ${whole(incident.steps_to_oom)} steps (${duration(incident.seconds_to_oom)})`;
+    : `in about ${whole(incident.steps_to_oom)} ${unit}s (${duration(incident.seconds_to_oom)})`;
   const commands = [`memtape show ${incident.id}`];
   if (incident.capture_id) {
     commands.push(`memtape export ${incident.capture_id} --rank ${incident.rank} --format pickle -o rank${incident.rank}.pickle`);
@@ -611,12 +618,12 @@ function drawIncident({ incident, actions, capture, data }) {
     incident.advice ? make('p', {}, make('strong', {}, 'Try first: '), incident.advice) : null,
     make('div', { class: 'columns' },
       facts([['rank', `${incident.rank}, device ${incident.device}`], ['scope', String(incident.scope).replaceAll('_', ' ')],
-        ['onset', `step ${whole(incident.onset_step)}`], ['detected', `step ${whole(incident.detected_step)}`],
+        ['onset', `${unit} ${whole(incident.onset_step)}`], ['detected', `${unit} ${whole(incident.detected_step)}`],
         ['opened', time(incident.opened_wall_ns)]]),
       facts([...growthFacts(incident),
         ['explained by this line', `${Math.round((incident.explained_ratio ?? 0) * 100)} %`],
         ['out of memory', forecast], ['stored', incident.stored ? '✓ on disk' : '… not yet']])),
-    rankChart(incident.rank, data, incident),
+    rankChart(incident.rank, data, incident, unit),
     make('div', { class: 'columns' },
       make('section', {}, make('h2', {}, 'Evidence for it'), list(incident.evidence, 'none yet')),
       make('section', {}, make('h2', {}, 'Evidence against it'), list(incident.against, 'none'))),
@@ -626,29 +633,29 @@ function drawIncident({ incident, actions, capture, data }) {
       ['grown', row => bytesNode(row.grown_bytes, true), { number: true }],
       ['on the peers', row => bytesNode(row.peer_bytes, true), { number: true }],
       ['blocks', row => whole(row.blocks), { number: true }],
-      ['allocated in distinct steps', row => whole(row.allocation_steps), { number: true }],
+      [`allocated in distinct ${unit}s`, row => whole(row.allocation_steps), { number: true }],
     ], incident.suspects, { empty: 'none yet: the capture is not in', rowClass: row => (incident.culprit
       && lineOf(row.frame) === lineOf(incident.culprit) ? 'suspect' : '') }),
     make('h2', {}, 'Capture'),
-    ...(capture ? manifest(capture) : [make('p', { class: 'soft' }, 'no capture belongs to this incident')]),
+    ...(capture ? manifest(capture, unit) : [make('p', { class: 'soft' }, 'no capture belongs to this incident')]),
     make('h2', {}, 'Actions'), actionTable(actions),
     make('h2', {}, 'In a terminal'), make('pre', {}, commands.join('\n')),
   ];
 }
 
-function manifest(capture) {
+function manifest(capture, unit = 'step') {
   const snapshot = part => `api/v1/captures/${encodeURIComponent(capture.id)}/ranks/${part.rank}`;
   return [
     make('p', {}, chip(capture.state), ' ', make('a', { href: link('capture', capture.id) }, capture.id),
-      ` ${capture.aligned} of ${capture.ranks} ranks at the end of step ${whole(capture.step)}` +
-      `${capture.before_step ? `, compared with step ${whole(capture.before_step)}` : ''}; trigger ${capture.trigger}, requested `,
+      ` ${capture.aligned} of ${capture.ranks} ranks at the end of ${unit} ${whole(capture.step)}` +
+      `${capture.before_step ? `, compared with ${unit} ${whole(capture.before_step)}` : ''}; trigger ${capture.trigger}, requested `,
       time(capture.requested_wall_ns)),
     capture.missing.length ? make('p', { class: 'error' }, 'Missing: ' +
       capture.missing.map(part => `rank ${part.rank} (${part.outcome}${part.detail ? `: ${part.detail}` : ''})`).join(', ')) : null,
     table([
       ['rank', row => String(row.rank)], ['node', row => row.node],
       ['outcome', row => [chip(row.outcome), row.dead && row.outcome !== 'dead' ? chip('dead') : null]],
-      ['step', row => whole(row.step), { number: true }], ['ended', row => time(row.wall_ns)],
+      [unit, row => whole(row.step), { number: true }], ['ended', row => time(row.wall_ns)],
       ['± ms', row => (row.wall_error_ns / 1e6).toFixed(2), { number: true }],
       ['snapshot', row => (row.bytes ? make('a', { href: snapshot(row) }, bytes(row.bytes)) : '–'), { number: true }],
       ['detail', row => row.detail || '–'],

@@ -10,7 +10,7 @@ use memtape_proto::api::{Alternative, Capture, Incident, Job, Named, Part, PartO
 
 use crate::clock::utc;
 use crate::output::clean;
-use crate::render::units::{bytes, duration, frame, signed_bytes, table};
+use crate::render::units::{bytes, counted, duration, frame, signed_bytes, table};
 
 /// A growth, which is never negative.
 fn grown(count: u64) -> String {
@@ -26,6 +26,7 @@ pub(crate) fn jobs(jobs: &[Job]) -> String {
         } else {
             format!("{}-{}", job.step_min, job.step_max)
         };
+        let steps = counted(&job.clock, &steps);
         vec![
             job.job.clone(),
             job.attempt.to_string(),

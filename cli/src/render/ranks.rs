@@ -6,7 +6,7 @@ use std::fmt::Write;
 use memtape_proto::api::{Device, Named, Rank, Unknown};
 
 use crate::output::clean;
-use crate::render::units::{bytes, signed_bytes, table};
+use crate::render::units::{bytes, counted, signed_bytes, table};
 
 /// Layers as columns. What stands in a sum for others has them in it.
 const LAYERS: [(&str, &str); 7] = [
@@ -34,7 +34,7 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
             if rank.alive { "alive" } else { end }.to_string(),
             rank.node.clone(),
             if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() },
-            rank.step.to_string(),
+            counted(&rank.clock, &rank.step.to_string()),
             signed_bytes(rank.growth_bytes_per_step),
             bytes(sum(|device| device.allocated_bytes)),
             bytes(sum(|device| device.reserved_bytes)),

@@ -2,7 +2,8 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use memtape_proto::api::Frame;
+use memtape_core::tape::layout::Clock;
+use memtape_proto::api::{Frame, Named};
 
 use crate::output::clean;
 
@@ -45,6 +46,14 @@ pub(crate) fn duration(seconds: f64) -> String {
 /// `train.py:36 remember`.
 pub(crate) fn frame(frame: &Frame) -> String {
     clean(&format!("{}:{} {}", frame.file, frame.line, frame.function)).trim_end().to_string()
+}
+
+/// A number in a column of steps: turns are named.
+pub(crate) fn counted(clock: &Named<Clock>, number: &str) -> String {
+    match clock.known().unwrap_or_default() {
+        Clock::Steps => number.to_string(),
+        Clock::Turns => format!("{} {number}", Clock::Turns.unit()),
+    }
 }
 
 /// A table without lines. Columns whose title begins with `>` are numbers, set to the right.

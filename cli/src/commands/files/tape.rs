@@ -45,7 +45,7 @@ pub(crate) fn run(args: &TapeArgs, globals: &Globals) -> anyhow::Result<()> {
     let summary = Summary::read(file, wanted)?;
     match globals.json {
         true => output::print_json(&summary.to_json(file))?,
-        false => output::print(&summary.to_text(file))?,
+        false => output::print(&summary.clock().in_words(&summary.to_text(file)))?,
     }
     summary.failure().map_or(Ok(()), |why| Err(why.into()))
 }

@@ -7,6 +7,7 @@ use anyhow::bail;
 use memtape_core::census::Census;
 use memtape_core::census::reader::CensusReader;
 use memtape_core::identity::Identity;
+use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Lines;
 
 use crate::client::parse;
@@ -47,13 +48,16 @@ pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
 }
 
 fn print(found: &Lines, rank: Option<u32>) -> anyhow::Result<()> {
-    output::print(&lines::text(found, rank))
+    let clock = found.clock.known().unwrap_or_default();
+    output::print(&clock.in_words(&lines::text(found, rank)))
 }
 
 fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<Lines> {
     let mut counted: Vec<(Identity, Census)> = Vec::new();
+    let mut clocks = Vec::new();
     for file in files {
         let (tape, _) = tape_file::open(file)?;
+        clocks.push(tape.clock());
         let mut reader = CensusReader::default();
         let devices = tape.devices().into_iter();
         let censuses = devices.filter_map(|device| reader.count(&tape, device));
@@ -65,5 +69,6 @@ fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<Lines> {
         bail!("the tapes are of different jobs or attempts: name those of one");
     }
     let censuses: Vec<_> = counted.iter().map(|(of, census)| (of.rank, census)).collect();
-    Ok(Lines::new(&first.job, first.attempt, &censuses, rank))
+    let clock = Clock::of_all(clocks).into();
+    Ok(Lines { clock, ..Lines::new(&first.job, first.attempt, &censuses, rank) })
 }

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     if let Some(capture) = &capture {
         text += &collectives::of_capture(&parse(&collectives_of(&capture.id)).unwrap_or_default());
     }
-    output::print(&text)
+    output::print(&incident.clock.known().unwrap_or_default().in_words(&text))
 }
 
 /// Shows where the bytes of a rank's devices were at the step of a capture, from its stored

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use memtape_agent::Writer;
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot};
+use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::{DeviceTotals, Status, StepRecord, Tape};
 use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_proto::api::Frame;
@@ -73,6 +74,11 @@ impl Summary {
             last: wanted.last,
             tape,
         })
+    }
+
+    /// What the tape counts.
+    pub(crate) fn clock(&self) -> Clock {
+        self.status.clock
     }
 
     /// Why the command fails although the rest can be shown.
