@@ -10,18 +10,17 @@
 //! | [`identity`], [`roles`] | which rank a process is, and which ranks do the same work |
 //! | [`identity::ids`], [`limits`] | names of captures, shared limits |
 //! | [`python`] | CPython's frames and lines |
-//! | [`detector`], [`thrash`] | growth that does not stop |
+//! | [`detector`] | growth that does not stop |
 //! | [`census`] | which lines hold live memory, and since when |
 //! | [`capture`] | the state of all ranks at the same step |
-//! | [`diagnosis`] | which line keeps the memory |
+//! | [`diagnosis`] | which line keeps the memory, by captures and by PyTorch's own snapshots |
 //! | `incident`, `policy` | the life of an incident; whether to ask for a restart |
-//! | [`pickle`], [`analysis`] | PyTorch's own snapshots: written, read, judged |
+//! | [`pickle`] | PyTorch's own snapshots: written and read |
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-pub mod analysis;
 pub mod capture;
 pub mod census;
 pub mod detector;
@@ -36,4 +35,3 @@ pub mod python;
 pub mod roles;
 pub mod snapshot;
 pub mod tape;
-pub mod thrash;

@@ -2,15 +2,15 @@
 
 mod training;
 
-use memtape_core::analysis::look::look;
-use memtape_core::analysis::steps::StepSource;
-use memtape_core::analysis::{Analysis, Rank, analyze, diff};
 use memtape_core::detector::Scope;
 use memtape_core::diagnosis::Class;
+use memtape_core::diagnosis::evidence::torch::look::look;
+use memtape_core::diagnosis::evidence::torch::steps::StepSource;
+use memtape_core::diagnosis::files::{Analysis, Rank, analyze, diff};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch_snapshot;
 use proptest::prelude::*;
-use training::{Habit, Job, MIB, Trainer, rank, ranks, through_a_file, trained};
+use training::{Job, MIB, Pattern, Trainer, rank, ranks, through_a_file, trained};
 
 fn clean(ranks: &[Rank], what: &str) {
     let verdict = analyze(ranks).verdict;
@@ -27,7 +27,7 @@ fn leaks(ranks: &[Rank], rank: u32, line: u32, what: &str) -> Analysis {
     analysis
 }
 
-const LEAK: Habit = Habit::Leak { bytes: 3 * MIB / 2, every: 1 };
+const LEAK: Pattern = Pattern::Leak { bytes: 3 * MIB / 2, every: 1 };
 
 #[test]
 fn a_leak_of_one_rank_is_named() {
@@ -44,7 +44,7 @@ fn a_leak_of_one_rank_is_named() {
 
 #[test]
 fn what_all_ranks_keep_is_a_leak_of_all() {
-    let found = ranks(Job { habit: LEAK, ..Job::default() }, 4, &[], LEAK);
+    let found = ranks(Job { pattern: LEAK, ..Job::default() }, 4, &[], LEAK);
     let verdict = leaks(&found, 0, 36, "all ranks").verdict.expect("it is there");
     assert_eq!((verdict.scope, verdict.ranks.len()), (Scope::AllRanks, 4));
 }
@@ -57,7 +57,7 @@ fn a_ring_that_holds_few_steps_is_enough() {
         leaks(&ranks(job, 4, &[1], LEAK), 1, 36, what);
         leaks(&ranks(job, 1, &[0], LEAK), 0, 36, what);
         clean(&ranks(job, 4, &[], LEAK), what);
-        let window = Habit::Window { bytes: 3 * MIB / 2, steps: 20 };
+        let window = Pattern::Window { bytes: 3 * MIB / 2, steps: 20 };
         clean(&ranks(job, 4, &[1], window), &format!("{what}, a window"));
         clean(&ranks(job, 1, &[0], window), &format!("{what}, a window on one rank"));
     }
@@ -66,33 +66,33 @@ fn a_ring_that_holds_few_steps_is_enough() {
 #[test]
 fn rare_leaks_and_whole_graphs_are_leaks_too() {
     let job = Job { steps: 90, ..Job::default() };
-    leaks(&ranks(job, 4, &[3], Habit::Leak { bytes: MIB, every: 10 }), 3, 36, "every tenth step");
-    let verdict = analyze(&ranks(job, 4, &[3], Habit::Graph)).verdict.expect("graphs stay");
+    leaks(&ranks(job, 4, &[3], Pattern::Leak { bytes: MIB, every: 10 }), 3, 36, "every tenth step");
+    let verdict = analyze(&ranks(job, 4, &[3], Pattern::Graph)).verdict.expect("graphs stay");
     assert_eq!((verdict.class, verdict.rank), (Class::Leak, 3));
     assert_eq!(verdict.also.len(), 4, "the lines of all layers grow: {verdict:?}");
 }
 
 #[test]
-fn what_only_looks_like_a_leak_is_none() {
+fn what_resembles_a_leak_is_none() {
     let job = Job { steps: 40, ..Job::default() };
-    for habit in [
-        Habit::Window { bytes: 8 * MIB, steps: 6 },
-        Habit::Window { bytes: 8 * MIB, steps: 12 },
-        Habit::Epoch { bytes: 8 * MIB, steps: 10 },
-        Habit::Epoch { bytes: 8 * MIB, steps: 7 },
-        Habit::Varying,
-        Habit::Leak { bytes: 512, every: 1 },
+    for pattern in [
+        Pattern::Window { bytes: 8 * MIB, steps: 6 },
+        Pattern::Window { bytes: 8 * MIB, steps: 12 },
+        Pattern::Epoch { bytes: 8 * MIB, steps: 10 },
+        Pattern::Epoch { bytes: 8 * MIB, steps: 7 },
+        Pattern::Varying,
+        Pattern::Leak { bytes: 512, every: 1 },
     ] {
-        clean(&ranks(job, 4, &[1], habit), &format!("{habit:?} on one of four"));
-        clean(&ranks(job, 1, &[0], habit), &format!("{habit:?} alone"));
+        clean(&ranks(job, 4, &[1], pattern), &format!("{pattern:?} on one of four"));
+        clean(&ranks(job, 1, &[0], pattern), &format!("{pattern:?} alone"));
     }
     // A trace that begins when the program has just begun, and shows windows fill.
     for steps in [4, 8, 12, 16] {
-        let window = Habit::Window { bytes: 8 * MIB, steps };
+        let window = Pattern::Window { bytes: 8 * MIB, steps };
         let young = Job { steps: 20, after_weights: true, ..Job::default() };
         clean(&ranks(young, 1, &[0], window), &format!("a window of {steps} that fills"));
         clean(&ranks(young, 4, &[0], window), &format!("the same on one of four, {steps}"));
-        let epoch = Habit::Epoch { bytes: 8 * MIB, steps: steps as u64 };
+        let epoch = Pattern::Epoch { bytes: 8 * MIB, steps: steps as u64 };
         clean(&ranks(young, 1, &[0], epoch), &format!("an epoch of {steps}"));
         leaks(&ranks(young, 1, &[0], LEAK), 0, 36, "a leak from the first step");
     }
@@ -107,7 +107,7 @@ fn what_only_looks_like_a_leak_is_none() {
 }
 
 #[test]
-fn steps_are_guessed_where_nobody_counts() {
+fn steps_are_guessed_where_none_are_marked() {
     let job = Job { optimizer_shows: false, steps: 20, ..Job::default() };
     let found = ranks(job, 1, &[0], LEAK);
     let trace = &found[0].looks[0].devices[0].trace;
@@ -122,7 +122,7 @@ fn steps_are_guessed_where_nobody_counts() {
 }
 
 /// The files of one rank at the ends of these steps.
-fn moments(job: Job, ends: &[u64]) -> Rank {
+fn over_time(job: Job, ends: &[u64]) -> Rank {
     let mut trainer = Trainer::new(job);
     let mut looks = Vec::new();
     for step in 1..=*ends.last().expect("moments") {
@@ -140,12 +140,15 @@ fn moments(job: Job, ends: &[u64]) -> Rank {
 fn files_of_one_rank_are_compared_over_time() {
     for ring in [275, usize::MAX] {
         let job = Job { ring, ..Job::default() };
-        let leaking = Job { habit: LEAK, ..job };
+        let leaking = Job { pattern: LEAK, ..job };
         for ends in [&[10, 40][..], &[10, 20, 30], &[5, 50, 55, 60]] {
-            leaks(&[moments(leaking, ends)], 0, 36, &format!("{ends:?}"));
-            clean(&[moments(job, ends)], &format!("{ends:?}"));
-            let window = Habit::Window { bytes: 4 * MIB, steps: 8 };
-            clean(&[moments(Job { habit: window, ..job }, ends)], &format!("{ends:?}, a window"));
+            leaks(&[over_time(leaking, ends)], 0, 36, &format!("{ends:?}"));
+            clean(&[over_time(job, ends)], &format!("{ends:?}"));
+            let window = Pattern::Window { bytes: 4 * MIB, steps: 8 };
+            clean(
+                &[over_time(Job { pattern: window, ..job }, ends)],
+                &format!("{ends:?}, a window"),
+            );
         }
     }
 }
@@ -181,7 +184,7 @@ fn a_full_device_is_pressure() {
 }
 
 #[test]
-fn the_highest_moment_is_reported_by_line() {
+fn the_peak_is_reported_by_line() {
     let job = Job { ring: 275, ..Job::default() };
     let found = [rank(job, 0)];
     let analysis = analyze(&found);
@@ -189,18 +192,18 @@ fn the_highest_moment_is_reported_by_line() {
     let peak = trace.peak.as_ref().expect("there is a trace");
     // Weights, gradients, activations, batch, the last loss and the new one.
     assert_eq!(peak.bytes, (8 * 16 + 8 * 16 + 8 * 4 + 2) * MIB + 1024);
-    let told: u64 = analysis.peak.iter().map(|line| line.bytes).sum();
-    assert_eq!(told + analysis.peak_nameless.0, peak.bytes);
+    let reported: u64 = analysis.peak.iter().map(|line| line.bytes).sum();
+    assert_eq!(reported + analysis.peak_nameless.0, peak.bytes);
 }
 
 #[test]
-fn less_is_told_of_less() {
+fn less_is_reported_of_less() {
     assert_eq!(analyze(&[]).verdict, None);
     let mut found = vec![rank(Job::default(), 0)];
     found[0].looks.clear();
     assert_eq!(analyze(&found).verdict, None);
     // No events: nothing can be said of growth, and nothing is.
-    let snapshot = trained(Job { habit: LEAK, ring: 0, ..Job::default() }, 0);
+    let snapshot = trained(Job { pattern: LEAK, ring: 0, ..Job::default() }, 0);
     let found = [Rank { rank: 0, looks: vec![through_a_file(&snapshot)] }];
     let analysis = analyze(&found);
     assert_eq!((analysis.verdict, analysis.steps), (None, 0));
@@ -209,7 +212,7 @@ fn less_is_told_of_less() {
 
 /// A small file with everything in it: annotations aside, what a reader meets.
 fn small_file() -> Vec<u8> {
-    let mut trainer = Trainer::new(Job { layers: 2, habit: LEAK, ..Job::default() });
+    let mut trainer = Trainer::new(Job { layers: 2, pattern: LEAK, ..Job::default() });
     (0..8).for_each(|_| trainer.step());
     trainer.sim.oom("/app/model.py:77:attend", 648 * MIB, 100 * MIB);
     torch_snapshot(&trainer.sim.done(3, 200))
@@ -261,8 +264,8 @@ proptest! {
         };
         // Where steps are guessed, what stays must be small beside what comes and goes.
         let bytes = (kib << 10).min(if shows { u64::MAX } else { layers * 4 * MIB });
-        let habit = Habit::Leak { bytes, every: 1 };
-        leaks(&ranks(job, count, &[odd], habit), odd, 36, "a leak");
-        clean(&ranks(job, count, &[], habit), "clean ranks");
+        let pattern = Pattern::Leak { bytes, every: 1 };
+        leaks(&ranks(job, count, &[odd], pattern), odd, 36, "a leak");
+        clean(&ranks(job, count, &[], pattern), "clean ranks");
     }
 }

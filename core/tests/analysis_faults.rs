@@ -3,10 +3,10 @@
 
 mod training;
 
-use memtape_core::analysis::{Rank, Verdict, analyze};
 use memtape_core::detector::Scope;
 use memtape_core::diagnosis::Class;
-use training::{Habit, Job, MIB, Trainer, ranks, through_a_file};
+use memtape_core::diagnosis::files::{Rank, Verdict, analyze};
+use training::{Job, MIB, Pattern, Trainer, ranks, through_a_file};
 
 const DATA: &str = "/app/data.py:5:load /app/train.py:80:main";
 
@@ -125,7 +125,7 @@ fn a_rank_that_holds_or_needs_more_is_named() {
         assert!(verdict.sentence.contains(what), "{}", verdict.sentence);
         clean(&uneven(&[2], 4, 600 * MIB, for_good), "too little");
         clean(&uneven(&[2, 3], 4, 3 << 30, for_good), "half of them, as stages have it");
-        clean(&uneven(&[1], 2, 3 << 30, for_good), "two ranks: nobody knows which is odd");
+        clean(&uneven(&[1], 2, 3 << 30, for_good), "two ranks: it is not known which is odd");
     }
 }
 
@@ -141,9 +141,9 @@ fn lengths_that_vary_are_no_imbalance() {
             })
         })
         .collect();
-    // The allocator here hands no block of another size out again: what that leaves is told.
+    // The allocator here hands no block of another size out again: what that leaves is reported.
     let class = analyze(&lengths).verdict.map(|verdict| verdict.class);
     assert_eq!(class, Some(Class::Fragmentation), "lengths vary");
-    let varying = Job { habit: Habit::Varying, steps: 20, ..Job::default() };
-    clean(&ranks(varying, 4, &[], Habit::Varying), "activations vary");
+    let varying = Job { pattern: Pattern::Varying, steps: 20, ..Job::default() };
+    clean(&ranks(varying, 4, &[], Pattern::Varying), "activations vary");
 }

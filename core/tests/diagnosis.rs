@@ -1,7 +1,7 @@
 //! Diagnoses of made-up jobs whose trouble is known: faults, and what is near to them and none.
 //!
 //! `golden/diagnoses.txt` has what is said about each, side by side, to be read by a person. It is
-//! made anew, after a change that is meant, by
+//! written again, after a change that is meant, by
 //! `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test diagnosis`.
 
 #[path = "diagnosing/advice.rs"]
@@ -53,19 +53,19 @@ fn scenarios() -> Vec<Scenario> {
     tensors.chain(benign::all()).chain(beyond::all()).collect()
 }
 
-fn place(diagnosis: &Diagnosis) -> Option<String> {
+fn culprit(diagnosis: &Diagnosis) -> Option<String> {
     let frame = diagnosis.culprit.as_ref()?;
     let name = frame.file.rsplit('/').next().unwrap_or_default();
     Some(format!("{name}:{}", frame.line))
 }
 
 #[test]
-fn every_scenario_is_told_right() {
+fn every_scenario_is_diagnosed() {
     let mut wrong = String::new();
     for scenario in scenarios() {
         let said = scenario.asked.diagnosed();
         let expected = (scenario.class, scenario.culprit, scenario.cause, scenario.pages);
-        let found = (said.class, place(&said), said.remedy.cause, said.pages());
+        let found = (said.class, culprit(&said), said.remedy.cause, said.pages());
         if found != expected {
             let _ = writeln!(
                 wrong,
@@ -80,13 +80,13 @@ fn every_scenario_is_told_right() {
 
 #[test]
 fn every_class_has_a_scenario() {
-    let told: Vec<Class> = scenarios().iter().map(|scenario| scenario.class).collect();
-    let untold: Vec<&str> = Class::ALL
+    let diagnosed: Vec<Class> = scenarios().iter().map(|scenario| scenario.class).collect();
+    let missing: Vec<&str> = Class::ALL
         .iter()
-        .filter(|class| !told.contains(class))
+        .filter(|class| !diagnosed.contains(class))
         .map(|class| class.as_str())
         .collect();
-    assert_eq!(untold, Vec::<&str>::new());
+    assert_eq!(missing, Vec::<&str>::new());
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn what_is_said_stays_what_it_is() {
         std::fs::write(&path, &said).expect("the file can be written");
     }
     let golden = std::fs::read_to_string(&path).expect("the file is in the repository");
-    assert_eq!(said, golden, "MEMTAPE_GOLDEN=make writes it anew");
+    assert_eq!(said, golden, "MEMTAPE_GOLDEN=make writes it again");
 }
 
 #[test]

@@ -83,17 +83,9 @@ const RETIRED_NAMES: [&str; 24] = [
     "bodies",
 ];
 
-/// Rebuilt soon, with words of their own: the detector, the diagnosis and the analysis of files.
-/// What only the evaluation and the tests of these three call by their names is exempt with them.
-const EXEMPT: [&str; 15] = [
+/// Rebuilt soon, with words of its own: the detector, and what the evaluation calls by its names.
+const EXEMPT: [&str; 8] = [
     "core/src/detector/",
-    "core/src/diagnosis/",
-    "core/src/analysis/",
-    "core/src/thrash.rs",
-    "core/tests/diagnosing/",
-    "core/tests/diagnosis.rs",
-    "core/tests/analysis",
-    "core/tests/training/",
     // Names of the detector's parts.
     "tests/eval/src/product.rs",
     "tests/eval/tests/corpus.rs",

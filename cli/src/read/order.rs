@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memtape_core::analysis::Rank;
+use memtape_core::diagnosis::files::Rank;
 
 use crate::read::names::{named_rank, named_step, numbers};
 use crate::read::snapshots::Snapshot;

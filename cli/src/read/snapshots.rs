@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use flate2::bufread::MultiGzDecoder;
-use memtape_core::analysis::look::{Look, look};
+use memtape_core::diagnosis::evidence::torch::look::{Look, look};
 use memtape_core::limits::{FILES_ANALYZED_MAX, FOLDER_DEPTH_MAX};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::fault::Fault;

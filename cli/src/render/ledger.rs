@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use memtape_agent::Writer;
-use memtape_core::diagnosis::{place, telling_frame};
+use memtape_core::diagnosis::{location, telling_frame};
 use memtape_core::snapshot::ledger::{Amount, Ledger, Name, Sources};
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{Frame, OutsideUse, RankSnapshot};
@@ -130,7 +130,8 @@ pub(crate) fn lines_text(state: &RankSnapshot) -> String {
 /// All rows of [`lines_text`] for `--json`.
 pub(crate) fn lines_json(state: &RankSnapshot) -> Value {
     let each = |line: &Line| {
-        json!({ "origin": line.origin.name(), "device": line.device, "line": line.frame.map(place),
+        let name = line.frame.map(location);
+        json!({ "origin": line.origin.name(), "device": line.device, "line": name,
             "bytes": line.held, "pieces": line.pieces, "grown_bytes": line.more })
     };
     by_line(state).iter().map(each).collect()
@@ -152,7 +153,7 @@ struct Line<'a> {
 
 impl Line<'_> {
     fn name(&self) -> String {
-        self.frame.map_or_else(|| "unknown line".to_string(), |frame| clean(&place(frame)))
+        self.frame.map_or_else(|| "unknown line".to_string(), |frame| clean(&location(frame)))
     }
 }
 

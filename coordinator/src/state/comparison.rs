@@ -2,7 +2,7 @@
 //! them.
 
 use memtape_core::detector::Growth;
-use memtape_core::diagnosis::Circumstances;
+use memtape_core::diagnosis::Context;
 use memtape_core::incident::NotCompared;
 
 /// What is to be compared.
@@ -11,7 +11,7 @@ pub(crate) struct Comparison {
     pub(crate) incident: String,
     pub(crate) capture: String,
     pub(crate) growth: Growth,
-    pub(crate) circumstances: Circumstances,
+    pub(crate) circumstances: Context,
     pub(crate) snapshots: Result<ComparedSnapshots, NotCompared>,
 }
 

@@ -5,7 +5,7 @@
 use std::fmt::Display;
 
 use memtape_core::detector::Growth;
-use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
+use memtape_core::diagnosis::{Context, Diagnosis, Inquiry};
 use memtape_core::incident::NotCompared;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_proto::snapshot::{self, Bounds};
@@ -31,7 +31,7 @@ pub(crate) async fn compare(comparison: Comparison, blobs: &Blobs) -> WorkDone {
 
 async fn compare_snapshots(
     growth: Growth,
-    circumstances: Circumstances,
+    circumstances: Context,
     ComparedSnapshots { suspect, peers }: ComparedSnapshots,
     blobs: &Blobs,
 ) -> Result<Box<Diagnosis>, NotCompared> {
@@ -56,8 +56,8 @@ async fn compare_snapshots(
     }
     let compared = tasks::blocking(move || {
         let peers: Vec<&RankSnapshot> = snapshots.iter().collect();
-        let (growth, around) = (&growth, &circumstances);
-        Inquiry { growth, suspect: &suspect, peers: &peers, around }.diagnose()
+        let (growth, context) = (&growth, &circumstances);
+        Inquiry { growth, suspect: &suspect, peers: &peers, context }.diagnose()
     });
     let mut diagnosis = compared
         .await

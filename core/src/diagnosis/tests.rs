@@ -1,11 +1,13 @@
 //! Diagnoses of made-up ranks whose culprit is known.
 
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::*;
-use crate::snapshot::{Block, DeviceSnapshot, StackUse};
+use crate::detector::{Growth, Layer, Scope};
+use crate::diagnosis::constants::EARLY_STEPS;
+use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, StackUse};
 
 const MIB: u64 = 1 << 20;
 
@@ -71,7 +73,7 @@ impl Maker {
     }
 }
 
-/// A healthy rank: weights, and gradients that are born anew in each step.
+/// A healthy rank: weights, and gradients that are born again in each step.
 fn healthy(rank: u32, step: u64, before_step: u64) -> Maker {
     let mut maker = Maker::new(rank, step, before_step);
     let weights = maker
@@ -234,7 +236,7 @@ fn classes_are_told_apart() {
 /// A queue from which fewer blocks go than come: all that is alive is young.
 #[test]
 fn a_queue_that_grows_is_a_leak_and_a_full_one_is_none() {
-    // Two blocks of each of the last 46 steps; `before` so many, and so much was seen to grow.
+    // Two blocks of each of the last 46 steps; `before` of them were there before.
     let queue = |before: u64, seen_bytes: u64| {
         let mut suspect = healthy(2, 376, 120);
         let stack = suspect.stack(&LOSS);
@@ -246,7 +248,11 @@ fn a_queue_that_grows_is_a_leak_and_a_full_one_is_none() {
         diagnosed(&growth, &suspect.done(), &peers)
     };
     let grown = queue(4, 92 * MIB);
-    assert_eq!((grown.class, grown.histogram.course), (Class::Leak, Course::Backlog), "{grown:?}");
+    assert_eq!(
+        (grown.class, grown.histogram.course),
+        (Class::Leak, AgeProfile::Backlog),
+        "{grown:?}"
+    );
     assert!(grown.evidence.iter().any(|said| said.contains("fewer go than come")), "{grown:?}");
     assert!(grown.pages());
     for (before, seen_bytes, why) in [
@@ -328,33 +334,33 @@ fn old_leak() -> Diagnosis {
 }
 
 #[test]
-fn what_is_sure_or_ends_soon_wakes_somebody() {
+fn what_is_sure_or_ends_soon_pages() {
     assert!(old_leak().pages());
     assert!(!Diagnosis { confidence_ppm: PAGE_CONFIDENCE_PPM - 1, ..old_leak() }.pages());
     let needed = Diagnosis { class: Class::Pressure, ..old_leak() };
     assert!(!needed.pages());
     let mut soon = Diagnosis { ends_soon: true, ..needed };
     assert!(soon.pages());
-    soon.histogram.course = Course::Once;
+    soon.histogram.course = AgeProfile::Once;
     assert!(!soon.pages(), "it has what it needs");
     let compiled = Diagnosis { class: Class::CompilePools, ..old_leak() };
     assert!(compiled.pages());
-    assert!(!Diagnosis { age_steps: urgency::SETTLING_STEPS - 1, ..compiled }.pages());
+    assert!(!Diagnosis { age_steps: SOON_STEPS - 1, ..compiled }.pages());
 }
 
 #[test]
-fn what_all_do_for_some_steps_wakes_nobody() {
-    let early = Diagnosis { age_steps: urgency::EARLY_STEPS - 1, ..old_leak() };
+fn what_all_do_for_some_steps_does_not_page() {
+    let early = Diagnosis { age_steps: EARLY_STEPS - 1, ..old_leak() };
     assert!(!early.pages());
     assert!(!Diagnosis { ends_soon: true, ..early.clone() }.pages(), "steps are short");
-    assert!(Diagnosis { steps_to_oom: Some(urgency::EARLY_STEPS), ..early.clone() }.pages());
+    assert!(Diagnosis { steps_to_oom: Some(EARLY_STEPS), ..early.clone() }.pages());
     assert!(Diagnosis { steps_to_oom: Some(0), ..early.clone() }.pages());
     assert!(Diagnosis { stands_out: true, ..early.clone() }.pages());
-    assert!(Diagnosis { age_steps: urgency::EARLY_STEPS, ..early }.pages());
+    assert!(Diagnosis { age_steps: EARLY_STEPS, ..early }.pages());
 }
 
 #[test]
-fn one_cause_is_told_once() {
+fn one_cause_is_reported_once() {
     let culprit =
         |line: u32| Some(Frame { file: "/app/t.py".to_string(), line, ..Frame::default() });
     let here = Diagnosis { culprit: culprit(3), ..old_leak() };

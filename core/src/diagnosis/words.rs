@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::account::Measure;
+use super::evidence::account::Measure;
 use crate::snapshot::Frame;
 use crate::snapshot::frames::{is_compiled_region, resumed_function};
 
@@ -31,12 +31,12 @@ pub fn bytes(value: u64) -> String {
 }
 
 /// A count in full, with thousands apart.
-pub(super) fn count(count: u64) -> String {
+pub(crate) fn count(count: u64) -> String {
     grouped(u128::from(count))
 }
 
 /// A count rounded to two digits, with thousands apart: `4,100`.
-pub(super) fn about(count: u64) -> String {
+pub(crate) fn about(count: u64) -> String {
     let mut unit = 1;
     while count / unit >= 100 {
         unit *= 10;
@@ -45,7 +45,7 @@ pub(super) fn about(count: u64) -> String {
 }
 
 /// An amount of growth: bytes, or a number of tensors.
-pub(super) fn amount(measure: Measure, value: i64) -> String {
+pub(crate) fn amount(measure: Measure, value: i64) -> String {
     let value = value.max(0).unsigned_abs();
     match (measure, value) {
         (Measure::Bytes, _) => bytes(value),
@@ -55,14 +55,14 @@ pub(super) fn amount(measure: Measure, value: i64) -> String {
 }
 
 /// `1 block`, `12 blocks`.
-pub(super) fn blocks(number: u64) -> String {
-    if number == 1 { "1 block".to_string() } else { format!("{} blocks", count(number)) }
+pub(crate) fn plural(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", count(number)) }
 }
 
 /// Ranks that are named at most.
 const RANKS_NAMED_MAX: usize = 4;
 
-/// `rank 2`, `ranks 2 and 3`, `ranks 0, 1, 2, 3 and 8 others`, of so many in all.
+/// `rank 2`, `ranks 2 and 3`, `ranks 0, 1, 2, 3 and 8 others`, of `total` in all.
 pub(crate) fn ranks(known: &[u32], total: usize) -> String {
     let mut names: Vec<String> =
         known.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();
@@ -79,7 +79,7 @@ pub(crate) fn ranks(known: &[u32], total: usize) -> String {
 }
 
 /// `once`, `twice`, `12 times`.
-pub(super) fn times(count: u64) -> String {
+pub(crate) fn times(count: u64) -> String {
     match count {
         1 => "once".to_string(),
         2 => "twice".to_string(),
@@ -88,18 +88,18 @@ pub(super) fn times(count: u64) -> String {
 }
 
 /// Parts per million as a percentage.
-pub(super) fn percent(ppm: u32) -> String {
+pub(crate) fn percent(ppm: u32) -> String {
     format!("{} %", (u64::from(ppm) + 5_000) / 10_000)
 }
 
 /// `train.py:36 in train_step`; of code that `torch.compile` made, that it is.
-pub fn place(frame: &Frame) -> String {
+pub fn location(frame: &Frame) -> String {
     if is_compiled_region(frame) {
         return format!("a compiled region, line {} in {}", frame.line, frame.file);
     }
     if let Some(function) = resumed_function(frame) {
         let function = format!("{function}, compiled");
-        return place(&Frame { file: frame.file.clone(), line: frame.line, function });
+        return location(&Frame { file: frame.file.clone(), line: frame.line, function });
     }
     if frame.file.is_empty() && frame.function.is_empty() {
         return "an unknown place".to_string();
@@ -148,10 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn places_read_well() {
+    fn locations_read_well() {
         let check = |file: &str, line: u32, function: &str, expected: &str| {
             let frame = Frame { file: file.to_string(), line, function: function.to_string() };
-            assert_eq!(place(&frame), expected);
+            assert_eq!(location(&frame), expected);
         };
         check("/app/train.py", 36, "train_step", "train.py:36 in train_step");
         check("train.py", 0, "", "train.py");

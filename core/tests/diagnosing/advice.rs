@@ -22,8 +22,8 @@ pub(crate) fn all() -> Vec<Scenario> {
                 rank.add(&["/app/replay.py:12:extend", MAIN], GIB, [STEP - 1]);
             })
             // The old one and the new one are alive at once.
-            .with(|around| {
-                around.step_need = Some(StepNeed { before: 200 * MIB, now: 200 * MIB + GIB });
+            .with(|context| {
+                context.step_need = Some(StepNeed { before: 200 * MIB, now: 200 * MIB + GIB });
             }),
         ),
         scenario(

@@ -1,4 +1,4 @@
-//! Growths that are nobody's mistake: each near to a fault.
+//! Growths that are no mistake: each near to a fault.
 
 use memtape_core::detector::Layer::{Allocated, Peak, Retries, Spread};
 use memtape_core::diagnosis::{Cause, Class, Peaks};
@@ -164,7 +164,7 @@ fn work() -> Vec<Scenario> {
             false,
             Asked::new(growth(Spread, 0), |_| {})
                 .but(|asked| asked.growth.grown_bytes = 7 * GIB)
-                .with(|around| around.peaks = Some(Peaks { own: 70 * GIB, peers: 63 * GIB })),
+                .with(|context| context.peaks = Some(Peaks { own: 70 * GIB, peers: 63 * GIB })),
         ),
         scenario(
             "one rank's peaks rise",

@@ -13,7 +13,7 @@ use super::{Scenario, scenario};
 pub(crate) fn all() -> Vec<Scenario> {
     let mut all = allocator();
     all.extend(held_back());
-    all.extend(habits());
+    all.extend(recurring());
     all.extend(outside());
     all.extend(host());
     all.extend(lines_outside());
@@ -43,8 +43,8 @@ fn allocator() -> Vec<Scenario> {
             "free pieces that are too small",
             without_line(Class::Fragmentation, Cause::Fragments),
             true,
-            Asked::new(reserved(), |rank| split(rank, false)).with(|around| {
-                around.retries = Some(12);
+            Asked::new(reserved(), |rank| split(rank, false)).with(|context| {
+                context.retries = Some(12);
             }),
         ),
         scenario(
@@ -110,7 +110,7 @@ fn held_back() -> Vec<Scenario> {
     ]
 }
 
-fn habits() -> Vec<Scenario> {
+fn recurring() -> Vec<Scenario> {
     vec![
         scenario(
             "the loop empties the cache",
@@ -151,9 +151,9 @@ fn outside() -> Vec<Scenario> {
                 let nccl = OutsideUse { origin: Origin::Nccl, device: 0, bytes, count: 5 };
                 rank.snapshot().outside.push(nccl);
             })
-            .with(|around| {
-                around.before.non_torch = Some(600 * MIB);
-                around.now.non_torch = Some(3_160 * MIB);
+            .with(|context| {
+                context.before.non_torch = Some(600 * MIB);
+                context.now.non_torch = Some(3_160 * MIB);
             }),
         ),
         scenario(
@@ -161,10 +161,10 @@ fn outside() -> Vec<Scenario> {
             class(Cause::Contexts),
             true,
             Asked::new(growth(Layer::NonTorch, 2 * MIB), |_| {})
-                .with(|around| around.now.contexts = Some(8)),
+                .with(|context| context.now.contexts = Some(8)),
         ),
         scenario(
-            "nobody knows who takes it",
+            "it is not known what takes it",
             class(Cause::Outside),
             true,
             Asked::new(growth(Layer::NonTorch, 2 * MIB), |_| {}),
@@ -173,9 +173,9 @@ fn outside() -> Vec<Scenario> {
             "a neighbour on the GPU",
             class(Cause::Neighbours),
             true,
-            Asked::new(growth(Layer::Other, 8 * MIB), |_| {}).with(|around| {
-                around.before.other = Some(0);
-                around.now.other = Some(2 * GIB);
+            Asked::new(growth(Layer::Other, 8 * MIB), |_| {}).with(|context| {
+                context.before.other = Some(0);
+                context.now.other = Some(2 * GIB);
             }),
         ),
     ]
@@ -199,9 +199,9 @@ fn host() -> Vec<Scenario> {
             "the process grows by pinned memory",
             class(Cause::PinnedPool),
             true,
-            Asked::new(growth(Layer::Host, 8 * MIB), |_| {}).with(|around| {
-                around.before.pinned = Some(GIB);
-                around.now.pinned = Some(3 * GIB);
+            Asked::new(growth(Layer::Host, 8 * MIB), |_| {}).with(|context| {
+                context.before.pinned = Some(GIB);
+                context.now.pinned = Some(3 * GIB);
             }),
         ),
         scenario(
@@ -220,21 +220,21 @@ fn host() -> Vec<Scenario> {
             "the workers grow",
             class(Cause::Workers),
             true,
-            Asked::new(growth(Layer::Workers, 8 * MIB), |_| {}).with(|around| {
-                around.before.workers = Some(8 * GIB);
-                around.now.workers = Some(10 * GIB);
-                around.before.worker_count = Some(8);
-                around.now.worker_count = Some(8);
-                around.now.host_limit = Some(64 * GIB);
+            Asked::new(growth(Layer::Workers, 8 * MIB), |_| {}).with(|context| {
+                context.before.workers = Some(8 * GIB);
+                context.now.workers = Some(10 * GIB);
+                context.before.worker_count = Some(8);
+                context.now.worker_count = Some(8);
+                context.now.host_limit = Some(64 * GIB);
             }),
         ),
         scenario(
             "more and more workers",
             class(Cause::Workers),
             true,
-            Asked::new(growth(Layer::Workers, 8 * MIB), |_| {}).with(|around| {
-                around.before.worker_count = Some(8);
-                around.now.worker_count = Some(24);
+            Asked::new(growth(Layer::Workers, 8 * MIB), |_| {}).with(|context| {
+                context.before.worker_count = Some(8);
+                context.now.worker_count = Some(24);
             }),
         ),
     ]
@@ -283,7 +283,7 @@ fn lines_outside() -> Vec<Scenario> {
             }),
         ),
         scenario(
-            "most of it taken by nobody that was seen",
+            "most of it taken by no recorded call",
             without_line(Class::NonTorch, Cause::Outside),
             true,
             Asked::new(grows(), |rank| {
@@ -346,9 +346,9 @@ fn lines_on_the_host() -> Vec<Scenario> {
             "the process grows by what a line pins",
             named("data.py:33", Cause::PinnedPool),
             true,
-            Asked::new(growth(Layer::Host, 8 * MIB), pins).with(|around| {
-                around.before.pinned = Some(GIB);
-                around.now.pinned = Some(3 * GIB);
+            Asked::new(growth(Layer::Host, 8 * MIB), pins).with(|context| {
+                context.before.pinned = Some(GIB);
+                context.now.pinned = Some(3 * GIB);
             }),
         ),
     ]

@@ -1,4 +1,4 @@
-//! Growths that are somebody's mistake, in tensors.
+//! Growths that are mistakes, in tensors.
 
 use memtape_core::detector::Layer::{Allocated, Blocks};
 use memtape_core::detector::Scope;
@@ -26,7 +26,7 @@ fn forward(rank: &mut Rank, layers: u32, size: u64, births: impl Iterator<Item =
 
 pub(crate) fn all() -> Vec<Scenario> {
     let mut all = kept();
-    all.extend(kept_elsewhere());
+    all.extend(kept_by_libraries());
     all.extend(kept_by_parts_of_torch());
     all.extend(graphs());
     all.extend(rhythms());
@@ -93,7 +93,7 @@ fn kept() -> Vec<Scenario> {
     ]
 }
 
-fn kept_elsewhere() -> Vec<Scenario> {
+fn kept_by_libraries() -> Vec<Scenario> {
     let leak = |line: &str, cause: Cause| (Class::Leak, Some(line.to_string()), cause);
     let one = |size: u64| growth(Allocated, size);
     vec![
@@ -381,7 +381,7 @@ fn nothing_is_known() -> Vec<Scenario> {
             }),
         ),
         scenario(
-            "memory ends, and nobody knows why",
+            "memory ends, and it is not known why",
             (Class::Unknown, None, Cause::Unknown),
             true,
             Asked::new(growth(Allocated, 4 * MIB), |rank| {

@@ -1,7 +1,7 @@
-//! Ranks in the making: stacks by what they say, blocks by birth, segments around them.
+//! Ranks in the making: stacks by what they say, blocks by birth, segments context them.
 
 use memtape_core::detector::{Growth, Layer, Scope};
-use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry};
+use memtape_core::diagnosis::{Context, Diagnosis, Inquiry};
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, Held, OutsideStack, OutsideUse, RankSnapshot, Segment,
@@ -141,7 +141,7 @@ impl Rank {
         self
     }
 
-    /// A segment around the blocks so far, with so much free behind them.
+    /// A segment context the blocks so far, with so much free behind them.
     pub(crate) fn segment(&mut self, free: u64, place: u16, expandable: bool) -> &mut Self {
         let end = |segment: &Segment| segment.address + segment.size;
         let address = self.device.segments.last().map_or(0x7f00_0000_0000, end);
@@ -242,7 +242,7 @@ pub(crate) struct Asked {
     pub(crate) growth: Growth,
     pub(crate) suspect: RankSnapshot,
     pub(crate) peers: Vec<RankSnapshot>,
-    pub(crate) around: Circumstances,
+    pub(crate) context: Context,
 }
 
 impl Asked {
@@ -251,7 +251,7 @@ impl Asked {
         let mut suspect = Rank::new(2);
         make(&mut suspect);
         let peers = [0, 1, 3].map(|rank| Rank::new(rank).done()).to_vec();
-        Self { growth, suspect: suspect.done(), peers, around: Circumstances::default() }
+        Self { growth, suspect: suspect.done(), peers, context: Context::default() }
     }
 
     /// A growth of rank 2, and what its peers do at the same time.
@@ -275,11 +275,11 @@ impl Asked {
             of.done()
         };
         let peers = [0, 1, 3].map(made).to_vec();
-        Self { growth, suspect: made(2), peers, around: Circumstances::default() }
+        Self { growth, suspect: made(2), peers, context: Context::default() }
     }
 
-    pub(crate) fn with(mut self, change: impl FnOnce(&mut Circumstances)) -> Self {
-        change(&mut self.around);
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Context)) -> Self {
+        change(&mut self.context);
         self
     }
 
@@ -290,7 +290,7 @@ impl Asked {
 
     pub(crate) fn diagnosed(&self) -> Diagnosis {
         let peers: Vec<&RankSnapshot> = self.peers.iter().collect();
-        let Self { growth, suspect, around, .. } = self;
-        Inquiry { growth, suspect, peers: &peers, around }.diagnose()
+        let Self { growth, suspect, context, .. } = self;
+        Inquiry { growth, suspect, peers: &peers, context }.diagnose()
     }
 }

@@ -2,7 +2,7 @@
 
 use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::{
-    BUCKETS_MAX, Circumstances, Class, Diagnosis, Inquiry, Readings, SUSPECTS_MAX, Standing,
+    BUCKETS_MAX, Class, Context, Diagnosis, Inquiry, Readings, SUSPECTS_MAX, Standing,
 };
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{
@@ -183,7 +183,7 @@ fn growth() -> impl Strategy<Value = Growth> {
     )
 }
 
-fn around() -> impl Strategy<Value = Circumstances> {
+fn context() -> impl Strategy<Value = Context> {
     let number = || proptest::option::of(any_u64());
     let readings = || {
         (number(), number(), number(), number()).prop_map(|(a, b, c, d)| Readings {
@@ -198,7 +198,7 @@ fn around() -> impl Strategy<Value = Circumstances> {
     };
     let counts = (number(), number(), number(), number());
     (readings(), readings(), counts, proptest::option::of(any::<bool>())).prop_map(
-        |(before, now, (retries, ooms, step_time_ns, steps_missing), in_peaks)| Circumstances {
+        |(before, now, (retries, ooms, step_time_ns, steps_missing), in_peaks)| Context {
             before,
             now,
             retries,
@@ -206,7 +206,7 @@ fn around() -> impl Strategy<Value = Circumstances> {
             step_time_ns,
             steps_missing,
             in_peaks,
-            ..Circumstances::default()
+            ..Context::default()
         },
     )
 }
@@ -240,7 +240,7 @@ proptest! {
         growth in growth(),
         suspect in rank(),
         peers in vec(rank(), 0..3),
-        around in around(),
+        context in context(),
         same in any::<bool>(),
     ) {
         let mut peers = peers;
@@ -252,8 +252,8 @@ proptest! {
             });
         }
         let peers: Vec<&RankSnapshot> = peers.iter().collect();
-        let (growth, suspect, around) = (&growth, &suspect, &around);
-        let inquiry = Inquiry { growth, suspect, peers: &peers, around };
+        let (growth, suspect, context) = (&growth, &suspect, &context);
+        let inquiry = Inquiry { growth, suspect, peers: &peers, context };
         let said = inquiry.diagnose();
         check(&said);
         prop_assert_eq!(said, inquiry.diagnose(), "the same in, the same out");

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memtape_core::census::comparison::lines;
 use memtape_core::census::reader::CensusReader;
+use memtape_core::diagnosis::Churn;
 use memtape_core::limits::CENSUS_LINES_MAX;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::ledger::{Ledger, Sources};
@@ -20,7 +21,6 @@ use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;
 use memtape_core::tape::write::{Grant, Lane, Totals};
 use memtape_core::tape::{Birth, Words};
-use memtape_core::thrash::Churn;
 
 /// The layout of such a tape.
 pub(crate) mod small;

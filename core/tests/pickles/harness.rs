@@ -1,7 +1,7 @@
 //! What bytes mean for the fuzz target `pickle`: how to read, then a pickle.
 
-use memtape_core::analysis::look::look;
-use memtape_core::analysis::{Rank, analyze, diff};
+use memtape_core::diagnosis::evidence::torch::look::look;
+use memtape_core::diagnosis::files::{Rank, analyze, diff};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::reader::Reader;
 use memtape_core::pickle::value::{Limits, Plain};

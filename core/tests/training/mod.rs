@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use memtape_core::analysis::Rank;
-use memtape_core::analysis::look::{Look, look};
+use memtape_core::diagnosis::evidence::torch::look::{Look, look};
+use memtape_core::diagnosis::files::Rank;
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::{
@@ -21,17 +21,17 @@ const BEYOND: u64 = 0x7f80_0000_0000;
 
 /// What may be wrong in a loop, or only look as if it were.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) enum Habit {
+pub(crate) enum Pattern {
     /// Nothing stays.
     #[default]
     Clean,
-    /// Each step keeps a block of this size, in every so many steps.
+    /// Each step keeps a block of this size, once every `every` steps.
     Leak { bytes: u64, every: u64 },
     /// Each step keeps all activations of its forward pass.
     Graph,
-    /// The last so many outputs are kept, and older ones dropped.
+    /// The last `steps` outputs are kept, and older ones dropped.
     Window { bytes: u64, steps: usize },
-    /// Outputs are kept for so many steps and then dropped together.
+    /// Outputs are kept for `steps` steps and then dropped together.
     Epoch { bytes: u64, steps: u64 },
     /// Sizes differ from step to step.
     Varying,
@@ -40,14 +40,14 @@ pub(crate) enum Habit {
 /// A loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
-    pub(crate) habit: Habit,
+    pub(crate) pattern: Pattern,
     pub(crate) steps: u64,
     pub(crate) layers: u64,
     /// Events that the ring of the trace holds.
     pub(crate) ring: usize,
     /// Its optimizer allocates where the stacks show it.
     pub(crate) optimizer_shows: bool,
-    /// It is cut off after so many layers of one more step.
+    /// It is cut off after this many layers of one more step.
     pub(crate) ends_in_layer: u64,
     /// The recording began when the weights were there.
     pub(crate) after_weights: bool,
@@ -56,9 +56,9 @@ pub(crate) struct Job {
 impl Default for Job {
     fn default() -> Self {
         let ring = usize::MAX;
-        let habit = Habit::Clean;
+        let pattern = Pattern::Clean;
         Self {
-            habit,
+            pattern,
             steps: 12,
             layers: 8,
             ring,
@@ -168,7 +168,7 @@ impl Sim {
         self.event(TraceKind::SegmentFree, BEYOND, size, stack);
     }
 
-    /// A segment of its own, in this pool, with one block of so many bytes in it.
+    /// A segment of its own, in this pool, with one block of this many bytes in it.
     pub(crate) fn segment(&mut self, stack: &str, size: u64, block: u64, pool: (u64, u64)) {
         let stack = self.stack(stack);
         let address = BEYOND + (1 + self.beyond.len() as u64) * (4 << 30);
@@ -259,9 +259,9 @@ impl Trainer {
              /app/train.py:50:train_step /app/train.py:80:main",
             10 + layer
         );
-        let size = match self.job.habit {
+        let size = match self.job.pattern {
             // A length of its own for each step, as batches have.
-            Habit::Varying => MIB * (1 + (self.step * 7919 + layer) % 13) / 2,
+            Pattern::Varying => MIB * (1 + (self.step * 7919 + layer) % 13) / 2,
             _ => 4 * MIB,
         };
         (stack, size)
@@ -287,7 +287,7 @@ impl Trainer {
         let loss = self.sim.alloc(loss, 512);
         let gradients: Vec<u64> =
             (0..self.job.layers).map(|_| self.sim.alloc("", 16 * MIB)).collect();
-        if self.job.habit == Habit::Graph {
+        if self.job.pattern == Pattern::Graph {
             self.kept.append(&mut alive);
         }
         alive.into_iter().for_each(|address| self.sim.free(address));
@@ -306,12 +306,12 @@ impl Trainer {
     }
 
     fn keep(&mut self) {
-        match self.job.habit {
-            Habit::Leak { bytes, every } if self.step.is_multiple_of(every) => {
+        match self.job.pattern {
+            Pattern::Leak { bytes, every } if self.step.is_multiple_of(every) => {
                 let kept = self.sim.alloc(LEAK, bytes);
                 self.kept.push(kept);
             }
-            Habit::Window { bytes, steps } => {
+            Pattern::Window { bytes, steps } => {
                 let kept = self.sim.alloc(OUTPUT, bytes);
                 self.kept.push(kept);
                 if self.kept.len() > steps {
@@ -319,7 +319,7 @@ impl Trainer {
                     self.sim.free(old);
                 }
             }
-            Habit::Epoch { bytes, steps } => {
+            Pattern::Epoch { bytes, steps } => {
                 let kept = self.sim.alloc(OUTPUT, bytes);
                 self.kept.push(kept);
                 if self.step % steps == steps - 1 {
@@ -357,8 +357,8 @@ pub(crate) fn rank(job: Job, rank: u32) -> Rank {
     Rank { rank, looks: vec![through_a_file(&trained(job, rank))] }
 }
 
-/// So many ranks, of which these have another habit.
-pub(crate) fn ranks(job: Job, count: u32, odd: &[u32], habit: Habit) -> Vec<Rank> {
-    let of = |number: u32| if odd.contains(&number) { Job { habit, ..job } } else { job };
+/// `count` ranks, of which these have another pattern.
+pub(crate) fn ranks(job: Job, count: u32, odd: &[u32], pattern: Pattern) -> Vec<Rank> {
+    let of = |number: u32| if odd.contains(&number) { Job { pattern, ..job } } else { job };
     (0..count).map(|number| rank(of(number), number)).collect()
 }

@@ -9,7 +9,7 @@ use memtape_core::census::Census;
 use memtape_core::detector::{
     self, Detector, Gates, Growth, Limits, RankView, Reading, Sample, Scope,
 };
-use memtape_core::diagnosis::{Circumstances, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
+use memtape_core::diagnosis::{Context, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
 use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
 use memtape_core::tape::layout::Clock;
 
@@ -125,9 +125,9 @@ impl Product {
     }
 
     /// What a coordinator knows beside the snapshots: readings, counters, times.
-    fn context(&self, growth: &Growth, case: &Case<'_>) -> Circumstances {
+    fn context(&self, growth: &Growth, case: &Case<'_>) -> Context {
         let (own, peers) = case.peaks;
-        Circumstances {
+        Context {
             before: case.before.map(|step| readings(step, self.host_limit)).unwrap_or_default(),
             now: readings(case.now, self.host_limit),
             retries: Some(case.retries),
@@ -139,7 +139,7 @@ impl Product {
                 .detector
                 .step_need(growth.rank, growth.device, growth.onset_step)
                 .map(|(before, now)| StepNeed { before, now }),
-            ..Circumstances::default()
+            ..Context::default()
         }
     }
 
@@ -199,7 +199,7 @@ impl Product {
         let found = camera.show(shot, (growth.rank, since), |case| {
             let context = self.context(&growth, case);
             let (suspect, peers) = (case.suspect, case.peers);
-            Inquiry { growth: &growth, suspect, peers, around: &context }.diagnose()
+            Inquiry { growth: &growth, suspect, peers, context: &context }.diagnose()
         });
         let result = found.map(Box::new).ok_or(NotCompared::UnknownRank { rank: growth.rank });
         if let Ok(found) = &result {

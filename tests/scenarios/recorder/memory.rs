@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use memtape_core::diagnosis::Churn;
 use memtape_core::diagnosis::telling_frame;
 use memtape_core::snapshot::ledger::{Amount, Ledger, Name, Sources};
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::{Frame, RankSnapshot, TraceKind};
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;
-use memtape_core::thrash::Churn;
 use memtape_tests::processes::Process;
 use memtape_tests::{Torch, library, memtape, root, tapes, torch};
 use serde_json::Value;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use memtape_core::analysis::analyze;
 use memtape_core::diagnosis::Class;
+use memtape_core::diagnosis::files::analyze;
 
 use crate::globals::Globals;
 use crate::output;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use memtape_core::analysis::{analyze, diff};
+use memtape_core::diagnosis::files::{analyze, diff};
 
 use crate::globals::Globals;
 use crate::output;

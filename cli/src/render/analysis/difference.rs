@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use memtape_core::analysis::{Change, Diff, Held};
+use memtape_core::diagnosis::files::{Change, Diff, Held};
 use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
 
-use super::json::{files, frame as frame_json, verdict};
+use super::json::{files, frame as frame_json, verdict_of};
 use super::text::{frame, section, what};
 use super::{Report, primary_device};
 use crate::output::clean;
@@ -106,7 +106,7 @@ fn totals(text: &mut String, report: &Report<'_>) {
 
 /// The same for programs, on one line.
 pub(crate) fn json(report: &Report<'_>, diff: &Diff) -> String {
-    let found = report.analysis.verdict.as_ref().map(verdict).unwrap_or_default();
+    let found = verdict_of(report);
     let list = |changes: &[Change]| {
         let changed = changes.iter().filter(|change| change.from != change.to);
         changed.take(CHANGES_LISTED_MAX).map(change).collect::<Vec<Value>>()

@@ -1,7 +1,8 @@
 //! An analysis as one JSON object: the verdict first, or null.
 
-use memtape_core::analysis::look::{DeviceLook, Look, Oom};
-use memtape_core::analysis::{Line, Verdict, why_refused};
+use memtape_core::diagnosis::Diagnosis;
+use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look, Oom};
+use memtape_core::diagnosis::files::{HeldLine, Verdict, why_refused};
 use memtape_core::snapshot::Frame;
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ const LINES_MAX: usize = 50;
 
 /// Everything, on one line; the verdict comes first, as a person reads it.
 pub(crate) fn analysis(report: &Report<'_>) -> String {
-    let verdict = report.analysis.verdict.as_ref().map(verdict).unwrap_or_default();
+    let verdict = verdict_of(report);
     let rest = rest(report).to_string();
     format!("{{\"verdict\":{verdict},{}", rest.trim_start_matches('{'))
 }
@@ -68,8 +69,13 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
         .collect()
 }
 
-pub(super) fn verdict(verdict: &Verdict) -> Value {
-    let diagnosis = verdict.diagnosis.as_ref();
+/// The verdict of a report, if it has one.
+pub(super) fn verdict_of(report: &Report<'_>) -> Value {
+    let diagnosis = report.analysis.diagnosis.as_ref();
+    report.analysis.verdict.as_ref().map(|found| verdict(found, diagnosis)).unwrap_or_default()
+}
+
+fn verdict(verdict: &Verdict, diagnosis: Option<&Diagnosis>) -> Value {
     let others = diagnosis.into_iter().flat_map(|diagnosis| &diagnosis.alternatives);
     let others = others.filter(|other| other.class != verdict.class);
     let alternatives: Vec<Value> = others
@@ -121,7 +127,7 @@ pub(crate) fn frame(frame: &Frame) -> Value {
     })
 }
 
-fn line(line: &Line) -> Value {
+fn line(line: &HeldLine) -> Value {
     json!({
         "frame": frame(&line.frame),
         "kind": line.kind.as_str(),
@@ -202,7 +208,7 @@ fn oom(oom: &Oom) -> Value {
         "other_streams": refusal.other_streams,
         "other_pools": refusal.other_pools,
         "other_size_class": refusal.small_segments,
-        "time_us": oom.moment.time_us,
+        "time_us": oom.alive.time_us,
         "why": why_refused(oom),
     })
 }

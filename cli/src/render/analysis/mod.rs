@@ -7,8 +7,8 @@ pub(crate) mod json;
 mod notes;
 pub(crate) mod text;
 
-use memtape_core::analysis::Analysis;
-use memtape_core::analysis::look::{DeviceLook, Look};
+use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};
+use memtape_core::diagnosis::files::Analysis;
 
 use crate::read::order::Ordered;
 use crate::read::snapshots::Snapshot;

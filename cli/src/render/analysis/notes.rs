@@ -1,7 +1,7 @@
 //! Notes below an analysis: what the files lack, and how ranks and steps were found.
 
-use memtape_core::analysis::steps::{STEPS_MAX, StepSource};
-use memtape_core::diagnosis::place;
+use memtape_core::diagnosis::evidence::torch::steps::{STEPS_MAX, StepSource};
+use memtape_core::diagnosis::location;
 use memtape_core::pickle::torch::{Record, Shape};
 
 use super::{Report, primary_device};
@@ -26,7 +26,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
         notes.push(format!(
             "{rate} bytes a step are kept from {}: too little to matter, such as losses kept for a \
              log",
-            place(frame)
+            location(frame)
         ));
     }
     notes.extend(other_devices(report));
@@ -38,7 +38,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
             hold(shapes)
         ));
     }
-    let count = |is: &dyn Fn(&memtape_core::analysis::look::Look) -> bool| {
+    let count = |is: &dyn Fn(&memtape_core::diagnosis::evidence::torch::look::Look) -> bool| {
         report.contents().filter(|(_, _, _, look)| is(look)).count()
     };
     let untraced =
@@ -57,7 +57,7 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
             hold(stackless)
         ));
     }
-    let odd = |of: &dyn Fn(&memtape_core::analysis::look::Look) -> u64| {
+    let odd = |of: &dyn Fn(&memtape_core::diagnosis::evidence::torch::look::Look) -> u64| {
         report.contents().map(|(_, _, _, look)| of(look)).sum::<u64>()
     };
     let unusable = odd(&|look| look.unusable);

@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 
-use memtape_core::analysis::look::{DeviceLook, Look};
-use memtape_core::analysis::{Kind, Line, Verdict, why_refused};
+use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};
+use memtape_core::diagnosis::files::{HeldLine, Kind, Verdict, why_refused};
 use memtape_core::snapshot::Frame;
 
 use super::notes::notes;
@@ -102,7 +102,7 @@ pub(super) fn frame(frame: &Frame) -> String {
 }
 
 /// A line in a table: its frame, and what the memory is for.
-fn named(line: &Line) -> String {
+fn named(line: &HeldLine) -> String {
     what(line.kind, &line.frame)
 }
 
@@ -121,11 +121,11 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     let analysis = report.analysis;
     let has_others = analysis.lines.iter().any(|line| line.others_bytes.is_some());
     // What grows comes first: it may be small beside the weights.
-    let mut lines: Vec<&Line> = analysis.lines.iter().filter(|line| line.bytes > 0).collect();
-    let stays = |line: &Line| line.grown > 0 && line.generations > 1;
+    let mut lines: Vec<&HeldLine> = analysis.lines.iter().filter(|line| line.bytes > 0).collect();
+    let stays = |line: &HeldLine| line.grown > 0 && line.generations > 1;
     lines.sort_by_key(|line| std::cmp::Reverse((stays(line), line.bytes)));
     let rest = lines.len().saturating_sub(shown);
-    let row = |line: &&Line| {
+    let row = |line: &&HeldLine| {
         let mut row = vec![bytes(line.bytes)];
         if has_others {
             row.push(bytes(line.others_bytes.unwrap_or(0)));
@@ -153,7 +153,7 @@ fn growth(grown: i64) -> String {
     if grown == 0 { "–".to_string() } else { signed_bytes(grown) }
 }
 
-fn births(line: &Line) -> String {
+fn births(line: &HeldLine) -> String {
     match line.generations {
         0 => "–".to_string(),
         1 => "1 step".to_string(),

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use memtape_core::diagnosis::Churn;
 use memtape_core::tape::read::{DeviceTotals, StepRecord};
 use memtape_core::tape::rewind::PointInTime;
-use memtape_core::thrash::Churn;
 use memtape_proto::api::{Ledger, RankCollectives};
 use serde_json::{Value, json};
 

@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use memtape_agent::Writer;
+use memtape_core::diagnosis::Churn;
 use memtape_core::snapshot::{DeviceSnapshot, RankSnapshot, TraceEvent, TraceKind};
 use memtape_core::tape::read::{DeviceTotals, Status, StepRecord};
 use memtape_core::tape::rewind::PointInTime;
-use memtape_core::thrash::Churn;
 
 use super::{Summary, frames, live_stacks};
 use crate::clock::utc;

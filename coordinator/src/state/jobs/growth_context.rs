@@ -5,7 +5,7 @@
 //! known, and what is not known stays so.
 
 use memtape_core::detector::{Growth, Layer};
-use memtape_core::diagnosis::{Circumstances, Peaks, StepNeed};
+use memtape_core::diagnosis::{Context, Peaks, StepNeed};
 
 use crate::state::jobs::attempt::{Attempt, Presence, Rank};
 use crate::state::jobs::host_readings::{History, PointInTime};
@@ -21,8 +21,8 @@ pub(crate) fn of_growth(
     attempt: &Attempt,
     growth: &Growth,
     (step, before_step): (u64, u64),
-) -> Circumstances {
-    let Some(rank) = attempt.ranks.get(&growth.rank) else { return Circumstances::default() };
+) -> Context {
+    let Some(rank) = attempt.ranks.get(&growth.rank) else { return Context::default() };
     let step = if step == 0 { rank.step } else { step };
     let history = rank.history.get(&growth.device);
     let now = history.and_then(|history| history.near(step, NEAR_STEPS));
@@ -36,7 +36,7 @@ pub(crate) fn of_growth(
     let counted = |count: fn(&PointInTime) -> u64| {
         Some(count(history?.near(u64::MAX, u64::MAX)?).saturating_sub(count(since?)))
     };
-    Circumstances {
+    Context {
         before: before.map(|moment| moment.readings).unwrap_or_default(),
         now: now.map(|moment| moment.readings).unwrap_or_default(),
         retries: counted(|moment| moment.retries),
@@ -55,7 +55,7 @@ pub(crate) fn of_growth(
             .map(|(before, now)| StepNeed { before, now }),
         // The numbers of the missing steps are not known.
         steps_missing: (rank.steps_missed == 0).then_some(0),
-        ..Circumstances::default()
+        ..Context::default()
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     fn what_is_not_known_of_a_rank_stays_so() {
         let mut attempt = attempt();
         let stranger = Growth { rank: 9, ..growth(Layer::Host, 500) };
-        assert_eq!(of_growth(&attempt, &stranger, (1000, 600)), Circumstances::default());
+        assert_eq!(of_growth(&attempt, &stranger, (1000, 600)), Context::default());
         let unread = Growth { rank: 2, ..growth(Layer::Peak, 500) };
         let found = of_growth(&attempt, &unread, (1000, 600));
         assert_eq!((found.now, found.retries), (Readings::default(), None));

@@ -2,7 +2,7 @@
 //! today. A part whose shape has not changed since is read with today's type.
 
 use memtape_core::detector::{Forecast, Growth, Scope};
-use memtape_core::diagnosis::{self, Class, Course, Diagnosis, RestartAnswer, Standing};
+use memtape_core::diagnosis::{self, AgeProfile, Class, Diagnosis, RestartAnswer, Standing};
 use memtape_core::incident::{Closed, ClosedReason, Incident, NotCompared, Page};
 use memtape_core::policy::Outcome;
 use memtape_core::snapshot::Frame;
@@ -182,7 +182,7 @@ fn diagnosis(growth: Growth, old: Rest) -> Diagnosis {
         generations: old.generations,
         histogram: diagnosis::Generations {
             buckets: verdict.births,
-            course: named::<Course>(&verdict.course).unwrap_or_default(),
+            course: named::<AgeProfile>(&verdict.course).unwrap_or_default(),
             ..diagnosis::Generations::default()
         },
         evidence: old.evidence,

@@ -1,0 +1,142 @@
+//! What is said about one growth, and how it comes about.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::report;
+use super::restart::Restart;
+use crate::detector::{Growth, Layer, Scope};
+use crate::diagnosis::evidence::account::{account, primary_device};
+use crate::diagnosis::evidence::births::Generations;
+use crate::diagnosis::evidence::case::{self, Case, peer_accounts};
+use crate::diagnosis::evidence::context::Context;
+use crate::diagnosis::evidence::inquiry::Inquiry;
+use crate::diagnosis::evidence::metric::Metric;
+use crate::diagnosis::evidence::outside::{Outside, Records};
+use crate::diagnosis::judges::class::Class;
+use crate::diagnosis::judges::remedy::Remedy;
+use crate::diagnosis::judges::{self, Alternative};
+use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot};
+
+/// One line of code that may be the cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Suspect {
+    /// Innermost user frame of its stacks, or the one that all of them share; the innermost known
+    /// frame when there is none.
+    pub frame: Frame,
+    /// The stack that grew most through this line, innermost frame first.
+    pub stack: Vec<Frame>,
+    /// How many stacks through this line grew.
+    pub stacks: u32,
+    /// Bytes grown between the two steps on the suspect rank.
+    pub grown_bytes: u64,
+    /// Median of the same over the peers.
+    pub peer_bytes: u64,
+    /// Live blocks at the later step.
+    pub blocks: u64,
+    /// Distinct birth steps of those blocks.
+    pub generations: u64,
+}
+
+/// What the snapshots say about one growth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Diagnosis {
+    /// What kind of trouble it is.
+    pub class: Class,
+    /// Which account grows, and who: as it was asked.
+    pub layer: Layer,
+    /// Who grows.
+    pub scope: Scope,
+    /// The line of code that keeps the memory; none when it is not known.
+    pub culprit: Option<Frame>,
+    /// Its main stack, innermost frame first.
+    pub stack: Vec<Frame>,
+    /// Bytes that grew: for tensors between the two steps, less the peers' median for one rank
+    /// alone; for other memory of which a line is named the same, or what the detector saw in that
+    /// time, whichever is more; for all else what the detector saw.
+    pub grown_bytes: u64,
+    /// Of those, bytes that the culprit explains, or the class where there is none.
+    pub explained_bytes: u64,
+    /// The rest of them.
+    pub unexplained_bytes: u64,
+    /// Share of the growth that is explained, in parts per million. When the stacks show far less
+    /// than the detector saw, it is a share of what was seen.
+    pub explained_ppm: u32,
+    /// How sure it is of the class, in parts per million; 0 for [`Class::Unknown`].
+    pub confidence_ppm: u32,
+    /// Distinct birth steps of the culprit's live blocks.
+    pub generations: u64,
+    /// Their births in time: of the line that comes first, also when it is no culprit.
+    pub histogram: Generations,
+    /// What speaks for the class, a sentence each.
+    pub evidence: Vec<String>,
+    /// What speaks against it, a sentence each.
+    pub against: Vec<String>,
+    /// Every class that there is something to say about, this one first.
+    pub alternatives: Vec<Alternative>,
+    /// Lines by their growth, largest first, at most [`SUSPECTS_MAX`].
+    pub suspects: Vec<Suspect>,
+    /// What to try first.
+    pub advice: String,
+    /// The same with what it is about and what it saves.
+    pub remedy: Remedy,
+    /// Whether a restart helps, and for how long.
+    pub restart: Restart,
+    /// Memory has ended, or does within [`SOON_NS`].
+    pub ends_soon: bool,
+    /// Steps since the growth began.
+    pub age_steps: u64,
+    /// Its peers do not grow like it, and there are some.
+    pub stands_out: bool,
+    /// Steps until memory is full, as the detector saw it; 0 when a request has failed already.
+    pub steps_to_oom: Option<u64>,
+    /// All of it in one sentence.
+    pub sentence: String,
+}
+
+/// Compares the suspect with its earlier self and with its peers.
+///
+/// Peers at another step than the suspect are left out, and that is said in `against`.
+pub fn diagnose(growth: &Growth, suspect: &RankSnapshot, peers: &[&RankSnapshot]) -> Diagnosis {
+    Inquiry { growth, suspect, peers, context: &Context::default() }.diagnose()
+}
+
+impl Inquiry<'_> {
+    /// Compares the suspect with its earlier self and with its peers, in the light of what is
+    /// known beside.
+    pub fn diagnose(&self) -> Diagnosis {
+        self.diagnose_on(Metric::of(self.growth.layer))
+    }
+
+    fn diagnose_on(&self, metric: Metric) -> Diagnosis {
+        let Self { growth, suspect, peers, .. } = *self;
+        let empty = DeviceSnapshot { complete: true, ..DeviceSnapshot::default() };
+        let named = suspect.devices.iter().find(|device| device.device == growth.device);
+        let device = named.or_else(|| primary_device(suspect)).unwrap_or(&empty);
+        let reading = case::reading(metric, growth, suspect);
+        let account = account(suspect, device, reading);
+        let of_peers = peer_accounts(suspect, peers, reading);
+        let mut case = Case::new(metric, self, device, &account, &of_peers);
+        let records = Records::of(metric, self);
+        case.outside_lines = records.as_ref().map(|records| Outside::new(&case, records));
+        let lines = case.lines(&of_peers);
+        let alternatives = judges::alternatives(&case, &lines);
+        let mut diagnosis = report::report(&case, &lines, alternatives);
+        if suspect.devices.is_empty() && !metric.is_outside() && !metric.is_on_host() {
+            diagnosis.doubt("the snapshot of the rank holds no device");
+        }
+        diagnosis
+    }
+}
+
+impl Diagnosis {
+    /// Adds what speaks against it.
+    pub fn doubt(&mut self, why: &str) {
+        self.against.push(why.into());
+        if let Some(first) = self.alternatives.first_mut() {
+            first.against.push(why.into());
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! What is said: the answer of the judges in words and figures, how sure it is, whether it pages,
+//! and whether a restart helps.
+
+mod confidence;
+pub(crate) mod diagnosis;
+mod report;
+pub(crate) mod restart;
+pub(crate) mod sentence;
+pub(crate) mod urgency;

@@ -1,0 +1,287 @@
+//! The diagnosis in words and figures, from the case and the class that was chosen.
+
+use crate::detector::Scope;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::confidence::confidence_ppm;
+use super::diagnosis::{Diagnosis, Suspect};
+use super::restart::restart;
+use super::sentence::sentence;
+use crate::diagnosis::constants::SUSPECTS_MAX;
+use crate::diagnosis::evidence::account::{Measure, unsigned};
+use crate::diagnosis::evidence::case::{Case, Lines, share_of};
+use crate::diagnosis::evidence::lines::Line;
+use crate::diagnosis::evidence::metric::Metric;
+use crate::diagnosis::evidence::shared::model_call;
+use crate::diagnosis::judges::Alternative;
+use crate::diagnosis::judges::class::Class;
+use crate::diagnosis::judges::facts::Share;
+use crate::diagnosis::judges::facts::Standing;
+use crate::diagnosis::words::{amount, bytes, count, location, percent};
+use crate::snapshot::origin::Origin;
+use crate::snapshot::{Frame, OutsideUse};
+
+pub(crate) fn report(
+    case: &Case<'_>,
+    lines: &Lines<'_>,
+    mut alternatives: Vec<Alternative>,
+) -> Diagnosis {
+    let answer = alternatives.first();
+    let class = answer
+        .filter(|each| each.standing == Standing::Holds)
+        .map_or(Class::Unknown, |each| each.class);
+    let confidence_ppm = confidence_ppm(case, lines, &alternatives);
+    // Of memory that no tensor uses, no line of code is to blame.
+    let names_line = case.metric.is_in_blocks() || class == Class::Leak;
+    let top = lines.top().filter(|_| names_line);
+    let is_to_blame = class.judge().share != Share::Nothing;
+    // Of other memory the line that took it.
+    let outside = case.outside_lines.as_ref().filter(|_| class.is_outside());
+    let taker = outside.and_then(|outside| outside.culprit());
+    let culprit = taker.or(top.filter(|_| is_to_blame));
+    if let Some(first) = alternatives.first_mut() {
+        let mut said = evidence(case, class, top);
+        said.append(&mut first.evidence);
+        first.evidence = said;
+        let mut doubts = against(case, class, top);
+        doubts.append(&mut first.against);
+        first.against = doubts;
+    }
+    let first = alternatives.first();
+    let (grown_bytes, explained_bytes) = explained(case, class, culprit);
+    let remedy = (class.judge().remedy)(case, lines);
+    Diagnosis {
+        class,
+        layer: case.growth.layer,
+        scope: case.growth.scope,
+        culprit: culprit.map(|line| line.frame.clone()),
+        stack: culprit.map(|line| owned(line.stack)).unwrap_or_default(),
+        grown_bytes,
+        explained_bytes,
+        unexplained_bytes: grown_bytes.saturating_sub(explained_bytes),
+        explained_ppm: match culprit {
+            Some(_) if taker.is_some() => outside.map_or(0, |outside| outside.share_ppm()),
+            Some(line) => case.share_ppm(line.net_grown),
+            None => share_of(signed(explained_bytes), signed(grown_bytes)),
+        },
+        confidence_ppm,
+        generations: match (taker, outside) {
+            (Some(_), Some(outside)) => outside.births(),
+            _ => culprit.map_or(0, |line| line.births.count()),
+        },
+        histogram: top.map(|line| case.generations(line)).unwrap_or_default(),
+        evidence: first.map(|each| each.evidence.clone()).unwrap_or_default(),
+        against: first.map(|each| each.against.clone()).unwrap_or_default(),
+        suspects: suspects(outside.map_or(lines, |outside| &outside.lines)),
+        advice: remedy.text.clone(),
+        remedy,
+        restart: restart(case, class),
+        ends_soon: super::urgency::ends_soon(case, class),
+        steps_to_oom: match case.context.ooms {
+            Some(1..) => Some(0),
+            _ => case.growth.steps_to_oom,
+        },
+        age_steps: case.growth.last_step.saturating_sub(case.growth.onset_step),
+        stands_out: case.growth.scope == Scope::OneRank && case.growth.peers > 0,
+        sentence: sentence(case, lines, class),
+        alternatives,
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    crate::diagnosis::evidence::account::signed(bytes)
+}
+
+/// Bytes that grew, and how many of them are explained.
+fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64, u64) {
+    let shape = case.shape.as_ref();
+    let outside = case.outside_lines.as_ref().filter(|_| class.is_outside());
+    if let Some((outside, line)) = outside.zip(culprit) {
+        let whole = unsigned(outside.whole);
+        return (whole, unsigned(line.net.bytes).min(whole));
+    }
+    let grown = match case.metric {
+        Metric::Tensors => unsigned(case.net_grown()),
+        Metric::Count => unsigned(case.net.bytes),
+        Metric::Retries | Metric::Churn | Metric::Progress => 0,
+        _ => case.growth.grown_bytes,
+    };
+    let explained = match class.judge().share {
+        Share::Tensors => culprit.map_or(0, |line| unsigned(line.net.bytes)),
+        Share::Free => shape.map_or(0, |shape| shape.inactive.saturating_add(shape.cached)),
+        Share::Deferred => unsigned(case.deferred),
+        Share::Private => unsigned(case.private).max(shape.map_or(0, |shape| shape.private)),
+        Share::Outside => {
+            outside.map_or_else(|| named_on_device(case.outside), |outside| unsigned(outside.net))
+        }
+        Share::Host => grown,
+        Share::Nothing => 0,
+    };
+    (grown, explained.min(grown))
+}
+
+/// Bytes of the device that are known to be of something else than PyTorch's allocator, to which
+/// the other two origins give its segments, too.
+fn named_on_device(outside: &[OutsideUse]) -> u64 {
+    let is_others = |of: &&OutsideUse| {
+        let is_shared = matches!(of.origin, Origin::CudaMalloc | Origin::DriverVmm);
+        of.origin.is_on_device() && !is_shared
+    };
+    outside.iter().filter(is_others).fold(0, |sum: u64, of| sum.saturating_add(of.bytes))
+}
+
+/// What the named line's blocks say.
+fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String> {
+    let mut evidence = Vec::new();
+    if class == Class::Fragmentation && case.metric == Metric::Reserved {
+        let rate = bytes(case.growth.bytes_per_step);
+        evidence.push(format!(
+            "reserved memory beyond the highest peak of the tensors grows by {rate} each step"
+        ));
+    }
+    let is_named = class == Class::Fragmentation || case.metric.is_in_blocks();
+    if !is_named && case.metric.has_rate() {
+        let (grown, onset) = (bytes(case.growth.grown_bytes), case.growth.onset_step);
+        evidence.push(format!("it grew by {grown} since step {onset}"));
+    }
+    let (Some(line), true) = (top, case.metric.is_in_blocks()) else { return evidence };
+    let span = case.span();
+    let here = location(line.frame);
+    if case.metric == Metric::Deferred {
+        let held = amount(Measure::Bytes, line.grown.bytes);
+        evidence.push(format!("{held} of it were allocated at {here}"));
+        return evidence;
+    }
+    let grown = amount(case.measure, line.grown.by(case.measure));
+    let below = match line.lines_inside {
+        0 | 1 => String::new(),
+        lines => format!("{lines} lines below "),
+    };
+    evidence.push(format!("blocks from {below}{here} grew by {grown} {span}"));
+    if case.peers > 0 {
+        let peers = amount(case.measure, line.peer_grown.by(case.measure));
+        evidence.push(match case.peers {
+            1 => format!("the same stacks grew by {peers} on its only peer"),
+            count => format!("the same stacks grew by {peers} on the median of {count} peers"),
+        });
+    }
+    evidence.extend(births(case, class, line));
+    let share = percent(case.share_ppm(line.net_grown));
+    evidence.push(format!("this line explains {share} of the growth"));
+    if case.passing > 0 {
+        evidence.push(format!(
+            "{} more are in blocks of the last steps only, which pass through",
+            amount(case.measure, case.passing),
+        ));
+    }
+    if line.stacks > 1 {
+        evidence.push(format!("{} stacks through it grew together", line.stacks));
+    }
+    let caller = model_call(line.stack).filter(|&frame| frame != line.frame);
+    evidence.extend(caller.map(|frame| {
+        format!("{} called the model: what keeps the tensors may be there", location(frame))
+    }));
+    evidence.extend(
+        library(line).map(|frame| {
+            format!("most of it was allocated inside a library, at {}", location(frame))
+        }),
+    );
+    evidence
+}
+
+/// The line of a library that a line of the user's ended up in.
+fn library<'a>(line: &Line<'a>) -> Option<&'a Frame> {
+    let inside = line.stack.iter().take_while(|&&frame| frame != line.frame);
+    inside.copied().find(|frame| crate::snapshot::frames::is_library_frame(frame))
+}
+
+fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
+    let (first, last) = (line.births.first()?, line.births.last()?);
+    let generations = line.births.count();
+    let blocks = count(line.blocks);
+    // Steps of files have no numbers.
+    let is_numbered = case.context.survivors.is_none();
+    if generations == 1 {
+        let step = if is_numbered { format!("step {first}") } else { "one step".into() };
+        return Some(match line.blocks {
+            1 => format!("its only live block was born in {step}"),
+            _ => format!("its {blocks} live blocks were all born in {step}"),
+        });
+    }
+    let range = if is_numbered { format!(", {first} to {last}") } else { String::new() };
+    let every = line.births.every_steps(case.born_since).filter(|&every| every > 2);
+    let every = every.map_or(String::new(), |every| format!(", about every {every} steps"));
+    let meaning = if class == Class::Leak { ": blocks of all ages stay" } else { "" };
+    let born = format!("were born in {generations} different steps");
+    Some(format!("its {blocks} live blocks {born}{range}{every}{meaning}"))
+}
+
+/// Doubts: what the comparison lacks.
+fn against(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String> {
+    let mut against = Vec::new();
+    if case.peers_left_out > 0 {
+        let left_out = case.peers_left_out;
+        against.push(match left_out {
+            1 => "one peer is shown at another step and was left out".to_string(),
+            _ => format!("{left_out} peers are shown at other steps and were left out"),
+        });
+    }
+    if case.compared() == 0 {
+        against.push("there are no peers to compare with".to_string());
+    }
+    if !case.metric.is_in_blocks() {
+        return against;
+    }
+    if !case.account.has_before && case.metric != Metric::Deferred {
+        against.push("there is no earlier state: growth is told from the birth of blocks".into());
+    }
+    if case.account.incomplete {
+        against.push("the tape's table of live blocks was full: some blocks are missing".into());
+    }
+    let nameless = case.account.nameless.by(case.measure);
+    if nameless > case.net_grown().max(0) / 10 {
+        against.push(format!("{} of the growth have no stack", amount(case.measure, nameless)));
+    }
+    if case.net_grown() <= 0 && case.metric != Metric::Deferred {
+        against.push("the snapshots show no growth beyond the peers".to_string());
+    }
+    if let Some(line) = top.filter(|_| class == Class::Leak) {
+        let share = case.share_ppm(line.net_grown);
+        if share < 500_000 {
+            against.push(format!("the top line explains only {} of the growth", percent(share)));
+        }
+    }
+    against
+}
+
+/// The line to name first, then the others; the line that called the model is among them, even if
+/// it is not the one to name.
+fn suspects(lines: &Lines<'_>) -> Vec<Suspect> {
+    let mut all: Vec<Suspect> = lines.shared.iter().chain(&lines.all).map(suspect).collect();
+    all.truncate(SUSPECTS_MAX);
+    let caller = lines.top().and_then(|line| Some((line, model_call(line.stack)?)));
+    let is_missing = |frame: &Frame| !all.iter().any(|suspect| suspect.frame == *frame);
+    if let Some((line, frame)) = caller.filter(|(_, frame)| is_missing(frame)) {
+        all.truncate(SUSPECTS_MAX - 1);
+        all.insert(1.min(all.len()), Suspect { frame: frame.clone(), ..suspect(line) });
+    }
+    all
+}
+
+fn suspect(line: &Line<'_>) -> Suspect {
+    Suspect {
+        frame: line.frame.clone(),
+        stack: owned(line.stack),
+        stacks: line.stacks,
+        grown_bytes: unsigned(line.grown.bytes),
+        peer_bytes: unsigned(line.peer_grown.bytes),
+        blocks: line.blocks,
+        generations: line.births.count(),
+    }
+}
+
+fn owned(stack: &[&Frame]) -> Vec<Frame> {
+    stack.iter().map(|&frame| frame.clone()).collect()
+}

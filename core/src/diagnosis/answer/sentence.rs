@@ -1,0 +1,273 @@
+//! All of a finding in one sentence: who, how much, since when, where, the others, and the end.
+
+use alloc::format;
+use alloc::string::String;
+
+use crate::detector::{Growth, Scope};
+use crate::diagnosis::evidence::account::{Measure, unsigned};
+use crate::diagnosis::evidence::births::AgeProfile;
+use crate::diagnosis::evidence::case::{Case, Lines};
+use crate::diagnosis::evidence::lines::Line;
+use crate::diagnosis::evidence::metric::Metric;
+use crate::diagnosis::judges::class::Class;
+use crate::diagnosis::judges::facts::{Phrase, Share};
+use crate::diagnosis::words::{about, amount, bytes, count, location, ranks};
+use crate::snapshot::frames::is_backward;
+
+/// What can be said before any snapshot is there.
+pub fn first_sentence(growth: &Growth) -> String {
+    let metric = Metric::of(growth.layer);
+    let since = format!("each step since step {}", growth.onset_step);
+    let (who, peers) = (who(metric, growth, &since, &[]), median_peer(metric, growth));
+    format!("{who}{peers}{}{}", others(growth), end(growth))
+}
+
+pub(crate) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
+    let (metric, growth) = (case.metric, case.growth);
+    let where_to = if metric.is_in_blocks() || class == Class::Leak {
+        where_to(case, lines, class)
+    } else if class.is_outside() {
+        case.outside_lines.as_ref().map_or(String::new(), |outside| outside.where_to())
+    } else {
+        String::new()
+    };
+    let what = what(case, lines, class);
+    let peers = about_peers(case);
+    let end = if goes_on(case, lines, class) { end(growth) } else { String::new() };
+    let mut growing = case.growing_peers.clone();
+    growing.push(growth.rank);
+    growing.sort_unstable();
+    // Steps of files have no numbers.
+    let since = match case.context.survivors {
+        Some(_) => "each step".into(),
+        None => format!("each step since step {}", growth.onset_step),
+    };
+    format!("{}{where_to}{what}{peers}{end}", who(metric, growth, &since, &growing))
+}
+
+/// Who grows, by how much, since when. The ranks that grow are named where snapshots show them.
+fn who(metric: Metric, growth: &Growth, since: &str, growing: &[u32]) -> String {
+    let rank = growth.rank;
+    if !metric.has_rate() {
+        return out_of_line(metric, growth);
+    }
+    let measure = if metric == Metric::Count { Measure::Blocks } else { Measure::Bytes };
+    let rate = amount(measure, i64::try_from(growth.bytes_per_step).unwrap_or(i64::MAX));
+    if growth.scope == Scope::OneRank {
+        return match metric {
+            Metric::Tensors | Metric::Count => format!("rank {rank} keeps {rate} more {since}"),
+            Metric::Peaks => format!("the peaks of rank {rank} rise by {rate} {since}"),
+            Metric::Reserved => {
+                format!("rank {rank} reserves {rate} more {since}, and its tensors do not need it")
+            }
+            Metric::Deferred => format!(
+                "rank {rank} holds {rate} more {since} in blocks that were freed and that other \
+                 streams still use"
+            ),
+            Metric::Other => {
+                format!("other processes on the GPU of rank {rank} take {rate} more {since}")
+            }
+            _ => format!("{} of rank {rank} grows by {rate} {since}", memory(metric)),
+        };
+    }
+    let most = format!("rank {rank} the most with {rate}");
+    let ranks = ranks_of(growth, growing);
+    match metric {
+        Metric::Tensors => format!("{ranks} keep more {since}, {most}"),
+        Metric::Count => format!("{ranks} keep more tensors {since}, {most}"),
+        Metric::Peaks => format!("the peaks of {ranks} rise {since}, {most}"),
+        Metric::Reserved => {
+            format!("{ranks} reserve more {since}, {most}, and their tensors do not need it")
+        }
+        Metric::Deferred => format!(
+            "{ranks} hold more {since} in blocks that were freed and that other streams still \
+             use, {most}"
+        ),
+        Metric::Other => {
+            format!("other processes on the GPUs of {ranks} take more {since}, {most}")
+        }
+        _ => format!("{} of {ranks} grows {since}, {most}", memory(metric)),
+    }
+}
+
+/// Which ranks grow, or how many, where that is known.
+fn ranks_of(growth: &Growth, growing: &[u32]) -> String {
+    let all = growth.peers.saturating_add(1);
+    match growth.scope {
+        Scope::AllRanks if (2..all).contains(&growth.ranks) && growing.len() > 1 => {
+            ranks(growing, growth.ranks as usize)
+        }
+        Scope::AllRanks if (2..all).contains(&growth.ranks) => {
+            format!("{} of {all} ranks", growth.ranks)
+        }
+        Scope::AllRanks if growth.ranks == 2 => "both ranks".into(),
+        Scope::AllRanks if growth.ranks > 1 => format!("all {all} ranks"),
+        Scope::Role => "most ranks of one role".into(),
+        _ => "most ranks".into(),
+    }
+}
+
+/// Does a forecast make sense? What the job needs and has, it does not need again and again.
+fn goes_on(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> bool {
+    let course = lines.top().map(|line| case.age_profile(line));
+    let has_ended = matches!(
+        course,
+        Some(AgeProfile::Once | AgeProfile::Few | AgeProfile::Ended | AgeProfile::Filling)
+    );
+    !(class == Class::Pressure && case.metric.is_in_blocks() && has_ended)
+}
+
+/// What does not grow and is out of line all the same.
+fn out_of_line(metric: Metric, growth: &Growth) -> String {
+    let (rank, onset) = (growth.rank, growth.onset_step);
+    let who = match growth.scope {
+        Scope::OneRank => format!("rank {rank}"),
+        _ => format!("most ranks, rank {rank} among them,"),
+    };
+    let some = count(growth.grown_bytes);
+    match metric {
+        Metric::Spread => {
+            let more = bytes(growth.grown_bytes);
+            format!(
+                "the peak of rank {rank} has been {more} above that of its peers since step {onset}"
+            )
+        }
+        Metric::Retries => {
+            format!("{who} had to empty the allocator's cache in {some} of the last 64 steps")
+        }
+        Metric::Progress => {
+            let peers = match growth.peers {
+                1 => "its only peer has".into(),
+                peers => format!("its {peers} peers have"),
+            };
+            let steps = if growth.grown_bytes == 1 { "step" } else { "steps" };
+            format!(
+                "nothing was heard of rank {rank} since step {onset}, and {peers} finished {some} \
+                 {steps} more"
+            )
+        }
+        _ => format!(
+            "{who} gave memory back to the device and took it again in {some} of the last 64 steps"
+        ),
+    }
+}
+
+fn memory(metric: Metric) -> &'static str {
+    match metric {
+        Metric::NonTorch => "GPU memory beside PyTorch's",
+        Metric::Pinned => "pinned host memory",
+        Metric::Shared => "shared host memory",
+        Metric::Workers => "the workers' memory",
+        _ => "host memory",
+    }
+}
+
+/// Where it was allocated.
+fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
+    let Some(line) = lines.top() else { return String::new() };
+    if class == Class::Desynchronised {
+        return String::new();
+    }
+    let perhaps = if class.judge().share == Share::Nothing { "perhaps " } else { "" };
+    let here = location(line.frame);
+    if line.lines_inside > 1 {
+        return format!(", {perhaps}allocated on {} lines below {here}", line.lines_inside);
+    }
+    let is_backward = line.stack.first().is_some_and(|frame| is_backward(frame));
+    if is_backward && case.metric != Metric::Deferred {
+        return format!(", {perhaps}allocated in the backward pass of {here}");
+    }
+    format!(", {perhaps}allocated at {here}")
+}
+
+/// What it is, where that is not plain from what grows.
+fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
+    if class == Class::DeferredFrees && case.metric != Metric::Deferred {
+        let held = bytes(unsigned(case.deferred));
+        return format!("; {held} of it were freed and are still in use by other streams");
+    }
+    if class == Class::Pressure && case.metric.is_in_blocks() {
+        return needed(case, lines.top());
+    }
+    match class.judge().phrase {
+        Phrase::Always(said) => said.into(),
+        Phrase::Unless(metric, said) if case.metric != metric => said.into(),
+        Phrase::Unless(..) | Phrase::Plain => String::new(),
+    }
+}
+
+fn needed(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
+    if line.is_some_and(|line| case.is_workspace(line)) {
+        return "; each block is on a stream of its own".into();
+    }
+    match line.map(|line| case.age_profile(line)) {
+        Some(AgeProfile::Once) => "; it was made once and stays".into(),
+        Some(AgeProfile::Filling) => "; it fills up and slows down".into(),
+        Some(AgeProfile::Ended) => "; it has ended".into(),
+        Some(AgeProfile::Passing) => "; it passes through".into(),
+        _ => String::new(),
+    }
+}
+
+/// What the detector knows of the peers: it compares with their median.
+fn median_peer(metric: Metric, growth: &Growth) -> String {
+    match (growth.scope, growth.peers) {
+        _ if !metric.has_rate() || growth.ranks > 1 => String::new(),
+        (Scope::OneRank, 1) => "; its only peer is flat".into(),
+        (Scope::OneRank, 2..) => format!("; the median of its {} peers is flat", growth.peers),
+        _ => String::new(),
+    }
+}
+
+/// Other ranks that do the same, before their snapshots name them.
+fn others(growth: &Growth) -> String {
+    match (growth.scope, growth.ranks) {
+        (Scope::OneRank, 2) => "; one more rank grows alike".into(),
+        (Scope::OneRank, 3..) => format!("; {} more ranks grow alike", growth.ranks - 1),
+        _ => String::new(),
+    }
+}
+
+/// What the peers do, by their snapshots. Of other memory than tensors these do not tell how it
+/// was before.
+fn about_peers(case: &Case<'_>) -> String {
+    let (metric, growth) = (case.metric, case.growth);
+    if growth.scope != Scope::OneRank {
+        return String::new();
+    }
+    if !matches!(metric, Metric::Tensors | Metric::Count) {
+        return format!("{}{}", median_peer(metric, growth), others(growth));
+    }
+    let growing = &case.growing_peers;
+    if growing.is_empty() {
+        let flat = match (case.peers, growth.peers as usize) {
+            (0, _) => String::new(),
+            (1, 0 | 1) => "; its only peer is flat".into(),
+            (1, _) => "; the one peer that was compared is flat".into(),
+            (peers, all) if peers >= all => format!("; its {peers} peers are flat"),
+            (peers, _) => format!("; the {peers} peers that were compared are flat"),
+        };
+        return format!("{flat}{}", others(growth));
+    }
+    let total = growing.len().max(growth.ranks.saturating_sub(1) as usize);
+    let verb = if total == 1 { "grows" } else { "grow" };
+    let too = format!("; {} {verb} too", ranks(growing, total));
+    let median = case.peer_grown.by(case.measure);
+    if growing.len() * 2 <= case.peers || median <= 0 {
+        return too;
+    }
+    let steps = i64::try_from(case.counted_steps().max(1)).unwrap_or(i64::MAX);
+    let rate = amount(case.measure, median / steps);
+    format!("{too}; that is beyond the {rate} each step of its median peer")
+}
+
+fn end(growth: &Growth) -> String {
+    let Some(steps) = growth.steps_to_oom.filter(|_| Metric::of(growth.layer).has_rate()) else {
+        return String::new();
+    };
+    let likely = growth.forecast.filter(|likely| about(likely.p10) != about(likely.p90));
+    let likely = likely.map_or(String::new(), |likely| {
+        format!(" ({} to {})", about(likely.p10), about(likely.p90))
+    });
+    format!("; out of memory in about {} steps{likely}", about(steps))
+}

@@ -1,0 +1,65 @@
+//! Whether memory ends soon, and whether a person should be woken for it.
+
+use super::diagnosis::Diagnosis;
+use crate::diagnosis::constants::{EARLY_STEPS, PAGE_CONFIDENCE_PPM, SOON_NS, SOON_STEPS};
+use crate::diagnosis::evidence::births::AgeProfile;
+use crate::diagnosis::evidence::case::Case;
+use crate::diagnosis::judges::class::Class;
+use crate::diagnosis::judges::facts::Outlook;
+
+/// Has memory ended already, or does it before a person can act?
+pub(crate) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
+    if case.context.ooms.is_some_and(|ooms| ooms > 0) {
+        return true;
+    }
+    // What comes to its end by itself has no forecast; and whether these two say anything is open.
+    let outlook = class.judge().outlook;
+    let is_ending = outlook == Outlook::Passing;
+    let Some(steps) = case.growth.steps_to_oom.filter(|_| !is_ending && case.metric.has_rate())
+    else {
+        return false;
+    };
+    // A job that fills its device is near its end all the time. Where nothing is wrong with it, it
+    // must be likely that it does not come to rest before.
+    let is_benign = outlook == Outlook::Load;
+    let steps = match case.growth.forecast {
+        Some(likely) if is_benign => likely.p90,
+        None if is_benign => steps.saturating_mul(2),
+        _ => steps,
+    };
+    match case.context.step_time_ns {
+        Some(step_ns) => steps.saturating_mul(step_ns) <= SOON_NS,
+        None => steps <= SOON_STEPS,
+    }
+}
+
+impl Diagnosis {
+    /// Should a person be woken? Only for a fault that is confirmed, or when memory ends soon.
+    /// Everything else is to be seen, quietly.
+    pub fn pages(&self) -> bool {
+        let comes_to_rest = matches!(
+            self.histogram.course,
+            AgeProfile::Once | AgeProfile::Few | AgeProfile::Ended | AgeProfile::Filling
+        );
+        let is_needed = self.class == Class::Pressure && comes_to_rest;
+        // Graphs are captured, and code is compiled, until all shapes have been seen.
+        let is_settling = self.class == Class::CompilePools && self.age_steps < SOON_STEPS;
+        let is_confirmed =
+            self.class.is_fault() && self.confidence_ppm >= PAGE_CONFIDENCE_PPM && !is_settling;
+        // What is kept for some dozens of steps, garbage collection gives back.
+        let is_early = !self.stands_out
+            && self.age_steps < EARLY_STEPS
+            && self.steps_to_oom.is_none_or(|steps| steps > EARLY_STEPS);
+        (is_confirmed || (self.ends_soon && !is_needed)) && !is_early
+    }
+
+    /// Does another growth that is open in the same job, and paged, have the same cause?
+    /// It has where it was diagnosed alike at the same line on other ranks; and a library's
+    /// memory, on the device or the host, grows with the graphs that are captured or compiled.
+    pub fn is_reported_by(&self, class: Class, culprit: Option<(&str, u32)>) -> bool {
+        let own = self.culprit.as_ref().map(|frame| (frame.file.as_str(), frame.line));
+        let is_same_line = class == self.class && own.is_some() && own == culprit;
+        let comes_with_pools = self.class.is_outside();
+        is_same_line || (class == Class::CompilePools && comes_with_pools && own.is_none())
+    }
+}

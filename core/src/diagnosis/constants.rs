@@ -1,0 +1,64 @@
+//! The thresholds of the diagnosis that a person may want to change.
+
+/// Steps with births that must live for a line to leak: a buffer has one, a prefetcher three.
+pub const GENERATIONS_MIN: u64 = 4;
+
+/// As many are enough where they come at regular distances, as evaluations and checkpoints do.
+pub const OCCASIONS_MIN: u64 = 3;
+
+/// Births in the last steps may be gone in the next ones: gradients, a batch fetched ahead.
+pub(crate) const PASSING_STEPS: u64 = 3;
+
+/// Share of the bytes in the later half of the births below which a cache fills, in ppm.
+pub(crate) const LATER_HALF_PPM_MIN: u64 = 300_000;
+
+/// Blocks born as many steps before the dated onset still belong to the growth.
+pub(crate) const ONSET_SLACK_STEPS: u64 = 16;
+
+/// Share of the growth that known lines must explain for any class of tensors, in ppm.
+pub const EXPLAINED_PPM_MIN: u32 = 300_000;
+
+/// Share of the growth from which on it counts as explained, in ppm.
+pub(crate) const CONFIRMED_PPM: u32 = 700_000;
+
+/// Share of the growth with which a line stands out beside the line that called it, in ppm.
+pub(crate) const DOMINANT_PPM: i64 = 600_000;
+
+/// The same inside a model that was called: one layer may hold most of the activations.
+pub(crate) const DOMINANT_IN_MODEL_PPM: i64 = 900_000;
+
+/// Share of the growth that went through a line for it to be the shared one, in ppm.
+pub(crate) const SHARED_PPM: i64 = 800_000;
+
+/// A rise of the per-step minima below this share of what stays, in percent, is no leak in files.
+pub(crate) const MINIMA_PERCENT_MIN: i64 = 40;
+
+/// Growth in files of less than this a step does not matter, unless it holds `HELD_BYTES_MIN`.
+pub(crate) const RATE_BYTES_MIN: u64 = 4 << 10;
+
+/// Bytes that matter whatever their rate.
+pub(crate) const HELD_BYTES_MIN: u64 = 16 << 20;
+
+/// Free pieces and excess of one rank matter in files from this many bytes on.
+pub(crate) const EXCESS_BYTES_MIN: u64 = 1 << 30;
+
+/// Pending frees matter in files from this many bytes on.
+pub(crate) const PENDING_BYTES_MIN: u64 = 256 << 20;
+
+/// A fault pages from this confidence on, in ppm: lines that explain half can just reach it.
+pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
+
+/// Memory ends soon within this time: long enough to save a checkpoint and read the diagnosis.
+pub const SOON_NS: u64 = 30 * 60 * 1_000_000_000;
+
+/// The same in steps, where the length of a step is not known; pools of compiled code settle in it.
+pub const SOON_STEPS: u64 = 256;
+
+/// Growth of all ranks that is younger than this does not page: a collection may give it back.
+pub(crate) const EARLY_STEPS: u64 = 128;
+
+/// Suspects that are listed.
+pub const SUSPECTS_MAX: usize = 10;
+
+/// Buckets of a histogram: as many as fit into a line of a terminal.
+pub const BUCKETS_MAX: usize = 32;

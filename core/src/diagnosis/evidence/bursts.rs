@@ -1,0 +1,188 @@
+//! Many blocks of many ages, freed at one moment.
+//!
+//! A training step frees what it made itself: blocks of one birth, or two. Python's garbage
+//! collector frees whatever hung in cycles since it last ran, of all births. So does a program
+//! that empties a list; the trace alone cannot tell the two apart.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use crate::snapshot::frames::telling_frame;
+use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot, TraceKind};
+
+/// What was freed of one line at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Burst {
+    pub(crate) blocks: u64,
+    pub(crate) births: u64,
+    pub(crate) bytes: u64,
+    /// The step in which that was.
+    pub(crate) step: u64,
+    /// The step in which the oldest of them was born; none where that was before the trace.
+    pub(crate) first_birth: Option<u64>,
+}
+
+impl Burst {
+    /// Is the next one overdue? What gathered over some steps and was freed at one moment has
+    /// gathered for much longer since: whatever freed it has stopped, as a collector that was
+    /// switched off.
+    pub(crate) fn is_overdue(&self, step: u64) -> bool {
+        let Some(first_birth) = self.first_birth else { return false };
+        let gathered = self.step.saturating_sub(first_birth);
+        let since = step.saturating_sub(self.step);
+        since.saturating_mul(2) > gathered.saturating_mul(3)
+    }
+}
+
+/// The bursts of each line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bursts<'a>(BTreeMap<&'a Frame, (u64, Burst)>);
+
+#[derive(Default)]
+struct Run {
+    by_stack: BTreeMap<u32, Freed>,
+    step: u64,
+}
+
+#[derive(Default)]
+struct Freed {
+    births: BTreeSet<u64>,
+    /// Some were born before the trace.
+    has_older: bool,
+    blocks: u64,
+    bytes: u64,
+}
+
+/// What the trace shows; none where there is no trace.
+pub(crate) fn bursts<'a>(
+    snapshot: &'a RankSnapshot,
+    device: &DeviceSnapshot,
+) -> Option<Bursts<'a>> {
+    let oldest = device.trace.first()?.step;
+    let mut found = Bursts::default();
+    let mut alive: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+    let mut run = Run::default();
+    for event in &device.trace {
+        match event.kind {
+            TraceKind::Alloc => {
+                found.take(snapshot, core::mem::take(&mut run));
+                alive.insert(event.address, (event.step, event.stack));
+            }
+            TraceKind::Free | TraceKind::FreeDeferred => {
+                if event.step != run.step {
+                    found.take(snapshot, core::mem::take(&mut run));
+                }
+                // What was there before the trace has one birth, as far as is known.
+                let before = (oldest.saturating_sub(1), event.stack);
+                let known = alive.remove(&event.address);
+                let (birth, stack) = known.unwrap_or(before);
+                run.step = event.step;
+                let freed = run.by_stack.entry(stack).or_default();
+                freed.has_older |= known.is_none();
+                freed.births.insert(birth);
+                freed.blocks += 1;
+                freed.bytes = freed.bytes.saturating_add(event.size);
+            }
+            _ => {}
+        }
+    }
+    found.take(snapshot, run);
+    Some(found)
+}
+
+impl<'a> Bursts<'a> {
+    /// How many bursts a line had, and the last of them.
+    pub(crate) fn of(&self, frame: &Frame) -> Option<(u64, &Burst)> {
+        self.0.get(frame).map(|(count, burst)| (*count, burst))
+    }
+
+    fn take(&mut self, snapshot: &'a RankSnapshot, run: Run) {
+        let mut by_line: BTreeMap<&'a Frame, Freed> = BTreeMap::new();
+        for (stack, freed) in run.by_stack {
+            let frames: Vec<&Frame> = snapshot.frames_of(stack).collect();
+            let Some(frame) = telling_frame(&frames) else { continue };
+            let line = by_line.entry(frame).or_default();
+            line.births.extend(freed.births);
+            line.has_older |= freed.has_older;
+            line.blocks += freed.blocks;
+            line.bytes = line.bytes.saturating_add(freed.bytes);
+        }
+        for (frame, freed) in by_line {
+            if freed.births.len() < 6 {
+                continue;
+            }
+            let (count, last) = self.0.entry(frame).or_default();
+            *count += 1;
+            let (blocks, bytes, step) = (freed.blocks, freed.bytes, run.step);
+            let first_birth = freed.births.first().copied().filter(|_| !freed.has_older);
+            let births = freed.births.len() as u64;
+            *last = Burst { blocks, births, bytes, step, first_birth };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+    use crate::snapshot::TraceEvent;
+
+    fn event(kind: TraceKind, address: u64, step: u64) -> TraceEvent {
+        TraceEvent {
+            kind,
+            mono_ns: 0,
+            address,
+            size: 10,
+            detail: 0,
+            stack: 1,
+            stream_pool: 0,
+            step,
+        }
+    }
+
+    fn frame() -> Frame {
+        Frame { file: "/app/t.py".to_string(), line: 3, function: "f".to_string() }
+    }
+
+    /// The bursts of the only line there is.
+    fn found(trace: Vec<TraceEvent>) -> Option<(u64, Burst)> {
+        let device = DeviceSnapshot { trace, ..DeviceSnapshot::default() };
+        let snapshot = RankSnapshot {
+            frames: [Frame::default(), frame()].to_vec(),
+            stacks: [Vec::new(), [1].to_vec()].to_vec(),
+            ..RankSnapshot::default()
+        };
+        let bursts = bursts(&snapshot, &device)?;
+        bursts.of(&frame()).map(|(count, burst)| (count, burst.clone()))
+    }
+
+    #[test]
+    fn a_collection_frees_blocks_of_many_births() {
+        use TraceKind::{Alloc, Free};
+        assert_eq!(found(Vec::new()), None);
+        let mut trace: Vec<TraceEvent> = (0..40).map(|step| event(Alloc, step, step)).collect();
+        trace.extend((0..40).map(|address| event(Free, address, 40)));
+        let first_birth = Some(0);
+        let expected = Burst { blocks: 40, births: 40, bytes: 400, step: 40, first_birth };
+        assert_eq!(found(trace.clone()), Some((1, expected.clone())));
+        // After 60 steps more the next one is late.
+        assert_eq!([80, 100, 101].map(|step| expected.is_overdue(step)), [false, false, true]);
+        // One that is older than the trace: over how many steps they gathered is not known.
+        trace.push(event(Free, 99, 40));
+        let (_, burst) = found(trace).expect("a burst");
+        assert_eq!((burst.first_birth, burst.is_overdue(u64::MAX)), (None, false));
+    }
+
+    #[test]
+    fn a_step_that_frees_its_own_is_no_burst() {
+        use TraceKind::{Alloc, Free};
+        let step = |step: u64| {
+            let made = (0..50).map(move |address| event(Alloc, address, step));
+            made.chain((0..50).map(move |address| event(Free, address, step)))
+        };
+        assert_eq!(found((0..20).flat_map(step).collect()), None);
+        // What was there before the trace has no known births.
+        assert_eq!(found((0..50).map(|address| event(Free, address, 9)).collect()), None);
+    }
+}

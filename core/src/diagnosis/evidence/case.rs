@@ -1,0 +1,403 @@
+//! Everything a diagnosis is made of: the snapshots in figures, each worked out once.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::account::{
+    Account, Amount, Measure, Reading, account, median, median_amount, primary_device, signed,
+    unsigned,
+};
+use super::births::{AgeProfile, Generations};
+use super::bursts::{Burst, Bursts, bursts};
+use super::churn::Churn;
+use super::context::Context;
+use super::inquiry::Inquiry;
+use super::lines::{Line, growing, lines};
+use super::metric::Metric;
+use super::outside::Outside;
+use super::segments::{Requests, Shape, requests, shape};
+use super::shared::shared;
+use crate::capture::collective::{Comparison, GroupState, RankState, Verdict, compare};
+use crate::detector::{Growth, Scope};
+use crate::diagnosis::constants::{CONFIRMED_PPM, GENERATIONS_MIN, ONSET_SLACK_STEPS};
+use crate::diagnosis::words::plural;
+use crate::snapshot::{DeviceSnapshot, Frame, OutsideUse, RankSnapshot};
+
+/// The snapshots in figures.
+pub(crate) struct Case<'a> {
+    pub(crate) metric: Metric,
+    pub(crate) growth: &'a Growth,
+    pub(crate) context: &'a Context,
+    /// The step of the snapshots.
+    pub(crate) step: u64,
+    /// Step from which growth is counted.
+    pub(crate) since_step: u64,
+    /// Birth step from which blocks belong to the growth.
+    pub(crate) born_since: u64,
+    pub(crate) account: &'a Account<'a>,
+    pub(crate) measure: Measure,
+    pub(crate) peers: usize,
+    pub(crate) peers_left_out: usize,
+    /// Growth of the median peer.
+    pub(crate) peer_grown: Amount,
+    /// Peers that are not flat, in order.
+    pub(crate) growing_peers: Vec<u32>,
+    /// Growth that is to be explained: beyond the peers unless all ranks grow.
+    pub(crate) net: Amount,
+    /// Of that, what only passes through, where something else is what grows: see
+    /// [`Case::leave_out_passing`].
+    pub(crate) passing: i64,
+    /// Bytes in private pools, on the same terms.
+    pub(crate) private: i64,
+    /// Bytes that were taken back and are still used by other streams, beyond the peers.
+    pub(crate) deferred: i64,
+    pub(crate) shape: Option<Shape>,
+    /// Bytes of private pools of the median peer.
+    pub(crate) peer_private: u64,
+    pub(crate) requests: Option<Requests>,
+    pub(crate) bursts: Option<Bursts<'a>>,
+    pub(crate) churn: Churn,
+    /// Memory that other code than PyTorch's allocator holds, and of how many peers is known too.
+    pub(crate) outside: &'a [OutsideUse],
+    /// Which lines took such memory; `None` where nothing was recorded that could be it.
+    pub(crate) outside_lines: Option<Outside<'a>>,
+    pub(crate) comparison: Comparison,
+    /// The allocator's own counter at the step of the snapshots.
+    pub(crate) allocated: u64,
+}
+
+/// The lines that grew.
+pub(crate) struct Lines<'a> {
+    /// Largest growth first.
+    pub(crate) all: Vec<Line<'a>>,
+    /// The line that all the rest went through, where no line stands out.
+    pub(crate) shared: Option<Line<'a>>,
+}
+
+impl<'a> Lines<'a> {
+    /// The line to name.
+    pub(crate) fn top(&self) -> Option<&Line<'a>> {
+        self.shared.as_ref().or(self.all.first())
+    }
+}
+
+/// The onset is dated from blocks of steps, so it may be some steps late.
+fn onset_with_slack(growth: &Growth, step: u64) -> u64 {
+    let slack = ONSET_SLACK_STEPS + step.saturating_sub(growth.onset_step) / 4;
+    growth.onset_step.saturating_sub(slack)
+}
+
+/// How blocks are read for a growth.
+pub(crate) fn reading(metric: Metric, growth: &Growth, suspect: &RankSnapshot) -> Reading {
+    Reading {
+        since_step: onset_with_slack(growth, suspect.step),
+        deferred: metric == Metric::Deferred,
+    }
+}
+
+/// The accounts of the peers that are shown at the same steps.
+pub(crate) fn peer_accounts<'p>(
+    suspect: &RankSnapshot,
+    peers: &[&'p RankSnapshot],
+    reading: Reading,
+) -> Vec<Account<'p>> {
+    let accounts = comparable(suspect, peers);
+    accounts.map(|(peer, device)| account(peer, device, reading)).collect()
+}
+
+fn comparable<'p>(
+    suspect: &RankSnapshot,
+    peers: &[&'p RankSnapshot],
+) -> impl Iterator<Item = (&'p RankSnapshot, &'p DeviceSnapshot)> {
+    let at = (suspect.step, suspect.before_step);
+    let is_at = move |peer: &&'p RankSnapshot| (peer.step, peer.before_step) == at;
+    peers.iter().copied().filter(is_at).filter_map(|peer| Some((peer, primary_device(peer)?)))
+}
+
+impl<'a> Case<'a> {
+    pub(crate) fn new(
+        metric: Metric,
+        inquiry: &Inquiry<'a>,
+        device: &'a DeviceSnapshot,
+        account: &'a Account<'a>,
+        of_peers: &[Account<'_>],
+    ) -> Self {
+        let Inquiry { growth, suspect, peers, context } = *inquiry;
+        let peer_grown = median_amount(of_peers.iter().map(|peer| peer.grown));
+        let peer_private = median(of_peers.iter().map(|peer| peer.private).collect());
+        let beyond_peers = growth.scope == Scope::OneRank;
+        let less = |own: i64, peers: i64| {
+            if beyond_peers { own.saturating_sub(peers) } else { own }
+        };
+        let shapes: Vec<Shape> =
+            comparable(suspect, peers).filter_map(|(peer, device)| shape(peer, device)).collect();
+        let pending: Vec<i64> =
+            comparable(suspect, peers).map(|(_, device)| deferred(device)).collect();
+        let measure = if metric == Metric::Count { Measure::Blocks } else { Measure::Bytes };
+        // A peer that grows by less than a tenth of it is flat.
+        let flat_max = account.grown.by(measure).max(0) / 10;
+        let is_growing = |peer: &&Account<'_>| peer.grown.by(measure) > flat_max;
+        let mut growing_peers: Vec<u32> =
+            of_peers.iter().filter(is_growing).map(|peer| peer.rank).collect();
+        growing_peers.sort_unstable();
+        let since_step = if account.has_before { suspect.before_step } else { growth.onset_step };
+        Self {
+            metric,
+            growth,
+            context,
+            step: suspect.step,
+            since_step,
+            born_since: onset_with_slack(growth, suspect.step),
+            measure,
+            peers: of_peers.len(),
+            peers_left_out: peers.len() - of_peers.len(),
+            peer_grown,
+            growing_peers,
+            net: if beyond_peers { account.grown.less(peer_grown) } else { account.grown },
+            passing: 0,
+            private: less(account.private, peer_private),
+            deferred: less(deferred(device), median(pending)),
+            account,
+            shape: shape(suspect, device),
+            peer_private: unsigned(median(
+                shapes.iter().map(|shape| signed(shape.private)).collect(),
+            )),
+            requests: requests(device),
+            bursts: bursts(suspect, device),
+            churn: Churn::of(&device.trace, suspect.step),
+            outside: &suspect.outside,
+            outside_lines: None,
+            comparison: compared(suspect, peers),
+            allocated: device.allocated,
+        }
+    }
+
+    /// The lines that grew.
+    pub(crate) fn lines(&mut self, peers: &[Account<'_>]) -> Lines<'a> {
+        let beyond_peers = self.growth.scope == Scope::OneRank;
+        let mut growing = growing(self.account, peers, beyond_peers, self.measure);
+        let mut all = lines(&growing);
+        self.leave_out_passing(&mut all);
+        if self.passing > 0 {
+            let out: Vec<&Frame> =
+                all.iter().filter(|line| self.passes(line)).map(|line| line.frame).collect();
+            growing.retain(|each| !out.contains(&each.frame));
+        }
+        Lines { shared: shared(&growing, &all), all }
+    }
+
+    /// The lowest level of a step is without what the step itself needs, and so is the growth that
+    /// the detector saw. The snapshots are of a moment. When lines that leak account for what was
+    /// seen, what else is new and young (gradients, a batch, longer activations) is no part of it,
+    /// however large it is.
+    fn leave_out_passing(&mut self, all: &mut [Line<'_>]) {
+        let sum = |sum: i64, line: &Line<'_>| sum.saturating_add(line.net_grown);
+        let leaking = all.iter().filter(|line| self.leaks(line)).fold(0, sum);
+        let seen = signed(self.seen());
+        if seen == 0 || leaking.saturating_mul(2) < seen {
+            return;
+        }
+        let passing = all.iter().filter(|line| self.passes(line)).fold(0, sum);
+        self.passing = passing.min(self.net.by(self.measure).saturating_sub(leaking)).max(0);
+        if self.passing > 0 {
+            // The sort is stable: the others stay in their order.
+            all.sort_by_key(|line| self.passes(line));
+        }
+    }
+
+    /// Is all of a line young?
+    fn passes(&self, line: &Line<'_>) -> bool {
+        let span = self.step.saturating_sub(self.growth.onset_step);
+        let young = self.step.saturating_sub((span / 4).max(2));
+        let is_young = line.births.first().is_some_and(|first| first >= young);
+        is_young
+            && matches!(
+                self.age_profile(line),
+                AgeProfile::Once | AgeProfile::Few | AgeProfile::Passing
+            )
+    }
+
+    /// What is to be explained, in the measure of the growth.
+    pub(crate) fn net_grown(&self) -> i64 {
+        self.net.by(self.measure).saturating_sub(self.passing)
+    }
+
+    /// About what the detector saw between the two steps.
+    pub(crate) fn seen(&self) -> u64 {
+        if !self.metric.has_rate() {
+            return 0;
+        }
+        self.growth.bytes_per_step.saturating_mul(self.counted_steps())
+    }
+
+    /// Steps over which growth is counted and was there.
+    pub(crate) fn counted_steps(&self) -> u64 {
+        self.step.saturating_sub(self.since_step.max(self.growth.onset_step))
+    }
+
+    /// `from step 120 to step 376`; steps of a file have no numbers.
+    pub(crate) fn span(&self) -> String {
+        match self.context.survivors {
+            Some(_) => format!("over {}", plural(self.counted_steps(), "step")),
+            None => format!("from step {} to step {}", self.since_step, self.step),
+        }
+    }
+
+    /// Peers that it was compared with: by their snapshots where those matter, else by what the
+    /// detector saw of them.
+    pub(crate) fn compared(&self) -> usize {
+        if self.metric.is_in_blocks() { self.peers } else { self.growth.peers as usize }
+    }
+
+    /// How often the level gave back most of what it had grown by: as the detector saw
+    /// it. None where it saw none.
+    pub(crate) fn give_backs(&self) -> Option<u64> {
+        let seen = u64::from(self.growth.give_backs);
+        (seen > 0).then_some(seen)
+    }
+
+    /// Is that long enough to say anything?
+    pub(crate) fn is_counted(&self) -> bool {
+        self.context.survivors.is_some() || self.counted_steps() >= GENERATIONS_MIN
+    }
+
+    /// Did tensors grow by more than half of what the detector saw?
+    pub(crate) fn tensors_grew(&self) -> bool {
+        self.metric != Metric::Deferred && unsigned(self.net.bytes) > self.seen() / 2
+    }
+
+    /// How the births of a line's blocks lie in time.
+    pub(crate) fn age_profile(&self, line: &Line<'_>) -> AgeProfile {
+        // Births count from the onset, also those of before the earlier step: they live still.
+        match line.births.age_profile(self.born_since, self.growth.onset_step, self.step) {
+            AgeProfile::Passing if self.falls_behind(line) => AgeProfile::Backlog,
+            course => course,
+        }
+    }
+
+    /// Are more blocks of a line there than ever, of many steps, though the oldest went? A queue
+    /// that is full, a window, has made its growth soon after the onset, and has made less than
+    /// what was seen since.
+    fn falls_behind(&self, line: &Line<'_>) -> bool {
+        let (more, seen) = (unsigned(line.net.blocks), signed(self.seen()));
+        line.births.count() >= 2 * GENERATIONS_MIN
+            && more.saturating_mul(2) >= line.blocks
+            && line.net_grown.saturating_mul(4) >= seen
+            && self.net.by(self.measure).saturating_mul(4) >= seen.saturating_mul(3)
+            && self.is_counted()
+    }
+
+    /// The same as a histogram.
+    pub(crate) fn generations(&self, line: &Line<'_>) -> Generations {
+        let mut generations =
+            line.births.generations(self.born_since, self.growth.onset_step, self.step);
+        generations.course = self.age_profile(line);
+        generations
+    }
+
+    /// Blocks of many steps are alive, also of late ones, and as much late as early.
+    pub(crate) fn leaks(&self, line: &Line<'_>) -> bool {
+        let survivors = self.context.survivors.as_ref();
+        survivors.is_some_and(|lines| lines.contains(line.frame))
+            || matches!(self.age_profile(line), AgeProfile::Steady | AgeProfile::Backlog)
+    }
+
+    /// Whole free segments that no step needs: the others are only free between two steps.
+    pub(crate) fn idle_cache(&self) -> u64 {
+        let need = self.context.step_need.map_or(0, |need| need.now);
+        self.shape.as_ref().map_or(0, |shape| shape.cached.saturating_sub(need))
+    }
+
+    /// Is more free in whole segments that no step needs than in pieces?
+    pub(crate) fn is_cache(&self) -> bool {
+        self.shape.as_ref().is_some_and(|shape| self.idle_cache() > shape.inactive)
+    }
+
+    /// Is it the few newest blocks of a line that grew, each made in place of an older one, while
+    /// the steps need at most one such copy more than before? A tensor that is concatenated to
+    /// looks like that: the old one and the new one are alive at once. Longer sequences do not:
+    /// they cost more within the steps than between them.
+    pub(crate) fn swells(&self, line: &Line<'_>) -> bool {
+        let Some(need) = self.context.step_need else { return false };
+        let grown = signed(need.now).saturating_sub(signed(need.before));
+        let span = self.step.saturating_sub(self.growth.onset_step);
+        let is_new = |birth: u64| birth.saturating_add((span / 8).max(4)) >= self.step;
+        line.blocks <= 64
+            && line.births.first().is_some_and(is_new)
+            && grown <= line.net.bytes.saturating_add(line.net.bytes / 8)
+            && self.share_ppm(line.net_grown) >= CONFIRMED_PPM
+    }
+
+    /// Is each new block of a line on a stream of its own? Then they are workspaces of a library,
+    /// which takes one for each stream that it is called on.
+    pub(crate) fn is_workspace(&self, line: &Line<'_>) -> bool {
+        line.by_stream.len() as u64 >= GENERATIONS_MIN
+            && line.by_stream.values().all(|&blocks| blocks == 1)
+    }
+
+    /// Share of the growth that is to be explained, in parts per million, at most all of it. When
+    /// the stacks show far less than the detector saw, the rest is unexplained.
+    pub(crate) fn share_ppm(&self, part: i64) -> u32 {
+        share_of(part, self.whole())
+    }
+
+    /// What all shares are shares of.
+    pub(crate) fn whole(&self) -> i64 {
+        self.net_grown().max(signed(self.seen() / 2)).max(1)
+    }
+
+    /// The group of processes in which this rank, or others for it, wait.
+    pub(crate) fn desynchronised(&self) -> Option<&GroupState> {
+        let rank = self.growth.rank;
+        let concerns = |group: &&GroupState| {
+            group.verdict == Verdict::Desynchronised
+                && (group.behind.iter().any(|behind| behind.rank == rank)
+                    || group.waiting.contains(&rank))
+        };
+        self.comparison.groups.iter().find(concerns)
+    }
+
+    /// How often many blocks of a line were freed at one moment, and the last of those, unless the
+    /// next one is overdue: then it says nothing of what is alive.
+    pub(crate) fn burst(&self, line: &Line<'_>) -> Option<(u64, &Burst)> {
+        let of_line = self.bursts.as_ref()?.of(line.frame);
+        of_line.filter(|(_, burst)| !burst.is_overdue(self.step))
+    }
+
+    /// Is anything known of the collectives of this rank?
+    pub(crate) fn knows_collectives(&self) -> bool {
+        self.comparison.groups.iter().any(|group| group.ranks.contains(&self.growth.rank))
+    }
+}
+
+/// What counts of these lines together.
+pub(crate) fn net_grown<'l>(lines: impl IntoIterator<Item = &'l Line<'l>>) -> i64 {
+    lines.into_iter().fold(0, |sum: i64, line| sum.saturating_add(line.net_grown))
+}
+
+/// A part of a whole in parts per million, from nothing to all of it.
+pub(crate) fn share_of(part: i64, whole: i64) -> u32 {
+    let share = i128::from(part.max(0)) * 1_000_000 / i128::from(whole.max(1));
+    u32::try_from(share.min(1_000_000)).unwrap_or(1_000_000)
+}
+
+/// Bytes that were taken back and are still used by other streams.
+fn deferred(device: &DeviceSnapshot) -> i64 {
+    let pending = device.blocks.iter().filter(|block| block.pending);
+    pending.fold(0, |sum: i64, block| sum.saturating_add(signed(block.size)))
+}
+
+/// How the collectives of the suspect and its peers stand, told from their own states.
+fn compared(suspect: &RankSnapshot, peers: &[&RankSnapshot]) -> Comparison {
+    let all = core::iter::once(&suspect).chain(peers);
+    let known = all.filter(|snapshot| snapshot.collectives.look_wall_ns != 0);
+    let states: Vec<RankState<'_>> = known
+        .map(|snapshot| RankState {
+            rank: snapshot.identity.rank,
+            dead: false,
+            state: Ok(&snapshot.collectives),
+        })
+        .collect();
+    compare(&states)
+}

@@ -1,0 +1,93 @@
+//! What snapshots do not hold and a diagnosis can use: readings, counters, settings.
+//!
+//! Everything here may be missing, and what is missing is unknown, never zero: no class is chosen,
+//! and none is ruled out, because something was not measured.
+
+use alloc::vec::Vec;
+
+use crate::snapshot::Frame;
+
+/// What was read from outside the tape at one moment. `None` is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readings {
+    /// Anonymous memory of the process, in bytes.
+    pub rss_anon: Option<u64>,
+    /// Memory that it shares with others (`/dev/shm` and the like), in bytes.
+    pub shared: Option<u64>,
+    /// Pinned host memory, in bytes.
+    pub pinned: Option<u64>,
+    /// Memory of its worker processes, all together, in bytes.
+    pub workers: Option<u64>,
+    /// How many workers those are.
+    pub worker_count: Option<u32>,
+    /// Bytes that the cgroup allows.
+    pub host_limit: Option<u64>,
+    /// Memory of the process on the device beyond what PyTorch's allocator reserved, in bytes.
+    pub non_torch: Option<u64>,
+    /// Memory of other processes on the device, in bytes.
+    pub other: Option<u64>,
+    /// Processes of this job that have a context on this device.
+    pub contexts: Option<u32>,
+    /// Bytes that the allocator held from the device.
+    pub reserved: Option<u64>,
+}
+
+/// How the allocator was set up. `None` is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocatorSettings {
+    /// `expandable_segments`. Where it is not given, the segments of the snapshot may show it.
+    pub expandable_segments: Option<bool>,
+}
+
+/// The highest use within a step, of this rank and of its peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Highest bytes of the suspect.
+    pub own: u64,
+    /// Median of the same over its peers.
+    pub peers: u64,
+}
+
+/// What steps need beyond the floor that is there between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepNeed {
+    /// Highest use less the floor just before the growth began, in bytes.
+    pub before: u64,
+    /// The same now.
+    pub now: u64,
+}
+
+/// What is known beside the growth and the snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// What was read at the earlier step.
+    pub before: Readings,
+    /// What was read at the step of the snapshots.
+    pub now: Readings,
+    /// Failed `cudaMalloc`s after which the allocator emptied its cache, since the onset.
+    pub retries: Option<u64>,
+    /// Requests that failed for good, since the onset.
+    pub ooms: Option<u64>,
+    /// Length of a step, in nanoseconds.
+    pub step_time_ns: Option<u64>,
+    /// Is it the peaks within steps that grow, and not the floors?
+    pub in_peaks: Option<bool>,
+    /// Peaks of this rank and of its peers.
+    pub peaks: Option<Peaks>,
+    /// What the steps of this rank need beyond their floors.
+    pub step_need: Option<StepNeed>,
+    /// Steps since the onset of which there is no record.
+    pub steps_missing: Option<u64>,
+    /// How the allocator was set up.
+    pub allocator: AllocatorSettings,
+    /// Lines whose blocks outlive all of theirs that went, in files of PyTorch, whose steps have no
+    /// numbers; none of a running job.
+    pub survivors: Option<Vec<Frame>>,
+}
+
+impl Readings {
+    /// How much something grew from one moment to another; none unless it is known at both.
+    pub(crate) fn grown(before: Option<u64>, now: Option<u64>) -> Option<u64> {
+        before.zip(now).map(|(before, now)| now.saturating_sub(before))
+    }
+}

@@ -1,0 +1,148 @@
+//! What is allocated under each line of code, on one rank and on the others.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::account::median;
+use super::view::{Kept, View};
+use crate::diagnosis::words::location;
+use crate::snapshot::frames::telling_frame;
+use crate::snapshot::{Frame, StackUse};
+
+/// What one line of code holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldLine {
+    /// Innermost frame of the user's own code; the unknown frame for memory without a stack.
+    pub frame: Frame,
+    /// What it is, where its stacks tell.
+    pub kind: Kind,
+    /// Live bytes.
+    pub bytes: u64,
+    /// Live blocks.
+    pub blocks: u64,
+    /// Bytes more than before.
+    pub grown: i64,
+    /// Blocks born since.
+    pub fresh_blocks: u64,
+    /// Steps in which these were born.
+    pub generations: u64,
+    /// Stacks through this line.
+    pub stacks: u32,
+    /// The median of the bytes on other ranks; none without others.
+    pub others_bytes: Option<u64>,
+    /// The median of the blocks on other ranks.
+    pub others_blocks: Option<u64>,
+}
+
+impl HeldLine {
+    /// The line in words.
+    pub(crate) fn name(&self) -> String {
+        match self.kind {
+            Kind::Nameless => "without a stack".into(),
+            Kind::OptimizerState => format!("of optimizer state ({})", location(&self.frame)),
+            Kind::Module | Kind::Backward | Kind::Other => format!("at {}", location(&self.frame)),
+        }
+    }
+}
+
+/// What memory is for, where its stack tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Kind {
+    /// The stack does not tell.
+    #[default]
+    Other,
+    /// State of an optimizer.
+    OptimizerState,
+    /// Parameters, or what a module makes once.
+    Module,
+    /// Made in a backward pass.
+    Backward,
+    /// There is no stack: older than the recording, or made in a backward pass.
+    #[strum(serialize = "no_stack")]
+    Nameless,
+}
+
+impl Kind {
+    /// The name a user meets.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    pub(crate) fn of(stack: &[&Frame]) -> Self {
+        let is = |frame: &&&Frame, file: &str, functions: &[&str]| {
+            frame.file.contains(file) && functions.contains(&frame.function.as_str())
+        };
+        if stack.iter().all(|frame| frame.file.is_empty() && frame.function.is_empty()) {
+            return Self::Nameless;
+        }
+        if stack.iter().any(|frame| is(&frame, "/optim/", &["_init_group", "_init_state"])) {
+            return Self::OptimizerState;
+        }
+        if stack.first().is_some_and(|frame| frame.file.is_empty()) {
+            return Self::Backward;
+        }
+        let moves = ["_apply", "to", "cuda", "to_empty", "reset_parameters", "convert"];
+        if stack.iter().any(|frame| is(&frame, "torch/nn/modules/module.py", &moves)) {
+            return Self::Module;
+        }
+        Self::Other
+    }
+}
+
+/// The lines of a rank, those that hold most first, beside the other ranks.
+pub(crate) fn lines(
+    view: &View<'_>,
+    kept: &BTreeMap<u32, Kept>,
+    others: &[BTreeMap<(Frame, Kind), HeldLine>],
+) -> Vec<HeldLine> {
+    let mut lines: Vec<HeldLine> = by_line(view, kept).into_values().collect();
+    for line in &mut lines {
+        if others.is_empty() {
+            continue;
+        }
+        let key = (line.frame.clone(), line.kind);
+        let of = |number: fn(&HeldLine) -> u64| {
+            median(others.iter().map(|other| other.get(&key).map_or(0, number)).collect())
+        };
+        line.others_bytes = Some(of(|line| line.bytes));
+        line.others_blocks = Some(of(|line| line.blocks));
+    }
+    lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.frame.cmp(&b.frame)));
+    lines
+}
+
+/// What each line holds.
+pub(crate) fn by_line(
+    view: &View<'_>,
+    kept: &BTreeMap<u32, Kept>,
+) -> BTreeMap<(Frame, Kind), HeldLine> {
+    let mut lines: BTreeMap<(Frame, Kind), HeldLine> = BTreeMap::new();
+    for (&stack, held) in kept {
+        let frames = view.stack(stack);
+        let kind = Kind::of(&frames);
+        let frame = telling_frame(&frames).cloned().unwrap_or_default();
+        let line = lines.entry((frame.clone(), kind)).or_default();
+        (line.frame, line.kind) = (frame, kind);
+        line.bytes = line.bytes.saturating_add(held.bytes);
+        line.blocks += held.blocks;
+        line.grown = line.grown.saturating_add(held.grown);
+        line.fresh_blocks += held.fresh_blocks;
+        line.generations = line.generations.max(held.births.len() as u64);
+        line.stacks += u32::from(held.blocks > 0);
+    }
+    lines
+}
+
+/// What was alive at a peak, by line.
+pub(crate) fn at_peak(view: &View<'_>, uses: &[StackUse]) -> Vec<HeldLine> {
+    lines(view, &kept(uses), &[])
+}
+
+/// The same by stack.
+pub(crate) fn kept(uses: &[StackUse]) -> BTreeMap<u32, Kept> {
+    let held = |held: &StackUse| Kept { bytes: held.bytes, blocks: held.blocks, ..Kept::default() };
+    uses.iter().map(|one| (one.stack, held(one))).collect()
+}

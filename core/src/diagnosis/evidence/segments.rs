@@ -1,0 +1,211 @@
+//! What the allocator holds and what of it no tensor uses, from a device's segments and blocks.
+//!
+//! PyTorch takes segments from the device and cuts blocks out of them. A segment goes back only
+//! as a whole, so one small block that lives long holds all of it. Free segments are a cache: the
+//! allocator gives them back by itself before it fails. The free parts of used ones are what
+//! fragmentation is about.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use super::account::is_private;
+use crate::snapshot::frames::telling_frame;
+use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, SegmentSource, TraceKind};
+
+/// A line whose blocks hold segments that are mostly free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) frame: Frame,
+    /// Segments of which its block is the oldest.
+    pub(crate) segments: u64,
+    /// Bytes of its blocks in them.
+    pub(crate) used: u64,
+    /// Free bytes of those segments.
+    pub(crate) free: u64,
+}
+
+/// The allocator's memory on one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Bytes of all segments.
+    pub(crate) reserved: u64,
+    /// Bytes of blocks that were freed and that other streams still use.
+    pub(crate) deferred: u64,
+    /// Free bytes in segments that have blocks.
+    pub(crate) inactive: u64,
+    /// Bytes of segments without blocks.
+    pub(crate) cached: u64,
+    /// Largest free piece in any segment.
+    pub(crate) largest_free: u64,
+    /// Bytes of segments in private pools.
+    pub(crate) private: u64,
+    /// Number of those pools.
+    pub(crate) private_pools: u64,
+    /// Some segments grow and shrink: `expandable_segments` is on.
+    pub(crate) expandable: bool,
+    /// The line that holds most free bytes.
+    pub(crate) holder: Option<Holder>,
+}
+
+/// What the allocator was asked for lately, and whether it could.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Requests {
+    /// The largest request of the trace.
+    pub(crate) largest: u64,
+    /// Different sizes of large requests.
+    pub(crate) large_sizes: u64,
+    /// `cudaMalloc` failed.
+    pub(crate) failed: u64,
+    /// The allocator gave up.
+    pub(crate) ooms: u64,
+}
+
+/// None where the segments are not known, or where some of them may be other code's.
+pub(crate) fn shape(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option<Shape> {
+    if device.segment_source != SegmentSource::Allocator || device.segments.is_empty() {
+        return None;
+    }
+    let mut shape = Shape::default();
+    let mut pools: BTreeSet<(u64, u64)> = BTreeSet::new();
+    let mut holders: BTreeMap<u32, Holder> = BTreeMap::new();
+    for segment in &device.segments {
+        let end = segment.address.saturating_add(segment.size);
+        let from = device.blocks.partition_point(|block| block.address < segment.address);
+        let inside = device.blocks.get(from..).unwrap_or_default();
+        let to = inside.partition_point(|block| block.address < end);
+        let blocks = inside.get(..to).unwrap_or_default();
+        let (used, largest) = gaps(segment.address, end, blocks);
+        let free = segment.size.saturating_sub(used);
+        shape.reserved = shape.reserved.saturating_add(segment.size);
+        shape.expandable |= segment.expandable;
+        shape.largest_free = shape.largest_free.max(largest);
+        let place = snapshot.stream_pool(segment.stream_pool);
+        if is_private(place) {
+            shape.private = shape.private.saturating_add(segment.size);
+            pools.extend(place.pool);
+        }
+        if blocks.is_empty() {
+            shape.cached = shape.cached.saturating_add(free);
+            continue;
+        }
+        shape.inactive = shape.inactive.saturating_add(free);
+        // Half of it is free; small segments are no matter.
+        let is_held = free >= segment.size / 2;
+        if is_held && segment.size > 2 << 20 {
+            hold(snapshot, &mut holders, blocks, free);
+        }
+    }
+    let pending = device.blocks.iter().filter(|block| block.pending);
+    shape.deferred = pending.fold(0, |sum: u64, block| sum.saturating_add(block.size));
+    shape.private_pools = pools.len() as u64;
+    shape.holder = holders.into_values().max_by_key(|holder| holder.free);
+    Some(shape)
+}
+
+/// Bytes used between two addresses, and the largest gap.
+fn gaps(start: u64, end: u64, blocks: &[Block]) -> (u64, u64) {
+    let (mut used, mut largest, mut at) = (0_u64, 0, start);
+    for block in blocks {
+        used = used.saturating_add(block.size);
+        largest = largest.max(block.address.saturating_sub(at));
+        at = at.max(block.address.saturating_add(block.size));
+    }
+    (used, largest.max(end.saturating_sub(at)))
+}
+
+/// The oldest block of a segment is the one that keeps it longest.
+fn hold(snapshot: &RankSnapshot, holders: &mut BTreeMap<u32, Holder>, blocks: &[Block], free: u64) {
+    let Some(oldest) = blocks.iter().min_by_key(|block| (block.birth_step, block.address)) else {
+        return;
+    };
+    let frames: Vec<&Frame> = snapshot.frames_of(oldest.stack).collect();
+    let Some(frame) = telling_frame(&frames) else { return };
+    let empty = Holder { frame: frame.clone(), segments: 0, used: 0, free: 0 };
+    let holder = holders.entry(oldest.stack).or_insert(empty);
+    holder.segments += 1;
+    holder.free = holder.free.saturating_add(free);
+    let own = blocks.iter().filter(|block| block.stack == oldest.stack);
+    holder.used = own.fold(holder.used, |sum, block| sum.saturating_add(block.size));
+}
+
+/// What the trace says; `None` where there is none.
+pub(crate) fn requests(device: &DeviceSnapshot) -> Option<Requests> {
+    if device.trace.is_empty() {
+        return None;
+    }
+    let mut requests = Requests::default();
+    let mut sizes: BTreeSet<u64> = BTreeSet::new();
+    for event in &device.trace {
+        match event.kind {
+            TraceKind::Alloc => {}
+            TraceKind::Oom => requests.ooms += 1,
+            TraceKind::MallocFailed => {
+                requests.failed += 1;
+                continue;
+            }
+            _ => continue,
+        }
+        requests.largest = requests.largest.max(event.size);
+        if event.size >= 1 << 20 {
+            sizes.insert(event.size);
+        }
+    }
+    requests.large_sizes = sizes.len() as u64;
+    Some(requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+    use crate::snapshot::{Segment, StreamPool};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn one_block_holds_a_segment() {
+        let frame = Frame { file: "/app/t.py".to_string(), line: 3, function: "f".to_string() };
+        let snapshot = RankSnapshot {
+            frames: [Frame::default(), frame.clone()].to_vec(),
+            stacks: [Vec::new(), [1].to_vec()].to_vec(),
+            stream_pools: [
+                StreamPool::default(),
+                StreamPool { stream: Some(0), pool: Some((0, 2)) },
+            ]
+            .to_vec(),
+            ..RankSnapshot::default()
+        };
+        let segment = |address: u64, size: u64, place: u16| Segment {
+            address,
+            size,
+            stream_pool: place,
+            ..Segment::default()
+        };
+        let block = |address: u64, size: u64| Block { address, size, stack: 1, ..Block::default() };
+        let mut device = DeviceSnapshot {
+            segments: [
+                segment(0, 100 * MIB, 0),
+                segment(200 * MIB, 20 * MIB, 0),
+                segment(300 * MIB, 2 * MIB, 1),
+            ]
+            .to_vec(),
+            blocks: [block(40 * MIB, MIB), block(300 * MIB, MIB)].to_vec(),
+            ..DeviceSnapshot::default()
+        };
+        assert_eq!(shape(&snapshot, &device), None, "the segments are not known");
+        device.segment_source = SegmentSource::Allocator;
+        let expected = Shape {
+            reserved: 122 * MIB,
+            deferred: 0,
+            inactive: 100 * MIB,
+            cached: 20 * MIB,
+            largest_free: 59 * MIB,
+            private: 2 * MIB,
+            private_pools: 1,
+            expandable: false,
+            holder: Some(Holder { frame, segments: 1, used: MIB, free: 99 * MIB }),
+        };
+        assert_eq!(shape(&snapshot, &device), Some(expected));
+    }
+}

@@ -1,0 +1,145 @@
+//! Which stacks of a rank keep memory that should not stay, by its files.
+//!
+//! Four signs together: blocks of every one of the last steps live under one stack; the stack keeps
+//! more than before; the oldest of its blocks is older than any of it that went; and the per-step
+//! minima rise. One of these alone is ordinary.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use super::account::signed;
+use super::view::{Kept, View};
+use crate::diagnosis::constants::{
+    GENERATIONS_MIN, HELD_BYTES_MIN, MINIMA_PERCENT_MIN, RATE_BYTES_MIN,
+};
+
+/// What one rank keeps that it should not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Survivors {
+    /// Stacks that keep blocks of all ages, largest growth first.
+    pub(crate) stacks: Vec<u32>,
+    /// Bytes by which they grew.
+    pub(crate) grown: u64,
+    /// Bytes of their blocks that were born since.
+    pub(crate) young: u64,
+    /// Bytes they hold, of whatever age.
+    pub(crate) held: u64,
+    /// Steps from the first birth to the last.
+    pub(crate) steps: u64,
+    /// Older blocks of these stacks, for each step's worth of young ones: as many steps they may
+    /// be from.
+    pub(crate) older_steps: u64,
+    /// First step with a birth.
+    pub(crate) onset_step: u64,
+    /// Steps with births that are alive.
+    pub(crate) generations: u64,
+    /// By how much the lowest level rose for each byte of growth, in percent; none when unknown.
+    pub(crate) minima_percent: Option<i64>,
+}
+
+impl Survivors {
+    /// Bytes a step.
+    pub(crate) fn rate(&self) -> u64 {
+        self.young / self.steps.max(1)
+    }
+
+    /// Is it worth a verdict?
+    pub(crate) fn matters(&self) -> bool {
+        self.grown > 0 && (self.rate() >= RATE_BYTES_MIN || self.held >= HELD_BYTES_MIN)
+    }
+}
+
+/// What this rank keeps that it should not; none when it keeps nothing.
+pub(crate) fn survivors(view: &View<'_>) -> Option<Survivors> {
+    let kept = &view.kept;
+    let mut found: Vec<(u32, &Kept)> =
+        kept.iter().filter(|(_, held)| stays(view, held)).map(|(&s, held)| (s, held)).collect();
+    found.sort_by(|a, b| b.1.grown.cmp(&a.1.grown).then(a.0.cmp(&b.0)));
+    let births: BTreeSet<u64> = found.iter().flat_map(|(_, k)| k.births.iter().copied()).collect();
+    let onset_step = *births.first()?;
+    let last_step = births.last().copied().unwrap_or(onset_step);
+    let sum = |of: fn(&Kept) -> u64| found.iter().fold(0, |s: u64, (_, k)| s.saturating_add(of(k)));
+    let young = sum(|held| held.fresh_blocks);
+    let older = sum(|held| held.older_blocks);
+    let mut kept_on = Survivors {
+        stacks: found.iter().map(|&(stack, _)| stack).collect(),
+        grown: sum(|held| held.grown.unsigned_abs()),
+        young: sum(|held| held.fresh_bytes),
+        held: sum(|held| held.bytes),
+        steps: last_step - onset_step + 1,
+        older_steps: older.saturating_mul(births.len() as u64) / young.max(1),
+        onset_step,
+        generations: births.len() as u64,
+        minima_percent: None,
+    };
+    kept_on.minima_percent = minima_percent(view, &kept_on);
+    let is_balanced = kept_on.minima_percent.is_some_and(|percent| percent < MINIMA_PERCENT_MIN);
+    (!is_balanced && is_of_a_step(view, kept_on.rate())).then_some(kept_on)
+}
+
+/// Blocks of all ages stay, and more of them than before.
+fn stays(view: &View<'_>, held: &Kept) -> bool {
+    let steps = view.steps();
+    let (Some(&first), Some(&last)) = (held.births.first(), held.births.last()) else {
+        return false;
+    };
+    // It goes on: something was kept in the last quarter, too.
+    let goes_on = last.saturating_add(steps / 4 + 1) >= view.step;
+    let grew = held.grown > 0 && held.grown >= signed(held.fresh_bytes / 2);
+    if !goes_on || !grew {
+        return false;
+    }
+    // A buffer that is handed on, or emptied now and then: what is alive is no older than what
+    // went before.
+    let age = view.step.saturating_sub(first);
+    if held.lived > 0 && age <= held.lived + (held.lived / 4).max(1) {
+        return false;
+    }
+    let generations = held.births.len() as u64;
+    if generations >= GENERATIONS_MIN {
+        // What is in flight lives in neighbouring steps only, at the end.
+        return first.saturating_sub(view.before_step) <= steps / 2
+            || generations >= 2 * GENERATIONS_MIN;
+    }
+    let a_step = held.fresh_blocks.div_ceil(generations.max(1));
+    // A trace may hold few steps: then there are many more blocks that are older.
+    generations >= 2 && generations >= steps && held.older_blocks >= 6 * a_step
+}
+
+/// By how much the per-step minima rose for what the stacks grew, in percent.
+fn minima_percent(view: &View<'_>, kept_on: &Survivors) -> Option<i64> {
+    let rise = |from: u64, to: u64| i128::from(to) - i128::from(from);
+    let percent = |rise: i128, of: i128| i64::try_from(rise * 100 / of.max(1)).unwrap_or(i64::MAX);
+    if view.earlier > 0 {
+        let risen = rise(view.before_allocated, view.device.allocated);
+        return Some(percent(risen, i128::from(kept_on.grown)));
+    }
+    let (floors, _) = view.levels();
+    // The lowest of several steps, so that what comes and goes over some of them does not count.
+    let late = floors.len().saturating_sub((floors.len() / 3).max(2));
+    let lowest = |part: &[u64], from: usize| {
+        let numbered = part.iter().copied().zip(from..);
+        numbered.min_by_key(|&(floor, at)| (floor, at))
+    };
+    let (first, last) = (floors.get(..floors.len() / 2)?, floors.get(late..)?);
+    let ((from, from_at), (to, to_at)) = (lowest(first, 0)?, lowest(last, late)?);
+    let step_at = |at: usize| view.before_step.saturating_add(at as u64);
+    let since = kept_on.onset_step.max(step_at(from_at));
+    let share = u128::from(kept_on.young) * u128::from(step_at(to_at).saturating_sub(since))
+        / u128::from(kept_on.steps.max(1));
+    let share = i128::try_from(share).ok().filter(|&share| share > 0)?;
+    Some(percent(rise(from, to), share))
+}
+
+/// Memory comes and goes in each step; without that a guessed step is none.
+fn is_of_a_step(view: &View<'_>, rate: u64) -> bool {
+    if view.earlier > 0 || view.device.trace.source.is_known() {
+        return true;
+    }
+    let (floors, peaks) = view.levels();
+    let mut swings: Vec<u64> =
+        floors.iter().zip(peaks).map(|(floor, peak)| peak.saturating_sub(*floor)).collect();
+    swings.sort_unstable();
+    let typical = swings.get(swings.len() / 2).copied().unwrap_or_default();
+    typical >= rate.saturating_mul(4)
+}

@@ -1,0 +1,177 @@
+//! What several judges ask.
+
+use alloc::format;
+use alloc::string::String;
+
+use super::facts::Facts;
+use crate::diagnosis::constants::{CONFIRMED_PPM, EXPLAINED_PPM_MIN};
+use crate::diagnosis::evidence::account::{signed, unsigned};
+use crate::diagnosis::evidence::births::AgeProfile;
+use crate::diagnosis::evidence::case::{Case, Lines, net_grown, share_of};
+use crate::diagnosis::evidence::context::Readings;
+use crate::diagnosis::evidence::lines::Line;
+use crate::diagnosis::evidence::metric::Metric;
+use crate::diagnosis::words::{bytes, location, percent, times};
+
+/// What the detector saw grow, in bytes; 0 where it did not follow bytes.
+pub(crate) fn seen_bytes(case: &Case<'_>) -> i64 {
+    if case.metric.has_rate() && case.metric != Metric::Count {
+        signed(case.growth.grown_bytes)
+    } else {
+        0
+    }
+}
+
+/// At least half of what was seen.
+pub(crate) fn explains(case: &Case<'_>, bytes: i64) -> bool {
+    bytes > 0 && bytes.saturating_mul(2) >= seen_bytes(case)
+}
+
+pub(crate) fn is_deferred(case: &Case<'_>) -> bool {
+    case.metric == Metric::Deferred || explains(case, case.deferred)
+}
+
+pub(crate) fn is_in_pools(case: &Case<'_>) -> bool {
+    match case.metric {
+        Metric::Tensors => case.private.saturating_mul(2) >= case.whole(),
+        Metric::Reserved => explains(case, case.private),
+        _ => false,
+    }
+}
+
+/// Is the growth in tensors, or did they grow while something else was followed?
+pub(crate) fn is_about_tensors(case: &Case<'_>) -> bool {
+    match case.metric {
+        Metric::Tensors | Metric::Count => true,
+        Metric::Reserved => case.tensors_grew(),
+        _ => false,
+    }
+}
+
+/// Where the growth is, if it is not in tensors.
+pub(crate) fn other_account(case: &Case<'_>) -> String {
+    match case.metric {
+        Metric::Tensors | Metric::Count => String::new(),
+        Metric::Reserved => {
+            let grown = bytes(unsigned(case.net.bytes));
+            format!("live tensors grew by {grown} only")
+        }
+        Metric::Peaks | Metric::Spread => "what is high is the peaks within steps, and they are \
+                                           given back"
+            .into(),
+        Metric::Deferred => "the blocks are not kept: they were freed".into(),
+        Metric::Retries | Metric::Churn => "it is about how the allocator works, not about what \
+                                            grows"
+            .into(),
+        Metric::Progress => "nothing was heard of its memory since it fell silent".into(),
+        metric if metric.is_on_host() => {
+            "the growth is in the host's memory, not on the GPU".into()
+        }
+        _ => "the growth is outside PyTorch's allocator".into(),
+    }
+}
+
+pub(crate) fn too_early(case: &Case<'_>) -> String {
+    let (step, onset) = (case.step, case.growth.onset_step);
+    format!("the snapshot of step {step} shows too little of a growth that began at step {onset}")
+}
+
+pub(crate) fn is_explained(case: &Case<'_>, lines: &Lines<'_>) -> bool {
+    case.net_grown() > 0
+        && !lines.all.is_empty()
+        && case.share_ppm(net_grown(&lines.all)) >= EXPLAINED_PPM_MIN
+}
+
+pub(crate) fn unexplained(case: &Case<'_>, lines: &Lines<'_>) -> String {
+    if case.net_grown() <= 0 {
+        return "the stacks of live blocks show no growth".into();
+    }
+    let explained = percent(case.share_ppm(net_grown(&lines.all)));
+    format!("known lines explain only {explained} of the growth")
+}
+
+/// Is most of what is alive older than the last moment at which much of it was freed? None where
+/// no such moment is known.
+pub(crate) fn outlasts(case: &Case<'_>, lines: &Lines<'_>) -> Option<bool> {
+    let line = lines.top()?;
+    let (_, burst) = case.burst(line)?;
+    let all = line.births.bytes_before(u64::MAX);
+    Some(line.births.bytes_before(burst.step).saturating_mul(2) > all)
+}
+
+/// Did the level give back most of its growth again and again? None where that was not counted.
+pub(crate) fn is_sawtooth(case: &Case<'_>) -> Option<bool> {
+    case.give_backs().map(|backs| backs > 0)
+}
+
+pub(crate) fn gave_back(case: &Case<'_>) -> String {
+    let backs = case.give_backs().filter(|&backs| backs > 0);
+    let said = |backs| format!("the level gave back most of what it had grown by {}", times(backs));
+    backs.map(said).unwrap_or_default()
+}
+
+/// What the ages of a line's blocks say against a leak.
+pub(crate) fn about_births(case: &Case<'_>, line: &Line<'_>) -> String {
+    let here = location(line.frame);
+    let births = line.births.count();
+    match case.age_profile(line) {
+        AgeProfile::Once => {
+            format!("all blocks of {here} were born in one step: it was made once")
+        }
+        AgeProfile::Few => {
+            format!("the blocks of {here} were born in {births} steps only: it does not go on")
+        }
+        AgeProfile::Passing => {
+            format!("the older blocks of {here} are gone again: it passes through")
+        }
+        AgeProfile::Ended => format!("{here} has no blocks of late steps: it has ended"),
+        AgeProfile::Filling => format!("{here} adds less and less: something fills up"),
+        AgeProfile::Steady | AgeProfile::Backlog | AgeProfile::Unknown => String::new(),
+    }
+}
+
+/// About as many blocks as on the peers, and more bytes.
+pub(crate) fn has_larger_blocks(line: &Line<'_>) -> bool {
+    let (here, there) = (signed(line.blocks), line.peer_blocks);
+    there > 0
+        && here.abs_diff(there) <= (there / 4).unsigned_abs()
+        && share_of(line.peer_grown.bytes, line.grown.bytes) < 900_000
+}
+
+/// Which line took memory outside the allocator, and what no line explains.
+pub(crate) fn with_lines(mut facts: Facts, case: &Case<'_>) -> Facts {
+    let Some(outside) = &case.outside_lines else { return facts };
+    for said in outside.evidence(case) {
+        facts = facts.supports(Some(said));
+    }
+    for said in outside.against() {
+        facts = facts.doubts(Some(said));
+    }
+    facts
+}
+
+pub(crate) fn grew(name: &str, was: Option<u64>, is: Option<u64>) -> Option<String> {
+    let (was, is) = was.zip(is)?;
+    Some(format!("{name} went from {} to {}", bytes(was), bytes(is)))
+}
+
+/// What was read at both steps is surer than what the detector alone has seen.
+pub(crate) fn confidence_of_readings(case: &Case<'_>) -> u64 {
+    let (before, now) = (&case.context.before, &case.context.now);
+    let grown = match case.metric {
+        Metric::NonTorch => Readings::grown(before.non_torch, now.non_torch),
+        Metric::Other => Readings::grown(before.other, now.other),
+        Metric::Pinned => Readings::grown(before.pinned, now.pinned),
+        Metric::Shared => Readings::grown(before.shared, now.shared),
+        Metric::Workers => Readings::grown(before.workers, now.workers),
+        _ => Readings::grown(before.rss_anon, now.rss_anon),
+    };
+    let named = case.outside_lines.as_ref().map_or(0, |outside| outside.share_ppm());
+    if named >= CONFIRMED_PPM || grown.is_some_and(|grown| grown > 0) { 950_000 } else { 800_000 }
+}
+
+/// What the line to name has taken.
+pub(crate) fn taken(case: &Case<'_>) -> Option<u64> {
+    let line = case.outside_lines.as_ref()?.culprit()?;
+    Some(unsigned(line.net.bytes))
+}

@@ -1,0 +1,93 @@
+//! Blocks were freed, but other streams still use them: no request can have them.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+
+use super::class::Class;
+use super::common::is_deferred;
+use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
+use super::remedy::{Cause, Remedy};
+use super::verdict::Verdict;
+use crate::diagnosis::constants::{CONFIRMED_PPM, PENDING_BYTES_MIN};
+use crate::diagnosis::evidence::account::{signed, unsigned};
+use crate::diagnosis::evidence::case::{Case, share_of};
+use crate::diagnosis::evidence::metric::Metric;
+use crate::diagnosis::evidence::view::View;
+use crate::diagnosis::words::{bytes, location};
+use crate::snapshot::Frame;
+use crate::snapshot::frames::telling_frame;
+
+pub(crate) const JUDGE: Judge = Judge {
+    evaluate: |case, _, _| evaluate(case),
+    confidence_ppm: |case, _| {
+        let share = u64::from(share_of(case.deferred, signed(case.growth.grown_bytes)));
+        (share * 1_000_000 / u64::from(CONFIRMED_PPM)).clamp(600_000, 1_000_000)
+    },
+    outlook: Outlook::Fault,
+    share: Share::Deferred,
+    restart: RestartAnswer::GivesBack,
+    phrase: Phrase::Plain,
+    remedy: |case, _| remedy(case),
+    advice: "tensors are handed to other streams with record_stream, and wait for \
+             them: let the consuming stream wait for the producer, and free after it \
+             has, or limit what is in flight",
+};
+
+fn evaluate(case: &Case<'_>) -> Facts {
+    let is_possible = case.metric == Metric::Deferred || case.metric.is_in_segments();
+    let held = bytes(unsigned(case.deferred));
+    let (yes, no) = if case.deferred > 0 {
+        (
+            format!("{held} were freed and are still in use by other streams"),
+            format!("blocks that were freed and that other streams still use are {held} only"),
+        )
+    } else {
+        (String::new(), "no block that was freed is still in use by another stream".into())
+    };
+    Facts::default().needs(Some(is_possible), "", "").needs(
+        is_possible.then(|| is_deferred(case)),
+        yes,
+        no,
+    )
+}
+
+fn remedy(case: &Case<'_>) -> Remedy {
+    let text = "other streams hold on to what was freed (record_stream, transfers, collectives): \
+                wait for them earlier (stream.synchronize() or wait_stream() once a step), and \
+                keep fewer batches in flight";
+    Remedy::new(Cause::Streams, text, Some(unsigned(case.deferred)))
+}
+
+/// The same in files of PyTorch.
+pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
+    let view = views.iter().max_by_key(|view| view.device.pending)?;
+    let (pending, allocated) = (view.device.pending, view.device.allocated);
+    if pending < PENDING_BYTES_MIN || pending.saturating_mul(10) < allocated {
+        return None;
+    }
+    let mut by_line: BTreeMap<Frame, u64> = BTreeMap::new();
+    for block in view.device.blocks.iter().filter(|block| block.pending) {
+        let frame = telling_frame(&view.stack(block.stack)).cloned().unwrap_or_default();
+        let sum = by_line.entry(frame).or_default();
+        *sum = sum.saturating_add(block.size);
+    }
+    let (culprit, most) = by_line.into_iter().max_by_key(|&(_, sum)| sum)?;
+    let here = location(&culprit);
+    Some(Verdict {
+        bytes: pending,
+        confidence_ppm: 800_000,
+        sentence: format!(
+            "rank {}: {} were given back and wait for other streams, most of it from {here}",
+            view.rank,
+            bytes(pending),
+        ),
+        evidence: alloc::vec![format!(
+            "{} of it come from {here}; {} are in use",
+            bytes(most),
+            bytes(allocated)
+        )],
+        culprit: Some(culprit),
+        ..Verdict::of(Class::DeferredFrees, JUDGE.advice, view)
+    })
+}

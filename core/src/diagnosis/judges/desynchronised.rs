@@ -1,0 +1,39 @@
+//! The rank is at another collective than its peers; memory is not to blame.
+
+use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
+use super::remedy::{Cause, MORE_FILES, Remedy};
+use crate::diagnosis::evidence::case::Case;
+
+pub(crate) const JUDGE: Judge = Judge {
+    evaluate: |case, _, leaks| evaluate(case, leaks),
+    confidence_ppm: |_, _| 950_000,
+    outlook: Outlook::Fault,
+    share: Share::Nothing,
+    restart: RestartAnswer::EndsWaiting,
+    phrase: Phrase::Always("; it is out of step with its peers"),
+    remedy: |_, _| remedy(),
+    advice: MORE_FILES,
+};
+
+fn evaluate(case: &Case<'_>, leaks: bool) -> Facts {
+    let group = case.desynchronised();
+    let known = (group.is_some() || case.knows_collectives()).then_some(group.is_some());
+    Facts::default()
+        .needs(
+            known,
+            group.map(|group| group.sentence()).unwrap_or_default(),
+            "its collectives are in step with those of its peers",
+        )
+        .excluded_by(
+            (leaks && group.is_some()).then_some(true),
+            "blocks of all ages stay up to the step of the snapshot, which a rank that waits does \
+             not do",
+            "",
+        )
+}
+
+fn remedy() -> Remedy {
+    let text = "memory is not to blame: look at the collective that the others wait in, and at \
+                the stacks of the rank that has not begun it";
+    Remedy::new(Cause::Collectives, text, None)
+}

@@ -1,0 +1,202 @@
+//! The allocator holds memory that no tensor uses, in pieces that do not fit.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::class::Class;
+use super::common::{is_deferred, is_in_pools};
+use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
+use super::remedy::{Cause, Remedy};
+use super::verdict::Verdict;
+use crate::diagnosis::constants::EXCESS_BYTES_MIN;
+use crate::diagnosis::evidence::account::unsigned;
+use crate::diagnosis::evidence::case::Case;
+use crate::diagnosis::evidence::metric::Metric;
+use crate::diagnosis::evidence::segments::{Holder, Shape};
+use crate::diagnosis::evidence::view::View;
+use crate::diagnosis::words::{bytes, location, plural, times};
+
+pub(crate) const JUDGE: Judge = Judge {
+    evaluate: |case, _, _| evaluate(case),
+    confidence_ppm: |case, _| confidence_ppm(case),
+    outlook: Outlook::Fault,
+    share: Share::Free,
+    restart: RestartAnswer::GivesBack,
+    phrase: Phrase::Plain,
+    remedy: |case, _| remedy(case),
+    advice: "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or fewer different \
+             tensor sizes (pad to a few lengths, run the largest batch first)",
+};
+
+fn evaluate(case: &Case<'_>) -> Facts {
+    let shape = case.shape.as_ref();
+    let fits = fits(case);
+    let is_possible = match case.metric {
+        Metric::Reserved => Some(true),
+        // Retries are about fragments only when there is free memory that does not fit.
+        Metric::Retries => fits.as_ref().map(|(fits, _)| !fits && shape.is_some_and(is_split)),
+        _ => return Facts::default().needs(Some(false), "", ""),
+    };
+    let (fit, misfit) = match fits {
+        Some((true, said)) => (Some(said), None),
+        Some((false, said)) => (None, Some(said)),
+        None => (None, None),
+    };
+    let grown = bytes(unsigned(case.account.grown.bytes));
+    let span = case.span();
+    let retries = case.context.retries.filter(|&retries| retries > 0);
+    let cached = "most of it is in whole free segments, which the allocator gives back before it \
+                  fails";
+    Facts::default()
+        .needs(is_possible, "", "")
+        .needs(
+            Some(case.is_counted() && !case.tensors_grew()),
+            format!("live tensors grew by {grown} {span}"),
+            format!("live tensors grew by {grown} too, so it is more than fragmentation"),
+        )
+        .excluded_by(Some(is_deferred(case)), "deferred frees explain it", "")
+        .excluded_by(Some(is_in_pools(case)), "private pools explain it", "")
+        .excluded_by(
+            Some(case.churn.is_thrash()),
+            "the cache is emptied in most steps: nothing can pile up in it",
+            "",
+        )
+        .supports(shape.map(free))
+        .supports(misfit)
+        .doubts(fit)
+        .supports(shape.and_then(|shape| shape.holder.as_ref()).map(holds))
+        .supports(retries.map(|retries| {
+            format!("the allocator had to empty its cache and try again {}", times(retries))
+        }))
+        .doubts(case.is_cache().then_some(cached))
+}
+
+fn confidence_ppm(case: &Case<'_>) -> u64 {
+    let retried = case.context.retries.is_some_and(|retries| retries > 0);
+    match (case.shape.is_some(), case.is_cache(), retried) {
+        (false, _, _) => 800_000,
+        (true, true, _) => 500_000,
+        (true, false, true) => 1_000_000,
+        (true, false, false) => 900_000,
+    }
+}
+
+/// Would the largest request fit into the largest free piece? None where that is not known.
+fn fits(case: &Case<'_>) -> Option<(bool, String)> {
+    let (shape, largest) = (case.shape.as_ref()?, case.requests?.largest);
+    let said = format!(
+        "the largest free piece is {}, the largest request lately was {}",
+        bytes(shape.largest_free),
+        bytes(largest),
+    );
+    (largest > 0).then_some((shape.largest_free >= largest, said))
+}
+
+/// Is a tenth of what is held free in pieces?
+fn is_split(shape: &Shape) -> bool {
+    shape.inactive.saturating_mul(10) >= shape.reserved
+}
+
+fn free(shape: &Shape) -> String {
+    format!(
+        "of {} reserved, {} are free pieces of used segments and {} are whole free segments",
+        bytes(shape.reserved),
+        bytes(shape.inactive),
+        bytes(shape.cached),
+    )
+}
+
+fn holds(holder: &Holder) -> String {
+    let segments = match holder.segments {
+        1 => "one segment".into(),
+        segments => plural(segments, "segment"),
+    };
+    format!(
+        "{} of blocks from {} hold {segments} with {} free in them",
+        bytes(holder.used),
+        location(&holder.frame),
+        bytes(holder.free),
+    )
+}
+
+fn remedy(case: &Case<'_>) -> Remedy {
+    let shape = case.shape.as_ref();
+    let settings = case.context.allocator;
+    let is_expandable =
+        settings.expandable_segments.unwrap_or_else(|| shape.is_some_and(|shape| shape.expandable));
+    let mut steps: Vec<String> = Vec::new();
+    if case.is_cache() {
+        let idle = case.idle_cache();
+        let text = format!(
+            "{} wait in whole free segments, which the allocator gives back before it fails: \
+             call torch.cuda.empty_cache() once behind the phase that needed them (a checkpoint, \
+             an evaluation) if NCCL or other processes need the room, not in the loop",
+            bytes(idle),
+        );
+        return Remedy::new(Cause::CachedSegments, text, Some(idle));
+    }
+    if !is_expandable {
+        steps.push("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".into());
+    }
+    // With as many sizes of large requests, rounding them helps.
+    let sizes = case.requests.map_or(0, |requests| requests.large_sizes);
+    if sizes >= 64 {
+        steps.push(format!(
+            "{sizes} different sizes were asked for lately: pad to a few lengths, or set \
+             roundup_power2_divisions:8"
+        ));
+    } else {
+        steps.push("run the largest batch first, and pad to a few lengths".into());
+    }
+    if is_expandable {
+        steps.push("expandable_segments is on already, so its free pieces are small".into());
+    }
+    if let Some(holder) = shape.and_then(|shape| shape.holder.as_ref()) {
+        let here = location(&holder.frame);
+        steps.push(format!("allocate what {here} keeps before the first step, or free it earlier"));
+    }
+    let text = format!("{}; a restart gives the memory back", steps.join("; "));
+    Remedy::new(Cause::Fragments, text, shape.map(|shape| shape.inactive))
+}
+
+/// The same in files of PyTorch: much of what is held is free in pieces, even at the peak.
+pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
+    let stuck = |view: &View<'_>| {
+        // Without a trace the end is all there is, and says little of the peak.
+        let peak = view.device.trace.peak.as_ref().filter(|_| view.device.trace.ends > 0)?;
+        let beyond = view.device.space.reserved.saturating_sub(peak.bytes);
+        Some((beyond.min(view.device.space.split_free), peak.bytes))
+    };
+    let found = views.iter().filter_map(|view| Some((view, stuck(view)?)));
+    let (view, (split, peak)) = found.max_by_key(|(_, (split, _))| *split)?;
+    let space = &view.device.space;
+    if split < EXCESS_BYTES_MIN || split.saturating_mul(10) < space.reserved.saturating_mul(3) {
+        return None;
+    }
+    Some(Verdict {
+        bytes: split,
+        confidence_ppm: 650_000,
+        sentence: format!(
+            "rank {} holds {} more than its tensors needed at their highest, in pieces between \
+             live blocks",
+            view.rank,
+            bytes(split)
+        ),
+        evidence: alloc::vec![
+            format!(
+                "{} are reserved; the tensors needed {} at most",
+                bytes(space.reserved),
+                bytes(peak)
+            ),
+            format!(
+                "{} lie in {} beside live blocks, the largest {}",
+                bytes(space.split_free),
+                plural(space.split_pieces, "piece"),
+                bytes(space.largest_piece)
+            ),
+        ],
+        against: alloc::vec!["no request is seen to fail in the trace".to_string()],
+        ..Verdict::of(Class::Fragmentation, JUDGE.advice, view)
+    })
+}

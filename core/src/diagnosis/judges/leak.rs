@@ -1,0 +1,241 @@
+//! Blocks of more and more steps stay alive.
+
+use alloc::format;
+use alloc::string::String;
+
+use super::common::{
+    about_births, gave_back, has_larger_blocks, is_about_tensors, is_explained, is_sawtooth,
+    other_account, outlasts, too_early, unexplained,
+};
+use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
+use super::remedy::{Cause, Remedy, function, is_called, is_hook, is_inside, is_named};
+use crate::detector::Scope;
+use crate::diagnosis::constants::CONFIRMED_PPM;
+use crate::diagnosis::evidence::account::unsigned;
+use crate::diagnosis::evidence::births::AgeProfile;
+use crate::diagnosis::evidence::case::{Case, Lines, net_grown};
+use crate::diagnosis::evidence::lines::Line;
+use crate::diagnosis::evidence::shared::model_call;
+use crate::diagnosis::words::{bytes, location, plural};
+use crate::snapshot::frames::is_backward;
+
+pub(crate) const JUDGE: Judge = Judge {
+    evaluate: |case, lines, _| evaluate(case, lines),
+    confidence_ppm,
+    outlook: Outlook::Fault,
+    share: Share::Tensors,
+    restart: RestartAnswer::GivesBack,
+    phrase: Phrase::Plain,
+    remedy,
+    advice: "look for what keeps the tensors of this line: a list or dict that grows, \
+             a loss added up without .item() or .detach(), outputs kept by a hook or \
+             a logger",
+};
+
+fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
+    if !is_about_tensors(case) {
+        return Facts::default().needs(Some(false), "", other_account(case));
+    }
+    let top = lines.top();
+    let leaking = net_grown(lines.all.iter().filter(|line| case.leaks(line)));
+    // Where the peers have as many blocks on that line, all do it, and this rank more of it.
+    let swelling = top.filter(|line| case.swells(line) && !has_larger_blocks(line));
+    let is_leaking = top.is_some_and(|line| case.leaks(line))
+        || case.share_ppm(leaking) >= 500_000
+        || swelling.is_some();
+    let outlasts = outlasts(case, lines);
+    Facts::default()
+        .needs(Some(case.is_counted()), "", too_early(case))
+        .needs(Some(is_explained(case, lines)), "", unexplained(case, lines))
+        .needs(
+            Some(is_leaking),
+            swelling.map_or_else(|| backlog(case, top), |line| swells(case, line)),
+            top.map(|line| about_births(case, line)).unwrap_or_default(),
+        )
+        .excluded_by(
+            is_sawtooth(case).map(|is_sawtooth| is_sawtooth && outlasts != Some(true)),
+            gave_back(case),
+            "",
+        )
+        .excluded_by(
+            top.map(|line| case.is_workspace(line)),
+            "each of its blocks is on a stream of its own: they are workspaces",
+            "",
+        )
+        .excluded_by(
+            outlasts.map(|outlasts| !outlasts),
+            "most of what was older was freed at one moment",
+            "",
+        )
+        .excluded_by(
+            case.context.in_peaks,
+            "the peaks within steps grow, the per-step minima do not",
+            "the per-step minima grow, not only the peaks",
+        )
+}
+
+fn confidence_ppm(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
+    let top = lines.top();
+    if top.is_some_and(|line| case.swells(line)) {
+        return 850_000;
+    }
+    let leaking = net_grown(lines.all.iter().filter(|line| case.leaks(line)));
+    let shared = lines.shared.as_ref().filter(|line| case.leaks(line));
+    let explained = leaking.max(shared.map_or(0, |line| line.net_grown));
+    let explained = u64::from(case.share_ppm(explained)) * 1_000_000 / u64::from(CONFIRMED_PPM);
+    let births = match top.map_or(0, |line| line.births.count()) {
+        0..4 => 550_000,
+        4..8 => 800_000,
+        8..16 => 950_000,
+        _ => 1_000_000,
+    };
+    explained.min(1_000_000) * births / 1_000_000
+}
+
+/// A tensor that is replaced by a larger one again and again.
+fn swells(case: &Case<'_>, line: &Line<'_>) -> String {
+    let need = case.context.step_need.unwrap_or_default();
+    format!(
+        "{} of {} took the place of smaller ones, and the steps need at most one copy more than \
+         before ({} beyond the per-step minimum, {} then)",
+        plural(line.blocks, "block"),
+        location(line.frame),
+        bytes(need.now),
+        bytes(need.before),
+    )
+}
+
+/// What shows that a queue grows, where one does.
+fn backlog(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
+    let Some(line) = line.filter(|line| case.age_profile(line) == AgeProfile::Backlog) else {
+        return String::new();
+    };
+    format!(
+        "blocks of {} go oldest first, and fewer go than come: it holds those of {} steps by now",
+        location(line.frame),
+        line.births.count(),
+    )
+}
+
+fn remedy(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
+    let Some(line) = lines.top() else { return Remedy::unknown() };
+    let saved = Some(unsigned(line.net.bytes));
+    let here = location(line.frame);
+    if case.swells(line) {
+        let text = format!(
+            "the tensor of {here} is longer each time it is made, as torch.cat or torch.stack onto \
+             itself makes it, and the old one is alive until the new one is: preallocate it and \
+             write into it, or keep the pieces in a list (on the CPU) and torch.cat them once at \
+             the end"
+        );
+        return Remedy::new(Cause::GrowingTensor, text, saved).guess();
+    }
+    let (cause, is_guess) = match cause(line) {
+        _ if case.age_profile(line) == AgeProfile::Backlog => (Cause::Batches, false),
+        (Cause::Kept | Cause::RetainedLoss, _) if is_of_logger(case) => (Cause::Log, true),
+        known => known,
+    };
+    let remedy = Remedy::new(cause, advice(case, line, cause), saved);
+    if is_guess { remedy.guess() } else { remedy }
+}
+
+/// What to do about a cause.
+fn advice(case: &Case<'_>, line: &Line<'_>, cause: Cause) -> String {
+    let here = location(line.frame);
+    match cause {
+        Cause::RetainedGraph => format!(
+            "what is kept are the activations of the forward pass that {here} begins: look for an \
+             output or a loss of it that is stored with its graph; store loss.item() or \
+             output.detach(), and run evaluation under torch.no_grad()"
+        ),
+        Cause::RetainedLoss => format!(
+            "the losses of {here} are kept, each with its graph: add up or store loss.item(), or \
+             loss.detach()"
+        ),
+        Cause::Hook => format!(
+            "{} is a hook and what it allocates stays: store .detach() of what it sees, empty the \
+             store in each step, and remove() the hook when it is not needed",
+            function(line.frame),
+        ),
+        Cause::Gradients => format!(
+            "what is kept was made in the backward pass of {here}: look for gradients that are \
+             stored, and for backward(retain_graph=True) or create_graph=True that is not needed; \
+             call zero_grad(set_to_none=True)"
+        ),
+        Cause::OptimizerState => "new optimizer state is made again and again: make the optimizer \
+                                  once, and drop the old one with its parameter groups before \
+                                  another is made"
+            .into(),
+        Cause::Checkpoint => "copies made for checkpoints stay: drop the state_dict once it is \
+                              written, and wait for an asynchronous save before the next one"
+            .into(),
+        Cause::Log => format!(
+            "only rank 0, which mostly does the logging, keeps what {here} makes: log \
+             loss.item() or .detach().cpu() instead of the tensor, and give the log a bound \
+             (deque(maxlen=…)) or write it out"
+        ),
+        Cause::Batches if case.age_profile(line) == AgeProfile::Backlog => format!(
+            "{here} makes more than is used: give the queue or the prefetcher a bound (maxsize=…, \
+             prefetch_factor), and let it wait for the step that uses its batches"
+        ),
+        Cause::Batches => format!(
+            "batches of {here} stay: look for a list or a prefetcher that keeps them, and drop \
+             what the step no longer needs"
+        ),
+        Cause::Cache => format!(
+            "perhaps {here} fills a cache without bound: give it a size (lru_cache(maxsize=…)), \
+             key it by shape and not by tensor, and store .detach() in it"
+        ),
+        Cause::Metric => format!(
+            "perhaps {here} is the state of a metric: reset() it at the end of each epoch, let it \
+             keep sums and not tensors, or keep them on the CPU"
+        ),
+        _ => format!(
+            "look for what keeps the tensors of {here}: a list or dict that grows, a loss added \
+             up without .item() or .detach(), outputs kept by a hook or a logger"
+        ),
+    }
+}
+
+/// Does one rank alone keep it, and is it the first, which mostly does the logging?
+fn is_of_logger(case: &Case<'_>) -> bool {
+    let is_alone = case.growth.scope == Scope::OneRank && case.growing_peers.is_empty();
+    is_alone && case.growth.rank == 0 && case.peers > 0
+}
+
+/// What the stacks of a line say about it, and whether that is a guess.
+fn cause(line: &Line<'_>) -> (Cause, bool) {
+    let stack = line.stack;
+    let each = line.grown.bytes.max(0).unsigned_abs() / line.grown.blocks.max(1).unsigned_abs();
+    let is_small = line.grown.blocks > 0 && each <= 512;
+    // A loss is one number: the allocator's smallest block.
+    let in_loss = is_inside(stack, "torch/nn/modules/loss.py")
+        || stack
+            .iter()
+            .any(|frame| function(frame).contains("loss") || function(frame) == "cross_entropy");
+    let in_model = line.lines_inside > 1 && model_call(stack).is_some();
+    if line.lines_inside <= 1 && is_hook(stack) {
+        (Cause::Hook, false)
+    } else if is_called(stack, "torch/optim/") {
+        (Cause::OptimizerState, false)
+    } else if is_called(stack, "torch/distributed/checkpoint/")
+        || is_called(stack, "torch/serialization.py")
+        || stack.iter().any(|frame| function(frame) == "state_dict")
+    {
+        (Cause::Checkpoint, false)
+    } else if in_model {
+        (Cause::RetainedGraph, false)
+    } else if stack.first().is_some_and(|frame| is_backward(frame)) {
+        (Cause::Gradients, false)
+    } else if is_small && in_loss {
+        (Cause::RetainedLoss, false)
+    } else if is_inside(stack, "torch/utils/data/") {
+        (Cause::Batches, false)
+    } else if is_named(stack, &["cache", "memo"]) {
+        (Cause::Cache, true)
+    } else if is_named(stack, &["metric"]) || is_inside(stack, "torchmetrics/") {
+        (Cause::Metric, true)
+    } else {
+        (Cause::Kept, false)
+    }
+}
