@@ -5,9 +5,9 @@
 //! servers are not the same work: each serves its own requests, or none. So each is judged by its
 //! own past alone, and silence, desynchronization and step time mean nothing among them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use memtape_core::detector::{Detector, Finding, Growth, GrowthKey, Limits, RankView, Scope};
+use memtape_core::detector::{Detector, Finding, GrowthKey, Limits, RankView};
 
 /// All detectors of one attempt.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct Detectors {
     limits: Limits,
     of_steps: Detector,
     of_turns: BTreeMap<u32, OfTurns>,
+    /// Ranks of which these may have something to say.
+    touched: BTreeSet<u32>,
     /// Findings of turns that are over.
     findings: VecDeque<Finding>,
 }
@@ -23,14 +25,15 @@ pub(crate) struct Detectors {
 #[derive(Debug)]
 struct OfTurns {
     detector: Detector,
-    /// What it reported and has not closed, by the key that it gave; the key that was passed on.
-    open: BTreeMap<GrowthKey, GrowthKey>,
+    /// What it reported and has not closed.
+    open: BTreeSet<GrowthKey>,
 }
 
 impl Detectors {
     pub(super) fn new(limits: Limits) -> Self {
         let of_steps = Detector::new(limits.clone());
-        Self { limits, of_steps, of_turns: BTreeMap::new(), findings: VecDeque::new() }
+        let (of_turns, touched) = (BTreeMap::new(), BTreeSet::new());
+        Self { limits, of_steps, of_turns, touched, findings: VecDeque::new() }
     }
 
     /// The detector that judges a rank.
@@ -39,7 +42,13 @@ impl Detectors {
     }
 
     pub(super) fn of_mut(&mut self, rank: u32) -> &mut Detector {
-        self.of_turns.get_mut(&rank).map_or(&mut self.of_steps, |of| &mut of.detector)
+        match self.of_turns.get_mut(&rank) {
+            Some(of) => {
+                self.touched.insert(rank);
+                &mut of.detector
+            }
+            None => &mut self.of_steps,
+        }
     }
 
     /// What is known of a rank.
@@ -78,7 +87,7 @@ impl Detectors {
         let new = || {
             let mut detector = Detector::new(self.limits.clone());
             detector.expect_ranks(1);
-            OfTurns { detector, open: BTreeMap::new() }
+            OfTurns { detector, open: BTreeSet::new() }
         };
         self.of_turns.entry(rank).or_insert_with(new);
     }
@@ -88,36 +97,106 @@ impl Detectors {
     pub(super) fn end_turns(&mut self, rank: u32) {
         let Some(of) = self.of_turns.remove(&rank) else { return };
         let at_step = of.detector.state(rank).last_step;
-        let closed = of.open.into_values().map(|key| Finding::Closed { key, at_step });
+        let closed = of.open.into_iter().map(|key| Finding::Closed { key, at_step });
         self.findings.extend(closed);
     }
 
-    /// What there is to say next; call until none. `is_alone` says that the attempt has one rank.
-    pub(super) fn poll(&mut self, is_alone: bool) -> Option<Finding> {
+    /// What there is to say next; call until none.
+    pub(super) fn poll(&mut self) -> Option<Finding> {
         let of_steps = self.findings.pop_front().or_else(|| self.of_steps.poll());
-        of_steps.or_else(|| self.of_turns.values_mut().find_map(|of| of.poll(is_alone)))
+        of_steps.or_else(|| self.poll_turns())
+    }
+
+    fn poll_turns(&mut self) -> Option<Finding> {
+        while let Some(rank) = self.touched.first() {
+            let finding = self.of_turns.get_mut(rank).and_then(OfTurns::poll);
+            if finding.is_some() {
+                return finding;
+            }
+            self.touched.pop_first();
+        }
+        None
     }
 }
 
 impl OfTurns {
-    /// The next finding. Its detector takes its rank for the only one; among other ranks what it
-    /// finds is about one rank.
-    fn poll(&mut self, is_alone: bool) -> Option<Finding> {
-        let in_attempt = |growth: Growth, key: GrowthKey| Growth { scope: key.scope, ..growth };
-        Some(match self.detector.poll()? {
+    fn poll(&mut self) -> Option<Finding> {
+        let finding = self.detector.poll()?;
+        match &finding {
             Finding::Opened(growth) => {
-                let own = growth.key();
-                let key = if is_alone { own } else { GrowthKey { scope: Scope::OneRank, ..own } };
-                self.open.insert(own, key);
-                Finding::Opened(in_attempt(growth, key))
+                self.open.insert(growth.key());
             }
-            Finding::Updated(growth) => {
-                let key = self.open.get(&growth.key()).copied().unwrap_or(growth.key());
-                Finding::Updated(in_attempt(growth, key))
+            Finding::Closed { key, .. } => {
+                self.open.remove(key);
             }
-            Finding::Closed { key, at_step } => {
-                Finding::Closed { key: self.open.remove(&key).unwrap_or(key), at_step }
-            }
-        })
+            Finding::Updated(_) => {}
+        }
+        Some(finding)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::detector::{Sample, Scope};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    /// The findings of a rank that keeps 4 MiB of each turn.
+    fn leak(detectors: &mut Detectors, rank: u32) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for turn in 1..=1_000 {
+            let floor_allocated = GIB + turn * 4 * MIB;
+            let sample = Sample {
+                rank,
+                first_step: turn,
+                last_step: turn,
+                floor_allocated,
+                peak_allocated: floor_allocated + 100 * MIB,
+                end_allocated: floor_allocated,
+                floor_reserved: 7 * GIB,
+                peak_reserved: 7 * GIB,
+                end_reserved: 7 * GIB,
+                device_bytes: 8 * GIB,
+                ..Sample::default()
+            };
+            detectors.of_mut(rank).sample(turn * 100_000_000, &sample);
+            findings.extend(std::iter::from_fn(|| detectors.poll()));
+        }
+        findings
+    }
+
+    #[test]
+    fn a_rank_that_counts_turns_is_judged_by_its_own_past() {
+        let mut detectors = Detectors::new(Limits::default());
+        detectors.expect_ranks(8);
+        detectors.begin_turns(3);
+        let opened = |finding: &Finding| match finding {
+            Finding::Opened(growth) => Some(growth.key()),
+            Finding::Updated(_) | Finding::Closed { .. } => None,
+        };
+        let found = leak(&mut detectors, 3);
+        let keys: Vec<GrowthKey> = found.iter().filter_map(opened).collect();
+        let scopes: Vec<Scope> = keys.iter().map(|key| key.scope).collect();
+        assert_eq!(scopes, [Scope::OneRank], "{found:?}");
+        assert!(detectors.of(3).step_time_ns().is_some() && detectors.step_time_ns().is_none());
+        // What grew in turns is over with the first step.
+        detectors.end_turns(3);
+        let closed: Vec<Finding> = std::iter::from_fn(|| detectors.poll()).collect();
+        let expected: Vec<_> =
+            keys.iter().map(|&key| Finding::Closed { key, at_step: 1_000 }).collect();
+        assert_eq!(closed, expected);
+        assert_eq!(detectors.state(3), RankView::default(), "it is new among its peers");
+    }
+
+    #[test]
+    fn turns_of_one_rank_do_not_wait_for_those_of_another() {
+        let mut detectors = Detectors::new(Limits::default());
+        detectors.begin_turns(0);
+        detectors.begin_turns(1);
+        detectors.of_mut(1).sample(0, &Sample { rank: 1, first_step: 1, ..Sample::default() });
+        assert!(!leak(&mut detectors, 0).is_empty());
     }
 }

@@ -115,8 +115,7 @@ impl Jobs {
 
     /// The next finding of an attempt's detector.
     pub(crate) fn poll_finding(&mut self, serial: u32) -> Option<Finding> {
-        let attempt = self.attempts.get_mut(&serial)?;
-        attempt.detectors.poll(attempt.ranks.len() == 1)
+        self.attempts.get_mut(&serial)?.detectors.poll()
     }
 
     /// What an attempt's capture machine wants next.

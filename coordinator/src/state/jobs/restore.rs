@@ -148,7 +148,7 @@ fn newest_rows(
 /// The last finding on each growth: growth that began and ended before is not reported again.
 fn last_findings(attempt: &mut Attempt) -> Vec<Finding> {
     let mut last: BTreeMap<GrowthKey, Finding> = BTreeMap::new();
-    while let Some(finding) = attempt.detectors.poll(attempt.ranks.len() == 1) {
+    while let Some(finding) = attempt.detectors.poll() {
         match finding {
             Finding::Opened(growth) | Finding::Updated(growth) => {
                 last.insert(growth.key(), Finding::Opened(growth));
