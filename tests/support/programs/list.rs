@@ -82,6 +82,13 @@ pub const PROGRAMS: &[Program] = &[
         ..fault("deepspeed_keeps_losses", "leak", Who::All, 2)
     },
     // Tensors that are kept where nothing is trained.
+    // Too short to page: growth that begins with the process has to last.
+    Program {
+        has_steps: false,
+        is_quick: true,
+        device: "2G",
+        ..fault("kept_answers", "leak", Who::All, 1)
+    },
     Program {
         has_steps: false,
         fault: Some(Fault { class: "leak", who: Who::All, has_line: true, must_page: true }),

@@ -266,8 +266,8 @@ fn no_steps_text(status: &Status, writer: Writer) -> Option<&'static str> {
              in its loop (see README.md)"
         }
         _ => {
-            "none has ended: a script that steps no optimizer calls memtape.step() in its loop \
-             (see README.md)"
+            "none has ended: a script that steps no optimizer is counted in turns after some time, \
+             or calls memtape.step() in its loop (see README.md)"
         }
     })
 }
