@@ -22,7 +22,7 @@ pub(crate) fn confidence_ppm(
     // Other classes that hold too are of no weight beside a rank that is out of step.
     let others = if answer.class == Class::Desynchronised { 0 } else { holding.count() };
     let mut doubts = alloc::vec![850_000; others];
-    if case.metric.is_in_blocks() {
+    if case.layer.is_in_blocks() {
         doubts.extend(doubts_of_comparison(case));
     }
     let sure = doubts.into_iter().fold(base, |sure, doubt| sure * doubt / 1_000_000);

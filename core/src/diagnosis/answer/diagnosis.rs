@@ -11,7 +11,6 @@ use crate::diagnosis::evidence::births::Generations;
 use crate::diagnosis::evidence::case::{self, Case, peer_accounts};
 use crate::diagnosis::evidence::context::Context;
 use crate::diagnosis::evidence::inquiry::Inquiry;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::evidence::outside::{Outside, Records};
 use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::remedy::Remedy;
@@ -107,24 +106,21 @@ impl Inquiry<'_> {
     /// Compares the suspect with its earlier self and with its peers, in the light of what is
     /// known beside.
     pub fn diagnose(&self) -> Diagnosis {
-        self.diagnose_on(Metric::of(self.growth.layer))
-    }
-
-    fn diagnose_on(&self, metric: Metric) -> Diagnosis {
         let Self { growth, suspect, peers, .. } = *self;
+        let layer = growth.layer;
         let empty = DeviceSnapshot { complete: true, ..DeviceSnapshot::default() };
         let named = suspect.devices.iter().find(|device| device.device == growth.device);
         let device = named.or_else(|| primary_device(suspect)).unwrap_or(&empty);
-        let reading = case::reading(metric, growth, suspect);
+        let reading = case::reading(layer, growth, suspect);
         let account = account(suspect, device, reading);
         let of_peers = peer_accounts(suspect, peers, reading);
-        let mut case = Case::new(metric, self, device, &account, &of_peers);
-        let records = Records::of(metric, self);
+        let mut case = Case::new(layer, self, device, &account, &of_peers);
+        let records = Records::of(layer, self);
         case.outside_lines = records.as_ref().map(|records| Outside::new(&case, records));
         let lines = case.lines(&of_peers);
         let alternatives = judges::alternatives(&case, &lines);
         let mut diagnosis = report::report(&case, &lines, alternatives);
-        if suspect.devices.is_empty() && !metric.is_outside() && !metric.is_on_host() {
+        if suspect.devices.is_empty() && !layer.is_outside() && !layer.is_host() {
             diagnosis.doubt("the snapshot of the rank holds no device");
         }
         diagnosis

@@ -1,6 +1,6 @@
 //! The diagnosis in words and figures, from the case and the class that was chosen.
 
-use crate::detector::Scope;
+use crate::detector::{Layer, Scope};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -13,7 +13,6 @@ use crate::diagnosis::constants::SUSPECTS_MAX;
 use crate::diagnosis::evidence::account::{Measure, unsigned};
 use crate::diagnosis::evidence::case::{Case, Lines, share_of};
 use crate::diagnosis::evidence::lines::Line;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::evidence::shared::model_call;
 use crate::diagnosis::judges::Alternative;
 use crate::diagnosis::judges::class::Class;
@@ -34,7 +33,7 @@ pub(crate) fn report(
         .map_or(Class::Unknown, |each| each.class);
     let confidence_ppm = confidence_ppm(case, lines, &alternatives);
     // Of memory that no tensor uses, no line of code is to blame.
-    let names_line = case.metric.is_in_blocks() || class == Class::Leak;
+    let names_line = case.layer.is_in_blocks() || class == Class::Leak;
     let top = lines.top().filter(|_| names_line);
     let is_to_blame = class.judge().share != Share::Nothing;
     // Of other memory the line that took it.
@@ -102,10 +101,10 @@ fn explained(case: &Case<'_>, class: Class, culprit: Option<&Line<'_>>) -> (u64,
         let whole = unsigned(outside.whole);
         return (whole, unsigned(line.net.bytes).min(whole));
     }
-    let grown = match case.metric {
-        Metric::Tensors => unsigned(case.net_grown()),
-        Metric::Count => unsigned(case.net.bytes),
-        Metric::Retries | Metric::Churn | Metric::Progress => 0,
+    let grown = match case.layer {
+        Layer::Allocated => unsigned(case.net_grown()),
+        Layer::Blocks => unsigned(case.net.bytes),
+        Layer::Retries | Layer::Churn | Layer::Progress => 0,
         _ => case.growth.grown_bytes,
     };
     let explained = match class.judge().share {
@@ -135,21 +134,21 @@ fn named_on_device(outside: &[OutsideUse]) -> u64 {
 /// What the named line's blocks say.
 fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String> {
     let mut evidence = Vec::new();
-    if class == Class::Fragmentation && case.metric == Metric::Reserved {
+    if class == Class::Fragmentation && case.layer == Layer::Reserved {
         let rate = bytes(case.growth.bytes_per_step);
         evidence.push(format!(
             "reserved memory beyond the highest peak of the tensors grows by {rate} each step"
         ));
     }
-    let is_named = class == Class::Fragmentation || case.metric.is_in_blocks();
-    if !is_named && case.metric.has_rate() {
+    let is_named = class == Class::Fragmentation || case.layer.is_in_blocks();
+    if !is_named && case.layer.has_rate() {
         let (grown, onset) = (bytes(case.growth.grown_bytes), case.growth.onset_step);
         evidence.push(format!("it grew by {grown} since step {onset}"));
     }
-    let (Some(line), true) = (top, case.metric.is_in_blocks()) else { return evidence };
+    let (Some(line), true) = (top, case.layer.is_in_blocks()) else { return evidence };
     let span = case.span();
     let here = location(line.frame);
-    if case.metric == Metric::Deferred {
+    if case.layer == Layer::Deferred {
         let held = amount(Measure::Bytes, line.grown.bytes);
         evidence.push(format!("{held} of it were allocated at {here}"));
         return evidence;
@@ -231,10 +230,10 @@ fn against(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String>
     if case.compared() == 0 {
         against.push("there are no peers to compare with".to_string());
     }
-    if !case.metric.is_in_blocks() {
+    if !case.layer.is_in_blocks() {
         return against;
     }
-    if !case.account.has_before && case.metric != Metric::Deferred {
+    if !case.account.has_before && case.layer != Layer::Deferred {
         against.push("there is no earlier state: growth is told from the birth of blocks".into());
     }
     if case.account.incomplete {
@@ -244,7 +243,7 @@ fn against(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String>
     if nameless > case.net_grown().max(0) / 10 {
         against.push(format!("{} of the growth have no stack", amount(case.measure, nameless)));
     }
-    if case.net_grown() <= 0 && case.metric != Metric::Deferred {
+    if case.net_grown() <= 0 && case.layer != Layer::Deferred {
         against.push("the snapshots show no growth beyond the peers".to_string());
     }
     if let Some(line) = top.filter(|_| class == Class::Leak) {

@@ -6,9 +6,9 @@
 
 use core::fmt::{self, Display, Formatter};
 
+use crate::detector::Layer;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::case::Case;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::RestartAnswer;
 use crate::diagnosis::judges::facts::Share;
@@ -75,8 +75,8 @@ impl Restart {
 pub(crate) fn restart(case: &Case<'_>, class: Class) -> Restart {
     let growth = case.growth;
     let facts = class.judge();
-    let answer = match (facts.restart, case.metric) {
-        (RestartAnswer::GivesBack, Metric::Other) => RestartAnswer::OtherProcesses,
+    let answer = match (facts.restart, case.layer) {
+        (RestartAnswer::GivesBack, Layer::Other) => RestartAnswer::OtherProcesses,
         (answer, _) => answer,
     };
     if answer != RestartAnswer::GivesBack {
@@ -88,7 +88,7 @@ pub(crate) fn restart(case: &Case<'_>, class: Class) -> Restart {
         Share::Private => unsigned(case.private).max(growth.grown_bytes),
         Share::Free => match &case.shape {
             Some(shape) => shape.inactive.saturating_add(shape.cached),
-            None if case.metric.has_rate() => growth.grown_bytes,
+            None if case.layer.has_rate() => growth.grown_bytes,
             None => 0,
         },
         Share::Outside | Share::Host => growth.grown_bytes,

@@ -3,12 +3,11 @@
 use alloc::format;
 use alloc::string::String;
 
-use crate::detector::{Growth, Scope};
+use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::evidence::account::{Measure, unsigned};
 use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::lines::Line;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::{Phrase, Share};
 use crate::diagnosis::words::{about, amount, bytes, count, location, ranks};
@@ -16,15 +15,15 @@ use crate::snapshot::frames::is_backward;
 
 /// What can be said before any snapshot is there.
 pub fn first_sentence(growth: &Growth) -> String {
-    let metric = Metric::of(growth.layer);
+    let layer = growth.layer;
     let since = format!("each step since step {}", growth.onset_step);
-    let (who, peers) = (who(metric, growth, &since, &[]), median_peer(metric, growth));
+    let (who, peers) = (who(layer, growth, &since, &[]), median_peer(layer, growth));
     format!("{who}{peers}{}{}", others(growth), end(growth))
 }
 
 pub(crate) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
-    let (metric, growth) = (case.metric, case.growth);
-    let where_to = if metric.is_in_blocks() || class == Class::Leak {
+    let (layer, growth) = (case.layer, case.growth);
+    let where_to = if layer.is_in_blocks() || class == Class::Leak {
         where_to(case, lines, class)
     } else if class.is_outside() {
         case.outside_lines.as_ref().map_or(String::new(), |outside| outside.where_to())
@@ -42,51 +41,51 @@ pub(crate) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Stri
         Some(_) => "each step".into(),
         None => format!("each step since step {}", growth.onset_step),
     };
-    format!("{}{where_to}{what}{peers}{end}", who(metric, growth, &since, &growing))
+    format!("{}{where_to}{what}{peers}{end}", who(layer, growth, &since, &growing))
 }
 
 /// Who grows, by how much, since when. The ranks that grow are named where snapshots show them.
-fn who(metric: Metric, growth: &Growth, since: &str, growing: &[u32]) -> String {
+fn who(layer: Layer, growth: &Growth, since: &str, growing: &[u32]) -> String {
     let rank = growth.rank;
-    if !metric.has_rate() {
-        return out_of_line(metric, growth);
+    if !layer.has_rate() {
+        return out_of_line(layer, growth);
     }
-    let measure = if metric == Metric::Count { Measure::Blocks } else { Measure::Bytes };
+    let measure = if layer == Layer::Blocks { Measure::Blocks } else { Measure::Bytes };
     let rate = amount(measure, i64::try_from(growth.bytes_per_step).unwrap_or(i64::MAX));
     if growth.scope == Scope::OneRank {
-        return match metric {
-            Metric::Tensors | Metric::Count => format!("rank {rank} keeps {rate} more {since}"),
-            Metric::Peaks => format!("the peaks of rank {rank} rise by {rate} {since}"),
-            Metric::Reserved => {
+        return match layer {
+            Layer::Allocated | Layer::Blocks => format!("rank {rank} keeps {rate} more {since}"),
+            Layer::Peak => format!("the peaks of rank {rank} rise by {rate} {since}"),
+            Layer::Reserved => {
                 format!("rank {rank} reserves {rate} more {since}, and its tensors do not need it")
             }
-            Metric::Deferred => format!(
+            Layer::Deferred => format!(
                 "rank {rank} holds {rate} more {since} in blocks that were freed and that other \
                  streams still use"
             ),
-            Metric::Other => {
+            Layer::Other => {
                 format!("other processes on the GPU of rank {rank} take {rate} more {since}")
             }
-            _ => format!("{} of rank {rank} grows by {rate} {since}", memory(metric)),
+            _ => format!("{} of rank {rank} grows by {rate} {since}", memory(layer)),
         };
     }
     let most = format!("rank {rank} the most with {rate}");
     let ranks = ranks_of(growth, growing);
-    match metric {
-        Metric::Tensors => format!("{ranks} keep more {since}, {most}"),
-        Metric::Count => format!("{ranks} keep more tensors {since}, {most}"),
-        Metric::Peaks => format!("the peaks of {ranks} rise {since}, {most}"),
-        Metric::Reserved => {
+    match layer {
+        Layer::Allocated => format!("{ranks} keep more {since}, {most}"),
+        Layer::Blocks => format!("{ranks} keep more tensors {since}, {most}"),
+        Layer::Peak => format!("the peaks of {ranks} rise {since}, {most}"),
+        Layer::Reserved => {
             format!("{ranks} reserve more {since}, {most}, and their tensors do not need it")
         }
-        Metric::Deferred => format!(
+        Layer::Deferred => format!(
             "{ranks} hold more {since} in blocks that were freed and that other streams still \
              use, {most}"
         ),
-        Metric::Other => {
+        Layer::Other => {
             format!("other processes on the GPUs of {ranks} take more {since}, {most}")
         }
-        _ => format!("{} of {ranks} grows {since}, {most}", memory(metric)),
+        _ => format!("{} of {ranks} grows {since}, {most}", memory(layer)),
     }
 }
 
@@ -114,28 +113,28 @@ fn goes_on(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> bool {
         course,
         Some(AgeProfile::Once | AgeProfile::Few | AgeProfile::Ended | AgeProfile::Filling)
     );
-    !(class == Class::Pressure && case.metric.is_in_blocks() && has_ended)
+    !(class == Class::Pressure && case.layer.is_in_blocks() && has_ended)
 }
 
 /// What does not grow and is out of line all the same.
-fn out_of_line(metric: Metric, growth: &Growth) -> String {
+fn out_of_line(layer: Layer, growth: &Growth) -> String {
     let (rank, onset) = (growth.rank, growth.onset_step);
     let who = match growth.scope {
         Scope::OneRank => format!("rank {rank}"),
         _ => format!("most ranks, rank {rank} among them,"),
     };
     let some = count(growth.grown_bytes);
-    match metric {
-        Metric::Spread => {
+    match layer {
+        Layer::Spread => {
             let more = bytes(growth.grown_bytes);
             format!(
                 "the peak of rank {rank} has been {more} above that of its peers since step {onset}"
             )
         }
-        Metric::Retries => {
+        Layer::Retries => {
             format!("{who} had to empty the allocator's cache in {some} of the last 64 steps")
         }
-        Metric::Progress => {
+        Layer::Progress => {
             let peers = match growth.peers {
                 1 => "its only peer has".into(),
                 peers => format!("its {peers} peers have"),
@@ -152,12 +151,12 @@ fn out_of_line(metric: Metric, growth: &Growth) -> String {
     }
 }
 
-fn memory(metric: Metric) -> &'static str {
-    match metric {
-        Metric::NonTorch => "GPU memory beside PyTorch's",
-        Metric::Pinned => "pinned host memory",
-        Metric::Shared => "shared host memory",
-        Metric::Workers => "the workers' memory",
+fn memory(layer: Layer) -> &'static str {
+    match layer {
+        Layer::NonTorch => "GPU memory beside PyTorch's",
+        Layer::Pinned => "pinned host memory",
+        Layer::Shared => "shared host memory",
+        Layer::Workers => "the workers' memory",
         _ => "host memory",
     }
 }
@@ -174,7 +173,7 @@ fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
         return format!(", {perhaps}allocated on {} lines below {here}", line.lines_inside);
     }
     let is_backward = line.stack.first().is_some_and(|frame| is_backward(frame));
-    if is_backward && case.metric != Metric::Deferred {
+    if is_backward && case.layer != Layer::Deferred {
         return format!(", {perhaps}allocated in the backward pass of {here}");
     }
     format!(", {perhaps}allocated at {here}")
@@ -182,16 +181,16 @@ fn where_to(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
 
 /// What it is, where that is not plain from what grows.
 fn what(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
-    if class == Class::DeferredFrees && case.metric != Metric::Deferred {
+    if class == Class::DeferredFrees && case.layer != Layer::Deferred {
         let held = bytes(unsigned(case.deferred));
         return format!("; {held} of it were freed and are still in use by other streams");
     }
-    if class == Class::Pressure && case.metric.is_in_blocks() {
+    if class == Class::Pressure && case.layer.is_in_blocks() {
         return needed(case, lines.top());
     }
     match class.judge().phrase {
         Phrase::Always(said) => said.into(),
-        Phrase::Unless(metric, said) if case.metric != metric => said.into(),
+        Phrase::Unless(layer, said) if case.layer != layer => said.into(),
         Phrase::Unless(..) | Phrase::Plain => String::new(),
     }
 }
@@ -210,9 +209,9 @@ fn needed(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
 }
 
 /// What the detector knows of the peers: it compares with their median.
-fn median_peer(metric: Metric, growth: &Growth) -> String {
+fn median_peer(layer: Layer, growth: &Growth) -> String {
     match (growth.scope, growth.peers) {
-        _ if !metric.has_rate() || growth.ranks > 1 => String::new(),
+        _ if !layer.has_rate() || growth.ranks > 1 => String::new(),
         (Scope::OneRank, 1) => "; its only peer is flat".into(),
         (Scope::OneRank, 2..) => format!("; the median of its {} peers is flat", growth.peers),
         _ => String::new(),
@@ -231,12 +230,12 @@ fn others(growth: &Growth) -> String {
 /// What the peers do, by their snapshots. Of other memory than tensors these do not tell how it
 /// was before.
 fn about_peers(case: &Case<'_>) -> String {
-    let (metric, growth) = (case.metric, case.growth);
+    let (layer, growth) = (case.layer, case.growth);
     if growth.scope != Scope::OneRank {
         return String::new();
     }
-    if !matches!(metric, Metric::Tensors | Metric::Count) {
-        return format!("{}{}", median_peer(metric, growth), others(growth));
+    if !matches!(layer, Layer::Allocated | Layer::Blocks) {
+        return format!("{}{}", median_peer(layer, growth), others(growth));
     }
     let growing = &case.growing_peers;
     if growing.is_empty() {
@@ -262,7 +261,7 @@ fn about_peers(case: &Case<'_>) -> String {
 }
 
 fn end(growth: &Growth) -> String {
-    let Some(steps) = growth.steps_to_oom.filter(|_| Metric::of(growth.layer).has_rate()) else {
+    let Some(steps) = growth.steps_to_oom.filter(|_| growth.layer.has_rate()) else {
         return String::new();
     };
     let likely = growth.forecast.filter(|likely| about(likely.p10) != about(likely.p90));

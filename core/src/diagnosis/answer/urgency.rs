@@ -15,7 +15,7 @@ pub(crate) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
     // What comes to its end by itself has no forecast; and whether these two say anything is open.
     let outlook = class.judge().outlook;
     let is_ending = outlook == Outlook::Passing;
-    let Some(steps) = case.growth.steps_to_oom.filter(|_| !is_ending && case.metric.has_rate())
+    let Some(steps) = case.growth.steps_to_oom.filter(|_| !is_ending && case.layer.has_rate())
     else {
         return false;
     };

@@ -14,19 +14,18 @@ use super::churn::Churn;
 use super::context::Context;
 use super::inquiry::Inquiry;
 use super::lines::{Line, growing, lines};
-use super::metric::Metric;
 use super::outside::Outside;
 use super::segments::{Requests, Shape, requests, shape};
 use super::shared::shared;
 use crate::capture::collective::{Comparison, GroupState, RankState, Verdict, compare};
-use crate::detector::{Growth, Scope};
+use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::constants::{CONFIRMED_PPM, GENERATIONS_MIN, ONSET_SLACK_STEPS};
 use crate::diagnosis::words::plural;
 use crate::snapshot::{DeviceSnapshot, Frame, OutsideUse, RankSnapshot};
 
 /// The snapshots in figures.
 pub(crate) struct Case<'a> {
-    pub(crate) metric: Metric,
+    pub(crate) layer: Layer,
     pub(crate) growth: &'a Growth,
     pub(crate) context: &'a Context,
     /// The step of the snapshots.
@@ -89,10 +88,10 @@ fn onset_with_slack(growth: &Growth, step: u64) -> u64 {
 }
 
 /// How blocks are read for a growth.
-pub(crate) fn reading(metric: Metric, growth: &Growth, suspect: &RankSnapshot) -> Reading {
+pub(crate) fn reading(layer: Layer, growth: &Growth, suspect: &RankSnapshot) -> Reading {
     Reading {
         since_step: onset_with_slack(growth, suspect.step),
-        deferred: metric == Metric::Deferred,
+        deferred: layer == Layer::Deferred,
     }
 }
 
@@ -117,7 +116,7 @@ fn comparable<'p>(
 
 impl<'a> Case<'a> {
     pub(crate) fn new(
-        metric: Metric,
+        layer: Layer,
         inquiry: &Inquiry<'a>,
         device: &'a DeviceSnapshot,
         account: &'a Account<'a>,
@@ -130,11 +129,11 @@ impl<'a> Case<'a> {
         let less = |own: i64, peers: i64| {
             if beyond_peers { own.saturating_sub(peers) } else { own }
         };
-        let shapes: Vec<Shape> =
-            comparable(suspect, peers).filter_map(|(peer, device)| shape(peer, device)).collect();
+        let reserved = comparable(suspect, peers).filter_map(|(peer, device)| shape(peer, device));
+        let reserved = reserved.map(|shape| shape.private).collect();
         let pending: Vec<i64> =
             comparable(suspect, peers).map(|(_, device)| deferred(device)).collect();
-        let measure = if metric == Metric::Count { Measure::Blocks } else { Measure::Bytes };
+        let measure = if layer == Layer::Blocks { Measure::Blocks } else { Measure::Bytes };
         // A peer that grows by less than a tenth of it is flat.
         let flat_max = account.grown.by(measure).max(0) / 10;
         let is_growing = |peer: &&Account<'_>| peer.grown.by(measure) > flat_max;
@@ -143,7 +142,7 @@ impl<'a> Case<'a> {
         growing_peers.sort_unstable();
         let since_step = if account.has_before { suspect.before_step } else { growth.onset_step };
         Self {
-            metric,
+            layer,
             growth,
             context,
             step: suspect.step,
@@ -160,9 +159,7 @@ impl<'a> Case<'a> {
             deferred: less(deferred(device), median(pending)),
             account,
             shape: shape(suspect, device),
-            peer_private: unsigned(median(
-                shapes.iter().map(|shape| signed(shape.private)).collect(),
-            )),
+            peer_private: median::<u64>(reserved),
             requests: requests(device),
             bursts: bursts(suspect, device),
             churn: Churn::of(&device.trace, suspect.step),
@@ -225,7 +222,7 @@ impl<'a> Case<'a> {
 
     /// About what the detector saw between the two steps.
     pub(crate) fn seen(&self) -> u64 {
-        if !self.metric.has_rate() {
+        if !self.layer.has_rate() {
             return 0;
         }
         self.growth.bytes_per_step.saturating_mul(self.counted_steps())
@@ -247,7 +244,7 @@ impl<'a> Case<'a> {
     /// Peers that it was compared with: by their snapshots where those matter, else by what the
     /// detector saw of them.
     pub(crate) fn compared(&self) -> usize {
-        if self.metric.is_in_blocks() { self.peers } else { self.growth.peers as usize }
+        if self.layer.is_in_blocks() { self.peers } else { self.growth.peers as usize }
     }
 
     /// How often the level gave back most of what it had grown by: as the detector saw
@@ -264,7 +261,7 @@ impl<'a> Case<'a> {
 
     /// Did tensors grow by more than half of what the detector saw?
     pub(crate) fn tensors_grew(&self) -> bool {
-        self.metric != Metric::Deferred && unsigned(self.net.bytes) > self.seen() / 2
+        self.layer != Layer::Deferred && unsigned(self.net.bytes) > self.seen() / 2
     }
 
     /// How the births of a line's blocks lie in time.

@@ -32,13 +32,6 @@ pub struct Readings {
     pub reserved: Option<u64>,
 }
 
-/// How the allocator was set up. `None` is unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AllocatorSettings {
-    /// `expandable_segments`. Where it is not given, the segments of the snapshot may show it.
-    pub expandable_segments: Option<bool>,
-}
-
 /// The highest use within a step, of this rank and of its peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peaks {
@@ -78,8 +71,8 @@ pub struct Context {
     pub step_need: Option<StepNeed>,
     /// Steps since the onset of which there is no record.
     pub steps_missing: Option<u64>,
-    /// How the allocator was set up.
-    pub allocator: AllocatorSettings,
+    /// Whether `expandable_segments` is on. Where it is not known, the segments may show it.
+    pub expandable_segments: Option<bool>,
     /// Lines whose blocks outlive all of theirs that went, in files of PyTorch, whose steps have no
     /// numbers; none of a running job.
     pub survivors: Option<Vec<Frame>>,

@@ -16,9 +16,8 @@ use super::case::{Case, Lines, share_of};
 use super::context::Readings;
 use super::inquiry::Inquiry;
 use super::lines::{Line, growing, lines};
-use super::metric::Metric;
 use super::shared::shared;
-use crate::detector::Scope;
+use crate::detector::{Layer, Scope};
 use crate::diagnosis::constants::EXPLAINED_PPM_MIN;
 use crate::diagnosis::words::{bytes, count, location, percent};
 use crate::snapshot::frames::telling_frame;
@@ -60,23 +59,23 @@ struct Named {
 }
 
 /// The origins that a growth can be made of; none where no hook sees such memory.
-fn is_of(metric: Metric, is_pinned: bool, origin: Origin) -> bool {
-    match metric {
-        Metric::NonTorch => origin.is_on_device(),
-        Metric::Pinned => matches!(origin, Origin::HostPinned | Origin::HostRegistered),
-        Metric::Host if is_pinned => origin == Origin::HostPinned,
-        Metric::Host => origin == Origin::CpuTensor,
+fn is_of(layer: Layer, is_pinned: bool, origin: Origin) -> bool {
+    match layer {
+        Layer::NonTorch => origin.is_on_device(),
+        Layer::Pinned => matches!(origin, Origin::HostPinned | Origin::HostRegistered),
+        Layer::Host if is_pinned => origin == Origin::HostPinned,
+        Layer::Host => origin == Origin::CpuTensor,
         _ => false,
     }
 }
 
 impl<'a> Records<'a> {
     /// `None` where there is no earlier step, or nothing of these origins was recorded.
-    pub(crate) fn of(metric: Metric, inquiry: &Inquiry<'a>) -> Option<Self> {
+    pub(crate) fn of(layer: Layer, inquiry: &Inquiry<'a>) -> Option<Self> {
         let Inquiry { growth, suspect, peers, context } = *inquiry;
         let pinned = Readings::grown(context.before.pinned, context.now.pinned);
         let is_pinned = pinned.is_some_and(|pinned| pinned >= growth.grown_bytes / 2);
-        let is_of = |origin: Origin| is_of(metric, is_pinned, origin);
+        let is_of = |origin: Origin| is_of(layer, is_pinned, origin);
         let calls: Vec<_> = calls(suspect, growth.device, is_of)
             .map(|call| (call, suspect.frames_of(call.stack).collect()))
             .collect();

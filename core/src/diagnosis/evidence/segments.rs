@@ -10,7 +10,9 @@ use alloc::vec::Vec;
 
 use super::account::is_private;
 use crate::snapshot::frames::telling_frame;
-use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, SegmentSource, TraceKind};
+use crate::snapshot::{
+    Block, DeviceSnapshot, Frame, RankSnapshot, SegmentSource, TraceEvent, TraceKind,
+};
 
 /// A line whose blocks hold segments that are mostly free.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +31,6 @@ pub(crate) struct Holder {
 pub(crate) struct Shape {
     /// Bytes of all segments.
     pub(crate) reserved: u64,
-    /// Bytes of blocks that were freed and that other streams still use.
-    pub(crate) deferred: u64,
     /// Free bytes in segments that have blocks.
     pub(crate) inactive: u64,
     /// Bytes of segments without blocks.
@@ -47,17 +47,13 @@ pub(crate) struct Shape {
     pub(crate) holder: Option<Holder>,
 }
 
-/// What the allocator was asked for lately, and whether it could.
+/// What the allocator was asked for lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requests {
     /// The largest request of the trace.
     pub(crate) largest: u64,
     /// Different sizes of large requests.
     pub(crate) large_sizes: u64,
-    /// `cudaMalloc` failed.
-    pub(crate) failed: u64,
-    /// The allocator gave up.
-    pub(crate) ooms: u64,
 }
 
 /// None where the segments are not known, or where some of them may be other code's.
@@ -95,8 +91,6 @@ pub(crate) fn shape(snapshot: &RankSnapshot, device: &DeviceSnapshot) -> Option<
             hold(snapshot, &mut holders, blocks, free);
         }
     }
-    let pending = device.blocks.iter().filter(|block| block.pending);
-    shape.deferred = pending.fold(0, |sum: u64, block| sum.saturating_add(block.size));
     shape.private_pools = pools.len() as u64;
     shape.holder = holders.into_values().max_by_key(|holder| holder.free);
     Some(shape)
@@ -135,16 +129,8 @@ pub(crate) fn requests(device: &DeviceSnapshot) -> Option<Requests> {
     }
     let mut requests = Requests::default();
     let mut sizes: BTreeSet<u64> = BTreeSet::new();
-    for event in &device.trace {
-        match event.kind {
-            TraceKind::Alloc => {}
-            TraceKind::Oom => requests.ooms += 1,
-            TraceKind::MallocFailed => {
-                requests.failed += 1;
-                continue;
-            }
-            _ => continue,
-        }
+    let is_request = |event: &&TraceEvent| matches!(event.kind, TraceKind::Alloc | TraceKind::Oom);
+    for event in device.trace.iter().filter(is_request) {
         requests.largest = requests.largest.max(event.size);
         if event.size >= 1 << 20 {
             sizes.insert(event.size);
@@ -197,7 +183,6 @@ mod tests {
         device.segment_source = SegmentSource::Allocator;
         let expected = Shape {
             reserved: 122 * MIB,
-            deferred: 0,
             inactive: 100 * MIB,
             cached: 20 * MIB,
             largest_free: 59 * MIB,

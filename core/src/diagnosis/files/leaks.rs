@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::answer::diagnosis::Diagnosis;
 use crate::diagnosis::evidence::account::median;
-use crate::diagnosis::evidence::context::{AllocatorSettings, Context};
+use crate::diagnosis::evidence::context::Context;
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::evidence::survivors::{Survivors, survivors};
 use crate::diagnosis::evidence::view::View;
@@ -77,9 +77,7 @@ fn context(view: &View<'_>, kept: &Survivors) -> Context {
     Context {
         ooms: (trace.events > 0).then_some(trace.oom_count),
         step_time_ns: step_us.map(|us| us.saturating_mul(1000)),
-        allocator: AllocatorSettings {
-            expandable_segments: (!settings.is_empty()).then(|| is_set("expandable_segments")),
-        },
+        expandable_segments: (!settings.is_empty()).then(|| is_set("expandable_segments")),
         survivors: Some(stacks.collect()),
         ..Context::default()
     }
@@ -125,7 +123,6 @@ fn verdict(view: &View<'_>, kept: &Survivors, ranks: Vec<u32>, diagnosis: &Diagn
         known @ (Class::CompilePools | Class::Pressure) => known,
         _ => Class::Leak,
     };
-    let advice = if class == diagnosis.class { &diagnosis.advice } else { class.judge().advice };
     Verdict {
         ranks,
         scope: diagnosis.scope,
@@ -147,7 +144,7 @@ fn verdict(view: &View<'_>, kept: &Survivors, ranks: Vec<u32>, diagnosis: &Diagn
             "a restart gives {} back, for as long as it took to grow",
             bytes(kept.held)
         ),
-        ..Verdict::of(class, advice, view)
+        ..Verdict::of(class, &diagnosis.advice, view)
     }
 }
 

@@ -8,9 +8,14 @@ use crate::diagnosis::evidence::held::at_peak;
 use crate::diagnosis::evidence::torch::look::Oom;
 use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::judges::class::Class;
+use crate::diagnosis::judges::fragmentation;
 use crate::diagnosis::judges::verdict::Verdict;
 use crate::diagnosis::words::{bytes, location, plural};
 use crate::snapshot::frames::telling_frame;
+
+const SMALLER: &str = "the job needs this memory: a smaller micro-batch, activation \
+             checkpointing or more sharding; the peak below says which lines to \
+             begin with";
 
 /// A request failed.
 pub(crate) fn out_of_memory(views: &[View<'_>]) -> Option<Verdict> {
@@ -18,7 +23,10 @@ pub(crate) fn out_of_memory(views: &[View<'_>]) -> Option<Verdict> {
     let held = oom.space.reserved.saturating_sub(oom.space.in_use);
     let free = held.saturating_add(oom.device_free.unwrap_or(0));
     let would_fit = free >= oom.bytes;
-    let class = if would_fit { Class::Fragmentation } else { Class::Pressure };
+    let (class, advice) = match would_fit {
+        true => (Class::Fragmentation, fragmentation::ADVICE),
+        false => (Class::Pressure, SMALLER),
+    };
     let at_peak = at_peak(view, &oom.alive.uses);
     let asked = view.stack(oom.stack);
     let culprit = telling_frame(&asked).cloned();
@@ -61,7 +69,7 @@ pub(crate) fn out_of_memory(views: &[View<'_>]) -> Option<Verdict> {
         sentence,
         evidence,
         against,
-        ..Verdict::of(class, class.judge().advice, view)
+        ..Verdict::of(class, advice, view)
     })
 }
 

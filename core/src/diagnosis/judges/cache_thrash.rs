@@ -8,8 +8,8 @@ use super::common::other_account;
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
 use super::verdict::Verdict;
+use crate::detector::Layer;
 use crate::diagnosis::evidence::case::Case;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::words::{bytes, location, plural};
 use crate::snapshot::frames::telling_frame;
@@ -20,10 +20,8 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Open,
     share: Share::Tensors,
     restart: RestartAnswer::EmptiedAgain,
-    phrase: Phrase::Unless(Metric::Churn, "; the cache is emptied in most steps"),
+    phrase: Phrase::Unless(Layer::Churn, "; the cache is emptied in most steps"),
     remedy: |_, _| remedy(),
-    advice: "take torch.cuda.empty_cache() out of the loop; without one, the device \
-             is so full that the allocator empties its cache itself: lower the peak",
 };
 
 fn evaluate(case: &Case<'_>) -> Facts {
@@ -36,26 +34,28 @@ fn evaluate(case: &Case<'_>) -> Facts {
         churn.steps,
         bytes(churn.taken_bytes),
     );
-    let thrashes = case.metric == Metric::Churn || churn.is_thrash();
+    let thrashes = case.layer == Layer::Churn || churn.is_thrash();
     let only_seen = |is: bool, said: String| if is { said } else { String::new() };
     Facts::default()
         .needs(
-            Some(case.metric.is_in_segments()),
+            Some(case.layer.is_in_segments()),
             "",
             only_seen(churn.is_thrash(), other_account(case)),
         )
         .needs(
-            (is_seen || case.metric == Metric::Churn).then_some(thrashes),
+            (is_seen || case.layer == Layer::Churn).then_some(thrashes),
             only_seen(is_seen, said.clone()),
             only_seen(churn.thrashing_steps > 0, said),
         )
 }
 
+const ADVICE: &str = "remove torch.cuda.empty_cache() from the training loop, or call it once \
+                      behind the phase that needs it: each step waits for the device to free \
+                      memory and to take it again; without one, the device is so full that the \
+                      allocator empties its cache itself: lower the peak";
+
 fn remedy() -> Remedy {
-    let text = "remove torch.cuda.empty_cache() from the training loop, or call it once behind the \
-                phase that needs it: each step waits for the device to free memory and to take it \
-                again";
-    Remedy::new(Cause::EmptyCache, text, None)
+    Remedy::new(Cause::EmptyCache, ADVICE, None)
 }
 
 /// The same in files of PyTorch.
@@ -84,6 +84,6 @@ pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
         )],
         stack: stack.into_iter().cloned().collect(),
         culprit,
-        ..Verdict::of(Class::CacheThrash, JUDGE.advice, view)
+        ..Verdict::of(Class::CacheThrash, ADVICE, view)
     })
 }

@@ -4,18 +4,18 @@ use alloc::format;
 use alloc::string::String;
 
 use super::facts::Facts;
+use crate::detector::Layer;
 use crate::diagnosis::constants::{CONFIRMED_PPM, EXPLAINED_PPM_MIN};
 use crate::diagnosis::evidence::account::{signed, unsigned};
 use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines, net_grown, share_of};
 use crate::diagnosis::evidence::context::Readings;
 use crate::diagnosis::evidence::lines::Line;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::words::{bytes, location, percent, times};
 
 /// What the detector saw grow, in bytes; 0 where it did not follow bytes.
 pub(crate) fn seen_bytes(case: &Case<'_>) -> i64 {
-    if case.metric.has_rate() && case.metric != Metric::Count {
+    if case.layer.has_rate() && case.layer != Layer::Blocks {
         signed(case.growth.grown_bytes)
     } else {
         0
@@ -28,45 +28,43 @@ pub(crate) fn explains(case: &Case<'_>, bytes: i64) -> bool {
 }
 
 pub(crate) fn is_deferred(case: &Case<'_>) -> bool {
-    case.metric == Metric::Deferred || explains(case, case.deferred)
+    case.layer == Layer::Deferred || explains(case, case.deferred)
 }
 
 pub(crate) fn is_in_pools(case: &Case<'_>) -> bool {
-    match case.metric {
-        Metric::Tensors => case.private.saturating_mul(2) >= case.whole(),
-        Metric::Reserved => explains(case, case.private),
+    match case.layer {
+        Layer::Allocated => case.private.saturating_mul(2) >= case.whole(),
+        Layer::Reserved => explains(case, case.private),
         _ => false,
     }
 }
 
 /// Is the growth in tensors, or did they grow while something else was followed?
 pub(crate) fn is_about_tensors(case: &Case<'_>) -> bool {
-    match case.metric {
-        Metric::Tensors | Metric::Count => true,
-        Metric::Reserved => case.tensors_grew(),
+    match case.layer {
+        Layer::Allocated | Layer::Blocks => true,
+        Layer::Reserved => case.tensors_grew(),
         _ => false,
     }
 }
 
 /// Where the growth is, if it is not in tensors.
 pub(crate) fn other_account(case: &Case<'_>) -> String {
-    match case.metric {
-        Metric::Tensors | Metric::Count => String::new(),
-        Metric::Reserved => {
+    match case.layer {
+        Layer::Allocated | Layer::Blocks => String::new(),
+        Layer::Reserved => {
             let grown = bytes(unsigned(case.net.bytes));
             format!("live tensors grew by {grown} only")
         }
-        Metric::Peaks | Metric::Spread => "what is high is the peaks within steps, and they are \
+        Layer::Peak | Layer::Spread => "what is high is the peaks within steps, and they are \
                                            given back"
             .into(),
-        Metric::Deferred => "the blocks are not kept: they were freed".into(),
-        Metric::Retries | Metric::Churn => "it is about how the allocator works, not about what \
+        Layer::Deferred => "the blocks are not kept: they were freed".into(),
+        Layer::Retries | Layer::Churn => "it is about how the allocator works, not about what \
                                             grows"
             .into(),
-        Metric::Progress => "nothing was heard of its memory since it fell silent".into(),
-        metric if metric.is_on_host() => {
-            "the growth is in the host's memory, not on the GPU".into()
-        }
+        Layer::Progress => "nothing was heard of its memory since it fell silent".into(),
+        layer if layer.is_host() => "the growth is in the host's memory, not on the GPU".into(),
         _ => "the growth is outside PyTorch's allocator".into(),
     }
 }
@@ -158,12 +156,12 @@ pub(crate) fn grew(name: &str, was: Option<u64>, is: Option<u64>) -> Option<Stri
 /// What was read at both steps is surer than what the detector alone has seen.
 pub(crate) fn confidence_of_readings(case: &Case<'_>) -> u64 {
     let (before, now) = (&case.context.before, &case.context.now);
-    let grown = match case.metric {
-        Metric::NonTorch => Readings::grown(before.non_torch, now.non_torch),
-        Metric::Other => Readings::grown(before.other, now.other),
-        Metric::Pinned => Readings::grown(before.pinned, now.pinned),
-        Metric::Shared => Readings::grown(before.shared, now.shared),
-        Metric::Workers => Readings::grown(before.workers, now.workers),
+    let grown = match case.layer {
+        Layer::NonTorch => Readings::grown(before.non_torch, now.non_torch),
+        Layer::Other => Readings::grown(before.other, now.other),
+        Layer::Pinned => Readings::grown(before.pinned, now.pinned),
+        Layer::Shared => Readings::grown(before.shared, now.shared),
+        Layer::Workers => Readings::grown(before.workers, now.workers),
         _ => Readings::grown(before.rss_anon, now.rss_anon),
     };
     let named = case.outside_lines.as_ref().map_or(0, |outside| outside.share_ppm());

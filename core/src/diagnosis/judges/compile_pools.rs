@@ -5,10 +5,10 @@ use alloc::string::String;
 
 use super::common::is_in_pools;
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
-use super::remedy::{Cause, MORE_FILES, Remedy};
+use super::remedy::{Cause, Remedy};
+use crate::detector::Layer;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::case::Case;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::words::{bytes, count};
 
 pub(crate) const JUDGE: Judge = Judge {
@@ -19,11 +19,10 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::GivesBack,
     phrase: Phrase::Always("; it lies in private pools of compiled graphs"),
     remedy: |case, _| remedy(case),
-    advice: MORE_FILES,
 };
 
 fn evaluate(case: &Case<'_>) -> Facts {
-    let is_possible = matches!(case.metric, Metric::Tensors | Metric::Reserved);
+    let is_possible = matches!(case.layer, Layer::Allocated | Layer::Reserved);
     let is_in_pools = is_possible.then(|| is_in_pools(case));
     let private = bytes(unsigned(case.private));
     let reserved = case.shape.as_ref().filter(|shape| shape.private > 0);

@@ -9,10 +9,10 @@ use super::common::is_deferred;
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
 use super::verdict::Verdict;
+use crate::detector::Layer;
 use crate::diagnosis::constants::{CONFIRMED_PPM, PENDING_BYTES_MIN};
 use crate::diagnosis::evidence::account::{signed, unsigned};
 use crate::diagnosis::evidence::case::{Case, share_of};
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::words::{bytes, location};
 use crate::snapshot::Frame;
@@ -29,13 +29,10 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::GivesBack,
     phrase: Phrase::Plain,
     remedy: |case, _| remedy(case),
-    advice: "tensors are handed to other streams with record_stream, and wait for \
-             them: let the consuming stream wait for the producer, and free after it \
-             has, or limit what is in flight",
 };
 
 fn evaluate(case: &Case<'_>) -> Facts {
-    let is_possible = case.metric == Metric::Deferred || case.metric.is_in_segments();
+    let is_possible = case.layer == Layer::Deferred || case.layer.is_in_segments();
     let held = bytes(unsigned(case.deferred));
     let (yes, no) = if case.deferred > 0 {
         (
@@ -52,11 +49,12 @@ fn evaluate(case: &Case<'_>) -> Facts {
     )
 }
 
+const ADVICE: &str = "other streams hold on to what was freed (record_stream, transfers, \
+                      collectives): wait for them earlier (stream.synchronize() or wait_stream() \
+                      once a step), and keep fewer batches in flight";
+
 fn remedy(case: &Case<'_>) -> Remedy {
-    let text = "other streams hold on to what was freed (record_stream, transfers, collectives): \
-                wait for them earlier (stream.synchronize() or wait_stream() once a step), and \
-                keep fewer batches in flight";
-    Remedy::new(Cause::Streams, text, Some(unsigned(case.deferred)))
+    Remedy::new(Cause::Streams, ADVICE, Some(unsigned(case.deferred)))
 }
 
 /// The same in files of PyTorch.
@@ -88,6 +86,6 @@ pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
             bytes(allocated)
         )],
         culprit: Some(culprit),
-        ..Verdict::of(Class::DeferredFrees, JUDGE.advice, view)
+        ..Verdict::of(Class::DeferredFrees, ADVICE, view)
     })
 }

@@ -1,7 +1,7 @@
 //! The rank is at another collective than its peers; memory is not to blame.
 
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
-use super::remedy::{Cause, MORE_FILES, Remedy};
+use super::remedy::{Cause, Remedy};
 use crate::diagnosis::evidence::case::Case;
 
 pub(crate) const JUDGE: Judge = Judge {
@@ -12,7 +12,6 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::EndsWaiting,
     phrase: Phrase::Always("; it is out of step with its peers"),
     remedy: |_, _| remedy(),
-    advice: MORE_FILES,
 };
 
 fn evaluate(case: &Case<'_>, leaks: bool) -> Facts {

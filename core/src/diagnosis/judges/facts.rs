@@ -5,8 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::remedy::Remedy;
+use crate::detector::Layer;
 use crate::diagnosis::evidence::case::{Case, Lines};
-use crate::diagnosis::evidence::metric::Metric;
 
 /// One class of trouble.
 pub(crate) struct Judge {
@@ -24,8 +24,6 @@ pub(crate) struct Judge {
     pub(crate) phrase: Phrase,
     /// What to do about it.
     pub(crate) remedy: fn(&Case<'_>, &Lines<'_>) -> Remedy,
-    /// What to try first, where files are all that is known.
-    pub(crate) advice: &'static str,
 }
 
 /// The expected course of a growth.
@@ -67,8 +65,8 @@ pub(crate) enum Phrase {
     Plain,
     /// This.
     Always(&'static str),
-    /// This, unless the sentence is about this metric and says it already.
-    Unless(Metric, &'static str),
+    /// This, unless the sentence is about this layer and says it already.
+    Unless(Layer, &'static str),
 }
 
 /// Whether a restart helps, and why or why not.

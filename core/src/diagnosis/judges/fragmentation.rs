@@ -9,10 +9,10 @@ use super::common::{is_deferred, is_in_pools};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
 use super::verdict::Verdict;
+use crate::detector::Layer;
 use crate::diagnosis::constants::EXCESS_BYTES_MIN;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::case::Case;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::evidence::segments::{Holder, Shape};
 use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::words::{bytes, location, plural, times};
@@ -25,17 +25,15 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::GivesBack,
     phrase: Phrase::Plain,
     remedy: |case, _| remedy(case),
-    advice: "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or fewer different \
-             tensor sizes (pad to a few lengths, run the largest batch first)",
 };
 
 fn evaluate(case: &Case<'_>) -> Facts {
     let shape = case.shape.as_ref();
     let fits = fits(case);
-    let is_possible = match case.metric {
-        Metric::Reserved => Some(true),
+    let is_possible = match case.layer {
+        Layer::Reserved => Some(true),
         // Retries are about fragments only when there is free memory that does not fit.
-        Metric::Retries => fits.as_ref().map(|(fits, _)| !fits && shape.is_some_and(is_split)),
+        Layer::Retries => fits.as_ref().map(|(fits, _)| !fits && shape.is_some_and(is_split)),
         _ => return Facts::default().needs(Some(false), "", ""),
     };
     let (fit, misfit) = match fits {
@@ -122,9 +120,10 @@ fn holds(holder: &Holder) -> String {
 
 fn remedy(case: &Case<'_>) -> Remedy {
     let shape = case.shape.as_ref();
-    let settings = case.context.allocator;
-    let is_expandable =
-        settings.expandable_segments.unwrap_or_else(|| shape.is_some_and(|shape| shape.expandable));
+    let is_expandable = case
+        .context
+        .expandable_segments
+        .unwrap_or_else(|| shape.is_some_and(|shape| shape.expandable));
     let mut steps: Vec<String> = Vec::new();
     if case.is_cache() {
         let idle = case.idle_cache();
@@ -159,6 +158,11 @@ fn remedy(case: &Case<'_>) -> Remedy {
     let text = format!("{}; a restart gives the memory back", steps.join("; "));
     Remedy::new(Cause::Fragments, text, shape.map(|shape| shape.inactive))
 }
+
+/// What to do where files are all that is known.
+pub(crate) const ADVICE: &str = "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or fewer \
+                                 different tensor sizes (pad to a few lengths, run the largest \
+                                 batch first)";
 
 /// The same in files of PyTorch: much of what is held is free in pieces, even at the peak.
 pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
@@ -197,6 +201,6 @@ pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
             ),
         ],
         against: alloc::vec!["no request is seen to fail in the trace".to_string()],
-        ..Verdict::of(Class::Fragmentation, JUDGE.advice, view)
+        ..Verdict::of(Class::Fragmentation, ADVICE, view)
     })
 }

@@ -4,10 +4,10 @@ use alloc::format;
 
 use super::common::{confidence_of_readings, grew, taken, with_lines};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
-use super::remedy::{Cause, MORE_FILES, Remedy};
+use super::remedy::{Cause, Remedy};
+use crate::detector::Layer;
 use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::evidence::context::Readings;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::words::bytes;
 
 pub(crate) const JUDGE: Judge = Judge {
@@ -18,11 +18,10 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::GivesBack,
     phrase: Phrase::Plain,
     remedy: |case, _| remedy(case),
-    advice: MORE_FILES,
 };
 
 fn evaluate(case: &Case<'_>) -> Facts {
-    if !case.metric.is_on_host() {
+    if !case.layer.is_host() {
         return Facts::default().needs(Some(false), "", "");
     }
     let (before, now) = (&case.context.before, &case.context.now);
@@ -49,22 +48,22 @@ fn evaluate(case: &Case<'_>) -> Facts {
 fn remedy(case: &Case<'_>) -> Remedy {
     let grown = Some(case.growth.grown_bytes);
     let (before, now) = (&case.context.before, &case.context.now);
-    match case.metric {
-        Metric::Pinned => {
+    match case.layer {
+        Layer::Pinned => {
             let text = "pinned memory grows: batches are pinned faster than they are used, or \
                         something keeps them; bound what is fetched ahead (prefetch_factor, the \
                         queue of a prefetcher), wait for non_blocking copies, use few sizes so \
                         that the pool can hand blocks out again, or set pin_memory=False";
             Remedy::new(Cause::PinnedPool, text, grown)
         }
-        Metric::Shared => {
+        Layer::Shared => {
             let text = "shared memory grows: batches wait in the queues of the workers; lower \
                         prefetch_factor and num_workers, or something in the main process \
                         keeps what a worker sent: each kept tensor holds the shared memory of its \
                         batch open, so keep .clone() of it";
             Remedy::new(Cause::SharedQueues, text, grown)
         }
-        Metric::Workers => {
+        Layer::Workers => {
             let more = before.worker_count.zip(now.worker_count).is_some_and(|(was, is)| is > was);
             let text = if more {
                 "more and more workers run: make the DataLoader once and not in each epoch, or \

@@ -9,12 +9,11 @@ use super::common::{has_larger_blocks, is_about_tensors};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy, is_named};
 use super::verdict::Verdict;
-use crate::detector::Scope;
+use crate::detector::{Layer, Scope};
 use crate::diagnosis::constants::EXCESS_BYTES_MIN;
 use crate::diagnosis::evidence::account::median;
 use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::held::{self, HeldLine, Kind};
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::words::{bytes, count, location, plural};
 
@@ -24,15 +23,12 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Load,
     share: Share::Tensors,
     restart: RestartAnswer::MoreWorkAgain,
-    phrase: Phrase::Unless(Metric::Spread, "; it has more work than its peers"),
+    phrase: Phrase::Unless(Layer::Spread, "; it has more work than its peers"),
     remedy: |_, lines| remedy(lines),
-    advice: "see what this rank does besides: checkpoints loaded without \
-             map_location, logging or evaluation on one rank, batches or experts \
-             that are not spread evenly",
 };
 
 fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
-    let in_peaks = matches!(case.metric, Metric::Spread | Metric::Peaks);
+    let in_peaks = matches!(case.layer, Layer::Spread | Layer::Peak);
     if !is_about_tensors(case) && !in_peaks {
         return Facts::default().needs(Some(false), "", "");
     }
@@ -59,9 +55,9 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
     let larger = lines.top().filter(|line| has_larger_blocks(line));
     let is_uneven =
         in_peaks || larger.is_some() || (case.context.in_peaks == Some(true) && has_high_peak);
-    let said = match (case.metric, larger) {
-        (Metric::Spread, _) => "its peak is above that of its peers, and stays so".into(),
-        (Metric::Peaks, _) => "its peaks rise, and those of its peers do not".into(),
+    let said = match (case.layer, larger) {
+        (Layer::Spread, _) => "its peak is above that of its peers, and stays so".into(),
+        (Layer::Peak, _) => "its peaks rise, and those of its peers do not".into(),
         (_, Some(line)) => format!(
             "{} has {} here and {} on the median peer, and here they are larger",
             location(line.frame),
@@ -93,6 +89,11 @@ fn remedy(lines: &Lines<'_>) -> Remedy {
                 instead of samples, look at what this rank does alone; a restart does not help";
     Remedy::new(Cause::Balance, text, None)
 }
+
+/// What to do where files are all that is known.
+const ADVICE: &str = "see what this rank does besides: checkpoints loaded without \
+             map_location, logging or evaluation on one rank, batches or experts \
+             that are not spread evenly";
 
 /// The same in files of PyTorch: one rank, or few, hold or need much more than the others. With
 /// fewer than three ranks it is not known which of them is the odd one.
@@ -208,6 +209,6 @@ fn verdict(
         evidence,
         against: alloc::vec![doubt.to_string()],
         culprit: (most.kind != Kind::Nameless).then(|| most.frame.clone()),
-        ..Verdict::of(Class::Imbalance, JUDGE.advice, view)
+        ..Verdict::of(Class::Imbalance, ADVICE, view)
     })
 }

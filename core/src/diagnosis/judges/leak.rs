@@ -27,9 +27,6 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::GivesBack,
     phrase: Phrase::Plain,
     remedy,
-    advice: "look for what keeps the tensors of this line: a list or dict that grows, \
-             a loss added up without .item() or .detach(), outputs kept by a hook or \
-             a logger",
 };
 
 fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {

@@ -15,7 +15,7 @@ mod compile_pools;
 mod deferred_frees;
 mod desynchronised;
 pub(crate) mod facts;
-mod fragmentation;
+pub(crate) mod fragmentation;
 mod host;
 mod imbalance;
 mod leak;

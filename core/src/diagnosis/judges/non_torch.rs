@@ -4,10 +4,10 @@ use alloc::format;
 
 use super::common::{confidence_of_readings, grew, taken, with_lines};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
-use super::remedy::{Cause, MORE_FILES, Remedy};
+use super::remedy::{Cause, Remedy};
+use crate::detector::Layer;
 use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::evidence::context::Readings;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::words::{bytes, plural};
 use crate::snapshot::origin::Origin;
 
@@ -19,21 +19,20 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::GivesBack,
     phrase: Phrase::Plain,
     remedy: |case, _| remedy(case),
-    advice: MORE_FILES,
 };
 
 fn evaluate(case: &Case<'_>) -> Facts {
     let (before, now) = (&case.context.before, &case.context.now);
-    if !case.metric.is_outside() {
-        let is_known = !case.metric.is_on_host() && case.metric != Metric::Progress;
+    if !case.layer.is_outside() {
+        let is_known = !case.layer.is_host() && case.layer != Layer::Progress;
         let grown = Readings::grown(before.non_torch, now.non_torch).filter(|_| is_known);
         let said = grown.map(|grown| {
             format!("memory of the process beside PyTorch's grew by {} only", bytes(grown))
         });
         return Facts::default().needs(Some(false), "", said.unwrap_or_default());
     }
-    let (was, is, name) = match case.metric {
-        Metric::Other => (before.other, now.other, "memory of other processes on the device"),
+    let (was, is, name) = match case.layer {
+        Layer::Other => (before.other, now.other, "memory of other processes on the device"),
         _ => (before.non_torch, now.non_torch, "memory of the process beside PyTorch's"),
     };
     let mut facts = Facts::default().needs(Some(true), "", "").supports(grew(name, was, is));
@@ -56,7 +55,7 @@ fn evaluate(case: &Case<'_>) -> Facts {
 
 fn remedy(case: &Case<'_>) -> Remedy {
     let grown = Some(case.growth.grown_bytes);
-    if case.metric == Metric::Other {
+    if case.layer == Layer::Other {
         let text = "other processes take memory on this GPU: nvidia-smi names them; look for a \
                     process of an earlier attempt that did not end, a notebook, or ranks that \
                     share the device by mistake (CUDA_VISIBLE_DEVICES)";

@@ -7,10 +7,10 @@ use super::common::{
 };
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy, is_called};
+use crate::detector::Layer;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines};
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::words::location;
 
 pub(crate) const JUDGE: Judge = Judge {
@@ -21,19 +21,16 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::NeededAgain,
     phrase: Phrase::Plain,
     remedy,
-    advice: "the job needs this memory: a smaller micro-batch, activation \
-             checkpointing or more sharding; the peak below says which lines to \
-             begin with",
 };
 
 fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
     let facts = Facts::default();
-    match case.metric {
-        Metric::Peaks => {
+    match case.layer {
+        Layer::Peak => {
             let said = "the peaks within steps grow: it is given back in each step";
             return facts.needs(Some(true), said, "");
         }
-        Metric::Retries => {
+        Layer::Retries => {
             let said = "the allocator had to empty its cache to serve what the steps ask for";
             return facts.needs(Some(true), said, "");
         }
@@ -54,7 +51,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
 }
 
 fn confidence_ppm(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
-    if matches!(case.metric, Metric::Peaks | Metric::Retries) {
+    if matches!(case.layer, Layer::Peak | Layer::Retries) {
         return 850_000;
     }
     match lines.top().map(|line| case.age_profile(line)) {
@@ -65,7 +62,7 @@ fn confidence_ppm(case: &Case<'_>, lines: &Lines<'_>) -> u64 {
 }
 
 fn remedy(case: &Case<'_>, lines: &Lines<'_>) -> Remedy {
-    if matches!(case.metric, Metric::Peaks | Metric::Retries) {
+    if matches!(case.layer, Layer::Peak | Layer::Retries) {
         return load();
     }
     let Some(line) = lines.top() else { return load() };

@@ -5,11 +5,11 @@ use alloc::format;
 
 use super::common::{gave_back, is_about_tensors, is_sawtooth, outlasts};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
-use super::remedy::{Cause, MORE_FILES, Remedy};
+use super::remedy::{Cause, Remedy};
+use crate::detector::Layer;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines};
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::words::{bytes, location, plural};
 
 pub(crate) const JUDGE: Judge = Judge {
@@ -20,11 +20,10 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::GivesBack,
     phrase: Phrase::Always("; it comes back in bursts, as reference cycles do"),
     remedy,
-    advice: MORE_FILES,
 };
 
 fn evaluate(case: &Case<'_>, lines: &Lines<'_>) -> Facts {
-    if !is_about_tensors(case) && case.metric != Metric::Peaks {
+    if !is_about_tensors(case) && case.layer != Layer::Peak {
         return Facts::default().needs(Some(false), "", "");
     }
     let stays = outlasts(case, lines);

@@ -9,10 +9,6 @@ use alloc::string::String;
 use crate::snapshot::Frame;
 use crate::snapshot::frames::{is_library_frame, is_module_call, is_user_frame, telling_frame};
 
-/// Advice where files say too little.
-pub(crate) const MORE_FILES: &str =
-    "write more snapshots, some hundred steps apart, and give them all";
-
 /// What the advice is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]

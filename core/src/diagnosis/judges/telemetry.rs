@@ -3,9 +3,9 @@
 use alloc::format;
 
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
-use super::remedy::{Cause, MORE_FILES, Remedy};
+use super::remedy::{Cause, Remedy};
+use crate::detector::Layer;
 use crate::diagnosis::evidence::case::Case;
-use crate::diagnosis::evidence::metric::Metric;
 use crate::diagnosis::words::{bytes, count};
 
 pub(crate) const JUDGE: Judge = Judge {
@@ -14,13 +14,12 @@ pub(crate) const JUDGE: Judge = Judge {
     outlook: Outlook::Passing,
     share: Share::Nothing,
     restart: RestartAnswer::Unknown,
-    phrase: Phrase::Unless(Metric::Progress, "; too little was recorded to say more"),
+    phrase: Phrase::Unless(Layer::Progress, "; too little was recorded to say more"),
     remedy: |case, _| remedy(case),
-    advice: MORE_FILES,
 };
 
 fn evaluate(case: &Case<'_>) -> Facts {
-    if case.metric == Metric::Progress {
+    if case.layer == Layer::Progress {
         let (last, peers) = (count(case.growth.onset_step), count(case.growth.last_step));
         let said = format!("its last step is {last}, its peers have finished step {peers}");
         return Facts::default().needs(Some(true), said, "");
@@ -29,7 +28,7 @@ fn evaluate(case: &Case<'_>) -> Facts {
     let held = case.account.held_bytes;
     let missing = case.allocated.saturating_sub(held);
     let is_short = case.account.incomplete
-        && case.metric.is_in_blocks()
+        && case.layer.is_in_blocks()
         && missing > 0
         && missing.saturating_mul(4) >= case.growth.grown_bytes;
     let span = case.growth.last_step.saturating_sub(case.growth.onset_step);
@@ -52,7 +51,7 @@ fn evaluate(case: &Case<'_>) -> Facts {
 }
 
 fn remedy(case: &Case<'_>) -> Remedy {
-    let text = if case.metric == Metric::Progress {
+    let text = if case.layer == Layer::Progress {
         "look whether the process lives and whether the agent of its node runs: nothing is known \
          of its memory until it is heard again"
     } else {

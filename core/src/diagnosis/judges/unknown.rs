@@ -1,7 +1,7 @@
 //! The snapshots do not explain the growth.
 
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
-use super::remedy::{MORE_FILES, Remedy};
+use super::remedy::Remedy;
 
 pub(crate) const JUDGE: Judge = Judge {
     evaluate: |_, _, _| Facts::default(),
@@ -11,5 +11,4 @@ pub(crate) const JUDGE: Judge = Judge {
     restart: RestartAnswer::Unknown,
     phrase: Phrase::Plain,
     remedy: |_, _| Remedy::unknown(),
-    advice: MORE_FILES,
 };

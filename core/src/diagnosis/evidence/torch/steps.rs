@@ -12,16 +12,11 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::diagnosis::constants::{OPTIMIZER_REGULAR_PPM_MIN, REGULAR_PPM_MIN};
 use crate::pickle::torch::{Action, Event, Stage, TorchSnapshot};
 
 /// Bursts that a stack must come in to say anything about steps.
 const BURSTS_MIN: usize = 3;
-
-/// Share of a trace that must lie in distances near the typical one, in parts per million.
-const REGULAR_PPM_MIN: u64 = 700_000;
-
-/// The same of the optimizer's stacks, which are nothing else than steps.
-const OPTIMIZER_REGULAR_PPM_MIN: u64 = 400_000;
 
 /// Steps that are looked at, the newest; older ones count as the time before the trace.
 pub const STEPS_MAX: usize = 128;
