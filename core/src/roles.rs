@@ -51,6 +51,12 @@ const MEGATRON: [&str; 6] = [
     "TENSOR_AND_CONTEXT_PARALLEL_GROUP",
 ];
 
+/// Are `count` of `all` ranks as good as all of them? Three quarters are: what they do is what the
+/// job does.
+pub fn are_most(count: usize, all: usize) -> bool {
+    count.saturating_mul(4) >= all.saturating_mul(3)
+}
+
 /// Keys of those of a rank's process groups whose members do the same work, in order.
 pub fn peer_groups(groups: &[CollectiveGroup]) -> Vec<u64> {
     // A group of one has no peers.

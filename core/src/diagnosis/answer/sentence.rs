@@ -15,10 +15,9 @@ use crate::snapshot::frames::is_backward;
 
 /// What can be said before any snapshot is there.
 pub fn first_sentence(growth: &Growth) -> String {
-    let layer = growth.layer;
     let since = format!("each step since step {}", growth.onset_step);
-    let (who, peers) = (who(layer, growth, &since, &[]), median_peer(layer, growth));
-    format!("{who}{peers}{}{}", others(growth), end(growth))
+    let who = who(growth, &since, &[]);
+    format!("{who}{}{}{}", median_peer(growth), others(growth), end(growth))
 }
 
 pub(crate) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
@@ -41,14 +40,14 @@ pub(crate) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Stri
         Some(_) => "each step".into(),
         None => format!("each step since step {}", growth.onset_step),
     };
-    format!("{}{where_to}{what}{peers}{end}", who(layer, growth, &since, &growing))
+    format!("{}{where_to}{what}{peers}{end}", who(growth, &since, &growing))
 }
 
 /// Who grows, by how much, since when. The ranks that grow are named where snapshots show them.
-fn who(layer: Layer, growth: &Growth, since: &str, growing: &[u32]) -> String {
-    let rank = growth.rank;
+fn who(growth: &Growth, since: &str, growing: &[u32]) -> String {
+    let (rank, layer) = (growth.rank, growth.layer);
     if !layer.has_rate() {
-        return out_of_line(layer, growth);
+        return out_of_line(growth);
     }
     let measure = if layer == Layer::Blocks { Measure::Blocks } else { Measure::Bytes };
     let rate = amount(measure, i64::try_from(growth.bytes_per_step).unwrap_or(i64::MAX));
@@ -117,14 +116,14 @@ fn goes_on(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> bool {
 }
 
 /// What does not grow and is out of line all the same.
-fn out_of_line(layer: Layer, growth: &Growth) -> String {
+fn out_of_line(growth: &Growth) -> String {
     let (rank, onset) = (growth.rank, growth.onset_step);
     let who = match growth.scope {
         Scope::OneRank => format!("rank {rank}"),
         _ => format!("most ranks, rank {rank} among them,"),
     };
     let some = count(growth.grown_bytes);
-    match layer {
+    match growth.layer {
         Layer::Spread => {
             let more = bytes(growth.grown_bytes);
             format!(
@@ -209,9 +208,9 @@ fn needed(case: &Case<'_>, line: Option<&Line<'_>>) -> String {
 }
 
 /// What the detector knows of the peers: it compares with their median.
-fn median_peer(layer: Layer, growth: &Growth) -> String {
+fn median_peer(growth: &Growth) -> String {
     match (growth.scope, growth.peers) {
-        _ if !layer.has_rate() || growth.ranks > 1 => String::new(),
+        _ if !growth.layer.has_rate() || growth.ranks > 1 => String::new(),
         (Scope::OneRank, 1) => "; its only peer is flat".into(),
         (Scope::OneRank, 2..) => format!("; the median of its {} peers is flat", growth.peers),
         _ => String::new(),
@@ -235,7 +234,7 @@ fn about_peers(case: &Case<'_>) -> String {
         return String::new();
     }
     if !matches!(layer, Layer::Allocated | Layer::Blocks) {
-        return format!("{}{}", median_peer(layer, growth), others(growth));
+        return format!("{}{}", median_peer(growth), others(growth));
     }
     let growing = &case.growing_peers;
     if growing.is_empty() {

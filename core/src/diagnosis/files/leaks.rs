@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::answer::diagnosis::Diagnosis;
-use crate::diagnosis::evidence::account::median;
 use crate::diagnosis::evidence::context::Context;
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::evidence::survivors::{Survivors, survivors};
@@ -15,6 +14,7 @@ use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::verdict::Verdict;
 use crate::diagnosis::words::{bytes, location, plural};
+use crate::roles::are_most;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{Frame, RankSnapshot};
 
@@ -23,18 +23,11 @@ pub(super) fn leaking(views: &[View<'_>]) -> Option<(Verdict, Diagnosis)> {
     let found: Vec<Option<Survivors>> =
         views.iter().map(|view| survivors(view).filter(Survivors::matters)).collect();
     let rate = |found: &Option<Survivors>| found.as_ref().map_or(0, Survivors::rate);
-    let typical =
-        if views.len() == 1 { 0 } else { median(found.iter().map(rate).collect::<Vec<u64>>()) };
     let most = found.iter().map(rate).max().filter(|&rate| rate > 0)?;
     let at = found.iter().position(|found| rate(found) == most)?;
-    // What the median rank keeps half of, all keep.
-    let is_common = typical.saturating_mul(2) >= most;
-    let usual = if is_common { 0 } else { typical };
-    let concerned = views
-        .iter()
-        .zip(&found)
-        .filter(|(_, found)| rate(found) > 0 && rate(found).saturating_sub(usual) >= most / 2);
+    let concerned = views.iter().zip(&found).filter(|(_, found)| rate(found) >= most.div_ceil(2));
     let ranks: Vec<u32> = concerned.map(|(view, _)| view.rank).collect();
+    let is_common = views.len() > 1 && are_most(ranks.len(), views.len());
     let (view, kept) = (views.get(at)?, found.get(at)?.as_ref()?);
     let peers: Vec<RankSnapshot> = views
         .iter()
