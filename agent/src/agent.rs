@@ -204,6 +204,8 @@ impl Agent {
         self.tapes.look(now, self.node.as_ref());
         for key in self.tapes.take_new_clocks() {
             self.deliveries.restart(key);
+            // What was counted in turns is counted again, and sent as a whole.
+            self.censuses.forget(key);
         }
     }
 

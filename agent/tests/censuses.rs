@@ -6,7 +6,7 @@ use super::{Said, ToAgent, World};
 use memtape_proto::v1;
 
 impl World {
-    fn censuses(&self, rank: usize) -> Vec<&v1::Census> {
+    pub(crate) fn censuses(&self, rank: usize) -> Vec<&v1::Census> {
         let tape_id = self.ranks[rank].tape_id();
         let reports = self.said.iter().filter_map(|said| match said {
             Said::Report(report) => Some(report),

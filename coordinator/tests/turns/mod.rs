@@ -3,7 +3,7 @@
 use memtape_proto::v1;
 use serde_json::{Value, json};
 
-use crate::fake::{Agent, Job, LEAK_LINE, config, start};
+use crate::fake::{Agent, Job, LEAK_LINE, MIB, config, start};
 
 /// Two servers, one of which leaks, while the other has no requests.
 const JOB: Job = Job { name: "serve", attempt: 0, ranks: 2, leaking: Some(0), run: 1 };
@@ -70,6 +70,35 @@ async fn a_server_that_leaks_is_found_beside_one_that_idles() {
     let (_, answer) = again.get("/api/v1/incidents").await;
     assert_eq!(answer["incidents"][0]["state"], "open");
     again.stop().await;
+}
+
+/// A census is taken before the first turn, and only its changes are sent afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lines_of_a_server_are_known_from_before_its_first_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let census = |step, is_whole, steps: Vec<u64>| {
+        let count = steps.len();
+        let line = v1::CensusLine {
+            line: 7,
+            first_steps: steps,
+            bytes: vec![MIB; count],
+            blocks: vec![1; count],
+            ..v1::CensusLine::default()
+        };
+        v1::Census { step, is_whole, lines: vec![line], ..v1::Census::default() }
+    };
+    let loading = v1::RankReport { step: 0, steps: Vec::new(), ..Agent::rank_report(&JOB, 0, 1) };
+    let censuses = vec![census(0, true, vec![0])];
+    agent.report(vec![v1::RankReport { censuses, ..loading }]).await;
+    let censuses = vec![census(70, false, vec![0, 64])];
+    agent.report(vec![v1::RankReport { censuses, ..turns(0, 1..=70) }]).await;
+    agent.settle().await;
+    let (_, lines) = running.get("/api/v1/jobs/serve/lines?rank=0").await;
+    assert_eq!(lines["lines"][0]["holders"][0]["bytes"], 2 * MIB, "{lines:#}");
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

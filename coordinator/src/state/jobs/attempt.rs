@@ -137,8 +137,11 @@ impl Rank {
         self.record.clock = clock;
         (self.step, self.step_wall_ns) = (0, 0);
         self.newest.clear();
-        self.censuses.clear();
         self.history.clear();
+        // Before the first turn a census has no births but at 0; its changes follow.
+        if clock == Clock::Steps {
+            self.censuses.clear();
+        }
     }
 
     /// Requests for memory that failed so far.
