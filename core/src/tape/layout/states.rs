@@ -3,7 +3,6 @@
 //! The texts that a user reads about them are in `read/status.rs`.
 
 use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 
 use crate::snapshot::origin::Origin;
 
@@ -150,7 +149,7 @@ impl Clock {
             return text.to_string();
         }
         let mut before = "";
-        let words = text.split(' ').map(|word| {
+        let words = text.split_inclusive([' ', '\n']).map(|word| {
             let bare = word.trim_matches(|sign: char| !sign.is_alphanumeric());
             let is_line = |word: &str| {
                 let number = word.rsplit_once(':').map(|(_, number)| number);
@@ -158,7 +157,7 @@ impl Clock {
                     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
                 })
             };
-            let of = core::mem::replace(&mut before, word);
+            let of = core::mem::replace(&mut before, word.trim_end());
             let is_function = of == "in" || is_line(of);
             match bare {
                 "step" | "STEP" if is_function => word.to_string(),
@@ -167,7 +166,7 @@ impl Clock {
                 _ => word.to_string(),
             }
         });
-        words.collect::<Vec<String>>().join(" ")
+        words.collect()
     }
 }
 
@@ -233,6 +232,7 @@ mod tests {
                 "  engine.py:3 step\n  TURN  GROWTH/TURN\n",
             ),
             ("kept at step.py:3 in Optimizer.step", "kept at step.py:3 in Optimizer.step"),
+            ("since 5 UTC\nstep  7\n", "since 5 UTC\nturn  7\n"),
             ("(per-step minimum)", "(per-turn minimum)"),
         ] {
             assert_eq!(Clock::Steps.in_words(steps), steps);
