@@ -8,23 +8,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use memtape_core::census::Census;
 use memtape_core::census::changes::Changes;
-use memtape_core::census::cohort::WIDTH_MIN_STEPS;
 use memtape_core::census::reader::CensusReader;
+use memtape_core::census::{Census, INTERVAL_MIN_NS, STEPS_MIN};
 use memtape_core::tape::read::Tape;
 
 use crate::tapes::known::{KnownTape, TapeKey, Tapes};
 use crate::tapes::source::TapeWords;
 
-/// Time between two counts of one tape, at least.
-const INTERVAL_MIN: Duration = Duration::from_secs(5);
-
 /// A tape whose steps do not move is counted again after this time: a rank that hangs, or a program
-/// without steps.
-const INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// without steps; in nanoseconds.
+const INTERVAL_MAX_NS: u64 = 60_000_000_000;
 
 /// The censuses of all tapes.
 #[derive(Debug, Default)]
@@ -105,13 +100,13 @@ impl Censuses {
             return false;
         }
         let Some(counted) = self.tapes.get(&key) else { return true };
-        let since = Duration::from_nanos(now_ns.saturating_sub(counted.counted_ns.unwrap_or(0)));
-        let has_moved = known.status.step >= counted.step.saturating_add(WIDTH_MIN_STEPS);
+        let since_ns = now_ns.saturating_sub(counted.counted_ns.unwrap_or(0));
+        let has_moved = known.status.step >= counted.step.saturating_add(STEPS_MIN);
         let is_over = known.life.death().is_some();
         if is_over {
             return !counted.is_final;
         }
-        since >= if has_moved { INTERVAL_MIN } else { INTERVAL_MAX }
+        since_ns >= if has_moved { INTERVAL_MIN_NS } else { INTERVAL_MAX_NS }
     }
 
     /// A tape was counted.

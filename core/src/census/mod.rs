@@ -26,6 +26,12 @@ use crate::tape::read::tape;
 
 pub use line::LineId;
 
+/// A rank is counted again after this many steps …
+pub const STEPS_MIN: u64 = 16;
+
+/// … and this much time, in nanoseconds.
+pub const INTERVAL_MIN_NS: u64 = 1_000_000_000;
+
 /// Lines that are chosen by their survivors in blocks; the others are chosen by bytes.
 const LINES_BY_BLOCKS: usize = CENSUS_LINES_MAX / 4;
 

@@ -7,17 +7,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use memtape_core::census::line::line_of;
-use memtape_core::census::{Census, LineId};
+use memtape_core::census::{Census, INTERVAL_MIN_NS, LineId, STEPS_MIN};
 use memtape_core::snapshot::{Frame, Held};
 
 use crate::scenario::Scenario;
 use crate::world::Run;
-
-/// An agent counts a tape when this many steps have passed …
-const STEPS_MIN: u64 = 8;
-
-/// … and this much time.
-const INTERVAL_NS: u64 = 5_000_000_000;
 
 /// The censuses of all ranks of a scenario.
 pub struct Censuses<'a> {
@@ -67,7 +61,7 @@ impl<'a> Censuses<'a> {
             let changes = courses.entry(place).or_insert_with(|| changes(run, lines)).clone();
             Counted { changes, next: 0, step: 0, at_ns: 0, live: BTreeMap::new() }
         });
-        let is_due = step >= counted.step + STEPS_MIN && now_ns >= counted.at_ns + INTERVAL_NS;
+        let is_due = step >= counted.step + STEPS_MIN && now_ns >= counted.at_ns + INTERVAL_MIN_NS;
         if !is_due {
             return None;
         }
