@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use memtape_core::incident::PAGE_WITHIN_SECONDS;
 use memtape_core::limits::{
     CAPTURE_DEADLINE_SECONDS_MAX, RANKS_PER_JOB_MAX, REPORT_INTERVAL_SECONDS_MAX,
 };
@@ -34,6 +35,9 @@ pub struct Config {
     /// Deadline, least distance, reach and bytes of captures. Defaults: 30 s, 60 s, 256 steps,
     /// 16 GiB of one attempt in an hour.
     pub capture: capture::Limits,
+    /// Growth that all ranks share pages when the memory is full within this time; growth of one
+    /// rank pages at once. Default: 12 h.
+    pub page_within: Duration,
     /// When a capture is taken without growth and without a request. Defaults: after an OOM
     /// and a death, 8 failed `cudaMalloc` calls of a rank within a minute, 97 % of a device held,
     /// and every hour a healthy state, from step 300 on.
@@ -74,6 +78,7 @@ impl Default for Config {
             data_dir: PathBuf::from("memtape-data"),
             report_interval: Duration::from_secs(1),
             detector: detector::Limits::default(),
+            page_within: Duration::from_secs(PAGE_WITHIN_SECONDS),
             capture: capture::Limits::default(),
             triggers: capture::TriggerLimits::default(),
             snapshots_bytes_max: 64 << 30,

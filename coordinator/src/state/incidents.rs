@@ -4,6 +4,7 @@
 //! incidents, logs their changes and puts together what a comparison needs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::detector::{Finding, RankView};
@@ -72,11 +73,13 @@ impl Incidents {
     /// Takes up the incidents that an earlier process left.
     pub(crate) fn restore(
         now: Now,
+        page_within: Duration,
         records: Vec<IncidentRecord>,
         jobs: &Jobs,
         captures: &Captures,
     ) -> Self {
-        let (mut ids, mut machine) = (Ids::default(), incident::Incidents::default());
+        let (mut ids, mut machine) =
+            (Ids::default(), incident::Incidents::new(page_within.as_secs()));
         for record in records {
             ids.seen(&record.id);
             let attempt = jobs.get(record.serial);

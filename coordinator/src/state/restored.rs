@@ -40,7 +40,7 @@ impl Restored {
         let Loaded { attempts, ranks, captures, parts, incidents, actions, .. } = loaded;
         let (mut jobs, findings) = Jobs::restore(now, limits, attempts, ranks, store);
         let captures = Captures::restore(now, retention, captures, parts, &mut jobs, store);
-        let incidents = Incidents::restore(now, incidents, &jobs, &captures);
+        let incidents = Incidents::restore(now, config.page_within, incidents, &jobs, &captures);
         let restart = &config.restart;
         let actions =
             Actions::restore(now, restart.policy.clone(), restart.targets(), actions, store);

@@ -205,16 +205,34 @@ impl Tracked {
     }
 }
 
+/// Growth that all ranks share pages when the memory is full within this time, in seconds: the
+/// night.
+pub const PAGE_WITHIN_SECONDS: u64 = 12 * 3_600;
+
 /// The incidents of all attempts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Incidents {
+    /// See [`Incident::matters`].
+    pub(super) page_within_seconds: u64,
     pub(super) known: BTreeMap<String, Tracked>,
     /// Findings about silent ranks whose agents are away, or not back for long.
     silent: BTreeMap<(u32, GrowthKey), Growth>,
     pub(super) effects: VecDeque<Effect>,
 }
 
+impl Default for Incidents {
+    fn default() -> Self {
+        Self::new(PAGE_WITHIN_SECONDS)
+    }
+}
+
 impl Incidents {
+    /// No incidents. Shared growth pages when the memory is full within this many seconds.
+    pub fn new(page_within_seconds: u64) -> Self {
+        let (known, silent, effects) = Default::default();
+        Self { page_within_seconds, known, silent, effects }
+    }
+
     /// What to do next.
     pub fn poll(&mut self) -> Option<Effect> {
         self.effects.pop_front()
@@ -398,16 +416,17 @@ impl Incidents {
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.confirm_by_step = None;
         tracked.considered_ns = None;
-        let is_surer = growth.is_sure && !tracked.incident.growth.is_sure;
+        let did_matter = tracked.incident.matters(self.page_within_seconds);
         tracked.incident.measure(growth, attempt.step_time_ns(growth.rank));
+        let matters_now = !did_matter && tracked.incident.matters(self.page_within_seconds);
         tracked.incident.updated_wall_ns = now.wall_ns;
         // What is unknown, or does not page, is captured again when it has grown.
         let is_quiet = tracked.incident.page == Page::Quiet;
-        // A notice is captured once, and again when it becomes sure.
+        // A notice is captured once, and again when it matters.
         let has_tries_left = growth.is_sure && tracked.tries < TRIES_MAX;
         if (tracked.incident.class() == Class::Unknown || is_quiet)
             && tracked.need == Need::Nothing
-            && (has_tries_left || is_surer)
+            && (has_tries_left || matters_now)
         {
             tracked.need = Need::Wanted { due_ns: now.mono_ns };
         }

@@ -16,5 +16,7 @@ mod record;
 mod tests;
 mod upkeep;
 
-pub use machine::{Attempt, Change, Effect, Incidents, Now, TRIES_MAX, Tracked};
+pub use machine::{
+    Attempt, Change, Effect, Incidents, Now, PAGE_WITHIN_SECONDS, TRIES_MAX, Tracked,
+};
 pub use record::{Closed, ClosedReason, Incident, NotCompared, Page};

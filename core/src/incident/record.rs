@@ -139,6 +139,13 @@ impl Incident {
         self.closed.is_none()
     }
 
+    /// Does it matter enough to page? One rank's own growth does; growth that all share does when
+    /// it is certain and the memory is full within this many seconds, or the end is not known.
+    pub fn matters(&self, within_seconds: u64) -> bool {
+        let is_soon = self.seconds_to_oom.is_none_or(|seconds| seconds <= within_seconds);
+        self.growth.is_sure && (self.growth.is_own() || is_soon)
+    }
+
     /// What kind of trouble it is; [`Class::Unknown`] before a diagnosis.
     pub fn class(&self) -> Class {
         self.diagnosis.as_ref().map_or(Class::Unknown, |diagnosis| diagnosis.class)

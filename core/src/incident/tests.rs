@@ -1,5 +1,7 @@
 //! Scenarios and properties of the machine.
 
+mod notices;
+
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -210,65 +212,6 @@ fn one_cause_that_is_seen_more_clearly_is_one_incident() {
 /// Growth that is no reason to page yet.
 fn notice(rank: u32) -> Growth {
     Growth { is_sure: false, ..growth(rank, Layer::Allocated, Scope::AllRanks, 0) }
-}
-
-#[test]
-fn a_notice_does_not_page_though_its_diagnosis_would() {
-    let (mut shell, job) = (Shell::default(), Job::new(0));
-    shell.found(&job, Finding::Opened(notice(0)));
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    let incident = shell.incident("inc-0001");
-    assert!(incident.diagnosis.as_ref().is_some_and(|found| found.pages()));
-    assert_eq!((&incident.page, shell.pages()), (&Page::Quiet, 0));
-    // It grows on: that is no reason for another capture.
-    shell.found(&job, Finding::Updated(Growth { grown_bytes: 1 << 30, ..notice(0) }));
-    shell.incidents.tick(shell.now());
-    shell.carry_out();
-    assert_eq!((shell.requests(), shell.pages()), (1, 0));
-}
-
-#[test]
-fn a_notice_that_becomes_sure_is_captured_again_and_pages_once() {
-    let (mut shell, job) = (Shell::default(), Job::new(0));
-    let sure = Growth { is_sure: true, ..notice(0) };
-    shell.found(&job, Finding::Opened(notice(0)));
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    shell.found(&job, Finding::Updated(sure));
-    shell.incidents.tick(shell.now());
-    shell.carry_out();
-    assert_eq!((shell.requests(), shell.pages()), (2, 0), "the page waits for the new diagnosis");
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    assert_eq!((&shell.incident("inc-0001").page, shell.pages()), (&Page::Paged, 1));
-    for growth in [notice(0), sure] {
-        shell.found(&job, Finding::Updated(growth));
-        shell.now_ns += 60 * SECOND;
-        shell.incidents.tick(shell.now());
-        shell.carry_out();
-        let incident = shell.incident("inc-0001");
-        assert!(incident.growth.is_sure, "it stays sure");
-        assert_eq!((&incident.page, shell.pages(), shell.requests()), (&Page::Paged, 1, 2));
-    }
-}
-
-#[test]
-fn a_notice_that_becomes_sure_while_it_is_captured_pages_once() {
-    let (mut shell, job) = (Shell::default(), Job::new(0));
-    shell.found(&job, Finding::Opened(notice(0)));
-    shell.found(&job, Finding::Updated(Growth { is_sure: true, ..notice(0) }));
-    assert_eq!(shell.pages(), 0);
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    assert_eq!((shell.requests(), shell.pages()), (1, 1));
-}
-
-#[test]
-fn a_notice_suppresses_no_page() {
-    let (mut shell, job) = (Shell::default(), Job::new(0));
-    shell.found(&job, Finding::Opened(notice(0)));
-    shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
-    let other = growth(2, Layer::Reserved, Scope::OneRank, 0);
-    shell.found(&job, Finding::Opened(other));
-    shell.diagnose("inc-0002", diagnosis(Class::Leak, 3));
-    assert_eq!((&shell.incident("inc-0002").page, shell.pages()), (&Page::Paged, 1));
 }
 
 #[test]

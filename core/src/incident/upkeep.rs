@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use super::machine::{Change, Effect, Incidents, Need, Now, RETRY_NS, Tracked};
-use super::record::{ClosedReason, NotCompared, Page, bounded};
+use super::record::{ClosedReason, Incident, NotCompared, Page, bounded};
 use crate::capture::Refusal;
 use crate::diagnosis::{Class, Diagnosis};
 use crate::limits::INCIDENTS_MAX;
@@ -121,8 +121,12 @@ impl Incidents {
 
     /// Whether an incident pages after a diagnosis.
     fn page(&self, id: &str, diagnosis: &Diagnosis) -> Page {
+        // What has paged goes on to do so while its diagnosis stands.
+        let matters = |incident: &Incident| {
+            incident.page == Page::Paged || incident.matters(self.page_within_seconds)
+        };
         let Some(own) =
-            self.known.get(id).filter(|own| diagnosis.pages() && own.incident.growth.is_sure)
+            self.known.get(id).filter(|own| diagnosis.pages() && matters(&own.incident))
         else {
             return Page::Quiet;
         };

@@ -32,6 +32,10 @@ pub(crate) struct CoordinatorArgs {
     /// Time after which a capture is closed, even if ranks are missing [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) capture_deadline: Option<Duration>,
+    /// Page about growth that all ranks share when the memory is full within this time [default:
+    /// 12h].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) page_within: Option<Duration>,
     /// Least time between two automatic captures of a job [default: 60s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) capture_interval: Option<Duration>,
@@ -128,6 +132,7 @@ fn config(args: CoordinatorArgs) -> Config {
         data_dir: args.data_dir,
         report_interval: args.report_interval.unwrap_or(default.report_interval),
         detector: default.detector,
+        page_within: args.page_within.unwrap_or(default.page_within),
         capture,
         triggers: default.triggers,
         snapshots_bytes_max: args.snapshots_bytes_max.unwrap_or(default.snapshots_bytes_max),
