@@ -3,9 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use super::layers::Layer;
-use super::ring::BLOCK_STEPS;
-use super::window::WINDOW;
+use super::series::{BLOCK_STEPS, Layer, WINDOW};
 use super::{Finding, Growth, GrowthKey, Scope};
 
 /// Windows without a new high after which a growth counts as over.
@@ -182,11 +180,6 @@ impl Findings {
         self.open.values().filter(is_of)
     }
 
-    /// Was there such a finding not long ago, which may return?
-    pub(super) fn was_lately(&self, key: &GrowthKey, step: u64) -> bool {
-        self.over.get(key).is_some_and(|over| over.may_return(step))
-    }
-
     pub(super) fn get(&self, key: &GrowthKey) -> Option<&Open> {
         self.open.get(key)
     }
@@ -255,7 +248,7 @@ impl Findings {
         let known = self.open.get_mut(&growth.key());
         if let Some(open) = known.filter(|open| open.scale == UNFOLLOWED) {
             let Growth { onset_step, detected_step, returns, give_backs, .. } = open.growth;
-            // Only the last few trips are remembered; it began before them.
+            // It keeps the onset with which it was opened.
             let steps = growth.last_step.saturating_sub(onset_step);
             let grown_bytes = growth.bytes_per_step.saturating_mul(steps);
             let ranks = growth.ranks.max(open.ranks());
@@ -263,15 +256,6 @@ impl Findings {
             open.growth = Growth { grown_bytes, ..known };
             self.findings.extend(open.news());
         }
-    }
-
-    /// Layers of a series about which there are findings that follow no course.
-    pub(super) fn unfollowed_of(&self, rank: u32, device: u8) -> Vec<Layer> {
-        let lowest = GrowthKey { rank, device, layer: Layer::Allocated, scope: Scope::OneRank };
-        let highest = GrowthKey { layer: Layer::Progress, scope: Scope::AllRanks, ..lowest };
-        let open = self.open.range(lowest..=highest).map(|(_, open)| open);
-        let unfollowed = open.filter(|open| open.scale == UNFOLLOWED && open.grows());
-        unfollowed.map(|open| open.growth.layer).collect()
     }
 
     /// Scopes of the findings about a layer of a series that follow no course.

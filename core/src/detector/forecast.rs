@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::window::Window;
+use super::series::Window;
 
 /// Steps left, by how likely it is that they will not be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub(super) fn forecast(
 
 #[cfg(test)]
 mod tests {
-    use super::super::window::Past;
+    use super::super::series::Past;
     use super::*;
 
     fn of(values: &[i64], left_bytes: u64) -> Option<Forecast> {

@@ -8,9 +8,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::layers::{COURSES, Layer};
-use super::ring::{BLOCKS, SCALES};
-use super::window::Past;
+use super::series::{BLOCKS, COURSES, Layer, Past, SCALES};
 
 /// Groups that are told apart; further roles share the last one.
 const GROUPS_MAX: usize = 64;

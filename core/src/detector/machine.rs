@@ -7,15 +7,13 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::roles::are_most;
+
 use super::blocks::Blocks;
 use super::findings::Findings;
 use super::groups::{Groups, Medians};
-use super::layers::{COURSE_LAYERS, COURSES, Layer};
-use super::pace::Pace;
-use super::residues::Residues;
-use super::ring::{BLOCK_STEPS, BLOCKS, SCALES};
-use super::series::Series;
-use super::window::WINDOW;
+use super::series::{BLOCK_STEPS, BLOCKS, COURSE_LAYERS, COURSES, Layer, SCALES, Series, WINDOW};
+use super::step_time::StepTime;
 use super::{Finding, Limits, RankState, RankView, Reading, Sample};
 
 /// With ranks still missing, judging starts this long after the last new rank appeared, in
@@ -52,9 +50,8 @@ pub struct Detector {
     warm_up: WarmUp,
     pub(super) groups: Groups,
     pub(super) findings: Findings,
-    pub(super) residues: Residues,
     pub(super) blocks: Blocks,
-    pace: Pace,
+    step_time: StepTime,
     samples_refused: u64,
 }
 
@@ -73,9 +70,6 @@ pub(super) struct Rank {
     /// Its process is over: it says nothing for a good reason.
     pub(super) has_ended: bool,
 }
-
-/// Whether trips and teeth are over is asked in every so many steps.
-const RESIDUES_PACE_STEPS: u64 = 64;
 
 /// Silence is judged so often.
 const SILENCE_PACE_NS: u64 = 1_000_000_000;
@@ -125,9 +119,8 @@ impl Detector {
             warm_up: WarmUp::default(),
             groups: Groups::default(),
             findings: Findings::default(),
-            residues: Residues::default(),
             blocks: Blocks::default(),
-            pace: Pace::default(),
+            step_time: StepTime::default(),
             samples_refused: 0,
         }
     }
@@ -141,7 +134,7 @@ impl Detector {
     /// The parallel role of a rank is known: ranks of equal role do the same work. Roles that are
     /// never given are learnt from the ranks' levels.
     pub fn set_role(&mut self, rank: u32, role: u64) {
-        if self.limits.gates.roles {
+        if self.limits.rules.roles {
             self.groups.give(rank, role);
         }
     }
@@ -151,7 +144,6 @@ impl Detector {
         if let Some(known) = self.ranks.get_mut(&rank) {
             known.has_ended = true;
         }
-        self.residues.forget(rank);
         self.blocks.forget(rank);
         self.judge_silence();
     }
@@ -167,20 +159,12 @@ impl Detector {
             return;
         }
         let series = self.series.entry(key).or_insert_with(|| Series::new(sample.first_step));
-        let before_step = series.last_step;
-        let has_returned = series.take(sample);
+        series.take(sample);
         self.note_rank(now_ns, sample);
-        self.pace.note(now_ns, sample.last_step);
+        self.step_time.note(now_ns, sample.last_step);
         let work_bytes = sample.peak_allocated.saturating_sub(sample.floor_allocated);
         self.blocks.note_work(key, work_bytes);
-        self.judge_habits(key);
-        if has_returned {
-            self.judge_residue(key, Layer::Allocated);
-        }
-        if sample.last_step / RESIDUES_PACE_STEPS > before_step / RESIDUES_PACE_STEPS {
-            let layers = self.findings.unfollowed_of(key.0, key.1);
-            layers.into_iter().for_each(|layer| self.judge_residue(key, layer));
-        }
+        self.judge_recurring(key);
         while let Some(block) = self.ready_block(now_ns) {
             self.next_block = block + 1;
             self.finished = self.finished.split_off(&(block + 1));
@@ -203,9 +187,7 @@ impl Detector {
             self.samples_refused += 1;
             return;
         };
-        if series.read(reading) {
-            self.judge_residue(key, reading.layer);
-        }
+        series.read(reading);
     }
 
     /// What there is to say next; call until none.
@@ -249,7 +231,7 @@ impl Detector {
 
     /// How long a step takes at present, in nanoseconds; none before a few steps have passed.
     pub fn step_time_ns(&self) -> Option<u64> {
-        self.pace.step_time_ns()
+        self.step_time.step_time_ns()
     }
 
     /// Samples and readings that were not judged: beyond [`Limits::series_max`], with their steps
@@ -275,6 +257,12 @@ impl Detector {
         let rank = self.ranks.entry(sample.rank).or_insert(fresh);
         (self.now_ns, rank.seen_ns, rank.silent_since_ns) = (now_ns, now_ns, None);
         rank.silent_looks = 0;
+        // The last samples of a process come before its end: a later one is of a rank that is back.
+        let is_newer = self
+            .series
+            .get(&(sample.rank, sample.device))
+            .is_some_and(|series| series.last_step <= sample.last_step);
+        rank.has_ended &= !is_newer;
         let level_of = |device: u8| {
             self.series.get(&(sample.rank, device)).map_or(0, |series| series.last.end_allocated)
         };
@@ -302,7 +290,7 @@ impl Detector {
             return None;
         }
         let count = |block: u64| self.finished.get(&block).map_or(0, |&count| count as usize);
-        let is_ready = |block: &u64| count(*block) >= ranks || count(*block + 1) * 4 >= ranks * 3;
+        let is_ready = |block: &u64| count(*block) >= ranks || are_most(count(*block + 1), ranks);
         let newest = *self.finished.last_key_value()?.0;
         if is_ready(&self.next_block) {
             return Some(self.next_block);
@@ -354,7 +342,7 @@ impl Detector {
             for series in self.series.values_mut() {
                 series.warm_up_ends(warm_step);
             }
-            if self.limits.gates.roles {
+            if self.limits.rules.roles {
                 self.groups.learn(&levels);
             }
             self.groups.note_past(self.warm_up.high - level);
@@ -433,7 +421,7 @@ impl Detector {
         let ranks = self.groups.list.get(group).map_or(&[][..], |group| &group.ranks);
         let takes_part =
             |rank: &&u32| self.ranks.get(rank).is_some_and(|rank| rank.seen_ns >= since_ns);
-        count * 4 >= ranks.iter().filter(takes_part).count() * 3
+        are_most(count, ranks.iter().filter(takes_part).count())
     }
 
     /// Compares a series at all swept blocks that it has finished since. `is_member` says that
@@ -489,14 +477,14 @@ impl Detector {
             let Some(value) = series.since_warm(layer, scale, block) else { continue };
             let medians =
                 self.groups.list.get(group).and_then(|it| it.medians(place, scale, block));
-            let is_compared = is_home && self.limits.gates.peers;
+            let is_compared = is_home && self.limits.rules.peers;
             let peers =
                 medians.filter(|_| is_compared).map_or(0, |it| it.of_peers(value, is_member).1);
             let (rank, device) = key;
             let place = Place { rank, device, layer, scale, block, peers };
             self.follow(place);
             // A rank alone is judged as the common course of its job.
-            if !is_home || peers > 0 || !self.limits.gates.peers {
+            if !is_home || peers > 0 || !self.limits.rules.peers {
                 self.judge_rank(place);
             }
         }

@@ -9,29 +9,20 @@
 //! It does not read stacks and does not name code: that is [`crate::diagnosis`].
 
 mod blocks;
-mod bottoms;
+mod constants;
 mod findings;
 mod forecast;
 mod groups;
-mod habits;
-mod judge;
-mod layers;
+mod levels;
 mod machine;
-mod pace;
-mod residues;
-mod ring;
 mod series;
-mod still;
-mod teeth;
+mod step_time;
 #[cfg(test)]
 mod tests;
-mod trips;
-mod verdicts;
-mod window;
 
 pub use forecast::Forecast;
-pub use layers::Layer;
 pub use machine::{Detector, SETTLE_NS};
+pub use series::Layer;
 
 /// What the detector may use and how sure it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,76 +42,42 @@ pub struct Limits {
     pub reserved_bytes_min: u64,
     /// The same for the reserved layer, in parts per million.
     pub reserved_ppm_min: u64,
-    /// Growth that all ranks share, or of a job without peers, is reported from a short window
-    /// only when the device is full within this many such windows.
-    pub urgent_windows: u64,
     /// Series (rank and device) beyond this many are counted and not judged.
     pub series_max: usize,
-    /// What is asked before growth is told; all of it, except where the worth of one is measured.
-    pub gates: Gates,
+    /// The rules in force: all, except where the worth of one is measured.
+    pub rules: Rules,
 }
 
-/// The conditions under which growth is told, each of which can be left out to see what it is
-/// good for.
+/// Rules that can be left out, one by one, to see what each contributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gates {
-    /// Tensors are judged by the blocks that survive; else by their level. Off by default: a job of
-    /// short steps is counted too seldom.
-    pub blocks: bool,
+pub struct Rules {
+    /// Blocks that survive are growth.
+    pub survivors: bool,
+    /// Lines whose lowest totals rise are growth.
+    pub swelling: bool,
+    /// Lives that lengthen are reported.
+    pub lives: bool,
     /// A rank is compared with its peers.
     pub peers: bool,
     /// Peers are ranks of equal role.
     pub roles: bool,
-    /// Even growth is enough.
-    pub steady: bool,
-    /// An even staircase is enough.
-    pub stairs: bool,
-    /// Many jumps without a fall are enough.
-    pub ratchets: bool,
-    /// What round trips leave behind is told.
-    pub trips: bool,
-    /// What each fall of a sawtooth leaves behind is told.
-    pub teeth: bool,
-    /// A run of records is enough.
-    pub records: bool,
-    /// The second half of a window must rise like the first.
-    pub saturation: bool,
-    /// Little may be given back on the way.
-    pub give_back: bool,
-    /// The level must be higher than ever.
-    pub high_water: bool,
-    /// The rise must be unlike what was before.
+    /// A level must climb beyond what it did before.
     pub past: bool,
-    /// Growth that all share must come near the end of the memory.
-    pub urgency: bool,
-    /// Growth that another growth explains is not told again.
+    /// Growth that another growth explains is not reported again.
     pub one_cause: bool,
 }
 
-impl Gates {
-    /// All of them but `blocks`.
-    pub const ALL: Self = Self {
-        blocks: false,
-        peers: true,
-        roles: true,
-        steady: true,
-        stairs: true,
-        ratchets: true,
-        trips: true,
-        teeth: true,
-        records: true,
-        saturation: true,
-        give_back: true,
-        high_water: true,
-        past: true,
-        urgency: true,
-        one_cause: true,
-    };
-}
-
-impl Default for Gates {
+impl Default for Rules {
     fn default() -> Self {
-        Self::ALL
+        Self {
+            survivors: true,
+            swelling: true,
+            lives: true,
+            peers: true,
+            roles: true,
+            past: true,
+            one_cause: true,
+        }
     }
 }
 
@@ -134,9 +91,8 @@ impl Default for Limits {
             growth_ppm_min: 1_000,
             reserved_bytes_min: 64 << 20,
             reserved_ppm_min: 20_000,
-            urgent_windows: 64,
             series_max: 65_536,
-            gates: Gates::ALL,
+            rules: Rules::default(),
         }
     }
 }
@@ -287,6 +243,11 @@ fn is_sure() -> bool {
 }
 
 impl Growth {
+    /// Is it one rank's own: have its peers nothing like it?
+    pub fn is_own(&self) -> bool {
+        self.scope == Scope::OneRank && self.peers > 0
+    }
+
     /// What stays the same over the life of this finding.
     pub fn key(&self) -> GrowthKey {
         GrowthKey { rank: self.rank, device: self.device, layer: self.layer, scope: self.scope }

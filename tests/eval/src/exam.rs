@@ -35,8 +35,6 @@ pub struct Plan {
     pub ablations: bool,
     /// Beside Memtape, itself with this gate off.
     pub without: Option<String>,
-    /// Beside Memtape, itself as it judges tensors by the blocks that survive.
-    pub blocks: bool,
 }
 
 /// What one judge found, family by family.
@@ -84,15 +82,11 @@ struct Candidate {
 fn candidates(plan: &Plan) -> Vec<Candidate> {
     let memtape = Candidate { name: DEFAULT.to_string(), judge: Box::new(Product::new()) };
     let mut all = vec![memtape];
-    let is_asked = |gate: &str| plan.ablations || plan.without.as_deref() == Some(gate);
-    for (gate, _) in ABLATIONS.iter().filter(|(gate, _)| is_asked(gate)) {
-        if let Some(without) = Product::without(gate) {
-            all.push(Candidate { name: format!("without {gate}"), judge: Box::new(without) });
+    let is_asked = |rule: &str| plan.ablations || plan.without.as_deref() == Some(rule);
+    for (rule, _) in ABLATIONS.iter().filter(|(rule, _)| is_asked(rule)) {
+        if let Some(without) = Product::without(rule) {
+            all.push(Candidate { name: format!("without {rule}"), judge: Box::new(without) });
         }
-    }
-    if plan.blocks {
-        let judge = Box::new(Product::judging_blocks());
-        all.push(Candidate { name: "by blocks".to_string(), judge });
     }
     if plan.baselines {
         let named = |(name, judge): (&str, Box<dyn Judge>)| Candidate { name: name.into(), judge };

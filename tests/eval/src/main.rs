@@ -14,7 +14,7 @@ use memtape_eval::table;
 const USAGE: &str = "\
 usage: memtape-eval [--families tuned|apart|all] [--family NAME [--each]] [--seeds N] [--first S]
                     [--ranks-max N] [--baselines] [--ablations] [--without GATE]
-                    [--blocks] [--small] [--json] [--export DIR [--sample]]";
+                    [--small] [--json] [--export DIR [--sample]]";
 
 /// Scenarios of each family, and ranks of a job at most; both smaller with `--small`.
 const SEEDS: u64 = 24;
@@ -60,7 +60,6 @@ fn line(mut arguments: impl Iterator<Item = String>) -> Option<Line> {
                     arguments.next().filter(|gate| Product::without(gate).is_some());
                 line.plan.without.as_ref()?;
             }
-            "--blocks" => line.plan.blocks = true,
             "--small" => line.is_small = true,
             "--json" => line.is_json = true,
             "--each" => line.each = true,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use memtape_core::capture::Refusal;
 use memtape_core::census::Census;
 use memtape_core::detector::{
-    self, Detector, Gates, Growth, Limits, RankView, Reading, Sample, Scope,
+    self, Detector, Growth, Limits, RankView, Reading, Rules, Sample, Scope,
 };
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
 use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
@@ -19,26 +19,18 @@ use crate::judge::{Alarm, Case, Forecast, Judge, Said, Verdict};
 use crate::scenario::Scenario;
 use crate::world::Step;
 
-/// A condition of the detector by its name, and how it is switched off.
-type Ablation = (&'static str, fn(&mut Gates));
+/// A rule of the detector by its name, and how it is left out.
+type Ablation = (&'static str, fn(&mut Rules));
 
-/// Conditions of the detector that can be switched off one by one, by name. Each prevents one sort
-/// of false alarm, or one sort of missed fault.
-pub const ABLATIONS: [Ablation; 14] = [
-    ("peers", |gates| gates.peers = false),
-    ("roles", |gates| gates.roles = false),
-    ("steady", |gates| gates.steady = false),
-    ("stairs", |gates| gates.stairs = false),
-    ("ratchets", |gates| gates.ratchets = false),
-    ("trips", |gates| gates.trips = false),
-    ("teeth", |gates| gates.teeth = false),
-    ("records", |gates| gates.records = false),
-    ("saturation", |gates| gates.saturation = false),
-    ("give_back", |gates| gates.give_back = false),
-    ("high_water", |gates| gates.high_water = false),
-    ("past", |gates| gates.past = false),
-    ("urgency", |gates| gates.urgency = false),
-    ("one_cause", |gates| gates.one_cause = false),
+/// Rules of the detector that can be left out one by one, by name.
+pub const ABLATIONS: [Ablation; 7] = [
+    ("survivors", |rules| rules.survivors = false),
+    ("swelling", |rules| rules.swelling = false),
+    ("lives", |rules| rules.lives = false),
+    ("peers", |rules| rules.peers = false),
+    ("roles", |rules| rules.roles = false),
+    ("past", |rules| rules.past = false),
+    ("one_cause", |rules| rules.one_cause = false),
 ];
 
 /// Memtape, as it is or with a condition switched off.
@@ -97,18 +89,11 @@ impl Product {
         Self::with(Limits::default())
     }
 
-    /// The default, but tensors are judged by the blocks that survive.
-    pub fn judging_blocks() -> Self {
+    /// The default without one rule; none when there is no such rule.
+    pub fn without(rule: &str) -> Option<Self> {
+        let (_, leave_out) = ABLATIONS.iter().find(|(name, _)| *name == rule)?;
         let mut limits = Limits::default();
-        limits.gates.blocks = true;
-        Self::with(limits)
-    }
-
-    /// The default with one gate off; none when there is no such gate.
-    pub fn without(gate: &str) -> Option<Self> {
-        let (_, switch_off) = ABLATIONS.iter().find(|(name, _)| *name == gate)?;
-        let mut limits = Limits::default();
-        switch_off(&mut limits.gates);
+        leave_out(&mut limits.rules);
         Some(Self::with(limits))
     }
 

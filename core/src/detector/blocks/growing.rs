@@ -6,55 +6,18 @@ use alloc::vec::Vec;
 use crate::census::LineId;
 use crate::snapshot::Held;
 
-use super::super::layers::Layer;
+use super::super::constants::{
+    AHEAD_TIMES, BEYOND_PERCENT, COHORTS_MIN, EVEN_COHORTS, EVEN_STEPS, KEPT_COUNT_MIN, LONGER_MIN,
+    NOTICE_STEPS, OWN_TIMES, SETTLED_OWN_STEPS, SETTLED_STEPS, SETUP_STEPS, SETUP_TIMES,
+    SWELLING_BYTES_MIN,
+};
 use super::super::machine::Detector;
-use super::line::{KEPT_MIN, Kept, Line, in_bytes};
+use super::super::series::Layer;
+use super::line::{Kept, Line, in_bytes};
 use super::state::Device;
 
 /// Ranges of births that are looked at, in steps.
 const SPANS_STEPS: [u64; 5] = [128, 256, 512, 1_024, 2_048];
-
-/// Younger blocks may well be freed yet; on one rank younger ones count where its peers show that
-/// theirs are freed.
-const SETTLED_STEPS: u64 = 64;
-const SETTLED_OWN_STEPS: u64 = 24;
-
-/// What is this much older than any that was freed stays, in percent.
-const BEYOND_PERCENT: u64 = 150;
-
-/// Births in fewer cohorts are no growth; of one rank's own growth fewer are enough.
-const COHORTS_MIN: usize = 4;
-const COHORTS_OWN_MIN: usize = 3;
-
-/// Swelling of less is not reported.
-const RISE_BYTES_MIN: u64 = 64 << 20;
-
-/// Growth continues across a gap without births of this many steps, or of half of what was seen.
-const GAP_STEPS: u64 = 64;
-
-/// This many times what its peers keep is a rank's own growth.
-const OWN_TIMES: u64 = 4;
-
-/// Shared growth is sure when the memory is full within this many times what was seen …
-const AHEAD_TIMES: u64 = 2;
-
-/// … or when it was even for this many steps, with births in this many cohorts, and for several
-/// times as long where it began while the job was set up.
-const EVEN_STEPS: u64 = 384;
-const EVEN_COHORTS: usize = 9;
-const SETUP_TIMES: u64 = 4;
-
-/// Growth began while the job was set up when it began within this many of its first steps.
-const SETUP_ONSET_STEPS: u64 = 128;
-
-/// Shared growth is not reported before it lasted this long, in steps; nor growth that began while
-/// the job was set up: it may be what the job needs.
-const NOTICE_STEPS: u64 = 112;
-const NOTICE_SETUP_STEPS: u64 = 448;
-const OWN_SETUP_STEPS: u64 = 112;
-
-/// Lives that became longer this often, one after the other, are reported.
-const LONGER_MIN: u32 = 3;
 
 /// A line grows on a rank.
 #[derive(Clone, Copy, Debug)]
@@ -118,11 +81,12 @@ impl Detector {
             let absent = counted.saturating_sub(there.len());
             let from = settled.saturating_sub(span);
             let look = Look { there, absent, id, step, from, settled, span, is_early };
-            if !is_early || counted > 1 {
+            if self.limits.rules.survivors && (!is_early || counted > 1) {
                 self.judge_survivors(&look, &mut found);
             }
         }
-        for span in SPANS_STEPS {
+        let spans = SPANS_STEPS.into_iter().filter(|_| self.limits.rules.swelling);
+        for span in spans {
             let Some(from) = step.checked_sub(span) else { continue };
             let there: Vec<_> = devices.iter().collect();
             let absent = steps.len().saturating_sub(there.len());
@@ -131,7 +95,7 @@ impl Detector {
             let look = Look { there, absent, id, step, from, settled: step, span, is_early };
             self.judge_swelling(&look, &mut found);
         }
-        if found.is_empty() {
+        if found.is_empty() && self.limits.rules.lives {
             return devices.iter().filter_map(|((rank, _), of)| longer(*rank, of, id)).collect();
         }
         found.into_values().collect()
@@ -151,21 +115,21 @@ impl Detector {
         let counts = sorted(all.iter().map(|kept| kept.held.count));
         for ((key, device), kept) in there.iter().zip(&all) {
             let Some(line) = device.lines.get(id) else { continue };
-            let is_own = match in_bytes(kept.held) {
-                true => is_own(&bytes, *absent, kept.held.bytes, kept.held.bytes),
-                false => is_own(&counts, *absent, kept.held.count, kept.held.count),
-            };
-            let cohorts_min = if is_own { COHORTS_OWN_MIN } else { COHORTS_MIN };
-            if !is_enough(kept) || kept.cohorts < cohorts_min || (*is_early && !is_own) {
+            let is_own = self.limits.rules.peers
+                && match in_bytes(kept.held) {
+                    true => is_own(&bytes, *absent, kept.held.bytes, kept.held.bytes),
+                    false => is_own(&counts, *absent, kept.held.count, kept.held.count),
+                };
+            if !is_enough(kept) || (*is_early && !is_own) {
                 continue;
             }
             let Some(of) = self.survivors(*key, line, kept, look) else { continue };
             let steps = of.growing.steps;
-            let is_setup = of.onset_age_steps < SETUP_ONSET_STEPS;
+            let is_setup = of.onset_age_steps < SETUP_STEPS;
             let is_too_early = if is_own {
-                of.onset_age_steps < SETTLED_STEPS && (*is_early || steps < OWN_SETUP_STEPS)
+                *is_early && of.onset_age_steps < SETTLED_STEPS
             } else {
-                steps < if is_setup { NOTICE_SETUP_STEPS } else { NOTICE_STEPS }
+                steps < if is_setup { SETUP_TIMES * NOTICE_STEPS } else { NOTICE_STEPS }
             };
             let is_sure = of.growing.is_sure;
             if is_too_early || (!is_own && of.is_fewer && !is_sure) {
@@ -192,7 +156,7 @@ impl Detector {
         let in_bytes = in_bytes(held);
         let amount = |of: Held| if in_bytes { of.bytes } else { of.count };
         let (all, later_half) = (amount(held), amount(later));
-        let gap_max = (kept.last.saturating_sub(first) / 2).max(GAP_STEPS).min(span / 2);
+        let gap_max = (kept.last.saturating_sub(first) / 2).max(SETTLED_STEPS).min(span / 2);
         let goes_on = kept.gap <= gap_max && later_half >= all / 3;
         if !goes_on || !line.has_risen(step, first, held) {
             return None;
@@ -212,7 +176,7 @@ impl Detector {
         let onset_step = line.onset(step, first, gap_max);
         let series = self.series.get(&key)?;
         let onset_age_steps = onset_step.saturating_sub(series.first_step);
-        let times = if onset_age_steps < SETUP_ONSET_STEPS { SETUP_TIMES } else { 1 };
+        let times = if onset_age_steps < SETUP_STEPS { SETUP_TIMES } else { 1 };
         let is_even = steps >= EVEN_STEPS * times
             && kept.cohorts >= EVEN_COHORTS
             && !is_fewer
@@ -231,7 +195,7 @@ impl Detector {
         let Look { there, id, from, span, .. } = look;
         let lows = |device: &Device| device.lines.get(id)?.totals.lows(*from, *span);
         let is_large =
-            |lows: [u64; 4]| lows[3].saturating_sub(lows[0]) >= RISE_BYTES_MIN.max(lows[0]);
+            |lows: [u64; 4]| lows[3].saturating_sub(lows[0]) >= SWELLING_BYTES_MIN.max(lows[0]);
         if !there.iter().any(|(_, device)| lows(device).is_some_and(is_large)) {
             return;
         }
@@ -247,11 +211,12 @@ impl Detector {
                 continue;
             }
             let bytes = lows[3] - lows[0];
-            let is_own = is_own(&swings, look.absent, swing(device), bytes);
+            let is_own =
+                self.limits.rules.peers && is_own(&swings, look.absent, swing(device), bytes);
             let Some(series) = self.series.get(key) else { continue };
             let is_near = series.left(Layer::Allocated).is_some_and(|left| left <= bytes);
-            let is_setup = from.saturating_sub(series.first_step) < SETUP_ONSET_STEPS
-                && *span < NOTICE_SETUP_STEPS;
+            let is_setup = from.saturating_sub(series.first_step) < SETUP_STEPS
+                && *span < SETUP_TIMES * NOTICE_STEPS;
             if (look.is_early && !is_own) || (is_setup && !is_near) {
                 continue;
             }
@@ -290,7 +255,7 @@ fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
     let line =
         device.lines.get(&id).filter(|line| line.is_user_code && line.longer >= LONGER_MIN)?;
     let bytes = line.totals.newest();
-    (bytes >= RISE_BYTES_MIN).then_some(Growing {
+    (bytes >= SWELLING_BYTES_MIN).then_some(Growing {
         rank,
         line: id,
         onset_step: device.step.saturating_sub(line.life_steps),
@@ -302,8 +267,8 @@ fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
 }
 
 fn is_enough(kept: &Kept) -> bool {
-    let is_much = in_bytes(kept.held) || kept.held.count >= KEPT_MIN.count;
-    is_much && kept.cohorts >= COHORTS_OWN_MIN
+    let is_much = in_bytes(kept.held) || kept.held.count >= KEPT_COUNT_MIN;
+    is_much && kept.cohorts >= COHORTS_MIN
 }
 
 fn sorted(values: impl Iterator<Item = u64>) -> Vec<u64> {

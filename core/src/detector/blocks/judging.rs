@@ -6,21 +6,19 @@ use alloc::vec::Vec;
 use crate::census::{Census, LineId};
 
 use super::super::GrowthKey;
-use super::super::layers::Layer;
 use super::super::machine::Detector;
+use super::super::series::Layer;
 use super::growing::Growing;
 use super::state::Device;
 
 /// The censuses are judged once in this time, in nanoseconds.
-const INTERVAL_NS: u64 = 2_000_000_000;
+const INTERVAL_NS: u64 = 1_000_000_000;
 
 impl Detector {
     /// The agent of a rank sends censuses: its tensors are not judged by their level in the time
     /// before the first, as after a restart of the coordinator.
     pub fn expect_census(&mut self, rank: u32) {
-        if self.limits.gates.blocks {
-            self.blocks.expected.insert(rank);
-        }
+        self.blocks.expected.insert(rank);
     }
 
     /// Takes a census of a device that has samples. One that is no newer than the last is ignored.
@@ -28,7 +26,7 @@ impl Detector {
         self.now_ns = self.now_ns.max(now_ns);
         let has_ended = self.ranks.get(&rank).is_none_or(|known| known.has_ended);
         let is_known = self.series.contains_key(&(rank, census.device)) && !has_ended;
-        if !is_known || !self.limits.gates.blocks {
+        if !is_known {
             return;
         }
         if !self.blocks.is_counted((rank, census.device)) {

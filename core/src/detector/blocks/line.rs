@@ -6,22 +6,10 @@ use crate::census::{LineCensus, cohort};
 use crate::snapshot::Held;
 use crate::snapshot::frames::is_user_frame;
 
+use super::super::constants::{
+    COHORTS_MIN, KEPT_BYTES_MIN, KEPT_COUNT_MIN, LOSS_PERCENT, SETTLED_STEPS, SWELLING_BYTES_MIN,
+};
 use super::totals::Totals;
-
-/// A cohort that has lost this much shows how old blocks of its line become, in percent.
-const LOSS_PERCENT: u64 = 20;
-
-/// A life is longer than those before when it is longer by this, in percent, and at least this
-/// many steps.
-const LONGER_PERCENT: u64 = 110;
-const LONGER_STEPS_MIN: u64 = 128;
-
-/// Less is not reported, in bytes or else in blocks.
-pub(super) const KEPT_MIN: Held = Held { bytes: 16 << 20, count: 1_024 };
-
-/// Below this many cohorts and bytes a line is not judged.
-const COHORTS_MIN: usize = 3;
-const RISE_BYTES_MIN: u64 = 64 << 20;
 
 /// Totals further back do not count.
 pub(super) const LOOK_BACK_STEPS: u64 = 2_048;
@@ -102,8 +90,8 @@ impl Line {
             (*birth, Cohort { held: *held, most_bytes: most.max(held.bytes) })
         };
         self.cohorts = now.iter().map(cohort).collect();
-        let is_longer = life_steps >= LONGER_STEPS_MIN
-            && life_steps > self.life_steps.saturating_mul(LONGER_PERCENT) / 100;
+        let is_longer = life_steps >= 2 * SETTLED_STEPS
+            && life_steps > self.life_steps.saturating_add(self.life_steps / 10);
         self.longer = self.longer.saturating_add(u32::from(is_longer));
         self.life_steps = life_steps.max(self.life_steps);
         self.totals.add(step, of.held().bytes);
@@ -117,7 +105,7 @@ impl Line {
     /// Can it grow at all? Nearly always not: parameters are one cohort, activations are freed.
     pub(super) fn may_grow(&self, step: u64) -> bool {
         let lowest = self.totals.lowest(step.saturating_sub(LOOK_BACK_STEPS));
-        let least = lowest.max(RISE_BYTES_MIN / 2);
+        let least = lowest.max(SWELLING_BYTES_MIN / 2);
         self.cohorts.len() >= COHORTS_MIN || self.totals.newest() >= least.saturating_mul(2)
     }
 
@@ -152,8 +140,8 @@ impl Line {
         let fresh = self.kept(step, known_step, u64::MAX).held;
         let now = self.cohorts.values().fold(Held::default(), |sum, of| sum.plus(of.held));
         let (fresh, now, known, least) = match in_bytes {
-            true => (fresh.bytes, now.bytes, known.bytes, KEPT_MIN.bytes),
-            false => (fresh.count, now.count, known.count, KEPT_MIN.count),
+            true => (fresh.bytes, now.bytes, known.bytes, KEPT_BYTES_MIN),
+            false => (fresh.count, now.count, known.count, KEPT_COUNT_MIN),
         };
         fresh >= least && now.saturating_sub(known) >= fresh / 2
     }
@@ -173,5 +161,5 @@ impl Line {
 
 /// Is it judged by its bytes? Else by the number of its blocks.
 pub(super) fn in_bytes(held: Held) -> bool {
-    held.bytes >= KEPT_MIN.bytes
+    held.bytes >= KEPT_BYTES_MIN
 }

@@ -5,17 +5,16 @@ use alloc::vec::Vec;
 
 use crate::census::LineId;
 
+use crate::roles::are_most;
+
+use super::super::constants::{APART_DENOMINATOR, APART_NUMERATOR, SETTLED_STEPS, STOPPED_STEPS};
 use super::super::findings::UNFOLLOWED;
-use super::super::layers::Layer;
 use super::super::machine::Detector;
+use super::super::series::Layer;
 use super::super::{Growth, GrowthKey, Scope};
 use super::growing::Growing;
 use super::line::in_bytes;
 use super::state::Open;
-
-/// A finding is over when no growth was seen for this many steps; a notice sooner.
-const STOPPED_STEPS: u64 = 256;
-const STOPPED_NOTICE_STEPS: u64 = 64;
 
 /// Findings whose line is remembered when they are over.
 const CLOSED_MAX: usize = 1024;
@@ -70,7 +69,7 @@ impl Detector {
         let group = self.groups.list.get(self.groups.of(rank));
         let members = group.map_or(1, |group| group.ranks.len());
         let is_one = main.is_own || self.ranks.len() == 1 || many * 2 < members;
-        let are_all = many * 4 >= self.ranks.len() * 3;
+        let are_all = are_most(many, self.ranks.len());
         let scope = match (is_one, are_all) {
             (true, _) => Scope::OneRank,
             (false, true) => Scope::AllRanks,
@@ -112,7 +111,7 @@ impl Detector {
         if let Some((known, open)) = shared {
             if growth.scope != Scope::OneRank {
                 key = *known;
-            } else if open.line == line && open.is_sure {
+            } else if (open.line == line && open.is_sure) || self.is_part_of(&growth, known) {
                 return;
             }
         }
@@ -134,7 +133,7 @@ impl Detector {
         }
         let key = growth.key();
         let group = self.groups.of(key.rank);
-        if self.is_told(&key, group) {
+        if self.is_reported(&key, group) {
             return;
         }
         if growth.scope == Scope::OneRank
@@ -159,6 +158,17 @@ impl Detector {
         if growth.is_sure {
             self.close_what_it_explains(&key, step);
         }
+    }
+
+    /// Is this growth of one rank no more than its part in the growth of all?
+    fn is_part_of(&self, growth: &Growth, shared: &GrowthKey) -> bool {
+        let Some(shared) = self.findings.get(shared).map(|open| open.growth) else { return false };
+        let apart = APART_NUMERATOR.unsigned_abs()
+            * (shared.bytes_per_step / APART_DENOMINATOR.unsigned_abs());
+        let span = growth.last_step.saturating_sub(growth.onset_step);
+        let is_same_onset =
+            shared.onset_step.abs_diff(growth.onset_step) <= SETTLED_STEPS + span / 4;
+        is_same_onset && growth.bytes_per_step <= apart
     }
 
     fn renew(&mut self, key: &GrowthKey, open: Open, growth: &Growth) {
@@ -186,7 +196,7 @@ impl Detector {
     /// Closes the findings about blocks whose growth was not seen for long.
     pub(super) fn close_stopped(&mut self) {
         let is_over = |(key, open): (&GrowthKey, &Open)| {
-            let steps = if open.is_sure { STOPPED_STEPS } else { STOPPED_NOTICE_STEPS };
+            let steps = if open.is_sure { STOPPED_STEPS } else { SETTLED_STEPS };
             let has_ended = self.ranks.get(&key.rank).is_none_or(|rank| rank.has_ended);
             let step = self.last_step(key);
             let is_over = step.saturating_sub(open.seen_step) > steps

@@ -87,6 +87,37 @@ impl Tape {
     }
 }
 
+/// A tape of which only the level is known: what comes is kept by one line, and what goes is the
+/// newest.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LevelTape {
+    live: Vec<(u64, u64)>,
+}
+
+impl LevelTape {
+    pub(super) fn follow(&mut self, step: u64, bytes: u64) {
+        let mut held: u64 = self.live.iter().map(|(_, bytes)| bytes).sum();
+        while held > bytes {
+            let Some((birth, newest)) = self.live.pop() else { return };
+            held -= newest;
+            let left = newest.min(bytes.saturating_sub(held));
+            if left > 0 {
+                self.live.push((birth, left));
+                held += left;
+            }
+        }
+        if bytes > held {
+            self.live.push((step, bytes - held));
+        }
+    }
+
+    pub(super) fn census(&self, device: u8, step: u64) -> Census {
+        let held = |bytes: u64| Held { bytes, count: 1 };
+        let blocks = self.live.iter().map(|(birth, bytes)| (id(TESTED), *birth, held(*bytes)));
+        Census::of(device, step + 1, blocks, |_| Some([frame(TESTED)].into()))
+    }
+}
+
 pub(super) fn frame(line: u32) -> Frame {
     Frame { file: "/app/train.py".into(), line, function: "step".into() }
 }
@@ -163,8 +194,8 @@ impl<P: FnMut(u32, u64) -> Vec<Births>> Player<P> {
 }
 
 pub(super) fn fresh_detector(ranks: u32) -> Detector {
-    let mut limits = Limits::default();
-    limits.gates.blocks = true;
+    let limits = Limits::default();
+
     let mut detector = Detector::new(limits);
     detector.expect_ranks(ranks);
     detector

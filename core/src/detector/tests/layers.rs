@@ -111,11 +111,11 @@ fn ranks_that_leak_alike_are_one_finding() {
 }
 
 #[test]
-fn an_evaluation_that_leaves_something_behind_is_found_by_its_stairs() {
+fn an_evaluation_that_leaves_something_behind_is_found_by_the_level() {
     let evaluations = |rank: u32, step: u64| if rank == 1 { step / 100 * 200 } else { 0 };
-    let found = opened(&run_with(4, 900, evaluations));
+    let found = opened(&run_with(4, 1_500, evaluations));
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].detected_step < 600, "{found:?}");
+    assert!(found[0].detected_step < 1_400, "{found:?}");
     let rate = found[0].bytes_per_step;
     assert!(rate.abs_diff(2 * MIB) < MIB / 2, "{rate}");
 }
@@ -134,8 +134,9 @@ fn blocks_that_grow_in_number_alone_are_found() {
         findings.extend(core::iter::from_fn(|| detector.poll()));
     }
     let found = opened(&findings);
-    let told: Vec<_> = found.iter().map(|it| (it.rank, it.layer, it.bytes_per_step)).collect();
-    assert_eq!(told, [(3, Layer::Blocks, 3)], "{found:?}");
+    let told: Vec<_> = found.iter().map(|it| (it.rank, it.layer)).collect();
+    assert_eq!(told, [(3, Layer::Blocks)], "{found:?}");
+    assert!((2..=3).contains(&found[0].bytes_per_step), "{found:?}");
 }
 
 #[test]

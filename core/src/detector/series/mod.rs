@@ -1,17 +1,23 @@
 //! What the detector keeps of one device of one rank.
 
+mod layers;
+mod recurring;
+mod ring;
+mod window;
+
 use alloc::boxed::Box;
 
-use super::habits::Habits;
-use super::layers::{COURSE_LAYERS, COURSES, Layer};
-use super::ring::{BLOCK_STEPS, BLOCKS, Keep, Ring, SCALES};
-use super::teeth::Teeth;
-use super::trips::Trips;
-use super::window::{Past, WINDOW};
 use super::{Limits, Reading, Sample};
 
+pub use layers::Layer;
+pub(super) use layers::{COURSE_LAYERS, COURSES};
+pub(super) use recurring::Recurring;
+pub(super) use ring::{BLOCK_STEPS, BLOCKS, SCALES};
+use ring::{Keep, Ring};
+pub(super) use window::{POINTS_MAX, Past, WINDOW, Window, onset};
+
 /// Length of block at which peaks and floors are set against each other.
-const EXCESS_SCALE: usize = 1;
+const EXCESS_SCALE: usize = 0;
 
 /// The course of one layer.
 #[derive(Debug, Default)]
@@ -26,7 +32,6 @@ pub(super) struct Course {
     /// Newest value.
     level: u64,
     limit_bytes: u64,
-    pub(super) teeth: Teeth,
 }
 
 #[derive(Debug, Default)]
@@ -43,8 +48,7 @@ pub(super) struct Series {
     pub(super) next_block: [u64; SCALES],
     /// One bit for each of the newest blocks: its medians contain this series.
     member: [u64; SCALES],
-    pub(super) habits: Habits,
-    pub(super) trips: Trips,
+    pub(super) recurring: Recurring,
     /// Peak beyond the peers, as long as it stays so: since when, least, of the peers.
     pub(super) spread: Option<Spread>,
 }
@@ -62,8 +66,8 @@ impl Series {
         Self { first_step, ..Self::default() }
     }
 
-    /// Takes a sample. True when it ends a round trip or a tooth.
-    pub(super) fn take(&mut self, sample: &Sample) -> bool {
+    /// Takes a sample.
+    pub(super) fn take(&mut self, sample: &Sample) {
         self.peak_allocated = self.peak_allocated.max(sample.peak_allocated);
         // Reserved memory follows the peaks; only what goes beyond the highest of them is kept
         // for nothing.
@@ -77,29 +81,19 @@ impl Series {
         ] {
             self.put(layer, steps, value, 0);
         }
-        self.habits.take(sample);
-        let mut has_returned = sample.last_step > self.last_step && self.trips.take(sample);
-        has_returned |= self.bite(Layer::Allocated, sample.last_step, sample.floor_allocated);
+        self.recurring.take(sample);
         if sample.last_step >= self.last_step {
             self.last_step = sample.last_step;
             self.last = *sample;
         }
-        has_returned
     }
 
-    /// Takes a reading of a layer that no sample holds; others are left alone. True when it ends a
-    /// tooth.
-    pub(super) fn read(&mut self, reading: &Reading) -> bool {
+    /// Takes a reading of a layer that no sample holds; others are left alone.
+    pub(super) fn read(&mut self, reading: &Reading) {
         let Reading { layer, step, bytes, limit_bytes, .. } = *reading;
-        if layer.is_on_tape() {
-            return false;
+        if !layer.is_on_tape() {
+            self.put(layer, (step, step), bytes, limit_bytes);
         }
-        self.put(layer, (step, step), bytes, limit_bytes);
-        self.bite(layer, step, bytes)
-    }
-
-    fn bite(&mut self, layer: Layer, step: u64, bytes: u64) -> bool {
-        self.course_mut(layer).is_some_and(|course| course.teeth.take(step, bytes))
     }
 
     fn put(&mut self, layer: Layer, steps: (u64, u64), value: u64, limit_bytes: u64) {
@@ -204,6 +198,13 @@ impl Series {
         self.member[scale] & (1 << (block % BLOCKS as u64)) != 0
     }
 
+    /// The newest value, less the level at the end of warm-up.
+    pub(super) fn newest_since_warm(&self, layer: Layer) -> Option<i64> {
+        let course = self.course(layer)?;
+        let units = i64::try_from(course.level >> layer.unit_shift()).ok()?;
+        Some((units << layer.unit_shift()) - course.anchor?)
+    }
+
     /// Smallest rise of a layer that counts.
     pub(super) fn rise_min(&self, layer: Layer, limits: &Limits) -> i64 {
         let (least, ppm) = layer.least_rise(limits);
@@ -241,26 +242,18 @@ impl Series {
         Some(self.last.device_bytes.saturating_sub(used))
     }
 
-    /// What a step needs beyond its floor: of the newest blocks of 16 steps, three quarters need no
-    /// more. The largest ever may have been the first step's.
+    /// What a step needs beyond its floor at most, since the job is warm, as far as blocks are
+    /// kept: the first step that needs it ends the job.
     fn excess(&self) -> u64 {
         let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
-        let mut needs = [0_i64; WINDOW];
-        let mut count = 0;
-        for block in newest.saturating_sub(WINDOW as u64)..newest {
+        let warm = self.warm_step.unwrap_or(0).div_ceil(BLOCK_STEPS[EXCESS_SCALE]);
+        let need = |block: u64| {
             let value = |layer: Layer| self.absolute(layer, EXCESS_SCALE, block);
-            if let Some((peak, floor)) = value(Layer::Peak).zip(value(Layer::Allocated)) {
-                needs[count] = peak - floor;
-                count += 1;
-            }
-        }
-        let needs = &mut needs[..count];
-        needs.sort_unstable();
-        let usual = needs.get(count * 3 / 4).copied().unwrap_or(0);
-        match u64::try_from(usual) {
-            Ok(usual) if count > 0 => usual,
-            _ => self.peak_allocated.saturating_sub(self.last.floor_allocated),
-        }
+            u64::try_from(value(Layer::Peak)? - value(Layer::Allocated)?).ok()
+        };
+        let blocks = newest.saturating_sub(BLOCKS as u64).max(warm)..newest;
+        let known = self.peak_allocated.saturating_sub(self.last.floor_allocated);
+        blocks.filter_map(need).max().unwrap_or(known)
     }
 
     /// Reserved memory between tensors that no request fits into, as a guess: half of what was

@@ -4,13 +4,13 @@
 //! 64 blocks of one length in 4 bytes each. It does not know what the values mean.
 
 /// Lengths of a block in steps, shortest first; each is a multiple of the one before.
-pub(super) const BLOCK_STEPS: [u64; SCALES] = [4, 16, 64, 256];
+pub(in crate::detector) const BLOCK_STEPS: [u64; SCALES] = [16, 64, 256];
 
 /// Number of block lengths.
-pub(super) const SCALES: usize = 4;
+pub(in crate::detector) const SCALES: usize = 3;
 
 /// Blocks of each length that are kept: a rank may be this far ahead of the slowest of its peers.
-pub(super) const BLOCKS: usize = 64;
+pub(in crate::detector) const BLOCKS: usize = 64;
 
 /// No value fell into the block.
 const EMPTY: i32 = i32::MIN;
@@ -20,14 +20,14 @@ const VALUE_MAX: u64 = (i32::MAX / 4) as u64;
 
 /// What a block keeps of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(in crate::detector) enum Keep {
     Lowest,
     Highest,
 }
 
 /// One value for each recent block of one length.
 #[derive(Clone, Debug)]
-pub(super) struct Ring {
+pub(in crate::detector) struct Ring {
     newest: u64,
     values: [i32; BLOCKS],
 }
@@ -44,7 +44,7 @@ fn place(block: u64) -> usize {
 
 impl Ring {
     /// Takes a value that held during the blocks `first` to `last`. Saying it twice is harmless.
-    pub(super) fn take(&mut self, first: u64, last: u64, value: u64, keep: Keep) {
+    pub(in crate::detector) fn take(&mut self, first: u64, last: u64, value: u64, keep: Keep) {
         let value = value.min(VALUE_MAX) as i32;
         if last > self.newest {
             let cleared = (last - self.newest).min(BLOCKS as u64);
@@ -65,7 +65,7 @@ impl Ring {
     }
 
     /// The value of a block; none when nothing fell into it, or too long ago.
-    pub(super) fn get(&self, block: u64) -> Option<i64> {
+    pub(in crate::detector) fn get(&self, block: u64) -> Option<i64> {
         let is_held = self.newest.checked_sub(block).is_some_and(|age| age < BLOCKS as u64);
         let value = self.values[place(block)];
         (is_held && value != EMPTY).then_some(i64::from(value))

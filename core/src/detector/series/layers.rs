@@ -1,6 +1,6 @@
 //! The accounts that are followed, and how much of a rise counts in each.
 
-use super::Limits;
+use super::super::Limits;
 
 /// Which account grows.
 #[derive(
@@ -52,10 +52,10 @@ pub enum Layer {
 }
 
 /// Number of layers whose course is followed.
-pub(super) const COURSES: usize = 11;
+pub(in crate::detector) const COURSES: usize = 11;
 
 /// Those layers, in the order of their places.
-pub(super) const COURSE_LAYERS: [Layer; COURSES] = [
+pub(in crate::detector) const COURSE_LAYERS: [Layer; COURSES] = [
     Layer::Allocated,
     Layer::Reserved,
     Layer::Blocks,
@@ -86,7 +86,7 @@ impl Layer {
     }
 
     /// Is it what tensors hold, in bytes or in blocks?
-    pub(super) fn is_of_blocks(self) -> bool {
+    pub(in crate::detector) fn is_of_blocks(self) -> bool {
         matches!(self, Self::Allocated | Self::Blocks)
     }
 
@@ -96,24 +96,18 @@ impl Layer {
     }
 
     /// Place among the layers whose course is followed.
-    pub(super) fn place(self) -> Option<usize> {
+    pub(in crate::detector) fn place(self) -> Option<usize> {
         // They are declared first, and in this order.
         let place = self as usize;
         (place < COURSES).then_some(place)
     }
 
     /// Values are kept in units of two to this power: pages of 4 KiB.
-    pub(super) fn unit_shift(self) -> u32 {
+    pub(in crate::detector) fn unit_shift(self) -> u32 {
         if self.is_bytes() { 12 } else { 0 }
     }
 
-    /// Shortest block length whose courses are judged. Segments and readings come in large pieces:
-    /// a short block shows their size, not a course.
-    pub(super) fn finest_scale(self) -> usize {
-        usize::from(!matches!(self, Self::Allocated | Self::Blocks))
-    }
-
-    /// Does growth of `self` on a rank explain growth of `other` there? One cause is told once.
+    /// Does growth of `self` on a rank explain growth of `other` there? One cause is reported once.
     pub fn explains(self, other: Self) -> bool {
         use Layer::{Allocated, Blocks, Churn, Deferred, Host, Peak, Pinned, Reserved, Retries};
         match self {
@@ -133,7 +127,7 @@ impl Layer {
     }
 
     /// Smallest rise that counts: in values, and in parts per million of the level.
-    pub(super) fn least_rise(self, limits: &Limits) -> (u64, u64) {
+    pub(in crate::detector) fn least_rise(self, limits: &Limits) -> (u64, u64) {
         const MIB: u64 = 1 << 20;
         match self {
             Self::Allocated => (limits.growth_bytes_min, limits.growth_ppm_min),

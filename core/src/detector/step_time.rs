@@ -5,13 +5,13 @@ const STEPS: u64 = 64;
 
 /// Two earlier moments; the older one is between one and two times [`STEPS`] old.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct StepTime {
     older: Option<(u64, u64)>,
     newer: Option<(u64, u64)>,
     step_time_ns: Option<u64>,
 }
 
-impl Pace {
+impl StepTime {
     /// Some rank finished `step`.
     pub(super) fn note(&mut self, now_ns: u64, step: u64) {
         let (older, newer) = match (self.older, self.newer) {
@@ -44,15 +44,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_follows_the_present_pace() {
-        let (mut pace, mut now_ns) = (Pace::default(), 0);
+    fn it_follows_the_present_steps() {
+        let (mut step_time, mut now_ns) = (StepTime::default(), 0);
         for step in 0..1_000 {
             now_ns += if step < 500 { 30_000_000 } else { 50_000_000 };
-            pace.note(now_ns, step);
+            step_time.note(now_ns, step);
             if step == 499 {
-                assert_eq!(pace.step_time_ns(), Some(30_000_000));
+                assert_eq!(step_time.step_time_ns(), Some(30_000_000));
             }
         }
-        assert_eq!(pace.step_time_ns(), Some(50_000_000));
+        assert_eq!(step_time.step_time_ns(), Some(50_000_000));
     }
 }

@@ -1,0 +1,171 @@
+//! The test of a level: does it climb, and will it go on?
+//!
+//! The newest values are divided into eighths. A level climbs when the lowest value of each eighth
+//! lies above that of the eighth before, by about as much each time, and when the last eighth stays
+//! above all values of the first. Whatever rises and falls within an eighth does not show in its
+//! lowest value: evaluations, sawtooth cycles, stairs. Longer cycles are seen at longer blocks of
+//! steps. A level that fills up adds less and less; a single jump adds all in one eighth; noise is
+//! ordered like this once in 40,000 times.
+//!
+//! Trend tests (Mann-Kendall, Page-Hinkley, a fitted line) were rejected: they report every drift.
+
+use super::super::constants::{EVEN_DIVISOR, EVEN_TIMES, GOES_ON_QUARTERS, PARTS};
+use super::super::series::{POINTS_MAX, WINDOW, Window};
+
+/// How certain a judgement must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::detector) struct Rule {
+    /// Smallest rise that counts, in bytes.
+    pub(super) rise_min: i64,
+    /// Fewest values that are judged.
+    pub(super) points_min: usize,
+    /// The rise must stand out from what was before.
+    pub(super) asks_past: bool,
+}
+
+impl Rule {
+    /// For a rank against its peers, whose values contain all that is common.
+    pub(in crate::detector) fn against_peers(rise_min: i64, asks_past: bool) -> Self {
+        Self { rise_min, points_min: WINDOW / 2, asks_past }
+    }
+
+    /// For absolute values, which also move with the job.
+    pub(in crate::detector) fn absolute(rise_min: i64, asks_past: bool) -> Self {
+        Self { rise_min: rise_min.saturating_mul(2), points_min: WINDOW, asks_past }
+    }
+}
+
+/// What the values look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trend {
+    /// Nothing to see.
+    Flat,
+    /// Higher than ever, and not certain.
+    Rising,
+    /// Grows for certain.
+    Growing(Rise),
+}
+
+/// What is known of a growth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rise {
+    /// Points it rests on, the newest ones.
+    pub(super) points: usize,
+    /// Rise from the first eighth of those points to the last, in bytes.
+    pub(super) bytes: i64,
+}
+
+/// Judges the newest points of a level against those before.
+pub(in crate::detector) fn judge(points: &Window, rule: &Rule) -> Trend {
+    let values = points.values();
+    let Some(&last) = values.last() else { return Trend::Flat };
+    let newest = |count: usize| values.split_at(values.len().saturating_sub(count)).1;
+    let past = points.past;
+    let high = past.high().filter(|_| rule.asks_past);
+    let over_high = last.saturating_sub(high.unwrap_or(i64::MIN / 2));
+    if over_high < rule.rise_min / 2 {
+        return Trend::Flat;
+    }
+    // Beyond the past by a part of the climb, or else a wave comes back.
+    let stands_out = |rise: &Rise| rise.bytes >= rule.rise_min && over_high >= rise.bytes / 4;
+    let lengths = [WINDOW / 2, WINDOW, POINTS_MAX];
+    let fits = |count: &usize| (rule.points_min..=values.len()).contains(count);
+    let mut climbs = lengths.into_iter().filter(fits).filter_map(|count| climb(newest(count)));
+    if let Some(rise) = climbs.find(stands_out) {
+        return Trend::Growing(rise);
+    }
+    let lately = newest(WINDOW / 2);
+    let is_rising = lately.len() >= 4 && lately.windows(2).all(|pair| rise_of(pair) >= 0);
+    if is_rising && rise_of(lately) >= rule.rise_min / 2 { Trend::Rising } else { Trend::Flat }
+}
+
+/// Does each eighth of the values lie above the one before, by about as much?
+fn climb(values: &[i64]) -> Option<Rise> {
+    let size = values.len() / PARTS;
+    let parts = || values.chunks_exact(size.max(1)).take(PARTS);
+    let mut lows = [0; PARTS];
+    for (low, part) in lows.iter_mut().zip(parts()) {
+        *low = *part.iter().min()?;
+    }
+    let (first, middle) = lows.split_at(PARTS / 2);
+    let bytes = rise_of(&lows);
+    let typical = bytes / (PARTS as i64 - 1);
+    let even = typical / EVEN_DIVISOR..=typical.saturating_mul(EVEN_TIMES);
+    let is_even = lows.windows(2).all(|pair| even.contains(&rise_of(pair)));
+    let goes_on = rise_of(middle) >= rise_of(first) / 4 * GOES_ON_QUARTERS;
+    let high = parts().next()?.iter().max()?;
+    let climbs = size > 0 && typical > 0 && is_even && goes_on && lows.last()? > high;
+    climbs.then_some(Rise { points: values.len(), bytes })
+}
+
+fn rise_of(values: &[i64]) -> i64 {
+    values.first().zip(values.last()).map_or(0, |(first, last)| last - first)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::super::super::series::Past;
+    use super::*;
+
+    const MIB: i64 = 1 << 20;
+
+    fn trend(values: &[i64]) -> &'static str {
+        let mut past = Past::default();
+        let left = values.len().saturating_sub(WINDOW);
+        values[..left].iter().for_each(|value| past.add(value * MIB));
+        let value_at = |block: u64| values.get(block as usize).map(|value| value * MIB);
+        let newest = values.len().saturating_sub(1) as u64;
+        let window = Window::collect(newest, 0, past, value_at);
+        match judge(&window, &Rule::against_peers(4 * MIB, true)) {
+            Trend::Flat => "flat",
+            Trend::Rising => "rising",
+            Trend::Growing(_) => "growing",
+        }
+    }
+
+    /// `count` points of a function of the point's number.
+    fn points(count: i64, value: impl Fn(i64) -> i64) -> Vec<i64> {
+        (0..count).map(value).collect()
+    }
+
+    #[test]
+    fn growth_is_distinguished_from_what_moves() {
+        let check =
+            |expected: &str, values: &[i64]| assert_eq!(trend(values), expected, "{values:?}");
+        check("flat", &[]);
+        check("flat", &points(40, |_| 100));
+        check("growing", &points(9, |n| n));
+        check("rising", &points(7, |n| n));
+        // Too little in all.
+        check("flat", &points(4, |n| n / 3));
+        // One jump, and few.
+        check("flat", &points(40, |n| if n < 30 { 0 } else { 500 }));
+        check("flat", &points(40, |n| n / 14 * 100));
+        // Stairs: the same every so many points; not when they end, or give back.
+        check("growing", &points(40, |n| n / 4 * 100));
+        let no_growth = |values: &[i64]| assert_ne!(trend(values), "growing");
+        no_growth(&points(44, |n| n.min(32) / 4 * 100));
+        no_growth(&points(90, |n| n % 45 / 4 * 100));
+        // It fills up.
+        check("rising", &points(40, |n| 900 - 900 * 10 / (10 + n * n / 8)));
+        // Sawtooth cycles, short and long.
+        check("flat", &points(40, |n| n % 7 * 50));
+        check("flat", &points(60, |n| n % 25 * 50));
+        check("flat", &points(57, |n| n % 50 * 50));
+        // Each cycle keeps a part.
+        check("growing", &points(64, |n| n % 4 * 100 + n / 4 * 50));
+        // Bursts, after two windows of them.
+        let bursts = |n: i64| (n * 7 + n % 3 * 4) * 2;
+        check("growing", &points(32, bursts));
+        // A restless past shows that the rise is nothing new.
+        check("flat", &points(64, |n| if n < 48 { n * 97 % 31 * 100 } else { bursts(n) }));
+        // It gives too much back.
+        no_growth(&points(64, |n| (n - 47).max(0) * 10 - if n == 60 { 80 } else { 0 }));
+        // A jump among noise.
+        no_growth(&points(64, |n| n * 31 % 7 + if n < 60 { 0 } else { 300 + n }));
+        // It starts after a flat past.
+        check("growing", &points(40, |n| (n - 25).max(0) * 3));
+    }
+}

@@ -1,0 +1,316 @@
+//! Verdicts on the newest points: a finding begins, goes on, or belongs to another.
+
+use crate::roles::are_most;
+
+use super::super::constants::{
+    AHEAD_TIMES, APART_DENOMINATOR, APART_NUMERATOR, EVEN_STEPS, FILLING_STEPS,
+};
+use super::super::findings::Open;
+use super::super::forecast::forecast;
+use super::super::machine::{Detector, Place};
+use super::super::series::{BLOCK_STEPS, COURSE_LAYERS, Layer, Series, WINDOW, Window, onset};
+use super::super::{Growth, GrowthKey, Scope};
+use super::climb::{Rise, Rule, Trend, judge};
+
+impl Detector {
+    /// Brings the open findings about this series up to date.
+    pub(in crate::detector) fn follow(&mut self, place: Place) {
+        let Some(series) = self.series.get(&(place.rank, place.device)) else { return };
+        for (key, scale) in self.findings.keys_of(place.rank, place.device, place.layer) {
+            if scale != place.scale {
+                continue;
+            }
+            let window = self.followed(&key, scale, place.block);
+            let rise_min = series.rise_min(place.layer, &self.limits);
+            let rule = Rule::against_peers(rise_min, self.limits.rules.past);
+            let block_steps = BLOCK_STEPS[scale];
+            let (points, rate) = match judge(&window, &rule) {
+                Trend::Growing(Rise { points, bytes }) => {
+                    (points, window.per_step(points, bytes, block_steps))
+                }
+                Trend::Flat | Trend::Rising => (WINDOW, window.rate(block_steps)),
+            };
+            let left = series.left(place.layer);
+            let own = self.own_window(&place, scale);
+            let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
+            let Some(value) = window.last() else { continue };
+            self.findings.follow(&key, (place.end_step(), value), |growth| {
+                growth.bytes_per_step = u64::try_from(rate).unwrap_or(0);
+                growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
+                growth.forecast = ahead;
+                growth.is_sure |= is_certain(growth, left);
+            });
+        }
+    }
+
+    /// Does this series grow beyond its peers?
+    pub(in crate::detector) fn judge_rank(&mut self, place: Place) {
+        let Place { rank, device, layer, scale, block, .. } = place;
+        if self.is_counted((rank, device), layer) {
+            return;
+        }
+        let Some(series) = self.series.get(&(rank, device)) else { return };
+        let rise_min = series.rise_min(layer, &self.limits);
+        if self.is_below_high(series, &place, rise_min) {
+            // Nearly always: the window need not be collected.
+            self.mark(place, false);
+            return;
+        }
+        // Other processes on a device have no peers; the allocator's segments hardly do.
+        let has_peers =
+            place.peers >= 2 && !matches!(layer, Layer::Reserved | Layer::Peak | Layer::Other);
+        let rule = if has_peers {
+            Rule::against_peers(rise_min, self.limits.rules.past)
+        } else {
+            Rule::absolute(rise_min, self.limits.rules.past)
+        };
+        let window = self.beyond_window(&place, scale);
+        let own = self.own_window(&place, scale);
+        let trend = judge(&window, &rule);
+        let Trend::Growing(grown @ Rise { points, bytes: rise }) = trend else {
+            self.mark(place, trend != Trend::Flat);
+            return;
+        };
+        let is_own = own.rise(points) >= rise / 2;
+        let key = GrowthKey { rank, device, layer, scope: Scope::OneRank };
+        let is_due = self.is_due(&own, points, place);
+        self.mark(place, is_own);
+        if is_own
+            && is_due
+            && !self.is_reported(&key, self.groups.of(rank))
+            && rise / APART_NUMERATOR > self.common_rise(&place, points) / APART_DENOMINATOR
+        {
+            self.open(key, (scale, block), grown, place.peers);
+        }
+    }
+
+    /// Is the newest value no higher than one that has left the window? No test would pass then.
+    fn is_below_high(&self, series: &Series, place: &Place, rise_min: i64) -> bool {
+        let Place { rank, device, layer, scale, block, .. } = *place;
+        let high = series.course(layer).and_then(|course| course.past[scale].high());
+        let value = self.beyond_peers((rank, device), layer, scale, block);
+        let is_below = high.zip(value).is_some_and(|(high, value)| value - high < rise_min / 2);
+        is_below && self.limits.rules.past
+    }
+
+    /// Do all ranks of a group grow?
+    pub(in crate::detector) fn judge_common(
+        &mut self,
+        group: usize,
+        layer: Layer,
+        scale: usize,
+        block: u64,
+    ) {
+        let Some(ranks) = self.groups.list.get(group).map(|group| &group.ranks) else { return };
+        let home = |rank: &u32| Some((*rank, self.ranks.get(rank)?.home));
+        if ranks.iter().filter_map(home).any(|key| self.is_counted(key, layer)) {
+            return;
+        }
+        let home = ranks.iter().filter_map(|&rank| {
+            let home = self.ranks.get(&rank)?.home;
+            let series = self.series.get(&(rank, home))?;
+            series.course(layer)?;
+            let peers = u32::try_from(ranks.len() - 1).unwrap_or(u32::MAX);
+            let place = Place { rank, device: home, layer, scale, block, peers };
+            Some((place, series))
+        });
+        let rise_min = home.clone().map(|(_, series)| series.rise_min(layer, &self.limits)).max();
+        let Some(rise_min) = rise_min else { return };
+        let window = self.common_window(group, layer, scale, block);
+        let rule = Rule::absolute(rise_min, self.limits.rules.past);
+        let own_rise = |place: &Place| self.own_window(place, scale).rise(WINDOW);
+        let Some((place, _)) = home.max_by_key(|(place, _)| own_rise(place)) else { return };
+        let own = self.own_window(&place, scale);
+        let Trend::Growing(grown @ Rise { points, bytes: rise }) = judge(&window, &rule) else {
+            return;
+        };
+        let scope = self.scope_of(group, &place, points, rise);
+        let key = GrowthKey { rank: place.rank, device: place.device, layer, scope };
+        if self.is_due(&own, points, place) && !self.is_reported(&key, group) {
+            self.open(key, (scale, block), grown, place.peers);
+            self.merge(group, layer, (scale, block), points);
+        }
+    }
+
+    /// Who grows, when a whole group does: the group alone, or everyone.
+    fn scope_of(&self, group: usize, place: &Place, points: usize, rise: i64) -> Scope {
+        let Place { layer, scale, block, .. } = *place;
+        if self.ranks.len() == 1 {
+            return Scope::OneRank;
+        }
+        let rises = |index: usize| {
+            index == group || self.common_window(index, layer, scale, block).rise(points) > rise / 4
+        };
+        let groups = self.groups.list.iter().enumerate();
+        let rising = groups.filter(|&(index, _)| rises(index)).map(|(_, it)| it.ranks.len());
+        if are_most(rising.sum(), self.ranks.len()) { Scope::AllRanks } else { Scope::Role }
+    }
+
+    /// Peaks that grow are of interest only where the lowest levels do not.
+    fn is_due(&self, own: &Window, points: usize, place: Place) -> bool {
+        if place.layer != Layer::Peak {
+            return true;
+        }
+        let floor = self.own_window(&Place { layer: Layer::Allocated, ..place }, place.scale);
+        floor.rise(points) <= own.rise(points) / 2
+    }
+
+    /// Is this growth, or the growth that causes it, reported already?
+    pub(in crate::detector) fn is_reported(&self, key: &GrowthKey, group: usize) -> bool {
+        let is_same = self.findings.get(key).is_some();
+        if !self.limits.rules.one_cause {
+            return is_same;
+        }
+        let of_rank = |layer: Layer| {
+            let is_it = |open: &Open| open.growth.layer == layer && open.growth.is_sure;
+            self.findings.of_rank(key.rank).any(is_it)
+                || self.findings.common(layer, group).is_some_and(is_it)
+        };
+        let is_common =
+            key.scope != Scope::OneRank && self.findings.common(key.layer, group).is_some();
+        let causes = COURSE_LAYERS.into_iter();
+        let is_caused = causes.filter(|layer| layer.explains(key.layer)).any(of_rank);
+        is_same || is_common || is_caused
+    }
+
+    /// Rise that all ranks of the group share over the last points; 0 when there is none to speak
+    /// of.
+    fn common_rise(&self, place: &Place, points: usize) -> i64 {
+        let group = self.groups.of(place.rank);
+        let window = self.common_window(group, place.layer, place.scale, place.block);
+        let climbs = window.climbs(points);
+        let is_open = self.findings.common(place.layer, group).is_some();
+        if place.peers > 0 && (climbs || is_open) { window.rise(points).max(0) } else { 0 }
+    }
+
+    fn mark(&mut self, place: Place, rising: bool) {
+        let series = self.series.get_mut(&(place.rank, place.device));
+        if let Some(course) = series.and_then(|series| series.course_mut(place.layer)) {
+            course.rising[place.scale] = rising;
+        }
+    }
+
+    /// The only place where a finding about a level is opened.
+    fn open(&mut self, key: GrowthKey, (scale, block): (usize, u64), grown: Rise, peers: u32) {
+        let Some(series) = self.series.get(&(key.rank, key.device)) else { return };
+        let Rise { points, bytes: rise } = grown;
+        let block_steps = BLOCK_STEPS[scale];
+        let place = self.place_of(&key, scale, block);
+        let own = self.own_window(&place, scale);
+        let rate = match key.scope {
+            Scope::OneRank => self.followed(&key, scale, block).per_step(points, rise, block_steps),
+            Scope::Role | Scope::AllRanks => own.rate(block_steps),
+        };
+        let rate = rate.max(1);
+        let windows = core::array::from_fn(|coarser| {
+            let newest = block * block_steps / BLOCK_STEPS[coarser];
+            (coarser >= scale).then(|| self.followed(&key, coarser, newest))
+        });
+        let Some((onset_step, onset_value)) = onset(&windows, scale, rate) else { return };
+        let Some(value) = windows[scale].as_ref().and_then(Window::last) else { return };
+        if value - onset_value < rise / 2 {
+            // Its beginning does not show: no line leads from there to here.
+            return;
+        }
+        let detected_step = place.end_step();
+        let left = series.left(key.layer);
+        let has_fallen = own.last().zip(series.newest_since_warm(key.layer));
+        if has_fallen.is_some_and(|(block, newest)| block - newest > rise / 2) {
+            return;
+        }
+        let is_outside = key.layer.is_host() || matches!(key.layer, Layer::NonTorch | Layer::Other);
+        if is_outside && may_fill(series, (onset_step, onset_value), rate, detected_step) {
+            return;
+        }
+        let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
+        let mut growth = Growth {
+            rank: key.rank,
+            device: key.device,
+            scope: key.scope,
+            onset_step: onset_step.min(detected_step),
+            detected_step,
+            last_step: detected_step,
+            bytes_per_step: rate.unsigned_abs(),
+            grown_bytes: u64::try_from(value - onset_value).unwrap_or(0),
+            layer: key.layer,
+            steps_to_oom: ahead.map(|ahead| ahead.p50),
+            forecast: ahead,
+            peers,
+            ranks: 1,
+            returns: 0,
+            give_backs: 0,
+            is_sure: false,
+        };
+        growth.is_sure = is_certain(&growth, left);
+        if key.scope != Scope::OneRank {
+            growth.ranks = peers + 1;
+        } else if self.limits.rules.one_cause && self.findings.joined(&growth).is_some() {
+            return;
+        }
+        let rise_min = series.rise_min(key.layer, &self.limits);
+        let group = self.groups.of(key.rank);
+        let last = (detected_step, value);
+        self.findings.open(growth, (group, scale), onset_value, rise_min, last);
+        self.close_what_it_explains(&key, detected_step);
+    }
+
+    /// Reports one cause once. Closes after the opening, so that an incident goes on with it.
+    pub(in crate::detector) fn close_what_it_explains(&mut self, key: &GrowthKey, at_step: u64) {
+        if !self.limits.rules.one_cause {
+            return;
+        }
+        let is_of = |rank: u32| match key.scope {
+            Scope::OneRank => rank == key.rank,
+            Scope::Role => self.groups.of(rank) == self.groups.of(key.rank),
+            Scope::AllRanks => true,
+        };
+        self.findings.close_caused(is_of, |other| key.layer.explains(other), at_step);
+    }
+
+    /// All ranks of a group grow: findings about single ranks that are no more than that are the
+    /// same cause.
+    fn merge(&mut self, group: usize, layer: Layer, (scale, block): (usize, u64), points: usize) {
+        if self.findings.common(layer, group).is_none() {
+            return;
+        }
+        let common_rise = self.common_window(group, layer, scale, block).rise(points);
+        for (key, _) in self.findings.keys() {
+            if self.groups.of(key.rank) != group {
+                continue;
+            }
+            let place = self.place_of(&key, scale, block);
+            let rise = self.beyond_window(&place, scale).rise(points);
+            let is_apart = rise / APART_NUMERATOR > common_rise / APART_DENOMINATOR;
+            if key.scope == Scope::OneRank && key.layer == layer && !is_apart {
+                self.findings.close(&key, place.end_step());
+            }
+        }
+    }
+}
+
+/// Is the growth one rank's own, or near its end, or has it gone on evenly for long? Peaks that all
+/// share are what the job needs: only their end matters.
+fn is_certain(growth: &Growth, left: Option<u64>) -> bool {
+    let seen_bytes = growth.grown_bytes.saturating_mul(AHEAD_TIMES);
+    let is_near = left.is_some_and(|left| left <= seen_bytes);
+    let steps = growth.last_step.saturating_sub(growth.onset_step);
+    // A fill that ends adds less and less.
+    let at_this_rate = growth.bytes_per_step.saturating_mul(steps) / 3 * 4;
+    let is_even = steps >= EVEN_STEPS && at_this_rate >= growth.grown_bytes;
+    growth.is_own() || is_near || (is_even && growth.layer != Layer::Peak)
+}
+
+/// May the growth be the filling of a cache or a pool? Workers, compilers and libraries take what
+/// they need within the first epoch. In those layers no stack distinguishes that from a leak, so
+/// growth since the start is reported when it has gone on for long.
+fn may_fill(series: &Series, (step, level): (u64, i64), rate: i64, detected_step: u64) -> bool {
+    let warm_step = series.warm_step.unwrap_or(0);
+    let over = |from: u64, to: u64| {
+        rate.saturating_mul(i64::try_from(to.saturating_sub(from)).unwrap_or(i64::MAX))
+    };
+    // The same line leads back from the onset, which is no older than what is still kept.
+    let (risen, grown) = (over(warm_step, step), over(step, detected_step));
+    let is_on_line = level.saturating_sub(risen).saturating_abs() <= (risen / 4).max(grown / 4);
+    let began_with_job = step <= warm_step + BLOCK_STEPS[1] || is_on_line;
+    began_with_job && detected_step.saturating_sub(warm_step) < FILLING_STEPS
+}

@@ -1,0 +1,16 @@
+//! Growth of levels: what has no blocks behind it that a census could count.
+//!
+//! A level is one number for each step ([`Sample`](super::Sample)) or for each reading from outside
+//! ([`Reading`](super::Reading)): reserved memory that no peak needed, peaks, pending frees, memory
+//! beside the allocator, other processes, host memory. Each is kept as the lowest value of blocks
+//! of steps, at three lengths of block. One test (`climb`) decides for all of them whether the
+//! newest blocks grow: against the peers where a rank has some, else by themselves.
+//! `judging` applies it and makes findings.
+//!
+//! What does not grow has no trend and is judged by `still`: peaks beyond the peers', recurring
+//! conditions, silence. Tensors of a rank that sends no census are judged here too.
+
+mod climb;
+mod judging;
+mod still;
+mod windows;
