@@ -13,7 +13,7 @@ const QUIET_WINDOWS: u64 = 2;
 /// added: onsets are dated the less exactly the longer ago they were.
 const SAME_ONSET_STEPS: u64 = 64;
 
-/// The scale of a finding that does not follow a course, but is judged anew by who opened it.
+/// The scale of a finding that follows no track: the code that opened it judges it again.
 pub(super) const UNFOLLOWED: usize = usize::MAX;
 
 /// A value lasts when so many points in turn reach it: a checkpoint is no new high.
@@ -52,7 +52,7 @@ pub(super) struct Open {
 impl Open {
     /// Is it about growth? Else it is about a difference or a habit.
     pub(super) fn grows(&self) -> bool {
-        self.growth.layer.place().is_some()
+        self.growth.layer.index().is_some()
     }
 
     /// What is to be said: it is notably larger, or nearer to the end, than when it was last said.
@@ -243,7 +243,7 @@ impl Findings {
         self.findings.extend(open.news());
     }
 
-    /// Brings a finding that follows no course up to date.
+    /// Brings a finding that follows no track up to date.
     pub(super) fn renew(&mut self, growth: &Growth) {
         let known = self.open.get_mut(&growth.key());
         if let Some(open) = known.filter(|open| open.scale == UNFOLLOWED) {
@@ -258,13 +258,13 @@ impl Findings {
         }
     }
 
-    /// Scopes of the findings about a layer of a series that follow no course.
+    /// Scopes of the findings about a layer of a series that follow no track.
     pub(super) fn unfollowed_scopes(&self, rank: u32, device: u8, layer: Layer) -> Vec<Scope> {
         let keys = self.keys_of(rank, device, layer).into_iter();
         keys.filter(|&(_, scale)| scale == UNFOLLOWED).map(|(key, _)| key.scope).collect()
     }
 
-    /// Ends a finding that follows no course.
+    /// Ends a finding that follows no track.
     pub(super) fn close_unfollowed(&mut self, key: &GrowthKey, at_step: u64) {
         if self.open.get(key).is_some_and(|open| open.scale == UNFOLLOWED) {
             self.close(key, at_step);

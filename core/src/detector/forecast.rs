@@ -20,7 +20,7 @@ pub struct Forecast {
     pub p90: u64,
 }
 
-/// Slopes between neighbours say more of the noise than of the course: points at least so many
+/// Slopes between neighbours say more of the noise than of the track: points at least so many
 /// blocks apart are used.
 const APART_MIN: usize = 4;
 

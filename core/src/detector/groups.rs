@@ -8,7 +8,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::series::{BLOCKS, COURSES, Layer, Past, SCALES};
+use super::series::{BLOCKS, Layer, Past, SCALES, TRACKS};
 
 /// Groups that are told apart; further roles share the last one.
 const GROUPS_MAX: usize = 64;
@@ -65,19 +65,19 @@ pub(super) struct Swept {
     block: Option<u64>,
     /// Three quarters of the ranks that take part had finished it.
     pub(super) are_most: bool,
-    pub(super) layers: [Option<Medians>; COURSES],
+    pub(super) layers: [Option<Medians>; TRACKS],
 }
 
 /// Ranks of one role.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) ranks: Vec<u32>,
-    /// The newest blocks of each length that were swept, at the place `block % BLOCKS`.
+    /// The newest blocks of each length that were swept, at the index `block % BLOCKS`.
     swept: [Vec<Swept>; SCALES],
     /// Newest block swept of each length.
     newest: [Option<u64>; SCALES],
     /// Of the medians of all, for each layer and length.
-    pub(super) past: [[Past; SCALES]; COURSES],
+    pub(super) past: [[Past; SCALES]; TRACKS],
 }
 
 impl Group {
@@ -109,12 +109,12 @@ impl Group {
         scale: usize,
         block: u64,
         are_most: bool,
-        layers: [Option<Medians>; COURSES],
+        layers: [Option<Medians>; TRACKS],
     ) {
         let ring = &mut self.swept[scale];
         ring.resize_with(BLOCKS, Swept::default);
-        if let Some(place) = ring.get_mut((block % BLOCKS as u64) as usize) {
-            *place = Swept { block: Some(block), are_most, layers };
+        if let Some(slot) = ring.get_mut((block % BLOCKS as u64) as usize) {
+            *slot = Swept { block: Some(block), are_most, layers };
         }
         self.newest[scale] = Some(self.newest[scale].map_or(block, |newest| newest.max(block)));
     }
@@ -205,15 +205,15 @@ impl Groups {
     /// The level was higher in warm-up than where it ended: a buffer that is emptied after each
     /// epoch may rise as high again.
     pub(super) fn note_past(&mut self, beyond: i64) {
-        let allocated = Layer::Allocated.place().unwrap_or(0);
+        let allocated = Layer::Allocated.index().unwrap_or(0);
         for group in self.list.iter_mut().filter(|_| beyond > 0) {
             group.past[allocated].iter_mut().for_each(|past| past.add(beyond));
         }
     }
 
     fn move_to(&mut self, rank: u32, group: usize) {
-        let Some(place) = self.of_rank.get_mut(&rank) else { return };
-        let before = usize::from(core::mem::replace(place, group as u8));
+        let Some(slot) = self.of_rank.get_mut(&rank) else { return };
+        let before = usize::from(core::mem::replace(slot, group as u8));
         if before == group {
             return;
         }

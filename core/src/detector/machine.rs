@@ -12,7 +12,7 @@ use crate::roles::are_most;
 use super::blocks::Blocks;
 use super::findings::Findings;
 use super::groups::{Groups, Medians};
-use super::series::{BLOCK_STEPS, BLOCKS, COURSE_LAYERS, COURSES, Layer, SCALES, Series, WINDOW};
+use super::series::{BLOCK_STEPS, BLOCKS, Layer, SCALES, Series, TRACKED_LAYERS, TRACKS, WINDOW};
 use super::step_time::StepTime;
 use super::{Finding, Limits, RankState, RankView, Reading, Sample};
 
@@ -59,20 +59,20 @@ pub struct Detector {
 #[derive(Debug)]
 pub(super) struct Rank {
     /// Device that holds most; the one that is compared with peers.
-    pub(super) home: u8,
+    pub(super) primary: u8,
     /// Blocks of the shortest length that it has finished.
     finished: u64,
     seen_ns: u64,
     /// Since when it has said nothing while its peers went on.
     pub(super) silent_since_ns: Option<u64>,
     /// How often it was missed since.
-    pub(super) silent_looks: u32,
+    pub(super) silent_checks: u32,
     /// Its process is over: it says nothing for a good reason.
     pub(super) has_ended: bool,
 }
 
 /// Silence is judged so often.
-const SILENCE_PACE_NS: u64 = 1_000_000_000;
+const SILENCE_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Follows the typical level until it is quiet.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ struct WarmUp {
 
 /// A point that was just added, and what it was compared with.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Point {
     pub(super) rank: u32,
     pub(super) device: u8,
     pub(super) layer: Layer,
@@ -96,7 +96,7 @@ pub(super) struct Place {
     pub(super) peers: u32,
 }
 
-impl Place {
+impl Point {
     /// Last step of the block.
     pub(super) fn end_step(&self) -> u64 {
         (self.block + 1) * BLOCK_STEPS[self.scale] - 1
@@ -171,7 +171,7 @@ impl Detector {
             self.sweep(block);
         }
         // Not with the blocks: while one rank of two is silent, none is ready.
-        if now_ns.saturating_sub(self.silence_judged_ns) >= SILENCE_PACE_NS {
+        if now_ns.saturating_sub(self.silence_judged_ns) >= SILENCE_INTERVAL_NS {
             self.silence_judged_ns = now_ns;
             self.judge_silence();
         }
@@ -197,28 +197,28 @@ impl Detector {
 
     /// What is known of a rank.
     pub fn state(&self, rank: u32) -> RankView {
-        let Some(home) = self.ranks.get(&rank).map(|known| known.home) else {
+        let Some(primary) = self.ranks.get(&rank).map(|known| known.primary) else {
             return RankView::default();
         };
-        let Some(series) = self.series.get(&(rank, home)) else { return RankView::default() };
+        let Some(series) = self.series.get(&(rank, primary)) else { return RankView::default() };
         let group = self.groups.of(rank);
         let growing = self.findings.of_rank(rank).any(|open| open.grows())
-            || COURSE_LAYERS.iter().any(|&layer| self.findings.common(layer, group).is_some());
+            || TRACKED_LAYERS.iter().any(|&layer| self.findings.common(layer, group).is_some());
         let is_rising = |layer: Layer| {
-            series.course(layer).is_some_and(|course| course.rising.iter().any(|&rising| rising))
+            series.track(layer).is_some_and(|track| track.rising.iter().any(|&rising| rising))
         };
         let state = if growing {
             RankState::Growing
-        } else if self.own_window_is_empty((rank, home)) {
+        } else if self.own_window_is_empty((rank, primary)) {
             RankState::Warming
-        } else if COURSE_LAYERS.into_iter().any(is_rising) {
+        } else if TRACKED_LAYERS.into_iter().any(is_rising) {
             RankState::Watching
         } else {
             RankState::Healthy
         };
         RankView {
             state,
-            growth_bytes_per_step: self.own_rate((rank, home), Layer::Allocated),
+            growth_bytes_per_step: self.own_rate((rank, primary), Layer::Allocated),
             last_step: series.last_step,
         }
     }
@@ -240,23 +240,23 @@ impl Detector {
         self.samples_refused
     }
 
-    /// Brings the rank's home device and progress up to date.
+    /// Brings the rank's primary device and progress up to date.
     fn note_rank(&mut self, now_ns: u64, sample: &Sample) {
         if !self.ranks.contains_key(&sample.rank) {
             self.newest_rank_ns = now_ns;
             self.groups.add(sample.rank);
         }
         let fresh = Rank {
-            home: sample.device,
+            primary: sample.device,
             finished: 0,
             seen_ns: now_ns,
             silent_since_ns: None,
-            silent_looks: 0,
+            silent_checks: 0,
             has_ended: false,
         };
         let rank = self.ranks.entry(sample.rank).or_insert(fresh);
         (self.now_ns, rank.seen_ns, rank.silent_since_ns) = (now_ns, now_ns, None);
-        rank.silent_looks = 0;
+        rank.silent_checks = 0;
         // The last samples of a process come before its end: a later one is of a rank that is back.
         let is_newer = self
             .series
@@ -267,10 +267,10 @@ impl Detector {
             self.series.get(&(sample.rank, device)).map_or(0, |series| series.last.end_allocated)
         };
         let is_warming = self.warm_up.warm_step.is_none();
-        if is_warming && level_of(sample.device) > level_of(rank.home) {
-            rank.home = sample.device;
+        if is_warming && level_of(sample.device) > level_of(rank.primary) {
+            rank.primary = sample.device;
         }
-        if rank.home != sample.device {
+        if rank.primary != sample.device {
             return;
         }
         let Some(series) = self.series.get(&(sample.rank, sample.device)) else { return };
@@ -319,7 +319,7 @@ impl Detector {
     /// Ends warm-up when the typical rank made no new high for a while.
     fn warm_up(&mut self, block: u64) {
         let level = |(&rank, known): (&u32, &Rank)| {
-            let series = self.series.get(&(rank, known.home))?;
+            let series = self.series.get(&(rank, known.primary))?;
             Some((series.absolute(Layer::Allocated, 0, block)?, rank))
         };
         let levels: Vec<(i64, u32)> = self.ranks.iter().filter_map(level).collect();
@@ -368,7 +368,7 @@ impl Detector {
             if swept.is_none_or(|swept| !swept.are_most) {
                 continue;
             }
-            for layer in COURSE_LAYERS {
+            for layer in TRACKED_LAYERS {
                 self.judge_common(group, layer, scale, block);
             }
         }
@@ -376,19 +376,19 @@ impl Detector {
 
     /// Finds what is usual in a group at one block. False when nobody has anything to say.
     fn sweep_group(&mut self, group: usize, scale: usize, block: u64) -> bool {
-        let mut values: [Vec<i64>; COURSES] = Default::default();
+        let mut values: [Vec<i64>; TRACKS] = Default::default();
         let mut peaks = Vec::new();
         let mut count = 0;
         for rank in self.groups.list.get(group).map_or(&[][..], |group| &group.ranks) {
-            let Some(home) = self.ranks.get(rank).map(|known| known.home) else { continue };
-            let Some(series) = self.series.get_mut(&(*rank, home)) else { continue };
+            let Some(primary) = self.ranks.get(rank).map(|known| known.primary) else { continue };
+            let Some(series) = self.series.get_mut(&(*rank, primary)) else { continue };
             if !series.has_finished(scale, block) {
                 continue;
             }
-            series.anchor();
+            series.set_baselines();
             let is_there = series.since_warm(Layer::Allocated, scale, block).is_some();
             count += usize::from(is_there);
-            for (layer, values) in COURSE_LAYERS.into_iter().zip(&mut values) {
+            for (layer, values) in TRACKED_LAYERS.into_iter().zip(&mut values) {
                 values.extend(series.since_warm(layer, scale, block).filter(|_| is_there));
             }
             let peak = series.absolute(Layer::Peak, scale, block).filter(|_| is_there);
@@ -405,7 +405,7 @@ impl Detector {
         if let Some(group) = self.groups.list.get_mut(group) {
             group.keep(scale, block, are_most, layers);
             let leaving = block.checked_sub(WINDOW as u64);
-            for layer in 0..COURSES {
+            for layer in 0..TRACKS {
                 let value = leaving.and_then(|block| group.common(layer, scale, block));
                 value.into_iter().for_each(|value| group.past[layer][scale].add(value));
             }
@@ -460,32 +460,32 @@ impl Detector {
 
     /// Compares one block of one series with its peers, layer by layer.
     fn compare(&mut self, key: (u32, u8), group: usize, scale: usize, block: u64, is_member: bool) {
-        let is_home = self.ranks.get(&key.0).is_some_and(|rank| rank.home == key.1);
+        let is_primary = self.ranks.get(&key.0).is_some_and(|rank| rank.primary == key.1);
         let Some(series) = self.series.get_mut(&key) else { return };
-        series.anchor();
+        series.set_baselines();
         series.note_member(scale, block, is_member);
         let layers: Vec<Layer> = series.layers().collect();
         for layer in layers {
-            let place = layer.place().unwrap_or(0);
+            let index = layer.index().unwrap_or(0);
             if let Some(leaving) = block.checked_sub(WINDOW as u64)
                 && let Some(value) = self.beyond_peers(key, layer, scale, leaving)
-                && let Some(course) = self.series.get_mut(&key).and_then(|it| it.course_mut(layer))
+                && let Some(track) = self.series.get_mut(&key).and_then(|it| it.track_mut(layer))
             {
-                course.past[scale].add(value);
+                track.past[scale].add(value);
             }
             let Some(series) = self.series.get(&key) else { return };
             let Some(value) = series.since_warm(layer, scale, block) else { continue };
             let medians =
-                self.groups.list.get(group).and_then(|it| it.medians(place, scale, block));
-            let is_compared = is_home && self.limits.rules.peers;
+                self.groups.list.get(group).and_then(|it| it.medians(index, scale, block));
+            let is_compared = is_primary && self.limits.rules.peers;
             let peers =
                 medians.filter(|_| is_compared).map_or(0, |it| it.of_peers(value, is_member).1);
             let (rank, device) = key;
-            let place = Place { rank, device, layer, scale, block, peers };
-            self.follow(place);
-            // A rank alone is judged as the common course of its job.
-            if !is_home || peers > 0 || !self.limits.rules.peers {
-                self.judge_rank(place);
+            let point = Point { rank, device, layer, scale, block, peers };
+            self.follow(point);
+            // A rank alone is judged as all ranks of its job.
+            if !is_primary || peers > 0 || !self.limits.rules.peers {
+                self.judge_rank(point);
             }
         }
     }

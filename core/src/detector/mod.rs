@@ -56,7 +56,7 @@ pub struct Rules {
     /// Lines whose lowest totals rise are growth.
     pub swelling: bool,
     /// Lives that lengthen are reported.
-    pub lives: bool,
+    pub lifetimes: bool,
     /// A rank is compared with its peers.
     pub peers: bool,
     /// Peers are ranks of equal role.
@@ -72,7 +72,7 @@ impl Default for Rules {
         Self {
             survivors: true,
             swelling: true,
-            lives: true,
+            lifetimes: true,
             peers: true,
             roles: true,
             past: true,

@@ -33,7 +33,7 @@ const FAULTY: [&str; 4] = ["leak_one_rank", "retained_graph", "recorded_injected
 const ABLATIONS: [(&str, u64, &[&str]); 7] = [
     ("survivors", 0, &["compile_pools", "disabled_collector"]),
     ("swelling", 0, &["router_collapse"]),
-    ("lives", 1, &["reference_cycles"]),
+    ("lifetimes", 1, &["reference_cycles"]),
     ("peers", 0, &["consumer_falls_behind", "sorted_first_epoch"]),
     ("roles", 0, &["microbatch_ramp"]),
     ("past", 1, &["copied_pages"]),

@@ -69,7 +69,7 @@ impl Detector {
         id: LineId,
     ) -> Vec<Growing> {
         let Some(&step) = steps.last() else { return Vec::new() };
-        let life_steps = self.blocks.lives.get(&id).copied().unwrap_or(0);
+        let life_steps = self.blocks.lifetimes.get(&id).copied().unwrap_or(0);
         let beyond_steps = life_steps.saturating_mul(BEYOND_PERCENT) / 100;
         let mut found = BTreeMap::new();
         for (span, is_early) in SPANS_STEPS.iter().flat_map(|&span| [(span, true), (span, false)]) {
@@ -95,7 +95,7 @@ impl Detector {
             let look = Look { there, absent, id, step, from, settled: step, span, is_early };
             self.judge_swelling(&look, &mut found);
         }
-        if found.is_empty() && self.limits.rules.lives {
+        if found.is_empty() && self.limits.rules.lifetimes {
             return devices.iter().filter_map(|((rank, _), of)| longer(*rank, of, id)).collect();
         }
         found.into_values().collect()

@@ -42,8 +42,8 @@ impl Detector {
     /// Is this layer of a device judged by its blocks? Tensors on the other devices of a rank, and
     /// of a rank that sends no census, are judged by their level.
     pub(in crate::detector) fn is_counted(&self, key: (u32, u8), layer: Layer) -> bool {
-        let is_home = self.ranks.get(&key.0).is_some_and(|rank| rank.home == key.1);
-        layer.is_of_blocks() && is_home && self.blocks.knows(key)
+        let is_primary = self.ranks.get(&key.0).is_some_and(|rank| rank.primary == key.1);
+        layer.is_of_blocks() && is_primary && self.blocks.knows(key)
     }
 
     /// Closes what was found of the tensors of a device before the first census, and what nothing
@@ -79,7 +79,7 @@ impl Detector {
     fn devices_of(&self, group: usize) -> Vec<((u32, u8), &Device)> {
         let ranks = self.groups.list.get(group).map_or(&[][..], |group| &group.ranks);
         let device = |rank: &u32| {
-            let key = (*rank, self.ranks.get(rank)?.home);
+            let key = (*rank, self.ranks.get(rank)?.primary);
             Some((key, self.blocks.devices.get(&key)?))
         };
         ranks.iter().filter_map(device).collect()

@@ -55,7 +55,7 @@ impl Detector {
         lines: &[Growing],
         many: &BTreeMap<LineId, usize>,
     ) -> Option<(LineId, Growth)> {
-        let device = self.ranks.get(&rank)?.home;
+        let device = self.ranks.get(&rank)?.primary;
         let series = self.series.get(&(rank, device))?;
         let main = lines.iter().max_by_key(|one| (one.held.bytes / one.steps, one.held.count))?;
         let many = many.get(&main.line).copied().unwrap_or(1);

@@ -10,7 +10,7 @@ use super::line::{LOOK_BACK_STEPS, Line};
 use super::totals::Totals;
 
 /// Lines of a job whose lives are remembered. A job has some hundred lines that hold much.
-const LIVES_MAX: usize = 16_384;
+const LIFETIMES_MAX: usize = 16_384;
 
 /// Lines of a device that are remembered, those that hold nothing at present among them.
 const LINES_MAX: usize = 2 * CENSUS_LINES_MAX;
@@ -20,7 +20,7 @@ const LINES_MAX: usize = 2 * CENSUS_LINES_MAX;
 pub(in crate::detector) struct Blocks {
     pub(super) devices: BTreeMap<(u32, u8), Device>,
     /// The oldest age at which blocks of a line were freed on any rank, in steps.
-    pub(super) lives: BTreeMap<LineId, u64>,
+    pub(super) lifetimes: BTreeMap<LineId, u64>,
     /// Ranks whose agent sends censuses, though none may have come yet.
     pub(super) expected: BTreeSet<u32>,
     pub(super) judged_ns: u64,
@@ -97,9 +97,9 @@ impl Blocks {
         let none = LineCensus::default();
         for (id, line) in &mut device.lines {
             let life_steps = line.take(step, census.lines.get(id).unwrap_or(&none));
-            let has_room = self.lives.len() < LIVES_MAX || self.lives.contains_key(id);
+            let has_room = self.lifetimes.len() < LIFETIMES_MAX || self.lifetimes.contains_key(id);
             if life_steps > 0 && has_room {
-                let known = self.lives.entry(*id).or_default();
+                let known = self.lifetimes.entry(*id).or_default();
                 *known = life_steps.max(*known);
             }
         }

@@ -7,21 +7,21 @@ use super::super::constants::{
 };
 use super::super::findings::Open;
 use super::super::forecast::forecast;
-use super::super::machine::{Detector, Place};
-use super::super::series::{BLOCK_STEPS, COURSE_LAYERS, Layer, Series, WINDOW, Window, onset};
+use super::super::machine::{Detector, Point};
+use super::super::series::{BLOCK_STEPS, Layer, Series, TRACKED_LAYERS, WINDOW, Window, onset};
 use super::super::{Growth, GrowthKey, Scope};
 use super::climb::{Rise, Rule, Trend, judge};
 
 impl Detector {
     /// Brings the open findings about this series up to date.
-    pub(in crate::detector) fn follow(&mut self, place: Place) {
-        let Some(series) = self.series.get(&(place.rank, place.device)) else { return };
-        for (key, scale) in self.findings.keys_of(place.rank, place.device, place.layer) {
-            if scale != place.scale {
+    pub(in crate::detector) fn follow(&mut self, point: Point) {
+        let Some(series) = self.series.get(&(point.rank, point.device)) else { return };
+        for (key, scale) in self.findings.keys_of(point.rank, point.device, point.layer) {
+            if scale != point.scale {
                 continue;
             }
-            let window = self.followed(&key, scale, place.block);
-            let rise_min = series.rise_min(place.layer, &self.limits);
+            let window = self.followed(&key, scale, point.block);
+            let rise_min = series.rise_min(point.layer, &self.limits);
             let rule = Rule::against_peers(rise_min, self.limits.rules.past);
             let block_steps = BLOCK_STEPS[scale];
             let (points, rate) = match judge(&window, &rule) {
@@ -30,11 +30,11 @@ impl Detector {
                 }
                 Trend::Flat | Trend::Rising => (WINDOW, window.rate(block_steps)),
             };
-            let left = series.left(place.layer);
-            let own = self.own_window(&place, scale);
+            let left = series.left(point.layer);
+            let own = self.own_window(&point, scale);
             let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
             let Some(value) = window.last() else { continue };
-            self.findings.follow(&key, (place.end_step(), value), |growth| {
+            self.findings.follow(&key, (point.end_step(), value), |growth| {
                 growth.bytes_per_step = u64::try_from(rate).unwrap_or(0);
                 growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
                 growth.forecast = ahead;
@@ -44,50 +44,50 @@ impl Detector {
     }
 
     /// Does this series grow beyond its peers?
-    pub(in crate::detector) fn judge_rank(&mut self, place: Place) {
-        let Place { rank, device, layer, scale, block, .. } = place;
+    pub(in crate::detector) fn judge_rank(&mut self, point: Point) {
+        let Point { rank, device, layer, scale, block, .. } = point;
         if self.is_counted((rank, device), layer) {
             return;
         }
         let Some(series) = self.series.get(&(rank, device)) else { return };
         let rise_min = series.rise_min(layer, &self.limits);
-        if self.is_below_high(series, &place, rise_min) {
+        if self.is_below_high(series, &point, rise_min) {
             // Nearly always: the window need not be collected.
-            self.mark(place, false);
+            self.mark(point, false);
             return;
         }
         // Other processes on a device have no peers; the allocator's segments hardly do.
         let has_peers =
-            place.peers >= 2 && !matches!(layer, Layer::Reserved | Layer::Peak | Layer::Other);
+            point.peers >= 2 && !matches!(layer, Layer::Reserved | Layer::Peak | Layer::Other);
         let rule = if has_peers {
             Rule::against_peers(rise_min, self.limits.rules.past)
         } else {
             Rule::absolute(rise_min, self.limits.rules.past)
         };
-        let window = self.beyond_window(&place, scale);
-        let own = self.own_window(&place, scale);
+        let window = self.beyond_window(&point, scale);
+        let own = self.own_window(&point, scale);
         let trend = judge(&window, &rule);
         let Trend::Growing(grown @ Rise { points, bytes: rise }) = trend else {
-            self.mark(place, trend != Trend::Flat);
+            self.mark(point, trend != Trend::Flat);
             return;
         };
         let is_own = own.rise(points) >= rise / 2;
         let key = GrowthKey { rank, device, layer, scope: Scope::OneRank };
-        let is_due = self.is_due(&own, points, place);
-        self.mark(place, is_own);
+        let is_due = self.is_due(&own, points, point);
+        self.mark(point, is_own);
         if is_own
             && is_due
             && !self.is_reported(&key, self.groups.of(rank))
-            && rise / APART_NUMERATOR > self.common_rise(&place, points) / APART_DENOMINATOR
+            && rise / APART_NUMERATOR > self.common_rise(&point, points) / APART_DENOMINATOR
         {
-            self.open(key, (scale, block), grown, place.peers);
+            self.open(key, (scale, block), grown, point.peers);
         }
     }
 
     /// Is the newest value no higher than one that has left the window? No test would pass then.
-    fn is_below_high(&self, series: &Series, place: &Place, rise_min: i64) -> bool {
-        let Place { rank, device, layer, scale, block, .. } = *place;
-        let high = series.course(layer).and_then(|course| course.past[scale].high());
+    fn is_below_high(&self, series: &Series, point: &Point, rise_min: i64) -> bool {
+        let Point { rank, device, layer, scale, block, .. } = *point;
+        let high = series.track(layer).and_then(|track| track.past[scale].high());
         let value = self.beyond_peers((rank, device), layer, scale, block);
         let is_below = high.zip(value).is_some_and(|(high, value)| value - high < rise_min / 2);
         is_below && self.limits.rules.past
@@ -102,39 +102,40 @@ impl Detector {
         block: u64,
     ) {
         let Some(ranks) = self.groups.list.get(group).map(|group| &group.ranks) else { return };
-        let home = |rank: &u32| Some((*rank, self.ranks.get(rank)?.home));
-        if ranks.iter().filter_map(home).any(|key| self.is_counted(key, layer)) {
+        let primary = |rank: &u32| Some((*rank, self.ranks.get(rank)?.primary));
+        if ranks.iter().filter_map(primary).any(|key| self.is_counted(key, layer)) {
             return;
         }
-        let home = ranks.iter().filter_map(|&rank| {
-            let home = self.ranks.get(&rank)?.home;
-            let series = self.series.get(&(rank, home))?;
-            series.course(layer)?;
+        let candidates = ranks.iter().filter_map(|&rank| {
+            let primary = self.ranks.get(&rank)?.primary;
+            let series = self.series.get(&(rank, primary))?;
+            series.track(layer)?;
             let peers = u32::try_from(ranks.len() - 1).unwrap_or(u32::MAX);
-            let place = Place { rank, device: home, layer, scale, block, peers };
-            Some((place, series))
+            let point = Point { rank, device: primary, layer, scale, block, peers };
+            Some((point, series))
         });
-        let rise_min = home.clone().map(|(_, series)| series.rise_min(layer, &self.limits)).max();
+        let rise_min =
+            candidates.clone().map(|(_, series)| series.rise_min(layer, &self.limits)).max();
         let Some(rise_min) = rise_min else { return };
         let window = self.common_window(group, layer, scale, block);
         let rule = Rule::absolute(rise_min, self.limits.rules.past);
-        let own_rise = |place: &Place| self.own_window(place, scale).rise(WINDOW);
-        let Some((place, _)) = home.max_by_key(|(place, _)| own_rise(place)) else { return };
-        let own = self.own_window(&place, scale);
+        let own_rise = |point: &Point| self.own_window(point, scale).rise(WINDOW);
+        let Some((point, _)) = candidates.max_by_key(|(point, _)| own_rise(point)) else { return };
+        let own = self.own_window(&point, scale);
         let Trend::Growing(grown @ Rise { points, bytes: rise }) = judge(&window, &rule) else {
             return;
         };
-        let scope = self.scope_of(group, &place, points, rise);
-        let key = GrowthKey { rank: place.rank, device: place.device, layer, scope };
-        if self.is_due(&own, points, place) && !self.is_reported(&key, group) {
-            self.open(key, (scale, block), grown, place.peers);
+        let scope = self.scope_of(group, &point, points, rise);
+        let key = GrowthKey { rank: point.rank, device: point.device, layer, scope };
+        if self.is_due(&own, points, point) && !self.is_reported(&key, group) {
+            self.open(key, (scale, block), grown, point.peers);
             self.merge(group, layer, (scale, block), points);
         }
     }
 
     /// Who grows, when a whole group does: the group alone, or everyone.
-    fn scope_of(&self, group: usize, place: &Place, points: usize, rise: i64) -> Scope {
-        let Place { layer, scale, block, .. } = *place;
+    fn scope_of(&self, group: usize, point: &Point, points: usize, rise: i64) -> Scope {
+        let Point { layer, scale, block, .. } = *point;
         if self.ranks.len() == 1 {
             return Scope::OneRank;
         }
@@ -147,11 +148,11 @@ impl Detector {
     }
 
     /// Peaks that grow are of interest only where the lowest levels do not.
-    fn is_due(&self, own: &Window, points: usize, place: Place) -> bool {
-        if place.layer != Layer::Peak {
+    fn is_due(&self, own: &Window, points: usize, point: Point) -> bool {
+        if point.layer != Layer::Peak {
             return true;
         }
-        let floor = self.own_window(&Place { layer: Layer::Allocated, ..place }, place.scale);
+        let floor = self.own_window(&Point { layer: Layer::Allocated, ..point }, point.scale);
         floor.rise(points) <= own.rise(points) / 2
     }
 
@@ -168,25 +169,25 @@ impl Detector {
         };
         let is_common =
             key.scope != Scope::OneRank && self.findings.common(key.layer, group).is_some();
-        let causes = COURSE_LAYERS.into_iter();
+        let causes = TRACKED_LAYERS.into_iter();
         let is_caused = causes.filter(|layer| layer.explains(key.layer)).any(of_rank);
         is_same || is_common || is_caused
     }
 
     /// Rise that all ranks of the group share over the last points; 0 when there is none to speak
     /// of.
-    fn common_rise(&self, place: &Place, points: usize) -> i64 {
-        let group = self.groups.of(place.rank);
-        let window = self.common_window(group, place.layer, place.scale, place.block);
+    fn common_rise(&self, point: &Point, points: usize) -> i64 {
+        let group = self.groups.of(point.rank);
+        let window = self.common_window(group, point.layer, point.scale, point.block);
         let climbs = window.climbs(points);
-        let is_open = self.findings.common(place.layer, group).is_some();
-        if place.peers > 0 && (climbs || is_open) { window.rise(points).max(0) } else { 0 }
+        let is_open = self.findings.common(point.layer, group).is_some();
+        if point.peers > 0 && (climbs || is_open) { window.rise(points).max(0) } else { 0 }
     }
 
-    fn mark(&mut self, place: Place, rising: bool) {
-        let series = self.series.get_mut(&(place.rank, place.device));
-        if let Some(course) = series.and_then(|series| series.course_mut(place.layer)) {
-            course.rising[place.scale] = rising;
+    fn mark(&mut self, point: Point, rising: bool) {
+        let series = self.series.get_mut(&(point.rank, point.device));
+        if let Some(track) = series.and_then(|series| series.track_mut(point.layer)) {
+            track.rising[point.scale] = rising;
         }
     }
 
@@ -195,8 +196,8 @@ impl Detector {
         let Some(series) = self.series.get(&(key.rank, key.device)) else { return };
         let Rise { points, bytes: rise } = grown;
         let block_steps = BLOCK_STEPS[scale];
-        let place = self.place_of(&key, scale, block);
-        let own = self.own_window(&place, scale);
+        let point = self.point_of(&key, scale, block);
+        let own = self.own_window(&point, scale);
         let rate = match key.scope {
             Scope::OneRank => self.followed(&key, scale, block).per_step(points, rise, block_steps),
             Scope::Role | Scope::AllRanks => own.rate(block_steps),
@@ -212,7 +213,7 @@ impl Detector {
             // Its beginning does not show: no line leads from there to here.
             return;
         }
-        let detected_step = place.end_step();
+        let detected_step = point.end_step();
         let left = series.left(key.layer);
         let has_fallen = own.last().zip(series.newest_since_warm(key.layer));
         if has_fallen.is_some_and(|(block, newest)| block - newest > rise / 2) {
@@ -278,11 +279,11 @@ impl Detector {
             if self.groups.of(key.rank) != group {
                 continue;
             }
-            let place = self.place_of(&key, scale, block);
-            let rise = self.beyond_window(&place, scale).rise(points);
+            let point = self.point_of(&key, scale, block);
+            let rise = self.beyond_window(&point, scale).rise(points);
             let is_apart = rise / APART_NUMERATOR > common_rise / APART_DENOMINATOR;
             if key.scope == Scope::OneRank && key.layer == layer && !is_apart {
-                self.findings.close(&key, place.end_step());
+                self.findings.close(&key, point.end_step());
             }
         }
     }

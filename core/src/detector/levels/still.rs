@@ -17,7 +17,7 @@ const SPREAD_SCALE: usize = 0;
 
 /// … and it was missed so often, about once a second: after a pause of everybody what was kept
 /// back comes in at once, from one rank before the other.
-const SILENT_LOOKS_MIN: u32 = 10;
+const SILENT_CHECKS_MIN: u32 = 10;
 
 impl Detector {
     /// A rank whose peaks stay far beyond its peers': more than they ever were, or near the end of
@@ -31,14 +31,14 @@ impl Detector {
         if scale != SPREAD_SCALE || peaks.len() < 3 || !self.limits.rules.peers {
             return;
         }
-        let anchored = |rank: u32| {
-            let home = self.ranks.get(&rank)?.home;
-            let series = self.series.get(&(rank, home))?;
+        let since_baseline = |rank: u32| {
+            let primary = self.ranks.get(&rank)?.primary;
+            let series = self.series.get(&(rank, primary))?;
             let peak = series.since_warm(Layer::Peak, scale, block)?;
             Some(peak - series.since_warm(Layer::Allocated, scale, block)?)
         };
         let since_warm: Vec<i64> =
-            peaks.iter().map(|&(rank, _)| anchored(rank).unwrap_or(0)).collect();
+            peaks.iter().map(|&(rank, _)| since_baseline(rank).unwrap_or(0)).collect();
         let usual = Medians::of(&mut peaks.iter().map(|&(_, peak)| peak).collect::<Vec<i64>>());
         let usual_since = Medians::of(&mut since_warm.clone());
         let end_step = (block + 1) * BLOCK_STEPS[scale] - 1;
@@ -58,7 +58,7 @@ impl Detector {
         beyond: [i64; 2],
         (end_step, count): (u64, usize),
     ) {
-        let Some(device) = self.ranks.get(&rank).map(|known| known.home) else { return };
+        let Some(device) = self.ranks.get(&rank).map(|known| known.primary) else { return };
         let Some(series) = self.series.get_mut(&(rank, device)) else { return };
         let device_bytes = series.last.device_bytes;
         let [peak, beyond, came] =
@@ -126,7 +126,7 @@ impl Detector {
     /// do, for they are about as far.
     fn who_else(&self, layer: Layer) -> (Scope, u32) {
         let has_it = |of: &(&u32, &Rank)| {
-            let series = self.series.get(&(*of.0, of.1.home));
+            let series = self.series.get(&(*of.0, of.1.primary));
             series.is_some_and(|series| series.recurring.is_likely(layer))
         };
         let count = self.ranks.iter().filter(has_it).count();
@@ -141,8 +141,8 @@ impl Detector {
     /// silence: an evaluation takes its time.
     pub(in crate::detector) fn judge_silence(&mut self) {
         let step_of = |(&rank, known): (&u32, &Rank)| {
-            let series = self.series.get(&(rank, known.home))?;
-            Some((rank, known.home, series.last_step))
+            let series = self.series.get(&(rank, known.primary))?;
+            Some((rank, known.primary, series.last_step))
         };
         let ranks: Vec<_> = self.ranks.iter().filter_map(step_of).collect();
         let mut steps: Vec<u64> = ranks.iter().map(|&(.., step)| step).collect();
@@ -162,9 +162,9 @@ impl Detector {
                 continue;
             }
             let since_ns = *known.silent_since_ns.get_or_insert(self.now_ns);
-            known.silent_looks = known.silent_looks.saturating_add(1);
+            known.silent_checks = known.silent_checks.saturating_add(1);
             let is_due = self.now_ns.saturating_sub(since_ns) >= SILENT_NS
-                && known.silent_looks >= SILENT_LOOKS_MIN;
+                && known.silent_checks >= SILENT_CHECKS_MIN;
             if is_due && self.findings.get(&key).is_none() {
                 let growth = still(&key, (step, typical), missing, peers);
                 if self.findings.joined(&growth).is_none() {

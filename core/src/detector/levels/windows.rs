@@ -1,7 +1,7 @@
 //! The windows that are judged: a series by itself, less its peers, and what all ranks share.
 
 use super::super::forecast::{Forecast, forecast};
-use super::super::machine::{Detector, Place};
+use super::super::machine::{Detector, Point};
 use super::super::series::{BLOCK_STEPS, Layer, Past, SCALES, WINDOW, Window};
 use super::super::{GrowthKey, Scope};
 
@@ -16,39 +16,39 @@ impl Detector {
     ) -> Option<i64> {
         let series = self.series.get(&key)?;
         let value = series.since_warm(layer, scale, block)?;
-        let is_home = self.ranks.get(&key.0).is_some_and(|rank| rank.home == key.1);
-        if !is_home || !self.limits.rules.peers {
+        let is_primary = self.ranks.get(&key.0).is_some_and(|rank| rank.primary == key.1);
+        if !is_primary || !self.limits.rules.peers {
             return Some(value);
         }
         let group = self.groups.list.get(self.groups.of(key.0))?;
-        let medians = group.medians(layer.place()?, scale, block)?;
+        let medians = group.medians(layer.index()?, scale, block)?;
         Some(value - medians.of_peers(value, series.is_member(scale, block)).0)
     }
 
-    pub(super) fn place_of(&self, key: &GrowthKey, scale: usize, block: u64) -> Place {
+    pub(super) fn point_of(&self, key: &GrowthKey, scale: usize, block: u64) -> Point {
         let GrowthKey { rank, device, layer, .. } = *key;
-        Place { rank, device, layer, scale, block, peers: 0 }
+        Point { rank, device, layer, scale, block, peers: 0 }
     }
 
-    /// The course of a series less its peers'.
-    pub(super) fn beyond_window(&self, place: &Place, scale: usize) -> Window {
-        let key = (place.rank, place.device);
-        let course = self.series.get(&key).and_then(|series| series.course(place.layer));
-        let past = course.map_or(Past::default(), |course| course.past[scale]);
-        Window::collect(place.block, 0, past, |block| {
-            self.beyond_peers(key, place.layer, scale, block)
+    /// The window of a series, less the medians of its peers.
+    pub(super) fn beyond_window(&self, point: &Point, scale: usize) -> Window {
+        let key = (point.rank, point.device);
+        let track = self.series.get(&key).and_then(|series| series.track(point.layer));
+        let past = track.map_or(Past::default(), |track| track.past[scale]);
+        Window::collect(point.block, 0, past, |block| {
+            self.beyond_peers(key, point.layer, scale, block)
         })
     }
 
-    /// The course of a series by itself.
-    pub(super) fn own_window(&self, place: &Place, scale: usize) -> Window {
-        let series = self.series.get(&(place.rank, place.device));
-        Window::collect(place.block, 0, Past::default(), |block| {
-            series?.since_warm(place.layer, scale, block)
+    /// The window of a series by itself.
+    pub(super) fn own_window(&self, point: &Point, scale: usize) -> Window {
+        let series = self.series.get(&(point.rank, point.device));
+        Window::collect(point.block, 0, Past::default(), |block| {
+            series?.since_warm(point.layer, scale, block)
         })
     }
 
-    /// The course of the median of a group.
+    /// The window of the median of a group.
     pub(super) fn common_window(
         &self,
         group: usize,
@@ -57,17 +57,17 @@ impl Detector {
         block: u64,
     ) -> Window {
         let group = self.groups.list.get(group);
-        let place = layer.place().unwrap_or(0);
-        let past = group.map_or(Past::default(), |group| group.past[place][scale]);
-        Window::collect(block, 0, past, |block| group?.common(place, scale, block))
+        let index = layer.index().unwrap_or(0);
+        let past = group.map_or(Past::default(), |group| group.past[index][scale]);
+        Window::collect(block, 0, past, |block| group?.common(index, scale, block))
     }
 
-    /// The course that tells how a finding goes on.
+    /// The window that shows how a finding goes on.
     pub(super) fn followed(&self, key: &GrowthKey, scale: usize, block: u64) -> Window {
-        let place = self.place_of(key, scale, block);
+        let point = self.point_of(key, scale, block);
         match key.scope {
-            Scope::OneRank => self.beyond_window(&place, scale),
-            Scope::Role | Scope::AllRanks => self.own_window(&place, scale),
+            Scope::OneRank => self.beyond_window(&point, scale),
+            Scope::Role | Scope::AllRanks => self.own_window(&point, scale),
         }
     }
 
@@ -91,8 +91,8 @@ impl Detector {
         let scale = (0..SCALES).rev().find(fits).unwrap_or(0);
         let block = series.next_block[scale].checked_sub(1)?;
         let layer = Layer::Allocated;
-        let place = GrowthKey { rank: key.0, device: key.1, layer, scope: Scope::OneRank };
-        let window = self.own_window(&self.place_of(&place, scale, block), scale);
+        let growth_key = GrowthKey { rank: key.0, device: key.1, layer, scope: Scope::OneRank };
+        let window = self.own_window(&self.point_of(&growth_key, scale, block), scale);
         forecast(&window, WINDOW, BLOCK_STEPS[scale], left)
     }
 
@@ -100,7 +100,7 @@ impl Detector {
     pub(in crate::detector) fn own_rate(&self, key: (u32, u8), layer: Layer) -> i64 {
         let Some(series) = self.series.get(&key) else { return 0 };
         let Some(block) = series.next_block[0].checked_sub(1) else { return 0 };
-        let place = GrowthKey { rank: key.0, device: key.1, layer, scope: Scope::OneRank };
-        self.own_window(&self.place_of(&place, 0, block), 0).rate(BLOCK_STEPS[0])
+        let growth_key = GrowthKey { rank: key.0, device: key.1, layer, scope: Scope::OneRank };
+        self.own_window(&self.point_of(&growth_key, 0, block), 0).rate(BLOCK_STEPS[0])
     }
 }

@@ -51,11 +51,11 @@ pub enum Layer {
     Progress,
 }
 
-/// Number of layers whose course is followed.
-pub(in crate::detector) const COURSES: usize = 11;
+/// Number of tracked layers.
+pub(in crate::detector) const TRACKS: usize = 11;
 
-/// Those layers, in the order of their places.
-pub(in crate::detector) const COURSE_LAYERS: [Layer; COURSES] = [
+/// Those layers, in the order of their indices.
+pub(in crate::detector) const TRACKED_LAYERS: [Layer; TRACKS] = [
     Layer::Allocated,
     Layer::Reserved,
     Layer::Blocks,
@@ -95,11 +95,11 @@ impl Layer {
         matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)
     }
 
-    /// Place among the layers whose course is followed.
-    pub(in crate::detector) fn place(self) -> Option<usize> {
+    /// Index among the tracked layers.
+    pub(in crate::detector) fn index(self) -> Option<usize> {
         // They are declared first, and in this order.
-        let place = self as usize;
-        (place < COURSES).then_some(place)
+        let index = self as usize;
+        (index < TRACKS).then_some(index)
     }
 
     /// Values are kept in units of two to this power: pages of 4 KiB.
@@ -149,15 +149,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_places_go_both_ways() {
+    fn names_and_indices_go_both_ways() {
         for &layer in Layer::VARIANTS {
             assert_eq!(layer.as_str().parse(), Ok(layer));
             assert!(!layer.explains(layer), "{layer:?}");
         }
-        for (place, layer) in COURSE_LAYERS.into_iter().enumerate() {
-            assert_eq!(layer.place(), Some(place));
+        for (index, layer) in TRACKED_LAYERS.into_iter().enumerate() {
+            assert_eq!(layer.index(), Some(index));
         }
         assert!("tensors".parse::<Layer>().is_err());
-        assert_eq!(Layer::Churn.place(), None);
+        assert_eq!(Layer::Churn.index(), None);
     }
 }

@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use super::{Limits, Reading, Sample};
 
 pub use layers::Layer;
-pub(super) use layers::{COURSE_LAYERS, COURSES};
+pub(super) use layers::{TRACKED_LAYERS, TRACKS};
 pub(super) use recurring::Recurring;
 pub(super) use ring::{BLOCK_STEPS, BLOCKS, SCALES};
 use ring::{Keep, Ring};
@@ -19,12 +19,12 @@ pub(super) use window::{POINTS_MAX, Past, WINDOW, Window, onset};
 /// Length of block at which peaks and floors are set against each other.
 const EXCESS_SCALE: usize = 0;
 
-/// The course of one layer.
+/// The track of one layer.
 #[derive(Debug, Default)]
-pub(super) struct Course {
+pub(super) struct Track {
     rings: [Ring; SCALES],
     /// Level at the end of warm-up, which counts as 0; none before.
-    anchor: Option<i64>,
+    baseline: Option<i64>,
     /// Of the values beyond the peers, for each length of block.
     pub(super) past: [Past; SCALES],
     /// Looks as if it grows, for each length of block.
@@ -36,7 +36,7 @@ pub(super) struct Course {
 
 #[derive(Debug, Default)]
 pub(super) struct Series {
-    courses: [Option<Box<Course>>; COURSES],
+    tracks: [Option<Box<Track>>; TRACKS],
     /// First step that may be judged; none in warm-up.
     pub(super) warm_step: Option<u64>,
     pub(super) first_step: u64,
@@ -97,38 +97,38 @@ impl Series {
     }
 
     fn put(&mut self, layer: Layer, steps: (u64, u64), value: u64, limit_bytes: u64) {
-        let Some(place) = layer.place() else { return };
-        let course = self.courses[place].get_or_insert_default();
+        let Some(index) = layer.index() else { return };
+        let track = self.tracks[index].get_or_insert_default();
         let keep = if layer == Layer::Peak { Keep::Highest } else { Keep::Lowest };
         let units = value >> layer.unit_shift();
-        for (ring, length) in course.rings.iter_mut().zip(BLOCK_STEPS) {
+        for (ring, length) in track.rings.iter_mut().zip(BLOCK_STEPS) {
             ring.take(steps.0 / length, steps.1 / length, units, keep);
         }
-        (course.level, course.limit_bytes) = (value, limit_bytes);
+        (track.level, track.limit_bytes) = (value, limit_bytes);
     }
 
-    pub(super) fn course(&self, layer: Layer) -> Option<&Course> {
-        self.courses.get(layer.place()?)?.as_deref()
+    pub(super) fn track(&self, layer: Layer) -> Option<&Track> {
+        self.tracks.get(layer.index()?)?.as_deref()
     }
 
-    pub(super) fn course_mut(&mut self, layer: Layer) -> Option<&mut Course> {
-        self.courses.get_mut(layer.place()?)?.as_deref_mut()
+    pub(super) fn track_mut(&mut self, layer: Layer) -> Option<&mut Track> {
+        self.tracks.get_mut(layer.index()?)?.as_deref_mut()
     }
 
     /// Layers of which something is known.
     pub(super) fn layers(&self) -> impl Iterator<Item = Layer> {
-        let known = |&layer: &Layer| self.course(layer).is_some();
-        COURSE_LAYERS.into_iter().filter(known)
+        let known = |&layer: &Layer| self.track(layer).is_some();
+        TRACKED_LAYERS.into_iter().filter(known)
     }
 
     /// Newest value of a layer; none when it is not known.
     pub(super) fn level(&self, layer: Layer) -> Option<u64> {
-        self.course(layer).map(|course| course.level)
+        self.track(layer).map(|track| track.level)
     }
 
     /// The value of a block, in the layer's own terms.
     pub(super) fn absolute(&self, layer: Layer, scale: usize, block: u64) -> Option<i64> {
-        Some(self.course(layer)?.rings[scale].get(block)? << layer.unit_shift())
+        Some(self.track(layer)?.rings[scale].get(block)? << layer.unit_shift())
     }
 
     /// The same, less the level at the end of warm-up; none for blocks within warm-up.
@@ -136,7 +136,7 @@ impl Series {
         if block * BLOCK_STEPS[scale] < self.warm_step? {
             return None;
         }
-        Some(self.absolute(layer, scale, block)? - self.course(layer)?.anchor?)
+        Some(self.absolute(layer, scale, block)? - self.track(layer)?.baseline?)
     }
 
     /// Highest use less the floor, in bytes: in the block before the one of `onset_step`, and in
@@ -166,22 +166,22 @@ impl Series {
         }
     }
 
-    /// Gives each layer that has none its anchor: the first value since warm-up that is known.
-    pub(super) fn anchor(&mut self) {
+    /// Gives each layer that has none its baseline: the first value since warm-up that is known.
+    pub(super) fn set_baselines(&mut self) {
         let Some(step) = self.warm_step else { return };
-        for layer in COURSE_LAYERS {
-            let Some(course) = self.course(layer).filter(|course| course.anchor.is_none()) else {
+        for layer in TRACKED_LAYERS {
+            let Some(track) = self.track(layer).filter(|track| track.baseline.is_none()) else {
                 continue;
             };
-            let known = course.rings.iter().zip(BLOCK_STEPS).find_map(|(ring, length)| {
+            let known = track.rings.iter().zip(BLOCK_STEPS).find_map(|(ring, length)| {
                 // Of a rank that comes late with a long past, only the newest blocks are known.
                 let newest = self.last_step / length;
                 let oldest = newest.saturating_sub(BLOCKS as u64 - 1).max(step.div_ceil(length));
                 (oldest..=newest).find_map(|block| ring.get(block))
             });
-            let anchor = known.map(|units| units << layer.unit_shift());
-            if let Some(course) = self.course_mut(layer) {
-                course.anchor = anchor;
+            let baseline = known.map(|units| units << layer.unit_shift());
+            if let Some(track) = self.track_mut(layer) {
+                track.baseline = baseline;
             }
         }
     }
@@ -200,9 +200,9 @@ impl Series {
 
     /// The newest value, less the level at the end of warm-up.
     pub(super) fn newest_since_warm(&self, layer: Layer) -> Option<i64> {
-        let course = self.course(layer)?;
-        let units = i64::try_from(course.level >> layer.unit_shift()).ok()?;
-        Some((units << layer.unit_shift()) - course.anchor?)
+        let track = self.track(layer)?;
+        let units = i64::try_from(track.level >> layer.unit_shift()).ok()?;
+        Some((units << layer.unit_shift()) - track.baseline?)
     }
 
     /// Smallest rise of a layer that counts.
@@ -220,8 +220,8 @@ impl Series {
     /// Bytes that a layer can still grow by; none when that is not known.
     pub(super) fn left(&self, layer: Layer) -> Option<u64> {
         if layer.is_host() {
-            let course = self.course(layer).filter(|course| course.limit_bytes > 0)?;
-            return Some(course.limit_bytes.saturating_sub(course.level));
+            let track = self.track(layer).filter(|track| track.limit_bytes > 0)?;
+            return Some(track.limit_bytes.saturating_sub(track.level));
         }
         if !layer.is_bytes() || self.last.device_bytes == 0 {
             return None;
@@ -231,10 +231,10 @@ impl Series {
         // the pieces between them that nobody can use.
         let tensors = match layer {
             Layer::Reserved => self.last.end_reserved,
-            Layer::Peak => level(Layer::Peak).saturating_add(self.scrap()),
+            Layer::Peak => level(Layer::Peak).saturating_add(self.inactive()),
             _ => {
                 let usual = self.last.floor_allocated.saturating_add(self.excess());
-                usual.saturating_add(self.scrap())
+                usual.saturating_add(self.inactive())
             }
         };
         let others = [Layer::NonTorch, Layer::Other, Layer::Deferred].map(level);
@@ -258,7 +258,7 @@ impl Series {
 
     /// Reserved memory between tensors that no request fits into, as a guess: half of what was
     /// idle all the time lately. The other half is whole segments, which can be given back.
-    fn scrap(&self) -> u64 {
+    fn inactive(&self) -> u64 {
         let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
         let blocks = newest.saturating_sub(WINDOW as u64)..newest;
         let idle = blocks.filter_map(|block| self.absolute(Layer::Reserved, EXCESS_SCALE, block));

@@ -38,7 +38,7 @@ impl Default for Ring {
     }
 }
 
-fn place(block: u64) -> usize {
+fn slot(block: u64) -> usize {
     (block % BLOCKS as u64) as usize
 }
 
@@ -49,13 +49,13 @@ impl Ring {
         if last > self.newest {
             let cleared = (last - self.newest).min(BLOCKS as u64);
             for block in last - cleared + 1..=last {
-                self.values[place(block)] = EMPTY;
+                self.values[slot(block)] = EMPTY;
             }
             self.newest = last;
         }
         let oldest = self.newest.saturating_sub(BLOCKS as u64 - 1);
         for block in first.max(oldest)..=last {
-            let known = &mut self.values[place(block)];
+            let known = &mut self.values[slot(block)];
             *known = match keep {
                 _ if *known == EMPTY => value,
                 Keep::Lowest => value.min(*known),
@@ -67,7 +67,7 @@ impl Ring {
     /// The value of a block; none when nothing fell into it, or too long ago.
     pub(in crate::detector) fn get(&self, block: u64) -> Option<i64> {
         let is_held = self.newest.checked_sub(block).is_some_and(|age| age < BLOCKS as u64);
-        let value = self.values[place(block)];
+        let value = self.values[slot(block)];
         (is_held && value != EMPTY).then_some(i64::from(value))
     }
 }

@@ -1,4 +1,4 @@
-//! The newest points of a course, as the tests look at them, and where a growth began.
+//! The newest points of a track, as the tests look at them, and where a growth began.
 
 use super::super::constants::PARTS;
 use super::ring::{BLOCK_STEPS, SCALES};
@@ -31,7 +31,7 @@ impl Past {
     }
 }
 
-/// The newest points of a course, oldest first.
+/// The newest points of a track, oldest first.
 #[derive(Clone, Debug)]
 pub(in crate::detector) struct Window {
     blocks: [u64; POINTS_MAX],
