@@ -20,9 +20,9 @@ const GIB: u64 = 1 << 30;
 const STEP_NS: u64 = 30_000_000;
 
 /// Numbers from a seed (splitmix64).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -36,48 +36,48 @@ impl Dice {
     }
 }
 
-/// What a job does that is no leak.
+/// What a job does besides leaking; the numbers are steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Habit {
+enum Workload {
     /// Every step is like the last.
     Flat,
     /// Sequence lengths vary: peaks and reserved memory move, floors hardly.
     VariableLength,
-    /// Garbage is collected every so many steps, on all ranks.
+    /// Garbage is collected every N steps on all ranks.
     Sawtooth(u64),
-    /// The same, but each rank in its own time.
+    /// The same, with a phase of its own for each rank.
     LooseSawtooth(u64),
-    /// Every so many steps an evaluation keeps a plateau for a while.
+    /// An evaluation every N steps keeps a plateau for N / 8 steps.
     Evaluation(u64),
-    /// A checkpoint every so many steps holds a copy of the state for three steps, on rank 0.
+    /// A checkpoint every N steps holds a copy of the state for three steps, on rank 0.
     Checkpoint(u64),
-    /// A cache fills up within about so many steps.
+    /// A cache fills up within about N steps.
     Cache(u64),
     /// Compilation adds a piece after 30, 60, 120, 240, ... steps.
     Recompile,
     /// The level of each rank drifts and comes back (mixture of experts).
     Drift,
-    /// The warm-up takes so many steps.
+    /// The warm-up takes N steps.
     SlowStart(u64),
 }
 
-const HABITS: [Habit; 16] = [
-    Habit::Flat,
-    Habit::VariableLength,
-    Habit::Sawtooth(10),
-    Habit::Sawtooth(70),
-    Habit::Sawtooth(400),
-    Habit::LooseSawtooth(15),
-    Habit::LooseSawtooth(30),
-    Habit::Evaluation(100),
-    Habit::Evaluation(500),
-    Habit::Checkpoint(50),
-    Habit::Cache(50),
-    Habit::Cache(600),
-    Habit::Recompile,
-    Habit::Drift,
-    Habit::SlowStart(60),
-    Habit::SlowStart(150),
+const WORKLOADS: [Workload; 16] = [
+    Workload::Flat,
+    Workload::VariableLength,
+    Workload::Sawtooth(10),
+    Workload::Sawtooth(70),
+    Workload::Sawtooth(400),
+    Workload::LooseSawtooth(15),
+    Workload::LooseSawtooth(30),
+    Workload::Evaluation(100),
+    Workload::Evaluation(500),
+    Workload::Checkpoint(50),
+    Workload::Cache(50),
+    Workload::Cache(600),
+    Workload::Recompile,
+    Workload::Drift,
+    Workload::SlowStart(60),
+    Workload::SlowStart(150),
 ];
 
 /// A leak: bytes kept every `every` steps from `onset` on, by the ranks it names.
@@ -91,29 +91,29 @@ struct Leak {
 
 /// A made-up job.
 struct Job {
-    habit: Habit,
+    workload: Workload,
     ranks: u32,
     level: u64,
     leak: Option<Leak>,
-    dice: Dice,
+    rng: Rng,
     drift: Vec<i64>,
     reserved: Vec<u64>,
 }
 
 impl Job {
-    fn new(seed: u64, habit: Habit, ranks: u32, leak: Option<Leak>) -> Self {
-        let mut dice = Dice(seed);
-        let level = (1 + dice.below(30)) * GIB;
+    fn new(seed: u64, workload: Workload, ranks: u32, leak: Option<Leak>) -> Self {
+        let mut rng = Rng(seed);
+        let level = (1 + rng.below(30)) * GIB;
         let none = alloc::vec![0; ranks as usize];
-        Self { habit, ranks, level, leak, dice, drift: none, reserved: Vec::new() }
+        Self { workload, ranks, level, leak, rng, drift: none, reserved: Vec::new() }
     }
 
     /// One step of one rank.
     fn sample(&mut self, rank: u32, step: u64) -> Sample {
-        let noise = self.dice.below(MIB / 4);
-        let floor = self.level + self.habit_bytes(rank, step) + self.leaked(rank, step) + noise;
-        let spread = match self.habit {
-            Habit::VariableLength => self.dice.below(4 * GIB),
+        let noise = self.rng.below(MIB / 4);
+        let floor = self.level + self.workload_bytes(rank, step) + self.leaked(rank, step) + noise;
+        let spread = match self.workload {
+            Workload::VariableLength => self.rng.below(4 * GIB),
             _ => 0,
         };
         let peak = floor + 2 * GIB + spread;
@@ -137,36 +137,36 @@ impl Job {
         }
     }
 
-    fn habit_bytes(&mut self, rank: u32, step: u64) -> u64 {
+    fn workload_bytes(&mut self, rank: u32, step: u64) -> u64 {
         let start = 200 * MIB * step.min(3);
         start
-            + match self.habit {
-                Habit::Flat | Habit::VariableLength => 0,
-                Habit::Sawtooth(period) => step % period * 3 * MIB,
-                Habit::LooseSawtooth(period) => (step + u64::from(rank) * 7) % period * 3 * MIB,
-                Habit::Evaluation(every) => {
+            + match self.workload {
+                Workload::Flat | Workload::VariableLength => 0,
+                Workload::Sawtooth(period) => step % period * 3 * MIB,
+                Workload::LooseSawtooth(period) => (step + u64::from(rank) * 7) % period * 3 * MIB,
+                Workload::Evaluation(every) => {
                     if step % every < every / 8 {
                         700 * MIB
                     } else {
                         0
                     }
                 }
-                Habit::Checkpoint(every) => {
+                Workload::Checkpoint(every) => {
                     if rank == 0 && step % every < 3 {
                         2 * GIB
                     } else {
                         0
                     }
                 }
-                Habit::Cache(steps) => 2 * GIB - 2 * GIB * steps / (steps + 3 * step),
-                Habit::Recompile => 57 * MIB * u64::from((step / 30 + 1).ilog2()),
-                Habit::Drift => {
+                Workload::Cache(steps) => 2 * GIB - 2 * GIB * steps / (steps + 3 * step),
+                Workload::Recompile => 57 * MIB * u64::from((step / 30 + 1).ilog2()),
+                Workload::Drift => {
                     let drift = &mut self.drift[rank as usize];
-                    let push = self.dice.below(17 * MIB) as i64 - 8 * MIB as i64;
+                    let push = self.rng.below(17 * MIB) as i64 - 8 * MIB as i64;
                     *drift = *drift * 49 / 50 + push;
                     (*drift + GIB as i64).max(0) as u64
                 }
-                Habit::SlowStart(steps) => step.min(steps) * 20 * MIB,
+                Workload::SlowStart(steps) => step.min(steps) * 20 * MIB,
             }
     }
 
@@ -213,16 +213,16 @@ fn seeds(usual: u64) -> core::ops::Range<u64> {
 #[test]
 fn benign_jobs_do_not_page() {
     let mut wrong = Vec::new();
-    for habit in HABITS {
+    for workload in WORKLOADS {
         for ranks in [1, 2, 4, 16] {
             for seed in seeds(3) {
-                let findings = Job::new(seed, habit, ranks, None).run(3_000, false);
+                let findings = Job::new(seed, workload, ranks, None).run(3_000, false);
                 let mut found = findings.iter().filter_map(|finding| match finding {
                     Finding::Opened(growth) | Finding::Updated(growth) => Some(growth),
                     Finding::Closed { .. } => None,
                 });
                 if let Some(growth) = found.find(|growth| growth.is_sure) {
-                    wrong.push(format!("{habit:?} on {ranks} ranks, seed {seed}: {growth:?}"));
+                    wrong.push(format!("{workload:?} on {ranks} ranks, seed {seed}: {growth:?}"));
                 }
             }
         }
@@ -237,20 +237,21 @@ fn benign_jobs_do_not_page() {
 #[test]
 fn drifts_that_fooled_it_once() {
     for (ranks, seed) in [(4, 12), (16, 7), (16, 23)] {
-        let found = Job::new(seed, Habit::Drift, ranks, None).run(3_000, true);
+        let found = Job::new(seed, Workload::Drift, ranks, None).run(3_000, true);
         assert_eq!(found, Vec::new(), "{ranks} ranks, seed {seed}");
     }
 }
 
 #[test]
 fn a_leak_is_found_by_its_level_where_no_census_comes() {
-    let check = |habit: Habit, ranks: u32, bytes: u64, every: u64, delay_max: u64| {
+    let check = |workload: Workload, ranks: u32, bytes: u64, every: u64, delay_max: u64| {
         for seed in seeds(4) {
             let onset = 40 + seed % 8 * 90;
             let rank = (seed as u32 * 5 + 2) % ranks;
             let leak = Leak { ranks: (rank, rank), onset, bytes, every };
-            let case = format!("{habit:?}, {ranks} ranks, {bytes} B / {every} steps, seed {seed}");
-            let mut job = Job::new(seed, habit, ranks, Some(leak));
+            let case =
+                format!("{workload:?}, {ranks} ranks, {bytes} B / {every} steps, seed {seed}");
+            let mut job = Job::new(seed, workload, ranks, Some(leak));
             let found = opened(&job.run(onset + delay_max, true));
             let Some(growth) = found.first() else { panic!("not found: {case}") };
             assert_eq!((growth.rank, growth.layer), (rank, Layer::Allocated), "{case}");
@@ -265,41 +266,43 @@ fn a_leak_is_found_by_its_level_where_no_census_comes() {
             assert!(growth.bytes_per_step.abs_diff(rate) <= rate / 2, "{case}: {growth:?}");
         }
     };
-    check(Habit::Flat, 4, 3 * MIB, 1, 180);
-    check(Habit::Flat, 16, MIB, 1, 180);
-    check(Habit::VariableLength, 4, 2 * MIB, 1, 180);
-    check(Habit::Sawtooth(70), 4, 3 * MIB, 1, 180);
-    check(Habit::LooseSawtooth(15), 16, 3 * MIB, 1, 300);
-    check(Habit::Evaluation(100), 8, 2 * MIB, 1, 180);
-    check(Habit::Flat, 8, 20 * MIB, 10, 600);
-    check(Habit::Drift, 16, 16 * MIB, 1, 400);
+    check(Workload::Flat, 4, 3 * MIB, 1, 180);
+    check(Workload::Flat, 16, MIB, 1, 180);
+    check(Workload::VariableLength, 4, 2 * MIB, 1, 180);
+    check(Workload::Sawtooth(70), 4, 3 * MIB, 1, 180);
+    check(Workload::LooseSawtooth(15), 16, 3 * MIB, 1, 300);
+    check(Workload::Evaluation(100), 8, 2 * MIB, 1, 180);
+    check(Workload::Flat, 8, 20 * MIB, 10, 600);
+    check(Workload::Drift, 16, 16 * MIB, 1, 400);
 }
 
 #[test]
 fn growth_of_all_ranks_is_one_finding() {
-    let check = |habit: Habit, ranks: u32, leaking: (u32, u32), bytes: u64, delay_max: u64| {
-        for seed in seeds(3) {
-            let leak = Leak { ranks: leaking, onset: 300, bytes, every: 1 };
-            let mut job = Job::new(seed, habit, ranks, Some(leak));
-            let findings = job.run(300 + delay_max, false);
-            let found = opened(&findings);
-            let case = format!("{habit:?}, {ranks} ranks, seed {seed}: {found:?}");
-            let closed = |key: GrowthKey| {
-                let is_it = |f: &&Finding| matches!(f, Finding::Closed { key: k, .. } if *k == key);
-                findings.iter().find(is_it).is_some()
-            };
-            let open: Vec<Growth> = found.into_iter().filter(|g| !closed(g.key())).collect();
-            assert_eq!(open.len(), 1, "{case}");
-            let expected = if ranks == 1 { Scope::OneRank } else { Scope::AllRanks };
-            assert_eq!(open[0].scope, expected, "{case}");
-            assert!((leaking.0..=leaking.1).contains(&open[0].rank), "{case}");
-            println!("{ranks} ranks: {} steps", open[0].detected_step - 300);
-        }
-    };
-    check(Habit::Flat, 4, (0, 3), 16 * MIB, 600);
-    check(Habit::Flat, 1, (0, 0), 16 * MIB, 600);
-    check(Habit::Flat, 16, (3, 15), 4 * MIB, 1_500);
-    check(Habit::Sawtooth(10), 3, (1, 2), 16 * MIB, 600);
+    let check =
+        |workload: Workload, ranks: u32, leaking: (u32, u32), bytes: u64, delay_max: u64| {
+            for seed in seeds(3) {
+                let leak = Leak { ranks: leaking, onset: 300, bytes, every: 1 };
+                let mut job = Job::new(seed, workload, ranks, Some(leak));
+                let findings = job.run(300 + delay_max, false);
+                let found = opened(&findings);
+                let case = format!("{workload:?}, {ranks} ranks, seed {seed}: {found:?}");
+                let closed = |key: GrowthKey| {
+                    let is_it =
+                        |f: &&Finding| matches!(f, Finding::Closed { key: k, .. } if *k == key);
+                    findings.iter().find(is_it).is_some()
+                };
+                let open: Vec<Growth> = found.into_iter().filter(|g| !closed(g.key())).collect();
+                assert_eq!(open.len(), 1, "{case}");
+                let expected = if ranks == 1 { Scope::OneRank } else { Scope::AllRanks };
+                assert_eq!(open[0].scope, expected, "{case}");
+                assert!((leaking.0..=leaking.1).contains(&open[0].rank), "{case}");
+                println!("{ranks} ranks: {} steps", open[0].detected_step - 300);
+            }
+        };
+    check(Workload::Flat, 4, (0, 3), 16 * MIB, 600);
+    check(Workload::Flat, 1, (0, 0), 16 * MIB, 600);
+    check(Workload::Flat, 16, (3, 15), 4 * MIB, 1_500);
+    check(Workload::Sawtooth(10), 3, (1, 2), 16 * MIB, 600);
 }
 
 #[test]
@@ -308,7 +311,7 @@ fn a_finding_is_updated_seldom_and_closed_once() {
     let mut detector = Detector::new(Limits::default());
     detector.expect_ranks(4);
     let mut findings = Vec::new();
-    let mut job = Job::new(1, Habit::Flat, 4, Some(leak));
+    let mut job = Job::new(1, Workload::Flat, 4, Some(leak));
     for step in 1..=1_600 {
         if step == 1_100 {
             job.leak = None;
@@ -343,7 +346,7 @@ fn a_finding_is_updated_seldom_and_closed_once() {
 fn run_with(ranks: u32, steps: u64, extra: impl Fn(u32, u64) -> u64) -> Vec<Finding> {
     let mut detector = Detector::new(Limits::default());
     detector.expect_ranks(ranks);
-    let (mut job, mut findings) = (Job::new(7, Habit::Flat, ranks, None), Vec::new());
+    let (mut job, mut findings) = (Job::new(7, Workload::Flat, ranks, None), Vec::new());
     for step in 1..=steps {
         for rank in 0..ranks {
             let mut sample = job.sample(rank, step);
@@ -375,10 +378,10 @@ fn one_rank_first_and_then_all_becomes_one_finding() {
 }
 
 #[test]
-fn reserved_memory_that_nobody_uses_is_fragmentation() {
+fn reserved_memory_without_use_is_fragmentation() {
     let mut detector = Detector::new(Limits::default());
     detector.expect_ranks(4);
-    let mut job = Job::new(3, Habit::Flat, 4, None);
+    let mut job = Job::new(3, Workload::Flat, 4, None);
     let mut findings = Vec::new();
     for step in 1..=3_000_u64 {
         for rank in 0..4 {
@@ -402,19 +405,19 @@ fn reserved_memory_that_nobody_uses_is_fragmentation() {
 fn late_doubled_and_missing_samples_change_little() {
     for seed in 0..6 {
         let leak = Leak { ranks: (2, 2), onset: 200, bytes: 3 * MIB, every: 1 };
-        let mut job = Job::new(seed, Habit::Flat, 4, Some(leak));
-        let mut dice = Dice(seed);
+        let mut job = Job::new(seed, Workload::Flat, 4, Some(leak));
+        let mut rng = Rng(seed);
         let mut detector = Detector::new(Limits::default());
         let (mut findings, mut held) = (Vec::new(), BTreeMap::<u32, Vec<Sample>>::new());
         for step in 1..=800 {
             for rank in 0..4 {
                 let sample = job.sample(rank, step);
-                if dice.below(100) < 10 {
+                if rng.below(100) < 10 {
                     continue;
                 }
                 held.entry(rank).or_default().push(sample);
                 // Each agent reports when it pleases, out of order, some samples twice.
-                if dice.below(30) == 0 {
+                if rng.below(30) == 0 {
                     let mut batch = held.remove(&rank).unwrap_or_default();
                     batch.extend(batch.clone().iter().take(2));
                     batch.reverse();
@@ -432,32 +435,32 @@ fn late_doubled_and_missing_samples_change_little() {
     }
 }
 
-/// A coordinator that was away hears of the steps since then node by node: the first one's ranks
-/// are not all ranks, and the leak is told once, of its rank, whoever comes first.
+/// After an outage a coordinator receives the missed steps node by node. The first node's ranks are
+/// not all ranks, and the leak is reported once, for its rank, in each order of the nodes.
 #[test]
 fn ranks_that_come_one_by_one_with_a_long_past() {
     let orders: [[u32; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     for (order, away) in orders.into_iter().flat_map(|order| [(order, 300), (order, 600)]) {
         let leak = Leak { ranks: (1, 1), onset: 50, bytes: 16 * MIB, every: 1 };
-        let mut job = Job::new(1, Habit::Flat, 3, Some(leak));
+        let mut job = Job::new(1, Workload::Flat, 3, Some(leak));
         let mut detector = Detector::new(Limits::default());
         detector.expect_ranks(3);
         let mut findings = Vec::new();
         let mut held: BTreeMap<u32, Vec<Sample>> = BTreeMap::new();
         for step in 1..=away + 400 {
-            for (place, rank) in (0..).zip(order) {
+            for (index, rank) in (0..).zip(order) {
                 let held = held.entry(rank).or_default();
                 held.push(job.sample(rank, step));
-                // The first steps were heard; then each node is back 100 steps after another.
-                if step < 8 || step > away + place * 100 {
+                // The first steps arrive at once; then each node is back after 100 more.
+                if step < 8 || step > away + index * 100 {
                     held.drain(..).for_each(|one| detector.sample(step * STEP_NS, &one));
                 }
             }
             findings.extend(core::iter::from_fn(|| detector.poll()));
         }
         let found = opened(&findings);
-        let told: Vec<_> = found.iter().map(|growth| (growth.rank, growth.scope)).collect();
-        assert_eq!(told, [(1, Scope::OneRank)], "{order:?} after {away}: {findings:?}");
+        let reported: Vec<_> = found.iter().map(|growth| (growth.rank, growth.scope)).collect();
+        assert_eq!(reported, [(1, Scope::OneRank)], "{order:?} after {away}: {findings:?}");
     }
 }
 
@@ -564,9 +567,9 @@ proptest! {
     #[test]
     fn the_leak_makes_the_difference(
         seed in any::<u64>(),
-        habit in proptest::sample::select(
-            alloc::vec![Habit::Flat, Habit::VariableLength, Habit::Evaluation(100),
-                Habit::Sawtooth(10), Habit::Checkpoint(50), Habit::Recompile],
+        workload in proptest::sample::select(
+            alloc::vec![Workload::Flat, Workload::VariableLength, Workload::Evaluation(100),
+                Workload::Sawtooth(10), Workload::Checkpoint(50), Workload::Recompile],
         ),
         ranks in 3..12_u32,
         rank in 0..12_u32,
@@ -574,10 +577,10 @@ proptest! {
         kib in 1_024..8_192_u64,
     ) {
         let rank = rank % ranks;
-        let clean = Job::new(seed, habit, ranks, None).run(700, false);
+        let clean = Job::new(seed, workload, ranks, None).run(700, false);
         prop_assert_eq!(clean, Vec::new());
         let leak = Leak { ranks: (rank, rank), onset, bytes: kib * 1_024, every: 1 };
-        let found = opened(&Job::new(seed, habit, ranks, Some(leak)).run(700, false));
+        let found = opened(&Job::new(seed, workload, ranks, Some(leak)).run(700, false));
         prop_assert_eq!(found.len(), 1, "{:?}", found);
         prop_assert_eq!((found[0].rank, found[0].scope), (rank, Scope::OneRank));
     }

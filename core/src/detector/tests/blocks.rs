@@ -309,9 +309,9 @@ fn a_collector_sawtooth_is_never_sure() {
 #[test]
 fn activations_of_varying_length_give_nothing() {
     for seed in seeds(3) {
-        let mut dice = Dice(seed);
+        let mut rng = Rng(seed);
         let mut player = Player::new(4, |_, step| {
-            let (work, batch) = (dice.below(6 * GIB), dice.below(GIB));
+            let (work, batch) = (rng.below(6 * GIB), rng.below(GIB));
             alloc::vec![
                 Births::one(TESTED, work, step),
                 // The last batch is held until the next one is there.

@@ -12,7 +12,7 @@ pub(super) fn run_with_readings(
 ) -> Vec<Growth> {
     let mut detector = Detector::new(Limits::default());
     detector.expect_ranks(ranks);
-    let (mut job, mut findings) = (Job::new(7, Habit::Flat, ranks, None), Vec::new());
+    let (mut job, mut findings) = (Job::new(7, Workload::Flat, ranks, None), Vec::new());
     for step in 1..=steps {
         for rank in 0..ranks {
             let sample = job.sample(rank, step);
@@ -50,8 +50,8 @@ fn layers_that_are_read_are_judged_like_the_others() {
         let found = run_with_readings(4, 2_400, layer, every, |rank, step| {
             level(rank) + noise(rank, step) + grown(rank, step)
         });
-        let told: Vec<_> = found.iter().map(|it| (it.rank, it.layer, it.scope)).collect();
-        assert_eq!(told, [(2, layer, Scope::OneRank)], "every {every} steps: {found:?}");
+        let reported: Vec<_> = found.iter().map(|it| (it.rank, it.layer, it.scope)).collect();
+        assert_eq!(reported, [(2, layer, Scope::OneRank)], "every {every} steps: {found:?}");
         let rate = found[0].bytes_per_step;
         assert!(rate.abs_diff(4 * MIB) < MIB, "{layer:?}: {rate}");
         assert!(found[0].forecast.is_some());
@@ -66,7 +66,7 @@ fn a_stage_that_leaks_is_one_finding_about_its_role() {
     for are_roles_given in [false, true] {
         let mut detector = Detector::new(Limits::default());
         detector.expect_ranks(16);
-        let (mut job, mut findings) = (Job::new(7, Habit::Flat, 16, None), Vec::new());
+        let (mut job, mut findings) = (Job::new(7, Workload::Flat, 16, None), Vec::new());
         for step in 1..=900 {
             for rank in 0..16 {
                 let stage = u64::from(rank / 4);
@@ -83,8 +83,8 @@ fn a_stage_that_leaks_is_one_finding_about_its_role() {
             findings.extend(core::iter::from_fn(|| detector.poll()));
         }
         let found = opened(&findings);
-        let told: Vec<_> = found.iter().map(|it| (it.scope, it.rank / 4, it.ranks)).collect();
-        assert_eq!(told, [(Scope::Role, 1, 4)], "roles given: {are_roles_given}: {found:?}");
+        let reported: Vec<_> = found.iter().map(|it| (it.scope, it.rank / 4, it.ranks)).collect();
+        assert_eq!(reported, [(Scope::Role, 1, 4)], "roles given: {are_roles_given}: {found:?}");
     }
 }
 
@@ -124,7 +124,7 @@ fn an_evaluation_that_leaves_something_behind_is_found_by_the_level() {
 fn blocks_that_grow_in_number_alone_are_found() {
     let mut detector = Detector::new(Limits::default());
     detector.expect_ranks(4);
-    let (mut job, mut findings) = (Job::new(7, Habit::Flat, 4, None), Vec::new());
+    let (mut job, mut findings) = (Job::new(7, Workload::Flat, 4, None), Vec::new());
     for step in 1..=1_500_u64 {
         for rank in 0..4 {
             let mut sample = job.sample(rank, step);
@@ -134,16 +134,16 @@ fn blocks_that_grow_in_number_alone_are_found() {
         findings.extend(core::iter::from_fn(|| detector.poll()));
     }
     let found = opened(&findings);
-    let told: Vec<_> = found.iter().map(|it| (it.rank, it.layer)).collect();
-    assert_eq!(told, [(3, Layer::Blocks)], "{found:?}");
+    let reported: Vec<_> = found.iter().map(|it| (it.rank, it.layer)).collect();
+    assert_eq!(reported, [(3, Layer::Blocks)], "{found:?}");
     assert!((2..=3).contains(&found[0].bytes_per_step), "{found:?}");
 }
 
 #[test]
-fn a_peak_far_beyond_its_peers_near_the_end_is_told_and_taken_back() {
+fn a_peak_far_beyond_its_peers_near_the_end_is_reported_and_taken_back() {
     let mut detector = Detector::new(Limits::default());
     detector.expect_ranks(4);
-    let (mut job, mut findings) = (Job::new(7, Habit::Flat, 4, None), Vec::new());
+    let (mut job, mut findings) = (Job::new(7, Workload::Flat, 4, None), Vec::new());
     job.level = 50 * GIB;
     for step in 1..=1_200_u64 {
         for rank in 0..4 {
@@ -156,17 +156,17 @@ fn a_peak_far_beyond_its_peers_near_the_end_is_told_and_taken_back() {
     }
     let key = GrowthKey { rank: 2, device: 2, layer: Layer::Spread, scope: Scope::OneRank };
     let [Finding::Opened(growth), Finding::Closed { key: closed, .. }] = &findings[..] else {
-        panic!("told once and closed: {findings:?}")
+        panic!("reported once and closed: {findings:?}")
     };
     assert_eq!((growth.key(), *closed), (key, key));
     assert!(growth.grown_bytes.abs_diff(20 * GIB) < GIB, "{growth:?}");
 }
 
 #[test]
-fn a_cache_that_is_thrown_away_in_every_step_is_told_once() {
+fn a_cache_that_is_thrown_away_in_every_step_is_reported_once() {
     let mut detector = Detector::new(Limits::default());
     detector.expect_ranks(4);
-    let (mut job, mut findings) = (Job::new(7, Habit::Flat, 4, None), Vec::new());
+    let (mut job, mut findings) = (Job::new(7, Workload::Flat, 4, None), Vec::new());
     for step in 1..=400_u64 {
         for rank in 0..4 {
             let mut sample = job.sample(rank, step);
@@ -182,10 +182,10 @@ fn a_cache_that_is_thrown_away_in_every_step_is_told_once() {
 }
 
 #[test]
-fn one_of_two_that_falls_silent_is_told() {
+fn one_of_two_that_falls_silent_is_reported() {
     let mut detector = Detector::new(Limits::default());
     detector.expect_ranks(2);
-    let (mut job, mut findings) = (Job::new(7, Habit::Flat, 2, None), Vec::new());
+    let (mut job, mut findings) = (Job::new(7, Workload::Flat, 2, None), Vec::new());
     for step in 1..=3_000_u64 {
         for rank in 0..2 {
             let sample = job.sample(rank, step);
@@ -201,11 +201,11 @@ fn one_of_two_that_falls_silent_is_told() {
 }
 
 #[test]
-fn a_rank_that_falls_silent_is_told_unless_it_has_ended() {
+fn a_rank_that_falls_silent_is_reported_unless_it_has_ended() {
     for has_ended in [false, true] {
         let mut detector = Detector::new(Limits::default());
         detector.expect_ranks(8);
-        let (mut job, mut findings) = (Job::new(7, Habit::Flat, 8, None), Vec::new());
+        let (mut job, mut findings) = (Job::new(7, Workload::Flat, 8, None), Vec::new());
         for step in 1..=4_000_u64 {
             let is_away = (1_000..3_000).contains(&step);
             for rank in 0..8 {
@@ -225,7 +225,7 @@ fn a_rank_that_falls_silent_is_told_unless_it_has_ended() {
             ([], true) => {}
             ([Finding::Opened(growth), Finding::Closed { key: closed, .. }], false) => {
                 assert_eq!((growth.key(), *closed), (key, key), "two silent ranks, one cause");
-                // It is looked at once a second, for its begin and for its age.
+                // Silence is judged once a second, both its begin and its age.
                 let slack = 2_000_000_000 / STEP_NS + 20;
                 let steps = growth.grown_bytes.abs_diff(SETTLE_NS * 3 / STEP_NS);
                 assert!(steps < slack, "{growth:?}");
