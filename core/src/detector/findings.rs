@@ -9,18 +9,18 @@ use super::{Finding, Growth, GrowthKey, Scope};
 /// Windows without a new high after which a growth counts as over.
 const QUIET_WINDOWS: u64 = 2;
 
-/// Growth of two ranks that began within so many steps may have one cause. A quarter of its age is
-/// added: onsets are dated the less exactly the longer ago they were.
+/// Growth of two ranks that began within this many steps may have one cause. A quarter of its age
+/// is added: older onsets are dated less exactly.
 const SAME_ONSET_STEPS: u64 = 64;
 
 /// The scale of a finding that follows no track: the code that opened it judges it again.
 pub(super) const UNFOLLOWED: usize = usize::MAX;
 
-/// A value lasts when so many points in turn reach it: a checkpoint is no new high.
+/// A value lasts when this many successive points reach it: a checkpoint is no new high.
 const LASTING_POINTS: usize = 3;
 
-/// Growth that begins again within so many times its own age, and some steps, is the same growth
-/// that has given back: garbage that is collected too seldom.
+/// Growth that begins again within this many times its own age, plus these steps, is the same
+/// growth after it gave memory back: garbage that is collected too seldom.
 const RETURN_AGES: u64 = 4;
 const RETURN_STEPS: u64 = 256;
 
@@ -50,7 +50,7 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// Is it about growth? Else it is about a difference or a habit.
+    /// Is the finding about growth? Else it is about a difference or a recurring condition.
     pub(super) fn grows(&self) -> bool {
         self.growth.layer.index().is_some()
     }
@@ -142,8 +142,8 @@ impl Findings {
     pub(super) fn joined(&mut self, growth: &Growth) -> Option<GrowthKey> {
         let alike = |a: u64, b: u64| a <= b.saturating_mul(2) && b <= a.saturating_mul(2);
         let span = growth.last_step.saturating_sub(growth.onset_step);
-        // A habit has no onset, only a sight of the last steps; and what is read from outside has
-        // none that is worth comparing: the queues of several ranks fill at their own time.
+        // A recurring condition has no onset: only the last steps are known. Onsets of layers that
+        // are read from outside cannot be compared: the queue of each rank fills at its own time.
         let has_onset = growth.layer.is_on_tape();
         let is_same = |open: &&mut Open| {
             let known = &open.growth;

@@ -20,11 +20,11 @@ pub struct Forecast {
     pub p90: u64,
 }
 
-/// Slopes between neighbours say more of the noise than of the track: points at least so many
-/// blocks apart are used.
+/// Slopes are taken between points at least this many blocks apart: between neighbours the noise
+/// outweighs the trend.
 const APART_MIN: usize = 4;
 
-/// The level of the end itself is not known better than this: one part of so many of what is left.
+/// The capacity is known to within 1/16 of the memory that is left.
 const LEFT_DIVISOR: u64 = 16;
 
 /// Rates in bytes per 256 steps at the tenth, the middle and the ninth tenth of the slopes; none

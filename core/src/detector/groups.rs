@@ -1,25 +1,25 @@
 //! Peers: the ranks that do the same work, and what is usual among them at each block of steps.
 //!
-//! Ranks of one parallel role are a group. Roles that are known are taken as they are. Where none
-//! is, they are learnt when warm-up ends: stages of a pipeline hold different amounts, so a wide
-//! gap between the levels of two sets of ranks parts them. A rank alone is never a group of its
-//! own that way: it would have nobody to be compared with, and it may be the one that leaks.
+//! Ranks of one parallel role are a group. Known roles are used unchanged. Where no role is known,
+//! groups are learnt when warm-up ends: stages of a pipeline hold different amounts, so a wide gap
+//! between the levels of two sets of ranks separates them. A single rank is never a learnt group:
+//! it would have no peer, and it may be the rank that leaks.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::series::{BLOCKS, Layer, Past, SCALES, TRACKS};
 
-/// Groups that are told apart; further roles share the last one.
+/// Groups that are kept apart; further roles share the last one.
 const GROUPS_MAX: usize = 64;
 
-/// A learnt group has at least so many ranks: fewer are no measure of what is usual.
+/// A learnt group has at least this many ranks: the median of fewer is not reliable.
 const LEARNT_RANKS_MIN: usize = 3;
 
-/// A gap between levels parts groups when it is at least this many bytes …
+/// A gap between levels separates groups when it is at least this many bytes …
 const GAP_BYTES_MIN: i64 = 256 << 20;
 
-/// … and this share (one part of so many) of the level below it.
+/// … and at least 1/20 of the level below it.
 const GAP_DIVISOR: i64 = 20;
 
 /// What a rank is compared with at one block.
@@ -251,7 +251,7 @@ mod tests {
         let gib = |levels: &[i64]| learnt(&levels.iter().map(|l| l * GIB).collect::<Vec<_>>());
         assert_eq!(gib(&[10, 10, 10, 20, 20, 20]), [0, 0, 0, 1, 1, 1]);
         assert_eq!(gib(&[20, 10, 20, 10, 20, 10, 40, 40, 40]), [1, 0, 1, 0, 1, 0, 2, 2, 2]);
-        // Nobody is alone or one of two.
+        // No group has one or two ranks.
         assert_eq!(gib(&[10, 10, 10, 20]), [0; 4]);
         assert_eq!(gib(&[10, 10, 20, 20]), [0; 4]);
         assert_eq!(gib(&[10, 10, 10, 20, 20, 20, 60]), [0, 0, 0, 1, 1, 1, 1]);

@@ -374,7 +374,7 @@ impl Detector {
         }
     }
 
-    /// Finds what is usual in a group at one block. False when nobody has anything to say.
+    /// Computes the medians of a group at one block. False when no rank has a value there.
     fn sweep_group(&mut self, group: usize, scale: usize, block: u64) -> bool {
         let mut values: [Vec<i64>; TRACKS] = Default::default();
         let mut peaks = Vec::new();
@@ -414,8 +414,8 @@ impl Detector {
         true
     }
 
-    /// Are so many ranks three quarters of those of the group that take part? When nodes come back
-    /// one by one, the first one's ranks alone are not what all ranks do.
+    /// Are `count` ranks three quarters of the ranks of the group that take part? When nodes come
+    /// back one by one, the ranks of the first node alone do not stand for all ranks.
     fn are_most(&self, group: usize, count: usize) -> bool {
         let since_ns = self.now_ns.saturating_sub(TAKES_PART_NS);
         let ranks = self.groups.list.get(group).map_or(&[][..], |group| &group.ranks);

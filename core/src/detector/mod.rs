@@ -236,7 +236,7 @@ pub struct Growth {
     pub is_sure: bool,
 }
 
-/// Growth of earlier versions was told when it was sure.
+/// Earlier versions reported growth only when it was certain.
 #[cfg(feature = "serde")]
 fn is_sure() -> bool {
     true

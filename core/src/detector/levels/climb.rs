@@ -143,7 +143,7 @@ mod tests {
         // One jump, and few.
         check("flat", &points(40, |n| if n < 30 { 0 } else { 500 }));
         check("flat", &points(40, |n| n / 14 * 100));
-        // Stairs: the same every so many points; not when they end, or give back.
+        // Stairs: the same rise every 4 points; no growth when they end, or give back.
         check("growing", &points(40, |n| n / 4 * 100));
         let no_growth = |values: &[i64]| assert_ne!(trend(values), "growing");
         no_growth(&points(44, |n| n.min(32) / 4 * 100));

@@ -1,4 +1,4 @@
-//! Verdicts on what does not grow: a difference to the peers, a habit, a silence.
+//! Verdicts on what does not grow: differences to the peers, recurring conditions, silence.
 
 use alloc::vec::Vec;
 
@@ -15,8 +15,8 @@ use super::super::{Growth, GrowthKey, Scope};
 /// Length of block at which peaks are compared.
 const SPREAD_SCALE: usize = 0;
 
-/// … and it was missed so often, about once a second: after a pause of everybody what was kept
-/// back comes in at once, from one rank before the other.
+/// … and this many checks in turn, one a second, found it silent: after a global pause the held
+/// samples of all ranks arrive at once, one rank after the other.
 const SILENT_CHECKS_MIN: u32 = 10;
 
 impl Detector {
@@ -122,8 +122,8 @@ impl Detector {
         }
     }
 
-    /// Who has a habit, when one rank is sure to have it: of the others half as many steps will
-    /// do, for they are about as far.
+    /// The scope and the number of ranks of a recurring condition that one rank surely has. For the
+    /// other ranks half as many steps are enough, because they are at about the same step.
     fn who_else(&self, layer: Layer) -> (Scope, u32) {
         let has_it = |of: &(&u32, &Rank)| {
             let series = self.series.get(&(*of.0, of.1.primary));

@@ -79,7 +79,7 @@ impl Detector {
         })
     }
 
-    /// When the memory of a device is full, as its level went on for about so many steps.
+    /// Forecasts when the memory of a device is full, from its level over about the last `steps`.
     pub(in crate::detector) fn ahead(
         &self,
         key: (u32, u8),

@@ -1,8 +1,8 @@
-//! The accounts that are followed, and how much of a rise counts in each.
+//! The memory layers that the detector judges, and the smallest rise that counts in each.
 
 use super::super::Limits;
 
-/// Which account grows.
+/// A kind of memory, or a condition, that the detector judges.
 #[derive(
     Clone,
     Copy,
@@ -25,9 +25,9 @@ pub enum Layer {
     Reserved,
     /// Number of live blocks.
     Blocks,
-    /// Bytes in tensors at the highest moment of each step.
+    /// Bytes in tensors at the peak of each step.
     Peak,
-    /// Bytes taken back that other streams still use.
+    /// Pending frees: bytes of freed blocks that other streams still use.
     Deferred,
     /// Bytes of the device that the process holds beside PyTorch's allocator.
     NonTorch,
@@ -41,13 +41,13 @@ pub enum Layer {
     Shared,
     /// Memory of the processes that the rank has started.
     Workers,
-    /// Peak beyond that of the peers, which stays so: no growth, a difference.
+    /// Peak that stays beyond that of the peers: a difference, no growth.
     Spread,
-    /// Steps in which the allocator had to try again: no growth, a habit.
+    /// Steps in which the allocator had to try again: a recurring condition, no growth.
     Retries,
-    /// Steps that give segments back and take others: no growth, a habit.
+    /// Steps that give segments back and take others: a recurring condition, no growth.
     Churn,
-    /// Steps that its peers have finished and of which it says nothing: no growth, a silence.
+    /// Steps that the peers have finished and that the rank has not reported: silence, no growth.
     Progress,
 }
 
@@ -75,29 +75,29 @@ impl Layer {
         self.into()
     }
 
-    /// Are its values bytes? Else they are blocks, or steps.
+    /// Are the layer's values bytes? Else they are blocks, or steps.
     pub fn is_bytes(self) -> bool {
         !matches!(self, Self::Blocks | Self::Retries | Self::Churn | Self::Progress)
     }
 
-    /// Does it lie on the tape, step by step, rather than being read from outside?
+    /// Is the layer on the tape, step by step? Else it is read from outside.
     pub fn is_on_tape(self) -> bool {
         matches!(self, Self::Allocated | Self::Reserved | Self::Blocks | Self::Peak)
     }
 
-    /// Is it what tensors hold, in bytes or in blocks?
+    /// Is the layer what tensors hold, in bytes or in blocks?
     pub(in crate::detector) fn is_of_blocks(self) -> bool {
         matches!(self, Self::Allocated | Self::Blocks)
     }
 
-    /// Is it memory of the host?
+    /// Is the layer memory of the host?
     pub fn is_host(self) -> bool {
         matches!(self, Self::Host | Self::Pinned | Self::Shared | Self::Workers)
     }
 
     /// Index among the tracked layers.
     pub(in crate::detector) fn index(self) -> Option<usize> {
-        // They are declared first, and in this order.
+        // The tracked layers are declared first, in the order of `TRACKED_LAYERS`.
         let index = self as usize;
         (index < TRACKS).then_some(index)
     }

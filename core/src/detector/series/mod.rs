@@ -228,7 +228,7 @@ impl Series {
         }
         let level = |layer: Layer| self.level(layer).unwrap_or(0);
         // The allocator gives its cache back before it fails, so tensors count, at their peak, and
-        // the pieces between them that nobody can use.
+        // the inactive splits between them.
         let tensors = match layer {
             Layer::Reserved => self.last.end_reserved,
             Layer::Peak => level(Layer::Peak).saturating_add(self.inactive()),
@@ -256,8 +256,8 @@ impl Series {
         blocks.filter_map(need).max().unwrap_or(known)
     }
 
-    /// Reserved memory between tensors that no request fits into, as a guess: half of what was
-    /// idle all the time lately. The other half is whole segments, which can be given back.
+    /// Estimated bytes of inactive splits that no request fits into: half of the lowest idle memory
+    /// of the last window. The other half is whole segments, which can be given back.
     fn inactive(&self) -> u64 {
         let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
         let blocks = newest.saturating_sub(WINDOW as u64)..newest;

@@ -5,7 +5,7 @@ use super::super::Sample;
 use super::super::constants::{CHURN_MIN, RETRIES_MIN};
 use super::layers::Layer;
 
-/// A condition is over when it shows in no more than so many.
+/// A condition is over when it holds in no more than this many of the last 64 steps.
 const OVER_MAX: u32 = 2;
 
 /// Reserved bytes that come and go within a step, to count as such.

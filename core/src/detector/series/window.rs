@@ -9,7 +9,7 @@ pub(in crate::detector) const WINDOW: usize = 16;
 /// Points that are looked at in all.
 pub(in crate::detector) const POINTS_MAX: usize = 2 * WINDOW;
 
-/// All but fewer than one in so many steps of a climb go up.
+/// More than 4/5 of the steps of a climb must rise.
 const CLIMBS_PARTS: usize = 5;
 
 /// A longer hole than this many blocks ends a window: there is no inference over gaps.
