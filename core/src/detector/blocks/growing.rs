@@ -1,4 +1,4 @@
-//! Which lines grow on which ranks: survivors, swelling totals, and lives that lengthen.
+//! Which lines grow on which ranks: survivors, rising totals, and lengthening lifetimes.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -16,33 +16,33 @@ use super::super::series::Layer;
 use super::line::{Kept, Line, in_bytes};
 use super::state::Device;
 
-/// Ranges of births that are looked at, in steps.
+/// Lengths of the ranges of births that are judged, in steps.
 const SPANS_STEPS: [u64; 5] = [128, 256, 512, 1_024, 2_048];
 
-/// A line grows on a rank.
+/// Growth of one line on one rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growing {
     pub(super) rank: u32,
     pub(super) line: LineId,
     pub(super) onset_step: u64,
-    /// What it kept in `steps` steps.
+    /// What the line kept of the births in `steps` steps.
     pub(super) held: Held,
     pub(super) steps: u64,
     /// The peers of the rank do not grow like this.
     pub(super) is_own: bool,
-    /// It matters: see [`crate::detector::Growth::is_sure`].
+    /// Certain growth: see [`crate::detector::Growth::is_sure`].
     pub(super) is_sure: bool,
 }
 
-/// One look at a line on all devices of a group.
+/// One line on all devices of a group, and the range of births that is judged.
 struct Look<'a, 'd> {
-    /// The devices that hold it, and how many do not.
+    /// The devices that hold the line, and the number of those that do not.
     there: Vec<&'a ((u32, u8), &'d Device)>,
     absent: usize,
     id: LineId,
-    /// Newest step that was counted.
+    /// Step of the newest census of the group.
     step: u64,
-    /// The births `from..settled`.
+    /// The births in `from..settled` are judged.
     from: u64,
     settled: u64,
     span: u64,
@@ -50,18 +50,18 @@ struct Look<'a, 'd> {
     is_early: bool,
 }
 
-/// What a survivor test says beside the growth itself.
+/// Result of the survivor test: the growth, and what the report depends on.
 struct Survivors {
     growing: Growing,
-    /// Steps between the job's first and the onset.
+    /// Steps from the first step of the series to the onset.
     onset_age_steps: u64,
-    /// Fewer are kept than before: it fills up.
+    /// Fewer blocks are kept than before: the line fills up.
     is_fewer: bool,
 }
 
 impl Detector {
-    /// The ranks of a group on which a line grows. `devices` hold it; `steps` are the newest ones
-    /// of all devices of the group, in order.
+    /// Finds the ranks of a group on which a line grows. `devices` hold the line; `steps` are the
+    /// newest steps of all devices of the group, in ascending order.
     pub(super) fn judge_line(
         &self,
         devices: &[((u32, u8), &Device)],
@@ -90,7 +90,7 @@ impl Detector {
             let Some(from) = step.checked_sub(span) else { continue };
             let there: Vec<_> = devices.iter().collect();
             let absent = steps.len().saturating_sub(there.len());
-            // Where blocks live for long, what one of their lives shows is no growth.
+            // A rise within two lifetimes of the blocks counts only as a rank's own growth.
             let is_early = span < life_steps.saturating_mul(2);
             let look = Look { there, absent, id, step, from, settled: step, span, is_early };
             self.judge_swelling(&look, &mut found);
@@ -101,7 +101,7 @@ impl Detector {
         found.into_values().collect()
     }
 
-    /// Cohorts that are older than any that was freed, while new ones follow.
+    /// Judges survivors: cohorts older than any that was freed, while new cohorts follow.
     fn judge_survivors(&self, look: &Look<'_, '_>, found: &mut BTreeMap<u32, Growing>) {
         let Look { there, absent, id, step, from, settled, is_early, .. } = look;
         let line =
@@ -142,7 +142,7 @@ impl Detector {
         }
     }
 
-    /// The growth of what is kept; `None` when it does not go on.
+    /// Measures the growth of what is kept; `None` when the growth does not go on.
     fn survivors(
         &self,
         key: (u32, u8),
@@ -161,7 +161,7 @@ impl Detector {
         if !goes_on || !line.has_risen(step, first, held) {
             return None;
         }
-        // As many late as early, and as many as before, as far as numbers tell.
+        // Fewer late births than early, or than before, by more than chance explains.
         let by_chance = held.count.isqrt();
         let early = held.count - later.count;
         let before = line.kept(step, first.saturating_sub(steps), first).held.count;
@@ -190,7 +190,7 @@ impl Detector {
         Some(Survivors { growing, onset_age_steps, is_fewer })
     }
 
-    /// Lines whose lowest totals rise from quarter to quarter, where no survivors were found.
+    /// Judges lines without survivors: their lowest totals must rise from quarter to quarter.
     fn judge_swelling(&self, look: &Look<'_, '_>, found: &mut BTreeMap<u32, Growing>) {
         let Look { there, id, from, span, .. } = look;
         let lows = |device: &Device| device.lines.get(id)?.totals.lows(*from, *span);
@@ -199,7 +199,7 @@ impl Detector {
         if !there.iter().any(|(_, device)| lows(device).is_some_and(is_large)) {
             return;
         }
-        // What goes up and down as far on other ranks is no growth of this one.
+        // Totals of other ranks that swing as far show that the rise is not this rank's own.
         let swing =
             |device: &Device| device.lines.get(id).map_or(0, |line| line.totals.swing(*from));
         let swings = sorted(there.iter().map(|(_, device)| swing(device)));
@@ -234,7 +234,7 @@ impl Detector {
     }
 }
 
-/// Do the lowest totals of the quarters rise, and on to the end, with few falls?
+/// Do the lowest totals of the quarters rise up to the end, with few falls between?
 fn swells(line: &Line, device: &Device, look: &Look<'_, '_>, lows: [u64; 4]) -> bool {
     let rises = lows.windows(2).all(|pair| pair[0] < pair[1]);
     let goes_on = rises && lows[3] - lows[2] >= (lows[1] - lows[0]) / 2;
@@ -243,14 +243,14 @@ fn swells(line: &Line, device: &Device, look: &Look<'_, '_>, lows: [u64; 4]) -> 
     let falls = pairs.filter(|(before, now)| now.low < before.low).count();
     let first = totals().filter(|point| point.step < look.from + look.span / 4);
     let high = first.map(|point| point.high).max().unwrap_or(0);
-    // What a step allocates and frees may have become more, and this line with it.
+    // The work of a step may have become larger, and the line with it.
     let works = device.works.lows(look.from, look.span).unwrap_or_default();
     let beside = works[3].saturating_sub(lows[3] - lows[0]);
     let is_work = works[0] > 0 && beside >= works[0].saturating_add(works[0] / 4);
     goes_on && lows[3] > high && !is_work && falls < totals().count().div_ceil(8)
 }
 
-/// Lives that lengthen: garbage that is collected ever more seldom.
+/// Finds lengthening lifetimes: garbage that is collected less and less often.
 fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
     let line =
         device.lines.get(&id).filter(|line| line.is_user_code && line.longer >= LONGER_MIN)?;
@@ -277,8 +277,8 @@ fn sorted(values: impl Iterator<Item = u64>) -> Vec<u64> {
     values
 }
 
-/// Is this much several times the upper quartile of the others? `own` is the rank's value among
-/// `sorted`; beside these there are `absent` values of 0.
+/// Is `amount` at least [`OWN_TIMES`] times the upper quartile of the peers? `own` is the rank's
+/// value in `sorted`; `absent` further values are 0.
 fn is_own(sorted: &[u64], absent: usize, own: u64, amount: u64) -> bool {
     let Some(others) = (sorted.len() + absent).checked_sub(2) else { return false };
     let value = |at: usize| match at.checked_sub(absent) {

@@ -1,4 +1,4 @@
-//! Takes censuses, and judges the lines of each group of peers from time to time.
+//! Takes censuses, and judges the lines of each group of peers once a second.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -11,17 +11,17 @@ use super::super::series::Layer;
 use super::growing::Growing;
 use super::state::Device;
 
-/// The censuses are judged once in this time, in nanoseconds.
+/// Time between two judgements, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
 impl Detector {
-    /// The agent of a rank sends censuses: its tensors are not judged by their level in the time
-    /// before the first, as after a restart of the coordinator.
+    /// Notes that the agent of a rank sends censuses. The rank's tensors are then not judged by
+    /// their level before the first census, as after a restart of the coordinator.
     pub fn expect_census(&mut self, rank: u32) {
         self.blocks.expected.insert(rank);
     }
 
-    /// Takes a census of a device that has samples. One that is no newer than the last is ignored.
+    /// Takes a census of a device that has samples. Ignores a census no newer than the last one.
     pub fn census(&mut self, now_ns: u64, rank: u32, census: &Census) {
         self.now_ns = self.now_ns.max(now_ns);
         let has_ended = self.ranks.get(&rank).is_none_or(|known| known.has_ended);
@@ -46,8 +46,8 @@ impl Detector {
         layer.is_of_blocks() && is_primary && self.blocks.knows(key)
     }
 
-    /// Closes what was found of the tensors of a device before the first census, and what nothing
-    /// would judge any more.
+    /// Closes the findings about the tensors of a device from before the first census: from then on
+    /// their level is not judged.
     fn close_levels(&mut self, (rank, device): (u32, u8)) {
         let step = self.series.get(&(rank, device)).map_or(0, |series| series.last_step);
         for layer in [Layer::Allocated, Layer::Blocks] {
@@ -75,7 +75,7 @@ impl Detector {
         self.close_stopped();
     }
 
-    /// The device of each rank of a group that is compared with the others'.
+    /// The primary device of each rank of a group.
     fn devices_of(&self, group: usize) -> Vec<((u32, u8), &Device)> {
         let ranks = self.groups.list.get(group).map_or(&[][..], |group| &group.ranks);
         let device = |rank: &u32| {
@@ -89,7 +89,7 @@ impl Detector {
 /// Devices by rank and index.
 type Holders<'d> = Vec<((u32, u8), &'d Device)>;
 
-/// The devices that hold each line which may grow on one of them.
+/// Finds the devices that hold each line that may grow on one of them.
 fn holders<'d>(devices: &[((u32, u8), &'d Device)], step: u64) -> BTreeMap<LineId, Holders<'d>> {
     let mut holders: BTreeMap<LineId, Holders<'d>> = BTreeMap::new();
     let lines = devices.iter().flat_map(|(_, device)| &device.lines);

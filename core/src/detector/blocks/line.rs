@@ -1,4 +1,4 @@
-//! What is known of the blocks of one line on one device: its cohorts, and when they lost blocks.
+//! The blocks of one line on one device: its cohorts, and when the cohorts lost blocks.
 
 use alloc::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use super::super::constants::{
 };
 use super::totals::Totals;
 
-/// Totals further back do not count.
+/// Totals are judged this far back, in steps.
 pub(super) const LOOK_BACK_STEPS: u64 = 2_048;
 
 #[derive(Debug, Default)]
 pub(super) struct Line {
     cohorts: BTreeMap<u64, Cohort>,
-    /// Its bytes at each census.
+    /// The line's bytes at each census.
     pub(super) totals: Totals,
-    /// Since when it is known, and what it held then.
+    /// Step since which the line is known, and what it held then.
     known: (u64, Held),
-    /// Newest step at which it held something.
+    /// Newest step at which the line held something.
     pub(super) held_step: u64,
-    /// It is told from others by a frame of the user's code.
+    /// A frame of the user's code identifies the line.
     pub(super) is_user_code: bool,
     /// Oldest age at which blocks were freed, in steps.
     pub(super) life_steps: u64,
-    /// How often that age rose notably.
+    /// Number of times that age rose by more than a tenth.
     pub(super) longer: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Cohort {
     held: Held,
-    /// Most bytes since the cohort was last seen to lose some.
+    /// Most bytes of the cohort since it last lost some.
     most_bytes: u64,
 }
 
@@ -43,7 +43,7 @@ struct Cohort {
 pub(super) struct Kept {
     pub(super) held: Held,
     pub(super) cohorts: usize,
-    /// Of the later half of the time since the first birth.
+    /// The part that was born in the later half of the time since the first birth.
     pub(super) later: Held,
     /// Step of the first birth, and of the end of the last cohort.
     pub(super) first: u64,
@@ -53,8 +53,8 @@ pub(super) struct Kept {
 }
 
 impl Line {
-    /// A line that is seen for the first time. `before_step` is the step of an earlier census, in
-    /// which it held nothing.
+    /// Creates a line at its first census. `before_step` is the step of an earlier census, in which
+    /// the line held nothing.
     pub(super) fn new(before_step: Option<u64>, step: u64, of: &LineCensus) -> Self {
         let mut line = Self { known: (step, of.held()), ..Self::default() };
         if let Some(before_step) = before_step {
@@ -64,11 +64,11 @@ impl Line {
         line
     }
 
-    /// Takes a newer census. The result is the oldest age at which blocks were seen to be freed,
-    /// in steps; 0 when none were.
+    /// Takes a newer census. Returns the oldest age at which blocks were freed since the census
+    /// before, in steps; 0 when none were.
     pub(super) fn take(&mut self, step: u64, of: &LineCensus) -> u64 {
         let mut life_steps = 0;
-        // Cohorts are merged as they age: those of before, as they are divided now.
+        // Cohorts are merged as they age: divides the earlier ones as the present ones are divided.
         let mut before: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (birth, known) in &self.cohorts {
             let most = before.entry(cohort::start(step, *birth)).or_insert((*birth, 0));
@@ -102,14 +102,14 @@ impl Line {
         life_steps
     }
 
-    /// Can it grow at all? Nearly always not: parameters are one cohort, activations are freed.
+    /// Can the line grow at all? Most cannot: parameters are one cohort, activations are freed.
     pub(super) fn may_grow(&self, step: u64) -> bool {
         let lowest = self.totals.lowest(step.saturating_sub(LOOK_BACK_STEPS));
         let least = lowest.max(SWELLING_BYTES_MIN / 2);
         self.cohorts.len() >= COHORTS_MIN || self.totals.newest() >= least.saturating_mul(2)
     }
 
-    /// What lives, seen at `step`, of the births in `from..to`.
+    /// Sums up the live blocks at `step` that were born in `from..to`.
     pub(super) fn kept(&self, step: u64, from: u64, to: u64) -> Kept {
         let births = || self.cohorts.range(from..to.max(from));
         let first = births().next().map_or(to, |(birth, _)| *birth);
@@ -128,8 +128,8 @@ impl Line {
         Kept { last: end.min(to), gap: kept.gap.max(to.saturating_sub(end)), ..kept }
     }
 
-    /// Did it rise, since `first` or since it is known, by at least half of what it keeps of the
-    /// births since then? Else old blocks went as new ones came.
+    /// Did the line rise, since `first` or since it is known, by at least half of what it keeps of
+    /// the births since then? Else new blocks replaced old ones.
     pub(super) fn has_risen(&self, step: u64, first: u64, kept: Held) -> bool {
         let (known_step, known) = self.known;
         let in_bytes = in_bytes(kept);
@@ -146,7 +146,7 @@ impl Line {
         fresh >= least && now.saturating_sub(known) >= fresh / 2
     }
 
-    /// Where the births begin that go on until `first` with gaps of at most `gap_max` steps.
+    /// Finds the first of the births that lead up to `first` with gaps of at most `gap_max` steps.
     pub(super) fn onset(&self, step: u64, first: u64, gap_max: u64) -> u64 {
         let mut onset = first;
         for birth in self.cohorts.range(..first).rev().map(|(birth, _)| *birth) {
@@ -159,7 +159,7 @@ impl Line {
     }
 }
 
-/// Is it judged by its bytes? Else by the number of its blocks.
+/// Is growth of this size judged by its bytes? Else by the number of its blocks.
 pub(super) fn in_bytes(held: Held) -> bool {
     held.bytes >= KEPT_BYTES_MIN
 }

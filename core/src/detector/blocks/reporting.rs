@@ -16,7 +16,7 @@ use super::growing::Growing;
 use super::line::in_bytes;
 use super::state::Open;
 
-/// Findings whose line is remembered when they are over.
+/// Most closed findings whose line is kept.
 const CLOSED_MAX: usize = 1024;
 
 impl Detector {
@@ -47,8 +47,8 @@ impl Detector {
         }
     }
 
-    /// The growth of these lines on a rank, and the one that grows most. `many` says how many ranks
-    /// share each line.
+    /// Adds up the growth of these lines on a rank, and names the line that grows most. `many` is
+    /// the number of ranks that share each line.
     fn growth(
         &self,
         rank: u32,
@@ -100,11 +100,11 @@ impl Detector {
         Some((main.line, growth))
     }
 
-    /// Opens a finding, or brings the one there is up to date.
+    /// Opens a finding, or updates the open one.
     fn report_growth(&mut self, line: LineId, growth: Growth, lines: &BTreeSet<LineId>) {
         let step = growth.last_step;
         let mut key = growth.key();
-        // A shared finding keeps the rank it was opened with.
+        // A shared finding keeps the rank that it was opened with.
         let is_shared =
             |known: &GrowthKey| known.scope != Scope::OneRank && known.layer == growth.layer;
         let shared = self.blocks.open.iter().find(|(known, _)| is_shared(known));
@@ -116,8 +116,8 @@ impl Detector {
             }
         }
         if let Some(open) = self.blocks.open.get(&key).copied() {
-            // A notice about one line does not become a page about another; nor does a finding go
-            // on because another line grows.
+            // A notice about one line does not become a page about another line, and growth of
+            // another line does not keep a finding open.
             let is_another = growth.is_sure && !open.is_sure && open.line != line;
             if open.is_sure && !lines.contains(&open.line) {
                 return;
@@ -160,7 +160,7 @@ impl Detector {
         }
     }
 
-    /// Is this growth of one rank no more than its part in the growth of all?
+    /// Is the growth of one rank no more than its part in the shared growth?
     fn is_part_of(&self, growth: &Growth, shared: &GrowthKey) -> bool {
         let Some(shared) = self.findings.get(shared).map(|open| open.growth) else { return false };
         let apart = APART_NUMERATOR.unsigned_abs()
@@ -173,7 +173,7 @@ impl Detector {
 
     fn renew(&mut self, key: &GrowthKey, open: Open, growth: &Growth) {
         let is_surer = growth.is_sure && !open.is_sure;
-        // What was sure once stays so until it is over.
+        // A finding that was certain once stays certain until it closes.
         let is_sure = open.is_sure || is_surer;
         let open = Open { seen_step: self.last_step(key), is_sure, ..open };
         self.blocks.open.insert(*key, open);
@@ -183,7 +183,7 @@ impl Detector {
         }
     }
 
-    /// Closes findings about single ranks that the shared one covers. Closed after that one is
+    /// Closes findings about single ranks that the shared finding covers. Called after that one is
     /// opened, so that their incident goes on with it.
     fn close_alike(&mut self, shared: &GrowthKey, (line, is_sure): (LineId, bool), step: u64) {
         let is_alike = |key: &GrowthKey, open: &Open| {
@@ -193,7 +193,7 @@ impl Detector {
         self.close_blocks(step, is_alike);
     }
 
-    /// Closes the findings about blocks whose growth was not seen for long.
+    /// Closes findings about blocks whose growth has stopped.
     pub(super) fn close_stopped(&mut self) {
         let is_over = |(key, open): (&GrowthKey, &Open)| {
             let steps = if open.is_sure { STOPPED_STEPS } else { SETTLED_STEPS };

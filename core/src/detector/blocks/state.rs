@@ -1,4 +1,4 @@
-//! What is known of the blocks of all ranks.
+//! State of the block judge: the lines of each device, and the open findings.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -9,27 +9,27 @@ use super::super::GrowthKey;
 use super::line::{LOOK_BACK_STEPS, Line};
 use super::totals::Totals;
 
-/// Lines of a job whose lives are remembered. A job has some hundred lines that hold much.
+/// Most lines of a job whose lifetimes are kept. A job has some hundred lines that hold much.
 const LIFETIMES_MAX: usize = 16_384;
 
-/// Lines of a device that are remembered, those that hold nothing at present among them.
+/// Most lines of a device that are kept, including lines that hold nothing at present.
 const LINES_MAX: usize = 2 * CENSUS_LINES_MAX;
 
-/// What is known of the blocks of all ranks.
+/// The blocks of all ranks.
 #[derive(Debug, Default)]
 pub(in crate::detector) struct Blocks {
     pub(super) devices: BTreeMap<(u32, u8), Device>,
-    /// The oldest age at which blocks of a line were freed on any rank, in steps.
+    /// Oldest age at which blocks of a line were freed on any rank, in steps.
     pub(super) lifetimes: BTreeMap<LineId, u64>,
     /// Ranks whose agent sends censuses, though none may have come yet.
     pub(super) expected: BTreeSet<u32>,
     pub(super) judged_ns: u64,
     pub(super) open: BTreeMap<GrowthKey, Open>,
-    /// The line of findings that are over.
+    /// The line of each finding that is over.
     pub(super) closed: BTreeMap<GrowthKey, LineId>,
 }
 
-/// What is known of one device of one rank.
+/// The blocks of one device of one rank.
 #[derive(Debug, Default)]
 pub(super) struct Device {
     pub(super) step: u64,
@@ -45,28 +45,28 @@ pub(super) struct Device {
 pub(super) struct Open {
     /// The line that grows most.
     pub(super) line: LineId,
-    /// Step at which it was last seen to grow.
+    /// Newest step at which the growth was found.
     pub(super) seen_step: u64,
     pub(super) is_sure: bool,
 }
 
 impl Blocks {
-    /// Has a census of this device come?
+    /// Has a census of this device arrived?
     pub(super) fn is_counted(&self, key: (u32, u8)) -> bool {
         self.devices.contains_key(&key)
     }
 
-    /// Do censuses of this device come?
+    /// Are censuses of this device expected, or have some arrived?
     pub(in crate::detector) fn knows(&self, key: (u32, u8)) -> bool {
         self.expected.contains(&key.0) || self.devices.contains_key(&key)
     }
 
-    /// The process of a rank is over: it is not compared with the others any more.
+    /// Drops the devices of a rank whose process is over: they are no peers any more.
     pub(in crate::detector) fn forget(&mut self, rank: u32) {
         self.devices.retain(|(known, _), _| *known != rank);
     }
 
-    /// A step allocated and freed this many bytes.
+    /// Notes how many bytes a step allocated and freed.
     pub(in crate::detector) fn note_work(&mut self, key: (u32, u8), bytes: u64) {
         if let Some(device) = self.devices.get_mut(&key) {
             device.work_bytes = device.work_bytes.max(bytes);
@@ -82,7 +82,7 @@ impl Blocks {
         let before_step = core::mem::replace(&mut device.step, step);
         let before_step = (before_step > 0).then_some(before_step);
         device.works.add(step, core::mem::take(&mut device.work_bytes));
-        // A line that is not among those with the most may live on.
+        // A line beyond the largest that a census lists may still hold memory.
         let are_all_known = census.other_lines.count == 0;
         let is_recent = |line: &Line| step.saturating_sub(line.held_step) <= LOOK_BACK_STEPS;
         device
@@ -103,7 +103,7 @@ impl Blocks {
                 *known = life_steps.max(*known);
             }
         }
-        // Where no stack has a frame of the user's, as without stacks, no line can have one.
+        // Where no line has a frame of the user's code, as without stacks, all lines count.
         let has_user_code = device.lines.values().any(|line| line.is_user_code);
         device.lines.values_mut().for_each(|line| line.is_user_code |= !has_user_code);
     }

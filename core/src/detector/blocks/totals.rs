@@ -1,12 +1,12 @@
-//! A value by steps, coarser the older it is.
+//! Values by step, at a lower resolution for older steps.
 
 use alloc::vec::Vec;
 
-/// Points that are kept.
+/// Most points that are kept.
 const POINTS_MAX: usize = 64;
 
-/// The newest half of the points is as it came; of the others two become one whenever room is
-/// needed.
+/// Values by step. The newest half of the points is unmerged; when there are too many, each two of
+/// the older ones become one.
 #[derive(Debug, Default)]
 pub(super) struct Totals(Vec<Point>);
 
@@ -59,7 +59,7 @@ impl Totals {
         is_known.then_some(lows)
     }
 
-    /// How far it went up and down since a step.
+    /// Highest less lowest value since a step.
     pub(super) fn swing(&self, from: u64) -> u64 {
         let high = self.since(from).map(|point| point.high).max().unwrap_or(0);
         let low = self.since(from).map(|point| point.low).min().unwrap_or(0);
