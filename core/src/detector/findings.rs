@@ -24,14 +24,14 @@ const LASTING_POINTS: usize = 3;
 const RETURN_AGES: u64 = 4;
 const RETURN_STEPS: u64 = 256;
 
-/// Findings that are remembered when they are over.
+/// Most findings that are kept after they are over.
 const OVER_MAX: usize = 1024;
 
 /// One open finding.
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) growth: Growth,
-    /// Scale at which it was found, and is followed.
+    /// Scale at which the growth was found, and is followed.
     pub(super) scale: usize,
     /// Value of the followed track where the growth began.
     pub(super) onset_value: i64,
@@ -39,10 +39,10 @@ pub(super) struct Open {
     pub(super) rise_min: i64,
     /// Highest value that lasted, and its step.
     best: (u64, i64),
-    /// The newest values: one alone is a spike or a dip.
+    /// The newest values: a single one may be a spike or a dip.
     newest: [i64; LASTING_POINTS],
-    /// As it was last said.
-    said: Growth,
+    /// The growth as it was last reported.
+    reported: Growth,
     /// Ranks that grow alike.
     others: BTreeSet<u32>,
     /// Group of the rank.
@@ -55,22 +55,23 @@ impl Open {
         self.growth.layer.index().is_some()
     }
 
-    /// What is to be said: it is notably larger, or nearer to the end, than when it was last said.
-    fn news(&mut self) -> Option<Finding> {
-        let larger = self.growth.grown_bytes > (self.said.grown_bytes / 4).saturating_mul(5);
-        let nearer = match (self.growth.steps_to_oom, self.said.steps_to_oom) {
+    /// Reports an update when the growth is larger by more than a quarter, twice as near to the
+    /// end, or newly certain.
+    fn update(&mut self) -> Option<Finding> {
+        let larger = self.growth.grown_bytes > (self.reported.grown_bytes / 4).saturating_mul(5);
+        let nearer = match (self.growth.steps_to_oom, self.reported.steps_to_oom) {
             (Some(now), Some(before)) => now < before / 2,
             (now, before) => now.is_some() && before.is_none(),
         };
-        let surer = self.growth.is_sure && !self.said.is_sure;
+        let surer = self.growth.is_sure && !self.reported.is_sure;
         if !larger && !nearer && !surer {
             return None;
         }
-        self.said = self.growth;
+        self.reported = self.growth;
         Some(Finding::Updated(self.growth))
     }
 
-    /// Ranks that grow alike, its own included.
+    /// Number of ranks that grow alike, the finding's own included.
     fn ranks(&self) -> u32 {
         1 + u32::try_from(self.others.len()).unwrap_or(u32::MAX - 1)
     }
@@ -89,12 +90,12 @@ struct Over {
     closed_step: u64,
     returns: u32,
     give_backs: u32,
-    /// It gave back most of what it had grown by, and did not merely rest.
+    /// The growth gave back most of its bytes, and did not merely stop.
     gave_back: bool,
 }
 
 impl Over {
-    /// Is growth at this step the same that goes on?
+    /// Is growth at this step the same growth, begun again?
     fn may_return(&self, step: u64) -> bool {
         let age = self.closed_step.saturating_sub(self.onset_step);
         let reach = age.saturating_mul(RETURN_AGES).saturating_add(RETURN_STEPS);
@@ -105,7 +106,7 @@ impl Over {
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     open: BTreeMap<GrowthKey, Open>,
-    /// Findings that gave back what they had grown by, or came to rest, not long ago.
+    /// Findings whose growth gave back its bytes, or stopped.
     over: BTreeMap<GrowthKey, Over>,
     findings: VecDeque<Finding>,
 }
@@ -127,7 +128,7 @@ impl Findings {
         open.map(|(&key, open)| (key, open.scale)).collect()
     }
 
-    /// The open finding about all ranks, or about all of a group.
+    /// The open finding about all ranks, or about all ranks of a group.
     pub(super) fn common(&self, layer: Layer, group: usize) -> Option<&Open> {
         let is_common = |open: &&Open| match open.growth.scope {
             Scope::OneRank => false,
@@ -137,8 +138,8 @@ impl Findings {
         self.open.values().find(is_common)
     }
 
-    /// Another rank grows like one about which there is a finding, since about the same step: the
-    /// same cause. It is counted there.
+    /// Adds a rank to the open finding about another rank that grows alike since about the same
+    /// step: both have one cause. Returns the key of that finding.
     pub(super) fn joined(&mut self, growth: &Growth) -> Option<GrowthKey> {
         let alike = |a: u64, b: u64| a <= b.saturating_mul(2) && b <= a.saturating_mul(2);
         let span = growth.last_step.saturating_sub(growth.onset_step);
@@ -161,7 +162,7 @@ impl Findings {
         Some(open.growth.key())
     }
 
-    /// Ends findings about ranks that another one explains.
+    /// Closes findings about ranks that another finding explains.
     pub(super) fn close_caused(
         &mut self,
         is_of: impl Fn(u32) -> bool,
@@ -205,7 +206,7 @@ impl Findings {
             rise_min,
             best: last,
             newest: [last.1; LASTING_POINTS],
-            said: growth,
+            reported: growth,
             others: BTreeSet::new(),
             group,
         };
@@ -213,7 +214,8 @@ impl Findings {
         self.findings.push_back(Finding::Opened(growth));
     }
 
-    /// The followed track has a new point; `change` brings the growth's figures up to date.
+    /// Takes a new point of the followed track; `change` updates the growth's figures. Closes the
+    /// finding when the growth gave back its bytes or made no new high.
     pub(super) fn follow(
         &mut self,
         key: &GrowthKey,
@@ -240,21 +242,21 @@ impl Findings {
         open.growth.last_step = open.growth.last_step.max(step);
         open.growth.grown_bytes = u64::try_from(value - open.onset_value).unwrap_or(0);
         change(&mut open.growth);
-        self.findings.extend(open.news());
+        self.findings.extend(open.update());
     }
 
-    /// Brings a finding that follows no track up to date.
+    /// Updates a finding that follows no track.
     pub(super) fn renew(&mut self, growth: &Growth) {
         let known = self.open.get_mut(&growth.key());
         if let Some(open) = known.filter(|open| open.scale == UNFOLLOWED) {
             let Growth { onset_step, detected_step, returns, give_backs, .. } = open.growth;
-            // It keeps the onset with which it was opened.
+            // The finding keeps the onset with which it was opened.
             let steps = growth.last_step.saturating_sub(onset_step);
             let grown_bytes = growth.bytes_per_step.saturating_mul(steps);
             let ranks = growth.ranks.max(open.ranks());
             let known = Growth { onset_step, detected_step, returns, give_backs, ranks, ..*growth };
             open.growth = Growth { grown_bytes, ..known };
-            self.findings.extend(open.news());
+            self.findings.extend(open.update());
         }
     }
 
@@ -264,19 +266,19 @@ impl Findings {
         keys.filter(|&(_, scale)| scale == UNFOLLOWED).map(|(key, _)| key.scope).collect()
     }
 
-    /// Ends a finding that follows no track.
+    /// Closes a finding that follows no track.
     pub(super) fn close_unfollowed(&mut self, key: &GrowthKey, at_step: u64) {
         if self.open.get(key).is_some_and(|open| open.scale == UNFOLLOWED) {
             self.close(key, at_step);
         }
     }
 
-    /// What comes next under this key is about something else, and no return.
+    /// Forgets a closed finding: the next one under this key has another cause.
     pub(super) fn forget(&mut self, key: &GrowthKey) {
         self.over.remove(key);
     }
 
-    /// The only place where a finding ends.
+    /// Closes a finding. No other function does.
     pub(super) fn close(&mut self, key: &GrowthKey, at_step: u64) {
         if let Some(open) = self.open.remove(key) {
             if open.grows() {

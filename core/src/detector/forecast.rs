@@ -1,22 +1,22 @@
-//! How many steps are left until the memory is full, and how sure that is.
+//! Forecast: the steps until the memory is full, and the uncertainty of that number.
 //!
-//! The slope between every two points of the window, Theil and Sen's way: the middle one is the
-//! rate, and the spread of them says how far it may be off. No line is fitted and no noise is
-//! assumed.
+//! The estimator is Theil and Sen's: the rate is the median of the slopes between every two points
+//! of the window, and the spread of the slopes is the uncertainty. No line is fitted and no
+//! distribution of the noise is assumed.
 
 use alloc::vec::Vec;
 
 use super::series::Window;
 
-/// Steps left, by how likely it is that they will not be reached.
+/// Quantiles of the steps until the memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Forecast {
-    /// One in ten ends before this.
+    /// One job in ten is out of memory before this.
     pub p10: u64,
-    /// Half of them do.
+    /// Half of the jobs are.
     pub p50: u64,
-    /// Nine in ten do.
+    /// Nine jobs in ten are.
     pub p90: u64,
 }
 
@@ -27,8 +27,8 @@ const APART_MIN: usize = 4;
 /// The capacity is known to within 1/16 of the memory that is left.
 const LEFT_DIVISOR: u64 = 16;
 
-/// Rates in bytes per 256 steps at the tenth, the middle and the ninth tenth of the slopes; none
-/// when the middle one does not rise.
+/// Returns the 10th, 50th and 90th percentile of the slopes, in bytes per 256 steps; none when the
+/// median does not rise.
 fn rates(window: &Window, points: usize, block_steps: u64) -> Option<[i64; 3]> {
     let newest: Vec<(u64, i64)> = window.backwards().take(points).collect();
     let apart = APART_MIN.min(newest.len().saturating_sub(1) / 2).max(1);
@@ -46,7 +46,7 @@ fn rates(window: &Window, points: usize, block_steps: u64) -> Option<[i64; 3]> {
     (rates[1] > 0).then_some(rates)
 }
 
-/// When `left_bytes` will be used up, as the last `points` of the window go on.
+/// Forecasts when `left_bytes` are used up, if the last `points` of the window go on.
 pub(super) fn forecast(
     window: &Window,
     points: usize,

@@ -1,4 +1,4 @@
-//! Peers: the ranks that do the same work, and what is usual among them at each block of steps.
+//! Peers: the ranks that do the same work, and their medians at each block of steps.
 //!
 //! Ranks of one parallel role are a group. Known roles are used unchanged. Where no role is known,
 //! groups are learnt when warm-up ends: stages of a pipeline hold different amounts, so a wide gap
@@ -22,14 +22,14 @@ const GAP_BYTES_MIN: i64 = 256 << 20;
 /// … and at least 1/20 of the level below it.
 const GAP_DIVISOR: i64 = 20;
 
-/// What a rank is compared with at one block.
+/// The medians that a rank is compared with at one block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Medians {
     /// Number of values.
     pub(super) count: u32,
     /// Lower median of all of them.
     pub(super) all: i64,
-    /// Of the sorted values, the two between which the median of the others lies.
+    /// The two sorted values between which the median of the peers lies.
     low: i64,
     high: i64,
 }
@@ -47,8 +47,8 @@ impl Medians {
         Self { count: u32::try_from(count).unwrap_or(u32::MAX), all, low, high }
     }
 
-    /// Lower median without the member `value`; the median of all for someone else. And of how
-    /// many.
+    /// Returns the lower median of the peers, and their number: without the member `value`, or of
+    /// all values for a rank that is no member.
     pub(super) fn of_peers(&self, value: i64, is_member: bool) -> (i64, u32) {
         match (is_member, self.count) {
             (true, 0 | 1) => (0, 0),
@@ -61,7 +61,7 @@ impl Medians {
 /// The medians of one block, for each layer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Swept {
-    /// Which one; none before any.
+    /// The block; none before the first.
     block: Option<u64>,
     /// Three quarters of the ranks that take part had finished it.
     pub(super) are_most: bool,
@@ -76,7 +76,7 @@ pub(super) struct Group {
     swept: [Vec<Swept>; SCALES],
     /// Newest block swept of each length.
     newest: [Option<u64>; SCALES],
-    /// Of the medians of all, for each layer and length.
+    /// Past of the median of all ranks, for each layer and length.
     pub(super) past: [[Past; SCALES]; TRACKS],
 }
 
@@ -92,7 +92,7 @@ impl Group {
         self.swept(scale, block)?.layers[layer]
     }
 
-    /// The median of all ranks, where they were most.
+    /// The median of all ranks, where most had finished the block.
     pub(super) fn common(&self, layer: usize, scale: usize, block: u64) -> Option<i64> {
         let swept = self.swept(scale, block).filter(|swept| swept.are_most)?;
         swept.layers[layer].map(|medians| medians.all)
@@ -142,7 +142,7 @@ impl Default for Groups {
 }
 
 impl Groups {
-    /// A rank is there; until its role is known it is in the first group.
+    /// Adds a rank; until its role is known it is in the first group.
     pub(super) fn add(&mut self, rank: u32) {
         if self.of_rank.contains_key(&rank) {
             return;
@@ -156,7 +156,7 @@ impl Groups {
         }
     }
 
-    /// The role of a rank is known.
+    /// Moves a rank to the group of its role.
     pub(super) fn give(&mut self, rank: u32, role: u64) {
         self.given.insert(rank, role);
         let known = self.roles.iter().position(|&known| known == role);
@@ -174,7 +174,7 @@ impl Groups {
         self.of_rank.get(&rank).map_or(0, |&group| usize::from(group))
     }
 
-    /// Parts the ranks by their levels, unless roles are known.
+    /// Divides the ranks into groups by their levels, unless roles are known.
     pub(super) fn learn(&mut self, levels: &[(i64, u32)]) {
         if !self.roles.is_empty() {
             return;
@@ -186,7 +186,7 @@ impl Groups {
         };
         let mut sets: Vec<&[(i64, u32)]> = Vec::new();
         let mut rest = &sorted[..];
-        // What is too small for a group goes with the ranks above it, or below at the end.
+        // A set too small for a group joins the ranks above it; the highest set joins those below.
         while rest.len() >= LEARNT_RANKS_MIN {
             let gaps = rest.windows(2).enumerate().filter(|(_, pair)| is_gap(pair));
             let mut ends = gaps.map(|(index, _)| index + 1);
@@ -202,8 +202,8 @@ impl Groups {
         }
     }
 
-    /// The level was higher in warm-up than where it ended: a buffer that is emptied after each
-    /// epoch may rise as high again.
+    /// Notes that the level was higher in warm-up than at its end, by `beyond` bytes: a buffer that
+    /// is emptied after each epoch may rise as high again.
     pub(super) fn note_past(&mut self, beyond: i64) {
         let allocated = Layer::Allocated.index().unwrap_or(0);
         for group in self.list.iter_mut().filter(|_| beyond > 0) {
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(gib(&[10, 10, 20, 20]), [0; 4]);
         assert_eq!(gib(&[10, 10, 10, 20, 20, 20, 60]), [0, 0, 0, 1, 1, 1, 1]);
         assert_eq!(gib(&[]), [0; 0]);
-        // Small differences part nothing.
+        // Small differences separate no groups.
         assert_eq!(learnt(&[GIB, GIB + 9, GIB + 5, GIB + 99, GIB, GIB + 1]), [0; 6]);
     }
 

@@ -1,8 +1,8 @@
-//! The machine behind [`Detector`]: lines ranks up by step, compares, and keeps the findings.
+//! [`Detector`]: aligns ranks by step, compares them, and keeps the findings.
 //!
 //! Samples of different ranks come at different times. A block of steps is *swept* when all ranks
 //! have finished it, or three quarters have finished the next one too: then the peers' medians
-//! are known. A rank that is later than that is compared when it comes, with the same medians.
+//! are known. A rank that is later is compared when its samples arrive, with the same medians.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -23,8 +23,8 @@ pub const SETTLE_NS: u64 = 10_000_000_000;
 /// A new high in warm-up is at least this much higher, in bytes.
 pub(super) const NEW_HIGH_BYTES_MIN: i64 = 1 << 20;
 
-/// A rank that said something within this time takes part, in nanoseconds: what all ranks do is
-/// judged when most of these have come so far. Longer than a node is usually away.
+/// A rank takes part when it sent a sample within this time, in nanoseconds: growth of all ranks is
+/// judged when most of these have finished a block. Longer than the usual outage of a node.
 const TAKES_PART_NS: u64 = 30_000_000_000;
 
 /// Streaming detector for one attempt at one job.
@@ -39,9 +39,9 @@ pub struct Detector {
     pub(super) ranks: BTreeMap<u32, Rank>,
     ranks_expected: u32,
     newest_rank_ns: u64,
-    /// Of the newest sample.
+    /// Time of the newest input, in nanoseconds.
     pub(super) now_ns: u64,
-    /// When silence was judged last.
+    /// Time at which silence was judged last, in nanoseconds.
     silence_judged_ns: u64,
     /// Number of ranks that have finished each block of the shortest length.
     finished: BTreeMap<u64, u32>,
@@ -58,20 +58,20 @@ pub struct Detector {
 /// One rank.
 #[derive(Debug)]
 pub(super) struct Rank {
-    /// Device that holds most; the one that is compared with peers.
+    /// Device that holds most; only this device is compared with peers.
     pub(super) primary: u8,
-    /// Blocks of the shortest length that it has finished.
+    /// Number of blocks of the shortest length that the rank has finished.
     finished: u64,
     seen_ns: u64,
-    /// Since when it has said nothing while its peers went on.
+    /// Time since which the rank is silent while its peers go on, in nanoseconds.
     pub(super) silent_since_ns: Option<u64>,
-    /// How often it was missed since.
+    /// Number of checks since then that found the rank silent.
     pub(super) silent_checks: u32,
-    /// Its process is over: it says nothing for a good reason.
+    /// The rank's process is over: its silence is not reported.
     pub(super) has_ended: bool,
 }
 
-/// Silence is judged so often.
+/// Time between two checks for silence, in nanoseconds.
 const SILENCE_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Follows the typical level until it is quiet.
@@ -85,7 +85,7 @@ struct WarmUp {
     warm_step: Option<u64>,
 }
 
-/// A point that was just added, and what it was compared with.
+/// A newly finished block of one layer of a device, and the number of peers it is compared with.
 #[derive(Clone, Copy)]
 pub(super) struct Point {
     pub(super) rank: u32,
@@ -104,7 +104,7 @@ impl Point {
 }
 
 impl Detector {
-    /// A detector that has seen nothing.
+    /// Creates a detector without series.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -125,21 +125,21 @@ impl Detector {
         }
     }
 
-    /// How many ranks there will be, when it is known. Judging waits for them, at most
-    /// [`SETTLE_NS`]; without it, it waits that long after every new rank.
+    /// Sets the number of ranks. Judging waits until all have come, at most [`SETTLE_NS`] after the
+    /// newest rank; without this number it always waits that long.
     pub fn expect_ranks(&mut self, ranks: u32) {
         self.ranks_expected = self.ranks_expected.max(ranks);
     }
 
-    /// The parallel role of a rank is known: ranks of equal role do the same work. Roles that are
-    /// never given are learnt from the ranks' levels.
+    /// Sets the parallel role of a rank: ranks of equal role do the same work. Where no role is
+    /// set, roles are learnt from the ranks' levels.
     pub fn set_role(&mut self, rank: u32, role: u64) {
         if self.limits.rules.roles {
             self.groups.give(rank, role);
         }
     }
 
-    /// The process of a rank is over: its silence means nothing.
+    /// Notes that the process of a rank is over: its silence is not reported.
     pub fn rank_ended(&mut self, rank: u32) {
         if let Some(known) = self.ranks.get_mut(&rank) {
             known.has_ended = true;
@@ -170,7 +170,7 @@ impl Detector {
             self.finished = self.finished.split_off(&(block + 1));
             self.sweep(block);
         }
-        // Not with the blocks: while one rank of two is silent, none is ready.
+        // Not once a block: while one of two ranks is silent, no block is ready.
         if now_ns.saturating_sub(self.silence_judged_ns) >= SILENCE_INTERVAL_NS {
             self.silence_judged_ns = now_ns;
             self.judge_silence();
@@ -178,8 +178,8 @@ impl Detector {
         self.catch_up(key, false);
     }
 
-    /// Takes one reading of a layer that samples do not hold, of a device that has samples. It
-    /// counts for the block of steps in which it lies, when that block is judged.
+    /// Takes one reading of a layer that samples do not hold, of a device that has samples. The
+    /// reading counts for the block of its step, when that block is judged.
     pub fn reading(&mut self, now_ns: u64, reading: &Reading) {
         self.now_ns = self.now_ns.max(now_ns);
         let key = (reading.rank, reading.device);
@@ -190,12 +190,12 @@ impl Detector {
         series.read(reading);
     }
 
-    /// What there is to say next; call until none.
+    /// Returns the next finding; call until none.
     pub fn poll(&mut self) -> Option<Finding> {
         self.findings.poll()
     }
 
-    /// What is known of a rank.
+    /// Returns the state of a rank.
     pub fn state(&self, rank: u32) -> RankView {
         let Some(primary) = self.ranks.get(&rank).map(|known| known.primary) else {
             return RankView::default();
@@ -223,24 +223,24 @@ impl Detector {
         }
     }
 
-    /// What the steps of a rank need beyond their floors, in bytes: before a growth that began at
-    /// `onset_step`, and now. None where that is no longer known.
+    /// Returns what the steps of a rank need beyond their floors, in bytes: before a growth that
+    /// began at `onset_step`, and now. None where the blocks of those steps are no longer kept.
     pub fn step_need(&self, rank: u32, device: u8, onset_step: u64) -> Option<(u64, u64)> {
         self.series.get(&(rank, device))?.step_need(onset_step)
     }
 
-    /// How long a step takes at present, in nanoseconds; none before a few steps have passed.
+    /// Returns the present duration of a step, in nanoseconds; none before a few steps have passed.
     pub fn step_time_ns(&self) -> Option<u64> {
         self.step_time.step_time_ns()
     }
 
-    /// Samples and readings that were not judged: beyond [`Limits::series_max`], with their steps
-    /// reversed, or of a device without samples.
+    /// Number of samples and readings that were not judged: beyond [`Limits::series_max`], with
+    /// their steps reversed, or of a device without samples.
     pub fn samples_refused(&self) -> u64 {
         self.samples_refused
     }
 
-    /// Brings the rank's primary device and progress up to date.
+    /// Updates the rank's primary device and finished blocks.
     fn note_rank(&mut self, now_ns: u64, sample: &Sample) {
         if !self.ranks.contains_key(&sample.rank) {
             self.newest_rank_ns = now_ns;
@@ -257,7 +257,7 @@ impl Detector {
         let rank = self.ranks.entry(sample.rank).or_insert(fresh);
         (self.now_ns, rank.seen_ns, rank.silent_since_ns) = (now_ns, now_ns, None);
         rank.silent_checks = 0;
-        // The last samples of a process come before its end: a later one is of a rank that is back.
+        // The last samples of a process come before its end: after a newer step the rank is back.
         let is_newer = self
             .series
             .get(&(sample.rank, sample.device))
@@ -282,7 +282,7 @@ impl Detector {
         rank.finished = rank.finished.max(finished);
     }
 
-    /// The next block that can be swept; none when more samples are needed first.
+    /// Returns the next block that can be swept; none when more samples are needed first.
     fn ready_block(&self, now_ns: u64) -> Option<u64> {
         let ranks = self.ranks.len();
         let all_there = self.ranks_expected > 0 && ranks >= self.ranks_expected as usize;
@@ -295,14 +295,14 @@ impl Detector {
         if is_ready(&self.next_block) {
             return Some(self.next_block);
         }
-        // After a gap in the steps the next block never comes: go on where there is enough.
+        // After a gap in the steps the next block never comes: takes the first ready one after it.
         let is_far_ahead = newest.saturating_sub(self.next_block) >= BLOCKS as u64 / 2
             || self.warm_up.first_step.is_none();
         let later = self.finished.range(self.next_block..).map(|(&block, _)| block);
         if is_far_ahead { later.into_iter().find(is_ready) } else { None }
     }
 
-    /// All there is to know about a block of the shortest length is known.
+    /// Sweeps a block of the shortest length, and the longer blocks that end with it.
     fn sweep(&mut self, block: u64) {
         if self.warm_up.warm_step.is_none() {
             self.warm_up(block);
@@ -350,7 +350,7 @@ impl Detector {
         }
     }
 
-    /// The medians of one block are known: compare everyone who has finished it.
+    /// Sweeps one block: computes the medians of each group, then judges all series against them.
     fn sweep_scale(&mut self, scale: usize, block: u64) {
         let mut is_known = false;
         for group in 0..self.groups.list.len() {
@@ -424,8 +424,8 @@ impl Detector {
         are_most(count, ranks.iter().filter(takes_part).count())
     }
 
-    /// Compares a series at all swept blocks that it has finished since. `is_member` says that
-    /// the medians of the newest block contain it.
+    /// Compares a series at all swept blocks that it has finished since the last comparison.
+    /// `is_member`: the medians of the newest block contain the series.
     fn catch_up(&mut self, key: (u32, u8), is_member: bool) {
         let Some(warm_step) = self.warm_up.warm_step else { return };
         let Some(series) = self.series.get_mut(&key) else { return };
@@ -483,7 +483,7 @@ impl Detector {
             let (rank, device) = key;
             let point = Point { rank, device, layer, scale, block, peers };
             self.follow(point);
-            // A rank alone is judged as all ranks of its job.
+            // A rank without peers is judged in `judge_common`.
             if !is_primary || peers > 0 || !self.limits.rules.peers {
                 self.judge_rank(point);
             }

@@ -1,9 +1,9 @@
-//! How long a step takes, from the times at which samples came.
+//! Step time, measured from the arrival times of samples.
 
 /// Steps after which the measurement moves on.
 const STEPS: u64 = 64;
 
-/// Two earlier moments; the older one is between one and two times [`STEPS`] old.
+/// Two earlier (time in nanoseconds, step); the older is one to two times [`STEPS`] old.
 #[derive(Debug, Default)]
 pub(super) struct StepTime {
     older: Option<(u64, u64)>,
@@ -12,7 +12,7 @@ pub(super) struct StepTime {
 }
 
 impl StepTime {
-    /// Some rank finished `step`.
+    /// Notes that a rank finished `step`.
     pub(super) fn note(&mut self, now_ns: u64, step: u64) {
         let (older, newer) = match (self.older, self.newer) {
             (Some(older), Some(newer)) => (older, newer),
