@@ -1,12 +1,11 @@
-//! Tells growth that will not stop from memory that merely moves, while the job runs.
+//! The detector: distinguishes growth that will not stop from memory that varies, while a job runs.
 //!
-//! Every layer is judged by its level: what lies on the tape step by step ([`Sample`]), and what is
-//! read from outside about once a second ([`Reading`]). The lowest level of each step, of blocks of
-//! steps of several lengths, is compared with that of the peers: ranks that do the same work at the
-//! same steps. With [`Gates::blocks`] tensors are judged by which of their blocks survive
-//! (`blocks`).
+//! Tensors are judged by which of their blocks survive (`blocks`), where an agent sends censuses.
+//! All other layers are judged by their level (`levels`): from the tape step by step ([`Sample`]),
+//! or from outside about once a second ([`Reading`]). Each rank is compared with its peers: the
+//! ranks that do the same work at the same steps.
 //!
-//! It does not read stacks and does not name code: that is [`crate::diagnosis`].
+//! The detector reads no stacks and names no code: that is [`crate::diagnosis`].
 
 mod blocks;
 mod constants;
@@ -24,7 +23,7 @@ pub use forecast::Forecast;
 pub use machine::{Detector, SETTLE_NS};
 pub use series::Layer;
 
-/// What the detector may use and how sure it must be.
+/// Bounds of the detector, and the rules in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Steps that are never judged, from the start of the attempt.
@@ -44,7 +43,7 @@ pub struct Limits {
     pub reserved_ppm_min: u64,
     /// Series (rank and device) beyond this many are counted and not judged.
     pub series_max: usize,
-    /// The rules in force: all, except where the worth of one is measured.
+    /// The rules in force: all, except in ablations.
     pub rules: Rules,
 }
 
@@ -55,7 +54,7 @@ pub struct Rules {
     pub survivors: bool,
     /// Lines whose lowest totals rise are growth.
     pub swelling: bool,
-    /// Lives that lengthen are reported.
+    /// Lifetimes that lengthen are reported.
     pub lifetimes: bool,
     /// A rank is compared with its peers.
     pub peers: bool,
@@ -137,16 +136,16 @@ pub struct Reading {
     pub device: u8,
     /// The step.
     pub step: u64,
-    /// Which layer: one that is read, not one of those that [`Sample`] holds.
+    /// The layer: one that is read from outside, none that [`Sample`] holds.
     pub layer: Layer,
-    /// How much it held.
+    /// Bytes that the layer held.
     pub bytes: u64,
-    /// How much it can hold at most (a cgroup's limit); 0 when unknown. For memory of a device
-    /// its size is taken.
+    /// Most bytes that the layer can hold (a cgroup's limit); 0 when unknown. Not used for memory
+    /// of a device: its size is the limit.
     pub limit_bytes: u64,
 }
 
-/// Who grows.
+/// The ranks that grow.
 #[derive(
     Clone,
     Copy,
@@ -163,7 +162,7 @@ pub struct Reading {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Scope {
-    /// One rank, or few, and their peers do not.
+    /// One rank, or a few, while their peers do not grow.
     OneRank,
     /// Most ranks of one parallel role; the finding names the steepest.
     Role,
@@ -172,13 +171,13 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The name a user meets.
+    /// The name in user-facing text.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
-/// What stays the same over the life of one finding.
+/// Identity of a finding: constant while the finding is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct GrowthKey {
@@ -186,13 +185,13 @@ pub struct GrowthKey {
     pub rank: u32,
     /// Device index in that process.
     pub device: u8,
-    /// Which account grows.
+    /// The layer that grows.
     pub layer: Layer,
-    /// Who grows.
+    /// The ranks that grow.
     pub scope: Scope,
 }
 
-/// Growth that was found.
+/// Growth that the detector found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Growth {
@@ -200,38 +199,38 @@ pub struct Growth {
     pub rank: u32,
     /// Device index in that process.
     pub device: u8,
-    /// Who grows.
+    /// The ranks that grow.
     pub scope: Scope,
     /// Step at which the growth began, dated back along the envelope.
     pub onset_step: u64,
-    /// Step at which it was sure.
+    /// Step at which the growth was found.
     pub detected_step: u64,
-    /// Newest step that this value rests on.
+    /// Newest step that these figures include.
     pub last_step: u64,
     /// Bytes kept from each step, less the peers' median for [`Scope::OneRank`]; blocks for
     /// [`Layer::Blocks`]; 0 for what does not grow ([`Layer::Spread`], [`Layer::Retries`],
     /// [`Layer::Churn`], [`Layer::Progress`]).
     pub bytes_per_step: u64,
-    /// Bytes grown since the onset, on the same terms; for what does not grow the bytes beyond
-    /// the peers, the number of the last 64 steps, or of steps that are missing.
+    /// Bytes grown since the onset, less the peers' like `bytes_per_step`. For layers that do not
+    /// grow: bytes beyond the peers, number of the last 64 steps, or number of missing steps.
     pub grown_bytes: u64,
-    /// Which account grows.
+    /// The layer that grows.
     pub layer: Layer,
-    /// Steps until the memory is full at this rate; none when its size is unknown.
+    /// Steps until the memory is full at this rate; none when the memory's size is unknown.
     pub steps_to_oom: Option<u64>,
-    /// The same with how sure it is.
+    /// Forecast of those steps, with its uncertainty.
     pub forecast: Option<Forecast>,
-    /// Number of other ranks it was compared with.
+    /// Number of other ranks that the rank was compared with.
     pub peers: u32,
-    /// Ranks that grow alike, this one included.
+    /// Number of ranks that grow alike, this one included.
     pub ranks: u32,
-    /// How often it was over, and grew again. A finding that is opened with some is the one that
-    /// was closed before.
+    /// Number of times the growth stopped and began again. A finding that opens with more than 0
+    /// continues the one that was closed before.
     pub returns: u32,
-    /// After how many of those it had given back most of what it had grown by.
+    /// Number of those stops at which the growth had given back most of its bytes.
     pub give_backs: u32,
-    /// It matters by itself: a rank grows unlike its peers, the end is near, or it has gone on for
-    /// long. Else it is only to be seen.
+    /// Certain growth, which pages: a rank grows unlike its peers, the memory is nearly full, or
+    /// the growth has gone on for long. Else the growth is a notice.
     #[cfg_attr(feature = "serde", serde(default = "is_sure"))]
     pub is_sure: bool,
 }
@@ -243,34 +242,34 @@ fn is_sure() -> bool {
 }
 
 impl Growth {
-    /// Is it one rank's own: have its peers nothing like it?
+    /// Is the growth one rank's own: do its peers not grow alike?
     pub fn is_own(&self) -> bool {
         self.scope == Scope::OneRank && self.peers > 0
     }
 
-    /// What stays the same over the life of this finding.
+    /// The identity of this finding.
     pub fn key(&self) -> GrowthKey {
         GrowthKey { rank: self.rank, device: self.device, layer: self.layer, scope: self.scope }
     }
 }
 
-/// What the detector has to say.
+/// What the detector reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// Growth was found: one incident.
     Opened(Growth),
     /// The same growth, notably larger or nearer to the end.
     Updated(Growth),
-    /// It stopped, or gave back most of what it had taken.
+    /// The growth stopped, or gave back most of its bytes.
     Closed {
-        /// Which one.
+        /// Identity of the finding.
         key: GrowthKey,
-        /// Step at which it counts as over.
+        /// Step at which the growth counts as over.
         at_step: u64,
     },
 }
 
-/// What is known of a rank.
+/// State of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum RankState {
@@ -279,20 +278,20 @@ pub enum RankState {
     Warming,
     /// Judged, and flat.
     Healthy,
-    /// Rises, not surely.
+    /// Rises, but not certainly.
     Watching,
     /// A finding is open.
     Growing,
 }
 
 impl RankState {
-    /// The name a user meets.
+    /// The name in user-facing text.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
-/// A rank as the detector sees it now: its worst device.
+/// Present view of a rank: its primary device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankView {
     /// The judgement.

@@ -1,4 +1,4 @@
-//! Verdicts on the newest points: a finding begins, goes on, or belongs to another.
+//! Judges the newest points of levels: opens, updates, or merges findings.
 
 use crate::roles::are_most;
 
@@ -52,11 +52,11 @@ impl Detector {
         let Some(series) = self.series.get(&(rank, device)) else { return };
         let rise_min = series.rise_min(layer, &self.limits);
         if self.is_below_high(series, &point, rise_min) {
-            // Nearly always: the window need not be collected.
+            // Nearly all points end here, before their window is collected.
             self.mark(point, false);
             return;
         }
-        // Other processes on a device have no peers; the allocator's segments hardly do.
+        // Other processes on a device have no peers, and segments differ between equal ranks.
         let has_peers =
             point.peers >= 2 && !matches!(layer, Layer::Reserved | Layer::Peak | Layer::Other);
         let rule = if has_peers {
@@ -84,7 +84,7 @@ impl Detector {
         }
     }
 
-    /// Is the newest value no higher than one that has left the window? No test would pass then.
+    /// Is the newest value no higher than one that has left the window? Then no test can pass.
     fn is_below_high(&self, series: &Series, point: &Point, rise_min: i64) -> bool {
         let Point { rank, device, layer, scale, block, .. } = *point;
         let high = series.track(layer).and_then(|track| track.past[scale].high());
@@ -133,7 +133,7 @@ impl Detector {
         }
     }
 
-    /// Who grows, when a whole group does: the group alone, or everyone.
+    /// The scope when a whole group grows: the group alone, or all ranks.
     fn scope_of(&self, group: usize, point: &Point, points: usize, rise: i64) -> Scope {
         let Point { layer, scale, block, .. } = *point;
         if self.ranks.len() == 1 {
@@ -147,7 +147,7 @@ impl Detector {
         if are_most(rising.sum(), self.ranks.len()) { Scope::AllRanks } else { Scope::Role }
     }
 
-    /// Peaks that grow are of interest only where the lowest levels do not.
+    /// Is the growth worth a finding? Growing peaks are where the lowest levels do not grow.
     fn is_due(&self, own: &Window, points: usize, point: Point) -> bool {
         if point.layer != Layer::Peak {
             return true;
@@ -174,8 +174,8 @@ impl Detector {
         is_same || is_common || is_caused
     }
 
-    /// Rise that all ranks of the group share over the last points; 0 when there is none to speak
-    /// of.
+    /// Rise that all ranks of the group share over the last points; 0 unless they climb, or a
+    /// shared finding is open.
     fn common_rise(&self, point: &Point, points: usize) -> i64 {
         let group = self.groups.of(point.rank);
         let window = self.common_window(group, point.layer, point.scale, point.block);
@@ -191,7 +191,7 @@ impl Detector {
         }
     }
 
-    /// The only place where a finding about a level is opened.
+    /// Opens a finding about a level. No other function does.
     fn open(&mut self, key: GrowthKey, (scale, block): (usize, u64), grown: Rise, peers: u32) {
         let Some(series) = self.series.get(&(key.rank, key.device)) else { return };
         let Rise { points, bytes: rise } = grown;
@@ -210,7 +210,7 @@ impl Detector {
         let Some((onset_step, onset_value)) = onset(&windows, scale, rate) else { return };
         let Some(value) = windows[scale].as_ref().and_then(Window::last) else { return };
         if value - onset_value < rise / 2 {
-            // Its beginning does not show: no line leads from there to here.
+            // The level rose too little since this onset: the beginning is not known.
             return;
         }
         let detected_step = point.end_step();
@@ -255,7 +255,8 @@ impl Detector {
         self.close_what_it_explains(&key, detected_step);
     }
 
-    /// Reports one cause once. Closes after the opening, so that an incident goes on with it.
+    /// Closes the findings that a new one explains, so that one cause is reported once. Called
+    /// after that one is opened, so that their incident goes on with it.
     pub(in crate::detector) fn close_what_it_explains(&mut self, key: &GrowthKey, at_step: u64) {
         if !self.limits.rules.one_cause {
             return;
@@ -268,8 +269,8 @@ impl Detector {
         self.findings.close_caused(is_of, |other| key.layer.explains(other), at_step);
     }
 
-    /// All ranks of a group grow: findings about single ranks that are no more than that are the
-    /// same cause.
+    /// Closes findings about single ranks that grow no more than the rest of their group: they have
+    /// the same cause.
     fn merge(&mut self, group: usize, layer: Layer, (scale, block): (usize, u64), points: usize) {
         if self.findings.common(layer, group).is_none() {
             return;
@@ -295,7 +296,7 @@ fn is_certain(growth: &Growth, left: Option<u64>) -> bool {
     let seen_bytes = growth.grown_bytes.saturating_mul(AHEAD_TIMES);
     let is_near = left.is_some_and(|left| left <= seen_bytes);
     let steps = growth.last_step.saturating_sub(growth.onset_step);
-    // A fill that ends adds less and less.
+    // A cache that fills up adds less and less.
     let at_this_rate = growth.bytes_per_step.saturating_mul(steps) / 3 * 4;
     let is_even = steps >= EVEN_STEPS && at_this_rate >= growth.grown_bytes;
     growth.is_own() || is_near || (is_even && growth.layer != Layer::Peak)

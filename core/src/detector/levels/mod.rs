@@ -1,4 +1,4 @@
-//! Growth of levels: what has no blocks behind it that a census could count.
+//! Growth of levels: memory without blocks that a census could count.
 //!
 //! A level is one number for each step ([`Sample`](super::Sample)) or for each reading from outside
 //! ([`Reading`](super::Reading)): reserved memory that no peak needed, peaks, pending frees, memory

@@ -20,8 +20,7 @@ const SPREAD_SCALE: usize = 0;
 const SILENT_CHECKS_MIN: u32 = 10;
 
 impl Detector {
-    /// A rank whose peaks stay far beyond its peers': more than they ever were, or near the end of
-    /// the device.
+    /// Judges peaks that stay far beyond the peers': since warm-up, or with the device nearly full.
     pub(in crate::detector) fn judge_spread(
         &mut self,
         scale: usize,
@@ -49,8 +48,8 @@ impl Detector {
         }
     }
 
-    /// One rank of them: what its steps need beyond their floors, what that is beyond the peers',
-    /// and what of it came after warm-up.
+    /// Judges the peak of one rank. `peak` is what its steps need beyond their floors; `beyond` is
+    /// the part beyond the peers', and what of that part came after warm-up, in bytes.
     fn judge_peak(
         &mut self,
         rank: u32,
@@ -90,7 +89,7 @@ impl Detector {
         }
     }
 
-    /// What a rank does in most of its steps.
+    /// Judges the recurring conditions of a rank.
     pub(in crate::detector) fn judge_recurring(&mut self, (rank, device): (u32, u8)) {
         let Some(series) = self.series.get(&(rank, device)) else { return };
         let (recurring, last_step) = (series.recurring, series.last_step);
@@ -137,8 +136,8 @@ impl Detector {
         }
     }
 
-    /// Ranks that say nothing while their peers go on. What all do, or one that is alone, is no
-    /// silence: an evaluation takes its time.
+    /// Judges ranks that send no samples while their peers go on. A pause of all ranks, or of a
+    /// rank without peers, is no silence: it may be an evaluation.
     pub(in crate::detector) fn judge_silence(&mut self) {
         let step_of = |(&rank, known): (&u32, &Rank)| {
             let series = self.series.get(&(rank, known.primary))?;
@@ -146,7 +145,7 @@ impl Detector {
         };
         let ranks: Vec<_> = self.ranks.iter().filter_map(step_of).collect();
         let mut steps: Vec<u64> = ranks.iter().map(|&(.., step)| step).collect();
-        // The upper one: of two ranks the other is the peer.
+        // The upper median: of two ranks the other is the peer.
         let median = steps.len() / 2;
         let typical = match steps.get_mut(..) {
             Some(steps) if !steps.is_empty() => *steps.select_nth_unstable(median).1,
@@ -175,7 +174,7 @@ impl Detector {
     }
 }
 
-/// A finding about what does not grow.
+/// Creates a finding about a condition that does not grow.
 fn still(key: &GrowthKey, steps: (u64, u64), amount: u64, peers: u32) -> Growth {
     Growth {
         rank: key.rank,

@@ -70,7 +70,7 @@ pub(in crate::detector) const TRACKED_LAYERS: [Layer; TRACKS] = [
 ];
 
 impl Layer {
-    /// The name a user meets.
+    /// The name in user-facing text.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
