@@ -12,44 +12,44 @@
 use super::super::constants::{EVEN_DIVISOR, EVEN_TIMES, GOES_ON_QUARTERS, PARTS};
 use super::super::series::{POINTS_MAX, WINDOW, Window};
 
-/// How certain a judgement must be.
+/// Requirements of a judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::detector) struct Rule {
     /// Smallest rise that counts, in bytes.
     pub(super) rise_min: i64,
     /// Fewest values that are judged.
     pub(super) points_min: usize,
-    /// The rise must stand out from what was before.
+    /// The rise must exceed the highest earlier value.
     pub(super) asks_past: bool,
 }
 
 impl Rule {
-    /// For a rank against its peers, whose values contain all that is common.
+    /// Rule for a rank against its peers, whose medians already contain what all ranks share.
     pub(in crate::detector) fn against_peers(rise_min: i64, asks_past: bool) -> Self {
         Self { rise_min, points_min: WINDOW / 2, asks_past }
     }
 
-    /// For absolute values, which also move with the job.
+    /// Rule for absolute values, which also vary with the job.
     pub(in crate::detector) fn absolute(rise_min: i64, asks_past: bool) -> Self {
         Self { rise_min: rise_min.saturating_mul(2), points_min: WINDOW, asks_past }
     }
 }
 
-/// What the values look like.
+/// Trend of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trend {
-    /// Nothing to see.
+    /// No rise that counts.
     Flat,
-    /// Higher than ever, and not certain.
+    /// Higher than ever, but not certain.
     Rising,
-    /// Grows for certain.
+    /// Certain growth.
     Growing(Rise),
 }
 
-/// What is known of a growth.
+/// Size of a growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rise {
-    /// Points it rests on, the newest ones.
+    /// Number of newest points in which the growth was found.
     pub(super) points: usize,
     /// Rise from the first eighth of those points to the last, in bytes.
     pub(super) bytes: i64,
@@ -66,7 +66,7 @@ pub(in crate::detector) fn judge(points: &Window, rule: &Rule) -> Trend {
     if over_high < rule.rise_min / 2 {
         return Trend::Flat;
     }
-    // Beyond the past by a part of the climb, or else a wave comes back.
+    // The rise must exceed the past by a quarter of the climb; else an earlier wave returns.
     let stands_out = |rise: &Rise| rise.bytes >= rule.rise_min && over_high >= rise.bytes / 4;
     let lengths = [WINDOW / 2, WINDOW, POINTS_MAX];
     let fits = |count: &usize| (rule.points_min..=values.len()).contains(count);

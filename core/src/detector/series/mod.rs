@@ -16,18 +16,18 @@ pub(super) use ring::{BLOCK_STEPS, BLOCKS, SCALES};
 use ring::{Keep, Ring};
 pub(super) use window::{POINTS_MAX, Past, WINDOW, Window, onset};
 
-/// Length of block at which peaks and floors are set against each other.
+/// Scale at which peaks are compared with floors.
 const EXCESS_SCALE: usize = 0;
 
-/// The track of one layer.
+/// The recent values of one layer.
 #[derive(Debug, Default)]
 pub(super) struct Track {
     rings: [Ring; SCALES],
-    /// Level at the end of warm-up, which counts as 0; none before.
+    /// Level at the end of warm-up, which counts as 0; none during warm-up.
     baseline: Option<i64>,
-    /// Of the values beyond the peers, for each length of block.
+    /// Past of the values beyond the peers, for each length of block.
     pub(super) past: [Past; SCALES],
-    /// Looks as if it grows, for each length of block.
+    /// The newest values rise, for each length of block.
     pub(super) rising: [bool; SCALES],
     /// Newest value.
     level: u64,
@@ -49,7 +49,7 @@ pub(super) struct Series {
     /// One bit for each of the newest blocks: its medians contain this series.
     member: [u64; SCALES],
     pub(super) recurring: Recurring,
-    /// Peak beyond the peers, as long as it stays so: since when, least, of the peers.
+    /// The difference of the peak to the peers' peaks; none while there is none.
     pub(super) spread: Option<Spread>,
 }
 
@@ -115,7 +115,7 @@ impl Series {
         self.tracks.get_mut(layer.index()?)?.as_deref_mut()
     }
 
-    /// Layers of which something is known.
+    /// Layers that have values.
     pub(super) fn layers(&self) -> impl Iterator<Item = Layer> {
         let known = |&layer: &Layer| self.track(layer).is_some();
         TRACKED_LAYERS.into_iter().filter(known)
@@ -139,16 +139,16 @@ impl Series {
         Some(self.absolute(layer, scale, block)? - self.track(layer)?.baseline?)
     }
 
-    /// Highest use less the floor, in bytes: in the block before the one of `onset_step`, and in
-    /// the newest finished one. Now is a short block: what grows between floor and peak of a long
-    /// one is no need of a step.
+    /// Returns the peak less the floor, in bytes: in the block before that of `onset_step`, and in
+    /// the newest finished block. The newest is a short block: growth within a long block would add
+    /// to the difference.
     pub(super) fn step_need(&self, onset_step: u64) -> Option<(u64, u64)> {
         let need = |scale: usize, block: u64| {
             let peak = self.absolute(Layer::Peak, scale, block)?;
             u64::try_from(peak - self.absolute(Layer::Allocated, scale, block)?).ok()
         };
         let newest = (self.last_step / BLOCK_STEPS[EXCESS_SCALE]).checked_sub(1)?;
-        // The finest that reaches back so far.
+        // The shortest blocks that reach back to the onset.
         let before = (EXCESS_SCALE..SCALES)
             .find_map(|scale| need(scale, (onset_step / BLOCK_STEPS[scale]).checked_sub(1)?))?;
         Some((before, need(EXCESS_SCALE, newest)?))
@@ -159,14 +159,14 @@ impl Series {
         self.last_step >= (block + 1) * BLOCK_STEPS[scale] - 1
     }
 
-    /// Warm-up is over as of `step`: values count from here on.
+    /// Ends warm-up at `step`, once: values count from there on.
     pub(super) fn warm_up_ends(&mut self, step: u64) {
         if self.warm_step.is_none() {
             self.warm_step = Some(step);
         }
     }
 
-    /// Gives each layer that has none its baseline: the first value since warm-up that is known.
+    /// Sets the baseline of each layer that has none: the first known value since warm-up.
     pub(super) fn set_baselines(&mut self) {
         let Some(step) = self.warm_step else { return };
         for layer in TRACKED_LAYERS {
@@ -174,7 +174,7 @@ impl Series {
                 continue;
             };
             let known = track.rings.iter().zip(BLOCK_STEPS).find_map(|(ring, length)| {
-                // Of a rank that comes late with a long past, only the newest blocks are known.
+                // Of a rank that joins late with many steps, only the newest blocks are kept.
                 let newest = self.last_step / length;
                 let oldest = newest.saturating_sub(BLOCKS as u64 - 1).max(step.div_ceil(length));
                 (oldest..=newest).find_map(|block| ring.get(block))
@@ -242,8 +242,8 @@ impl Series {
         Some(self.last.device_bytes.saturating_sub(used))
     }
 
-    /// What a step needs beyond its floor at most, since the job is warm, as far as blocks are
-    /// kept: the first step that needs it ends the job.
+    /// Most bytes that a step needed beyond its floor since warm-up, as far back as blocks are
+    /// kept: the next step that needs as much may run out of memory.
     fn excess(&self) -> u64 {
         let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
         let warm = self.warm_step.unwrap_or(0).div_ceil(BLOCK_STEPS[EXCESS_SCALE]);

@@ -8,10 +8,10 @@ use super::layers::Layer;
 /// A condition is over when it holds in no more than this many of the last 64 steps.
 const OVER_MAX: u32 = 2;
 
-/// Reserved bytes that come and go within a step, to count as such.
+/// Least reserved bytes that come and go within a step that counts.
 const CHURN_BYTES_MIN: u64 = 16 << 20;
 
-/// The last steps of a device.
+/// The conditions of a device in its last 64 steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::detector) struct Recurring {
     last_step: u64,
@@ -25,7 +25,7 @@ pub(in crate::detector) struct Recurring {
 }
 
 impl Recurring {
-    /// Takes the newest sample; older ones say nothing new.
+    /// Takes the newest sample; ignores older ones.
     pub(in crate::detector) fn take(&mut self, sample: &Sample) {
         if self.was_seen && sample.last_step <= self.last_step {
             return;
@@ -33,7 +33,7 @@ impl Recurring {
         let steps = sample.last_step - self.last_step;
         let shift = |bits: u64| bits.checked_shl(u32::try_from(steps).unwrap_or(64)).unwrap_or(0);
         let tried = sample.malloc_failures > self.malloc_failures && self.was_seen;
-        // What it took or gave back beyond what was left of it at the end.
+        // Bytes that moved within the step, and their net change at its end.
         let moved =
             sample.peak_reserved.saturating_sub(sample.floor_reserved.min(self.end_reserved));
         let net = sample.end_reserved.abs_diff(self.end_reserved);
@@ -50,7 +50,7 @@ impl Recurring {
         self.has_churn = holds(self.churn, CHURN_MIN, self.has_churn);
     }
 
-    /// Half of what makes a condition is there.
+    /// Does the condition hold in at least half of the steps that make it recurring?
     pub(in crate::detector) fn is_likely(&self, layer: Layer) -> bool {
         match layer {
             Layer::Retries => self.retries() * 2 >= RETRIES_MIN,

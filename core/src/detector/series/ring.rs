@@ -1,7 +1,7 @@
 //! Envelopes: the lowest (or highest) value of each recent block of steps, at several lengths.
 //!
-//! Short blocks find fast growth soon; long blocks see slow growth under the noise. A ring holds
-//! 64 blocks of one length in 4 bytes each. It does not know what the values mean.
+//! Short blocks show fast growth soon; long blocks show slow growth under noise. A ring holds 64
+//! blocks of one length in 4 bytes each.
 
 /// Lengths of a block in steps, shortest first; each is a multiple of the one before.
 pub(in crate::detector) const BLOCK_STEPS: [u64; SCALES] = [16, 64, 256];
@@ -43,7 +43,7 @@ fn slot(block: u64) -> usize {
 }
 
 impl Ring {
-    /// Takes a value that held during the blocks `first` to `last`. Saying it twice is harmless.
+    /// Takes a value that held during the blocks `first` to `last`. Duplicates are harmless.
     pub(in crate::detector) fn take(&mut self, first: u64, last: u64, value: u64, keep: Keep) {
         let value = value.min(VALUE_MAX) as i32;
         if last > self.newest {

@@ -1,18 +1,18 @@
-//! The newest points of a track, as the tests look at them, and where a growth began.
+//! Windows: the newest points of a track, and the onset of a growth in them.
 
 use super::super::constants::PARTS;
 use super::ring::{BLOCK_STEPS, SCALES};
 
-/// Points in the window that a test looks at.
+/// Points of a window that is judged.
 pub(in crate::detector) const WINDOW: usize = 16;
 
-/// Points that are looked at in all.
+/// Most points that are collected.
 pub(in crate::detector) const POINTS_MAX: usize = 2 * WINDOW;
 
 /// More than 4/5 of the steps of a climb must rise.
 const CLIMBS_PARTS: usize = 5;
 
-/// A longer hole than this many blocks ends a window: there is no inference over gaps.
+/// A gap of more than this many blocks ends a window: no trend is inferred across it.
 const HOLE_BLOCKS_MAX: u64 = 2;
 
 /// Highest of the values that have left the window; none while it holds all there is.
@@ -20,7 +20,7 @@ const HOLE_BLOCKS_MAX: u64 = 2;
 pub(in crate::detector) struct Past(Option<i64>);
 
 impl Past {
-    /// A value leaves the window.
+    /// Adds a value that leaves the window.
     pub(in crate::detector) fn add(&mut self, value: i64) {
         self.0 = self.0.max(Some(value));
     }
@@ -42,7 +42,7 @@ pub(in crate::detector) struct Window {
 }
 
 impl Window {
-    /// Collects the points up to the block `newest` and back to `oldest`, and knows of those that
+    /// Collects the points from the block `newest` back to `oldest`. `past` holds the values that
     /// left the window before.
     pub(in crate::detector) fn collect(
         newest: u64,
@@ -58,7 +58,7 @@ impl Window {
             let Some(value) = value_at(block) else { continue };
             is_cut |= last - block > HOLE_BLOCKS_MAX + 1;
             if is_cut {
-                // Before a hole: past, though it has not been counted as such yet.
+                // A value before the gap belongs to the past, and is not counted there yet.
                 if newest - block < WINDOW as u64 {
                     past.add(value);
                 }
@@ -94,8 +94,8 @@ impl Window {
         first.zip(self.last()).map_or(0, |((_, first), last)| last - first)
     }
 
-    /// Does it go up from nearly every one of the last `points` points to the next? That is no
-    /// more than a share of what all do; it need not be sure, nor higher than ever before.
+    /// Do more than 4/5 of the steps between the last `points` points rise? Weaker than the test of
+    /// a level: it decides only which part of a rise all ranks share.
     pub(in crate::detector) fn climbs(&self, points: usize) -> bool {
         let lately = self.values().split_at(self.values().len().saturating_sub(points)).1;
         let ups = lately.windows(2).filter(|pair| pair[1] > pair[0]).count();
@@ -126,8 +126,8 @@ impl Window {
     }
 }
 
-/// When the growth that now has `rate` a step began, and the level there. `windows` are those of
-/// the block lengths from `scale` on.
+/// Finds the step at which a growth of `rate` a step began, and the level there. `windows` are
+/// those of the block lengths from `scale` on.
 ///
 /// Walks back from the newest point of `scale`, then along the coarser scales, for as long as the
 /// points lie on the line of the growth. Two points above the line are the level from before: the
