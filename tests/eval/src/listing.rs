@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::families::Family;
 use crate::runner::Incident;
 use crate::scenario::Scenario;
-use crate::score::is_about;
+use crate::score::{at_half_life, is_about};
 
 /// One scenario, its label and what Memtape said of it.
 pub fn one(family: &Family, seed: u64, scenario: &Scenario, incidents: &[Incident]) -> String {
@@ -33,7 +33,9 @@ pub fn one(family: &Family, seed: u64, scenario: &Scenario, incidents: &[Inciden
         );
     }
     for incident in incidents {
-        if let (Some(oom), Some((step, said))) = (scenario.oom, incident.forecasts.last()) {
+        if let (Some(oom), Some(fault)) = (scenario.oom, &scenario.fault)
+            && let Some((step, said)) = at_half_life(fault, incident, oom)
+        {
             let _ = writeln!(text, "    end   in step {oom}; at {step} it said {said:?}");
         }
         let about = match &scenario.fault {

@@ -9,6 +9,7 @@
 
 use crate::figures::Tally;
 use crate::job::{Expect, Fault, Layer, MIB};
+use crate::judge::Forecast;
 use crate::runner::Incident;
 use crate::scenario::Scenario;
 
@@ -153,10 +154,19 @@ fn lines(tally: &mut Tally, scenario: &Scenario, fault: &Fault, incident: &Incid
     }
 }
 
-/// The forecast that stood at half of the fault's life.
+/// The forecast that stood at half of the fault's life, and the step in which it was made.
+pub(crate) fn at_half_life(
+    fault: &Fault,
+    incident: &Incident,
+    oom: u64,
+) -> Option<(u64, Forecast)> {
+    let half = fault.onset.midpoint(oom);
+    incident.forecasts.iter().rfind(|(step, _)| *step <= half).copied()
+}
+
 fn forecast(tally: &mut Tally, fault: &Fault, incident: &Incident, oom: u64) {
-    let half = fault.onset + (oom - fault.onset) / 2;
-    let said = incident.forecasts.iter().rfind(|(step, _)| *step <= half);
+    let half = fault.onset.midpoint(oom);
+    let said = at_half_life(fault, incident, oom);
     tally.forecast_there.add(said.is_some());
     let Some((step, said)) = said else { return };
     let error = (step + said.p50).abs_diff(oom) as f64 / (oom - half).max(1) as f64;

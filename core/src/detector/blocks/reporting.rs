@@ -2,6 +2,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use crate::census::LineId;
 
@@ -36,7 +37,11 @@ impl Detector {
             };
             found.extend(self.growth(*rank, &of(&|one| one.is_own), &BTreeMap::new()));
             let Some(growth) = self.growth(*rank, &of(&is_shared), &many) else { continue };
-            if shared.is_none_or(|known| growth.1.bytes_per_step > known.1.bytes_per_step) {
+            // The rank that ends first stands for all of them.
+            let urgency = |growth: &Growth| {
+                (growth.steps_to_oom.unwrap_or(u64::MAX), Reverse(growth.bytes_per_step))
+            };
+            if shared.is_none_or(|known| urgency(&growth.1) < urgency(&known.1)) {
                 shared = Some(growth);
             }
         }
