@@ -22,7 +22,7 @@ def main():
     def remember(name):
         return lambda module, inputs, output: seen[name].append(output.detach())
 
-    for step in steps(400):
+    for step in steps(700):
         if step == LOOK_AT_STEP:
             for name in ("1", "5"):
                 layers.get_submodule(name).register_forward_hook(remember(name))

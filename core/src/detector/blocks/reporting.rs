@@ -10,6 +10,7 @@ use crate::roles::are_most;
 
 use super::super::constants::{APART_DENOMINATOR, APART_NUMERATOR, SETTLED_STEPS, STOPPED_STEPS};
 use super::super::findings::UNFOLLOWED;
+use super::super::forecast::Forecast;
 use super::super::machine::Detector;
 use super::super::series::Layer;
 use super::super::{Growth, GrowthKey, Scope};
@@ -83,7 +84,14 @@ impl Detector {
         let last_step = series.last_step;
         let steps = last_step.saturating_sub(main.onset_step);
         let left = series.left(layer);
-        let ahead = left.and_then(|left| self.ahead((rank, device), steps, left));
+        // What is born and kept is the growth; the level says how far off that may be.
+        let ahead = left.map(|left| {
+            let p50 = left / rate;
+            let by_level = self.ahead((rank, device), steps, left);
+            let Forecast { p10, p90, .. } =
+                by_level.unwrap_or(Forecast { p10: p50, p50, p90: p50 });
+            Forecast { p10: p10.min(p50), p50, p90: p90.max(p50) }
+        });
         let growth = Growth {
             rank,
             device,
@@ -94,7 +102,7 @@ impl Detector {
             bytes_per_step: rate,
             grown_bytes: rate.saturating_mul(steps),
             layer,
-            steps_to_oom: ahead.map(|ahead| ahead.p50).or(left.map(|left| left / rate)),
+            steps_to_oom: ahead.map(|ahead| ahead.p50),
             forecast: ahead,
             peers: u32::try_from(members).unwrap_or(u32::MAX).saturating_sub(1),
             ranks: u32::try_from(many).unwrap_or(u32::MAX),

@@ -256,12 +256,11 @@ impl Series {
         blocks.filter_map(need).max().unwrap_or(known)
     }
 
-    /// Estimated bytes of inactive splits that no request fits into: half of the lowest idle memory
-    /// of the last window. The other half is whole segments, which can be given back.
+    /// Estimated bytes of inactive splits that no request fits into: what no peak needed lately.
     fn inactive(&self) -> u64 {
         let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
         let blocks = newest.saturating_sub(WINDOW as u64)..newest;
         let idle = blocks.filter_map(|block| self.absolute(Layer::Reserved, EXCESS_SCALE, block));
-        u64::try_from(idle.min().unwrap_or(0) / 2).unwrap_or(0)
+        u64::try_from(idle.min().unwrap_or(0)).unwrap_or(0)
     }
 }
