@@ -173,8 +173,13 @@ impl Detector {
         } else {
             u128::MAX
         };
-        let onset_step = line.onset(step, first, gap_max);
         let series = self.series.get(&key)?;
+        // What one line keeps while others let go of as much is no growth.
+        let risen = series.risen_since(first).filter(|_| in_bytes);
+        if risen.is_some_and(|risen| risen < held.bytes / 4) {
+            return None;
+        }
+        let onset_step = line.onset(step, first, gap_max);
         let onset_age_steps = onset_step.saturating_sub(series.first_step);
         let times = if onset_age_steps < SETUP_STEPS { SETUP_TIMES } else { 1 };
         let is_even = steps >= EVEN_STEPS * times

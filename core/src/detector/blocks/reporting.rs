@@ -75,7 +75,8 @@ impl Detector {
         let group = self.groups.list.get(self.groups.of(rank));
         let members = group.map_or(1, |group| group.ranks.len());
         let is_one = main.is_own || self.ranks.len() == 1 || many * 2 < members;
-        let are_all = are_most(many, self.ranks.len());
+        // Where ranks have one role, half of them speak for all: the others are only later.
+        let are_all = self.groups.list.len() == 1 || are_most(many, self.ranks.len());
         let scope = match (is_one, are_all) {
             (true, _) => Scope::OneRank,
             (false, true) => Scope::AllRanks,

@@ -198,6 +198,17 @@ impl Series {
         self.member[scale] & (1 << (block % BLOCKS as u64)) != 0
     }
 
+    /// How far the lowest level of a step has risen since a step, in bytes; none when that is not
+    /// known. A step long ago is known by the lowest of a longer block.
+    pub(super) fn risen_since(&self, step: u64) -> Option<u64> {
+        let level = |scale: usize, step: u64| {
+            self.absolute(Layer::Allocated, scale, step / BLOCK_STEPS[scale])
+        };
+        let before = (0..SCALES).find_map(|scale| level(scale, step))?;
+        let now = level(0, self.last_step.checked_sub(BLOCK_STEPS[0])?)?;
+        Some(u64::try_from(now - before).unwrap_or(0))
+    }
+
     /// The newest value, less the level at the end of warm-up.
     pub(super) fn newest_since_warm(&self, layer: Layer) -> Option<i64> {
         let track = self.track(layer)?;
