@@ -1,4 +1,4 @@
-"""Four faults and two benign patterns on real GPUs: what Memtape finds of each, and after how many steps.
+"""Five faults and two benign patterns on real GPUs: what Memtape finds of each, and after how many steps.
 
     python3 tests/gpu/faults.py --memtape DIR --ranks 4 [--out FOLDER] [--only CASE]…
 
@@ -35,6 +35,7 @@ CASES = {
     "process_groups": ("non_torch", "all", True),
     "variable_lengths": (None, None, False),
     "checkpoint_and_eval": (None, None, False),
+    "serving": ("leak", "one", True),
 }
 STEP_MS = 20  # least duration of a step
 # What the agent reads from outside, it reads once a second, and the detector looks at blocks of 16 steps: so

@@ -148,6 +148,19 @@ def checkpoint_and_eval(job):
             get_model_state_dict(job.model, options=options)
 
 
+@torch.no_grad()
+def serving(job):
+    """No steps: every rank answers requests. One keeps the keys and values of each conversation, 8 MiB."""
+    kept, guilty = [], job.ranks // 2
+    shape = (2, LAYERS, SEQUENCE, job.options.features)
+    for _ in range(5):
+        for _ in job.steps():
+            job.model(job.tokens()[:, :-1])
+            cache = torch.empty(shape, dtype=torch.bfloat16, device=job.device)  # CULPRIT serving
+            if job.rank == guilty:
+                kept.append(cache)
+
+
 # Each case, and whether its model is sharded.
 CASES = {
     retained_loss: False,
@@ -156,6 +169,7 @@ CASES = {
     process_groups: True,
     variable_lengths: False,
     checkpoint_and_eval: True,
+    serving: False,
 }
 
 
