@@ -77,7 +77,8 @@ fn marks(judge: &mut dyn Judge, seed: u64, names: &[&str]) -> f64 {
     let of = |name: &&str| {
         let tally = examine(judge, name, seed);
         let wrong = tally.false_pages + tally.duplicates + tally.quiet;
-        let missed = tally.seen.of - tally.seen.hits;
+        // What is seen but does not page is half missed.
+        let missed = (tally.recall.of - tally.recall.hits) + (tally.seen.of - tally.seen.hits);
         1_000.0 * (wrong + missed) as f64 + tally.delays.iter().sum::<f64>()
     };
     names.iter().map(of).sum()
