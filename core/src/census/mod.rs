@@ -30,7 +30,7 @@ pub use line::LineId;
 pub const STEPS_MIN: u64 = 16;
 
 /// … and this much time, in nanoseconds.
-pub const INTERVAL_MIN_NS: u64 = 1_000_000_000;
+pub const INTERVAL_MIN_NS: u64 = 250_000_000;
 
 /// Lines that are chosen by their survivors in blocks; the others are chosen by bytes.
 const LINES_BY_BLOCKS: usize = CENSUS_LINES_MAX / 4;

@@ -125,7 +125,8 @@ impl Detector {
             }
             let Some(of) = self.survivors(*key, line, kept, look) else { continue };
             let steps = of.growing.steps;
-            let is_setup = of.onset_age_steps < SETUP_STEPS;
+            // What is kept at the same rate all the time is no state that is built up.
+            let is_setup = of.onset_age_steps < SETUP_STEPS && !kept.is_steady;
             let is_too_early = if is_own {
                 *is_early && of.onset_age_steps < SETTLED_STEPS
             } else {
@@ -181,7 +182,8 @@ impl Detector {
         }
         let onset_step = line.onset(step, first, gap_max);
         let onset_age_steps = onset_step.saturating_sub(series.first_step);
-        let times = if onset_age_steps < SETUP_STEPS { SETUP_TIMES } else { 1 };
+        let is_setup = onset_age_steps < SETUP_STEPS && !kept.is_steady;
+        let times = if is_setup { SETUP_TIMES } else { 1 };
         let is_even = steps >= EVEN_STEPS * times
             && kept.cohorts >= EVEN_COHORTS
             && !is_fewer

@@ -48,6 +48,8 @@ pub(super) struct Kept {
     /// Step of the first birth, and of the end of the last cohort.
     pub(super) first: u64,
     pub(super) last: u64,
+    /// Each cohort kept about as many bytes a step.
+    pub(super) is_steady: bool,
     /// Longest time without a birth, up to the end of the range.
     pub(super) gap: u64,
 }
@@ -116,15 +118,22 @@ impl Line {
         let middle = first.midpoint(to);
         let mut kept = Kept { first, ..Kept::default() };
         let mut end = u64::MAX;
+        let (mut slowest, mut fastest) = (u64::MAX, 0);
         for (birth, cohort) in births() {
             kept.gap = kept.gap.max(birth.saturating_sub(end));
             end = cohort::end(step, *birth);
             kept.held = kept.held.plus(cohort.held);
             kept.cohorts += 1;
+            // Growth may begin within the first cohort, and the last one may be under way.
+            if *birth > first && end <= to {
+                let rate = cohort.held.bytes / end.saturating_sub(*birth).max(1);
+                (slowest, fastest) = (rate.min(slowest), rate.max(fastest));
+            }
             if *birth >= middle {
                 kept.later = kept.later.plus(cohort.held);
             }
         }
+        kept.is_steady = slowest <= fastest && slowest >= fastest / 4 * 3 && kept.gap == 0;
         Kept { last: end.min(to), gap: kept.gap.max(to.saturating_sub(end)), ..kept }
     }
 
