@@ -177,8 +177,8 @@ impl Detector {
     /// Is the growth of one rank no more than its part in the shared growth?
     fn is_part_of(&self, growth: &Growth, shared: &GrowthKey) -> bool {
         let Some(shared) = self.findings.get(shared).map(|open| open.growth) else { return false };
-        let apart = APART_NUMERATOR.unsigned_abs()
-            * (shared.bytes_per_step / APART_DENOMINATOR.unsigned_abs());
+        let apart = (shared.bytes_per_step / APART_DENOMINATOR.unsigned_abs())
+            .saturating_mul(APART_NUMERATOR.unsigned_abs());
         let span = growth.last_step.saturating_sub(growth.onset_step);
         let is_same_onset =
             shared.onset_step.abs_diff(growth.onset_step) <= SETTLED_STEPS + span / 4;

@@ -204,7 +204,9 @@ impl Series {
         let level = |scale: usize, step: u64| {
             self.absolute(Layer::Allocated, scale, step / BLOCK_STEPS[scale])
         };
-        let before = (0..SCALES).find_map(|scale| level(scale, step))?;
+        // The block after: the first one of a job is lowest before the model is there.
+        let next = level(0, step.saturating_add(BLOCK_STEPS[0]));
+        let before = next.or_else(|| (1..SCALES).find_map(|scale| level(scale, step)))?;
         let now = level(0, self.last_step.checked_sub(BLOCK_STEPS[0])?)?;
         Some(u64::try_from(now - before).unwrap_or(0))
     }
