@@ -159,8 +159,9 @@ impl Detector {
             return;
         }
         let series = self.series.entry(key).or_insert_with(|| Series::new(sample.first_step));
+        let is_newer = sample.last_step > series.last_step;
         series.take(sample);
-        self.note_rank(now_ns, sample);
+        self.note_rank(now_ns, sample, is_newer);
         self.step_time.note(now_ns, sample.last_step);
         let work_bytes = sample.peak_allocated.saturating_sub(sample.floor_allocated);
         self.blocks.note_work(key, work_bytes);
@@ -241,7 +242,7 @@ impl Detector {
     }
 
     /// Updates the rank's primary device and finished blocks.
-    fn note_rank(&mut self, now_ns: u64, sample: &Sample) {
+    fn note_rank(&mut self, now_ns: u64, sample: &Sample, is_newer: bool) {
         if !self.ranks.contains_key(&sample.rank) {
             self.newest_rank_ns = now_ns;
             self.groups.add(sample.rank);
@@ -258,10 +259,7 @@ impl Detector {
         (self.now_ns, rank.seen_ns, rank.silent_since_ns) = (now_ns, now_ns, None);
         rank.silent_checks = 0;
         // The last samples of a process come before its end: after a newer step the rank is back.
-        let is_newer = self
-            .series
-            .get(&(sample.rank, sample.device))
-            .is_some_and(|series| series.last_step <= sample.last_step);
+        // A sample that is sent again says nothing.
         rank.has_ended &= !is_newer;
         let level_of = |device: u8| {
             self.series.get(&(sample.rank, device)).map_or(0, |series| series.last.end_allocated)

@@ -234,3 +234,37 @@ fn a_rank_that_falls_silent_is_reported_unless_it_has_ended() {
         }
     }
 }
+
+#[test]
+fn a_rank_that_comes_back_after_its_end_is_judged_again() {
+    let mut detector = Detector::new(Limits::default());
+    detector.expect_ranks(8);
+    let (mut job, mut findings) = (Job::new(7, Workload::Flat, 8, None), Vec::new());
+    let mut last = None;
+    for step in 1..=6_000_u64 {
+        let now_ns = step * STEP_NS;
+        for rank in 0..8 {
+            let sample = job.sample(rank, step);
+            let is_away = (1_000..3_000).contains(&step) || step >= 3_500;
+            if rank == 7 && !is_away {
+                last = Some(sample);
+            }
+            if rank != 7 || !is_away {
+                detector.sample(now_ns, &sample);
+            }
+        }
+        if step == 1_001 {
+            detector.rank_ended(7);
+            // The agent sends what it is not sure of again.
+            detector.sample(now_ns, &last.expect("rank 7 took part"));
+        }
+        if step == 3_499 {
+            findings.extend(core::iter::from_fn(|| detector.poll()));
+            assert_eq!(findings, [], "its end is no silence");
+        }
+    }
+    let found: Vec<Finding> = core::iter::from_fn(|| detector.poll()).collect();
+    let silent = opened(&found);
+    assert_eq!(silent.len(), 1, "{found:?}");
+    assert_eq!((silent[0].rank, silent[0].layer), (7, Layer::Progress));
+}
