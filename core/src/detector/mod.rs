@@ -47,14 +47,15 @@ pub struct Limits {
     pub rules: Rules,
 }
 
-/// Rules that can be left out, one by one, to see what each contributes.
+/// Rules that can be switched one by one, to see what each contributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Blocks that survive are growth.
     pub survivors: bool,
     /// Lines whose lowest totals rise are growth.
     pub swelling: bool,
-    /// Lifetimes that lengthen are reported.
+    /// Lifetimes that lengthen are reported. Off by default: the lifetimes of a ring that is
+    /// refilled at random lengthen too.
     pub lifetimes: bool,
     /// A rank is compared with its peers.
     pub peers: bool,
@@ -71,7 +72,7 @@ impl Default for Rules {
         Self {
             survivors: true,
             swelling: true,
-            lifetimes: true,
+            lifetimes: false,
             peers: true,
             roles: true,
             past: true,

@@ -23,10 +23,9 @@ use crate::world::Step;
 type Ablation = (&'static str, fn(&mut Rules));
 
 /// Rules of the detector that can be left out one by one, by name.
-pub const ABLATIONS: [Ablation; 7] = [
+pub const ABLATIONS: [Ablation; 6] = [
     ("survivors", |rules| rules.survivors = false),
     ("swelling", |rules| rules.swelling = false),
-    ("lifetimes", |rules| rules.lifetimes = false),
     ("peers", |rules| rules.peers = false),
     ("roles", |rules| rules.roles = false),
     ("past", |rules| rules.past = false),

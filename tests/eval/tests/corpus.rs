@@ -30,10 +30,9 @@ const HEALTHY: [&str; 10] = [
 const FAULTY: [&str; 4] = ["leak_one_rank", "retained_graph", "recorded_injected", "library_cache"];
 
 /// Rules of the detector, and families whose job of a seed needs them.
-const ABLATIONS: [(&str, u64, &[&str]); 7] = [
+const ABLATIONS: [(&str, u64, &[&str]); 6] = [
     ("survivors", 0, &["compile_pools", "disabled_collector"]),
     ("swelling", 0, &["router_collapse"]),
-    ("lifetimes", 1, &["reference_cycles"]),
     ("peers", 0, &["consumer_falls_behind", "sorted_first_epoch"]),
     ("roles", 0, &["microbatch_ramp"]),
     ("past", 1, &["copied_pages"]),

@@ -221,6 +221,9 @@ impl Detector {
             let is_own =
                 self.limits.rules.peers && is_own(&swings, look.absent, swing(device), bytes);
             let Some(series) = self.series.get(key) else { continue };
+            if series.risen_since(*from).is_some_and(|risen| risen < bytes / 4) {
+                continue;
+            }
             let is_near = series.left(Layer::Allocated).is_some_and(|left| left <= bytes);
             let is_setup = from.saturating_sub(series.first_step) < SETUP_STEPS
                 && *span < SETUP_TIMES * NOTICE_STEPS;

@@ -194,7 +194,8 @@ impl<P: FnMut(u32, u64) -> Vec<Births>> Player<P> {
 }
 
 pub(super) fn fresh_detector(ranks: u32) -> Detector {
-    let limits = Limits::default();
+    let mut limits = Limits::default();
+    limits.rules.lifetimes = true;
 
     let mut detector = Detector::new(limits);
     detector.expect_ranks(ranks);
