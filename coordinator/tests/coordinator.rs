@@ -67,10 +67,8 @@ async fn a_leak_is_found_captured_named_and_stored() {
     assert_eq!(incident["culprit"], culprit);
     assert_eq!(incident["suspects"][0]["frame"], culprit);
     assert_eq!((&incident["rank"], &incident["scope"]), (&json!(2), &json!("one_rank")));
-    // This agent sends no census: the level says how fast the leak is, as a block of steps may hold
-    // its begin.
     let rate = incident["bytes_per_step"].as_u64().unwrap();
-    assert!(rate.abs_diff(2 * fake::MIB) <= fake::MIB / 4, "{rate}");
+    assert!(rate.abs_diff(2 * fake::MIB) <= fake::MIB / 4, "by level, without a census: {rate}");
     let onset = incident["onset_step"].as_u64().unwrap();
     assert!(onset.abs_diff(LEAK_BEGINS) <= 32, "the onset is dated {onset}");
     assert!(incident["explained_ratio"].as_f64().unwrap() > 0.9, "{incident:#}");
