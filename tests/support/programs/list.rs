@@ -7,7 +7,7 @@ pub const PROGRAMS: &[Program] = &[
     // Tensors that are kept.
     Program { is_quick: true, ..fault("retained_loss", "leak", Who::Rank(1), 2) },
     fault("retained_activations", "leak", Who::Rank(0), 4),
-    Program { is_quick: true, ..fault("hook_keeps_tensors", "leak", Who::All, 2) },
+    fault("hook_keeps_tensors", "leak", Who::All, 2),
     fault("growing_cache", "leak", Who::All, 2),
     fault("leak_in_eval", "leak", Who::All, 2),
     fault("every_tenth_step", "leak", Who::Rank(0), 2),
