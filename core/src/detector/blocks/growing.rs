@@ -55,6 +55,8 @@ struct Survivors {
     growing: Growing,
     /// Steps from the first step of the series to the onset.
     onset_age_steps: u64,
+    /// The growth may be the set-up of the job.
+    is_setup: bool,
     /// Fewer blocks are kept than before: the line fills up.
     is_fewer: bool,
 }
@@ -125,12 +127,10 @@ impl Detector {
             }
             let Some(of) = self.survivors(*key, line, kept, look) else { continue };
             let steps = of.growing.steps;
-            // What is kept at the same rate all the time is no state that is built up.
-            let is_setup = of.onset_age_steps < SETUP_STEPS && !kept.is_steady;
             let is_too_early = if is_own {
                 *is_early && of.onset_age_steps < SETTLED_STEPS
             } else {
-                steps < if is_setup { SETUP_TIMES * NOTICE_STEPS } else { NOTICE_STEPS }
+                steps < if of.is_setup { SETUP_TIMES * NOTICE_STEPS } else { NOTICE_STEPS }
             };
             let is_sure = of.growing.is_sure;
             if is_too_early || (!is_own && of.is_fewer && !is_sure) {
@@ -175,13 +175,12 @@ impl Detector {
             u128::MAX
         };
         let series = self.series.get(&key)?;
-        // What one line keeps while others let go of as much is no growth.
-        let risen = series.risen_since(first).filter(|_| in_bytes);
-        if risen.is_some_and(|risen| risen < held.bytes / 4) {
+        if in_bytes && !series.rose_with(first, held.bytes) {
             return None;
         }
         let onset_step = line.onset(step, first, gap_max);
         let onset_age_steps = onset_step.saturating_sub(series.first_step);
+        // What is kept at the same rate all the time is no state that is built up.
         let is_setup = onset_age_steps < SETUP_STEPS && !kept.is_steady;
         let times = if is_setup { SETUP_TIMES } else { 1 };
         let is_even = steps >= EVEN_STEPS * times
@@ -194,7 +193,7 @@ impl Detector {
             });
         let (rank, line, is_sure) = (key.0, look.id, is_even || is_near);
         let growing = Growing { rank, line, onset_step, held, steps, is_own: false, is_sure };
-        Some(Survivors { growing, onset_age_steps, is_fewer })
+        Some(Survivors { growing, onset_age_steps, is_setup, is_fewer })
     }
 
     /// Judges lines without survivors: their lowest totals must rise from quarter to quarter.
@@ -221,7 +220,7 @@ impl Detector {
             let is_own =
                 self.limits.rules.peers && is_own(&swings, look.absent, swing(device), bytes);
             let Some(series) = self.series.get(key) else { continue };
-            if series.risen_since(*from).is_some_and(|risen| risen < bytes / 4) {
+            if !series.rose_with(*from, bytes) {
                 continue;
             }
             let is_near = series.left(Layer::Allocated).is_some_and(|left| left <= bytes);

@@ -58,7 +58,7 @@ impl Blocks {
 
     /// Are censuses of this device expected, or have some arrived?
     pub(in crate::detector) fn knows(&self, key: (u32, u8)) -> bool {
-        self.expected.contains(&key.0) || self.devices.contains_key(&key)
+        self.expected.contains(&key.0) || self.is_counted(key)
     }
 
     /// Drops the devices of a rank whose process is over: they are no peers any more.

@@ -143,15 +143,18 @@ impl Series {
     /// the newest finished block. The newest is a short block: growth within a long block would add
     /// to the difference.
     pub(super) fn step_need(&self, onset_step: u64) -> Option<(u64, u64)> {
-        let need = |scale: usize, block: u64| {
-            let peak = self.absolute(Layer::Peak, scale, block)?;
-            u64::try_from(peak - self.absolute(Layer::Allocated, scale, block)?).ok()
-        };
         let newest = (self.last_step / BLOCK_STEPS[EXCESS_SCALE]).checked_sub(1)?;
         // The shortest blocks that reach back to the onset.
-        let before = (EXCESS_SCALE..SCALES)
-            .find_map(|scale| need(scale, (onset_step / BLOCK_STEPS[scale]).checked_sub(1)?))?;
-        Some((before, need(EXCESS_SCALE, newest)?))
+        let before = (EXCESS_SCALE..SCALES).find_map(|scale| {
+            self.need(scale, (onset_step / BLOCK_STEPS[scale]).checked_sub(1)?)
+        })?;
+        Some((before, self.need(EXCESS_SCALE, newest)?))
+    }
+
+    /// Peak less floor of a block, in bytes.
+    fn need(&self, scale: usize, block: u64) -> Option<u64> {
+        let peak = self.absolute(Layer::Peak, scale, block)?;
+        u64::try_from(peak - self.absolute(Layer::Allocated, scale, block)?).ok()
     }
 
     /// Has the block been finished?
@@ -198,9 +201,15 @@ impl Series {
         self.member[scale] & (1 << (block % BLOCKS as u64)) != 0
     }
 
+    /// Has the lowest level of a step risen by at least a quarter of `bytes` since a step? What one
+    /// line keeps while others let go of as much is no growth. Also true when it is not known.
+    pub(super) fn rose_with(&self, step: u64, bytes: u64) -> bool {
+        self.risen_since(step).is_none_or(|risen| risen >= bytes / 4)
+    }
+
     /// How far the lowest level of a step has risen since a step, in bytes; none when that is not
     /// known. A step long ago is known by the lowest of a longer block.
-    pub(super) fn risen_since(&self, step: u64) -> Option<u64> {
+    fn risen_since(&self, step: u64) -> Option<u64> {
         let level = |scale: usize, step: u64| {
             self.absolute(Layer::Allocated, scale, step / BLOCK_STEPS[scale])
         };
@@ -260,13 +269,9 @@ impl Series {
     fn excess(&self) -> u64 {
         let newest = self.last_step / BLOCK_STEPS[EXCESS_SCALE];
         let warm = self.warm_step.unwrap_or(0).div_ceil(BLOCK_STEPS[EXCESS_SCALE]);
-        let need = |block: u64| {
-            let value = |layer: Layer| self.absolute(layer, EXCESS_SCALE, block);
-            u64::try_from(value(Layer::Peak)? - value(Layer::Allocated)?).ok()
-        };
         let blocks = newest.saturating_sub(BLOCKS as u64).max(warm)..newest;
         let known = self.peak_allocated.saturating_sub(self.last.floor_allocated);
-        blocks.filter_map(need).max().unwrap_or(known)
+        blocks.filter_map(|block| self.need(EXCESS_SCALE, block)).max().unwrap_or(known)
     }
 
     /// Estimated bytes of inactive splits that no request fits into: what no peak needed lately.
