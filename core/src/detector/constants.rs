@@ -18,12 +18,9 @@ pub(super) const LOSS_PERCENT: u64 = 20;
 /// Growth has births in at least this many cohorts.
 pub(super) const COHORTS_MIN: usize = 3;
 
-/// Fewer survivors are not reported, in bytes or else in blocks.
+/// Fewer survivors are not reported, in bytes or else in blocks; nor totals that rise by less.
 pub(super) const KEPT_BYTES_MIN: u64 = 16 << 20;
 pub(super) const KEPT_COUNT_MIN: u64 = 1_024;
-
-/// Totals that rise by less are not reported, in bytes.
-pub(super) const SWELLING_BYTES_MIN: u64 = 64 << 20;
 
 /// Lifetimes that became longer this many times are reported.
 pub(super) const LONGER_MIN: u32 = 3;
@@ -32,7 +29,7 @@ pub(super) const LONGER_MIN: u32 = 3;
 pub(super) const OWN_TIMES: u64 = 4;
 
 /// Shared growth is reported after this many steps.
-pub(super) const NOTICE_STEPS: u64 = 112;
+pub(super) const NOTICE_STEPS: u64 = 144;
 
 /// Growth that began this soon after the start, in steps, may be the job's set-up.
 pub(super) const SETUP_STEPS: u64 = 128;

@@ -3,15 +3,12 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use super::constants::{APART_DENOMINATOR, APART_NUMERATOR};
 use super::series::{BLOCK_STEPS, Layer, WINDOW};
 use super::{Finding, Growth, GrowthKey, Scope};
 
 /// Windows without a new high after which a growth counts as over.
 const QUIET_WINDOWS: u64 = 2;
-
-/// Growth of two ranks that began within this many steps may have one cause. A quarter of its age
-/// is added: older onsets are dated less exactly.
-const SAME_ONSET_STEPS: u64 = 64;
 
 /// The scale of a finding that follows no track: the code that opened it judges it again.
 pub(super) const UNFOLLOWED: usize = usize::MAX;
@@ -55,16 +52,20 @@ impl Open {
         self.growth.layer.index().is_some()
     }
 
-    /// Reports an update when the growth is larger by more than a quarter, twice as near to the
-    /// end, or newly certain.
+    /// Reports an update when the growth is larger by more than a quarter, when the end is expected
+    /// a quarter earlier or later than reported, or when the growth is newly certain.
     fn update(&mut self) -> Option<Finding> {
         let larger = self.growth.grown_bytes > (self.reported.grown_bytes / 4).saturating_mul(5);
-        let nearer = match (self.growth.steps_to_oom, self.reported.steps_to_oom) {
-            (Some(now), Some(before)) => now < before / 2,
+        let passed = self.growth.last_step.saturating_sub(self.reported.last_step);
+        let moved = match (self.growth.steps_to_oom, self.reported.steps_to_oom) {
+            (Some(now), Some(before)) => {
+                let expected = before.saturating_sub(passed);
+                now.abs_diff(expected) > expected / 4
+            }
             (now, before) => now.is_some() && before.is_none(),
         };
         let surer = self.growth.is_sure && !self.reported.is_sure;
-        if !larger && !nearer && !surer {
+        if !larger && !moved && !surer {
             return None;
         }
         self.reported = self.growth;
@@ -101,6 +102,12 @@ impl Over {
         let reach = age.saturating_mul(RETURN_AGES).saturating_add(RETURN_STEPS);
         step.saturating_sub(self.closed_step) <= reach
     }
+}
+
+/// Has a rank a cause of its own? `own` and `shared` are what the rank and all ranks grow by, in
+/// any one unit.
+pub(super) fn is_apart(own: i64, shared: i64) -> bool {
+    own / APART_NUMERATOR > shared / APART_DENOMINATOR
 }
 
 #[derive(Debug, Default)]
@@ -142,7 +149,6 @@ impl Findings {
     /// step: both have one cause. Returns the key of that finding.
     pub(super) fn joined(&mut self, growth: &Growth) -> Option<GrowthKey> {
         let alike = |a: u64, b: u64| a <= b.saturating_mul(2) && b <= a.saturating_mul(2);
-        let span = growth.last_step.saturating_sub(growth.onset_step);
         // A recurring condition has no onset: only the last steps are known. Onsets of layers that
         // are read from outside cannot be compared: the queue of each rank fills at its own time.
         let has_onset = growth.layer.is_on_tape();
@@ -153,8 +159,7 @@ impl Findings {
                 && known.rank != growth.rank
                 && (known.is_sure || !growth.is_sure)
                 && alike(known.bytes_per_step, growth.bytes_per_step)
-                && (!has_onset
-                    || known.onset_step.abs_diff(growth.onset_step) <= SAME_ONSET_STEPS + span / 4)
+                && (!has_onset || growth.began_with(known))
         };
         let open = self.open.values_mut().find(is_same)?;
         open.others.insert(growth.rank);

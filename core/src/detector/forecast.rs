@@ -27,9 +27,14 @@ const APART_MIN: usize = 4;
 /// The capacity is known to within 1/16 of the memory that is left.
 const LEFT_DIVISOR: u64 = 16;
 
-/// Returns the 10th, 50th and 90th percentile of the slopes, in bytes per 256 steps; none when the
-/// median does not rise.
-fn rates(window: &Window, points: usize, block_steps: u64) -> Option<[i64; 3]> {
+/// Returns the rate of the last `points` of the window, in bytes a step, rounded towards zero; 0
+/// where there are too few points.
+pub(super) fn rate(window: &Window, points: usize, block_steps: u64) -> i64 {
+    slopes(window, points, block_steps).map_or(0, |[_, typical, _]| typical / 256)
+}
+
+/// Returns the 10th, 50th and 90th percentile of the slopes, in bytes per 256 steps.
+fn slopes(window: &Window, points: usize, block_steps: u64) -> Option<[i64; 3]> {
     let newest: Vec<(u64, i64)> = window.backwards().take(points).collect();
     let apart = APART_MIN.min(newest.len().saturating_sub(1) / 2).max(1);
     let mut slopes = Vec::new();
@@ -42,18 +47,21 @@ fn rates(window: &Window, points: usize, block_steps: u64) -> Option<[i64; 3]> {
     }
     slopes.sort_unstable();
     let at = |percent: usize| slopes.get(slopes.len() * percent / 100).copied();
-    let rates = [at(10)?, at(50)?, at(90)?];
-    (rates[1] > 0).then_some(rates)
+    Some([at(10)?, at(50)?, at(90)?])
 }
 
-/// Forecasts when `left_bytes` are used up, if the last `points` of the window go on.
+/// Forecasts when `left_bytes` are used up, if the last `points` of the window go on; none when
+/// they do not rise.
 pub(super) fn forecast(
     window: &Window,
     points: usize,
     block_steps: u64,
     left_bytes: u64,
 ) -> Option<Forecast> {
-    let [slow, typical, fast] = rates(window, points, block_steps)?;
+    let [slow, typical, fast] = slopes(window, points, block_steps)?;
+    if typical <= 0 {
+        return None;
+    }
     let steps = |left: u64, rate: i64| {
         let rate = u128::try_from(rate.max(typical / 4).max(1)).unwrap_or(1);
         u64::try_from(u128::from(left) * 256 / rate).unwrap_or(u64::MAX)

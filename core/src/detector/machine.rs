@@ -198,10 +198,8 @@ impl Detector {
 
     /// Returns the state of a rank.
     pub fn state(&self, rank: u32) -> RankView {
-        let Some(primary) = self.ranks.get(&rank).map(|known| known.primary) else {
-            return RankView::default();
-        };
-        let Some(series) = self.series.get(&(rank, primary)) else { return RankView::default() };
+        let Some(key) = self.primary_of(rank) else { return RankView::default() };
+        let Some(series) = self.series.get(&key) else { return RankView::default() };
         let group = self.groups.of(rank);
         let growing = self.findings.of_rank(rank).any(|open| open.grows())
             || TRACKED_LAYERS.iter().any(|&layer| self.findings.common(layer, group).is_some());
@@ -210,18 +208,19 @@ impl Detector {
         };
         let state = if growing {
             RankState::Growing
-        } else if self.own_window_is_empty((rank, primary)) {
+        } else if self.own_window_is_empty(key) {
             RankState::Warming
         } else if TRACKED_LAYERS.into_iter().any(is_rising) {
             RankState::Watching
         } else {
             RankState::Healthy
         };
-        RankView {
-            state,
-            growth_bytes_per_step: self.own_rate((rank, primary), Layer::Allocated),
-            last_step: series.last_step,
-        }
+        RankView { state, growth_bytes_per_step: self.own_rate(key), last_step: series.last_step }
+    }
+
+    /// The rank and its primary device: the only one that is compared with peers.
+    pub(super) fn primary_of(&self, rank: u32) -> Option<(u32, u8)> {
+        Some((rank, self.ranks.get(&rank)?.primary))
     }
 
     /// Returns what the steps of a rank need beyond their floors, in bytes: before a growth that
@@ -378,8 +377,8 @@ impl Detector {
         let mut peaks = Vec::new();
         let mut count = 0;
         for rank in self.groups.list.get(group).map_or(&[][..], |group| &group.ranks) {
-            let Some(primary) = self.ranks.get(rank).map(|known| known.primary) else { continue };
-            let Some(series) = self.series.get_mut(&(*rank, primary)) else { continue };
+            let Some(key) = self.primary_of(*rank) else { continue };
+            let Some(series) = self.series.get_mut(&key) else { continue };
             if !series.has_finished(scale, block) {
                 continue;
             }
@@ -458,7 +457,7 @@ impl Detector {
 
     /// Compares one block of one series with its peers, layer by layer.
     fn compare(&mut self, key: (u32, u8), group: usize, scale: usize, block: u64, is_member: bool) {
-        let is_primary = self.ranks.get(&key.0).is_some_and(|rank| rank.primary == key.1);
+        let is_primary = self.primary_of(key.0) == Some(key);
         let Some(series) = self.series.get_mut(&key) else { return };
         series.set_baselines();
         series.note_member(scale, block, is_member);

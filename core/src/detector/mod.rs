@@ -54,8 +54,7 @@ pub struct Rules {
     pub survivors: bool,
     /// Lines whose lowest totals rise are growth.
     pub swelling: bool,
-    /// Lifetimes that lengthen are reported. Off by default: the lifetimes of a ring that is
-    /// refilled at random lengthen too.
+    /// Lifetimes that lengthen, with totals that rise, are reported.
     pub lifetimes: bool,
     /// A rank is compared with its peers.
     pub peers: bool,
@@ -72,7 +71,7 @@ impl Default for Rules {
         Self {
             survivors: true,
             swelling: true,
-            lifetimes: false,
+            lifetimes: true,
             peers: true,
             roles: true,
             past: true,
@@ -246,6 +245,13 @@ impl Growth {
     /// Is the growth one rank's own: do its peers not grow alike?
     pub fn is_own(&self) -> bool {
         self.scope == Scope::OneRank && self.peers > 0
+    }
+
+    /// Did this growth begin at about the same step as a `known` one? Both may then have one cause.
+    /// Older onsets are dated less exactly.
+    fn began_with(&self, known: &Self) -> bool {
+        let age_steps = self.last_step.saturating_sub(self.onset_step);
+        known.onset_step.abs_diff(self.onset_step) <= constants::SETTLED_STEPS + age_steps / 4
     }
 
     /// The identity of this finding.

@@ -7,9 +7,9 @@ use crate::census::LineId;
 use crate::snapshot::Held;
 
 use super::super::constants::{
-    AHEAD_TIMES, BEYOND_PERCENT, COHORTS_MIN, EVEN_COHORTS, EVEN_STEPS, KEPT_COUNT_MIN, LONGER_MIN,
-    NOTICE_STEPS, OWN_TIMES, SETTLED_OWN_STEPS, SETTLED_STEPS, SETUP_STEPS, SETUP_TIMES,
-    SWELLING_BYTES_MIN,
+    AHEAD_TIMES, BEYOND_PERCENT, COHORTS_MIN, EVEN_COHORTS, EVEN_STEPS, KEPT_BYTES_MIN,
+    KEPT_COUNT_MIN, LONGER_MIN, NOTICE_STEPS, OWN_TIMES, SETTLED_OWN_STEPS, SETTLED_STEPS,
+    SETUP_STEPS, SETUP_TIMES,
 };
 use super::super::machine::Detector;
 use super::super::series::Layer;
@@ -127,12 +127,12 @@ impl Detector {
             }
             let Some(of) = self.survivors(*key, line, kept, look) else { continue };
             let steps = of.growing.steps;
+            let is_sure = of.growing.is_sure;
             let is_too_early = if is_own {
                 *is_early && of.onset_age_steps < SETTLED_STEPS
             } else {
-                steps < if of.is_setup { SETUP_TIMES * NOTICE_STEPS } else { NOTICE_STEPS }
+                !is_sure && steps < if of.is_setup { SETUP_TIMES } else { 1 } * NOTICE_STEPS
             };
-            let is_sure = of.growing.is_sure;
             if is_too_early || (!is_own && of.is_fewer && !is_sure) {
                 continue;
             }
@@ -201,7 +201,7 @@ impl Detector {
         let Look { there, id, from, span, .. } = look;
         let lows = |device: &Device| device.lines.get(id)?.totals.lows(*from, *span);
         let is_large =
-            |lows: [u64; 4]| lows[3].saturating_sub(lows[0]) >= SWELLING_BYTES_MIN.max(lows[0]);
+            |lows: [u64; 4]| lows[3].saturating_sub(lows[0]) >= KEPT_BYTES_MIN.max(lows[0]);
         if !there.iter().any(|(_, device)| lows(device).is_some_and(is_large)) {
             return;
         }
@@ -234,7 +234,8 @@ impl Detector {
                 line: *id,
                 onset_step: *from,
                 held: Held { bytes, count: 0 },
-                steps: *span,
+                // The lowest totals lie three quarters of the span apart.
+                steps: (*span / 4 * 3).max(1),
                 is_own,
                 is_sure: is_own || is_near,
             };
@@ -264,7 +265,7 @@ fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
     let line =
         device.lines.get(&id).filter(|line| line.is_user_code && line.longer >= LONGER_MIN)?;
     let bytes = line.totals.newest();
-    (bytes >= SWELLING_BYTES_MIN).then_some(Growing {
+    (bytes >= KEPT_BYTES_MIN).then_some(Growing {
         rank,
         line: id,
         onset_step: device.step.saturating_sub(line.life_steps),

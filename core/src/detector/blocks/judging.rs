@@ -42,7 +42,7 @@ impl Detector {
     /// Is this layer of a device judged by its blocks? Tensors on the other devices of a rank, and
     /// of a rank that sends no census, are judged by their level.
     pub(in crate::detector) fn is_counted(&self, key: (u32, u8), layer: Layer) -> bool {
-        let is_primary = self.ranks.get(&key.0).is_some_and(|rank| rank.primary == key.1);
+        let is_primary = self.primary_of(key.0) == Some(key);
         layer.is_of_blocks() && is_primary && self.blocks.knows(key)
     }
 
@@ -79,7 +79,7 @@ impl Detector {
     fn devices_of(&self, group: usize) -> Vec<((u32, u8), &Device)> {
         let ranks = self.groups.list.get(group).map_or(&[][..], |group| &group.ranks);
         let device = |rank: &u32| {
-            let key = (*rank, self.ranks.get(rank)?.primary);
+            let key = self.primary_of(*rank)?;
             Some((key, self.blocks.devices.get(&key)?))
         };
         ranks.iter().filter_map(device).collect()

@@ -7,7 +7,7 @@ use crate::snapshot::Held;
 use crate::snapshot::frames::is_user_frame;
 
 use super::super::constants::{
-    COHORTS_MIN, KEPT_BYTES_MIN, KEPT_COUNT_MIN, LOSS_PERCENT, SETTLED_STEPS, SWELLING_BYTES_MIN,
+    COHORTS_MIN, KEPT_BYTES_MIN, KEPT_COUNT_MIN, LOSS_PERCENT, SETTLED_STEPS,
 };
 use super::totals::Totals;
 
@@ -27,8 +27,10 @@ pub(super) struct Line {
     pub(super) is_user_code: bool,
     /// Oldest age at which blocks were freed, in steps.
     pub(super) life_steps: u64,
-    /// Number of times that age rose by more than a tenth.
+    /// Number of times that age rose by more than a tenth, and the line's highest total with it.
     pub(super) longer: u32,
+    /// The highest total before the last of those times, in bytes.
+    high_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,9 +94,14 @@ impl Line {
             (*birth, Cohort { held: *held, most_bytes: most.max(held.bytes) })
         };
         self.cohorts = now.iter().map(cohort).collect();
+        // A ring that is refilled at random holds ever older blocks, but no more of them.
+        let high_bytes = self.totals.highest(step.saturating_sub(life_steps));
         let is_longer = life_steps >= 2 * SETTLED_STEPS
             && life_steps > self.life_steps.saturating_add(self.life_steps / 10);
-        self.longer = self.longer.saturating_add(u32::from(is_longer));
+        if is_longer && high_bytes > self.high_bytes.saturating_add(self.high_bytes / 10) {
+            self.longer = self.longer.saturating_add(1);
+            self.high_bytes = high_bytes;
+        }
         self.life_steps = life_steps.max(self.life_steps);
         self.totals.add(step, of.held().bytes);
         self.is_user_code = of.frames.first().is_some_and(is_user_frame);
@@ -107,7 +114,7 @@ impl Line {
     /// Can the line grow at all? Most cannot: parameters are one cohort, activations are freed.
     pub(super) fn may_grow(&self, step: u64) -> bool {
         let lowest = self.totals.lowest(step.saturating_sub(LOOK_BACK_STEPS));
-        let least = lowest.max(SWELLING_BYTES_MIN / 2);
+        let least = lowest.max(KEPT_BYTES_MIN / 2);
         self.cohorts.len() >= COHORTS_MIN || self.totals.newest() >= least.saturating_mul(2)
     }
 

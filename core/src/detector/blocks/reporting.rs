@@ -5,11 +5,10 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::census::LineId;
-
 use crate::roles::are_most;
 
-use super::super::constants::{APART_DENOMINATOR, APART_NUMERATOR, SETTLED_STEPS, STOPPED_STEPS};
-use super::super::findings::UNFOLLOWED;
+use super::super::constants::STOPPED_STEPS;
+use super::super::findings::{UNFOLLOWED, is_apart};
 use super::super::forecast::Forecast;
 use super::super::machine::Detector;
 use super::super::series::Layer;
@@ -36,8 +35,10 @@ impl Detector {
             let of = |is_it: &dyn Fn(&Growing) -> bool| {
                 lines.iter().filter(|one| is_it(one)).copied().collect::<Vec<Growing>>()
             };
-            found.extend(self.growth(*rank, &of(&|one| one.is_own), &BTreeMap::new()));
-            let Some(growth) = self.growth(*rank, &of(&is_shared), &many) else { continue };
+            let kept =
+                lines.iter().map(|one| one.held.bytes / one.steps).fold(0, u64::saturating_add);
+            found.extend(self.growth(*rank, &of(&|one| one.is_own), kept, &BTreeMap::new()));
+            let Some(growth) = self.growth(*rank, &of(&is_shared), kept, &many) else { continue };
             // The rank that ends first stands for all of them.
             let urgency = |growth: &Growth| {
                 (growth.steps_to_oom.unwrap_or(u64::MAX), Reverse(growth.bytes_per_step))
@@ -53,16 +54,18 @@ impl Detector {
         }
     }
 
-    /// Adds up the growth of these lines on a rank, and names the line that grows most. `many` is
-    /// the number of ranks that share each line.
+    /// Adds up the growth of these lines on a rank, and names the line that grows most. All growing
+    /// lines of the rank keep `kept` bytes a step; `many` is the number of ranks that share each
+    /// line.
     fn growth(
         &self,
         rank: u32,
         lines: &[Growing],
+        kept: u64,
         many: &BTreeMap<LineId, usize>,
     ) -> Option<(LineId, Growth)> {
-        let device = self.ranks.get(&rank)?.primary;
-        let series = self.series.get(&(rank, device))?;
+        let key = self.primary_of(rank)?;
+        let series = self.series.get(&key)?;
         let main = lines.iter().max_by_key(|one| (one.held.bytes / one.steps, one.held.count))?;
         let many = many.get(&main.line).copied().unwrap_or(1);
         let in_bytes = in_bytes(main.held);
@@ -87,15 +90,15 @@ impl Detector {
         let left = series.left(layer);
         // What is born and kept is the growth; the level says how far off that may be.
         let ahead = left.map(|left| {
-            let p50 = left / rate;
-            let by_level = self.ahead((rank, device), steps, left);
+            let p50 = left / kept.max(1);
+            let by_level = self.ahead(key, steps, left);
             let Forecast { p10, p90, .. } =
                 by_level.unwrap_or(Forecast { p10: p50, p50, p90: p50 });
             Forecast { p10: p10.min(p50), p50, p90: p90.max(p50) }
         });
         let growth = Growth {
             rank,
-            device,
+            device: key.1,
             scope,
             onset_step: main.onset_step,
             detected_step: last_step,
@@ -177,12 +180,8 @@ impl Detector {
     /// Is the growth of one rank no more than its part in the shared growth?
     fn is_part_of(&self, growth: &Growth, shared: &GrowthKey) -> bool {
         let Some(shared) = self.findings.get(shared).map(|open| open.growth) else { return false };
-        let apart = (shared.bytes_per_step / APART_DENOMINATOR.unsigned_abs())
-            .saturating_mul(APART_NUMERATOR.unsigned_abs());
-        let span = growth.last_step.saturating_sub(growth.onset_step);
-        let is_same_onset =
-            shared.onset_step.abs_diff(growth.onset_step) <= SETTLED_STEPS + span / 4;
-        is_same_onset && growth.bytes_per_step <= apart
+        let [own, all] = [growth, &shared].map(|of| of.bytes_per_step.min(i64::MAX as u64) as i64);
+        growth.began_with(&shared) && !is_apart(own, all)
     }
 
     fn renew(&mut self, key: &GrowthKey, open: Open, growth: &Growth) {
@@ -210,10 +209,9 @@ impl Detector {
     /// Closes findings about blocks whose growth has stopped.
     pub(super) fn close_stopped(&mut self) {
         let is_over = |(key, open): (&GrowthKey, &Open)| {
-            let steps = if open.is_sure { STOPPED_STEPS } else { SETTLED_STEPS };
             let has_ended = self.ranks.get(&key.rank).is_none_or(|rank| rank.has_ended);
             let step = self.last_step(key);
-            let is_over = step.saturating_sub(open.seen_step) > steps
+            let is_over = step.saturating_sub(open.seen_step) > STOPPED_STEPS
                 && !(has_ended && key.scope == Scope::OneRank);
             is_over.then_some((*key, step))
         };

@@ -42,6 +42,11 @@ impl Totals {
         known.map_or(0, |point| point.low)
     }
 
+    /// The highest value since a step.
+    pub(super) fn highest(&self, from: u64) -> u64 {
+        self.since(from).map(|point| point.high).max().unwrap_or(0)
+    }
+
     /// The lowest value since a step.
     pub(super) fn lowest(&self, from: u64) -> u64 {
         self.since(from).map(|point| point.low).min().unwrap_or(0)

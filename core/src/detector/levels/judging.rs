@@ -2,11 +2,9 @@
 
 use crate::roles::are_most;
 
-use super::super::constants::{
-    AHEAD_TIMES, APART_DENOMINATOR, APART_NUMERATOR, EVEN_STEPS, FILLING_STEPS,
-};
-use super::super::findings::Open;
-use super::super::forecast::forecast;
+use super::super::constants::{AHEAD_TIMES, EVEN_STEPS, FILLING_STEPS};
+use super::super::findings::{Open, is_apart};
+use super::super::forecast::{forecast, rate};
 use super::super::machine::{Detector, Point};
 use super::super::series::{BLOCK_STEPS, Layer, Series, TRACKED_LAYERS, WINDOW, Window, onset};
 use super::super::{Growth, GrowthKey, Scope};
@@ -24,12 +22,11 @@ impl Detector {
             let rise_min = series.rise_min(point.layer, &self.limits);
             let rule = Rule::against_peers(rise_min, self.limits.rules.past);
             let block_steps = BLOCK_STEPS[scale];
-            let (points, rate) = match judge(&window, &rule) {
-                Trend::Growing(Rise { points, bytes }) => {
-                    (points, window.per_step(points, bytes, block_steps))
-                }
-                Trend::Flat | Trend::Rising => (WINDOW, window.rate(block_steps)),
+            let points = match judge(&window, &rule) {
+                Trend::Growing(Rise { points, .. }) => points,
+                Trend::Flat | Trend::Rising => WINDOW,
             };
+            let rate = rate(&window, points, block_steps);
             let left = series.left(point.layer);
             let own = self.own_window(&point, scale);
             let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
@@ -78,7 +75,7 @@ impl Detector {
         if is_own
             && is_due
             && !self.is_reported(&key, self.groups.of(rank))
-            && rise / APART_NUMERATOR > self.common_rise(&point, points) / APART_DENOMINATOR
+            && is_apart(rise, self.common_rise(&point, points))
         {
             self.open(key, (scale, block), grown, point.peers);
         }
@@ -102,16 +99,16 @@ impl Detector {
         block: u64,
     ) {
         let Some(ranks) = self.groups.list.get(group).map(|group| &group.ranks) else { return };
-        let primary = |rank: &u32| Some((*rank, self.ranks.get(rank)?.primary));
-        if ranks.iter().filter_map(primary).any(|key| self.is_counted(key, layer)) {
+        let mut keys = ranks.iter().filter_map(|&rank| self.primary_of(rank));
+        if keys.any(|key| self.is_counted(key, layer)) {
             return;
         }
         let candidates = ranks.iter().filter_map(|&rank| {
-            let primary = self.ranks.get(&rank)?.primary;
-            let series = self.series.get(&(rank, primary))?;
+            let key = self.primary_of(rank)?;
+            let series = self.series.get(&key)?;
             series.track(layer)?;
             let peers = u32::try_from(ranks.len() - 1).unwrap_or(u32::MAX);
-            let point = Point { rank, device: primary, layer, scale, block, peers };
+            let point = Point { rank, device: key.1, layer, scale, block, peers };
             Some((point, series))
         });
         let rise_min =
@@ -198,11 +195,7 @@ impl Detector {
         let block_steps = BLOCK_STEPS[scale];
         let point = self.point_of(&key, scale, block);
         let own = self.own_window(&point, scale);
-        let rate = match key.scope {
-            Scope::OneRank => self.followed(&key, scale, block).per_step(points, rise, block_steps),
-            Scope::Role | Scope::AllRanks => own.rate(block_steps),
-        };
-        let rate = rate.max(1);
+        let rate = rate(&self.followed(&key, scale, block), points, block_steps).max(1);
         let windows = core::array::from_fn(|coarser| {
             let newest = block * block_steps / BLOCK_STEPS[coarser];
             (coarser >= scale).then(|| self.followed(&key, coarser, newest))
@@ -282,8 +275,8 @@ impl Detector {
             }
             let point = self.point_of(&key, scale, block);
             let rise = self.beyond_window(&point, scale).rise(points);
-            let is_apart = rise / APART_NUMERATOR > common_rise / APART_DENOMINATOR;
-            if key.scope == Scope::OneRank && key.layer == layer && !is_apart {
+            let is_own = is_apart(rise, common_rise);
+            if key.scope == Scope::OneRank && key.layer == layer && !is_own {
                 self.findings.close(&key, point.end_step());
             }
         }

@@ -31,8 +31,7 @@ impl Detector {
             return;
         }
         let since_baseline = |rank: u32| {
-            let primary = self.ranks.get(&rank)?.primary;
-            let series = self.series.get(&(rank, primary))?;
+            let series = self.series.get(&self.primary_of(rank)?)?;
             let peak = series.since_warm(Layer::Peak, scale, block)?;
             Some(peak - series.since_warm(Layer::Allocated, scale, block)?)
         };
@@ -57,7 +56,7 @@ impl Detector {
         beyond: [i64; 2],
         (end_step, count): (u64, usize),
     ) {
-        let Some(device) = self.ranks.get(&rank).map(|known| known.primary) else { return };
+        let Some(device) = self.primary_of(rank).map(|key| key.1) else { return };
         let Some(series) = self.series.get_mut(&(rank, device)) else { return };
         let device_bytes = series.last.device_bytes;
         let [peak, beyond, came] =

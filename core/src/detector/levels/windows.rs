@@ -1,6 +1,6 @@
 //! The windows that are judged: a series by itself, less its peers, and what all ranks share.
 
-use super::super::forecast::{Forecast, forecast};
+use super::super::forecast::{Forecast, forecast, rate};
 use super::super::machine::{Detector, Point};
 use super::super::series::{BLOCK_STEPS, Layer, Past, SCALES, WINDOW, Window};
 use super::super::{GrowthKey, Scope};
@@ -16,7 +16,7 @@ impl Detector {
     ) -> Option<i64> {
         let series = self.series.get(&key)?;
         let value = series.since_warm(layer, scale, block)?;
-        let is_primary = self.ranks.get(&key.0).is_some_and(|rank| rank.primary == key.1);
+        let is_primary = self.primary_of(key.0) == Some(key);
         if !is_primary || !self.limits.rules.peers {
             return Some(value);
         }
@@ -90,17 +90,19 @@ impl Detector {
         let fits = |scale: &usize| WINDOW as u64 * BLOCK_STEPS[*scale] <= steps;
         let scale = (0..SCALES).rev().find(fits).unwrap_or(0);
         let block = series.next_block[scale].checked_sub(1)?;
-        let layer = Layer::Allocated;
+        let layer = Layer::Peak;
         let growth_key = GrowthKey { rank: key.0, device: key.1, layer, scope: Scope::OneRank };
         let window = self.own_window(&self.point_of(&growth_key, scale, block), scale);
         forecast(&window, WINDOW, BLOCK_STEPS[scale], left)
     }
 
     /// Rise of the floor of a series per step over the last window.
-    pub(in crate::detector) fn own_rate(&self, key: (u32, u8), layer: Layer) -> i64 {
+    pub(in crate::detector) fn own_rate(&self, key: (u32, u8)) -> i64 {
         let Some(series) = self.series.get(&key) else { return 0 };
         let Some(block) = series.next_block[0].checked_sub(1) else { return 0 };
+        let layer = Layer::Allocated;
         let growth_key = GrowthKey { rank: key.0, device: key.1, layer, scope: Scope::OneRank };
-        self.own_window(&self.point_of(&growth_key, 0, block), 0).rate(BLOCK_STEPS[0])
+        let window = self.own_window(&self.point_of(&growth_key, 0, block), 0);
+        rate(&window, WINDOW, BLOCK_STEPS[0])
     }
 }

@@ -1,6 +1,5 @@
 //! Windows: the newest points of a track, and the onset of a growth in them.
 
-use super::super::constants::PARTS;
 use super::ring::{BLOCK_STEPS, SCALES};
 
 /// Points of a window that is judged.
@@ -101,29 +100,6 @@ impl Window {
         let ups = lately.windows(2).filter(|pair| pair[1] > pair[0]).count();
         ups * CLIMBS_PARTS > lately.len().saturating_sub(1) * (CLIMBS_PARTS - 1)
     }
-
-    /// A rise over the last `points` points, between the lowest values of their first and last
-    /// parts, for each step; at least 1.
-    pub(in crate::detector) fn per_step(&self, points: usize, bytes: i64, block_steps: u64) -> i64 {
-        let newest = self.backwards().next().map_or(0, |(block, _)| block);
-        let oldest = self.backwards().take(points).last().map_or(newest, |(block, _)| block);
-        let steps = (newest - oldest + 1).saturating_mul(block_steps);
-        let steps = steps - steps / PARTS as u64;
-        (bytes / i64::try_from(steps).unwrap_or(i64::MAX).max(1)).max(1)
-    }
-
-    /// Rise over the window for each block, in parts of `block_steps`: for each step, rounded
-    /// towards zero.
-    pub(in crate::detector) fn rate(&self, block_steps: u64) -> i64 {
-        let newest = self.backwards().next();
-        match (self.backwards().take(WINDOW).last(), newest) {
-            (Some((from, first)), Some((to, last))) if to > from => {
-                let steps = (to - from).saturating_mul(block_steps);
-                (last - first) / i64::try_from(steps).unwrap_or(i64::MAX)
-            }
-            _ => 0,
-        }
-    }
 }
 
 /// Finds the step at which a growth of `rate` a step began, and the level there. `windows` are
@@ -213,11 +189,11 @@ mod tests {
         let window = Window::collect(30, 0, Past::default(), known);
         assert_eq!(window.values(), [24, 25, 26, 27, 28, 29, 30]);
         assert_eq!(window.past.high(), Some(19));
-        assert_eq!((window.rise(3), window.rise(99), window.rate(2)), (2, 6, 0));
+        assert_eq!((window.rise(3), window.rise(99)), (2, 6));
         let small = |block: u64| block.is_multiple_of(3).then_some(block as i64);
         let window = Window::collect(99, 60, Past::default(), small);
         assert_eq!(window.values().len(), 14, "holes of two blocks are no end");
         let none = Window::collect(9, 0, Past::default(), |_| None);
-        assert_eq!((none.last(), none.rise(4), none.rate(4)), (None, 0, 0));
+        assert_eq!((none.last(), none.rise(4)), (None, 0));
     }
 }

@@ -194,16 +194,13 @@ impl<P: FnMut(u32, u64) -> Vec<Births>> Player<P> {
 }
 
 pub(super) fn fresh_detector(ranks: u32) -> Detector {
-    let mut limits = Limits::default();
-    limits.rules.lifetimes = true;
-
-    let mut detector = Detector::new(limits);
+    let mut detector = Detector::new(Limits::default());
     detector.expect_ranks(ranks);
     detector
 }
 
-/// Every growth that was said, in order.
-fn said(findings: &[Finding]) -> impl Iterator<Item = &Growth> {
+/// Every growth that was reported, in order.
+fn reported(findings: &[Finding]) -> impl Iterator<Item = &Growth> {
     findings.iter().filter_map(|finding| match finding {
         Finding::Opened(growth) | Finding::Updated(growth) => Some(growth),
         Finding::Closed { .. } => None,
@@ -211,7 +208,7 @@ fn said(findings: &[Finding]) -> impl Iterator<Item = &Growth> {
 }
 
 fn is_any_sure(findings: &[Finding]) -> bool {
-    said(findings).any(|growth| growth.is_sure)
+    reported(findings).any(|growth| growth.is_sure)
 }
 
 fn closed(findings: &[Finding]) -> Vec<(GrowthKey, u64)> {
@@ -241,7 +238,7 @@ fn a_leak_on_one_rank_is_found_on_that_rank() {
             assert_eq!((growth.scope, growth.is_sure), (Scope::OneRank, true), "{case}");
             assert!(growth.detected_step <= onset + delay_max, "{case}");
             assert!(growth.onset_step.abs_diff(onset) <= 8, "{case}");
-            let last = said(findings).last().map_or(0, |growth| growth.bytes_per_step);
+            let last = reported(findings).last().map_or(0, |growth| growth.bytes_per_step);
             assert!(last.abs_diff(8 * MIB) <= MIB / 2, "{case}");
         }
     }
@@ -255,7 +252,7 @@ fn a_leak_of_all_ranks_is_one_notice_that_becomes_sure() {
     let [notice] = opened(findings)[..] else { panic!("{findings:?}") };
     assert_eq!((notice.scope, notice.ranks), (Scope::AllRanks, 4), "{findings:?}");
     assert!(!notice.is_sure && notice.detected_step < onset + 256, "{findings:?}");
-    let sure = said(findings).find(|growth| growth.is_sure).expect("it has gone on for long");
+    let sure = reported(findings).find(|growth| growth.is_sure).expect("it has gone on for long");
     assert_eq!(sure.key(), notice.key());
     assert!((onset + 384..=onset + 600).contains(&sure.last_step), "{findings:?}");
     assert_eq!(closed(findings), []);
@@ -268,7 +265,7 @@ fn a_leak_of_all_ranks_is_sure_early_when_the_end_is_near() {
     let findings = player.run_to(onset + 350);
     let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
     assert_eq!(growth.scope, Scope::AllRanks, "{findings:?}");
-    let sure = said(findings).find(|growth| growth.is_sure).expect("the end is near");
+    let sure = reported(findings).find(|growth| growth.is_sure).expect("the end is near");
     assert!(sure.last_step < onset + 200, "{findings:?}");
     assert!(sure.steps_to_oom.is_some_and(|steps| steps > 100), "{findings:?}");
 }
@@ -290,7 +287,7 @@ fn a_cache_of_one_rank_is_over_after_its_first_round() {
         is_on.then(|| Births::one(TESTED, 4 * MIB, step + steps)).into_iter().collect()
     });
     let findings = player.run_to(2_000);
-    let late = said(findings).filter(|growth| growth.last_step > from + steps + 64);
+    let late = reported(findings).filter(|growth| growth.last_step > from + steps + 64);
     assert_eq!(late.count(), 0, "{findings:?}");
     assert_eq!(opened(findings).len(), closed(findings).len(), "{findings:?}");
 }
@@ -304,6 +301,34 @@ fn a_collector_sawtooth_is_never_sure() {
         });
         let findings = player.run_to(1_200);
         assert!(!is_any_sure(findings), "period {period}, shift {shift}: {findings:?}");
+    }
+}
+
+#[test]
+fn garbage_that_is_collected_ever_less_often_is_a_notice() {
+    // Each collection comes after half as many steps more than the one before.
+    let collections: Vec<u64> =
+        core::iter::successors(Some(150), |last| Some(last + last / 2)).take(8).collect();
+    let next = |step: u64| collections.iter().copied().find(|due| *due > step).unwrap_or(u64::MAX);
+    let mut player = Player::new(4, |_, step| alloc::vec![Births::one(TESTED, MIB, next(step))]);
+    let findings = player.run_to(1_700);
+    let last = reported(findings).last().expect("lifetimes lengthen");
+    assert_eq!((last.layer, last.is_sure), (Layer::Allocated, false), "{findings:?}");
+}
+
+#[test]
+fn a_ring_that_is_refilled_at_random_gives_nothing() {
+    for seed in seeds(3) {
+        let mut rng = Rng(seed);
+        // After it is full, each step replaces 4 of 400 blocks. Ever older ones are found.
+        let mut player = Player::new(1, |_, step| {
+            let age = (0..4).map(|_| 1 + rng.below(100) * rng.below(100) / 25);
+            age.map(|age| Births::one(TESTED, MIB, step + age)).collect()
+        });
+        let findings = player.run_to(2_500);
+        assert!(!is_any_sure(findings), "seed {seed}: {findings:?}");
+        let late = opened(findings).iter().filter(|growth| growth.detected_step > 700).count();
+        assert_eq!(late, 0, "seed {seed}: {findings:?}");
     }
 }
 
@@ -559,7 +584,7 @@ fn growth_of_all_ranks_stays_sure() {
     let mut player = Player::new(4, |_, step| leak(step, 300, 8 * MIB));
     let findings = player.run_to(4_000);
     assert!(is_any_sure(findings), "{findings:?}");
-    let later = said(findings).skip_while(|growth| !growth.is_sure);
+    let later = reported(findings).skip_while(|growth| !growth.is_sure);
     let unsure: Vec<u64> = later.filter(|it| !it.is_sure).map(|it| it.last_step).collect();
     assert_eq!(unsure, []);
 }
