@@ -40,8 +40,6 @@ struct Look<'a, 'd> {
     there: Vec<&'a ((u32, u8), &'d Device)>,
     absent: usize,
     id: LineId,
-    /// Step of the newest census of the group.
-    step: u64,
     /// The births in `from..settled` are judged.
     from: u64,
     settled: u64,
@@ -82,7 +80,7 @@ impl Detector {
             let counted = steps.len() - steps.partition_point(|step| *step < settled);
             let absent = counted.saturating_sub(there.len());
             let from = settled.saturating_sub(span);
-            let look = Look { there, absent, id, step, from, settled, span, is_early };
+            let look = Look { there, absent, id, from, settled, span, is_early };
             if self.limits.rules.survivors && (!is_early || counted > 1) {
                 self.judge_survivors(&look, &mut found);
             }
@@ -94,7 +92,7 @@ impl Detector {
             let absent = steps.len().saturating_sub(there.len());
             // A rise within two lifetimes of the blocks counts only as a rank's own growth.
             let is_early = span < life_steps.saturating_mul(2);
-            let look = Look { there, absent, id, step, from, settled: step, span, is_early };
+            let look = Look { there, absent, id, from, settled: step, span, is_early };
             self.judge_swelling(&look, &mut found);
         }
         if found.is_empty() && self.limits.rules.lifetimes {
@@ -105,9 +103,8 @@ impl Detector {
 
     /// Judges survivors: cohorts older than any that was freed, while new cohorts follow.
     fn judge_survivors(&self, look: &Look<'_, '_>, found: &mut BTreeMap<u32, Growing>) {
-        let Look { there, absent, id, step, from, settled, is_early, .. } = look;
-        let line =
-            |device: &Device| device.lines.get(id).map(|line| line.kept(*step, *from, *settled));
+        let Look { there, absent, id, from, settled, is_early, .. } = look;
+        let line = |device: &Device| device.lines.get(id).map(|line| line.kept(*from, *settled));
         let all: Vec<Kept> =
             there.iter().map(|(_, device)| line(device).unwrap_or_default()).collect();
         if !all.iter().any(is_enough) {
@@ -151,7 +148,7 @@ impl Detector {
         kept: &Kept,
         look: &Look<'_, '_>,
     ) -> Option<Survivors> {
-        let Look { step, settled, span, .. } = *look;
+        let Look { settled, span, .. } = *look;
         let Kept { held, later, first, .. } = *kept;
         let steps = settled.saturating_sub(first).max(1);
         let in_bytes = in_bytes(held);
@@ -159,13 +156,13 @@ impl Detector {
         let (all, later_half) = (amount(held), amount(later));
         let gap_max = (kept.last.saturating_sub(first) / 2).max(SETTLED_STEPS).min(span / 2);
         let goes_on = kept.gap <= gap_max && later_half >= all / 3;
-        if !goes_on || !line.has_risen(step, first, held) {
+        if !goes_on || !line.has_risen(first, held) {
             return None;
         }
         // Fewer late births than early, or than before, by more than chance explains.
         let by_chance = held.count.isqrt();
         let early = held.count - later.count;
-        let before = line.kept(step, first.saturating_sub(steps), first).held.count;
+        let before = line.kept(first.saturating_sub(steps), first).held.count;
         let is_fewer = early > later.count.saturating_add(by_chance)
             || before > held.count.saturating_add(by_chance.saturating_mul(2));
         let to_come = if is_fewer {
@@ -178,7 +175,7 @@ impl Detector {
         if in_bytes && !series.rose_with(first, held.bytes) {
             return None;
         }
-        let onset_step = line.onset(step, first, gap_max);
+        let onset_step = line.onset(first, gap_max);
         let onset_age_steps = onset_step.saturating_sub(series.first_step);
         // What is kept at the same rate all the time is no state that is built up.
         let is_setup = onset_age_steps < SETUP_STEPS && !kept.is_steady;

@@ -62,10 +62,9 @@ impl Detector {
         let mut growing: BTreeMap<u32, Vec<Growing>> = BTreeMap::new();
         for group in 0..self.groups.list.len() {
             let devices = self.devices_of(group);
-            let Some(step) = devices.iter().map(|(_, device)| device.step).max() else { continue };
             let mut steps: Vec<u64> = devices.iter().map(|(_, device)| device.step).collect();
             steps.sort_unstable();
-            for (id, devices) in holders(&devices, step) {
+            for (id, devices) in holders(&devices) {
                 for one in self.judge_line(&devices, &steps, id) {
                     growing.entry(one.rank).or_default().push(one);
                 }
@@ -90,11 +89,11 @@ impl Detector {
 type Holders<'d> = Vec<((u32, u8), &'d Device)>;
 
 /// Finds the devices that hold each line that may grow on one of them.
-fn holders<'d>(devices: &[((u32, u8), &'d Device)], step: u64) -> BTreeMap<LineId, Holders<'d>> {
+fn holders<'d>(devices: &[((u32, u8), &'d Device)]) -> BTreeMap<LineId, Holders<'d>> {
     let mut holders: BTreeMap<LineId, Holders<'d>> = BTreeMap::new();
     let lines = devices.iter().flat_map(|(_, device)| &device.lines);
     let growing: BTreeSet<LineId> =
-        lines.filter(|(_, line)| line.may_grow(step)).map(|(id, _)| *id).collect();
+        lines.filter(|(_, line)| line.may_grow()).map(|(id, _)| *id).collect();
     for (key, device) in devices {
         for id in device.lines.keys().filter(|id| growing.contains(id)) {
             holders.entry(*id).or_default().push((*key, device));

@@ -17,6 +17,8 @@ pub(super) const LOOK_BACK_STEPS: u64 = 2_048;
 #[derive(Debug, Default)]
 pub(super) struct Line {
     cohorts: BTreeMap<u64, Cohort>,
+    /// Step of the newest census.
+    step: u64,
     /// The line's bytes at each census.
     pub(super) totals: Totals,
     /// Step since which the line is known, and what it held then.
@@ -94,6 +96,7 @@ impl Line {
             (*birth, Cohort { held: *held, most_bytes: most.max(held.bytes) })
         };
         self.cohorts = now.iter().map(cohort).collect();
+        self.step = step;
         // A ring that is refilled at random holds ever older blocks, but no more of them.
         let high_bytes = self.totals.highest(step.saturating_sub(life_steps));
         let is_longer = life_steps >= 2 * SETTLED_STEPS
@@ -112,14 +115,14 @@ impl Line {
     }
 
     /// Can the line grow at all? Most cannot: parameters are one cohort, activations are freed.
-    pub(super) fn may_grow(&self, step: u64) -> bool {
-        let lowest = self.totals.lowest(step.saturating_sub(LOOK_BACK_STEPS));
+    pub(super) fn may_grow(&self) -> bool {
+        let lowest = self.totals.lowest(self.step.saturating_sub(LOOK_BACK_STEPS));
         let least = lowest.max(KEPT_BYTES_MIN / 2);
         self.cohorts.len() >= COHORTS_MIN || self.totals.newest() >= least.saturating_mul(2)
     }
 
-    /// Sums up the live blocks at `step` that were born in `from..to`.
-    pub(super) fn kept(&self, step: u64, from: u64, to: u64) -> Kept {
+    /// Sums up the live blocks that were born in `from..to`.
+    pub(super) fn kept(&self, from: u64, to: u64) -> Kept {
         let births = || self.cohorts.range(from..to.max(from));
         let first = births().next().map_or(to, |(birth, _)| *birth);
         let middle = first.midpoint(to);
@@ -128,7 +131,7 @@ impl Line {
         let (mut slowest, mut fastest) = (u64::MAX, 0);
         for (birth, cohort) in births() {
             kept.gap = kept.gap.max(birth.saturating_sub(end));
-            end = cohort::end(step, *birth);
+            end = cohort::end(self.step, *birth);
             kept.held = kept.held.plus(cohort.held);
             kept.cohorts += 1;
             // Growth may begin within the first cohort, and the last one may be under way.
@@ -146,14 +149,14 @@ impl Line {
 
     /// Did the line rise, since `first` or since it is known, by at least half of what it keeps of
     /// the births since then? Else new blocks replaced old ones.
-    pub(super) fn has_risen(&self, step: u64, first: u64, kept: Held) -> bool {
+    pub(super) fn has_risen(&self, first: u64, kept: Held) -> bool {
         let (known_step, known) = self.known;
         let in_bytes = in_bytes(kept);
         if first >= known_step {
             let risen = self.totals.newest().saturating_sub(self.totals.at(first));
             return !in_bytes || risen >= kept.bytes / 2;
         }
-        let fresh = self.kept(step, known_step, u64::MAX).held;
+        let fresh = self.kept(known_step, u64::MAX).held;
         let now = self.cohorts.values().fold(Held::default(), |sum, of| sum.plus(of.held));
         let (fresh, now, known, least) = match in_bytes {
             true => (fresh.bytes, now.bytes, known.bytes, KEPT_BYTES_MIN),
@@ -163,10 +166,10 @@ impl Line {
     }
 
     /// Finds the first of the births that lead up to `first` with gaps of at most `gap_max` steps.
-    pub(super) fn onset(&self, step: u64, first: u64, gap_max: u64) -> u64 {
+    pub(super) fn onset(&self, first: u64, gap_max: u64) -> u64 {
         let mut onset = first;
         for birth in self.cohorts.range(..first).rev().map(|(birth, _)| *birth) {
-            if onset.saturating_sub(cohort::end(step, birth)) > gap_max {
+            if onset.saturating_sub(cohort::end(self.step, birth)) > gap_max {
                 break;
             }
             onset = birth;

@@ -128,7 +128,7 @@ impl Detector {
         if let Some((known, open)) = shared {
             if growth.scope != Scope::OneRank {
                 key = *known;
-            } else if (open.line == line && open.is_sure) || self.is_part_of(&growth, known) {
+            } else if self.is_part_of(&growth, line, (known, open)) {
                 return;
             }
         }
@@ -178,10 +178,17 @@ impl Detector {
     }
 
     /// Is the growth of one rank no more than its part in the shared growth?
-    fn is_part_of(&self, growth: &Growth, shared: &GrowthKey) -> bool {
-        let Some(shared) = self.findings.get(shared).map(|open| open.growth) else { return false };
+    fn is_part_of(
+        &self,
+        growth: &Growth,
+        line: LineId,
+        (known, open): (&GrowthKey, &Open),
+    ) -> bool {
+        let Some(shared) = self.findings.get(known).map(|open| open.growth) else { return false };
         let [own, all] = [growth, &shared].map(|of| of.bytes_per_step.min(i64::MAX as u64) as i64);
-        growth.began_with(&shared) && !is_apart(own, all)
+        let is_same_line = open.line == line;
+        let is_alike = !is_apart(own, all) && (is_same_line || growth.began_with(&shared));
+        is_alike || (is_same_line && open.is_sure)
     }
 
     fn renew(&mut self, key: &GrowthKey, open: Open, growth: &Growth) {

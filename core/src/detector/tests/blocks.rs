@@ -142,8 +142,9 @@ struct Player<P> {
     detector: Detector,
     tapes: Vec<Tape>,
     program: P,
-    /// Steps between two censuses.
+    /// Steps between two censuses of a rank, and between those of two ranks.
     every: u64,
+    apart: u64,
     step: u64,
     findings: Vec<Finding>,
 }
@@ -152,7 +153,7 @@ impl<P: FnMut(u32, u64) -> Vec<Births>> Player<P> {
     fn new(ranks: u32, program: P) -> Self {
         let tapes = alloc::vec![Tape::default(); ranks as usize];
         let detector = fresh_detector(ranks);
-        Self { detector, tapes, program, every: 8, step: 0, findings: Vec::new() }
+        Self { detector, tapes, program, every: 8, apart: 0, step: 0, findings: Vec::new() }
     }
 
     fn with_census_every(mut self, steps: u64) -> Self {
@@ -182,7 +183,8 @@ impl<P: FnMut(u32, u64) -> Vec<Births>> Player<P> {
                 let work_bytes = tape.play(self.step, &births);
                 let sample = tape.sample(rank, self.step, work_bytes);
                 self.detector.sample(now_ns, &sample);
-                if (self.step + 1).is_multiple_of(self.every) && is_counted(rank) {
+                let turn = self.step + 1 + u64::from(rank) * self.apart;
+                if turn.is_multiple_of(self.every) && is_counted(rank) {
                     self.detector.census(now_ns, rank, &tape.census(self.step));
                 }
             }
@@ -256,6 +258,22 @@ fn a_leak_of_all_ranks_is_one_notice_that_becomes_sure() {
     assert_eq!(sure.key(), notice.key());
     assert!((onset + 384..=onset + 600).contains(&sure.last_step), "{findings:?}");
     assert_eq!(closed(findings), []);
+}
+
+#[test]
+fn ranks_that_are_counted_at_different_steps_grow_alike() {
+    let program = |_, step| leak(step, 50, 2 * MIB);
+    for seed in seeds(8) {
+        let mut rng = Rng(seed);
+        let every = 12 + rng.below(40);
+        let mut player = Player::new(4, program).with_census_every(every);
+        player.apart = rng.below(40);
+        let findings = player.run_to(400);
+        let case = format!("seed {seed}: {findings:?}");
+        let [notice] = opened(findings)[..] else { panic!("{case}") };
+        assert_eq!(notice.scope, Scope::AllRanks, "{case}");
+        assert!(notice.detected_step < 50 + 144 + 64 + 2 * every, "{case}");
+    }
 }
 
 #[test]
