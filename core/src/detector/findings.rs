@@ -265,12 +265,6 @@ impl Findings {
         }
     }
 
-    /// Scopes of the findings about a layer of a series that follow no track.
-    pub(super) fn unfollowed_scopes(&self, rank: u32, device: u8, layer: Layer) -> Vec<Scope> {
-        let keys = self.keys_of(rank, device, layer).into_iter();
-        keys.filter(|&(_, scale)| scale == UNFOLLOWED).map(|(key, _)| key.scope).collect()
-    }
-
     /// Closes a finding that follows no track.
     pub(super) fn close_unfollowed(&mut self, key: &GrowthKey, at_step: u64) {
         if self.open.get(key).is_some_and(|open| open.scale == UNFOLLOWED) {

@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 
 use crate::census::{Census, LineId};
 
-use super::super::GrowthKey;
 use super::super::machine::Detector;
 use super::super::series::Layer;
 use super::growing::Growing;
@@ -29,9 +28,6 @@ impl Detector {
         if !is_known {
             return;
         }
-        if !self.blocks.is_counted((rank, census.device)) {
-            self.close_levels((rank, census.device));
-        }
         self.blocks.take(rank, census);
         if now_ns.saturating_sub(self.blocks.judged_ns) >= INTERVAL_NS {
             self.blocks.judged_ns = now_ns;
@@ -44,18 +40,6 @@ impl Detector {
     pub(in crate::detector) fn is_counted(&self, key: (u32, u8), layer: Layer) -> bool {
         let is_primary = self.primary_of(key.0) == Some(key);
         layer.is_of_blocks() && is_primary && self.blocks.knows(key)
-    }
-
-    /// Closes the findings about the tensors of a device from before the first census: from then on
-    /// their level is not judged.
-    fn close_levels(&mut self, (rank, device): (u32, u8)) {
-        let step = self.series.get(&(rank, device)).map_or(0, |series| series.last_step);
-        for layer in [Layer::Allocated, Layer::Blocks] {
-            for scope in self.findings.unfollowed_scopes(rank, device, layer) {
-                let key = GrowthKey { rank, device, layer, scope };
-                self.findings.close_unfollowed(&key, step);
-            }
-        }
     }
 
     fn judge_blocks(&mut self) {

@@ -606,3 +606,21 @@ fn growth_of_all_ranks_stays_sure() {
     let unsure: Vec<u64> = later.filter(|it| !it.is_sure).map(|it| it.last_step).collect();
     assert_eq!(unsure, []);
 }
+
+#[test]
+fn a_rank_that_comes_back_and_leaks_on_keeps_its_finding() {
+    for is_emptied in [false, true] {
+        let program =
+            |rank, step| if rank == 2 { leak(step, 300, 8 * MIB) } else { Vec::<Births>::new() };
+        let mut player = Player::new(4, program);
+        player.run_to(400);
+        player.detector.rank_ended(2);
+        if is_emptied {
+            player.tapes[2].live.retain(|(_, of)| of.line != TESTED);
+        }
+        let findings = player.run_to(1_400);
+        assert_eq!(closed(findings), [], "{findings:?}");
+        let last_step = reported(findings).last().map_or(0, |growth| growth.last_step);
+        assert!(last_step > 1_000, "{findings:?}");
+    }
+}
