@@ -101,7 +101,13 @@ fn restarts_are_advised_for_what_grows_again_slowly() {
             Class::Unknown | Class::Telemetry | Class::Desynchronised => {
                 assert_eq!(helps, None, "{}", scenario.name);
             }
-            _ => {
+            Class::Leak
+            | Class::ReferenceCycles
+            | Class::DeferredFrees
+            | Class::Fragmentation
+            | Class::CompilePools
+            | Class::NonTorch
+            | Class::Host => {
                 let others = scenario.cause == Cause::Neighbours;
                 assert_eq!(helps, Some(!others), "{}", scenario.name);
                 assert_eq!(said.restart.gives_back_bytes.is_some(), !others, "{}", scenario.name);

@@ -1,7 +1,7 @@
-//! Chosen thresholds of the detector, all in this file.
+//! Chosen thresholds of the detector: each decides whether something is reported.
 //!
-//! Sizes of rings and buffers stand beside them; bounds that an operator can meet are in
-//! [`crate::limits`].
+//! Sizes of rings, windows and buffers, and tolerances of estimates, stand beside their code;
+//! bounds that an operator can meet are in [`crate::limits`].
 
 /// Memory of this age, in steps, is no longer part of a step's work. Growth may pause for as long.
 pub(super) const SETTLED_STEPS: u64 = 64;

@@ -29,9 +29,10 @@ const TAKES_PART_NS: u64 = 30_000_000_000;
 
 /// Streaming detector for one attempt at one job.
 ///
-/// Feed it with [`sample`](Self::sample) and [`reading`](Self::reading), then call
-/// [`poll`](Self::poll) until it is empty. Memory per rank and device is bounded (about 1.5 KiB
-/// for each layer that is known), whatever the length of the job.
+/// Feed it with [`sample`](Self::sample), [`reading`](Self::reading) and
+/// [`census`](Self::census), then call [`poll`](Self::poll) until it is empty. Memory per rank and
+/// device is bounded, whatever the length of the job: about 1 KiB for each layer that is known, and
+/// about 2 KiB for each line of the census.
 #[derive(Debug)]
 pub struct Detector {
     pub(super) limits: Limits,

@@ -66,9 +66,7 @@ impl Totals {
 
     /// Highest less lowest value since a step.
     pub(super) fn swing(&self, from: u64) -> u64 {
-        let high = self.since(from).map(|point| point.high).max().unwrap_or(0);
-        let low = self.since(from).map(|point| point.low).min().unwrap_or(0);
-        high.saturating_sub(low)
+        self.highest(from).saturating_sub(self.lowest(from))
     }
 
     pub(super) fn since(&self, from: u64) -> impl Iterator<Item = &Point> {

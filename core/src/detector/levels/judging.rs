@@ -40,7 +40,7 @@ impl Detector {
         }
     }
 
-    /// Does this series grow beyond its peers?
+    /// Judges one rank against its peers, and opens a finding where it grows beyond them.
     pub(in crate::detector) fn judge_rank(&mut self, point: Point) {
         let Point { rank, device, layer, scale, block, .. } = point;
         if self.is_counted((rank, device), layer) {
@@ -90,7 +90,8 @@ impl Detector {
         is_below && self.limits.rules.past
     }
 
-    /// Do all ranks of a group grow?
+    /// Judges what the ranks of a group have in common: opens a finding, and merges those about
+    /// single ranks.
     pub(in crate::detector) fn judge_common(
         &mut self,
         group: usize,

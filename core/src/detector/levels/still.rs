@@ -15,8 +15,8 @@ use super::super::{Growth, GrowthKey, Scope};
 /// Length of block at which peaks are compared.
 const SPREAD_SCALE: usize = 0;
 
-/// … and this many checks in turn, one a second, found it silent: after a global pause the held
-/// samples of all ranks arrive at once, one rank after the other.
+/// A rank is silent only after this many checks in turn, one a second: after a global pause the
+/// held samples of all ranks arrive at once, one rank after the other.
 const SILENT_CHECKS_MIN: u32 = 10;
 
 impl Detector {

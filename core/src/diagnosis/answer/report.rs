@@ -205,15 +205,15 @@ fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
     if generations == 1 {
         let step = if is_numbered { format!("step {first}") } else { "one step".into() };
         return Some(match line.blocks {
-            1 => format!("its only live block was born in {step}"),
-            _ => format!("its {blocks} live blocks were all born in {step}"),
+            1 => format!("its only live block was allocated in {step}"),
+            _ => format!("its {blocks} live blocks were all allocated in {step}"),
         });
     }
     let range = if is_numbered { format!(", {first} to {last}") } else { String::new() };
     let every = line.births.every_steps(case.born_since).filter(|&every| every > 2);
     let every = every.map_or(String::new(), |every| format!(", about every {every} steps"));
-    let meaning = if class == Class::Leak { ": blocks of all ages stay" } else { "" };
-    let born = format!("were born in {generations} different steps");
+    let meaning = if class == Class::Leak { ": blocks of every age stay" } else { "" };
+    let born = format!("were allocated in {generations} distinct steps");
     Some(format!("its {blocks} live blocks {born}{range}{every}{meaning}"))
 }
 

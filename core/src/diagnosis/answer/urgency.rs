@@ -2,7 +2,6 @@
 
 use super::diagnosis::Diagnosis;
 use crate::diagnosis::constants::{EARLY_STEPS, PAGE_CONFIDENCE_PPM, SOON_NS, SOON_STEPS};
-use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::Outlook;
@@ -12,7 +11,7 @@ pub(crate) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
     if case.context.ooms.is_some_and(|ooms| ooms > 0) {
         return true;
     }
-    // What comes to its end by itself has no forecast; and whether these two say anything is open.
+    // The end of a growth that ends by itself is not near.
     let outlook = class.judge().outlook;
     let is_ending = outlook == Outlook::Passing;
     let Some(steps) = case.growth.steps_to_oom.filter(|_| !is_ending && case.layer.has_rate())
@@ -37,11 +36,8 @@ impl Diagnosis {
     /// Should a person be woken? Only for a fault that is confirmed, or when memory ends soon.
     /// Everything else is to be seen, quietly.
     pub fn pages(&self) -> bool {
-        let comes_to_rest = matches!(
-            self.histogram.course,
-            AgeProfile::Once | AgeProfile::Few | AgeProfile::Ended | AgeProfile::Filling
-        );
-        let is_needed = self.class == Class::Pressure && comes_to_rest;
+        let is_load = self.class.judge().outlook == Outlook::Load;
+        let is_needed = is_load && self.histogram.course.comes_to_rest();
         // Graphs are captured, and code is compiled, until all shapes have been seen.
         let is_settling = self.class == Class::CompilePools && self.age_steps < SOON_STEPS;
         let is_confirmed =

@@ -68,6 +68,11 @@ pub enum AgeProfile {
 }
 
 impl AgeProfile {
+    /// Has the line stopped growing, or will it by itself?
+    pub(crate) fn comes_to_rest(self) -> bool {
+        matches!(self, Self::Once | Self::Few | Self::Ended | Self::Filling)
+    }
+
     /// The name a user meets.
     pub fn as_str(self) -> &'static str {
         self.into()

@@ -57,7 +57,7 @@ pub(crate) struct Case<'a> {
     pub(crate) requests: Option<Requests>,
     pub(crate) bursts: Option<Bursts<'a>>,
     pub(crate) churn: Churn,
-    /// Memory that other code than PyTorch's allocator holds, and of how many peers is known too.
+    /// Memory that code other than PyTorch's allocator holds.
     pub(crate) outside: &'a [OutsideUse],
     /// Which lines took such memory; `None` where nothing was recorded that could be it.
     pub(crate) outside_lines: Option<Outside<'a>>,

@@ -16,7 +16,7 @@ use crate::diagnosis::constants::{
 /// What one rank keeps that it should not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survivors {
-    /// Stacks that keep blocks of all ages, largest growth first.
+    /// Stacks that keep blocks of every age, largest growth first.
     pub(crate) stacks: Vec<u32>,
     /// Bytes by which they grew.
     pub(crate) grown: u64,

@@ -113,8 +113,17 @@ fn verdict(view: &View<'_>, kept: &Survivors, ranks: Vec<u32>, diagnosis: &Diagn
     more.extend(more_evidence(view, kept, &also));
     // What stays is a leak, also where the judges lack what only a running job shows.
     let class = match diagnosis.class {
-        known @ (Class::CompilePools | Class::Pressure) => known,
-        _ => Class::Leak,
+        known @ (Class::Leak | Class::CompilePools | Class::Pressure) => known,
+        Class::ReferenceCycles
+        | Class::DeferredFrees
+        | Class::Fragmentation
+        | Class::Imbalance
+        | Class::CacheThrash
+        | Class::NonTorch
+        | Class::Host
+        | Class::Telemetry
+        | Class::Desynchronised
+        | Class::Unknown => Class::Leak,
     };
     Verdict {
         ranks,

@@ -25,7 +25,7 @@ fn evaluate(case: &Case<'_>, leaks: bool) -> Facts {
         )
         .excluded_by(
             (leaks && group.is_some()).then_some(true),
-            "blocks of all ages stay up to the step of the snapshot, which a rank that waits does \
+            "blocks of every age stay up to the step of the snapshot, which a rank that waits does \
              not do",
             "",
         )

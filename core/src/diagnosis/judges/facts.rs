@@ -10,7 +10,7 @@ use crate::diagnosis::evidence::case::{Case, Lines};
 
 /// One class of trouble.
 pub(crate) struct Judge {
-    /// What speaks for and against it; the last argument: blocks of all ages stay.
+    /// What speaks for and against it; the last argument: blocks of every age stay.
     pub(crate) evaluate: fn(&Case<'_>, &Lines<'_>, bool) -> Facts,
     /// The upper bound of its confidence before doubts, in parts per million.
     pub(crate) confidence_ppm: fn(&Case<'_>, &Lines<'_>) -> u64,
@@ -33,7 +33,7 @@ pub(crate) enum Outlook {
     Fault,
     /// The job was set up like this, and it may come to rest.
     Load,
-    /// It ends without intervention, or its course is not known: it has no forecast.
+    /// It ends without intervention, or its course is not known: its forecast is not urgent.
     Passing,
     /// It has a forecast, and is no fault that is known.
     Open,

@@ -34,7 +34,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
     }
     let facts = Facts::default().excluded_by(
         Some(leaks),
-        "blocks of all ages stay, which more work does not do",
+        "blocks of every age stay, which more work does not do",
         "",
     );
     if leaks {

@@ -43,7 +43,7 @@ fn evaluate(case: &Case<'_>, lines: &Lines<'_>, leaks: bool) -> Facts {
         .needs(Some(is_explained(case, lines)), "", unexplained(case, lines))
         .excluded_by(
             Some(leaks),
-            "blocks of all ages stay: a job that only needs more does not keep old ones",
+            "blocks of every age stay: a job that only needs more does not keep old ones",
             lines.top().map(|line| about_births(case, line)).unwrap_or_default(),
         )
         .supports(in_peaks.then_some("the peaks within steps grow, and the per-step minima do not"))

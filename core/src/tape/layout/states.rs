@@ -225,7 +225,7 @@ mod tests {
                 "2 MiB each step since step 20; about 970 steps (8 to 9).",
                 "2 MiB each turn since turn 20; about 970 turns (8 to 9).",
             ),
-            ("born in 4 different steps, 0 to 9", "born in 4 different turns, 0 to 9"),
+            ("allocated in 4 distinct steps, 0 to 9", "allocated in 4 distinct turns, 0 to 9"),
             ("kept at engine.py:3 in step", "kept at engine.py:3 in step"),
             (
                 "  engine.py:3 step\n  STEP  GROWTH/STEP\n",

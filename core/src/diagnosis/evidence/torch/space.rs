@@ -1,10 +1,9 @@
 //! Where the memory is that the allocator holds and no tensor uses, and why a request did not
 //! find room in it.
 //!
-//! Picture a car park with many free places, none of which is long enough for the bus. Free
-//! memory of a segment that is in use can be handed out only piece by piece (it is *split*);
-//! a segment without any block goes back to the device before a request fails. And a piece
-//! belongs to one stream, one memory pool, and to small or large blocks.
+//! Free memory between live blocks of a segment (*inactive splits*) can be handed out only gap by
+//! gap: each request must fit into one. A segment without any block goes back to the device before
+//! a request fails. A gap belongs to one stream, one memory pool, and to small or large blocks.
 
 use alloc::vec::Vec;
 
