@@ -6,6 +6,7 @@
 //! generated types; everything else uses `core`'s types.
 
 pub mod api;
+mod census;
 pub mod snapshot;
 
 /// Version 1 of the protocol, as generated from `memtape.proto`.

@@ -132,6 +132,7 @@ mod tests {
             "--json test",
             "wheel dev --json",
             "bench cluster --ranks 512 --storm --json",
+            "bench census --json",
             "bench analyze --events 1000 --runs 1",
             "sim --seeds 10 --first 3",
             "sim --mutations",

@@ -2,8 +2,9 @@
 //!
 //! `memtape-load hold` and `memtape-load storm` start a coordinator on a temporary folder, connect
 //! agents of eight ranks each over gRPC on loopback, and print one JSON object with what they
-//! found; `memtape-load capture` does it with real agents and ranks. `cargo xtask bench cluster`
-//! and `bench capture` build and run them, and put the figures into words.
+//! found; `memtape-load capture` does it with real agents and ranks. `memtape-load snapshot` and
+//! `memtape-load census` read tapes and start no coordinator. `cargo xtask bench cluster`, `bench
+//! capture` and `bench census` build and run them, and put the figures into words.
 //!
 //! The agents share the machine's cores with the coordinator, as a benchmark on one machine must;
 //! their own use is reported beside it.
@@ -12,6 +13,7 @@
 
 mod agent;
 mod capture;
+mod census;
 mod coordinator;
 mod figures;
 mod fleet;
@@ -34,6 +36,7 @@ usage: memtape-load hold  --memtape FILE --ranks N [--seconds S] [--jobs N]
        memtape-load storm --memtape FILE --ranks N [--snapshot-bytes N]
        memtape-load capture --memtape FILE --ranks N [--captures N]
        memtape-load snapshot --tape FILE
+       memtape-load census
 ";
 
 fn main() -> ExitCode {
@@ -58,6 +61,9 @@ fn run(mode: &str, options: &[String]) -> anyhow::Result<serde_json::Value> {
     let options = Options::of(options)?;
     if mode == "snapshot" {
         return snapshot::snapshot(&options.path("--tape")?);
+    }
+    if mode == "census" {
+        return census::census();
     }
     // For reqwest; it fails only when a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();

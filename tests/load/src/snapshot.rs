@@ -23,7 +23,7 @@ const TRACE_EVENTS: usize = 100_000;
 
 /// A tape's file, read by copies.
 #[derive(Debug)]
-struct Copies(File);
+pub(crate) struct Copies(pub(crate) File);
 
 impl Source for Copies {
     fn len_bytes(&self) -> u64 {

@@ -5,6 +5,7 @@
 
 mod analyze;
 mod capture;
+mod census;
 mod cluster;
 mod disturbance;
 mod recorder;
@@ -37,6 +38,8 @@ pub(crate) enum Bench {
     },
     /// How long a capture of 64 ranks takes, and one rank's snapshot beside PyTorch's own.
     Capture,
+    /// What counting a rank's live blocks by line costs, and the bytes of its messages.
+    Census,
     /// Step times of a training job with captures, back to back, and without.
     Disturbance,
     /// `memtape analyze` on a large snapshot, beside pickle.load.
@@ -64,6 +67,7 @@ impl Bench {
                 ("bench cluster", cluster::bench(steps, ranks))
             }
             Self::Capture => ("bench capture", capture::bench(steps)),
+            Self::Census => ("bench census", census::bench(steps)),
             Self::Disturbance => ("bench disturbance", disturbance::bench(steps)),
             Self::Analyze { events, runs } => {
                 ("bench analyze", analyze::bench(steps, events, runs))

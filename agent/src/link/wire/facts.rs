@@ -1,10 +1,7 @@
 //! What a report says of one rank.
 
 use memtape_core::census::changes::Changes;
-use memtape_core::census::{LineCensus, LineId};
-use memtape_core::identity::cut;
-use memtape_core::snapshot::{Frame, OutsideUse};
-use memtape_core::tape::interned::STRING_BYTES_MAX;
+use memtape_core::snapshot::OutsideUse;
 use memtape_core::tape::layout::Clock;
 use memtape_core::tape::read::DeviceTotals;
 use memtape_core::tape::read::Status;
@@ -89,7 +86,7 @@ impl RankReport {
 
     /// Adds a census of a device.
     pub(crate) fn add_census(&mut self, changes: Changes) {
-        self.0.censuses.push(census(changes));
+        self.0.censuses.push(changes.into());
     }
 
     /// Adds a finished step of a device.
@@ -158,29 +155,6 @@ fn clock(clock: Clock) -> v1::Clock {
     match clock {
         Clock::Steps => v1::Clock::Steps,
         Clock::Turns => v1::Clock::Turns,
-    }
-}
-
-fn census(changes: Changes) -> v1::Census {
-    let frame = |frame: &Frame| v1::Frame {
-        file: cut(&frame.file, STRING_BYTES_MAX).to_string(),
-        line: frame.line,
-        function: cut(&frame.function, STRING_BYTES_MAX).to_string(),
-    };
-    let line = |(id, line): (LineId, LineCensus)| v1::CensusLine {
-        line: id.0,
-        frames: line.frames.iter().map(frame).collect(),
-        first_steps: line.cohorts.keys().copied().collect(),
-        bytes: line.cohorts.values().map(|held| held.bytes).collect(),
-        blocks: line.cohorts.values().map(|held| held.count).collect(),
-    };
-    v1::Census {
-        device: u32::from(changes.device),
-        step: changes.step,
-        is_whole: changes.is_whole,
-        lines: changes.lines.into_iter().map(line).collect(),
-        other_bytes: changes.other_lines.bytes,
-        other_blocks: changes.other_lines.count,
     }
 }
 

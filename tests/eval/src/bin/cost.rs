@@ -1,6 +1,6 @@
 //! What the detector costs: time for each record, bytes for each rank, and the share of one core
-//! that 16,384 ranks take, with one step and one reading of every layer a second, and a census
-//! every eight seconds.
+//! that 16,384 ranks take, with one step and one reading of every layer a second, and a census of
+//! each rank every 16 steps, as an agent sends them.
 //!
 //! `cargo xtask eval --cost [--ranks N] [--steps N] [--json]`. Time is the thread's own on the
 //! processor, so that other programs do not count; beside it stands what keeping the last 256
@@ -10,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memtape_core::census::{Census, LineId};
+use memtape_core::census::{Census, LineId, STEPS_MIN};
 use memtape_core::detector::Sample;
 use memtape_core::snapshot::Held;
 use memtape_eval::baselines::{Line, PerRank};
@@ -27,8 +27,8 @@ const STEPS: u64 = 480;
 const TIMED_STEPS: u64 = 160;
 /// Layers: three of a sample (tensors, segments, blocks), and seven readings.
 const LAYERS: u64 = 10;
-/// Steps between two censuses of a rank.
-const CENSUS_STEPS: u64 = 8;
+/// Steps between two censuses of a rank, as an agent has it where a step takes a second.
+const CENSUS_STEPS: u64 = STEPS_MIN;
 /// Lines of a census whose blocks are freed in each step, beside four that stay.
 const WORK_LINES: u64 = 12;
 const SECOND_NS: u64 = 1_000_000_000;
