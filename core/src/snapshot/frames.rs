@@ -38,6 +38,19 @@ const COMPILED_NAME_CHARS_MIN: usize = 40;
 /// What functions are called in which a compiled function goes on after a break in its graph.
 const RESUMED: &str = "torch_dynamo_resume_in_";
 
+/// Functions of PyTorch's optimizers that make the states of a parameter.
+const STATE_MAKERS: [&str; 2] = ["_init_group", "_init_state"];
+
+/// True where an optimizer made the memory as the state of a parameter. A closure that the
+/// optimizer calls is user code, and what lies further out is not asked.
+pub(crate) fn is_optimizer_state(stack: &[&Frame]) -> bool {
+    let makes_it = |frame: &&Frame| {
+        let function = frame.function.rsplit('.').next().unwrap_or_default();
+        frame.file.contains("/optim/") && STATE_MAKERS.contains(&function)
+    };
+    stack.iter().take_while(|frame| !is_user_frame(frame)).any(makes_it)
+}
+
 /// True for code that `torch.compile` wrote: `…/l3/cl3bdb….py`, wherever its cache lies.
 pub(crate) fn is_compiled_region(frame: &Frame) -> bool {
     let Some((folder, name)) = frame.file.rsplit_once('/') else { return false };
@@ -152,5 +165,23 @@ mod tests {
         assert_eq!(name("torch_dynamo_resume_in_step_at_7").as_deref(), Some("step"));
         assert_eq!(name("torch_dynamo_resume_in_a_at_b_at_12").as_deref(), Some("a_at_b"));
         assert_eq!(name("step"), None);
+    }
+
+    #[test]
+    fn optimizer_states_are_known_by_their_maker() {
+        let frame = |file: &str, function: &str| Frame {
+            file: file.into(),
+            line: 7,
+            function: function.into(),
+        };
+        let step = frame("/x/site-packages/torch/optim/adam.py", "Adam.step");
+        let user = frame("/app/train.py", "closure");
+        for name in ["_init_group", "AdamW._init_group", "Muon._init_state"] {
+            let maker = frame("/x/site-packages/torch/optim/adam.py", name);
+            assert!(is_optimizer_state(&[&maker, &step, &user]), "{name}");
+            assert!(!is_optimizer_state(&[&user, &maker, &step]), "{name}");
+        }
+        assert!(!is_optimizer_state(&[&step, &user]));
+        assert!(!is_optimizer_state(&[]));
     }
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::account::median;
 use super::view::{Kept, View};
 use crate::diagnosis::words::location;
-use crate::snapshot::frames::telling_frame;
+use crate::snapshot::frames::{is_optimizer_state, telling_frame};
 use crate::snapshot::{Frame, StackUse};
 
 /// What one line of code holds.
@@ -78,7 +78,7 @@ impl Kind {
         if stack.iter().all(|frame| frame.file.is_empty() && frame.function.is_empty()) {
             return Self::Nameless;
         }
-        if stack.iter().any(|frame| is(&frame, "/optim/", &["_init_group", "_init_state"])) {
+        if is_optimizer_state(stack) {
             return Self::OptimizerState;
         }
         if stack.first().is_some_and(|frame| frame.file.is_empty()) {
