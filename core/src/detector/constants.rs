@@ -1,91 +1,128 @@
 //! Chosen thresholds of the detector: each decides whether something is reported.
 //!
+//! Beside each stands its ablation: what half and twice the value change on 512 jobs of the tuned
+//! families (seeds 700 to 703, at most 8 ranks). As it is: seen 98.4 %, recall by pages 88.5 %, 6
+//! false pages, 4 duplicates, 51 quiet notices about nothing, and a median delay of 126 steps for
+//! leaks of 4 MiB a step on one rank. Changes below 0.4 %, 2 notices and 3 steps are left out.
+//!
 //! Sizes of rings, windows and buffers, and tolerances of estimates, stand beside their code;
 //! bounds that an operator can meet are in [`crate::limits`].
 
 /// Memory of this age, in steps, is no longer part of a step's work. Growth may pause for as long.
+/// Ablation: half: seen 97.2 %, recall 87.3 %, 14 false pages, 55 quiet; twice: seen 97.6 %, recall
+/// 87.7 %, 5 false pages, 48 quiet, delay 141.
 pub(super) const SETTLED_STEPS: u64 = 64;
 
 /// Memory of one rank counts at this age, in steps, where the peers freed theirs.
+/// Ablation: no change at half or twice the value.
 pub(super) const SETTLED_OWN_STEPS: u64 = 24;
 
 /// Memory is kept when its age is this percentage of the oldest age at which its line freed any.
+/// Ablation: half: seen 98.0 %, recall 88.1 %, 20 false pages, 5 duplicates, 61 quiet; twice:
+/// recall 88.1 %, delay 141.
 pub(super) const BEYOND_PERCENT: u64 = 150;
 
 /// A cohort that lost this share, in percent, shows the lifetime of its line's memory.
+/// Ablation: no change at half or twice the value.
 pub(super) const LOSS_PERCENT: u64 = 20;
 
 /// Growth has births in at least this many cohorts.
+/// Ablation: half: 10 false pages, 5 duplicates; twice: 4 false pages, delay 136.
 pub(super) const COHORTS_MIN: usize = 3;
 
 /// Fewer survivors are not reported, in bytes or else in blocks; nor totals that rise by less.
+/// Ablation: half: recall 88.1 %; twice: no change.
 pub(super) const KEPT_BYTES_MIN: u64 = 16 << 20;
+/// Ablation: no change at half or twice the value.
 pub(super) const KEPT_COUNT_MIN: u64 = 1_024;
 
 /// Lifetimes that became longer this many times are reported.
+/// Ablation: half: seen 97.6 %, recall 88.1 %, 69 quiet; twice: seen 97.6 %, recall 87.7 %.
 pub(super) const LONGER_MIN: u32 = 3;
 
 /// A rank grows by itself when it keeps this many times what its peers keep.
+/// Ablation: no change at half or twice the value.
 pub(super) const OWN_TIMES: u64 = 4;
 
 /// Shared growth is reported after this many steps.
+/// Ablation: half: 67 quiet; twice: 46 quiet.
 pub(super) const NOTICE_STEPS: u64 = 144;
 
 /// Growth that began this soon after the start, in steps, may be the job's set-up.
+/// Ablation: half: 66 quiet; twice: 43 quiet, delay 146.
 pub(super) const SETUP_STEPS: u64 = 128;
 
 /// Growth that began with the set-up is reported, and is certain, after this many times as long.
+/// Ablation: half: 60 quiet; twice: recall 88.1 %.
 pub(super) const SETUP_TIMES: u64 = 4;
 
 /// Shared growth is certain when it went on evenly for this many steps …
+/// Ablation: half: 7 false pages, 3 duplicates; twice: recall 86.9 %, 5 duplicates.
 pub(super) const EVEN_STEPS: u64 = 384;
 
 /// … with births in this many cohorts, …
+/// Ablation: half: 9 false pages, 48 quiet; twice: recall 86.9 %, 6 duplicates.
 pub(super) const EVEN_COHORTS: usize = 9;
 
 /// … or when the memory that is left is at most this many times what has grown.
+/// Ablation: half: 2 duplicates; twice: 7 false pages, 5 duplicates.
 pub(super) const AHEAD_TIMES: u64 = 2;
 
 /// Growth of blocks is over when none was seen for this many steps.
+/// Ablation: half: no change; twice: seen 98.0 %.
 pub(super) const STOPPED_STEPS: u64 = 256;
 
 /// A level climbs when the lowest values of this many parts of a window do …
 pub(super) const PARTS: usize = 8;
 
 /// … each by at least a fourth of the typical rise, …
+/// Ablation: half: 2 duplicates, 49 quiet; twice: no change.
 pub(super) const EVEN_DIVISOR: i64 = 4;
 
 /// … and at most three times as much, …
+/// Ablation: half: seen 71.0 %, recall 64.7 %, 4 false pages, 0 duplicates, 38 quiet; twice: no
+/// change.
 pub(super) const EVEN_TIMES: i64 = 3;
 
 /// … the later half by at least three fourths of what the earlier half did.
+/// Ablation: half: no change; twice: seen 78.6 %, recall 71.0 %, 2 duplicates, 46 quiet.
 pub(super) const GOES_ON_QUARTERS: i64 = 3;
 
 /// While all ranks grow, a rank has a cause of its own when its own growth is more than 3/2 of the
 /// shared growth.
+/// Ablation: half: 12 duplicates, 53 quiet; twice: no change.
 pub(super) const APART_NUMERATOR: i64 = 3;
+/// Ablation: half: no change; twice: 10 duplicates, 53 quiet.
 pub(super) const APART_DENOMINATOR: i64 = 2;
 
 /// Growth outside the allocator since the start may be a pool that fills, for this many steps.
+/// Ablation: half: 7 false pages; twice: seen 96.4 %, recall 86.5 %.
 pub(super) const FILLING_STEPS: u64 = 1_024;
 
 /// A peak is reported when it stays beyond the peers' by 1/10 of the device, and fills the device
 /// to this percentage. Below, the difference may be the stages of a pipeline.
+/// Ablation: no change at half or twice the value.
 pub(super) const SPREAD_DIVISOR: u64 = 10;
+/// Ablation: no change at half or twice the value.
 pub(super) const SPREAD_LEVEL_PERCENT_MIN: u64 = 80;
 
 /// A difference that came after warm-up is no stage: 1/25 of the device, and 1/10 of the peak, is
 /// enough.
+/// Ablation: half: seen 97.6 %, recall 87.7 %; twice: recall 88.9 %.
 pub(super) const SPREAD_NEWS_DIVISOR: u64 = 25;
 
 /// A condition recurs when it holds in this many of the last 64 steps: retries, …
+/// Ablation: no change at half or twice the value.
 pub(super) const RETRIES_MIN: u32 = 8;
 
 /// … and segments that come and go.
+/// Ablation: half: no change; twice: seen 96.8 %, recall 86.9 %.
 pub(super) const CHURN_MIN: u32 = 40;
 
 /// A rank is silent when nothing came from it for this long, in nanoseconds, while its median peer
 /// finished this many steps. The time counts from the first check that found it silent: after a
 /// global pause one rank resumes first.
+/// Ablation: no change at half or twice the value.
 pub(super) const SILENT_NS: u64 = 30_000_000_000;
+/// Ablation: no change at half or twice the value.
 pub(super) const SILENT_STEPS_MIN: u64 = 8;
