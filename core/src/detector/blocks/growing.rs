@@ -160,7 +160,7 @@ impl Detector {
             return None;
         }
         // Fewer late births than early, or than before, by more than chance explains.
-        let by_chance = held.count.isqrt();
+        let by_chance = held.count.isqrt().saturating_add(kept.between);
         let early = held.count - later.count;
         let before = line.kept(first.saturating_sub(steps), first).held.count;
         let is_fewer = early > later.count.saturating_add(by_chance)

@@ -49,6 +49,8 @@ pub(super) struct Kept {
     pub(super) cohorts: usize,
     /// The part that was born in the later half of the time since the first birth.
     pub(super) later: Held,
+    /// Blocks of the cohort that lies in both halves: how the halves divide them is not known.
+    pub(super) between: u64,
     /// Step of the first birth, and of the end of the last cohort.
     pub(super) first: u64,
     pub(super) last: u64,
@@ -141,6 +143,8 @@ impl Line {
             }
             if *birth >= middle {
                 kept.later = kept.later.plus(cohort.held);
+            } else if end > middle {
+                kept.between = cohort.held.count;
             }
         }
         kept.is_steady = slowest <= fastest && slowest >= fastest / 4 * 3 && kept.gap == 0;
