@@ -111,20 +111,6 @@ fn verdict(view: &View<'_>, kept: &Survivors, ranks: Vec<u32>, diagnosis: &Diagn
         more.push(format!("with those that are older than the trace its {blocks} hold {held}"));
     }
     more.extend(more_evidence(view, kept, &also));
-    // What stays is a leak, also where the judges lack what only a running job shows.
-    let class = match diagnosis.class {
-        known @ (Class::Leak | Class::CompilePools | Class::Pressure) => known,
-        Class::ReferenceCycles
-        | Class::DeferredFrees
-        | Class::Fragmentation
-        | Class::Imbalance
-        | Class::CacheThrash
-        | Class::NonTorch
-        | Class::Host
-        | Class::Telemetry
-        | Class::Desynchronised
-        | Class::Unknown => Class::Leak,
-    };
     Verdict {
         ranks,
         scope: diagnosis.scope,
@@ -146,7 +132,25 @@ fn verdict(view: &View<'_>, kept: &Survivors, ranks: Vec<u32>, diagnosis: &Diagn
             "a restart gives {} back, for as long as it took to grow",
             bytes(kept.held)
         ),
-        ..Verdict::of(class, &diagnosis.advice, view)
+        ..Verdict::of(in_files(diagnosis.class), &diagnosis.advice, view)
+    }
+}
+
+/// The class of what stays, from files: a leak, also where the judges lack what only a running job
+/// shows.
+fn in_files(class: Class) -> Class {
+    match class {
+        Class::Leak | Class::CompilePools | Class::Pressure => class,
+        Class::ReferenceCycles
+        | Class::DeferredFrees
+        | Class::Fragmentation
+        | Class::Imbalance
+        | Class::CacheThrash
+        | Class::NonTorch
+        | Class::Host
+        | Class::Telemetry
+        | Class::Desynchronised
+        | Class::Unknown => Class::Leak,
     }
 }
 
