@@ -10,6 +10,9 @@ use super::{Finding, Growth, GrowthKey, Scope};
 /// Windows without a new high after which a growth counts as over.
 const QUIET_WINDOWS: u64 = 2;
 
+/// An end that moves by no more than these steps is no update.
+const END_MOVES_STEPS: u64 = 16;
+
 /// The scale of a finding that follows no track: the code that opened it judges it again.
 pub(super) const UNFOLLOWED: usize = usize::MAX;
 
@@ -60,7 +63,7 @@ impl Open {
         let moved = match (self.growth.steps_to_oom, self.reported.steps_to_oom) {
             (Some(now), Some(before)) => {
                 let expected = before.saturating_sub(passed);
-                now.abs_diff(expected) > expected / 4
+                now.abs_diff(expected) > END_MOVES_STEPS + expected / 4
             }
             (now, before) => now.is_some() && before.is_none(),
         };
