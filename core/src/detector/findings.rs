@@ -10,7 +10,7 @@ use super::{Finding, Growth, GrowthKey, Scope};
 /// Windows without a new high after which a growth counts as over.
 const QUIET_WINDOWS: u64 = 2;
 
-/// An end that moves by no more than these steps is no update.
+/// An update is reported when the expected end moves by a quarter and these steps.
 const END_MOVES_STEPS: u64 = 16;
 
 /// The scale of a finding that follows no track: the code that opened it judges it again.
@@ -56,7 +56,8 @@ impl Open {
     }
 
     /// Reports an update when the growth is larger by more than a quarter, when the end is expected
-    /// a quarter earlier or later than reported, or when the growth is newly certain.
+    /// a quarter (and [`END_MOVES_STEPS`]) earlier or later than reported, or when the growth is
+    /// newly certain.
     fn update(&mut self) -> Option<Finding> {
         let larger = self.growth.grown_bytes > (self.reported.grown_bytes / 4).saturating_mul(5);
         let passed = self.growth.last_step.saturating_sub(self.reported.last_step);

@@ -6,7 +6,7 @@
 //! sentences. [`answer`] says it: what to do, whether a restart helps, how sure it is and whether
 //! it pages. [`files`] finds what is wrong in files of PyTorch, where no detector has watched.
 //!
-//! It decides nothing about restarts and reads no tape. What snapshots do not hold comes in as
+//! It restarts nothing and reads no tape. What snapshots do not hold comes in as
 //! [`Context`], in which everything may be unknown.
 
 mod answer;

@@ -88,7 +88,10 @@ fn a_store_without_rights() {
     mode(scratch.path(), 0o755);
     mode(&sealed, 0o555);
     let program = scratch.path().join("memtape");
-    std::fs::copy(memtape(), &program).expect("a copy that every user may run");
+    // Copied by another process: a child that another test forks would hold a file open for writing
+    // that this process writes, and such a file cannot be run.
+    let copied = Command::new("cp").arg(memtape()).arg(&program).status();
+    assert!(copied.is_ok_and(|status| status.success()), "a copy that every user may run");
     let mut command = Command::new(program);
     command.args(["coordinator", "--listen", &format!("127.0.0.1:{}", free_port())]);
     command.arg("--data-dir").arg(sealed.join("data"));

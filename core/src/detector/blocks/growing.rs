@@ -32,6 +32,8 @@ pub(super) struct Growing {
     pub(super) is_own: bool,
     /// Certain growth: see [`crate::detector::Growth::is_sure`].
     pub(super) is_sure: bool,
+    /// Garbage, which is collected later: it is left out of the forecast of other growth.
+    pub(super) is_garbage: bool,
 }
 
 /// One line on all devices of a group, and the range of births that is judged.
@@ -125,10 +127,10 @@ impl Detector {
             let Some(of) = self.survivors(*key, line, kept, look) else { continue };
             let steps = of.growing.steps;
             let is_sure = of.growing.is_sure;
-            let is_too_early = if is_own {
-                *is_early && of.onset_age_steps < SETTLED_STEPS
-            } else {
-                !is_sure && steps < if of.is_setup { SETUP_TIMES } else { 1 } * NOTICE_STEPS
+            let times = if of.is_setup { SETUP_TIMES } else { 1 };
+            let is_too_early = match is_own {
+                true => *is_early && of.onset_age_steps < SETTLED_STEPS,
+                false => !is_sure && steps < times * NOTICE_STEPS,
             };
             if is_too_early || (!is_own && of.is_fewer && !is_sure) {
                 continue;
@@ -160,10 +162,10 @@ impl Detector {
             return None;
         }
         // Fewer late births than early, or than before, by more than chance explains.
-        let by_chance = held.count.isqrt().saturating_add(kept.between);
-        let early = held.count - later.count;
+        let by_chance = held.count.isqrt();
+        let early = held.count.saturating_sub(kept.later_count);
         let before = line.kept(first.saturating_sub(steps), first).held.count;
-        let is_fewer = early > later.count.saturating_add(by_chance)
+        let is_fewer = early > kept.later_count.saturating_add(by_chance)
             || before > held.count.saturating_add(by_chance.saturating_mul(2));
         let to_come = if is_fewer {
             let shrinks = (all - later_half).saturating_sub(later_half).max(1);
@@ -189,7 +191,8 @@ impl Detector {
                 left <= held.bytes.saturating_mul(AHEAD_TIMES) && to_come >= u128::from(left)
             });
         let (rank, line, is_sure) = (key.0, look.id, is_even || is_near);
-        let growing = Growing { rank, line, onset_step, held, steps, is_own: false, is_sure };
+        let (is_own, is_garbage) = (false, false);
+        let growing = Growing { rank, line, onset_step, held, steps, is_own, is_sure, is_garbage };
         Some(Survivors { growing, onset_age_steps, is_setup, is_fewer })
     }
 
@@ -235,6 +238,7 @@ impl Detector {
                 steps: (*span / 4 * 3).max(1),
                 is_own,
                 is_sure: is_own || is_near,
+                is_garbage: false,
             };
             found.insert(key.0, growing);
         }
@@ -270,6 +274,7 @@ fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
         steps: line.life_steps.max(1),
         is_own: false,
         is_sure: false,
+        is_garbage: true,
     })
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Line {
     pub(super) is_user_code: bool,
     /// Oldest age at which blocks were freed, in steps.
     pub(super) life_steps: u64,
-    /// Number of times that age rose by more than a tenth, and the line's highest total with it.
+    /// Number of times that `life_steps` rose by more than a tenth and the highest total by a third.
     pub(super) longer: u32,
     /// The highest total before the last of those times, in bytes.
     high_bytes: u64,
@@ -49,8 +49,8 @@ pub(super) struct Kept {
     pub(super) cohorts: usize,
     /// The part that was born in the later half of the time since the first birth.
     pub(super) later: Held,
-    /// Blocks of the cohort that lies in both halves: how the halves divide them is not known.
-    pub(super) between: u64,
+    /// Number of blocks born in that part. Of the cohort that spans the middle its share counts.
+    pub(super) later_count: u64,
     /// Step of the first birth, and of the end of the last cohort.
     pub(super) first: u64,
     pub(super) last: u64,
@@ -103,7 +103,7 @@ impl Line {
         let high_bytes = self.totals.highest(step.saturating_sub(life_steps));
         let is_longer = life_steps >= 2 * SETTLED_STEPS
             && life_steps > self.life_steps.saturating_add(self.life_steps / 10);
-        if is_longer && high_bytes > self.high_bytes.saturating_add(self.high_bytes / 10) {
+        if is_longer && high_bytes > self.high_bytes.saturating_add(self.high_bytes / 3) {
             self.longer = self.longer.saturating_add(1);
             self.high_bytes = high_bytes;
         }
@@ -143,8 +143,11 @@ impl Line {
             }
             if *birth >= middle {
                 kept.later = kept.later.plus(cohort.held);
+                kept.later_count = kept.later_count.saturating_add(cohort.held.count);
             } else if end > middle {
-                kept.between = cohort.held.count;
+                let (late, steps) = (end - middle, end.saturating_sub(*birth).max(1));
+                let share = u128::from(cohort.held.count) * u128::from(late) / u128::from(steps);
+                kept.later_count = u64::try_from(share).unwrap_or(cohort.held.count);
             }
         }
         kept.is_steady = slowest <= fastest && slowest >= fastest / 4 * 3 && kept.gap == 0;

@@ -35,8 +35,8 @@ impl Detector {
             let of = |is_it: &dyn Fn(&Growing) -> bool| {
                 lines.iter().filter(|one| is_it(one)).copied().collect::<Vec<Growing>>()
             };
-            let kept =
-                lines.iter().map(|one| one.held.bytes / one.steps).fold(0, u64::saturating_add);
+            let kept = lines.iter().filter(|one| !one.is_garbage);
+            let kept = kept.map(|one| one.held.bytes / one.steps).fold(0, u64::saturating_add);
             found.extend(self.growth(*rank, &of(&|one| one.is_own), kept, &BTreeMap::new()));
             let Some(growth) = self.growth(*rank, &of(&is_shared), kept, &many) else { continue };
             // The rank that ends first stands for all of them.
@@ -90,7 +90,7 @@ impl Detector {
         let left = series.left(layer);
         // What is born and kept is the growth; the level says how far off that may be.
         let ahead = left.map(|left| {
-            let p50 = left / kept.max(1);
+            let p50 = left / kept.max(rate);
             let by_level = self.ahead(key, steps, left);
             let Forecast { p10, p90, .. } =
                 by_level.unwrap_or(Forecast { p10: p50, p50, p90: p50 });

@@ -96,7 +96,7 @@ impl Detector {
         forecast(&window, WINDOW, BLOCK_STEPS[scale], left)
     }
 
-    /// Rise of the floor of a series per step over the last window.
+    /// Median slope of a series' per-step minimum over the last window, in bytes a step.
     pub(in crate::detector) fn own_rate(&self, key: (u32, u8)) -> i64 {
         let Some(series) = self.series.get(&key) else { return 0 };
         let Some(block) = series.next_block[0].checked_sub(1) else { return 0 };

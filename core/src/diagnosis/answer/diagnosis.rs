@@ -58,7 +58,7 @@ pub struct Diagnosis {
     pub grown_bytes: u64,
     /// Of those, bytes that the culprit explains, or the class where there is none.
     pub explained_bytes: u64,
-    /// The rest of them.
+    /// Bytes of the growth that nothing explains.
     pub unexplained_bytes: u64,
     /// Share of the growth that is explained, in parts per million. When the stacks show far less
     /// than the detector saw, it is a share of what was seen.

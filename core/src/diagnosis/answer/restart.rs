@@ -1,8 +1,8 @@
 //! Whether a restart would help, with how much, and for how long.
 //!
 //! A restart gives back what the process holds. What grows for a reason in the code grows again,
-//! so it lasts as long as the growth took; what the job needs it needs again at once. This is the
-//! only place that decides whether a restart helps: [`crate::policy`] reads it.
+//! so it lasts as long as the growth took; what the job needs it needs again at once.
+//! [`crate::policy`] reads this and decides whether to restart.
 
 use core::fmt::{self, Display, Formatter};
 

@@ -9,7 +9,7 @@ use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::judges::class::Class;
-use crate::diagnosis::judges::facts::{Outlook, Phrase, Share};
+use crate::diagnosis::judges::facts::{Phrase, Share};
 use crate::diagnosis::words::{about, amount, bytes, count, location, ranks};
 use crate::snapshot::frames::is_backward;
 
@@ -105,10 +105,10 @@ fn ranks_of(growth: &Growth, growing: &[u32]) -> String {
     }
 }
 
-/// Does a forecast make sense? A load that has come to rest has none.
+/// Does a forecast make sense? Not for what the job needs, where its line has stopped growing.
 fn goes_on(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> bool {
     let rests = lines.top().is_some_and(|line| case.age_profile(line).comes_to_rest());
-    !(class.judge().outlook == Outlook::Load && case.layer.is_in_blocks() && rests)
+    !(class.is_needed() && case.layer.is_in_blocks() && rests)
 }
 
 /// What does not grow and is out of line all the same.

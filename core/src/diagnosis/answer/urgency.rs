@@ -11,7 +11,7 @@ pub(crate) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
     if case.context.ooms.is_some_and(|ooms| ooms > 0) {
         return true;
     }
-    // The end of a growth that ends by itself is not near.
+    // Growth of a passing class has no urgent forecast.
     let outlook = class.judge().outlook;
     let is_ending = outlook == Outlook::Passing;
     let Some(steps) = case.growth.steps_to_oom.filter(|_| !is_ending && case.layer.has_rate())
@@ -34,10 +34,9 @@ pub(crate) fn ends_soon(case: &Case<'_>, class: Class) -> bool {
 
 impl Diagnosis {
     /// Should a person be woken? Only for a fault that is confirmed, or when memory ends soon.
-    /// Everything else is to be seen, quietly.
+    /// Everything else is a notice.
     pub fn pages(&self) -> bool {
-        let is_load = self.class.judge().outlook == Outlook::Load;
-        let is_needed = is_load && self.histogram.course.comes_to_rest();
+        let is_needed = self.class.is_needed() && self.histogram.course.comes_to_rest();
         // Graphs are captured, and code is compiled, until all shapes have been seen.
         let is_settling = self.class == Class::CompilePools && self.age_steps < SOON_STEPS;
         let is_confirmed =

@@ -68,7 +68,7 @@ pub enum AgeProfile {
 }
 
 impl AgeProfile {
-    /// Has the line stopped growing, or will it by itself?
+    /// Has the line stopped growing, or will it stop by itself?
     pub(crate) fn comes_to_rest(self) -> bool {
         matches!(self, Self::Once | Self::Few | Self::Ended | Self::Filling)
     }

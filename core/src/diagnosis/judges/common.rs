@@ -114,10 +114,12 @@ pub(crate) fn about_births(case: &Case<'_>, line: &Line<'_>) -> String {
     let births = line.births.count();
     match case.age_profile(line) {
         AgeProfile::Once => {
-            format!("all new blocks of {here} were allocated in one step: it was made once")
+            format!("all new blocks of {here} were allocated in one step: the growth happened once")
         }
         AgeProfile::Few => {
-            format!("the blocks of {here} were allocated in {births} steps only: it does not go on")
+            format!(
+                "the blocks of {here} were allocated in {births} steps only: the growth has stopped"
+            )
         }
         AgeProfile::Passing => {
             format!("the older blocks of {here} are gone again: it passes through")

@@ -62,6 +62,11 @@ impl Class {
         self.judge().outlook == Outlook::Fault
     }
 
+    /// Is it what the job needs, and nothing more? Once its line has stopped growing, it is over.
+    pub(crate) fn is_needed(self) -> bool {
+        self == Self::Pressure
+    }
+
     /// Is it memory that PyTorch's allocator did not give out?
     pub(crate) fn is_outside(self) -> bool {
         matches!(self.judge().share, Share::Outside | Share::Host)

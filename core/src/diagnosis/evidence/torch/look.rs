@@ -35,7 +35,7 @@ pub struct Look {
     pub stream_pools: Vec<StreamPool>,
     /// Devices with memory or events, by index.
     pub devices: Vec<DeviceLook>,
-    /// The allocator's settings that are not at rest, as text.
+    /// The allocator's settings that differ from their defaults, as text.
     pub settings: Vec<(String, String)>,
     /// Rank, step and job, where the file says them (Memtape's own exports do).
     pub origin: Origin,
