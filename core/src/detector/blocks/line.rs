@@ -29,7 +29,7 @@ pub(super) struct Line {
     pub(super) is_user_code: bool,
     /// Oldest age at which blocks were freed, in steps.
     pub(super) life_steps: u64,
-    /// Number of times that `life_steps` rose by more than a tenth and the highest total by a third.
+    /// Number of times that `life_steps` rose by a tenth and the highest total by a third.
     pub(super) longer: u32,
     /// The highest total before the last of those times, in bytes.
     high_bytes: u64,
