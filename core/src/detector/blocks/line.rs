@@ -99,13 +99,15 @@ impl Line {
         };
         self.cohorts = now.iter().map(cohort).collect();
         self.step = step;
-        // A ring that is refilled at random holds ever older blocks, but no more of them.
-        let high_bytes = self.totals.highest(step.saturating_sub(life_steps));
         let is_longer = life_steps >= 2 * SETTLED_STEPS
             && life_steps > self.life_steps.saturating_add(self.life_steps / 10);
-        if is_longer && high_bytes > self.high_bytes.saturating_add(self.high_bytes / 3) {
-            self.longer = self.longer.saturating_add(1);
-            self.high_bytes = high_bytes;
+        if is_longer {
+            // A ring that is refilled at random holds ever older blocks, but no more of them.
+            let high_bytes = self.totals.highest(step.saturating_sub(life_steps));
+            if high_bytes > self.high_bytes.saturating_add(self.high_bytes / 3) {
+                self.longer = self.longer.saturating_add(1);
+                self.high_bytes = high_bytes;
+            }
         }
         self.life_steps = life_steps.max(self.life_steps);
         self.totals.add(step, of.held().bytes);

@@ -136,8 +136,8 @@ fn verdict(view: &View<'_>, kept: &Survivors, ranks: Vec<u32>, diagnosis: &Diagn
     }
 }
 
-/// The class of what stays, from files: a leak, also where the judges lack what only a running job
-/// shows.
+/// Classifies the growth that files show. Where the judges lack what only a running job shows, it
+/// is a leak.
 fn in_files(class: Class) -> Class {
     match class {
         Class::Leak | Class::CompilePools | Class::Pressure => class,
