@@ -6,6 +6,7 @@ use crate::actors::fifth;
 use crate::actors::fourth;
 use crate::actors::opened::{FAULTY, HEALTHY};
 use crate::actors::second;
+use crate::actors::sixth;
 use crate::actors::third;
 use crate::job::Job;
 use crate::recorded;
@@ -84,8 +85,10 @@ pub fn families() -> Vec<Family> {
     all.extend(third::FAULTY.iter().map(of(Set::Tuned, true)));
     all.extend(fourth::HEALTHY.iter().map(of(Set::Tuned, false)));
     all.extend(fourth::FAULTY.iter().map(of(Set::Tuned, true)));
-    all.extend(fifth::HEALTHY.iter().map(of(Set::Apart, false)));
-    all.extend(fifth::FAULTY.iter().map(of(Set::Apart, true)));
+    all.extend(fifth::HEALTHY.iter().map(of(Set::Tuned, false)));
+    all.extend(fifth::FAULTY.iter().map(of(Set::Tuned, true)));
+    all.extend(sixth::HEALTHY.iter().map(of(Set::Apart, false)));
+    all.extend(sixth::FAULTY.iter().map(of(Set::Apart, true)));
     all
 }
 

@@ -9,4 +9,5 @@ pub mod fourth;
 mod labels;
 pub mod opened;
 pub mod second;
+pub mod sixth;
 pub mod third;

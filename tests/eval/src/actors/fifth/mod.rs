@@ -1,10 +1,6 @@
-//! Families that are kept apart, the fifth set. They are not used for tuning, and what is reported
-//! about one of their jobs is not read. They were written from threads of people who train, without
-//! knowledge of the detector or the diagnosis.
-//!
-//! Work on the detector or the diagnosis uses the total alone. A wrong label is corrected here, and
-//! `README.md` records it. When something is tuned after their total was read, they are opened, and
-//! others are written.
+//! The fifth set of families that was kept apart, and was opened when its total had been read.
+//! They were written from threads of people who train, without knowledge of the detector or the
+//! diagnosis.
 
 mod faulty;
 mod healthy;
