@@ -57,11 +57,8 @@ pub const PAGE_CONFIDENCE_PPM: u32 = 700_000;
 /// Memory ends soon within this time: long enough to save a checkpoint and read the diagnosis.
 pub const SOON_NS: u64 = 30 * 60 * 1_000_000_000;
 
-/// The same in steps, where the length of a step is not known; pools of compiled code settle in it.
+/// The same in steps, where the length of a step is not known.
 pub const SOON_STEPS: u64 = 256;
-
-/// Growth of all ranks that is younger than this does not page: a collection may give it back.
-pub(crate) const EARLY_STEPS: u64 = 128;
 
 /// Suspects that are listed.
 pub const SUSPECTS_MAX: usize = 10;

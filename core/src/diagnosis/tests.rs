@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 
 use super::*;
 use crate::detector::{Growth, Layer, Scope};
-use crate::diagnosis::constants::EARLY_STEPS;
 use crate::snapshot::{Block, DeviceSnapshot, Frame, RankSnapshot, StackUse};
 
 const MIB: u64 = 1 << 20;
@@ -343,20 +342,6 @@ fn what_is_sure_or_ends_soon_pages() {
     assert!(soon.pages());
     soon.histogram.course = AgeProfile::Once;
     assert!(!soon.pages(), "it has what it needs");
-    let compiled = Diagnosis { class: Class::CompilePools, ..old_leak() };
-    assert!(compiled.pages());
-    assert!(!Diagnosis { age_steps: SOON_STEPS - 1, ..compiled }.pages());
-}
-
-#[test]
-fn what_all_do_for_some_steps_does_not_page() {
-    let early = Diagnosis { age_steps: EARLY_STEPS - 1, ..old_leak() };
-    assert!(!early.pages());
-    assert!(!Diagnosis { ends_soon: true, ..early.clone() }.pages(), "steps are short");
-    assert!(Diagnosis { steps_to_oom: Some(EARLY_STEPS), ..early.clone() }.pages());
-    assert!(Diagnosis { steps_to_oom: Some(0), ..early.clone() }.pages());
-    assert!(Diagnosis { stands_out: true, ..early.clone() }.pages());
-    assert!(Diagnosis { age_steps: EARLY_STEPS, ..early }.pages());
 }
 
 #[test]

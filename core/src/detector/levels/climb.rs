@@ -1,15 +1,16 @@
 //! The test of a level: does it climb, and will it go on?
 //!
 //! The newest values are divided into eighths. A level climbs when the lowest value of each eighth
-//! lies above that of the eighth before, by about as much each time, and when the last eighth stays
-//! above all values of the first. Whatever rises and falls within an eighth does not show in its
+//! lies well above that of the eighth before, the later half rises about as much as the earlier one, and
+//! the last eighth stays above all values of the first. Whatever rises and falls within an eighth does not show in its
 //! lowest value: evaluations, sawtooth cycles, stairs. Longer cycles are seen at longer blocks of
-//! steps. A level that fills up adds less and less; a single jump adds all in one eighth; noise is
-//! ordered like this once in 40,000 times.
+//! steps. A level that fills up adds less and less; a single jump leaves the other eighths
+//! behind;
+//! noise is ordered like this once in 40,000 times.
 //!
 //! Trend tests (Mann-Kendall, Page-Hinkley, a fitted line) were rejected: they report every drift.
 
-use super::super::constants::{EVEN_DIVISOR, EVEN_TIMES, GOES_ON_QUARTERS, PARTS};
+use super::super::constants::{EVEN_DIVISOR, GOES_ON_QUARTERS, PARTS};
 use super::super::series::{POINTS_MAX, WINDOW, Window};
 
 /// Requirements of a judgement.
@@ -79,7 +80,7 @@ pub(in crate::detector) fn judge(points: &Window, rule: &Rule) -> Trend {
     if is_rising && rise_of(lately) >= rule.rise_min / 2 { Trend::Rising } else { Trend::Flat }
 }
 
-/// Does each eighth of the values lie above the one before, by about as much?
+/// Does each eighth of the values lie above the one before, and the rise go on?
 fn climb(values: &[i64]) -> Option<Rise> {
     let size = values.len() / PARTS;
     let parts = || values.chunks_exact(size.max(1)).take(PARTS);
@@ -89,12 +90,11 @@ fn climb(values: &[i64]) -> Option<Rise> {
     }
     let (first, middle) = lows.split_at(PARTS / 2);
     let bytes = rise_of(&lows);
-    let typical = bytes / (PARTS as i64 - 1);
-    let even = typical / EVEN_DIVISOR..=typical.saturating_mul(EVEN_TIMES);
-    let is_even = lows.windows(2).all(|pair| even.contains(&rise_of(pair)));
+    let least = (bytes / (PARTS as i64 - 1) / EVEN_DIVISOR).max(1);
+    let rises = lows.windows(2).all(|pair| rise_of(pair) >= least);
     let goes_on = rise_of(middle) >= rise_of(first) / 4 * GOES_ON_QUARTERS;
     let high = parts().next()?.iter().max()?;
-    let climbs = size > 0 && typical > 0 && is_even && goes_on && lows.last()? > high;
+    let climbs = size > 0 && rises && goes_on && lows.last()? > high;
     climbs.then_some(Rise { points: values.len(), bytes })
 }
 

@@ -1,7 +1,7 @@
 //! Whether memory ends soon, and whether a person should be woken for it.
 
 use super::diagnosis::Diagnosis;
-use crate::diagnosis::constants::{EARLY_STEPS, PAGE_CONFIDENCE_PPM, SOON_NS, SOON_STEPS};
+use crate::diagnosis::constants::{PAGE_CONFIDENCE_PPM, SOON_NS, SOON_STEPS};
 use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::Outlook;
@@ -37,15 +37,8 @@ impl Diagnosis {
     /// Everything else is a notice.
     pub fn pages(&self) -> bool {
         let is_needed = self.class.is_needed() && self.histogram.course.comes_to_rest();
-        // Graphs are captured, and code is compiled, until all shapes have been seen.
-        let is_settling = self.class == Class::CompilePools && self.age_steps < SOON_STEPS;
-        let is_confirmed =
-            self.class.is_fault() && self.confidence_ppm >= PAGE_CONFIDENCE_PPM && !is_settling;
-        // What is kept for some dozens of steps, garbage collection gives back.
-        let is_early = !self.stands_out
-            && self.age_steps < EARLY_STEPS
-            && self.steps_to_oom.is_none_or(|steps| steps > EARLY_STEPS);
-        (is_confirmed || (self.ends_soon && !is_needed)) && !is_early
+        let is_confirmed = self.class.is_fault() && self.confidence_ppm >= PAGE_CONFIDENCE_PPM;
+        is_confirmed || (self.ends_soon && !is_needed)
     }
 
     /// Does another growth that is open in the same job, and paged, have the same cause?
