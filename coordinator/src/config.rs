@@ -35,8 +35,8 @@ pub struct Config {
     /// Deadline, least distance, reach and bytes of captures. Defaults: 30 s, 60 s, 256 steps,
     /// 16 GiB of one attempt in an hour.
     pub capture: capture::Limits,
-    /// Growth that all ranks share pages when the memory is full within this time; growth of one
-    /// rank pages at once. Default: 12 h.
+    /// Certain growth that all ranks share pages when the memory is full within this time. Default:
+    /// 12 h.
     pub page_within: Duration,
     /// When a capture is taken without growth and without a request. Defaults: after an OOM
     /// and a death, 8 failed `cudaMalloc` calls of a rank within a minute, 97 % of a device held,

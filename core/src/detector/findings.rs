@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use super::constants::{APART_DENOMINATOR, APART_NUMERATOR};
+use super::constants::{AHEAD_TIMES, APART_HALVES};
 use super::series::{BLOCK_STEPS, Layer, WINDOW};
 use super::{Finding, Growth, GrowthKey, Scope};
 
@@ -111,7 +111,13 @@ impl Over {
 /// Has a rank a cause of its own? `own` and `shared` are what the rank and all ranks grow by, in
 /// any one unit.
 pub(super) fn is_apart(own: i64, shared: i64) -> bool {
-    own / APART_NUMERATOR > shared / APART_DENOMINATOR
+    own / APART_HALVES > shared / 2
+}
+
+/// Has growth of `grown_bytes` used up a large part of the memory that was left before it? False
+/// where the size of the memory is unknown.
+pub(super) fn is_near(left: Option<u64>, grown_bytes: u64) -> bool {
+    left.is_some_and(|left| left <= grown_bytes.saturating_mul(AHEAD_TIMES))
 }
 
 #[derive(Debug, Default)]
@@ -152,34 +158,31 @@ impl Findings {
     /// Adds a rank to the open finding about another rank that grows alike since about the same
     /// step: both have one cause. Returns the key of that finding.
     pub(super) fn joined(&mut self, growth: &Growth) -> Option<GrowthKey> {
-        let alike = |a: u64, b: u64| a <= b.saturating_mul(2) && b <= a.saturating_mul(2);
-        // A recurring condition has no onset: only the last steps are known. Onsets of layers that
-        // are read from outside cannot be compared: the queue of each rank fills at its own time.
-        let has_onset = growth.layer.is_on_tape();
         let is_same = |open: &&mut Open| {
             let known = &open.growth;
             known.layer == growth.layer
                 && known.scope == Scope::OneRank
                 && known.rank != growth.rank
                 && (known.is_sure || !growth.is_sure)
-                && alike(known.bytes_per_step, growth.bytes_per_step)
-                && (!has_onset || growth.began_with(known))
+                && growth.is_alike(known)
         };
-        let open = self.open.values_mut().find(is_same)?;
-        open.others.insert(growth.rank);
-        open.growth.ranks = open.ranks();
-        Some(open.growth.key())
+        let key = self.open.values_mut().find(is_same)?.growth.key();
+        self.join(&key, growth.rank);
+        Some(key)
+    }
+
+    /// Adds a rank to an open finding.
+    pub(super) fn join(&mut self, key: &GrowthKey, rank: u32) {
+        if let Some(open) = self.open.get_mut(key) {
+            open.others.insert(rank);
+            open.growth.ranks = open.growth.ranks.max(open.ranks());
+        }
     }
 
     /// Closes findings about ranks that another finding explains.
-    pub(super) fn close_caused(
-        &mut self,
-        is_of: impl Fn(u32) -> bool,
-        is_caused: impl Fn(Layer) -> bool,
-        at_step: u64,
-    ) {
+    pub(super) fn close_caused(&mut self, is_caused: impl Fn(&Growth) -> bool, at_step: u64) {
         for (key, _) in self.keys() {
-            if is_of(key.rank) && is_caused(key.layer) {
+            if self.get(&key).is_some_and(|open| is_caused(&open.growth)) {
                 self.close(&key, at_step);
             }
         }

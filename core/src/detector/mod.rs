@@ -229,8 +229,8 @@ pub struct Growth {
     pub returns: u32,
     /// Number of those stops at which the growth had given back most of its bytes.
     pub give_backs: u32,
-    /// Certain growth, which pages: a rank grows unlike its peers, the memory is nearly full, or
-    /// the growth has gone on for long. Else the growth is a notice.
+    /// Certain growth, which pages: it has used up a large part of the memory that was left, or has
+    /// gone on evenly for long. Else the growth is a notice.
     #[cfg_attr(feature = "serde", serde(default = "is_sure"))]
     pub is_sure: bool,
 }
@@ -245,6 +245,15 @@ impl Growth {
     /// Is the growth one rank's own: do its peers not grow alike?
     pub fn is_own(&self) -> bool {
         self.scope == Scope::OneRank && self.peers > 0
+    }
+
+    /// Does this growth have about the rate and the onset of a `known` one of the same layer?
+    fn is_alike(&self, known: &Self) -> bool {
+        let [own, other] = [self, known].map(|growth| growth.bytes_per_step);
+        let is_rate = own <= other.saturating_mul(2) && other <= own.saturating_mul(2);
+        // A recurring condition has no onset: only the last steps are known. Onsets of layers that
+        // are read from outside cannot be compared: the queue of each rank fills at its own time.
+        is_rate && (!self.layer.is_on_tape() || self.began_with(known))
     }
 
     /// Did this growth begin at about the same step as a `known` one? Both may then have one cause.

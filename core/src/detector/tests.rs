@@ -1,6 +1,6 @@
 //! The detector on series whose truth is known: made up from printed seeds, and recorded on GPUs.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use std::{eprintln, println};

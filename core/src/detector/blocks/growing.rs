@@ -7,10 +7,11 @@ use crate::census::LineId;
 use crate::snapshot::Held;
 
 use super::super::constants::{
-    AHEAD_TIMES, BEYOND_PERCENT, COHORTS_MIN, EVEN_COHORTS, EVEN_STEPS, KEPT_BYTES_MIN,
-    KEPT_COUNT_MIN, LONGER_MIN, NOTICE_STEPS, OWN_TIMES, SETTLED_OWN_STEPS, SETTLED_STEPS,
-    SETUP_STEPS, SETUP_TIMES,
+    BEYOND_PERCENT, COHORTS_MIN, EVEN_COHORTS, EVEN_STEPS, KEPT_BYTES_MIN, KEPT_COUNT_MIN,
+    LONGER_MIN, NOTICE_STEPS, OWN_TIMES, SETTLED_OWN_STEPS, SETTLED_STEPS, SETUP_STEPS,
+    SETUP_TIMES,
 };
+use super::super::findings::is_near;
 use super::super::machine::Detector;
 use super::super::series::Layer;
 use super::line::{Kept, Line, in_bytes};
@@ -30,10 +31,20 @@ pub(super) struct Growing {
     pub(super) steps: u64,
     /// The peers of the rank do not grow like this.
     pub(super) is_own: bool,
+    /// No peer was counted lately: nothing is known of any.
+    pub(super) is_alone: bool,
     /// Certain growth: see [`crate::detector::Growth::is_sure`].
     pub(super) is_sure: bool,
     /// Garbage, which is collected later: it is left out of the forecast of other growth.
     pub(super) is_garbage: bool,
+}
+
+impl Growing {
+    fn of(rank: u32, line: LineId) -> Self {
+        let (onset_step, held, steps) = (0, Held::default(), 1);
+        let (is_own, is_alone, is_sure, is_garbage) = (false, false, false, false);
+        Self { rank, line, onset_step, held, steps, is_own, is_alone, is_sure, is_garbage }
+    }
 }
 
 /// One line on all devices of a group, and the range of births that is judged.
@@ -130,14 +141,16 @@ impl Detector {
             let times = if of.is_setup { SETUP_TIMES } else { 1 };
             let is_too_early = match is_own {
                 true => *is_early && of.onset_age_steps < SETTLED_STEPS,
-                false => !is_sure && steps < times * NOTICE_STEPS,
+                false if is_sure && !of.is_setup => false,
+                false => steps < if is_sure { 1 } else { times } * NOTICE_STEPS,
             };
             if is_too_early || (!is_own && of.is_fewer && !is_sure) {
                 continue;
             }
-            if found.get(&key.0).is_none_or(|known| is_sure || is_own || !known.is_sure) {
-                let is_sure = line.is_user_code && (is_sure || is_own);
-                found.insert(key.0, Growing { is_own, is_sure, ..of.growing });
+            if found.get(&key.0).is_none_or(|known| is_sure || !known.is_sure) {
+                let is_sure = line.is_user_code && is_sure;
+                let is_alone = there.len() + absent < 2;
+                found.insert(key.0, Growing { is_own, is_alone, is_sure, ..of.growing });
             }
         }
     }
@@ -181,18 +194,22 @@ impl Detector {
         let onset_age_steps = onset_step.saturating_sub(series.first_step);
         // What is kept at the same rate all the time is no state that is built up.
         let is_setup = onset_age_steps < SETUP_STEPS && !kept.is_steady;
-        let times = if is_setup { SETUP_TIMES } else { 1 };
+        // A cache may fill at even distances, too.
+        let may_fill = onset_age_steps < SETUP_STEPS && kept.gap > 0;
+        let times = if is_setup || may_fill { SETUP_TIMES } else { 1 };
         let is_even = steps >= EVEN_STEPS * times
             && kept.cohorts >= EVEN_COHORTS
             && !is_fewer
             && later_half >= all / 5 * 2;
+        // The growth may have been slower once: what the line holds is the most that it grew by.
+        let grown_bytes = (held.bytes / steps).saturating_mul(line.step.saturating_sub(onset_step));
+        let grown_bytes = grown_bytes.min(line.totals.newest());
+        let left = series.left(Layer::Allocated);
         let is_near = in_bytes
-            && series.left(Layer::Allocated).is_some_and(|left| {
-                left <= held.bytes.saturating_mul(AHEAD_TIMES) && to_come >= u128::from(left)
-            });
+            && is_near(left, grown_bytes)
+            && left.is_some_and(|left| to_come >= u128::from(left));
         let (rank, line, is_sure) = (key.0, look.id, is_even || is_near);
-        let (is_own, is_garbage) = (false, false);
-        let growing = Growing { rank, line, onset_step, held, steps, is_own, is_sure, is_garbage };
+        let growing = Growing { onset_step, held, steps, is_sure, ..Growing::of(rank, line) };
         Some(Survivors { growing, onset_age_steps, is_setup, is_fewer })
     }
 
@@ -223,24 +240,24 @@ impl Detector {
             if !series.rose_with(*from, bytes) {
                 continue;
             }
-            let is_near = series.left(Layer::Allocated).is_some_and(|left| left <= bytes);
-            let is_setup = from.saturating_sub(series.first_step) < SETUP_STEPS
+            let onset_step = line.totals.rises_since(*from, span / 4);
+            // The lowest totals lie three quarters of the span apart.
+            let steps = (*span / 4 * 3).max(1);
+            let grown_bytes = line.totals.newest().saturating_sub(line.totals.at(onset_step));
+            let is_near = is_near(series.left(Layer::Allocated), grown_bytes);
+            let is_setup = onset_step.saturating_sub(series.first_step) < SETUP_STEPS
                 && *span < SETUP_TIMES * NOTICE_STEPS;
             if (look.is_early && !is_own) || (is_setup && !is_near) {
                 continue;
             }
-            let growing = Growing {
-                rank: key.0,
-                line: *id,
-                onset_step: *from,
-                held: Held { bytes, count: 0 },
-                // The lowest totals lie three quarters of the span apart.
-                steps: (*span / 4 * 3).max(1),
-                is_own,
-                is_sure: is_own || is_near,
-                is_garbage: false,
-            };
-            found.insert(key.0, growing);
+            let is_even = is_own && !is_setup && *span >= EVEN_STEPS;
+            let (held, is_sure) = (Held { bytes, count: 0 }, is_near || is_even);
+            let is_alone = there.len() + look.absent < 2;
+            let of = Growing::of(key.0, *id);
+            found.insert(
+                key.0,
+                Growing { onset_step, held, steps, is_own, is_alone, is_sure, ..of },
+            );
         }
     }
 }
@@ -267,14 +284,11 @@ fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
         device.lines.get(&id).filter(|line| line.is_user_code && line.longer >= LONGER_MIN)?;
     let bytes = line.totals.newest();
     (bytes >= KEPT_BYTES_MIN).then_some(Growing {
-        rank,
-        line: id,
         onset_step: device.step.saturating_sub(line.life_steps),
         held: Held { bytes, count: 0 },
         steps: line.life_steps.max(1),
-        is_own: false,
-        is_sure: false,
         is_garbage: true,
+        ..Growing::of(rank, id)
     })
 }
 

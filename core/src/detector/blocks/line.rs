@@ -18,7 +18,7 @@ pub(super) const LOOK_BACK_STEPS: u64 = 2_048;
 pub(super) struct Line {
     cohorts: BTreeMap<u64, Cohort>,
     /// Step of the newest census.
-    step: u64,
+    pub(super) step: u64,
     /// The line's bytes at each census.
     pub(super) totals: Totals,
     /// Step since which the line is known, and what it held then.
@@ -54,7 +54,7 @@ pub(super) struct Kept {
     /// Step of the first birth, and of the end of the last cohort.
     pub(super) first: u64,
     pub(super) last: u64,
-    /// Each cohort kept about as many bytes a step.
+    /// Each cohort kept about as many bytes for each step until the first birth of the next one.
     pub(super) is_steady: bool,
     /// Longest time without a birth, up to the end of the range.
     pub(super) gap: u64,
@@ -132,17 +132,18 @@ impl Line {
         let middle = first.midpoint(to);
         let mut kept = Kept { first, ..Kept::default() };
         let mut end = u64::MAX;
-        let (mut slowest, mut fastest) = (u64::MAX, 0);
+        let (mut slowest, mut fastest, mut before) = (u64::MAX, 0, None::<(u64, u64)>);
         for (birth, cohort) in births() {
             kept.gap = kept.gap.max(birth.saturating_sub(end));
             end = cohort::end(self.step, *birth);
             kept.held = kept.held.plus(cohort.held);
             kept.cohorts += 1;
             // Growth may begin within the first cohort, and the last one may be under way.
-            if *birth > first && end <= to {
-                let rate = cohort.held.bytes / end.saturating_sub(*birth).max(1);
+            if let Some((start, bytes)) = before.filter(|(start, _)| *start > first) {
+                let rate = bytes / birth.saturating_sub(start).max(1);
                 (slowest, fastest) = (rate.min(slowest), rate.max(fastest));
             }
+            before = Some((*birth, cohort.held.bytes));
             if *birth >= middle {
                 kept.later = kept.later.plus(cohort.held);
                 kept.later_count = kept.later_count.saturating_add(cohort.held.count);
@@ -152,7 +153,7 @@ impl Line {
                 kept.later_count = u64::try_from(share).unwrap_or(cohort.held.count);
             }
         }
-        kept.is_steady = slowest <= fastest && slowest >= fastest / 4 * 3 && kept.gap == 0;
+        kept.is_steady = kept.cohorts >= COHORTS_MIN + 2 && slowest >= fastest / 4 * 3;
         Kept { last: end.min(to), gap: kept.gap.max(to.saturating_sub(end)), ..kept }
     }
 

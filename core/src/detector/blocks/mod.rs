@@ -6,9 +6,9 @@
 //! one cohort, a cache with eviction loses its old cohorts. A tensor that is replaced by a larger
 //! one has no survivors either: there the lowest totals of the line must rise.
 //!
-//! A rank grows by itself when it keeps several times what its peers keep in the same steps: this
-//! is certain at once. Growth of all ranks is reported as a notice, and is certain when the memory
-//! will soon be full, or when the growth has gone on evenly for long.
+//! A rank grows by itself when it keeps several times what its peers keep in the same steps. Growth
+//! is reported as a notice, and is certain when it has used up a large part of the memory that was
+//! left, or has gone on evenly for long.
 //!
 //! `state` holds the lines of each device, `judging` takes censuses, `growing` decides which lines
 //! grow on which ranks, and `reporting` makes findings of them. Memory that is not in blocks is

@@ -66,7 +66,8 @@ impl Detector {
     ) -> Option<(LineId, Growth)> {
         let key = self.primary_of(rank)?;
         let series = self.series.get(&key)?;
-        let main = lines.iter().max_by_key(|one| (one.held.bytes / one.steps, one.held.count))?;
+        let rank_of = |one: &&Growing| (one.is_sure, one.held.bytes / one.steps, one.held.count);
+        let main = lines.iter().max_by_key(rank_of)?;
         let many = many.get(&main.line).copied().unwrap_or(1);
         let in_bytes = in_bytes(main.held);
         let layer = if in_bytes { Layer::Allocated } else { Layer::Blocks };
@@ -77,7 +78,8 @@ impl Detector {
         let rate = lines.iter().map(rate).fold(0, u64::saturating_add).max(1);
         let group = self.groups.list.get(self.groups.of(rank));
         let members = group.map_or(1, |group| group.ranks.len());
-        let is_one = main.is_own || self.ranks.len() == 1 || many * 2 < members;
+        let is_alone = (main.is_alone && members > 1) || self.ranks.len() == 1;
+        let is_one = main.is_own || is_alone || many * 2 < members;
         // Where ranks have one role, half of them speak for all: the others are only later.
         let are_all = self.groups.list.len() == 1 || are_most(many, self.ranks.len());
         let scope = match (is_one, are_all) {
@@ -153,13 +155,7 @@ impl Detector {
         if self.is_reported(&key, group) {
             return;
         }
-        if growth.scope == Scope::OneRank
-            && let Some(joined) = self.findings.joined(&growth)
-        {
-            let seen_step = self.last_step(&joined);
-            if let Some(open) = self.blocks.open.get_mut(&joined) {
-                open.seen_step = seen_step;
-            }
+        if growth.scope == Scope::OneRank && self.joins(&growth, line) {
             return;
         }
         // Growth of another line is a new finding.
@@ -169,12 +165,41 @@ impl Detector {
         self.findings.open(growth, (group, UNFOLLOWED), 0, 0, (step, 0));
         let open = Open { line, seen_step: step, is_sure: growth.is_sure };
         self.blocks.open.insert(key, open);
-        if growth.scope != Scope::OneRank {
-            self.close_alike(&key, (line, growth.is_sure), step);
-        }
+        self.close_alike(&key, (line, growth.is_sure), step);
         if growth.is_sure {
             self.close_what_it_explains(&key, step);
         }
+    }
+
+    /// Adds the growth of one rank to an open finding that has the same cause. Returns false when
+    /// there is none.
+    ///
+    /// One notice about a line is enough, however its growth differs between ranks. Certain growth
+    /// makes the notice certain that began with it, and is a finding of its own beside others.
+    fn joins(&mut self, growth: &Growth, line: LineId) -> bool {
+        if let Some(joined) = self.findings.joined(growth) {
+            let seen_step = self.last_step(&joined);
+            if let Some(open) = self.blocks.open.get_mut(&joined) {
+                open.seen_step = seen_step;
+            }
+            return true;
+        }
+        let is_alike = |(key, open): &(&GrowthKey, &Open)| {
+            let has_ended = self.ranks.get(&key.rank).is_none_or(|rank| rank.has_ended);
+            let is_same = open.line == line && key.layer == growth.layer && !has_ended;
+            let known = self.findings.get(key).map(|open| open.growth);
+            is_same
+                && !open.is_sure
+                && (!growth.is_sure || known.is_some_and(|known| known.is_alike(growth)))
+        };
+        let Some((key, open)) = self.blocks.open.iter().find(is_alike) else { return false };
+        let (key, open) = (*key, *open);
+        self.findings.join(&key, growth.rank);
+        if growth.is_sure {
+            let GrowthKey { rank, device, scope, .. } = key;
+            self.renew(&key, open, &Growth { rank, device, scope, ..*growth });
+        }
+        true
     }
 
     /// Is the growth of one rank no more than its part in the shared growth?
@@ -203,12 +228,16 @@ impl Detector {
         }
     }
 
-    /// Closes findings about single ranks that the shared finding covers. Called after that one is
+    /// Closes findings about the same line that a new one covers: about single ranks where all
+    /// grow, and about the number of the blocks where their bytes grow. Called after that one is
     /// opened, so that their incident goes on with it.
-    fn close_alike(&mut self, shared: &GrowthKey, (line, is_sure): (LineId, bool), step: u64) {
+    fn close_alike(&mut self, new: &GrowthKey, (line, is_sure): (LineId, bool), step: u64) {
         let is_alike = |key: &GrowthKey, open: &Open| {
-            let is_covered = is_sure || !open.is_sure;
-            key != shared && key.layer == shared.layer && open.line == line && is_covered
+            let is_same_rank = key.scope == Scope::OneRank && key.rank == new.rank;
+            let is_of_new = new.scope != Scope::OneRank || is_same_rank;
+            let is_layer = key.layer == new.layer || new.layer.explains(key.layer);
+            let is_covered = (is_sure || !open.is_sure) && is_of_new && is_layer;
+            key != new && open.line == line && is_covered
         };
         self.close_blocks(step, is_alike);
     }

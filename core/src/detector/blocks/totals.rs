@@ -64,6 +64,21 @@ impl Totals {
         is_known.then_some(lows)
     }
 
+    /// Returns the step at which the rise up to `until` began. Goes back while an older point is
+    /// lower than all newer ones, across at most `gap_max` steps that are not.
+    pub(super) fn rises_since(&self, until: u64, gap_max: u64) -> u64 {
+        let (mut lowest, mut onset) = (u64::MAX, until);
+        for point in self.0.iter().rev().filter(|point| point.step <= until) {
+            if lowest < u64::MAX && onset.saturating_sub(point.step) > gap_max {
+                break;
+            }
+            if point.low < lowest {
+                (lowest, onset) = (point.low, point.step);
+            }
+        }
+        onset
+    }
+
     /// Highest less lowest value since a step.
     pub(super) fn swing(&self, from: u64) -> u64 {
         self.highest(from).saturating_sub(self.lowest(from))

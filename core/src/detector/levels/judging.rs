@@ -2,8 +2,8 @@
 
 use crate::roles::are_most;
 
-use super::super::constants::{AHEAD_TIMES, EVEN_STEPS, FILLING_STEPS};
-use super::super::findings::{Open, is_apart};
+use super::super::constants::{EVEN_STEPS, FILLING_STEPS};
+use super::super::findings::{Open, is_apart, is_near};
 use super::super::forecast::{forecast, rate};
 use super::super::machine::{Detector, Point};
 use super::super::series::{BLOCK_STEPS, Layer, Series, TRACKED_LAYERS, WINDOW, Window, onset};
@@ -13,11 +13,11 @@ use super::climb::{Rise, Rule, Trend, judge};
 impl Detector {
     /// Brings the open findings about this series up to date.
     pub(in crate::detector) fn follow(&mut self, point: Point) {
-        let Some(series) = self.series.get(&(point.rank, point.device)) else { return };
         for (key, scale) in self.findings.keys_of(point.rank, point.device, point.layer) {
             if scale != point.scale {
                 continue;
             }
+            let Some(series) = self.series.get(&(point.rank, point.device)) else { return };
             let window = self.followed(&key, scale, point.block);
             let rise_min = series.rise_min(point.layer, &self.limits);
             let rule = Rule::against_peers(rise_min, self.limits.rules.past);
@@ -31,12 +31,17 @@ impl Detector {
             let own = self.own_window(&point, scale);
             let ahead = left.and_then(|left| forecast(&own, points, block_steps, left));
             let Some(value) = window.last() else { continue };
+            let is_sure = |of: &Self| of.findings.get(&key).is_some_and(|open| open.growth.is_sure);
+            let was_sure = is_sure(self);
             self.findings.follow(&key, (point.end_step(), value), |growth| {
                 growth.bytes_per_step = u64::try_from(rate).unwrap_or(0);
                 growth.steps_to_oom = ahead.map(|ahead| ahead.p50);
                 growth.forecast = ahead;
                 growth.is_sure |= is_certain(growth, left);
             });
+            if is_sure(self) && !was_sure {
+                self.close_what_it_explains(&key, point.end_step());
+            }
         }
     }
 
@@ -161,7 +166,12 @@ impl Detector {
             return is_same;
         }
         let of_rank = |layer: Layer| {
-            let is_it = |open: &Open| open.growth.layer == layer && open.growth.is_sure;
+            // A notice is no cause for what is certain, as recurring conditions are.
+            let grows = key.layer.index().is_some();
+            let is_it = |open: &Open| {
+                let growth = &open.growth;
+                growth.layer == layer && (growth.is_sure || (growth.is_own() && grows))
+            };
             self.findings.of_rank(key.rank).any(is_it)
                 || self.findings.common(layer, group).is_some_and(is_it)
         };
@@ -260,7 +270,11 @@ impl Detector {
             Scope::Role => self.groups.of(rank) == self.groups.of(key.rank),
             Scope::AllRanks => true,
         };
-        self.findings.close_caused(is_of, |other| key.layer.explains(other), at_step);
+        let is_sure = self.findings.get(key).is_some_and(|open| open.growth.is_sure);
+        let is_caused = |other: &Growth| {
+            is_of(other.rank) && key.layer.explains(other.layer) && (is_sure || !other.is_sure)
+        };
+        self.findings.close_caused(is_caused, at_step);
     }
 
     /// Closes findings about single ranks that grow no more than the rest of their group: they have
@@ -284,16 +298,15 @@ impl Detector {
     }
 }
 
-/// Is the growth one rank's own, or near its end, or has it gone on evenly for long? Peaks that all
-/// share are what the job needs: only their end matters.
+/// Has the growth used up a large part of the memory, or gone on evenly for long? Peaks and reserved
+/// memory may be what the job needs: only their end matters.
 fn is_certain(growth: &Growth, left: Option<u64>) -> bool {
-    let seen_bytes = growth.grown_bytes.saturating_mul(AHEAD_TIMES);
-    let is_near = left.is_some_and(|left| left <= seen_bytes);
+    let is_near = is_near(left, growth.grown_bytes);
     let steps = growth.last_step.saturating_sub(growth.onset_step);
     // A cache that fills up adds less and less.
     let at_this_rate = growth.bytes_per_step.saturating_mul(steps) / 3 * 4;
     let is_even = steps >= EVEN_STEPS && at_this_rate >= growth.grown_bytes;
-    growth.is_own() || is_near || (is_even && growth.layer != Layer::Peak)
+    is_near || (is_even && !matches!(growth.layer, Layer::Peak | Layer::Reserved))
 }
 
 /// May the growth be the filling of a cache or a pool? Workers, compilers and libraries take what

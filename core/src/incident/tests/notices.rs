@@ -72,7 +72,7 @@ fn shared_growth_pages_when_the_end_is_within_the_horizon() {
     shell.found(&job, Finding::Updated(ends_in(13)));
     shell.diagnose("inc-0001", diagnosis(Class::Leak, 3));
     assert_eq!((&shell.incident("inc-0001").page, shell.pages()), (&Page::Paged, 1));
-    // One rank's own growth pages at once.
+    // Certain growth of one rank alone pages whenever its end is.
     let own = Growth { steps_to_oom: Some(u64::MAX), ..leak(3) };
     let (mut shell, job) = (Shell::default(), Job::new(0));
     shell.found(&job, Finding::Opened(own));
