@@ -10,7 +10,7 @@ use memtape_proto::api::{Alternative, Capture, Incident, Job, Named, Part, PartO
 
 use crate::clock::utc;
 use crate::output::clean;
-use crate::render::units::{bytes, counted, duration, frame, signed_bytes, table};
+use crate::render::units::{bytes, counted, duration, frame, plural, signed_bytes, table};
 
 /// A growth, which is never negative.
 fn grown(count: u64) -> String {
@@ -159,10 +159,6 @@ fn growth(incident: &Incident) -> String {
         | Layer::Shared
         | Layer::Workers => format!("{} a step, {} so far", grown(rate), bytes(so_far)),
     }
-}
-
-fn plural(count: u64, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {

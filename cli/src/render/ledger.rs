@@ -12,7 +12,7 @@ use memtape_core::snapshot::{Frame, OutsideUse, RankSnapshot};
 use serde_json::{Value, json};
 
 use crate::output::clean;
-use crate::render::units::{bytes, signed_bytes, table};
+use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// The ledger of one device at the time of a snapshot.
 pub(crate) fn of(state: &RankSnapshot, device: u8, device_bytes: u64, writer: Writer) -> Ledger {
@@ -115,7 +115,7 @@ pub(crate) fn lines_text(state: &RankSnapshot) -> String {
     if !rest.is_empty() {
         let sum = |of: fn(&Line) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
         let (held, pieces) = (sum(|line| line.held), sum(|line| line.pieces));
-        let name = format!("{} more lines", rest.len());
+        let name = plural(rest.len() as u64, "more line");
         rows.push(vec![bytes(held), pieces.to_string(), String::new(), String::new(), name]);
     }
     let since = format!(">since step {}", state.before_step);

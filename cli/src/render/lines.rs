@@ -5,7 +5,7 @@ use std::fmt::Write;
 use memtape_proto::api::{Frame, Holder, Line, Lines};
 
 use crate::output::clean;
-use crate::render::units::{bytes, frame, signed_bytes, table};
+use crate::render::units::{bytes, frame, plural, signed_bytes, table};
 
 /// Ranks of one line that have a row of their own.
 const ROWS_PER_LINE_MAX: usize = 4;
@@ -43,7 +43,11 @@ pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
     });
     let mut text = table(&titles, rows.collect());
     if of.lines_left_out > 0 {
-        let _ = writeln!(text, "{} more lines have fewer survivors", of.lines_left_out);
+        let _ = writeln!(
+            text,
+            "{} with fewer survivors",
+            plural(u64::from(of.lines_left_out), "more line")
+        );
     }
     if of.other_blocks > 0 {
         let held = bytes(of.other_bytes);

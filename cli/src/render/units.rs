@@ -80,6 +80,11 @@ pub(crate) fn table(titles: &[&str], rows: Vec<Vec<String>>) -> String {
     text
 }
 
+/// `1 step`, `2 steps`.
+pub(crate) fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

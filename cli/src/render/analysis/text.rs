@@ -11,7 +11,7 @@ use memtape_core::snapshot::Frame;
 use super::notes::notes;
 use super::{Report, primary_device};
 use crate::output::clean;
-use crate::render::units::{bytes, signed_bytes, table};
+use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// Lines of code that are shown, where not all are.
 const LINES_SHOWN: usize = 5;
@@ -65,8 +65,10 @@ fn healthy(report: &Report<'_>) -> String {
     };
     match steps {
         0 => format!("nothing wrong is seen in {what}; growth cannot be judged without steps"),
-        1 => format!("nothing wrong is seen in {what}: nothing stays over one step"),
-        steps => format!("nothing wrong is seen in {what}: nothing stays over {steps} steps"),
+        steps => {
+            let span = plural(steps, "step");
+            format!("nothing wrong is seen in {what}: no allocation outlived {span}")
+        }
     }
 }
 
@@ -145,7 +147,7 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
         analysis.rank,
         bytes(device.allocated)
     );
-    let more = (rest > 0).then(|| format!("… and {rest} more lines"));
+    let more = (rest > 0).then(|| format!("… and {}", plural(rest as u64, "more line")));
     section(text, &title, rows.lines().map(str::to_string).chain(more));
 }
 
@@ -166,7 +168,10 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
     let Some((trace, peak)) = trace.and_then(|trace| Some((trace, trace.peak.as_ref()?))) else {
         return;
     };
-    let share = |part: u64| format!("{} %", part.saturating_mul(100) / peak.bytes.max(1));
+    let share = |part: u64| {
+        let rounded = part.saturating_mul(200) / peak.bytes.max(1);
+        format!("{} %", rounded.div_ceil(2))
+    };
     let lines = &report.analysis.peak;
     let mut rows: Vec<Vec<String>> = lines
         .iter()
@@ -182,7 +187,7 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
         rows.push(vec![bytes(older), share(older), blocks.to_string(), what]);
     }
     let rest = lines.len().saturating_sub(shown);
-    let more = (rest > 0).then(|| format!("… and {rest} more lines"));
+    let more = (rest > 0).then(|| format!("… and {}", plural(rest as u64, "more line")));
     let when = match trace.ends {
         0 => String::new(),
         _ => format!(", in step {} of {} of the trace", peak.step, trace.ends + 1),
