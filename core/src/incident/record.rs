@@ -139,8 +139,8 @@ impl Incident {
         self.closed.is_none()
     }
 
-    /// Does it matter enough to page? Certain growth of one rank alone does; certain growth that all
-    /// share does when the memory is full within this many seconds, or the end is not known.
+    /// Does it matter enough to page? Certain growth of one rank alone does; certain growth that
+    /// all share does when the memory is full within this many seconds, or the end is not known.
     pub fn matters(&self, within_seconds: u64) -> bool {
         let is_soon = self.seconds_to_oom.is_none_or(|seconds| seconds <= within_seconds);
         self.growth.is_sure && (self.growth.is_own() || is_soon)

@@ -9,7 +9,7 @@ use crate::snapshot::Held;
 use super::super::constants::{
     BEYOND_PERCENT, COHORTS_MIN, EVEN_COHORTS, EVEN_STEPS, KEPT_BYTES_MIN, KEPT_COUNT_MIN,
     LONGER_MIN, NOTICE_STEPS, OWN_TIMES, SETTLED_OWN_STEPS, SETTLED_STEPS, SETUP_STEPS,
-    SETUP_TIMES,
+    SETUP_TIMES, STOPPED_STEPS,
 };
 use super::super::findings::is_near;
 use super::super::machine::Detector;
@@ -81,7 +81,7 @@ impl Detector {
         steps: &[u64],
         id: LineId,
     ) -> Vec<Growing> {
-        let Some(&step) = steps.last() else { return Vec::new() };
+        let Some(step) = common_step(steps) else { return Vec::new() };
         let life_steps = self.blocks.lifetimes.get(&id).copied().unwrap_or(0);
         let beyond_steps = life_steps.saturating_mul(BEYOND_PERCENT) / 100;
         let mut found = BTreeMap::new();
@@ -260,6 +260,13 @@ impl Detector {
             );
         }
     }
+}
+
+/// The step at which three quarters of the ranks have been counted; the newest of all where that is
+/// long ago. `steps` are the newest steps of all ranks, in ascending order.
+fn common_step(steps: &[u64]) -> Option<u64> {
+    let (common, newest) = (*steps.get(steps.len() / 4)?, *steps.last()?);
+    Some(if newest - common < STOPPED_STEPS { common } else { newest })
 }
 
 /// Do the lowest totals of the quarters rise up to the end, with few falls between?

@@ -1,11 +1,11 @@
 //! The test of a level: does it climb, and will it go on?
 //!
 //! The newest values are divided into eighths. A level climbs when the lowest value of each eighth
-//! lies well above that of the eighth before, the later half rises about as much as the earlier one,
-//! and the last eighth stays above all values of the first. Whatever rises and falls within an
-//! eighth does not show in its lowest value: evaluations, sawtooth cycles, stairs. Longer cycles are
-//! seen at longer blocks of steps. A level that fills up adds less and less; a single jump adds next
-//! to nothing in the other eighths; noise is ordered like this once in 40,000 times.
+//! lies well above that of the eighth before, the later half rises about as much as the earlier
+//! one, and the last eighth stays above all values of the first. Whatever rises and falls within an
+//! eighth does not show in its lowest value: evaluations, sawtooth cycles, stairs. Longer cycles
+//! are seen at longer blocks of steps. A level that fills up adds less and less; a single jump adds
+//! next to nothing in the other eighths; noise is ordered like this once in 40,000 times.
 //!
 //! Trend tests (Mann-Kendall, Page-Hinkley, a fitted line) were rejected: they report every drift.
 

@@ -298,8 +298,8 @@ impl Detector {
     }
 }
 
-/// Has the growth used up a large part of the memory, or gone on evenly for long? Peaks and reserved
-/// memory may be what the job needs: only their end matters.
+/// Has the growth used up a large part of the memory, or gone on evenly for long? Peaks and
+/// reserved memory may be what the job needs: only their end matters.
 fn is_certain(growth: &Growth, left: Option<u64>) -> bool {
     let is_near = is_near(left, growth.grown_bytes);
     let steps = growth.last_step.saturating_sub(growth.onset_step);

@@ -45,7 +45,7 @@ pub(super) fn render_contexts(job: &mut Job) {
                 return;
             }
             held += left;
-            // What other processes have is set anew by those that have it.
+            // What other processes have is set again by those that have it.
             let others = match world.outside.other == written {
                 true => written.saturating_sub(held - left),
                 false => world.outside.other,

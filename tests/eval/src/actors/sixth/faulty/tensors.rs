@@ -203,7 +203,7 @@ pub(super) fn gathered_checkpoints(job: &mut Job) {
 }
 
 /// Masks of attention are cached by their arguments, and one of these is a function that is made
-/// anew for each batch: no mask is found again, and all of them stay (pytorch/torchtitan#2117,
+/// again for each batch: no mask is found again, and all of them stay (pytorch/torchtitan#2117,
 /// huggingface/transformers#45412). Before documents were packed there was one mask for all.
 pub(super) fn mask_keys(job: &mut Job) {
     let mut plan = plan(job, 0.4, 12.0);

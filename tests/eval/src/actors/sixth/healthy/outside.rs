@@ -81,7 +81,7 @@ pub(super) fn paged_states(job: &mut Job) {
     });
 }
 
-/// A data set of another framework shuffles within the process, in a buffer of so many samples: it
+/// A data set of another framework shuffles within the process, in a buffer of as many samples: it
 /// fills while samples are read, faster than they are used, and then each new one replaces another
 /// (openvla/openvla#4, webdataset/webdataset#256). Files that are read at once come and go.
 pub(super) fn shuffle_fill(job: &mut Job) {
@@ -117,7 +117,7 @@ pub(super) fn shuffle_fill(job: &mut Job) {
     });
 }
 
-/// Tokenizers in the workers keep what they split, up to so many words, and clear that when it is
+/// Tokenizers in the workers keep what they split, up to as many words, and clear that when it is
 /// full (huggingface/tokenizers#1539: from 640 to 1,960 MB, then back to 1,530 and up again, more
 /// slowly). What the C library keeps is used by the next round.
 pub(super) fn tokenizer_cache(job: &mut Job) {

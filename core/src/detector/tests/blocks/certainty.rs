@@ -1,0 +1,71 @@
+//! When growth of blocks is certain, and which ranks share a finding.
+
+use super::*;
+
+#[test]
+fn growth_is_sure_sooner_the_less_memory_is_left() {
+    let sure_after = |bytes: u64| {
+        let program = |rank, step| if rank == 2 { leak(step, 300, bytes) } else { Vec::new() };
+        let mut player = Player::new(4, program);
+        let findings = player.run_to(1_000);
+        let sure = reported(findings).find(|growth| growth.is_sure).expect("it goes on");
+        sure.last_step - 300
+    };
+    // A third of what was left of the 80 GiB, or long enough.
+    assert!((200..280).contains(&sure_after(96 * MIB)), "{}", sure_after(96 * MIB));
+    assert!((384..500).contains(&sure_after(8 * MIB)), "{}", sure_after(8 * MIB));
+}
+
+#[test]
+fn a_leak_of_all_ranks_is_sure_early_when_the_end_is_near() {
+    let onset = 300;
+    let mut player = Player::new(4, |_, step| leak(step, onset, 160 * MIB));
+    let findings = player.run_to(onset + 350);
+    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!(growth.scope, Scope::AllRanks, "{findings:?}");
+    let sure = reported(findings).find(|growth| growth.is_sure).expect("the end is near");
+    assert!(sure.last_step < onset + 200, "{findings:?}");
+    assert!(sure.steps_to_oom.is_some_and(|steps| steps > 100), "{findings:?}");
+}
+
+#[test]
+fn ranks_that_grow_at_one_line_are_one_notice() {
+    // At other rates and at other times; the sixth rank begins with the second.
+    let mut player = Player::new(8, |rank, step| match rank {
+        1 => leak(step, 300, 8 * MIB),
+        4 => leak(step, 380, MIB),
+        5 => leak(step, 300, 9 * MIB),
+        _ => Vec::new(),
+    });
+    let findings = player.run_to(600);
+    let [notice] = opened(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!((notice.scope, notice.is_sure), (Scope::OneRank, false), "{findings:?}");
+    let findings = player.run_to(1_000);
+    let certain: BTreeSet<u32> =
+        reported(findings).filter(|growth| growth.is_sure).map(|growth| growth.rank).collect();
+    assert_eq!(certain, [1, 4].into(), "the sixth rank has the second's cause: {findings:?}");
+}
+
+#[test]
+fn a_rank_whose_peer_is_not_counted_does_not_stand_for_both() {
+    let program = |rank, step| if rank == 0 { leak(step, 300, 8 * MIB) } else { Vec::new() };
+    let mut player = Player::new(2, program);
+    player.run_some_to(320, |_| true, |_| true);
+    let findings = player.run_some_to(700, |_| true, |rank| rank == 0);
+    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!((growth.rank, growth.scope), (0, Scope::OneRank), "{findings:?}");
+}
+
+#[test]
+fn a_leak_of_all_ranks_is_one_notice_that_becomes_sure() {
+    let onset = 300;
+    let mut player = Player::new(4, |_, step| leak(step, onset, 8 * MIB));
+    let findings = player.run_to(1_000);
+    let [notice] = opened(findings)[..] else { panic!("{findings:?}") };
+    assert_eq!((notice.scope, notice.ranks), (Scope::AllRanks, 4), "{findings:?}");
+    assert!(!notice.is_sure && notice.detected_step < onset + 256, "{findings:?}");
+    let sure = reported(findings).find(|growth| growth.is_sure).expect("it has gone on for long");
+    assert_eq!(sure.key(), notice.key());
+    assert!((onset + 384..=onset + 600).contains(&sure.last_step), "{findings:?}");
+    assert_eq!(closed(findings), []);
+}
