@@ -31,8 +31,6 @@ pub(super) struct Growing {
     pub(super) steps: u64,
     /// The peers of the rank do not grow like this.
     pub(super) is_own: bool,
-    /// No peer was counted lately: nothing is known of any.
-    pub(super) is_alone: bool,
     /// Certain growth: see [`crate::detector::Growth::is_sure`].
     pub(super) is_sure: bool,
     /// Garbage, which is collected later: it is left out of the forecast of other growth.
@@ -42,8 +40,8 @@ pub(super) struct Growing {
 impl Growing {
     fn of(rank: u32, line: LineId) -> Self {
         let (onset_step, held, steps) = (0, Held::default(), 1);
-        let (is_own, is_alone, is_sure, is_garbage) = (false, false, false, false);
-        Self { rank, line, onset_step, held, steps, is_own, is_alone, is_sure, is_garbage }
+        let (is_own, is_sure, is_garbage) = (false, false, false);
+        Self { rank, line, onset_step, held, steps, is_own, is_sure, is_garbage }
     }
 }
 
@@ -149,8 +147,7 @@ impl Detector {
             }
             if found.get(&key.0).is_none_or(|known| is_sure || !known.is_sure) {
                 let is_sure = line.is_user_code && is_sure;
-                let is_alone = there.len() + absent < 2;
-                found.insert(key.0, Growing { is_own, is_alone, is_sure, ..of.growing });
+                found.insert(key.0, Growing { is_own, is_sure, ..of.growing });
             }
         }
     }
@@ -252,12 +249,8 @@ impl Detector {
             }
             let is_even = is_own && !is_setup && *span >= EVEN_STEPS;
             let (held, is_sure) = (Held { bytes, count: 0 }, is_near || is_even);
-            let is_alone = there.len() + look.absent < 2;
             let of = Growing::of(key.0, *id);
-            found.insert(
-                key.0,
-                Growing { onset_step, held, steps, is_own, is_alone, is_sure, ..of },
-            );
+            found.insert(key.0, Growing { onset_step, held, steps, is_own, is_sure, ..of });
         }
     }
 }

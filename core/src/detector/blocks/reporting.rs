@@ -78,8 +78,7 @@ impl Detector {
         let rate = lines.iter().map(rate).fold(0, u64::saturating_add).max(1);
         let group = self.groups.list.get(self.groups.of(rank));
         let members = group.map_or(1, |group| group.ranks.len());
-        let is_alone = (main.is_alone && members > 1) || self.ranks.len() == 1;
-        let is_one = main.is_own || is_alone || many * 2 < members;
+        let is_one = main.is_own || self.ranks.len() == 1 || many * 2 < members;
         // Where ranks have one role, half of them speak for all: the others are only later.
         let are_all = self.groups.list.len() == 1 || are_most(many, self.ranks.len());
         let scope = match (is_one, are_all) {
@@ -131,6 +130,11 @@ impl Detector {
             if growth.scope != Scope::OneRank {
                 key = *known;
             } else if self.is_part_of(&growth, line, (known, open)) {
+                // The growth of the rank that the shared finding names goes on.
+                let shared = (known.rank == growth.rank && open.line == line).then_some(*known);
+                if let Some(open) = shared.and_then(|key| self.blocks.open.get_mut(&key)) {
+                    open.seen_step = step;
+                }
                 return;
             }
         }

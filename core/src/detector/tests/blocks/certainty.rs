@@ -47,16 +47,6 @@ fn ranks_that_grow_at_one_line_are_one_notice() {
 }
 
 #[test]
-fn a_rank_whose_peer_is_not_counted_does_not_stand_for_both() {
-    let program = |rank, step| if rank == 0 { leak(step, 300, 8 * MIB) } else { Vec::new() };
-    let mut player = Player::new(2, program);
-    player.run_some_to(320, |_| true, |_| true);
-    let findings = player.run_some_to(700, |_| true, |rank| rank == 0);
-    let [growth] = opened(findings)[..] else { panic!("{findings:?}") };
-    assert_eq!((growth.rank, growth.scope), (0, Scope::OneRank), "{findings:?}");
-}
-
-#[test]
 fn a_leak_of_all_ranks_is_one_notice_that_becomes_sure() {
     let onset = 300;
     let mut player = Player::new(4, |_, step| leak(step, onset, 8 * MIB));
