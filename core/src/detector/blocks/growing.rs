@@ -21,7 +21,7 @@ use super::state::Device;
 const SPANS_STEPS: [u64; 5] = [128, 256, 512, 1_024, 2_048];
 
 /// Growth of one line on one rank.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Growing {
     pub(super) rank: u32,
     pub(super) line: LineId,
@@ -35,14 +35,6 @@ pub(super) struct Growing {
     pub(super) is_sure: bool,
     /// Garbage, which is collected later: it is left out of the forecast of other growth.
     pub(super) is_garbage: bool,
-}
-
-impl Growing {
-    fn of(rank: u32, line: LineId) -> Self {
-        let (onset_step, held, steps) = (0, Held::default(), 1);
-        let (is_own, is_sure, is_garbage) = (false, false, false);
-        Self { rank, line, onset_step, held, steps, is_own, is_sure, is_garbage }
-    }
 }
 
 /// One line on all devices of a group, and the range of births that is judged.
@@ -136,11 +128,15 @@ impl Detector {
             let Some(of) = self.survivors(*key, line, kept, look) else { continue };
             let steps = of.growing.steps;
             let is_sure = of.growing.is_sure;
-            let times = if of.is_setup { SETUP_TIMES } else { 1 };
+            // Certain growth need not last, but set-up may look like it.
+            let times = match (is_sure, of.is_setup) {
+                (true, false) => 0,
+                (true, true) | (false, false) => 1,
+                (false, true) => SETUP_TIMES,
+            };
             let is_too_early = match is_own {
                 true => *is_early && of.onset_age_steps < SETTLED_STEPS,
-                false if is_sure && !of.is_setup => false,
-                false => steps < if is_sure { 1 } else { times } * NOTICE_STEPS,
+                false => steps < times * NOTICE_STEPS,
             };
             if is_too_early || (!is_own && of.is_fewer && !is_sure) {
                 continue;
@@ -206,7 +202,8 @@ impl Detector {
             && is_near(left, grown_bytes)
             && left.is_some_and(|left| to_come >= u128::from(left));
         let (rank, line, is_sure) = (key.0, look.id, is_even || is_near);
-        let growing = Growing { onset_step, held, steps, is_sure, ..Growing::of(rank, line) };
+        let growing =
+            Growing { rank, line, onset_step, held, steps, is_sure, ..Growing::default() };
         Some(Survivors { growing, onset_age_steps, is_setup, is_fewer })
     }
 
@@ -249,8 +246,9 @@ impl Detector {
             }
             let is_even = is_own && !is_setup && *span >= EVEN_STEPS;
             let (held, is_sure) = (Held { bytes, count: 0 }, is_near || is_even);
-            let of = Growing::of(key.0, *id);
-            found.insert(key.0, Growing { onset_step, held, steps, is_own, is_sure, ..of });
+            let (rank, line) = (key.0, *id);
+            let of = Growing { rank, line, onset_step, held, steps, ..Growing::default() };
+            found.insert(rank, Growing { is_own, is_sure, ..of });
         }
     }
 }
@@ -284,11 +282,13 @@ fn longer(rank: u32, device: &Device, id: LineId) -> Option<Growing> {
         device.lines.get(&id).filter(|line| line.is_user_code && line.longer >= LONGER_MIN)?;
     let bytes = line.totals.newest();
     (bytes >= KEPT_BYTES_MIN).then_some(Growing {
+        rank,
+        line: id,
         onset_step: device.step.saturating_sub(line.life_steps),
         held: Held { bytes, count: 0 },
         steps: line.life_steps.max(1),
         is_garbage: true,
-        ..Growing::of(rank, id)
+        ..Growing::default()
     })
 }
 

@@ -146,8 +146,7 @@ impl Detector {
                 return;
             }
             if !is_another {
-                let GrowthKey { rank, device, scope, .. } = key;
-                self.renew(&key, open, &Growth { rank, device, scope, ..growth });
+                self.renew(&key, open, &growth);
                 return;
             }
             self.blocks.open.remove(&key);
@@ -200,8 +199,7 @@ impl Detector {
         let (key, open) = (*key, *open);
         self.findings.join(&key, growth.rank);
         if growth.is_sure {
-            let GrowthKey { rank, device, scope, .. } = key;
-            self.renew(&key, open, &Growth { rank, device, scope, ..*growth });
+            self.renew(&key, open, growth);
         }
         true
     }
@@ -226,7 +224,8 @@ impl Detector {
         let is_sure = open.is_sure || is_surer;
         let open = Open { seen_step: self.last_step(key), is_sure, ..open };
         self.blocks.open.insert(*key, open);
-        self.findings.renew(&Growth { is_sure, ..*growth });
+        let GrowthKey { rank, device, scope, .. } = *key;
+        self.findings.renew(&Growth { rank, device, scope, is_sure, ..*growth });
         if is_surer {
             self.close_what_it_explains(key, growth.last_step);
         }
