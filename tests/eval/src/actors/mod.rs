@@ -3,6 +3,7 @@
 
 pub mod base;
 pub mod benign;
+mod draws;
 pub mod faults;
 pub mod fifth;
 pub mod fourth;

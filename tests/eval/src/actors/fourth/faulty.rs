@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use crate::actors::draws::one_node;
 use crate::actors::faults::{Trouble, plan};
 use crate::actors::labels::{RISE_MIN, TENSORS, in_pieces, label, one_or_all};
 use crate::allocator::Handle;
 use crate::code::{Library, Site};
-use crate::job::{Job, Layer, MIB, Map, NODE_RANKS};
+use crate::job::{Job, Layer, MIB, Map};
 use crate::world::{Actor, StepPhase};
 
 /// All of them, by name.
@@ -24,12 +25,6 @@ pub const FAULTY: [(&str, Trouble); 9] = [
 
 /// Most that comes at once, where a job would not live to see three of them otherwise.
 const PIECE_MAX: f64 = 6e8;
-
-/// The ranks of one node.
-fn one_node(job: &mut Job) -> Vec<u32> {
-    let first = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
-    (first..job.ranks.min(first + NODE_RANKS)).collect()
-}
 
 /// Weights are quantized again for each refit of the engine. Scales and workspaces are looked up by
 /// the address of their weight: while weights come back to where they were the old ones are written

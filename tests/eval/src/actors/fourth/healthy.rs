@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use crate::actors::benign::Behaviour;
+use crate::actors::draws::{bytes_of, roomy_host};
 use crate::allocator::Handle;
 use crate::code::Library;
-use crate::job::{GIB, Job, MIB, NODE_RANKS};
+use crate::job::{Job, MIB, NODE_RANKS};
 use crate::rng::{exp2, log2};
 use crate::world::{Actor, StepPhase};
 
@@ -21,19 +22,6 @@ pub const HEALTHY: [(&str, Behaviour); 9] = [
     ("pinned_classes", pinned_classes),
     ("trajectory_window", trajectory_window),
 ];
-
-/// Bytes between these two, each order of magnitude alike, and not more than this share of the
-/// device.
-fn bytes_of(job: &mut Job, low: f64, high: f64, share: f64) -> f64 {
-    job.rng.log_uniform(low, high).min(job.device_bytes as f64 * share)
-}
-
-/// A job that keeps much on the host has hosts for it.
-fn roomy_host(job: &mut Job) {
-    if job.host_limit > 0 {
-        job.host_limit = 512 * GIB;
-    }
-}
 
 /// Reinforcement learning: answers get longer while the model learns to think, until they meet the
 /// longest that is allowed, or what they need (om-ai-lab/VLM-R1#280, PeterGriffinJin/Search-R1#41).

@@ -1,6 +1,7 @@
 //! Healthy jobs of the second set: each has an end to what grows, and it comes within the job.
 
 use crate::actors::benign::Behaviour;
+use crate::actors::draws::roomy_host;
 use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{GIB, Job, MIB, Map};
@@ -20,13 +21,6 @@ pub const HEALTHY: [(&str, Behaviour); 10] = [
     ("optimizer_swap", optimizer_swap),
     ("sorted_first_epoch", sorted_first_epoch),
 ];
-
-/// A job that keeps much on the host has hosts for it.
-fn roomy_host(job: &mut Job) {
-    if job.host_limit > 0 {
-        job.host_limit = 512 * GIB;
-    }
-}
 
 /// Not more than this share of the device, in bytes.
 fn at_most(job: &Job, bytes: f64, share: f64) -> f64 {

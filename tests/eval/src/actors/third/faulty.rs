@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use crate::actors::draws::one_node;
 use crate::actors::faults::{Trouble, plan};
 use crate::actors::labels::{TENSORS, in_pieces, label, one_or_all};
 use crate::allocator::Handle;
@@ -21,12 +22,6 @@ pub const FAULTY: [(&str, Trouble); 9] = [
     ("wgrad_backlog", wgrad_backlog),
     ("endless_trace", endless_trace),
 ];
-
-/// The ranks of one node.
-fn one_node(job: &mut Job) -> Vec<u32> {
-    let first = job.rng.between(0, u64::from(job.ranks.div_ceil(NODE_RANKS))) as u32 * NODE_RANKS;
-    (first..job.ranks.min(first + NODE_RANKS)).collect()
-}
 
 /// The exchange of tokens is recomputed in the backward pass, which is left as soon as it has what
 /// it needs: what a function of the user's had saved by then is never dropped

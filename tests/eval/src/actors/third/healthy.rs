@@ -1,6 +1,7 @@
 //! Healthy jobs of the third set: what grows has an end within the job, or comes and goes.
 
 use crate::actors::benign::Behaviour;
+use crate::actors::draws::bytes_of;
 use crate::allocator::Handle;
 use crate::code::Library;
 use crate::job::{GIB, Job, MIB, Map};
@@ -19,12 +20,6 @@ pub const HEALTHY: [(&str, Behaviour); 9] = [
     ("progressive_growing", progressive_growing),
     ("ragged_images", ragged_images),
 ];
-
-/// Bytes between these two, each order of magnitude alike, and not more than this share of the
-/// device.
-fn bytes_of(job: &mut Job, low: f64, high: f64, share: f64) -> f64 {
-    job.rng.log_uniform(low, high).min(job.device_bytes as f64 * share)
-}
 
 /// NCCL connects two ranks when they first send to each other, and each pair takes channels of its
 /// own (NVIDIA/nccl#1685: 3.3 GiB for seven peers). Tokens, or halves of a model that is averaged,
