@@ -67,11 +67,11 @@ async fn a_leak_is_found_captured_named_and_stored() {
     assert_eq!(incident["culprit"], culprit);
     assert_eq!(incident["suspects"][0]["frame"], culprit);
     assert_eq!((&incident["rank"], &incident["scope"]), (&json!(2), &json!("one_rank")));
-    assert_eq!(incident["bytes_per_step"], 64 * fake::MIB);
+    assert_eq!(incident["bytes_per_step"], 32 * fake::MIB);
     let onset = incident["onset_step"].as_u64().unwrap();
     assert!(onset.abs_diff(LEAK_BEGINS) <= 32, "the onset is dated {onset}");
     assert!(incident["explained_ratio"].as_f64().unwrap() > 0.9, "{incident:#}");
-    assert!(incident["steps_to_oom"].is_u64(), "the end is near, and known: {incident:#}");
+    assert!(incident["steps_to_oom"].as_u64().unwrap() > 50);
 
     let path = format!("/api/v1/captures/{}", request.capture_id);
     let (_, capture) = running.get(&path).await;

@@ -108,7 +108,7 @@ pub(crate) struct Job {
 
 pub(crate) const LEAK_BEGINS: u64 = 100;
 pub(crate) const LEAK_LINE: u32 = 36;
-const LEAK_BYTES: u64 = 64 * MIB;
+const LEAK_BYTES: u64 = 32 * MIB;
 
 impl Job {
     pub(crate) fn tape(&self, rank: u32) -> String {
