@@ -25,6 +25,7 @@ use crate::link::upload::UploadError;
 use crate::link::wire::{self, CaptureRequest, Incoming, Outgoing, RankReport, RankUp};
 use crate::node::clock::Now;
 use crate::node::machine::Node;
+use crate::node::py_spy::Sampling;
 use crate::spool::Spool;
 use crate::tapes::census::{Censuses, CountResult};
 use crate::tapes::cleanup::{self, DeadTape, Limits, UNREPORTED_MAX};
@@ -388,7 +389,10 @@ impl Agent {
             let at_once = match self.tapes.find(tape_id) {
                 Some((_, known)) if known.is_cut => Some(refusal(&key, "the tape was cut short")),
                 Some((_, known)) => {
-                    let rewind = self.rewind(known, request.step, request.before);
+                    let mut rewind = self.rewind(known, request.step, request.before);
+                    if *tape_id == request.sample_workers {
+                        rewind.sampling = self.sampling(now, known);
+                    }
                     self.captures.start(now.mono_ns, key, rewind, request.deadline)
                 }
                 None => Some(refusal(&key, "this node has no such tape")),
@@ -408,7 +412,16 @@ impl Agent {
             step,
             before,
             trace_events_max: self.config.trace_events_max,
+            sampling: None,
         }
+    }
+
+    /// How the worker processes of a rank are sampled; none where it has none, or there is no
+    /// profiler.
+    fn sampling(&self, now: Now, known: &KnownTape) -> Option<Sampling> {
+        let program = self.config.py_spy.clone()?;
+        let workers = self.node.processes_below(now, known.process?);
+        (!workers.is_empty()).then(|| Sampling::new(program, workers))
     }
 
     /// Deletes tapes of dead processes that are too old or too many.

@@ -44,6 +44,10 @@ pub struct Config {
     /// Bytes that may lie in that folder, at least 1 MiB. When it is full, step records are
     /// dropped first, then snapshots of captures, facts about ranks last. Default: 1 GiB.
     pub spool_bytes_max: u64,
+    /// The program py-spy, by its path or its name in `$PATH`. With it, a capture of a rank whose
+    /// memory grows samples the stacks of the rank's worker processes for some seconds. Default:
+    /// none, and nothing is sampled.
+    pub py_spy: Option<PathBuf>,
 }
 
 /// Smallest accepted [`Config::spool_bytes_max`].
@@ -77,6 +81,7 @@ impl Default for Config {
             trace_events_max: TRACE_EVENTS_MAX,
             spool_dir: spool_dir(),
             spool_bytes_max: 1 << 30,
+            py_spy: None,
         }
     }
 }
@@ -108,6 +113,10 @@ impl Config {
                 "tape_dirs has a file: name the folder that tapes are in",
             ),
             (!interval_is_sound, "report_interval must be between 50 ms and 60 s"),
+            (
+                self.py_spy.as_ref().is_some_and(|it| it.components().count() > 1 && !it.is_file()),
+                "py_spy is not a file: name the program, such as /usr/local/bin/py-spy",
+            ),
             (self.rewinds_max == 0, "rewinds_max must be at least 1"),
             (self.upload_bytes_max == 0, "upload_bytes_max must be at least 1"),
             (
@@ -143,6 +152,7 @@ mod tests {
         check(|config| config.node = " ".into(), &["node"]);
         check(|config| config.coordinator = "10.0.0.1:7771".into(), &["URL"]);
         check(|config| config.report_interval = Duration::ZERO, &["report_interval"]);
+        check(|config| config.py_spy = Some("/absent/py-spy".into()), &["py_spy"]);
         let small = |config: &mut Config| config.spool_bytes_max = 1 << 10;
         check(
             |config| {

@@ -18,6 +18,7 @@ mod node {
     pub(crate) mod machine;
     pub(crate) mod nvml;
     pub(crate) mod process;
+    pub(crate) mod py_spy;
     pub(crate) mod workers;
 }
 

@@ -117,6 +117,7 @@ impl World {
             step,
             before_step: 0,
             deadline_ms,
+            sample_workers: String::new(),
         }));
     }
 

@@ -8,6 +8,8 @@ mod support;
 
 mod versions;
 
+mod worker_samples;
+
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -285,6 +287,7 @@ async fn check_capture(
         step,
         before_step,
         deadline_ms: 20_000,
+        sample_workers: String::new(),
     }));
     let of_capture =
         |seen: &Seen| seen.answers.iter().find(|answer| answer.capture_id == capture_id).cloned();
@@ -415,6 +418,7 @@ async fn large_captures_survive_a_restart_of_the_coordinator() {
         step: 1,
         before_step: 0,
         deadline_ms: 60_000,
+        sample_workers: String::new(),
     }));
     coordinator.wait("an answer", |seen| seen.answers.first().cloned()).await;
     coordinator.kill();

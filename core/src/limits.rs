@@ -83,6 +83,14 @@ limits! {
          allocator",
         "the smallest are added to the unknown stack",
         "`outside_stacks_left_out`";
+    WORKERS_SAMPLED_MAX: usize = 4, Count, "agent",
+        "Worker processes of one rank whose stacks are sampled for a capture",
+        "the smallest are left out",
+        "`processes_left_out` of `memtape show CAPTURE --rank N --json`";
+    WORKER_STACKS_MAX: usize = 256, Count, "agent, coordinator",
+        "Stacks of worker processes in one snapshot",
+        "the rarest are added up; the coordinator refuses a snapshot with more",
+        "`samples_left_out` of `memtape show CAPTURE --rank N --json`";
     PROCESS_GROUPS_MAX: usize = 64, Count, "recorder",
         "NCCL process groups of one rank",
         "further groups are counted",

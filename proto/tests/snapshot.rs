@@ -3,6 +3,7 @@
 use memtape_core::identity::Identity;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::snapshot::origin::Origin;
+use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
     OutsideStack, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse, StreamPool,
@@ -133,6 +134,14 @@ fn sample() -> RankSnapshot {
         }],
         outside_stacks_left_out: 6,
         outside_missing: false,
+        worker_samples: Some(WorkerSamples {
+            processes: 3,
+            processes_left_out: 1,
+            duration_ns: 5_000_000_000,
+            stacks: vec![WorkerStack { stack: 2, samples: 40 }],
+            samples_left_out: 2,
+            failure: "no permission".to_string(),
+        }),
         before_step: 5,
         collectives: Collectives {
             source: CollectiveSource::FlightRecorder,
@@ -165,6 +174,10 @@ fn columns(raw: &mut v1::RankSnapshot) -> &mut v1::Blocks {
 
 fn segments(raw: &mut v1::RankSnapshot) -> &mut v1::Segments {
     raw.devices[0].segments.as_mut().expect("segments")
+}
+
+fn workers(raw: &mut v1::RankSnapshot) -> &mut v1::WorkerSamples {
+    raw.worker_samples.as_mut().expect("the sample has some")
 }
 
 #[test]
@@ -229,6 +242,8 @@ fn what_contradicts_itself_is_refused() {
     check(|raw| raw.devices[0].trace[0].place = 1 << 20, "names stream and pool");
     check(|raw| raw.devices[0].before[0].stack = 3, "names stack 3 of 3");
     check(|raw| raw.outside_stacks[0].stack = 3, "names stack 3 of 3");
+    check(|raw| workers(raw).stacks[0].stack = 3, "names stack 3 of 3");
+    check(|raw| workers(raw).stacks = vec![v1::WorkerStack::default(); 257], "stacks of workers");
 
     check(|raw| columns(raw).address_deltas[0] = u64::MAX, "block addresses add up");
     check(|raw| columns(raw).sizes[0] = u64::MAX, "block sizes add up");

@@ -99,6 +99,12 @@ fn find_torch() -> Option<Torch> {
 }
 
 impl Torch {
+    /// The py-spy that is installed beside the interpreter; none where there is none.
+    pub fn py_spy(&self) -> Option<String> {
+        let path = self.python.with_file_name("py-spy");
+        path.is_file().then(|| path.display().to_string())
+    }
+
     /// A command on the fake CUDA runtime with this many devices of this many bytes (`2G`).
     /// Its arguments are those of the Python interpreter.
     pub fn command(&self, devices: u32, bytes: &str) -> Command {

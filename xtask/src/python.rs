@@ -38,7 +38,8 @@ const VERSIONS: &str = "import importlib.metadata as m, sys\n\
     print(all(m.version(n).split('+')[0] == v or not v for n, v in named))";
 
 /// The tests are written for this version; its CUDA calls are the ones the fake runtime answers.
-const TORCH: [&str; 2] = ["torch==2.11.0", "numpy"];
+/// py-spy samples the workers of real data loaders.
+const TORCH: [&str; 3] = ["torch==2.11.0", "numpy", "py-spy==0.4.3"];
 
 /// Frameworks whose loops some of the real programs run in. Only those need them, so they are
 /// installed when the programs are run (a minute and 300 MB).

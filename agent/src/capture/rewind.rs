@@ -16,6 +16,7 @@ use memtape_proto::snapshot;
 
 use crate::link::upload::EncodedSnapshot;
 use crate::node::clock::Now;
+use crate::node::py_spy::{Running, Sampling};
 use crate::tapes::liveness::Writer;
 use crate::tapes::source::{TapeFile, TapeWords};
 
@@ -36,6 +37,8 @@ pub(crate) struct Rewind {
     pub(crate) before: Option<u64>,
     /// Events per device.
     pub(crate) trace_events_max: usize,
+    /// The rank's worker processes, if they are to be sampled.
+    pub(crate) sampling: Option<Sampling>,
 }
 
 /// What became of a rewind.
@@ -69,10 +72,15 @@ impl Rewind {
 fn rewind_and_encode(rewind: &Rewind, clock: impl FnOnce() -> Now) -> (Answer, Option<Vec<u8>>) {
     // Asked first: everything a dead process wrote is then there to be read.
     let dead = rewind.file.writer() == Writer::Gone;
-    let (outcome, snapshot, mut details) = match take(rewind, dead) {
+    // The workers are sampled while the tape is read.
+    let sampling = rewind.sampling.as_ref().map(Sampling::start);
+    let (outcome, mut snapshot, mut details) = match take(rewind, dead) {
         Ok(taken) => taken,
         Err(error) => return (Answer { dead, ..no_tape(&error.to_string()) }, None),
     };
+    if let Some((samples, stacks)) = sampling.map(Running::finish) {
+        snapshot.add_worker_samples(samples, stacks);
+    }
     if let Some(before) = rewind.before.filter(|_| snapshot.before_step == 0) {
         details.push(format!("the earlier step {before} is not on the tape"));
     }

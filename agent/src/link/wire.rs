@@ -115,6 +115,8 @@ pub(crate) struct CaptureRequest {
     pub(crate) before: Option<u64>,
     /// Time left until answers are refused; none leaves it to the agent.
     pub(crate) deadline: Option<Duration>,
+    /// The tape whose rank's worker processes are to be sampled; empty for none.
+    pub(crate) sample_workers: String,
 }
 
 /// Understands a message.
@@ -134,6 +136,7 @@ pub(crate) fn incoming(raw: FromCoordinator) -> Option<Incoming> {
             step: (request.step > 0).then_some(request.step),
             before: (request.before_step > 0).then_some(request.before_step),
             deadline: millis(request.deadline_ms),
+            sample_workers: request.sample_workers,
         }),
         Body::ReportAck(ack) => Incoming::Ack(ack.number),
         Body::Goodbye(goodbye) => {

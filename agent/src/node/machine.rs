@@ -33,6 +33,9 @@ pub(crate) trait Node: Debug + Send {
     /// What the processes below a rank hold.
     fn below(&self, now: Now, rank: Process) -> Option<Below>;
 
+    /// The processes below a rank, largest first; none when nothing new enough is known.
+    fn processes_below(&self, now: Now, rank: Process) -> Vec<Process>;
+
     /// The cgroup of a process.
     fn cgroup(&self, pid: u32) -> Option<Cgroup>;
 
@@ -75,6 +78,10 @@ impl Node for ThisNode {
 
     fn below(&self, now: Now, rank: Process) -> Option<Below> {
         self.workers.below(now, rank)
+    }
+
+    fn processes_below(&self, now: Now, rank: Process) -> Vec<Process> {
+        self.workers.processes_below(now, rank)
     }
 
     fn cgroup(&self, pid: u32) -> Option<Cgroup> {

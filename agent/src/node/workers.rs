@@ -58,6 +58,7 @@ pub(crate) struct Workers {
 struct Newest {
     until_mono_ns: u64,
     sums: Arc<BTreeMap<Key, Below>>,
+    members: Arc<BTreeMap<Key, Vec<Key>>>,
 }
 
 /// Pid and start of a process.
@@ -82,6 +83,14 @@ impl Workers {
             *known = ranks;
             is_news
         });
+    }
+
+    /// The processes below a rank, largest first; none when nothing new enough is known.
+    pub(crate) fn processes_below(&self, now: Now, rank: Process) -> Vec<Process> {
+        let newest = self.newest.borrow();
+        let members = newest.members.get(&key(rank)).filter(|_| newest.until_mono_ns > now.mono_ns);
+        let process = |(pid, start_ticks): &Key| Process::known(*pid, *start_ticks);
+        members.into_iter().flatten().map(process).collect()
     }
 
     /// What the processes below a rank hold; none when nothing new enough is known.
@@ -114,7 +123,8 @@ fn work(root: &Path, ranks: &watch::Receiver<Vec<Process>>, sender: &watch::Send
             credit = credit.saturating_sub(clock::now().since(begun));
         }
         let until_mono_ns = clock::now().after_ns(rest + LATE_MAX);
-        sender.send_replace(Newest { until_mono_ns, sums: Arc::new(look.sums()) });
+        let (sums, members) = (Arc::new(look.sums()), Arc::new(look.members()));
+        sender.send_replace(Newest { until_mono_ns, sums, members });
         clock::sleep_while(|| !sender.is_closed(), rest);
     }
 }
@@ -138,6 +148,7 @@ struct Look {
 #[derive(Debug, Default)]
 struct Family {
     sums: Below,
+    /// The largest first.
     members: Vec<Key>,
 }
 
@@ -173,6 +184,7 @@ impl Look {
 
     fn family(&self, members: Vec<Key>) -> Family {
         let mut family = Family::default();
+        let mut bytes_of = BTreeMap::new();
         let too_many = members.len().saturating_sub(PROCESSES_PER_RANK_MAX);
         family.sums.left_out = u32::try_from(too_many).unwrap_or(u32::MAX);
         for member in members.into_iter().take(PROCESSES_PER_RANK_MAX) {
@@ -187,7 +199,9 @@ impl Look {
             sums.anon_bytes = sums.anon_bytes.saturating_add(anon);
             sums.shmem_bytes = sums.shmem_bytes.saturating_add(memory.shmem.unwrap_or(0));
             family.members.push(member);
+            bytes_of.insert(member, anon);
         }
+        family.members.sort_by_key(|member| std::cmp::Reverse(bytes_of.get(member).copied()));
         family
     }
 
@@ -200,6 +214,10 @@ impl Look {
             None => self.parts.remove(&worker),
         };
         self.turns.push_back(worker);
+    }
+
+    fn members(&self) -> BTreeMap<Key, Vec<Key>> {
+        self.ranks.iter().map(|(rank, family)| (*rank, family.members.clone())).collect()
     }
 
     fn sums(&self) -> BTreeMap<Key, Below> {
@@ -315,6 +333,10 @@ mod tests {
         assert_eq!(below(30), Some(family(0, 0, Some(0))));
         assert_eq!(below(40), Some(family(1, 1, Some(1))));
         assert_eq!(below(99), None, "it is gone");
+        let mut look = Look::new(root.path());
+        look.look(&[rank(10), rank(20)]);
+        let pids = look.members().into_values().flatten().map(|(pid, _)| pid);
+        assert_eq!(pids.collect::<Vec<_>>(), [13, 12, 11, 21], "the largest first");
         // Before all of them were walked over.
         let few = looked(&root, &[10, 20], 2);
         assert_eq!(few.values().next(), Some(&family(3, 56, None)));
@@ -355,6 +377,8 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         };
         assert_eq!(found.left_out, 0);
+        let pids = workers.processes_below(clock::now(), me);
+        assert!(pids.iter().any(|process| process.pid == child.id()), "{pids:?}");
         child.kill().expect("kill");
         child.wait().expect("wait");
     }

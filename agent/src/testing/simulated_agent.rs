@@ -149,6 +149,10 @@ impl Node for MemoryNode {
 
     fn watch_below(&self, _: Vec<Process>) {}
 
+    fn processes_below(&self, _: clock::Now, _: Process) -> Vec<Process> {
+        Vec::new()
+    }
+
     fn below(&self, _: clock::Now, _: Process) -> Option<Below> {
         None
     }

@@ -9,3 +9,4 @@ pub(crate) mod lines;
 pub(crate) mod ranks;
 pub(crate) mod tape;
 pub(crate) mod units;
+pub(crate) mod workers;

@@ -327,6 +327,7 @@ pub(crate) fn capture_request(request: SnapshotRequest) -> Outgoing {
         step: request.step,
         before_step: request.before_step,
         deadline_ms: millis(deadline).max(1),
+        sample_workers: request.sample_workers.unwrap_or_default(),
     }))
 }
 

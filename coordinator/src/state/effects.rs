@@ -88,6 +88,8 @@ pub(crate) struct SnapshotRequest {
     pub(crate) step: u64,
     pub(crate) before_step: u64,
     pub(crate) deadline_ns: u64,
+    /// The tape whose rank's worker processes are sampled.
+    pub(crate) sample_workers: Option<String>,
 }
 
 /// Who asked for a capture.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use memtape_proto::frozen_1_0 as old;
-use memtape_proto::v1;
+use memtape_proto::{PROTOCOL_MINOR, v1};
 use old::agent_message::Body as Said;
 use old::coordinator_client::CoordinatorClient;
 use old::coordinator_message::Body as Heard;
@@ -170,7 +170,7 @@ async fn a_later_minor_is_taken_and_another_major_is_not() {
                 let first = attached.unwrap().into_inner().message().await.unwrap().unwrap();
                 let welcome = first.body.expect("a welcome");
                 let v1::coordinator_message::Body::Welcome(welcome) = welcome else { panic!() };
-                assert_eq!((welcome.protocol, welcome.protocol_minor), (1, 3));
+                assert_eq!((welcome.protocol, welcome.protocol_minor), (1, PROTOCOL_MINOR));
             }
             Some(part) => {
                 let status = attached.unwrap_err();

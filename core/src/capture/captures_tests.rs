@@ -79,9 +79,11 @@ fn all_ranks_at_one_step() {
             step: 700,
             before: 444,
             deadline_ns: 30 * SECOND,
+            sample_workers: None,
         }
     );
-    assert_eq!(asks.len(), 2);
+    let [_, Action::Ask { sample_workers, .. }] = &asks[..] else { panic!("two, not {asks:?}") };
+    assert_eq!(*sample_workers, Some(tape(2)), "rank 2 grows");
     for rank in 0..4 {
         aligned(&mut captures, 2 * SECOND, "cap-1", rank, 700);
     }

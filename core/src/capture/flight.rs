@@ -158,11 +158,18 @@ impl Flight {
         (!tapes.is_empty()).then(|| Action::Ask {
             node: node.to_string(),
             capture: self.id.clone(),
+            sample_workers: tapes.iter().find(|tape| self.grows(tape)).cloned(),
             tapes,
             step: self.step,
             before: self.before_step,
             deadline_ns: self.deadline_ns.saturating_sub(now_ns),
         })
+    }
+
+    /// Is this tape of the rank whose growth is the reason?
+    fn grows(&self, tape_id: &str) -> bool {
+        let Reason::Growth { rank } = self.reason else { return false };
+        self.parts.get(tape_id).is_some_and(|part| part.rank == rank)
     }
 
     /// Takes an answer for a tape; false for strangers and repetitions.

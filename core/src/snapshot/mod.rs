@@ -7,11 +7,13 @@
 pub mod frames;
 pub mod ledger;
 pub mod origin;
+pub mod workers;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use self::origin::Origin;
+use self::workers::WorkerSamples;
 use crate::identity::Identity;
 
 /// State of one rank at the end of one step.
@@ -45,6 +47,9 @@ pub struct RankSnapshot {
     pub before_step: u64,
     /// How far it has come in its collectives: of the last look, not of the step.
     pub collectives: Collectives,
+    /// Where its worker processes ran while the capture was taken, not at the step; `None` where
+    /// that was not asked for, or the agent has no profiler.
+    pub worker_samples: Option<WorkerSamples>,
 }
 
 /// How far a rank has come in its collectives, as PyTorch's NCCL flight recorder last said.

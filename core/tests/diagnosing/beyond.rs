@@ -229,6 +229,42 @@ fn host() -> Vec<Scenario> {
             }),
         ),
         scenario(
+            "the workers grow, and were sampled",
+            (Class::Host, Some("data.py:12".to_string()), Cause::Workers),
+            true,
+            Asked::new(growth(Layer::Workers, 8 * MIB), |rank| {
+                rank.sampled(&SAMPLED);
+            }),
+        ),
+        scenario(
+            "the workers grow, and were idle while they were sampled",
+            class(Cause::Workers),
+            true,
+            Asked::new(growth(Layer::Workers, 8 * MIB), |rank| {
+                rank.sampled(&[(&["/app/data.py:12:decode", LOOP, BOOTSTRAP, MAIN], 3)]);
+            }),
+        ),
+        scenario(
+            "the workers grow, and ran no code of the user's",
+            class(Cause::Workers),
+            true,
+            Asked::new(growth(Layer::Workers, 8 * MIB), |rank| {
+                rank.sampled(&[(&[LOOP, BOOTSTRAP, MAIN], 90)]);
+                let samples = rank.snapshot().worker_samples.as_mut().expect("just added");
+                samples.failure = "py-spy: Permission Denied".to_string();
+                samples.processes_left_out = 1;
+            }),
+        ),
+        scenario(
+            "tensors grow, and the workers were sampled",
+            (Class::Leak, Some("train.py:36".to_string()), Cause::Kept),
+            true,
+            Asked::new(growth(Layer::Allocated, 8 * MIB), |rank| {
+                rank.add(&["/app/train.py:36:train_step", MAIN], 8 * MIB, ONSET..STEP);
+                rank.sampled(&SAMPLED);
+            }),
+        ),
+        scenario(
             "more and more workers",
             class(Cause::Workers),
             true,
@@ -239,6 +275,30 @@ fn host() -> Vec<Scenario> {
         ),
     ]
 }
+
+const LOOP: &str = "/x/site-packages/torch/utils/data/_utils/worker.py:349:_worker_loop";
+const BOOTSTRAP: &str = "/usr/lib/python3.11/multiprocessing/process.py:314:_bootstrap";
+const ITEM: &str = "/app/data.py:31:Videos.__getitem__";
+
+/// A forked worker: the narrowest function that it runs often is `decode`, by several of its lines.
+const SAMPLED: [(&[&str], u64); 6] = [
+    (
+        &[
+            "/x/site-packages/numpy/core.py:5:ones",
+            "/app/data.py:12:decode",
+            ITEM,
+            LOOP,
+            BOOTSTRAP,
+            MAIN,
+        ],
+        30,
+    ),
+    (&["/app/data.py:14:decode", ITEM, LOOP, BOOTSTRAP, MAIN], 25),
+    (&["/app/data.py:12:decode", ITEM, LOOP, BOOTSTRAP, MAIN], 20),
+    (&["/app/data.py:50:crop", "/app/data.py:33:Videos.__getitem__", LOOP, BOOTSTRAP, MAIN], 22),
+    (&[LOOP, BOOTSTRAP, MAIN], 10),
+    (&[BOOTSTRAP, MAIN], 5),
+];
 
 const RAW: &str = "/app/kernels.py:21:scratch";
 const RUN: &str = "/app/train.py:44:train_step";

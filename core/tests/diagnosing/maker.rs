@@ -3,6 +3,7 @@
 use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry};
 use memtape_core::snapshot::origin::Origin;
+use memtape_core::snapshot::workers::WorkerSamples;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, Held, OutsideStack, OutsideUse, RankSnapshot, Segment,
     SegmentSource, StackUse, StreamPool, TraceEvent, TraceKind,
@@ -24,6 +25,16 @@ pub(crate) const WRAPPED: &str =
     "/x/site-packages/torch/nn/modules/module.py:1779:_wrapped_call_impl";
 pub(crate) const ADAM: &str = "/x/site-packages/torch/optim/adam.py:182:_init_group";
 pub(crate) const MAIN: &str = "/app/train.py:80:main";
+
+/// A frame from `file:line:function`.
+fn frame(text: &str) -> Frame {
+    let mut parts = text.split(':');
+    Frame {
+        file: parts.next().unwrap_or_default().to_string(),
+        line: parts.next().and_then(|line| line.parse().ok()).unwrap_or(0),
+        function: parts.next().unwrap_or_default().to_string(),
+    }
+}
 
 /// One rank: weights, optimizer state, gradients, and what a scenario adds.
 pub(crate) struct Rank {
@@ -77,14 +88,8 @@ impl Rank {
     pub(crate) fn stack(&mut self, frames: &[&str]) -> u32 {
         let mut indexes = Vec::new();
         for text in frames {
-            let mut parts = text.split(':');
-            let frame = Frame {
-                file: parts.next().unwrap_or_default().to_string(),
-                line: parts.next().and_then(|line| line.parse().ok()).unwrap_or(0),
-                function: parts.next().unwrap_or_default().to_string(),
-            };
             indexes.push(self.snapshot.frames.len() as u32);
-            self.snapshot.frames.push(frame);
+            self.snapshot.frames.push(frame(text));
         }
         self.snapshot.stacks.push(indexes);
         self.snapshot.stacks.len() as u32 - 1
@@ -201,6 +206,16 @@ impl Rank {
         let Held { bytes, count } = row.held;
         self.snapshot.outside.push(OutsideUse { origin, device: 0, bytes, count });
         self.snapshot.outside_stacks.push(row);
+        self
+    }
+
+    /// Two workers were sampled: how often each stack was seen.
+    pub(crate) fn sampled(&mut self, stacks: &[(&[&str], u64)]) -> &mut Self {
+        let samples =
+            WorkerSamples { processes: 2, duration_ns: 5_000_000_000, ..WorkerSamples::default() };
+        let frames = |stack: &[&str]| stack.iter().map(|text| frame(text)).collect();
+        let stacks = stacks.iter().map(|(stack, samples)| (frames(stack), *samples)).collect();
+        self.snapshot.add_worker_samples(samples, stacks);
         self
     }
 

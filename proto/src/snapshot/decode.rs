@@ -9,9 +9,10 @@ use std::io::Read;
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
     COMMAND_BYTES_MAX, DEVICES_MAX, NAME_BYTES_MAX, OUTSIDE_STACKS_MAX, PROCESS_GROUPS_MAX,
-    ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX,
+    ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX, WORKER_STACKS_MAX,
 };
 use memtape_core::snapshot::origin::Origin;
+use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
     OutsideStack, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse, StreamPool,
@@ -167,6 +168,7 @@ fn snapshot(raw: v1::RankSnapshot, trace_events_max: usize) -> Result<RankSnapsh
     let tables = Tables { stacks: stacks.len(), stream_pools: raw.places.len().max(1) };
     let devices = raw.devices.into_iter().map(|each| device(each, tables, trace_events_max));
     let outside_stacks = raw.outside_stacks.iter().map(|each| outside_stack(each, tables));
+    let worker_samples = raw.worker_samples.map(|samples| worker_samples(samples, tables));
     Ok(RankSnapshot {
         identity: identity(raw.rank.unwrap_or_default()),
         step: raw.step,
@@ -181,6 +183,22 @@ fn snapshot(raw: v1::RankSnapshot, trace_events_max: usize) -> Result<RankSnapsh
         outside_missing: raw.outside_missing,
         before_step: raw.before_step,
         collectives: raw.collectives.map(collectives_of).transpose()?.unwrap_or_default(),
+        worker_samples: worker_samples.transpose()?,
+    })
+}
+
+fn worker_samples(raw: v1::WorkerSamples, tables: Tables) -> Result<WorkerSamples, DecodeError> {
+    bounded("stacks of workers", raw.stacks.len(), WORKER_STACKS_MAX)?;
+    let stack = |of: &v1::WorkerStack| -> Result<WorkerStack, DecodeError> {
+        Ok(WorkerStack { stack: tables.stack(of.stack)?, samples: of.samples })
+    };
+    Ok(WorkerSamples {
+        processes: raw.processes,
+        processes_left_out: raw.processes_left_out,
+        duration_ns: raw.duration_ns,
+        stacks: raw.stacks.iter().map(stack).collect::<Result<_, _>>()?,
+        samples_left_out: raw.samples_left_out,
+        failure: text(raw.failure, NAME_BYTES_MAX),
     })
 }
 

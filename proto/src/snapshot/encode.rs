@@ -4,6 +4,7 @@
 //! numbers of streams and pools, which a damaged tape can get wrong without harm to the rest.
 
 use memtape_core::identity::Identity;
+use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
     Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideStack, OutsideUse, RankSnapshot,
     Segment, SegmentSource, StreamPool,
@@ -40,6 +41,7 @@ pub fn encode(snapshot: RankSnapshot, bytes_max: usize) -> Result<Vec<u8>, Encod
         outside_stacks: snapshot.outside_stacks.iter().map(outside_stack).collect(),
         outside_stacks_left_out: snapshot.outside_stacks_left_out,
         outside_missing: snapshot.outside_missing,
+        worker_samples: snapshot.worker_samples.map(worker_samples),
     };
     // The collectives come first, so that `collectives` unpacks nothing else. Messages written
     // one after the other are one message.
@@ -56,6 +58,18 @@ pub fn encode(snapshot: RankSnapshot, bytes_max: usize) -> Result<Vec<u8>, Encod
     rest.encode(&mut encoded)?;
     drop(rest);
     zstd::bulk::compress(&encoded, ZSTD_LEVEL).map_err(EncodeError::Compress)
+}
+
+fn worker_samples(of: WorkerSamples) -> v1::WorkerSamples {
+    let stack = |of: &WorkerStack| v1::WorkerStack { stack: of.stack, samples: of.samples };
+    v1::WorkerSamples {
+        processes: of.processes,
+        processes_left_out: of.processes_left_out,
+        duration_ns: of.duration_ns,
+        stacks: of.stacks.iter().map(stack).collect(),
+        samples_left_out: of.samples_left_out,
+        failure: of.failure,
+    }
 }
 
 fn rank(identity: Identity) -> v1::RankUp {

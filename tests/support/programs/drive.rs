@@ -76,7 +76,9 @@ pub fn source(program: &Program) -> PathBuf {
 pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
     let state = tempfile::NamedTempFile::new().expect("a temporary file");
     let devices = devices(program, state.path());
-    let cluster = Cluster::start_with(&["node-a"], &devices);
+    let py_spy = torch.py_spy().map(|path| ("MEMTAPE_PY_SPY".to_string(), path));
+    let agent_sees: Vec<_> = devices.iter().cloned().chain(py_spy).collect();
+    let cluster = Cluster::start_with(&["node-a"], &agent_sees);
     let started = Instant::now();
     let mut job = Process::start(&mut command(torch, program, &cluster, &devices));
     let (code, said) = job.ended_within(TIME_MAX).unwrap_or_else(|| (None, job.said()));

@@ -118,8 +118,8 @@ pub const PROGRAMS: &[Program] = &[
     },
     fault("pinned_growth", "host", Who::Rank(1), 2),
     lineless("host_growth", "host", Who::Rank(1), 2),
-    lineless("worker_growth", "host", Who::All, 1),
-    lineless("worker_samples", "host", Who::All, 1),
+    Program { is_quick: true, ..fault("worker_growth", "host", Who::All, 1) },
+    fault("worker_samples", "host", Who::All, 1),
     // Nothing is wrong.
     Program { is_quick: true, ..benign("variable_lengths", 2) },
     benign("length_curriculum", 2),

@@ -21,7 +21,7 @@ class Images(Dataset):
 
     def __getitem__(self, index):
         if index not in self.decoded:
-            self.decoded[index] = numpy.ones(DECODED_BYTES, dtype=numpy.uint8)
+            self.decoded[index] = numpy.ones(DECODED_BYTES, dtype=numpy.uint8)  # CULPRIT
         return torch.from_numpy(self.decoded[index][:WIDTH]).float()
 
 
@@ -30,7 +30,7 @@ def main():
     model = parallel(network(WIDTH), device)
     optimizer = torch.optim.AdamW(model.parameters())
     loader = DataLoader(Images(), BATCH, num_workers=2, persistent_workers=True)
-    for step, batch in zip(steps(1200, pace_ms=50), loader):
+    for step, batch in zip(steps(1500, pace_ms=50), loader):
         if step == 1:
             onset(step)
         model(batch.to(device)).square().mean().backward()

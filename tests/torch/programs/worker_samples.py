@@ -21,7 +21,7 @@ class Videos(Dataset):
         self.decode = functools.lru_cache(maxsize=cached)(self.decode)
 
     def decode(self, index):
-        return numpy.full(DECODED_BYTES, index % 256, dtype=numpy.uint8)
+        return numpy.full(DECODED_BYTES, index % 256, dtype=numpy.uint8)  # CULPRIT
 
     def __len__(self):
         return SAMPLES
@@ -37,7 +37,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters())
     videos = Videos(CACHED if is_bounded else None)
     loader = DataLoader(videos, BATCH, shuffle=True, num_workers=2, persistent_workers=True)
-    for step, batch in zip(steps(1200, pace_ms=50), loader):
+    for step, batch in zip(steps(1500, pace_ms=50), loader):
         if step == 1 and not is_bounded:
             onset(step)
         model(batch.to(device)).square().mean().backward()

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::client::{Client, parse};
 use crate::globals::Globals;
 use crate::output;
-use crate::render::{answers, collectives, ledger};
+use crate::render::{answers, collectives, ledger, workers};
 
 /// `memtape show`.
 #[derive(Debug, clap::Args)]
@@ -86,6 +86,7 @@ fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Res
             "devices": state.devices.iter().map(device).collect::<Vec<_>>(),
             "outside": ledger::outside_json(&state.outside),
             "outside_lines": ledger::lines_json(&state),
+            "worker_samples": state.worker_samples.as_ref().map(|of| workers::json(&state, of)),
         }));
     }
     let mut text = format!("rank {rank} at the end of step {}\n", state.step);
@@ -98,6 +99,9 @@ fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Res
     }
     if !state.outside_stacks.is_empty() {
         let _ = write!(text, "\n{}", ledger::lines_text(&state));
+    }
+    if let Some(samples) = &state.worker_samples {
+        let _ = write!(text, "\n{}", workers::text(&state, samples));
     }
     output::print(&text)
 }

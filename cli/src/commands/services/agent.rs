@@ -40,6 +40,10 @@ pub(crate) struct AgentArgs {
     /// Most bytes in the spool folder; 0 turns the spool off [default: 1GiB].
     #[arg(long, env = "MEMTAPE_SPOOL_BYTES_MAX", value_name = "BYTES", value_parser = byte_count)]
     pub(crate) spool_bytes_max: Option<u64>,
+    /// The program py-spy. With it, a capture of a growing rank samples its DataLoader workers for
+    /// 5 s, to name the line of the data set [default: none].
+    #[arg(long, env = "MEMTAPE_PY_SPY", value_name = "PROGRAM")]
+    pub(crate) py_spy: Option<PathBuf>,
 }
 
 /// Runs the agent until Ctrl-C or SIGTERM.
@@ -67,6 +71,7 @@ fn config(args: AgentArgs, coordinator: &str) -> Config {
     Config {
         spool_dir: spool_dir.filter(|_| spool_bytes_max > 0),
         spool_bytes_max,
+        py_spy: args.py_spy,
         node: args.node.unwrap_or(default.node),
         coordinator: coordinator.to_string(),
         tape_dirs: if args.tape_dirs.is_empty() { default.tape_dirs } else { args.tape_dirs },

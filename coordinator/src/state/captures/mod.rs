@@ -241,7 +241,7 @@ impl Captures {
     pub(crate) fn settle(&mut self, context: &mut Context, serial: u32, jobs: &mut Jobs) {
         while let Some(action) = jobs.poll_capture(serial) {
             match action {
-                Action::Ask { node, capture, tapes, step, before, deadline_ns } => {
+                Action::Ask { node, capture, tapes, step, before, deadline_ns, sample_workers } => {
                     for tapes in tapes.chunks(TAPES_PER_REQUEST_MAX) {
                         let request = SnapshotRequest {
                             capture: capture.0.clone(),
@@ -249,6 +249,7 @@ impl Captures {
                             step,
                             before_step: before,
                             deadline_ns,
+                            sample_workers: sample_workers.clone().filter(|it| tapes.contains(it)),
                         };
                         context.push(Effect::AskAgent { node: node.clone(), request });
                     }

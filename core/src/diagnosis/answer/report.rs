@@ -48,6 +48,7 @@ pub(crate) fn report(
         doubts.append(&mut first.against);
         first.against = doubts;
     }
+    let of_workers = case.workers.as_ref().and_then(|workers| workers.line());
     let first = alternatives.first();
     let (grown_bytes, explained_bytes) = explained(case, class, culprit);
     let remedy = (class.judge().remedy)(case, lines);
@@ -55,8 +56,11 @@ pub(crate) fn report(
         class,
         layer: case.growth.layer,
         scope: case.growth.scope,
-        culprit: culprit.map(|line| line.frame.clone()),
-        stack: culprit.map(|line| owned(line.stack)).unwrap_or_default(),
+        culprit: culprit.map(|line| line.frame).or(of_workers).cloned(),
+        stack: match culprit {
+            Some(line) => owned(line.stack),
+            None => case.workers.as_ref().map(|it| owned(it.stack())).unwrap_or_default(),
+        },
         grown_bytes,
         explained_bytes,
         unexplained_bytes: grown_bytes.saturating_sub(explained_bytes),

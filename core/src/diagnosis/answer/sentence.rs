@@ -40,7 +40,8 @@ pub(crate) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Stri
         Some(_) => "each step".into(),
         None => format!("each step since step {}", growth.onset_step),
     };
-    format!("{}{where_to}{what}{peers}{end}", who(growth, &since, &growing))
+    let workers = case.workers.as_ref().map(|workers| workers.said()).unwrap_or_default();
+    format!("{}{where_to}{what}{workers}{peers}{end}", who(growth, &since, &growing))
 }
 
 /// Who grows, by how much, since when. The ranks that grow are named where snapshots show them.

@@ -17,6 +17,7 @@ use super::lines::{Line, growing, lines};
 use super::outside::Outside;
 use super::segments::{Requests, Shape, requests, shape};
 use super::shared::shared;
+use super::workers::WorkerEvidence;
 use crate::capture::collective::{Comparison, GroupState, RankState, Verdict, compare};
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::constants::{CONFIRMED_PPM, GENERATIONS_MIN, ONSET_SLACK_STEPS};
@@ -61,6 +62,8 @@ pub(crate) struct Case<'a> {
     pub(crate) outside: &'a [OutsideUse],
     /// Which lines took such memory; `None` where nothing was recorded that could be it.
     pub(crate) outside_lines: Option<Outside<'a>>,
+    /// Where the workers were busy; `None` where it is not about them, or they were not sampled.
+    pub(crate) workers: Option<WorkerEvidence<'a>>,
     pub(crate) comparison: Comparison,
     /// The allocator's own counter at the step of the snapshots.
     pub(crate) allocated: u64,
@@ -165,6 +168,7 @@ impl<'a> Case<'a> {
             churn: Churn::of(&device.trace, suspect.step),
             outside: &suspect.outside,
             outside_lines: None,
+            workers: WorkerEvidence::of(suspect).filter(|_| layer == Layer::Workers),
             comparison: compared(suspect, peers),
             allocated: device.allocated,
         }

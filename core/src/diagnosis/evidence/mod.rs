@@ -17,3 +17,4 @@ pub(crate) mod shared;
 pub(crate) mod survivors;
 pub mod torch;
 pub(crate) mod view;
+pub(crate) mod workers;

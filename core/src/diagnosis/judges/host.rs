@@ -37,6 +37,12 @@ fn evaluate(case: &Case<'_>) -> Facts {
         facts = facts.supports(grew(name, was, is).filter(|_| has_grown));
     }
     let workers = before.worker_count.zip(now.worker_count);
+    if let Some(sampled) = &case.workers {
+        facts = facts.supports(sampled.evidence());
+        for said in sampled.against() {
+            facts = facts.doubts(Some(said));
+        }
+    }
     facts
         .supports(workers.map(|(was, is)| match is == was {
             true => format!("{is} workers ran the whole time"),
@@ -65,14 +71,21 @@ fn remedy(case: &Case<'_>) -> Remedy {
         }
         Layer::Workers => {
             let more = before.worker_count.zip(now.worker_count).is_some_and(|(was, is)| is > was);
-            let text = if more {
-                "more and more workers run: make the DataLoader once and not in each epoch, or \
-                 set persistent_workers=True"
-            } else {
-                "the workers grow: lower num_workers and prefetch_factor, keep the index of the \
-                 data in arrays instead of lists of Python objects (each worker copies those as \
-                 it reads them), and look for what the dataset remembers"
+            if more {
+                let text = "more and more workers run: make the DataLoader once and not in each \
+                            epoch, or set persistent_workers=True";
+                return Remedy::new(Cause::Workers, text, grown);
+            }
+            let hint = match &case.workers {
+                None => "; an agent that is given --py-spy samples where the workers run",
+                Some(_) => "",
             };
+            let text = format!(
+                "the workers grow: look for what the dataset remembers (a dict, a list, \
+                 lru_cache), keep the index of the data in arrays instead of lists of Python \
+                 objects (each worker copies those as it reads them), lower num_workers and \
+                 prefetch_factor{hint}"
+            );
             Remedy::new(Cause::Workers, text, grown)
         }
         _ => {

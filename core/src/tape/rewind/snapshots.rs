@@ -60,6 +60,7 @@ impl<S: Source> Tape<S> {
             collectives: self.collectives(),
             frames: stacks.frames,
             stacks: stacks.stacks,
+            worker_samples: None,
         }
     }
 
