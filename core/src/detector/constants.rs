@@ -1,10 +1,10 @@
 //! Chosen thresholds of the detector: each decides whether something is reported.
 //!
 //! Beside each stands its ablation: what half and twice the value change on 474 jobs of the tuned
-//! families (seeds 700 to 702, at most 8 ranks), where `NOTICE_STEPS` was 144 and `SETUP_TIMES` 4.
-//! Then 97.0 % of the faults were seen and 85.0 % paged (recall), with 9 false pages, 4 duplicates,
-//! 61 notices about nothing (quiet), and a median delay of 133 steps for leaks of 4 MiB a step on one
-//! rank. Changes below 0.4 %, 3 notices and 3 steps are left out.
+//! families (seeds 700 to 702, at most 8 ranks). With these values 97.0 % of the faults were seen
+//! and 85.0 % paged (recall), with 9 false pages, 4 duplicates, 61 notices about nothing (quiet),
+//! and a median delay of 133 steps for leaks of 4 MiB a step on one rank. Changes below 0.4 %,
+//! 3 notices and 3 steps are left out.
 //!
 //! Sizes of rings, windows and buffers, and tolerances of estimates, stand beside their code;
 //! bounds that an operator can meet are in [`crate::limits`].
@@ -45,8 +45,9 @@ pub(super) const LONGER_MIN: u32 = 3;
 pub(super) const OWN_TIMES: u64 = 4;
 
 /// Shared growth is reported after this many steps.
-/// Ablation: at 72: 82 quiet; at 288: 3 duplicates, 46 quiet.
-pub(super) const NOTICE_STEPS: u64 = 288;
+/// Ablation: half: 82 quiet; twice: 3 duplicates, 46 quiet, and three more real programs end before
+/// they are noticed.
+pub(super) const NOTICE_STEPS: u64 = 144;
 
 /// Growth that began this soon after the start, in steps, may be the job's set-up.
 /// Ablation: half: 10 false pages, 64 quiet; twice: 58 quiet.
@@ -54,8 +55,8 @@ pub(super) const SETUP_STEPS: u64 = 128;
 
 /// Growth that began during set-up must last this many times longer before it is reported, and
 /// before it is certain.
-/// Ablation: at 2: 10 false pages, 72 quiet; at 8: recall 84.6 %, 3 duplicates, 54 quiet.
-pub(super) const SETUP_TIMES: u64 = 2;
+/// Ablation: half: 10 false pages, 72 quiet; twice: recall 84.6 %, 3 duplicates, 54 quiet.
+pub(super) const SETUP_TIMES: u64 = 4;
 
 /// Growth is certain when it went on evenly for this many steps …
 /// Ablation: half: recall 85.9 %, 12 false pages, 57 quiet; twice: recall 82.5 %, 5 duplicates.

@@ -78,11 +78,7 @@ impl Detector {
         let rate = lines.iter().map(rate).fold(0, u64::saturating_add).max(1);
         let group = self.groups.list.get(self.groups.of(rank));
         let members = group.map_or(1, |group| group.ranks.len());
-        let is_one = main.is_own || self.ranks.len() == 1;
-        // No rank's own, and not seen on half of the ranks: the others are only later.
-        if !is_one && many * 2 < members {
-            return None;
-        }
+        let is_one = main.is_own || self.ranks.len() == 1 || many * 2 < members;
         // Where ranks have one role, half of them speak for all: the others are only later.
         let are_all = self.groups.list.len() == 1 || are_most(many, self.ranks.len());
         let scope = match (is_one, are_all) {
