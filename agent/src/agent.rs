@@ -15,7 +15,7 @@ use memtape_core::limits::{CENSUSES_PER_REPORT_MAX, STEPS_PER_REPORT_MAX, TAPES_
 use memtape_core::roles;
 
 use crate::capture::agent_initiated::AgentInitiated;
-use crate::capture::answers::{Captures, JobKey, Work, WorkId, refusal};
+use crate::capture::answers::{Captures, DEADLINE_DEFAULT, JobKey, Work, WorkId, refusal};
 use crate::capture::rewind::{Rewind, Rewound};
 use crate::config::{Config, REPORT_INTERVAL_MAX, REPORT_INTERVAL_MIN};
 use crate::link::deliveries::Deliveries;
@@ -391,7 +391,7 @@ impl Agent {
                 Some((_, known)) => {
                     let mut rewind = self.rewind(known, request.step, request.before);
                     if *tape_id == request.sample_workers {
-                        rewind.sampling = self.sampling(now, known);
+                        rewind.sampling = self.sampling(now, known, request.deadline);
                     }
                     self.captures.start(now.mono_ns, key, rewind, request.deadline)
                 }
@@ -418,10 +418,16 @@ impl Agent {
 
     /// How the worker processes of a rank are sampled; none where it has none, or there is no
     /// profiler.
-    fn sampling(&self, now: Now, known: &KnownTape) -> Option<Sampling> {
+    fn sampling(
+        &self,
+        now: Now,
+        known: &KnownTape,
+        deadline: Option<Duration>,
+    ) -> Option<Sampling> {
         let program = self.config.py_spy.clone()?;
         let workers = self.node.processes_below(now, known.process?);
-        (!workers.is_empty()).then(|| Sampling::new(program, workers))
+        let deadline_ns = now.after_ns(deadline.unwrap_or(DEADLINE_DEFAULT));
+        (!workers.is_empty()).then(|| Sampling::new(program, workers, deadline_ns))
     }
 
     /// Deletes tapes of dead processes that are too old or too many.

@@ -44,9 +44,10 @@ pub struct Config {
     /// Bytes that may lie in that folder, at least 1 MiB. When it is full, step records are
     /// dropped first, then snapshots of captures, facts about ranks last. Default: 1 GiB.
     pub spool_bytes_max: u64,
-    /// The program py-spy, by its path or its name in `$PATH`. With it, a capture of a rank whose
-    /// memory grows samples the stacks of the rank's worker processes for some seconds. Default:
-    /// none, and nothing is sampled.
+    /// The program py-spy, by its path or its name in `$PATH`. With it, a capture samples the
+    /// stacks of a rank's worker processes for some seconds, when the coordinator has found growth
+    /// of their memory. The program runs with the agent's rights. Default: none, and nothing is
+    /// sampled.
     pub py_spy: Option<PathBuf>,
 }
 

@@ -210,7 +210,7 @@ async fn a_later_minor_is_taken_and_another_major_is_not() {
             assert!(coordinator.seen().ups.is_empty(), "it received something");
         }
         let hello: v1::Hello = coordinator.seen().hellos[0].clone();
-        assert_eq!((hello.protocol, hello.protocol_minor), (1, 3));
+        assert_eq!((hello.protocol, hello.protocol_minor), (1, memtape_proto::PROTOCOL_MINOR));
         let said = new_words(&coordinator.seen());
         if is_taken && minor >= 2 {
             assert!(said.iter().all(|count| *count > 0), "{said:?}");

@@ -1,6 +1,5 @@
 //! A capture samples the workers of the rank that it names, and of no other.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -27,15 +26,17 @@ fn rank(dir: &Path, number: u32) -> Rank {
 /// In the place of py-spy: one sample, whose frame has the name of the process.
 fn py_spy(dir: &Path) -> PathBuf {
     let path = dir.join("py-spy");
-    let script = r#"#!/bin/sh
+    let text = r#"#!/bin/sh
 while [ "$1" != --pid ]; do shift; done
 name=$(cat /proc/$2/comm)
 frame="{\"name\": \"$name\", \"file\": \"/app/data.py\", \"line\": 12}"
 echo "{\"profiles\": [{\"samples\": [[0]]}], \"shared\": {\"frames\": [$frame]}}" > /dev/stdin
 "#;
-    std::fs::write(&path, script).expect("a script");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&path, mode).expect("a mode");
+    // Another process writes it: a file that is open for writing while some test starts a process
+    // cannot be run.
+    let write = r#"printf %s "$1" > "$0" && chmod 755 "$0""#;
+    let status = Command::new("sh").arg("-c").arg(write).arg(&path).arg(text).status();
+    assert!(status.expect("a shell").success());
     path
 }
 

@@ -621,7 +621,7 @@ function drawIncident({ incident, actions, capture, data }) {
         ['onset', `${unit} ${whole(incident.onset_step)}`], ['detected', `${unit} ${whole(incident.detected_step)}`],
         ['opened', time(incident.opened_wall_ns)]]),
       facts([...growthFacts(incident),
-        ['explained by this line', `${Math.round((incident.explained_ratio ?? 0) * 100)} %`],
+        ...(incident.explained_ratio ? [['explained by this line', `${Math.round(incident.explained_ratio * 100)} %`]] : []),
         ['out of memory', forecast], ['stored', incident.stored ? '✓ on disk' : '… not yet']])),
     rankChart(incident.rank, data, incident, unit),
     make('div', { class: 'columns' },

@@ -16,6 +16,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The repository.
 pub fn root() -> &'static Path {
@@ -99,10 +100,31 @@ fn find_torch() -> Option<Torch> {
 }
 
 impl Torch {
-    /// The py-spy that is installed beside the interpreter; none where there is none.
+    /// The py-spy that is installed beside the interpreter, where it may read other processes;
+    /// else none, reported by [`left_out`].
     pub fn py_spy(&self) -> Option<String> {
+        static MAY_READ: OnceLock<bool> = OnceLock::new();
         let path = self.python.with_file_name("py-spy");
-        path.is_file().then(|| path.display().to_string())
+        let may_read = || {
+            // A sibling, as the agent and a worker are: the kernel may allow parents more.
+            let sleeps = ["-c", "import time; time.sleep(60)"];
+            let mut sibling = Command::new(&self.python).args(sleeps).spawn().expect("python");
+            let pid = sibling.id().to_string();
+            let dump =
+                || Command::new(&path).args(["dump", "--nonblocking", "--pid", &pid]).output();
+            // Python needs a moment to start.
+            let may_read = (0..20).any(|_| {
+                std::thread::sleep(Duration::from_millis(100));
+                dump().is_ok_and(|output| output.status.success())
+            });
+            let _ = sibling.kill();
+            let _ = sibling.wait();
+            if !may_read {
+                left_out("lines of workers", "py-spy, and the right to read other processes");
+            }
+            may_read
+        };
+        MAY_READ.get_or_init(may_read).then(|| path.display().to_string())
     }
 
     /// A command on the fake CUDA runtime with this many devices of this many bytes (`2G`).

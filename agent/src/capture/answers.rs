@@ -21,7 +21,7 @@ use crate::tapes::census::Count;
 use crate::tapes::known::TapeKey;
 
 /// Deadlines of requests are kept within these; one without any gets the first.
-const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 const DEADLINE_MAX: Duration = Duration::from_secs(CAPTURE_DEADLINE_SECONDS_MAX);
 
 /// Which answer.

@@ -1,29 +1,31 @@
 //! Stacks of worker processes, sampled from outside by py-spy, a program that the operator names.
 //!
 //! py-spy reads the memory of a process and neither stops nor changes it (`--nonblocking`). One
-//! py-spy runs for each worker, all at the same time; it ends by itself, or it is killed. What it
-//! writes is bounded and not trusted. Nothing here says what is sampled, or when.
+//! py-spy runs for each worker, all at the same time; it ends by itself, or it is killed with all
+//! that it has started. What it writes is bounded and not trusted: names in it are the worker's.
+//! Nothing here says what is sampled, or when.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use memtape_core::identity::cut;
 use memtape_core::limits::{NAME_BYTES_MAX, STACK_FRAMES_MAX, WORKERS_SAMPLED_MAX};
 use memtape_core::snapshot::Frame;
-use memtape_core::snapshot::workers::WorkerSamples;
+use memtape_core::snapshot::workers::{SampledStacks, WorkerSamples};
 use memtape_core::tape::interned::STRING_BYTES_MAX;
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 
 use crate::node::clock;
 use crate::node::process::Process;
 
-/// How long a worker is sampled: a worker that is busy for one part in a hundred of its time is
-/// seen at work about five times. The capture waits as long.
+/// How long a worker is sampled: a worker that is busy for one part in fifty of its time is seen at
+/// work about ten times. The capture waits as long.
 const DURATION: Duration = Duration::from_secs(5);
 
 /// Samples a second, py-spy's own default: about one part in fifty of a core for each worker.
@@ -32,14 +34,14 @@ const RATE_HZ: u32 = 100;
 /// py-spy is killed so long after it should have ended.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
+/// What is left of a capture's time after that is for its snapshot.
+const UPLOAD_TIME: Duration = Duration::from_secs(5);
+
 /// Time between two looks whether it has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Bytes that are read of what it wrote.
 const OUTPUT_BYTES_MAX: u64 = 8 << 20;
-
-/// Samples of each stack, innermost frame first.
-pub(crate) type Stacks = BTreeMap<Vec<Frame>, u64>;
 
 /// Worker processes that are to be sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,61 +50,71 @@ pub(crate) struct Sampling {
     workers: Vec<Process>,
     left_out: usize,
     duration: Duration,
+    /// When the capture is closed.
+    deadline_ns: u64,
 }
 
 impl Sampling {
-    /// The first of these workers, by this py-spy.
-    pub(crate) fn new(program: PathBuf, mut workers: Vec<Process>) -> Self {
+    /// The first of these workers, by this py-spy, for a capture with this deadline.
+    pub(crate) fn new(program: PathBuf, mut workers: Vec<Process>, deadline_ns: u64) -> Self {
         let left_out = workers.len().saturating_sub(WORKERS_SAMPLED_MAX);
         workers.truncate(WORKERS_SAMPLED_MAX);
-        Self { program, workers, left_out, duration: DURATION }
+        Self { program, workers, left_out, duration: DURATION, deadline_ns }
     }
 
-    /// Starts to sample all of them.
+    /// Starts to sample all of them, if there is time for it.
     pub(crate) fn start(&self) -> Running {
-        let each = |worker: &Process| OneRunning::start(&self.program, *worker, self.duration);
+        let (now, until) = (clock::now(), self.duration + LATE_MAX);
+        let has_time = now.after_ns(until + UPLOAD_TIME) <= self.deadline_ns;
+        let each = |worker: &Process| match has_time {
+            true => OneRunning::start(&self.program, *worker, self.duration),
+            false => Err("the deadline of the capture leaves no time for it".to_string()),
+        };
         let all = self.workers.iter().map(each).collect();
-        Running { all, left_out: self.left_out, duration: self.duration }
+        let (left_out, duration) = (self.left_out, self.duration);
+        Running { all, left_out, duration, until_ns: now.after_ns(until) }
     }
 }
 
-/// Workers that are being sampled.
+/// Workers that are being sampled. Dropped before it is finished, it ends every py-spy.
 pub(crate) struct Running {
     all: Vec<Result<OneRunning, String>>,
     left_out: usize,
     duration: Duration,
+    until_ns: u64,
 }
 
 impl Running {
     /// What was sampled. Blocks until every py-spy has ended.
-    pub(crate) fn finish(self) -> (WorkerSamples, Stacks) {
-        let mut stacks = Stacks::new();
+    pub(crate) fn finish(self) -> (WorkerSamples, SampledStacks) {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let mut stacks = SampledStacks::default();
         let mut samples = WorkerSamples {
+            processes_left_out: count(self.left_out),
             duration_ns: u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX),
             ..WorkerSamples::default()
         };
-        let mut left_out = self.left_out;
-        let until_ns = clock::now().after_ns(self.duration + LATE_MAX);
         for one in self.all {
-            match one.and_then(|one| one.finish(until_ns)) {
+            match one.and_then(|one| one.finish(self.until_ns)) {
                 Ok(output) => {
                     samples.processes += 1;
-                    add(&mut stacks, output);
+                    add(&mut stacks, &output);
                 }
                 Err(why) => {
-                    left_out += 1;
+                    samples.processes_failed += 1;
                     samples.failure = cut(&why, NAME_BYTES_MAX).to_string();
                 }
             }
         }
-        samples.processes_left_out = u32::try_from(left_out).unwrap_or(u32::MAX);
         (samples, stacks)
     }
 }
 
-/// One py-spy at work.
+/// One py-spy at work, in a process group of its own.
 struct OneRunning {
-    child: Child,
+    /// None after its end.
+    child: Option<Child>,
+    worker: Process,
     output: File,
     errors: File,
 }
@@ -110,9 +122,6 @@ struct OneRunning {
 impl OneRunning {
     fn start(program: &Path, worker: Process, duration: Duration) -> Result<Self, String> {
         let name = program.display();
-        if worker.memory(Path::new("/")).is_none() {
-            return Err(format!("process {} has ended", worker.pid));
-        }
         let in_memory = || memfd_create("memtape-py-spy", MemfdFlags::CLOEXEC).map(File::from);
         let files = in_memory().and_then(|output| Ok((output, in_memory()?)));
         let (output, errors) = files.map_err(|error| format!("no memory for {name}: {error}"))?;
@@ -129,44 +138,79 @@ impl OneRunning {
                 .stdin(shared(&output)?)
                 .stdout(Stdio::null())
                 .stderr(shared(&errors)?)
+                .process_group(0)
                 .spawn()
         };
         let child = run().map_err(|error| format!("{name} cannot be started: {error}"))?;
-        Ok(Self { child, output, errors })
+        Ok(Self { child: Some(child), worker, output, errors })
     }
 
     /// What it wrote; the error is what it says, or what happened to it, in one line.
     fn finish(mut self, until_ns: u64) -> Result<Speedscope, String> {
-        let status = loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) if clock::now().mono_ns < until_ns => std::thread::sleep(POLL_INTERVAL),
-                Ok(None) => {
-                    // It may have ended meanwhile.
-                    let _ = self.child.kill();
-                    let _ = self.child.wait();
-                    return Err("py-spy did not end in time and was killed".to_string());
-                }
-                Err(error) => return Err(format!("py-spy cannot be waited for: {error}")),
-            }
-        };
+        let status = self.wait(until_ns)?;
         if !status.success() {
             let said = read(&mut self.errors).unwrap_or_default();
-            let said = String::from_utf8_lossy(&said).into_owned();
-            let line = said.lines().map(str::trim).find(|line| !line.is_empty());
-            return Err(format!("py-spy: {}", line.unwrap_or("it failed and said nothing")));
+            return Err(failure(self.worker.pid, &String::from_utf8_lossy(&said)));
+        }
+        // The number of a process that has ended is given away again.
+        if self.worker.memory(Path::new("/")).is_none() {
+            return Err(format!("process {} has ended", self.worker.pid));
         }
         let output = read(&mut self.output);
         let output = output.map_err(|error| format!("py-spy's output: {error}"))?;
         serde_json::from_slice(&output).map_err(|error| format!("py-spy's output: {error}"))
     }
+
+    fn wait(&mut self, until_ns: u64) -> Result<ExitStatus, String> {
+        loop {
+            let ended = self.child.as_mut().map(Child::try_wait);
+            match ended {
+                Some(Ok(Some(status))) => {
+                    self.child = None;
+                    return Ok(status);
+                }
+                Some(Ok(None)) if clock::now().mono_ns < until_ns => {
+                    std::thread::sleep(POLL_INTERVAL);
+                }
+                Some(Ok(None)) => return Err("py-spy did not end in time".to_string()),
+                Some(Err(error)) => return Err(format!("py-spy cannot be waited for: {error}")),
+                None => return Err("py-spy has ended".to_string()),
+            }
+        }
+    }
+}
+
+impl Drop for OneRunning {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        // What is gone already cannot be killed.
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+        // One that waits in the kernel may take long to die; without a thread it stays a zombie.
+        let _ = std::thread::Builder::new().spawn(move || child.wait());
+    }
+}
+
+/// What py-spy says of its failure, in one line. Missing rights stand behind other causes.
+fn failure(pid: u32, said: &str) -> String {
+    if said.to_lowercase().contains("permission denied") {
+        return format!(
+            "the agent may not read the memory of process {pid}: it needs the capability \
+             SYS_PTRACE"
+        );
+    }
+    let line = said.lines().map(str::trim).find(|line| !line.is_empty());
+    format!("py-spy: {}", line.unwrap_or("it failed and said nothing"))
 }
 
 fn read(file: &mut File) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.rewind()?;
-    file.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    file.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > OUTPUT_BYTES_MAX {
+        true => Err(std::io::Error::other("it is larger than 8 MiB")),
+        false => Ok(bytes),
+    }
 }
 
 /// The parts of a speedscope file that are of use.
@@ -195,41 +239,52 @@ struct SpeedscopeFrame {
 }
 
 /// Adds the samples of one process. Frames that the file does not have are left out.
-fn add(stacks: &mut Stacks, output: Speedscope) {
+fn add(stacks: &mut SampledStacks, output: &Speedscope) {
     let frame = |frame: &SpeedscopeFrame| Frame {
         file: cut(frame.file.as_deref().unwrap_or_default(), STRING_BYTES_MAX).to_string(),
         line: frame.line.unwrap_or(0),
         function: cut(&frame.name, STRING_BYTES_MAX).to_string(),
     };
-    let frames: Vec<Frame> = output.shared.frames.iter().map(frame).collect();
+    let frames: Vec<u32> =
+        output.shared.frames.iter().map(|each| stacks.frame(frame(each))).collect();
     for sample in output.profiles.iter().flat_map(|profile| &profile.samples) {
         let inward = sample.iter().rev().take(STACK_FRAMES_MAX);
-        let stack: Vec<Frame> = inward.filter_map(|&index| frames.get(index).cloned()).collect();
+        let stack: Vec<u32> = inward.filter_map(|&index| frames.get(index).copied()).collect();
         if !stack.is_empty() {
-            let count = stacks.entry(stack).or_default();
-            *count = count.saturating_add(1);
+            stacks.add(stack, 1);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::collections::BTreeMap;
 
     use super::*;
 
-    /// Samples this process by a script in the place of py-spy.
-    fn sampled(script: &str, workers: usize) -> (WorkerSamples, Stacks) {
-        let folder = tempfile::tempdir().expect("folder");
-        let program = folder.path().join("py-spy");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("script");
-        let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(&program, mode).expect("mode");
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn me() -> Process {
         let me = std::process::id();
-        let me = Process::find(Path::new("/"), me, me).expect("own process");
-        let duration = Duration::from_secs(1);
-        let sampling = Sampling { duration, ..Sampling::new(program, vec![me; workers]) };
-        sampling.start().finish()
+        Process::find(Path::new("/"), me, me).expect("own process")
+    }
+
+    /// A script in the place of py-spy. Another process writes it: one that is open for writing
+    /// while some test starts a process cannot be run.
+    fn script(folder: &Path, text: &str) -> PathBuf {
+        let program = folder.join("py-spy");
+        let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#;
+        let status = Command::new("sh").arg("-c").arg(write).arg(&program).arg(text).status();
+        assert!(status.expect("a shell").success());
+        program
+    }
+
+    /// Samples this process with it.
+    fn sampled(text: &str, workers: usize) -> (WorkerSamples, SampledStacks) {
+        let folder = tempfile::tempdir().expect("folder");
+        let program = script(folder.path(), text);
+        let sampling = Sampling::new(program, vec![me(); workers], u64::MAX);
+        Sampling { duration: SECOND, ..sampling }.start().finish()
     }
 
     const OUTPUT: &str = r#"cat > /dev/stdin << END
@@ -241,41 +296,87 @@ END"#;
     #[test]
     fn samples_of_all_workers_are_added_up() {
         let (samples, stacks) = sampled(OUTPUT, WORKERS_SAMPLED_MAX + 2);
-        let frame = |file: &str, line, function: &str| Frame {
-            file: file.to_string(),
-            line,
-            function: function.to_string(),
-        };
-        let (inner, outer) = (frame("/app/data.py", 12, "decode"), frame("", 0, "_worker_loop"));
+        let text = |frame: &Frame| format!("{}:{} {}", frame.file, frame.line, frame.function);
+        let found: BTreeMap<String, u64> = stacks
+            .iter()
+            .map(|(stack, samples)| {
+                (stack.into_iter().map(text).collect::<Vec<_>>().join(" < "), samples)
+            })
+            .collect();
         let workers = WORKERS_SAMPLED_MAX as u64;
-        let expected = [(vec![outer.clone()], workers), (vec![inner, outer], 3 * workers)];
-        assert_eq!(stacks, Stacks::from(expected));
-        assert_eq!((samples.processes, samples.processes_left_out), (4, 2));
+        let expected = [
+            (":0 _worker_loop".to_string(), workers),
+            ("/app/data.py:12 decode < :0 _worker_loop".to_string(), 3 * workers),
+        ];
+        assert_eq!(found, BTreeMap::from(expected));
+        let processes = (samples.processes, samples.processes_failed, samples.processes_left_out);
+        assert_eq!(processes, (4, 0, 2));
         assert_eq!((samples.failure.as_str(), samples.duration_ns), ("", 1_000_000_000));
     }
 
+    /// What py-spy 0.4.3 says as root without SYS_PTRACE.
+    const DENIED: &str = "cat >&2 << END
+Error: Failed to get process executable name. Check that the process is running.
+
+Caused by:
+    0: Failed to open /proc/1/maps
+    1: Permission denied (os error 13)
+END
+exit 1";
+
     #[test]
-    fn failures_are_told_in_one_line() {
+    fn failures_are_reported_in_one_line() {
         let fails = |script: &str, why: &str| {
             let (samples, stacks) = sampled(script, 1);
             assert!(samples.failure.contains(why), "{:?} is not {why:?}", samples.failure);
-            assert!(samples.failure.len() <= NAME_BYTES_MAX && stacks.is_empty());
-            assert_eq!((samples.processes, samples.processes_left_out), (0, 1));
+            assert!(samples.failure.len() <= NAME_BYTES_MAX && stacks.iter().next().is_none());
+            assert_eq!((samples.processes, samples.processes_failed), (0, 1));
         };
-        let denied = "echo >&2; echo 'Error: Permission Denied' >&2; echo trace >&2; exit 1";
-        fails(denied, "py-spy: Error: Permission Denied");
+        fails(DENIED, "it needs the capability SYS_PTRACE");
+        fails("echo >&2; echo 'Error: no Python' >&2; echo trace >&2; exit 1", "Error: no Python");
         fails("exit 3", "it failed and said nothing");
         fails("true", "py-spy's output: EOF");
         fails("echo '[1]' > /dev/stdin", "py-spy's output: invalid");
-        fails("exec sleep 600", "was killed");
+        fails("head -c 9000000 /dev/zero > /dev/stdin", "it is larger than 8 MiB");
+        fails("sleep 600; true", "did not end in time");
         fails("printf 'Error: %02000d' 7 >&2; exit 1", "Error: 000");
 
+        let check = |program: &str, worker, deadline_ns, why: &str| {
+            let sampling = Sampling::new(program.into(), vec![worker], deadline_ns);
+            let (samples, _) = Sampling { duration: SECOND, ..sampling }.start().finish();
+            assert!(samples.failure.contains(why), "{samples:?} is not {why:?}");
+        };
         let gone = Process::known(std::process::id(), 0);
-        let (samples, _) = Sampling::new("/bin/true".into(), vec![gone]).start().finish();
-        assert!(samples.failure.contains("has ended"), "{samples:?}");
-        let me = std::process::id();
-        let me = Process::find(Path::new("/"), me, me).expect("own process");
-        let (samples, _) = Sampling::new("/absent".into(), vec![me]).start().finish();
-        assert!(samples.failure.contains("/absent cannot be started"), "{samples:?}");
+        check("/bin/true", gone, u64::MAX, "has ended");
+        check("/absent", me(), u64::MAX, "/absent cannot be started");
+        check("/bin/true", me(), clock::now().after_ns(5 * SECOND), "no time for it");
+    }
+
+    #[test]
+    fn one_that_is_not_awaited_is_ended_with_all_that_it_started() {
+        let folder = tempfile::tempdir().expect("folder");
+        let pids = folder.path().join("pids");
+        let text =
+            format!("sleep 600 & echo $$ $! > {0}.new; mv {0}.new {0}; wait", pids.display());
+        let program = script(folder.path(), &text);
+        let running = Sampling::new(program, vec![me()], u64::MAX).start();
+        let until = |is_so: &dyn Fn() -> bool| {
+            for _ in 0..1500 {
+                if is_so() {
+                    return;
+                }
+                std::thread::sleep(POLL_INTERVAL);
+            }
+            panic!("not within 30 s");
+        };
+        until(&|| pids.exists());
+        let pids = std::fs::read_to_string(&pids).expect("pids");
+        drop(running);
+        // A zombie has ended, too; who started it has to see to that.
+        let is_gone = |pid: &str| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        };
+        until(&|| pids.split_whitespace().all(is_gone));
     }
 }

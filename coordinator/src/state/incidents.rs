@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use memtape_core::capture::{Reason, Refusal};
+use memtape_core::capture::Refusal;
 use memtape_core::detector::{Finding, RankView};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::identity::ids::Ids;
@@ -217,8 +217,8 @@ impl Incidents {
                     changes.delete(&*incident);
                     context.write(changes);
                 }
-                incident::Effect::RequestCapture { id, serial, rank } => {
-                    let (reason, asker) = (Reason::Growth { rank }, Asker::Incident(id));
+                incident::Effect::RequestCapture { id, serial, reason } => {
+                    let asker = Asker::Incident(id);
                     context.push(Effect::RequestCapture { serial, reason, step: None, asker });
                 }
                 incident::Effect::Diagnose { id, .. } => {

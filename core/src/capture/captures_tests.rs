@@ -67,7 +67,7 @@ fn only_manifest(captures: &mut Captures) -> Manifest {
 fn all_ranks_at_one_step() {
     let mut captures = job(4, 700);
     captures.rank_progress(0, &tape(3), 701, 1);
-    let reason = Reason::Growth { rank: 2 };
+    let reason = Reason::WorkerGrowth { rank: 2 };
     assert_eq!(captures.request(1, id("cap-1"), reason.clone(), None), Ok(id("cap-1")));
     let asks = drain(&mut captures);
     assert_eq!(
@@ -83,7 +83,7 @@ fn all_ranks_at_one_step() {
         }
     );
     let [_, Action::Ask { sample_workers, .. }] = &asks[..] else { panic!("two, not {asks:?}") };
-    assert_eq!(*sample_workers, Some(tape(2)), "rank 2 grows");
+    assert_eq!(*sample_workers, Some(tape(2)), "the workers of rank 2 grow");
     for rank in 0..4 {
         aligned(&mut captures, 2 * SECOND, "cap-1", rank, 700);
     }

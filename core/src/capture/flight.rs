@@ -158,7 +158,7 @@ impl Flight {
         (!tapes.is_empty()).then(|| Action::Ask {
             node: node.to_string(),
             capture: self.id.clone(),
-            sample_workers: tapes.iter().find(|tape| self.grows(tape)).cloned(),
+            sample_workers: tapes.iter().find(|tape| self.has_growing_workers(tape)).cloned(),
             tapes,
             step: self.step,
             before: self.before_step,
@@ -166,9 +166,9 @@ impl Flight {
         })
     }
 
-    /// Is this tape of the rank whose growth is the reason?
-    fn grows(&self, tape_id: &str) -> bool {
-        let Reason::Growth { rank } = self.reason else { return false };
+    /// Is this tape of the rank whose workers are the reason?
+    fn has_growing_workers(&self, tape_id: &str) -> bool {
+        let Reason::WorkerGrowth { rank } = self.reason else { return false };
         self.parts.get(tape_id).is_some_and(|part| part.rank == rank)
     }
 

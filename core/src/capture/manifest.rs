@@ -51,7 +51,7 @@ pub enum Action {
         before: u64,
         /// Time left until the manifest is closed, in nanoseconds.
         deadline_ns: u64,
-        /// The tape of the rank that grows: its worker processes are sampled, too.
+        /// The tape of the rank whose worker processes are sampled, too.
         sample_workers: Option<String>,
     },
     /// A capture is over: store its manifest.

@@ -16,6 +16,12 @@ pub enum Reason {
         #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
         rank: u32,
     },
+    /// The detector found growth of the worker processes of this rank: they are sampled, too.
+    WorkerGrowth {
+        /// Global rank.
+        #[cfg_attr(feature = "serde", serde(rename = "reason_rank"))]
+        rank: u32,
+    },
     /// A request for memory failed for good on this rank.
     OutOfMemory {
         /// Global rank.
@@ -71,6 +77,7 @@ impl Reason {
     pub fn rank(&self) -> Option<u32> {
         match *self {
             Self::Growth { rank }
+            | Self::WorkerGrowth { rank }
             | Self::OutOfMemory { rank }
             | Self::Death { rank }
             | Self::Retries { rank }
@@ -83,9 +90,11 @@ impl Reason {
         match self {
             Self::Manual => Urgency::Manual,
             Self::OutOfMemory { .. } | Self::Death { .. } | Self::Restart => Urgency::Urgent,
-            Self::Growth { .. } | Self::Retries { .. } | Self::Reserved { .. } | Self::Baseline => {
-                Urgency::Usual
-            }
+            Self::Growth { .. }
+            | Self::WorkerGrowth { .. }
+            | Self::Retries { .. }
+            | Self::Reserved { .. }
+            | Self::Baseline => Urgency::Usual,
         }
     }
 
@@ -95,7 +104,7 @@ impl Reason {
             Self::OutOfMemory { .. } => 6,
             Self::Death { .. } => 5,
             Self::Retries { .. } => 4,
-            Self::Growth { .. } | Self::Restart => 3,
+            Self::Growth { .. } | Self::WorkerGrowth { .. } | Self::Restart => 3,
             Self::Reserved { .. } => 2,
             Self::Manual => 1,
             Self::Baseline => 0,

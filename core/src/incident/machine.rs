@@ -8,6 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::record::{Closed, ClosedReason, Incident, Page};
+use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView};
 use crate::diagnosis::Class;
 use crate::limits::INCIDENTS_OPEN_MAX;
@@ -96,8 +97,8 @@ pub enum Effect {
         id: String,
         /// Attempt.
         serial: u32,
-        /// The rank that grows.
-        rank: u32,
+        /// Which rank grows, and whether it is its workers.
+        reason: Reason,
     },
     /// Compare the snapshots of a capture, then call [`Incidents::diagnosed`].
     Diagnose {

@@ -5,7 +5,8 @@ use alloc::string::String;
 
 use super::machine::{Change, Effect, Incidents, Need, Now, RETRY_NS, Tracked};
 use super::record::{ClosedReason, Incident, NotCompared, Page, bounded};
-use crate::capture::Refusal;
+use crate::capture::{Reason, Refusal};
+use crate::detector::Layer;
 use crate::diagnosis::{Class, Diagnosis};
 use crate::limits::INCIDENTS_MAX;
 
@@ -39,8 +40,13 @@ impl Incidents {
             let Need::Wanted { due_ns } = &mut tracked.need else { continue };
             if *due_ns <= now.mono_ns {
                 *due_ns = now.mono_ns + RETRY_NS;
-                let (serial, rank) = (tracked.incident.serial, tracked.incident.growth.rank);
-                self.effects.push_back(Effect::RequestCapture { id: id.clone(), serial, rank });
+                let (serial, growth) = (tracked.incident.serial, &tracked.incident.growth);
+                let rank = growth.rank;
+                let reason = match growth.layer {
+                    Layer::Workers => Reason::WorkerGrowth { rank },
+                    _ => Reason::Growth { rank },
+                };
+                self.effects.push_back(Effect::RequestCapture { id: id.clone(), serial, reason });
             }
         }
     }

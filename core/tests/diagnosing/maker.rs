@@ -3,7 +3,7 @@
 use memtape_core::detector::{Growth, Layer, Scope};
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry};
 use memtape_core::snapshot::origin::Origin;
-use memtape_core::snapshot::workers::WorkerSamples;
+use memtape_core::snapshot::workers::{SampledStacks, WorkerSamples};
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, Held, OutsideStack, OutsideUse, RankSnapshot, Segment,
     SegmentSource, StackUse, StreamPool, TraceEvent, TraceKind,
@@ -213,9 +213,12 @@ impl Rank {
     pub(crate) fn sampled(&mut self, stacks: &[(&[&str], u64)]) -> &mut Self {
         let samples =
             WorkerSamples { processes: 2, duration_ns: 5_000_000_000, ..WorkerSamples::default() };
-        let frames = |stack: &[&str]| stack.iter().map(|text| frame(text)).collect();
-        let stacks = stacks.iter().map(|(stack, samples)| (frames(stack), *samples)).collect();
-        self.snapshot.add_worker_samples(samples, stacks);
+        let mut sampled = SampledStacks::default();
+        for (stack, samples) in stacks {
+            let stack = stack.iter().map(|text| sampled.frame(frame(text))).collect();
+            sampled.add(stack, *samples);
+        }
+        self.snapshot.add_worker_samples(samples, sampled);
         self
     }
 

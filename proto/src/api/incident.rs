@@ -42,7 +42,8 @@ pub struct Incident {
     pub state: Named<IncidentState>,
     /// What happened, in one sentence.
     pub sentence: String,
-    /// The line that causes it; null where none is known.
+    /// The line to look at: where the memory was allocated, or what the workers ran most often;
+    /// null where none is known.
     pub culprit: Option<Frame>,
     /// The stack of that line, innermost first.
     pub stack: Vec<Frame>,
@@ -58,7 +59,7 @@ pub struct Incident {
     pub bytes_per_step: u64,
     /// Growth since the onset.
     pub grown_bytes: u64,
-    /// Share of the growth that the culprit explains, 0 to 1.
+    /// Share of the growth that the culprit explains, 0 to 1; 0 for a line of workers.
     pub explained_ratio: f64,
     /// Distinct steps in which the culprit's live blocks were allocated.
     pub allocation_steps: u64,

@@ -194,6 +194,7 @@ fn worker_samples(raw: v1::WorkerSamples, tables: Tables) -> Result<WorkerSample
     };
     Ok(WorkerSamples {
         processes: raw.processes,
+        processes_failed: raw.processes_failed,
         processes_left_out: raw.processes_left_out,
         duration_ns: raw.duration_ns,
         stacks: raw.stacks.iter().map(stack).collect::<Result<_, _>>()?,

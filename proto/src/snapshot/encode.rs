@@ -64,6 +64,7 @@ fn worker_samples(of: WorkerSamples) -> v1::WorkerSamples {
     let stack = |of: &WorkerStack| v1::WorkerStack { stack: of.stack, samples: of.samples };
     v1::WorkerSamples {
         processes: of.processes,
+        processes_failed: of.processes_failed,
         processes_left_out: of.processes_left_out,
         duration_ns: of.duration_ns,
         stacks: of.stacks.iter().map(stack).collect(),

@@ -42,6 +42,8 @@ pub struct Run {
     pub onset: Option<Onset>,
     /// Lines that carry the mark.
     pub marked: Vec<u32>,
+    /// The agent could sample workers.
+    pub can_sample: bool,
     /// Incidents as the API shows them, in the order they were opened.
     pub incidents: Vec<Value>,
     /// Its captures, as the API lists them: they tell why an incident is not explained.
@@ -77,6 +79,7 @@ pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
     let state = tempfile::NamedTempFile::new().expect("a temporary file");
     let devices = devices(program, state.path());
     let py_spy = torch.py_spy().map(|path| ("MEMTAPE_PY_SPY".to_string(), path));
+    let can_sample = py_spy.is_some();
     let agent_sees: Vec<_> = devices.iter().cloned().chain(py_spy).collect();
     let cluster = Cluster::start_with(&["node-a"], &agent_sees);
     let started = Instant::now();
@@ -95,7 +98,8 @@ pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
         true => Value::Null,
         false => cluster.ask(&["captures", "--job", program.name]),
     };
-    let run = Run { code, said, onset, marked: marked(program), incidents, captures, took };
+    let marked = marked(program);
+    let run = Run { code, said, onset, marked, can_sample, incidents, captures, took };
     keep(program, &run, folder);
     run
 }

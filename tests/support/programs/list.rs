@@ -91,7 +91,7 @@ pub const PROGRAMS: &[Program] = &[
     },
     Program {
         has_steps: false,
-        fault: Some(Fault { class: "leak", who: Who::All, has_line: true, must_page: true }),
+        fault: Some(Fault { must_page: true, ..KEPT }),
         ..benign("conversations", 1)
     },
     // What the allocator holds.
@@ -118,8 +118,8 @@ pub const PROGRAMS: &[Program] = &[
     },
     fault("pinned_growth", "host", Who::Rank(1), 2),
     lineless("host_growth", "host", Who::Rank(1), 2),
-    Program { is_quick: true, ..fault("worker_growth", "host", Who::All, 1) },
-    fault("worker_samples", "host", Who::All, 1),
+    Program { is_quick: true, ..sampled("worker_growth", "host", Who::All, 1) },
+    sampled("worker_samples", "host", Who::All, 1),
     // Nothing is wrong.
     Program { is_quick: true, ..benign("variable_lengths", 2) },
     benign("length_curriculum", 2),
@@ -169,16 +169,26 @@ pub const PROGRAMS: &[Program] = &[
     Program { has_steps: false, ..benign("prefix_cache", 2) },
 ];
 
+/// Tensors that all ranks keep.
+const KEPT: Fault =
+    Fault { class: "leak", who: Who::All, has_line: true, is_sampled: false, must_page: false };
+
 /// A program whose line ought to be named.
 const fn fault(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
-    let fault = Some(Fault { class, who, has_line: true, must_page: false });
+    let fault = Some(Fault { class, who, has_line: true, is_sampled: false, must_page: false });
     Program { fault, ..benign(name, ranks) }
 }
 
 /// One whose fault no line of its own is to blame for, or none that the recorder looks at.
 const fn lineless(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
-    let fault = Some(Fault { class, who, has_line: false, must_page: false });
+    let fault = Some(Fault { class, who, has_line: false, is_sampled: false, must_page: false });
     Program { fault, ..benign(name, ranks) }
+}
+
+/// One whose line is known from samples of its workers.
+const fn sampled(name: &'static str, class: &'static str, who: Who, ranks: u32) -> Program {
+    let fault = Fault { class, who, has_line: true, is_sampled: true, must_page: false };
+    Program { fault: Some(fault), ..benign(name, ranks) }
 }
 
 /// One with which nothing is wrong.

@@ -46,6 +46,8 @@ pub struct Fault {
     pub who: Who,
     /// The line is marked in the program, and ought to be named.
     pub has_line: bool,
+    /// That line is one of workers, known only where the agent can sample them.
+    pub is_sampled: bool,
     /// A quiet incident is not enough.
     pub must_page: bool,
 }

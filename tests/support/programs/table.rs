@@ -65,7 +65,8 @@ impl Row {
             (true, Some(incident)) => incident["class"].as_str().unwrap_or("no class").to_string(),
             (true, None) => "nothing".to_string(),
         };
-        let has_line = program.fault.is_some_and(|fault| fault.has_line);
+        let has_line = |fault: Fault| fault.has_line && (run.can_sample || !fault.is_sampled);
+        let has_line = program.fault.is_some_and(has_line);
         let must_page = program.fault.is_some_and(|fault| fault.must_page);
         let is_paged = best.map(|incident| incident["pages"] == true);
         Self {

@@ -40,8 +40,8 @@ pub(crate) struct AgentArgs {
     /// Most bytes in the spool folder; 0 turns the spool off [default: 1GiB].
     #[arg(long, env = "MEMTAPE_SPOOL_BYTES_MAX", value_name = "BYTES", value_parser = byte_count)]
     pub(crate) spool_bytes_max: Option<u64>,
-    /// The program py-spy. With it, a capture of a growing rank samples its DataLoader workers for
-    /// 5 s, to name the line of the data set [default: none].
+    /// The program py-spy: samples the DataLoader workers of a rank for 5 s when their memory
+    /// grows, to name the line that they run most often [default: none].
     #[arg(long, env = "MEMTAPE_PY_SPY", value_name = "PROGRAM")]
     pub(crate) py_spy: Option<PathBuf>,
 }

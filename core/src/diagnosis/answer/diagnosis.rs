@@ -48,8 +48,8 @@ pub struct Diagnosis {
     pub layer: Layer,
     /// Who grows.
     pub scope: Scope,
-    /// The line of code that keeps the memory, or that workers ran most; none when it is not
-    /// known.
+    /// The line of code that allocated what is kept; for memory of workers the line that they ran
+    /// most often, which explains no bytes; none when it is not known.
     pub culprit: Option<Frame>,
     /// Its main stack, innermost frame first.
     pub stack: Vec<Frame>,

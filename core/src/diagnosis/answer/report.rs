@@ -41,14 +41,12 @@ pub(crate) fn report(
     let taker = outside.and_then(|outside| outside.culprit());
     let culprit = taker.or(top.filter(|_| is_to_blame));
     if let Some(first) = alternatives.first_mut() {
-        let mut said = evidence(case, class, top);
-        said.append(&mut first.evidence);
-        first.evidence = said;
-        let mut doubts = against(case, class, top);
-        doubts.append(&mut first.against);
-        first.against = doubts;
+        first.evidence.splice(0..0, evidence(case, class, top));
+        first.against.splice(0..0, against(case, class, top));
     }
-    let of_workers = case.workers.as_ref().and_then(|workers| workers.line());
+    let workers = case.workers.as_ref();
+    let of_workers = workers.and_then(|workers| workers.line());
+    let stack_of_workers = workers.map_or(&[][..], |workers| workers.stack());
     let first = alternatives.first();
     let (grown_bytes, explained_bytes) = explained(case, class, culprit);
     let remedy = (class.judge().remedy)(case, lines);
@@ -57,16 +55,15 @@ pub(crate) fn report(
         layer: case.growth.layer,
         scope: case.growth.scope,
         culprit: culprit.map(|line| line.frame).or(of_workers).cloned(),
-        stack: match culprit {
-            Some(line) => owned(line.stack),
-            None => case.workers.as_ref().map(|it| owned(it.stack())).unwrap_or_default(),
-        },
+        stack: owned(culprit.map_or(stack_of_workers, |line| line.stack)),
         grown_bytes,
         explained_bytes,
         unexplained_bytes: grown_bytes.saturating_sub(explained_bytes),
         explained_ppm: match culprit {
             Some(_) if taker.is_some() => outside.map_or(0, |outside| outside.share_ppm()),
             Some(line) => case.share_ppm(line.net_grown),
+            // Samples of time explain no bytes.
+            None if of_workers.is_some() => 0,
             None => share_of(signed(explained_bytes), signed(grown_bytes)),
         },
         confidence_ppm,

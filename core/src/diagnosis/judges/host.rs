@@ -77,7 +77,7 @@ fn remedy(case: &Case<'_>) -> Remedy {
                 return Remedy::new(Cause::Workers, text, grown);
             }
             let hint = match &case.workers {
-                None => "; an agent that is given --py-spy samples where the workers run",
+                None => "; to sample them, start the agent with --py-spy",
                 Some(_) => "",
             };
             let text = format!(
