@@ -24,12 +24,12 @@ use serde::Deserialize;
 use crate::node::clock;
 use crate::node::process::Process;
 
-/// How long a worker is sampled: a worker that is busy for one part in fifty of its time is seen at
-/// work about ten times. The capture waits as long.
+/// How long a worker is sampled: a worker that is busy for one part in a hundred of its time is seen
+/// at work about ten times. The capture waits as long.
 const DURATION: Duration = Duration::from_secs(5);
 
-/// Samples a second, py-spy's own default: about one part in fifty of a core for each worker.
-const RATE_HZ: u32 = 100;
+/// Samples a second: about one part in twenty-five of a core for each worker.
+const RATE_HZ: u32 = 200;
 
 /// py-spy is killed so long after it should have ended.
 const LATE_MAX: Duration = Duration::from_secs(5);

@@ -248,7 +248,7 @@ fn workers() -> Vec<Scenario> {
             class(Cause::Workers),
             true,
             Asked::new(growth(Layer::Workers, 8 * MIB), |rank| {
-                rank.sampled(&[(&["/app/data.py:12:decode", LOOP, BOOTSTRAP, MAIN], 9)]);
+                rank.sampled(&[(&["/app/data.py:12:decode", LOOP, BOOTSTRAP, MAIN], 4)]);
             }),
         ),
         scenario(

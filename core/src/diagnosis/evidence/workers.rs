@@ -18,7 +18,7 @@ use crate::snapshot::workers::WorkerSamples;
 use crate::snapshot::{Frame, RankSnapshot};
 
 /// Fewer samples of the user's code say nothing about shares.
-const SAMPLES_MIN: u64 = 10;
+const SAMPLES_MIN: u64 = 5;
 
 /// What the samples of a rank's workers say.
 pub(crate) struct WorkerEvidence<'a> {
