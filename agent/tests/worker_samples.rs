@@ -73,3 +73,86 @@ async fn the_workers_of_the_rank_that_a_request_names_are_sampled() {
     agent.stop().await;
     ranks.iter_mut().for_each(Rank::kill);
 }
+
+/// A rank whose worker decodes all the time, as a forked worker of a data loader does.
+const DECODING: &str = "\
+import multiprocessing, sys
+def decode(kept):
+    kept.append([float(number) for number in range(2000)])
+    del kept[:]
+def work():
+    kept = []
+    while True:
+        decode(kept)
+if __name__ == '__main__':
+    worker = multiprocessing.get_context('fork').Process(target=work, daemon=True)
+    worker.start()
+    sys.stdin.read()
+";
+
+/// A real py-spy beside the Python for tests, where it may read other processes.
+fn real_py_spy() -> Option<(PathBuf, PathBuf)> {
+    let python = PathBuf::from(std::env::var_os("MEMTAPE_TEST_PYTHON")?);
+    let py_spy = python.with_file_name("py-spy");
+    let mut sibling = Command::new(&python);
+    let mut sibling = sibling.args(["-c", "import time; time.sleep(60)"]).spawn().ok()?;
+    let pid = sibling.id().to_string();
+    let dump = || Command::new(&py_spy).args(["dump", "--nonblocking", "--pid", &pid]).output();
+    // Python needs a moment to start.
+    let may_read = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        dump().is_ok_and(|output| output.status.success())
+    });
+    let _ = sibling.kill();
+    let _ = sibling.wait();
+    may_read.then_some((python, py_spy))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_real_py_spy_names_the_function_of_a_real_worker() {
+    let Some((python, py_spy)) = real_py_spy() else {
+        eprintln!("left out: stacks of a real worker needs py-spy beside MEMTAPE_TEST_PYTHON");
+        return;
+    };
+    let (dir, tools) = (folder(), folder());
+    let script = tools.path().join("train.py");
+    std::fs::write(&script, DECODING).expect("a script");
+    let coordinator = FakeCoordinator::start();
+    let mut command = Command::new(python);
+    command.arg(&script).stdin(Stdio::piped());
+    let mut rank = Rank::start_as(command, dir.path(), "job", 0, SMALL);
+    rank.train(1);
+    let agent = RunningAgent::start(dir.path(), &coordinator.url(), |config: &mut Config| {
+        config.py_spy = Some(py_spy);
+    });
+    let tape = rank.tape_id.clone();
+    let counted = |seen: &Seen| {
+        let workers = seen.newest(&tape)?.host.as_ref()?.workers?;
+        (workers.count == 1).then_some(())
+    };
+    coordinator.wait("the worker", counted).await;
+    coordinator.say(ToAgent::CaptureRequest(v1::CaptureRequest {
+        capture_id: "cap-1".to_string(),
+        tape_ids: vec![tape.clone()],
+        sample_workers: tape.clone(),
+        ..v1::CaptureRequest::default()
+    }));
+    let key = ("cap-1".to_string(), tape);
+    let bytes = coordinator.wait("a snapshot", |seen| seen.snapshots.get(&key).cloned()).await;
+    let snapshot = decode(&bytes, Bounds::default()).expect("a snapshot");
+    let samples = snapshot.worker_samples.as_ref().expect("it was asked for");
+    assert_eq!((samples.processes, samples.failure.as_str()), (1, ""), "{samples:?}");
+    let is_decoding = |stack: u32| {
+        let frames = snapshot.worker_frames(stack);
+        let of_script = |name: &str| {
+            frames.iter().any(|frame| frame.function == name && frame.file.ends_with("train.py"))
+        };
+        // The parent's own code is cut off.
+        of_script("decode") && of_script("work") && !of_script("<module>")
+    };
+    let decoding = samples.stacks.iter().filter(|stack| is_decoding(stack.stack));
+    let decoding: u64 = decoding.map(|stack| stack.samples).sum();
+    assert!(decoding > samples.samples() / 2, "{decoding} of {samples:?}");
+    agent.stop().await;
+    rank.kill();
+}

@@ -68,8 +68,8 @@ fn communicators() -> Communicators {
     Communicators { made, making, changed_ns: CHANGED_NS.load(Ordering::Relaxed) }
 }
 
-/// Starts the thread once there is something to poll; until then the tape says why not. On the
-/// control thread.
+/// Starts the thread once there is something to poll; until then the tape says why not. Called
+/// before the control thread is started, then on that.
 pub(crate) fn begin(recorder: &Recorder) {
     if BEGUN.load(Ordering::Acquire) {
         return;

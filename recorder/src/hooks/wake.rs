@@ -46,6 +46,8 @@ fn wake(device: u8) -> Option<&'static Recorder> {
     let watch = || process::watch(in_child, at_exit);
     let recorder = state::wake(Waking { device, steps: steps::steps(), is_wanted, watch })?;
     cupti::report();
+    // A short program may end before the control thread has run once.
+    collectives::begin(recorder);
     control::start();
     let lost = LOST_WHILE_WAKING.load(Ordering::Relaxed);
     recorder.words().add(header::LOST_DEVICE_EVENTS, lost);

@@ -118,7 +118,7 @@ pub const PROGRAMS: &[Program] = &[
     },
     fault("pinned_growth", "host", Who::Rank(1), 2),
     lineless("host_growth", "host", Who::Rank(1), 2),
-    Program { is_quick: true, ..sampled("worker_growth", "host", Who::All, 1) },
+    sampled("worker_growth", "host", Who::All, 1),
     sampled("worker_samples", "host", Who::All, 1),
     // Nothing is wrong.
     Program { is_quick: true, ..benign("variable_lengths", 2) },
