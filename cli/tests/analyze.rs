@@ -258,11 +258,116 @@ fn two_files_are_compared_line_by_line() {
         (&back["lines"][0]["state"], &back["lines"][0]["change_bytes"]),
         (&"gone".into(), &(-7_864_320).into())
     );
+    // Reserved memory is told where it differs, whatever the lines hold.
+    let reserved = &found["reserved"];
+    assert_eq!((reserved.as_array().map(Vec::len), found["peak"].is_array()), (Some(2), true));
     let same = json(&["diff", "--json"], &ddp_ranks(&[0, 1]));
     assert_eq!((&same["lines_differing"], &same["verdict"]), (&0.into(), &Value::Null));
     let output = memtape(&["diff"], &ddp_ranks(&[0, 2]), b"");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(text.starts_with("B holds 7.53 MiB more than A in all"), "{text}");
+}
+
+/// A folder with recorded files under other names.
+fn folder_of(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (from, to) in files {
+        let to = folder.path().join(to);
+        std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+        std::fs::copy(recorded(from), to).expect("copied");
+    }
+    folder
+}
+
+#[test]
+fn files_of_different_jobs_are_never_compared() {
+    let folder = folder_of(&[
+        ("ddp_leak_rank0.pickle.gz", "a/rank0.pickle.gz"),
+        ("ddp_leak_rank1.pickle.gz", "a/rank1.pickle.gz"),
+        ("ddp_leak_rank2.pickle.gz", "a/rank2.pickle.gz"),
+        ("fsdp_leak_rank1.pickle.gz", "b/rank1.pickle.gz"),
+    ]);
+    let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+    for files in [vec![a.clone(), b.clone()], vec![folder.path().to_path_buf()]] {
+        let output = memtape(&["analyze", "--json"], &files, b"");
+        assert!(output.status.success());
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let jobs = found["jobs"].as_array().expect("a list");
+        assert_eq!(jobs.len(), 2, "{found}");
+        check_leak(&jobs[0], 2);
+        assert_eq!(jobs[0]["job"], a.to_string_lossy().as_ref());
+        assert_eq!((&jobs[1]["verdict"], &jobs[1]["mode"]), (&Value::Null, &"one_file".into()));
+        let text = memtape(&["analyze"], &files, b"");
+        let text = String::from_utf8(text.stdout).expect("UTF-8");
+        assert_eq!(text.lines().filter(|line| line.starts_with("== ")).count(), 2, "{text}");
+        let failing = memtape(&["analyze", "--fail-on", "leak"], &files, b"");
+        assert_eq!(failing.status.code(), Some(1));
+    }
+    // Folders that name ranks or steps are no jobs.
+    let folder = folder_of(&[
+        ("ddp_leak_rank0.pickle.gz", "iteration_10/rank-0/memory.pickle.gz"),
+        ("ddp_leak_rank2.pickle.gz", "iteration_10/rank-2/memory.pickle.gz"),
+    ]);
+    check_leak(&json(&["analyze", "--json"], &[folder.path().to_path_buf()]), 2);
+}
+
+#[test]
+fn a_broken_file_is_left_out_and_the_rest_is_judged() {
+    let folder = folder_of(&[
+        ("ddp_leak_rank0.pickle.gz", "rank0.pickle.gz"),
+        ("ddp_leak_rank2.pickle.gz", "rank2.pickle.gz"),
+    ]);
+    let packed = std::fs::read(recorded("ddp_leak_rank1.pickle.gz")).expect("it is there");
+    let broken = folder.path().join("rank1.pickle.gz");
+    std::fs::write(&broken, &packed[..packed.len() / 2]).expect("written");
+    let output = memtape(&["analyze", "--json"], &[folder.path().to_path_buf()], b"");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(said.contains("1 of 3 files could not be read"), "{said}");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    check_leak(&found, 2);
+    assert_eq!(found["left_out"][0]["path"], broken.to_string_lossy().as_ref());
+    let text = memtape(&["analyze"], &[folder.path().to_path_buf()], b"");
+    let text = String::from_utf8(text.stdout).expect("UTF-8");
+    assert!(text.contains("Left out") && text.contains("ends too early"), "{text}");
+}
+
+/// A snapshot whose device traces are empty.
+fn without_history(pickle: &[u8]) -> Option<Vec<u8>> {
+    let script = "import pickle, sys\n\
+        found = pickle.load(sys.stdin.buffer)\n\
+        found['device_traces'] = [[] for _ in found['device_traces']]\n\
+        sys.stdout.buffer.write(pickle.dumps(found))";
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = python.spawn().ok()?;
+    child.stdin.take()?.write_all(pickle).ok()?;
+    let output = child.wait_with_output().ok()?;
+    output.status.success().then_some(output.stdout)
+}
+
+#[test]
+fn files_without_history_are_not_judged() {
+    let pickle = unpacked(&recorded("ddp_leak_rank2.pickle.gz"));
+    let Some(bare) = without_history(&pickle) else {
+        println!("left out: needs python3");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rank2.pickle");
+    std::fs::write(&path, bare).expect("written");
+    let files = [path];
+    let found = json(&["analyze", "--json"], &files);
+    assert_eq!(found["verdict"]["class"], "cannot_judge", "{}", found["verdict"]);
+    let advice = found["verdict"]["advice"].as_str().expect("a text");
+    assert!(advice.contains("_record_memory_history"), "{advice}");
+    let text = String::from_utf8(memtape(&["analyze"], &files, b"").stdout).expect("UTF-8");
+    assert!(
+        text.starts_with("cannot judge this file") && !text.contains("nothing wrong"),
+        "{text}"
+    );
+    let fails = |on: &str| memtape(&["analyze", "--fail-on", on], &files, b"").status.code();
+    assert_eq!((fails("cannot_judge"), fails("any"), fails("leak")), (Some(1), Some(1), Some(0)));
 }
 
 /// Ranks whose allocated bytes grow over their steps, by what was measured beside.

@@ -30,6 +30,12 @@ pub(super) fn named_step(path: &Path) -> Option<u32> {
     names.map(|name| after_word(&name.to_ascii_lowercase(), &STEP_WORDS)).find_map(|step| step)
 }
 
+/// True for the name of a folder that names a rank or a step: `rank-3`, `iteration_10`.
+pub(super) fn names_place(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    after_word(&name, &WORDS).is_some() || after_word(&name, &STEP_WORDS).is_some()
+}
+
 fn after_word(name: &str, words: &[&str]) -> Option<u32> {
     words.iter().find_map(|word| {
         name.match_indices(word).find_map(|(at, _)| {

@@ -87,9 +87,41 @@ fn search(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> anyhow::Resu
     Ok(())
 }
 
+/// A file that is no sound snapshot.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    /// Its path; `-` for stdin.
+    pub(crate) path: PathBuf,
+    /// Why, in one line that names the file.
+    pub(crate) why: String,
+}
+
+/// Reads all files, as [`read_all`], and leaves out those that are no sound snapshots.
+/// Fails when no file is one, with the error about the first.
+pub(crate) fn read_sound(paths: &[PathBuf]) -> anyhow::Result<(Vec<Snapshot>, Vec<Unreadable>)> {
+    let (mut sound, mut left_out, mut first) = (Vec::new(), Vec::new(), None);
+    for (path, read) in paths.iter().zip(read_each(paths)) {
+        match read {
+            Ok(snapshot) => sound.push(snapshot),
+            Err(error) => {
+                left_out.push(Unreadable { path: path.clone(), why: format!("{error:#}") });
+                first.get_or_insert(error);
+            }
+        }
+    }
+    match first.filter(|_| sound.is_empty()) {
+        Some(error) => Err(error),
+        None => Ok((sound, left_out)),
+    }
+}
+
 /// Reads all files, several at the same time; returns them in the order given.
 /// The error is about the first file in that order that is not a snapshot.
 pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Snapshot>> {
+    read_each(paths).into_iter().collect()
+}
+
+fn read_each(paths: &[PathBuf]) -> Vec<anyhow::Result<Snapshot>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let readers = cores.min(READERS_MAX).min(paths.len()).max(1);
     let left = Mutex::new(paths.iter().enumerate());

@@ -7,15 +7,17 @@ use memtape_core::diagnosis::files::analyze;
 
 use crate::globals::Globals;
 use crate::output;
+use crate::read::jobs::jobs;
 use crate::read::order::order;
-use crate::read::snapshots::{expand, read_all};
-use crate::render::analysis::{Report, json, text};
+use crate::read::snapshots::{expand, read_sound};
+use crate::render::analysis::{CANNOT_JUDGE, Report, json, text};
 
 /// `memtape analyze`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AnalyzeArgs {
     /// Snapshots written by torch.cuda.memory._dump_snapshot, plain or compressed (gzip, zstd);
-    /// folders with such files; - for stdin. Files of several ranks are compared with each other.
+    /// folders with such files; - for stdin. Files of several ranks are compared with each other,
+    /// files of several jobs never: folders that have the same ranks are jobs.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Treat the files as snapshots of one rank at several times, not of several ranks.
@@ -24,37 +26,56 @@ pub(crate) struct AnalyzeArgs {
     /// Show all lines, ranks and notes, not only the first ones.
     #[arg(long)]
     pub(crate) all: bool,
-    /// Exit with status 1 if this class is found, such as leak; any means every class. For CI.
+    /// Exit with status 1 if this class is found, such as leak; cannot_judge where the files allow
+    /// no verdict; any means all of these. For CI.
     #[arg(long, value_name = "CLASS", value_delimiter = ',')]
     pub(crate) fail_on: Vec<String>,
 }
 
-/// Reads the files, compares them, and prints the diagnosis.
+/// Reads the files, compares those of each job, and prints a diagnosis of each.
 /// Fails when a file is not a snapshot; with `--fail-on`, when one of its classes was found.
 pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     if let Some(name) = args.fail_on.iter().find(|name| !is_class(name)) {
         let names: Vec<&str> = Class::ALL.iter().map(|class| class.as_str()).collect();
         let names = names.join(", ");
-        let said = format!("--fail-on {name}: unknown class; the classes are any, {names}");
+        let said = format!(
+            "--fail-on {name}: unknown class; the classes are any, {CANNOT_JUDGE}, {names}"
+        );
         return Err(crate::args::Mistakes(vec![said]).into());
     }
     let paths = expand(&args.files)?;
-    let mut snapshots = read_all(&paths)?;
-    let ordered = order(&mut snapshots, args.over_time);
-    let analysis = analyze(&ordered.ranks);
-    let report = Report { analysis: &analysis, ordered: &ordered, files: &snapshots };
-    if globals.json {
-        output::print(&json::analysis(&report))?;
-    } else {
-        output::print(&text::analysis(&report, args.all))?;
+    let (snapshots, left_out) = read_sound(&paths)?;
+    let mut jobs = jobs(snapshots, args.over_time);
+    let mut analyses = Vec::new();
+    for job in &mut jobs {
+        let ordered = order(&mut job.files, args.over_time);
+        analyses.push((analyze(&ordered.ranks), ordered));
     }
-    let class = analysis.verdict.as_ref().map(|verdict| verdict.class.as_str());
-    match class.filter(|class| args.fail_on.iter().any(|name| name == class || name == "any")) {
+    let reports: Vec<(&str, Report<'_>)> = jobs
+        .iter()
+        .zip(&analyses)
+        .map(|(job, (analysis, ordered))| {
+            (job.name.as_str(), Report { analysis, ordered, files: &job.files })
+        })
+        .collect();
+    if globals.json {
+        output::print(&json::analyses(&reports, &left_out))?;
+    } else {
+        output::print(&text::analyses(&reports, &left_out, args.all))?;
+    }
+    // What cannot be judged is no all-clear: it counts as a class of its own.
+    let wanted = |class: &&str| args.fail_on.iter().any(|name| name == class || name == "any");
+    match reports.iter().filter_map(|(_, report)| report.class()).find(wanted) {
         Some(class) => anyhow::bail!("found a class of --fail-on: {class}"),
-        None => Ok(()),
+        None if left_out.is_empty() => Ok(()),
+        None => anyhow::bail!(
+            "{} of {} files could not be read and were left out",
+            left_out.len(),
+            paths.len()
+        ),
     }
 }
 
 fn is_class(name: &str) -> bool {
-    name == "any" || name.parse::<Class>().is_ok()
+    name == "any" || name == CANNOT_JUDGE || name.parse::<Class>().is_ok()
 }

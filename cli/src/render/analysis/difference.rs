@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use memtape_core::diagnosis::evidence::torch::look::DeviceLook;
 use memtape_core::diagnosis::files::{Change, Diff, Held};
 use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ pub(crate) fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
     let mut text = String::new();
     let limit = |shown: usize| if all { usize::MAX } else { shown };
     let changed: Vec<&Change> = diff.lines.iter().filter(|line| line.from != line.to).collect();
-    let _ = writeln!(text, "{}", clean(&sentence(diff, &changed)));
+    let _ = writeln!(text, "{}{}", clean(&sentence(diff, &changed)), beside(report));
     if let Some(verdict) = &report.analysis.verdict {
         let class = verdict.class.as_str();
         let _ = writeln!(text, "{class}: {}", clean(&verdict.sentence));
@@ -84,6 +85,27 @@ fn sentence(diff: &Diff, changed: &[&Change]) -> String {
     }
 }
 
+/// Part of the smaller value by which two values differ enough to be named first: a twentieth.
+const DIFFERENT_PART: u64 = 20;
+
+/// Peaks and reserved memory that differ: both are beside what the lines hold.
+fn beside(report: &Report<'_>) -> String {
+    let devices: Vec<&DeviceLook> =
+        report.contents().filter_map(|(_, _, _, look)| primary_device(look)).collect();
+    let [from, to] = devices[..] else { return String::new() };
+    let peak = |device: &DeviceLook| device.trace.peak.as_ref().map(|peak| peak.bytes);
+    let values = [
+        ("peak", peak(from).zip(peak(to))),
+        ("reserved", Some((from.space.reserved, to.space.reserved))),
+    ];
+    let differ = |from: u64, to: u64| from.abs_diff(to) > from.min(to) / DIFFERENT_PART;
+    let said = values.into_iter().filter_map(|(name, values)| {
+        let (from, to) = values.filter(|&(from, to)| differ(from, to))?;
+        Some(format!("; {name} {} in A, {} in B", bytes(from), bytes(to)))
+    });
+    said.collect()
+}
+
 /// The whole of each file.
 fn totals(text: &mut String, report: &Report<'_>) {
     let row = |(name, (file, _, _, look)): (&str, (&crate::read::snapshots::Snapshot, _, _, _))| {
@@ -119,6 +141,8 @@ pub(crate) fn json(report: &Report<'_>, diff: &Diff) -> String {
     let rest = json!({
         "mode": report.mode(),
         "allocated": [total(|line| line.from), total(|line| line.to)],
+        "peak": of_devices(report, |device| device.trace.peak.as_ref().map(|peak| peak.bytes)),
+        "reserved": of_devices(report, |device| Some(device.space.reserved)),
         "lines": list(&diff.lines),
         "lines_differing": differing(&diff.lines),
         "stacks": list(&diff.stacks),
@@ -126,6 +150,11 @@ pub(crate) fn json(report: &Report<'_>, diff: &Diff) -> String {
         "files": files(report),
     });
     format!("{{\"verdict\":{found},{}", rest.to_string().trim_start_matches('{'))
+}
+
+/// A value of both files; null where a file does not tell.
+fn of_devices(report: &Report<'_>, of: fn(&DeviceLook) -> Option<u64>) -> Vec<Option<u64>> {
+    report.contents().map(|(_, _, _, look)| primary_device(look).and_then(of)).collect()
 }
 
 fn change(change: &Change) -> Value {

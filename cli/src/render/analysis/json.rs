@@ -1,4 +1,4 @@
-//! An analysis as one JSON object: the verdict first, or null.
+//! Analyses as one JSON object: the verdict first, or null.
 
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look, Oom};
@@ -7,16 +7,31 @@ use memtape_core::snapshot::Frame;
 use serde_json::{Value, json};
 
 use super::notes::notes;
-use super::{Report, primary_device};
+use super::{CANNOT_JUDGE, Report, primary_device};
+use crate::read::snapshots::Unreadable;
 
 /// Lines in the lists; the rest is counted.
 const LINES_MAX: usize = 50;
 
-/// Everything, on one line; the verdict comes first, as a person reads it.
-pub(crate) fn analysis(report: &Report<'_>) -> String {
-    let verdict = verdict_of(report);
-    let rest = rest(report).to_string();
-    format!("{{\"verdict\":{verdict},{}", rest.trim_start_matches('{'))
+/// Everything, on one line. Of one job the verdict comes first, as a person reads it; of several,
+/// `jobs` has an object of the same kind for each.
+pub(crate) fn analyses(reports: &[(&str, Report<'_>)], unreadable: &[Unreadable]) -> String {
+    let left_out = |file: &Unreadable| json!({ "path": file.path, "why": file.why });
+    let left_out: Vec<Value> = unreadable.iter().map(left_out).collect();
+    if let [(_, report)] = reports {
+        let mut rest = rest(report);
+        rest["left_out"] = json!(left_out);
+        let rest = rest.to_string();
+        return format!("{{\"verdict\":{},{}", verdict_of(report), rest.trim_start_matches('{'));
+    }
+    let job = |(name, report): &(&str, Report<'_>)| {
+        let mut job = rest(report);
+        job["job"] = json!(name);
+        job["verdict"] = verdict_of(report);
+        job
+    };
+    let jobs: Vec<Value> = reports.iter().map(job).collect();
+    json!({ "jobs": jobs, "left_out": left_out }).to_string()
 }
 
 fn rest(report: &Report<'_>) -> Value {
@@ -69,9 +84,13 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
         .collect()
 }
 
-/// The verdict of a report, if it has one.
+/// The verdict of a report, or that the files allow none; null where nothing is wrong.
 pub(super) fn verdict_of(report: &Report<'_>) -> Value {
     let diagnosis = report.analysis.diagnosis.as_ref();
+    if let Some(why) = report.unjudged() {
+        let (sentence, advice) = (why.sentence(), why.advice());
+        return json!({ "class": CANNOT_JUDGE, "sentence": sentence, "advice": advice });
+    }
     report.analysis.verdict.as_ref().map(|found| verdict(found, diagnosis)).unwrap_or_default()
 }
 

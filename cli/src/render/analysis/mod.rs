@@ -24,7 +24,65 @@ pub(crate) struct Report<'a> {
     pub(crate) files: &'a [Snapshot],
 }
 
+/// The class of files that allow no verdict.
+pub(crate) const CANNOT_JUDGE: &str = "cannot_judge";
+
+/// Why files allow no verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unjudged {
+    /// No file has events.
+    NoHistory,
+    /// There are events, and no ends of steps were found in them.
+    NoSteps,
+}
+
+impl Unjudged {
+    /// What it means, in one sentence.
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::NoHistory => {
+                "the files hold no history, so growth cannot be told from memory that the job needs"
+            }
+            Self::NoSteps => {
+                "no ends of steps were found in the history, so growth cannot be told from memory \
+                 that a step needs"
+            }
+        }
+    }
+
+    /// What to do.
+    fn advice(self) -> &'static str {
+        match self {
+            Self::NoHistory => {
+                "call torch.cuda.memory._record_memory_history(max_entries=100_000, \
+                 stacks=\"python\") before the part to analyze, let at least 8 steps pass, and call \
+                 torch.cuda.memory._dump_snapshot on every rank"
+            }
+            Self::NoSteps => {
+                "record several optimizer steps (max_entries of _record_memory_history bounds the \
+                 history), or give two snapshots of each rank, some hundred steps apart"
+            }
+        }
+    }
+}
+
 impl<'a> Report<'a> {
+    /// Why there is no verdict, where the files do not allow one.
+    pub(crate) fn unjudged(&self) -> Option<Unjudged> {
+        if self.analysis.verdict.is_some() || self.analysis.steps > 0 {
+            return None;
+        }
+        let has_events = |look: &Look| look.devices.iter().any(|device| device.trace.events > 0);
+        let is_recorded = self.contents().any(|(_, _, _, look)| has_events(look));
+        Some(if is_recorded { Unjudged::NoSteps } else { Unjudged::NoHistory })
+    }
+
+    /// The class of the verdict, or [`CANNOT_JUDGE`]; none where nothing is wrong.
+    pub(crate) fn class(&self) -> Option<&'static str> {
+        let verdict = self.analysis.verdict.as_ref().map(|verdict| verdict.class.as_str());
+        verdict.or(self.unjudged().map(|_| CANNOT_JUDGE))
+    }
+
     /// The contents of each file, with its rank and its position among the rank's files.
     pub(crate) fn contents(&self) -> impl Iterator<Item = (&'a Snapshot, u32, usize, &'a Look)> {
         let ranks = &self.ordered.ranks;

@@ -11,6 +11,7 @@ use memtape_core::snapshot::Frame;
 use super::notes::notes;
 use super::{Report, primary_device};
 use crate::output::clean;
+use crate::read::snapshots::Unreadable;
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// Lines of code that are shown, where not all are.
@@ -22,8 +23,29 @@ const PEAK_LINES_SHOWN: usize = 4;
 /// Ranks that are shown, where not all are.
 const RANKS_SHOWN: usize = 8;
 
+/// Every job below a heading, and the files that were left out.
+pub(crate) fn analyses(
+    reports: &[(&str, Report<'_>)],
+    left_out: &[Unreadable],
+    all: bool,
+) -> String {
+    let mut text = String::new();
+    for (nth, (name, report)) in reports.iter().enumerate() {
+        if reports.len() > 1 {
+            let gap = if nth > 0 { "\n" } else { "" };
+            let _ = writeln!(text, "{gap}== {} ==\n", clean(name));
+        }
+        text.push_str(&analysis(report, all));
+    }
+    section(&mut text, "Left out", left_out.iter().map(|file| file.why.clone()));
+    if !all {
+        let _ = writeln!(text, "\n--all shows everything, --json the same for programs");
+    }
+    text
+}
+
 /// Everything, or a screen of it.
-pub(crate) fn analysis(report: &Report<'_>, all: bool) -> String {
+fn analysis(report: &Report<'_>, all: bool) -> String {
     let mut text = String::new();
     let limit = |shown: usize| if all { usize::MAX } else { shown };
     match &report.analysis.verdict {
@@ -38,9 +60,6 @@ pub(crate) fn analysis(report: &Report<'_>, all: bool) -> String {
     requests(&mut text, report);
     let notes = notes(report);
     section(&mut text, "Notes", notes.into_iter().chain(settings(report)));
-    if !all {
-        let _ = writeln!(text, "\n--all shows everything, --json the same for programs");
-    }
     text
 }
 
@@ -55,7 +74,7 @@ pub(super) fn section(text: &mut String, title: &str, lines: impl IntoIterator<I
     }
 }
 
-/// No fault, in one sentence.
+/// No fault, or no verdict, in one sentence.
 fn healthy(report: &Report<'_>) -> String {
     let steps = report.analysis.steps;
     let what = match report.mode() {
@@ -63,9 +82,11 @@ fn healthy(report: &Report<'_>) -> String {
         "over_time" => format!("these {} files of one rank", report.files.len()),
         _ => format!("these {} ranks", report.ordered.ranks.len()),
     };
-    match steps {
-        0 => format!("nothing wrong is seen in {what}; growth cannot be judged without steps"),
-        steps => {
+    match report.unjudged() {
+        Some(why) => {
+            format!("cannot judge {what}: {}\n\n  try first  {}", why.sentence(), why.advice())
+        }
+        None => {
             let span = plural(steps, "step");
             format!("nothing wrong is seen in {what}: no allocation outlived {span}")
         }
