@@ -33,6 +33,12 @@ pub(crate) fn mistake(error: &clap::Error) -> String {
         let near = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
         return one_line(&format!("unknown option {option}{near}; see {command} --help"));
     }
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        let name = said(ContextKind::InvalidSubcommand).unwrap_or_default();
+        let near = said(ContextKind::SuggestedSubcommand);
+        let near = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
+        return one_line(&format!("unknown command {name}{near}; see {command} --help"));
+    }
     // clap puts usage and tips into further paragraphs.
     let text = error.to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
