@@ -20,6 +20,10 @@ pub(crate) trait Listener {
     fn block(&mut self, address: u64, size: i64, allocated: u64, reserved: u64);
     /// A segment was taken from the device.
     fn segment(&mut self, address: u64, size: u64);
+    /// A segment was given back to the device.
+    fn returned(&mut self, address: u64, size: u64);
+    /// A request failed for good, with the totals at that time.
+    fn full(&mut self, size: u64, allocated: u64, reserved: u64);
 }
 
 /// The device has less free memory than the request needs.
@@ -83,9 +87,21 @@ impl<L: Listener> Allocator<L> {
         self.free.insert((segment_bytes, address));
     }
 
+    /// Gives free segments back to the device, as PyTorch does before a request fails.
+    fn empty_cache(&mut self) {
+        for (bytes, address) in std::mem::take(&mut self.free) {
+            self.reserved -= bytes;
+            self.listener.returned(address, bytes);
+        }
+    }
+
     fn take_segment(&mut self, size: u64) -> Result<(u64, u64), OutOfMemory> {
         let bytes = size.next_multiple_of(SEGMENT_ROUND_BYTES);
         if self.reserved + bytes > self.device_bytes {
+            self.empty_cache();
+        }
+        if self.reserved + bytes > self.device_bytes {
+            self.listener.full(size, self.allocated, self.reserved);
             return Err(OutOfMemory { size });
         }
         let address = self.next_segment;
@@ -114,6 +130,8 @@ pub(crate) mod tests {
         pub(crate) reserved: u64,
         /// Number of reports on blocks.
         pub(crate) reports: u64,
+        /// Requests that failed.
+        pub(crate) failed: Vec<u64>,
     }
 
     impl Listener for Auditor {
@@ -143,6 +161,18 @@ pub(crate) mod tests {
             self.segments.insert(address, size);
             self.reserved += size;
         }
+
+        fn returned(&mut self, address: u64, size: u64) {
+            assert_eq!(self.segments.remove(&address), Some(size));
+            let inside = self.live.range(address..address + size).next();
+            assert_eq!(inside, None, "a block lives in it");
+            self.reserved -= size;
+        }
+
+        fn full(&mut self, size: u64, allocated: u64, reserved: u64) {
+            assert_eq!((allocated, reserved), (self.allocated, self.reserved));
+            self.failed.push(size);
+        }
     }
 
     impl<L> Allocator<L> {
@@ -170,8 +200,13 @@ pub(crate) mod tests {
         let mut allocator = Allocator::new(Auditor::default(), 20 << 20);
         let held = allocator.alloc(15 << 20).expect("enough");
         assert_eq!(allocator.alloc(10 << 20), Err(OutOfMemory { size: 10 << 20 }));
+        assert_eq!(allocator.listener.failed, [10 << 20]);
         allocator.free(held);
         assert!(allocator.alloc(10 << 20).is_ok(), "the cache is used");
+        let mut allocator = Allocator::new(Auditor::default(), 20 << 20);
+        let held = allocator.alloc(15 << 20).expect("enough");
+        allocator.free(held);
+        assert!(allocator.alloc(20 << 20).is_ok(), "the cache is given back");
     }
 
     proptest! {

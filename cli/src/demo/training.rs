@@ -30,8 +30,8 @@ const LEAK_BYTES: u64 = 5 * MIB / 2;
 const LENGTH_NOISE: u64 = 12;
 const EVAL_EVERY_STEPS: u64 = 50;
 const EVAL_BATCHES: usize = 2;
-/// The modelled device.
-const DEVICE_BYTES: u64 = 80 << 30;
+/// The modelled device: small, so that the leak fills it within two minutes.
+const DEVICE_BYTES: u64 = 8 << 30;
 
 /// The frame of the line that calls it.
 macro_rules! here {
@@ -64,6 +64,14 @@ impl Listener for Recorder {
     fn segment(&mut self, address: u64, size: u64) {
         memtape::segment(address, size, self.device, false);
     }
+
+    fn returned(&mut self, address: u64, size: u64) {
+        memtape::segment(address, size, self.device, true);
+    }
+
+    fn full(&mut self, size: u64, allocated: u64, reserved: u64) {
+        memtape::out_of_memory(size, allocated, reserved, self.device);
+    }
 }
 
 /// `memtape demo-rank`: identity and tape folder come from the environment, as for real ranks.
@@ -94,6 +102,7 @@ pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
     let full = |OutOfMemory { size }| {
         anyhow::anyhow!("out of memory: the modelled device has no {} MiB left", size / MIB)
     };
+    memtape::device_bytes(DEVICE_BYTES, device);
     let mut trainer = Trainer::new(Recorder { device }, rank, args.leak_from).map_err(full)?;
     for step in 1..=args.steps.unwrap_or(u64::MAX) {
         wait_until(start_ns.saturating_add(step_ns.saturating_mul(step)));

@@ -7,13 +7,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use memtape_proto::api::{Capture, CaptureState, Incident, Incidents, Job, JobState, Jobs, Named};
+use memtape_proto::api::{
+    Capture, CaptureState, Incident, IncidentState, Incidents, Job, JobState, Jobs, Named,
+};
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::{Value, json};
 
 use crate::client::{Client, parse};
 use crate::output;
-use crate::render::units::frame;
+use crate::render::units::{duration, frame};
 
 use super::children::Children;
 
@@ -23,6 +25,9 @@ pub(crate) const POLL_TIME: Duration = Duration::from_millis(200);
 /// Longest time between an incident and its diagnosis. Longer than the coordinator's deadline for
 /// captures, after which the diagnosis is made.
 const DIAGNOSIS_TIME_MAX: Duration = Duration::from_secs(40);
+
+/// Time between two lines about the time that is left.
+const COUNTDOWN_TIME: Duration = Duration::from_secs(10);
 
 /// Steps between two lines about a healthy job.
 const STEPS_BETWEEN_LINES: u64 = 100;
@@ -177,6 +182,17 @@ impl Watch {
         self.write(&text);
     }
 
+    /// Prints commands that show the state in which a rank ended.
+    fn show_what_is_left(&self) {
+        let program = this_program();
+        self.write(&format!(
+            "\nIts tape outlives it:\n  \
+             {program} ranks         # how it ended, beside the others\n  \
+             {program} captures      # the state of all ranks at that moment\n  \
+             {program} incidents     # what was known before\n"
+        ));
+    }
+
     /// Prints changes of the job and the ends of processes until the user interrupts.
     pub(crate) fn until_interrupted(
         &mut self,
@@ -184,9 +200,21 @@ impl Watch {
         job: &str,
         children: &mut Children,
     ) -> anyhow::Result<()> {
+        let (mut counted, mut has_ended) = (None::<Instant>, false);
         while !self.was_interrupted {
             for (name, status, line) in children.ended() {
                 self.say(&format!("{name} ended ({status}): {line}"));
+                if !has_ended {
+                    self.show_what_is_left();
+                }
+                has_ended = true;
+            }
+            if !has_ended
+                && counted.is_none_or(|at| at.elapsed() >= COUNTDOWN_TIME)
+                && let Some(line) = time_left(client, job)
+            {
+                self.say(&line);
+                counted = Some(Instant::now());
             }
             if let Some(state) = job_state(client, job)
                 && state.state != self.shown.0
@@ -278,6 +306,16 @@ pub(crate) fn no_incident() -> Value {
 fn job_state(client: &Client, job: &str) -> Option<Job> {
     let Jobs { jobs } = parse(&client.get(&["jobs"], &[]).ok()?).ok()?;
     jobs.into_iter().find(|state| state.job == job)
+}
+
+/// When memory ends, as the open incident says.
+fn time_left(client: &Client, job: &str) -> Option<String> {
+    let incident = first_incident(client, job)?.incident;
+    let seconds = incident
+        .seconds_to_oom
+        .filter(|&seconds| incident.state == IncidentState::Open && seconds > 0)?;
+    let left = duration(seconds as f64);
+    Some(format!("rank {}: out of memory in {left}", incident.rank))
 }
 
 fn first_incident(client: &Client, job: &str) -> Option<Found> {

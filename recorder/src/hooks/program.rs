@@ -1,12 +1,15 @@
 //! What a program may call itself: steps, phases and annotations.
 //!
 //! Plain C, so that a Python module reaches it through `ctypes`, and any other program too. These
-//! functions do not wake the recorder. [`report`] and [`segment`] are for programs in Rust that
-//! report their own memory, as the demo does.
+//! functions do not wake the recorder. The functions without C names are for programs
+//! in Rust that report their own memory, as the demo does.
 
 use std::ffi::c_char;
 
+use memtape_core::limits::DEVICES_MAX;
 use memtape_core::snapshot::origin::Origin;
+use memtape_core::tape::Words;
+use memtape_core::tape::layout;
 use memtape_core::tape::write::Totals;
 
 use crate::hooks::wake;
@@ -71,6 +74,21 @@ pub fn report(address: u64, size: i64, allocated: u64, reserved: u64, device: u8
     if next == Next::AttachTracker {
         wake::attach_tracker(recorder);
     }
+}
+
+/// The device has this many bytes. Of real devices the driver tells.
+pub fn device_bytes(bytes: u64, device: u8) {
+    let Some(recorder) = wake::awake(device) else { return };
+    if usize::from(device) < DEVICES_MAX {
+        recorder.words().set(Words::device_word(device, layout::device::TOTAL_BYTES), bytes);
+    }
+}
+
+/// A request for `size` bytes failed for good; the allocator holds `reserved` bytes, `allocated` of
+/// them in use.
+pub fn out_of_memory(size: u64, allocated: u64, reserved: u64, device: u8) {
+    let Some(recorder) = wake::awake(device) else { return };
+    hot_path::out_of_memory(recorder, size, Totals { allocated, reserved }, device);
 }
 
 /// Memory was taken from the device with `cudaMalloc`, or given back to it (`freed`).
