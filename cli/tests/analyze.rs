@@ -258,7 +258,7 @@ fn two_files_are_compared_line_by_line() {
         (&back["lines"][0]["state"], &back["lines"][0]["change_bytes"]),
         (&"gone".into(), &(-7_864_320).into())
     );
-    // Reserved memory is told where it differs, whatever the lines hold.
+    // Reserved memory and peaks stand beside the lines.
     let reserved = &found["reserved"];
     assert_eq!((reserved.as_array().map(Vec::len), found["peak"].is_array()), (Some(2), true));
     let same = json(&["diff", "--json"], &ddp_ranks(&[0, 1]));

@@ -1,13 +1,13 @@
 //! Tells which files are of one job: snapshots of different jobs are never compared.
 //!
 //! Memtape's exports name their job. Of other files the folder tells: where a rank is in several
-//! folders, each folder is a job, unless the folders or files name different steps. Files of several
-//! jobs in one folder, under the same ranks, cannot be told from several moments of one job.
+//! folders, each folder is a job, unless the folders or files name different steps. Files of
+//! several jobs in one folder, under the same ranks, cannot be told from several moments of one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::read::names::{named_rank, named_step, names_place};
+use crate::read::names::{named_rank, named_step, names_rank_or_step};
 use crate::read::snapshots::Snapshot;
 
 /// The files of one job, in the order given.
@@ -65,7 +65,7 @@ fn several(names: Vec<String>) -> Option<Vec<String>> {
 /// The folder of a job: without the innermost ones that only name a rank or a step.
 fn folder(path: &Path) -> PathBuf {
     let mut folder = path.parent().unwrap_or_else(|| Path::new("")).to_path_buf();
-    while folder.file_name().is_some_and(|name| names_place(&name.to_string_lossy())) {
+    while folder.file_name().is_some_and(|name| names_rank_or_step(&name.to_string_lossy())) {
         folder.pop();
     }
     folder

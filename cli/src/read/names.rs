@@ -31,7 +31,7 @@ pub(super) fn named_step(path: &Path) -> Option<u32> {
 }
 
 /// True for the name of a folder that names a rank or a step: `rank-3`, `iteration_10`.
-pub(super) fn names_place(name: &str) -> bool {
+pub(super) fn names_rank_or_step(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     after_word(&name, &WORDS).is_some() || after_word(&name, &STEP_WORDS).is_some()
 }

@@ -55,8 +55,8 @@ impl Unjudged {
         match self {
             Self::NoHistory => {
                 "call torch.cuda.memory._record_memory_history(max_entries=100_000, \
-                 stacks=\"python\") before the part to analyze, let at least 8 steps pass, and call \
-                 torch.cuda.memory._dump_snapshot on every rank"
+                 stacks=\"python\") before the part to analyze, let at least 8 steps pass, and \
+                 call torch.cuda.memory._dump_snapshot on every rank"
             }
             Self::NoSteps => {
                 "record several optimizer steps (max_entries of _record_memory_history bounds the \
