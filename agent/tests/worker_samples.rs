@@ -74,15 +74,16 @@ async fn the_workers_of_the_rank_that_a_request_names_are_sampled() {
     ranks.iter_mut().for_each(Rank::kill);
 }
 
-/// A rank whose worker decodes all the time, as a forked worker of a data loader does.
+/// A rank whose worker decodes all the time, as a forked worker of a data loader does. The worker
+/// ends with the rank, which is killed.
 const DECODING: &str = "\
-import multiprocessing, sys
+import multiprocessing, os, sys
 def decode(kept):
     kept.append([float(number) for number in range(2000)])
     del kept[:]
 def work():
-    kept = []
-    while True:
+    kept, parent = [], os.getppid()
+    while os.getppid() == parent:
         decode(kept)
 if __name__ == '__main__':
     worker = multiprocessing.get_context('fork').Process(target=work, daemon=True)
