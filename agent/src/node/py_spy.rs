@@ -24,8 +24,8 @@ use serde::Deserialize;
 use crate::node::clock;
 use crate::node::process::Process;
 
-/// How long a worker is sampled: one that is busy for a hundredth of its time is seen at work about
-/// ten times. The capture waits as long.
+/// How long a worker is sampled: one that is busy for 1 % of its time is seen at work about ten
+/// times. The capture waits as long.
 const DURATION: Duration = Duration::from_secs(5);
 
 /// Samples a second: about one part in twenty-five of a core for each worker.
