@@ -280,7 +280,7 @@ fn folder_of(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 #[test]
-fn files_of_different_jobs_are_never_compared() {
+fn ranks_of_different_jobs_are_not_compared() {
     let folder = folder_of(&[
         ("ddp_leak_rank0.pickle.gz", "a/rank0.pickle.gz"),
         ("ddp_leak_rank1.pickle.gz", "a/rank1.pickle.gz"),
@@ -303,7 +303,20 @@ fn files_of_different_jobs_are_never_compared() {
         let failing = memtape(&["analyze", "--fail-on", "leak"], &files, b"");
         assert_eq!(failing.status.code(), Some(1));
     }
-    // Folders that name ranks or steps are no jobs.
+    // A file that cannot be read, or has no rank, does not hide that there are two jobs.
+    let folder = folder_of(&[
+        ("ddp_leak_rank0.pickle.gz", "a_step100/rank0.pickle.gz"),
+        ("ddp_leak_rank2.pickle.gz", "a_step100/rank2.pickle.gz"),
+        ("ddp_leak_rank1.pickle.gz", "b_step100/rank1.pickle.gz"),
+        ("ddp_leak_rank3.pickle.gz", "b_step100/final.pickle.gz"),
+    ]);
+    std::fs::write(folder.path().join("b_step100/rank0.pickle.gz"), "broken").expect("written");
+    let output = memtape(&["analyze", "--json"], &[folder.path().to_path_buf()], b"");
+    assert_eq!(output.status.code(), Some(1), "one file is left out");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    check_leak(&found, 2);
+    assert_eq!(found["jobs"].as_array().map(Vec::len), Some(2), "{found}");
+    // Folders that are nothing but a rank or a step are no jobs.
     let folder = folder_of(&[
         ("ddp_leak_rank0.pickle.gz", "iteration_10/rank-0/memory.pickle.gz"),
         ("ddp_leak_rank2.pickle.gz", "iteration_10/rank-2/memory.pickle.gz"),
@@ -366,6 +379,10 @@ fn files_without_history_are_not_judged() {
         text.starts_with("cannot judge this file") && !text.contains("nothing wrong"),
         "{text}"
     );
+    // Beside a rank with history it is still not judged.
+    let beside = [ddp_ranks(&[0]), files.to_vec()].concat();
+    let found = json(&["analyze", "--json"], &beside);
+    assert_eq!(found["verdict"]["class"], "cannot_judge", "{}", found["verdict"]);
     let fails = |on: &str| memtape(&["analyze", "--fail-on", on], &files, b"").status.code();
     assert_eq!((fails("cannot_judge"), fails("any"), fails("leak")), (Some(1), Some(1), Some(0)));
 }

@@ -80,7 +80,6 @@ pub(crate) enum Command {
     /// Show a tape, or list the tapes of a folder.
     Tape(tape::TapeArgs),
     /// Diagnose PyTorch's own memory snapshots, with no service running.
-    #[command(alias = "analyse")]
     Analyze(analyze::AnalyzeArgs),
     /// Compare two such snapshots, line by line.
     Diff(diff::DiffArgs),

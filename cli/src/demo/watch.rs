@@ -183,13 +183,13 @@ impl Watch {
     }
 
     /// Prints commands that show the state in which a rank ended.
-    fn show_what_is_left(&self) {
+    fn show_after_end(&self, name: &str) {
         let program = this_program();
         self.write(&format!(
-            "\nIts tape outlives it:\n  \
+            "\nThe tape of {name} outlives the process:\n  \
              {program} ranks         # how it ended, beside the others\n  \
              {program} captures      # the state of all ranks at that moment\n  \
-             {program} incidents     # what was known before\n"
+             {program} incidents     # the incident that was opened before\n"
         ));
     }
 
@@ -204,10 +204,10 @@ impl Watch {
         while !self.was_interrupted {
             for (name, status, line) in children.ended() {
                 self.say(&format!("{name} ended ({status}): {line}"));
-                if !has_ended {
-                    self.show_what_is_left();
+                if !has_ended && first_incident(client, job).is_some_and(|it| it.is_of(&name)) {
+                    self.show_after_end(&name);
+                    has_ended = true;
                 }
-                has_ended = true;
             }
             if !has_ended
                 && counted.is_none_or(|at| at.elapsed() >= COUNTDOWN_TIME)
@@ -236,6 +236,11 @@ impl Found {
             self.capture.as_ref().is_some_and(|capture| capture.state != CaptureState::Collecting);
         let diagnosed = self.incident.culprit.is_some() || !self.incident.evidence.is_empty();
         closed && diagnosed && self.incident.stored
+    }
+
+    /// Is it about the demo's process of this name?
+    fn is_of(&self, name: &str) -> bool {
+        name == format!("rank-{}", self.incident.rank)
     }
 
     /// Compares the incident, the capture and the leaking rank's snapshot with what a restarted

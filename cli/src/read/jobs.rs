@@ -1,13 +1,14 @@
-//! Tells which files are of one job: snapshots of different jobs are never compared.
+//! Tells which files are of one job: ranks of different jobs are not compared.
 //!
 //! Memtape's exports name their job. Of other files the folder tells: where a rank is in several
-//! folders, each folder is a job, unless the folders or files name different steps. Files of
-//! several jobs in one folder, under the same ranks, cannot be told from several moments of one.
+//! folders, each folder is a job. Folders that are nothing but a rank or a step are left out of
+//! that. Files of several jobs in one folder, under the same ranks, cannot be told from several
+//! moments of one, and neither can jobs that have no rank in common.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::read::names::{named_rank, named_step, names_rank_or_step};
+use crate::read::names::{named_rank, names_rank_or_step};
 use crate::read::snapshots::Snapshot;
 
 /// The files of one job, in the order given.
@@ -19,11 +20,13 @@ pub(crate) struct Job {
     pub(crate) files: Vec<Snapshot>,
 }
 
-/// Groups the files by job, in the order of their first files. With `over_time` all are of one.
-pub(crate) fn jobs(snapshots: Vec<Snapshot>, over_time: bool) -> Vec<Job> {
-    let names: Option<Vec<String>> =
-        if over_time { None } else { by_export(&snapshots).or_else(|| by_folder(&snapshots)) };
-    let Some(names) = names else { return vec![Job { name: String::new(), files: snapshots }] };
+/// Groups the files by job, in the order of their first files. `unreadable` files say, too, which
+/// ranks a folder has. With `over_time` all are of one job.
+pub(crate) fn jobs(snapshots: Vec<Snapshot>, unreadable: &[&Path], over_time: bool) -> Vec<Job> {
+    let names = by_export(&snapshots).or_else(|| by_folder(&snapshots, unreadable));
+    let Some(names) = names.filter(|_| !over_time) else {
+        return vec![Job { name: String::new(), files: snapshots }];
+    };
     let mut jobs: Vec<Job> = Vec::new();
     for (name, snapshot) in names.into_iter().zip(snapshots) {
         match jobs.iter_mut().find(|job| job.name == name) {
@@ -34,27 +37,28 @@ pub(crate) fn jobs(snapshots: Vec<Snapshot>, over_time: bool) -> Vec<Job> {
     jobs
 }
 
-/// The job of each file, where all files name theirs and there are several.
+/// The job of each file, where files name theirs; of others the folder. None where all are alike.
 fn by_export(snapshots: &[Snapshot]) -> Option<Vec<String>> {
-    let names = snapshots.iter().map(|file| file.look.origin.job.clone());
-    several(names.collect::<Option<Vec<_>>>()?)
-}
-
-/// The folder of each file, where all files tell their rank and a rank is in several folders at the
-/// same step.
-fn by_folder(snapshots: &[Snapshot]) -> Option<Vec<String>> {
-    let mut places: BTreeMap<(u32, Option<u64>), BTreeSet<PathBuf>> = BTreeMap::new();
-    for file in snapshots {
-        let origin = &file.look.origin;
-        let rank = origin.rank.or_else(|| named_rank(&file.path))?;
-        let step = origin.step.or_else(|| named_step(&file.path).map(u64::from));
-        places.entry((rank, step)).or_default().insert(folder(&file.path));
-    }
-    if places.values().all(|folders| folders.len() < 2) {
+    if snapshots.iter().all(|file| file.look.origin.job.is_none()) {
         return None;
     }
-    let names = snapshots.iter().map(|file| folder(&file.path).display().to_string());
-    several(names.collect())
+    let name = |file: &Snapshot| file.look.origin.job.clone().unwrap_or_else(|| shown(&file.path));
+    several(snapshots.iter().map(name).collect())
+}
+
+/// The folder of each file, where a rank is in several folders.
+fn by_folder(snapshots: &[Snapshot], unreadable: &[&Path]) -> Option<Vec<String>> {
+    let mut folders: BTreeMap<u32, BTreeSet<PathBuf>> = BTreeMap::new();
+    let read = snapshots.iter().map(|file| (file.look.origin.rank, file.path.as_path()));
+    for (rank, path) in read.chain(unreadable.iter().map(|path| (None, *path))) {
+        if let Some(rank) = rank.or_else(|| named_rank(path)) {
+            folders.entry(rank).or_default().insert(folder(path));
+        }
+    }
+    if folders.values().all(|folders| folders.len() < 2) {
+        return None;
+    }
+    several(snapshots.iter().map(|file| shown(&file.path)).collect())
 }
 
 fn several(names: Vec<String>) -> Option<Vec<String>> {
@@ -62,11 +66,18 @@ fn several(names: Vec<String>) -> Option<Vec<String>> {
     (different.len() > 1).then_some(names)
 }
 
-/// The folder of a job: without the innermost ones that only name a rank or a step.
+/// The folder of a job: without the innermost ones that are nothing but a rank or a step.
 fn folder(path: &Path) -> PathBuf {
     let mut folder = path.parent().unwrap_or_else(|| Path::new("")).to_path_buf();
     while folder.file_name().is_some_and(|name| names_rank_or_step(&name.to_string_lossy())) {
         folder.pop();
     }
     folder
+}
+
+fn shown(path: &Path) -> String {
+    match folder(path) {
+        folder if folder.as_os_str().is_empty() => ".".to_string(),
+        folder => folder.display().to_string(),
+    }
 }

@@ -30,10 +30,13 @@ pub(super) fn named_step(path: &Path) -> Option<u32> {
     names.map(|name| after_word(&name.to_ascii_lowercase(), &STEP_WORDS)).find_map(|step| step)
 }
 
-/// True for the name of a folder that names a rank or a step: `rank-3`, `iteration_10`.
+/// True for the name of a folder that is nothing but a rank or a step: `rank-3`, `iteration_10`.
 pub(super) fn names_rank_or_step(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    after_word(&name, &WORDS).is_some() || after_word(&name, &STEP_WORDS).is_some()
+    WORDS.iter().chain(&STEP_WORDS).any(|word| {
+        let rest = name.strip_prefix(word).map(|rest| rest.trim_start_matches(BETWEEN));
+        rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|c| c.is_ascii_digit()))
+    })
 }
 
 fn after_word(name: &str, words: &[&str]) -> Option<u32> {

@@ -1,6 +1,6 @@
 //! `memtape analyze FILE…`: diagnoses PyTorch's own memory snapshots; no service is needed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use memtape_core::diagnosis::Class;
 use memtape_core::diagnosis::files::analyze;
@@ -45,7 +45,8 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     }
     let paths = expand(&args.files)?;
     let (snapshots, left_out) = read_sound(&paths)?;
-    let mut jobs = jobs(snapshots, args.over_time);
+    let unreadable: Vec<&Path> = left_out.iter().map(|file| file.path.as_path()).collect();
+    let mut jobs = jobs(snapshots, &unreadable, args.over_time);
     let mut analyses = Vec::new();
     for job in &mut jobs {
         let ordered = order(&mut job.files, args.over_time);
@@ -65,8 +66,10 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     }
     // What cannot be judged is no all-clear: it counts as a class of its own.
     let wanted = |class: &&str| args.fail_on.iter().any(|name| name == class || name == "any");
-    match reports.iter().filter_map(|(_, report)| report.class()).find(wanted) {
-        Some(class) => anyhow::bail!("found a class of --fail-on: {class}"),
+    let of_job = |name: &str| if name.is_empty() { String::new() } else { format!(" in {name}") };
+    let found = reports.iter().filter_map(|(name, report)| Some((of_job(name), report.class()?)));
+    match found.into_iter().find(|(_, class)| wanted(class)) {
+        Some((job, class)) => anyhow::bail!("found a class of --fail-on: {class}{job}"),
         None if left_out.is_empty() => Ok(()),
         None => anyhow::bail!(
             "{} of {} files could not be read and were left out",

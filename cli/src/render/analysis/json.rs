@@ -13,8 +13,8 @@ use crate::read::snapshots::Unreadable;
 /// Lines in the lists; the rest is counted.
 const LINES_MAX: usize = 50;
 
-/// Everything, on one line. Of one job the verdict comes first, as a person reads it; of several,
-/// `jobs` has an object of the same kind for each.
+/// Everything, on one line. Of one job the verdict comes first, as a person reads it. Of several,
+/// `jobs` has an object of the same kind for each, and `verdict` is the first that is not null.
 pub(crate) fn analyses(reports: &[(&str, Report<'_>)], unreadable: &[Unreadable]) -> String {
     let left_out = |file: &Unreadable| json!({ "path": file.path, "why": file.why });
     let left_out: Vec<Value> = unreadable.iter().map(left_out).collect();
@@ -31,7 +31,9 @@ pub(crate) fn analyses(reports: &[(&str, Report<'_>)], unreadable: &[Unreadable]
         job
     };
     let jobs: Vec<Value> = reports.iter().map(job).collect();
-    json!({ "jobs": jobs, "left_out": left_out }).to_string()
+    // A program that knows one verdict only must not take several jobs for healthy ones.
+    let first = jobs.iter().map(|job| &job["verdict"]).find(|verdict| !verdict.is_null());
+    json!({ "verdict": first, "jobs": jobs, "left_out": left_out }).to_string()
 }
 
 fn rest(report: &Report<'_>) -> Value {

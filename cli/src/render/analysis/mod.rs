@@ -34,6 +34,8 @@ pub(crate) enum Unjudged {
     NoHistory,
     /// There are events, and no ends of steps were found in them.
     NoSteps,
+    /// Some ranks have ends of steps, and others have none.
+    SomeRanks,
 }
 
 impl Unjudged {
@@ -41,11 +43,15 @@ impl Unjudged {
     fn sentence(self) -> &'static str {
         match self {
             Self::NoHistory => {
-                "the files hold no history, so growth cannot be told from memory that the job needs"
+                "there is no history, so growth cannot be told from memory that the job needs"
             }
             Self::NoSteps => {
                 "no ends of steps were found in the history, so growth cannot be told from memory \
                  that a step needs"
+            }
+            Self::SomeRanks => {
+                "some ranks have no history, or no ends of steps were found in it; nothing wrong \
+                 is seen in the others"
             }
         }
     }
@@ -53,27 +59,38 @@ impl Unjudged {
     /// What to do.
     fn advice(self) -> &'static str {
         match self {
-            Self::NoHistory => {
+            Self::NoHistory | Self::SomeRanks => {
                 "call torch.cuda.memory._record_memory_history(max_entries=100_000, \
                  stacks=\"python\") before the part to analyze, let at least 8 steps pass, and \
                  call torch.cuda.memory._dump_snapshot on every rank"
             }
             Self::NoSteps => {
                 "record several optimizer steps (max_entries of _record_memory_history bounds the \
-                 history), or give two snapshots of each rank, some hundred steps apart"
+                 history)"
             }
         }
     }
 }
 
 impl<'a> Report<'a> {
-    /// Why there is no verdict, where the files do not allow one.
+    /// Why there is no verdict, where the files do not allow one: some rank has no ends of steps.
     pub(crate) fn unjudged(&self) -> Option<Unjudged> {
-        if self.analysis.verdict.is_some() || self.analysis.steps > 0 {
+        if self.analysis.verdict.is_some() {
             return None;
         }
-        let has_events = |look: &Look| look.devices.iter().any(|device| device.trace.events > 0);
-        let is_recorded = self.contents().any(|(_, _, _, look)| has_events(look));
+        let ranks = &self.ordered.ranks;
+        let has = |looks: &[Look], is: fn(&DeviceLook) -> bool| {
+            looks.iter().any(|look| look.devices.iter().any(is))
+        };
+        let is_recorded = |looks: &[Look]| has(looks, |device| device.trace.events > 0);
+        let has_steps = |looks: &[Look]| has(looks, |device| device.trace.ends > 0);
+        if ranks.iter().all(|rank| has_steps(&rank.looks)) {
+            return None;
+        }
+        if ranks.iter().any(|rank| has_steps(&rank.looks)) {
+            return Some(Unjudged::SomeRanks);
+        }
+        let is_recorded = ranks.iter().any(|rank| is_recorded(&rank.looks));
         Some(if is_recorded { Unjudged::NoSteps } else { Unjudged::NoHistory })
     }
 
