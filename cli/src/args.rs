@@ -28,16 +28,20 @@ pub(crate) fn mistake(error: &clap::Error) -> String {
     let names: Vec<&str> = usage.split_whitespace().skip(1).take_while(is_name).collect();
     let command = if names.is_empty() { "memtape".to_string() } else { names.join(" ") };
     let option = said(ContextKind::InvalidArg).filter(|word| word.starts_with('-'));
-    if let (ErrorKind::UnknownArgument, Some(option)) = (error.kind(), option) {
-        let near = said(ContextKind::SuggestedArg);
+    let unknown = match (error.kind(), option) {
+        (ErrorKind::UnknownArgument, Some(option)) => {
+            Some((format!("option {option}"), ContextKind::SuggestedArg))
+        }
+        (ErrorKind::InvalidSubcommand, _) => {
+            let name = said(ContextKind::InvalidSubcommand).unwrap_or_default();
+            Some((format!("command {name}"), ContextKind::SuggestedSubcommand))
+        }
+        _ => None,
+    };
+    if let Some((what, suggested)) = unknown {
+        let near = said(suggested);
         let near = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
-        return one_line(&format!("unknown option {option}{near}; see {command} --help"));
-    }
-    if error.kind() == ErrorKind::InvalidSubcommand {
-        let name = said(ContextKind::InvalidSubcommand).unwrap_or_default();
-        let near = said(ContextKind::SuggestedSubcommand);
-        let near = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
-        return one_line(&format!("unknown command {name}{near}; see {command} --help"));
+        return one_line(&format!("unknown {what}{near}; see {command} --help"));
     }
     // clap puts usage and tips into further paragraphs.
     let text = error.to_string();

@@ -33,7 +33,8 @@ pub(crate) struct AnalyzeArgs {
 }
 
 /// Reads the files, compares those of each job, and prints a diagnosis of each.
-/// Fails when a file is not a snapshot; with `--fail-on`, when one of its classes was found.
+/// Fails when a file is not a snapshot, after the others were judged; with `--fail-on`, when one
+/// of its classes was found.
 pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     if let Some(name) = args.fail_on.iter().find(|name| !is_class(name)) {
         let names: Vec<&str> = Class::ALL.iter().map(|class| class.as_str()).collect();
