@@ -43,6 +43,41 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes that are read of what it wrote.
 const OUTPUT_BYTES_MAX: u64 = 8 << 20;
 
+/// Why a worker could not be sampled, in one line.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SampleError {
+    /// The capture would be closed first.
+    #[error("the deadline of the capture leaves no time for it")]
+    NoTime,
+    /// There is no file for what py-spy writes.
+    #[error("no memory for {}: {source}", program.display())]
+    NoMemory { program: PathBuf, source: rustix::io::Errno },
+    /// The program is not there, or cannot be run.
+    #[error("{} cannot be started: {source}", program.display())]
+    NotStarted { program: PathBuf, source: std::io::Error },
+    /// The worker is gone.
+    #[error("process {0} has ended")]
+    Gone(u32),
+    /// The kernel refuses to show the worker's memory.
+    #[error("the agent may not read the memory of process {0}: it needs the capability SYS_PTRACE")]
+    Refused(u32),
+    /// Its own words.
+    #[error("py-spy: {0}")]
+    Failed(String),
+    /// It was killed.
+    #[error("py-spy did not end in time")]
+    Late,
+    /// The kernel does not tell how it ended.
+    #[error("py-spy cannot be waited for: {0}")]
+    NotAwaited(std::io::Error),
+    /// What it wrote cannot be read.
+    #[error("py-spy's output: {0}")]
+    NoOutput(#[from] std::io::Error),
+    /// What it wrote is no speedscope file.
+    #[error("py-spy's output: {0}")]
+    BadOutput(#[from] serde_json::Error),
+}
+
 /// Worker processes that are to be sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sampling {
@@ -68,7 +103,7 @@ impl Sampling {
         let has_time = now.after_ns(until + UPLOAD_TIME) <= self.deadline_ns;
         let each = |worker: &Process| match has_time {
             true => OneRunning::start(&self.program, *worker, self.duration),
-            false => Err("the deadline of the capture leaves no time for it".to_string()),
+            false => Err(SampleError::NoTime),
         };
         let all = self.workers.iter().map(each).collect();
         let (left_out, duration) = (self.left_out, self.duration);
@@ -78,7 +113,7 @@ impl Sampling {
 
 /// Workers that are being sampled. Dropped before it is finished, it ends every py-spy.
 pub(crate) struct Running {
-    all: Vec<Result<OneRunning, String>>,
+    all: Vec<Result<OneRunning, SampleError>>,
     left_out: usize,
     duration: Duration,
     until_ns: u64,
@@ -102,7 +137,7 @@ impl Running {
                 }
                 Err(why) => {
                     samples.processes_failed += 1;
-                    samples.failure = cut(&why, NAME_BYTES_MAX).to_string();
+                    samples.failure = cut(&why.to_string(), NAME_BYTES_MAX).to_string();
                 }
             }
         }
@@ -120,11 +155,12 @@ struct OneRunning {
 }
 
 impl OneRunning {
-    fn start(program: &Path, worker: Process, duration: Duration) -> Result<Self, String> {
-        let name = program.display();
+    fn start(program: &Path, worker: Process, duration: Duration) -> Result<Self, SampleError> {
+        let named = || program.to_path_buf();
         let in_memory = || memfd_create("memtape-py-spy", MemfdFlags::CLOEXEC).map(File::from);
         let files = in_memory().and_then(|output| Ok((output, in_memory()?)));
-        let (output, errors) = files.map_err(|error| format!("no memory for {name}: {error}"))?;
+        let no_memory = |source| SampleError::NoMemory { program: named(), source };
+        let (output, errors) = files.map_err(no_memory)?;
         let shared = |file: &File| file.try_clone().map(Stdio::from);
         let run = || {
             Command::new(program)
@@ -141,12 +177,13 @@ impl OneRunning {
                 .process_group(0)
                 .spawn()
         };
-        let child = run().map_err(|error| format!("{name} cannot be started: {error}"))?;
+        let not_started = |source| SampleError::NotStarted { program: named(), source };
+        let child = run().map_err(not_started)?;
         Ok(Self { child: Some(child), worker, output, errors })
     }
 
     /// What it wrote; the error is what it says, or what happened to it, in one line.
-    fn finish(mut self, until_ns: u64) -> Result<Speedscope, String> {
+    fn finish(mut self, until_ns: u64) -> Result<Speedscope, SampleError> {
         let status = self.wait(until_ns)?;
         if !status.success() {
             let said = read(&mut self.errors).unwrap_or_default();
@@ -154,14 +191,12 @@ impl OneRunning {
         }
         // The number of a process that has ended is given away again.
         if self.worker.memory(Path::new("/")).is_none() {
-            return Err(format!("process {} has ended", self.worker.pid));
+            return Err(SampleError::Gone(self.worker.pid));
         }
-        let output = read(&mut self.output);
-        let output = output.map_err(|error| format!("py-spy's output: {error}"))?;
-        serde_json::from_slice(&output).map_err(|error| format!("py-spy's output: {error}"))
+        Ok(serde_json::from_slice(&read(&mut self.output)?)?)
     }
 
-    fn wait(&mut self, until_ns: u64) -> Result<ExitStatus, String> {
+    fn wait(&mut self, until_ns: u64) -> Result<ExitStatus, SampleError> {
         loop {
             let ended = self.child.as_mut().map(Child::try_wait);
             match ended {
@@ -172,9 +207,8 @@ impl OneRunning {
                 Some(Ok(None)) if clock::now().mono_ns < until_ns => {
                     std::thread::sleep(POLL_INTERVAL);
                 }
-                Some(Ok(None)) => return Err("py-spy did not end in time".to_string()),
-                Some(Err(error)) => return Err(format!("py-spy cannot be waited for: {error}")),
-                None => return Err("py-spy has ended".to_string()),
+                Some(Ok(None)) | None => return Err(SampleError::Late),
+                Some(Err(error)) => return Err(SampleError::NotAwaited(error)),
             }
         }
     }
@@ -191,16 +225,13 @@ impl Drop for OneRunning {
     }
 }
 
-/// What py-spy says of its failure, in one line. Missing rights stand behind other causes.
-fn failure(pid: u32, said: &str) -> String {
+/// What py-spy says of its failure. Missing rights stand behind other causes.
+fn failure(pid: u32, said: &str) -> SampleError {
     if said.to_lowercase().contains("permission denied") {
-        return format!(
-            "the agent may not read the memory of process {pid}: it needs the capability \
-             SYS_PTRACE"
-        );
+        return SampleError::Refused(pid);
     }
     let line = said.lines().map(str::trim).find(|line| !line.is_empty());
-    format!("py-spy: {}", line.unwrap_or("it failed and said nothing"))
+    SampleError::Failed(line.unwrap_or("it failed and said nothing").to_string())
 }
 
 fn read(file: &mut File) -> std::io::Result<Vec<u8>> {
