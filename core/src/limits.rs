@@ -91,6 +91,10 @@ limits! {
         "Stacks of worker processes in one snapshot",
         "the rarest are added up; the coordinator refuses a snapshot with more",
         "`samples_left_out` of `memtape show CAPTURE --rank N --json`";
+    FAILED_USES_MAX: usize = 32, Count, "agent, coordinator",
+        "Stacks that are kept of the moment at which a request failed",
+        "those that held least are left out; the coordinator refuses a snapshot with more",
+        "none";
     PROCESS_GROUPS_MAX: usize = 64, Count, "recorder",
         "NCCL process groups of one rank",
         "further groups are counted",

@@ -69,9 +69,11 @@ impl AgentInitiated {
                 self.want(now, key, known, Trigger::OutOfMemory);
             }
             let death = known.life.death();
-            let was_killed =
-                death.is_some_and(|end| matches!(end.cause(), Cause::Killed | Cause::OomKilled));
-            if is_alone && was_killed && is_news(key, known) {
+            let has_died = death.is_some_and(|end| match end.cause() {
+                Cause::Failed | Cause::Killed | Cause::OomKilled => true,
+                Cause::Exited | Cause::Unknown => false,
+            });
+            if is_alone && has_died && is_news(key, known) {
                 self.want(now, key, known, Trigger::Death);
             }
         }

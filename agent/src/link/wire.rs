@@ -246,7 +246,7 @@ pub(crate) fn report(
 /// A rank's process is gone.
 pub(crate) fn rank_down(tape_id: &str, death: &Death, step: u64) -> Outgoing {
     let end = match death.cause() {
-        Cause::Exited => v1::RankEnd::Exited,
+        Cause::Exited | Cause::Failed => v1::RankEnd::Exited,
         Cause::Killed => v1::RankEnd::Killed,
         Cause::OomKilled => v1::RankEnd::OomKilled,
         Cause::Unknown => v1::RankEnd::Unspecified,
@@ -257,6 +257,7 @@ pub(crate) fn rank_down(tape_id: &str, death: &Death, step: u64) -> Outgoing {
         detail: death.evidence.to_string(),
         wall_ns: death.wall_ns,
         step,
+        exit_status: death.exit_status(),
     }))
 }
 

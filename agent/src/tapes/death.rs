@@ -26,8 +26,10 @@ pub(crate) struct OomKills {
 /// Why a process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Its tape is sealed.
+    /// By itself: its tape is sealed.
     Exited,
+    /// By itself, with another status than 0.
+    Failed,
     /// Its tape is not sealed.
     Killed,
     /// As killed, and a counter of OOM kills rose.
@@ -48,8 +50,8 @@ pub(crate) struct Death {
 /// What tells how a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {
-    /// Its tape is sealed.
-    Sealed,
+    /// Its tape is sealed; with this exit status, where the recorder says so.
+    Sealed(Option<i32>),
     /// Its recorder had turned itself off, so nothing would have sealed the tape.
     RecorderOff,
     /// It was gone when the agent first saw its unsealed tape.
@@ -79,10 +81,16 @@ pub(crate) enum Counter {
 }
 
 impl Death {
+    /// The status with which the process exited, where it is known.
+    pub(crate) fn exit_status(&self) -> Option<i32> {
+        if let Evidence::Sealed(status) = self.evidence { status } else { None }
+    }
+
     /// Why the process is gone.
     pub(crate) fn cause(&self) -> Cause {
         match self.evidence {
-            Evidence::Sealed => Cause::Exited,
+            Evidence::Sealed(None | Some(0)) => Cause::Exited,
+            Evidence::Sealed(Some(_)) => Cause::Failed,
             Evidence::FoundDead | Evidence::Vanished => Cause::Killed,
             Evidence::OomKillsRose { .. } => Cause::OomKilled,
             Evidence::RecorderOff | Evidence::TapeGone => Cause::Unknown,
@@ -93,7 +101,10 @@ impl Death {
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Sealed => "the process sealed its tape before it ended",
+            Self::Sealed(None) => "the process sealed its tape before it ended",
+            Self::Sealed(Some(status)) => {
+                return write!(f, "the process exited with status {status}");
+            }
             Self::RecorderOff => {
                 "the process is gone, and its recorder had turned itself off before that"
             }
@@ -126,6 +137,8 @@ pub(crate) struct Sighting {
     pub(crate) held: bool,
     /// The tape is sealed.
     pub(crate) sealed: bool,
+    /// The exit status on the tape.
+    pub(crate) exit_status: Option<i32>,
     /// The recorder turned itself off.
     pub(crate) disabled: bool,
     /// End of the last step, or start of recording.
@@ -194,7 +207,7 @@ impl Life {
 
     fn end(&self, now: Sighting) -> Death {
         let evidence = if now.sealed {
-            Evidence::Sealed
+            Evidence::Sealed(now.exit_status)
         } else if now.disabled {
             Evidence::RecorderOff
         } else if !self.seen_alive {
@@ -230,6 +243,7 @@ mod tests {
         wall_ns: 100,
         held: true,
         sealed: false,
+        exit_status: None,
         disabled: false,
         last_sign_wall_ns: 42,
         oom_kills: OomKills { cgroup: Some(3), host: Some(9) },
@@ -261,6 +275,9 @@ mod tests {
         check(&[], None);
         check(&[ALIVE, ALIVE], None);
         check(&[ALIVE, sealed(200)], Some((Cause::Exited, 200, "sealed")));
+        let exited = |status| Sighting { exit_status: Some(status), ..sealed(200) };
+        check(&[ALIVE, exited(0)], Some((Cause::Exited, 200, "exited with status 0")));
+        check(&[ALIVE, exited(1)], Some((Cause::Failed, 200, "exited with status 1")));
         check(&[ALIVE, Sighting { sealed: true, ..ALIVE }], None);
         check(&[ALIVE, quiet(200)], None);
         check(&[ALIVE, quiet(200), quiet(300)], Some((Cause::Killed, 200, "without sealing")));

@@ -151,6 +151,7 @@ impl KnownTape {
             // A file system that cannot say keeps every process alive.
             held: writer != Writer::Gone,
             sealed: self.status.sealed,
+            exit_status: self.status.exit_status,
             disabled: self.status.disabled.is_some(),
             last_sign_wall_ns: self.last_sign_wall_ns(),
             oom_kills: OomKills { cgroup, host: host_oom_kills },

@@ -4,6 +4,7 @@
 //! read it. It does not serialize itself; `memtape-proto` has the codec. Stack 0, frame 0 and
 //! stream pool 0 mean *unknown* everywhere.
 
+pub mod failed_request;
 pub mod frames;
 pub mod ledger;
 pub mod origin;
@@ -12,6 +13,7 @@ pub mod workers;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use self::failed_request::FailedRequest;
 use self::origin::Origin;
 use self::workers::WorkerSamples;
 use crate::identity::Identity;
@@ -50,6 +52,9 @@ pub struct RankSnapshot {
     /// Where its worker processes ran while the capture was taken, not at the step; `None` where
     /// that was not asked for, or the agent has no profiler.
     pub worker_samples: Option<WorkerSamples>,
+    /// The last request for memory that failed for good: of that moment, not of the step. `None`
+    /// where none did, or the rank has gone on since.
+    pub failed_request: Option<FailedRequest>,
 }
 
 /// How far a rank has come in its collectives, as PyTorch's NCCL flight recorder last said.

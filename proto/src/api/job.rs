@@ -71,4 +71,6 @@ pub enum JobState {
     Disconnected,
     /// All ranks have ended.
     Ended,
+    /// A rank has died: by a signal, by the kernel, or with another status than 0.
+    Failed,
 }

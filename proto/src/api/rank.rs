@@ -1,6 +1,7 @@
 //! The ranks of an attempt: what each does, where the bytes of its devices are, and what it takes
 //! of its host. What is not known is null, never 0.
 
+use memtape_core::identity::end::End;
 use memtape_core::snapshot::ledger;
 use memtape_core::tape::layout::Clock;
 use schemars::JsonSchema;
@@ -74,7 +75,7 @@ pub struct Rank {
     /// End of that step, in nanoseconds of Unix time.
     pub step_wall_ns: i64,
     /// How its process ended; null while it lives.
-    pub end: Option<Named<RankEnd>>,
+    pub end: Option<Named<End>>,
     /// More about the end.
     pub end_detail: String,
     /// Its devices.
@@ -115,32 +116,8 @@ pub enum RankState {
     Disconnected,
     /// Its process has ended.
     Ended,
-}
-
-/// How a process ended.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Deserialize,
-    Eq,
-    PartialEq,
-    Serialize,
-    EnumString,
-    IntoStaticStr,
-    VariantArray,
-)]
-#[serde(rename_all = "snake_case")]
-#[strum(serialize_all = "snake_case")]
-pub enum RankEnd {
-    /// By itself.
-    Exited,
-    /// By a signal.
-    Killed,
-    /// By the kernel, for memory.
-    OomKilled,
-    /// The agent does not know.
-    Unknown,
+    /// Its process has died: by a signal, by the kernel, or with another status than 0.
+    Failed,
 }
 
 /// One device of a rank.

@@ -8,9 +8,10 @@ use std::io::Read;
 
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
-    COMMAND_BYTES_MAX, DEVICES_MAX, NAME_BYTES_MAX, OUTSIDE_STACKS_MAX, PROCESS_GROUPS_MAX,
+    COMMAND_BYTES_MAX, DEVICES_MAX, FAILED_USES_MAX, NAME_BYTES_MAX, OUTSIDE_STACKS_MAX, PROCESS_GROUPS_MAX,
     ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX, WORKER_STACKS_MAX,
 };
+use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
@@ -169,6 +170,7 @@ fn snapshot(raw: v1::RankSnapshot, trace_events_max: usize) -> Result<RankSnapsh
     let devices = raw.devices.into_iter().map(|each| device(each, tables, trace_events_max));
     let outside_stacks = raw.outside_stacks.iter().map(|each| outside_stack(each, tables));
     let worker_samples = raw.worker_samples.map(|samples| worker_samples(samples, tables));
+    let failed_request = raw.failed_request.map(|failed| failed_request_of(&failed, tables));
     Ok(RankSnapshot {
         identity: identity(raw.rank.unwrap_or_default()),
         step: raw.step,
@@ -184,6 +186,7 @@ fn snapshot(raw: v1::RankSnapshot, trace_events_max: usize) -> Result<RankSnapsh
         before_step: raw.before_step,
         collectives: raw.collectives.map(collectives_of).transpose()?.unwrap_or_default(),
         worker_samples: worker_samples.transpose()?,
+        failed_request: failed_request.transpose()?,
     })
 }
 
@@ -201,6 +204,29 @@ fn worker_samples(raw: v1::WorkerSamples, tables: Tables) -> Result<WorkerSample
         samples_left_out: raw.samples_left_out,
         failure: text(raw.failure, NAME_BYTES_MAX),
     })
+}
+
+fn failed_request_of(
+    raw: &v1::FailedRequest,
+    tables: Tables,
+) -> Result<FailedRequest, DecodeError> {
+    bounded("stacks of a failed request", raw.uses.len(), FAILED_USES_MAX)?;
+    let of_stack = |each: &v1::StackUse| stack_use(each, tables);
+    Ok(FailedRequest {
+        device: narrow("device", raw.device)?,
+        step: raw.step,
+        wall_ns: raw.wall_ns,
+        bytes: raw.bytes,
+        stack: tables.stack(raw.stack)?,
+        allocated: raw.allocated,
+        reserved: raw.reserved,
+        device_free: (raw.device_free > 0).then_some(raw.device_free),
+        uses: raw.uses.iter().map(of_stack).collect::<Result<_, _>>()?,
+    })
+}
+
+fn stack_use(of: &v1::StackUse, tables: Tables) -> Result<StackUse, DecodeError> {
+    Ok(StackUse { stack: tables.stack(of.stack)?, bytes: of.bytes, blocks: of.blocks })
 }
 
 /// The host stays empty: the manifest of a capture names the node.
@@ -277,10 +303,7 @@ fn device(
     tables: Tables,
     trace_events_max: usize,
 ) -> Result<DeviceSnapshot, DecodeError> {
-    let used = |used: &v1::StackUse| {
-        let stack = tables.stack(used.stack)?;
-        Ok(StackUse { stack, bytes: used.bytes, blocks: used.blocks })
-    };
+    let used = |each: &v1::StackUse| stack_use(each, tables);
     summed("earlier bytes", state.before.iter().map(|used| used.bytes))?;
     let newest = state.trace.len().saturating_sub(trace_events_max);
     let trace = state.trace.iter().skip(newest).filter_map(|each| event(each, tables).transpose());

@@ -4,10 +4,11 @@
 //! numbers of streams and pools, which a damaged tape can get wrong without harm to the rest.
 
 use memtape_core::identity::Identity;
+use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
     Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideStack, OutsideUse, RankSnapshot,
-    Segment, SegmentSource, StreamPool,
+    Segment, SegmentSource, StackUse, StreamPool,
 };
 use prost::Message as _;
 
@@ -42,6 +43,7 @@ pub fn encode(snapshot: RankSnapshot, bytes_max: usize) -> Result<Vec<u8>, Encod
         outside_stacks_left_out: snapshot.outside_stacks_left_out,
         outside_missing: snapshot.outside_missing,
         worker_samples: snapshot.worker_samples.map(worker_samples),
+        failed_request: snapshot.failed_request.as_ref().map(failed_request),
     };
     // The collectives come first, so that `collectives` unpacks nothing else. Messages written
     // one after the other are one message.
@@ -71,6 +73,24 @@ fn worker_samples(of: WorkerSamples) -> v1::WorkerSamples {
         samples_left_out: of.samples_left_out,
         failure: of.failure,
     }
+}
+
+fn failed_request(of: &FailedRequest) -> v1::FailedRequest {
+    v1::FailedRequest {
+        device: u32::from(of.device),
+        step: of.step,
+        wall_ns: of.wall_ns,
+        bytes: of.bytes,
+        stack: of.stack,
+        allocated: of.allocated,
+        reserved: of.reserved,
+        device_free: of.device_free.unwrap_or(0),
+        uses: of.uses.iter().map(stack_use).collect(),
+    }
+}
+
+fn stack_use(of: &StackUse) -> v1::StackUse {
+    v1::StackUse { stack: of.stack, bytes: of.bytes, blocks: of.blocks }
 }
 
 fn rank(identity: Identity) -> v1::RankUp {
@@ -159,11 +179,7 @@ fn device(device: DeviceSnapshot, pools: usize) -> v1::DeviceState {
         detail: event.detail,
         place: known(event.stream_pool),
     });
-    let before = device.before.iter().map(|each| v1::StackUse {
-        stack: each.stack,
-        bytes: each.bytes,
-        blocks: each.blocks,
-    });
+    let before = device.before.iter().map(stack_use);
     v1::DeviceState {
         device: u32::from(device.device),
         allocated: device.allocated,

@@ -45,12 +45,14 @@ impl<S: Source> Tape<S> {
             (HOST_LANE..LANES).any(|index| self.lane(index).is_some() && find(index).is_none());
         let devices = of_devices
             .into_iter()
-            .map(|(index, state)| self.device(index, state, host, &mut stacks));
+            .map(|(index, state)| self.device(index, state, host, &mut stacks))
+            .collect();
+        let failed_request = self.failed().map(|failed| self.failed_request(failed, &mut stacks));
         RankSnapshot {
             identity: self.identity().clone(),
             step,
             wall_ns,
-            devices: devices.collect(),
+            devices,
             before_step: before.unwrap_or(0),
             outside,
             outside_stacks,
@@ -61,6 +63,7 @@ impl<S: Source> Tape<S> {
             frames: stacks.frames,
             stacks: stacks.stacks,
             worker_samples: None,
+            failed_request,
         }
     }
 
