@@ -238,7 +238,8 @@ impl Coordinator {
             self.context.push(Effect::RequestCapture { serial, reason, step: None, asker });
         }
         self.carry_out();
-        self.incidents.tick(&mut self.context);
+        let Self { jobs, captures, incidents, context, .. } = self;
+        incidents.tick(context, captures, jobs);
         self.carry_out();
         if now.mono_ns.saturating_sub(self.tidied_ns) >= TIDY_EVERY_NS {
             self.tidied_ns = now.mono_ns;
@@ -311,12 +312,21 @@ impl Coordinator {
                     jobs.captured(context.now, serial);
                     if let Some(closed) = captures.get(&capture) {
                         telemetry.capture(&closed.record, &closed.parts);
-                        incidents.capture_closed(context, closed, jobs);
+                        incidents.capture_closed(context, closed, captures, jobs);
                     }
                     actions.capture_closed(context, &capture, incidents, jobs);
                 }
                 Effect::CaptureForgotten { capture } => {
                     actions.capture_closed(context, &capture, incidents, jobs);
+                }
+                Effect::AttemptBegun { serial } => {
+                    incidents.attempt_begun(context, serial, jobs);
+                }
+                Effect::RankFailed { serial, failure } => {
+                    incidents.failed(context, serial, failure, jobs);
+                }
+                Effect::RankEnded { serial, rank } => {
+                    incidents.rank_ended(context, serial, rank);
                 }
                 Effect::AttemptEnded { serial } => {
                     incidents.attempt_ended(context, serial);

@@ -13,7 +13,7 @@ use memtape_proto::api::{ActionKind, Named, RankHost};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use memtape_core::incident::Incident as IncidentRecord;
-pub(crate) use memtape_proto::api::RankEnd as End;
+pub(crate) use memtape_core::identity::end::End;
 
 /// Something the store keeps.
 pub(crate) trait Record: Serialize + serde::de::DeserializeOwned {
@@ -65,6 +65,8 @@ pub(crate) struct RankRecord {
     pub(crate) device_uuids: Vec<String>,
     pub(crate) limitations: Vec<String>,
     pub(crate) end: Option<End>,
+    /// The status with which the process exited, where it is known.
+    pub(crate) exit_status: Option<i32>,
     pub(crate) end_detail: String,
     pub(crate) end_wall_ns: i64,
     /// Last finished step when this was written.

@@ -11,7 +11,7 @@ mod versions;
 
 use std::time::Duration;
 
-use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, copy_store, start};
+use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, copy_store, start, wall_ns};
 use memtape_coordinator::{Config, Webhook};
 use memtape_core::policy::Mode;
 use memtape_proto::v1;
@@ -198,7 +198,8 @@ async fn a_killed_coordinator_goes_on_where_it_was() {
 
     let again = start(config(&killed)).await;
     let (_, incidents) = again.get("/api/v1/incidents").await;
-    let same = ["id", "class", "sentence", "culprit", "onset_step", "evidence", "suspects"];
+    // The rates and the forecast were those of the moment; the record has those of the last finding.
+    let same = ["id", "class", "culprit", "onset_step", "evidence", "suspects", "capture_step"];
     for field in same.into_iter().chain(["capture_id", "opened_wall_ns", "state"]) {
         let found = &incidents["incidents"][0][field];
         assert_eq!(found, &before["incidents"][0][field], "{field}");
@@ -291,8 +292,9 @@ async fn a_dead_rank_is_captured_with_the_others() {
             tape_id: job.tape(rank),
             end: end.into(),
             detail: "the lock is gone".to_string(),
-            wall_ns: 1,
+            wall_ns: wall_ns(),
             step: 40,
+            exit_status: None,
         })
     };
     agent.say(down(3, v1::RankEnd::OomKilled)).await;
@@ -315,10 +317,24 @@ async fn a_dead_rank_is_captured_with_the_others() {
     let (_, answer) = running.get("/api/v1/jobs/train/ranks").await;
     let rank = &answer["ranks"][3];
     assert_eq!((&rank["end"], &rank["alive"]), (&json!("oom_killed"), &json!(false)));
+    assert_eq!(rank["state"], "failed");
+    let diagnosed = |answer: &Value| answer["incidents"][0]["class"] == "died";
+    let incidents = running.wait("/api/v1/incidents", diagnosed).await;
+    let incident = &incidents["incidents"][0];
+    let sentence = incident["sentence"].as_str().unwrap();
+    let expected = "rank 3 was killed by the kernel for memory of the host after step 40";
+    assert!(sentence.starts_with(expected), "{sentence}");
+    assert!(sentence.ends_with("; ranks 0, 1 and 2 live and have finished step 40"), "{sentence}");
+    assert_eq!((&incident["pages"], &incident["capture_step"]), (&json!(true), &json!(40)));
     for rank in 0..3 {
         agent.say(down(rank, v1::RankEnd::Exited)).await;
     }
-    running.wait("/api/v1/jobs", |answer| answer["jobs"][0]["state"] == "ended").await;
+    let over = |answer: &Value| answer["jobs"][0]["ended_wall_ns"].is_number();
+    let jobs = running.wait("/api/v1/jobs", over).await;
+    assert_eq!(jobs["jobs"][0]["state"], "failed");
+    // The incident outlives its job.
+    let (_, incidents) = running.get("/api/v1/incidents").await;
+    assert_eq!(incidents["incidents"][0]["state"], "open");
     // The same launcher number again, by other processes: a new attempt.
     let next = Job { run: 9, ..job.clone() };
     agent.announce(&next).await;

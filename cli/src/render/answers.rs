@@ -6,7 +6,9 @@
 use std::fmt::Write;
 
 use memtape_core::detector::Layer;
-use memtape_proto::api::{Alternative, Capture, Incident, Job, Named, Part, PartOutcome, Suspect};
+use memtape_proto::api::{
+    Alternative, Capture, Incident, IncidentState, Job, Named, Part, PartOutcome, Suspect,
+};
 
 use crate::clock::utc;
 use crate::output::clean;
@@ -97,8 +99,11 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
         }
     };
     section("Stack, innermost first", incident.stack.iter().map(frame).collect());
-    section("Evidence for it", incident.evidence.iter().map(|line| clean(line)).collect());
-    section("Evidence against it", incident.against.iter().map(|line| clean(line)).collect());
+    // What a capture showed is of its step; the figures above are the newest.
+    let at_step = incident.capture_step.filter(|&step| step > 0);
+    let at_step = at_step.map_or(String::new(), |step| format!(" (at step {step})"));
+    section(&format!("Evidence for it{at_step}"), incident.evidence.iter().map(|line| clean(line)).collect());
+    section(&format!("Evidence against it{at_step}"), incident.against.iter().map(|line| clean(line)).collect());
     section("What else it may be", incident.alternatives.iter().flat_map(alternative).collect());
     if !incident.suspects.is_empty() {
         let row = |suspect: &Suspect| {
@@ -112,7 +117,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
         };
         let titles = [">grown", ">on peers", ">blocks", ">allocation steps", "line"];
         let rows = table(&titles, incident.suspects.iter().map(row).collect());
-        section("Suspects", rows.lines().map(str::to_string).collect());
+        section(&format!("Suspects{at_step}"), rows.lines().map(str::to_string).collect());
     }
     if let Some(capture) = capture {
         let _ = write!(text, "\n{}", manifest(capture));
@@ -148,6 +153,7 @@ fn growth(incident: &Incident) -> String {
         Layer::Retries | Layer::Churn => format!("in {so_far} of the last 64 steps"),
         Layer::Progress => format!("{} behind its peers", plural(so_far, "step")),
         Layer::Spread => format!("{} above its peers", bytes(so_far)),
+        Layer::Process => "none: the rank failed".to_string(),
         Layer::Allocated
         | Layer::Reserved
         | Layer::Peak
@@ -177,14 +183,20 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
         ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
         ("job", format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device)),
         ("culprit", incident.culprit.as_ref().map_or("not known yet".to_string(), frame)),
-        ("growth", format!("{}{explained}", growth(incident))),
-        (
-            "onset",
-            format!("step {}, detected at step {}", incident.onset_step, incident.detected_step),
-        ),
-        ("forecast", format!("out of memory {out_of_memory}")),
-        ("opened", format!("{} UTC{stored}", utc(incident.opened_wall_ns))),
     ];
+    if incident.layer != Layer::Process {
+        let (onset, detected, last) =
+            (incident.onset_step, incident.detected_step, incident.last_step);
+        let so_far = growth(incident);
+        pairs.push(("growth", format!("{so_far} (at step {last}){explained}")));
+        pairs.push(("onset", format!("step {onset}, detected at step {detected}")));
+        if incident.state == IncidentState::Open {
+            pairs.push(("forecast", format!("out of memory {out_of_memory}")));
+        }
+    }
+    pairs.extend([
+        ("opened", format!("{} UTC{stored}", utc(incident.opened_wall_ns))),
+    ]);
     if !incident.closed_reason.is_empty() {
         pairs.push(("closed", incident.closed_reason.clone()));
     }

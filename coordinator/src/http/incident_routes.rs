@@ -3,7 +3,7 @@
 use axum::extract::{Path, Query, State};
 use axum::response::Json;
 use memtape_core::diagnosis::{self, Diagnosis};
-use memtape_core::incident::{Page, Tracked};
+use memtape_core::incident::{self, Page, Tracked};
 use memtape_core::limits::ROWS_LISTED_MAX;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{
@@ -14,6 +14,7 @@ use memtape_proto::api::{
 use crate::http::request::{Answer, Api, IdPath, JobQuery, PathOf, Problem, QueryOf};
 use crate::http::route_list::Routes;
 use crate::records;
+use crate::state::view::View;
 
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
@@ -27,7 +28,7 @@ async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Incide
     let incidents = api.ask(move |view| {
         let newest = view.incidents.iter().rev();
         let of_job = newest.filter(|known| query.has(&known.incident().job));
-        of_job.take(ROWS_LISTED_MAX).map(incident).collect()
+        of_job.take(ROWS_LISTED_MAX).map(|known| incident(view, known)).collect()
     });
     Ok(Json(Incidents { incidents: incidents.await? }))
 }
@@ -35,7 +36,7 @@ async fn list(State(api): State<Api>, query: QueryOf<JobQuery>) -> Answer<Incide
 async fn one(State(api): State<Api>, path: PathOf<IdPath>) -> Answer<Incident> {
     let Path(IdPath { id }) = path?;
     let found = api.ask(move |view| {
-        let known = view.incidents.get(&id).map(incident);
+        let known = view.incidents.get(&id).map(|known| incident(view, known));
         known.ok_or_else(|| Problem::unknown("incident", id))
     });
     found.await?.map(Json)
@@ -47,9 +48,25 @@ async fn actions(State(api): State<Api>) -> Answer<Actions> {
     Ok(Json(Actions { actions: actions.await? }))
 }
 
+/// An open incident with the newest figures of its growth: the record has those of the last report.
+fn newest(view: &View<'_>, incident: &incident::Incident) -> incident::Incident {
+    let attempt = view.jobs.get(incident.serial).filter(|_| incident.is_open());
+    let key = incident.growth.key();
+    let growth = attempt.and_then(|attempt| {
+        let step_time_ns = attempt.detectors.of(key.rank).step_time_ns();
+        Some((attempt.detectors.newest(&key)?, step_time_ns))
+    });
+    match growth {
+        Some((growth, step_time_ns)) => incident.with_newest(&growth, step_time_ns),
+        None => incident.clone(),
+    }
+}
+
 /// An incident, of what core knows of it and nothing else.
-fn incident(tracked: &Tracked) -> Incident {
-    let incident = tracked.incident();
+fn incident(view: &View<'_>, tracked: &Tracked) -> Incident {
+    let incident = newest(view, tracked.incident());
+    let is_open = incident.is_open();
+    let capture = incident.capture_id.as_ref().and_then(|id| view.captures.get(id));
     let growth = incident.growth;
     let state = match incident.is_open() {
         true => IncidentState::Open,
@@ -72,16 +89,18 @@ fn incident(tracked: &Tracked) -> Incident {
         last_step: growth.last_step,
         bytes_per_step: growth.bytes_per_step,
         grown_bytes: growth.grown_bytes,
-        steps_to_oom: growth.steps_to_oom,
-        steps_to_oom_p10: growth.forecast.map(|forecast| forecast.p10),
-        steps_to_oom_p90: growth.forecast.map(|forecast| forecast.p90),
-        seconds_to_oom: incident.seconds_to_oom,
+        // What is over has no forecast.
+        steps_to_oom: growth.steps_to_oom.filter(|_| is_open),
+        steps_to_oom_p10: growth.forecast.filter(|_| is_open).map(|forecast| forecast.p10),
+        steps_to_oom_p90: growth.forecast.filter(|_| is_open).map(|forecast| forecast.p90),
+        seconds_to_oom: incident.seconds_to_oom.filter(|_| is_open),
         peers: growth.peers,
         ranks: growth.ranks,
         evidence: incident.evidence(),
         against: incident.against(),
         pages: incident.page == Page::Paged,
         capture_id: incident.capture_id.clone(),
+        capture_step: capture.map(|capture| capture.record.step),
         stored: tracked.is_stored(),
         opened_wall_ns: incident.opened_wall_ns,
         updated_wall_ns: incident.updated_wall_ns,
@@ -90,15 +109,16 @@ fn incident(tracked: &Tracked) -> Incident {
         ..Incident::default()
     };
     match &incident.diagnosis {
-        Some(diagnosis) => diagnosed(facts, diagnosis, incident.clock),
+        Some(diagnosis) => diagnosed(facts, diagnosis, &incident),
         None => facts,
     }
 }
 
 /// What a diagnosis adds.
-fn diagnosed(facts: Incident, diagnosis: &Diagnosis, clock: Clock) -> Incident {
+fn diagnosed(facts: Incident, diagnosis: &Diagnosis, of: &incident::Incident) -> Incident {
     let ratio = |ppm: u32| f64::from(ppm) / 1e6;
-    let restart = &diagnosis.restart;
+    let clock = of.clock;
+    let restart = diagnosis.restart_now(&of.growth, of.is_open());
     Incident {
         culprit: diagnosis.culprit.as_ref().map(Frame::from),
         stack: diagnosis.stack.iter().map(Frame::from).collect(),
@@ -111,7 +131,7 @@ fn diagnosed(facts: Incident, diagnosis: &Diagnosis, clock: Clock) -> Incident {
         remedy: Remedy {
             cause: diagnosis.remedy.cause.as_str().to_string(),
             is_guess: diagnosis.remedy.is_guess,
-            saves_bytes: diagnosis.remedy.saves_bytes,
+            saves_bytes: diagnosis.saves_bytes_now(&of.growth),
         },
         restart: Restart {
             helps: restart.answer.helps(),

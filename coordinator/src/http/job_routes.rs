@@ -62,6 +62,9 @@ pub(crate) fn count(number: usize) -> u32 {
 
 /// The most severe state of its ranks. A rank that is not heard of ranks before healthy ones.
 fn state(attempt: &Attempt, watch: &Watch<'_>, has_incident: bool) -> JobState {
+    if attempt.ranks.values().any(Rank::has_died) {
+        return JobState::Failed;
+    }
     if attempt.has_ended() {
         return JobState::Ended;
     }

@@ -97,7 +97,10 @@ fn rank(jobs: &Jobs, attempt: &Attempt, watch: &Watch<'_>, rank: &attempt::Rank)
         rss_bytes: rank.rss_bytes,
         pinned_bytes: rank.pinned_bytes(),
         host: rank.host.clone(),
-        growth_bytes_per_step: attempt.detectors.state(record.rank).growth_bytes_per_step,
+        growth_bytes_per_step: match rank.presence {
+            Presence::Ended => 0,
+            _ => attempt.detectors.state(record.rank).growth_bytes_per_step,
+        },
         lost_events: rank.lost,
         missed_steps: rank.steps_missed,
         limitations: record.limitations.clone(),

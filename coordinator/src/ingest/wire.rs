@@ -115,11 +115,13 @@ pub(crate) fn incoming(raw: v1::AgentMessage) -> Result<Option<Incoming>, BadMes
             tape_id: id(&down.tape_id)?,
             end: RankEnd {
                 end: match down.end() {
+                    v1::RankEnd::Exited if down.exit_status.unwrap_or(0) != 0 => End::Failed,
                     v1::RankEnd::Exited => End::Exited,
                     v1::RankEnd::Killed => End::Killed,
                     v1::RankEnd::OomKilled => End::OomKilled,
                     v1::RankEnd::Unspecified => End::Unknown,
                 },
+                exit_status: down.exit_status,
                 detail: short(&down.detail),
                 wall_ns: down.wall_ns,
                 step: number(down.step)?,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::diagnosis::Diagnosis;
-use memtape_core::incident::NotCompared;
+use memtape_core::incident::{Failure, NotCompared};
 use memtape_core::policy::{Decision, Outcome};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -57,6 +57,12 @@ pub(crate) enum Effect {
     CaptureClosed { serial: u32, capture: String },
     /// A capture is deleted.
     CaptureForgotten { capture: String },
+    /// An attempt at a job has begun.
+    AttemptBegun { serial: u32 },
+    /// A rank died, or could not get memory.
+    RankFailed { serial: u32, failure: Failure },
+    /// The process of a rank has ended, however it did.
+    RankEnded { serial: u32, rank: u32 },
     /// All ranks of an attempt have ended.
     AttemptEnded { serial: u32 },
     /// An attempt that had ended goes on.

@@ -10,12 +10,12 @@ use memtape_core::capture::Refusal;
 use memtape_core::detector::{Finding, RankView};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::identity::ids::Ids;
-use memtape_core::incident::{self, Change, NotCompared, Tracked};
+use memtape_core::incident::{self, Change, Failure, NotCompared, Tracked};
 use memtape_core::policy::Decision;
 use memtape_core::tape::layout::Clock;
 
 use crate::clock::Now;
-use crate::records::IncidentRecord;
+use crate::records::{CaptureRecord, IncidentRecord};
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
@@ -136,6 +136,33 @@ impl Incidents {
         self.carry_out(context, None);
     }
 
+    /// An attempt has begun.
+    pub(crate) fn attempt_begun(&mut self, context: &mut Context, serial: u32, jobs: &Jobs) {
+        let Some(attempt) = jobs.get(serial) else { return };
+        self.machine.attempt_begun(context.now, &attempt.record.job, serial);
+        self.carry_out(context, None);
+    }
+
+    /// A rank died, or could not get memory.
+    pub(crate) fn failed(
+        &mut self,
+        context: &mut Context,
+        serial: u32,
+        failure: Failure,
+        jobs: &Jobs,
+    ) {
+        let Some(attempt) = jobs.get(serial) else { return };
+        let ids = &mut self.ids;
+        self.machine.failed(context.now, attempt, failure, || ids.next(context.now.wall_ns, "inc"));
+        self.carry_out(context, None);
+    }
+
+    /// The process of a rank has ended.
+    pub(crate) fn rank_ended(&mut self, context: &mut Context, serial: u32, rank: u32) {
+        self.machine.rank_ended(context.now, serial, rank);
+        self.carry_out(context, None);
+    }
+
     /// An attempt has ended.
     pub(crate) fn attempt_ended(&mut self, context: &mut Context, serial: u32) {
         self.machine.attempt_ended(context.now, serial);
@@ -150,9 +177,9 @@ impl Incidents {
     }
 
     /// Time has passed.
-    pub(crate) fn tick(&mut self, context: &mut Context) {
+    pub(crate) fn tick(&mut self, context: &mut Context, captures: &Captures, jobs: &Jobs) {
         self.machine.tick(context.now);
-        self.carry_out(context, None);
+        self.carry_out(context, Some((captures, jobs)));
     }
 
     /// The answer to a request for a capture.
@@ -168,10 +195,12 @@ impl Incidents {
         &mut self,
         context: &mut Context,
         closed: &CaptureState,
+        captures: &Captures,
         jobs: &Jobs,
     ) {
-        self.machine.capture_closed(&closed.record.id);
-        self.carry_out(context, Some((closed, jobs)));
+        let CaptureRecord { serial, id, reason, .. } = &closed.record;
+        self.machine.capture_closed(*serial, id, reason);
+        self.carry_out(context, Some((captures, jobs)));
     }
 
     /// The snapshots of a capture were compared.
@@ -206,8 +235,8 @@ impl Incidents {
         self.carry_out(context, None);
     }
 
-    /// Hands the machine's effects to the loop; a capture that was closed is compared.
-    fn carry_out(&mut self, context: &mut Context, closed: Option<(&CaptureState, &Jobs)>) {
+    /// Hands the machine's effects to the loop. Captures are compared where they are given.
+    fn carry_out(&mut self, context: &mut Context, known: Option<(&Captures, &Jobs)>) {
         while let Some(effect) = self.machine.poll() {
             match effect {
                 incident::Effect::Store { id, change } => self.store(context, &id, change),
@@ -221,8 +250,9 @@ impl Incidents {
                     let asker = Asker::Incident(id);
                     context.push(Effect::RequestCapture { serial, reason, step: None, asker });
                 }
-                incident::Effect::Diagnose { id, .. } => {
-                    let comparison = closed.and_then(|closed| self.comparison(&id, closed));
+                incident::Effect::Diagnose { id, capture } => {
+                    let comparison =
+                        known.and_then(|known| self.comparison(&id, &capture, known));
                     if let Some(comparison) = comparison {
                         context.push(Effect::Start(Work::Compare(Box::new(comparison))));
                     }
@@ -262,16 +292,29 @@ impl Incidents {
         context.write_then(changes, After::TellStored { incident, updated_wall_ns });
     }
 
-    fn comparison(&self, id: &str, (closed, jobs): (&CaptureState, &Jobs)) -> Option<Comparison> {
+    fn comparison(
+        &self,
+        id: &str,
+        capture: &str,
+        (captures, jobs): (&Captures, &Jobs),
+    ) -> Option<Comparison> {
         let incident = self.machine.get(id)?.incident();
+        let closed = captures.get(capture)?;
         let growth = incident.growth;
         let steps = (closed.record.step, closed.record.before_step);
-        let circumstances = jobs.get(incident.serial).map_or_else(Default::default, |attempt| {
-            growth_context::of_growth(attempt, &growth, steps)
-        });
+        let attempt = jobs.get(incident.serial);
+        let circumstances = match (attempt, &incident.failure) {
+            (Some(attempt), None) => growth_context::of_growth(attempt, &growth, steps),
+            (Some(attempt), Some(_)) => memtape_core::diagnosis::Context {
+                fates: attempt.ranks.values().map(Rank::fate).collect(),
+                known_growth: self.machine.growth_before(incident),
+                ..Default::default()
+            },
+            (None, _) => Default::default(),
+        };
         Some(Comparison {
             incident: id.to_string(),
-            capture: closed.record.id.clone(),
+            capture: capture.to_string(),
             snapshots: closed.snapshots_to_compare(growth.rank),
             growth,
             circumstances,

@@ -23,6 +23,7 @@ pub(crate) enum Incoming {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RankEnd {
     pub(crate) end: End,
+    pub(crate) exit_status: Option<i32>,
     pub(crate) detail: String,
     pub(crate) wall_ns: i64,
     /// The last finished step.

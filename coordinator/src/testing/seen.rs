@@ -67,6 +67,8 @@ pub struct Incident {
     pub class: String,
     /// Why it was closed.
     pub closed_why: String,
+    /// It is about a rank that failed, and not about growth.
+    pub is_failure: bool,
 }
 
 /// A rank as the coordinator sees it.
@@ -140,5 +142,6 @@ pub(crate) fn incident(record: &IncidentRecord) -> Incident {
         scope: record.growth.scope.as_str().to_string(),
         class: record.class().as_str().to_string(),
         closed_why: record.closed.map(|closed| closed.reason.to_string()).unwrap_or_default(),
+        is_failure: record.failure.is_some(),
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt::Display;
 
-use memtape_core::detector::Growth;
+use memtape_core::detector::{Growth, Layer};
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry};
 use memtape_core::incident::NotCompared;
 use memtape_core::snapshot::RankSnapshot;
@@ -23,15 +23,26 @@ const BLOCKS_MAX: usize = 12 << 20;
 pub(crate) async fn compare(comparison: Comparison, blobs: &Blobs) -> WorkDone {
     let Comparison { incident, capture, growth, circumstances, snapshots } = comparison;
     let result = match snapshots {
-        Ok(snapshots) => compare_snapshots(growth, circumstances, snapshots, blobs).await,
+        Ok(snapshots) => compare_snapshots(growth, &circumstances, snapshots, blobs).await,
         Err(why) => Err(why),
+    };
+    // That a rank died is known without its snapshot.
+    let result = match result {
+        Err(why) if growth.layer == Layer::Process => {
+            let (suspect, context) = (&RankSnapshot::default(), &circumstances);
+            let asked = Inquiry { growth: &growth, suspect, peers: &[], context };
+            let mut diagnosis = asked.diagnose();
+            diagnosis.doubt(&why.to_string());
+            Ok(Box::new(diagnosis))
+        }
+        result => result,
     };
     WorkDone::Compared { incident, capture, result }
 }
 
 async fn compare_snapshots(
     growth: Growth,
-    circumstances: Context,
+    circumstances: &Context,
     ComparedSnapshots { suspect, peers }: ComparedSnapshots,
     blobs: &Blobs,
 ) -> Result<Box<Diagnosis>, NotCompared> {
@@ -39,6 +50,8 @@ async fn compare_snapshots(
     let mut blocks = count(&suspect);
     let mut snapshots = Vec::new();
     let mut left_out = Vec::new();
+    // A failure is compared with the ends of the peers, not with their memory.
+    let peers = if growth.layer == Layer::Process { Vec::new() } else { peers };
     for peer in peers {
         if blocks > BLOCKS_MAX {
             left_out.push("its peers' states are too large to compare all of them".to_string());
@@ -54,6 +67,7 @@ async fn compare_snapshots(
             Err(why) => left_out.push(why.to_string()),
         }
     }
+    let circumstances = circumstances.clone();
     let compared = tasks::blocking(move || {
         let peers: Vec<&RankSnapshot> = snapshots.iter().collect();
         let (growth, context) = (&growth, &circumstances);

@@ -199,11 +199,11 @@ async fn the_last_words_of_a_rank_are_kept() {
         agent.say(v1::agent_message::Body::RankDown(down)).await;
     }
     agent.settle().await;
-    running.wait("/api/v1/jobs", |answer| answer["jobs"][0]["state"] == "ended").await;
+    running.wait("/api/v1/jobs", |answer| answer["jobs"][0]["ended_wall_ns"].is_number()).await;
     running.stop().await;
     let running = start(config(dir.path())).await;
     let known = rank(&running, 1).await;
-    assert_eq!((&known["state"], &known["end"]), (&json!("ended"), &json!("oom_killed")));
+    assert_eq!((&known["state"], &known["end"]), (&json!("failed"), &json!("oom_killed")));
     assert_eq!(known["host"]["anon_bytes"], 500 * MIB);
     assert_eq!(known["host"]["cgroup"]["oom_kills"], 3);
     assert_eq!(known["pinned_bytes"], 32 * MIB);

@@ -14,7 +14,7 @@ use super::findings::Findings;
 use super::groups::{Groups, Medians};
 use super::series::{BLOCK_STEPS, BLOCKS, Layer, SCALES, Series, TRACKED_LAYERS, TRACKS, WINDOW};
 use super::step_time::StepTime;
-use super::{Finding, Limits, RankState, RankView, Reading, Sample};
+use super::{Finding, Growth, GrowthKey, Limits, RankState, RankView, Reading, Sample};
 
 /// With ranks still missing, judging starts this long after the last new rank appeared, in
 /// nanoseconds.
@@ -195,6 +195,11 @@ impl Detector {
     /// Returns the next finding; call until none.
     pub fn poll(&mut self) -> Option<Finding> {
         self.findings.poll()
+    }
+
+    /// The open finding with this key, with its newest figures: reports of it are seldom.
+    pub fn newest(&self, key: &GrowthKey) -> Option<Growth> {
+        self.findings.get(key).map(|open| open.growth)
     }
 
     /// Returns the state of a rank.

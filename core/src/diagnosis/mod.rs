@@ -21,14 +21,14 @@ mod words;
 pub use crate::snapshot::frames::{is_user_frame, telling_frame};
 pub use answer::diagnosis::{Diagnosis, Suspect, diagnose};
 pub use answer::restart::Restart;
-pub use answer::sentence::first_sentence;
+pub use answer::sentence::{Parts, first_sentence};
 pub use constants::{
     BUCKETS_MAX, EXPLAINED_PPM_MIN, GENERATIONS_MIN, OCCASIONS_MIN, PAGE_CONFIDENCE_PPM, SOON_NS,
     SOON_STEPS, SUSPECTS_MAX,
 };
 pub use evidence::births::{AgeProfile, Bucket, Generations};
 pub use evidence::churn::Churn;
-pub use evidence::context::{Context, Peaks, Readings, StepNeed};
+pub use evidence::context::{Context, Fate, KnownGrowth, Peaks, Readings, StepNeed};
 pub use evidence::inquiry::Inquiry;
 pub use judges::Alternative;
 pub use judges::class::Class;

@@ -7,6 +7,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure};
 use super::record::{Closed, ClosedReason, Incident, Page};
 use crate::capture::Reason;
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView};
@@ -146,6 +147,8 @@ pub struct Tracked {
     pub(super) confirm_by_step: Option<u64>,
     /// When a restart was last considered.
     pub(super) considered_ns: Option<u64>,
+    /// When the capture of a failure is compared once more, because more ranks have ended.
+    pub(super) compare_due_ns: Option<u64>,
 }
 
 impl Tracked {
@@ -157,6 +160,7 @@ impl Tracked {
             tries: 0,
             confirm_by_step: None,
             considered_ns: None,
+            compare_due_ns: None,
         }
     }
 
@@ -302,6 +306,7 @@ impl Incidents {
         for id in self.ids(|known| is_open_of(known, attempt.serial()) && is_over(known)) {
             self.close(now, &id, ClosedReason::NotFoundAgain, attempt.has_ended());
         }
+        self.close_survived(now, attempt);
         let is_due = |(serial, key): &(u32, GrowthKey)| {
             *serial == attempt.serial() && is_back(now, attempt, key.rank)
         };
@@ -316,7 +321,10 @@ impl Incidents {
     /// An attempt has ended: so has its growth.
     pub fn attempt_ended(&mut self, now: Now, serial: u32) {
         self.silent.retain(|(of, _), _| *of != serial);
-        for id in self.ids(|known| is_open_of(known, serial)) {
+        // A failure is looked at after its job is dead.
+        let is_growth =
+            |known: &Tracked| is_open_of(known, serial) && known.incident.failure.is_none();
+        for id in self.ids(is_growth) {
             self.close(now, &id, ClosedReason::AttemptEnded, true);
         }
     }
@@ -378,16 +386,24 @@ impl Incidents {
             self.silent.insert((serial, key), *growth);
             return;
         }
-        if self.known.values().filter(|known| known.incident.is_open()).count()
-            >= INCIDENTS_OPEN_MAX
-        {
+        self.open(now, attempt, growth, None, name);
+    }
+
+    /// Opens an incident, if there is room for it.
+    pub(super) fn open(
+        &mut self,
+        now: Now,
+        attempt: &impl Attempt,
+        growth: &Growth,
+        failure: Option<Failure>,
+        name: impl FnOnce() -> String,
+    ) {
+        let is_open = |known: &&Tracked| known.incident.is_open();
+        if self.known.values().filter(is_open).count() >= INCIDENTS_OPEN_MAX {
             self.effects.push_back(Effect::Lost);
             return;
         }
-        self.open(now, attempt, growth, name());
-    }
-
-    fn open(&mut self, now: Now, attempt: &impl Attempt, growth: &Growth, id: String) {
+        let id = name();
         let mut incident = Incident {
             id: id.clone(),
             serial: attempt.serial(),
@@ -395,6 +411,7 @@ impl Incidents {
             attempt: attempt.number(),
             growth: *growth,
             clock: attempt.clock(growth.rank),
+            failure,
             seconds_to_oom: None,
             diagnosis: None,
             page: Page::Quiet,
@@ -407,7 +424,8 @@ impl Incidents {
         };
         incident.measure(growth, attempt.step_time_ns(growth.rank));
         let mut tracked = Tracked::new(incident);
-        tracked.need = Need::Wanted { due_ns: now.mono_ns };
+        let wait_ns = if failure.is_some() { FAILURE_CAPTURE_WAIT_NS } else { 0 };
+        tracked.need = Need::Wanted { due_ns: now.mono_ns.saturating_add(wait_ns) };
         self.known.insert(id.clone(), tracked);
         self.store(&id, Change::Opened);
         self.request_captures(now);
@@ -435,7 +453,7 @@ impl Incidents {
     }
 
     /// The only place where an incident ends.
-    fn close(&mut self, now: Now, id: &str, reason: ClosedReason, has_ended: bool) {
+    pub(super) fn close(&mut self, now: Now, id: &str, reason: ClosedReason, has_ended: bool) {
         let Some(tracked) = self.known.get_mut(id) else { return };
         tracked.incident.closed = Some(Closed { wall_ns: now.wall_ns, reason });
         tracked.incident.updated_wall_ns = now.wall_ns;
@@ -517,7 +535,11 @@ impl Incidents {
             incident.closed.is_some_and(|closed| match closed.reason {
                 ClosedReason::AttemptEnded => is_about,
                 ClosedReason::GrowthEnded { .. } => growth.returns > 0 && (is_about || was_about),
-                ClosedReason::NotFoundAgain => false,
+                ClosedReason::NotFoundAgain
+                | ClosedReason::RankEnded
+                | ClosedReason::WentOn { .. }
+                | ClosedReason::NewAttempt
+                | ClosedReason::NoNews => false,
             })
         };
         let tracked = self.known.values_mut().rev().find(|known| goes_on(known))?;
@@ -554,6 +576,7 @@ impl Incidents {
     pub fn restore(&mut self, now: Now, incident: Incident, step: u64, under_way: Option<String>) {
         let is_open = incident.is_open();
         let is_unknown = incident.class() == Class::Unknown;
+        let is_failure = incident.failure.is_some();
         let confirm_from = step.max(incident.growth.last_step);
         let tracked = Tracked {
             is_stored: true,
@@ -562,7 +585,8 @@ impl Incidents {
                 Some(capture) => Need::Awaited { capture, again: false },
                 None => Need::Wanted { due_ns: now.mono_ns + RETRY_NS },
             },
-            confirm_by_step: is_open.then_some(confirm_from + CONFIRM_STEPS),
+            // What failed is not found again.
+            confirm_by_step: (is_open && !is_failure).then_some(confirm_from + CONFIRM_STEPS),
             ..Tracked::new(incident)
         };
         self.known.insert(tracked.incident.id.clone(), tracked);

@@ -1,4 +1,5 @@
-//! The life of an incident: growth that the detector found, from the first finding to its end.
+//! The life of an incident: growth that the detector found, or a rank that failed, from the first
+//! finding to its end.
 //!
 //! [`Incidents`] is one machine for all attempts. Findings, captures and diagnoses go in; effects
 //! come out: store this incident, request a capture, diagnose it, consider a restart, page. It
@@ -10,12 +11,14 @@
 //! not know clocks or disks. The coordinator and the evaluation carry out its effects.
 
 mod deduplication;
+pub(crate) mod failure;
 mod machine;
 mod record;
 #[cfg(test)]
 mod tests;
 mod upkeep;
 
+pub use failure::{Failure, FailureKind};
 pub use machine::{
     Attempt, Change, Effect, Incidents, Now, PAGE_WITHIN_SECONDS, TRIES_MAX, Tracked,
 };

@@ -10,6 +10,7 @@ use crate::capture::Outcome;
 use crate::detector::{Growth, GrowthKey, Scope};
 use crate::diagnosis::{Class, Diagnosis, first_sentence};
 use crate::identity::cut;
+use crate::incident::failure::Failure;
 use crate::snapshot::Frame;
 use crate::tape::layout::Clock;
 
@@ -19,7 +20,7 @@ const FRAMES_KEPT_MAX: usize = 48;
 /// Bytes of a file name or a sentence that are kept.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// Growth that was found, what a diagnosis says of it, and how it ended.
+/// Growth that was found, or a rank that failed; what a diagnosis says of it, and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Incident {
@@ -39,6 +40,10 @@ pub struct Incident {
     /// Keys of the findings it was about before.
     #[cfg_attr(feature = "serde", serde(default))]
     pub former: Vec<GrowthKey>,
+    /// What happened to its rank, where it is not about growth; its `growth` names the rank and the
+    /// step then.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub failure: Option<Failure>,
     /// Time until memory is full at the last finding, in seconds.
     pub seconds_to_oom: Option<u64>,
     /// What the newest capture that could be compared has shown.
@@ -96,6 +101,17 @@ pub enum ClosedReason {
     },
     /// The attempt ended.
     AttemptEnded,
+    /// The rank's process ended.
+    RankEnded,
+    /// The rank went on after a request of it had failed.
+    WentOn {
+        /// Step that it has finished since.
+        at_step: u64,
+    },
+    /// A newer attempt of the job runs.
+    NewAttempt,
+    /// The failure is long past.
+    NoNews,
     /// The detector did not find the growth again after the coordinator was restarted.
     NotFoundAgain,
 }
@@ -153,10 +169,11 @@ impl Incident {
 
     /// All of it in one sentence.
     pub fn sentence(&self) -> String {
-        match &self.diagnosis {
-            Some(diagnosis) => self.clock.in_words(&diagnosis.sentence),
-            None => self.clock.in_words(&first_sentence(&self.growth)),
-        }
+        self.clock.in_words(&match (&self.diagnosis, &self.failure) {
+            (Some(diagnosis), _) => diagnosis.sentence_now(&self.growth, self.is_open()),
+            (None, Some(failure)) => failure.sentence(),
+            (None, None) => first_sentence(&self.growth),
+        })
     }
 
     /// Why it was closed; empty while it is open.
@@ -198,6 +215,13 @@ impl Incident {
             && (same_rank || key.scope == Scope::AllRanks)
     }
 
+    /// The same with the newest figures of its growth.
+    pub fn with_newest(&self, growth: &Growth, step_time_ns: Option<u64>) -> Self {
+        let mut newest = self.clone();
+        newest.measure(growth, step_time_ns);
+        newest
+    }
+
     /// Brings the figures up to date. What was known of the begin stays.
     pub(super) fn measure(&mut self, growth: &Growth, step_time_ns: Option<u64>) {
         let known = self.growth;
@@ -237,6 +261,12 @@ impl Display for ClosedReason {
                 write!(formatter, "the growth ended at step {at_step}")
             }
             Self::AttemptEnded => formatter.write_str("the attempt is over"),
+            Self::RankEnded => formatter.write_str("the process of its rank has ended"),
+            Self::WentOn { at_step } => {
+                write!(formatter, "the rank went on, and has finished step {at_step}")
+            }
+            Self::NewAttempt => formatter.write_str("a newer attempt of the job runs"),
+            Self::NoNews => formatter.write_str("it is more than a day old"),
             Self::NotFoundAgain => {
                 formatter.write_str("the growth was not found again after a restart")
             }

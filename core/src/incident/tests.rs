@@ -1,5 +1,6 @@
 //! Scenarios and properties of the machine.
 
+mod failures;
 mod notices;
 
 use alloc::boxed::Box;
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 
 use super::machine::{BACK_NS, CONFIRM_STEPS, Need, RETRY_NS};
 use super::*;
-use crate::capture::Refusal;
+use crate::capture::{Reason, Refusal};
 use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::{Class, Diagnosis, diagnose};
 use crate::limits::INCIDENTS_OPEN_MAX;
@@ -154,7 +155,7 @@ impl Shell {
 
     fn diagnose(&mut self, id: &str, found: Box<Diagnosis>) {
         let capture = format!("cap-{id}");
-        self.incidents.capture_closed(&capture);
+        self.incidents.capture_closed(0, &capture, &Reason::Manual);
         self.carry_out();
         let is_asked =
             |effect: &Effect| matches!(effect, Effect::Diagnose { id: of, .. } if of == id);
@@ -506,7 +507,7 @@ impl Model {
         self.captures += 1;
         let capture = format!("cap-{}", self.captures);
         self.shell.incidents.capture_answered(now, &id, Ok(capture.clone()));
-        self.shell.incidents.capture_closed(&capture);
+        self.shell.incidents.capture_closed(0, &capture, &Reason::Manual);
     }
 
     fn effects(&mut self) {

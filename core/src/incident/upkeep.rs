@@ -31,6 +31,7 @@ impl Incidents {
         for id in self.ids(is_due) {
             self.consider_restart(now, id);
         }
+        self.review_failures(now);
         self.make_room();
     }
 
@@ -42,9 +43,10 @@ impl Incidents {
                 *due_ns = now.mono_ns + RETRY_NS;
                 let (serial, growth) = (tracked.incident.serial, &tracked.incident.growth);
                 let rank = growth.rank;
-                let reason = match growth.layer {
-                    Layer::Workers => Reason::WorkerGrowth { rank },
-                    _ => Reason::Growth { rank },
+                let reason = match (&tracked.incident.failure, growth.layer) {
+                    (Some(failure), _) => failure.reason(),
+                    (None, Layer::Workers) => Reason::WorkerGrowth { rank },
+                    (None, _) => Reason::Growth { rank },
                 };
                 self.effects.push_back(Effect::RequestCapture { id: id.clone(), serial, reason });
             }
@@ -73,8 +75,9 @@ impl Incidents {
         };
     }
 
-    /// A capture is closed: the incidents that wait for it are diagnosed.
-    pub fn capture_closed(&mut self, closed: &str) {
+    /// A capture of an attempt is closed: the incidents that wait for it are diagnosed.
+    pub fn capture_closed(&mut self, serial: u32, closed: &str, reason: &Reason) {
+        self.failure_captured(serial, closed, reason);
         for (id, tracked) in &self.known {
             if matches!(&tracked.need, Need::Awaited { capture, .. } if capture == closed) {
                 let (id, capture) = (id.clone(), closed.into());
@@ -153,14 +156,22 @@ impl Incidents {
         }
         // A closed incident does not page, unless it was closed because its attempt ended.
         match own.incident.closed.map(|closed| closed.reason) {
-            None | Some(ClosedReason::AttemptEnded) => Page::Paged,
-            Some(ClosedReason::GrowthEnded { .. } | ClosedReason::NotFoundAgain) => Page::Quiet,
+            None | Some(ClosedReason::AttemptEnded | ClosedReason::RankEnded) => Page::Paged,
+            Some(
+                ClosedReason::GrowthEnded { .. }
+                | ClosedReason::NotFoundAgain
+                | ClosedReason::WentOn { .. }
+                | ClosedReason::NewAttempt
+                | ClosedReason::NoNews,
+            ) => Page::Quiet,
         }
     }
 
     fn consider_restart(&mut self, now: Now, id: String) {
-        // A notice is no reason to restart anything.
-        let known = self.known.get_mut(&id).filter(|known| known.incident.growth.is_sure);
+        // A notice is no reason to restart anything, and after a death the launcher decides.
+        let is_reason =
+            |known: &&mut Tracked| known.incident.growth.is_sure && known.incident.failure.is_none();
+        let known = self.known.get_mut(&id).filter(is_reason);
         if let Some(tracked) = known {
             tracked.considered_ns = Some(now.mono_ns);
             self.effects.push_back(Effect::ConsiderRestart { id });

@@ -55,7 +55,7 @@ pub struct Incident {
     pub detected_step: u64,
     /// The last step that was judged.
     pub last_step: u64,
-    /// Growth a step; of a layer that counts blocks or steps, their number.
+    /// Growth a step; of a layer that counts blocks or steps, their number; 0 for a failure.
     pub bytes_per_step: u64,
     /// Growth since the onset.
     pub grown_bytes: u64,
@@ -103,6 +103,9 @@ pub struct Incident {
     pub suspects: Vec<Suspect>,
     /// The capture the diagnosis rests on; null before there is one.
     pub capture_id: Option<String>,
+    /// The step that this capture shows: the evidence, the suspects and the ages are of that step,
+    /// all other figures of `last_step`.
+    pub capture_step: Option<u64>,
     /// Whether this state of it is on disk.
     pub stored: bool,
     /// When it was opened, in nanoseconds of Unix time.

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use memtape_core::capture::Refusal;
+use memtape_core::capture::{Reason, Refusal};
 use memtape_core::census::Census;
 use memtape_core::detector::{
     self, Detector, Growth, Limits, RankView, Reading, Rules, Sample, Scope,
@@ -265,7 +265,8 @@ impl Judge for Product {
         self.carry_out(now, camera, &[]);
         let closed = camera.closed(now_ns);
         for (capture, _) in &closed {
-            self.incidents.capture_closed(&capture.to_string());
+            let reason = Reason::Growth { rank: 0 };
+            self.incidents.capture_closed(0, &capture.to_string(), &reason);
         }
         self.carry_out(now, camera, &closed);
     }

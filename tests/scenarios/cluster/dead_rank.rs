@@ -62,6 +62,14 @@ fn a_killed_rank_leaves_its_last_state() {
         captures.into_iter().find(|capture| capture["parts"][0]["dead"] == true)
     });
     assert_eq!(capture["parts"][0]["rank"], 0);
+    let incident = wait_for("the death is an incident", Duration::from_secs(30), || {
+        let incidents = cluster.ask(&["incidents", "--job", "killed"]);
+        incidents["incidents"].as_array()?.iter().find(|of| of["class"] == "died").cloned()
+    });
+    let sentence = incident["sentence"].as_str().expect("a sentence");
+    assert!(sentence.starts_with("rank 0 was killed by a signal after step "), "{sentence}");
+    assert_eq!(incident["pages"], false, "a person may have stopped a job of one rank");
+    assert_eq!(cluster.ask(&["jobs"])["jobs"][0]["state"], "failed");
     let output = cluster.scratch().join("dead.json").to_string_lossy().into_owned();
     let id = capture["id"].as_str().expect("an id");
     let export = ["export", id, "--rank", "0", "--format", "json", "-o", &output];

@@ -144,7 +144,9 @@ impl Checks<'_> {
         let Some((rank, from)) = self.world.plan.leak else { return };
         let tape_id = &self.world.ranks[rank as usize].tape_id;
         let steps = self.world.truth.tapes.get(tape_id).map_or(0, |tape| tape.step());
-        let found = self.coordinator.incidents().any(|known| known.rank == rank);
+        let mut incidents = self.coordinator.incidents();
+        let found = incidents.any(|known| known.rank == rank && !known.is_failure);
+        drop(incidents);
         self.expect(found || steps < from + LEAK_STEPS, || {
             format!(
                 "rank {rank} leaks since step {from}, is at {steps}, and no incident reports it"
@@ -318,7 +320,7 @@ impl Checks<'_> {
 
     fn one_incident_for_one_cause(&mut self) {
         let mut causes = BTreeMap::new();
-        for incident in self.coordinator.incidents() {
+        for incident in self.coordinator.incidents().filter(|known| !known.is_failure) {
             let leaks = self.world.plan.leak.is_some_and(|(rank, _)| rank == incident.rank);
             self.expect(leaks, || format!("an incident without a cause: {incident:?}"));
             let of_cause: &mut Vec<_> = causes.entry((incident.serial, incident.rank)).or_default();
@@ -329,11 +331,35 @@ impl Checks<'_> {
                 format!("{} incidents about {cause:?}: {incidents:?}", incidents.len())
             });
         }
+        self.one_incident_for_the_deaths_of_an_attempt();
         let restarts = &self.world.truth.restarts;
         let distinct: BTreeSet<&String> = restarts.iter().collect();
         self.expect(distinct.len() == restarts.len(), || {
             format!("a restart was carried out twice: {restarts:?}")
         });
+    }
+
+    /// Whoever dies in an attempt: one incident is open about it, and none where nothing failed.
+    fn one_incident_for_the_deaths_of_an_attempt(&mut self) {
+        let failures: Vec<_> =
+            self.coordinator.incidents().filter(|known| known.is_failure).collect();
+        let mut open = BTreeSet::new();
+        for known in failures.iter().filter(|known| known.closed_wall_ns.is_none()) {
+            self.expect(open.insert(known.serial), || {
+                format!("two incidents are open about one failure: {failures:?}")
+            });
+        }
+        let dead: BTreeSet<u32> = self
+            .ranks
+            .iter()
+            .filter(|seen| seen.end.as_deref().is_some_and(|end| end != "exited" && end != "unknown"))
+            .map(|seen| seen.serial)
+            .collect();
+        for serial in dead {
+            self.expect(failures.iter().any(|known| known.serial == serial), || {
+                format!("a rank of attempt {serial} died, and no incident says so")
+            });
+        }
     }
 
     fn the_last_capture_is_perfect(&mut self) {

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use memtape_core::capture::{self, Captures, TriggerLimits, Triggers};
 use memtape_core::census::Census;
 use memtape_core::detector;
+use memtape_core::diagnosis::Fate;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Gpu, Host, RankHost};
 
 use crate::records::{AttemptRecord, End, Outside, RankRecord, StepRow, Totals};
 use crate::state::jobs::detectors::Detectors;
 use crate::state::jobs::host_readings::{History, WorkerMeasure};
-use crate::state::messages::Spool;
+use crate::state::messages::{RankEnd, Spool};
 
 /// One attempt at one job. Only [`Jobs`] changes it.
 #[derive(Debug)]
@@ -121,12 +122,34 @@ impl Attempt {
         Clock::of_all(self.ranks.values().map(Rank::clock))
     }
 
+    /// Number of its ranks: as many as it says, or as are known.
+    pub(crate) fn world(&self) -> u32 {
+        self.record.world_size.max(u32::try_from(self.ranks.len()).unwrap_or(u32::MAX))
+    }
+
     pub(crate) fn ranks_here(&self) -> usize {
         self.ranks.values().filter(|rank| rank.presence == Presence::Here).count()
     }
 }
 
 impl Rank {
+    /// Has its process died, where it should have gone on?
+    pub(crate) fn has_died(&self) -> bool {
+        self.presence == Presence::Ended && self.record.end.is_some_and(End::is_death)
+    }
+
+    /// What became of it.
+    pub(crate) fn fate(&self) -> Fate {
+        let is_over = self.presence == Presence::Ended;
+        let end = self.record.end.filter(|_| is_over);
+        Fate {
+            rank: self.record.rank,
+            end: end.map(|end| (end, self.record.end_wall_ns)),
+            exit_status: self.record.exit_status,
+            step: self.step,
+        }
+    }
+
     /// What its steps count.
     pub(crate) fn clock(&self) -> Clock {
         self.record.clock
@@ -164,11 +187,12 @@ impl Rank {
 
 impl Rank {
     /// The process ended. The only place where that is noted.
-    pub(super) fn end(&mut self, end: End, detail: String, wall_ns: i64) {
+    pub(super) fn end(&mut self, end: RankEnd) {
         self.presence = Presence::Ended;
-        self.record.end = Some(end);
-        self.record.end_detail = detail;
-        self.record.end_wall_ns = wall_ns;
+        self.record.end = Some(end.end);
+        self.record.exit_status = end.exit_status;
+        self.record.end_detail = end.detail;
+        self.record.end_wall_ns = end.wall_ns;
         self.record.step = self.step;
         self.record.devices = self.totals.clone();
         self.record.host = self.host.clone();

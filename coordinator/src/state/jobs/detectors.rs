@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use memtape_core::detector::{Detector, Finding, GrowthKey, Limits, RankView};
+use memtape_core::detector::{Detector, Finding, Growth, GrowthKey, Limits, RankView};
 
 /// All detectors of one attempt.
 #[derive(Debug)]
@@ -54,6 +54,11 @@ impl Detectors {
     /// What is known of a rank.
     pub(crate) fn state(&self, rank: u32) -> RankView {
         self.of(rank).state(rank)
+    }
+
+    /// The open finding with this key, with its newest figures.
+    pub(crate) fn newest(&self, key: &GrowthKey) -> Option<Growth> {
+        self.of(key.rank).newest(key)
     }
 
     /// How long a step takes; a rank's turns have no part in it.

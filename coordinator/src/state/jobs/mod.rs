@@ -254,6 +254,7 @@ impl Jobs {
             // is gone, it says so next.
             attempt.captures.rank_back(now.mono_ns, &up.tape_id);
             (rank.record.end, rank.record.end_wall_ns) = (None, 0);
+            rank.record.exit_status = None;
             rank.record.end_detail.clear();
             attempt.record.ended_wall_ns = None;
         }
@@ -457,6 +458,11 @@ mod tests {
         }
     }
 
+    fn killed() -> RankEnd {
+        let (exit_status, detail) = (None, String::new());
+        RankEnd { end: End::Killed, exit_status, detail, wall_ns: 0, step: 0 }
+    }
+
     /// Announces tapes `(id, attempt, rank, start in tenths of a second)` and ends those named
     /// `!id`; answers the attempts as (number, ordinal, ranks).
     fn check(script: &[(&str, u32, u32, i64)], expected: &[(u32, u32, &[u32])]) {
@@ -468,7 +474,7 @@ mod tests {
                 let (serial, rank) = jobs.tapes[tape];
                 let attempt = jobs.attempts.get_mut(&serial).unwrap();
                 let rank = attempt.ranks.get_mut(&rank).unwrap();
-                rank.end(End::Killed, String::new(), start_wall_ns);
+                rank.end(RankEnd { wall_ns: start_wall_ns, ..killed() });
                 if attempt.ranks.values().all(|rank| rank.presence == Presence::Ended) {
                     attempt.record.ended_wall_ns = Some(start_wall_ns);
                 }
@@ -567,7 +573,7 @@ mod tests {
             let announced = jobs.announce(Now::default(), "n", up).unwrap();
             let attempt = jobs.attempts.get_mut(&announced.serial).unwrap();
             if [7, 8, 9].contains(&number) {
-                attempt.ranks.get_mut(&0).unwrap().end(End::Exited, String::new(), 0);
+                attempt.ranks.get_mut(&0).unwrap().end(RankEnd { end: End::Exited, ..killed() });
                 attempt.record.ended_wall_ns = Some(100 - number);
             }
         }

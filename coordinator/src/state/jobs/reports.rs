@@ -4,6 +4,7 @@
 
 use memtape_core::capture::{Answer, CaptureId, Triggers};
 use memtape_core::detector::{Detector, Sample};
+use memtape_core::incident::{Failure, FailureKind};
 use memtape_core::limits::NODES_MAX;
 use memtape_core::roles::{self, Known};
 use memtape_core::tape::layout::Clock;
@@ -110,6 +111,7 @@ impl Jobs {
         if announced.is_new_attempt {
             let number = attempt.record.attempt;
             tracing::info!(job = ?job, attempt = number, "a job begins");
+            context.push(Effect::AttemptBegun { serial: announced.serial });
         }
         if announced.is_back {
             tracing::info!(job = ?job, rank, "rank is back: its agent knows its tape again");
@@ -164,7 +166,8 @@ impl Jobs {
             let rank = self.attempts.get(&serial).and_then(|attempt| attempt.ranks.get(&rank));
             let Some(tape_id) = rank.map(|rank| rank.record.tape_id.clone()) else { continue };
             let detail = "its agent no longer knows its tape".to_string();
-            let end = RankEnd { end: End::Unknown, detail, wall_ns: context.now.wall_ns, step: 0 };
+            let (exit_status, wall_ns) = (None, context.now.wall_ns);
+            let end = RankEnd { end: End::Unknown, exit_status, detail, wall_ns, step: 0 };
             self.rank_down(context, name, &tape_id, end);
         }
         self.touched.extend(self.attempts.keys());
@@ -201,6 +204,7 @@ impl Jobs {
         );
         context.push(Effect::Count(Count::Steps, report.steps.len() as u64));
         batch.extend(rows);
+        let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
         let missed = report.steps_missed.saturating_sub(rank.steps_missed);
         if missed > 0 {
@@ -224,6 +228,8 @@ impl Jobs {
         }
         if is_out_of_memory {
             attempt.triggers.out_of_memory(context.now.mono_ns, number);
+            let failure = rank.failure(FailureKind::OutOfMemory, context.now.wall_ns, ranks);
+            context.push(Effect::RankFailed { serial, failure });
         }
         self.touched.insert(serial);
     }
@@ -234,23 +240,30 @@ impl Jobs {
         context: &mut Context,
         node: &str,
         tape_id: &str,
-        RankEnd { end, detail, wall_ns, step }: RankEnd,
+        ended: RankEnd,
     ) {
+        let RankEnd { end, wall_ns, step, .. } = ended;
         let Some((serial, number)) = self.tape_on(context, node, tape_id) else { return };
         let Some(attempt) = self.attempts.get_mut(&serial) else { return };
+        let ranks = attempt.world();
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
         rank.step = rank.step.max(step);
         attempt.captures.rank_down(context.now.mono_ns, tape_id, rank.step);
+        if end.is_death() {
+            // Also when it is repeated: the incident of a coordinator that died may not be stored.
+            let failure = rank.failure(FailureKind::Died(end), wall_ns, ranks);
+            context.push(Effect::RankFailed { serial, failure });
+        }
         if rank.presence == Presence::Ended && rank.record.end == Some(end) {
             // Repeated after a reconnect.
             return;
         }
-        tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {detail}");
-        rank.end(end, detail, wall_ns);
+        tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {}", ended.detail);
+        rank.end(ended);
         attempt.detectors.rank_ended(number);
         let mut changes = Changes::of(&rank.record);
         let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
-        if matches!(end, End::Killed | End::OomKilled) {
+        if end.is_death() {
             attempt.triggers.died(context.now.mono_ns, number);
         }
         if is_over {
@@ -260,6 +273,10 @@ impl Jobs {
         }
         self.touched.insert(serial);
         context.write(changes);
+        // One whose end is not known may be there after all.
+        if end != End::Unknown {
+            context.push(Effect::RankEnded { serial, rank: number });
+        }
         if is_over {
             context.push(Effect::AttemptEnded { serial });
         }
@@ -351,6 +368,13 @@ impl Node {
 }
 
 impl Rank {
+    /// What happened to it, in an attempt of this many ranks.
+    fn failure(&self, kind: FailureKind, wall_ns: i64, ranks: u32) -> Failure {
+        let device = self.totals.iter().max_by_key(|totals| totals.ooms);
+        let device = device.map_or(0, |totals| totals.device);
+        Failure { rank: self.record.rank, device, step: self.step, wall_ns, ranks, kind }
+    }
+
     /// Takes a report; true when the rank's record has changed.
     fn take(&mut self, now: Now, report: RankReport) -> bool {
         for (device, row) in report.steps {

@@ -82,6 +82,7 @@ impl<'a> Watch<'a> {
     /// The state of a rank: what it does now, or why nothing new is known of it.
     pub(crate) fn state(&self, attempt: &Attempt, rank: &Rank) -> RankState {
         match (rank.presence, self.of(rank)) {
+            (Presence::Ended, _) if rank.has_died() => RankState::Failed,
             (Presence::Ended, _) => RankState::Ended,
             (_, Some(Silence::Disconnected)) => RankState::Disconnected,
             (_, Some(Silence::Silent)) => RankState::Silent,

@@ -117,6 +117,7 @@ impl From<IncidentRecord> for Incident {
             attempt: old.attempt,
             growth,
             clock: Clock::Steps,
+            failure: None,
             seconds_to_oom: old.seconds_to_oom,
             page,
             capture_id: old.capture_id.clone(),
@@ -202,6 +203,8 @@ fn diagnosis(growth: Growth, old: Rest) -> Diagnosis {
         stands_out: scope == Scope::OneRank,
         steps_to_oom,
         sentence: old.sentence,
+        parts: None,
+        seen: None,
     }
 }
 

@@ -49,6 +49,8 @@ pub enum Layer {
     Churn,
     /// Steps that the peers have finished and that the rank has not reported: silence, no growth.
     Progress,
+    /// The process of the rank: it died, or could not get memory. A failure, no growth.
+    Process,
 }
 
 /// Number of tracked layers.
@@ -77,7 +79,10 @@ impl Layer {
 
     /// Are the layer's values bytes? Else they are blocks, or steps.
     pub fn is_bytes(self) -> bool {
-        !matches!(self, Self::Blocks | Self::Retries | Self::Churn | Self::Progress)
+        !matches!(
+            self,
+            Self::Blocks | Self::Retries | Self::Churn | Self::Progress | Self::Process
+        )
     }
 
     /// Is the layer on the tape, step by step? Else it is read from outside.
@@ -88,6 +93,12 @@ impl Layer {
     /// Is the layer what tensors hold, in bytes or in blocks?
     pub(in crate::detector) fn is_of_blocks(self) -> bool {
         matches!(self, Self::Allocated | Self::Blocks)
+    }
+
+    /// Is the layer memory of the device that grows, in bytes?
+    pub fn is_on_device(self) -> bool {
+        use Layer::{Allocated, Deferred, NonTorch, Other, Peak, Reserved};
+        matches!(self, Allocated | Reserved | Peak | Deferred | NonTorch | Other)
     }
 
     /// Is the layer memory of the host?
@@ -137,7 +148,9 @@ impl Layer {
             Self::Deferred | Self::NonTorch | Self::Pinned => (64 * MIB, 20_000),
             Self::Other | Self::Workers => (256 * MIB, 20_000),
             Self::Host | Self::Shared => (128 * MIB, 20_000),
-            Self::Spread | Self::Retries | Self::Churn | Self::Progress => (0, 0),
+            Self::Spread | Self::Retries | Self::Churn | Self::Progress | Self::Process => {
+                (0, 0)
+            }
         }
     }
 }

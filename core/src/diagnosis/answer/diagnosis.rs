@@ -3,8 +3,10 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::failure::failure;
 use super::report;
 use super::restart::Restart;
+use super::sentence::Parts;
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::evidence::account::{account, primary_device};
 use crate::diagnosis::evidence::births::Generations;
@@ -92,8 +94,14 @@ pub struct Diagnosis {
     pub stands_out: bool,
     /// Steps until memory is full, as the detector saw it; 0 when a request has failed already.
     pub steps_to_oom: Option<u64>,
-    /// All of it in one sentence.
+    /// All of it in one sentence, as it was compared.
     pub sentence: String,
+    /// The same in parts, for the newest growth; none about failures, and in records of before.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub parts: Option<Parts>,
+    /// The growth as it was compared; none in records of before.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub seen: Option<Growth>,
 }
 
 /// Compares the suspect with its earlier self and with its peers.
@@ -109,6 +117,9 @@ impl Inquiry<'_> {
     pub fn diagnose(&self) -> Diagnosis {
         let Self { growth, suspect, peers, .. } = *self;
         let layer = growth.layer;
+        if layer == Layer::Process {
+            return failure(self);
+        }
         let empty = DeviceSnapshot { complete: true, ..DeviceSnapshot::default() };
         let named = suspect.devices.iter().find(|device| device.device == growth.device);
         let device = named.or_else(|| primary_device(suspect)).unwrap_or(&empty);

@@ -3,6 +3,8 @@
 
 mod confidence;
 pub(crate) mod diagnosis;
+mod failure;
+mod live;
 mod report;
 pub(crate) mod restart;
 pub(crate) mod sentence;

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::confidence::confidence_ppm;
 use super::diagnosis::{Diagnosis, Suspect};
 use super::restart::restart;
-use super::sentence::sentence;
+use super::sentence::parts;
 use crate::diagnosis::constants::SUSPECTS_MAX;
 use crate::diagnosis::evidence::account::{Measure, unsigned};
 use crate::diagnosis::evidence::case::{Case, Lines, share_of};
@@ -50,6 +50,7 @@ pub(crate) fn report(
     let first = alternatives.first();
     let (grown_bytes, explained_bytes) = explained(case, class, culprit);
     let remedy = (class.judge().remedy)(case, lines);
+    let parts = parts(case, lines, class);
     Diagnosis {
         class,
         layer: case.growth.layer,
@@ -85,7 +86,9 @@ pub(crate) fn report(
         },
         age_steps: case.growth.last_step.saturating_sub(case.growth.onset_step),
         stands_out: case.growth.scope == Scope::OneRank && case.growth.peers > 0,
-        sentence: sentence(case, lines, class),
+        sentence: parts.sentence(case.growth, true),
+        parts: Some(parts),
+        seen: Some(*case.growth),
         alternatives,
     }
 }

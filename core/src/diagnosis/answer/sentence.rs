@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::evidence::account::{Measure, unsigned};
@@ -20,7 +21,22 @@ pub fn first_sentence(growth: &Growth) -> String {
     format!("{who}{}{}{}", median_peer(growth), others(growth), end(growth))
 }
 
-pub(crate) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> String {
+/// A sentence in parts: what the snapshots showed stays, who grows by how much and when memory ends
+/// are said anew of the newest growth.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Parts {
+    /// Ranks that grow, where snapshots show them.
+    growing: Vec<u32>,
+    /// False where the steps have no numbers: in files of PyTorch.
+    is_numbered: bool,
+    /// Where it was allocated, what it is, and what the peers do.
+    middle: String,
+    /// Whether a forecast makes sense.
+    goes_on: bool,
+}
+
+pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
     let (layer, growth) = (case.layer, case.growth);
     let where_to = if layer.is_in_blocks() || class == Class::Leak {
         where_to(case, lines, class)
@@ -31,17 +47,28 @@ pub(crate) fn sentence(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Stri
     };
     let what = what(case, lines, class);
     let peers = about_peers(case);
-    let end = if goes_on(case, lines, class) { end(growth) } else { String::new() };
+    let workers = case.workers.as_ref().map(|workers| workers.said()).unwrap_or_default();
     let mut growing = case.growing_peers.clone();
     growing.push(growth.rank);
     growing.sort_unstable();
-    // Steps of files have no numbers.
-    let since = match case.context.survivors {
-        Some(_) => "each step".into(),
-        None => format!("each step since step {}", growth.onset_step),
-    };
-    let workers = case.workers.as_ref().map(|workers| workers.said()).unwrap_or_default();
-    format!("{}{where_to}{what}{workers}{peers}{end}", who(growth, &since, &growing))
+    Parts {
+        growing,
+        is_numbered: case.context.survivors.is_none(),
+        middle: format!("{where_to}{what}{workers}{peers}"),
+        goes_on: goes_on(case, lines, class),
+    }
+}
+
+impl Parts {
+    /// The sentence about this growth; with a forecast only while it goes on.
+    pub(crate) fn sentence(&self, growth: &Growth, is_open: bool) -> String {
+        let since = match self.is_numbered {
+            true => format!("each step since step {}", growth.onset_step),
+            false => "each step".into(),
+        };
+        let end = if self.goes_on && is_open { end(growth) } else { String::new() };
+        format!("{}{}{end}", who(growth, &since, &self.growing), self.middle)
+    }
 }
 
 /// Who grows, by how much, since when. The ranks that grow are named where snapshots show them.

@@ -3,8 +3,11 @@
 //! Everything here may be missing, and what is missing is unknown, never zero: no class is chosen,
 //! and none is ruled out, because something was not measured.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::diagnosis::judges::class::Class;
+use crate::identity::end::End;
 use crate::snapshot::Frame;
 
 /// What was read from outside the tape at one moment. `None` is unknown.
@@ -76,6 +79,36 @@ pub struct Context {
     /// Lines whose blocks outlive all of theirs that went, in files of PyTorch, whose steps have no
     /// numbers; none of a running job.
     pub survivors: Option<Vec<Frame>>,
+    /// What became of each rank of the job; empty unless a rank failed.
+    pub fates: Vec<Fate>,
+    /// The growth of the suspect that was known when it failed.
+    pub known_growth: Option<KnownGrowth>,
+}
+
+/// What became of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// Global rank.
+    pub rank: u32,
+    /// How its process ended, and when, in nanoseconds of Unix time; none while it lives.
+    pub end: Option<(End, i64)>,
+    /// Its exit status, where it is known.
+    pub exit_status: Option<i32>,
+    /// Steps that it has finished.
+    pub step: u64,
+}
+
+/// Growth that an incident is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownGrowth {
+    /// Name of the incident.
+    pub incident: String,
+    /// What it was diagnosed as.
+    pub class: Class,
+    /// The line that kept the memory, where it is known.
+    pub culprit: Option<Frame>,
+    /// Bytes that had grown.
+    pub grown_bytes: u64,
 }
 
 impl Readings {

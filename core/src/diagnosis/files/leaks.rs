@@ -150,6 +150,8 @@ fn in_files(class: Class) -> Class {
         | Class::Host
         | Class::Telemetry
         | Class::Desynchronised
+        | Class::OutOfMemory
+        | Class::Died
         | Class::Unknown => Class::Leak,
     }
 }

@@ -21,6 +21,10 @@ use strum::VariantArray;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Class {
+    /// A request for memory failed for good.
+    OutOfMemory,
+    /// The process of a rank died: by a signal, by the kernel, or with an error.
+    Died,
     /// Memory of the host: the process, its pinned and shared memory, its workers.
     Host,
     /// Memory of the device that PyTorch's allocator did not give out.

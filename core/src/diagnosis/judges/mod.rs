@@ -15,6 +15,7 @@ mod compile_pools;
 mod deferred_frees;
 mod desynchronised;
 pub(crate) mod facts;
+mod failures;
 pub(crate) mod fragmentation;
 mod host;
 mod imbalance;
@@ -39,6 +40,8 @@ use super::evidence::view::View;
 impl Class {
     pub(crate) fn judge(self) -> &'static Judge {
         match self {
+            Self::OutOfMemory => &failures::OUT_OF_MEMORY,
+            Self::Died => &failures::DIED,
             Self::Host => &host::JUDGE,
             Self::NonTorch => &non_torch::JUDGE,
             Self::DeferredFrees => &deferred_frees::JUDGE,

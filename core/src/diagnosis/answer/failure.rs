@@ -1,0 +1,388 @@
+//! What is said of a rank that died, or whose request for memory failed: who was first, with what in
+//! memory, why the request did not fit, and what the other ranks did then.
+//!
+//! It compares the ends that are known with the snapshots of one capture; called again when more
+//! ranks have ended, it says more. Clocks of two nodes differ and agents look once in a while, so
+//! that ends within [`TOGETHER_NS`] of each other have no order.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::diagnosis::Diagnosis;
+use super::restart::Restart;
+use crate::detector::Scope;
+use crate::diagnosis::evidence::births::Generations;
+use crate::diagnosis::evidence::context::{Fate, KnownGrowth};
+use crate::diagnosis::evidence::inquiry::Inquiry;
+use crate::diagnosis::judges::Alternative;
+use crate::diagnosis::judges::class::Class;
+use crate::diagnosis::judges::facts::{RestartAnswer, Standing};
+use crate::diagnosis::judges::remedy::{Cause, Remedy};
+use crate::diagnosis::words::{bytes, location, plural, ranks};
+use crate::identity::end::End;
+use crate::snapshot::failed_request::FailedRequest;
+use crate::snapshot::frames::telling_frame;
+use crate::snapshot::{Frame, RankSnapshot};
+
+/// Ends that are this near to each other have no order, in nanoseconds.
+const TOGETHER_NS: i64 = 2_000_000_000;
+
+/// A request that failed earlier than this many steps before the end is not its reason.
+const STEPS_BEFORE_MAX: u64 = 1;
+
+/// Lines that are named of those that held most memory.
+const LINES_NAMED_MAX: usize = 3;
+
+/// Confidence that something went wrong, in parts per million.
+const SURE_PPM: u32 = 950_000;
+
+/// The same where all ranks were killed together, as by a person or a scheduler: no page.
+const STOPPED_PPM: u32 = 500_000;
+
+pub(crate) fn failure(inquiry: &Inquiry<'_>) -> Diagnosis {
+    let case = Failed::new(inquiry);
+    let class = if case.request.is_some() { Class::OutOfMemory } else { Class::Died };
+    let evidence = case.evidence();
+    let against = case.against();
+    let remedy = case.remedy();
+    let confidence_ppm = if case.is_stopped() { STOPPED_PPM } else { SURE_PPM };
+    let asking = case.request.map(|request| case.stack(request.stack)).unwrap_or_default();
+    let known = inquiry.context.known_growth.as_ref();
+    let known_line = known.and_then(|known| known.culprit.clone());
+    Diagnosis {
+        class,
+        layer: inquiry.growth.layer,
+        scope: Scope::OneRank,
+        culprit: known_line.or_else(|| telling_frame(&asking).cloned()),
+        stack: asking.into_iter().cloned().collect(),
+        grown_bytes: 0,
+        explained_bytes: 0,
+        unexplained_bytes: 0,
+        explained_ppm: 0,
+        confidence_ppm,
+        generations: 0,
+        histogram: Generations::default(),
+        alternatives: vec![Alternative {
+            class,
+            standing: Standing::Holds,
+            evidence: evidence.clone(),
+            against: against.clone(),
+        }],
+        evidence,
+        against,
+        suspects: Vec::new(),
+        advice: remedy.text.clone(),
+        remedy,
+        restart: case.restart(),
+        // A failed request that the rank has survived wakes nobody.
+        ends_soon: case.request.is_some() && case.own().is_some_and(Fate::has_died),
+        steps_to_oom: case.request.map(|_| 0),
+        age_steps: 0,
+        stands_out: true,
+        sentence: case.sentence(),
+        parts: None,
+        seen: None,
+    }
+}
+
+impl Fate {
+    fn has_died(&self) -> bool {
+        self.end.is_some_and(|(end, _)| end.is_death())
+    }
+}
+
+/// What is known of a failure.
+struct Failed<'a> {
+    inquiry: &'a Inquiry<'a>,
+    suspect: &'a RankSnapshot,
+    /// The request that failed, unless the rank went on after it.
+    request: Option<&'a FailedRequest>,
+}
+
+impl<'a> Failed<'a> {
+    fn new(inquiry: &'a Inquiry<'a>) -> Self {
+        let suspect = inquiry.suspect;
+        let last_step = inquiry.growth.last_step;
+        let is_reason =
+            |request: &&FailedRequest| request.step.saturating_add(STEPS_BEFORE_MAX) >= last_step;
+        Self { inquiry, suspect, request: suspect.failed_request.as_ref().filter(is_reason) }
+    }
+
+    fn own(&self) -> Option<&Fate> {
+        self.inquiry.context.fates.iter().find(|fate| fate.rank == self.inquiry.growth.rank)
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Fate> {
+        let own = self.inquiry.growth.rank;
+        self.inquiry.context.fates.iter().filter(move |fate| fate.rank != own)
+    }
+
+    fn stack(&self, stack: u32) -> Vec<&'a Frame> {
+        self.suspect.frames_of(stack).collect()
+    }
+
+    /// Were all ranks killed together, and nothing says which was first?
+    fn is_stopped(&self) -> bool {
+        let Some((End::Killed, wall_ns)) = self.own().and_then(|own| own.end) else { return false };
+        let is_together = |fate: &Fate| {
+            fate.end.is_some_and(|(end, other_ns)| {
+                end == End::Killed && other_ns.abs_diff(wall_ns) <= TOGETHER_NS.unsigned_abs()
+            })
+        };
+        self.request.is_none() && self.others().all(is_together)
+    }
+
+    fn sentence(&self) -> String {
+        let (rank, step) = (self.inquiry.growth.rank, self.inquiry.growth.last_step);
+        let happened = match self.request {
+            Some(request) => {
+                let line = telling_frame(&self.stack(request.stack)).map(location);
+                let line = line.map_or(String::new(), |line| format!(" at {line}"));
+                let asked = bytes(request.bytes);
+                let end = self.own().and_then(|own| own.end).map(|(end, _)| end);
+                let end = match end {
+                    Some(end) if end.is_death() => format!(", and it {}", self.said(end)),
+                    _ => String::new(),
+                };
+                format!(
+                    "rank {rank} ran out of memory after step {step}: {asked} asked for{line} did \
+                     not fit{end}"
+                )
+            }
+            None => {
+                let end = self.own().and_then(|own| own.end).map_or(End::Unknown, |(end, _)| end);
+                format!("rank {rank} {} after step {step}{}", self.said(end), self.held())
+            }
+        };
+        let cause = self.inquiry.context.known_growth.as_ref().map(|known| {
+            let line = known.culprit.as_ref().map(location);
+            let line = line.map_or(String::new(), |line| format!(" at {line}"));
+            format!("; a {}{line} had grown to {}", noun(known.class), bytes(known.grown_bytes))
+        });
+        format!("{happened}{}{}", cause.unwrap_or_default(), self.then())
+    }
+
+    /// How the suspect ended.
+    fn said(&self, end: End) -> String {
+        match (end, self.own().and_then(|own| own.exit_status)) {
+            (End::Failed, Some(status)) => format!("exited with status {status}"),
+            _ => crate::incident::failure::said(end).to_string(),
+        }
+    }
+
+    /// What it held at the end of its last step.
+    fn held(&self) -> String {
+        let allocated = self.suspect.devices.iter().map(|device| device.allocated);
+        match allocated.fold(0, u64::saturating_add) {
+            0 => String::new(),
+            held => format!(", with {} in tensors", bytes(held)),
+        }
+    }
+
+    /// What the other ranks did then.
+    fn then(&self) -> String {
+        if self.is_stopped() {
+            return match self.others().count() {
+                0 => String::new(),
+                others => format!("; so were its {} at the same time", plural(others as u64, "peer")),
+            };
+        }
+        let (ended, alive): (Vec<&Fate>, Vec<&Fate>) =
+            self.others().partition(|fate| fate.end.is_some());
+        let numbers = |fates: &[&Fate]| fates.iter().map(|fate| fate.rank).collect::<Vec<_>>();
+        let mut said = String::new();
+        if !ended.is_empty() {
+            let who = ranks(&numbers(&ended), ended.len());
+            said += &format!("; {who} ended {}", self.after(&ended));
+        }
+        if !alive.is_empty() {
+            let who = ranks(&numbers(&alive), alive.len());
+            let step = alive.iter().map(|fate| fate.step).max().unwrap_or(0);
+            let one = alive.len() == 1;
+            // A rank may finish the step that was under way.
+            let does = match (step > self.inquiry.growth.last_step.saturating_add(1), one) {
+                (true, true) => "goes on and has",
+                (true, false) => "go on and have",
+                (false, true) => "lives and has",
+                (false, false) => "live and have",
+            };
+            said += &format!("; {who} {does} finished step {step}");
+        }
+        said
+    }
+
+    /// How long after the suspect these ended.
+    fn after(&self, ended: &[&Fate]) -> String {
+        let Some((_, own_ns)) = self.own().and_then(|own| own.end) else {
+            return "since".to_string();
+        };
+        let latest = ended.iter().filter_map(|fate| fate.end.map(|(_, ns)| ns)).max();
+        let later_ns = latest.unwrap_or(own_ns).saturating_sub(own_ns);
+        if later_ns <= TOGETHER_NS {
+            return "at about the same time".to_string();
+        }
+        format!("within {} s after it", later_ns.saturating_add(999_999_999) / 1_000_000_000)
+    }
+
+    fn evidence(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if let Some(request) = self.request {
+            said.extend(self.why_not(request));
+        }
+        if let Some(known) = &self.inquiry.context.known_growth {
+            let KnownGrowth { incident, class, grown_bytes, .. } = known;
+            said.push(format!(
+                "{incident} reports growth of this rank ({}): {} by then",
+                class.as_str(),
+                bytes(*grown_bytes)
+            ));
+        }
+        said.extend(self.lines());
+        said
+    }
+
+    /// Why the request did not fit.
+    fn why_not(&self, request: &FailedRequest) -> Vec<String> {
+        let free = request.reserved.saturating_sub(request.allocated);
+        let asked = bytes(request.bytes);
+        let device = self.suspect.devices.iter().find(|each| each.device == request.device);
+        let size = device.map_or(0, |device| device.device_bytes);
+        let of = if size > 0 { format!(" of {}", bytes(size)) } else { String::new() };
+        let mut said = vec![format!(
+            "when it failed, tensors held {} and the allocator {}{of}",
+            bytes(request.allocated),
+            bytes(request.reserved),
+        )];
+        if free >= request.bytes && request.bytes > 0 {
+            said.push(format!(
+                "{} of that were free and could not serve {asked}: in smaller pieces, or in the \
+                 pools of other streams",
+                bytes(free),
+            ));
+        }
+        let beside = request.device_free.and_then(|left| {
+            size.checked_sub(request.reserved)?.checked_sub(left).filter(|&beside| beside > 0)
+        });
+        if let Some(beside) = beside.filter(|&beside| beside >= request.bytes) {
+            said.push(format!(
+                "{} of the device were held outside PyTorch's allocator",
+                bytes(beside)
+            ));
+        }
+        said
+    }
+
+    /// The lines that held most: when the request failed, or at the end of the last step.
+    fn lines(&self) -> Option<String> {
+        let mut sums: BTreeMap<&Frame, u64> = BTreeMap::new();
+        let mut add = |stack: u32, held: u64| {
+            let frames: Vec<&Frame> = self.suspect.frames_of(stack).collect();
+            if let Some(frame) = telling_frame(&frames) {
+                let sum = sums.entry(frame).or_default();
+                *sum = sum.saturating_add(held);
+            }
+        };
+        match self.request.filter(|request| !request.uses.is_empty()) {
+            Some(request) => request.uses.iter().for_each(|each| add(each.stack, each.bytes)),
+            None => {
+                let devices = &self.suspect.devices;
+                let blocks = devices.iter().flat_map(|device| &device.blocks);
+                blocks.for_each(|block| add(block.stack, block.size));
+            }
+        }
+        let mut lines: Vec<(&Frame, u64)> = sums.into_iter().collect();
+        lines.sort_by_key(|(_, held)| core::cmp::Reverse(*held));
+        let named = lines.iter().take(LINES_NAMED_MAX);
+        let named: Vec<String> =
+            named.map(|(frame, held)| format!("{} at {}", bytes(*held), location(frame))).collect();
+        (!named.is_empty()).then(|| format!("most memory was held by {}", named.join(", ")))
+    }
+
+    fn against(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if self.is_stopped() {
+            said.push(
+                "all ranks were killed at the same time: a person, the scheduler or the launcher \
+                 may have stopped the job"
+                    .to_string(),
+            );
+        }
+        if self.suspect.devices.is_empty() {
+            said.push("no snapshot of the rank could be had".to_string());
+        }
+        said
+    }
+
+    fn remedy(&self) -> Remedy {
+        let known = self.inquiry.context.known_growth.as_ref();
+        if let Some(known) = known.filter(|_| self.request.is_some()) {
+            let text = format!(
+                "mend the growth that {} reports first: without it the request would have fitted \
+                 for longer",
+                known.incident
+            );
+            return Remedy::new(Cause::Unknown, text, Some(known.grown_bytes));
+        }
+        let end = self.own().and_then(|own| own.end).map(|(end, _)| end);
+        match (self.request, end) {
+            (Some(request), _) if self.is_in_pieces(request) => {
+                let text = "what was free is in pieces: try \
+                            PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+                Remedy::new(Cause::Fragments, text, None)
+            }
+            (Some(_), _) => {
+                let text = "the step needs more than the device has: a smaller micro-batch, \
+                            activation checkpointing, or more sharding";
+                Remedy::new(Cause::Load, text, None)
+            }
+            (None, Some(End::OomKilled)) => {
+                let text = "the host ran out of memory: `memtape ranks JOB` shows what each rank \
+                            and its workers held";
+                Remedy::new(Cause::HostObjects, text, None)
+            }
+            (None, Some(End::Failed)) => {
+                let text = "the program ended by itself: its last output says why";
+                Remedy::new(Cause::Unknown, text, None)
+            }
+            (None, _) => {
+                let text = "look for who sent the signal: the kernel's log, the scheduler, the \
+                            launcher; an abort of NCCL or CUDA is in the output of the rank";
+                Remedy::new(Cause::Unknown, text, None)
+            }
+        }
+    }
+
+    fn is_in_pieces(&self, request: &FailedRequest) -> bool {
+        request.reserved.saturating_sub(request.allocated) >= request.bytes
+    }
+
+    fn restart(&self) -> Restart {
+        let known = self.inquiry.context.known_growth.as_ref();
+        let (answer, given) = match (self.request, known) {
+            (Some(_), Some(known)) => (RestartAnswer::GivesBack, Some(known.grown_bytes)),
+            (Some(request), None) if self.is_in_pieces(request) => {
+                let free = request.reserved.saturating_sub(request.allocated);
+                (RestartAnswer::GivesBack, Some(free))
+            }
+            (Some(_), None) => (RestartAnswer::NeededAgain, None),
+            (None, _) => (RestartAnswer::Unknown, None),
+        };
+        Restart { answer, gives_back_bytes: given, ..Restart::default() }
+    }
+}
+
+/// What a class is called within a sentence.
+fn noun(class: Class) -> &'static str {
+    match class {
+        Class::Leak => "leak",
+        Class::Fragmentation => "fragmentation",
+        _ => "growth",
+    }
+}
+
+#[cfg(test)]
+#[path = "failure_tests.rs"]
+mod tests;

@@ -1,0 +1,179 @@
+//! What is said of ranks that failed.
+
+use super::*;
+use crate::detector::{Growth, Layer};
+use crate::diagnosis::evidence::context::Context;
+use crate::snapshot::{Block, DeviceSnapshot, StackUse};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const SECOND: i64 = 1_000_000_000;
+
+fn growth(rank: u32) -> Growth {
+    Growth {
+        rank,
+        device: 0,
+        scope: Scope::OneRank,
+        onset_step: 149,
+        detected_step: 149,
+        last_step: 149,
+        bytes_per_step: 0,
+        grown_bytes: 0,
+        layer: Layer::Process,
+        steps_to_oom: None,
+        forecast: None,
+        peers: 3,
+        ranks: 1,
+        returns: 0,
+        give_backs: 0,
+        is_sure: true,
+    }
+}
+
+fn frame(line: u32, function: &str) -> Frame {
+    Frame { file: "/app/train.py".into(), line, function: function.into() }
+}
+
+/// Rank 2 after step 149: 12 GiB in tensors, of which `keep` holds 8.
+fn suspect(request: Option<FailedRequest>) -> RankSnapshot {
+    let block = |address: u64, size: u64, stack: u32| Block {
+        address,
+        size,
+        stack,
+        ..Block::default()
+    };
+    RankSnapshot {
+        step: 149,
+        devices: vec![DeviceSnapshot {
+            allocated: 12 * GIB,
+            reserved: 13 * GIB,
+            device_bytes: 16 * GIB,
+            blocks: vec![block(0, 8 * GIB, 1), block(8 * GIB, 4 * GIB, 2)],
+            complete: true,
+            ..DeviceSnapshot::default()
+        }],
+        frames: vec![Frame::default(), frame(7, "keep"), frame(30, "forward")],
+        stacks: vec![vec![], vec![1], vec![2]],
+        failed_request: request,
+        ..RankSnapshot::default()
+    }
+}
+
+/// A request of 96 MiB in `forward`, with this much in tensors and reserved.
+fn request(allocated: u64, reserved: u64) -> FailedRequest {
+    FailedRequest {
+        step: 149,
+        bytes: 96 * MIB,
+        stack: 2,
+        allocated,
+        reserved,
+        device_free: Some(50 * MIB),
+        uses: vec![StackUse { stack: 1, bytes: 9 * GIB, blocks: 9 }],
+        ..FailedRequest::default()
+    }
+}
+
+fn fate(rank: u32, end: Option<(End, i64)>, step: u64) -> Fate {
+    let end = end.map(|(end, seconds)| (end, seconds * SECOND));
+    Fate { rank, end, exit_status: None, step }
+}
+
+fn said(suspect: &RankSnapshot, fates: &[Fate], known: Option<KnownGrowth>) -> Diagnosis {
+    let context = Context { fates: fates.to_vec(), known_growth: known, ..Context::default() };
+    let growth = growth(2);
+    Inquiry { growth: &growth, suspect, peers: &[], context: &context }.diagnose()
+}
+
+#[test]
+fn a_killed_rank_is_named_with_what_the_others_did() {
+    let killed = Some((End::Killed, 100));
+    let alive = [fate(0, None, 150), fate(1, None, 150), fate(2, killed, 149), fate(3, None, 149)];
+    let found = said(&suspect(None), &alive, None);
+    assert_eq!(
+        found.sentence,
+        "rank 2 was killed by a signal after step 149, with 12 GiB in tensors; ranks 0, 1 and 3 \
+         live and have finished step 150"
+    );
+    assert_eq!((found.class, found.pages()), (Class::Died, true));
+    assert_eq!(
+        found.evidence,
+        [
+            "most memory was held by 8 GiB at train.py:7 in keep, 4 GiB at train.py:30 in forward"
+        ]
+    );
+    let later = Some((End::Killed, 105));
+    let ended = [fate(0, later, 150), fate(1, later, 150), fate(2, killed, 149)];
+    let found = said(&suspect(None), &ended, None);
+    assert!(found.sentence.ends_with("; ranks 0 and 1 ended within 5 s after it"), "{found:?}");
+    let goes_on = [fate(2, killed, 149), fate(3, None, 900)];
+    let found = said(&suspect(None), &goes_on, None);
+    assert!(found.sentence.ends_with("; rank 3 goes on and has finished step 900"), "{found:?}");
+}
+
+#[test]
+fn a_job_that_was_stopped_as_a_whole_wakes_nobody() {
+    let killed = |rank: u32, seconds: i64| fate(rank, Some((End::Killed, seconds)), 149);
+    let found = said(&suspect(None), &[killed(0, 100), killed(2, 101)], None);
+    assert!(!found.pages());
+    assert!(found.sentence.ends_with("; so were its 1 peer at the same time"), "{found:?}");
+    // One that was killed for memory of the host was not stopped by a person.
+    let oom = fate(2, Some((End::OomKilled, 100)), 149);
+    let found = said(&suspect(None), &[killed(0, 100), oom], None);
+    assert!(found.pages());
+    assert!(found.advice.contains("host"), "{found:?}");
+    let failed = Fate { exit_status: Some(1), ..fate(2, Some((End::Failed, 100)), 149) };
+    let found = said(&suspect(None), &[killed(0, 104), failed], None);
+    assert!(found.sentence.starts_with("rank 2 exited with status 1 after step 149"), "{found:?}");
+}
+
+#[test]
+fn a_failed_request_says_why_it_did_not_fit() {
+    let died = fate(2, Some((End::Failed, 100)), 149);
+    let full = suspect(Some(request(15 * GIB, 15 * GIB + 10 * MIB)));
+    let found = said(&full, &[died], None);
+    assert_eq!(
+        found.sentence,
+        "rank 2 ran out of memory after step 149: 96 MiB asked for at train.py:30 in forward did \
+         not fit, and it exited with an error"
+    );
+    assert_eq!((found.class, found.pages()), (Class::OutOfMemory, true));
+    assert_eq!(found.steps_to_oom, Some(0));
+    assert_eq!(found.culprit, Some(frame(30, "forward")));
+    assert!(found.evidence[0].starts_with("when it failed, tensors held 15 GiB"), "{found:?}");
+    assert!(found.evidence[1].contains("held outside PyTorch's allocator"), "{found:?}");
+    assert!(found.evidence[2].contains("9 GiB at train.py:7 in keep"), "{found:?}");
+    assert_eq!(found.restart.answer, RestartAnswer::NeededAgain);
+    // It had been free, in pieces.
+    let pieces = suspect(Some(request(14 * GIB, 15 * GIB)));
+    let found = said(&pieces, &[died], None);
+    assert!(found.evidence[1].starts_with("1 GiB of that were free"), "{found:?}");
+    assert!(found.advice.contains("expandable_segments"), "{found:?}");
+    // The leak before it is the cause.
+    let known = KnownGrowth {
+        incident: "inc-1".into(),
+        class: Class::Leak,
+        culprit: Some(frame(7, "keep")),
+        grown_bytes: 6 * GIB,
+    };
+    let found = said(&full, &[died], Some(known));
+    assert!(found.sentence.contains("; a leak at train.py:7 in keep had grown to 6 GiB"));
+    assert_eq!(found.culprit, Some(frame(7, "keep")));
+    assert_eq!(found.restart.gives_back_bytes, Some(6 * GIB));
+}
+
+#[test]
+fn a_request_that_the_rank_survived_is_a_notice() {
+    let found = said(&suspect(Some(request(15 * GIB, 15 * GIB))), &[fate(2, None, 149)], None);
+    assert_eq!((found.class, found.pages()), (Class::OutOfMemory, false));
+    // One of long before its death is not the reason.
+    let old = FailedRequest { step: 3, ..request(GIB, GIB) };
+    let found = said(&suspect(Some(old)), &[fate(2, Some((End::Killed, 100)), 149)], None);
+    assert_eq!(found.class, Class::Died);
+}
+
+#[test]
+fn nothing_is_needed_to_say_that_a_rank_failed() {
+    let found = said(&RankSnapshot::default(), &[], None);
+    assert_eq!(found.sentence, "rank 2 ended after step 149");
+    assert_eq!(found.against, ["no snapshot of the rank could be had"]);
+}

@@ -1,0 +1,107 @@
+//! The figures of a diagnosis, brought up to the newest growth.
+//!
+//! A comparison shows one step; the growth goes on after it. What has grown since is added to what a
+//! remedy saves, by the share that the diagnosis explains, and to what a restart gives back, in full.
+//! Everything else stays as the snapshots showed it.
+
+use alloc::string::String;
+
+use super::diagnosis::Diagnosis;
+use super::restart::Restart;
+use crate::detector::Growth;
+
+impl Diagnosis {
+    /// The sentence about the newest growth; with a forecast only while it goes on.
+    pub fn sentence_now(&self, growth: &Growth, is_open: bool) -> String {
+        self.parts
+            .as_ref()
+            .map_or_else(|| self.sentence.clone(), |parts| parts.sentence(growth, is_open))
+    }
+
+    /// Bytes that the remedy saves by now; none where that is not known.
+    pub fn saves_bytes_now(&self, growth: &Growth) -> Option<u64> {
+        let since = u128::from(self.grown_since(growth)) * u128::from(self.explained_ppm);
+        let since = u64::try_from(since / 1_000_000).unwrap_or(u64::MAX);
+        self.remedy.saves_bytes.map(|saves| saves.saturating_add(since))
+    }
+
+    /// What a restart does by now.
+    pub fn restart_now(&self, growth: &Growth, is_open: bool) -> Restart {
+        let Some(seen) = &self.seen else { return self.restart };
+        let steps_since = growth.last_step.saturating_sub(seen.last_step);
+        let lasts_steps =
+            self.restart.lasts_steps.map(|lasts| lasts.saturating_add(steps_since));
+        let given = self.restart.gives_back_bytes;
+        Restart {
+            answer: self.restart.answer,
+            gives_back_bytes: given.map(|given| given.saturating_add(self.grown_since(growth))),
+            lasts_steps,
+            ends_after_steps: lasts_steps
+                .zip(growth.steps_to_oom.filter(|_| is_open))
+                .map(|(lasts, left)| lasts.saturating_add(left)),
+        }
+    }
+
+    /// Bytes grown since the comparison. A count of blocks or steps is none.
+    fn grown_since(&self, growth: &Growth) -> u64 {
+        let is_same = |seen: &&Growth| seen.layer == growth.layer && growth.layer.is_bytes();
+        let seen = self.seen.as_ref().filter(is_same);
+        seen.map_or(0, |seen| growth.grown_bytes.saturating_sub(seen.grown_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detector::{Layer, Scope};
+    use crate::diagnosis::{RestartAnswer, diagnose};
+    use crate::snapshot::RankSnapshot;
+
+    fn growth(last_step: u64, grown_bytes: u64) -> Growth {
+        Growth {
+            rank: 2,
+            device: 0,
+            scope: Scope::OneRank,
+            onset_step: 100,
+            detected_step: 150,
+            last_step,
+            bytes_per_step: 1 << 20,
+            grown_bytes,
+            layer: Layer::Allocated,
+            steps_to_oom: Some(500),
+            forecast: None,
+            peers: 3,
+            ranks: 1,
+            returns: 0,
+            give_backs: 0,
+            is_sure: true,
+        }
+    }
+
+    #[test]
+    fn what_has_grown_since_the_comparison_counts() {
+        let seen = growth(149, 50 << 20);
+        let mut known = diagnose(&seen, &RankSnapshot::default(), &[]);
+        known.explained_ppm = 500_000;
+        known.remedy.saves_bytes = Some(40 << 20);
+        known.restart = Restart {
+            answer: RestartAnswer::GivesBack,
+            gives_back_bytes: Some(50 << 20),
+            lasts_steps: Some(49),
+            ends_after_steps: Some(549),
+        };
+        assert_eq!(known.saves_bytes_now(&seen), Some(40 << 20));
+        assert_eq!(known.restart_now(&seen, true), known.restart);
+        let now = Growth { steps_to_oom: Some(100), ..growth(549, 450 << 20) };
+        assert_eq!(known.saves_bytes_now(&now), Some(240 << 20));
+        let restart = known.restart_now(&now, true);
+        assert_eq!(restart.gives_back_bytes, Some(450 << 20));
+        assert_eq!((restart.lasts_steps, restart.ends_after_steps), (Some(449), Some(549)));
+        assert_eq!(known.restart_now(&now, false).ends_after_steps, None);
+        assert!(known.sentence_now(&now, true).contains("out of memory in about 100 steps"));
+        assert!(!known.sentence_now(&now, false).contains("out of memory"));
+        // A finding about blocks that is now about bytes counts nothing twice.
+        let blocks = Growth { layer: Layer::Blocks, ..now };
+        assert_eq!(known.saves_bytes_now(&blocks), Some(40 << 20));
+    }
+}

@@ -1,0 +1,150 @@
+//! Ranks that die or cannot get memory.
+
+use super::*;
+use crate::identity::end::End;
+use crate::incident::failure::FAILURE_CAPTURE_WAIT_NS;
+
+const DIED: FailureKind = FailureKind::Died(End::Killed);
+
+fn failure(rank: u32, wall_seconds: i64, kind: FailureKind) -> Failure {
+    let wall_ns = wall_seconds * SECOND as i64;
+    Failure { rank, device: 0, step: 149, wall_ns, ranks: 4, kind }
+}
+
+impl Shell {
+    fn failed(&mut self, job: &Job, failure: Failure) {
+        let (now, names) = (self.now(), &mut self.names);
+        self.incidents.failed(now, job, failure, || {
+            *names += 1;
+            format!("inc-{names:04}")
+        });
+        self.carry_out();
+    }
+
+    fn at(&mut self, seconds: u64) {
+        self.now_ns = seconds * SECOND;
+        self.incidents.tick(self.now());
+        self.carry_out();
+    }
+
+    /// Names of the captures that were to be compared.
+    fn compared(&self) -> Vec<&str> {
+        let capture = |effect: &'_ Effect| match effect {
+            Effect::Diagnose { capture, .. } => Some(capture.clone()),
+            _ => None,
+        };
+        let all: Vec<String> = self.log.iter().filter_map(capture).collect();
+        all.iter().map(|id| if id == "cap-death" { "cap-death" } else { "another" }).collect()
+    }
+}
+
+fn died(end_wall_ns: i64) -> Box<Diagnosis> {
+    let mut found = diagnosis(Class::Died, 0);
+    (found.culprit, found.sentence) = (None, format!("it died at {end_wall_ns}"));
+    found
+}
+
+#[test]
+fn a_death_is_an_incident_that_outlives_its_job() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.found(&job, Finding::Opened(leak(2)));
+    shell.at(100);
+    shell.failed(&job, failure(2, 99, DIED));
+    shell.incidents.rank_ended(shell.now(), 7, 2);
+    shell.carry_out();
+    let growth = shell.incident("inc-0001").closed.expect("its rank has ended");
+    assert_eq!(growth.reason, ClosedReason::RankEnded);
+    let incident = shell.incident("inc-0002");
+    assert_eq!(incident.sentence(), "rank 2 was killed by a signal after step 149");
+    let known = shell.incidents.growth_before(incident).expect("the leak is known");
+    assert_eq!((known.incident.as_str(), known.grown_bytes), ("inc-0001", 1 << 24));
+    // The capture of the trigger is compared; no other is requested.
+    let requests = shell.requests();
+    let reason = Reason::Death { rank: 2 };
+    shell.incidents.capture_closed(6, "cap-of-another-attempt", &reason);
+    shell.incidents.capture_closed(7, "cap-by-hand", &Reason::Manual);
+    shell.incidents.capture_closed(7, "cap-death", &reason);
+    shell.carry_out();
+    assert_eq!(shell.compared(), ["cap-death"]);
+    shell.incidents.diagnosed(shell.now(), "inc-0002", "cap-death", Ok(died(99)));
+    shell.carry_out();
+    assert_eq!((shell.incident("inc-0002").class(), shell.pages()), (Class::Died, 1));
+    assert_eq!(shell.requests(), requests);
+    // The others end because of it: one incident, which is compared once more.
+    for rank in [0, 1, 3] {
+        shell.failed(&job, failure(rank, 101, DIED));
+        shell.incidents.rank_ended(shell.now(), 7, rank);
+    }
+    shell.incidents.attempt_ended(shell.now(), 7);
+    shell.at(106);
+    assert_eq!(shell.compared(), ["cap-death", "cap-death"]);
+    let incident = shell.incident("inc-0002");
+    assert_eq!((incident.is_open(), incident.growth.rank), (true, 2));
+    assert_eq!(shell.incidents.len(), 2);
+    // A newer attempt runs.
+    shell.incidents.attempt_begun(shell.now(), "another job", 8);
+    assert!(shell.incident("inc-0002").is_open());
+    shell.incidents.attempt_begun(shell.now(), "job", 8);
+    let closed = shell.incident("inc-0002").closed.expect("it is over");
+    assert_eq!(closed.reason, ClosedReason::NewAttempt);
+    // Its agent connects anew and repeats it.
+    shell.failed(&job, failure(2, 99, DIED));
+    assert_eq!(shell.incidents.len(), 2);
+}
+
+#[test]
+fn the_first_failure_names_the_incident() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.at(100);
+    shell.failed(&job, failure(3, 99, DIED));
+    // Reported later, and earlier by the clock.
+    shell.failed(&job, failure(1, 97, FailureKind::Died(End::OomKilled)));
+    let incident = shell.incident("inc-0001");
+    assert_eq!((incident.growth.rank, shell.incidents.len()), (1, 1));
+    assert!(incident.sentence().contains("by the kernel"), "{}", incident.sentence());
+    shell.failed(&job, failure(0, 98, DIED));
+    assert_eq!(shell.incident("inc-0001").growth.rank, 1);
+}
+
+#[test]
+fn a_death_that_no_trigger_captures_requests_its_own_capture() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.at(100);
+    shell.failed(&job, failure(3, 99, DIED));
+    let wait_seconds = FAILURE_CAPTURE_WAIT_NS / SECOND;
+    shell.at(100 + wait_seconds - 1);
+    assert_eq!(shell.requests(), 0);
+    shell.at(100 + wait_seconds);
+    let reason = Reason::Death { rank: 3 };
+    let requested = |effect: &Effect| {
+        matches!(effect, Effect::RequestCapture { reason: of, .. } if *of == reason)
+    };
+    assert_eq!(shell.log.iter().filter(|effect| requested(effect)).count(), 1);
+}
+
+#[test]
+fn a_request_that_failed_is_over_when_the_rank_goes_on() {
+    let (mut shell, mut job) = (Shell::default(), Job::new(7));
+    shell.at(100);
+    shell.failed(&job, failure(3, 100, FailureKind::OutOfMemory));
+    job.last_step = 160;
+    shell.review(&job);
+    assert!(shell.incident("inc-0001").is_open());
+    job.last_step = 165;
+    shell.review(&job);
+    let closed = shell.incident("inc-0001").closed.expect("the rank went on");
+    assert_eq!(closed.reason, ClosedReason::WentOn { at_step: 165 });
+}
+
+#[test]
+fn old_deaths_are_no_news() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.at(100_000);
+    shell.failed(&job, failure(3, 90_000, DIED));
+    assert!(shell.incidents.is_empty());
+    shell.failed(&job, failure(3, 99_990, DIED));
+    assert!(shell.incident("inc-0001").is_open());
+    shell.at(200_000);
+    let closed = shell.incident("inc-0001").closed.expect("it is old");
+    assert_eq!(closed.reason, ClosedReason::NoNews);
+}
