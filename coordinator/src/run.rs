@@ -21,6 +21,7 @@ use crate::state::counters::Counters;
 use crate::state::restored::Restored;
 use crate::store::Store;
 use crate::telemetry::export::Telemetry;
+use crate::work::pickling::Pickling;
 use crate::work::tasks;
 
 /// Time between two looks at deadlines.
@@ -71,7 +72,8 @@ pub async fn run(
     };
     let service = Service::new(shared.clone(), admission.clone());
     let grpc = tonic::service::Routes::new(service.server()).into_axum_router().reset_fallback();
-    let api = Api { events: events.clone(), store: store.clone(), admission };
+    let api =
+        Api { events: events.clone(), store: store.clone(), admission, pickling: Pickling::new() };
     let router = grpc.merge(routes::router(api));
     let (stop_serving, serving_stops) = oneshot::channel::<()>();
     let serving = tokio::spawn(server::serve(listener, router, async {

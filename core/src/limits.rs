@@ -289,6 +289,10 @@ limits! {
         "Captures that are compared at the same time",
         "further captures wait",
         "the incident has no diagnosis yet";
+    PICKLES_MADE_MAX: usize = 1, Count, "coordinator",
+        "Snapshots that are turned into PyTorch's pickles at the same time, for downloads",
+        "further downloads wait",
+        "none";
     PEERS_COMPARED_MAX: usize = 15, Count, "coordinator",
         "Peers whose snapshots a diagnosis compares",
         "further peers are not compared",

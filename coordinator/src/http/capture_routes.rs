@@ -34,6 +34,11 @@ pub(crate) fn add(routes: Routes) -> Routes {
         .get("/captures", "The newest captures.", list)
         .get("/captures/{id}", "One capture with all its parts.", one)
         .get("/captures/{id}/ranks/{rank}", "The stored snapshot of one rank.", snapshot)
+        .get(
+            "/captures/{id}/ranks/{rank}/pickle",
+            "The snapshot of one rank as PyTorch's pickle, for pytorch.org/memory_viz.",
+            pickle,
+        )
         .get("/captures/{id}/collectives", "How its ranks stand in their collectives.", compare)
         .post("/jobs/{job}/captures", "Requests a capture of all ranks of a job.", request)
 }
@@ -93,11 +98,28 @@ struct Snapshot {
     bytes: Bytes,
 }
 
+/// The same as a file of PyTorch.
+struct Pickle {
+    name: String,
+    bytes: Bytes,
+}
+
 async fn snapshot(State(api): State<Api>, path: PathOf<PartPath>) -> Result<Snapshot, Problem> {
     let Path(PartPath { id, rank }) = path?;
     let hash = api.ask(move |view| hash_of(view, &id, rank)).await??;
     let bytes = api.store.blobs().get(hash).await.map_err(Problem::broken)?;
     Ok(Snapshot { name: format!("rank{rank}.snapshot.zst"), bytes })
+}
+
+async fn pickle(State(api): State<Api>, path: PathOf<PartPath>) -> Result<Pickle, Problem> {
+    let Path(PartPath { id, rank }) = path?;
+    // The id of an agent-initiated capture is the agent's word, and this is a header.
+    let is_plain = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
+    let name: String = id.chars().filter(is_plain).collect();
+    let name = format!("{name}-rank{rank}.pickle");
+    let hash = api.ask(move |view| hash_of(view, &id, rank)).await??;
+    let made = api.pickling.pickle(api.store.blobs(), hash).await;
+    Ok(Pickle { name, bytes: made.map_err(Problem::broken)? })
 }
 
 fn hash_of(view: &View<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem> {
@@ -110,14 +132,25 @@ fn hash_of(view: &View<'_>, id: &str, rank: u32) -> Result<blake3::Hash, Problem
     })
 }
 
+/// A file that the browser saves under this name.
+fn attachment(name: &str, content_type: &'static str, bytes: Bytes) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, content_type.to_string()),
+        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
+    ];
+    (headers, bytes).into_response()
+}
+
+/// A file in the OpenAPI document.
+fn described(description: &str, content_type: &str) -> Vec<(Option<u16>, Described)> {
+    let content = [(content_type.to_string(), MediaType::default())].into_iter().collect();
+    let description = description.to_string();
+    vec![(Some(200), Described { description, content, ..Described::default() })]
+}
+
 impl IntoResponse for Snapshot {
     fn into_response(self) -> Response {
-        let name = format!("attachment; filename=\"{}\"", self.name);
-        let headers = [
-            (header::CONTENT_TYPE, "application/zstd".to_string()),
-            (header::CONTENT_DISPOSITION, name),
-        ];
-        (headers, self.bytes).into_response()
+        attachment(&self.name, "application/zstd", self.bytes)
     }
 }
 
@@ -125,10 +158,23 @@ impl OperationOutput for Snapshot {
     type Inner = Bytes;
 
     fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Vec<(Option<u16>, Described)> {
-        let description = "A `RankSnapshot` of memtape.proto, compressed with zstd.".to_string();
-        let content = [("application/zstd".to_string(), MediaType::default())];
-        let content = content.into_iter().collect();
-        vec![(Some(200), Described { description, content, ..Described::default() })]
+        let about = "A `RankSnapshot` of memtape.proto, compressed with zstd.";
+        described(about, "application/zstd")
+    }
+}
+
+impl IntoResponse for Pickle {
+    fn into_response(self) -> Response {
+        attachment(&self.name, "application/octet-stream", self.bytes)
+    }
+}
+
+impl OperationOutput for Pickle {
+    type Inner = Bytes;
+
+    fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Vec<(Option<u16>, Described)> {
+        let about = "What `torch.cuda.memory._snapshot` returns, as a pickle.";
+        described(about, "application/octet-stream")
     }
 }
 

@@ -22,6 +22,7 @@ use crate::ingest::event::{Event, Question};
 use crate::state::jobs::attempt::Attempt;
 use crate::state::view::View;
 use crate::store::Store;
+use crate::work::pickling::Pickling;
 
 /// Which job a list is about.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -49,6 +50,7 @@ pub(crate) struct Api {
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) store: Store,
     pub(crate) admission: Arc<Admission>,
+    pub(crate) pickling: Pickling,
 }
 
 /// An error as the client sees it: `{"error":"one line"}`.

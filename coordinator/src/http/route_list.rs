@@ -4,22 +4,26 @@
 use aide::OperationInput;
 use aide::OperationOutput;
 use aide::axum::ApiRouter;
-use aide::axum::routing::{get_with, post_with};
+use aide::axum::routing::{ApiMethodRouter, get_with, post_with};
 use aide::operation::OperationHandler;
 use axum::handler::Handler;
+use memtape_proto::api::IndexedRoute;
 
 use crate::http::request::Api;
 
 /// Where the API begins.
 const BASE: &str = "/api/v1";
 
-/// Routes below `/api/v1`.
-pub(crate) struct Routes(ApiRouter<Api>);
+/// Routes below `/api/v1`, and what is said of each.
+pub(crate) struct Routes {
+    router: ApiRouter<Api>,
+    listed: Vec<IndexedRoute>,
+}
 
 impl Routes {
     /// No routes yet.
     pub(crate) fn new() -> Self {
-        Self(ApiRouter::new())
+        Self { router: ApiRouter::new(), listed: Vec::new() }
     }
 
     /// Adds a GET below `/api/v1`, with one sentence about it.
@@ -31,7 +35,7 @@ impl Routes {
         T: 'static,
     {
         let route = get_with(handler, |operation| operation.summary(about));
-        Self(self.0.api_route(&format!("{BASE}{path}"), route))
+        self.add("GET", path, about, route)
     }
 
     /// Adds a POST.
@@ -43,11 +47,24 @@ impl Routes {
         T: 'static,
     {
         let route = post_with(handler, |operation| operation.summary(about));
-        Self(self.0.api_route(&format!("{BASE}{path}"), route))
+        self.add("POST", path, about, route)
+    }
+
+    fn add(mut self, method: &str, path: &str, about: &str, route: ApiMethodRouter<Api>) -> Self {
+        let path = format!("{BASE}{path}");
+        let router = self.router.api_route(&path, route);
+        let (method, about) = (method.to_string(), about.to_string());
+        self.listed.push(IndexedRoute { method, path, about });
+        Self { router, ..self }
+    }
+
+    /// What was added until now.
+    pub(crate) fn listed(&self) -> Vec<IndexedRoute> {
+        self.listed.clone()
     }
 
     /// The routes as the router takes them.
     pub(crate) fn into_router(self) -> ApiRouter<Api> {
-        self.0
+        self.router
     }
 }

@@ -11,9 +11,10 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Json, Response};
+use axum::response::{IntoResponse, Json, Redirect, Response};
 use axum::routing::get;
 use memtape_core::limits::REQUEST_BYTES_MAX;
+use memtape_proto::api::Index;
 use serde_json::Value;
 
 use crate::http::request::{Answer, Api, Problem};
@@ -25,6 +26,9 @@ use crate::http::{
 };
 use crate::ingest::grpc::MESSAGE_BYTES_MAX;
 use crate::telemetry::metrics;
+
+/// Where the document is.
+const DOCUMENT: &str = "/api/v1/openapi.json";
 
 /// The whole HTTP side: API, document, health, metrics and page.
 pub(crate) fn router(api: Api) -> Router {
@@ -58,11 +62,16 @@ pub(crate) fn router(api: Api) -> Router {
         let document: &Value = served.get().ok_or_else(Problem::stopping)?;
         Ok(Json(document.clone()))
     });
+    let index = Index { document: DOCUMENT.to_string(), routes: routes.listed() };
+    let routes = routes.get("", "This list of requests.", async move || -> Answer<Index> {
+        Ok(Json(index.clone()))
+    });
     let routes = routes.into_router().finish_api(&mut document);
     // It is set once.
     let _ = made.set(serde_json::to_value(&document).unwrap_or_default());
     Router::new()
         .merge(routes)
+        .route("/api/v1/", get(async || Redirect::permanent("/api/v1")))
         .route("/api/v1/{*path}", get(no_path).post(no_path))
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "the path has other methods")
@@ -76,7 +85,7 @@ pub(crate) fn router(api: Api) -> Router {
 }
 
 async fn no_path() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "there is no such path")
+    Problem::new(StatusCode::NOT_FOUND, "there is no such path: GET /api/v1 lists those there are")
 }
 
 async fn metrics_text(State(api): State<Api>) -> Result<impl IntoResponse, Problem> {

@@ -1,4 +1,5 @@
-//! Work that takes its time and runs beside the loop: diagnoses and restarts.
+//! Work that takes its time and runs beside the loop: diagnoses, restarts and pickles.
 
 pub(crate) mod diagnosing;
+pub(crate) mod pickling;
 pub(crate) mod tasks;

@@ -9,7 +9,8 @@ use crate::fake::{Agent, config, start};
 use crate::{JOB, train_until_captured};
 
 /// Every operation of the document, and a request for it.
-const REQUESTS: [(&str, &str); 14] = [
+const REQUESTS: [(&str, &str); 16] = [
+    ("get /api/v1", "/api/v1"),
     ("get /api/v1/jobs", "/api/v1/jobs"),
     ("get /api/v1/jobs/{job}/ranks", "/api/v1/jobs/train/ranks"),
     ("get /api/v1/jobs/{job}/lines", "/api/v1/jobs/train/lines"),
@@ -19,6 +20,7 @@ const REQUESTS: [(&str, &str); 14] = [
     ("get /api/v1/captures/{id}", "/api/v1/captures/{capture}"),
     ("get /api/v1/captures/{id}/collectives", "/api/v1/captures/{capture}/collectives"),
     ("get /api/v1/captures/{id}/ranks/{rank}", "/api/v1/captures/{capture}/ranks/2"),
+    ("get /api/v1/captures/{id}/ranks/{rank}/pickle", "/api/v1/captures/{capture}/ranks/2/pickle"),
     ("get /api/v1/incidents", "/api/v1/incidents"),
     ("get /api/v1/incidents/{id}", "/api/v1/incidents/{incident}"),
     ("get /api/v1/actions", "/api/v1/actions"),
@@ -121,6 +123,6 @@ fn no_route_of_the_api_is_added_past_the_document() {
         }
     }
     let beside = ["/", "/index.html", "/app.js", "/style.css", "/healthz", "/metrics"];
-    let beside = beside.into_iter().chain(["/api/v1/{*path}"]);
+    let beside = beside.into_iter().chain(["/api/v1/", "/api/v1/{*path}"]);
     assert_eq!(added, beside.map(str::to_string).collect());
 }
