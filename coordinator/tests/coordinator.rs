@@ -6,6 +6,7 @@ mod fake;
 mod host_readings;
 mod old_store;
 mod openapi;
+mod page;
 mod turns;
 mod versions;
 
@@ -138,7 +139,6 @@ async fn check_doors(running: &fake::Running) {
     for (path, content_type, part) in [
         ("/", "text/html", "Memtape"),
         ("/app.js", "text/javascript", "api/v1"),
-        ("/style.css", "text/css", "{"),
         ("/healthz", "text/plain", "ok"),
     ] {
         let answer = reqwest::get(running.url(path)).await.unwrap();

@@ -1,0 +1,99 @@
+//! The page as a browser gets it: its files, its icon, what it downloads; and its pure modules,
+//! which Node runs where it is installed.
+
+use std::path::Path;
+use std::process::Command;
+
+use memtape_core::pickle::torch_snapshot;
+use memtape_proto::snapshot::{self, Bounds};
+use serde_json::json;
+
+use crate::fake::{Agent, config, start};
+use crate::{JOB, train_until_captured};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_is_served_with_its_modules_and_its_icon() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    for (path, content_type, part) in [
+        ("/index.html", "text/html", "type=\"module\""),
+        ("/style.css", "text/css", "light-dark("),
+        ("/favicon.ico", "image/svg+xml", "<svg"),
+        ("/favicon.svg", "image/svg+xml", "<svg"),
+        ("/views/incident.js", "text/javascript", "export function draw"),
+        ("/charts/memory.js", "text/javascript", "export function memoryChart"),
+    ] {
+        let answer = reqwest::get(running.url(path)).await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        let found = answer.headers()["content-type"].to_str().unwrap().to_string();
+        assert!(found.starts_with(content_type), "{path}: {found}");
+        assert!(answer.text().await.unwrap().contains(part), "{path}");
+    }
+    for path in ["/views", "/views/nosuch.js", "/app.js.map"] {
+        assert_eq!(running.get(path).await.0, 404, "{path}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_lists_its_routes() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let (status, index) = running.get("/api/v1").await;
+    assert_eq!((status, &index["document"]), (200, &json!("/api/v1/openapi.json")));
+    assert_eq!(running.get("/api/v1/").await, (status, index.clone()));
+    let (_, document) = running.get("/api/v1/openapi.json").await;
+    let routes = index["routes"].as_array().unwrap();
+    assert!(routes.len() > 10, "{index:#}");
+    for route in routes {
+        let (path, method) = (route["path"].as_str().unwrap(), route["method"].as_str().unwrap());
+        let described = &document["paths"][path][method.to_lowercase()];
+        assert_eq!(described["summary"], route["about"], "{method} {path}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_of_a_capture_is_downloaded_as_a_pickle() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.announce(&JOB).await;
+    let (_, (request, snapshots)) = train_until_captured(&mut agent, &JOB, 0).await;
+    let id = &request.capture_id;
+    let path = format!("/api/v1/captures/{id}");
+    running.wait(&path, |capture| capture["state"] == "complete").await;
+    let url = |rank: u32| running.url(&format!("{path}/ranks/{rank}/pickle"));
+    // At the same time: those that find no turn wait.
+    let answers = (0..JOB.ranks).map(|rank| tokio::spawn(reqwest::get(url(rank))));
+    for (rank, answer) in (0..JOB.ranks).zip(answers.collect::<Vec<_>>()) {
+        let answer = answer.await.unwrap().unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["content-type"], "application/octet-stream");
+        let name = format!("attachment; filename=\"{id}-rank{rank}.pickle\"");
+        assert_eq!(answer.headers()["content-disposition"], name.as_str());
+        // What `memtape export` writes of the same capture.
+        let stored = snapshot::decode(&snapshots[&rank], Bounds::default()).unwrap();
+        assert_eq!(answer.bytes().await.unwrap(), torch_snapshot(&stored));
+    }
+    for path in [format!("{path}/ranks/99/pickle"), "/api/v1/captures/cap-x/ranks/0/pickle".into()]
+    {
+        let (status, answer) = running.get(&path).await;
+        assert_eq!(status, 404, "{path}");
+        assert!(answer["error"].as_str().unwrap().starts_with("there is no "), "{answer}");
+    }
+    running.stop().await;
+}
+
+/// `tests/page` has the tests of the modules that touch neither the document nor the network.
+#[test]
+fn the_pure_modules_of_the_page_pass_their_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    if Command::new("node").arg("--version").output().is_err() {
+        println!("left out: the tests of the page's modules, because there is no Node");
+        return;
+    }
+    let file = root.join("tests/page/pure.test.mjs");
+    let output = Command::new("node").arg("--test").arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}

@@ -1,0 +1,82 @@
+// Numbers with their units, as text. Pure: no document, no request, no clock.
+//
+// Bytes have the precision of the sentences that the coordinator writes, so that a number is the
+// same wherever it stands. What is not known is 'unknown', never 0.
+
+const UNITS = [
+  ['TiB', 2 ** 40],
+  ['GiB', 2 ** 30],
+  ['MiB', 2 ** 20],
+  ['KiB', 2 ** 10],
+];
+
+export const isKnown = value => value !== null && value !== undefined;
+
+/** `1.5 MiB`, `128 KiB`, `80 GiB`, `12 B`; with `signed` also `+1.5 MiB`. */
+export function bytes(count, signed = false) {
+  if (!isKnown(count)) return 'unknown';
+  const sign = count < 0 ? '−' : signed && count > 0 ? '+' : '';
+  const size = Math.abs(count);
+  for (const [unit, scale] of UNITS) {
+    // Rounded to tenths before the unit is chosen, so that 1023.96 KiB is 1 MiB.
+    const tenths = Math.round((size * 10) / scale);
+    if (size < 1024 || tenths < 10) continue;
+    const value = tenths >= 1000 ? Math.floor((tenths + 5) / 10) : tenths / 10;
+    return `${sign}${whole(value)} ${unit}`;
+  }
+  return `${sign}${size} B`;
+}
+
+/** `1,218`; `–` where it is not known. */
+export const whole = number => (isKnown(number) ? number.toLocaleString('en-US') : '–');
+
+/** `1 step`, `2 steps`. */
+export const plural = (count, noun, many = `${noun}s`) =>
+  `${whole(count)} ${count === 1 ? noun : many}`;
+
+/** `90 s`, `25 min`, `3.1 h`, `4 days`. */
+export function duration(seconds) {
+  if (!isKnown(seconds)) return 'unknown';
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 48 * 3600) return `${(seconds / 3600).toFixed(1)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+export const percent = share => `${Math.round(share * 100)} %`;
+
+/** What a job, a rank or an incident counts: a process without steps counts turns. */
+export const unitOf = of => (of?.clock === 'turns' ? 'turn' : 'step');
+
+export const median = values => {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted.length ? sorted[Math.floor((sorted.length - 1) / 2)] : 0;
+};
+
+/** Round numbers from `low` to `high`, about `count` of them: 1, 2 or 5 times a power of ten. */
+export function ticks(low, high, count) {
+  if (!(high > low)) return [low];
+  const rough = (high - low) / Math.max(1, count);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map(factor => factor * power).find(size => size >= rough);
+  return rounds(low, high, step);
+}
+
+/** The same for bytes from 0: round in the unit of the largest. */
+export function byteTicks(high, count) {
+  const scale = UNITS.find(([, size]) => high >= size)?.[1] ?? 1;
+  return ticks(0, high / scale, count).map(value => value * scale);
+}
+
+/** The same for steps: whole ones only. */
+export const stepTicks = (low, high, count) => [
+  ...new Set(ticks(low, high, count).filter(Number.isInteger)),
+];
+
+function rounds(low, high, step) {
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high * (1 + 1e-9); i += 1) {
+    found.push(Number((i * step).toPrecision(12)));
+  }
+  return found;
+}
