@@ -100,6 +100,11 @@ impl Coordinator {
             incidents.found(context, serial, finding, jobs);
             coordinator.carry_out();
         }
+        // A death may have been written down and its incident not.
+        for (serial, failure) in coordinator.jobs.deaths() {
+            coordinator.context.push(Effect::RankFailed { serial, failure });
+        }
+        coordinator.carry_out();
         coordinator
     }
 

@@ -10,6 +10,7 @@ const STATES = {
   growing: ['▲', 'bad', 'growing'],
   leaking: ['▲', 'bad', 'leaking'],
   ended: ['■', '', 'ended'],
+  failed: ['✕', 'bad', 'failed'],
   unknown: ['?', 'warn', 'unknown'],
   disconnected: ['?', 'warn', 'disconnected'],
   silent: ['?', 'warn', 'silent'],
@@ -53,6 +54,7 @@ export function endOf(rank) {
   const how =
     {
       exited: 'has exited',
+      failed: 'has exited with an error',
       killed: 'was killed',
       oom_killed: "was killed by the kernel's OOM killer",
     }[rank.end] ?? 'has ended';

@@ -6,6 +6,7 @@ import { whole } from '../units.js';
 import { incidentCard, rankIn } from './parts.js';
 
 const ORDER = [
+  'failed',
   'leaking',
   'behind',
   'silent',

@@ -76,8 +76,9 @@ export function draw(of) {
   const { incident, capture, ranks, data, peers, actions, captures, collectives } = of;
   const unit = unitOf(incident);
   const rank = rankIn(ranks, incident.rank);
-  const counted = capture?.parts.find(part => part.rank === incident.rank)?.step || capture?.step;
-  const from = counted ? ` (at ${unit} ${whole(counted)})` : '';
+  // What a capture showed is of its step; all other figures are the newest.
+  const seen = incident.capture_step ? ` (at ${unit} ${whole(incident.capture_step)})` : '';
+  const now = incident.last_step ? ` (at ${unit} ${whole(incident.last_step)})` : '';
   return [
     make(
       'p',
@@ -92,7 +93,7 @@ export function draw(of) {
     incident.closed_reason
       ? make('p', { class: 'banner' }, `Closed: ${incident.closed_reason}`)
       : null,
-    answers(incident, rank, from),
+    answers(incident, rank, now),
     memoryChart({
       rank: incident.rank,
       data,
@@ -116,12 +117,12 @@ export function draw(of) {
     make(
       'div',
       { class: 'columns' },
-      section('Evidence for it', list(incident.evidence, 'none yet')),
-      section('Evidence against it', list(incident.against, 'none')),
+      section(`Evidence for it${seen}`, list(incident.evidence, 'none yet')),
+      section(`Evidence against it${seen}`, list(incident.against, 'none')),
     ),
     section('Other possible classes', alternatives(incident)),
-    section(`When the live blocks were allocated${from}`, birthsChart(incident, unit)),
-    section(`Lines that may be the cause${from}`, suspects(incident, unit)),
+    section(`When the live blocks were allocated${seen}`, birthsChart(incident, unit)),
+    section(`Lines that may be the cause${seen}`, suspects(incident, unit)),
     section('Growth', numbers(incident, unit)),
     section(
       'Timeline',

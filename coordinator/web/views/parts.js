@@ -69,7 +69,8 @@ export function incidentCard(incident, rank) {
 
 /** The heading of an incident: once its rank has ended, that comes first. */
 export function headline(incident, rank) {
-  const end = incident.state === 'open' ? endOf(rank) : null;
+  const isAboutItsEnd = incident.layer === 'process';
+  const end = incident.state === 'open' && !isAboutItsEnd ? endOf(rank) : null;
   if (!end) return [make('h1', {}, incident.sentence)];
   return [
     make('h1', { class: hasDied(rank) ? 'bad' : '' }, end),

@@ -249,17 +249,15 @@ impl Jobs {
         let Some(rank) = attempt.ranks.get_mut(&number) else { return };
         rank.step = rank.step.max(step);
         attempt.captures.rank_down(context.now.mono_ns, tape_id, rank.step);
-        if end.is_death() {
-            // Also when it is repeated: the incident of a coordinator that died may not be stored.
-            let failure = rank.failure(FailureKind::Died(end), wall_ns, ranks);
-            context.push(Effect::RankFailed { serial, failure });
-        }
         if rank.presence == Presence::Ended && rank.record.end == Some(end) {
             // Repeated after a reconnect.
             return;
         }
         tracing::info!(job = ?attempt.record.job, rank = number, "rank is gone: {}", ended.detail);
         rank.end(ended);
+        if let Some(failure) = rank.death(ranks) {
+            context.push(Effect::RankFailed { serial, failure });
+        }
         attempt.detectors.rank_ended(number);
         let mut changes = Changes::of(&rank.record);
         let is_over = attempt.ranks.values().all(|rank| rank.presence == Presence::Ended);
@@ -367,7 +365,26 @@ impl Node {
     }
 }
 
+impl Jobs {
+    /// Every rank that has died, with its attempt.
+    pub(crate) fn deaths(&self) -> Vec<(u32, Failure)> {
+        let of_attempt = |(&serial, attempt): (&u32, &Attempt)| {
+            let ranks = attempt.world();
+            let deaths: Vec<Failure> =
+                attempt.ranks.values().filter_map(|rank| rank.death(ranks)).collect();
+            deaths.into_iter().map(move |failure| (serial, failure))
+        };
+        self.attempts.iter().flat_map(of_attempt).collect()
+    }
+}
+
 impl Rank {
+    /// How it died, in an attempt of this many ranks; none where it did not.
+    fn death(&self, ranks: u32) -> Option<Failure> {
+        let end = self.record.end.filter(|_| self.has_died())?;
+        Some(self.failure(FailureKind::Died(end), self.record.end_wall_ns, ranks))
+    }
+
     /// What happened to it, in an attempt of this many ranks.
     fn failure(&self, kind: FailureKind, wall_ns: i64, ranks: u32) -> Failure {
         let device = self.totals.iter().max_by_key(|totals| totals.ooms);
