@@ -12,17 +12,17 @@ const UNITS = [
 
 export const isKnown = value => value !== null && value !== undefined;
 
-/** `1.5 MiB`, `128 KiB`, `80 GiB`, `12 B`; with `signed` also `+1.5 MiB`. */
+/** To three digits: `2.69 MiB`, `1.5 MiB`, `143 MiB`, `80 GiB`, `12 B`; with `signed` `+1.5 MiB`. */
 export function bytes(count, signed = false) {
   if (!isKnown(count)) return 'unknown';
   const sign = count < 0 ? '−' : signed && count > 0 ? '+' : '';
   const size = Math.abs(count);
   for (const [unit, scale] of UNITS) {
-    // Rounded to tenths before the unit is chosen, so that 1023.96 KiB is 1 MiB.
-    const tenths = Math.round((size * 10) / scale);
-    if (size < 1024 || tenths < 10) continue;
-    const value = tenths >= 1000 ? Math.floor((tenths + 5) / 10) : tenths / 10;
-    return `${sign}${whole(value)} ${unit}`;
+    // Rounded before the unit is chosen, so that 1023.96 KiB is 1 MiB.
+    const hundredths = Math.round((size * 100) / scale);
+    if (size < 1024 || hundredths < 100) continue;
+    const times = hundredths < 1000 ? 100 : hundredths < 10000 ? 10 : 1;
+    return `${sign}${whole(Math.round((size * times) / scale) / times)} ${unit}`;
   }
   return `${sign}${size} B`;
 }

@@ -265,7 +265,7 @@ mod tests {
     fn sample_incident() -> Incident {
         parse(&json!({
             "id": "inc-7", "job": "train-1", "rank": 2, "device": 0, "class": "leak",
-            "state": "open", "sentence": "Rank 2 keeps 2.50 MiB a step since step 41",
+            "state": "open", "sentence": "Rank 2 keeps 2.5 MiB a step since step 41",
             "culprit": { "file": "train.py", "line": 36, "function": "remember" },
             "stack": [{ "file": "train.py", "line": 36, "function": "remember" },
                 { "file": "\u{1b}[31mtrain.py", "line": 80, "function": "main" }],
@@ -300,12 +300,12 @@ mod tests {
     fn an_incident_is_a_sentence_first() {
         let text = incident(&sample_incident(), Some(&sample_manifest()));
         let expected = "\
-Rank 2 keeps 2.50 MiB a step since step 41
+Rank 2 keeps 2.5 MiB a step since step 41
 
   incident    inc-7 (open, leak, 95 % sure)
   job         train-1, rank 2, device 0
   culprit     train.py:36 remember
-  growth      +2.50 MiB a step, 82.5 MiB so far, this line explains 98 % of it
+  growth      +2.5 MiB a step, 82.5 MiB so far, this line explains 98 % of it
   onset       step 41, detected at step 74
   forecast    out of memory in about 9000 steps (4 min)
   opened      2026-11-21 07:00:04 UTC, stored
@@ -329,8 +329,8 @@ Suspects
 Capture cap-3 is partial: 1 of 2 ranks at the end of step 74, compared with step 20
 trigger growth, requested 2026-11-21 07:00:04 UTC
 missing: rank 1 is unreachable: no answer
-RANK  NODE  OUTCOME         STEP  ENDED (UTC)           ± MS     BYTES  DETAIL
-   2  n0    aligned (dead)    74  2026-11-21 07:00:04  0.002  2.00 KiB
+RANK  NODE  OUTCOME         STEP  ENDED (UTC)           ± MS  BYTES  DETAIL
+   2  n0    aligned (dead)    74  2026-11-21 07:00:04  0.002  2 KiB
 
 For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
 ";

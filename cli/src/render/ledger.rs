@@ -201,11 +201,11 @@ mod tests {
             rest_bytes: Some(2560),
         };
         let expected = "\
-    BYTES  LAYER
- 1.00 KiB  nccl
-    512 B  requested
- 2.50 KiB  unaccounted: free, context and kernels
- 4.00 KiB  the device
+   BYTES  LAYER
+   1 KiB  nccl
+   512 B  requested
+ 2.5 KiB  unaccounted: free, context and kernels
+   4 KiB  the device
 ";
         let lines = |text: &str| text.lines().map(|l| l.trim().to_string()).collect::<Vec<_>>();
         assert_eq!(lines(&text(&ledger)), lines(expected));
@@ -253,8 +253,8 @@ mod tests {
             lines,
             [
                 "BYTES PIECES SINCE STEP 8 TAKEN BY LINE",
-                "9.00 KiB 9 nccl unknown line",
-                "6.00 KiB 6 +4.00 KiB pinned t.py:7 in f",
+                "9 KiB 9 nccl unknown line",
+                "6 KiB 6 +4 KiB pinned t.py:7 in f",
                 "3 small stacks are counted under \"unknown line\"",
             ]
         );
@@ -272,7 +272,7 @@ mod tests {
         state.outside_stacks = many.collect();
         state.before_step = 0;
         let text = lines_text(&state);
-        assert!(words(&text).contains("2.00 KiB 2 2 more lines"), "{text}");
+        assert!(words(&text).contains("2 KiB 2 2 more lines"), "{text}");
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         let taken = |origin| OutsideUse { origin, device: 1, bytes: 2048, count: 3 };
         let uses = [taken(Origin::HostPinned), taken(Origin::Nccl)];
         let text = outside_text(&uses);
-        assert!(text.contains("2.00 KiB") && text.contains("host") && text.contains("device 1"));
+        assert!(text.contains("2 KiB") && text.contains("host") && text.contains("device 1"));
         let found = outside_json(&uses);
         assert_eq!((&found[0]["device"], &found[1]["device"]), (&Value::Null, &json!(1)));
     }

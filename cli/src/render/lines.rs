@@ -33,7 +33,7 @@ pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
         ">blocks",
         ">survivors",
         ">oldest step",
-        ">growth/step",
+        ">kept/step",
         ">since step",
         ">median rank",
     ];
@@ -117,8 +117,8 @@ mod tests {
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(rows.len(), 5, "{text}");
         let has = |row: &str, words: &[&str]| words.iter().all(|word| row.contains(word));
-        assert!(has(rows[1], &["train.py:36", "train.py:80", "400.0 MiB", "200", "96"]), "{text}");
-        assert!(has(rows[1], &["+2.00 MiB"]), "{text}");
+        assert!(has(rows[1], &["train.py:36", "train.py:80", "400 MiB", "200", "96"]), "{text}");
+        assert!(has(rows[1], &["+2 MiB"]), "{text}");
         assert!(has(rows[2], &["–"]) && !rows[2].contains("train.py"), "{text}");
         assert!(rows[3].starts_with("3 more lines"), "{text}");
     }

@@ -53,7 +53,7 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
         "node",
         ">pid",
         ">step",
-        ">growth/step",
+        ">minimum/step",
         ">allocated",
         ">reserved",
         ">peak",
@@ -218,14 +218,14 @@ mod tests {
         };
         let found = text(&ranks, &[unknown]);
         let expected = "\
-RANK  DEVICE      NCCL    IN USE  UNACCOUNTED       SIZE
-   0       0  10.0 MiB  20.0 MiB     70.0 MiB  100.0 MiB
+RANK  DEVICE    NCCL  IN USE  UNACCOUNTED     SIZE
+   0       0  10 MiB  20 MiB       70 MiB  100 MiB
 unaccounted: free, other processes, other code, unused by tensors, deferred frees, \
 context and kernels
 
-RANK   PRIVATE  FILES  SHARED  SWAPPED    PINNED  WORKERS       THEIRS    CGROUP     LIMIT  KILLS
-   0  5.00 MiB      ?       ?        ?  3.00 MiB        2  <= 9.00 MiB  40.0 MiB  no limit      0
-   1         ?      ?       ?        ?         ?        ?            ?         ?         ?      ?
+RANK  PRIVATE  FILES  SHARED  SWAPPED  PINNED  WORKERS    THEIRS  CGROUP     LIMIT  KILLS
+   0    5 MiB      ?       ?        ?   3 MiB        2  <= 9 MiB  40 MiB  no limit      0
+   1        ?      ?       ?        ?       ?        ?         ?       ?         ?      ?
 unknown of the device of ranks 0-2, 5: no NVML on this node
 ";
         assert!(found.ends_with(expected), "{found}");

@@ -34,4 +34,4 @@ pub use judges::Alternative;
 pub use judges::class::Class;
 pub use judges::facts::{RestartAnswer, Standing};
 pub use judges::remedy::{Cause, Remedy};
-pub use words::{bytes, location};
+pub use words::{bytes, location, plural, signed_bytes};

@@ -11,23 +11,40 @@ use crate::snapshot::frames::{is_compiled_region, resumed_function};
 /// Units of 1024, largest first, with their size as a power of two.
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Bytes with an IEC unit and at most one decimal: `1.5 MiB`, `128 KiB`, `80 GiB`, `12 B`.
+/// Bytes with an IEC unit, to three digits: `2.69 MiB`, `1.5 MiB`, `12.5 GiB`, `143 MiB`, `12 B`.
+///
+/// Every program that shows bytes to a person uses it, so that a number reads the same everywhere.
 pub fn bytes(value: u64) -> String {
     for (unit, shift) in UNITS {
         if value < 1_024 {
             break;
         }
-        // Rounded to tenths before the unit is chosen, so that 1023.96 KiB is 1 MiB.
-        let tenths = ((u128::from(value) * 10) + (1 << (shift - 1))) >> shift;
-        if tenths >= 10 {
-            return match (tenths / 10, tenths % 10) {
-                (whole, 0) => format!("{} {unit}", grouped(whole)),
-                (whole @ 0..100, tenth) => format!("{whole}.{tenth} {unit}"),
-                _ => format!("{} {unit}", grouped((tenths + 5) / 10)),
-            };
-        }
+        // Rounded before the unit is chosen, so that 1023.96 KiB is 1 MiB.
+        let rounded = |times: u128| ((u128::from(value) * times) + (1 << (shift - 1))) >> shift;
+        let (whole, hundredths) = match rounded(100) {
+            ..100 => continue,
+            all @ 100..1_000 => (all / 100, all % 100),
+            1_000..10_000 => (rounded(10) / 10, rounded(10) % 10 * 10),
+            _ => (rounded(1), 0),
+        };
+        let whole = grouped(whole);
+        return match (hundredths / 10, hundredths % 10) {
+            (0, 0) => format!("{whole} {unit}"),
+            (tenth, 0) => format!("{whole}.{tenth} {unit}"),
+            _ => format!("{whole}.{hundredths:02} {unit}"),
+        };
     }
     format!("{value} B")
+}
+
+/// The same of a change: `+1.5 MiB`, `-3 B`, `0 B`.
+pub fn signed_bytes(change: i64) -> String {
+    let sign = match change {
+        0 => "",
+        1.. => "+",
+        _ => "-",
+    };
+    format!("{sign}{}", bytes(change.unsigned_abs()))
 }
 
 /// A count in full, with thousands apart.
@@ -55,7 +72,7 @@ pub(crate) fn amount(measure: Measure, value: i64) -> String {
 }
 
 /// `1 block`, `12 blocks`.
-pub(crate) fn plural(number: u64, noun: &str) -> String {
+pub fn plural(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", count(number)) }
 }
 
@@ -129,6 +146,9 @@ fn grouped(number: u128) -> String {
 mod tests {
     use super::*;
 
+    /// The lowest change there can be.
+    const MIN: &str = "-8,388,608 TiB";
+
     #[test]
     fn numbers_read_well() {
         let check = |value: u64, expected: &str| assert_eq!(bytes(value), expected);
@@ -137,9 +157,17 @@ mod tests {
         check(999, "999 B");
         check(131_584, "129 KiB");
         check(1_572_864, "1.5 MiB");
+        check(2_820_669, "2.69 MiB");
+        check((1 << 20) + (11 << 10), "1.01 MiB");
         check((1 << 20) - 1, "1 MiB");
+        check((1 << 30) - (10 << 20), "1,014 MiB");
+        check((10 << 20) - 1, "10 MiB");
+        check((100 << 20) - 1, "100 MiB");
+        check(12_928 << 20, "12.6 GiB");
+        check(285 << 19, "143 MiB");
         check(80 << 30, "80 GiB");
         check(u64::MAX, "16,777,216 TiB");
+        assert_eq!([0, 5, -2_048, i64::MIN].map(signed_bytes), ["0 B", "+5 B", "-2 KiB", MIN]);
         assert_eq!([4_137, 99, 100, 1_234_567].map(about), ["4,100", "99", "100", "1,200,000"]);
         assert_eq!(ranks(&[2], 1), "rank 2");
         assert_eq!(ranks(&[2, 5, 7], 3), "ranks 2, 5 and 7");

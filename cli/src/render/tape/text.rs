@@ -343,10 +343,7 @@ mod tests {
         };
         let line = thrash_text(&churn);
         assert!(line.starts_with("cache thrash: in 15 of the 16 last steps "), "{line}");
-        assert!(
-            line.contains("(45 taken, 90.0 MiB in all)") && line.lines().count() == 1,
-            "{line}"
-        );
+        assert!(line.contains("(45 taken, 90 MiB in all)") && line.lines().count() == 1, "{line}");
         assert_eq!(super::super::json::thrash(&churn)["taken_bytes"], 90 << 20);
     }
 
