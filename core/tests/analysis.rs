@@ -107,6 +107,48 @@ fn what_resembles_a_leak_is_none() {
 }
 
 #[test]
+fn steps_that_need_more_and_more_are_found_with_their_rate() {
+    // Eight layers, each with one more MiB in each step.
+    let longer = Pattern::Longer { bytes: MIB };
+    for (steps, ring) in [(40, usize::MAX), (40, 430), (9, usize::MAX), (120, usize::MAX)] {
+        let job = Job { steps, ring, ..Job::default() };
+        let what = format!("{steps} steps, a ring of {ring}");
+        let check = |ranks: &[Rank], class: Class, rank: u32| {
+            let verdict = analyze(ranks).verdict.unwrap_or_else(|| panic!("{what}: nothing"));
+            assert_eq!((verdict.class, verdict.rank), (class, rank), "{what}: {verdict:?}");
+            assert_eq!(verdict.bytes_per_step, Some(8 * MIB), "{what}: {verdict:?}");
+            let sentence = format!("each step of rank {rank} needs 8 MiB more than the one before");
+            assert!(verdict.sentence.starts_with(&sentence), "{}", verdict.sentence);
+        };
+        check(&ranks(job, 1, &[0], longer), Class::Pressure, 0);
+        check(&ranks(job, 4, &[2], longer), Class::Imbalance, 2);
+        let all = analyze(&ranks(Job { pattern: longer, ..job }, 4, &[], longer)).verdict;
+        let all = all.unwrap_or_else(|| panic!("{what}: nothing of all"));
+        assert_eq!((all.class, all.scope), (Class::Pressure, Scope::AllRanks), "{what}");
+    }
+    let few = Job { steps: 6, ..Job::default() };
+    let analysis = analyze(&ranks(few, 1, &[0], longer));
+    assert_eq!((analysis.verdict, analysis.judges_peaks), (None, false), "five whole steps");
+}
+
+#[test]
+fn the_rate_of_a_leak_and_its_growth_agree() {
+    let pattern = Pattern::Leak { bytes: 2 * MIB, every: 1 };
+    for steps in [12, 30, 100] {
+        let found = ranks(Job { steps, ..Job::default() }, 1, &[0], pattern);
+        let verdict = analyze(&found).verdict.expect("it leaks");
+        assert_eq!(verdict.bytes_per_step, Some(2 * MIB));
+        let evidence = verdict.evidence.first().expect("what grew");
+        let words: Vec<&str> = evidence.split(' ').collect();
+        let number = |after: &str| {
+            let at = words.iter().position(|word| *word == after).expect("the word");
+            words[at + 1].parse::<u64>().expect("a number")
+        };
+        assert_eq!(number("by"), 2 * number("over"), "{evidence}");
+    }
+}
+
+#[test]
 fn steps_are_guessed_where_none_are_marked() {
     let job = Job { optimizer_shows: false, steps: 20, ..Job::default() };
     let found = ranks(job, 1, &[0], LEAK);

@@ -14,12 +14,14 @@ rank. PATTERN is
     thrash (the cache is emptied in each step),
     deferred (copies on a side stream fall behind; needs FAKECUDA_COPY_MIB_S),
     pools (a CUDA graph for each new shape),
-    balanced (a large batch), heavy (one three times as large).
+    balanced (a large batch), heavy (one three times as large),
+    even (a batch of 16,384 rows), longer (1,024 rows more in each step), varied (rows by a seed).
 """
 
 import os
 import pathlib
 import pickle
+import random
 import sys
 
 import torch
@@ -52,13 +54,18 @@ class Trainer:
             self.optimizer = torch.optim.SGD(self.model.parameters(), foreach=False)
         else:
             self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.rows = {"heavy": 3 << 16, "balanced": 1 << 16}.get(pattern, 256)
+        sized = {"heavy": 3 << 16, "balanced": 1 << 16, "even": 1 << 14, "longer": 1 << 14}
+        self.rows, self.random = sized.get(pattern, 256), random.Random(7)
         self.static = torch.empty(16384, WIDTH, device="cuda") if pattern == "pools" else None
         # Before the recording: a warm-up leaves one block in each segment of ten.
         self.left = blocks_of(2, 1000)[::10] if pattern == "gaps" else []
         self.side = torch.cuda.Stream()
 
     def step(self, number):
+        if self.pattern == "longer":
+            self.rows += 1 << 10
+        elif self.pattern == "varied":
+            self.rows = self.random.randrange(1 << 12, 1 << 15)
         batch = torch.empty(self.rows, WIDTH, device="cuda")
         hidden = self.model(batch)
         loss = hidden.square().mean()

@@ -78,6 +78,11 @@ pub(super) const STOPPED_STEPS: u64 = 256;
 /// A level climbs when the lowest values of this many parts of a window do, …
 pub(super) const PARTS: usize = 8;
 
+/// Fewest steps of a trace that are judged. Independent peaks climb over so few once in 4,000
+/// times, over [`PARTS`] once in 400,000; a running job is judged again and again and needs more.
+/// No ablation: the evaluation makes no files.
+pub(super) const TRACE_POINTS_MIN: usize = 6;
+
 /// … each by at least a fourth of the typical rise, …
 /// Ablation: half: 3 duplicates; twice: no change.
 pub(super) const EVEN_DIVISOR: i64 = 4;

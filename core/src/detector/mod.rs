@@ -20,6 +20,7 @@ mod step_time;
 mod tests;
 
 pub use forecast::Forecast;
+pub(crate) use levels::trace::{StepTrend, is_enough, trend_of_idle, trend_of_peaks};
 pub use machine::{Detector, SETTLE_NS};
 pub use series::Layer;
 

@@ -20,7 +20,7 @@ const GIB: u64 = 1 << 30;
 const STEP_NS: u64 = 30_000_000;
 
 /// Numbers from a seed (splitmix64).
-struct Rng(u64);
+pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
@@ -31,7 +31,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Pattern {
     Epoch { bytes: u64, steps: u64 },
     /// Sizes differ from step to step.
     Varying,
+    /// Each activation is this many bytes larger than in the step before.
+    Longer { bytes: u64 },
 }
 
 /// A loop.
@@ -262,6 +264,7 @@ impl Trainer {
         let size = match self.job.pattern {
             // A length of its own for each step, as batches have.
             Pattern::Varying => MIB * (1 + (self.step * 7919 + layer) % 13) / 2,
+            Pattern::Longer { bytes } => 4 * MIB + self.step * bytes,
             _ => 4 * MIB,
         };
         (stack, size)

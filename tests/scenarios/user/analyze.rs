@@ -10,7 +10,7 @@ use serde_json::Value;
 const SCRIPT: &str = "tests/torch/snapshots.py";
 
 /// Jobs that have room, in one process each but with one import of PyTorch for all.
-const JOBS: [&str; 15] = [
+const JOBS: [&str; 22] = [
     "clean",
     "window",
     "sgd",
@@ -26,6 +26,13 @@ const JOBS: [&str; 15] = [
     "balanced",
     "balanced,rank=1",
     "heavy,rank=2",
+    "even",
+    "even,rank=1",
+    "longer,rank=2",
+    "longer,rank=2,ring=1500",
+    "even,rank=3",
+    "varied",
+    "varied,ring=1500",
 ];
 
 /// Jobs whose last request fails.
@@ -86,6 +93,43 @@ fn other_faults(folder: &Path) {
     assert_eq!((&uneven["verdict"]["rank"], &uneven["mode"]), (&2.into(), &"across_ranks".into()));
 }
 
+/// Steps that need more than the ones before, of one rank of four and in its file alone.
+fn longer_steps(folder: &Path) {
+    // Eleven tensors of the batch's rows are alive at a peak; each has 1,024 rows more.
+    let a_step = 11 * (1024 * 512 * 4);
+    let healthy = folder.join("even/rank0_end.pickle");
+    for job in ["longer,rank=2", "longer,rank=2,ring=1500"] {
+        let growing = folder.join(job).join("rank2_end.pickle");
+        let rate = |found: &Value| {
+            let rate = found["verdict"]["bytes_per_step"].as_u64().expect("a rate");
+            assert!(rate.abs_diff(a_step) <= a_step / 10, "{rate} instead of {a_step}");
+            let sentence = found["verdict"]["sentence"].as_str().expect("a sentence");
+            assert!(sentence.starts_with("each step of rank 2 needs "), "{sentence}");
+            assert!(sentence.contains(" are reserved over a peak of "), "{sentence}");
+        };
+        let alone = said("analyze", std::slice::from_ref(&growing));
+        check(&alone, "pressure", "# GRAPH");
+        rate(&alone);
+        let peers = ["even/rank0_end", "even,rank=1/rank1_end", "even,rank=3/rank3_end"]
+            .map(|file| folder.join(file).with_extension("pickle"));
+        let among = said("analyze", &[&peers[..], std::slice::from_ref(&growing)].concat());
+        check(&among, "imbalance", "# GRAPH");
+        rate(&among);
+        assert_eq!(among["verdict"]["rank"], 2);
+        let diff = said("diff", &[healthy.clone(), growing.clone()]);
+        check(&diff, "imbalance", "# GRAPH");
+        let beyond = |name: &str| {
+            let bytes = |at: usize| diff[name][at].as_u64().expect("bytes");
+            assert!(bytes(1) > bytes(0) + bytes(0) / 4, "{name}: {}", diff[name]);
+        };
+        beyond("peak");
+        beyond("reserved");
+    }
+    for job in ["varied", "varied,ring=1500", "even"] {
+        assert_eq!(found(folder, job)["verdict"], Value::Null, "{job}");
+    }
+}
+
 /// Several files of one rank, and what is between two of them.
 fn snapshots_over_time(folder: &Path) {
     let job = folder.join("outputs,dump=5");
@@ -113,6 +157,7 @@ fn snapshots_of_real_pytorch_are_judged() {
     train(&torch, folder, "20G", &JOBS);
     leaks(folder);
     other_faults(folder);
+    longer_steps(folder);
     snapshots_over_time(folder);
 
     train(&torch, folder, "800M", &FAILING);

@@ -102,7 +102,9 @@ fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
     }
     if let Some(rate) = verdict.bytes_per_step {
         let explained = verdict.explained_ppm / 10_000;
-        pairs.push(("growth", format!("{} a step, {explained} % of it here", bytes(rate))));
+        let here =
+            if explained > 0 { format!(", {explained} % of it here") } else { String::new() };
+        pairs.push(("growth", format!("{} a step{here}", bytes(rate))));
     }
     pairs.push(("try first", verdict.advice.clone()));
     if !verdict.restart.is_empty() {

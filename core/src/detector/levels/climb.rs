@@ -9,7 +9,7 @@
 //!
 //! Trend tests (Mann-Kendall, Page-Hinkley, a fitted line) were rejected: they report every drift.
 
-use super::super::constants::{EVEN_DIVISOR, GOES_ON_QUARTERS, PARTS};
+use super::super::constants::{EVEN_DIVISOR, GOES_ON_QUARTERS, PARTS, TRACE_POINTS_MIN};
 use super::super::series::{POINTS_MAX, WINDOW, Window};
 
 /// Requirements of a judgement.
@@ -33,6 +33,16 @@ impl Rule {
     pub(in crate::detector) fn absolute(rise_min: i64, asks_past: bool) -> Self {
         Self { rise_min: rise_min.saturating_mul(2), points_min: WINDOW, asks_past }
     }
+
+    /// Rule for the peaks of a trace, which is judged once and may hold few steps.
+    pub(super) fn of_trace(rise_min: i64) -> Self {
+        Self { rise_min, points_min: TRACE_POINTS_MIN, asks_past: true }
+    }
+}
+
+/// Is it the work within the steps that grows, and not what stays between them?
+pub(super) fn is_within_steps(floor_rise: i64, peak_rise: i64) -> bool {
+    floor_rise <= peak_rise / 2
 }
 
 /// Trend of the values.
@@ -68,7 +78,8 @@ pub(in crate::detector) fn judge(points: &Window, rule: &Rule) -> Trend {
     }
     // The rise must exceed the past by a quarter of the climb; else an earlier wave returns.
     let stands_out = |rise: &Rise| rise.bytes >= rule.rise_min && over_high >= rise.bytes / 4;
-    let lengths = [WINDOW / 2, WINDOW, POINTS_MAX];
+    // Only the rule of a trace admits fewer points than half a window.
+    let lengths = [values.len().min(WINDOW / 2), WINDOW, POINTS_MAX];
     let fits = |count: &usize| (rule.points_min..=values.len()).contains(count);
     let mut climbs = lengths.into_iter().filter(fits).filter_map(|count| climb(newest(count)));
     if let Some(rise) = climbs.find(stands_out) {
@@ -79,21 +90,24 @@ pub(in crate::detector) fn judge(points: &Window, rule: &Rule) -> Trend {
     if is_rising && rise_of(lately) >= rule.rise_min / 2 { Trend::Rising } else { Trend::Flat }
 }
 
-/// Does each eighth of the values lie above the one before, and the rise go on?
+/// Does each eighth of the values lie above the one before, and the rise go on? Of fewer than eight
+/// values each is a part.
 fn climb(values: &[i64]) -> Option<Rise> {
-    let size = values.len() / PARTS;
-    let parts = || values.chunks_exact(size.max(1)).take(PARTS);
+    let count = PARTS.min(values.len());
+    let size = values.len() / count.max(1);
+    let parts = || values.chunks_exact(size.max(1)).take(count);
     let mut lows = [0; PARTS];
     for (low, part) in lows.iter_mut().zip(parts()) {
         *low = *part.iter().min()?;
     }
-    let (first, middle) = lows.split_at(PARTS / 2);
-    let bytes = rise_of(&lows);
-    let least = (bytes / (PARTS as i64 - 1) / EVEN_DIVISOR).max(1);
+    let lows = lows.get(..count)?;
+    let (first, later) = (lows.get(..count / 2)?, lows.get(count - count / 2..)?);
+    let bytes = rise_of(lows);
+    let least = (bytes / (count as i64 - 1).max(1) / EVEN_DIVISOR).max(1);
     let rises = lows.windows(2).all(|pair| rise_of(pair) >= least);
-    let goes_on = rise_of(middle) >= rise_of(first) / 4 * GOES_ON_QUARTERS;
+    let goes_on = rise_of(later) >= rise_of(first) / 4 * GOES_ON_QUARTERS;
     let high = parts().next()?.iter().max()?;
-    let climbs = size > 0 && rises && goes_on && lows.last()? > high;
+    let climbs = count > 1 && rises && goes_on && lows.last()? > high;
     climbs.then_some(Rise { points: values.len(), bytes })
 }
 

@@ -8,7 +8,7 @@ use super::super::forecast::{forecast, rate};
 use super::super::machine::{Detector, Point};
 use super::super::series::{BLOCK_STEPS, Layer, Series, TRACKED_LAYERS, WINDOW, Window, onset};
 use super::super::{Growth, GrowthKey, Scope};
-use super::climb::{Rise, Rule, Trend, judge};
+use super::climb::{Rise, Rule, Trend, is_within_steps, judge};
 
 impl Detector {
     /// Brings the open findings about this series up to date.
@@ -156,7 +156,7 @@ impl Detector {
             return true;
         }
         let floor = self.own_window(&Point { layer: Layer::Allocated, ..point }, point.scale);
-        floor.rise(points) <= own.rise(points) / 2
+        is_within_steps(floor.rise(points), own.rise(points))
     }
 
     /// Is this growth, or the growth that causes it, reported already?

@@ -61,6 +61,12 @@ pub(super) struct Spread {
     pub(super) blocks: u32,
 }
 
+/// Reserved bytes that no peak needed. Reserved memory follows the peaks; only what goes beyond the
+/// highest of them is kept for nothing.
+pub(super) fn idle_bytes(reserved: u64, highest_peak: u64) -> u64 {
+    reserved.saturating_sub(highest_peak)
+}
+
 impl Series {
     pub(super) fn new(first_step: u64) -> Self {
         Self { first_step, ..Self::default() }
@@ -69,9 +75,7 @@ impl Series {
     /// Takes a sample.
     pub(super) fn take(&mut self, sample: &Sample) {
         self.peak_allocated = self.peak_allocated.max(sample.peak_allocated);
-        // Reserved memory follows the peaks; only what goes beyond the highest of them is kept
-        // for nothing.
-        let idle = sample.floor_reserved.saturating_sub(self.peak_allocated);
+        let idle = idle_bytes(sample.floor_reserved, self.peak_allocated);
         let steps = (sample.first_step, sample.last_step);
         for (layer, value) in [
             (Layer::Allocated, sample.floor_allocated),

@@ -146,8 +146,11 @@ fn evidence(case: &Case<'_>, class: Class, top: Option<&Line<'_>>) -> Vec<String
     }
     let is_named = class == Class::Fragmentation || case.layer.is_in_blocks();
     if !is_named && case.layer.has_rate() {
-        let (grown, onset) = (bytes(case.growth.grown_bytes), case.growth.onset_step);
-        evidence.push(format!("it grew by {grown} since step {onset}"));
+        let grown = bytes(case.growth.grown_bytes);
+        evidence.push(match case.context.files {
+            Some(_) => format!("it grew by {grown} {}", case.span()),
+            None => format!("it grew by {grown} since step {}", case.growth.onset_step),
+        });
     }
     let (Some(line), true) = (top, case.layer.is_in_blocks()) else { return evidence };
     let span = case.span();
@@ -205,7 +208,7 @@ fn births(case: &Case<'_>, class: Class, line: &Line<'_>) -> Option<String> {
     let generations = line.births.count();
     let blocks = count(line.blocks);
     // Steps of files have no numbers.
-    let is_numbered = case.context.survivors.is_none();
+    let is_numbered = case.context.files.is_none();
     if generations == 1 {
         let step = if is_numbered { format!("step {first}") } else { "one step".into() };
         return Some(match line.blocks {

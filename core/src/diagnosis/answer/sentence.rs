@@ -16,8 +16,7 @@ use crate::snapshot::frames::is_backward;
 
 /// What can be said before any snapshot is there.
 pub fn first_sentence(growth: &Growth) -> String {
-    let since = format!("each step since step {}", growth.onset_step);
-    let who = who(growth, &since, &[]);
+    let who = who(growth, Some(growth.onset_step), &[]);
     format!("{who}{}{}{}", median_peer(growth), others(growth), end(growth))
 }
 
@@ -53,7 +52,7 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
     growing.sort_unstable();
     Parts {
         growing,
-        is_numbered: case.context.survivors.is_none(),
+        is_numbered: case.context.files.is_none(),
         middle: format!("{where_to}{what}{workers}{peers}"),
         goes_on: goes_on(case, lines, class),
     }
@@ -62,26 +61,31 @@ pub(crate) fn parts(case: &Case<'_>, lines: &Lines<'_>, class: Class) -> Parts {
 impl Parts {
     /// The sentence about this growth; with a forecast only while it goes on.
     pub(crate) fn sentence(&self, growth: &Growth, is_open: bool) -> String {
-        let since = match self.is_numbered {
-            true => format!("each step since step {}", growth.onset_step),
-            false => "each step".into(),
-        };
+        let since = self.is_numbered.then_some(growth.onset_step);
         let end = if self.goes_on && is_open { end(growth) } else { String::new() };
-        format!("{}{}{end}", who(growth, &since, &self.growing), self.middle)
+        format!("{}{}{end}", who(growth, since, &self.growing), self.middle)
     }
 }
 
-/// Who grows, by how much, since when. The ranks that grow are named where snapshots show them.
-fn who(growth: &Growth, since: &str, growing: &[u32]) -> String {
+/// Who grows, by how much, since which step. The ranks that grow are named where snapshots show
+/// them.
+fn who(growth: &Growth, onset: Option<u64>, growing: &[u32]) -> String {
     let (rank, layer) = (growth.rank, growth.layer);
     if !layer.has_rate() {
         return out_of_line(growth);
     }
+    let since = match onset {
+        Some(onset) => format!("each step since step {onset}"),
+        None => "each step".into(),
+    };
     let measure = if layer == Layer::Blocks { Measure::Blocks } else { Measure::Bytes };
     let rate = amount(measure, i64::try_from(growth.bytes_per_step).unwrap_or(i64::MAX));
     if growth.scope == Scope::OneRank {
         return match layer {
             Layer::Allocated | Layer::Blocks => format!("rank {rank} keeps {rate} more {since}"),
+            Layer::Peak if onset.is_none() => {
+                format!("each step of rank {rank} needs {rate} more than the one before")
+            }
             Layer::Peak => format!("the peaks of rank {rank} rise by {rate} {since}"),
             Layer::Reserved => {
                 format!("rank {rank} reserves {rate} more {since}, and its tensors do not need it")
@@ -101,6 +105,9 @@ fn who(growth: &Growth, since: &str, growing: &[u32]) -> String {
     match layer {
         Layer::Allocated => format!("{ranks} keep more {since}, {most}"),
         Layer::Blocks => format!("{ranks} keep more tensors {since}, {most}"),
+        Layer::Peak if onset.is_none() => {
+            format!("each step of {ranks} needs more than the one before, {most}")
+        }
         Layer::Peak => format!("the peaks of {ranks} rise {since}, {most}"),
         Layer::Reserved => {
             format!("{ranks} reserve more {since}, {most}, and their tensors do not need it")

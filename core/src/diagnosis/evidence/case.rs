@@ -234,12 +234,16 @@ impl<'a> Case<'a> {
 
     /// Steps over which growth is counted and was there.
     pub(crate) fn counted_steps(&self) -> u64 {
-        self.step.saturating_sub(self.since_step.max(self.growth.onset_step))
+        match &self.context.files {
+            // A file may end within a step, and blocks of that one count, too.
+            Some(files) => files.steps,
+            None => self.step.saturating_sub(self.since_step.max(self.growth.onset_step)),
+        }
     }
 
     /// `from step 120 to step 376`; steps of a file have no numbers.
     pub(crate) fn span(&self) -> String {
-        match self.context.survivors {
+        match self.context.files {
             Some(_) => format!("over {}", plural(self.counted_steps(), "step")),
             None => format!("from step {} to step {}", self.since_step, self.step),
         }
@@ -260,7 +264,7 @@ impl<'a> Case<'a> {
 
     /// Is that long enough to say anything?
     pub(crate) fn is_counted(&self) -> bool {
-        self.context.survivors.is_some() || self.counted_steps() >= GENERATIONS_MIN
+        self.context.files.is_some() || self.counted_steps() >= GENERATIONS_MIN
     }
 
     /// Did tensors grow by more than half of what the detector saw?
@@ -299,8 +303,8 @@ impl<'a> Case<'a> {
 
     /// Blocks of many steps are alive, also of late ones, and as much late as early.
     pub(crate) fn leaks(&self, line: &Line<'_>) -> bool {
-        let survivors = self.context.survivors.as_ref();
-        survivors.is_some_and(|lines| lines.contains(line.frame))
+        let files = self.context.files.as_ref();
+        files.is_some_and(|files| files.survivors.contains(line.frame))
             || matches!(self.age_profile(line), AgeProfile::Steady | AgeProfile::Backlog)
     }
 

@@ -76,9 +76,8 @@ pub struct Context {
     pub steps_missing: Option<u64>,
     /// Whether `expandable_segments` is on. Where it is not known, the segments may show it.
     pub expandable_segments: Option<bool>,
-    /// Lines whose blocks outlive all of theirs that went, in files of PyTorch, whose steps have no
-    /// numbers; none of a running job.
-    pub survivors: Option<Vec<Frame>>,
+    /// What files of PyTorch show of the growth; none of a running job.
+    pub files: Option<FileGrowth>,
     /// What became of each rank of the job; empty unless a rank failed.
     pub fates: Vec<Fate>,
     /// The growth of the suspect that was known when it failed.
@@ -109,6 +108,15 @@ pub struct KnownGrowth {
     pub culprit: Option<Frame>,
     /// Bytes that had grown.
     pub grown_bytes: u64,
+}
+
+/// A growth in files of PyTorch, whose steps have no numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileGrowth {
+    /// Steps that it was counted over: of blocks from the first birth to the last, both included.
+    pub steps: u64,
+    /// Lines whose blocks outlive all of theirs that went.
+    pub survivors: Vec<Frame>,
 }
 
 impl Readings {

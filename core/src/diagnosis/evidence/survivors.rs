@@ -132,7 +132,7 @@ fn minima_percent(view: &View<'_>, kept_on: &Survivors) -> Option<i64> {
 }
 
 /// Memory comes and goes in each step; without that a guessed step is none.
-fn is_of_a_step(view: &View<'_>, rate: u64) -> bool {
+pub(crate) fn is_of_a_step(view: &View<'_>, rate: u64) -> bool {
     if view.earlier > 0 || view.device.trace.source.is_known() {
         return true;
     }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::answer::diagnosis::Diagnosis;
-use crate::diagnosis::evidence::context::Context;
+use crate::diagnosis::evidence::context::{Context, FileGrowth};
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::evidence::survivors::{Survivors, survivors};
 use crate::diagnosis::evidence::view::View;
@@ -29,11 +29,7 @@ pub(super) fn leaking(views: &[View<'_>]) -> Option<(Verdict, Diagnosis)> {
     let ranks: Vec<u32> = concerned.map(|(view, _)| view.rank).collect();
     let is_common = views.len() > 1 && are_most(ranks.len(), views.len());
     let (view, kept) = (views.get(at)?, found.get(at)?.as_ref()?);
-    let peers: Vec<RankSnapshot> = views
-        .iter()
-        .filter(|other| other.rank != view.rank)
-        .map(|other| RankSnapshot { before_step: view.before_step, ..other.snapshot() })
-        .collect();
+    let peers = peers(views, view);
     let growth = Growth {
         rank: view.rank,
         device: u8::try_from(view.device.device).unwrap_or(u8::MAX),
@@ -53,25 +49,33 @@ pub(super) fn leaking(views: &[View<'_>]) -> Option<(Verdict, Diagnosis)> {
         peers: u32::try_from(peers.len()).unwrap_or(u32::MAX),
     };
     let (suspect, peers) = (view.snapshot(), peers.iter().collect::<Vec<_>>());
-    let context = context(view, kept);
+    let stacks = kept.stacks.iter();
+    let survivors = stacks.filter_map(|&stack| telling_frame(&view.stack(stack)).cloned());
+    let context = context(view, FileGrowth { steps: kept.steps, survivors: survivors.collect() });
     let diagnosis =
         Inquiry { growth: &growth, suspect: &suspect, peers: &peers, context: &context }.diagnose();
     Some((verdict(view, kept, ranks, &diagnosis), diagnosis))
 }
 
+/// The other ranks, beside this one.
+pub(super) fn peers(views: &[View<'_>], of: &View<'_>) -> Vec<RankSnapshot> {
+    let others = views.iter().filter(|other| other.rank != of.rank);
+    let at = |other: &View<'_>| RankSnapshot { before_step: of.before_step, ..other.snapshot() };
+    others.map(at).collect()
+}
+
 /// What a file says besides: settings, the length of a step, requests that failed.
-fn context(view: &View<'_>, kept: &Survivors) -> Context {
+pub(super) fn context(view: &View<'_>, growth: FileGrowth) -> Context {
     let trace = &view.device.trace;
     let settings = &view.look.settings;
     let is_set = |name: &str| settings.iter().any(|(key, value)| key == name && value == "True");
     let span = trace.span_us.filter(|_| trace.ends > 0 && view.earlier == 0);
     let step_us = span.map(|(first, last)| last.saturating_sub(first).max(0) as u64 / trace.ends);
-    let stacks = kept.stacks.iter().filter_map(|&stack| telling_frame(&view.stack(stack)).cloned());
     Context {
         ooms: (trace.events > 0).then_some(trace.oom_count),
         step_time_ns: step_us.map(|us| us.saturating_mul(1000)),
         expandable_segments: (!settings.is_empty()).then(|| is_set("expandable_segments")),
-        survivors: Some(stacks.collect()),
+        files: Some(growth),
         ..Context::default()
     }
 }

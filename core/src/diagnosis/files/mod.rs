@@ -6,6 +6,7 @@
 //! recorded. What a file does not hold is not made up: a verdict says what speaks against it.
 
 mod diff;
+mod growing;
 mod leaks;
 mod refused;
 
@@ -42,6 +43,8 @@ pub struct Analysis {
     pub peak_nameless: (u64, u64),
     /// Steps that growth was counted over; 0 where none are known.
     pub steps: u64,
+    /// The trace holds enough steps to tell whether they need more and more.
+    pub judges_peaks: bool,
     /// A line that keeps something of each step, too little for a verdict, and how much a step.
     pub small: Option<(Frame, u64)>,
 }
@@ -49,10 +52,18 @@ pub struct Analysis {
 /// Compares the ranks. The files of each come oldest first.
 pub fn analyze(ranks: &[Rank]) -> Analysis {
     let views: Vec<View<'_>> = view::views(ranks);
-    let (verdict, diagnosis) = match leaks::leaking(&views) {
-        Some((verdict, diagnosis)) => (Some(verdict), Some(diagnosis)),
-        None => (refused::out_of_memory(&views).or_else(|| judges::in_files(&views)), None),
-    };
+    let plain = |verdict: Verdict| (verdict, None);
+    let diagnosed = |(verdict, diagnosis)| (verdict, Some(diagnosis));
+    // Growth of tensors explains that of peaks, and that of peaks what the allocator does.
+    let found = leaks::leaking(&views)
+        .map(diagnosed)
+        .or_else(|| refused::out_of_memory(&views).map(plain))
+        .or_else(|| growing::peaks(&views).map(diagnosed))
+        .or_else(|| judges::of_requests(&views).map(plain))
+        .or_else(|| growing::reserved(&views).map(diagnosed))
+        .or_else(|| judges::of_levels(&views).map(plain));
+    let (verdict, diagnosis) = found.unzip();
+    let diagnosis = diagnosis.flatten();
     // Of equal ones the first, as a reader expects.
     let most = || views.iter().rev().max_by_key(|view| view.device.allocated);
     let of_verdict = verdict.as_ref().map(|verdict| verdict.rank);
@@ -69,6 +80,7 @@ pub fn analyze(ranks: &[Rank]) -> Analysis {
         peak: peak.map(|peak| held::at_peak(view, &peak.uses)).unwrap_or_default(),
         peak_nameless: peak.map_or((0, 0), |p| (p.nameless.bytes, p.nameless.blocks)),
         steps: view.steps(),
+        judges_peaks: growing::is_judged(view),
         small: small(view),
     }
 }

@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::growing;
 use crate::diagnosis::evidence::held::at_peak;
 use crate::diagnosis::evidence::torch::look::Oom;
 use crate::diagnosis::evidence::view::View;
@@ -51,6 +52,7 @@ pub(crate) fn out_of_memory(views: &[View<'_>]) -> Option<Verdict> {
     if !top.is_empty() {
         evidence.push(format!("what was alive: {}", top.join(", ")));
     }
+    evidence.extend(growing::said(view));
     let mut against = Vec::new();
     if view.device.trace.oom_count > 1 {
         against.push(format!(

@@ -14,6 +14,7 @@ use crate::diagnosis::constants::EXCESS_BYTES_MIN;
 use crate::diagnosis::evidence::account::median;
 use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::held::{self, HeldLine, Kind};
+use crate::diagnosis::evidence::torch::walk::whole;
 use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::words::{bytes, count, location, plural};
 
@@ -140,13 +141,12 @@ fn holding_more(views: &[View<'_>]) -> Option<Verdict> {
 
 /// One rank needs more in each of its steps, and gives it back.
 fn needing_more(views: &[View<'_>]) -> Option<Verdict> {
-    // The first and the last step of a trace are cut; fewer than three say nothing.
-    let whole = |view: &View<'_>| {
-        let peaks = &view.device.trace.peaks;
-        let inner = peaks.get(1..peaks.len().saturating_sub(1)).unwrap_or_default();
-        (inner.len() >= 3).then(|| inner.to_vec())
+    // Fewer than three steps say nothing.
+    let peaks_of = |view: &View<'_>| {
+        let peaks = whole(&view.device.trace.peaks);
+        (peaks.len() >= 3).then(|| peaks.to_vec())
     };
-    let peaks: Vec<Vec<u64>> = views.iter().map(whole).collect::<Option<_>>()?;
+    let peaks: Vec<Vec<u64>> = views.iter().map(peaks_of).collect::<Option<_>>()?;
     let typical = median(peaks.iter().map(|peaks| median(peaks.clone())).collect());
     // Its lowest step counts: batches differ, and the largest of some may come to any rank.
     let lowest = |peaks: &Vec<u64>| peaks.iter().copied().min().unwrap_or(0);

@@ -110,11 +110,13 @@ pub(crate) fn alternatives(case: &Case<'_>, lines: &Lines<'_>) -> Vec<Alternativ
     all
 }
 
-/// What is wrong in files of PyTorch besides memory that stays; none where nothing is. The order
-/// is that of certainty: what a request failed for was looked at before.
-pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
-    cache_thrash::in_files(views)
-        .or_else(|| deferred_frees::in_files(views))
-        .or_else(|| fragmentation::in_files(views))
-        .or_else(|| imbalance::in_files(views))
+/// What the requests of files of PyTorch show to be wrong; none where nothing is. The more certain
+/// comes first; what a request failed for was looked at before.
+pub(crate) fn of_requests(views: &[View<'_>]) -> Option<Verdict> {
+    cache_thrash::in_files(views).or_else(|| deferred_frees::in_files(views))
+}
+
+/// The same of levels that do not grow.
+pub(crate) fn of_levels(views: &[View<'_>]) -> Option<Verdict> {
+    fragmentation::in_files(views).or_else(|| imbalance::in_files(views))
 }

@@ -14,7 +14,8 @@ use super::replay::Replay;
 use super::space::{Refusal, Space, space};
 use super::stacks::Stacks;
 use super::steps::{self, StepSource};
-use super::walk::{self, Walk};
+use super::walk::{self, Walk, whole};
+use crate::diagnosis::evidence::account::median;
 use crate::diagnosis::evidence::churn::Churn;
 use crate::pickle::torch::{
     Block as TorchBlock, BlockState, Event, Segment as TorchSegment, SettingValue, TorchSnapshot,
@@ -106,6 +107,11 @@ pub struct TraceLook {
     pub floors: Vec<u64>,
     /// Highest allocated bytes in each step.
     pub peaks: Vec<u64>,
+    /// Lowest reserved bytes in each step.
+    pub reserved: Vec<u64>,
+    /// What was alive at the peaks of the first and of the last whole step; none where there are
+    /// not two. The first and the last step of a trace are cut.
+    pub whole_peaks: Option<(Alive, Alive)>,
     /// The highest moment.
     pub peak: Option<Alive>,
     /// Failed requests, the newest ones.
@@ -122,6 +128,14 @@ pub struct TraceLook {
     pub is_whole: bool,
     /// Allocations at an address that was in use.
     pub contradictions: u64,
+}
+
+impl TraceLook {
+    /// What a step needs: the median peak of the whole steps; none where there are none.
+    pub fn step_need(&self) -> Option<u64> {
+        let peaks = whole(&self.peaks);
+        (!peaks.is_empty()).then(|| median(peaks.to_vec()))
+    }
 }
 
 /// What each stack held when a step ended.

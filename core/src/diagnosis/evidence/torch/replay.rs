@@ -51,6 +51,8 @@ pub(crate) struct Levels {
     pub(crate) floors: Vec<u64>,
     /// Highest allocated bytes in each step.
     pub(crate) peaks: Vec<u64>,
+    /// Number of events before that moment of each step.
+    pub(crate) peaks_at: Vec<usize>,
     /// Number of events before the highest moment of all.
     pub(crate) highest_at: usize,
     /// Allocated bytes at that moment.
@@ -148,34 +150,40 @@ impl Replay {
     /// Lowest and highest levels, with the first event of each step but the first, and the
     /// bytes of blocks that are older than the trace.
     pub(crate) fn levels(&self, events: &[Event], starts: &[u32], older_bytes: u64) -> Levels {
-        let mut levels = Levels { highest_bytes: older_bytes, ..Levels::default() };
-        let (mut level, mut floor, mut peak) = (older_bytes, older_bytes, older_bytes);
+        let (mut floors, mut peaks, mut peaks_at) = (Vec::new(), Vec::new(), Vec::new());
+        let mut highest = (older_bytes, 0);
+        let (mut level, mut floor, mut peak) = (older_bytes, older_bytes, (older_bytes, 0));
+        let mut end_step = |floor: u64, (peak, at): (u64, usize)| {
+            floors.push(floor);
+            peaks.push(peak);
+            peaks_at.push(at);
+        };
         let mut starts = starts.iter().peekable();
         self.changes(events, |index, change| {
             while starts.next_if(|&&start| start as usize <= index).is_some() {
-                levels.floors.push(floor);
-                levels.peaks.push(peak);
-                (floor, peak) = (level, level);
+                end_step(floor, peak);
+                (floor, peak) = (level, (level, index));
             }
             level = match change {
                 Change::Came(_, bytes) => level.saturating_add(bytes),
                 Change::Gone(_, bytes) | Change::OlderGone(bytes) => level.saturating_sub(bytes),
             };
             floor = floor.min(level);
-            peak = peak.max(level);
-            if level > levels.highest_bytes {
-                (levels.highest_bytes, levels.highest_at) = (level, index + 1);
+            if level > peak.0 {
+                peak = (level, index + 1);
+            }
+            if level > highest.0 {
+                highest = (level, index + 1);
             }
         });
         // Steps without any change have the level of the last one.
-        for _ in starts {
-            levels.floors.push(floor);
-            levels.peaks.push(peak);
-            (floor, peak) = (level, level);
+        for &start in starts {
+            end_step(floor, peak);
+            (floor, peak) = (level, (level, start as usize));
         }
-        levels.floors.push(floor);
-        levels.peaks.push(peak);
-        levels
+        end_step(floor, peak);
+        let (highest_bytes, highest_at) = highest;
+        Levels { floors, peaks, peaks_at, highest_at, highest_bytes }
     }
 }
 

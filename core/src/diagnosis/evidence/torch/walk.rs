@@ -61,7 +61,12 @@ pub(crate) fn trace(
     let ooms = ooms.get(ooms.len().saturating_sub(OOMS_MAX)..).unwrap_or_default();
     let mut wanted: Vec<usize> = ooms.to_vec();
     wanted.push(levels.highest_at);
+    let of_whole = whole(&levels.peaks_at);
+    let ends = of_whole.first().copied().zip(of_whole.last().copied());
+    let ends = ends.filter(|_| of_whole.len() > 1);
+    wanted.extend(ends.into_iter().flat_map(|(first, last)| [first, last]));
     wanted.sort_unstable();
+    wanted.dedup();
     let sizes = sizes(device);
     let (marks, mut moments) = walk.sums(sums, &wanted, &sizes);
     trace.marks = marks;
@@ -71,11 +76,20 @@ pub(crate) fn trace(
         let Some(moment) = moments.get(&at).cloned() else { continue };
         trace.ooms.push(walk.oom(at, moment, device, places));
     }
+    trace.whole_peaks = ends.and_then(|(first, last)| {
+        Some((moments.get(&first)?.clone(), moments.get(&last)?.clone()))
+    });
     trace.peak = moments.remove(&levels.highest_at);
+    trace.reserved = walk.reserved(device);
     (trace.churn, trace.returned_by) = walk.churn();
     let Levels { floors, peaks, .. } = levels;
     (trace.floors, trace.peaks) = (floors, peaks);
     trace
+}
+
+/// The whole steps of a trace: the first and the last one are cut.
+pub(crate) fn whole<T>(steps: &[T]) -> &[T] {
+    steps.get(1..steps.len().saturating_sub(1)).unwrap_or_default()
 }
 
 /// Sizes of the blocks that were born in the trace and are alive.
@@ -301,6 +315,32 @@ impl Walk<'_, '_> {
             }
         }
         segments.sorted()
+    }
+
+    /// Lowest reserved bytes in each step. The state at the end is known, so what happened is
+    /// undone from there.
+    fn reserved(&self, device: &DeviceLook) -> Vec<u64> {
+        let mut level = device.space.reserved;
+        let mut lowest = level;
+        let mut reserved = Vec::new();
+        let mut starts = self.steps.starts.iter().rev().peekable();
+        for (index, event) in self.events.iter().enumerate().rev() {
+            while starts.next_if(|&&start| start as usize > index).is_some() {
+                reserved.push(lowest);
+                lowest = level;
+            }
+            let bytes = event.bytes().unwrap_or_default();
+            level = match event.action {
+                Action::SegmentAlloc | Action::SegmentMap => level.saturating_sub(bytes),
+                Action::SegmentFree | Action::SegmentUnmap => level.saturating_add(bytes),
+                _ => continue,
+            };
+            lowest = lowest.min(level);
+        }
+        reserved.extend(starts.map(|_| core::mem::replace(&mut lowest, level)));
+        reserved.push(lowest);
+        reserved.reverse();
+        reserved
     }
 
     /// Steps in which segments were given back and others taken.
