@@ -52,6 +52,7 @@ pub(crate) fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
         let title = format!("{} {}", signed_bytes(stack.bytes()), stack.as_str());
         section(&mut text, &title, stack.frames.iter().map(frame));
     }
+    shape(&mut text, report);
     totals(&mut text, report);
     text
 }
@@ -88,7 +89,7 @@ fn sentence(diff: &Diff, changed: &[&Change]) -> String {
 /// Part of the smaller value by which two values differ enough to be named first: a twentieth.
 const DIFFERENT_PART: u64 = 20;
 
-/// Peaks and reserved memory that differ: both are beside what the lines hold.
+/// What the steps need and what is reserved, where that differs: it is beside what the lines hold.
 fn beside(report: &Report<'_>) -> String {
     let devices: Vec<&DeviceLook> =
         report.contents().filter_map(|(_, _, _, look)| primary_device(look)).collect();
@@ -96,6 +97,7 @@ fn beside(report: &Report<'_>) -> String {
     let peak = |device: &DeviceLook| device.trace.peak.as_ref().map(|peak| peak.bytes);
     let values = [
         ("peak", peak(from).zip(peak(to))),
+        ("a step needs", from.trace.step_need().zip(to.trace.step_need())),
         ("reserved", Some((from.space.reserved, to.space.reserved))),
     ];
     let differ = |from: u64, to: u64| from.abs_diff(to) > from.min(to) / DIFFERENT_PART;
@@ -104,6 +106,31 @@ fn beside(report: &Report<'_>) -> String {
         Some(format!("; {name} {} in A, {} in B", bytes(from), bytes(to)))
     });
     said.collect()
+}
+
+/// What the steps need, and how what is reserved is divided.
+fn shape(text: &mut String, report: &Report<'_>) {
+    let devices: Vec<&DeviceLook> =
+        report.contents().filter_map(|(_, _, _, look)| primary_device(look)).collect();
+    let [from, to] = devices[..] else { return };
+    let row = |title: &str, of: fn(&DeviceLook) -> Option<u64>| {
+        let shown = |value: Option<u64>| value.map_or("–".to_string(), bytes);
+        let change = of(from).zip(of(to)).and_then(|(from, to)| to.checked_signed_diff(from));
+        let change = change.map_or("–".to_string(), signed_bytes);
+        vec![title.to_string(), shown(of(from)), shown(of(to)), change]
+    };
+    let count = |device: &DeviceLook| device.segments.len() as u64;
+    let segments = signed(count(to), count(from));
+    let rows = vec![
+        row("a step needs (median)", |device| device.trace.step_need()),
+        row("reserved", |device| Some(device.space.reserved)),
+        row("whole free segments", |device| Some(device.space.whole_free)),
+        row("inactive split", |device| Some(device.space.split_free)),
+        row("largest free piece", |device| Some(device.space.largest_piece)),
+        vec!["segments".into(), count(from).to_string(), count(to).to_string(), segments],
+    ];
+    let rows = table(&["what", ">in A", ">in B", ">change"], rows);
+    section(text, "Shape", rows.lines().map(str::to_string));
 }
 
 /// The whole of each file.
@@ -142,7 +169,11 @@ pub(crate) fn json(report: &Report<'_>, diff: &Diff) -> String {
         "mode": report.mode(),
         "allocated": [total(|line| line.from), total(|line| line.to)],
         "peak": of_devices(report, |device| device.trace.peak.as_ref().map(|peak| peak.bytes)),
+        "step_need": of_devices(report, |device| device.trace.step_need()),
         "reserved": of_devices(report, |device| Some(device.space.reserved)),
+        "whole_free": of_devices(report, |device| Some(device.space.whole_free)),
+        "split_free": of_devices(report, |device| Some(device.space.split_free)),
+        "segments": of_devices(report, |device| Some(device.segments.len() as u64)),
         "lines": list(&diff.lines),
         "lines_differing": differing(&diff.lines),
         "stacks": list(&diff.stacks),

@@ -209,6 +209,7 @@ fn device(device: &DeviceLook) -> Value {
             "last_step_number": trace.last_number,
             "floors": trace.floors,
             "peaks": trace.peaks,
+            "reserved": trace.reserved,
             "is_whole": trace.is_whole,
             "ooms": trace.oom_count,
         },

@@ -24,8 +24,8 @@ pub(crate) fn notes(report: &Report<'_>) -> Vec<String> {
     notes.extend(steps(report));
     if let Some((frame, rate)) = &report.analysis.small {
         notes.push(format!(
-            "{rate} bytes a step are kept from {}: too little to matter, such as losses kept for a \
-             log",
+            "{} a step are kept from {}: too little to matter, such as losses kept for a log",
+            bytes(*rate),
             location(frame)
         ));
     }
@@ -119,13 +119,18 @@ fn steps(report: &Report<'_>) -> Option<String> {
         StepSource::Period => "estimated from the period of allocations",
     };
     let more = if trace.ends as usize >= STEPS_MAX { "at least " } else { "" };
+    let few = if trace.ends > 0 && !report.analysis.judges_peaks {
+        "; too few to tell whether the steps need more and more"
+    } else {
+        ""
+    };
     let before = if trace.is_whole {
         ", from the start of the program"
     } else {
         "; older blocks have no step"
     };
     Some(format!(
-        "rank {}: the trace holds {} events{span}, {more}{} ends of steps ({found}){before}",
+        "rank {}: the trace holds {} events{span}, {more}{} ends of steps ({found}){before}{few}",
         report.analysis.rank, trace.events, trace.ends
     ))
 }
