@@ -2,6 +2,9 @@
 //!
 //! Answers are kept as JSON, because `--json` prints them as they came; [`parse`] reads them.
 
+mod address;
+mod unreachable;
+
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -9,10 +12,40 @@ use memtape_proto::api::{Capture, CaptureRequest, Incident, Problem, RequestedCa
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::clock;
+
+pub(crate) use address::url as address;
+use unreachable::Unreachable;
+
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Snapshots of captures can be large.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// The coordinator's refusal, in its own words.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// What was asked for does not exist there.
+    pub(crate) is_unknown: bool,
+    line: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// What a coordinator says of itself.
+#[derive(Debug)]
+pub(crate) struct About {
+    /// Its version.
+    pub(crate) version: String,
+    /// Its clock, if its answer had a date.
+    pub(crate) unix_seconds: Option<i64>,
+}
 
 /// Asks one coordinator.
 #[derive(Debug)]
@@ -23,14 +56,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client of the coordinator at this URL; nothing is sent yet.
-    /// Fails when the URL is none.
-    pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
-        let base = url.trim_end_matches('/').to_string();
-        if !base.starts_with("http://") && !base.starts_with("https://") {
-            let line = format!("coordinator {base:?} is no URL such as http://127.0.0.1:7771");
-            return Err(crate::args::Mistakes(vec![line]).into());
-        }
+    /// A client of the coordinator at this address; nothing is sent yet.
+    /// Fails when the address is none.
+    pub(crate) fn new(text: &str) -> anyhow::Result<Self> {
+        let base = address(text)?;
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIME_MAX)
             .timeout(ANSWER_TIME_MAX)
@@ -78,6 +107,22 @@ impl Client {
         parse(&self.get(&["captures", incident.capture_id.as_deref()?], &[]).ok()?).ok()
     }
 
+    /// The coordinator's version and clock.
+    /// Fails as [`Self::get`] does.
+    pub(crate) fn about(&self) -> anyhow::Result<About> {
+        let url = self.url(&["openapi.json"])?;
+        self.runtime.block_on(async {
+            let request = self.http.get(url).timeout(CONNECT_TIME_MAX);
+            let response = request.send().await.map_err(|error| self.explain(&error))?;
+            let date = response.headers().get("date").and_then(|date| date.to_str().ok());
+            let unix_seconds = date.and_then(clock::of_http);
+            let document: Value = response.json().await.map_err(|error| self.explain(&error))?;
+            let version = document.pointer("/info/version").and_then(Value::as_str);
+            let version = version.context("the coordinator does not say its version")?.to_string();
+            Ok(About { version, unix_seconds })
+        })
+    }
+
     /// True when `/healthz` answers.
     pub(crate) fn is_healthy(&self) -> bool {
         let request = self.http.get(format!("{}/healthz", self.base)).timeout(CONNECT_TIME_MAX);
@@ -106,28 +151,33 @@ impl Client {
             let status = response.status();
             let bytes = response.bytes().await.map_err(|error| self.explain(&error))?;
             if !status.is_success() {
-                let Problem { error } = serde_json::from_slice(&bytes).unwrap_or_default();
-                if error.is_empty() {
-                    bail!("{} answered with status {status}", self.base);
-                }
-                bail!("{error}");
+                let Problem { error: line } = serde_json::from_slice(&bytes).unwrap_or_default();
+                let line = match line.is_empty() {
+                    true => self.stranger(status),
+                    false => line,
+                };
+                let is_unknown = status == reqwest::StatusCode::NOT_FOUND;
+                return Err(Refused { is_unknown, line }.into());
             }
             Ok(bytes.to_vec())
         })
     }
 
+    /// Something else than a coordinator answered.
+    fn stranger(&self, status: reqwest::StatusCode) -> String {
+        let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let proxy = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "ALL_PROXY"];
+        let advice = match proxy.iter().find(|name| is_set(name)) {
+            Some(name) => {
+                format!("; {name} is set: if that proxy answered, name the host in NO_PROXY")
+            }
+            None => String::new(),
+        };
+        format!("{} answered {status}: it is no coordinator{advice}", self.base)
+    }
+
     fn explain(&self, error: &reqwest::Error) -> anyhow::Error {
-        let base = &self.base;
-        if error.is_connect() {
-            anyhow::anyhow!(
-                "no coordinator answers at {base}: start one with `memtape coordinator`, or say \
-                 where it is with --coordinator or MEMTAPE_COORDINATOR"
-            )
-        } else if error.is_timeout() {
-            anyhow::anyhow!("the coordinator at {base} does not answer in time: try again later")
-        } else {
-            anyhow::anyhow!("the coordinator at {base} broke off its answer: try again")
-        }
+        anyhow::anyhow!(Unreachable::of(error).sentence(&self.base))
     }
 }
 
@@ -150,7 +200,7 @@ mod tests {
         client.wait(Duration::from_millis(1));
         let error = client.get(&["jobs"], &[]).expect_err("port 1 is closed");
         assert!(error.to_string().contains("memtape coordinator"), "{error:#}");
-        for url in ["", "127.0.0.1:7771", "ftp://x"] {
+        for url in ["", "ftp://x"] {
             assert!(
                 Client::new(url).is_err_and(|error| error.is::<crate::args::Mistakes>()),
                 "{url}"

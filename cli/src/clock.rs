@@ -10,6 +10,34 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
+/// Unix time in nanoseconds.
+pub(crate) fn wall_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// `45 s ago`, `3 min ago`, `5 h ago`, `9 days ago`; a dash for no time. Clocks of two machines may
+/// differ a little, so what is to come is `now`.
+pub(crate) fn age(wall_ns: i64, now_ns: i64) -> String {
+    if wall_ns <= 0 {
+        return "–".to_string();
+    }
+    match now_ns.saturating_sub(wall_ns) / 1_000_000_000 {
+        ..1 => "now".to_string(),
+        seconds @ 1..120 => format!("{seconds} s ago"),
+        seconds @ 120..7_200 => format!("{} min ago", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h ago", seconds / 3_600),
+        seconds => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+/// Unix time of the date of an HTTP answer: `Sat, 21 Nov 2026 07:00:04 GMT`.
+pub(crate) fn of_http(date: &str) -> Option<i64> {
+    let time = jiff::fmt::strtime::parse("%a, %d %b %Y %H:%M:%S GMT", date).ok()?;
+    let time = time.to_datetime().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+    Some(time.timestamp().as_second())
+}
+
 /// CLOCK_MONOTONIC in nanoseconds, the clock of the tapes.
 pub(crate) fn mono_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
@@ -40,6 +68,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ages() {
+        let now_ns = 1_795_244_404_000_000_000;
+        for (seconds, expected) in [
+            (-5, "now"),
+            (0, "now"),
+            (1, "1 s ago"),
+            (119, "119 s ago"),
+            (200, "3 min ago"),
+            (9_000, "2 h ago"),
+            (200_000, "2 days ago"),
+        ] {
+            assert_eq!(age(now_ns - seconds * 1_000_000_000, now_ns), expected, "{seconds}");
+        }
+        assert_eq!(age(0, now_ns), "–");
+    }
+
+    #[test]
     fn dates() {
         for (seconds, expected) in [
             (0, "19700101-000000"),
@@ -51,6 +96,8 @@ mod tests {
             assert_eq!(compact(seconds), expected, "{seconds}");
         }
         assert_eq!(utc(1_795_244_404_999_999_999), "2026-11-21 07:00:04");
+        assert_eq!(of_http("Sat, 21 Nov 2026 07:00:04 GMT"), Some(1_795_244_404));
+        assert_eq!(of_http("yesterday"), None);
         assert_eq!(utc(0), "–");
         assert_eq!(utc(-5), "–");
     }

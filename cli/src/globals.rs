@@ -1,29 +1,42 @@
-//! Options that all commands have.
+//! Options that many commands have; `commands/command_line.rs` says in which they mean something.
 
-use crate::client::Client;
+use clap::ColorChoice;
 
-/// Options of all commands.
+use crate::args::Mistakes;
+use crate::client::{self, Client};
+
+/// Options of many commands.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Globals {
-    /// Where the coordinator answers.
+    /// Address of the coordinator; http:// and port 7771 may be left out.
     #[arg(
         long,
         global = true,
-        value_name = "URL",
+        value_name = "ADDRESS",
         env = "MEMTAPE_COORDINATOR",
-        default_value = "http://127.0.0.1:7771"
+        default_value = "127.0.0.1:7771"
     )]
     pub(crate) coordinator: String,
 
     /// Print one JSON object instead of text.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+
+    /// Colour the text. auto: on a terminal, and as NO_COLOR and CLICOLOR_FORCE say.
+    #[arg(long, global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    pub(crate) color: ColorChoice,
 }
 
 impl Globals {
     /// A client of the coordinator.
-    /// Fails when its URL makes no sense.
+    /// Fails when its address makes no sense.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         Client::new(&self.coordinator)
+    }
+
+    /// The coordinator's URL.
+    /// Fails when its address makes no sense.
+    pub(crate) fn coordinator_url(&self) -> Result<String, Mistakes> {
+        client::address(&self.coordinator)
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct AgentArgs {
 /// Fails with all invalid settings at once, or with the service's own error.
 pub(crate) fn run(args: AgentArgs, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
-    let config = config(args, &globals.coordinator);
+    let config = config(args, &globals.coordinator_url()?);
     let mistakes = config.mistakes();
     if !mistakes.is_empty() {
         return Err(Mistakes(mistakes).into());

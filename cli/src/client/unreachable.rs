@@ -1,0 +1,185 @@
+//! Why a coordinator gave no answer, and what to do, in one line.
+//!
+//! The kinds are found by the types of the errors below, not by their words. A name that cannot be
+//! resolved has no type of its own there, so it is resolved once more.
+
+use std::error::Error;
+use std::io::{self, ErrorKind};
+use std::net::ToSocketAddrs;
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Unreachable {
+    /// The host's name has no address.
+    NoSuchHost,
+    /// The host answers; nothing listens on the port.
+    Refused,
+    /// Nothing answered in time.
+    TimedOut,
+    /// No way leads to the host.
+    NoRoute,
+    /// A server answers, but not by TLS.
+    NotTls,
+    /// A server answers by TLS with a certificate that is not trusted, or another failure of TLS.
+    Tls,
+    /// A server accepted the connection and closed it before its answer was whole.
+    BrokenOff,
+    /// None of these.
+    Other,
+}
+
+impl Unreachable {
+    /// The kind of a failed request.
+    pub(crate) fn of(error: &reqwest::Error) -> Self {
+        let mut below: Option<&(dyn Error + 'static)> = Some(error);
+        while let Some(cause) = below {
+            if let Some(kind) = tls(cause) {
+                return kind;
+            }
+            if let Some(kind) = cause.downcast_ref::<io::Error>().and_then(socket) {
+                return kind;
+            }
+            below = cause.source();
+        }
+        match error {
+            error if error.is_timeout() => Self::TimedOut,
+            error if error.is_connect() && has_no_address(error.url()) => Self::NoSuchHost,
+            error if error.is_connect() => Self::Other,
+            _ => Self::BrokenOff,
+        }
+    }
+
+    /// What happened and what to do.
+    pub(crate) fn sentence(self, base: &str) -> String {
+        let host = host(base);
+        let where_it_is = "say where it is with --coordinator or MEMTAPE_COORDINATOR";
+        match self {
+            Self::NoSuchHost => format!(
+                "the host name {host} of the coordinator {base} is not known here: check its \
+                 spelling and this machine's DNS"
+            ),
+            Self::Refused => format!(
+                "nothing listens at {base}: start a coordinator there with `memtape coordinator`, \
+                 or {where_it_is}"
+            ),
+            Self::TimedOut => format!(
+                "{base} does not answer in time: check that the host runs, and that no firewall \
+                 is between"
+            ),
+            Self::NoRoute => format!(
+                "no network leads from here to {host}: check the address {base} and this \
+                 machine's network"
+            ),
+            Self::NotTls => format!(
+                "the server at {base} does not speak TLS; a coordinator has none: write {} instead",
+                base.replacen("https://", "http://", 1)
+            ),
+            Self::Tls => format!(
+                "TLS with {base} failed: check the certificate of the proxy there; a coordinator \
+                 itself has no TLS and is asked with http://"
+            ),
+            Self::BrokenOff => format!(
+                "{base} broke off its answer: check that it is a coordinator, and try again"
+            ),
+            Self::Other => format!("no coordinator answers at {base}: {where_it_is}"),
+        }
+    }
+}
+
+fn tls(cause: &(dyn Error + 'static)) -> Option<Unreachable> {
+    // A connection wraps errors of TLS into those of sockets, more than once.
+    let mut cause = cause;
+    while let Some(inner) = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        cause = inner;
+    }
+    let found = cause.downcast_ref::<rustls::Error>();
+    let kind = match found? {
+        rustls::Error::InvalidMessage(_) => Unreachable::NotTls,
+        _ => Unreachable::Tls,
+    };
+    Some(kind)
+}
+
+fn socket(error: &io::Error) -> Option<Unreachable> {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Some(Unreachable::Refused),
+        ErrorKind::TimedOut => Some(Unreachable::TimedOut),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Some(Unreachable::NoRoute),
+        ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe => {
+            Some(Unreachable::BrokenOff)
+        }
+        _ => None,
+    }
+}
+
+fn has_no_address(url: Option<&reqwest::Url>) -> bool {
+    let address = url.and_then(|url| Some((url.host_str()?, url.port_or_known_default()?)));
+    address.is_some_and(|(host, port)| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let found = (host, port).to_socket_addrs();
+        !found.is_ok_and(|mut addresses| addresses.next().is_some())
+    })
+}
+
+fn host(base: &str) -> String {
+    let url = reqwest::Url::parse(base).ok();
+    url.and_then(|url| url.host_str().map(str::to_string)).unwrap_or_else(|| base.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn kind_of(url: &str) -> Unreachable {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(2)).no_proxy().build();
+        let http = http.expect("client");
+        let answer = runtime.expect("runtime").block_on(async { http.get(url).send().await });
+        Unreachable::of(&answer.expect_err(url))
+    }
+
+    /// A server that reads a little of one request, answers this and closes.
+    fn server(answer: &'static [u8]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            let Ok((mut connection, _)) = listener.accept() else { return };
+            let _ = connection.read(&mut [0; 64]);
+            let _ = connection.write_all(answer);
+        });
+        format!("127.0.0.1:{port}")
+    }
+
+    #[test]
+    fn failures_are_told_apart() {
+        let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+        let closed = closed.expect("a port");
+        assert_eq!(kind_of(&format!("http://{closed}/")), Unreachable::Refused);
+        assert_eq!(kind_of("http://no-such-host.invalid:7771/"), Unreachable::NoSuchHost);
+        let plain = server(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        assert_eq!(kind_of(&format!("https://{plain}/")), Unreachable::NotTls);
+        assert_eq!(kind_of(&format!("http://{}/", server(b"HT"))), Unreachable::BrokenOff);
+        // It listens and never accepts.
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = silent.local_addr().expect("an address");
+        assert_eq!(kind_of(&format!("http://{address}/")), Unreachable::TimedOut);
+    }
+
+    #[test]
+    fn each_line_says_what_to_do() {
+        let check = |kind: Unreachable, words: &str| {
+            let line = kind.sentence("https://node7:7771");
+            assert!(line.contains(words) && !line.contains('\n'), "{line}");
+        };
+        check(Unreachable::NoSuchHost, "host name node7");
+        check(Unreachable::Refused, "`memtape coordinator`");
+        check(Unreachable::TimedOut, "firewall");
+        check(Unreachable::NotTls, "write http://node7:7771 instead");
+        check(Unreachable::Tls, "certificate");
+    }
+}
