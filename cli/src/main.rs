@@ -2,7 +2,8 @@
 //!
 //! This file parses the command line, starts the one command, and turns its error into one line
 //! on stderr and an exit code: 0 is success, 1 a failure, 64 a command line or setting that makes
-//! no sense. A closed pipe (`memtape jobs | head`) is success.
+//! no sense, 126 and 127 what shells say about a command that `memtape run` cannot start.
+//! A closed pipe (`memtape jobs | head`) is success.
 //! Commands are in `commands/`, the demo's machinery in `demo/`.
 
 mod args;
@@ -25,6 +26,7 @@ use clap::error::ErrorKind;
 
 use crate::args::Mistakes;
 use crate::commands::Cli;
+use crate::commands::run::NotStarted;
 
 /// Exit code for a bad command line or setting (`EX_USAGE` of sysexits).
 const EXIT_USAGE: u8 = 64;
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("memtape: {}", output::one_line(&format!("{error:#}")));
-            ExitCode::from(if error.is::<Mistakes>() { EXIT_USAGE } else { 1 })
+            ExitCode::from(exit_code(&error))
         }
     }
 }
@@ -52,6 +54,14 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     // only when it was made before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     cli.command.run(&cli.globals)
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<NotStarted>() {
+        Some(not_started) => not_started.exit_code(),
+        None if error.is::<Mistakes>() => EXIT_USAGE,
+        None => 1,
+    }
 }
 
 fn usage_error(error: &clap::Error) -> ExitCode {

@@ -1,9 +1,11 @@
 //! `memtape run -- CMD…`: runs a training command with the recorder inside.
 //!
 //! It sets environment variables and becomes the command (exec). Signals, exit code and process id
-//! are the command's own; no process of Memtape remains.
+//! are the command's own; no process of Memtape remains. So what it has to say it says before, on
+//! stderr.
 
 use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -70,9 +72,61 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
         let line = json!({ "library": library, "dir": dir, "run": run_name, "job": args.job });
         eprintln!("{line}");
     }
+    if !has_gpu(Path::new("/dev")) {
+        eprintln!("{NO_GPU}");
+    }
     let error = command.exec();
-    Err(error).with_context(|| format!("cannot run {program}"))
+    Err(NotStarted { program: program.clone(), error }.into())
 }
+
+/// What a user reads where there is no GPU. CPU tensors are recorded from the first GPU memory on.
+const NO_GPU: &str = "memtape: no NVIDIA GPU is visible here: the command runs as usual, and no \
+                      tape is written unless it takes GPU memory (CPU tensors, MEMTAPE_CPU=1, are \
+                      recorded only beside it)";
+
+/// True when the folder of devices has one of NVIDIA's drivers: `nvidiactl` on servers, `dxg` in
+/// WSL, the others on Jetson boards.
+fn has_gpu(devices: &Path) -> bool {
+    ["nvidiactl", "nvidia0", "dxg", "nvgpu", "nvhost-gpu"]
+        .iter()
+        .any(|name| devices.join(name).exists())
+}
+
+/// The command could not be started.
+#[derive(Debug)]
+pub(crate) struct NotStarted {
+    program: String,
+    error: io::Error,
+}
+
+impl NotStarted {
+    /// What a shell exits with: 127 when there is no such command, 126 when it is no program.
+    pub(crate) fn exit_code(&self) -> u8 {
+        if self.error.kind() == ErrorKind::NotFound { 127 } else { 126 }
+    }
+}
+
+impl std::fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let program = &self.program;
+        match self.error.kind() {
+            ErrorKind::NotFound if program.contains('/') => {
+                write!(f, "cannot run {program}: there is no such file, or its interpreter is gone")
+            }
+            ErrorKind::NotFound => {
+                write!(f, "cannot run {program}: no such command; check its spelling and PATH")
+            }
+            ErrorKind::PermissionDenied => write!(
+                f,
+                "cannot run {program}: it is not executable; chmod +x makes it so, or name its \
+                 interpreter, as in: memtape run -- python3 {program}"
+            ),
+            _ => write!(f, "cannot run {program}: {}", self.error),
+        }
+    }
+}
+
+impl std::error::Error for NotStarted {}
 
 /// Checks a size of the tape here, because the recorder silently takes its default for a bad one.
 fn check_size(name: &str, value: Option<&OsStr>) -> anyhow::Result<()> {
@@ -161,6 +215,30 @@ mod tests {
         check("/opt/bin/trainer --x", "trainer");
         check("python -m torch.distributed.run app", "python");
         assert_eq!(run_name(&["python".into(), "t.py".into()], 1_795_244_404), "t-20261121-070004");
+    }
+
+    #[test]
+    fn what_cannot_be_started_exits_as_in_a_shell() {
+        let temp = tempfile::tempdir().expect("folder");
+        let plain = temp.path().join("plain.py");
+        std::fs::write(&plain, "print(1)").expect("file");
+        let check = |program: &str, code: u8, words: &str| {
+            let error = Command::new(program).exec();
+            let not_started = NotStarted { program: program.to_string(), error };
+            assert_eq!(not_started.exit_code(), code, "{not_started}");
+            assert!(not_started.to_string().contains(words), "{not_started}");
+        };
+        check("no-such-command-of-memtape", 127, "check its spelling");
+        check("/no/such/file", 127, "no such file");
+        check(&plain.display().to_string(), 126, "chmod +x");
+    }
+
+    #[test]
+    fn a_gpu_is_known_by_its_driver() {
+        let temp = tempfile::tempdir().expect("folder");
+        assert!(!has_gpu(temp.path()));
+        std::fs::write(temp.path().join("nvidiactl"), "").expect("file");
+        assert!(has_gpu(temp.path()));
     }
 
     #[test]
