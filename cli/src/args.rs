@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::output::one_line;
 
@@ -19,40 +19,100 @@ impl std::fmt::Display for Mistakes {
 
 impl std::error::Error for Mistakes {}
 
-/// What is wrong with a command line, and what to do, in one line.
-pub(crate) fn mistake(error: &clap::Error) -> String {
+/// What is wrong with these words of a whole command line, and what to do, in one line.
+pub(crate) fn mistake(error: &clap::Error, whole: &clap::Command, words: &[String]) -> String {
     let said = |kind| error.get(kind).map(ToString::to_string);
-    // `Usage: memtape run [OPTIONS] <CMD>...`
-    let usage = said(ContextKind::Usage).unwrap_or_default();
-    let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
-    let names: Vec<&str> = usage.split_whitespace().skip(1).take_while(is_name).collect();
-    let command = if names.is_empty() { "memtape".to_string() } else { names.join(" ") };
-    let option = said(ContextKind::InvalidArg).filter(|word| word.starts_with('-'));
-    let unknown = match (error.kind(), option) {
-        (ErrorKind::UnknownArgument, Some(option)) => {
-            Some((format!("option {option}"), ContextKind::SuggestedArg))
-        }
-        (ErrorKind::InvalidSubcommand, _) => {
+    let unknown =
+        said(ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument);
+    let is_unknown = |word: &&String| unknown.as_ref().is_some_and(|name| word.starts_with(name));
+    let command = command_in(whole, words.iter().take_while(|word| !is_unknown(word)));
+    let near = |kind| best(error.get(kind)).filter(|name| !is_hidden(whole, name));
+    let (what, near) = match error.kind() {
+        ErrorKind::MissingSubcommand => ("no command is given".to_string(), None),
+        ErrorKind::InvalidSubcommand => {
             let name = said(ContextKind::InvalidSubcommand).unwrap_or_default();
-            Some((format!("command {name}"), ContextKind::SuggestedSubcommand))
+            // clap compares the names of commands only.
+            let near = match name.as_str() {
+                "version" => Some("--version".to_string()),
+                _ => near(ContextKind::SuggestedSubcommand),
+            };
+            (format!("unknown command {name}"), near)
         }
-        _ => None,
+        ErrorKind::UnknownArgument => match said(ContextKind::InvalidArg) {
+            Some(option) if option.starts_with('-') => {
+                (format!("unknown option {option}"), near(ContextKind::SuggestedArg))
+            }
+            _ => (first_paragraph(error), None),
+        },
+        ErrorKind::InvalidValue => (first_paragraph(error), near(ContextKind::SuggestedValue)),
+        _ => (first_paragraph(error), None),
     };
-    if let Some((what, suggested)) = unknown {
-        let near = said(suggested);
-        let near = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
-        return one_line(&format!("unknown {what}{near}; see {command} --help"));
-    }
-    // clap puts usage and tips into further paragraphs.
-    let text = error.to_string();
-    let first = text.split("\n\n").next().unwrap_or_default();
-    one_line(&format!("{}; see {command} --help", first.trim_start_matches("error: ")))
+    let near = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
+    one_line(&format!("{what}{near}; see {command} --help"))
 }
 
-/// Reads `60s`, `250ms`, `5m`, `24h`; a number alone is seconds.
+/// `memtape store check`: the command that the words name, as far as they name one.
+fn command_in<'a>(whole: &clap::Command, words: impl Iterator<Item = &'a String>) -> String {
+    let mut command = whole;
+    let mut names = vec!["memtape"];
+    for word in words.skip(1).filter(|word| !word.starts_with('-')) {
+        let Some(below) = command.find_subcommand(word) else { continue };
+        names.push(below.get_name());
+        command = below;
+    }
+    names.join(" ")
+}
+
+/// What clap puts first; usage and tips are in further paragraphs.
+fn first_paragraph(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    first.trim_start_matches("error: ").to_string()
+}
+
+/// The best of clap's suggestions, which it sorts from the worst to the best.
+fn best(suggested: Option<&ContextValue>) -> Option<String> {
+    match suggested? {
+        ContextValue::String(name) => Some(name.clone()),
+        ContextValue::Strings(names) => names.last().cloned(),
+        _ => None,
+    }
+}
+
+fn is_hidden(whole: &clap::Command, name: &str) -> bool {
+    whole.find_subcommand(name).is_some_and(clap::Command::is_hide_set)
+}
+
+/// Shorter texts are part of too many names.
+const PART_LENGTH_MIN: usize = 3;
+
+/// The name that contains the one that was asked for, else the name most like it, if one is.
+pub(crate) fn nearest<'a>(asked: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const LIKENESS_MIN: f64 = 0.6;
+    let asked = asked.to_lowercase();
+    let likeness =
+        |name: &str| strsim::normalized_damerau_levenshtein(&asked, &name.to_lowercase());
+    let (parts, others): (Vec<&str>, Vec<&str>) = names
+        .partition(|name| asked.len() >= PART_LENGTH_MIN && name.to_lowercase().contains(&asked));
+    if let [only] = parts.as_slice() {
+        return Some(only);
+    }
+    let alike = parts.into_iter().chain(others);
+    let alike = alike.map(|name| (likeness(name), name)).filter(|(much, _)| *much >= LIKENESS_MIN);
+    alike.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
+}
+
+/// Reads `60s`, `250ms`, `5m`, `24h`, `2d`; a number alone is seconds.
 pub(crate) fn duration(text: &str) -> anyhow::Result<Duration> {
-    const MS: [(&str, u64); 6] =
-        [("ms", 1), ("", 1_000), ("s", 1_000), ("m", 60_000), ("min", 60_000), ("h", 3_600_000)];
+    const MS: [(&str, u64); 7] = [
+        ("ms", 1),
+        ("", 1_000),
+        ("s", 1_000),
+        ("m", 60_000),
+        ("min", 60_000),
+        ("h", 3_600_000),
+        ("d", 86_400_000),
+    ];
     let ms = measure(text, &MS).context("it must be a time such as 250ms, 60s, 5m or 24h")?;
     Ok(Duration::from_millis(ms))
 }
@@ -77,6 +137,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_nearest_name_is_found_or_none() {
+        let names = ["inc-0v5ja3z", "inc-0v5jb77", "train-7b"];
+        for (asked, expected) in [
+            ("inc-0v5ja3x", Some("inc-0v5ja3z")),
+            ("Train-7B", Some("train-7b")),
+            ("train7b", Some("train-7b")),
+            ("train", Some("train-7b")),
+            ("inc", None),
+            ("eval", None),
+        ] {
+            assert_eq!(nearest(asked, names.into_iter()), expected, "{asked}");
+        }
+    }
+
+    #[test]
     fn times_and_sizes() {
         let ms = |text: &str| duration(text).ok().map(|time| time.as_millis());
         for (text, expected) in [
@@ -85,6 +160,7 @@ mod tests {
             ("250ms", Some(250)),
             ("5m", Some(300_000)),
             ("24h", Some(86_400_000)),
+            ("2d", Some(172_800_000)),
             ("", None),
             ("s", None),
             ("1.5s", None),

@@ -18,25 +18,36 @@ mod parent;
 mod read;
 mod render;
 mod runtime;
+mod terminal;
+mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{ColorChoice, FromArgMatches};
 
 use crate::args::Mistakes;
 use crate::commands::Cli;
+use crate::commands::command_line::{command_line, refuse_meaningless};
 use crate::commands::run::NotStarted;
 
 /// Exit code for a bad command line or setting (`EX_USAGE` of sysexits).
 const EXIT_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return usage_error(&error),
+    let words: Vec<_> = std::env::args_os().collect();
+    let parsed = command_line().try_get_matches_from(&words).and_then(|matches| {
+        let meaningless = refuse_meaningless(&matches);
+        Ok((Cli::from_arg_matches(&matches)?, meaningless))
+    });
+    let started = match parsed {
+        Ok((cli, meaningless)) => meaningless.map_err(Into::into).and_then(|()| start(cli)),
+        Err(error) => {
+            let words = words.iter().map(|word| word.to_string_lossy().into_owned());
+            return usage_error(&error, &words.collect::<Vec<_>>());
+        }
     };
-    match start(cli) {
+    match started {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -50,6 +61,7 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     if let Some(parent) = cli.die_with_parent {
         parent::die_with(parent, &cli.command)?;
     }
+    terminal::decide(cli.globals.color, cli.globals.json);
     // One process-wide choice of TLS implementation, before any HTTP client is made. It fails
     // only when it was made before.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -64,9 +76,15 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-fn usage_error(error: &clap::Error) -> ExitCode {
+fn usage_error(error: &clap::Error, words: &[String]) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return match output::print(&error.to_string()) {
+        terminal::decide(ColorChoice::Auto, false);
+        let text = error.render();
+        let text = match terminal::is_coloured() {
+            true => text.ansi().to_string(),
+            false => text.to_string(),
+        };
+        return match output::print_as_it_is(&text) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
@@ -76,6 +94,6 @@ fn usage_error(error: &clap::Error) -> ExitCode {
         eprintln!("{error}");
         return ExitCode::from(EXIT_USAGE);
     }
-    eprintln!("memtape: {}", args::mistake(error));
+    eprintln!("memtape: {}", args::mistake(error, &command_line(), words));
     ExitCode::from(EXIT_USAGE)
 }

@@ -5,9 +5,24 @@ use std::io::{ErrorKind, Write};
 
 use serde::Serialize;
 
-/// Writes text to stdout, with a line end if it has none.
+use crate::terminal;
+
+/// Lines that are wrapped go on at most this far from the left.
+const INDENT_MAX: usize = 24;
+
+/// Writes text to stdout, with a line end if it has none; on a terminal, long lines are wrapped at
+/// its width.
 /// Fails when stdout cannot be written; [`is_broken_pipe`] finds a reader that went away.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    match terminal::width() {
+        Some(width) => print_as_it_is(&wrapped(text, width)),
+        None => print_as_it_is(text),
+    }
+}
+
+/// Writes text to stdout as [`print`] does, with lines of any length.
+/// Fails as [`print`] does.
+pub(crate) fn print_as_it_is(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     if !text.ends_with('\n') {
@@ -17,10 +32,39 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Text whose lines are at most this wide. A line goes on below its own text: behind its
+/// indentation, or behind the name in front of it. Lines with a command to copy stay whole.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if textwrap::core::display_width(line) <= width || line.contains("  memtape ") {
+            lines.push(line.to_string());
+            continue;
+        }
+        let indent = " ".repeat(indent(line).min(width / 2));
+        let options = textwrap::Options::new(width).subsequent_indent(&indent);
+        let options = options.break_words(false);
+        lines.extend(textwrap::wrap(line, options).iter().map(|it| it.trim_end().to_string()));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Where the text of a line begins: after a name and two spaces, if it has such, else after its
+/// spaces.
+fn indent(line: &str) -> usize {
+    let spaces = line.len() - line.trim_start().len();
+    let after = line.get(spaces..).and_then(|rest| Some((rest.find("  ")?, rest)));
+    let behind_name = after.map(|(name, rest)| {
+        let gap = rest.get(name..).map_or(0, |rest| rest.len() - rest.trim_start().len());
+        spaces + textwrap::core::display_width(rest.get(..name).unwrap_or_default()) + gap
+    });
+    behind_name.filter(|&indent| indent <= INDENT_MAX).unwrap_or(spaces)
+}
+
 /// Writes one JSON value on one line to stdout.
 /// Fails as [`print`] does.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print(&serde_json::to_string(value)?)
+    print_as_it_is(&serde_json::to_string(value)?)
 }
 
 /// True when the error is a closed stdout.
@@ -50,6 +94,23 @@ mod tests {
     fn strangers_do_not_drive_the_terminal() {
         assert_eq!(clean("a\u{1b}[31mb\nc"), "a\u{fffd}[31mb\u{fffd}c");
         assert_eq!(one_line("error:\n  one\ttwo\u{7}\n"), "error: one two\u{fffd}");
+    }
+
+    #[test]
+    fn long_lines_go_on_below_their_text() {
+        let text = "rank 2 keeps 2 MiB more each step, allocated at train.py:123\n\n  \
+                    growth      +2.00 MiB a step, 96.0 MiB so far, all by this line\n\
+                    For the viewer:  memtape export cap-1 --rank 2 -o rank2.pickle\n";
+        let expected = "\
+rank 2 keeps 2 MiB more each step,
+allocated at train.py:123
+
+  growth      +2.00 MiB a step, 96.0 MiB
+              so far, all by this line
+For the viewer:  memtape export cap-1 --rank 2 -o rank2.pickle
+";
+        assert_eq!(wrapped(text, 40), expected);
+        assert_eq!(wrapped(expected, 40), expected);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The commands. Each is one file with its options and its `run`; this one registers them.
 
+pub(crate) mod command_line;
 pub(crate) mod run;
 
 /// The commands that read or write files: tapes, captures and PyTorch's memory snapshots.
@@ -14,8 +15,10 @@ pub(crate) mod files {
 /// The commands that ask a running coordinator.
 pub(crate) mod queries {
     pub(crate) mod capture;
+    pub(crate) mod filters;
     pub(crate) mod lines;
     pub(crate) mod list;
+    pub(crate) mod names;
     pub(crate) mod show;
 }
 
@@ -62,15 +65,15 @@ pub(crate) enum Command {
     /// Run the whole system on this machine, with a rank that leaks.
     Demo(demo::DemoArgs),
     /// List the jobs.
-    Jobs,
+    Jobs(list::JobsArgs),
     /// List the ranks of a job.
     Ranks(list::RanksArgs),
     /// Show which lines of code hold the live memory of a job, or of tapes.
     Lines(lines::LinesArgs),
     /// List incidents.
-    Incidents(list::JobFilter),
+    Incidents(list::IncidentsArgs),
     /// List captures.
-    Captures(list::JobFilter),
+    Captures(list::CapturesArgs),
     /// Show an incident or a capture.
     Show(show::ShowArgs),
     /// Take a synchronized snapshot of all ranks of a job.
@@ -98,7 +101,7 @@ impl Command {
             Self::Coordinator(args) => coordinator::run(*args, globals),
             Self::Store(command) => store::run(&command, globals),
             Self::Demo(args) => demo::run(args, globals),
-            Self::Jobs => list::jobs(globals),
+            Self::Jobs(args) => list::jobs(&args, globals),
             Self::Ranks(args) => list::ranks(&args, globals),
             Self::Lines(args) => lines::run(&args, globals),
             Self::Incidents(args) => list::incidents(&args, globals),
@@ -116,18 +119,20 @@ impl Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory, Parser};
+    use clap::FromArgMatches;
 
     use super::*;
     use crate::args::mistake;
+    use crate::commands::command_line::command_line;
 
     #[test]
     fn clap_finds_no_contradiction() {
-        Cli::command().debug_assert();
+        command_line().debug_assert();
     }
 
     fn parse(line: &str) -> Result<Cli, String> {
-        Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
+        let matches = command_line().try_get_matches_from(line.split(' '));
+        matches.and_then(|it| Cli::from_arg_matches(&it)).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -139,6 +144,14 @@ mod tests {
         check("memtape --json jobs", true);
         check("memtape ranks", true);
         check("memtape ranks j", true);
+        check("memtape ranks --job j --watch", true);
+        check("memtape ranks j --watch 5", true);
+        check("memtape ranks j --job j", false);
+        check("memtape lines", true);
+        check("memtape capture --job j", true);
+        check("memtape incidents j --rank 2 --class leak --since 2h --open", true);
+        check("memtape incidents --class leek", false);
+        check("memtape captures --job j --trigger growth --since 2d --watch 1", true);
         check("memtape show", false);
         check("memtape capture j --step 0", false);
         check("memtape capture j --step 12 --wait", true);
@@ -190,8 +203,9 @@ mod tests {
     #[test]
     fn unknown_options_are_refused_in_one_line() {
         let check = |line: &str, expected: &str| {
-            let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
-            assert_eq!(mistake(&error), expected, "{line}");
+            let words: Vec<String> = line.split(' ').map(str::to_string).collect();
+            let error = command_line().try_get_matches_from(&words).expect_err(line);
+            assert_eq!(mistake(&error, &command_line(), &words), expected, "{line}");
         };
         check(
             "memtape run --detial -- true",
@@ -199,6 +213,30 @@ mod tests {
         );
         check("memtape run -q python x.py", "unknown option -q; see memtape run --help");
         check("memtape --frob jobs", "unknown option --frob; see memtape --help");
+        check("memtape job", "unknown command job (did you mean jobs?); see memtape --help");
+        check(
+            "memtape analyse x",
+            "unknown command analyse (did you mean analyze?); see memtape --help",
+        );
+        check(
+            "memtape version",
+            "unknown command version (did you mean --version?); see memtape --help",
+        );
+        check("memtape --json", "no command is given; see memtape --help");
+        check(
+            "memtape store chekc x",
+            "unknown command chekc (did you mean check?); see memtape store --help",
+        );
+        check(
+            "memtape show cap-1 --rank x",
+            "invalid value 'x' for '--rank <RANK>': invalid digit found in string; see memtape \
+             show --help",
+        );
+        check(
+            "memtape export cap-1 --format pickel",
+            "invalid value 'pickel' for '--format <FORMAT>' [possible values: pickle, json] (did \
+             you mean pickle?); see memtape export --help",
+        );
         check("memtape show a b", "unexpected argument 'b' found; see memtape show --help");
     }
 }

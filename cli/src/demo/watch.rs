@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, parse};
 use crate::output;
-use crate::render::units::{duration, frame};
+use crate::render::units::{duration, frame, plural};
 
 use super::children::Children;
 
@@ -136,8 +136,10 @@ impl Watch {
         let (shown_state, shown_step) = &self.shown;
         if *shown_state != state.state || state.step_min >= shown_step + STEPS_BETWEEN_LINES {
             self.say(&format!(
-                "job {job}: {} ranks, step {}, {}",
-                state.ranks_alive, state.step_min, state.state
+                "job {job}: {}, step {}, {}",
+                plural(u64::from(state.ranks_alive), "rank"),
+                state.step_min,
+                state.state
             ));
             self.shown = (state.state, state.step_min);
         }
@@ -151,8 +153,11 @@ impl Watch {
         self.say(&format!("culprit: {culprit}"));
         if let Some(capture) = &found.capture {
             self.say(&format!(
-                "capture {}: {} of {} ranks at the end of step {}",
-                capture.id, capture.aligned, capture.ranks, capture.step
+                "capture {}: {} of {} at the end of step {}",
+                capture.id,
+                capture.aligned,
+                plural(u64::from(capture.ranks), "rank"),
+                capture.step
             ));
         }
         if let Some(base) = base {

@@ -1,7 +1,7 @@
 //! What a terminal shows: answers of the API as text. Pure functions; the tests are examples.
 //!
 //! Everything that came from a training process (names, paths, commands) is cleaned of control
-//! characters. States are words, never only colours; there are no colours at all.
+//! characters. States are words, never only colours.
 
 use std::fmt::Write;
 
@@ -10,17 +10,19 @@ use memtape_proto::api::{
     Alternative, Capture, Incident, IncidentState, Job, Named, Part, PartOutcome, Suspect,
 };
 
-use crate::clock::utc;
+use crate::clock::{age, utc};
 use crate::output::clean;
-use crate::render::units::{bytes, counted, duration, frame, plural, signed_bytes, table};
+use crate::render::palette::{self, Meaning};
+use crate::render::table::{Cell, table};
+use crate::render::units::{about_plural, bytes, counted, duration, frame, plural, signed_bytes};
 
 /// A growth, which is never negative.
 fn grown(count: u64) -> String {
     signed_bytes(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-/// The jobs.
-pub(crate) fn jobs(jobs: &[Job]) -> String {
+/// The jobs, and how long ago each began.
+pub(crate) fn jobs(jobs: &[Job], now_ns: i64) -> String {
     let row = |job: &Job| {
         let world = if job.world_size == 0 { job.ranks } else { job.world_size };
         let steps = if job.step_min == job.step_max {
@@ -30,38 +32,40 @@ pub(crate) fn jobs(jobs: &[Job]) -> String {
         };
         let steps = counted(&job.clock, &steps);
         vec![
-            job.job.clone(),
-            job.attempt.to_string(),
-            job.state.to_string(),
-            format!("{}/{world}", job.ranks_alive),
-            steps,
-            job.incidents_open.to_string(),
-            utc(job.started_wall_ns),
-            job.nodes.join(","),
+            Cell::new(job.job.clone(), Meaning::Strong),
+            job.attempt.to_string().into(),
+            Cell::new(job.state.to_string(), palette::of_job(&job.state)),
+            format!("{}/{world}", job.ranks_alive).into(),
+            steps.into(),
+            job.incidents_open.to_string().into(),
+            age(job.started_wall_ns, now_ns).into(),
+            job.nodes.join(",").into(),
         ]
     };
-    let titles =
-        ["job", ">attempt", "state", ">alive", ">step", ">incidents", "started (UTC)", "nodes"];
+    let titles = ["job", ">attempt", "state", ">alive", ">step", ">incidents", ">started", "nodes"];
     list(&titles, jobs, row, "no job yet: start one with  memtape run -- torchrun …\n")
 }
 
-/// Incidents, one line each.
-pub(crate) fn incidents(incidents: &[Incident]) -> String {
+/// Incidents, one row each.
+pub(crate) fn incidents(incidents: &[Incident], now_ns: i64) -> String {
     let row = |incident: &Incident| {
         vec![
-            incident.id.clone(),
-            incident.state.to_string(),
-            incident.class.to_string(),
-            utc(incident.opened_wall_ns),
-            incident.sentence.clone(),
+            Cell::from(incident.id.clone()),
+            Cell::new(
+                incident.state.to_string(),
+                palette::of_incident(&incident.state, incident.pages),
+            ),
+            incident.class.to_string().into(),
+            age(incident.opened_wall_ns, now_ns).into(),
+            incident.sentence.clone().into(),
         ]
     };
-    let titles = ["incident", "state", "class", "opened (UTC)", "what"];
+    let titles = ["incident", "state", "class", ">opened", "what"];
     list(&titles, incidents, row, "no incident\n")
 }
 
-/// Captures, one line each.
-pub(crate) fn captures(captures: &[Capture]) -> String {
+/// Captures, one row each.
+pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
     let row = |capture: &Capture| {
         vec![
             capture.id.clone(),
@@ -70,29 +74,36 @@ pub(crate) fn captures(captures: &[Capture]) -> String {
             capture.step.to_string(),
             format!("{}/{}", capture.aligned, capture.ranks),
             capture.trigger.clone(),
-            utc(capture.requested_wall_ns),
+            age(capture.requested_wall_ns, now_ns),
         ]
     };
-    let titles = ["capture", "state", "job", ">step", ">aligned", "trigger", "requested (UTC)"];
+    let titles = ["capture", "state", "job", ">step", ">aligned", "trigger", ">requested"];
     list(&titles, captures, row, "no capture\n")
 }
 
 /// A row for each item; without one, the words for that.
-fn list<T>(titles: &[&str], of: &[T], row: fn(&T) -> Vec<String>, none: &str) -> String {
+fn list<T, C: Into<Cell>>(
+    titles: &[&str],
+    of: &[T],
+    row: impl Fn(&T) -> Vec<C>,
+    none: &str,
+) -> String {
     if of.is_empty() { none.to_string() } else { table(titles, of.iter().map(row).collect()) }
 }
 
 /// One incident: the sentence first, then what it rests on.
 pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{}\n", clean(&incident.sentence));
+    let meaning = palette::of_incident(&incident.state, incident.pages);
+    let _ = writeln!(text, "{}\n", meaning.paint(&clean(&incident.sentence)));
     let pairs = incident_facts(incident);
     for (name, value) in &pairs {
-        let _ = writeln!(text, "  {name:<12}{}", clean(value));
+        let name = Meaning::Dim.paint(&format!("{name:<12}"));
+        let _ = writeln!(text, "  {name}{}", clean(value));
     }
     let mut section = |title: &str, lines: Vec<String>| {
         if !lines.is_empty() {
-            let _ = writeln!(text, "\n{title}");
+            let _ = writeln!(text, "\n{}", Meaning::Strong.paint(title));
             for line in lines {
                 let _ = writeln!(text, "  {line}");
             }
@@ -170,7 +181,7 @@ fn growth(incident: &Incident) -> String {
 fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
     let out_of_memory = incident.steps_to_oom.map_or("not known".to_string(), |steps| {
-        format!("in about {steps} steps{}", in_time.unwrap_or_default())
+        format!("in about {}{}", about_plural(steps, "step"), in_time.unwrap_or_default())
     });
     let percent = |ratio: f64, before: &str, after: &str| match ratio {
         ratio if ratio > 0.0 => format!(", {before}{:.0} % {after}", ratio * 100.0),
@@ -218,12 +229,12 @@ pub(crate) fn manifest(capture: &Capture) -> String {
         step => format!(", compared with step {step}"),
     };
     let mut text = format!(
-        "Capture {} is {}: {} of {} ranks at the end of step {}{before}\n\
+        "Capture {} is {}: {} of {} at the end of step {}{before}\n\
          trigger {}, requested {} UTC\n",
         clean(&capture.id),
         capture.state,
         capture.aligned,
-        capture.ranks,
+        plural(u64::from(capture.ranks), "rank"),
         capture.step,
         clean(&capture.trigger),
         utc(capture.requested_wall_ns),
@@ -307,7 +318,7 @@ Rank 2 keeps 2.5 MiB a step since step 41
   culprit     train.py:36 remember
   growth      +2.5 MiB a step, 82.5 MiB so far, this line explains 98 % of it
   onset       step 41, detected at step 74
-  forecast    out of memory in about 9000 steps (4 min)
+  forecast    out of memory in about 9,000 steps (4 min)
   opened      2026-11-21 07:00:04 UTC, stored
   try first   detach it (saves 82.5 MiB)
   restart     a restart gives 82.5 MiB back
@@ -352,9 +363,9 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
 
     #[test]
     fn lists_say_when_they_are_empty() {
-        assert!(jobs(&[]).contains("memtape run"));
-        assert_eq!(incidents(&[]), "no incident\n");
-        assert_eq!(captures(&[]), "no capture\n");
+        assert!(jobs(&[], 0).contains("memtape run"));
+        assert_eq!(incidents(&[], 0), "no incident\n");
+        assert_eq!(captures(&[], 0), "no capture\n");
     }
 
     #[test]
@@ -363,7 +374,7 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
             parse(&json!({ "job": "j", "world_size": 8, "ranks_alive": 7, "step_min": 3,
             "step_max": 5, "state": "leaking", "nodes": ["a", "b"] }))
             .expect("shape");
-        let text = jobs(&[job]);
+        let text = jobs(&[job], 0);
         for word in ["7/8", "3-5", "leaking", "a,b"] {
             assert!(text.contains(word), "{word} in {text}");
         }

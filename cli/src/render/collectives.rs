@@ -7,7 +7,7 @@ use memtape_proto::api;
 
 use crate::clock::utc;
 use crate::output::clean;
-use crate::render::units::table;
+use crate::render::units::{plural, table};
 
 /// The collectives of one tape; one line if they are unknown.
 pub(crate) fn text(of: &Collectives) -> String {
@@ -22,7 +22,8 @@ pub(crate) fn text(of: &Collectives) -> String {
         titles.push("since (UTC)");
         text.push_str(&table(&titles, of.groups.iter().map(row).collect()));
         if of.groups_lost > 0 {
-            let _ = writeln!(text, "{} more groups had no room on the tape", of.groups_lost);
+            let more = plural(of.groups_lost, "more group");
+            let _ = writeln!(text, "{more} had no room on the tape");
         }
     }
     if of.asked_wall_ns != 0 {

@@ -51,8 +51,11 @@ pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
     }
     if of.other_blocks > 0 {
         let held = bytes(of.other_bytes);
-        let _ =
-            writeln!(text, "lines that no census has hold {held} in {} blocks", of.other_blocks);
+        let _ = writeln!(
+            text,
+            "lines that no census has hold {held} in {}",
+            plural(of.other_blocks, "block")
+        );
     }
     text.push_str(NOTES);
     text
@@ -75,7 +78,7 @@ fn row(line: &Line, holder: &Holder, is_first: bool) -> Vec<String> {
 }
 
 /// The line to look at, and the lines that it was called from.
-fn name(line: &Line) -> String {
+pub(crate) fn name(line: &Line) -> String {
     // The file's own name: three whole paths do not fit on a screen.
     let short = |of: &Frame| {
         let file = of.file.rsplit('/').next().unwrap_or_default().to_string();

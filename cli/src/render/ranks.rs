@@ -6,7 +6,9 @@ use std::fmt::Write;
 use memtape_proto::api::{Device, Named, Rank, Unknown};
 
 use crate::output::clean;
-use crate::render::units::{bytes, counted, signed_bytes, table};
+use crate::render::palette;
+use crate::render::table::{Cell, table};
+use crate::render::units::{bytes, counted, plural, signed_bytes};
 
 /// Layers as columns. What stands in a sum for others has them in it.
 const LAYERS: [(&str, &str); 7] = [
@@ -24,27 +26,6 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
     if ranks.is_empty() {
         return "no rank of this job is known yet\n".to_string();
     }
-    let row = |rank: &Rank| {
-        let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
-        let end = rank.end.as_ref().map_or("gone", Named::as_str);
-        vec![
-            rank.rank.to_string(),
-            rank.state.to_string(),
-            rank.role.clone(),
-            if rank.alive { "alive" } else { end }.to_string(),
-            rank.node.clone(),
-            if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() },
-            counted(&rank.clock, &rank.step.to_string()),
-            signed_bytes(rank.growth_bytes_per_step),
-            bytes(sum(|device| device.allocated_bytes)),
-            bytes(sum(|device| device.reserved_bytes)),
-            bytes(sum(|device| device.peak_allocated_bytes)),
-            sum(|device| device.blocks).to_string(),
-            sum(|device| device.ooms).to_string(),
-            sum(|device| device.malloc_failures).to_string(),
-            rank.rss_bytes.map_or("–".to_string(), bytes),
-        ]
-    };
     let titles = [
         ">rank",
         "state",
@@ -73,8 +54,9 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
         if rank.lost_events > 0 {
             let _ = writeln!(
                 text,
-                "rank {}: {} events did not fit on its tape",
-                rank.rank, rank.lost_events
+                "rank {}: {} did not fit on its tape",
+                rank.rank,
+                plural(rank.lost_events, "event")
             );
         }
         for limitation in &rank.limitations {
@@ -82,6 +64,35 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
         }
     }
     text
+}
+
+/// What a rank is doing and holds.
+fn row(rank: &Rank) -> Vec<Cell> {
+    let sum = |of: fn(&Device) -> u64| rank.devices.iter().map(of).sum::<u64>();
+    let end = rank.end.as_ref().map_or("gone", Named::as_str);
+    vec![
+        Cell::from(rank.rank.to_string()),
+        Cell::new(rank.state.to_string(), palette::of_rank(&rank.state)),
+        rank.role.clone().into(),
+        if rank.alive { "alive" } else { end }.to_string().into(),
+        rank.node.clone().into(),
+        if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() }.into(),
+        counted(&rank.clock, &rank.step.to_string()).into(),
+        signed_bytes(rank.growth_bytes_per_step).into(),
+        bytes(sum(|device| device.allocated_bytes)).into(),
+        bytes(sum(|device| device.reserved_bytes)).into(),
+        bytes(sum(|device| device.peak_allocated_bytes)).into(),
+        sum(|device| device.blocks).to_string().into(),
+        count_of_trouble(sum(|device| device.ooms)),
+        count_of_trouble(sum(|device| device.malloc_failures)),
+        rank.rss_bytes.map_or("–".to_string(), bytes).into(),
+    ]
+}
+
+/// A count that should be 0.
+fn count_of_trouble(count: u64) -> Cell {
+    let meaning = if count > 0 { palette::Meaning::Bad } else { palette::Meaning::Plain };
+    Cell::new(count.to_string(), meaning)
 }
 
 /// Where the bytes of each device are: layers and unaccounted bytes add up to the device. A layer
@@ -158,7 +169,7 @@ fn hosts(ranks: &[Rank]) -> String {
 }
 
 /// `rank 3`, `ranks 0-2, 5`.
-fn which(ranks: &[u32]) -> String {
+pub(crate) fn which(ranks: &[u32]) -> String {
     let runs = ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b));
     let run = |run: &[u32]| match run {
         [first, .., last] => format!("{first}-{last}"),

@@ -1,12 +1,11 @@
-//! Numbers with their units, frames and tables, as a terminal shows them.
+//! Numbers with their units, and frames, as a terminal shows them.
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
-pub(crate) use memtape_core::diagnosis::{bytes, plural, signed_bytes};
+pub(crate) use memtape_core::diagnosis::{about_plural, bytes, plural, signed_bytes};
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{Frame, Named};
 
 use crate::output::clean;
+pub(crate) use crate::render::table::table;
 
 /// `90 s`, `25 min`, `3.1 h`.
 pub(crate) fn duration(seconds: f64) -> String {
@@ -28,30 +27,6 @@ pub(crate) fn counted(clock: &Named<Clock>, number: &str) -> String {
         Clock::Steps => number.to_string(),
         Clock::Turns => format!("{} {number}", Clock::Turns.unit()),
     }
-}
-
-/// A table without lines. Columns whose title begins with `>` are numbers, set to the right.
-pub(crate) fn table(titles: &[&str], rows: Vec<Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(titles.iter().map(|title| title.trim_start_matches('>').to_uppercase()));
-    for row in rows {
-        table.add_row(row.iter().map(|cell| clean(cell)));
-    }
-    for (index, title) in titles.iter().enumerate() {
-        if let Some(column) = table.column_mut(index) {
-            column.set_padding((0, 2));
-            if title.starts_with('>') {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-    }
-    let mut text = String::new();
-    for line in table.lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]

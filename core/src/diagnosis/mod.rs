@@ -36,4 +36,4 @@ pub use judges::Alternative;
 pub use judges::class::Class;
 pub use judges::facts::{RestartAnswer, Standing};
 pub use judges::remedy::{Cause, Remedy};
-pub use words::{bytes, location, plural, signed_bytes};
+pub use words::{about_plural, bytes, location, plural, signed_bytes};

@@ -76,6 +76,11 @@ pub fn plural(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", count(number)) }
 }
 
+/// A count rounded to two digits, with its noun: `1 step`, `4,100 steps`.
+pub fn about_plural(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", about(number)) }
+}
+
 /// Ranks that are named at most.
 const RANKS_NAMED_MAX: usize = 4;
 

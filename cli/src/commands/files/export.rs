@@ -17,6 +17,7 @@ use crate::globals::Globals;
 use crate::output;
 use crate::read::tape_file;
 use crate::render::exported::{self, Format};
+use crate::render::units::plural;
 
 /// `memtape export`.
 #[derive(Debug, clap::Args)]
@@ -82,10 +83,11 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
         }));
     }
     output::print(&format!(
-        "{}: rank {} {when} step {}, {blocks} live blocks{}",
+        "{}: rank {} {when} step {}, {}{}",
         path.display(),
         snapshot.identity.rank,
         snapshot.step,
+        plural(blocks as u64, "live block"),
         if extension == "pickle" { "; open it in pytorch.org/memory_viz" } else { "" },
     ))
 }
@@ -99,10 +101,10 @@ fn warning(snapshot: &RankSnapshot, lost_blocks: Option<u64>) -> Option<String> 
     );
     match lost_blocks {
         Some(0) => None,
-        Some(1) => Some(format!("1 block found no room on the tape and may be missing: {advice}")),
-        Some(lost) => {
-            Some(format!("{lost} blocks found no room on the tape and may be missing: {advice}"))
-        }
+        Some(lost) => Some(format!(
+            "{} found no room on the tape and may be missing: {advice}",
+            plural(lost, "block")
+        )),
         None if snapshot.devices.iter().all(|device| device.complete) => None,
         None => {
             Some(format!("blocks or segments may be missing because the tape was full: {advice}"))

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use memtape_proto::api::{Capture, CaptureState, RequestedCapture};
+use memtape_proto::api::{Capture, CaptureState, Captures, RequestedCapture};
 
-use crate::client::parse;
+use super::names::OneJob;
+use crate::client::{Client, parse};
 use crate::globals::Globals;
 use crate::output;
 use crate::render::answers;
@@ -18,8 +19,8 @@ const POLLS_MAX: u32 = 5 * 600;
 /// `memtape capture`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CaptureArgs {
-    /// The job.
-    pub(crate) job: String,
+    #[command(flatten)]
+    pub(crate) job: OneJob,
     /// Capture the end of this step [default: the newest step that all ranks have finished].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) step: Option<u64>,
@@ -32,12 +33,18 @@ pub(crate) struct CaptureArgs {
 /// Fails when the coordinator does not answer or refuses.
 pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
     let (client, json) = (globals.client()?, globals.json);
-    let id = client.capture(&args.job, args.step)?;
+    let job = args.job.find(&client)?;
+    let before = collecting(&client, &job)?;
+    let id = client.capture(&job, args.step)?;
+    let is_reused = before.contains(&id);
     if !args.wait {
         return match json {
             true => output::print_json(&RequestedCapture { id }),
-            false => output::print(&format!("{id} is being collected; see  memtape show {id}")),
+            false => output::print(&started(&id, is_reused)),
         };
+    }
+    if is_reused {
+        eprintln!("memtape: {id} was being collected already: waiting for it");
     }
     for _ in 0..POLLS_MAX {
         let answer = client.get(&["captures", &id], &[])?;
@@ -51,4 +58,31 @@ pub(crate) fn run(args: &CaptureArgs, globals: &Globals) -> anyhow::Result<()> {
         client.wait(POLL_TIME);
     }
     bail!("{id} is still not closed: see `memtape show {id}` later")
+}
+
+/// The captures of a job that are being collected. The coordinator answers a request with one of
+/// them rather than with a new one.
+fn collecting(client: &Client, job: &str) -> anyhow::Result<Vec<String>> {
+    let of: Captures = parse(&client.get(&["captures"], &[("job", job)])?)?;
+    let open = of.captures.into_iter().filter(|it| it.state == CaptureState::Collecting);
+    Ok(open.map(|capture| capture.id).collect())
+}
+
+fn started(id: &str, is_reused: bool) -> String {
+    let state = match is_reused {
+        true => "was being collected already, and no second one was started",
+        false => "is being collected",
+    };
+    format!("{id} {state}; see  memtape show {id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_that_is_used_again_is_said_to_be() {
+        assert_eq!(started("cap-1", false), "cap-1 is being collected; see  memtape show cap-1");
+        assert!(started("cap-1", true).contains("already"));
+    }
 }

@@ -10,46 +10,63 @@ use memtape_core::identity::Identity;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::Lines;
 
+use super::names::{check_rank, one_job};
 use crate::client::parse;
 use crate::globals::Globals;
-use crate::output;
 use crate::read::tape_file;
 use crate::render::lines;
+use crate::watch::Watch;
 
 /// `memtape lines`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LinesArgs {
-    /// The job, or the tapes of its ranks (`memtape tape` lists them).
-    #[arg(required = true, value_name = "JOB|TAPE")]
+    /// The job, or the tapes of its ranks (`memtape tape` lists them) [default: the only job that
+    /// is running].
+    #[arg(value_name = "JOB|TAPE")]
     pub(crate) of: Vec<String>,
+    /// The same as JOB.
+    #[arg(long = "job", value_name = "NAME", conflicts_with = "of")]
+    pub(crate) named: Option<String>,
     /// Show only the lines of this rank.
     #[arg(long)]
     pub(crate) rank: Option<u32>,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
 }
 
 /// Prints the lines. Fails when the coordinator does not answer, or a file is not a tape.
 pub(crate) fn run(args: &LinesArgs, globals: &Globals) -> anyhow::Result<()> {
     let files: Vec<PathBuf> = args.of.iter().map(PathBuf::from).filter(|it| it.is_file()).collect();
-    if files.len() == args.of.len() {
-        let found = of_tapes(&files, args.rank)?;
-        return if globals.json { output::print_json(&found) } else { print(&found, args.rank) };
+    if !files.is_empty() && files.len() == args.of.len() {
+        return args.watch.print(|| {
+            let found = of_tapes(&files, args.rank)?;
+            Ok(if globals.json { serde_json::to_string(&found)? } else { text(&found, args.rank) })
+        });
     }
-    let [job] = args.of.as_slice() else { bail!("name one job, or tapes that are there") };
-    if job.contains('/') {
-        bail!("{job} is not the file of a tape: `memtape tape` lists the tapes");
+    let asked = match (args.of.as_slice(), &args.named) {
+        ([], named) => named.as_ref(),
+        ([job], _) if job.contains('/') => {
+            bail!("{job} is not the file of a tape: `memtape tape` lists the tapes")
+        }
+        ([job], _) => Some(job),
+        _ => bail!("name one job, or tapes that are there"),
+    };
+    let client = globals.client()?;
+    let job = one_job(&client, asked)?;
+    if let Some(rank) = args.rank {
+        check_rank(&client, &job, rank)?;
     }
     let rank = args.rank.map(|rank| rank.to_string());
     let query: Vec<(&str, &str)> = rank.iter().map(|rank| ("rank", rank.as_str())).collect();
-    let answer = globals.client()?.get(&["jobs", job, "lines"], &query)?;
-    if globals.json {
-        return output::print_json(&answer);
-    }
-    print(&parse(&answer)?, args.rank)
+    args.watch.print(|| {
+        let answer = client.get(&["jobs", &job, "lines"], &query)?;
+        Ok(if globals.json { answer.to_string() } else { text(&parse(&answer)?, args.rank) })
+    })
 }
 
-fn print(found: &Lines, rank: Option<u32>) -> anyhow::Result<()> {
+fn text(found: &Lines, rank: Option<u32>) -> String {
     let clock = found.clock.known().unwrap_or_default();
-    output::print(&clock.in_words(&lines::text(found, rank)))
+    clock.in_words(&lines::text(found, rank))
 }
 
 fn of_tapes(files: &[PathBuf], rank: Option<u32>) -> anyhow::Result<Lines> {

@@ -1,106 +1,122 @@
 //! `memtape jobs`, `ranks`, `incidents`, `captures`: lists from the coordinator.
 
-use anyhow::bail;
-use memtape_proto::api::{Captures, Incidents, Job, JobState, Jobs, Ranks};
+use memtape_proto::api::{Capture, Captures, Incident, Incidents, Jobs, Ranks};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::filters::{CaptureFilter, IncidentFilter, keep};
+use super::names::{OneJob, SomeJobs, check_rank};
 use crate::client::{Client, parse};
+use crate::clock;
 use crate::globals::Globals;
-use crate::output;
 use crate::render::{answers, ranks};
+use crate::watch::Watch;
+
+/// `memtape jobs`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct JobsArgs {
+    #[command(flatten)]
+    pub(crate) watch: Watch,
+}
 
 /// `memtape ranks`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RanksArgs {
-    /// The job [default: the only running one].
-    pub(crate) job: Option<String>,
+    #[command(flatten)]
+    pub(crate) job: OneJob,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
 }
 
-/// `memtape incidents` and `memtape captures`.
+/// `memtape incidents`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct JobFilter {
-    /// Show only this job [default: all jobs].
-    #[arg(long)]
-    pub(crate) job: Option<String>,
+pub(crate) struct IncidentsArgs {
+    #[command(flatten)]
+    pub(crate) jobs: SomeJobs,
+    #[command(flatten)]
+    pub(crate) filter: IncidentFilter,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
+}
+
+/// `memtape captures`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CapturesArgs {
+    #[command(flatten)]
+    pub(crate) jobs: SomeJobs,
+    #[command(flatten)]
+    pub(crate) filter: CaptureFilter,
+    #[command(flatten)]
+    pub(crate) watch: Watch,
 }
 
 /// All jobs.
-pub(crate) fn jobs(globals: &Globals) -> anyhow::Result<()> {
-    show(&globals.client()?.get(&["jobs"], &[])?, globals, |of: &Jobs| answers::jobs(&of.jobs))
+pub(crate) fn jobs(args: &JobsArgs, globals: &Globals) -> anyhow::Result<()> {
+    let client = globals.client()?;
+    args.watch.print(|| {
+        let text = |of: &Jobs| answers::jobs(&of.jobs, clock::wall_ns());
+        shown(&client.get(&["jobs"], &[])?, globals, text)
+    })
 }
 
 /// The ranks of a job; by default of the only running job. Fails when not exactly one job is
 /// running and none is named.
 pub(crate) fn ranks(args: &RanksArgs, globals: &Globals) -> anyhow::Result<()> {
     let client = globals.client()?;
-    let job = match &args.job {
-        Some(job) => job.clone(),
-        None => only_job(&parse::<Jobs>(&client.get(&["jobs"], &[])?)?.jobs)?,
-    };
-    let answer = client.get(&["jobs", &job, "ranks"], &[])?;
-    show(&answer, globals, |of: &Ranks| ranks::text(&of.ranks, &of.unknown))
+    let job = args.job.find(&client)?;
+    args.watch.print(|| {
+        let answer = client.get(&["jobs", &job, "ranks"], &[])?;
+        shown(&answer, globals, |of: &Ranks| ranks::text(&of.ranks, &of.unknown))
+    })
 }
 
-/// All incidents, or those of one job.
-pub(crate) fn incidents(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
-    let answer = filtered("incidents", filter, &globals.client()?)?;
-    show(&answer, globals, |of: &Incidents| answers::incidents(&of.incidents))
+/// All incidents, or those that the filters let pass.
+pub(crate) fn incidents(args: &IncidentsArgs, globals: &Globals) -> anyhow::Result<()> {
+    let client = globals.client()?;
+    let job = of_list(&args.jobs, args.filter.rank, &client)?;
+    args.watch.print(|| {
+        let now_ns = clock::wall_ns();
+        let mut answer = list("incidents", job.as_deref(), &client)?;
+        keep(&mut answer, "incidents", |of: &Incident| args.filter.passes(of, now_ns));
+        shown(&answer, globals, |of: &Incidents| answers::incidents(&of.incidents, now_ns))
+    })
 }
 
-/// All captures, or those of one job.
-pub(crate) fn captures(filter: &JobFilter, globals: &Globals) -> anyhow::Result<()> {
-    let answer = filtered("captures", filter, &globals.client()?)?;
-    show(&answer, globals, |of: &Captures| answers::captures(&of.captures))
+/// All captures, or those that the filters let pass.
+pub(crate) fn captures(args: &CapturesArgs, globals: &Globals) -> anyhow::Result<()> {
+    let client = globals.client()?;
+    let job = of_list(&args.jobs, args.filter.rank, &client)?;
+    args.watch.print(|| {
+        let now_ns = clock::wall_ns();
+        let mut answer = list("captures", job.as_deref(), &client)?;
+        keep(&mut answer, "captures", |of: &Capture| args.filter.passes(of, now_ns));
+        shown(&answer, globals, |of: &Captures| answers::captures(&of.captures, now_ns))
+    })
 }
 
-/// A list by its filter. An unknown job is an error, because an empty list would mean that the job
-/// has no incidents.
-fn filtered(list: &str, filter: &JobFilter, client: &Client) -> anyhow::Result<Value> {
-    let Some(job) = &filter.job else { return client.get(&[list], &[]) };
-    client.get(&["jobs", job, "ranks"], &[])?;
-    client.get(&[list], &[("job", job)])
+/// The job whose incidents or captures are wanted, if one is. Fails when there is no such job, or
+/// it has no such rank.
+fn of_list(jobs: &SomeJobs, rank: Option<u32>, client: &Client) -> anyhow::Result<Option<String>> {
+    let job = jobs.find(client)?;
+    if let (Some(job), Some(rank)) = (&job, rank) {
+        check_rank(client, job, rank)?;
+    }
+    Ok(job)
 }
 
-/// Prints an answer as it came, or as text.
-fn show<T: DeserializeOwned>(
+fn list(list: &str, job: Option<&str>, client: &Client) -> anyhow::Result<Value> {
+    let query: Vec<(&str, &str)> = job.into_iter().map(|job| ("job", job)).collect();
+    client.get(&[list], &query)
+}
+
+/// An answer as it came, or as text.
+fn shown<T: DeserializeOwned>(
     answer: &Value,
     globals: &Globals,
     text: impl FnOnce(&T) -> String,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
     if globals.json {
-        return output::print_json(answer);
+        return Ok(serde_json::to_string(answer)?);
     }
-    output::print(&text(&parse(answer)?))
-}
-
-fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
-    let mut running = jobs.iter().filter(|job| job.state != JobState::Ended);
-    match (running.next(), running.next()) {
-        (Some(job), None) => Ok(job.job.clone()),
-        (None, _) => bail!("no job is running: name a job from `memtape jobs`"),
-        (Some(_), Some(_)) => bail!("several jobs are running: name a job from `memtape jobs`"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use memtape_proto::api::Named;
-
-    #[test]
-    fn the_only_running_job_needs_no_name() {
-        let job = |name: &str, state: &str| Job {
-            job: name.to_string(),
-            state: Named::of(state),
-            ..Job::default()
-        };
-        let check = |jobs: &[Job], expected: Option<&str>| {
-            assert_eq!(only_job(jobs).ok().as_deref(), expected);
-        };
-        check(&[], None);
-        check(&[job("a", "ended")], None);
-        check(&[job("a", "ended"), job("b", "healthy")], Some("b"));
-        check(&[job("a", "leaking"), job("b", "healthy")], None);
-    }
+    Ok(text(&parse(answer)?))
 }

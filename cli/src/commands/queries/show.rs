@@ -5,10 +5,11 @@ use std::fmt::Write;
 use anyhow::bail;
 use memtape_agent::Writer;
 use memtape_core::snapshot::DeviceSnapshot;
-use memtape_proto::api::{Incident, Ledger};
+use memtape_proto::api::{Capture, Incident, Ledger};
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
+use super::names::{no_rank, of_id};
 use crate::client::{Client, parse};
 use crate::globals::Globals;
 use crate::output;
@@ -40,7 +41,8 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
         }
         return of_rank(id, rank, &client, json);
     }
-    let mut answer = client.get(&[kind, id], &[])?;
+    let answer = client.get(&[kind, id], &[]);
+    let mut answer = answer.map_err(|error| of_id(error, &client, kind, id))?;
     // An older coordinator has no collectives.
     let collectives_of = |id: &str| {
         let path = ["captures", id, "collectives"];
@@ -69,10 +71,26 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     output::print(&incident.clock.known().unwrap_or_default().in_words(&text))
 }
 
+/// An error about a rank of a capture, with the ranks that the capture has.
+fn of_part(error: anyhow::Error, rank: u32, capture: &str, client: &Client) -> anyhow::Error {
+    let known = match client.get(&["captures", capture], &[]) {
+        Ok(answer) => parse::<Capture>(&answer).unwrap_or_default(),
+        Err(error) => return of_id(error, client, "captures", capture),
+    };
+    let mut ranks: Vec<u32> = known.parts.iter().map(|part| part.rank).collect();
+    ranks.sort_unstable();
+    match ranks.contains(&rank) || known.parts_left_out {
+        true => error,
+        false => anyhow::anyhow!(no_rank(rank, &format!("capture {capture}"), &ranks)),
+    }
+}
+
 /// Shows where the bytes of a rank's devices were at the step of a capture, from its stored
 /// snapshot. The snapshot has no readings of the driver.
 fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Result<()> {
-    let state = snapshot::decode(&client.snapshot(capture, rank)?, Bounds::default())?;
+    let snapshot =
+        client.snapshot(capture, rank).map_err(|error| of_part(error, rank, capture, client))?;
+    let state = snapshot::decode(&snapshot, Bounds::default())?;
     let ledger = |device: &DeviceSnapshot| {
         ledger::of(&state, device.device, device.device_bytes, Writer::Unknown)
     };

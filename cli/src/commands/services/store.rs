@@ -7,6 +7,7 @@ use memtape_coordinator::{Finding, StoreCheck, check_store, rebuild_store};
 
 use crate::globals::Globals;
 use crate::output;
+use crate::render::units::{self, plural};
 
 /// `memtape store`.
 #[derive(Debug, clap::Subcommand)]
@@ -45,20 +46,26 @@ fn check(dir: &Path, json: bool) -> anyhow::Result<()> {
         let StoreCheck { records, blocks, rows, snapshots, bytes, .. } = &checked;
         if checked.snapshots_elsewhere > 0 {
             let count = checked.snapshots_elsewhere;
-            output::print(&format!("{count} snapshots in object storage were not checked"))?;
+            output::print(&format!(
+                "not checked: {} in object storage",
+                plural(count, "snapshot")
+            ))?;
         }
         for Finding { part, what, remedy } in &checked.findings {
             output::print(&format!("{part} {what}: {remedy}"))?;
         }
         output::print(&format!(
-            "{records} records, {rows} steps in {blocks} blocks, {snapshots} snapshots; {bytes} \
-             bytes read"
+            "{}, {} in {}, {}; {} read",
+            plural(*records, "record"),
+            plural(*rows, "step"),
+            plural(*blocks, "block"),
+            plural(*snapshots, "snapshot"),
+            units::bytes(*bytes)
         ))?;
     }
     match checked.findings.len() {
         0 => Ok(()),
-        1 => bail!("the store in {} has 1 finding", dir.display()),
-        count => bail!("the store in {} has {count} findings", dir.display()),
+        count => bail!("the store in {} has {}", dir.display(), plural(count as u64, "finding")),
     }
 }
 
@@ -68,8 +75,9 @@ fn rebuild(dir: &Path, json: bool) -> anyhow::Result<()> {
         return output::print_json(&rebuilt);
     }
     output::print(&format!(
-        "the index was rebuilt: {} records, {} blocks of steps",
-        rebuilt.records, rebuilt.blocks
+        "the index was rebuilt: {}, {} of steps",
+        plural(rebuilt.records, "record"),
+        plural(rebuilt.blocks, "block")
     ))?;
     if let Some(aside) = &rebuilt.aside {
         output::print(&format!("the old index is kept in {}", aside.display()))?;

@@ -11,7 +11,7 @@ use super::json::{files, frame as frame_json, verdict_of};
 use super::text::{frame, section, what};
 use super::{Report, primary_device};
 use crate::output::clean;
-use crate::render::units::{bytes, signed_bytes, table};
+use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// Lines that are shown, where not all are.
 const LINES_SHOWN: usize = 12;
@@ -43,9 +43,10 @@ pub(crate) fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
     let rows = table(&[">change", ">in A", ">in B", ">blocks", "state", "line"], rows);
     let rest = changed.len().saturating_sub(limit(LINES_SHOWN));
     let same = diff.lines.len() - changed.len();
-    let more = [(rest, "more that differ"), (same, "that hold the same in both")];
-    let more = more.into_iter().filter(|(count, _)| *count > 0);
-    let more = more.map(|(count, which)| format!("… and {count} lines {which}"));
+    let more = [(rest, "more line", "that differ"), (same, "line", "the same in both")];
+    let more = more.into_iter().filter(|(count, ..)| *count > 0);
+    let more =
+        more.map(|(count, noun, which)| format!("… and {} {which}", plural(count as u64, noun)));
     section(&mut text, "By line", rows.lines().map(str::to_string).chain(more));
     let stacks = diff.stacks.iter().filter(|stack| stack.from != stack.to);
     for stack in stacks.take(limit(STACKS_SHOWN)).filter(|stack| !stack.frames.is_empty()) {

@@ -12,6 +12,7 @@ use super::notes::notes;
 use super::{Report, primary_device};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
+use crate::render::palette::Meaning;
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// Lines of code that are shown, where not all are.
@@ -51,7 +52,8 @@ fn analysis(report: &Report<'_>, all: bool) -> String {
     match &report.analysis.verdict {
         Some(verdict) => self::verdict(&mut text, verdict, all),
         None => {
-            let _ = writeln!(text, "{}", healthy(report));
+            let meaning = if report.unjudged().is_some() { Meaning::Warn } else { Meaning::Good };
+            let _ = writeln!(text, "{}", meaning.paint(&healthy(report)));
         }
     }
     lines(&mut text, report, limit(LINES_SHOWN));
@@ -68,7 +70,7 @@ pub(super) fn section(text: &mut String, title: &str, lines: impl IntoIterator<I
     if lines.peek().is_none() {
         return;
     }
-    let _ = writeln!(text, "\n{title}");
+    let _ = writeln!(text, "\n{}", Meaning::Strong.paint(title));
     for line in lines {
         let _ = writeln!(text, "  {}", clean(&line));
     }
@@ -80,7 +82,10 @@ fn healthy(report: &Report<'_>) -> String {
     let what = match report.mode() {
         "one_file" => "this file".to_string(),
         "over_time" => format!("these {} files of one rank", report.files.len()),
-        _ => format!("these {} ranks", report.ordered.ranks.len()),
+        _ => match report.ordered.ranks.len() {
+            1 => "this rank".to_string(),
+            ranks => format!("these {ranks} ranks"),
+        },
     };
     match report.unjudged() {
         Some(why) => {
@@ -94,7 +99,7 @@ fn healthy(report: &Report<'_>) -> String {
 }
 
 fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
-    let _ = writeln!(text, "{}\n", clean(&verdict.sentence));
+    let _ = writeln!(text, "{}\n", Meaning::Bad.paint(&clean(&verdict.sentence)));
     let percent = verdict.confidence_ppm / 10_000;
     let mut pairs = vec![("class", format!("{}, {percent} % sure", verdict.class.as_str()))];
     if let Some(culprit) = &verdict.culprit {
@@ -166,9 +171,10 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
     let rows = table(&titles, lines.iter().take(shown).map(row).collect());
     let blocks = device.blocks.iter().filter(|block| !block.pending).count();
     let title = format!(
-        "Rank {}, alive at the end: {} in {blocks} blocks",
+        "Rank {}, alive at the end: {} in {}",
         analysis.rank,
-        bytes(device.allocated)
+        bytes(device.allocated),
+        plural(blocks as u64, "block")
     );
     let more = (rest > 0).then(|| format!("… and {}", plural(rest as u64, "more line")));
     section(text, &title, rows.lines().map(str::to_string).chain(more));
@@ -181,8 +187,7 @@ fn growth(grown: i64) -> String {
 fn births(line: &HeldLine) -> String {
     match line.generations {
         0 => "–".to_string(),
-        1 => "1 step".to_string(),
-        steps => format!("{steps} steps"),
+        steps => plural(steps, "step"),
     }
 }
 

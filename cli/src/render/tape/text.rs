@@ -14,7 +14,7 @@ use crate::clock::utc;
 use crate::output::clean;
 use crate::read::tape_file;
 use crate::render::exported::kind_name;
-use crate::render::units::{bytes, table};
+use crate::render::units::{bytes, plural, table};
 use crate::render::{collectives, ledger};
 
 /// Said where [`RankSnapshot::outside_missing`].
@@ -182,10 +182,10 @@ impl Summary {
         for live in stacks {
             let _ = writeln!(
                 text,
-                "  {} in {} blocks from {} steps",
+                "  {} in {} from {}",
                 bytes(live.bytes),
-                live.blocks,
-                live.birth_steps
+                plural(live.blocks, "block"),
+                plural(live.birth_steps, "step")
             );
             let frames = frames(present, live.stack);
             if frames.is_empty() {

@@ -12,7 +12,7 @@ use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::RestartAnswer;
 use crate::diagnosis::judges::facts::Share;
-use crate::diagnosis::words::{about, bytes};
+use crate::diagnosis::words::{about_plural, bytes};
 
 /// What a restart from the last checkpoint would do; [`Display`] puts it into a sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,12 +59,12 @@ impl Restart {
         match (self.lasts_steps, self.ends_after_steps) {
             (Some(lasts), Some(ends)) => write!(
                 formatter,
-                "; after about {} steps it is as now, after about {} memory ends",
-                about(lasts),
-                about(ends),
+                "; after about {} it is as now, after about {} memory ends",
+                about_plural(lasts, "step"),
+                about_plural(ends, "step"),
             ),
             (Some(lasts), None) => {
-                write!(formatter, "; after about {} steps it is as now", about(lasts))
+                write!(formatter, "; after about {} it is as now", about_plural(lasts, "step"))
             }
             (None, _) => formatter.write_str("; for how long is not known"),
         }

@@ -11,7 +11,7 @@ use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::lines::Line;
 use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::{Phrase, Share};
-use crate::diagnosis::words::{about, amount, bytes, count, location, ranks};
+use crate::diagnosis::words::{about, about_plural, amount, bytes, count, location, ranks};
 use crate::snapshot::frames::is_backward;
 
 /// What can be said before any snapshot is there.
@@ -298,5 +298,5 @@ fn end(growth: &Growth) -> String {
     let likely = likely.map_or(String::new(), |likely| {
         format!(" ({} to {})", about(likely.p10), about(likely.p90))
     });
-    format!("; out of memory in about {} steps{likely}", about(steps))
+    format!("; out of memory in about {}{likely}", about_plural(steps, "step"))
 }

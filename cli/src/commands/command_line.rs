@@ -1,0 +1,127 @@
+//! The whole command line: the options of many commands, only where they mean something.
+//!
+//! The options of [`crate::globals`] are accepted before and after the name of a command. A command
+//! in which one means nothing does not show it, and refuses it: see [`meaningless`].
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, ColorChoice, CommandFactory};
+
+use super::Cli;
+use crate::args::Mistakes;
+
+/// The options that mean nothing for a command.
+fn meaningless(command: &str) -> &'static [&'static str] {
+    match command {
+        "run" | "coordinator" | "store" => &["coordinator", "color"],
+        "agent" | "export" => &["color"],
+        "demo" | "tape" | "analyze" | "diff" => &["coordinator"],
+        "top" => &["json"],
+        "completions" | "man" | "help" => &["coordinator", "json", "color"],
+        _ => &[],
+    }
+}
+
+/// What `--json` does, where it is not what it does elsewhere.
+fn json_help(command: &str) -> Option<&'static str> {
+    match command {
+        "agent" | "coordinator" => Some("Log lines of JSON instead of text"),
+        "run" => Some("Before the command starts, print one JSON object to stderr: folder, names"),
+        "demo" => Some("Print lines of JSON instead of text"),
+        _ => None,
+    }
+}
+
+/// The whole command line, with each option only where it means something.
+pub(crate) fn command_line() -> clap::Command {
+    let mut command = Cli::command();
+    let names: Vec<String> = command.get_subcommands().map(|it| it.get_name().into()).collect();
+    for name in &names {
+        command = command.mut_subcommand(name, |mut of| {
+            for &option in meaningless(name) {
+                // Of two options of one id, the one of the subcommand applies there.
+                of = of.arg(hidden(option));
+            }
+            match json_help(name) {
+                Some(help) => of.arg(flag("json").help(help)),
+                None => of,
+            }
+        });
+    }
+    command
+}
+
+fn flag(id: &'static str) -> Arg {
+    Arg::new(id).long(id).global(true).action(ArgAction::SetTrue)
+}
+
+fn hidden(id: &'static str) -> Arg {
+    let option = match id {
+        "json" => flag(id),
+        _ => Arg::new(id).long(id).global(true).value_name("VALUE"),
+    };
+    let option =
+        if id == "color" { option.value_parser(clap::value_parser!(ColorChoice)) } else { option };
+    option.hide(true)
+}
+
+/// Refuses an option that was written in front of or behind a command in which it means nothing.
+/// The environment may set it for other commands.
+pub(crate) fn refuse_meaningless(matches: &ArgMatches) -> Result<(), Mistakes> {
+    let Some((name, below)) = matches.subcommand() else { return Ok(()) };
+    let is_written = |id: &str| {
+        [matches, below].iter().any(|it| it.value_source(id) == Some(ValueSource::CommandLine))
+    };
+    match meaningless(name).iter().find(|id| is_written(id)) {
+        Some(id) => Err(Mistakes(vec![format!(
+            "--{id} means nothing for memtape {name}: leave it out; see memtape {name} --help"
+        )])),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn help_of(name: &str) -> String {
+        let mut command = command_line();
+        command.build();
+        let found = command.find_subcommand_mut(name).expect(name);
+        found.render_long_help().to_string()
+    }
+
+    #[test]
+    fn help_shows_options_only_where_they_mean_something() {
+        for name in ["analyze", "tape", "run", "coordinator", "diff"] {
+            assert!(!help_of(name).contains("--coordinator"), "{name}: {}", help_of(name));
+        }
+        for name in ["jobs", "ranks", "lines", "incidents", "show", "capture", "export", "agent"] {
+            let help = help_of(name);
+            assert!(help.contains("--coordinator") && help.contains("127.0.0.1:7771"), "{help}");
+        }
+        for name in ["completions", "man", "top"] {
+            assert!(!help_of(name).contains("--json"), "{name}");
+        }
+        assert!(help_of("agent").contains("Log lines of JSON"));
+        assert!(help_of("jobs").contains("--json"));
+    }
+
+    #[test]
+    fn options_without_meaning_are_refused_where_they_are_written() {
+        let check = |line: &str, expected: Option<&str>| {
+            let matches = command_line().try_get_matches_from(line.split(' ')).expect(line);
+            let error = refuse_meaningless(&matches).err().map(|error| error.to_string());
+            assert_eq!(error.is_some(), expected.is_some(), "{line}: {error:?}");
+            if let (Some(error), Some(words)) = (error, expected) {
+                assert!(error.contains(words), "{line}: {error}");
+            }
+        };
+        check("memtape analyze a --json", None);
+        check("memtape --json analyze a", None);
+        check("memtape analyze a --coordinator x", Some("--coordinator means nothing"));
+        check("memtape --coordinator x analyze a", Some("memtape analyze"));
+        check("memtape run --json -- env --coordinator x", None);
+        check("memtape jobs --coordinator x --color never", None);
+        check("memtape completions bash --json", Some("--json"));
+    }
+}

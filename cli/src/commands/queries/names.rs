@@ -1,0 +1,166 @@
+//! Which job, rank or id a user means. A name that the coordinator does not have is answered with
+//! the nearest one, or with those there are.
+
+use anyhow::bail;
+use memtape_proto::api::{Job, JobState, Jobs, Ranks};
+
+use crate::args::nearest;
+use crate::client::{Client, Refused, parse};
+use crate::render::ranks::which;
+
+/// Names that are listed for one that does not exist.
+const NAMES_LISTED_MAX: usize = 8;
+
+/// The job of a command that is about one job.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OneJob {
+    /// The job [default: the only one that is running].
+    #[arg(value_name = "JOB")]
+    pub(crate) job: Option<String>,
+    /// The same as JOB.
+    #[arg(long = "job", value_name = "NAME", conflicts_with = "job")]
+    pub(crate) named: Option<String>,
+}
+
+impl OneJob {
+    /// The job's name.
+    /// Fails when there is no such job, or none is given and not exactly one is running.
+    pub(crate) fn find(&self, client: &Client) -> anyhow::Result<String> {
+        one_job(client, self.job.as_ref().or(self.named.as_ref()))
+    }
+}
+
+/// The jobs of a list.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SomeJobs {
+    /// Show only this job [default: all jobs].
+    #[arg(value_name = "JOB")]
+    pub(crate) job: Option<String>,
+    /// The same as JOB.
+    #[arg(long = "job", value_name = "NAME", conflicts_with = "job")]
+    pub(crate) named: Option<String>,
+}
+
+impl SomeJobs {
+    /// The job's name, if one is given.
+    /// Fails when there is no such job: an empty list would say that it has no incidents.
+    pub(crate) fn find(&self, client: &Client) -> anyhow::Result<Option<String>> {
+        let asked = self.job.as_ref().or(self.named.as_ref());
+        asked.map(|job| one_job(client, Some(job))).transpose()
+    }
+}
+
+/// The job of this name; without one, the only job that is running.
+/// Fails when there is none.
+pub(crate) fn one_job(client: &Client, asked: Option<&String>) -> anyhow::Result<String> {
+    let jobs = parse::<Jobs>(&client.get(&["jobs"], &[])?)?.jobs;
+    match asked {
+        Some(job) if jobs.iter().any(|of| of.job == *job) => Ok(job.clone()),
+        Some(job) => {
+            let names: Vec<&str> = jobs.iter().map(|of| of.job.as_str()).collect();
+            bail!("there is no job {job:?}: {}", instead(job, &names, "jobs", "memtape jobs"))
+        }
+        None => only_job(&jobs),
+    }
+}
+
+fn only_job(jobs: &[Job]) -> anyhow::Result<String> {
+    let running: Vec<&str> = jobs
+        .iter()
+        .filter(|job| job.state != JobState::Ended)
+        .map(|job| job.job.as_str())
+        .collect();
+    match running.as_slice() {
+        [job] => Ok(job.to_string()),
+        [] if jobs.is_empty() => bail!("no job is known: start one with  memtape run -- CMD"),
+        [] => bail!("no job is running: name one from `memtape jobs`"),
+        _ => bail!("{} jobs are running: name one of {}", running.len(), listed(&running)),
+    }
+}
+
+/// The nearest name, or the names there are.
+fn instead(asked: &str, names: &[&str], noun: &str, list: &str) -> String {
+    match nearest(asked, names.iter().copied()) {
+        Some(near) => format!("did you mean {near}? `{list}` lists all"),
+        None if names.is_empty() => format!("there are no {noun} yet"),
+        None => format!("the {noun} are {}", listed(names)),
+    }
+}
+
+fn listed(names: &[&str]) -> String {
+    let shown = names.iter().take(NAMES_LISTED_MAX).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMES_LISTED_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// Fails when the job has no such rank, with the ranks that it has.
+pub(crate) fn check_rank(client: &Client, job: &str, rank: u32) -> anyhow::Result<()> {
+    let ranks: Ranks = parse(&client.get(&["jobs", job, "ranks"], &[])?)?;
+    let ranks: Vec<u32> = ranks.ranks.iter().map(|of| of.rank).collect();
+    match ranks.contains(&rank) {
+        true => Ok(()),
+        false => bail!("{}", no_rank(rank, &format!("job {job}"), &ranks)),
+    }
+}
+
+/// There is no such rank; these are there.
+pub(crate) fn no_rank(rank: u32, of: &str, ranks: &[u32]) -> String {
+    match ranks {
+        [] => format!("{of} has no rank {rank}: it has none yet"),
+        _ => format!("{of} has no rank {rank}: it has {}", which(ranks)),
+    }
+}
+
+/// An error about an id, with the nearest id of the list or the newest ones.
+pub(crate) fn of_id(error: anyhow::Error, client: &Client, list: &str, id: &str) -> anyhow::Error {
+    if error.downcast_ref::<Refused>().is_none_or(|refused| !refused.is_unknown) {
+        return error;
+    }
+    let Ok(answer) = client.get(&[list], &[]) else { return error };
+    let ids = answer.get(list).and_then(|of| of.as_array()).map(Vec::as_slice).unwrap_or_default();
+    let ids: Vec<&str> = ids.iter().filter_map(|of| of.get("id")?.as_str()).collect();
+    let noun = list.trim_end_matches('s');
+    let instead = instead(id, &ids, list, &format!("memtape {list}"));
+    anyhow::anyhow!("there is no {noun} {id:?}: {instead}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memtape_proto::api::Named;
+
+    #[test]
+    fn the_only_running_job_needs_no_name() {
+        let job = |name: &str, state: &str| Job {
+            job: name.to_string(),
+            state: Named::of(state),
+            ..Job::default()
+        };
+        let check = |jobs: &[Job], expected: Result<&str, &str>| match (only_job(jobs), expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(found, expected),
+            (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+            (found, expected) => panic!("{found:?} is not {expected:?}"),
+        };
+        check(&[], Err("memtape run"));
+        check(&[job("a", "ended")], Err("memtape jobs"));
+        check(&[job("a", "ended"), job("b", "healthy")], Ok("b"));
+        check(&[job("a", "leaking"), job("b", "healthy")], Err("name one of a, b"));
+    }
+
+    #[test]
+    fn a_wrong_name_is_answered_with_names() {
+        let check = |asked: &str, names: &[&str], expected: &str| {
+            assert_eq!(instead(asked, names, "jobs", "memtape jobs"), expected);
+        };
+        check("trian-7b", &["train-7b", "eval"], "did you mean train-7b? `memtape jobs` lists all");
+        check("x", &["train-7b", "eval"], "the jobs are train-7b, eval");
+        check("x", &[], "there are no jobs yet");
+        let many: Vec<String> = (0..10).map(|number| format!("job-number-{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(instead("x", &many, "jobs", "memtape jobs").ends_with("job-number-7 and 2 more"));
+        assert_eq!(no_rank(9, "job a", &[0, 1, 2, 3]), "job a has no rank 9: it has ranks 0-3");
+        assert_eq!(no_rank(9, "job a", &[0]), "job a has no rank 9: it has rank 0");
+    }
+}
