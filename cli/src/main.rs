@@ -19,6 +19,7 @@ mod read;
 mod render;
 mod runtime;
 mod terminal;
+mod top;
 mod watch;
 
 use std::process::ExitCode;

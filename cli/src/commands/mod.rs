@@ -34,6 +34,7 @@ use crate::commands::queries::{capture, lines, list, show};
 use crate::commands::services::{agent, coordinator, store};
 use crate::demo::{self, training};
 use crate::globals::Globals;
+use crate::top;
 
 /// A flight recorder for GPU memory in distributed PyTorch training.
 #[derive(Debug, clap::Parser)]
@@ -86,6 +87,8 @@ pub(crate) enum Command {
     Analyze(analyze::AnalyzeArgs),
     /// Compare two such snapshots, line by line.
     Diff(diff::DiffArgs),
+    /// Show jobs, ranks and lines on one screen that keeps up.
+    Top(top::TopArgs),
     /// One rank of the demo.
     #[command(hide = true)]
     DemoRank(training::DemoRankArgs),
@@ -112,6 +115,7 @@ impl Command {
             Self::Tape(args) => tape::run(&args, globals),
             Self::Analyze(args) => analyze::run(&args, globals),
             Self::Diff(args) => diff::run(&args, globals),
+            Self::Top(args) => top::run(args, globals),
             Self::DemoRank(args) => training::run(args),
         }
     }
@@ -152,6 +156,7 @@ mod tests {
         check("memtape incidents j --rank 2 --class leak --since 2h --open", true);
         check("memtape incidents --class leek", false);
         check("memtape captures --job j --trigger growth --since 2d --watch 1", true);
+        check("memtape top j --interval 500ms", true);
         check("memtape show", false);
         check("memtape capture j --step 0", false);
         check("memtape capture j --step 12 --wait", true);

@@ -1,0 +1,512 @@
+//! The state of `memtape top`, and how keys and answers change it.
+//!
+//! Pure: no clock, terminal or network. [`Model::wanted`] says what is to be fetched; what a screen
+//! shows of the state is in `view.rs`. The selection stays on its row when rows move.
+
+use memtape_proto::api::{Holder, Incident, IncidentState, Job, Line, Lines, Rank, Series};
+
+use crate::render::lines;
+
+/// Rows that Page Up and Page Down move by.
+const PAGE_ROWS: usize = 10;
+
+/// What the table lists.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Level {
+    /// All jobs.
+    #[default]
+    Jobs,
+    /// The ranks of one job.
+    Ranks,
+    /// The lines of code that hold the memory of one rank.
+    Lines,
+}
+
+impl Level {
+    /// Orders of the rows, the first of which is the default.
+    pub(crate) fn orders(self) -> &'static [&'static str] {
+        match self {
+            Self::Jobs => &["name", "incidents", "newest"],
+            Self::Ranks => &["rank", "growth", "allocated", "state"],
+            Self::Lines => &["survivors", "holds", "growth"],
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Jobs => 0,
+            Self::Ranks => 1,
+            Self::Lines => 2,
+        }
+    }
+}
+
+/// A key, by what is on it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Key {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    Enter,
+    Escape,
+    Backspace,
+    Char(char),
+    /// Ctrl-C.
+    Interrupt,
+}
+
+/// What happens to the program.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Key(Key),
+    /// The coordinator answered.
+    Answer(Box<Answer>),
+    /// The coordinator did not answer; why, in one line.
+    Lost(String),
+}
+
+/// What is to be fetched.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Wanted {
+    /// The job whose ranks are wanted.
+    pub(crate) job: Option<String>,
+    /// The rank whose series is wanted.
+    pub(crate) rank: Option<u32>,
+    /// The lines of that rank are wanted too.
+    pub(crate) lines: bool,
+}
+
+/// What the coordinator has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answer {
+    /// What was asked for.
+    pub(crate) of: Wanted,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) incidents: Vec<Incident>,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) series: Series,
+    pub(crate) lines: Lines,
+    /// Unix time of the answer.
+    pub(crate) wall_ns: i64,
+}
+
+/// A table: the selected row, and the order and filter of all.
+#[derive(Clone, Debug, Default)]
+struct Table {
+    selected: Option<String>,
+    order: usize,
+    filter: String,
+}
+
+/// All of the state.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    level: Level,
+    tables: [Table; 3],
+    answer: Answer,
+    /// Why the newest answer did not come.
+    lost: Option<String>,
+    has_answer: bool,
+    is_filtering: bool,
+    is_helping: bool,
+    is_over: bool,
+}
+
+impl Model {
+    /// A start at the ranks of this job, or at all jobs.
+    pub(crate) fn new(job: Option<String>) -> Self {
+        let mut model = Self::default();
+        if let Some(job) = job {
+            model.tables[Level::Jobs.index()].selected = Some(job);
+            model.level = Level::Ranks;
+        }
+        model
+    }
+
+    /// What is shown.
+    pub(crate) fn level(&self) -> Level {
+        self.level
+    }
+
+    /// True when the program is to end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// True while keys are letters of the filter.
+    pub(crate) fn is_filtering(&self) -> bool {
+        self.is_filtering
+    }
+
+    /// True while the help is shown.
+    pub(crate) fn is_helping(&self) -> bool {
+        self.is_helping
+    }
+
+    /// Why the coordinator does not answer, if it does not.
+    pub(crate) fn lost(&self) -> Option<&str> {
+        self.lost.as_deref()
+    }
+
+    /// The newest answer, which may be old; none before the first.
+    pub(crate) fn answer(&self) -> Option<&Answer> {
+        self.has_answer.then_some(&self.answer)
+    }
+
+    /// The filter of the table that is shown.
+    pub(crate) fn filter(&self) -> &str {
+        &self.table().filter
+    }
+
+    /// The name of the order of the table that is shown.
+    pub(crate) fn order(&self) -> &'static str {
+        self.level.orders().get(self.table().order).copied().unwrap_or_default()
+    }
+
+    /// The job whose ranks or lines are shown.
+    pub(crate) fn job(&self) -> Option<&str> {
+        self.tables[Level::Jobs.index()].selected.as_deref()
+    }
+
+    /// The rank that is selected, or whose lines are shown.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        self.tables[Level::Ranks.index()].selected.as_ref()?.parse().ok()
+    }
+
+    /// What is to be fetched for this screen.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let is_below = self.level != Level::Jobs;
+        Wanted {
+            job: self.job().filter(|_| is_below).map(str::to_string),
+            rank: self.rank().filter(|_| is_below),
+            lines: self.level == Level::Lines,
+        }
+    }
+
+    /// The jobs that the filter lets pass, in order.
+    pub(crate) fn jobs(&self) -> Vec<&Job> {
+        let mut jobs: Vec<&Job> =
+            self.answer.jobs.iter().filter(|job| self.passes(Level::Jobs, &job.job)).collect();
+        match self.order_of(Level::Jobs) {
+            "incidents" => jobs.sort_by_key(|job| std::cmp::Reverse(job.incidents_open)),
+            "newest" => jobs.sort_by_key(|job| std::cmp::Reverse(job.started_wall_ns)),
+            _ => jobs.sort_by(|a, b| a.job.cmp(&b.job)),
+        }
+        jobs
+    }
+
+    /// The ranks that the filter lets pass, in order.
+    pub(crate) fn ranks(&self) -> Vec<&Rank> {
+        let words = |rank: &Rank| format!("{} {} {}", rank.rank, rank.state, rank.node);
+        let mut ranks: Vec<&Rank> =
+            self.answer.ranks.iter().filter(|it| self.passes(Level::Ranks, &words(it))).collect();
+        match self.order_of(Level::Ranks) {
+            "growth" => ranks.sort_by_key(|rank| std::cmp::Reverse(rank.growth_bytes_per_step)),
+            "allocated" => ranks.sort_by_key(|rank| std::cmp::Reverse(allocated(rank))),
+            "state" => ranks.sort_by_key(|rank| (rank.state.as_str().to_string(), rank.rank)),
+            _ => ranks.sort_by_key(|rank| rank.rank),
+        }
+        ranks
+    }
+
+    /// The lines of the rank that the filter lets pass, in order, each with what the rank holds.
+    pub(crate) fn lines(&self) -> Vec<(&Line, &Holder)> {
+        let rank = self.rank();
+        let of_rank = |line: &'_ Line| line.holders.iter().position(|of| Some(of.rank) == rank);
+        let found = self.answer.lines.lines.iter();
+        let found = found.filter_map(|line| Some((line, line.holders.get(of_rank(line)?)?)));
+        let mut found: Vec<_> =
+            found.filter(|(line, _)| self.passes(Level::Lines, &lines::name(line))).collect();
+        match self.order_of(Level::Lines) {
+            "holds" => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.bytes)),
+            "growth" => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.growth_bytes_per_step)),
+            _ => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.survivor_bytes)),
+        }
+        found
+    }
+
+    /// The open incidents of a job, of one rank if one is given; those that page come first.
+    pub(crate) fn incidents(&self, job: &str, rank: Option<u32>) -> Vec<&Incident> {
+        let is_of = |it: &&Incident| {
+            it.job == job
+                && it.state == IncidentState::Open
+                && rank.is_none_or(|rank| it.rank == rank)
+        };
+        let mut incidents: Vec<&Incident> = self.answer.incidents.iter().filter(is_of).collect();
+        incidents.sort_by_key(|incident| !incident.pages);
+        incidents
+    }
+
+    /// The number of the selected row.
+    pub(crate) fn selected(&self) -> Option<usize> {
+        let keys = self.keys();
+        let selected = self.table().selected.as_ref()?;
+        keys.iter().position(|key| key == selected)
+    }
+
+    /// Takes an event in.
+    pub(crate) fn update(&mut self, event: Event) {
+        match event {
+            Event::Lost(why) => self.lost = Some(why),
+            Event::Answer(answer) => self.take(*answer),
+            Event::Key(Key::Interrupt) => self.is_over = true,
+            Event::Key(_) if self.is_helping => self.is_helping = false,
+            Event::Key(key) if self.is_filtering => self.type_filter(key),
+            Event::Key(key) => self.press(key),
+        }
+    }
+
+    fn take(&mut self, answer: Answer) {
+        self.lost = None;
+        let before = self.wanted();
+        let is_of_this_job = answer.of.job == before.job;
+        let (ranks, series, lines) = (
+            std::mem::take(&mut self.answer.ranks),
+            std::mem::take(&mut self.answer.series),
+            std::mem::take(&mut self.answer.lines),
+        );
+        let is_of_this_rank = is_of_this_job && answer.of.rank == before.rank;
+        self.answer = answer;
+        self.has_answer = true;
+        // The user has gone on while this answer was under way: what it lacks stays as it was.
+        if !is_of_this_job {
+            self.answer.ranks = ranks;
+        }
+        if !is_of_this_rank {
+            self.answer.series = series;
+        }
+        if !is_of_this_rank || self.answer.of.lines != before.lines {
+            self.answer.lines = lines;
+        }
+        self.select_something();
+    }
+
+    fn press(&mut self, key: Key) {
+        match key {
+            Key::Up | Key::Char('k') => self.move_by(-1),
+            Key::Down | Key::Char('j') => self.move_by(1),
+            Key::PageUp => self.move_by(-(PAGE_ROWS as isize)),
+            Key::PageDown => self.move_by(PAGE_ROWS as isize),
+            Key::Home => self.move_by(isize::MIN),
+            Key::End => self.move_by(isize::MAX),
+            Key::Enter => self.go_down(),
+            Key::Escape | Key::Backspace => self.go_up(),
+            Key::Char('q') => self.is_over = true,
+            Key::Char('/') => self.is_filtering = true,
+            Key::Char('h' | '?') => self.is_helping = true,
+            Key::Char('s') => {
+                let orders = self.level.orders().len();
+                let table = self.table_mut();
+                table.order = (table.order + 1) % orders.max(1);
+            }
+            Key::Char(_) | Key::Interrupt => {}
+        }
+    }
+
+    fn type_filter(&mut self, key: Key) {
+        let filter = &mut self.table_mut().filter;
+        match key {
+            Key::Char(letter) if !letter.is_control() => filter.push(letter),
+            Key::Backspace => drop(filter.pop()),
+            Key::Escape => {
+                filter.clear();
+                self.is_filtering = false;
+            }
+            Key::Enter => self.is_filtering = false,
+            _ => {}
+        }
+        self.select_something();
+    }
+
+    fn go_down(&mut self) {
+        if self.selected().is_none() {
+            return;
+        }
+        self.level = match self.level {
+            Level::Jobs => {
+                self.forget(Level::Ranks);
+                self.answer.ranks.clear();
+                self.answer.series = Series::default();
+                Level::Ranks
+            }
+            Level::Ranks => {
+                self.forget(Level::Lines);
+                self.answer.lines = Lines::default();
+                Level::Lines
+            }
+            Level::Lines => Level::Lines,
+        };
+    }
+
+    /// Takes the filter away; without one, goes to the level above.
+    fn go_up(&mut self) {
+        if !self.table().filter.is_empty() {
+            self.table_mut().filter.clear();
+            return;
+        }
+        self.level = match self.level {
+            Level::Jobs | Level::Ranks => Level::Jobs,
+            Level::Lines => Level::Ranks,
+        };
+        self.select_something();
+    }
+
+    fn move_by(&mut self, rows: isize) {
+        let keys = self.keys();
+        let last = keys.len().saturating_sub(1);
+        let row = self.selected().unwrap_or_default().saturating_add_signed(rows).min(last);
+        if let Some(key) = keys.into_iter().nth(row) {
+            let is_other = self.table().selected.as_ref() != Some(&key);
+            self.table_mut().selected = Some(key);
+            if is_other && self.level == Level::Ranks {
+                self.answer.series = Series::default();
+            }
+        }
+    }
+
+    /// Selects the first row where no row is.
+    fn select_something(&mut self) {
+        if self.selected().is_none()
+            && let Some(first) = self.keys().into_iter().next()
+        {
+            self.table_mut().selected = Some(first);
+        }
+    }
+
+    fn keys(&self) -> Vec<String> {
+        match self.level {
+            Level::Jobs => self.jobs().iter().map(|job| job.job.clone()).collect(),
+            Level::Ranks => self.ranks().iter().map(|rank| rank.rank.to_string()).collect(),
+            Level::Lines => self.lines().iter().map(|(line, of)| line_key(line, of)).collect(),
+        }
+    }
+
+    fn passes(&self, level: Level, words: &str) -> bool {
+        let filter = &self.tables[level.index()].filter;
+        filter.is_empty() || words.to_lowercase().contains(&filter.to_lowercase())
+    }
+
+    fn order_of(&self, level: Level) -> &'static str {
+        let order = self.tables[level.index()].order;
+        level.orders().get(order).copied().unwrap_or_default()
+    }
+
+    fn forget(&mut self, level: Level) {
+        let table = &mut self.tables[level.index()];
+        (table.selected, table.filter) = (None, String::new());
+    }
+
+    fn table(&self) -> &Table {
+        &self.tables[self.level.index()]
+    }
+
+    fn table_mut(&mut self) -> &mut Table {
+        &mut self.tables[self.level.index()]
+    }
+}
+
+/// A line may hold memory on several devices of a rank.
+fn line_key(line: &Line, holder: &Holder) -> String {
+    format!("{} {}", holder.device, lines::name(line))
+}
+
+/// Allocated bytes on all devices of a rank.
+pub(crate) fn allocated(rank: &Rank) -> u64 {
+    rank.devices.iter().map(|device| device.allocated_bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::samples::{answer, at};
+
+    fn keys(model: &mut Model, keys: &str) {
+        for key in keys.chars() {
+            model.update(Event::Key(Key::Char(key)));
+        }
+    }
+
+    #[test]
+    fn enter_goes_down_and_escape_goes_up() {
+        let mut model = Model::default();
+        model.update(Event::Answer(Box::new(answer())));
+        assert_eq!((model.level(), model.selected()), (Level::Jobs, Some(0)));
+        assert_eq!(model.wanted(), Wanted::default());
+        model.update(Event::Key(Key::Down));
+        model.update(Event::Key(Key::Enter));
+        assert_eq!((model.level(), model.job()), (Level::Ranks, Some("train-7b")));
+        assert_eq!(model.wanted().job.as_deref(), Some("train-7b"));
+        model.update(Event::Answer(Box::new(answer())));
+        assert_eq!(model.wanted().rank, Some(0));
+        model.update(Event::Key(Key::End));
+        model.update(Event::Key(Key::Enter));
+        assert!(model.level() == Level::Lines && model.wanted().lines && model.rank() == Some(3));
+        for expected in [Level::Ranks, Level::Jobs, Level::Jobs] {
+            model.update(Event::Key(Key::Escape));
+            assert_eq!(model.level(), expected);
+        }
+        keys(&mut model, "q");
+        assert!(model.is_over());
+    }
+
+    #[test]
+    fn the_selection_stays_on_its_row_when_rows_move() {
+        let mut model = at(Level::Ranks);
+        model.update(Event::Key(Key::Down));
+        model.update(Event::Key(Key::Down));
+        assert_eq!((model.rank(), model.selected()), (Some(2), Some(2)));
+        keys(&mut model, "s");
+        assert_eq!((model.order(), model.selected()), ("growth", Some(0)));
+        model.update(Event::Key(Key::PageUp));
+        assert_eq!(model.rank(), Some(2));
+    }
+
+    #[test]
+    fn a_filter_is_typed_and_taken_away() {
+        let mut model = at(Level::Ranks);
+        keys(&mut model, "/growing");
+        assert!(model.is_filtering());
+        assert_eq!(model.ranks().len(), 1);
+        // Keys are letters while a filter is typed.
+        keys(&mut model, "q");
+        assert!(!model.is_over() && model.ranks().is_empty());
+        model.update(Event::Key(Key::Backspace));
+        model.update(Event::Key(Key::Enter));
+        assert!(!model.is_filtering() && model.rank() == Some(2));
+        model.update(Event::Key(Key::Escape));
+        assert_eq!((model.filter(), model.level(), model.ranks().len()), ("", Level::Ranks, 4));
+    }
+
+    #[test]
+    fn a_lost_coordinator_leaves_what_is_known() {
+        let mut model = at(Level::Ranks);
+        model.update(Event::Lost("nothing listens".to_string()));
+        assert_eq!((model.lost(), model.ranks().len()), (Some("nothing listens"), 4));
+        model.update(Event::Answer(Box::new(answer())));
+        assert_eq!(model.lost(), None);
+    }
+
+    #[test]
+    fn an_answer_for_another_rank_does_not_change_this_one() {
+        let mut model = at(Level::Lines);
+        assert_eq!(model.rank(), Some(0));
+        let late = Answer { of: Wanted::default(), ranks: Vec::new(), ..answer() };
+        model.update(Event::Answer(Box::new(late)));
+        assert_eq!(model.ranks().len(), 4);
+        assert!(!model.lines().is_empty());
+    }
+
+    #[test]
+    fn any_key_ends_the_help() {
+        let mut model = at(Level::Jobs);
+        keys(&mut model, "h");
+        assert!(model.is_helping());
+        keys(&mut model, "q");
+        assert!(!model.is_helping() && !model.is_over());
+        model.update(Event::Key(Key::Interrupt));
+        assert!(model.is_over());
+    }
+}

@@ -1,0 +1,488 @@
+//! The screens of `memtape top`: what a frame shows of the model. Decides nothing.
+//!
+//! From top to bottom: the coordinator, where the user is, the table, what is known of the selected
+//! row, and the keys. Wider terminals show more columns.
+
+use memtape_proto::api::{Holder, Incident, Job, Line as CodeLine, Rank};
+use ratatui::Frame;
+use ratatui::backend::FromCrossterm;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Clear, Paragraph, Row, Sparkline, Table, TableState, Wrap};
+
+use super::model::{Level, Model, allocated};
+use crate::clock::{age, utc};
+use crate::output::clean;
+use crate::render::palette::{self, Meaning};
+use crate::render::units::{bytes, counted, duration, plural, signed_bytes};
+use crate::render::{lines, units};
+
+/// Terminals that are this wide show all columns.
+const WIDE: u16 = 120;
+
+/// Rows below the table.
+const DETAIL_ROWS: u16 = 7;
+
+/// Rows that say why the coordinator does not answer.
+const LOST_ROWS: u16 = 3;
+
+/// Cells of the bar of used memory.
+const BAR_CELLS: usize = 10;
+
+const HELP: &str = "\
+memtape top shows the jobs of a coordinator, the ranks of a job,
+and the lines of code that hold the memory of a rank.
+
+up, down, j, k        select a row
+PgUp, PgDn, Home, End
+Enter                 open the selected row
+Esc, Backspace        take the filter away, or go back
+/                     show only rows with these letters
+s                     sort by the next column
+h, ?                  this help
+q, Ctrl-C             end
+
+any key goes back";
+
+/// Draws the model.
+pub(super) struct View<'a> {
+    pub(super) model: &'a Model,
+    /// The coordinator's URL.
+    pub(super) coordinator: &'a str,
+    /// Unix time now.
+    pub(super) now_ns: i64,
+    /// Colours may be used.
+    pub(super) is_coloured: bool,
+}
+
+impl View<'_> {
+    /// Draws one frame.
+    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let [title, path, table, detail, keys] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(if self.model.lost().is_some() { LOST_ROWS } else { 1 }),
+            Constraint::Min(3),
+            Constraint::Length(DETAIL_ROWS),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        frame.render_widget(self.title(), title);
+        frame.render_widget(Paragraph::new(self.path()).wrap(Wrap { trim: true }), path);
+        match self.model.level() {
+            Level::Jobs => self.jobs(frame, table, detail),
+            Level::Ranks => self.ranks(frame, table, detail),
+            Level::Lines => self.lines(frame, table, detail),
+        }
+        frame.render_widget(self.keys(), keys);
+        if self.model.is_helping() {
+            self.help(frame);
+        }
+    }
+
+    fn style(&self, meaning: Meaning) -> Style {
+        let style = match meaning.attribute() {
+            Some(_) => Style::new().add_modifier(Modifier::BOLD),
+            None => Style::new(),
+        };
+        match meaning.color().filter(|_| self.is_coloured) {
+            Some(color) => style.fg(Color::from_crossterm(color)),
+            None => style,
+        }
+    }
+
+    fn painted(&self, text: impl Into<String>, meaning: Meaning) -> Span<'static> {
+        Span::styled(clean(&text.into()), self.style(meaning))
+    }
+
+    fn title(&self) -> Line<'static> {
+        let mut spans = vec![
+            self.painted("memtape top", Meaning::Strong),
+            self.painted(format!("  {}  ", self.coordinator), Meaning::Dim),
+        ];
+        if let Some(answer) = self.model.answer() {
+            let open: u64 = answer.jobs.iter().map(|job| u64::from(job.incidents_open)).sum();
+            let jobs = plural(answer.jobs.len() as u64, "job");
+            spans.push(Span::raw(format!("{jobs}, ")));
+            let meaning = if open > 0 { Meaning::Bad } else { Meaning::Plain };
+            spans.push(self.painted(plural(open, "open incident"), meaning));
+            spans.push(self.painted(format!("  {} UTC", time(answer.wall_ns)), Meaning::Dim));
+        }
+        Line::from(spans)
+    }
+
+    /// Where the user is; while the coordinator does not answer, why.
+    fn path(&self) -> Line<'static> {
+        if let Some(why) = self.model.lost() {
+            let of = self.model.answer().map_or("nothing is known yet".to_string(), |answer| {
+                format!("this is from {}", age(answer.wall_ns, self.now_ns))
+            });
+            return Line::from(self.painted(format!("{of}; trying again: {why}"), Meaning::Bad));
+        }
+        let mut words = vec!["jobs".to_string()];
+        if self.model.level() != Level::Jobs {
+            words.push(self.model.job().unwrap_or("?").to_string());
+        }
+        if self.model.level() == Level::Lines {
+            words.push(self.model.rank().map_or("?".into(), |rank| format!("rank {rank}")));
+        }
+        let mut text = format!("{}  sorted by {}", words.join(" > "), self.model.order());
+        if self.model.is_filtering() || !self.model.filter().is_empty() {
+            let cursor = if self.model.is_filtering() { "_" } else { "" };
+            text.push_str(&format!("  filter: {}{cursor}", self.model.filter()));
+        }
+        Line::from(self.painted(text, Meaning::Plain))
+    }
+
+    fn keys(&self) -> Line<'static> {
+        let text = match (self.model.is_filtering(), self.model.level()) {
+            (true, _) => "letters: filter   Enter keep   Esc take away",
+            (false, Level::Jobs) => "Enter ranks   / filter   s sort   h help   q quit",
+            (false, Level::Ranks) => "Enter lines   Esc back   / filter   s sort   h help   q quit",
+            (false, Level::Lines) => "Esc back   / filter   s sort   h help   q quit",
+        };
+        Line::from(self.painted(text, Meaning::Dim))
+    }
+
+    fn help(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        frame.render_widget(Clear, area);
+        frame.render_widget(Paragraph::new(HELP), area);
+    }
+
+    fn jobs(&self, frame: &mut Frame<'_>, table: Rect, detail: Rect) {
+        let is_wide = table.width >= WIDE;
+        let row = |job: &&Job| {
+            let world = if job.world_size == 0 { job.ranks } else { job.world_size };
+            let trouble = if job.incidents_open > 0 { Meaning::Bad } else { Meaning::Plain };
+            let mut cells = vec![
+                Cell::from(self.painted(&job.job, Meaning::Strong)),
+                self.painted(job.state.as_str(), palette::of_job(&job.state)).into(),
+                right(format!("{}/{world}", job.ranks_alive)),
+                right(counted(&job.clock, &job.step_max.to_string())),
+                Line::from(self.painted(job.incidents_open.to_string(), trouble))
+                    .right_aligned()
+                    .into(),
+                right(age(job.started_wall_ns, self.now_ns)),
+            ];
+            if is_wide {
+                cells.push(Cell::from(clean(&job.nodes.join(" "))));
+            }
+            Row::new(cells)
+        };
+        let mut columns = vec![
+            ("job", Constraint::Min(12)),
+            ("state", Constraint::Length(12)),
+            (">alive", Constraint::Length(9)),
+            (">step", Constraint::Length(11)),
+            (">incidents", Constraint::Length(9)),
+            (">started", Constraint::Length(11)),
+        ];
+        if is_wide {
+            columns.push(("nodes", Constraint::Fill(1)));
+        }
+        let jobs = self.model.jobs();
+        self.table(frame, table, &columns, jobs.iter().map(row).collect());
+        let mut text = Vec::new();
+        if jobs.is_empty() && self.model.answer().is_some() {
+            text.push(Line::from("no job: start one with  memtape run -- torchrun …"));
+        }
+        if let Some(job) = self.model.selected().and_then(|row| jobs.get(row)) {
+            text.extend(self.incidents(&job.job, None));
+        }
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), detail);
+    }
+
+    fn ranks(&self, frame: &mut Frame<'_>, table: Rect, detail: Rect) {
+        let is_wide = table.width >= WIDE;
+        let row = |rank: &&Rank| {
+            let ooms: u64 = rank.devices.iter().map(|device| device.ooms).sum();
+            let reserved = rank.devices.iter().map(|device| device.reserved_bytes).sum();
+            let mut cells = vec![
+                right(rank.rank.to_string()),
+                Cell::from(self.painted(rank.state.as_str(), palette::of_rank(&rank.state))),
+                right(counted(&rank.clock, &rank.step.to_string())),
+                Cell::from(Line::from(memory_bar(rank)).right_aligned()),
+                right(bytes(allocated(rank))),
+                right(bytes(reserved)),
+                right(signed_bytes(rank.growth_bytes_per_step)),
+            ];
+            if is_wide {
+                let peak = rank.devices.iter().map(|device| device.peak_allocated_bytes).sum();
+                let blocks: u64 = rank.devices.iter().map(|device| device.blocks).sum();
+                cells.extend([
+                    right(bytes(peak)),
+                    right(blocks.to_string()),
+                    right(ooms.to_string()),
+                    right(rank.rss_bytes.map_or("?".to_string(), bytes)),
+                    right(rank.pid.to_string()),
+                    Cell::from(clean(&rank.node)),
+                ]);
+            }
+            Row::new(cells)
+        };
+        let mut columns = vec![
+            (">rank", Constraint::Length(5)),
+            ("state", Constraint::Length(12)),
+            (">step", Constraint::Length(10)),
+            (">of device", Constraint::Length(BAR_CELLS as u16 + 6)),
+            (">allocated", Constraint::Length(9)),
+            (">reserved", Constraint::Length(9)),
+            (">growth/step", Constraint::Length(11)),
+        ];
+        if is_wide {
+            columns.extend([
+                (">peak", Constraint::Length(9)),
+                (">blocks", Constraint::Length(8)),
+                (">ooms", Constraint::Length(5)),
+                (">rss", Constraint::Length(9)),
+                (">pid", Constraint::Length(8)),
+                ("node", Constraint::Fill(1)),
+            ]);
+        }
+        self.table(frame, table, &columns, self.model.ranks().iter().map(row).collect());
+        let [series, text] =
+            Layout::vertical([Constraint::Length(4), Constraint::Min(1)]).areas(detail);
+        self.series(frame, series);
+        let incidents = match (self.model.job(), self.model.rank()) {
+            (Some(job), Some(rank)) => self.incidents(job, Some(rank)),
+            _ => Vec::new(),
+        };
+        frame.render_widget(Paragraph::new(incidents).wrap(Wrap { trim: false }), text);
+    }
+
+    fn lines(&self, frame: &mut Frame<'_>, table: Rect, detail: Rect) {
+        let is_wide = table.width >= WIDE;
+        let row = |(line, of): &(&CodeLine, &Holder)| {
+            let growth = match of.growing_since_step {
+                Some(_) => self.painted(grown(of), Meaning::Bad),
+                None => Span::raw("–"),
+            };
+            let since = of.growing_since_step.map_or("–".to_string(), |step| step.to_string());
+            let mut cells = vec![
+                Cell::from(lines::name(line)),
+                right(bytes(of.bytes)),
+                right(bytes(of.survivor_bytes)),
+                Line::from(growth).right_aligned().into(),
+                right(since),
+            ];
+            if is_wide {
+                cells.extend([
+                    right(of.blocks.to_string()),
+                    right(of.oldest_step.to_string()),
+                    right(bytes(line.median_bytes)),
+                ]);
+            }
+            Row::new(cells)
+        };
+        let mut columns = vec![
+            ("line", Constraint::Fill(1)),
+            (">holds", Constraint::Length(9)),
+            (">survivors", Constraint::Length(9)),
+            (">growth/step", Constraint::Length(11)),
+            (">since step", Constraint::Length(10)),
+        ];
+        if is_wide {
+            columns.extend([
+                (">blocks", Constraint::Length(8)),
+                (">oldest step", Constraint::Length(11)),
+                (">median rank", Constraint::Length(11)),
+            ]);
+        }
+        let found = self.model.lines();
+        self.table(frame, table, &columns, found.iter().map(row).collect());
+        let [series, text] =
+            Layout::vertical([Constraint::Length(4), Constraint::Min(1)]).areas(detail);
+        self.series(frame, series);
+        let selected = self.model.selected().and_then(|row| found.get(row));
+        let frames = selected.map(|(line, _)| line.frames.as_slice()).unwrap_or_default();
+        let frames: Vec<Line<'_>> = match (frames, self.model.answer()) {
+            ([], Some(_)) => vec![Line::from("no line of this rank is known")],
+            (frames, _) => frames.iter().map(|of| Line::from(units::frame(of))).collect(),
+        };
+        frame.render_widget(Paragraph::new(frames), text);
+    }
+
+    fn table(
+        &self,
+        frame: &mut Frame<'_>,
+        area: Rect,
+        columns: &[(&'static str, Constraint)],
+        rows: Vec<Row<'static>>,
+    ) {
+        let titles = columns.iter().map(|(title, _)| match title.strip_prefix('>') {
+            Some(title) => Cell::from(Line::from(title.to_uppercase()).right_aligned()),
+            None => Cell::from(title.to_uppercase()),
+        });
+        let table = Table::new(rows, columns.iter().map(|(_, width)| *width))
+            .header(Row::new(titles).style(self.style(Meaning::Dim)))
+            .column_spacing(1)
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+            .highlight_symbol("> ");
+        let mut state = TableState::new().with_selected(self.model.selected());
+        frame.render_stateful_widget(table, area, &mut state);
+    }
+
+    /// The rank's memory over the last steps, between its lowest and its highest value.
+    fn series(&self, frame: &mut Frame<'_>, area: Rect) {
+        let rank = self.model.rank().map_or("?".to_string(), |rank| rank.to_string());
+        let series = self.model.answer().map(|answer| &answer.series);
+        let values = series.map(|of| of.step_min_bytes.as_slice()).unwrap_or_default();
+        let left_out = values.len().saturating_sub(usize::from(area.width));
+        let values = values.get(left_out..).unwrap_or_default();
+        let [heading, bars] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
+        let bounds = values.iter().min().zip(values.iter().max());
+        let Some((low, high)) = bounds else {
+            let text = format!("memory of rank {rank}: no steps yet");
+            frame.render_widget(self.painted(text, Meaning::Dim), heading);
+            return;
+        };
+        let steps = series.map(|of| of.steps.as_slice()).unwrap_or_default();
+        let first = steps.get(left_out).copied().unwrap_or(0);
+        let last = steps.last().copied().unwrap_or(0);
+        let text = format!(
+            "memory of rank {rank}, lowest of each step, {} to {}, steps {first} to {last}",
+            bytes(*low),
+            bytes(*high)
+        );
+        frame.render_widget(self.painted(text, Meaning::Strong), heading);
+        // The lowest value has a bar too.
+        let scale = (high - low).max(1);
+        let heights = values.iter().map(|value| 1 + (value - low).saturating_mul(23) / scale);
+        let sparkline = Sparkline::default().data(heights.collect::<Vec<u64>>()).max(24);
+        frame.render_widget(sparkline, bars);
+    }
+
+    /// What is wrong, in the words of the incidents.
+    fn incidents(&self, job: &str, rank: Option<u32>) -> Vec<Line<'static>> {
+        let incidents = self.model.incidents(job, rank);
+        if incidents.is_empty() && self.model.answer().is_some() {
+            let whose = rank.map_or(job.to_string(), |rank| format!("rank {rank}"));
+            return vec![Line::from(
+                self.painted(format!("no open incident of {whose}"), Meaning::Dim),
+            )];
+        }
+        incidents
+            .into_iter()
+            .map(|incident| {
+                let meaning = palette::of_incident(&incident.state, incident.pages);
+                Line::from(vec![
+                    self.painted(&incident.id, meaning),
+                    Span::raw(format!("  {}{}", forecast(incident), clean(&incident.sentence))),
+                ])
+            })
+            .collect()
+    }
+}
+
+fn forecast(incident: &Incident) -> String {
+    let left = incident.seconds_to_oom.map(|seconds| duration(seconds as f64));
+    left.map_or(String::new(), |left| format!("{left} left: "))
+}
+
+fn grown(of: &Holder) -> String {
+    signed_bytes(i64::try_from(of.growth_bytes_per_step).unwrap_or(i64::MAX))
+}
+
+/// How much of its devices a rank has allocated.
+fn memory_bar(rank: &Rank) -> String {
+    let size: u64 = rank.devices.iter().map(|device| device.device_bytes).sum();
+    if size == 0 {
+        return "?".to_string();
+    }
+    let ratio = (allocated(rank) as f64 / size as f64).clamp(0.0, 1.0);
+    let full = (ratio * BAR_CELLS as f64).round() as usize;
+    let bar = "█".repeat(full) + &"░".repeat(BAR_CELLS.saturating_sub(full));
+    format!("{bar} {:>3.0} %", ratio * 100.0)
+}
+
+fn right(text: String) -> Cell<'static> {
+    Cell::from(Line::from(clean(&text)).right_aligned())
+}
+
+/// `07:00:04`.
+fn time(wall_ns: i64) -> String {
+    utc(wall_ns).split(' ').nth(1).unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::top::model::{Event, Key};
+    use crate::top::samples::{NOW_NS, at};
+
+    /// The text of the screen, without spaces at the ends of lines.
+    fn screen(model: &Model, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+        let view = View {
+            model,
+            coordinator: "http://127.0.0.1:7771",
+            now_ns: NOW_NS + 12_000_000_000,
+            is_coloured: false,
+        };
+        terminal.draw(|frame| view.draw(frame)).expect("drawn");
+        let buffer = terminal.backend().buffer();
+        let rows = buffer.content().chunks(usize::from(width));
+        let rows = rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>());
+        rows.map(|row| format!("{}\n", row.trim_end())).collect()
+    }
+
+    /// Compares with the file of this name; `MEMTAPE_BLESS=1` writes it.
+    fn check(model: &Model, name: &str) {
+        for (width, height) in [(80, 24), (200, 50)] {
+            let found = screen(model, width, height);
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/screens");
+            let path = format!("{folder}/{name}_{width}x{height}.txt");
+            if std::env::var_os("MEMTAPE_BLESS").is_some() {
+                std::fs::write(&path, &found).expect("written");
+            }
+            let expected = std::fs::read_to_string(&path).expect(&path);
+            assert_eq!(found, expected, "{path}: MEMTAPE_BLESS=1 writes it again");
+        }
+    }
+
+    #[test]
+    fn each_level_has_its_screen() {
+        check(&at(Level::Jobs), "jobs");
+        let mut ranks = at(Level::Ranks);
+        ranks.update(Event::Key(Key::Down));
+        ranks.update(Event::Key(Key::Down));
+        let of = ranks.wanted();
+        let answer = crate::top::samples::answer();
+        ranks.update(Event::Answer(Box::new(crate::top::model::Answer { of, ..answer })));
+        check(&ranks, "ranks");
+        check(&at(Level::Lines), "lines");
+    }
+
+    #[test]
+    fn help_filter_and_a_lost_coordinator_have_their_screens() {
+        let mut helping = at(Level::Jobs);
+        helping.update(Event::Key(Key::Char('h')));
+        check(&helping, "help");
+        let mut filtering = at(Level::Ranks);
+        for key in "/node-1".chars() {
+            filtering.update(Event::Key(Key::Char(key)));
+        }
+        check(&filtering, "filter");
+        let mut lost = at(Level::Jobs);
+        lost.update(Event::Lost("nothing listens at http://127.0.0.1:7771".to_string()));
+        check(&lost, "lost");
+        let mut never = Model::default();
+        never.update(Event::Lost("nothing listens at http://127.0.0.1:7771".to_string()));
+        check(&never, "never_answered");
+    }
+
+    #[test]
+    fn tiny_terminals_are_drawn_too() {
+        for (width, height) in [(1, 1), (10, 3), (39, 8)] {
+            assert_eq!(
+                screen(&at(Level::Ranks), width, height).lines().count(),
+                usize::from(height)
+            );
+        }
+    }
+}
