@@ -1,6 +1,7 @@
 //! The commands. Each is one file with its options and its `run`; this one registers them.
 
 pub(crate) mod command_line;
+pub(crate) mod doctor;
 pub(crate) mod run;
 
 /// The commands that read or write files: tapes, captures and PyTorch's memory snapshots.
@@ -89,6 +90,8 @@ pub(crate) enum Command {
     Diff(diff::DiffArgs),
     /// Show jobs, ranks and lines on one screen that keeps up.
     Top(top::TopArgs),
+    /// Check what recording and watching need on this machine.
+    Doctor(doctor::DoctorArgs),
     /// One rank of the demo.
     #[command(hide = true)]
     DemoRank(training::DemoRankArgs),
@@ -116,6 +119,7 @@ impl Command {
             Self::Analyze(args) => analyze::run(&args, globals),
             Self::Diff(args) => diff::run(&args, globals),
             Self::Top(args) => top::run(args, globals),
+            Self::Doctor(args) => doctor::run(&args, globals),
             Self::DemoRank(args) => training::run(args),
         }
     }

@@ -1,0 +1,118 @@
+//! Checks of the services: the agent of this machine, and the coordinator.
+
+use std::path::Path;
+
+use memtape_proto::api::Nodes;
+
+use super::Check;
+use crate::client::{Client, parse};
+use crate::clock;
+use crate::render::units::plural;
+
+/// Clocks that differ by less are taken for equal: the coordinator's answer has whole seconds.
+const SKEW_SECONDS_MAX: i64 = 2;
+
+/// The agent of this machine, by the processes that this user sees.
+pub(super) fn agent() -> Check {
+    const NAME: &str = "agent";
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let agent = processes
+        .map(|entry| entry.path())
+        .find(|process| std::fs::read(process.join("cmdline")).is_ok_and(|words| is_agent(&words)));
+    match agent.as_deref().and_then(Path::file_name) {
+        Some(pid) => Check::ok(NAME, format!("runs as process {}", pid.to_string_lossy())),
+        None => Check::warn(
+            NAME,
+            "no process `memtape agent` is seen here",
+            "tapes are written without one; to watch a cluster, start it on each node (in \
+             Kubernetes it runs in a pod of its own, which is not seen here)",
+        ),
+    }
+}
+
+/// Words as in `/proc/PID/cmdline`: `memtape`, then `agent` among the first words.
+fn is_agent(words: &[u8]) -> bool {
+    let mut words = words.split(|byte| *byte == 0);
+    let program = words.next().unwrap_or_default();
+    let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    name == b"memtape" && words.find(|word| !word.starts_with(b"-")) == Some(b"agent")
+}
+
+/// The coordinator: whether it answers, its version, its clock, and its nodes.
+pub(super) fn coordinator(client: &Client, checks: &mut Vec<Check>) {
+    const NAME: &str = "coordinator";
+    let facts = match client.about() {
+        Ok(facts) => facts,
+        Err(error) => {
+            let advice = "captures and incidents need it; `memtape run` and `memtape tape` do not";
+            checks.push(Check::warn(NAME, error.to_string(), advice));
+            return;
+        }
+    };
+    let own = env!("CARGO_PKG_VERSION");
+    let found = format!("{} answers, version {}", client.base(), facts.version);
+    checks.push(match facts.version == own {
+        true => Check::ok(NAME, found),
+        false => Check::warn(NAME, found, format!("this program has version {own}: use one")),
+    });
+    if let Some(seconds) = facts.unix_seconds {
+        checks.push(skew(seconds, clock::wall_ns() / 1_000_000_000));
+    }
+    if let Some(nodes) = client.get(&["nodes"], &[]).ok().and_then(|it| parse::<Nodes>(&it).ok()) {
+        checks.push(of_nodes(&nodes));
+    }
+}
+
+fn skew(theirs: i64, ours: i64) -> Check {
+    let seconds = ours.saturating_sub(theirs);
+    let way = if seconds > 0 { "ahead of" } else { "behind" };
+    match seconds.unsigned_abs() {
+        0..=2 => Check::ok("clock", format!("within {SKEW_SECONDS_MAX} s of the coordinator's")),
+        much => Check::warn(
+            "clock",
+            format!("{much} s {way} the coordinator's"),
+            "times of incidents and captures are off by as much: synchronize both (NTP, chrony)",
+        ),
+    }
+}
+
+fn of_nodes(nodes: &Nodes) -> Check {
+    let connected = nodes.nodes.iter().filter(|node| node.connected).count() as u64;
+    let found = format!(
+        "{} connected of {} known to the coordinator",
+        plural(connected, "agent"),
+        nodes.nodes.len()
+    );
+    match connected {
+        0 => Check::warn("nodes", found, "start `memtape agent` on each node"),
+        _ => Check::ok("nodes", found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_proto::api::Node;
+
+    use super::super::Outcome;
+    use super::*;
+
+    #[test]
+    fn an_agent_is_known_by_its_words() {
+        assert!(is_agent(b"/usr/bin/memtape\0agent\0--coordinator\0x\0"));
+        assert!(is_agent(b"memtape\0--json\0agent\0"));
+        assert!(!is_agent(b"memtape\0run\0agent\0"));
+        assert!(!is_agent(b"grep\0agent\0"));
+        assert!(!is_agent(b""));
+    }
+
+    #[test]
+    fn clocks_and_nodes_are_judged() {
+        assert_eq!(skew(100, 101).outcome, Outcome::Ok);
+        assert!(skew(100, 160).found.starts_with("60 s ahead"));
+        assert!(skew(160, 100).found.starts_with("60 s behind"));
+        let node = |connected| Node { connected, ..Node::default() };
+        let of = |nodes: Vec<Node>| of_nodes(&Nodes { nodes }).outcome;
+        assert_eq!(of(vec![node(false), node(true)]), Outcome::Ok);
+        assert_eq!(of(vec![node(false)]), Outcome::Warn);
+    }
+}
