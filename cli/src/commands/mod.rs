@@ -1,7 +1,9 @@
 //! The commands. Each is one file with its options and its `run`; this one registers them.
 
 pub(crate) mod command_line;
+pub(crate) mod completions;
 pub(crate) mod doctor;
+pub(crate) mod man;
 pub(crate) mod run;
 
 /// The commands that read or write files: tapes, captures and PyTorch's memory snapshots.
@@ -30,6 +32,7 @@ pub(crate) mod services {
     pub(crate) mod store;
 }
 
+use crate::commands::command_line::command_line;
 use crate::commands::files::{analyze, diff, export, tape};
 use crate::commands::queries::{capture, lines, list, show};
 use crate::commands::services::{agent, coordinator, store};
@@ -92,6 +95,10 @@ pub(crate) enum Command {
     Top(top::TopArgs),
     /// Check what recording and watching need on this machine.
     Doctor(doctor::DoctorArgs),
+    /// Print completions for a shell.
+    Completions(completions::CompletionsArgs),
+    /// Print the manual page, or write the pages of all commands into a folder.
+    Man(man::ManArgs),
     /// One rank of the demo.
     #[command(hide = true)]
     DemoRank(training::DemoRankArgs),
@@ -120,6 +127,8 @@ impl Command {
             Self::Diff(args) => diff::run(&args, globals),
             Self::Top(args) => top::run(args, globals),
             Self::Doctor(args) => doctor::run(&args, globals),
+            Self::Completions(args) => completions::run(&args, &command_line()),
+            Self::Man(args) => man::run(&args, &command_line()),
             Self::DemoRank(args) => training::run(args),
         }
     }
@@ -131,7 +140,6 @@ mod tests {
 
     use super::*;
     use crate::args::mistake;
-    use crate::commands::command_line::command_line;
 
     #[test]
     fn clap_finds_no_contradiction() {
