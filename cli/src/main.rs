@@ -16,6 +16,8 @@ mod library;
 mod output;
 mod parent;
 mod read;
+#[cfg(test)]
+mod reference;
 mod render;
 mod runtime;
 mod terminal;

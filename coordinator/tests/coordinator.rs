@@ -7,6 +7,7 @@ mod host_readings;
 mod old_store;
 mod openapi;
 mod page;
+mod reference;
 mod turns;
 mod versions;
 

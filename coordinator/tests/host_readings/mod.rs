@@ -13,8 +13,8 @@ fn outside(origin: Origin, bytes: u64) -> v1::OutsideUse {
 }
 
 /// A rank's part of a report with everything that 1.2 brought.
-fn full(rank: u32, step: u64) -> v1::RankReport {
-    let mut report = Agent::rank_report(&JOB, rank, step);
+pub(crate) fn full(job: &Job, rank: u32, step: u64) -> v1::RankReport {
+    let mut report = Agent::rank_report(job, rank, step);
     report.totals[0].deferred_bytes = Some(6 * MIB);
     report.outside = vec![
         outside(Origin::HostPinned, 30 * MIB),
@@ -47,7 +47,7 @@ fn full(rank: u32, step: u64) -> v1::RankReport {
     report
 }
 
-fn gpu(rank: u32) -> v1::GpuReport {
+pub(crate) fn gpu(rank: u32) -> v1::GpuReport {
     v1::GpuReport {
         uuid: format!("gpu-{rank}"),
         index: rank,
@@ -89,7 +89,7 @@ async fn what_a_rank_holds_is_a_partition_and_a_host_side() {
         agent.say(v1::agent_message::Body::RankUp(up)).await;
     }
     agent.gpus = vec![gpu(0)];
-    agent.report(vec![full(0, 5), Agent::rank_report(&JOB, 1, 5)]).await;
+    agent.report(vec![full(&JOB, 0, 5), Agent::rank_report(&JOB, 1, 5)]).await;
     agent.settle().await;
 
     let known = rank(&running, 0).await;
@@ -188,7 +188,7 @@ async fn the_last_words_of_a_rank_are_kept() {
     let running = start(config(dir.path())).await;
     let mut agent = Agent::attach(&running, "node-a").await;
     agent.announce(&JOB).await;
-    agent.report(vec![full(0, 5), full(1, 5)]).await;
+    agent.report(vec![full(&JOB, 0, 5), full(&JOB, 1, 5)]).await;
     for number in 0..2 {
         let down = v1::RankDown {
             tape_id: JOB.tape(number),

@@ -1,0 +1,43 @@
+//! docs/reference/http-api.md and metrics.md are what a running coordinator says of itself: its
+//! OpenAPI document, and its metrics while a job with an incident runs.
+//!
+//! `cargo xtask docs --reference` writes the pages again.
+
+mod api;
+mod metrics;
+
+use std::fs;
+use std::path::Path;
+
+use crate::fake::{Agent, config, start};
+use crate::host_readings::{full, gpu};
+use crate::{JOB, train_until_captured};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reference_is_what_the_coordinator_says_of_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = start(config(dir.path())).await;
+    let mut agent = Agent::attach(&running, "node-a").await;
+    agent.gpus = (0..JOB.ranks).map(gpu).collect();
+    agent.announce(&JOB).await;
+    let (step, _) = train_until_captured(&mut agent, &JOB, 0).await;
+    let is_done = |answer: &serde_json::Value| answer["incidents"][0]["class"] == "leak";
+    running.wait("/api/v1/incidents", is_done).await;
+    agent.report((0..JOB.ranks).map(|rank| full(&JOB, rank, step + 1)).collect()).await;
+    agent.settle().await;
+    let (_, document) = running.get("/api/v1/openapi.json").await;
+    let exported = reqwest::get(running.url("/metrics")).await.unwrap().text().await.unwrap();
+    running.stop().await;
+    check("http-api.md", &api::page(&document));
+    check("metrics.md", &metrics::page(&exported));
+}
+
+/// The page is this text; `MEMTAPE_GOLDEN=make` writes it.
+fn check(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
+    if std::env::var_os("MEMTAPE_GOLDEN").is_some_and(|value| value == "make") {
+        fs::write(&path, text).expect("the page can be written");
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == text, "docs/reference/{name} is old: run cargo xtask docs --reference");
+}
