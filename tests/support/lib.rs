@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod killed_history;
 pub mod namespaces;
+pub mod page;
 pub mod processes;
 pub mod programs;
 pub mod tapes;

@@ -32,24 +32,23 @@ fi
 $pip install --quiet --disable-pip-version-check "$@""#;
 
 /// Prints `True` when every package is there, in the version behind its name, if one is. A local
-/// version such as 2.11.0+cu130 is the same release.
+/// version such as 2.11.0+cu130 is the same release; extras in brackets are not looked at.
 const VERSIONS: &str = "import importlib.metadata as m, sys\n\
     named = (p.partition('==')[::2] for p in sys.argv[1:])\n\
-    print(all(m.version(n).split('+')[0] == v or not v for n, v in named))";
+    print(all(m.version(n.split('[')[0]).split('+')[0] == v or not v for n, v in named))";
 
 /// The tests are written for this version; its CUDA calls are the ones the fake runtime answers.
 /// py-spy samples the workers of real data loaders.
 const TORCH: [&str; 3] = ["torch==2.11.0", "numpy", "py-spy==0.4.3"];
 
-/// Frameworks whose loops some of the real programs run in. Only those need them, so they are
-/// installed when the programs are run (a minute and 300 MB).
-const FRAMEWORKS: [&str; 5] = [
-    "accelerate==1.15.0",
-    "deepspeed==0.19.8",
-    "lightning==2.6.6",
-    "torchmetrics==1.9.0",
-    "transformers==5.23.0",
-];
+/// Frameworks whose quick starts the tests run (less than a minute and 300 MB, while the first
+/// build runs).
+const LAUNCHED: [&str; 3] = ["accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0"];
+
+/// Frameworks that only `cargo xtask programs` and `cargo xtask docs --all` need, which install
+/// them: Ray takes two minutes and 500 MB.
+const PROGRAMS: [&str; 2] = ["deepspeed==0.19.8", "torchmetrics==1.9.0"];
+const QUICK_STARTS: [&str; 2] = ["deepspeed==0.19.8", "ray[train]==2.60.0"];
 
 /// The environment with it.
 const TORCH_AT: &str = "target/venv";
@@ -82,13 +81,18 @@ pub(crate) fn torch() -> PathBuf {
 
 /// True when nothing has to be installed. An interpreter that was named by hand is taken as it is.
 pub(crate) fn is_torch_ready() -> bool {
-    std::env::var_os("MEMTAPE_TEST_PYTHON").is_some() || has(TORCH_AT, &TORCH)
+    std::env::var_os("MEMTAPE_TEST_PYTHON").is_some() || has(TORCH_AT, &tested())
+}
+
+/// What the tests need.
+fn tested() -> Vec<&'static str> {
+    TORCH.into_iter().chain(LAUNCHED).collect()
 }
 
 /// Makes the environment with PyTorch, as one command.
 pub(crate) fn install_torch() -> Command {
     let maker = PYTHONS.iter().find(|maker| has_known_frames(maker)).unwrap_or(&"python3");
-    make(maker, TORCH_AT, &TORCH)
+    make(maker, TORCH_AT, &tested())
 }
 
 /// Fetches PyTorch where it is not there.
@@ -96,16 +100,26 @@ pub(crate) fn fetch_torch(steps: &mut Steps) -> Result<()> {
     if is_torch_ready() { Ok(()) } else { steps.take("fetch PyTorch", install_torch()) }
 }
 
-/// Fetches the frameworks into the environment with PyTorch, where they are not there. An
-/// interpreter that was named by hand is taken as it is.
+/// Fetches the frameworks of the real programs into the environment with PyTorch.
 pub(crate) fn fetch_frameworks(steps: &mut Steps) -> Result<()> {
+    fetch(steps, &PROGRAMS)
+}
+
+/// Fetches the frameworks of all quick starts into the environment with PyTorch.
+pub(crate) fn fetch_quick_starts(steps: &mut Steps) -> Result<()> {
+    fetch(steps, &QUICK_STARTS)
+}
+
+/// Fetches packages where they are not there. An interpreter that was named by hand is taken as it
+/// is.
+fn fetch(steps: &mut Steps, packages: &[&str]) -> Result<()> {
     let is_by_hand = std::env::var_os("MEMTAPE_TEST_PYTHON").is_some();
-    if is_by_hand || has(TORCH_AT, &FRAMEWORKS) {
+    if is_by_hand || has(TORCH_AT, packages) {
         return Ok(());
     }
-    // With PyTorch's version named again, no framework can replace it by another one.
+    // With the others' versions named again, no framework can replace them.
     let mut add = command("sh");
-    add.args(["-c", ADD, "sh", "python3", TORCH_AT]).args(TORCH).args(FRAMEWORKS);
+    add.args(["-c", ADD, "sh", "python3", TORCH_AT]).args(tested()).args(packages);
     steps.take("fetch frameworks", add)
 }
 
@@ -140,6 +154,7 @@ mod tests {
         for (packages, expected) in [
             (&["torch==2.11.0", "numpy"][..], true),
             (&["moto==5.2.5"], true),
+            (&["moto[server]==5.2.5"], true),
             (&["torch==2.11.1", "numpy"], false),
             (&["torch==2.1.0"], false),
             (&["torch==2.11.0", "absent-package"], false),

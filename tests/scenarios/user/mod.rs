@@ -12,6 +12,9 @@ mod demo;
 // The exported pickle equals PyTorch's own snapshot.
 mod exported;
 
+// The quick starts do what their pages say.
+mod quick_starts;
+
 // The exported pickle opens in PyTorch's own viewer.
 mod viz;
 

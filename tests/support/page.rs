@@ -1,0 +1,140 @@
+//! The code blocks of a Markdown page, by the words around them, so that a page and the test that
+//! runs it cannot differ.
+//!
+//! - A block behind a line `` `NAME`: `` is the file of that name.
+//! - A block of `sh` is run, unless the line before it says `Not run by the tests: REASON.`
+//! - A block of `text` is what the `sh` block before it prints: each of its lines, in this order,
+//!   with any others between. `…` stands for anything, and any number of bytes for any other.
+
+use std::path::Path;
+
+/// How a page says that a block is not run, and why.
+pub const NOT_RUN: &str = "Not run by the tests: ";
+
+/// A code block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// A file of this name with this text.
+    File(String, String),
+    /// Commands, and the lines that the page shows of what they print.
+    Commands(String, Vec<String>),
+    /// Commands that are not run, and the reason.
+    NotRun(String, String),
+}
+
+/// The code blocks of a page, in its order. Fails with the line that breaks the rules.
+pub fn blocks(page: &Path) -> Result<Vec<Block>, String> {
+    let text = std::fs::read_to_string(page).map_err(|error| error.to_string())?;
+    read(&text).map_err(|why| format!("{}: {why}", page.display()))
+}
+
+fn read(text: &str) -> Result<Vec<Block>, String> {
+    let mut blocks = Vec::new();
+    let mut before = "";
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let Some(language) = line.strip_prefix("```") else {
+            before = if line.is_empty() { before } else { line };
+            continue;
+        };
+        let inner: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+        let code = inner.join("\n") + "\n";
+        let name = before.strip_prefix('`').and_then(|rest| rest.strip_suffix("`:"));
+        let reason = before.strip_prefix(NOT_RUN).map(|reason| reason.trim_end_matches('.'));
+        match (language, name, reason) {
+            (_, Some(name), _) => blocks.push(Block::File(name.to_string(), code)),
+            (_, None, Some("")) => return Err(format!("say why {inner:?} is not run")),
+            (_, None, Some(reason)) => blocks.push(Block::NotRun(code, reason.to_string())),
+            ("sh", ..) => blocks.push(Block::Commands(code, Vec::new())),
+            ("text", ..) => match blocks.last_mut() {
+                Some(Block::Commands(_, shown)) if shown.is_empty() => {
+                    shown.extend(inner.iter().map(|line| line.to_string()));
+                }
+                _ => return Err(format!("no command prints {inner:?}")),
+            },
+            _ => return Err(format!("a block of {language:?} needs a line `NAME`: before it")),
+        }
+        before = "";
+    }
+    Ok(blocks)
+}
+
+/// The first line of those shown that was not printed.
+pub fn missing<'a>(shown: &'a [String], printed: &str) -> Option<&'a str> {
+    let printed: Vec<String> = printed.lines().map(plain).collect();
+    let mut rest = printed.iter();
+    let is_missing = |line: &&String| !rest.any(|printed| is_like(&plain(line), printed));
+    shown.iter().find(is_missing).map(String::as_str)
+}
+
+/// The line with single spaces, and `N` for each number of bytes.
+fn plain(line: &str) -> String {
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    for at in 1..words.len() {
+        let unit = words[at].trim_end_matches([',', ';', ')']);
+        if matches!(unit, "B" | "KiB" | "MiB" | "GiB") {
+            words[at - 1] = "N";
+        }
+    }
+    words.join(" ")
+}
+
+/// The parts between the `…` stand in the printed line, in this order; what does not begin or end
+/// with `…` begins or ends the line.
+fn is_like(shown: &str, printed: &str) -> bool {
+    let mut parts = shown.split('…').map(str::trim);
+    let Some(rest) = printed.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let mut rest = rest;
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, inner)) = parts.split_last() else { return rest.is_empty() };
+    for part in inner {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_read() {
+        let page = "`a.py`:\n```python\nprint(1)\n```\n\n\
+                    ```sh\npython a.py\n```\n\n```text\n1\n```\n\
+                    Not run by the tests: it needs a cluster.\n```sh\nsbatch a.py\n```\n";
+        let expected = [
+            Block::File("a.py".into(), "print(1)\n".into()),
+            Block::Commands("python a.py\n".into(), vec!["1".into()]),
+            Block::NotRun("sbatch a.py\n".into(), "it needs a cluster".into()),
+        ];
+        assert_eq!(read(page).as_deref(), Ok(&expected[..]));
+        for bad in [
+            "```python\nprint(1)\n```\n",
+            "```text\n1\n```\n",
+            "```sh\na\n```\n```text\n1\n```\n```text\n1\n```\n",
+            "Not run by the tests: .\n```sh\na\n```\n",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_must_have_been_printed() {
+        let printed = "title\nrank 1  keeps 1.5 MiB more, at a.py:7 in f; since step 12\nend\n";
+        let is_there = |lines: &[&str]| {
+            let shown: Vec<String> = lines.iter().map(|line| line.to_string()).collect();
+            missing(&shown, printed).is_none()
+        };
+        assert!(is_there(&["title", "end"]));
+        assert!(is_there(&["rank 1 keeps 2 MiB more, at a.py:7 in f; since step 12"]));
+        assert!(is_there(&["rank 1 keeps 2 MiB more, …; since step …"]));
+        assert!(is_there(&["… at a.py:7 …", "…"]));
+        assert!(!is_there(&["end", "title"]));
+        assert!(!is_there(&["rank 1 keeps 2 MiB more"]));
+        assert!(!is_there(&["… at a.py:8 …"]));
+        assert!(!is_there(&["rank 2 …"]));
+    }
+}
