@@ -6,6 +6,7 @@
 
 mod bench;
 mod compat;
+mod docs;
 mod eval;
 mod fuzz;
 mod process;
@@ -78,6 +79,8 @@ enum Command {
         #[arg(long, num_args = 1.., value_name = "NAME")]
         only: Vec<String>,
     },
+    /// The documents as a site, in target/docs/site, and whether a link in it is dead.
+    Docs(docs::Choice),
 }
 
 fn main() -> ExitCode {
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::Fuzz { seconds } => ("fuzz", Ok(fuzz::run_all(&mut steps, seconds))),
         Command::Compat { versions } => ("compat", compat::try_all(&mut steps, &versions)),
         Command::Programs { only } => ("programs", programs::run_all(&mut steps, &only)),
+        Command::Docs(choice) => choice.run(&mut steps),
     };
     let found = found.unwrap_or_else(|error| Found::failure(&error));
     print(&if line.json { found.json(name, &steps) } else { found.text });
@@ -141,6 +145,8 @@ mod tests {
             "fuzz 5",
             "compat 2.0.1 2.11.0",
             "programs --only ema leak --json",
+            "docs --json",
+            "docs --reference",
         ] {
             check(good, true);
         }
@@ -157,6 +163,7 @@ mod tests {
             "test --only ema",
             "wheel release",
             "fuzz long",
+            "docs --all --reference",
         ] {
             check(bad, false);
         }
