@@ -5,6 +5,8 @@
 //! of text that breaks it, so that a rule that sees nothing is noticed.
 
 #[cfg(test)]
+mod book;
+#[cfg(test)]
 mod circles;
 #[cfg(test)]
 mod documents;
