@@ -137,6 +137,10 @@ limits! {
         "Events of one device in a snapshot",
         "the oldest events are left out",
         "the length of the trace";
+    MARKS_MAX: usize = 1024, Count, "agent, CLI",
+        "Phases and annotations of the program in a snapshot",
+        "the oldest are left out",
+        "none";
     TAPES_PER_NODE_MAX: usize = 1024, Count, "agent",
         "Tapes that an agent knows at the same time",
         "further tapes are not read",
@@ -330,13 +334,22 @@ limits! {
         "further changes are given up",
         "`memtape_store_waiting`, `memtape_store_given_up_total`";
     FILES_ANALYZED_MAX: usize = 4096, Count, "CLI",
-        "Files of one `memtape analyze`",
+        "Files, tapes and ranks of captures of one `memtape analyze`, `diff`, `show` or `export`",
         "the command refuses them",
         "its message";
     FOLDER_DEPTH_MAX: usize = 3, Count, "CLI",
-        "Folders below a folder of `memtape analyze` that are searched",
+        "Folders below a folder that are searched, by `memtape analyze`, `diff`, `show`, `export` \
+         and `tape`",
         "files that lie deeper are not read",
         "the list of the files";
+    TAPE_EVENTS_ANALYZED_MAX: usize = 1 << 18, Count, "CLI",
+        "Events of one device of a tape that `memtape analyze` and `diff` read",
+        "the oldest events are left out, and the steps that end in them",
+        "`steps_ended` of the answer";
+    LIVE_LINES_LISTED_MAX: usize = 200, Count, "CLI",
+        "Lines of one device in the JSON of `memtape show`, of a rank",
+        "the largest are listed",
+        "`lines_left_out`";
     CHANGES_LISTED_MAX: usize = 200, Count, "CLI",
         "Lines, and stacks, in the JSON of `memtape diff`",
         "the largest changes are listed",

@@ -2,6 +2,7 @@
 
 use memtape_core::identity::Identity;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
+use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
@@ -95,17 +96,6 @@ fn sample() -> RankSnapshot {
         line,
         function: function.to_string(),
     };
-    let group = CollectiveGroup {
-        id: 1,
-        key: u64::MAX,
-        name: "default_pg".to_string(),
-        desc: "mesh_dp".to_string(),
-        size: 8,
-        enqueued: Some(812),
-        started: None,
-        completed: Some(0),
-        since_wall_ns: 17,
-    };
     RankSnapshot {
         identity: Identity {
             tape_id: "tape-1".to_string(),
@@ -146,6 +136,7 @@ fn sample() -> RankSnapshot {
         }],
         outside_stacks_left_out: 6,
         outside_missing: false,
+        marks: vec![sample_mark()],
         worker_samples: Some(sample_workers()),
         before_step: 5,
         collectives: Collectives {
@@ -154,10 +145,28 @@ fn sample() -> RankSnapshot {
             look_wall_ns: 12,
             look_took_ns: 13,
             asked_wall_ns: 14,
-            groups: vec![group],
+            groups: vec![sample_group()],
             groups_lost: 2,
         },
     }
+}
+
+fn sample_group() -> CollectiveGroup {
+    CollectiveGroup {
+        id: 1,
+        key: u64::MAX,
+        name: "default_pg".to_string(),
+        desc: "mesh_dp".to_string(),
+        size: 8,
+        enqueued: Some(812),
+        started: None,
+        completed: Some(0),
+        since_wall_ns: 17,
+    }
+}
+
+fn sample_mark() -> Mark {
+    Mark { mono_ns: 18, step: 8, text: "eval".to_string() }
 }
 
 /// The sample as a message, changed and compressed.
@@ -188,7 +197,7 @@ fn workers(raw: &mut v1::RankSnapshot) -> &mut v1::WorkerSamples {
 #[test]
 fn a_snapshot_written_by_b715533_is_read() {
     let stored = include_bytes!("data/snapshot-b715533.zst");
-    let before = RankSnapshot { worker_samples: None, ..sample() };
+    let before = RankSnapshot { worker_samples: None, marks: vec![], ..sample() };
     assert_eq!(decode(stored, Bounds::default()).expect("readable"), before);
     let found = collectives(stored).expect("readable").expect("they are in front");
     assert_eq!(found, sample().collectives);

@@ -7,6 +7,8 @@
 pub mod failed_request;
 pub mod frames;
 pub mod ledger;
+pub mod lines;
+pub mod marks;
 pub mod origin;
 pub mod workers;
 
@@ -14,6 +16,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use self::failed_request::FailedRequest;
+use self::marks::Mark;
 use self::origin::Origin;
 use self::workers::WorkerSamples;
 use crate::identity::Identity;
@@ -49,6 +52,9 @@ pub struct RankSnapshot {
     pub before_step: u64,
     /// How far it has come in its collectives: of the last look, not of the step.
     pub collectives: Collectives,
+    /// Phases and annotations of the program up to the moment, oldest first; the newest, at most
+    /// [`crate::limits::MARKS_MAX`].
+    pub marks: Vec<Mark>,
     /// Where its worker processes ran while the capture was taken, not at the step; `None` where
     /// that was not asked for, or the agent has no profiler.
     pub worker_samples: Option<WorkerSamples>,

@@ -8,10 +8,11 @@ use std::io::Read;
 
 use memtape_core::identity::{Identity, cut};
 use memtape_core::limits::{
-    COMMAND_BYTES_MAX, DEVICES_MAX, FAILED_USES_MAX, NAME_BYTES_MAX, OUTSIDE_STACKS_MAX, PROCESS_GROUPS_MAX,
-    ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX, WORKER_STACKS_MAX,
+    COMMAND_BYTES_MAX, DEVICES_MAX, FAILED_USES_MAX, MARKS_MAX, NAME_BYTES_MAX, OUTSIDE_STACKS_MAX,
+    PROCESS_GROUPS_MAX, ROLE_BYTES_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX, WORKER_STACKS_MAX,
 };
 use memtape_core::snapshot::failed_request::FailedRequest;
+use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::origin::Origin;
 use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
@@ -151,6 +152,7 @@ fn text(mut text: String, bytes_max: usize) -> String {
 fn snapshot(raw: v1::RankSnapshot, trace_events_max: usize) -> Result<RankSnapshot, DecodeError> {
     bounded("devices", raw.devices.len(), DEVICES_MAX)?;
     bounded("rows outside the allocator", raw.outside.len(), OUTSIDE_ROWS_MAX)?;
+    bounded("marks", raw.marks.len(), MARKS_MAX)?;
     bounded("stacks outside the allocator", raw.outside_stacks.len(), OUTSIDE_ROWS_MAX)?;
     let frame = |frame: v1::Frame| Frame {
         file: text(frame.file, STRING_BYTES_MAX),
@@ -185,9 +187,14 @@ fn snapshot(raw: v1::RankSnapshot, trace_events_max: usize) -> Result<RankSnapsh
         outside_missing: raw.outside_missing,
         before_step: raw.before_step,
         collectives: raw.collectives.map(collectives_of).transpose()?.unwrap_or_default(),
+        marks: raw.marks.into_iter().map(mark).collect(),
         worker_samples: worker_samples.transpose()?,
         failed_request: failed_request.transpose()?,
     })
+}
+
+fn mark(raw: v1::Mark) -> Mark {
+    Mark { mono_ns: raw.mono_ns, step: raw.step, text: text(raw.text, STRING_BYTES_MAX) }
 }
 
 fn worker_samples(raw: v1::WorkerSamples, tables: Tables) -> Result<WorkerSamples, DecodeError> {

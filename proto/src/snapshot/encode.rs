@@ -5,6 +5,7 @@
 
 use memtape_core::identity::Identity;
 use memtape_core::snapshot::failed_request::FailedRequest;
+use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
     Block, CollectiveGroup, Collectives, DeviceSnapshot, OutsideStack, OutsideUse, RankSnapshot,
@@ -44,6 +45,7 @@ pub fn encode(snapshot: RankSnapshot, bytes_max: usize) -> Result<Vec<u8>, Encod
         outside_missing: snapshot.outside_missing,
         worker_samples: snapshot.worker_samples.map(worker_samples),
         failed_request: snapshot.failed_request.as_ref().map(failed_request),
+        marks: snapshot.marks.into_iter().map(mark).collect(),
     };
     // The collectives come first, so that `collectives` unpacks nothing else. Messages written
     // one after the other are one message.
@@ -60,6 +62,10 @@ pub fn encode(snapshot: RankSnapshot, bytes_max: usize) -> Result<Vec<u8>, Encod
     rest.encode(&mut encoded)?;
     drop(rest);
     zstd::bulk::compress(&encoded, ZSTD_LEVEL).map_err(EncodeError::Compress)
+}
+
+fn mark(of: Mark) -> v1::Mark {
+    v1::Mark { mono_ns: of.mono_ns, step: of.step, text: of.text }
 }
 
 fn worker_samples(of: WorkerSamples) -> v1::WorkerSamples {

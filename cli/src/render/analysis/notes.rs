@@ -113,6 +113,7 @@ fn steps(report: &Report<'_>) -> Option<String> {
                 trace.events
             ));
         }
+        StepSource::Recorded => "as Memtape recorded them",
         StepSource::Profiler => "as the profiler counts them",
         StepSource::Optimizer => "by Optimizer.step",
         StepSource::OptimizerStacks => "by the optimizer's stacks",

@@ -80,6 +80,14 @@ pub fn why_refused(oom: &Oom) -> Vec<String> {
     let (space, refusal) = (&oom.space, &oom.refusal);
     let mut said = Vec::new();
     let device = oom.device_free.map_or("an unknown amount".to_string(), bytes);
+    if space.reserved == 0 && space.in_use > 0 {
+        said.push(format!(
+            "the device had {device} free; {} were in use; what the allocator held free is not \
+             known, because nothing recorded its segments",
+            bytes(space.in_use)
+        ));
+        return said;
+    }
     said.push(format!(
         "the device had {device} free; the allocator held {}, of which {} were in use",
         bytes(space.reserved),

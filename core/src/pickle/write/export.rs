@@ -14,10 +14,12 @@
 //! | `time_us` | exact distances; the last event is put at the end of the step |
 //! | `state` | `active_allocated` or `inactive`: deferred frees look like frees |
 //!
-//! A key that PyTorch does not have, `memtape`, says which rank and step this is, under `unknown`
-//! which of these fields are made up, and how many blocks and events of a damaged tape had to be
+//! A key that PyTorch does not have, `memtape`, says which rank and step this is, where its steps
+//! end, under `unknown` which of these fields are made up, for each device what it reserves and
+//! whether its segments are made up, and how many blocks and events of a damaged tape had to be
 //! left out.
 
+use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use crate::snapshot::{
@@ -25,6 +27,7 @@ use crate::snapshot::{
 };
 
 use crate::pickle::write::layout::{self, LaidSegment, Layout, Piece, SEGMENT_BYTES_SMALL};
+use crate::pickle::write::marks::{self, Annotation, StepEnd, StepEnds};
 use crate::pickle::write::writer::{MemoId, Writer};
 
 /// Fields that say nothing without the allocator's trace.
@@ -40,6 +43,7 @@ pub fn torch_snapshot(snapshot: &RankSnapshot) -> Vec<u8> {
         frames: alloc::vec![None; snapshot.frames.len()],
         stacks: alloc::vec![None; snapshot.stacks.len()],
         clock_offset_ns: clock_offset_ns(snapshot),
+        step_ends: Vec::new(),
     };
     export.whole(&layouts);
     export.writer.finish()
@@ -71,9 +75,11 @@ struct Export<'a> {
     frames: Vec<Option<MemoId>>,
     stacks: Vec<Option<MemoId>>,
     clock_offset_ns: i64,
+    /// Each device with the ends of its steps; known when the traces are written.
+    step_ends: Vec<(&'a DeviceSnapshot, Vec<StepEnd>)>,
 }
 
-impl Export<'_> {
+impl<'a> Export<'a> {
     fn whole(&mut self, layouts: &[Layout]) {
         self.writer.dict_start();
         self.writer.key("segments");
@@ -84,8 +90,7 @@ impl Export<'_> {
         self.writer.dict_start();
         self.writer.dict_end();
         self.writer.key("external_annotations");
-        self.writer.list_start();
-        self.writer.list_end();
+        self.annotations();
         self.writer.key("memtape");
         self.origin(layouts);
         self.writer.dict_end();
@@ -152,14 +157,16 @@ impl Export<'_> {
 
     /// One list for each device index up to the highest in use: viewers index it by device.
     fn device_traces(&mut self, layouts: &[Layout]) {
-        let highest = self.snapshot.devices.iter().map(|device| device.device).max();
+        let snapshot = self.snapshot;
+        let highest = snapshot.devices.iter().map(|device| device.device).max();
         self.writer.list_start();
         for index in 0..=highest.unwrap_or(0) {
             self.writer.item();
             self.writer.list_start();
-            for (device, layout) in self.snapshot.devices.iter().zip(layouts) {
+            for (device, layout) in snapshot.devices.iter().zip(layouts) {
                 if device.device == index {
-                    layout.trace.iter().for_each(|event| self.event(device, event));
+                    let ends = self.trace(device, &layout.trace);
+                    self.step_ends.push((device, ends.newest().to_vec()));
                 }
             }
             self.writer.list_end();
@@ -167,12 +174,52 @@ impl Export<'_> {
         self.writer.list_end();
     }
 
-    fn event(&mut self, device: &DeviceSnapshot, event: &TraceEvent) {
+    /// Writes a trace, and finds the ends of its steps.
+    fn trace(&mut self, device: &DeviceSnapshot, trace: &[TraceEvent]) -> StepEnds {
+        let (mut ends, mut entries) = (StepEnds::default(), 0);
+        for event in trace {
+            ends.add(event, entries);
+            entries += self.event(device, event);
+        }
+        ends
+    }
+
+    /// Steps of each device, and what the program said of itself, which is of no device.
+    fn annotations(&mut self) {
+        let first = self.snapshot.devices.first().map_or(0, |device| device.device);
+        let of_steps = self.step_ends.iter();
+        let of_steps = of_steps.map(|(device, ends)| (device.device, marks::of_steps(ends)));
+        let of_program = (first, marks::of_program(&self.snapshot.marks));
+        let all: Vec<(u8, Vec<Annotation>)> = of_steps.chain([of_program]).collect();
+        self.writer.list_start();
+        for (device, annotations) in &all {
+            for annotation in annotations {
+                self.writer.item();
+                self.writer.dict_start();
+                self.number("device", u64::from(*device));
+                self.text("name", &annotation.name);
+                self.text("stage", annotation.stage);
+                self.writer.key("time_us");
+                self.writer.signed(self.time_us(annotation.mono_ns));
+                self.writer.dict_end();
+            }
+        }
+        self.writer.list_end();
+    }
+
+    fn time_us(&self, mono_ns: u64) -> i64 {
+        let mono_ns = i64::try_from(mono_ns).unwrap_or(i64::MAX);
+        mono_ns.saturating_add(self.clock_offset_ns) / 1000
+    }
+
+    /// Writes the entries of an event; their number.
+    fn event(&mut self, device: &DeviceSnapshot, event: &TraceEvent) -> u64 {
         match event.kind {
             TraceKind::Alloc => self.entry("alloc", "addr", event.address, event),
             TraceKind::Free => {
                 self.entry("free_requested", "addr", event.address, event);
                 self.entry("free_completed", "addr", event.address, event);
+                return 2;
             }
             TraceKind::FreeDeferred => self.entry("free_requested", "addr", event.address, event),
             TraceKind::FreeCompleted => self.entry("free_completed", "addr", event.address, event),
@@ -186,12 +233,12 @@ impl Export<'_> {
                 let free_bytes = if event.detail > 0 { event.detail } else { upper_bound };
                 self.entry("oom", "device_free", free_bytes, event);
             }
-            TraceKind::MallocFailed => {}
+            TraceKind::MallocFailed => return 0,
         }
+        1
     }
 
     fn entry(&mut self, action: &str, place: &str, address_or_free: u64, event: &TraceEvent) {
-        let mono_ns = i64::try_from(event.mono_ns).unwrap_or(i64::MAX);
         let of_block = !matches!(event.kind, TraceKind::Oom | TraceKind::Snapshot);
         let size = if of_block && event.detail > 0 { event.detail } else { event.size };
         self.writer.item();
@@ -202,7 +249,7 @@ impl Export<'_> {
         let stream = self.snapshot.stream_pool(event.stream_pool).stream;
         self.number("stream", stream.unwrap_or_default());
         self.writer.key("time_us");
-        self.writer.signed(mono_ns.saturating_add(self.clock_offset_ns) / 1000);
+        self.writer.signed(self.time_us(event.mono_ns));
         self.stack_frames(event.stack);
         self.writer.dict_end();
     }
@@ -231,6 +278,23 @@ impl Export<'_> {
             }
         }
         self.writer.list_end();
+        self.writer.key("devices");
+        self.writer.dict_start();
+        for (device, ends) in core::mem::take(&mut self.step_ends) {
+            self.writer.key(&device.device.to_string());
+            self.writer.dict_start();
+            self.number("reserved", device.reserved);
+            self.writer.key("segments_made_up");
+            self.writer.truth(device.segments.is_empty());
+            self.writer.key("step_ends");
+            self.writer.dict_start();
+            for end in ends {
+                self.number(&end.finished.to_string(), end.entries);
+            }
+            self.writer.dict_end();
+            self.writer.dict_end();
+        }
+        self.writer.dict_end();
         self.writer.dict_end();
     }
 

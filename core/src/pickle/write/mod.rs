@@ -1,10 +1,11 @@
 //! Writes PyTorch's memory snapshots: `writer` writes pickles, `layout` lays live blocks out in
-//! segments, `export` makes the file.
+//! segments, `marks` finds steps and phases, `export` makes the file.
 
 mod export;
 #[cfg(test)]
 mod export_tests;
 mod layout;
+mod marks;
 mod writer;
 
 pub use export::torch_snapshot;

@@ -162,7 +162,9 @@ impl Clock {
             match bare {
                 "step" | "STEP" if is_function => word.to_string(),
                 "step" | "steps" | "per-step" => word.replace("step", "turn"),
-                "STEP" | "STEPS" | "MINIMUM/STEP" | "KEPT/STEP" => word.replace("STEP", "TURN"),
+                "STEP" | "STEPS" | "MINIMUM/STEP" | "KEPT/STEP" | "PEAK/STEP" => {
+                    word.replace("STEP", "TURN")
+                }
                 _ => word.to_string(),
             }
         });

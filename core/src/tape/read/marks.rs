@@ -6,23 +6,13 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::tape::event::Kind;
+use crate::snapshot::marks::Mark;
+use crate::tape::event::{Event, Kind};
 use crate::tape::interned::stacks::Interned;
 use crate::tape::layout::sizes::HOST_LANE;
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;
-
-/// A moment that the program marked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
-    /// CLOCK_MONOTONIC.
-    pub mono_ns: u64,
-    /// Steps that had ended.
-    pub step: u64,
-    /// `key=value`, or the name of the phase that began; empty where one only ended.
-    pub text: String,
-}
 
 impl<S: Source> Tape<S> {
     /// The phase that the program is in; empty where it names none.
@@ -37,14 +27,23 @@ impl<S: Source> Tape<S> {
         let first = end.saturating_sub(lane.ring_slots as u64);
         let interned = self.interned();
         let events = self.events(&lane, first, end).into_iter().flatten();
-        let marks = events.filter(|event| event.kind == Kind::Mark).map(|event| Mark {
-            mono_ns: event.mono_ns,
-            step: u64::from(event.step),
-            text: text(&interned, event.detail),
-        });
-        let mut marks: Vec<_> = marks.collect();
-        marks.split_off(marks.len().saturating_sub(count))
+        newest(events, &interned, count)
     }
+}
+
+/// The marks among these events: the newest, at most `count`.
+pub(crate) fn newest(
+    events: impl Iterator<Item = Event>,
+    interned: &Interned,
+    count: usize,
+) -> Vec<Mark> {
+    let marks = events.filter(|event| event.kind == Kind::Mark).map(|event| Mark {
+        mono_ns: event.mono_ns,
+        step: u64::from(event.step),
+        text: text(interned, event.detail),
+    });
+    let mut marks: Vec<_> = marks.collect();
+    marks.split_off(marks.len().saturating_sub(count))
 }
 
 /// The text with this id; empty for id 0 and for a damaged entry.

@@ -10,7 +10,6 @@ pub(crate) mod status;
 pub(crate) mod step_index;
 pub(crate) mod tape;
 
-pub use marks::Mark;
 pub use source::Source;
 pub use status::Status;
 pub use step_index::{StepRecord, Steps};

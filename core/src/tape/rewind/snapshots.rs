@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::limits::MARKS_MAX;
 use crate::snapshot::origin::Origin;
 use crate::snapshot::{
     Block, DeviceSnapshot, OutsideUse, RankSnapshot, Segment, SegmentSource, StackUse, TraceEvent,
@@ -12,6 +13,7 @@ use crate::tape::event::{Event, Kind};
 use crate::tape::layout::sizes::{CPU_LANE, HOST_LANE, LANES};
 use crate::tape::layout::states::Tracker;
 use crate::tape::layout::{head, header};
+use crate::tape::read::marks;
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::Tape;
 use crate::tape::rewind::lane_state::LaneState;
@@ -41,6 +43,8 @@ impl<S: Source> Tape<S> {
         let segments_of = |device: u8| self.segments_of(device, &of_devices);
         let (outside_stacks, outside_stacks_left_out) =
             outside_stacks::by_stack(&lanes, before, segments_of, &mut stacks);
+        let events = host.map(|host| host.trace.as_slice()).unwrap_or_default();
+        let marks = marks::newest(events.iter().copied(), &self.interned(), MARKS_MAX);
         let outside_missing =
             (HOST_LANE..LANES).any(|index| self.lane(index).is_some() && find(index).is_none());
         let devices = of_devices
@@ -62,6 +66,7 @@ impl<S: Source> Tape<S> {
             collectives: self.collectives(),
             frames: stacks.frames,
             stacks: stacks.stacks,
+            marks,
             worker_samples: None,
             failed_request,
         }

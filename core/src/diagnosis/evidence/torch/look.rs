@@ -10,6 +10,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::origin::{Origin, origin, reserved_without_segments};
 use super::replay::Replay;
 use super::space::{Refusal, Space, space};
 use super::stacks::Stacks;
@@ -48,17 +49,6 @@ pub struct Look {
     pub has_stacks: bool,
 }
 
-/// What a file says of where it comes from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
-    /// Global rank.
-    pub rank: Option<u32>,
-    /// Finished steps.
-    pub step: Option<u64>,
-    /// Name of the job.
-    pub job: Option<String>,
-}
-
 /// One device of a file.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceLook {
@@ -73,8 +63,11 @@ pub struct DeviceLook {
     /// Live blocks by address. Births are counted from the first step of the trace, which is 1;
     /// 0 is older.
     pub blocks: Vec<Block>,
-    /// Segments by address.
+    /// Segments by address; none where they are not known.
     pub segments: Vec<Segment>,
+    /// True where the file's segments are made up: of [`Self::space`] only `reserved` and `in_use`
+    /// are known.
+    pub lacks_segments: bool,
     /// Memory held and not used.
     pub space: Space,
     /// Bytes of segments in private pools, and of live blocks in them.
@@ -94,7 +87,7 @@ pub struct TraceLook {
     pub source: StepSource,
     /// Ends of steps in the trace.
     pub ends: u64,
-    /// The profiler's number of the last step.
+    /// The number that the profiler or the recorder gives the last step.
     pub last_number: Option<u64>,
     /// What each stack held, at the beginning and at each end of a step.
     pub marks: Vec<Mark>,
@@ -182,45 +175,59 @@ pub struct Oom {
 
 /// Condenses a file.
 pub fn look(snapshot: &TorchSnapshot) -> Look {
-    let mut look = Look {
-        origin: origin(snapshot),
-        settings: settings(snapshot),
-        newest_us: snapshot.events.iter().filter_map(Event::time_us).max(),
-        ..Look::default()
-    };
-    let mut shared = Shared {
-        snapshot,
-        stacks: Stacks::new(snapshot),
-        places: BTreeMap::from([(Key::default(), 0)]),
-        unusable: 0,
-    };
-    let with_events = snapshot.traces.iter().zip(0..).filter(|(trace, _)| !trace.is_empty());
-    let of_segments = snapshot.segments.iter().map(|segment| segment.device.unwrap_or(0));
-    let devices: BTreeSet<u32> = of_segments.chain(with_events.map(|(_, index)| index)).collect();
-    look.devices = devices.into_iter().map(|device| shared.device(device)).collect();
-    look.has_stacks = shared.stacks.stacks.len() > 1;
-    look.unusable = shared.unusable;
-    let mut places: Vec<(Key, u16)> = shared.places.into_iter().collect();
-    places.sort_unstable_by_key(|&(_, number)| number);
-    look.stream_pools =
-        places.into_iter().map(|((stream, pool), _)| StreamPool { stream, pool }).collect();
-    (look.frames, look.stacks) = (shared.stacks.frames, shared.stacks.stacks);
-    look
+    let mut shared = Shared::new(snapshot);
+    let devices = shared.devices();
+    shared.into_look(devices)
 }
 
 /// Stream and pool.
 pub(crate) type Key = (Option<u64>, Option<(u64, u64)>);
 
 /// What all devices of a file have in common.
-struct Shared<'a> {
+pub(super) struct Shared<'a> {
     snapshot: &'a TorchSnapshot,
-    stacks: Stacks<'a>,
+    pub(super) stacks: Stacks<'a>,
     places: BTreeMap<Key, u16>,
     unusable: u64,
 }
 
-impl Shared<'_> {
-    fn stream_pool(&mut self, key: Key) -> u16 {
+impl<'a> Shared<'a> {
+    pub(super) fn new(snapshot: &'a TorchSnapshot) -> Self {
+        Self {
+            snapshot,
+            stacks: Stacks::new(snapshot),
+            places: BTreeMap::from([(Key::default(), 0)]),
+            unusable: 0,
+        }
+    }
+
+    /// Devices with memory or events.
+    pub(super) fn devices(&mut self) -> Vec<DeviceLook> {
+        let snapshot = self.snapshot;
+        let with_events = snapshot.traces.iter().zip(0..).filter(|(trace, _)| !trace.is_empty());
+        let of_segments = snapshot.segments.iter().map(|segment| segment.device.unwrap_or(0));
+        let devices: BTreeSet<u32> =
+            of_segments.chain(with_events.map(|(_, index)| index)).collect();
+        devices.into_iter().map(|device| self.device(device)).collect()
+    }
+
+    /// These devices, with the stacks, streams and pools that they name.
+    pub(super) fn into_look(self, devices: Vec<DeviceLook>) -> Look {
+        let snapshot = self.snapshot;
+        Look {
+            stream_pools: self.sorted_stream_pools(),
+            has_stacks: self.stacks.stacks.len() > 1,
+            frames: self.stacks.frames,
+            stacks: self.stacks.stacks,
+            devices,
+            settings: settings(snapshot),
+            origin: origin(snapshot),
+            newest_us: snapshot.events.iter().filter_map(Event::time_us).max(),
+            unusable: self.unusable,
+        }
+    }
+
+    pub(super) fn stream_pool(&mut self, key: Key) -> u16 {
         if self.places.len() >= STREAM_POOLS_MAX {
             return self.places.get(&key).copied().unwrap_or_default();
         }
@@ -256,6 +263,12 @@ impl Shared<'_> {
         let places = self.sorted_stream_pools();
         let live: Vec<(u64, u64)> = found.blocks.iter().map(|b| (b.address, b.size)).collect();
         (found.space, _) = space(&found.segments, &places, &live, None);
+        if let Some(reserved) = reserved_without_segments(snapshot, device) {
+            let in_use = found.allocated.saturating_add(found.pending);
+            found.space = Space { reserved, in_use, ..Space::default() };
+            found.segments.clear();
+            found.lacks_segments = true;
+        }
         let walk = Walk { events, replay: &replay, steps: &steps, stacks: &mut self.stacks };
         found.trace = walk::trace(walk, &found, &self.places);
         found
@@ -344,24 +357,6 @@ impl Shared<'_> {
             ..Block::default()
         };
         found.blocks.push(block);
-    }
-}
-
-/// What Memtape's own exports say of themselves.
-fn origin(snapshot: &TorchSnapshot) -> Origin {
-    let find = |name: &str| snapshot.origin.iter().find(|setting| setting.name == name);
-    let number = |name: &str| match find(name)?.value {
-        SettingValue::Int(number) => u64::try_from(number).ok(),
-        _ => None,
-    };
-    let text = |name: &str| match find(name)?.value {
-        SettingValue::Text(text) => Some(snapshot.text(text).to_string()),
-        _ => None,
-    };
-    Origin {
-        rank: number("rank").and_then(|rank| rank.try_into().ok()),
-        step: number("step"),
-        job: text("job"),
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod addresses;
 pub mod look;
+pub mod origin;
+pub mod rank_state;
 mod replay;
 pub mod space;
 mod stacks;

@@ -15,7 +15,7 @@ const SMALL_REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// Memory held and not used, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes of all segments.
+    /// Bytes of all segments; 0 where they are not known.
     pub reserved: u64,
     /// Bytes of live blocks in them.
     pub in_use: u64,

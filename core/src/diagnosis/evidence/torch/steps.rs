@@ -1,9 +1,10 @@
 //! Finds the steps of a training loop in a trace, which has no marks of them.
 //!
-//! Some traces have them beside: the profiler's `ProfilerStep#`, or `Optimizer.step#`, which
-//! PyTorch writes beside every trace. Else a step is what recurs: a stack of the optimizer, or any
-//! stack that returns at even distances. Layers of a model return at even distances too, so steps
-//! by recurrence are called *guessed* and believed less.
+//! Memtape's own exports say where steps end. Some traces of PyTorch have them beside: the
+//! profiler's `ProfilerStep#`, or `Optimizer.step#`, which PyTorch writes beside every trace. Else
+//! a step is what recurs: a stack of the optimizer, or any stack that returns at even distances.
+//! Layers of a model return at even distances too, so steps by recurrence are called *guessed* and
+//! believed less.
 //!
 //! Distances are counted in events, not in time: a step of another length has other sizes, but
 //! the same events.
@@ -12,6 +13,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::origin::step_ends;
 use crate::diagnosis::constants::{OPTIMIZER_REGULAR_PPM_MIN, REGULAR_PPM_MIN};
 use crate::pickle::torch::{Action, Event, Stage, TorchSnapshot};
 
@@ -28,6 +30,8 @@ pub enum StepSource {
     /// None were found.
     #[default]
     None,
+    /// Memtape's recorder, which counted them: the file is Memtape's own export.
+    Recorded,
     /// The profiler's `ProfilerStep#`.
     Profiler,
     /// `Optimizer.step#`, which PyTorch writes beside the trace.
@@ -57,13 +61,14 @@ pub(crate) struct Steps {
     pub(crate) source: StepSource,
     /// First event of each step but the first, in order.
     pub(crate) starts: Vec<u32>,
-    /// The profiler's number of the step that begins last, if it counted.
+    /// The number that the profiler or the recorder gives the step that begins last.
     pub(crate) last_number: Option<u64>,
 }
 
 /// Finds the steps of a device's trace.
 pub(crate) fn find(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Steps {
-    let mut found = annotated(snapshot, device, events)
+    let mut found = recorded(snapshot, device, events)
+        .or_else(|| annotated(snapshot, device, events))
         .or_else(|| recurring(snapshot, events))
         .unwrap_or_default();
     // A step ends when what it held is gone: it begins with the next allocation.
@@ -78,6 +83,16 @@ pub(crate) fn find(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> S
     let too_many = found.starts.len().saturating_sub(STEPS_MAX);
     found.starts.drain(..too_many);
     found
+}
+
+/// Steps that Memtape's recorder counted.
+fn recorded(snapshot: &TorchSnapshot, device: u32, events: &[Event]) -> Option<Steps> {
+    let mut ends = step_ends(snapshot, device);
+    ends.retain(|&(_, event)| event > 0 && (event as usize) < events.len());
+    ends.dedup_by_key(|&mut (_, event)| event);
+    let last_number = ends.last().map(|&(finished, _)| finished)?;
+    let starts = ends.into_iter().map(|(_, event)| event).collect();
+    Some(Steps { source: StepSource::Recorded, starts, last_number: Some(last_number) })
 }
 
 /// Steps that PyTorch wrote down.

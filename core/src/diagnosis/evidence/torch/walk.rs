@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::look::{Alive, DeviceLook, Key, Mark, Oom, TraceLook};
 use super::replay::{Change, Levels, Replay, rounded};
-use super::space::{Request, Segments, space};
+use super::space::{Request, Segments, Space, space};
 use super::stacks::Stacks;
 use super::steps::Steps;
 use crate::diagnosis::evidence::churn::Churn;
@@ -253,7 +253,10 @@ impl Walk<'_, '_> {
         let place = StreamPool { stream: self.stacks.snapshot.stream_of(event), pool };
         let bytes = event.bytes().unwrap_or_default();
         let request = Request { bytes: rounded(bytes), place };
-        let (space, refusal) = space(&segments, &all_places, &blocks, Some(request));
+        let (mut space, refusal) = space(&segments, &all_places, &blocks, Some(request));
+        if device.lacks_segments {
+            space = Space { in_use: alive.bytes, ..Space::default() };
+        }
         Oom {
             bytes,
             device_free: event.device_free_bytes(),
