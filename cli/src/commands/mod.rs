@@ -79,17 +79,17 @@ pub(crate) enum Command {
     Incidents(list::IncidentsArgs),
     /// List captures.
     Captures(list::CapturesArgs),
-    /// Show an incident or a capture.
+    /// Show an incident, a capture, or the state of one rank.
     Show(show::ShowArgs),
     /// Take a synchronized snapshot of all ranks of a job.
     Capture(capture::CaptureArgs),
-    /// Export the snapshot of a rank, from a capture or a tape, for other tools.
+    /// Export the snapshot of a rank, from a capture or a file, for other tools.
     Export(export::ExportArgs),
     /// Show a tape, or list the tapes of a folder.
     Tape(tape::TapeArgs),
-    /// Diagnose PyTorch's own memory snapshots, with no service running.
+    /// Diagnose PyTorch's own memory snapshots, tapes and captures.
     Analyze(analyze::AnalyzeArgs),
-    /// Compare two such snapshots, line by line.
+    /// Compare two such snapshots, tapes or captures, line by line.
     Diff(diff::DiffArgs),
     /// Show jobs, ranks and lines on one screen that keeps up.
     Top(top::TopArgs),
@@ -176,7 +176,8 @@ mod tests {
         check("memtape export cap-1 --rank 3 --format pickle -o x", true);
         check("memtape export --tape f --step 4 --format json", true);
         check("memtape export cap-1 --tape f", false);
-        check("memtape export cap-1 --step 4", false);
+        check("memtape export f.tape --step 4", true);
+        check("memtape export f.tape --step 4 --oom", false);
         check("memtape run", false);
         check("memtape demo --ranks 0", false);
         check("memtape demo --ranks 8 --leak-rank 5 --exit --json", true);

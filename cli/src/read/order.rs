@@ -110,6 +110,12 @@ pub(crate) fn sources(snapshots: &[Snapshot]) -> RankSource {
     ranks(snapshots).1
 }
 
+/// The rank of each file, where it is known from contents and names.
+pub(crate) fn known_ranks(snapshots: &[Snapshot]) -> Option<Vec<u32>> {
+    let (ranks, source) = ranks(snapshots);
+    matches!(source, RankSource::File | RankSource::Name | RankSource::Number).then_some(ranks)
+}
+
 /// The rank in a file or in its name.
 fn known(snapshot: &Snapshot) -> Option<u32> {
     snapshot.look.origin.rank.or_else(|| named_rank(&snapshot.path))

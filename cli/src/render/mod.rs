@@ -7,6 +7,7 @@ pub(crate) mod exported;
 pub(crate) mod ledger;
 pub(crate) mod lines;
 pub(crate) mod palette;
+pub(crate) mod rank_state;
 pub(crate) mod ranks;
 pub(crate) mod table;
 pub(crate) mod tape;

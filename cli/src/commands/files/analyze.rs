@@ -1,23 +1,27 @@
-//! `memtape analyze FILE…`: diagnoses PyTorch's own memory snapshots; no service is needed.
+//! `memtape analyze FILE…`: diagnoses PyTorch's own memory snapshots, tapes and captures; a service
+//! is needed only for captures that are named by their id.
 
 use std::path::{Path, PathBuf};
 
 use memtape_core::diagnosis::Class;
 use memtape_core::diagnosis::files::analyze;
+use memtape_core::tape::layout::Clock;
 
 use crate::globals::Globals;
 use crate::output;
 use crate::read::jobs::jobs;
 use crate::read::order::order;
-use crate::read::snapshots::{expand, read_sound};
+use crate::read::snapshots::read_sound;
+use crate::read::source::Sources;
 use crate::render::analysis::{CANNOT_JUDGE, Report, json, text};
 
 /// `memtape analyze`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AnalyzeArgs {
     /// Snapshots written by torch.cuda.memory._dump_snapshot, plain or compressed (gzip, zstd);
-    /// folders with such files; - for stdin. Files of several ranks are compared with each other,
-    /// files of several jobs never: folders that have the same ranks are jobs.
+    /// tapes; captures, by id (cap-…, inc-…) or as the page downloads them; folders with such
+    /// files; - for stdin. Files of several ranks are compared with each other, files of several
+    /// jobs never: folders that have the same ranks are jobs.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Treat the files as snapshots of one rank at several times, not of several ranks.
@@ -33,7 +37,7 @@ pub(crate) struct AnalyzeArgs {
 }
 
 /// Reads the files, compares those of each job, and prints a diagnosis of each.
-/// Fails when a file is not a snapshot, after the others were judged; with `--fail-on`, when one
+/// Fails when a file cannot be read, after the others were judged; with `--fail-on`, when one
 /// of its classes was found.
 pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     if let Some(name) = args.fail_on.iter().find(|name| !is_class(name)) {
@@ -44,8 +48,8 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
         );
         return Err(crate::args::Mistakes(vec![said]).into());
     }
-    let paths = expand(&args.files)?;
-    let (snapshots, left_out) = read_sound(&paths)?;
+    let sources = Sources::find(&args.files, None, globals)?;
+    let (snapshots, left_out) = read_sound(&sources)?;
     let unreadable: Vec<&Path> = left_out.iter().map(|file| file.path.as_path()).collect();
     let mut jobs = jobs(snapshots, &unreadable, args.over_time);
     let mut analyses = Vec::new();
@@ -63,7 +67,8 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
     if globals.json {
         output::print(&json::analyses(&reports, &left_out))?;
     } else {
-        output::print(&text::analyses(&reports, &left_out, args.all))?;
+        let clock = Clock::of_all(jobs.iter().flat_map(|job| &job.files).map(|file| file.clock));
+        output::print(&clock.in_words(&text::analyses(&reports, &left_out, args.all)))?;
     }
     // What cannot be judged is no all-clear: it counts as a class of its own.
     let wanted = |class: &&str| args.fail_on.iter().any(|name| name == class || name == "any");
@@ -75,7 +80,7 @@ pub(crate) fn run(args: &AnalyzeArgs, globals: &Globals) -> anyhow::Result<()> {
         None => anyhow::bail!(
             "{} of {} files could not be read and were left out",
             left_out.len(),
-            paths.len()
+            sources.list.len()
         ),
     }
 }

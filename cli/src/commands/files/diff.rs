@@ -1,47 +1,170 @@
-//! `memtape diff A B`: how many bytes more or less B holds than A, by line of code.
+//! `memtape diff A B`: how many bytes more or less B holds than A, by line of code and by rank.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use memtape_core::diagnosis::files::{analyze, diff};
+use anyhow::bail;
+use memtape_core::diagnosis::files::{Analysis, Diff, Rank, analyze, diff};
+use memtape_core::tape::layout::Clock;
 
 use crate::globals::Globals;
 use crate::output;
-use crate::read::order::{self, RankSource};
-use crate::read::snapshots::read_all;
+use crate::read::captures::listed;
+use crate::read::jobs::may_be_one;
+use crate::read::order::{self, Ordered, RankSource};
+use crate::read::snapshots::{Snapshot, Unreadable, read_sound};
+use crate::read::source::Sources;
 use crate::render::analysis::{Report, difference};
 
 /// `memtape diff`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DiffArgs {
-    /// The baseline: an earlier snapshot, or the snapshot of a healthy rank; - for stdin.
+    /// The baseline: an earlier snapshot, tape or capture, or that of a healthy rank; a folder; -
+    /// for stdin.
     #[arg(value_name = "A")]
     pub(crate) from: PathBuf,
-    /// The snapshot to compare with it.
+    /// What to compare with it.
     #[arg(value_name = "B")]
     pub(crate) to: PathBuf,
+    /// Of captures and folders, compare this rank only [default: each rank that both have].
+    #[arg(long)]
+    pub(crate) rank: Option<u32>,
     /// Show all lines and stacks, not only the first ones.
     #[arg(long)]
     pub(crate) all: bool,
 }
 
-/// Reads both files and compares them.
-/// Fails when a file is not a snapshot.
+/// One side: the newest state of each rank.
+struct Side {
+    ranks: Vec<(Option<u32>, Snapshot)>,
+    left_out: Vec<Unreadable>,
+}
+
+/// Two states that are compared, and what is said of them.
+struct Compared {
+    rank: Option<u32>,
+    files: Vec<Snapshot>,
+    diff: Diff,
+    ordered: Ordered,
+    analysis: Analysis,
+}
+
+/// Reads both sides and compares them, rank by rank.
+/// Fails when a side cannot be read, or the sides have no rank in common; after the comparison,
+/// when a file of a folder could not be read.
 pub(crate) fn run(args: &DiffArgs, globals: &Globals) -> anyhow::Result<()> {
-    let paths: [PathBuf; 2] = [args.from.clone(), args.to.clone()];
-    let mut snapshots = read_all(&paths)?;
-    let diff = match snapshots.as_slice() {
-        [from, to] => diff(&from.look, &to.look),
-        _ => anyhow::bail!("two files are needed"),
-    };
-    // The files are two ranks if contents or names say so; else two times of one rank.
-    let of_ranks = order::sources(&snapshots);
-    let over_time = !matches!(of_ranks, RankSource::File | RankSource::Name | RankSource::Number);
-    let ordered = order::order(&mut snapshots, over_time);
-    let analysis = analyze(&ordered.ranks);
-    let report = Report { analysis: &analysis, ordered: &ordered, files: &snapshots };
+    let from = side(&args.from, args.rank, globals)?;
+    let to = side(&args.to, args.rank, globals)?;
+    let left_out: Vec<Unreadable> = from.left_out.into_iter().chain(to.left_out).collect();
+    let pairs = pairs(from.ranks, to.ranks)?;
+    let compared: Vec<Compared> =
+        pairs.into_iter().map(|(rank, from, to)| compare(rank, from, to)).collect();
+    let reports: Vec<(Option<u32>, Report<'_>, &Diff)> = compared
+        .iter()
+        .map(|of| {
+            let report = Report { analysis: &of.analysis, ordered: &of.ordered, files: &of.files };
+            (of.rank, report, &of.diff)
+        })
+        .collect();
     if globals.json {
-        output::print(&difference::json(&report, &diff))
+        output::print(&difference::all_json(&reports, &left_out))?;
     } else {
-        output::print(&difference::text(&report, &diff, args.all))
+        let files = compared.iter().flat_map(|of| &of.files);
+        let clock = Clock::of_all(files.map(|file| file.clock));
+        output::print(&clock.in_words(&difference::all_text(&reports, &left_out, args.all)))?;
     }
+    match left_out.len() {
+        0 => Ok(()),
+        1 => bail!("1 file could not be read and was left out"),
+        count => bail!("{count} files could not be read and were left out"),
+    }
+}
+
+/// Reads one side.
+fn side(path: &Path, rank: Option<u32>, globals: &Globals) -> anyhow::Result<Side> {
+    let sources = Sources::find(&[path.to_path_buf()], rank, globals)?;
+    let (snapshots, left_out) = read_sound(&sources)?;
+    let (ranks, wanted) = (order::known_ranks(&snapshots), rank);
+    if snapshots.len() == 1 {
+        let known = ranks.and_then(|ranks| ranks.first().copied());
+        if let (Some(known), Some(rank)) = (known, wanted.filter(|&rank| Some(rank) != known)) {
+            bail!("{} has no rank {rank}: {}", path.display(), listed(&[known]));
+        }
+        let ranks = snapshots.into_iter().map(|file| (known, file)).collect();
+        return Ok(Side { ranks, left_out });
+    }
+    let Some(ranks) = ranks else {
+        bail!("{}: the ranks of its files are not known: compare two files", path.display());
+    };
+    let mut newest: Vec<(Option<u32>, Snapshot)> = Vec::new();
+    for (rank, file) in ranks.iter().copied().zip(snapshots) {
+        if wanted.is_some_and(|wanted| wanted != rank) {
+            continue;
+        }
+        match newest.iter_mut().find(|(of, _)| *of == Some(rank)) {
+            Some((_, known)) if time(known) >= time(&file) => {}
+            Some((_, known)) => *known = file,
+            None => newest.push((Some(rank), file)),
+        }
+    }
+    if let Some(rank) = wanted.filter(|_| newest.is_empty()) {
+        bail!("{} has no rank {rank}: {}", path.display(), listed(&ranks));
+    }
+    newest.sort_by_key(|(rank, _)| *rank);
+    Ok(Side { ranks: newest, left_out })
+}
+
+fn time(file: &Snapshot) -> (Option<u64>, Option<i64>) {
+    (file.look.origin.step, file.look.newest_us)
+}
+
+/// What is compared with what: one state with one, whatever their ranks; else rank by rank.
+fn pairs(
+    mut from: Vec<(Option<u32>, Snapshot)>,
+    to: Vec<(Option<u32>, Snapshot)>,
+) -> anyhow::Result<Vec<(Option<u32>, Snapshot, Snapshot)>> {
+    if from.len() == 1 && to.len() == 1 {
+        let sides = from.into_iter().zip(to);
+        return Ok(sides.map(|((_, from), (_, to))| (None, from, to)).collect());
+    }
+    let ranks = |of: &[(Option<u32>, Snapshot)]| of.iter().filter_map(|(rank, _)| *rank).collect();
+    let (a, b): (Vec<u32>, Vec<u32>) = (ranks(&from), ranks(&to));
+    let mut pairs = Vec::new();
+    for (rank, to) in to {
+        let at = from.iter().position(|(of, _)| rank.is_some() && *of == rank);
+        if let Some(at) = at {
+            pairs.push((rank, from.swap_remove(at).1, to));
+        }
+    }
+    if pairs.is_empty() {
+        bail!(
+            "the two have no rank in common: of A, {}; of B, {}; two files are compared whatever \
+             their ranks",
+            listed(&a),
+            listed(&b)
+        );
+    }
+    Ok(pairs)
+}
+
+/// The second file alone.
+fn last(ordered: &Ordered) -> Option<Rank> {
+    let &(rank, nth) = ordered.positions.last()?;
+    let of_rank = ordered.ranks.iter().find(|of| of.rank == rank)?;
+    Some(Rank { rank, looks: vec![of_rank.looks.get(nth)?.clone()] })
+}
+
+fn compare(rank: Option<u32>, from: Snapshot, to: Snapshot) -> Compared {
+    let diff = diff(&from.look, &to.look);
+    let mut files = vec![from, to];
+    // The files are two ranks if contents or names say so; else two times of one rank.
+    let of_ranks = order::sources(&files);
+    let over_time = !matches!(of_ranks, RankSource::File | RankSource::Name | RankSource::Number);
+    let is_one_job = may_be_one(&files);
+    let ordered = order::order(&mut files, over_time);
+    let analysis = match is_one_job {
+        true => analyze(&ordered.ranks),
+        // Files of two jobs are no two moments of one rank: B is judged by itself.
+        false => analyze(last(&ordered).as_slice()),
+    };
+    Compared { rank, files, diff, ordered, analysis }
 }

@@ -1,4 +1,4 @@
-//! `memtape export`: writes a rank's snapshot, from a capture or a tape, for other tools.
+//! `memtape export`: writes a rank's snapshot, from a capture or a file, for other tools.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,40 +8,41 @@ use memtape_core::limits::TRACE_EVENTS_MAX;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Sizes;
 use memtape_core::tape::rewind::PointInTime;
-use memtape_proto::api::Incident;
-use memtape_proto::snapshot::{self, Bounds};
 use serde_json::json;
 
-use crate::client::{Client, parse};
 use crate::globals::Globals;
 use crate::output;
-use crate::read::tape_file;
+use crate::read::content::{self, Format as Kind, Wanted};
+use crate::read::one_rank;
+use crate::read::source::{ENDINGS, PICKLES, Source};
 use crate::render::exported::{self, Format};
+use crate::render::rank_state;
 use crate::render::units::plural;
 
 /// `memtape export`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// A capture (cap-…), or an incident (inc-…) whose capture to export.
-    #[arg(required_unless_present = "tape", conflicts_with = "tape")]
-    pub(crate) id: Option<String>,
-    /// The rank [default: the rank of the incident].
+    /// A capture (cap-…), an incident (inc-…) whose capture to export, or a file: a tape, the rank
+    /// of a capture as the page downloads it, or PyTorch's memory snapshot.
+    #[arg(required_unless_present = "tape", conflicts_with = "tape", value_name = "ID|FILE")]
+    pub(crate) id: Option<PathBuf>,
+    /// The rank, of a capture or a folder [default: the rank of the incident].
     #[arg(long, conflicts_with = "tape")]
     pub(crate) rank: Option<u32>,
-    /// Export this tape instead of a capture.
+    /// Export this file, which has to be a tape.
     #[arg(long, value_name = "FILE")]
     pub(crate) tape: Option<PathBuf>,
     /// Export the tape's state at the end of this step [default: now; of a process that has exited,
     /// its last finished step].
-    #[arg(long, requires = "tape", conflicts_with = "id")]
+    #[arg(long)]
     pub(crate) step: Option<u64>,
     /// Export the tape's state at the last out-of-memory error.
-    #[arg(long, requires = "tape", conflicts_with_all = ["id", "step"])]
+    #[arg(long, conflicts_with = "step")]
     pub(crate) oom: bool,
     /// Format of the file.
     #[arg(long, value_enum, default_value_t = Format::Pickle)]
     pub(crate) format: Format,
-    /// File to write, - for stdout [default: named after capture and rank, or after the tape].
+    /// File to write, - for stdout [default: named after capture and rank, or after the file].
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -49,17 +50,16 @@ pub(crate) struct ExportArgs {
 /// Fetches, converts and writes the snapshot.
 /// Fails when there is no such snapshot, or the file cannot be written.
 pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
-    let (snapshot, name, moment, lost_blocks) = match (&args.tape, &args.id) {
-        (Some(tape), _) => from_tape(tape, args)?,
-        (None, Some(id)) => {
-            let (snapshot, name) = from_capture(&globals.client()?, id, args.rank)?;
-            // A capture always shows the end of a step.
-            let moment = PointInTime::EndOf(snapshot.step);
-            (snapshot, name, moment, None)
-        }
-        (None, None) => bail!("give a capture or an incident, or a tape with --tape"),
+    let wanted = Wanted { step: args.step, oom: args.oom, events_max: TRACE_EVENTS_MAX };
+    let (source, opened) = match (&args.tape, &args.id) {
+        (Some(tape), _) => (Source::File(tape.clone()), content::rewound(tape, wanted)?),
+        (None, Some(named)) => one_rank::open_at(named, args.rank, wanted, globals)?,
+        (None, None) => bail!("give a capture, an incident or a file"),
     };
-    if let Some(line) = warning(&snapshot, lost_blocks) {
+    let (moment, lost_blocks, format) = (opened.moment, opened.lost_blocks, opened.format);
+    let snapshot = opened.into_rank(&source);
+    let name = name_of(&source, snapshot.identity.rank);
+    if let Some(line) = warning(&snapshot, lost_blocks).filter(|_| format != Kind::Pickle) {
         eprintln!("memtape: {line}");
     }
     let content = exported::encode(&snapshot, args.format)?;
@@ -72,9 +72,10 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
     std::fs::write(&path, &content).with_context(|| format!("cannot write {}", path.display()))?;
     let blocks: usize = snapshot.devices.iter().map(|device| device.blocks.len()).sum();
     let when = match moment {
-        PointInTime::EndOf(_) => "at the end of",
-        PointInTime::Present => "now, after",
-        PointInTime::LastOom => "when a request last failed, after",
+        Some(PointInTime::EndOf(_)) => "at the end of",
+        Some(PointInTime::Present) => "now, after",
+        Some(PointInTime::LastOom) => "when a request last failed, after",
+        None => "when the file was written, after",
     };
     if globals.json {
         return output::print_json(&json!({
@@ -83,10 +84,10 @@ pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
         }));
     }
     output::print(&format!(
-        "{}: rank {} {when} step {}, {}{}",
+        "{}: rank {} {}, {}{}",
         path.display(),
         snapshot.identity.rank,
-        snapshot.step,
+        rank_state::when(moment, &snapshot),
         plural(blocks as u64, "live block"),
         if extension == "pickle" { "; open it in pytorch.org/memory_viz" } else { "" },
     ))
@@ -112,39 +113,22 @@ fn warning(snapshot: &RankSnapshot, lost_blocks: Option<u64>) -> Option<String> 
     }
 }
 
-/// The snapshot, a name for its file, its point in time, and the number of blocks that found no
-/// room on the tape.
-type OfTape = (RankSnapshot, String, PointInTime, Option<u64>);
-
-fn from_tape(path: &Path, args: &ExportArgs) -> anyhow::Result<OfTape> {
-    let (tape, _) = tape_file::open(path)?;
-    let status = tape.status();
-    let moment = tape_file::point_in_time(&status, args.step, args.oom);
-    let lost = status.losses.iter().find(|(kind, _)| *kind == "live blocks that found no room");
-    let lost = lost.map(|&(_, count)| count);
-    let snapshot = tape
-        .snapshot(moment, None, TRACE_EVENTS_MAX)
-        .with_context(|| format!("cannot rewind {}", path.display()))?;
-    let name = path.file_stem().map_or("tape".into(), |stem| stem.to_string_lossy().into_owned());
-    Ok((snapshot, name, moment, lost))
-}
-
-fn from_capture(
-    client: &Client,
-    id: &str,
-    rank: Option<u32>,
-) -> anyhow::Result<(RankSnapshot, String)> {
-    let (capture, rank) = if id.starts_with("inc-") {
-        let incident: Incident = parse(&client.get(&["incidents", id], &[])?)?;
-        let capture = incident.capture_id.with_context(|| format!("{id} has no capture yet"))?;
-        (capture, rank.unwrap_or(incident.rank))
-    } else {
-        let rank = rank.context("give a rank with --rank")?;
-        (id.to_string(), rank)
-    };
-    let snapshot = snapshot::decode(&client.snapshot(&capture, rank)?, Bounds::default())
-        .with_context(|| format!("cannot read rank {rank} of {capture}"))?;
-    Ok((snapshot, format!("{capture}-rank{rank}")))
+/// A name for the file: after capture and rank, or after the file that was read.
+fn name_of(source: &Source, rank: u32) -> String {
+    match source {
+        Source::Stored(of) => format!("{}-rank{}", of.capture, of.rank),
+        Source::File(path) if path == Path::new("-") => format!("rank{rank}"),
+        Source::File(path) => {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let stem = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending));
+            match stem.unwrap_or(&name) {
+                stem if PICKLES.iter().any(|ending| name.ends_with(ending)) => {
+                    format!("{stem}-exported")
+                }
+                stem => stem.to_string(),
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! `memtape tape` without a file: lists the tapes of a folder. `memtape run` becomes the command
+//! `memtape tape` without a file: lists the tapes of a folder and of the folders below it, which
+//! may be one for each node. `memtape run` becomes the command
 //! and cannot print where its tapes are when the command ends.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use memtape_agent::Writer;
 use memtape_core::limits::TAPES_LISTED_MAX;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::clock::utc;
 use crate::commands::run;
 use crate::output;
-use crate::read::tape_file;
+use crate::read::{folders, tape_file};
 use crate::render::units::table;
 
 /// One file with the extension `.tape`.
@@ -57,11 +57,9 @@ pub(crate) fn run(named: Option<&Path>, json: bool) -> anyhow::Result<()> {
 
 /// The `.tape` files; if they are more than [`TAPES_LISTED_MAX`], those that changed last.
 fn paths(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder)
-        .with_context(|| format!("cannot list the folder {}", folder.display()))?;
-    let mut paths: Vec<(i64, PathBuf)> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "tape"))
+    let files = folders::files(folder, |name| name.ends_with(".tape"))?;
+    let mut paths: Vec<(i64, PathBuf)> = files
+        .into_iter()
         .map(|path| (path.metadata().map_or(0, |metadata| written_ns(&metadata)), path))
         .collect();
     paths.sort();

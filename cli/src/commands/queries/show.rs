@@ -1,48 +1,60 @@
-//! `memtape show ID`: an incident with its capture, or a capture.
+//! `memtape show ID|FILE`: an incident with its capture, a capture, or the state of one rank.
 
-use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use memtape_agent::Writer;
-use memtape_core::snapshot::DeviceSnapshot;
-use memtape_proto::api::{Capture, Incident, Ledger};
-use memtape_proto::snapshot::{self, Bounds};
-use serde_json::json;
+use memtape_proto::api::Incident;
 
-use super::names::{no_rank, of_id};
+use super::names::of_id;
 use crate::client::{Client, parse};
 use crate::globals::Globals;
 use crate::output;
-use crate::render::{answers, collectives, ledger, workers};
+use crate::read::captures::is_id;
+use crate::read::one_rank;
+use crate::read::source::Source;
+use crate::render::{answers, collectives, rank_state};
 
 /// `memtape show`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShowArgs {
-    /// An incident (inc-…) or a capture (cap-…).
+    /// An incident (inc-…), a capture (cap-…), or a file of one rank: a tape, a snapshot of
+    /// PyTorch, or the rank of a capture as the page downloads it.
+    #[arg(value_name = "ID|FILE")]
     pub(crate) id: String,
-    /// Of a capture: show where the bytes of this rank's devices were.
+    /// Of a capture or a folder: show which lines hold the memory of this rank, and where the
+    /// bytes of its devices were.
     #[arg(long)]
     pub(crate) rank: Option<u32>,
 }
 
-/// Shows the incident or the capture of this id.
-/// Fails when the coordinator does not answer or does not know the id.
+/// Shows the incident, the capture, or the rank.
+/// Fails when the coordinator does not answer or does not know the id, and when a file cannot be
+/// read.
 pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
-    let (client, json) = (globals.client()?, globals.json);
     let id = args.id.as_str();
-    let kind = match id.split_once('-') {
-        Some(("inc", _)) => "incidents",
-        Some(("cap", _)) => "captures",
-        _ => bail!("{id:?} is not an id: incidents begin with inc-, captures with cap-"),
-    };
-    if let Some(rank) = args.rank {
+    if Path::new(id).exists() {
+        return of_rank(args, globals);
+    }
+    if !is_id(id) {
+        bail!(
+            "{id:?} is no file and no id: incidents begin with inc-, captures with cap- \
+             (`memtape incidents`, `memtape captures`)"
+        );
+    }
+    let kind = if id.starts_with("inc-") { "incidents" } else { "captures" };
+    if args.rank.is_some() {
         if kind != "captures" {
             bail!("--rank needs a capture: `memtape show {id}` names the capture of the incident");
         }
-        return of_rank(id, rank, &client, json);
+        return of_rank(args, globals);
     }
+    of_known(&globals.client()?, kind, id, globals.json)
+}
+
+/// Shows what a coordinator knows by this id.
+fn of_known(client: &Client, kind: &str, id: &str, json: bool) -> anyhow::Result<()> {
     let answer = client.get(&[kind, id], &[]);
-    let mut answer = answer.map_err(|error| of_id(error, &client, kind, id))?;
+    let mut answer = answer.map_err(|error| of_id(error, client, kind, id))?;
     // An older coordinator has no collectives.
     let collectives_of = |id: &str| {
         let path = ["captures", id, "collectives"];
@@ -71,55 +83,17 @@ pub(crate) fn run(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
     output::print(&incident.clock.known().unwrap_or_default().in_words(&text))
 }
 
-/// An error about a rank of a capture, with the ranks that the capture has.
-fn of_part(error: anyhow::Error, rank: u32, capture: &str, client: &Client) -> anyhow::Error {
-    let known = match client.get(&["captures", capture], &[]) {
-        Ok(answer) => parse::<Capture>(&answer).unwrap_or_default(),
-        Err(error) => return of_id(error, client, "captures", capture),
-    };
-    let mut ranks: Vec<u32> = known.parts.iter().map(|part| part.rank).collect();
-    ranks.sort_unstable();
-    match ranks.contains(&rank) || known.parts_left_out {
-        true => error,
-        false => anyhow::anyhow!(no_rank(rank, &format!("capture {capture}"), &ranks)),
+/// Shows the state of one rank.
+fn of_rank(args: &ShowArgs, globals: &Globals) -> anyhow::Result<()> {
+    let (source, opened) = one_rank::open(&PathBuf::from(&args.id), args.rank, globals)?;
+    let (moment, clock, name) = (opened.moment, opened.clock, source.name());
+    let state = opened.into_rank(&source);
+    if !globals.json {
+        return output::print(&clock.in_words(&rank_state::text(&name, moment, &state)));
     }
-}
-
-/// Shows where the bytes of a rank's devices were at the step of a capture, from its stored
-/// snapshot. The snapshot has no readings of the driver.
-fn of_rank(capture: &str, rank: u32, client: &Client, json: bool) -> anyhow::Result<()> {
-    let snapshot =
-        client.snapshot(capture, rank).map_err(|error| of_part(error, rank, capture, client))?;
-    let state = snapshot::decode(&snapshot, Bounds::default())?;
-    let ledger = |device: &DeviceSnapshot| {
-        ledger::of(&state, device.device, device.device_bytes, Writer::Unknown)
-    };
-    if json {
-        let device = |device: &DeviceSnapshot| {
-            let ledger = Ledger::from(&ledger(device));
-            json!({ "device": device.device, "uuid": device.uuid, "ledger": ledger })
-        };
-        return output::print_json(&json!({
-            "capture": capture, "rank": rank, "step": state.step,
-            "devices": state.devices.iter().map(device).collect::<Vec<_>>(),
-            "outside": ledger::outside_json(&state.outside),
-            "outside_lines": ledger::lines_json(&state),
-            "worker_samples": state.worker_samples.as_ref().map(|of| workers::json(&state, of)),
-        }));
+    let mut json = rank_state::json(&name, &state);
+    if let Source::Stored(of) = &source {
+        json["capture"] = of.capture.clone().into();
     }
-    let mut text = format!("rank {rank} at the end of step {}\n", state.step);
-    for device in &state.devices {
-        let _ = write!(text, "\ndevice {} {}\n", device.device, output::clean(&device.uuid));
-        text.push_str(&ledger::text(&ledger(device)));
-    }
-    if !state.outside.is_empty() {
-        let _ = write!(text, "\n{}", ledger::outside_text(&state.outside));
-    }
-    if !state.outside_stacks.is_empty() {
-        let _ = write!(text, "\n{}", ledger::lines_text(&state));
-    }
-    if let Some(samples) = &state.worker_samples {
-        let _ = write!(text, "\n{}", workers::text(&state, samples));
-    }
-    output::print(&text)
+    output::print_json(&json)
 }

@@ -8,9 +8,10 @@ use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
 
 use super::json::{files, frame as frame_json, verdict_of};
-use super::text::{frame, section, what};
+use super::text::{frame, section, split_free, what};
 use super::{Report, primary_device};
 use crate::output::clean;
+use crate::read::snapshots::Unreadable;
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
 /// Lines that are shown, where not all are.
@@ -19,8 +20,43 @@ const LINES_SHOWN: usize = 12;
 /// Stacks that are shown, where not all are.
 const STACKS_SHOWN: usize = 3;
 
+/// Each comparison, below a heading where there are several, and what was left out.
+pub(crate) fn all_text(
+    reports: &[(Option<u32>, Report<'_>, &Diff)],
+    left_out: &[Unreadable],
+    all: bool,
+) -> String {
+    let mut said = String::new();
+    for (nth, (rank, report, diff)) in reports.iter().enumerate() {
+        if let Some(rank) = rank.filter(|_| reports.len() > 1) {
+            let gap = if nth > 0 { "\n" } else { "" };
+            let _ = writeln!(said, "{gap}== rank {rank} ==\n");
+        }
+        said.push_str(&text(report, diff, all));
+    }
+    section(&mut said, "Left out", left_out.iter().map(|file| file.why.clone()));
+    said
+}
+
+/// The same for programs, on one line: of one comparison the object itself, of several `ranks`.
+pub(crate) fn all_json(
+    reports: &[(Option<u32>, Report<'_>, &Diff)],
+    unreadable: &[Unreadable],
+) -> String {
+    let left_out = |file: &Unreadable| json!({ "path": file.path, "why": file.why });
+    let left_out: Value = unreadable.iter().map(left_out).collect();
+    if let [(_, report, diff)] = reports {
+        return json(report, diff, ("left_out", left_out));
+    }
+    let one = |(rank, report, diff): &(Option<u32>, Report<'_>, &Diff)| {
+        json(report, diff, ("rank", json!(rank)))
+    };
+    let ranks: Vec<String> = reports.iter().map(one).collect();
+    format!("{{\"ranks\":[{}],\"left_out\":{left_out}}}", ranks.join(","))
+}
+
 /// Everything that changed, or a screen of it.
-pub(crate) fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
+fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
     let mut text = String::new();
     let limit = |shown: usize| if all { usize::MAX } else { shown };
     let changed: Vec<&Change> = diff.lines.iter().filter(|line| line.from != line.to).collect();
@@ -58,6 +94,11 @@ pub(crate) fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
     text
 }
 
+/// How a level moves from step to step.
+fn trend(a_step: Option<i64>) -> String {
+    a_step.map_or("–".to_string(), signed_bytes)
+}
+
 fn signed(to: u64, from: u64) -> String {
     match to.cmp(&from) {
         std::cmp::Ordering::Greater => format!("+{}", to - from),
@@ -87,10 +128,49 @@ fn sentence(diff: &Diff, changed: &[&Change]) -> String {
     }
 }
 
+/// Least difference between two trends, in bytes a step, that is named.
+const TREND_BYTES_MIN: u64 = 64 << 10;
+
 /// Part of the smaller value by which two values differ enough to be named first: a twentieth.
 const DIFFERENT_PART: u64 = 20;
 
-/// What the steps need and what is reserved, where that differs: it is beside what the lines hold.
+/// Steps of a trace that its first and last third need, to say how a level moves.
+const STEPS_OF_A_TREND_MIN: usize = 6;
+
+/// Change of a level from step to step: from the median of the first third to that of the last.
+/// None where there are few steps, and where levels of one third differ by more than that.
+fn a_step(levels: &[u64]) -> Option<i64> {
+    // The first and the last step may be cut by the trace.
+    let whole = levels.get(1..levels.len().checked_sub(1)?)?;
+    if whole.len() < STEPS_OF_A_TREND_MIN {
+        return None;
+    }
+    let third = whole.len() / 3;
+    let median = |part: &[u64]| {
+        let mut part = part.to_vec();
+        part.sort_unstable();
+        part.get(part.len() / 2).copied()
+    };
+    let (first, last) = (whole.get(..third)?, whole.get(whole.len() - third..)?);
+    let spread = |part: &[u64]| Some(part.iter().max()?.abs_diff(*part.iter().min()?));
+    let (from, to) = (median(first)?, median(last)?);
+    if from.abs_diff(to) < spread(first)?.max(spread(last)?) {
+        return None;
+    }
+    let change = i64::try_from(to).ok()?.checked_sub(i64::try_from(from).ok()?)?;
+    Some(change / i64::try_from(whole.len() - third).ok()?)
+}
+
+fn segments(device: &DeviceLook) -> Option<u64> {
+    (!device.lacks_segments).then_some(device.segments.len() as u64)
+}
+
+fn inactive_split(device: &DeviceLook) -> Option<u64> {
+    (!device.lacks_segments).then_some(device.space.split_free)
+}
+
+/// What the steps need, and what is reserved and how, where that differs: it is beside what the
+/// lines hold.
 fn beside(report: &Report<'_>) -> String {
     let devices: Vec<&DeviceLook> =
         report.contents().filter_map(|(_, _, _, look)| primary_device(look)).collect();
@@ -100,13 +180,23 @@ fn beside(report: &Report<'_>) -> String {
         ("peak", peak(from).zip(peak(to))),
         ("a step needs", from.trace.step_need().zip(to.trace.step_need())),
         ("reserved", Some((from.space.reserved, to.space.reserved))),
+        ("inactive split", inactive_split(from).zip(inactive_split(to))),
     ];
     let differ = |from: u64, to: u64| from.abs_diff(to) > from.min(to) / DIFFERENT_PART;
     let said = values.into_iter().filter_map(|(name, values)| {
         let (from, to) = values.filter(|&(from, to)| differ(from, to))?;
         Some(format!("; {name} {} in A, {} in B", bytes(from), bytes(to)))
     });
-    said.collect()
+    let trends = [
+        ("per-step minimum", a_step(&from.trace.floors), a_step(&to.trace.floors)),
+        ("peak", a_step(&from.trace.peaks), a_step(&to.trace.peaks)),
+    ];
+    let trends = trends.into_iter().filter_map(|(name, from, to)| {
+        let (from, to) = from.zip(to).filter(|(from, to)| from.abs_diff(*to) >= TREND_BYTES_MIN)?;
+        let (from, to) = (signed_bytes(from), signed_bytes(to));
+        Some(format!("; its {name} moves by {from} a step in A, {to} in B"))
+    });
+    said.chain(trends).collect()
 }
 
 /// What the steps need, and how what is reserved is divided.
@@ -144,18 +234,22 @@ fn totals(text: &mut String, report: &Report<'_>) {
             bytes(device.allocated),
             peak,
             bytes(device.space.reserved),
-            bytes(device.space.split_free),
+            split_free(device),
+            segments(device).map_or("–".to_string(), |count| count.to_string()),
+            trend(a_step(&device.trace.floors)),
+            trend(a_step(&device.trace.peaks)),
             file.path.display().to_string(),
         ])
     };
     let rows = ["A", "B"].into_iter().zip(report.contents()).filter_map(row).collect();
-    let titles = ["", ">allocated", ">peak", ">reserved", ">inactive split", "file"];
+    let titles = ["", ">allocated", ">peak", ">reserved", ">inactive split", ">segments"];
+    let titles = [&titles[..], &[">min/step", ">peak/step", "file"]].concat();
     let rows = table(&titles, rows);
     section(text, "Files", rows.lines().map(str::to_string));
 }
 
-/// The same for programs, on one line.
-pub(crate) fn json(report: &Report<'_>, diff: &Diff) -> String {
+/// One comparison for programs, on one line, with a value more.
+fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> String {
     let found = verdict_of(report);
     let list = |changes: &[Change]| {
         let changed = changes.iter().filter(|change| change.from != change.to);
@@ -166,26 +260,29 @@ pub(crate) fn json(report: &Report<'_>, diff: &Diff) -> String {
         let sum = |sum: u64, line: &Change| sum.saturating_add(of(line).bytes);
         diff.lines.iter().fold(0, sum)
     };
-    let rest = json!({
+    let mut rest = json!({
         "mode": report.mode(),
         "allocated": [total(|line| line.from), total(|line| line.to)],
         "peak": of_devices(report, |device| device.trace.peak.as_ref().map(|peak| peak.bytes)),
         "step_need": of_devices(report, |device| device.trace.step_need()),
         "reserved": of_devices(report, |device| Some(device.space.reserved)),
         "whole_free": of_devices(report, |device| Some(device.space.whole_free)),
-        "split_free": of_devices(report, |device| Some(device.space.split_free)),
-        "segments": of_devices(report, |device| Some(device.segments.len() as u64)),
+        "segments": of_devices(report, segments),
+        "inactive_split": of_devices(report, inactive_split),
+        "step_min_bytes_per_step": of_devices(report, |device| a_step(&device.trace.floors)),
+        "peak_bytes_per_step": of_devices(report, |device| a_step(&device.trace.peaks)),
         "lines": list(&diff.lines),
         "lines_differing": differing(&diff.lines),
         "stacks": list(&diff.stacks),
         "stacks_differing": differing(&diff.stacks),
         "files": files(report),
     });
+    rest[name] = value;
     format!("{{\"verdict\":{found},{}", rest.to_string().trim_start_matches('{'))
 }
 
 /// A value of both files; null where a file does not tell.
-fn of_devices(report: &Report<'_>, of: fn(&DeviceLook) -> Option<u64>) -> Vec<Option<u64>> {
+fn of_devices<T>(report: &Report<'_>, of: fn(&DeviceLook) -> Option<T>) -> Vec<Option<T>> {
     report.contents().map(|(_, _, _, look)| primary_device(look).and_then(of)).collect()
 }
 
@@ -198,4 +295,24 @@ fn change(change: &Change) -> Value {
         "bytes": [change.from.bytes, change.to.bytes],
         "blocks": [change.from.blocks, change.to.blocks],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trends_are_told_from_noise() {
+        let levels = |of: fn(u64) -> u64| (0..20).map(of).collect::<Vec<u64>>();
+        assert_eq!(a_step(&levels(|step| 1000 + 50 * step)), Some(50));
+        assert_eq!(a_step(&levels(|step| 2000 - 50 * step)), Some(-50));
+        assert_eq!(a_step(&levels(|_| 7)), Some(0));
+        assert_eq!(a_step(&levels(|step| 1000 + step + 900 * (step % 2))), None, "noise");
+        // The first and the last step may be cut.
+        let mut cut = levels(|step| 1000 + 50 * step);
+        (cut[0], cut[19]) = (0, u64::MAX);
+        assert_eq!(a_step(&cut), Some(50));
+        assert_eq!(a_step(&[1, 2, 3]), None);
+        assert_eq!(a_step(&[]), None);
+    }
 }

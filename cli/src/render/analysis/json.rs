@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::notes::notes;
 use super::{CANNOT_JUDGE, Report, primary_device};
+use crate::read::content::Format;
 use crate::read::snapshots::Unreadable;
 
 /// Lines in the lists; the rest is counted.
@@ -69,11 +70,12 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
         .map(|(file, rank, moment, look)| {
             json!({
                 "path": file.path.to_string_lossy(),
+                "format": file.format.as_str(),
                 "rank": rank,
                 "rank_from": report.ordered.source.as_str(),
                 "moment": moment,
                 "bytes": file.notes.bytes,
-                "protocol": file.notes.protocol,
+                "protocol": (file.format == Format::Pickle).then_some(file.notes.protocol),
                 "newest_us": look.newest_us,
                 "missing": file.notes.missing.iter().map(|missing| json!({
                     "record": format!("{:?}", missing.record).to_lowercase(),
@@ -90,7 +92,7 @@ pub(super) fn files(report: &Report<'_>) -> Vec<Value> {
 pub(super) fn verdict_of(report: &Report<'_>) -> Value {
     let diagnosis = report.analysis.diagnosis.as_ref();
     if let Some(why) = report.unjudged() {
-        let (sentence, advice) = (why.sentence(), why.advice());
+        let (sentence, advice) = (why.sentence(), report.advice(why));
         return json!({ "class": CANNOT_JUDGE, "sentence": sentence, "advice": advice });
     }
     report.analysis.verdict.as_ref().map(|found| verdict(found, diagnosis)).unwrap_or_default()
@@ -191,6 +193,7 @@ fn device(device: &DeviceLook) -> Value {
         "blocks": device.blocks.len(),
         "reserved": space.reserved,
         "peak": trace.peak.as_ref().map(|peak| peak.bytes),
+        "segments_known": !device.lacks_segments,
         "fragmentation": {
             "whole_free": space.whole_free,
             "split_free": space.split_free,

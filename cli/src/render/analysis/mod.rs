@@ -10,6 +10,7 @@ pub(crate) mod text;
 use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};
 use memtape_core::diagnosis::files::Analysis;
 
+use crate::read::content::Format;
 use crate::read::order::Ordered;
 use crate::read::snapshots::Snapshot;
 
@@ -56,9 +57,13 @@ impl Unjudged {
         }
     }
 
-    /// What to do.
-    fn advice(self) -> &'static str {
+    /// What to do with files of PyTorch, and with what Memtape recorded (`is_recorded`).
+    fn advice(self, is_recorded: bool) -> &'static str {
         match self {
+            _ if is_recorded => {
+                "let every rank finish some steps: a script that steps no optimizer calls \
+                 memtape.step() in its loop"
+            }
             Self::NoHistory | Self::SomeRanks => {
                 "call torch.cuda.memory._record_memory_history(max_entries=100_000, \
                  stacks=\"python\") before the part to analyze, let at least 8 steps pass, and \
@@ -92,6 +97,11 @@ impl<'a> Report<'a> {
         }
         let is_recorded = ranks.iter().any(|rank| is_recorded(&rank.looks));
         Some(if is_recorded { Unjudged::NoSteps } else { Unjudged::NoHistory })
+    }
+
+    /// What to do where the files allow no verdict.
+    fn advice(&self, why: Unjudged) -> &'static str {
+        why.advice(self.files.iter().all(|file| file.format != Format::Pickle))
     }
 
     /// The class of the verdict, or [`CANNOT_JUDGE`]; none where nothing is wrong.

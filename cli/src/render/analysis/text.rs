@@ -89,7 +89,11 @@ fn healthy(report: &Report<'_>) -> String {
     };
     match report.unjudged() {
         Some(why) => {
-            format!("cannot judge {what}: {}\n\n  try first  {}", why.sentence(), why.advice())
+            format!(
+                "cannot judge {what}: {}\n\n  try first  {}",
+                why.sentence(),
+                report.advice(why)
+            )
         }
         None => {
             let span = plural(steps, "step");
@@ -239,7 +243,7 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
                 bytes(device.allocated),
                 peak,
                 bytes(device.space.reserved),
-                bytes(device.space.split_free),
+                split_free(device),
                 bytes(device.pending),
                 device.trace.ends.to_string(),
                 file.path.display().to_string(),
@@ -255,6 +259,11 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let rows = table(&titles, rows);
     let more = (rest > 0).then(|| format!("… and {rest} more"));
     section(text, "Files", rows.lines().map(str::to_string).chain(more));
+}
+
+/// Free bytes between live blocks; they are not known without the allocator's segments.
+pub(super) fn split_free(device: &DeviceLook) -> String {
+    if device.lacks_segments { "–".to_string() } else { bytes(device.space.split_free) }
 }
 
 /// Requests that failed.

@@ -54,10 +54,11 @@ impl Summary {
     }
 
     fn device_json(&self, totals: &DeviceTotals) -> Value {
-        let step = |r: &StepRecord| {
+        let step = |(r, change): &(StepRecord, Option<i64>)| {
             json!({
                 "first_step": r.first_step, "last_step": r.last_step,
-                "step_min_bytes": r.floor_allocated, "peak_bytes": r.peak_allocated,
+                "step_min_bytes": r.floor_allocated, "step_min_change_bytes": change,
+                "peak_bytes": r.peak_allocated,
                 "end_allocated": r.end_allocated, "end_reserved": r.end_reserved,
                 "blocks": r.blocks, "end_wall_ns": self.tape.wall_ns(r.end_mono_ns),
             })

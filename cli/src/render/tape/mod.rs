@@ -123,12 +123,26 @@ impl Summary {
         Some((state, state.devices.iter().find(|of| of.device == device)?))
     }
 
-    /// The last step records of a device up to the moment shown, oldest first.
-    fn last_steps(&self, device: u8) -> Vec<StepRecord> {
+    /// The last step records of a device up to the moment shown, oldest first, each with the change
+    /// of its minimum since the record before it.
+    fn last_steps(&self, device: u8) -> Vec<(StepRecord, Option<i64>)> {
         let mut records = self.tape.steps_after(device, 0).records;
         records.retain(|record| record.first_step <= self.step());
-        records.split_off(records.len().saturating_sub(self.last))
+        let mut steps = with_changes(&records);
+        steps.split_off(steps.len().saturating_sub(self.last))
     }
+}
+
+/// Each record with the change of its minimum since the one before it; the first has none.
+fn with_changes(records: &[StepRecord]) -> Vec<(StepRecord, Option<i64>)> {
+    let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let changes = records.windows(2).map(|pair| match pair {
+        [before, after] => {
+            Some(signed(after.floor_allocated).saturating_sub(signed(before.floor_allocated)))
+        }
+        _ => None,
+    });
+    records.iter().copied().zip(std::iter::once(None).chain(changes)).collect()
 }
 
 /// The stacks that hold most on a device, largest first. Blocks that are pending free count for no
@@ -164,6 +178,15 @@ mod tests {
     use memtape_core::snapshot::Block;
 
     use super::*;
+
+    #[test]
+    fn small_changes_of_large_minima_are_kept() {
+        let record = |floor_allocated| StepRecord { floor_allocated, ..StepRecord::default() };
+        let records = [record(61 << 30), record((61 << 30) + 5), record(61 << 30), record(7)];
+        let changes: Vec<_> = with_changes(&records).into_iter().map(|(_, by)| by).collect();
+        assert_eq!(changes, [None, Some(5), Some(-5), Some(7 - (61 << 30))]);
+        assert_eq!(with_changes(&[]), []);
+    }
 
     #[test]
     fn stacks_are_ranked_by_what_they_hold() {

@@ -14,7 +14,7 @@ use crate::clock::utc;
 use crate::output::clean;
 use crate::read::tape_file;
 use crate::render::exported::kind_name;
-use crate::render::units::{bytes, plural, table};
+use crate::render::units::{bytes, plural, signed_bytes, table};
 use crate::render::{collectives, ledger};
 
 /// Said where [`RankSnapshot::outside_missing`].
@@ -114,10 +114,18 @@ impl Summary {
         self.totals_text(totals, state.map(|(_, state)| state), text);
         let steps = self.last_steps(device);
         if !steps.is_empty() {
-            let titles =
-                [">step", ">step min", ">peak", ">end", ">reserved", ">blocks", "ended (UTC)"];
-            let rows = steps.iter().map(|record| {
-                let mut row = step_row(record);
+            let titles = [
+                ">step",
+                ">step min",
+                ">Δ min",
+                ">peak",
+                ">end",
+                ">reserved",
+                ">blocks",
+                "ended (UTC)",
+            ];
+            let rows = steps.iter().map(|(record, change)| {
+                let mut row = step_row(record, *change);
                 row.push(utc(self.tape.wall_ns(record.end_mono_ns)));
                 row
             });
@@ -284,16 +292,16 @@ fn thrash_text(churn: &Churn) -> String {
     )
 }
 
-fn step_row(record: &StepRecord) -> Vec<String> {
+/// A row of the table of steps; `change` is that of the per-step minimum since the row before.
+fn step_row(record: &StepRecord, change: Option<i64>) -> Vec<String> {
     let step = if record.first_step == record.last_step {
         record.last_step.to_string()
     } else {
         format!("{}-{}", record.first_step, record.last_step)
     };
-    let sizes =
-        [record.floor_allocated, record.peak_allocated, record.end_allocated, record.end_reserved];
-    let mut row = vec![step];
-    row.extend(sizes.map(bytes));
+    let change = change.map_or("–".to_string(), signed_bytes);
+    let mut row = vec![step, bytes(record.floor_allocated), change];
+    row.extend([record.peak_allocated, record.end_allocated, record.end_reserved].map(bytes));
     row.push(record.blocks.to_string());
     row
 }
@@ -355,6 +363,7 @@ mod tests {
             floor_allocated: 512,
             ..StepRecord::default()
         };
-        assert_eq!(step_row(&record)[..2], ["4-9", "512 B"]);
+        assert_eq!(step_row(&record, None)[..3], ["4-9", "512 B", "–"]);
+        assert_eq!(step_row(&record, Some(2_820_669))[..3], ["4-9", "512 B", "+2.69 MiB"]);
     }
 }

@@ -1,0 +1,368 @@
+//! Opens one source, tells by its first bytes what it is, and reads it.
+//!
+//! | first bytes | what it is |
+//! |---|---|
+//! | `MEMTAPE` | a tape |
+//! | zstd of a message | the snapshot of a rank, as captures store it and the page downloads it |
+//! | a pickle; gzip or zstd of one | PyTorch's memory snapshot |
+//!
+//! It looks into nothing that it has read.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use flate2::bufread::MultiGzDecoder;
+use memtape_core::diagnosis::evidence::torch::rank_state::rank_state;
+use memtape_core::limits::SNAPSHOT_BYTES_MAX;
+use memtape_core::pickle::torch::TorchSnapshot;
+use memtape_core::snapshot::RankSnapshot;
+use memtape_core::tape::layout::{Clock, MAGIC};
+use memtape_core::tape::rewind::PointInTime;
+use memtape_proto::snapshot::{self, Bounds};
+
+use crate::client::Client;
+use crate::read::names::named_rank;
+use crate::read::pickle_file::{CHUNK_BYTES, unpickle};
+use crate::read::source::Source;
+use crate::read::tape_file;
+
+/// First bytes of what gzip and zstd wrote, and of a zip archive.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+const ZIP: &[u8] = b"PK";
+
+/// With which byte the message of a rank's snapshot begins: its collectives, or, from the first
+/// agents, the rank. No pickle begins with one of these.
+const MESSAGE_KEYS: [u8; 2] = [10 << 3 | 2, 1 << 3 | 2];
+
+/// What a source is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// PyTorch's memory snapshot.
+    Pickle,
+    /// A tape.
+    Tape,
+    /// The snapshot of a rank, as a file.
+    Snapshot,
+    /// The same, from the coordinator.
+    Capture,
+}
+
+impl Format {
+    /// The name in JSON.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Pickle => "pickle",
+            Self::Tape => "tape",
+            Self::Snapshot => "snapshot",
+            Self::Capture => "capture",
+        }
+    }
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// PyTorch's memory snapshot.
+    Torch(Box<TorchSnapshot>),
+    /// The state of a rank.
+    Rank(Box<RankSnapshot>),
+}
+
+/// What was read, and what is known of it besides.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// What was read.
+    pub(crate) content: Content,
+    /// What the source is.
+    pub(crate) format: Format,
+    /// Its size in bytes, as it is stored; 0 for stdin and pickles, whose readers count.
+    pub(crate) bytes: u64,
+    /// The point in time; none of a pickle, which does not say.
+    pub(crate) moment: Option<PointInTime>,
+    /// What the steps of a tape count; other sources do not say.
+    pub(crate) clock: Clock,
+    /// Blocks that found no room on the tape; `None` where the source does not hold the number.
+    pub(crate) lost_blocks: Option<u64>,
+}
+
+/// Which state of a tape is asked for, and how much of its history.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// The end of this step.
+    pub(crate) step: Option<u64>,
+    /// The last out-of-memory error.
+    pub(crate) oom: bool,
+    /// Events of each device, the newest.
+    pub(crate) events_max: usize,
+}
+
+impl Opened {
+    /// The state of the rank, whatever was read.
+    pub(crate) fn into_rank(self, source: &Source) -> RankSnapshot {
+        match self.content {
+            Content::Rank(rank) => *rank,
+            Content::Torch(torch) => {
+                let mut rank = rank_state(&torch);
+                // PyTorch's files do not say their rank.
+                if torch.origin.is_empty() {
+                    rank.identity.rank = named_rank(&source.name()).unwrap_or(0);
+                }
+                rank
+            }
+        }
+    }
+}
+
+/// Reads a source.
+/// Fails when it cannot be opened, is none of the formats, or is damaged; when a tape does not
+/// cover the wanted state, and when a state is wanted of what is no tape. The error names it.
+pub(crate) fn open(
+    source: &Source,
+    client: Option<&Client>,
+    wanted: Wanted,
+) -> anyhow::Result<Opened> {
+    let opened = match source {
+        Source::Stored(of) => {
+            let client = client.context("no coordinator to ask")?;
+            let encoded = client.snapshot(&of.capture, of.rank);
+            let named = || format!("cannot read rank {} of {}", of.rank, of.capture);
+            decode(&encoded.with_context(named)?, Format::Capture).with_context(named)?
+        }
+        Source::File(path) if path == Path::new("-") => {
+            read(BufReader::with_capacity(CHUNK_BYTES, std::io::stdin()))
+                .with_context(|| "stdin".to_string())?
+                .context("stdin: a tape is read from its file, not from stdin")?
+        }
+        Source::File(path) => {
+            let named = || path.display().to_string();
+            let file = File::open(path).with_context(|| format!("cannot open {}", named()))?;
+            match read(BufReader::with_capacity(CHUNK_BYTES, file)).with_context(named)? {
+                Some(opened) => opened,
+                None => return rewound(path, wanted),
+            }
+        }
+    };
+    if wanted.oom || wanted.step.is_some() {
+        let line = format!("--step and --oom need a tape; {} is none", source.name().display());
+        return Err(crate::args::Mistakes(vec![line]).into());
+    }
+    Ok(opened)
+}
+
+/// Reads bytes; `None` when they are a tape, which is not read as a stream.
+fn read(mut source: impl BufRead + Send) -> anyhow::Result<Option<Opened>> {
+    let start = source.fill_buf().context("cannot be read")?;
+    if start.is_empty() {
+        bail!("the file is empty: the program ended before it wrote the snapshot");
+    }
+    if is_tape(start) {
+        return Ok(None);
+    }
+    if start.starts_with(ZIP) {
+        bail!(
+            "a zip archive: give the snapshot in it; a file of torch.save is not a memory snapshot"
+        );
+    }
+    if start.starts_with(GZIP) {
+        let plain = BufReader::with_capacity(CHUNK_BYTES, MultiGzDecoder::new(source));
+        return pickle(plain).map(Some);
+    }
+    if !start.starts_with(ZSTD) {
+        return pickle(source).map(Some);
+    }
+    if is_message(start) {
+        let mut encoded = Vec::new();
+        let limit = SNAPSHOT_BYTES_MAX as u64 + 1;
+        source.take(limit).read_to_end(&mut encoded).context("cannot be read")?;
+        return decode(&encoded, Format::Snapshot).map(Some);
+    }
+    let plain = zstd::stream::read::Decoder::with_buffer(source)?;
+    pickle(BufReader::with_capacity(CHUNK_BYTES, plain)).map(Some)
+}
+
+/// A tape that is being made has zeros where the magic number will be.
+fn is_tape(start: &[u8]) -> bool {
+    start.first_chunk().is_some_and(|first| matches!(u64::from_le_bytes(*first), MAGIC | 0))
+}
+
+/// True when what zstd compressed here is the message of a rank's snapshot.
+fn is_message(start: &[u8]) -> bool {
+    let mut first = [0];
+    let decoder = zstd::stream::read::Decoder::with_buffer(start);
+    decoder.is_ok_and(|mut plain| plain.read_exact(&mut first).is_ok())
+        && MESSAGE_KEYS.contains(&first[0])
+}
+
+fn pickle(mut source: impl BufRead + Send) -> anyhow::Result<Opened> {
+    let start = source.fill_buf().context("cannot be decompressed")?;
+    if is_tape(start) && !start.is_empty() {
+        bail!("a compressed tape: decompress it first");
+    }
+    let content = Content::Torch(Box::new(unpickle(source)?));
+    Ok(Opened {
+        content,
+        format: Format::Pickle,
+        bytes: 0,
+        moment: None,
+        clock: Clock::Steps,
+        lost_blocks: None,
+    })
+}
+
+fn decode(encoded: &[u8], format: Format) -> anyhow::Result<Opened> {
+    let snapshot = snapshot::decode(encoded, Bounds::default())?;
+    // A capture always shows the end of a step.
+    let moment = Some(PointInTime::EndOf(snapshot.step));
+    let content = Content::Rank(Box::new(snapshot));
+    Ok(Opened {
+        content,
+        format,
+        bytes: encoded.len() as u64,
+        moment,
+        clock: Clock::Steps,
+        lost_blocks: None,
+    })
+}
+
+/// The state of a tape at the wanted point in time.
+/// Fails when the file is not a tape, is damaged, or does not cover that state.
+pub(crate) fn rewound(path: &Path, wanted: Wanted) -> anyhow::Result<Opened> {
+    let (tape, _) = tape_file::open(path)?;
+    let status = tape.status();
+    let moment = tape_file::point_in_time(&status, wanted.step, wanted.oom);
+    let lost = status.losses.iter().find(|(kind, _)| *kind == "live blocks that found no room");
+    let lost_blocks = lost.map(|&(_, count)| count);
+    let snapshot = tape
+        .snapshot(moment, None, wanted.events_max)
+        .with_context(|| format!("cannot rewind {}", path.display()))?;
+    Ok(Opened {
+        content: Content::Rank(Box::new(snapshot)),
+        format: Format::Tape,
+        bytes: path.metadata().map_or(0, |metadata| metadata.len()),
+        moment: Some(moment),
+        clock: status.clock,
+        lost_blocks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use memtape_core::pickle::torch_snapshot;
+    use memtape_core::snapshot::{Block, DeviceSnapshot, Frame};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WANTED: Wanted = Wanted { step: None, oom: false, events_max: 1024 };
+
+    /// What these bytes are as a file.
+    fn opened(bytes: &[u8]) -> anyhow::Result<Opened> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), bytes).expect("written");
+        open(&Source::File(file.path().to_path_buf()), None, WANTED)
+    }
+
+    fn sample() -> RankSnapshot {
+        let block = Block { address: 4096, size: 512, stack: 1, ..Block::default() };
+        let frame = Frame { file: "/app/a.py".to_string(), line: 3, function: "f".to_string() };
+        RankSnapshot {
+            step: 7,
+            devices: vec![DeviceSnapshot { blocks: vec![block], ..DeviceSnapshot::default() }],
+            frames: vec![Frame::default(), frame],
+            stacks: vec![vec![], vec![1]],
+            ..RankSnapshot::default()
+        }
+    }
+
+    fn encoded() -> Vec<u8> {
+        snapshot::encode(sample(), SNAPSHOT_BYTES_MAX).expect("encoded")
+    }
+
+    #[test]
+    fn the_content_tells_the_format() {
+        let pickle = torch_snapshot(&sample());
+        let zstd = zstd::encode_all(pickle.as_slice(), 1).expect("compressed");
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut gzip, &pickle).expect("compressed");
+        let gzip = gzip.finish().expect("compressed");
+        for (bytes, format) in [
+            (pickle, Format::Pickle),
+            (zstd, Format::Pickle),
+            (gzip, Format::Pickle),
+            (encoded(), Format::Snapshot),
+        ] {
+            let opened = opened(&bytes).expect("readable");
+            assert_eq!(opened.format, format);
+            let rank = opened.into_rank(&Source::File("rank4.x".into()));
+            assert_eq!((rank.step, rank.devices[0].blocks.len()), (7, 1), "{format:?}");
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_it_is() {
+        let check = |bytes: &[u8], expected: &str| {
+            let error = format!("{:#}", opened(bytes).expect_err("refused"));
+            assert!(error.contains(expected), "{error}");
+        };
+        check(b"", "the file is empty");
+        check(b"PK\x03\x04", "a zip archive");
+        check(b"<html>", "a web page");
+        check(b"{}", "JSON");
+        check(b"MEMTAPE\0", "");
+        check(&[0; 64], "");
+        let tape = [b"MEMTAPE\0".as_slice(), &[0; 64]].concat();
+        check(&zstd::encode_all(tape.as_slice(), 1).expect("compressed"), "a compressed tape");
+        let of_step = Wanted { step: Some(3), ..WANTED };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), encoded()).expect("written");
+        let error = open(&Source::File(file.path().to_path_buf()), None, of_step);
+        assert!(error.is_err_and(|error| error.is::<crate::args::Mistakes>()));
+    }
+
+    /// One line, as a user sees it.
+    fn check(bytes: &[u8]) {
+        if let Err(error) = opened(bytes) {
+            let line = crate::output::one_line(&format!("{error:#}"));
+            assert!(!line.is_empty() && line.lines().count() == 1, "{line}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            start in 0_usize..7,
+            rest in proptest::collection::vec(any::<u8>(), 0..600),
+            wrap in any::<bool>(),
+        ) {
+            let starts: [&[u8]; 7] =
+                [b"", b"MEMTAPE\0", ZSTD, GZIP, ZIP, b"\x80\x02}q\x00", &[0; 8]];
+            let bytes = [starts[start], &rest].concat();
+            check(&bytes);
+            if wrap {
+                check(&zstd::encode_all(bytes.as_slice(), 1).expect("compressed"));
+                // The message of a snapshot, with anything in it.
+                let message = [&MESSAGE_KEYS[..1], &rest].concat();
+                check(&zstd::bulk::compress(&message, 1).expect("compressed"));
+            }
+        }
+
+        #[test]
+        fn damaged_snapshots_are_read_or_refused(
+            at in any::<prop::sample::Index>(),
+            byte in any::<u8>(),
+            length in any::<prop::sample::Index>(),
+        ) {
+            for mut bytes in [encoded(), torch_snapshot(&sample())] {
+                let (place, end) = (at.index(bytes.len()), length.index(bytes.len() + 1));
+                bytes[place] = byte;
+                check(&bytes);
+                check(&bytes[..end]);
+            }
+        }
+    }
+}

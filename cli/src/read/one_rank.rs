@@ -1,0 +1,81 @@
+//! Chooses the state of one rank among the sources that were named, and opens it.
+
+use std::path::Path;
+
+use anyhow::bail;
+use memtape_core::diagnosis::evidence::torch::origin::origin;
+use memtape_core::limits::TRACE_EVENTS_MAX;
+
+use crate::globals::Globals;
+use crate::read::captures::{is_id, listed, rank_of_incident};
+use crate::read::content::{self, Content, Opened, Wanted};
+use crate::read::names::named_rank;
+use crate::read::source::{Source, Sources};
+
+/// The state of `rank`, of an incident by default its own; of a single source the rank need not be
+/// given.
+/// Fails when a source cannot be read, when there is no such rank, or several and none is given;
+/// the error lists those that there are.
+pub(crate) fn open(
+    name: &Path,
+    rank: Option<u32>,
+    globals: &Globals,
+) -> anyhow::Result<(Source, Opened)> {
+    let wanted = Wanted { step: None, oom: false, events_max: TRACE_EVENTS_MAX };
+    open_at(name, rank, wanted, globals)
+}
+
+/// The same with the state of a tape at another point in time.
+/// Fails as [`open`] does, and when the tape does not cover that state.
+pub(crate) fn open_at(
+    name: &Path,
+    rank: Option<u32>,
+    wanted: Wanted,
+    globals: &Globals,
+) -> anyhow::Result<(Source, Opened)> {
+    let of_incident = match name.to_str().filter(|id| is_id(id) && !name.exists()) {
+        Some(id) if rank.is_none() => rank_of_incident(&globals.client()?, id)?,
+        _ => None,
+    };
+    let sources = Sources::find(&[name.to_path_buf()], rank.or(of_incident), globals)?;
+    let read = |source: &Source| content::open(source, sources.client(), wanted);
+    if let [source] = sources.list.as_slice() {
+        let opened = read(source)?;
+        let known = rank_of(source, &opened);
+        return match (rank, known) {
+            (Some(rank), Some(known)) if rank != known => {
+                bail!("{} has no rank {rank}: {}", name.display(), listed(&[known]))
+            }
+            _ => Ok((source.clone(), opened)),
+        };
+    }
+    let mut known = Vec::new();
+    for source in &sources.list {
+        // A rank of a capture says its number without being fetched.
+        let of_name = match source {
+            Source::Stored(of) => Some(of.rank),
+            Source::File(_) => None,
+        };
+        if let Some(number) = of_name.filter(|number| Some(*number) != rank) {
+            known.push(number);
+            continue;
+        }
+        let opened = read(source)?;
+        match rank_of(source, &opened) {
+            Some(number) if Some(number) == rank => return Ok((source.clone(), opened)),
+            number => known.extend(number),
+        }
+    }
+    match rank {
+        Some(rank) => bail!("{} has no rank {rank}: {}", name.display(), listed(&known)),
+        None => bail!("{}: choose a rank with --rank: {}", name.display(), listed(&known)),
+    }
+}
+
+/// The rank in the file, or in its name.
+fn rank_of(source: &Source, opened: &Opened) -> Option<u32> {
+    match &opened.content {
+        Content::Rank(rank) => Some(rank.identity.rank),
+        Content::Torch(torch) => origin(torch).rank.or_else(|| named_rank(&source.name())),
+    }
+}
