@@ -14,7 +14,7 @@ fn meaningless(command: &str) -> &'static [&'static str] {
     match command {
         "run" | "coordinator" | "store" => &["coordinator", "color"],
         "agent" | "export" => &["color"],
-        "demo" | "tape" | "analyze" | "diff" => &["coordinator"],
+        "demo" | "tape" => &["coordinator"],
         "top" => &["json"],
         "completions" | "man" | "help" => &["coordinator", "json", "color"],
         _ => &[],
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn help_shows_options_only_where_they_mean_something() {
-        for name in ["analyze", "tape", "run", "coordinator", "diff"] {
+        for name in ["demo", "tape", "run", "coordinator"] {
             assert!(!help_of(name).contains("--coordinator"), "{name}: {}", help_of(name));
         }
         for name in ["jobs", "ranks", "lines", "incidents", "show", "capture", "export", "agent"] {
@@ -118,8 +118,8 @@ mod tests {
         };
         check("memtape analyze a --json", None);
         check("memtape --json analyze a", None);
-        check("memtape analyze a --coordinator x", Some("--coordinator means nothing"));
-        check("memtape --coordinator x analyze a", Some("memtape analyze"));
+        check("memtape tape a --coordinator x", Some("--coordinator means nothing"));
+        check("memtape --coordinator x tape a", Some("memtape tape"));
         check("memtape run --json -- env --coordinator x", None);
         check("memtape jobs --coordinator x --color never", None);
         check("memtape completions bash --json", Some("--json"));

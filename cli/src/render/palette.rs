@@ -58,7 +58,7 @@ impl Meaning {
 /// The meaning of a job's state.
 pub(crate) fn of_job(state: &Named<JobState>) -> Meaning {
     match state.known() {
-        Some(JobState::Leaking) => Meaning::Bad,
+        Some(JobState::Leaking | JobState::Failed) => Meaning::Bad,
         Some(JobState::Watching | JobState::Behind | JobState::Silent) => Meaning::Warn,
         Some(JobState::Disconnected) => Meaning::Warn,
         Some(JobState::Healthy) => Meaning::Good,
@@ -70,7 +70,7 @@ pub(crate) fn of_job(state: &Named<JobState>) -> Meaning {
 /// The meaning of a rank's state.
 pub(crate) fn of_rank(state: &Named<RankState>) -> Meaning {
     match state.known() {
-        Some(RankState::Growing) => Meaning::Bad,
+        Some(RankState::Growing | RankState::Failed) => Meaning::Bad,
         Some(RankState::Watching | RankState::Behind | RankState::Silent) => Meaning::Warn,
         Some(RankState::Disconnected) => Meaning::Warn,
         Some(RankState::Healthy) => Meaning::Good,
