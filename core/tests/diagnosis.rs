@@ -13,6 +13,9 @@ mod beyond;
 #[path = "diagnosing/benign.rs"]
 mod benign;
 
+#[path = "diagnosing/failures.rs"]
+mod failures;
+
 #[path = "diagnosing/faults.rs"]
 mod faults;
 
@@ -50,7 +53,7 @@ fn scenario(
 
 fn scenarios() -> Vec<Scenario> {
     let tensors = faults::all().into_iter().chain(advice::all());
-    tensors.chain(benign::all()).chain(beyond::all()).collect()
+    tensors.chain(benign::all()).chain(beyond::all()).chain(failures::all()).collect()
 }
 
 fn culprit(diagnosis: &Diagnosis) -> Option<String> {
@@ -98,7 +101,12 @@ fn restarts_are_advised_for_what_grows_again_slowly() {
             Class::Pressure | Class::Imbalance | Class::CacheThrash => {
                 assert_eq!(helps, Some(false), "{}", scenario.name);
             }
-            Class::Unknown | Class::Telemetry | Class::Desynchronised => {
+            Class::OutOfMemory => {
+                // What was needed is needed again; what leaked or is in pieces is given back.
+                let is_needed = scenario.cause == Cause::Load;
+                assert_eq!(helps, Some(!is_needed), "{}", scenario.name);
+            }
+            Class::Unknown | Class::Telemetry | Class::Desynchronised | Class::Died => {
                 assert_eq!(helps, None, "{}", scenario.name);
             }
             Class::Leak

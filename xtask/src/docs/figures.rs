@@ -27,6 +27,14 @@ fn curves(class: Class) -> Vec<Curve> {
     const LEVEL: Curve = Curve("allocated", |_| Some(0.3));
     const PEERS: Curve = Curve("its peers", |_| Some(0.3));
     match class {
+        Class::OutOfMemory => vec![
+            Curve("allocated, until the request", |t| (t < 0.8).then_some(0.3 + 0.8 * late(t))),
+            Curve("the device", |_| Some(0.95)),
+        ],
+        Class::Died => vec![
+            Curve("steps, this rank", |t| (t < 0.55).then_some(0.1 + 0.8 * t)),
+            Curve("steps, its peers", |t| Some(0.15 + 0.8 * t.min(0.58))),
+        ],
         Class::Leak => {
             vec![Curve("minimum of each step, this rank", |t| Some(0.3 + 0.55 * late(t))), PEERS]
         }
