@@ -15,6 +15,9 @@ use crate::capture::reason::{Reason, Urgency};
 use crate::capture::request::{Limits, Refusal};
 use crate::tape::layout::Clock;
 
+/// An event that a capture in flight does not show asks again after this time, in nanoseconds.
+const END_WAIT_NS: u64 = 500_000_000;
+
 /// The captures of one attempt at one job.
 ///
 /// Getters: [`in_flight`](Self::in_flight), [`accepts_snapshot`](Self::accepts_snapshot),
@@ -71,7 +74,8 @@ impl Captures {
     /// Please take a capture named `id`, at `step` or at the newest step that all ranks share.
     ///
     /// Returns the name of the capture that will serve the request: the one already in flight
-    /// when it will do.
+    /// when it will do. It will not do for a request that failed or a death, unless it was asked
+    /// for by something as grave.
     pub fn request(
         &mut self,
         now_ns: u64,
@@ -81,6 +85,10 @@ impl Captures {
     ) -> Result<CaptureId, Refusal> {
         self.handle_timeout(now_ns);
         if let Some(flight) = &self.flight {
+            // The step of the capture in flight is older than this event.
+            if reason.is_end() && reason.gravity() > flight.reason().gravity() {
+                return Err(Refusal::TooSoon { wait_ns: END_WAIT_NS });
+            }
             return if step.is_none_or(|step| step == flight.step()) {
                 Ok(flight.id().clone())
             } else {

@@ -147,6 +147,19 @@ fn requests_are_joined_spaced_and_checked() {
 }
 
 #[test]
+fn an_end_gets_a_capture_of_its_own() {
+    let mut captures = job(2, 700);
+    let (full, oom) = (Reason::Reserved { rank: 1 }, Reason::OutOfMemory { rank: 1 });
+    assert_eq!(captures.request(0, id("a"), full, None), Ok(id("a")));
+    let refused = captures.request(1, id("b"), oom.clone(), None);
+    assert!(matches!(refused, Err(Refusal::TooSoon { .. })), "{refused:?}");
+    captures.close(2);
+    assert_eq!(captures.request(3, id("b"), oom, None), Ok(id("b")));
+    // A death after it is shown by it.
+    assert_eq!(captures.request(4, id("c"), Reason::Death { rank: 0 }, None), Ok(id("b")));
+}
+
+#[test]
 fn a_routine_capture_keeps_no_other_waiting() {
     let mut captures = job(2, 700);
     assert_eq!(captures.request(0, id("a"), Reason::Baseline, None), Ok(id("a")));

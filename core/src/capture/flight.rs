@@ -93,6 +93,10 @@ impl Flight {
         &self.id
     }
 
+    pub(super) fn reason(&self) -> &Reason {
+        &self.reason
+    }
+
     pub(super) fn step(&self) -> u64 {
         self.step
     }

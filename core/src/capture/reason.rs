@@ -86,6 +86,11 @@ impl Reason {
         }
     }
 
+    /// Is it the end of what the rank did: a request that failed, or its death?
+    pub(crate) fn is_end(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::Death { .. })
+    }
+
     pub(crate) fn urgency(&self) -> Urgency {
         match self {
             Self::Manual => Urgency::Manual,
