@@ -42,6 +42,7 @@ mod stacks;
 
 mod host;
 
+pub use background::collectives::report as collectives;
 pub use hooks::program::{device_bytes, out_of_memory, report, segment};
 pub use stacks::interner::{FrameRef, with_frames};
 pub use writer::steps::step;

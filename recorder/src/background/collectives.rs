@@ -9,12 +9,13 @@
 //! Not seen: communicators of an NCCL that is linked into PyTorch, and those of other process
 //! groups than `ProcessGroupNCCL`. Then the tape says that nothing is known, and why.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use memtape_core::snapshot::CollectiveSource;
 use memtape_core::tape::collective::CollectiveWriter;
+use memtape_core::tape::collective::dump::Dump;
 use memtape_core::tape::collective::poll_schedule::{Communicators, PollSchedule, Turn};
 
 use crate::background::flight_recorder::{Answer, FlightRecorder};
@@ -89,6 +90,23 @@ pub(crate) fn begin(recorder: &Recorder) {
         CollectiveSource::NoThread
     };
     CollectiveWriter::source(recorder.words(), clock::mono_ns(), source);
+}
+
+/// What a program in Rust says of its collectives itself, in place of PyTorch's flight recorder.
+/// The thread that polls that is not started then.
+pub fn report(dump: Dump) {
+    static WRITER: Mutex<Option<CollectiveWriter<'static>>> = Mutex::new(None);
+    let Some(recorder) = state::recording() else { return };
+    guarded(|| {
+        // The program's own thread reports; of two at once the second is left out.
+        let Ok(mut writer) = WRITER.try_lock() else { return };
+        BEGUN.store(true, Ordering::Release);
+        let writer = writer
+            .get_or_insert_with(|| CollectiveWriter::new(recorder.words(), recorder.collectives()));
+        let now_ns = clock::mono_ns();
+        CollectiveWriter::source(recorder.words(), now_ns, CollectiveSource::FlightRecorder);
+        writer.look(now_ns, 0, dump);
+    });
 }
 
 /// Whether the environment allows polling the flight recorder.
