@@ -67,7 +67,7 @@ pub(crate) enum Command {
     /// Check or rebuild the store of a coordinator that is not running.
     #[command(subcommand)]
     Store(store::StoreCommand),
-    /// Run the whole system on this machine, with a rank that leaks.
+    /// Run the whole system on this machine, with a rank that leaks or has another fault.
     Demo(demo::DemoArgs),
     /// List the jobs.
     Jobs(list::JobsArgs),
@@ -183,6 +183,8 @@ mod tests {
         check("memtape demo --ranks 8 --leak-rank 5 --exit --json", true);
         check("memtape demo --leak-rank none --for 60s", true);
         check("memtape demo --leak-rank some", false);
+        check("memtape demo --scenario desync --exit", true);
+        check("memtape demo --scenario flood", false);
         check("memtape demo --python p", false);
         check("memtape demo --torch --python p", true);
         check("memtape coordinator --listen nowhere", false);

@@ -1,16 +1,25 @@
 //! A caching allocator without memory: it hands out addresses.
 //!
-//! Each block has a segment of its own. Freed segments are kept and reused, best fit first. There
-//! are no streams and no `cudaFree`, and no segment is split as PyTorch splits its own.
+//! It does what PyTorch's does where fragmentation comes from: requests of up to 1 MiB have
+//! segments of their own, a free piece is split, neighbours merge, the best fit serves, and only
+//! a segment that is free as a whole goes back to the device, before a request fails. There are no
+//! streams, no private pools and no `cudaFree` without need.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks are multiples of this.
 const ROUND_BYTES: u64 = 512;
-/// Segments are multiples of this, and so are their addresses.
-const SEGMENT_ROUND_BYTES: u64 = 2 << 20;
-/// A segment serves requests down to this part of its size.
-const FIT_MAX: u64 = 2;
+const MIB: u64 = 1 << 20;
+/// Requests of up to this size come from small segments, …
+const SMALL_MAX: u64 = MIB;
+/// … which have this size.
+const SMALL_SEGMENT_BYTES: u64 = 2 * MIB;
+/// Requests below this size share segments, …
+const SHARED_MAX: u64 = 10 * MIB;
+/// … which have this size.
+const SHARED_SEGMENT_BYTES: u64 = 20 * MIB;
+/// Other segments are multiples of this.
+const SEGMENT_ROUND_BYTES: u64 = 2 * MIB;
 /// Where CUDA's addresses usually begin.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 
@@ -38,7 +47,6 @@ pub(crate) struct OutOfMemory {
 pub(crate) struct Held {
     address: u64,
     size: u64,
-    segment_bytes: u64,
 }
 
 /// One device's allocator.
@@ -49,15 +57,27 @@ pub(crate) struct Allocator<L> {
     next_segment: u64,
     allocated: u64,
     reserved: u64,
-    /// Free segments by size and address.
-    free: BTreeSet<(u64, u64)>,
+    /// Segments by address: their sizes.
+    segments: BTreeMap<u64, u64>,
+    /// Free pieces by address: their sizes.
+    pieces: BTreeMap<u64, u64>,
+    /// The same: for small requests or not, size, address.
+    fits: BTreeSet<(bool, u64, u64)>,
 }
 
 impl<L: Listener> Allocator<L> {
     /// An allocator of a device of this size.
     pub(crate) fn new(listener: L, device_bytes: u64) -> Self {
-        let (allocated, reserved, free) = (0, 0, BTreeSet::new());
-        Self { listener, device_bytes, next_segment: FIRST_ADDRESS, allocated, reserved, free }
+        Self {
+            listener,
+            device_bytes,
+            next_segment: FIRST_ADDRESS,
+            allocated: 0,
+            reserved: 0,
+            segments: BTreeMap::new(),
+            pieces: BTreeMap::new(),
+            fits: BTreeSet::new(),
+        }
     }
 
     /// Bytes in use.
@@ -68,35 +88,65 @@ impl<L: Listener> Allocator<L> {
 
     /// Hands out a block. Fails when the device is full.
     pub(crate) fn alloc(&mut self, bytes: u64) -> Result<Held, OutOfMemory> {
-        let size = bytes.max(1).next_multiple_of(ROUND_BYTES);
-        let fit = self.free.range((size, 0)..=(size.saturating_mul(FIT_MAX), u64::MAX)).next();
-        let (segment_bytes, address) = match fit.copied() {
-            Some(segment) => segment,
-            None => self.take_segment(size)?,
+        let request = bytes.max(1).next_multiple_of(ROUND_BYTES);
+        let is_small = request <= SMALL_MAX;
+        let fit = self.fits.range((is_small, request, 0)..=(is_small, u64::MAX, u64::MAX)).next();
+        let (address, piece) = match fit.copied() {
+            Some((_, piece, address)) => (address, piece),
+            None => self.take_segment(request, is_small)?,
         };
-        self.free.remove(&(segment_bytes, address));
+        self.remove_piece(address);
+        let left = piece - request;
+        let is_split = if is_small { left >= ROUND_BYTES } else { left > SMALL_MAX };
+        let size = if is_split { request } else { piece };
+        if is_split {
+            self.insert_piece(address + size, left, is_small);
+        }
         self.allocated += size;
         self.listener.block(address, size.cast_signed(), self.allocated, self.reserved);
-        Ok(Held { address, size, segment_bytes })
+        Ok(Held { address, size })
     }
 
-    /// Takes a block back.
-    pub(crate) fn free(&mut self, Held { address, size, segment_bytes }: Held) {
+    /// Takes a block back, and merges it with the free pieces beside it.
+    pub(crate) fn free(&mut self, Held { address, size }: Held) {
         self.allocated -= size;
         self.listener.block(address, -size.cast_signed(), self.allocated, self.reserved);
-        self.free.insert((segment_bytes, address));
+        let segment = self.segments.range(..=address).next_back();
+        let (first, bytes) = segment.map_or((address, size), |(&first, &bytes)| (first, bytes));
+        let (mut start, mut end) = (address, address + size);
+        let before = self.pieces.range(first..address).next_back();
+        if let Some((at, piece)) = before.map(|(&at, &piece)| (at, piece))
+            && at + piece == start
+        {
+            self.remove_piece(at);
+            start = at;
+        }
+        if let Some(piece) = self.pieces.get(&end).copied().filter(|_| end < first + bytes) {
+            self.remove_piece(end);
+            end += piece;
+        }
+        self.insert_piece(start, end - start, bytes == SMALL_SEGMENT_BYTES);
     }
 
     /// Gives free segments back to the device, as PyTorch does before a request fails.
     fn empty_cache(&mut self) {
-        for (bytes, address) in std::mem::take(&mut self.free) {
+        let is_free = |(at, bytes): &(&u64, &u64)| self.pieces.get(at) == Some(bytes);
+        let free = self.segments.iter().filter(is_free).map(|(&at, &bytes)| (at, bytes));
+        for (address, bytes) in free.collect::<Vec<_>>() {
+            self.remove_piece(address);
+            self.segments.remove(&address);
             self.reserved -= bytes;
             self.listener.returned(address, bytes);
         }
     }
 
-    fn take_segment(&mut self, size: u64) -> Result<(u64, u64), OutOfMemory> {
-        let bytes = size.next_multiple_of(SEGMENT_ROUND_BYTES);
+    /// Takes a segment from the device; it is one free piece.
+    fn take_segment(&mut self, size: u64, is_small: bool) -> Result<(u64, u64), OutOfMemory> {
+        let bytes = match size {
+            _ if is_small => SMALL_SEGMENT_BYTES,
+            ..SHARED_MAX => SHARED_SEGMENT_BYTES,
+            _ => size.next_multiple_of(SEGMENT_ROUND_BYTES),
+        };
         if self.reserved + bytes > self.device_bytes {
             self.empty_cache();
         }
@@ -107,8 +157,23 @@ impl<L: Listener> Allocator<L> {
         let address = self.next_segment;
         self.next_segment += bytes;
         self.reserved += bytes;
+        self.segments.insert(address, bytes);
+        self.insert_piece(address, bytes, is_small);
         self.listener.segment(address, bytes);
-        Ok((bytes, address))
+        Ok((address, bytes))
+    }
+
+    fn insert_piece(&mut self, address: u64, size: u64, is_small: bool) {
+        self.pieces.insert(address, size);
+        self.fits.insert((is_small, size, address));
+    }
+
+    fn remove_piece(&mut self, address: u64) {
+        if let Some(size) = self.pieces.remove(&address) {
+            // Of either kind: only one of both is there.
+            self.fits.remove(&(true, size, address));
+            self.fits.remove(&(false, size, address));
+        }
     }
 }
 
@@ -188,11 +253,24 @@ pub(crate) mod tests {
             let held = allocator.alloc(request).expect("enough");
             assert_eq!((held.size, allocator.listener().reserved), (block, reserved), "{request}");
         };
-        const MIB: u64 = 1 << 20;
         check(0, 512, 2 * MIB);
         check(513, 1024, 2 * MIB);
-        check(2 * MIB + 1, 2 * MIB + 512, 4 * MIB);
-        check(33 * MIB, 33 * MIB, 34 * MIB);
+        check(2 * MIB + 1, 2 * MIB + 512, 20 * MIB);
+        check(33 * MIB, 34 * MIB, 34 * MIB);
+        check(32 * MIB + 1, 32 * MIB + 512, 34 * MIB);
+    }
+
+    #[test]
+    fn a_block_that_stays_holds_its_whole_segment() {
+        let mut allocator = Allocator::new(Auditor::default(), 100 * MIB);
+        let large = allocator.alloc(60 * MIB).expect("enough");
+        allocator.free(large);
+        let inside = allocator.alloc(2 * MIB).expect("enough");
+        assert_eq!(allocator.listener.reserved, 60 * MIB, "the large piece was split");
+        let second = allocator.alloc(60 * MIB);
+        assert_eq!(second, Err(OutOfMemory { size: 60 * MIB }), "98 MiB are free, in two pieces");
+        allocator.free(inside);
+        assert!(allocator.alloc(60 * MIB).is_ok(), "the pieces merged");
     }
 
     #[test]
@@ -231,10 +309,10 @@ pub(crate) mod tests {
             prop_assert_eq!(allocator.allocated(), 0);
             let segments: Vec<(u64, u64)> =
                 allocator.listener().segments.iter().map(|(&at, &size)| (at, size)).collect();
-            let mut free: Vec<(u64, u64)> =
-                allocator.free.iter().map(|&(size, at)| (at, size)).collect();
-            free.sort_unstable();
+            let free: Vec<(u64, u64)> =
+                allocator.pieces.iter().map(|(&at, &size)| (at, size)).collect();
             prop_assert_eq!(segments, free);
+            prop_assert_eq!(allocator.fits.len(), allocator.pieces.len());
         }
     }
 }

@@ -139,11 +139,6 @@ impl Children {
         ended.into_iter().map(with_log).collect()
     }
 
-    /// The pid of a running process.
-    pub(crate) fn pid(&self, name: &str) -> Option<u32> {
-        self.running.iter().find(|named| named.name == name).map(|named| named.child.id())
-    }
-
     /// Kills one process (SIGKILL), and waits for its end.
     pub(crate) fn kill(&mut self, name: &str) {
         if let Some(index) = self.running.iter().position(|named| named.name == name) {

@@ -1,50 +1,70 @@
 //! `memtape demo`: the whole system on this machine, in real processes.
 //!
 //! The demo starts a coordinator with its store, two agents for two simulated nodes, and ranks
-//! that train ([`training`], or with `--torch` real PyTorch). One rank leaks. The demo polls the
-//! coordinator's API until there is an incident. Then it kills the coordinator, starts it again on
-//! the same store, and reads the incident back.
+//! that train ([`training`], or with `--torch` real PyTorch). One rank has a fault, which
+//! [`scenarios`] describes. The demo polls the coordinator's API until that has what the scenario
+//! is about. Then it kills the coordinator, starts it again on the same store, and reads the result
+//! back. Where a rank fills its device, it counts down to the request that fails.
 //!
-//! [`children`] holds the processes, [`watch`] the requests to the coordinator, [`torch`] the
-//! PyTorch job.
+//! [`start`] starts the processes ([`children`]) in their [`folders`], [`answers`] asks the
+//! coordinator, [`watch`] waits and prints, [`found`] is the result, [`screens`] words it.
+
+#[macro_use]
+mod frames;
 
 mod allocator;
+mod answers;
 mod children;
+mod collectives;
+mod folders;
+mod found;
+mod scenarios;
+mod screens;
+mod start;
 mod torch;
 pub(crate) mod training;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use rustix::fs::statvfs;
-use serde_json::Value;
+use anyhow::bail;
+use memtape_core::capture::Reason;
+use memtape_proto::api::{Capture, JobState};
 
-use crate::args::duration;
+use crate::args::{Mistakes, duration};
 use crate::client::Client;
 use crate::globals::Globals;
+use crate::render::units::{bytes, plural};
 use crate::runtime;
 use crate::{clock, output};
 
-use children::{Children, Start, Stdout, Stop};
+use answers::Answers;
+use children::Children;
+use folders::Folders;
+use found::Found;
+use scenarios::{Goal, Plan, Scenario};
 use torch::Torch;
-use watch::{Found, Watch};
+use watch::Watch;
 
 /// `memtape demo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
+    /// What goes wrong on one rank.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) scenario: Scenario,
     /// Number of ranks.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) ranks: u32,
-    /// The rank that leaks, or none [default: 2, or the last rank if there are fewer].
+    /// The rank with the fault; with none, the demo shows a healthy job
+    /// [default: 2, or the last rank if there are fewer].
     #[arg(long, value_name = "RANK|none", value_parser = leak_rank)]
     pub(crate) leak_rank: Option<LeakRank>,
-    /// Stop as soon as the incident was read back.
+    /// Stop as soon as the result was read back.
     #[arg(long)]
     pub(crate) exit: bool,
-    /// Fail if there is no incident after this time; with --leak-rank none, run for this time
+    /// Fail if there is no result after this time; with --leak-rank none, run for this time
     /// [default: 120s, with --torch 300s, with --leak-rank none 60s].
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) limit: Option<Duration>,
@@ -55,6 +75,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Train with real PyTorch: on this machine's GPUs, or without GPUs on a fake CUDA runtime.
+    /// For the scenario leak only.
     #[arg(long)]
     pub(crate) torch: bool,
     /// The Python that has torch [default: target/venv/bin/python if it exists, else python3].
@@ -62,48 +83,34 @@ pub(crate) struct DemoArgs {
     pub(crate) python: Option<PathBuf>,
 }
 
-/// Which rank of the demo leaks.
+/// Which rank of the demo has the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeakRank(pub(crate) Option<u32>);
 
-/// Simulated nodes; each gets a contiguous range of ranks.
-const NODES: u32 = 2;
-/// Step at which the leak begins: after the detector's warm-up, as most leaks do.
-const LEAK_FROM_STEP: u64 = 100;
-/// Time between two reports of an agent; short, so that the demo ends soon.
-const REPORT_TIME: Duration = Duration::from_millis(200);
-/// Events on a tape: the demo's ranks make about 250 a step, so this covers 500 steps.
-const TAPE_EVENTS: u32 = 1 << 17;
-/// Live blocks on a tape.
-const TAPE_BLOCKS: u32 = 1 << 16;
-/// Upper bound of the bytes of a rank's tape of these sizes.
-const TAPE_BYTES: u64 = 48 << 20;
-/// Time between the start of the rank processes and their common step 1.
-const START_DELAY: Duration = Duration::from_millis(1500);
-const START_TIME_MAX: Duration = Duration::from_secs(20);
-const INCIDENT_TIME_MAX: Duration = Duration::from_secs(120);
-/// Longer, because importing torch in many processes on few cores is slow.
-const TORCH_INCIDENT_TIME_MAX: Duration = Duration::from_secs(300);
-const QUIET_TIME: Duration = Duration::from_secs(60);
-
-/// The rank that leaks by default. Not rank 0, which is the only rank that many tools show.
+/// The rank with the fault by default. Not rank 0, which is the only rank that many tools show.
 const LEAK_RANK: u32 = 2;
-
-const COORDINATOR: &str = "coordinator";
+/// Longest time until all ranks have finished a step.
+const RANKS_TIME_MAX: Duration = Duration::from_secs(60);
+/// Longer, because importing torch in many processes on few cores is slow.
+const TORCH_RANKS_TIME_MAX: Duration = Duration::from_secs(300);
+const RESULT_TIME_MAX: Duration = Duration::from_secs(120);
+const TORCH_RESULT_TIME_MAX: Duration = Duration::from_secs(300);
+const QUIET_TIME: Duration = Duration::from_secs(60);
+/// A healthy job may be watched for some time before the verdict.
+const VERDICT_TIME_MAX: Duration = Duration::from_secs(30);
+/// Longest time until a leaking rank has filled its device.
+const FILLING_TIME_MAX: Duration = Duration::from_secs(300);
+/// Time between two lines about the time that is left.
+const COUNTDOWN_TIME: Duration = Duration::from_secs(10);
 
 /// Runs the demo until it is interrupted, or with `--exit` until it has its result.
-/// Fails when a process does not start, no incident is reported in time, or a wrong one is.
+/// Fails when a process does not start, no result is there in time, or it is a wrong one.
 pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
-    let leak_rank =
-        args.leak_rank.unwrap_or(LeakRank(Some(LEAK_RANK.min(args.ranks.saturating_sub(1)))));
-    if let LeakRank(Some(rank)) = leak_rank
-        && rank >= args.ranks
-    {
-        let last = args.ranks.saturating_sub(1);
-        let line = format!("--leak-rank {rank} does not exist: ranks are 0 to {last}, or none");
-        return Err(crate::args::Mistakes(vec![line]).into());
-    }
+    let plan = args.scenario.plan();
+    let faulty =
+        args.leak_rank.unwrap_or(LeakRank(Some(LEAK_RANK.min(args.ranks.saturating_sub(1))))).0;
+    check(&args, &plan, faulty)?;
     let interrupted = watch_signals()?;
     let torch = args.torch.then(|| Torch::find(args.python.clone(), args.ranks)).transpose()?;
     let folders = Folders::make(&args)?;
@@ -113,10 +120,29 @@ pub(crate) fn run(args: DemoArgs, globals: &Globals) -> anyhow::Result<()> {
         job: format!("demo-{}", clock::unix_seconds()),
         torch,
         folders,
-        leak_rank,
+        faulty,
+        plan,
         args,
     };
     demo.play(json)
+}
+
+/// Refuses what cannot show the scenario, in one line.
+fn check(args: &DemoArgs, plan: &Plan, faulty: Option<u32>) -> anyhow::Result<()> {
+    let (scenario, ranks) = (args.scenario.name(), args.ranks);
+    let mut lines = Vec::new();
+    if let Some(rank) = faulty.filter(|&rank| rank >= ranks) {
+        let last = ranks.saturating_sub(1);
+        lines.push(format!("--leak-rank {rank} does not exist: ranks are 0 to {last}, or none"));
+    }
+    if ranks < plan.ranks_min {
+        let least = plan.ranks_min;
+        lines.push(format!("--scenario {scenario} compares ranks: use --ranks {least} or more"));
+    }
+    if args.torch && args.scenario != Scenario::Leak {
+        lines.push(format!("--torch has no scenario {scenario}: leave one of both out"));
+    }
+    if lines.is_empty() { Ok(()) } else { Err(Mistakes(lines).into()) }
 }
 
 struct Demo {
@@ -126,202 +152,236 @@ struct Demo {
     job: String,
     torch: Option<Torch>,
     folders: Folders,
-    leak_rank: LeakRank,
+    /// The rank with the fault.
+    faulty: Option<u32>,
+    plan: Plan,
     args: DemoArgs,
 }
 
 impl Demo {
     fn play(&mut self, json: bool) -> anyhow::Result<()> {
         let client = self.start_coordinator(self.args.port)?;
-        self.watch.say(&format!("coordinator: {}", client.base()));
-        self.start_agents(client.base())?;
-        match &self.torch {
-            None => self.start_ranks()?,
-            Some(_) => self.start_torch()?,
-        }
-        let Some(found) = self.wait_for_incident(&client)? else {
-            // Interrupted, or the time without a leak is over.
-            return if json { output::print_json(&watch::no_incident()) } else { Ok(()) };
+        let base = client.base().to_string();
+        self.watch.say(&format!("page: {base}"));
+        self.start_processes(&base)?;
+        self.wait_for_ranks(&client)?;
+        let Some(rank) = self.faulty else { return self.show_healthy(&client, json) };
+        let Some(mut found) = self.wait_for_result(&client, rank)? else {
+            let result = found::no_incident(None);
+            return if json { output::print_json(&result) } else { Ok(()) };
         };
         let stays = !self.args.exit && !self.watch.is_interrupted();
-        self.watch.show_incident(&found, Some(client.base()).filter(|_| stays));
+        for line in screens::found(&found, stays.then_some(base.as_str())) {
+            self.watch.say(&line);
+        }
+        if matches!(self.plan.goal, Goal::OutOfMemory(_)) {
+            found.oom = self.count_down(&client, rank)?;
+        }
         let stored = self.restart_and_read_back(&client, &found)?;
         if json {
-            output::print_json(&found.to_json(stored))?;
+            output::print_json(&found.to_json(self.args.scenario, stored))?;
         }
-        self.judge(&found, stored)?;
+        self.judge(&found, rank, stored)?;
         if self.args.exit || self.watch.is_interrupted() {
             return Ok(());
         }
-        self.watch.show_commands_to_try(&found, client.base(), self.pid_of_a_healthy_rank());
-        self.watch.until_interrupted(&client, &self.job, &mut self.children)
-    }
-
-    /// Checks that the incident is that of the leaking rank, with a culprit, and stored.
-    fn judge(&self, found: &Found, stored: bool) -> anyhow::Result<()> {
-        match self.leak_rank {
-            LeakRank(None) => bail!("an incident was reported although no rank leaks"),
-            LeakRank(Some(rank)) if rank != found.incident.rank => {
-                bail!("rank {rank} leaks, but the incident is on rank {}", found.incident.rank)
-            }
-            LeakRank(Some(_)) if found.incident.culprit.is_none() => {
-                bail!("the incident has no culprit: {}", found.incident.sentence)
-            }
-            LeakRank(Some(_)) if !stored => {
-                bail!("the store lost the incident or its capture: see the line above")
-            }
-            LeakRank(Some(_)) => Ok(()),
+        // How long real PyTorch takes to fill its device is not known.
+        if self.plan.fills_device && self.torch.is_none() && found.oom.is_none() {
+            found.oom = self.count_down(&client, rank)?;
         }
-    }
-
-    /// Starts the coordinator on this port (0: any free port) and waits until it answers.
-    fn start_coordinator(&mut self, port: u16) -> anyhow::Result<Client> {
-        let arguments = [
-            "coordinator",
-            "--json",
-            "--listen",
-            &format!("127.0.0.1:{port}"),
-            "--data-dir",
-            &self.folders.data.to_string_lossy(),
-        ];
-        self.children.start(Start {
-            name: COORDINATOR.to_string(),
-            arguments: arguments.map(str::to_string).to_vec(),
-            stdout: Stdout::FirstLine,
-            ..Start::default()
-        })?;
-        let line: Value = serde_json::from_str(&self.children.first_line(COORDINATOR)?)
-            .context("the coordinator did not print its address")?;
-        let url =
-            line["listening"].as_str().context("the coordinator did not print its address")?;
-        let client = Client::new(url)?;
-        let polls = START_TIME_MAX.as_millis() / watch::POLL_TIME.as_millis();
-        for _ in 0..polls {
-            if client.is_healthy() {
-                return Ok(client);
-            }
-            self.watch.pause();
+        if !self.watch.is_interrupted() {
+            let goal = self.plan.goal;
+            self.watch.write(&screens::commands_to_try(&found, goal, &base, &self.job));
         }
-        bail!("the coordinator does not answer at {url}")
-    }
-
-    fn start_agents(&mut self, url: &str) -> anyhow::Result<()> {
-        for node in 0..self.nodes() {
-            let folder = self.folders.tapes(node)?;
-            let arguments = [
-                "agent",
-                "--coordinator",
-                url,
-                "--node",
-                &format!("node-{node}"),
-                "--tape-dir",
-                &folder.to_string_lossy(),
-                "--report-interval",
-                &format!("{}ms", REPORT_TIME.as_millis()),
-                // No spool: agent and coordinator end together.
-                "--spool-bytes-max",
-                "0",
-            ];
-            self.children.start(Start {
-                name: format!("agent-{node}"),
-                arguments: arguments.map(str::to_string).to_vec(),
-                ..Start::default()
-            })?;
-        }
-        self.watch.say(&format!("agents: {}, each for a simulated node", self.nodes()));
+        self.watch.until_interrupted(&mut self.children);
         Ok(())
     }
 
-    fn start_ranks(&mut self) -> anyhow::Result<()> {
+    /// Checks that the result is that of the scenario, on the faulty rank, and stored.
+    fn judge(&self, found: &Found, rank: u32, stored: bool) -> anyhow::Result<()> {
+        let scenario = self.args.scenario.name();
+        if !found.reaches(self.plan.goal) {
+            let sentence = found.sentence().unwrap_or("nothing is said of it");
+            bail!("the scenario {scenario} was not found as such: {sentence}");
+        }
+        if found.rank() != Some(rank) {
+            let other = found.rank().map_or("no rank".to_string(), |other| format!("rank {other}"));
+            bail!("rank {rank} has the fault, but {other} was found");
+        }
+        let names_no_line = found.incident.as_ref().is_some_and(|it| it.culprit.is_none());
+        if self.plan.fills_device && names_no_line {
+            bail!("the incident has no culprit");
+        }
+        let is_oom = matches!(self.plan.goal, Goal::OutOfMemory(_));
+        if is_oom && found.oom.is_none() && !self.watch.is_interrupted() {
+            bail!("no capture shows the request that failed");
+        }
+        if !stored {
+            bail!("the store lost the incident or a capture: see the line above");
+        }
+        Ok(())
+    }
+
+    /// Waits until all ranks have finished a step, and lets them go on: so what follows is about
+    /// all of them.
+    fn wait_for_ranks(&mut self, client: &Client) -> anyhow::Result<()> {
         let ranks = self.args.ranks;
-        let per_node = ranks.div_ceil(self.nodes());
-        let start_ns = clock::mono_ns() + START_DELAY.as_nanos() as u64;
-        for rank in 0..ranks {
-            let (node, local_rank) = (rank / per_node, rank % per_node);
-            let mut arguments = vec!["demo-rank".to_string(), format!("--start-ns={start_ns}")];
-            if self.leak_rank == LeakRank(Some(rank)) {
-                arguments.push(format!("--leak-from={LEAK_FROM_STEP}"));
-            }
-            self.children.start(Start {
-                name: format!("rank-{rank}"),
-                arguments,
-                variables: vec![
-                    ("MEMTAPE_DIR", self.folders.tapes(node)?.to_string_lossy().into_owned()),
-                    ("MEMTAPE_JOB", self.job.clone()),
-                    ("MEMTAPE_EVENTS", TAPE_EVENTS.to_string()),
-                    ("MEMTAPE_BLOCKS", TAPE_BLOCKS.to_string()),
-                    ("MEMTAPE_RANK", rank.to_string()),
-                    ("MEMTAPE_WORLD_SIZE", ranks.to_string()),
-                    ("RANK", rank.to_string()),
-                    ("LOCAL_RANK", local_rank.to_string()),
-                ],
-                ..Start::default()
-            })?;
-        }
-        let leak = match self.leak_rank.0 {
-            Some(rank) => format!("rank {rank} will leak from step {LEAK_FROM_STEP} on"),
-            None => "no rank will leak".to_string(),
+        let limit = if self.torch.is_some() { TORCH_RANKS_TIME_MAX } else { RANKS_TIME_MAX };
+        let answers = Answers { client, job: &self.job };
+        let all = |_: &mut Watch| {
+            let known = answers.ranks();
+            let size = known.first()?.devices.first()?.device_bytes;
+            let is_there = known.len() == ranks as usize && known.iter().all(|it| it.step > 0);
+            is_there.then_some(size)
         };
-        self.watch.say(&format!("ranks: {ranks} processes, {leak}"));
+        match self.watch.until(Some(limit), &mut self.children, all)? {
+            Some(size) => {
+                if self.torch.is_none() {
+                    collectives::start(&self.folders.collectives(), ranks as usize)?;
+                }
+                let device = if size > 0 { bytes(size) } else { "unknown size".to_string() };
+                let ranks = plural(u64::from(ranks), "rank");
+                self.watch.say(&format!("job {}: {ranks} report, devices of {device}", self.job));
+            }
+            None if self.watch.is_interrupted() => {}
+            None => {
+                let known = answers.ranks().len();
+                bail!("only {known} of {ranks} ranks report after {} s", limit.as_secs());
+            }
+        }
         Ok(())
     }
 
-    fn start_torch(&mut self) -> anyhow::Result<()> {
-        let Some(torch) = &self.torch else { return Ok(()) };
-        let (ranks, LeakRank(leak_rank)) = (self.args.ranks, self.leak_rank);
-        let leak =
-            leak_rank.map_or("no rank leaks".to_string(), |rank| format!("rank {rank} leaks"));
-        self.watch.say(&format!("ranks: {ranks} of a DDP job on {}, {leak}", torch.runtime()));
-        let arguments = torch.arguments(&self.job, &self.folders.tapes(0)?, ranks, leak_rank);
-        self.children.start(Start {
-            name: "torchrun".to_string(),
-            arguments,
-            stop: Stop::Ask,
-            ..Start::default()
-        })
-    }
-
-    /// The number of simulated nodes: one for a torchrun launcher.
-    fn nodes(&self) -> u32 {
-        if self.torch.is_some() { 1 } else { NODES.min(self.args.ranks) }
-    }
-
-    /// Waits for the first incident and its diagnosis. Returns none when the demo was interrupted,
-    /// or when no rank leaks and the time is over.
-    fn wait_for_incident(&mut self, client: &Client) -> anyhow::Result<Option<Found>> {
-        let leaks = self.leak_rank.0.is_some();
-        let limit = self.args.limit.or(match (leaks, self.args.exit, self.torch.is_some()) {
-            (true, _, false) => Some(INCIDENT_TIME_MAX),
-            (true, _, true) => Some(TORCH_INCIDENT_TIME_MAX),
-            (false, true, _) => Some(QUIET_TIME),
-            (false, false, _) => None,
-        });
-        let found = self.watch.incident(client, &self.job, limit, &mut self.children)?;
-        if found.is_none() && leaks && !self.watch.is_interrupted() {
-            let seconds = limit.unwrap_or_default().as_secs();
-            bail!("no incident within {seconds} s: {}", self.watch.last_seen());
+    /// Waits for what the scenario is about, on `rank`. Returns none when the demo was interrupted.
+    fn wait_for_result(&mut self, client: &Client, rank: u32) -> anyhow::Result<Option<Found>> {
+        let answers = Answers { client, job: &self.job };
+        let (goal, fills) = (self.plan.goal, self.plan.fills_device);
+        let name = start::rank_name(rank);
+        if fills || goal == Goal::Death {
+            self.watch.expect_end_of(name.clone());
         }
-        Ok(found)
+        if goal == Goal::Death {
+            let from_step = self.plan.from_step;
+            let is_due = |watch: &mut Watch| {
+                watch.show_progress(answers);
+                answers.job().filter(|job| job.step_min >= from_step)
+            };
+            let due = self.watch.until(Some(RANKS_TIME_MAX), &mut self.children, is_due)?;
+            let Some(job) = due else { return Ok(None) };
+            self.children.kill(&name);
+            self.watch.say(&format!("{name} killed (SIGKILL) at step {}", job.step_min));
+        }
+        let usual = if self.torch.is_some() { TORCH_RESULT_TIME_MAX } else { RESULT_TIME_MAX };
+        let limit = self.args.limit.unwrap_or(usual);
+        let (mut announced, mut nearest, mut asked) = (None, None, None);
+        let reached = self.watch.until(Some(limit), &mut self.children, |watch| {
+            watch.show_progress(answers);
+            let found = match goal {
+                Goal::Desynchronised => stands_still(watch, answers, &mut asked)?,
+                Goal::Incident(_) | Goal::OutOfMemory(_) | Goal::Death => {
+                    Found::now(answers, goal)?
+                }
+            };
+            let id = found.incident.as_ref().map(|incident| incident.id.clone());
+            if let Some(id) = id.filter(|id| announced.as_ref() != Some(id)) {
+                watch.say(&format!("incident {id} is open: all ranks are captured"));
+                announced = Some(id);
+            }
+            if found.reaches(goal) {
+                return Some(found);
+            }
+            nearest = Some(found);
+            None
+        })?;
+        if reached.is_some() || self.watch.is_interrupted() {
+            return Ok(reached);
+        }
+        let state = answers.job().map_or("no agent has reported a rank".to_string(), |job| {
+            format!("the job was {} at step {}", job.state, job.step_min)
+        });
+        let incident = nearest.and_then(|found| found.incident);
+        let seen = incident.map_or(state, |incident| {
+            format!("incident {} ({}): {}", incident.id, incident.class, incident.sentence)
+        });
+        bail!("no result of the scenario within {} s: {seen}", limit.as_secs())
     }
 
-    /// Kills the coordinator (SIGKILL), starts it on the same store, and compares the incident.
-    fn restart_and_read_back(&mut self, client: &Client, found: &Found) -> anyhow::Result<bool> {
-        self.children.kill(COORDINATOR);
-        let port = client.base().rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0);
-        let client = self.start_coordinator(port)?;
-        let (stored, outcome) = match found.read_back(&client) {
-            Ok(()) => (true, "the incident and its capture are in the store".to_string()),
-            Err(error) => (false, format!("{error:#}")),
+    /// Counts down until the request has failed and the capture of it is closed. Returns none when
+    /// the demo was interrupted.
+    fn count_down(&mut self, client: &Client, rank: u32) -> anyhow::Result<Option<Capture>> {
+        let answers = Answers { client, job: &self.job };
+        let trigger = Reason::OutOfMemory { rank }.as_str();
+        let mut counted = None::<std::time::Instant>;
+        let limit = self.args.limit.unwrap_or(FILLING_TIME_MAX);
+        let capture = self.watch.until(Some(limit), &mut self.children, |watch| {
+            if let Some(capture) = answers.capture(trigger) {
+                return Some(capture);
+            }
+            let is_due = counted.is_none_or(|at| at.elapsed() >= COUNTDOWN_TIME);
+            if let Some(line) = is_due.then(|| answers.countdown(rank)).flatten() {
+                watch.say(&line);
+                counted = Some(std::time::Instant::now());
+            }
+            None
+        })?;
+        match &capture {
+            Some(capture) => self.watch.say(&screens::capture(capture)),
+            None if self.watch.is_interrupted() => {}
+            None => bail!("rank {rank} has not filled its device after {} s", limit.as_secs()),
+        }
+        Ok(capture)
+    }
+
+    /// Watches a job in which nothing grows, until the time is over or the user interrupts.
+    /// Fails when an incident is reported, or when the ranks cannot be judged yet.
+    fn show_healthy(&mut self, client: &Client, json: bool) -> anyhow::Result<()> {
+        let answers = Answers { client, job: &self.job };
+        let limit = self.args.limit.or(self.args.exit.then_some(QUIET_TIME));
+        let incident = self.watch.until(limit, &mut self.children, |watch| {
+            watch.show_progress(answers);
+            answers.incidents().into_iter().next()
+        })?;
+        if let Some(incident) = incident {
+            bail!("an incident was reported although no rank has a fault: {}", incident.sentence);
+        }
+        let was_interrupted = self.watch.is_interrupted();
+        let judge = |_: &mut Watch| answers.nothing_grows().ok();
+        let judged = match answers.nothing_grows() {
+            Ok(judged) => Some(judged),
+            Err(_) => self.watch.until(Some(VERDICT_TIME_MAX), &mut self.children, judge)?,
         };
-        self.watch.say(&format!("coordinator killed (SIGKILL) and started again: {outcome}"));
-        Ok(stored)
+        match (judged, answers.nothing_grows()) {
+            (Some(judged), _) => self.watch.say(&judged.sentence()),
+            (None, Err(why)) if !was_interrupted => bail!("no verdict: {why}"),
+            (None, Err(why)) => self.watch.say(&format!("no verdict: {why}")),
+            (None, Ok(_)) => {}
+        }
+        if json { output::print_json(&found::no_incident(judged)) } else { Ok(()) }
     }
+}
 
-    fn pid_of_a_healthy_rank(&self) -> Option<u32> {
-        let LeakRank(leaks) = self.leak_rank;
-        let mut healthy = (0..self.args.ranks).filter(|&rank| leaks != Some(rank));
-        healthy.find_map(|rank| self.children.pid(&format!("rank-{rank}")))
+/// Asks for a capture once the job stands still, as a person would. Asks again while the capture
+/// names no rank that left a collective out: ranks must have waited for 5 s.
+fn stands_still(
+    watch: &mut Watch,
+    answers: Answers<'_>,
+    asked: &mut Option<String>,
+) -> Option<Found> {
+    let Some(id) = asked.as_deref() else {
+        answers.job().filter(|job| job.state == JobState::Behind)?;
+        *asked = answers.client.capture(answers.job, None).ok();
+        let id = asked.as_deref()?;
+        watch.say(&format!(
+            "the job stands still: capture {id} is taken, as `memtape capture` does"
+        ));
+        return None;
+    };
+    let capture = answers.closed_capture(id)?;
+    let desynchronised = answers.desynchronised(id);
+    if desynchronised.is_none() {
+        *asked = None;
     }
+    Some(Found { capture: Some(capture), desynchronised, ..Found::default() })
 }
 
 fn leak_rank(text: &str) -> Result<LeakRank, String> {
@@ -331,53 +391,6 @@ fn leak_rank(text: &str) -> Result<LeakRank, String> {
             .parse()
             .map(|rank| LeakRank(Some(rank)))
             .map_err(|_| "give the number of a rank, or none".to_string()),
-    }
-}
-
-/// The demo's folders. All but a given `--data-dir` are deleted when it ends.
-#[derive(Debug)]
-struct Folders {
-    /// Logs, and the store unless `--data-dir` is given.
-    temporary: tempfile::TempDir,
-    /// Tapes, in shared memory if it has room.
-    tapes: tempfile::TempDir,
-    data: PathBuf,
-}
-
-impl Folders {
-    fn make(args: &DemoArgs) -> anyhow::Result<Self> {
-        let new = |parent: &Path| {
-            let folder = tempfile::Builder::new().prefix("memtape-demo-").tempdir_in(parent);
-            folder.with_context(|| format!("cannot make a folder in {}", parent.display()))
-        };
-        let temporary = new(&std::env::temp_dir())?;
-        let shared_memory = Path::new("/dev/shm");
-        let needed = u64::from(args.ranks).saturating_mul(TAPE_BYTES);
-        let has_room = statvfs(shared_memory)
-            .is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) > needed);
-        let in_memory = if has_room { new(shared_memory).ok() } else { None };
-        let tapes = match in_memory {
-            Some(folder) => folder,
-            None => new(&std::env::temp_dir())?,
-        };
-        let data = match &args.data_dir {
-            Some(folder) => folder.clone(),
-            None => temporary.path().join("store"),
-        };
-        std::fs::create_dir_all(&data)
-            .with_context(|| format!("cannot make the folder {}", data.display()))?;
-        Ok(Self { temporary, tapes, data })
-    }
-
-    fn logs(&self) -> PathBuf {
-        self.temporary.path().to_path_buf()
-    }
-
-    /// The folder of a node's tapes.
-    fn tapes(&self, node: u32) -> anyhow::Result<PathBuf> {
-        let folder = self.tapes.path().join(format!("node-{node}"));
-        std::fs::create_dir_all(&folder).context("cannot make a folder for tapes")?;
-        Ok(folder)
     }
 }
 

@@ -3,11 +3,12 @@
 //! It allocates what a real loop allocates: weights at the start, optimizer state at step 1, and in
 //! each step activations and gradients. Sequence lengths vary, and every 50 steps there is an
 //! evaluation. Every allocation goes through the recorder's own code onto a real tape, under stacks
-//! that name this file. There is no GPU, no PyTorch and no computation. The clock, not
-//! communication, keeps the ranks in the same step.
+//! that name this source. There is no GPU, no PyTorch and no computation. The clock keeps the ranks
+//! in the same step, and [`Collectives`] where a rank stops.
 //!
-//! The rank that leaks keeps one tensor a step: see [`Trainer::remember_loss`].
+//! What a rank does wrong is a [`Fault`] of `scenarios/`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -17,6 +18,8 @@ use crate::args::duration;
 use crate::clock;
 
 use super::allocator::{Allocator, Held, Listener, OutOfMemory};
+use super::collectives::Collectives;
+use super::scenarios::{Fault, Scenario};
 
 const MIB: u64 = 1 << 20;
 const LAYERS: usize = 12;
@@ -25,30 +28,15 @@ const EMBEDDING_BYTES: u64 = 96 * MIB;
 /// Attention scores, attention output, and the feed-forward layer's inner activation.
 const ACTIVATION_BYTES: [u64; 3] = [18 * MIB, 6 * MIB, 24 * MIB];
 const LOGITS_BYTES: u64 = 48 * MIB;
-const LEAK_BYTES: u64 = 5 * MIB / 2;
 /// Largest deviation of a sequence's length from the usual one, in percent.
 const LENGTH_NOISE: u64 = 12;
 const EVAL_EVERY_STEPS: u64 = 50;
 const EVAL_BATCHES: usize = 2;
-/// The modelled device: small, so that the leak fills it within two minutes.
-const DEVICE_BYTES: u64 = 8 << 30;
+/// The modelled device: small, so that a leak fills it within two minutes.
+pub(crate) const DEVICE_BYTES: u64 = 8 << 30;
 
-/// The frame of the line that calls it.
-macro_rules! here {
-    ($function:literal) => {
-        FrameRef { file: file!(), line: line!(), function: $function }
-    };
-}
-
-const MAIN: FrameRef = here!("run");
-const STEP: FrameRef = here!("step");
-
-/// The stack of the line of a step that calls it.
-macro_rules! stack {
-    ($function:literal) => {
-        &[here!($function), STEP, MAIN]
-    };
-}
+pub(crate) const MAIN: FrameRef = here!("run");
+pub(crate) const STEP: FrameRef = here!("step");
 
 /// Reports the allocator's blocks and segments to the recorder.
 #[derive(Debug)]
@@ -77,9 +65,15 @@ impl Listener for Recorder {
 /// `memtape demo-rank`: identity and tape folder come from the environment, as for real ranks.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoRankArgs {
-    /// Keep one tensor a step from this step on.
-    #[arg(long)]
-    pub(crate) leak_from: Option<u64>,
+    /// Do what the faulty rank of this scenario does.
+    #[arg(long, value_enum)]
+    pub(crate) fault: Option<Scenario>,
+    /// Begin with it in this step.
+    #[arg(long, value_name = "STEP", default_value_t = 1)]
+    pub(crate) fault_from: u64,
+    /// File that the ranks share for the progress of their collectives; without it there are none.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) collectives: Option<PathBuf>,
     /// Length of a step.
     #[arg(long, value_parser = duration, default_value = "30ms")]
     pub(crate) step_time: Duration,
@@ -98,16 +92,34 @@ pub(crate) fn run(args: DemoRankArgs) -> anyhow::Result<()> {
     let rank = number("RANK").unwrap_or(0);
     let device = u8::try_from(number("LOCAL_RANK").unwrap_or(0)).unwrap_or(u8::MAX);
     let step_ns = u64::try_from(args.step_time.as_nanos()).unwrap_or(u64::MAX);
-    let start_ns = if args.start_ns == 0 { clock::mono_ns() } else { args.start_ns };
+    let mut start_ns = if args.start_ns == 0 { clock::mono_ns() } else { args.start_ns };
     let full = |OutOfMemory { size }| {
         anyhow::anyhow!("out of memory: the modelled device has no {} MiB left", size / MIB)
     };
+    let mut collectives = args
+        .collectives
+        .map(|path| {
+            let ranks = number("MEMTAPE_WORLD_SIZE").unwrap_or(1);
+            Collectives::join(&path, usize::try_from(rank)?, usize::try_from(ranks)?)
+        })
+        .transpose()?;
     memtape::device_bytes(DEVICE_BYTES, device);
-    let mut trainer = Trainer::new(Recorder { device }, rank, args.leak_from).map_err(full)?;
+    let fault = args.fault.and_then(Scenario::fault);
+    let mut trainer =
+        Trainer::new(Recorder { device }, rank, (fault, args.fault_from)).map_err(full)?;
     for step in 1..=args.steps.unwrap_or(u64::MAX) {
         wait_until(start_ns.saturating_add(step_ns.saturating_mul(step)));
         if let Err(error) = trainer.step(step) {
             bail!("step {step}: {}", full(error));
+        }
+        if let Some(collectives) = &mut collectives {
+            if trainer.leaves_collectives_out(step) {
+                collectives.stop()?;
+            }
+            if collectives.finish_step(step)? {
+                // Time that was spent waiting is not caught up.
+                start_ns = clock::mono_ns().saturating_sub(step_ns.saturating_mul(step));
+            }
         }
         memtape::step();
     }
@@ -129,40 +141,57 @@ struct Trainer<L> {
     weights: Vec<Held>,
     optimizer_state: Vec<Held>,
     gradients: Vec<Held>,
-    loss_history: Vec<Held>,
-    leak_from: Option<u64>,
+    fault: Option<Box<dyn Fault<L>>>,
+    fault_from: u64,
 }
 
 impl<L: Listener> Trainer<L> {
-    fn new(listener: L, rank: u64, leak_from: Option<u64>) -> Result<Self, OutOfMemory> {
+    fn new(
+        listener: L,
+        rank: u64,
+        (fault, fault_from): (Option<Box<dyn Fault<L>>>, u64),
+    ) -> Result<Self, OutOfMemory> {
         let mut trainer = Self {
             gpu: Allocator::new(listener, DEVICE_BYTES),
             noise: Noise::new(rank),
             weights: Vec::new(),
             optimizer_state: Vec::new(),
             gradients: Vec::new(),
-            loss_history: Vec::new(),
-            leak_from,
+            fault,
+            fault_from,
         };
         for bytes in weight_sizes() {
             let gpu = &mut trainer.gpu;
             trainer.weights.push(with_frames(&[here!("new"), MAIN], || gpu.alloc(bytes))?);
         }
+        if let Some(fault) = &mut trainer.fault {
+            fault.prepare(&mut trainer.gpu)?;
+        }
         Ok(trainer)
     }
 
     fn step(&mut self, step: u64) -> Result<(), OutOfMemory> {
-        let length = self.noise.near(100, LENGTH_NOISE);
+        let mut length = self.noise.near(100, LENGTH_NOISE);
+        let mut fault = self.fault.take();
+        let acting = fault.as_mut().filter(|_| step >= self.fault_from);
+        length = acting.as_ref().map_or(length, |fault| fault.length(length));
         let activations = self.forward(length)?;
-        if self.leak_from.is_some_and(|from| step >= from) {
-            self.remember_loss()?;
+        if let Some(fault) = acting {
+            fault.act(step, &mut self.gpu, &mut self.noise)?;
         }
+        self.fault = fault;
         self.backward(activations, length)?;
         self.optimize()?;
         if step.is_multiple_of(EVAL_EVERY_STEPS) {
             self.evaluate()?;
         }
         Ok(())
+    }
+
+    /// True when the rank's fault keeps it from the collectives of this step.
+    fn leaves_collectives_out(&self, step: u64) -> bool {
+        let acting = self.fault.as_ref().filter(|_| step >= self.fault_from);
+        acting.is_some_and(|fault| fault.leaves_collectives_out())
     }
 
     fn alloc(&mut self, stack: &'static [FrameRef], bytes: u64) -> Result<Held, OutOfMemory> {
@@ -177,14 +206,6 @@ impl<L: Listener> Trainer<L> {
         }
         activations.push(self.alloc(stack!("forward"), LOGITS_BYTES * length / 100)?);
         Ok(activations)
-    }
-
-    /// The bug of this demo: keeps the losses for a histogram that is never drawn.
-    fn remember_loss(&mut self) -> Result<(), OutOfMemory> {
-        let bytes = self.noise.near(LEAK_BYTES, LENGTH_NOISE);
-        let loss = self.alloc(stack!("remember_loss"), bytes)?;
-        self.loss_history.push(loss);
-        Ok(())
     }
 
     /// Frees the activations, last first, and allocates the gradients.
@@ -232,7 +253,7 @@ fn weight_sizes() -> impl Iterator<Item = u64> {
 
 /// Pseudo-random numbers (xorshift64*), the same for the same rank in every run.
 #[derive(Debug)]
-struct Noise(u64);
+pub(crate) struct Noise(u64);
 
 impl Noise {
     fn new(rank: u64) -> Self {
@@ -241,7 +262,7 @@ impl Noise {
     }
 
     /// A number within `percent` of `middle`.
-    fn near(&mut self, middle: u64, percent: u64) -> u64 {
+    pub(crate) fn near(&mut self, middle: u64, percent: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -256,40 +277,53 @@ mod tests {
     use super::super::allocator::tests::Auditor;
     use super::*;
 
-    /// What is allocated at the end of each step.
-    fn ends(rank: u64, leak_from: Option<u64>, steps: u64) -> (Vec<u64>, Trainer<Auditor>) {
-        let mut trainer =
-            Trainer::new(Auditor::default(), rank, leak_from).expect("a large device");
+    /// What is allocated and reserved at the end of each step.
+    fn ends(rank: u64, fault: Option<Scenario>, steps: u64) -> (Vec<[u64; 2]>, Trainer<Auditor>) {
+        let fault = (fault.and_then(Scenario::fault), FROM_STEP);
+        let mut trainer = Trainer::new(Auditor::default(), rank, fault).expect("a large device");
         let mut ends = Vec::new();
         for step in 1..=steps {
             trainer.step(step).expect("a large device");
-            ends.push(trainer.gpu.allocated());
+            ends.push([trainer.gpu.allocated(), trainer.gpu.listener().reserved]);
         }
         (ends, trainer)
     }
 
+    const FROM_STEP: u64 = 41;
+
     #[test]
     fn only_a_leaking_rank_grows() {
         for rank in 0..4 {
-            let (flat, trainer) = ends(rank, None, 120);
-            assert!(flat.iter().all(|&bytes| bytes == flat[0]), "rank {rank} is flat");
-            assert!(trainer.loss_history.is_empty());
+            let (flat, _) = ends(rank, None, 120);
+            assert!(flat.iter().all(|end| end[0] == flat[0][0]), "rank {rank} is flat");
 
-            let (leaking, trainer) = ends(rank, Some(41), 120);
+            let (leaking, _) = ends(rank, Some(Scenario::Leak), 120);
             assert_eq!(leaking[..40], flat[..40], "until it leaks");
-            assert!(leaking[39..].is_sorted_by(|a, b| a < b), "one tensor each step");
-            assert_eq!(trainer.loss_history.len(), 80);
-            let growth = leaking[119] - leaking[39];
+            assert!(leaking[39..].is_sorted_by(|a, b| a[0] < b[0]), "one tensor each step");
+            let growth = leaking[119][0] - leaking[39][0];
             let (least, most) = (80 * 2 * MIB, 80 * 3 * MIB);
             assert!((least..most).contains(&growth), "{growth} bytes in 80 steps");
         }
     }
 
     #[test]
+    fn a_fragmented_rank_reserves_more_for_the_same_tensors() {
+        let grown = |fault: Option<Scenario>| {
+            let (ends, _) = ends(2, fault, 600);
+            let (before, last) = (ends[FROM_STEP as usize - 2], ends[599]);
+            [last[0].abs_diff(before[0]) / MIB, last[1].abs_diff(before[1]) / MIB]
+        };
+        let [tensors, reserved] = grown(Some(Scenario::Fragmentation));
+        assert!(tensors < 4 && reserved > 2_048, "{tensors} and {reserved} MiB");
+        let [tensors, reserved] = grown(None);
+        assert!(tensors == 0 && reserved < 256, "{tensors} and {reserved} MiB");
+    }
+
+    #[test]
     fn steps_go_up_and_down() {
         let (ends, trainer) = ends(0, None, 10);
         let auditor = trainer.gpu.listener();
-        assert_eq!(auditor.allocated, *ends.last().expect("steps"));
+        assert_eq!(auditor.allocated, ends.last().expect("steps")[0]);
         assert!(auditor.reserved > 2 * auditor.allocated / 2, "activations were cached");
         assert!(auditor.reports > 10 * 2 * LAYERS as u64);
         let weights: u64 = weight_sizes().sum();

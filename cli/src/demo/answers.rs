@@ -1,0 +1,162 @@
+//! The demo's job as the coordinator's API shows it.
+//!
+//! A request that fails has no answer: the coordinator may just be starting again.
+
+use memtape_core::capture::collective::Verdict;
+use memtape_proto::api::{
+    Capture, CaptureState, Captures, Collectives, Incident, IncidentState, Incidents, Job, Jobs,
+    Rank, RankState, Ranks,
+};
+
+use crate::client::{Client, parse};
+use crate::render::units::{bytes, duration, plural};
+
+/// Asks about one job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answers<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) job: &'a str,
+}
+
+impl Answers<'_> {
+    /// The job; none before an agent has reported a rank.
+    pub(crate) fn job(&self) -> Option<Job> {
+        let Jobs { jobs } = parse(&self.client.get(&["jobs"], &[]).ok()?).ok()?;
+        jobs.into_iter().find(|job| job.job == self.job)
+    }
+
+    /// Its ranks.
+    pub(crate) fn ranks(&self) -> Vec<Rank> {
+        let answer = self.client.get(&["jobs", self.job, "ranks"], &[]).ok();
+        answer.and_then(|answer| parse::<Ranks>(&answer).ok()).unwrap_or_default().ranks
+    }
+
+    /// One of its ranks.
+    pub(crate) fn rank(&self, number: u32) -> Option<Rank> {
+        self.ranks().into_iter().find(|rank| rank.rank == number)
+    }
+
+    /// Its incidents, oldest first.
+    pub(crate) fn incidents(&self) -> Vec<Incident> {
+        let answer = self.client.get(&["incidents"], &[("job", self.job)]).ok();
+        let answer = answer.and_then(|answer| parse::<Incidents>(&answer).ok());
+        let mut incidents = answer.unwrap_or_default().incidents;
+        incidents.sort_by_key(|incident| incident.opened_wall_ns);
+        incidents
+    }
+
+    /// Its first closed capture with this trigger.
+    pub(crate) fn capture(&self, trigger: &str) -> Option<Capture> {
+        let answer = self.client.get(&["captures"], &[("job", self.job)]).ok()?;
+        let Captures { captures } = parse(&answer).ok()?;
+        let is_it = |capture: &&Capture| {
+            capture.trigger == trigger && capture.state != CaptureState::Collecting
+        };
+        captures.iter().filter(is_it).min_by_key(|capture| capture.requested_wall_ns).cloned()
+    }
+
+    /// A capture by its id, once it is closed.
+    pub(crate) fn closed_capture(&self, id: &str) -> Option<Capture> {
+        let capture: Capture = parse(&self.client.get(&["captures", id], &[]).ok()?).ok()?;
+        (capture.state != CaptureState::Collecting).then_some(capture)
+    }
+
+    /// What a capture says of a rank that left a collective out, and that rank; none where it says
+    /// of none.
+    pub(crate) fn desynchronised(&self, capture: &str) -> Option<(u32, String)> {
+        let answer = self.client.get(&["captures", capture, "collectives"], &[]).ok()?;
+        let Collectives { groups, .. } = parse(&answer).ok()?;
+        let group = groups.into_iter().find(|group| group.verdict == Verdict::Desynchronised)?;
+        Some((group.behind.first()?.rank, group.sentence))
+    }
+
+    /// What a rank holds, and when its memory ends; none when the rank is not known or has ended.
+    pub(crate) fn countdown(&self, number: u32) -> Option<String> {
+        let rank = self.rank(number).filter(|rank| rank.end.is_none())?;
+        let device = rank.devices.first()?;
+        let held = match device.device_bytes {
+            0 => bytes(device.reserved_bytes),
+            size => format!("{} of {}", bytes(device.reserved_bytes), bytes(size)),
+        };
+        let is_open = |it: &&Incident| it.rank == number && it.state == IncidentState::Open;
+        let incidents = self.incidents();
+        let ahead =
+            incidents.iter().filter(is_open).find_map(|incident| time_left(incident, rank.step));
+        let ahead = ahead.unwrap_or_else(|| "no forecast yet".to_string());
+        Some(format!("rank {number} has reserved {held} at step {}; {ahead}", rank.step))
+    }
+
+    /// The verdict on a job in which nothing grows. The error says why there is none.
+    pub(crate) fn nothing_grows(&self) -> Result<Judged, String> {
+        let ranks = self.ranks();
+        let open = self.incidents();
+        if let Some(incident) = open.first() {
+            return Err(format!("incident {}: {}", incident.id, incident.sentence));
+        }
+        let Some(steps) = ranks.iter().map(|rank| rank.step).min() else {
+            return Err("no rank has reported".to_string());
+        };
+        match ranks.iter().find(|rank| rank.state != RankState::Healthy) {
+            Some(rank) => {
+                Err(format!("rank {} is {} at step {}", rank.rank, rank.state, rank.step))
+            }
+            None => Ok(Judged { ranks: ranks.len() as u64, steps }),
+        }
+    }
+}
+
+/// Ranks that were judged, and found healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub(crate) ranks: u64,
+    pub(crate) steps: u64,
+}
+
+impl Judged {
+    pub(crate) fn sentence(self) -> String {
+        let (ranks, steps) = (plural(self.ranks, "rank"), plural(self.steps, "step"));
+        format!("nothing grows: {ranks} judged over {steps}")
+    }
+}
+
+/// When memory ends, seen from this step, with the span of the forecast; none where no end is seen.
+/// The forecast is as old as the last step that was judged.
+fn time_left(incident: &Incident, step: u64) -> Option<String> {
+    let steps = incident.steps_to_oom.filter(|&steps| steps > 0)?;
+    let step_seconds = incident.seconds_to_oom? as f64 / steps as f64;
+    let since = step.saturating_sub(incident.last_step);
+    let at = |count: u64| duration(step_seconds * count.saturating_sub(since) as f64);
+    let span = incident.steps_to_oom_p10.zip(incident.steps_to_oom_p90);
+    let span = span.map(|(early, late)| format!(" ({} to {})", at(early), at(late)));
+    Some(format!("out of memory in about {}{}", at(steps), span.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_has_its_span() {
+        let incident = |steps: u64, p10: Option<u64>| Incident {
+            seconds_to_oom: Some(60),
+            steps_to_oom: Some(steps),
+            steps_to_oom_p10: p10,
+            steps_to_oom_p90: Some(2_200),
+            last_step: 500,
+            ..Incident::default()
+        };
+        let line = |p10: Option<u64>, step: u64| time_left(&incident(2_000, p10), step);
+        let span = |text: &str| Some(format!("out of memory in about {text}"));
+        assert_eq!(line(Some(1_800), 500), span("60 s (54 s to 66 s)"));
+        assert_eq!(line(Some(1_800), 1_500), span("30 s (24 s to 36 s)"), "1,000 steps later");
+        assert_eq!(line(Some(1_800), 9_000), span("0 s (0 s to 0 s)"));
+        assert_eq!(line(None, 500), span("60 s"));
+        assert_eq!(time_left(&incident(0, None), 500), None);
+    }
+
+    #[test]
+    fn a_verdict_counts_in_words() {
+        let judged = Judged { ranks: 4, steps: 1 };
+        assert_eq!(judged.sentence(), "nothing grows: 4 ranks judged over 1 step");
+    }
+}
