@@ -4,6 +4,7 @@ use memtape_core::identity::Identity;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::origin::Origin;
+use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,
@@ -137,6 +138,17 @@ fn sample() -> RankSnapshot {
         outside_stacks_left_out: 6,
         outside_missing: false,
         marks: vec![sample_mark()],
+        failed_request: Some(FailedRequest {
+            device: 0,
+            step: 8,
+            wall_ns: 1_700_000_000_000_000_001,
+            bytes: 96 << 20,
+            stack: 1,
+            allocated: 7 << 30,
+            reserved: 8 << 30,
+            device_free: Some(50 << 20),
+            uses: vec![StackUse { stack: 2, bytes: 6 << 30, blocks: 12 }],
+        }),
         worker_samples: Some(sample_workers()),
         before_step: 5,
         collectives: Collectives {

@@ -1,7 +1,6 @@
 //! What the demo waits for: an incident, a capture, or both; and its result.
 
 use anyhow::bail;
-use memtape_core::capture::Reason;
 use memtape_proto::api::{Capture, CaptureState, Incident};
 use memtape_proto::snapshot::{self, Bounds};
 use serde_json::{Value, json};
@@ -23,19 +22,14 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What there is now: the incident of the goal's class, else the first one; the capture of a
-    /// death. None while there is nothing.
+    /// What there is now: the incident of the goal's class, else the first one, and its capture.
+    /// None while there is nothing.
     pub(crate) fn now(answers: Answers<'_>, goal: Goal) -> Option<Self> {
         let mut incidents = answers.incidents();
         let is_it = |incident: &Incident| goal.class().is_some_and(|class| incident.class == class);
         let at = incidents.iter().position(is_it).unwrap_or(0);
         let incident = (at < incidents.len()).then(|| incidents.swap_remove(at));
-        let capture = match goal {
-            Goal::Death => answers.capture(Reason::Death { rank: 0 }.as_str()),
-            Goal::Incident(_) | Goal::OutOfMemory(_) | Goal::Desynchronised => {
-                incident.as_ref().and_then(|incident| answers.client.capture_of(incident))
-            }
-        };
+        let capture = incident.as_ref().and_then(|known| answers.client.capture_of(known));
         let is_empty = incident.is_none() && capture.is_none();
         (!is_empty).then_some(Self { incident, capture, ..Self::default() })
     }
@@ -51,8 +45,7 @@ impl Found {
         });
         is_closed
             && match goal {
-                Goal::Incident(_) | Goal::OutOfMemory(_) => is_diagnosed,
-                Goal::Death => true,
+                Goal::Incident(_) | Goal::OutOfMemory(_) | Goal::Death => is_diagnosed,
                 Goal::Desynchronised => self.desynchronised.is_some(),
             }
     }
@@ -64,7 +57,7 @@ impl Found {
         incident.or(left_out).or_else(|| self.capture.as_ref()?.trigger_rank)
     }
 
-    /// What was found, in the words of the API; none of a death, which has no sentence.
+    /// What was found, in the words of the API.
     pub(crate) fn sentence(&self) -> Option<&str> {
         let incident = self.incident.as_ref().map(|incident| incident.sentence.as_str());
         incident.or_else(|| Some(self.desynchronised.as_ref()?.1.as_str()))
@@ -214,6 +207,6 @@ mod tests {
         assert!(!found("complete", &["e"], false).reaches(LEAK));
         assert!(found("partial", &["e"], true).reaches(LEAK));
         assert!(!Found::default().reaches(LEAK) && !Found::default().reaches(Goal::Death));
-        assert!(Found { incident: None, ..found("complete", &[], true) }.reaches(Goal::Death));
+        assert!(!found("complete", &["e"], true).reaches(Goal::Death), "it is about a leak");
     }
 }

@@ -101,7 +101,9 @@ fn the_request_that_fails_is_captured() {
 
 #[test]
 fn a_killed_rank_is_captured() {
-    let capture = &scenario("killed")["capture"];
+    let shown = scenario("killed");
+    assert_eq!(shown["incident"]["class"], "died", "{shown:#}");
+    let capture = &shown["capture"];
     assert_eq!((&capture["trigger"], &capture["trigger_rank"]), (&"death".into(), &1.into()));
     assert_eq!(capture["ranks"], 4, "{capture:#}");
 }

@@ -93,7 +93,8 @@ impl Goal {
     pub(crate) fn class(self) -> Option<Class> {
         match self {
             Self::Incident(class) | Self::OutOfMemory(class) => Some(class),
-            Self::Death | Self::Desynchronised => None,
+            Self::Death => Some(Class::Died),
+            Self::Desynchronised => None,
         }
     }
 }
