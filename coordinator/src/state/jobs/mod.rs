@@ -449,6 +449,7 @@ mod tests {
     use memtape_core::detector;
 
     use super::*;
+    use crate::state::messages::RankEnd;
 
     fn limits() -> Limits {
         Limits {

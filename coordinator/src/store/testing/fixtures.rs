@@ -47,6 +47,7 @@ pub(crate) fn incident(id: &str, job: &str) -> IncidentRecord {
         diagnosis: None,
         page: Page::Quiet,
         capture_id: None,
+        failure: None,
         not_compared: None,
         former: Vec::new(),
         opened_wall_ns: 0,
