@@ -95,6 +95,28 @@ fn unknown_metrics(file: &Source, exported: &str) -> Vec<String> {
 }
 
 #[test]
+fn the_chart_has_the_version_of_the_workspace() {
+    let files = sources(&["yaml"]).into_iter().filter(|file| file.path.contains("/helm/"));
+    let old = Source::of("Chart.yaml", "version: 0.0.1\nappVersion: \"0.0.1\"\n");
+    check(other_versions, &old, &files.collect::<Vec<_>>());
+    assert_eq!(other_versions(&Source::of("pod.yaml", "  image: memtape:0.0.1\n")).len(), 1);
+}
+
+/// Versions of the chart and of images that are not those of the packages.
+fn other_versions(file: &Source) -> Vec<String> {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut found = Vec::new();
+    for (number, line) in file.lines() {
+        let marks = ["version: ", "appVersion: ", "image: memtape:"];
+        let mut named = marks.iter().filter_map(|mark| line.trim().strip_prefix(mark));
+        if named.next().is_some_and(|named| named.trim_matches('"') != version) {
+            found.push(format!("{}:{number}: the version is {version}", file.path));
+        }
+    }
+    found
+}
+
+#[test]
 fn every_invariant_names_the_test_that_enforces_it() {
     let code = rust();
     let rule = |file: &Source| unenforced(file, &code);

@@ -266,7 +266,7 @@ fn wheel_in(flavour: &Flavour) -> Option<PathBuf> {
     paths.find(|path| path.extension().is_some_and(|extension| extension == "whl"))
 }
 
-/// `memtape-0.1.0-py3-none-linux_x86_64.whl` is for `py3-none-linux_x86_64`.
+/// `memtape-0.2.0-py3-none-linux_x86_64.whl` is for `py3-none-linux_x86_64`.
 fn tag(wheel: &Path) -> String {
     let stem = wheel.file_stem().unwrap_or_default().to_string_lossy();
     stem.splitn(3, '-').nth(2).unwrap_or_default().to_string()
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn tags_are_read_from_the_name() {
-        let name = Path::new("a/memtape-0.1.0-py3-none-linux_x86_64.whl");
+        let name = Path::new("a/memtape-0.2.0-py3-none-linux_x86_64.whl");
         assert_eq!(tag(name), "py3-none-linux_x86_64");
     }
 }
