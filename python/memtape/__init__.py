@@ -3,6 +3,7 @@
 The recorder is a library that ``memtape run -- CMD`` preloads. It needs nothing from the program
 it records; this module is for programs that want to say more: which step it is, which phase, and
 whatever else explains the memory later. ``memtape tape FILE`` and the page show the marks.
+`tape` and `report` are for notebooks: they ask the program ``memtape`` and return what it says.
 
 Every function here may stay in production code for good. Where the recorder is absent they do
 nothing, and nowhere do they raise: a mark that makes no sense is dropped. They may be called from
@@ -16,7 +17,11 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["annotate", "is_recording", "phase", "step", "tape_path"]
+TYPE_CHECKING = False  # type checkers take it for true; the module `typing` is not imported
+if TYPE_CHECKING:
+    from memtape.notebook import Report, Tape
+
+__all__ = ["annotate", "is_recording", "phase", "report", "step", "tape", "tape_path"]
 
 # For type checkers only: at run time `__getattr__` asks the installed package for it.
 __version__: str
@@ -98,6 +103,34 @@ def tape_path() -> str | None:
     except OSError:
         pass
     return None
+
+
+def tape(path: str | os.PathLike[str] | None = None) -> Tape:
+    """Where the memory of this process is now, by line of code; or what another tape says.
+
+    The answer is shown as a table by a notebook, and as a few lines by ``print``. Where nothing
+    is recorded, its `problem` says so. Takes a second or less; not for a training loop.
+    """
+    from memtape import notebook
+
+    return notebook.tape(tape_path() if path is None else os.fspath(path))
+
+
+def report(*sources: str | os.PathLike[str], rank: int | None = None) -> Report:
+    """What is wrong with the memory: ``memtape analyze`` as an object.
+
+    `sources` are PyTorch's snapshot files and folders of them, or one tape, one capture
+    (``cap-…``, with `rank`) or one incident (``inc-…``). Without any, this process's own tape is
+    judged. Where nothing can be read, its `problem` says why.
+    """
+    from memtape import notebook
+
+    if sources:
+        return notebook.report(sources, rank)
+    own = tape_path()
+    if own is None:
+        return notebook.Report(problem=notebook.NOT_RECORDED)
+    return notebook.report([own], rank)
 
 
 class Phase:

@@ -36,6 +36,9 @@ with memtape.phase("checkpoint"):
 memtape.phase("eval")
 print("recording", memtape.is_recording())
 print("tape", memtape.tape_path())
+here = memtape.tape()
+print("shown", here.problem is None, here.step, [device.allocated for device in here.devices])
+print("judged", memtape.report().problem is None)
 "#;
 
 /// A virtual environment in a folder that goes with the test.
@@ -174,7 +177,9 @@ fn children_run_unharmed(environment: &Environment) {
 
 fn marks_are_on_the_tape(environment: &Environment) {
     let without = said(&mut environment.command("python", &["-c", SCRIPT]), PATIENCE);
-    assert_eq!(without, ["recorder False False", "recording False", "tape None"]);
+    let nothing = ["shown False 0 []", "judged False"];
+    assert_eq!(without[..3], ["recorder False False", "recording False", "tape None"]);
+    assert_eq!(without[3..], nothing);
 
     let tapes_at = tempfile::tempdir().expect("a temporary folder");
     let dir = tapes_at.path().to_str().expect("a path");
@@ -183,7 +188,8 @@ fn marks_are_on_the_tape(environment: &Environment) {
     let paths = tapes::in_folder(tapes_at.path());
     let [path] = &paths[..] else { panic!("one tape: {paths:?}, {with:?}") };
     let path = path.to_str().expect("a path");
-    assert_eq!(with, ["recorder True False", "recording True", &format!("tape {path}")]);
+    assert_eq!(with[..3], ["recorder True False", "recording True", &format!("tape {path}")]);
+    assert_eq!(with[3..], [&format!("shown True 5 [{}]", 3 << 20), "judged True"]);
 
     let tape = said(&mut environment.command("memtape", &["tape", path, "--json"]), PATIENCE);
     let tape: Value = serde_json::from_str(&tape.concat()).expect("JSON");
@@ -198,9 +204,11 @@ fn marks_are_on_the_tape(environment: &Environment) {
 
 #[test]
 fn the_module_keeps_its_word() {
-    let test = root().join("python/tests/test_memtape.py");
-    let mut python = Command::new("python3");
-    python.arg(test).env("PYTHONPATH", root().join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
-    let said = said(&mut python, PATIENCE);
-    assert_eq!(said.last().map(String::as_str), Some("OK"), "{said:#?}");
+    for test in ["test_memtape.py", "test_notebook.py"] {
+        let mut python = Command::new("python3");
+        python.arg(root().join("python/tests").join(test));
+        python.env("PYTHONPATH", root().join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
+        let said = said(&mut python, PATIENCE);
+        assert_eq!(said.last().map(String::as_str), Some("OK"), "{said:#?}");
+    }
 }
