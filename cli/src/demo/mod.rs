@@ -78,7 +78,8 @@ pub(crate) struct DemoArgs {
     /// For the scenario leak only.
     #[arg(long)]
     pub(crate) torch: bool,
-    /// The Python that has torch [default: target/venv/bin/python if it exists, else python3].
+    /// The Python that has torch [default: the one that the wheel is installed in; in a source tree
+    /// target/venv/bin/python if it exists, else python3].
     #[arg(long, value_name = "PATH", requires = "torch")]
     pub(crate) python: Option<PathBuf>,
 }

@@ -1,19 +1,23 @@
-//! The demo's real training job: `tests/torch/train_ddp.py` under torchrun and `memtape run`.
+//! The demo's real training job: `train_ddp.py` under torchrun and `memtape run`.
 //!
 //! The job uses this machine's GPUs. Without GPUs, PyTorch's own allocator runs on the fake CUDA
-//! runtime of `tests/fake_cuda`, whose `run` script builds it if necessary. The job and the fake
-//! runtime exist in the source tree only.
+//! runtime, which its `run` script preloads. The wheel has both files beside the Python module,
+//! built; the source tree has them in `tests/`, where the script builds the runtime if necessary.
+//! Nothing is downloaded: a Python with torch must be there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::library;
 
 /// The paths and the GPU count that starting the job needs.
 #[derive(Debug)]
 pub(crate) struct Torch {
     python: PathBuf,
-    tests: PathBuf,
+    files: Files,
     gpus: u32,
 }
 
@@ -21,19 +25,24 @@ impl Torch {
     /// Finds Python, torch and the script.
     /// The error is one line: what is missing.
     pub(crate) fn find(python: Option<PathBuf>, ranks: u32) -> anyhow::Result<Self> {
-        let Some(root) = source_tree() else {
-            bail!("--torch needs the source tree: start the demo in a checkout of Memtape");
+        let Some(files) = installed().or_else(in_source_tree) else {
+            bail!("--torch needs files of the wheel: pip install memtape, or use a source tree");
         };
-        let tests = root.join("tests");
-        let venv_python = root.join("target/venv/bin/python");
-        let python = python.unwrap_or_else(|| {
-            if venv_python.is_file() { venv_python } else { PathBuf::from("python3") }
-        });
-        let gpus = device_count(&python)?;
+        let python = python.unwrap_or_else(|| files.python.clone());
+        let build = Build::of(&python)?;
+        if build.gpus == 0 && !build.fits_fake_cuda() {
+            bail!(
+                "{} has torch {}, which cannot run without a GPU: pip install torch==2.11.0 \
+                 (Python 3.10 or newer), or name another Python with --python",
+                python.display(),
+                build.version
+            );
+        }
+        let gpus = build.gpus;
         if gpus > 0 && gpus < ranks {
             bail!("this machine has {gpus} GPUs: use --ranks {gpus} or fewer");
         }
-        Ok(Self { python, tests, gpus })
+        Ok(Self { python, files, gpus })
     }
 
     /// Names what the ranks run on.
@@ -53,12 +62,13 @@ impl Torch {
         let mut line = vec!["run".into(), "--job".into(), job.into()];
         line.extend(["--dir".into(), text(tapes), "--".into()]);
         if self.gpus == 0 {
-            line.extend([text(&self.tests.join("fake_cuda/run")), "-n".into(), ranks.to_string()]);
-            line.push("--".into());
+            // By the shell, because some installers drop the right to execute.
+            line.extend(["sh".into(), text(&self.files.fake_cuda), "-n".into()]);
+            line.extend([ranks.to_string(), "--".into()]);
         }
         line.extend([text(&self.python), "-m".into(), "torch.distributed.run".into()]);
         line.extend(["--standalone".into(), "--nproc-per-node".into(), ranks.to_string()]);
-        line.push(text(&self.tests.join("torch/train_ddp.py")));
+        line.push(text(&self.files.script));
         line.extend(["--steps".into(), u32::MAX.to_string(), "--step-ms".into(), "30".into()]);
         if let Some(rank) = leak_rank {
             line.extend(["--leak-rank".into(), rank.to_string()]);
@@ -67,31 +77,81 @@ impl Torch {
     }
 }
 
-/// The source tree that holds this program or the working directory.
-fn source_tree() -> Option<PathBuf> {
-    let paths = [std::env::current_exe(), std::env::current_dir()];
-    let mut above = paths.iter().flatten().flat_map(|path| path.ancestors());
-    above.find(|folder| folder.join("tests/torch/train_ddp.py").is_file()).map(PathBuf::from)
+/// Where the parts of the job are.
+#[derive(Debug)]
+struct Files {
+    script: PathBuf,
+    /// The script that runs a command on the fake CUDA runtime.
+    fake_cuda: PathBuf,
+    /// The Python that is taken when none is named.
+    python: PathBuf,
 }
 
-/// The number of GPUs that this Python's torch finds.
-fn device_count(python: &Path) -> anyhow::Result<u32> {
-    let program = "import torch; print(torch.cuda.device_count())";
-    let output = Command::new(python)
-        .args(["-c", program])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .with_context(|| {
-            format!("cannot run {}; name another Python with --python", python.display())
-        })?;
-    let count = String::from_utf8_lossy(&output.stdout).trim().parse().ok();
-    match count.filter(|_| output.status.success()) {
-        Some(count) => Ok(count),
-        None => bail!(
-            "{} has no torch: pip install torch==2.11.0, or name another Python with --python",
-            python.display()
-        ),
+/// The files beside the recorder of the wheel, and the Python that has the wheel.
+fn installed() -> Option<Files> {
+    let library = library::find().ok()?;
+    let module = library.parent()?;
+    let script = module.join("demo/train_ddp.py");
+    let binary = std::env::current_exe().ok()?;
+    let python = python_of(module, binary.parent()?);
+    script.is_file().then(|| Files { script, fake_cuda: module.join("fake_cuda/run"), python })
+}
+
+/// `python3.12` for a module in `lib/python3.12/site-packages`, beside the binary if it is there.
+fn python_of(module: &Path, binaries: &Path) -> PathBuf {
+    let names = module.ancestors().filter_map(|folder| folder.file_name()?.to_str());
+    let mut versions = names.filter(|name| name.starts_with("python3"));
+    let name = versions.next().unwrap_or("python3");
+    let beside = binaries.join(name);
+    if beside.is_file() { beside } else { PathBuf::from(name) }
+}
+
+/// The files of the source tree that holds this program or the working directory.
+fn in_source_tree() -> Option<Files> {
+    let paths = [std::env::current_exe(), std::env::current_dir()];
+    let mut above = paths.iter().flatten().flat_map(|path| path.ancestors());
+    let root = above.find(|folder| folder.join("tests/torch/train_ddp.py").is_file())?;
+    let venv = root.join("target/venv/bin/python");
+    Some(Files {
+        script: root.join("tests/torch/train_ddp.py"),
+        fake_cuda: root.join("tests/fake_cuda/run"),
+        python: if venv.is_file() { venv } else { PathBuf::from("python3") },
+    })
+}
+
+/// What a Python's torch says of itself.
+#[derive(Debug, Deserialize)]
+struct Build {
+    gpus: u32,
+    version: String,
+    /// The CUDA that it was built for; none in a build for CPUs.
+    cuda: Option<String>,
+}
+
+impl Build {
+    fn of(python: &Path) -> anyhow::Result<Self> {
+        let program = "import json, torch; print(json.dumps({'gpus': torch.cuda.device_count(), \
+            'version': torch.__version__, 'cuda': torch.version.cuda}))";
+        let output = Command::new(python)
+            .args(["-c", program])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .with_context(|| {
+                format!("cannot run {}; name another Python with --python", python.display())
+            })?;
+        match serde_json::from_slice(&output.stdout) {
+            Ok(build) if output.status.success() => Ok(build),
+            _ => bail!(
+                "{} has no torch: pip install torch==2.11.0, or name another Python with --python",
+                python.display()
+            ),
+        }
+    }
+
+    /// The fake runtime has the structures of CUDA 13.
+    fn fits_fake_cuda(&self) -> bool {
+        self.cuda.as_deref().is_some_and(|cuda| cuda.starts_with("13."))
     }
 }
 
@@ -102,23 +162,53 @@ mod tests {
     #[test]
     fn the_fake_runtime_starts_python_where_there_is_no_gpu() {
         let check = |gpus: u32, leak: Option<u32>, expected: &str| {
-            let torch = Torch { python: "py".into(), tests: "/t".into(), gpus };
+            let files = Files {
+                script: "/t/train_ddp.py".into(),
+                fake_cuda: "/f/run".into(),
+                python: "other".into(),
+            };
+            let torch = Torch { python: "py".into(), files, gpus };
             assert_eq!(torch.arguments("j", Path::new("/d"), 2, leak).join(" "), expected);
         };
         let job = "py -m torch.distributed.run --standalone --nproc-per-node 2 \
-            /t/torch/train_ddp.py --steps 4294967295 --step-ms 30";
-        check(0, None, &format!("run --job j --dir /d -- /t/fake_cuda/run -n 2 -- {job}"));
+            /t/train_ddp.py --steps 4294967295 --step-ms 30";
+        check(0, None, &format!("run --job j --dir /d -- sh /f/run -n 2 -- {job}"));
         check(4, Some(1), &format!("run --job j --dir /d -- {job} --leak-rank 1"));
     }
 
     #[test]
     fn no_torch_is_one_clear_line() {
         let check = |python: &str, words: &str| {
-            let error = device_count(Path::new(python)).expect_err("no torch there");
+            let error = Build::of(Path::new(python)).expect_err("no torch there");
             let line = format!("{error:#}");
             assert!(line.contains(words) && !line.contains('\n'), "{line}");
         };
         check("/bin/false", "pip install");
         check("/no/such/python", "--python");
+    }
+
+    #[test]
+    fn only_builds_for_cuda_13_run_without_a_gpu() {
+        let check = |cuda: Option<&str>, expected: bool| {
+            let build = Build { gpus: 0, version: "2".into(), cuda: cuda.map(String::from) };
+            assert_eq!(build.fits_fake_cuda(), expected, "{cuda:?}");
+        };
+        check(Some("13.0"), true);
+        check(Some("12.8"), false);
+        check(None, false);
+    }
+
+    #[test]
+    fn the_wheels_own_python_is_taken() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let python = folder.path().join("python3.12");
+        std::fs::write(&python, "").expect("written");
+        let check = |module: &str, binaries: &Path, expected: &Path| {
+            assert_eq!(python_of(Path::new(module), binaries), expected, "{module}");
+        };
+        let module = "/v/lib/python3.12/site-packages/memtape";
+        check(module, folder.path(), &python);
+        check(module, Path::new("/nowhere"), Path::new("python3.12"));
+        check("/target/memtape", folder.path(), Path::new("python3"));
     }
 }
