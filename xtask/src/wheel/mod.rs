@@ -1,8 +1,9 @@
 //! `cargo xtask wheel`: the Python wheel, by which a training container gets Memtape.
 //!
 //! A wheel is a folder of files to copy, and this one is laid out below `target/wheel`:
-//! the Python module out of `python/`, `libmemtape.so` in it, and the program `memtape` beside,
-//! which maturin builds when it packs them.
+//! the Python module out of `python/`, in its folder `libmemtape.so` and what `memtape demo --torch`
+//! needs (the fake CUDA runtime and a training script), and the program `memtape` beside, which
+//! maturin builds when it packs them.
 //!
 //! What is linked here runs nowhere with an older glibc, whatever it really needs of it. So zig is
 //! the compiler and the linker: it knows the symbols of every glibc there was. Both objects are
@@ -12,6 +13,7 @@
 //! its tag is `linux_x86_64`, which is no promise to any other machine. Nothing here publishes.
 
 pub(crate) mod elf;
+pub(crate) mod promises;
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,10 +24,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use crate::process::{Steps, built, cargo, command, root};
+use crate::process::{Steps, built, call, cargo, command, output, root};
 use crate::python;
 use crate::report::{Found, seconds};
-use elf::{Demands, Glibc, demands};
+use elf::Glibc;
+use promises::{FAKE_CUDA, Object, folders, text};
 
 /// One way of making the wheel.
 pub(crate) struct Flavour {
@@ -36,7 +39,7 @@ pub(crate) struct Flavour {
     /// Cargo's profile.
     profile: &'static str,
     /// The oldest glibc it promises to run on; `None` is this machine's, and no promise.
-    floor: Option<Glibc>,
+    pub(crate) floor: Option<Glibc>,
     /// Packages of Python that build it.
     tools: &'static [&'static str],
     /// The virtual environment with them.
@@ -67,35 +70,54 @@ pub(crate) const DEV: Flavour = Flavour {
 const MATURIN: &str = "maturin==1.16.0";
 
 /// Rust's name of the machines that are built for.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Libraries that every such machine has. `libgcc_s` is what unwinds the stack without zig.
-const LIBRARIES: [&str; 7] = [
-    "ld-linux-x86-64.so.2",
-    "libc.so.6",
-    "libdl.so.2",
-    "libgcc_s.so.1",
-    "libm.so.6",
-    "libpthread.so.0",
-    "librt.so.1",
+/// The files of the Python module, in `python/`.
+const MODULE: [&str; 8] = [
+    "pyproject.toml",
+    "README.md",
+    "memtape/__init__.py",
+    "memtape/__main__.py",
+    "memtape/_html.py",
+    "memtape/_program.py",
+    "memtape/notebook.py",
+    "memtape/py.typed",
 ];
 
-/// What the objects in a wheel need.
-struct Needs {
-    program: Demands,
-    library: Demands,
-}
-
-impl Needs {
-    /// The newest glibc that any part of it needs.
-    fn glibc(&self) -> Glibc {
-        self.program.glibc.max(self.library.glibc)
-    }
+/// A wheel, and the objects that went into it.
+pub(crate) struct Made {
+    /// The wheel's path.
+    pub(crate) path: PathBuf,
+    /// The program's path.
+    pub(crate) program: PathBuf,
+    /// The recorder's path.
+    pub(crate) library: PathBuf,
+    objects: Vec<Object>,
 }
 
 /// Builds the wheel.
 pub(crate) fn build(steps: &mut Steps, flavour: &Flavour) -> Result<Found> {
     let started = Instant::now();
+    let made = make(steps, flavour)?;
+    let bytes = fs::metadata(&made.path)?.len();
+    let needed =
+        |objects: &[Object]| text(objects.iter().map(Object::glibc).max().unwrap_or_default());
+    let glibc = needed(&made.objects);
+    let figures = json!({
+        "path": made.path,
+        "bytes": bytes,
+        "tag": tag(&made.path),
+        "glibc": glibc,
+        "glibc_program": needed(&made.objects[..1]),
+        "glibc_library": needed(&made.objects[1..2]),
+        "seconds": seconds(started.elapsed()),
+    });
+    let said = format!("{}\n{bytes} bytes, needs glibc {glibc}\n", made.path.display());
+    Ok(Found { is_good: true, text: said, object: json!({ "figures": figures }) })
+}
+
+/// Builds the wheel and holds its objects against what is promised of them.
+pub(crate) fn make(steps: &mut Steps, flavour: &Flavour) -> Result<Made> {
     if !python::has(flavour.tools_at, flavour.tools) {
         steps.take("wheel tools", python::make("python3", flavour.tools_at, flavour.tools))?;
     }
@@ -106,32 +128,19 @@ pub(crate) fn build(steps: &mut Steps, flavour: &Flavour) -> Result<Found> {
     };
     let (program, library) = (folder.join("memtape"), folder.join("libmemtape.so"));
     lay_out(flavour, &library).context(flavour.layout)?;
+    steps.take("fake CUDA of the demo", build_fake_cuda(flavour))?;
     steps.take("program and wheel", pack(flavour))?;
     let path = wheel_in(flavour).context("maturin left no wheel")?;
-    let needs = Needs { program: demands(&program)?, library: demands(&library)? };
-    let mut broken = broken_promises(flavour, &needs);
-    if flavour.floor.is_some() {
-        for object in [&program, &library] {
-            broken.extend(names_a_folder(object)?);
-        }
+    let mut objects = vec![Object::read(&program)?, Object::read(&library)?];
+    for name in FAKE_CUDA {
+        objects.push(Object::read(&fake_cuda_of(flavour).join(name))?);
     }
+    let broken = promises::broken(flavour.floor, &objects);
     if !broken.is_empty() {
         let _ = fs::remove_file(&path);
     }
     ensure!(broken.is_empty(), "the wheel would break its promise: {}", broken.join("; "));
-    let bytes = fs::metadata(&path)?.len();
-    let figures = json!({
-        "path": path,
-        "bytes": bytes,
-        "tag": tag(&path),
-        "glibc": text(needs.glibc()),
-        "glibc_program": text(needs.program.glibc),
-        "glibc_library": text(needs.library.glibc),
-        "seconds": seconds(started.elapsed()),
-    });
-    let glibc = text(needs.glibc());
-    let said = format!("{}\n{bytes} bytes, needs glibc {glibc}\n", path.display());
-    Ok(Found { is_good: true, text: said, object: json!({ "figures": figures }) })
+    Ok(Made { path, program, library, objects })
 }
 
 /// The library alone and as a library only: beside an rlib, cargo does not optimize it as a whole.
@@ -151,23 +160,45 @@ fn build_library(flavour: &Flavour) -> Command {
     command
 }
 
+/// The fake CUDA runtime that goes into the wheel.
+fn build_fake_cuda(flavour: &Flavour) -> Command {
+    let mut make = match flavour.floor {
+        None => call("make", &[]),
+        Some((major, minor)) => {
+            let mut make = command("make");
+            let python = root().join(flavour.tools_at).join("bin/python");
+            let target = format!("x86_64-linux-gnu.{major}.{minor}");
+            make.arg(format!("CC={} -m ziglang cc -target {target}", python.display()));
+            // Without debug information, which says where it was built.
+            make.arg("DEBUG=-g0 -s");
+            make
+        }
+    };
+    make.args(["--silent", "-C", "tests/fake_cuda", "runtime"]);
+    make.arg(format!("OUT={}", fake_cuda_of(flavour).display()));
+    make
+}
+
+/// Where the fake CUDA runtime is laid out.
+fn fake_cuda_of(flavour: &Flavour) -> PathBuf {
+    root().join(flavour.layout).join("memtape/fake_cuda")
+}
+
 /// Lays out what maturin packs, and takes away what it packed before.
 fn lay_out(flavour: &Flavour, library: &Path) -> std::io::Result<()> {
     let layout = root().join(flavour.layout);
     if layout.exists() {
         fs::remove_dir_all(&layout)?;
     }
-    fs::create_dir_all(layout.join("memtape"))?;
+    fs::create_dir_all(layout.join("memtape/demo"))?;
+    fs::create_dir_all(fake_cuda_of(flavour))?;
     let source = root().join("python");
-    for file in [
-        "pyproject.toml",
-        "README.md",
-        "memtape/__init__.py",
-        "memtape/__main__.py",
-        "memtape/py.typed",
-    ] {
+    for file in MODULE {
         fs::copy(source.join(file), layout.join(file))?;
     }
+    let tests = root().join("tests");
+    fs::copy(tests.join("torch/train_ddp.py"), layout.join("memtape/demo/train_ddp.py"))?;
+    fs::copy(tests.join("fake_cuda/run"), fake_cuda_of(flavour).join("run"))?;
     fs::copy(root().join("LICENSE"), layout.join("LICENSE"))?;
     fs::copy(library, layout.join("memtape/libmemtape.so"))?;
     while let Some(old) = wheel_in(flavour) {
@@ -187,6 +218,7 @@ fn pack(flavour: &Flavour) -> Command {
         Some((major, minor)) => {
             let promise = format!("manylinux_{major}_{minor}");
             command.args(["--zig", "--target", TARGET, "--compatibility", &promise]);
+            command.env(EPOCH, epoch());
         }
         // A hundred megabytes of debug information are not worth compressing.
         None => {
@@ -195,46 +227,6 @@ fn pack(flavour: &Flavour) -> Command {
         }
     }
     command
-}
-
-/// What makes the wheel something else than its name says.
-fn broken_promises(flavour: &Flavour, needs: &Needs) -> Vec<String> {
-    let mut broken = Vec::new();
-    for (name, object) in [("memtape", &needs.program), ("libmemtape.so", &needs.library)] {
-        if flavour.floor.is_some_and(|floor| object.glibc > floor) {
-            broken.push(format!("{name} needs glibc {}", text(object.glibc)));
-        }
-        let others = object.libraries.iter().filter(|name| !LIBRARIES.contains(&name.as_str()));
-        broken.extend(others.map(|library| format!("{name} needs {library}")));
-    }
-    // The library is loaded into every child of a training command, most of which are no Python.
-    let of_python = |name: &&String| name.starts_with("Py") || name.starts_with("_Py");
-    let undefined = needs.library.undefined.iter().filter(of_python);
-    broken.extend(undefined.map(|name| format!("libmemtape.so needs Python's {name}")));
-    // And in front of all others: an unwinder of its own would get the program's exceptions.
-    let of_unwinder = |name: &&String| name.starts_with("_Unwind") || name.starts_with("__cxa");
-    let exported = needs.library.exported.iter().filter(of_unwinder);
-    broken.extend(exported.map(|name| format!("libmemtape.so would take over {name}")));
-    broken
-}
-
-/// Folders of this machine, and what they are called in what is built for others.
-fn folders() -> Vec<(PathBuf, &'static str)> {
-    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = set("CARGO_HOME").or_else(|| Some(set("HOME")?.join(".cargo")));
-    let ours = Some((root().to_path_buf(), "/memtape"));
-    ours.into_iter().chain(home.map(|home| (home, "/cargo"))).collect()
-}
-
-/// What an object says of the folders it was built in: panics name their source file.
-fn names_a_folder(object: &Path) -> Result<Option<String>> {
-    let bytes = fs::read(object).with_context(|| object.display().to_string())?;
-    let names = |folder: &Path| {
-        let folder = folder.as_os_str().as_encoded_bytes();
-        bytes.windows(folder.len()).any(|window| window == folder)
-    };
-    let named = folders().into_iter().find(|(folder, _)| names(folder));
-    Ok(named.map(|(folder, _)| format!("{} names {}", object.display(), folder.display())))
 }
 
 /// For every machine: nothing in it says where it was built.
@@ -247,6 +239,18 @@ fn without_folders(flavour: &Flavour, command: &mut Command) {
         let flags: Vec<_> = folders().into_iter().map(remap).collect();
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     }
+}
+
+/// What tools take for the time of everything that they pack, in seconds since 1970.
+pub(crate) const EPOCH: &str = "SOURCE_DATE_EPOCH";
+
+/// That time: the last commit's, so that the same sources make the same files. Where there is no
+/// repository, the oldest that a zip can hold.
+pub(crate) fn epoch() -> String {
+    let of_commit = || output(&mut call("git", &["log", "-1", "--format=%ct"])).ok();
+    let given = std::env::var(EPOCH).ok().or_else(of_commit);
+    let seconds = given.and_then(|text| text.trim().parse::<u32>().ok());
+    seconds.unwrap_or(315_532_800).to_string()
 }
 
 /// A tool of the flavour's environment, which also finds the others of it.
@@ -272,39 +276,9 @@ fn tag(wheel: &Path) -> String {
     stem.splitn(3, '-').nth(2).unwrap_or_default().to_string()
 }
 
-fn text((major, minor): Glibc) -> String {
-    format!("{major}.{minor}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn check(flavour: &Flavour, program: Demands, library: Demands, expected: &[&str]) {
-        assert_eq!(broken_promises(flavour, &Needs { program, library }), expected);
-    }
-
-    #[test]
-    fn promises_are_checked() {
-        let none = Demands::default;
-        let newer = || Demands { glibc: (2, 28), ..none() };
-        check(&DIST, none(), none(), &[]);
-        check(&DIST, Demands { glibc: (2, 17), ..none() }, none(), &[]);
-        check(&DIST, newer(), none(), &["memtape needs glibc 2.28"]);
-        check(&DIST, none(), newer(), &["libmemtape.so needs glibc 2.28"]);
-        check(&DEV, newer(), newer(), &[]);
-        let linked =
-            Demands { libraries: ["libc.so.6", "libssl.so.3"].map(String::from).into(), ..none() };
-        check(&DEV, linked, none(), &["memtape needs libssl.so.3"]);
-        let python =
-            Demands { undefined: ["Py_Initialize", "malloc"].map(String::from).into(), ..none() };
-        check(&DEV, none(), python, &["libmemtape.so needs Python's Py_Initialize"]);
-        let unwinder = Demands {
-            exported: ["cudaMalloc", "_Unwind_Resume"].map(String::from).into(),
-            ..none()
-        };
-        check(&DEV, none(), unwinder, &["libmemtape.so would take over _Unwind_Resume"]);
-    }
 
     #[test]
     fn tags_are_read_from_the_name() {
