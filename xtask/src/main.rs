@@ -12,6 +12,7 @@ mod fuzz;
 mod process;
 mod programs;
 mod python;
+mod release;
 mod report;
 mod sim;
 mod test;
@@ -49,6 +50,9 @@ enum Command {
         #[arg(value_parser = ["dev"])]
         build: Option<String>,
     },
+    /// Everything that is published, in target/artifacts: the wheel, an archive with the binary,
+    /// the bill of materials, and their checksums. Checks each; publishes nothing.
+    Release,
     /// What things cost, measured.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
         Command::Test => ("test", Ok(test::run_all(&mut steps))),
         Command::Wheel { build: None } => ("wheel", wheel::build(&mut steps, &wheel::DIST)),
         Command::Wheel { build: Some(_) } => ("wheel", wheel::build(&mut steps, &wheel::DEV)),
+        Command::Release => ("release", release::make(&mut steps)),
         Command::Bench(bench) => bench.run(&mut steps),
         Command::Sim(choice) => choice.run(&mut steps),
         Command::Fuzz { seconds } => ("fuzz", Ok(fuzz::run_all(&mut steps, seconds))),
@@ -135,6 +140,7 @@ mod tests {
             "test",
             "--json test",
             "wheel dev --json",
+            "release --json",
             "bench cluster --ranks 512 --storm --json",
             "bench census --json",
             "bench analyze --events 1000 --runs 1",
