@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::process::{Steps, call, cargo, root, run};
+use crate::process::{Steps, call, cargo, command, root, run};
 use crate::python;
 use crate::report::Found;
 
@@ -22,6 +22,10 @@ const COMPAT: [&str; 8] =
 const S3: &str = "target/s3";
 const S3_PACKAGE: &str = "moto==5.2.5";
 const S3_WITH_SERVER: &str = "moto[server]==5.2.5";
+
+/// The type checker of the Python module, and its environment.
+const TYPES: &str = "target/types";
+const TYPES_PACKAGE: &str = "mypy==2.4.1";
 
 /// Runs all of it.
 pub(crate) fn run_all(steps: &mut Steps) -> Found {
@@ -40,6 +44,9 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
         if !python::has(S3, &[S3_PACKAGE]) {
             run("fetch an S3 server", python::make("python3", S3, &[S3_WITH_SERVER]));
         }
+        if !python::has(TYPES, &[TYPES_PACKAGE]) {
+            run("fetch a type checker", python::make("python3", TYPES, &[TYPES_PACKAGE]));
+        }
         // MemoryViz.js, which opens an exported pickle in one of the tests. Where it cannot be had,
         // the tests say so and check what they can without it.
         if !root().join("target/viz/VERSION").is_file() {
@@ -48,6 +55,7 @@ pub(crate) fn run_all(steps: &mut Steps) -> Found {
         steps.0.extend(fetching.map(|fetching| fetching.join().expect("a step does not panic")));
     });
     steps.0.extend([
+        run("types", types()),
         run("tests", tests()),
         run("compat", cargo(&COMPAT)),
         // Every schedule of a few events, on weakly ordered memory.
@@ -64,6 +72,13 @@ fn tests() -> Command {
     tests.env("MEMTAPE_TEST_PYTHON", python::torch()).env("MEMTAPE_TEST_TORCH", "1");
     tests.env("MEMTAPE_TEST_S3", "1");
     tests
+}
+
+/// The module is marked as typed (`py.typed`), so its types are checked as its users' are.
+fn types() -> Command {
+    let mut check = command(root().join(TYPES).join("bin/mypy"));
+    check.args(["--strict", "--cache-dir=target/types/cache", "python/memtape"]);
+    check
 }
 
 /// A model checker of the tape, in a build of its own: its flag would rebuild all else.
