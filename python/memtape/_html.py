@@ -33,18 +33,18 @@ def paragraph(text: str) -> str:
 def listing(title: str, lines: Iterable[str]) -> str:
     """A titled list of plain texts; nothing where there are none."""
     items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    return f"{html.escape(title)}<ul>{items}</ul>" if items else ""
+    return f"<div>{html.escape(title)}</div><ul>{items}</ul>" if items else ""
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of plain texts: the first column is left-aligned, the others right-aligned."""
-    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
-    body = "".join(f"<tr>{_cells(row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{_cells('th', titles)}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cells(row: Sequence[str]) -> str:
-    left, right = '<td style="text-align:left">', '<td style="text-align:right">'
+def _cells(tag: str, row: Sequence[str]) -> str:
+    sides = ["left"] + ["right"] * len(row)
     return "".join(
-        f"{right if index else left}{html.escape(text)}</td>" for index, text in enumerate(row)
+        f'<{tag} style="text-align:{side}">{html.escape(text)}</{tag}>'
+        for side, text in zip(sides, row)
     )
