@@ -61,7 +61,7 @@ if [ -n "$SNAPSHOTS" ]; then
     set -- "$@" --snapshots /mnt/snapshots
 fi
 if [ -n "$TORCH" ]; then
-    mount --bind -o ro "$TORCH" "$ROOT/mnt/torch"
+    mount --rbind "$TORCH" "$ROOT/mnt/torch"
     set -- "$@" --torch
     export PYTHONPATH=/mnt/torch
 fi
