@@ -1,9 +1,9 @@
 //! `cargo xtask wheel`: the Python wheel, by which a training container gets Memtape.
 //!
 //! A wheel is a folder of files to copy, and this one is laid out below `target/wheel`: the Python
-//! module out of `python/`, in its folder `libmemtape.so` and what `memtape demo --torch` needs (the
-//! fake CUDA runtime and a training script), and the program `memtape` beside, which maturin builds
-//! when it packs them.
+//! module out of `python/`, in its folder `libmemtape.so` and what `memtape demo --torch` needs
+//! (the fake CUDA runtime and a training script), and the program `memtape` beside, which maturin
+//! builds when it packs them.
 //!
 //! What is linked here runs nowhere with an older glibc, whatever it really needs of it. So zig is
 //! the compiler and the linker: it knows the symbols of every glibc there was. Both objects are
