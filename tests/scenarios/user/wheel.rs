@@ -189,7 +189,8 @@ fn marks_are_on_the_tape(environment: &Environment) {
     let [path] = &paths[..] else { panic!("one tape: {paths:?}, {with:?}") };
     let path = path.to_str().expect("a path");
     assert_eq!(with[..3], ["recorder True False", "recording True", &format!("tape {path}")]);
-    assert_eq!(with[3..], [&format!("shown True 5 [{}]", 3 << 20), "judged True"]);
+    let shown = format!("shown True 5 [{}]", 3 << 20);
+    assert_eq!(with[3..], [shown.as_str(), "judged True"]);
 
     let tape = said(&mut environment.command("memtape", &["tape", path, "--json"]), PATIENCE);
     let tape: Value = serde_json::from_str(&tape.concat()).expect("JSON");
