@@ -12,8 +12,8 @@ use memtape_core::tape::layout::Clock;
 use memtape_proto::api::{ActionKind, Named, RankHost};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use memtape_core::incident::Incident as IncidentRecord;
 pub(crate) use memtape_core::identity::end::End;
+pub(crate) use memtape_core::incident::Incident as IncidentRecord;
 
 /// Something the store keeps.
 pub(crate) trait Record: Serialize + serde::de::DeserializeOwned {

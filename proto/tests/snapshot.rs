@@ -2,9 +2,9 @@
 
 use memtape_core::identity::Identity;
 use memtape_core::limits::SNAPSHOT_BYTES_MAX;
+use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::marks::Mark;
 use memtape_core::snapshot::origin::Origin;
-use memtape_core::snapshot::failed_request::FailedRequest;
 use memtape_core::snapshot::workers::{WorkerSamples, WorkerStack};
 use memtape_core::snapshot::{
     Block, CollectiveGroup, CollectiveSource, Collectives, DeviceSnapshot, Frame, Held,

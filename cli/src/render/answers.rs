@@ -113,8 +113,14 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
     // What a capture showed is of its step; the figures above are the newest.
     let at_step = incident.capture_step.filter(|&step| step > 0);
     let at_step = at_step.map_or(String::new(), |step| format!(" (at step {step})"));
-    section(&format!("Evidence for it{at_step}"), incident.evidence.iter().map(|line| clean(line)).collect());
-    section(&format!("Evidence against it{at_step}"), incident.against.iter().map(|line| clean(line)).collect());
+    section(
+        &format!("Evidence for it{at_step}"),
+        incident.evidence.iter().map(|line| clean(line)).collect(),
+    );
+    section(
+        &format!("Evidence against it{at_step}"),
+        incident.against.iter().map(|line| clean(line)).collect(),
+    );
     section("What else it may be", incident.alternatives.iter().flat_map(alternative).collect());
     if !incident.suspects.is_empty() {
         let row = |suspect: &Suspect| {
@@ -205,9 +211,7 @@ fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
             pairs.push(("forecast", format!("out of memory {out_of_memory}")));
         }
     }
-    pairs.extend([
-        ("opened", format!("{} UTC{stored}", utc(incident.opened_wall_ns))),
-    ]);
+    pairs.extend([("opened", format!("{} UTC{stored}", utc(incident.opened_wall_ns)))]);
     if !incident.closed_reason.is_empty() {
         pairs.push(("closed", incident.closed_reason.clone()));
     }

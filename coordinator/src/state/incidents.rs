@@ -251,8 +251,7 @@ impl Incidents {
                     context.push(Effect::RequestCapture { serial, reason, step: None, asker });
                 }
                 incident::Effect::Diagnose { id, capture } => {
-                    let comparison =
-                        known.and_then(|known| self.comparison(&id, &capture, known));
+                    let comparison = known.and_then(|known| self.comparison(&id, &capture, known));
                     if let Some(comparison) = comparison {
                         context.push(Effect::Start(Work::Compare(Box::new(comparison))));
                     }

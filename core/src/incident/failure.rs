@@ -137,7 +137,9 @@ impl Incidents {
         // Agents repeat what they have said after each reconnect.
         let was_reported = |known: &Tracked| {
             let incident = &known.incident;
-            is_failure(known) && incident.serial == serial && incident.opened_wall_ns >= failure.wall_ns
+            is_failure(known)
+                && incident.serial == serial
+                && incident.opened_wall_ns >= failure.wall_ns
         };
         let is_old = now.wall_ns.saturating_sub(failure.wall_ns) > NEWS_WALL_NS_MAX;
         if is_old || self.known.values().any(was_reported) {
@@ -226,7 +228,10 @@ impl Incidents {
     pub fn attempt_begun(&mut self, now: Now, job: &str, serial: u32) {
         let is_older = |known: &Tracked| {
             let incident = &known.incident;
-            is_failure(known) && incident.is_open() && incident.job == job && incident.serial < serial
+            is_failure(known)
+                && incident.is_open()
+                && incident.job == job
+                && incident.serial < serial
         };
         for id in self.ids(is_older) {
             self.close(now, &id, ClosedReason::NewAttempt, true);

@@ -169,8 +169,9 @@ impl Incidents {
 
     fn consider_restart(&mut self, now: Now, id: String) {
         // A notice is no reason to restart anything, and after a death the launcher decides.
-        let is_reason =
-            |known: &&mut Tracked| known.incident.growth.is_sure && known.incident.failure.is_none();
+        let is_reason = |known: &&mut Tracked| {
+            known.incident.growth.is_sure && known.incident.failure.is_none()
+        };
         let known = self.known.get_mut(&id).filter(is_reason);
         if let Some(tracked) = known {
             tracked.considered_ns = Some(now.mono_ns);

@@ -352,7 +352,9 @@ impl Checks<'_> {
         let dead: BTreeSet<u32> = self
             .ranks
             .iter()
-            .filter(|seen| seen.end.as_deref().is_some_and(|end| end != "Exited" && end != "Unknown"))
+            .filter(|seen| {
+                seen.end.as_deref().is_some_and(|end| end != "Exited" && end != "Unknown")
+            })
             .map(|seen| seen.serial)
             .collect();
         for serial in dead {

@@ -79,10 +79,7 @@ impl Layer {
 
     /// Are the layer's values bytes? Else they are blocks, or steps.
     pub fn is_bytes(self) -> bool {
-        !matches!(
-            self,
-            Self::Blocks | Self::Retries | Self::Churn | Self::Progress | Self::Process
-        )
+        !matches!(self, Self::Blocks | Self::Retries | Self::Churn | Self::Progress | Self::Process)
     }
 
     /// Is the layer on the tape, step by step? Else it is read from outside.
@@ -148,9 +145,7 @@ impl Layer {
             Self::Deferred | Self::NonTorch | Self::Pinned => (64 * MIB, 20_000),
             Self::Other | Self::Workers => (256 * MIB, 20_000),
             Self::Host | Self::Shared => (128 * MIB, 20_000),
-            Self::Spread | Self::Retries | Self::Churn | Self::Progress | Self::Process => {
-                (0, 0)
-            }
+            Self::Spread | Self::Retries | Self::Churn | Self::Progress | Self::Process => (0, 0),
         }
     }
 }

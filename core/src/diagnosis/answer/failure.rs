@@ -187,7 +187,9 @@ impl<'a> Failed<'a> {
         if self.is_stopped() {
             return match self.others().count() {
                 0 => String::new(),
-                others => format!("; so were its {} at the same time", plural(others as u64, "peer")),
+                others => {
+                    format!("; so were its {} at the same time", plural(others as u64, "peer"))
+                }
             };
         }
         let (ended, alive): (Vec<&Fate>, Vec<&Fate>) =

@@ -36,12 +36,8 @@ fn frame(line: u32, function: &str) -> Frame {
 
 /// Rank 2 after step 149: 12 GiB in tensors, of which `keep` holds 8.
 fn suspect(request: Option<FailedRequest>) -> RankSnapshot {
-    let block = |address: u64, size: u64, stack: u32| Block {
-        address,
-        size,
-        stack,
-        ..Block::default()
-    };
+    let block =
+        |address: u64, size: u64, stack: u32| Block { address, size, stack, ..Block::default() };
     RankSnapshot {
         step: 149,
         devices: vec![DeviceSnapshot {
@@ -97,9 +93,7 @@ fn a_killed_rank_is_named_with_what_the_others_did() {
     assert_eq!((found.class, found.pages()), (Class::Died, true));
     assert_eq!(
         found.evidence,
-        [
-            "most memory was held by 8 GiB at train.py:7 in keep, 4 GiB at train.py:30 in forward"
-        ]
+        ["most memory was held by 8 GiB at train.py:7 in keep, 4 GiB at train.py:30 in forward"]
     );
     let later = Some((End::Killed, 105));
     let ended = [fate(0, later, 150), fate(1, later, 150), fate(2, killed, 149)];

@@ -29,8 +29,7 @@ impl Diagnosis {
     pub fn restart_now(&self, growth: &Growth, is_open: bool) -> Restart {
         let Some(seen) = &self.seen else { return self.restart };
         let steps_since = growth.last_step.saturating_sub(seen.last_step);
-        let lasts_steps =
-            self.restart.lasts_steps.map(|lasts| lasts.saturating_add(steps_since));
+        let lasts_steps = self.restart.lasts_steps.map(|lasts| lasts.saturating_add(steps_since));
         let given = self.restart.gives_back_bytes;
         Restart {
             answer: self.restart.answer,

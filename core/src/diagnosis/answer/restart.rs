@@ -12,7 +12,7 @@ use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::RestartAnswer;
 use crate::diagnosis::judges::facts::Share;
-use crate::diagnosis::words::{about_plural, bytes};
+use crate::diagnosis::words::{about, about_plural, bytes};
 
 /// What a restart from the last checkpoint would do; [`Display`] puts it into a sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Restart {
                 formatter,
                 "; after about {} it is as now, after about {} memory ends",
                 about_plural(lasts, "step"),
-                about_plural(ends, "step"),
+                about(ends),
             ),
             (Some(lasts), None) => {
                 write!(formatter, "; after about {} it is as now", about_plural(lasts, "step"))

@@ -116,9 +116,7 @@ fn a_death_that_no_trigger_captures_requests_its_own_capture() {
     assert_eq!(shell.requests(), 0);
     shell.at(100 + wait_seconds);
     let reason = Reason::Death { rank: 3 };
-    let requested = |effect: &Effect| {
-        matches!(effect, Effect::RequestCapture { reason: of, .. } if *of == reason)
-    };
+    let requested = |effect: &Effect| matches!(effect, Effect::RequestCapture { reason: of, .. } if *of == reason);
     assert_eq!(shell.log.iter().filter(|effect| requested(effect)).count(), 1);
 }
 

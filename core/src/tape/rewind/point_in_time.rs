@@ -140,7 +140,12 @@ impl<S: Source> Tape<S> {
     }
 
     /// Where a moment lies in a lane.
-    pub(super) fn cut_at(&self, index: usize, lane: &LaneLayout, at: PointInTime) -> Result<Cut, RewindError> {
+    pub(super) fn cut_at(
+        &self,
+        index: usize,
+        lane: &LaneLayout,
+        at: PointInTime,
+    ) -> Result<Cut, RewindError> {
         match at {
             PointInTime::EndOf(step) => self.cut_at_step(lane, step),
             PointInTime::Present => Ok(Cut { cursor: None, totals: Totals::OfHead }),
