@@ -68,7 +68,7 @@ fn record(folder: &Path, rank: u32) -> PathBuf {
     let mut command = Command::new(PROGRAM);
     command.args(["demo-rank", "--step-time", "1ms", "--steps", &STEPS.to_string()]);
     if rank == LEAKING {
-        command.args(["--leak-from", &LEAK_FROM.to_string()]);
+        command.args(["--fault", "leak", "--fault-from", &LEAK_FROM.to_string()]);
     }
     command.env("MEMTAPE_DIR", &dir).env("MEMTAPE_JOB", "four").env("MEMTAPE_EVENTS", "16384");
     command.env("MEMTAPE_BLOCKS", "1024");

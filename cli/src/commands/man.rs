@@ -74,7 +74,7 @@ mod tests {
             let page = dir.join(format!("memtape-{}.1", of.get_name()));
             assert_eq!(page.is_file(), !of.is_hide_set(), "{}", page.display());
         }
-        let page = std::fs::read_to_string(dir.join("memtape-analyze.1")).expect("a page");
-        assert!(page.contains("fail\\-on") && !page.contains("coordinator"), "{page}");
+        let page = std::fs::read_to_string(dir.join("memtape-tape.1")).expect("a page");
+        assert!(page.contains("\\-\\-oom") && !page.contains("\\-\\-coordinator"), "{page}");
     }
 }

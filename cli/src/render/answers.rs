@@ -284,7 +284,8 @@ mod tests {
             "culprit": { "file": "train.py", "line": 36, "function": "remember" },
             "stack": [{ "file": "train.py", "line": 36, "function": "remember" },
                 { "file": "\u{1b}[31mtrain.py", "line": 80, "function": "main" }],
-            "onset_step": 41, "detected_step": 74, "bytes_per_step": 2_621_440,
+            "onset_step": 41, "detected_step": 74, "last_step": 90, "capture_step": 74,
+            "bytes_per_step": 2_621_440,
             "grown_bytes": 86_507_520, "explained_ratio": 0.98, "steps_to_oom": 9000,
             "seconds_to_oom": 270, "evidence": ["allocated in 33 distinct steps"], "against": [],
             "advice": "detach it", "confidence": 0.95, "remedy": { "saves_bytes": 86_507_520 },
@@ -320,7 +321,7 @@ Rank 2 keeps 2.5 MiB a step since step 41
   incident    inc-7 (open, leak, 95 % sure)
   job         train-1, rank 2, device 0
   culprit     train.py:36 remember
-  growth      +2.5 MiB a step, 82.5 MiB so far, this line explains 98 % of it
+  growth      +2.5 MiB a step, 82.5 MiB so far (at step 90), this line explains 98 % of it
   onset       step 41, detected at step 74
   forecast    out of memory in about 9,000 steps (4 min)
   opened      2026-11-21 07:00:04 UTC, stored
@@ -331,13 +332,13 @@ Stack, innermost first
   train.py:36 remember
   \u{fffd}[31mtrain.py:80 main
 
-Evidence for it
+Evidence for it (at step 74)
   allocated in 33 distinct steps
 
 What else it may be
   reference cycles, ruled out: - it never gave back
 
-Suspects
+Suspects (at step 74)
       GROWN  ON PEERS  BLOCKS  ALLOCATION STEPS  LINE
   +82.5 MiB       0 B      33                33  train.py:36 remember
 
