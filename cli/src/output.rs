@@ -2,7 +2,9 @@
 //! wrote from driving the terminal.
 
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 
+use anyhow::Context;
 use serde::Serialize;
 
 use crate::terminal;
@@ -59,6 +61,15 @@ fn indent(line: &str) -> usize {
         spaces + textwrap::core::display_width(rest.get(..name).unwrap_or_default()) + gap
     });
     behind_name.filter(|&indent| indent <= INDENT_MAX).unwrap_or(spaces)
+}
+
+/// Writes a file, or stdout for `-`.
+/// Fails when it cannot be written.
+pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        return Ok(std::io::stdout().lock().write_all(content)?);
+    }
+    std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes one JSON value on one line to stdout.

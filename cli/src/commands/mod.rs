@@ -9,6 +9,7 @@ pub(crate) mod run;
 /// The commands that read or write files: tapes, captures and PyTorch's memory snapshots.
 pub(crate) mod files {
     pub(crate) mod analyze;
+    pub(crate) mod captured;
     pub(crate) mod diff;
     pub(crate) mod export;
     pub(crate) mod tape;
@@ -178,6 +179,10 @@ mod tests {
         check("memtape export cap-1 --tape f", false);
         check("memtape export f.tape --step 4", true);
         check("memtape export f.tape --step 4 --oom", false);
+        check("memtape export cap-1 --rank 3 --format flamegraph --against peers", true);
+        check("memtape export --tape f --format flamegraph --since-step 4 --step 9", true);
+        check("memtape export --tape f --against peers", false);
+        check("memtape export rank0.pickle --format perfetto", true);
         check("memtape run", false);
         check("memtape demo --ranks 0", false);
         check("memtape demo --ranks 8 --leak-rank 5 --exit --json", true);

@@ -19,7 +19,7 @@ const FOLDERS_MAX: usize = 2;
 
 /// The rank after a word, in the name of the file or of a folder near it: `rank3.pickle`,
 /// `snapshot_rank_3.pickle`, `iteration_10/rank3_memory_snapshot.pickle`, `rank-3/memory.pickle`.
-pub(super) fn named_rank(path: &Path) -> Option<u32> {
+pub(crate) fn named_rank(path: &Path) -> Option<u32> {
     let names = path.iter().rev().take(FOLDERS_MAX + 1).map(|name| name.to_string_lossy());
     names.map(|name| after_word(&name.to_ascii_lowercase(), &WORDS)).find_map(|rank| rank)
 }

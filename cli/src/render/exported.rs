@@ -1,38 +1,9 @@
-//! A snapshot in the formats of other tools.
+//! A snapshot as JSON.
 
-use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::{
     Block, DeviceSnapshot, Frame, RankSnapshot, Segment, StackUse, TraceEvent, TraceKind,
 };
 use serde_json::{Value, json};
-
-/// Formats of `memtape export`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
-    /// PyTorch's snapshot pickle, for pytorch.org/memory_viz.
-    Pickle,
-    /// Everything, as JSON.
-    Json,
-}
-
-impl Format {
-    /// The usual ending of a file's name.
-    pub(crate) fn extension(self) -> &'static str {
-        match self {
-            Self::Pickle => "pickle",
-            Self::Json => "json",
-        }
-    }
-}
-
-/// The snapshot as the content of a file.
-/// Fails when it cannot be serialized.
-pub(crate) fn encode(snapshot: &RankSnapshot, format: Format) -> anyhow::Result<Vec<u8>> {
-    match format {
-        Format::Pickle => Ok(torch_snapshot(snapshot)),
-        Format::Json => Ok(serde_json::to_vec(&to_json(snapshot))?),
-    }
-}
 
 /// The whole snapshot. Stacks are indexes into `stacks`, whose entries are indexes into `frames`;
 /// entry 0 of both is the unknown.
@@ -107,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_formats_hold_the_blocks() {
+    fn every_block_is_there() {
         let block = Block { address: 4096, size: 512, stack: 1, birth_step: 4, ..Block::default() };
         let snapshot = RankSnapshot {
             step: 5,
@@ -116,11 +87,8 @@ mod tests {
             stacks: vec![vec![], vec![0]],
             ..RankSnapshot::default()
         };
-        let json = encode(&snapshot, Format::Json).expect("json");
-        let value: Value = serde_json::from_slice(&json).expect("own encoding");
+        let value = to_json(&snapshot);
         assert_eq!(value["devices"][0]["blocks"][0]["birth_step"], 4);
         assert_eq!(value["step"], 5);
-        let pickle = encode(&snapshot, Format::Pickle).expect("pickle");
-        assert_eq!((pickle.first(), pickle.last()), (Some(&0x80), Some(&b'.')));
     }
 }

@@ -1,23 +1,47 @@
-//! `memtape export`: writes a rank's snapshot, from a capture or a file, for other tools.
+//! `memtape export`: writes the state or the past of ranks for other tools, from a capture or a file.
 
-use std::io::Write;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use memtape_core::limits::TRACE_EVENTS_MAX;
+use memtape_core::diagnosis::evidence::torch::look::look;
+use memtape_core::diagnosis::evidence::torch::origin::origin;
+use memtape_core::limits::{
+    FLAMEGRAPH_BOXES_MAX, REPORT_SNAPSHOTS_MAX, TRACE_EVENTS_MAX, TRACE_RANKS_MAX,
+};
+use memtape_core::pickle::torch::TorchSnapshot;
+use memtape_core::pickle::torch_snapshot;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::Sizes;
 use memtape_core::tape::rewind::PointInTime;
+use memtape_proto::api::Capture;
 use serde_json::json;
 
+use super::captured;
+use crate::args::Mistakes;
+use crate::client::Client;
+use crate::export::flamegraph::tree::Tree;
+use crate::export::stacks::{LiveBytes, of_peers};
+use crate::export::timeline::{Fact, Instant, Timeline, of_pytorch, of_snapshot, of_tape};
+use crate::export::{Format, flamegraph, perfetto, speedscope};
 use crate::globals::Globals;
 use crate::output;
-use crate::read::content::{self, Format as Kind, Wanted};
-use crate::read::one_rank;
+use crate::read::captures::{StoredRank, is_id};
+use crate::read::content::{self, Content, Format as Kind, Wanted};
+use crate::read::names::named_rank;
 use crate::read::source::{ENDINGS, PICKLES, Source};
-use crate::render::exported::{self, Format};
-use crate::render::rank_state;
+use crate::read::{one_rank, tape_file};
 use crate::render::units::plural;
+use crate::render::{exported, rank_state};
+
+/// What the bytes of a rank are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Against {
+    /// The median of the ranks that do the same work.
+    Peers,
+    /// The earlier step of the capture.
+    Before,
+}
 
 /// `memtape export`.
 #[derive(Debug, clap::Args)]
@@ -26,7 +50,8 @@ pub(crate) struct ExportArgs {
     /// of a capture as the page downloads it, or PyTorch's memory snapshot.
     #[arg(required_unless_present = "tape", conflicts_with = "tape", value_name = "ID|FILE")]
     pub(crate) id: Option<PathBuf>,
-    /// The rank, of a capture or a folder [default: the rank of the incident].
+    /// The rank, of a capture or a folder [default: the rank of the incident; of a capture, for
+    /// perfetto, all ranks].
     #[arg(long, conflicts_with = "tape")]
     pub(crate) rank: Option<u32>,
     /// Export this file, which has to be a tape.
@@ -39,6 +64,13 @@ pub(crate) struct ExportArgs {
     /// Export the tape's state at the last out-of-memory error.
     #[arg(long, conflicts_with = "step")]
     pub(crate) oom: bool,
+    /// Show the growth since this step: of a tape, or of a PyTorch file, whose steps are counted
+    /// from the start of its trace. For flamegraph and speedscope.
+    #[arg(long, value_name = "STEP", conflicts_with = "against")]
+    pub(crate) since_step: Option<u64>,
+    /// Show what the rank of a capture holds more or less than this. For flamegraph and speedscope.
+    #[arg(long, value_enum, conflicts_with = "tape")]
+    pub(crate) against: Option<Against>,
     /// Format of the file.
     #[arg(long, value_enum, default_value_t = Format::Pickle)]
     pub(crate) format: Format,
@@ -47,50 +79,273 @@ pub(crate) struct ExportArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// Fetches, converts and writes the snapshot.
-/// Fails when there is no such snapshot, or the file cannot be written.
+/// What is exported, and how it is named.
+struct Export {
+    content: Vec<u8>,
+    /// Name of the file without its ending.
+    name: String,
+    /// What it shows, in words.
+    what: String,
+    /// The same for `--json`.
+    facts: serde_json::Value,
+}
+
+/// Fetches, converts and writes.
+/// Fails when there is no such state, or the file cannot be written.
 pub(crate) fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<()> {
+    let compares = args.since_step.is_some() || args.against.is_some();
+    if compares && !matches!(args.format, Format::Flamegraph | Format::Speedscope) {
+        let line = "--since-step and --against are for --format flamegraph and speedscope";
+        return Err(Mistakes(vec![line.to_string()]).into());
+    }
+    let is_trace = args.format == Format::Perfetto && args.rank.is_none();
+    let export = match args.id.as_deref().filter(|id| is_trace && !id.exists()).map(Path::to_str) {
+        Some(Some(id)) if is_id(id) => all_ranks(&globals.client()?, id)?,
+        _ => one(args, globals)?,
+    };
+    let Export { content, name, what, mut facts } = export;
+    let extension = args.format.extension();
+    let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")));
+    output::write(&path, &content)?;
+    if path == Path::new("-") {
+        return Ok(());
+    }
+    if globals.json {
+        facts["file"] = json!(path);
+        facts["bytes"] = json!(content.len());
+        return output::print_json(&facts);
+    }
+    let viewer = args.format.viewer().map_or(String::new(), |of| format!("; open it in {of}"));
+    output::print(&format!("{}: {what}{viewer}", path.display()))
+}
+
+/// The state of one rank.
+fn one(args: &ExportArgs, globals: &Globals) -> anyhow::Result<Export> {
     let wanted = Wanted { step: args.step, oom: args.oom, events_max: TRACE_EVENTS_MAX };
     let (source, opened) = match (&args.tape, &args.id) {
         (Some(tape), _) => (Source::File(tape.clone()), content::rewound(tape, wanted)?),
         (None, Some(named)) => one_rank::open_at(named, args.rank, wanted, globals)?,
         (None, None) => bail!("give a capture, an incident or a file"),
     };
-    let (moment, lost_blocks, format) = (opened.moment, opened.lost_blocks, opened.format);
-    let snapshot = opened.into_rank(&source);
-    let name = name_of(&source, snapshot.identity.rank);
-    if let Some(line) = warning(&snapshot, lost_blocks).filter(|_| format != Kind::Pickle) {
+    let is_whole = matches!(args.format, Format::Pickle | Format::Json);
+    let drawn = match &opened.content {
+        Content::Torch(torch) if !is_whole => Some(from_pytorch(torch, &source.name(), args)?),
+        _ => None,
+    };
+    let (mut moment, lost_blocks, kind) = (opened.moment, opened.lost_blocks, opened.format);
+    let mut state = opened.into_rank(&source);
+    if let Some(line) = warning(&state, lost_blocks).filter(|_| kind != Kind::Pickle) {
         eprintln!("memtape: {line}");
     }
-    let content = exported::encode(&snapshot, args.format)?;
-    let extension = args.format.extension();
-    let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")));
-    if path == Path::new("-") {
-        std::io::stdout().lock().write_all(&content)?;
-        return Ok(());
-    }
-    std::fs::write(&path, &content).with_context(|| format!("cannot write {}", path.display()))?;
-    let blocks: usize = snapshot.devices.iter().map(|device| device.blocks.len()).sum();
+    let content = match (drawn, &source) {
+        (Some(content), _) => content,
+        (None, Source::Stored(of)) => from_capture(of, &state, args, globals)?,
+        (None, Source::File(path)) if kind == Kind::Tape => {
+            from_tape(path, &mut moment, &mut state, args)?
+        }
+        (None, Source::File(_)) => encode(&Subject::alone(&state, moment, args), args)?,
+    };
+    let rank = state.identity.rank;
+    let blocks: usize = state.devices.iter().map(|device| device.blocks.len()).sum();
     let when = match moment {
         Some(PointInTime::EndOf(_)) => "at the end of",
         Some(PointInTime::Present) => "now, after",
         Some(PointInTime::LastOom) => "when a request last failed, after",
         None => "when the file was written, after",
     };
-    if globals.json {
-        return output::print_json(&json!({
-            "moment": when, "file": path, "bytes": content.len(), "rank": snapshot.identity.rank,
-            "step": snapshot.step, "blocks": blocks,
-        }));
+    Ok(Export {
+        content,
+        name: name_of(&source, rank),
+        what: format!(
+            "rank {rank} {}, {}",
+            rank_state::when(moment, &state),
+            plural(blocks as u64, "live block")
+        ),
+        facts: json!({ "moment": when, "rank": rank, "step": state.step, "blocks": blocks }),
+    })
+}
+
+/// One rank with what it is compared with.
+struct Subject<'a> {
+    state: &'a RankSnapshot,
+    peers: BTreeMap<u32, RankSnapshot>,
+    title: String,
+}
+
+impl<'a> Subject<'a> {
+    fn alone(state: &'a RankSnapshot, moment: Option<PointInTime>, args: &ExportArgs) -> Self {
+        let (rank, job) = (state.identity.rank, &state.identity.job);
+        let job = if job.is_empty() { String::new() } else { format!(" of {job}") };
+        let when = rank_state::when(moment, state);
+        let title = format!("rank {rank}{job} {when}{}", compared(args, state.before_step));
+        Self { state, peers: BTreeMap::new(), title }
     }
-    output::print(&format!(
-        "{}: rank {} {}, {}{}",
-        path.display(),
-        snapshot.identity.rank,
-        rank_state::when(moment, &snapshot),
-        plural(blocks as u64, "live block"),
-        if extension == "pickle" { "; open it in pytorch.org/memory_viz" } else { "" },
-    ))
+}
+
+/// A rank in one of the formats that show a state.
+fn encode(of: &Subject<'_>, args: &ExportArgs) -> anyhow::Result<Vec<u8>> {
+    let state = of.state;
+    let against = args.against.or(args.since_step.map(|_| Against::Before));
+    let base = match against {
+        Some(Against::Peers) => {
+            let peers = of_peers(&of.peers, state.identity.rank);
+            if peers.is_empty() {
+                bail!("there is no peer of rank {} to compare with", state.identity.rank);
+            }
+            Some(LiveBytes::median(&peers))
+        }
+        Some(Against::Before) => Some(LiveBytes::before(state).context(
+            "the capture has no earlier step to compare with: the tape did not cover one",
+        )?),
+        None => None,
+    };
+    match args.format {
+        Format::Pickle => Ok(torch_snapshot(state)),
+        Format::Json => Ok(serde_json::to_vec(&exported::to_json(state))?),
+        Format::Flamegraph | Format::Speedscope => {
+            by_stack(&LiveBytes::of_snapshot(state), base.as_ref(), &of.title, args.format)
+        }
+        Format::Perfetto => Ok(perfetto::document(&[of_snapshot::timeline(state)])),
+    }
+}
+
+/// Live bytes, or what differs from others, as a flame graph or for speedscope.
+fn by_stack(
+    live: &LiveBytes<'_>,
+    base: Option<&LiveBytes<'_>>,
+    title: &str,
+    format: Format,
+) -> anyhow::Result<Vec<u8>> {
+    if format == Format::Speedscope {
+        return speedscope::document(live, base, title);
+    }
+    let tree = match base {
+        Some(base) => Tree::of_difference(live, base, FLAMEGRAPH_BOXES_MAX),
+        None => Tree::of(live, FLAMEGRAPH_BOXES_MAX),
+    };
+    Ok(flamegraph::document(&tree, title))
+}
+
+/// What follows the name of a rank in a title.
+fn compared(args: &ExportArgs, before_step: u64) -> String {
+    match (args.since_step, args.against) {
+        (Some(step), _) => format!(", growth since step {step}"),
+        (None, Some(Against::Before)) => format!(", growth since step {before_step}"),
+        (None, Some(Against::Peers)) => ", against the median of its peers".to_string(),
+        (None, None) => String::new(),
+    }
+}
+
+/// A tape is rewound again for what the state alone does not hold: an earlier step, and the past.
+fn from_tape(
+    path: &Path,
+    moment: &mut Option<PointInTime>,
+    state: &mut RankSnapshot,
+    args: &ExportArgs,
+) -> anyhow::Result<Vec<u8>> {
+    if args.against.is_some() {
+        bail!("--against needs a capture; of a tape, --since-step shows the growth");
+    }
+    let is_trace = args.format == Format::Perfetto;
+    if !is_trace && args.since_step.is_none() {
+        return encode(&Subject::alone(state, *moment, args), args);
+    }
+    let (tape, _) = tape_file::open(path)?;
+    let at = match (is_trace, args.step, args.oom) {
+        // A trace shows what happened after the last step, too.
+        (true, None, false) => PointInTime::Present,
+        (_, step, oom) => tape_file::point_in_time(&tape.status(), step, oom),
+    };
+    *moment = Some(at);
+    *state = tape
+        .snapshot(at, args.since_step, TRACE_EVENTS_MAX)
+        .with_context(|| format!("cannot rewind {}", path.display()))?;
+    if let Some(step) = args.since_step.filter(|_| state.before_step == 0) {
+        let oldest = tape.oldest_step();
+        bail!("no growth since step {step}: the tape covers steps {oldest} to {}", state.step);
+    }
+    if is_trace {
+        return Ok(perfetto::document(&[of_tape::timeline(&tape, state)]));
+    }
+    encode(&Subject::alone(state, *moment, args), args)
+}
+
+fn from_capture(
+    of: &StoredRank,
+    state: &RankSnapshot,
+    args: &ExportArgs,
+    globals: &Globals,
+) -> anyhow::Result<Vec<u8>> {
+    if args.since_step.is_some() {
+        bail!("--since-step needs a tape or a file of PyTorch; of a capture, give --against before");
+    }
+    let moment = Some(PointInTime::EndOf(state.step));
+    let mut subject = Subject::alone(state, moment, args);
+    if args.format != Format::Perfetto && args.against != Some(Against::Peers) {
+        return encode(&subject, args);
+    }
+    let client = globals.client()?;
+    let (_, capture) = captured::named(&client, &of.capture)?;
+    let capture = capture.with_context(|| format!("there is no {}", of.capture))?;
+    if args.format == Format::Perfetto {
+        return Ok(perfetto::document(&[with_capture(&capture, state)]));
+    }
+    subject.peers = captured::several(&client, &capture, Some(of.rank), REPORT_SNAPSHOTS_MAX);
+    subject.peers.insert(of.rank, state.clone());
+    encode(&subject, args)
+}
+
+/// All ranks of a capture as one trace.
+fn all_ranks(client: &Client, id: &str) -> anyhow::Result<Export> {
+    let (_, capture) = captured::named(client, id)?;
+    let capture = capture.with_context(|| format!("{id} has no capture yet"))?;
+    let states = captured::several(client, &capture, capture.trigger_rank, TRACE_RANKS_MAX);
+    if states.is_empty() {
+        bail!("{} has no snapshot", capture.id);
+    }
+    let ranks: Vec<Timeline> = states.values().map(|state| with_capture(&capture, state)).collect();
+    let count = ranks.len();
+    // Ranks that are not aligned are at different steps.
+    let step = states.values().map(|state| state.step).max().unwrap_or(0);
+    let what = format!("{count} of {}, up to step {step}", plural(capture.ranks.into(), "rank"));
+    let facts = json!({ "step": step, "ranks": count, "of": capture.ranks });
+    Ok(Export { content: perfetto::document(&ranks), name: capture.id, what, facts })
+}
+
+/// The past of a rank, with the capture as an event.
+fn with_capture(capture: &Capture, state: &RankSnapshot) -> Timeline {
+    let mut timeline = of_snapshot::timeline(state);
+    timeline.events.push(Instant {
+        name: format!("capture {}", capture.id),
+        at_ns: state.wall_ns,
+        facts: vec![
+            ("trigger", Fact::Text(capture.trigger.clone())),
+            ("step", Fact::Number(state.step)),
+        ],
+    });
+    timeline
+}
+
+/// PyTorch's own file, whose trace has no numbers of steps.
+fn from_pytorch(file: &TorchSnapshot, path: &Path, args: &ExportArgs) -> anyhow::Result<Vec<u8>> {
+    let name = path.file_name().map_or("snapshot".into(), |name| name.to_string_lossy());
+    if args.against.is_some() {
+        bail!("--against needs a capture; of a file, --since-step shows the growth");
+    }
+    if args.format == Format::Perfetto {
+        let rank = origin(file).rank.or_else(|| named_rank(path)).unwrap_or(0);
+        return Ok(perfetto::document(&[of_pytorch::timeline(file, rank, &name)]));
+    }
+    let look = look(file);
+    let base = match args.since_step {
+        Some(step) => Some(
+            LiveBytes::of_look_after(&look, step)
+                .with_context(|| format!("the trace of {} has no step {step}", path.display()))?,
+        ),
+        None => None,
+    };
+    let title = format!("{name}{}", compared(args, 0));
+    by_stack(&LiveBytes::of_look(&look), base.as_ref(), &title, args.format)
 }
 
 /// A warning if the snapshot is incomplete: other tools show it as if it were whole. A capture does

@@ -1,0 +1,49 @@
+//! What `memtape export` writes: the state or the past of ranks in the formats of other tools.
+//!
+//! Each module makes the content of a file from data in memory; none reads a file or a network.
+//! PyTorch's pickle is made in `core`.
+
+pub(crate) mod flamegraph;
+pub(crate) mod perfetto;
+pub(crate) mod speedscope;
+pub(crate) mod stacks;
+pub(crate) mod timeline;
+
+/// Formats of `memtape export`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// PyTorch's snapshot pickle, for pytorch.org/memory_viz.
+    Pickle,
+    /// Everything, as JSON.
+    Json,
+    /// Flame graph of the live bytes by stack, an SVG for a browser.
+    Flamegraph,
+    /// The same for speedscope.app.
+    Speedscope,
+    /// Trace of the recorded events, for ui.perfetto.dev.
+    Perfetto,
+}
+
+impl Format {
+    /// The usual ending of a file's name.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            Self::Pickle => "pickle",
+            Self::Json => "json",
+            Self::Flamegraph => "svg",
+            Self::Speedscope => "speedscope.json",
+            Self::Perfetto => "pftrace",
+        }
+    }
+
+    /// Where to open the file.
+    pub(crate) fn viewer(self) -> Option<&'static str> {
+        match self {
+            Self::Pickle => Some("pytorch.org/memory_viz"),
+            Self::Json => None,
+            Self::Flamegraph => Some("a browser"),
+            Self::Speedscope => Some("speedscope.app"),
+            Self::Perfetto => Some("ui.perfetto.dev"),
+        }
+    }
+}

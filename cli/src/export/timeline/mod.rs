@@ -1,0 +1,121 @@
+//! What happened on ranks over time: memory, steps, phases, and single events.
+//!
+//! Times are Unix times in nanoseconds, so that the ranks of several nodes share one axis. Each
+//! source has a file of its own; none of them knows the format that is written.
+
+pub(crate) mod of_pytorch;
+pub(crate) mod of_snapshot;
+pub(crate) mod of_tape;
+
+/// One rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Timeline {
+    /// Its number.
+    pub(crate) rank: u32,
+    /// Name of its job, and what else tells it apart.
+    pub(crate) name: String,
+    /// Its process id; 0 where unknown.
+    pub(crate) pid: u32,
+    /// Amounts of memory over time.
+    pub(crate) counters: Vec<Counter>,
+    /// What lasts, one behind the other on each track.
+    pub(crate) tracks: Vec<Track>,
+    /// What does not last.
+    pub(crate) events: Vec<Instant>,
+}
+
+/// An amount of memory over time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Counter {
+    /// What is counted.
+    pub(crate) name: String,
+    /// Time and bytes, in the order of time.
+    pub(crate) points: Vec<(i64, u64)>,
+}
+
+/// Slices that follow each other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Track {
+    /// What they are.
+    pub(crate) name: String,
+    /// In the order of time, without overlap.
+    pub(crate) slices: Vec<Slice>,
+}
+
+/// A span of time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Slice {
+    /// What it is.
+    pub(crate) name: String,
+    /// Its start.
+    pub(crate) start_ns: i64,
+    /// Its end.
+    pub(crate) end_ns: i64,
+}
+
+/// A single event.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Instant {
+    /// What happened.
+    pub(crate) name: String,
+    /// When.
+    pub(crate) at_ns: i64,
+    /// Details, with their units in the names.
+    pub(crate) facts: Vec<(&'static str, Fact)>,
+}
+
+/// A detail of an event.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Fact {
+    /// A number.
+    Number(u64),
+    /// A text.
+    Text(String),
+}
+
+/// Follows the bytes of a device through events backwards: only the last level is known.
+pub(crate) fn levels(last: u64, changes: &[(i64, i64)]) -> Vec<(i64, u64)> {
+    let mut level = i64::try_from(last).unwrap_or(i64::MAX);
+    let mut points = Vec::with_capacity(changes.len() + 1);
+    for &(at_ns, change) in changes.iter().rev() {
+        points.push((at_ns, level.max(0).unsigned_abs()));
+        level = level.saturating_sub(change);
+    }
+    if let Some(&(first_ns, _)) = changes.first() {
+        points.push((first_ns.saturating_sub(1), level.max(0).unsigned_abs()));
+    }
+    points.reverse();
+    points
+}
+
+/// The slices between the starts of numbered spans; the last one ends at `end_ns`.
+pub(crate) fn slices(starts: &[(String, i64)], end_ns: i64) -> Vec<Slice> {
+    let ends = starts.iter().skip(1).map(|(_, start_ns)| *start_ns).chain([end_ns]);
+    let slice = |((name, start_ns), end_ns): (&(String, i64), i64)| Slice {
+        name: name.clone(),
+        start_ns: *start_ns,
+        end_ns: end_ns.max(*start_ns),
+    };
+    starts.iter().zip(ends).filter(|((name, _), _)| !name.is_empty()).map(slice).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_end_at_what_is_known() {
+        let changes = [(10, 100), (20, -30), (30, 5)];
+        assert_eq!(levels(175, &changes), [(9, 100), (10, 200), (20, 170), (30, 175)]);
+        assert_eq!(levels(175, &[]), []);
+        // Events that are missing never make a level negative.
+        assert_eq!(levels(1, &[(10, 5)]), [(9, 0), (10, 1)]);
+    }
+
+    #[test]
+    fn a_slice_ends_where_the_next_begins() {
+        let starts = [("train".to_string(), 5), (String::new(), 8), ("eval".to_string(), 9)];
+        let slice = |name: &str, start_ns, end_ns| Slice { name: name.into(), start_ns, end_ns };
+        assert_eq!(slices(&starts, 12), [slice("train", 5, 8), slice("eval", 9, 12)]);
+    }
+}

@@ -1,0 +1,279 @@
+//! The past of a rank from its snapshot: the last events of each device, and its collectives.
+//!
+//! A snapshot has the times of its events by the clock of the node, and one Unix time: the end of
+//! its step. `of_tape` knows the distance of both clocks; for a stored snapshot the last event is
+//! taken for the end of the step, so its times may be late by the idle end of that step.
+
+use memtape_core::snapshot::{
+    CollectiveGroup, DeviceSnapshot, RankSnapshot, TraceEvent, TraceKind,
+};
+
+use super::{Counter, Fact, Instant, Slice, Timeline, Track, levels, slices};
+
+/// The past of a rank of a capture.
+pub(crate) fn timeline(of: &RankSnapshot) -> Timeline {
+    let traces = of.devices.iter().flat_map(|device| &device.trace);
+    let last_ns = traces.map(|event| event.mono_ns).max().unwrap_or(0);
+    let last_ns = i64::try_from(last_ns).unwrap_or(i64::MAX);
+    let wall_ns = |mono_ns: u64| {
+        let before_end = last_ns.saturating_sub(i64::try_from(mono_ns).unwrap_or(i64::MAX));
+        of.wall_ns.saturating_sub(before_end)
+    };
+    let mut timeline = with_clock(of, &wall_ns);
+    let name = "steps".to_string();
+    timeline.tracks.insert(0, Track { name, slices: steps(of, &wall_ns) });
+    timeline
+}
+
+/// The same without its steps, by a given clock.
+pub(super) fn with_clock(of: &RankSnapshot, wall_ns: &impl Fn(u64) -> i64) -> Timeline {
+    let mut timeline = Timeline {
+        rank: of.identity.rank,
+        name: of.identity.job.clone(),
+        pid: of.identity.pid,
+        ..Timeline::default()
+    };
+    for device in &of.devices {
+        let several = of.devices.len() > 1;
+        timeline.counters.extend(counters(device, several, wall_ns, of.wall_ns));
+        let events = device.trace.iter().filter_map(|event| instant(device, event, wall_ns));
+        timeline.events.extend(events);
+    }
+    timeline.events.sort_by_key(|event| event.at_ns);
+    let of_collectives = &of.collectives;
+    let track = |group| collective(group, of_collectives.look_wall_ns);
+    timeline.tracks.extend(of_collectives.groups.iter().filter_map(track));
+    let seen = of_collectives.groups.iter().filter(|group| group.since_wall_ns > 0);
+    timeline.events.extend(seen.map(progress));
+    timeline
+}
+
+/// Allocated and reserved bytes after each event that changes them; where none does, the level at
+/// the end.
+fn counters(
+    device: &DeviceSnapshot,
+    several: bool,
+    wall_ns: &impl Fn(u64) -> i64,
+    end_ns: i64,
+) -> Vec<Counter> {
+    let changes = |change: fn(&TraceEvent) -> i64| -> Vec<(i64, i64)> {
+        let all = device.trace.iter().map(|event| (wall_ns(event.mono_ns), change(event)));
+        all.filter(|(_, change)| *change != 0).collect()
+    };
+    let name = |what: &str| match several {
+        true => format!("{what}, device {}", device.device),
+        false => what.to_string(),
+    };
+    let counter = |what: &str, last: u64, change: fn(&TraceEvent) -> i64| {
+        let points = levels(last, &changes(change));
+        let points = if points.is_empty() { vec![(end_ns, last)] } else { points };
+        Counter { name: name(what), points }
+    };
+    let known = |counter: &Counter| counter.points.iter().any(|(_, bytes)| *bytes > 0);
+    let all = [
+        counter("allocated", device.allocated, allocated_change),
+        counter("reserved", device.reserved, reserved_change),
+    ];
+    all.into_iter().filter(known).collect()
+}
+
+fn allocated_change(event: &TraceEvent) -> i64 {
+    let size = i64::try_from(event.size).unwrap_or(i64::MAX);
+    match event.kind {
+        TraceKind::Alloc => size,
+        // What is pending free is no longer handed out.
+        TraceKind::Free | TraceKind::FreeDeferred => -size,
+        TraceKind::FreeCompleted
+        | TraceKind::Oom
+        | TraceKind::SegmentAlloc
+        | TraceKind::SegmentFree
+        | TraceKind::SegmentMap
+        | TraceKind::SegmentUnmap
+        | TraceKind::MallocFailed
+        | TraceKind::Snapshot => 0,
+    }
+}
+
+fn reserved_change(event: &TraceEvent) -> i64 {
+    let size = i64::try_from(event.size).unwrap_or(i64::MAX);
+    match event.kind {
+        TraceKind::SegmentAlloc | TraceKind::SegmentMap => size,
+        TraceKind::SegmentFree | TraceKind::SegmentUnmap => -size,
+        TraceKind::Alloc
+        | TraceKind::Free
+        | TraceKind::FreeDeferred
+        | TraceKind::FreeCompleted
+        | TraceKind::Oom
+        | TraceKind::MallocFailed
+        | TraceKind::Snapshot => 0,
+    }
+}
+
+/// Failed requests and calls, and snapshots that the program took.
+fn instant(
+    device: &DeviceSnapshot,
+    event: &TraceEvent,
+    wall_ns: &impl Fn(u64) -> i64,
+) -> Option<Instant> {
+    let number = Fact::Number;
+    let (name, mut facts) = match event.kind {
+        TraceKind::Oom => (
+            "out of memory",
+            vec![("requested_bytes", number(event.size)), ("free_bytes", number(event.detail))],
+        ),
+        TraceKind::MallocFailed => (
+            "cudaMalloc failed, the allocator retries",
+            vec![("requested_bytes", number(event.size)), ("took_ns", number(event.detail))],
+        ),
+        TraceKind::Snapshot => ("PyTorch snapshot", Vec::new()),
+        TraceKind::Alloc
+        | TraceKind::Free
+        | TraceKind::FreeDeferred
+        | TraceKind::FreeCompleted
+        | TraceKind::SegmentAlloc
+        | TraceKind::SegmentFree
+        | TraceKind::SegmentMap
+        | TraceKind::SegmentUnmap => return None,
+    };
+    facts.extend([("device", number(device.device.into())), ("step", number(event.step))]);
+    Some(Instant { name: name.to_string(), at_ns: wall_ns(event.mono_ns), facts })
+}
+
+/// The steps that the events of the snapshot show: a step begins with its first event.
+fn steps(of: &RankSnapshot, wall_ns: &impl Fn(u64) -> i64) -> Vec<Slice> {
+    let traces = of.devices.iter().flat_map(|device| &device.trace);
+    let mut events: Vec<(u64, u64)> = traces.map(|event| (event.step, event.mono_ns)).collect();
+    events.sort_unstable();
+    events.dedup_by_key(|(step, _)| *step);
+    let start = |&(step, mono_ns): &(u64, u64)| (format!("step {}", step + 1), wall_ns(mono_ns));
+    slices(&events.iter().map(start).collect::<Vec<_>>(), of.wall_ns)
+}
+
+/// The collective that is under way in a group.
+fn collective(group: &CollectiveGroup, look_wall_ns: i64) -> Option<Track> {
+    let newest = group.started.max(group.enqueued)?;
+    let is_over = group.completed.is_some_and(|completed| completed >= newest);
+    if is_over || group.since_wall_ns == 0 || look_wall_ns <= group.since_wall_ns {
+        return None;
+    }
+    Some(Track {
+        name: format!("collectives of {}", group_name(group)),
+        slices: vec![Slice {
+            name: format!("collective {newest} is under way"),
+            start_ns: group.since_wall_ns,
+            end_ns: look_wall_ns,
+        }],
+    })
+}
+
+/// How far a group has come.
+fn progress(group: &CollectiveGroup) -> Instant {
+    let known = [
+        ("enqueued", group.enqueued),
+        ("started", group.started),
+        ("completed", group.completed),
+        ("ranks", Some(group.size.into()).filter(|size| *size > 0)),
+    ];
+    let facts = known.into_iter().filter_map(|(name, number)| Some((name, Fact::Number(number?))));
+    Instant {
+        name: format!("collectives of {}", group_name(group)),
+        at_ns: group.since_wall_ns,
+        facts: facts.collect(),
+    }
+}
+
+fn group_name(group: &CollectiveGroup) -> String {
+    match (group.desc.as_str(), group.name.as_str()) {
+        ("", "") => format!("group {}", group.id),
+        ("", name) | (name, _) => name.to_string(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use memtape_core::snapshot::Collectives;
+
+    use super::*;
+
+    /// A rank with an allocation, a failed call and a failed request in two steps.
+    pub(crate) fn sample() -> RankSnapshot {
+        let event = |kind, mono_ns, size, step| TraceEvent {
+            kind,
+            mono_ns,
+            address: 0,
+            size,
+            detail: 3,
+            stack: 0,
+            stream_pool: 0,
+            step,
+        };
+        let mut snapshot = RankSnapshot {
+            step: 5,
+            wall_ns: 1_795_244_404_000_000_000,
+            devices: vec![DeviceSnapshot {
+                allocated: 900,
+                reserved: 2048,
+                trace: vec![
+                    event(TraceKind::SegmentAlloc, 100, 1024, 3),
+                    event(TraceKind::Alloc, 110, 600, 3),
+                    event(TraceKind::Alloc, 200, 500, 4),
+                    event(TraceKind::MallocFailed, 210, 4096, 4),
+                    event(TraceKind::FreeDeferred, 220, 300, 4),
+                    event(TraceKind::FreeCompleted, 230, 300, 4),
+                    event(TraceKind::Oom, 240, 8192, 4),
+                ],
+                ..DeviceSnapshot::default()
+            }],
+            collectives: Collectives {
+                look_wall_ns: 1_795_244_404_000_000_000,
+                groups: vec![CollectiveGroup {
+                    desc: "default_pg".into(),
+                    enqueued: Some(12),
+                    completed: Some(11),
+                    since_wall_ns: 1_795_244_403_999_999_900,
+                    ..CollectiveGroup::default()
+                }],
+                ..Collectives::default()
+            },
+            ..RankSnapshot::default()
+        };
+        snapshot.identity.rank = 2;
+        snapshot.identity.job = "job <b>".into();
+        snapshot.identity.pid = 77;
+        snapshot
+    }
+
+    #[test]
+    fn memory_ends_at_what_the_snapshot_holds() {
+        let of = sample();
+        let timeline = timeline(&of);
+        let last: Vec<(&str, Option<&(i64, u64)>)> =
+            timeline.counters.iter().map(|of| (of.name.as_str(), of.points.last())).collect();
+        let end = of.wall_ns;
+        let expected = [("allocated", &(end - 20, 900)), ("reserved", &(end - 140, 2048))];
+        assert_eq!(last, expected.map(|(name, point)| (name, Some(point))));
+        assert_eq!(timeline.counters[0].points[0].1, 900 + 300 - 500 - 600);
+    }
+
+    #[test]
+    fn memory_that_does_not_change_is_one_point() {
+        let mut of = sample();
+        of.devices[0].trace.clear();
+        let points: Vec<_> = timeline(&of).counters.into_iter().map(|of| of.points).collect();
+        assert_eq!(points, [[(of.wall_ns, 900)], [(of.wall_ns, 2048)]]);
+    }
+
+    #[test]
+    fn steps_events_and_collectives_have_their_times() {
+        let of = sample();
+        let timeline = timeline(&of);
+        let names: Vec<&str> = timeline.events.iter().map(|event| event.name.as_str()).collect();
+        let retry = "cudaMalloc failed, the allocator retries";
+        assert_eq!(names, [retry, "out of memory", "collectives of default_pg"]);
+        let steps = &timeline.tracks[0].slices;
+        let shown: Vec<(&str, i64)> =
+            steps.iter().map(|of| (of.name.as_str(), of.end_ns - of.start_ns)).collect();
+        assert_eq!(shown, [("step 4", 100), ("step 5", 40)]);
+        assert_eq!(timeline.tracks[1].slices[0].name, "collective 12 is under way");
+    }
+}

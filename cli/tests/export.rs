@@ -1,0 +1,115 @@
+//! `memtape export` as a user runs it, on recorded snapshots of PyTorch and
+//! on real tapes, which the demo's ranks write without PyTorch.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn memtape(arguments: &[&str], variables: &[(&str, &Path)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memtape"));
+    command.args(arguments).envs(variables.iter().copied());
+    command.env("MEMTAPE_JOB", "alone").env("MEMTAPE_EVENTS", "8192");
+    command.output().expect("memtape runs")
+}
+
+/// What the program writes to stdout.
+fn written(arguments: &[&str]) -> Vec<u8> {
+    let output = memtape(arguments, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// What it says on stderr when it fails.
+fn refused(arguments: &[&str]) -> String {
+    let output = memtape(arguments, &[]);
+    assert!(!output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+fn snapshot(rank: u32) -> String {
+    let path = format!("../core/tests/data/snapshots/ddp_leak_rank{rank}.pickle.gz");
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path).display().to_string()
+}
+
+/// The tape of a process that has exited after 40 steps, and its folder.
+fn tape() -> (TempDir, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = ["demo-rank", "--step-time", "1ms", "--steps", "40", "--leak-from", "5"];
+    let output = memtape(&arguments, &[("MEMTAPE_DIR", folder.path())]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut entries = std::fs::read_dir(folder.path()).expect("the folder");
+    let path: PathBuf = entries.next().expect("a tape").expect("its entry").path();
+    (folder, path.display().to_string())
+}
+
+/// Bytes of the first box of a flame graph, which has all others below it.
+fn root_bytes(svg: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(svg);
+    let number = text.split("data-bytes=\"").nth(1).and_then(|rest| rest.split('"').next());
+    number.and_then(|number| number.parse().ok()).expect("a box")
+}
+
+fn json(content: &[u8]) -> Value {
+    serde_json::from_slice(content).expect("JSON")
+}
+
+#[test]
+fn the_bytes_of_a_file_are_the_same_in_every_format() {
+    let file = snapshot(2);
+    let analysis = json(&written(&["analyze", "--json", &file]));
+    let allocated = analysis["ranks"][0]["allocated"].as_u64().expect("a number");
+    let export = |format: &str| written(&["export", &file, "--format", format, "-o", "-"]);
+    assert_eq!(root_bytes(&export("flamegraph")), allocated);
+    assert_eq!(json(&export("speedscope"))["profiles"][0]["endValue"], allocated);
+    assert_eq!(export("flamegraph"), export("flamegraph"));
+    assert!(String::from_utf8_lossy(&export("perfetto")).contains("Optimizer.step"));
+}
+
+#[test]
+fn the_bytes_of_a_tape_are_the_same_in_every_format() {
+    let (_folder, tape) = tape();
+    let export = |format: &str, more: &[&str]| {
+        let arguments = ["export", "--tape", &tape, "--format", format, "-o", "-"];
+        written(&[&arguments[..], more].concat())
+    };
+    let allocated = json(&export("json", &[]))["devices"][0]["allocated"].as_u64();
+    let allocated = allocated.expect("a number");
+    assert_eq!(root_bytes(&export("flamegraph", &[])), allocated);
+    assert_eq!(json(&export("speedscope", &[]))["profiles"][0]["endValue"], allocated);
+    // Steps are shown by number, and the memory by its counters.
+    let trace = export("perfetto", &[]);
+    let trace = String::from_utf8_lossy(&trace);
+    for name in ["rank 0 of alone", "step 40", "allocated", "per-step peak"] {
+        assert!(trace.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn growth_is_the_difference_of_two_steps() {
+    let (_folder, tape) = tape();
+    let at = |step: &str, more: &[&str]| {
+        let arguments = ["export", "--tape", &tape, "--format", "speedscope", "--step", step];
+        json(&written(&[&arguments[..], &["-o", "-"], more].concat()))
+    };
+    let sum = |file: &Value, profile: usize| {
+        file["profiles"][profile]["endValue"].as_i64().expect("a number")
+    };
+    let (early, late) = (at("2", &[]), at("40", &["--since-step", "2"]));
+    let grown = sum(&late, 1) - sum(&late, 2);
+    assert_eq!(grown, sum(&late, 0) - sum(&early, 0));
+    let error = refused(&["export", "--tape", &tape, "--since-step", "2"]);
+    assert!(error.contains("flamegraph and speedscope"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_exported_is_refused_in_one_line() {
+    let file = snapshot(0);
+    let check = |arguments: &[&str], words: &str| {
+        let error = refused(arguments);
+        assert!(error.contains(words) && error.lines().count() == 1, "{error}");
+    };
+    check(&["export", &file, "--format", "flamegraph", "--against", "peers"], "needs a capture");
+    check(&["export", &file, "--format", "flamegraph", "--since-step", "99"], "has no step 99");
+}
