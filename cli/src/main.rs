@@ -21,6 +21,7 @@ mod read;
 #[cfg(test)]
 mod reference;
 mod render;
+mod report;
 mod runtime;
 mod terminal;
 mod top;

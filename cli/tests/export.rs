@@ -1,4 +1,4 @@
-//! `memtape export` as a user runs it, on recorded snapshots of PyTorch and
+//! `memtape export` and `memtape report` as a user runs them, on recorded snapshots of PyTorch and
 //! on real tapes, which the demo's ranks write without PyTorch.
 
 use std::path::{Path, PathBuf};
@@ -36,7 +36,17 @@ fn snapshot(rank: u32) -> String {
 /// The tape of a process that has exited after 40 steps, and its folder.
 fn tape() -> (TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
-    let arguments = ["demo-rank", "--step-time", "1ms", "--steps", "40", "--leak-from", "5"];
+    let arguments = [
+        "demo-rank",
+        "--step-time",
+        "1ms",
+        "--steps",
+        "40",
+        "--fault",
+        "leak",
+        "--fault-from",
+        "5",
+    ];
     let output = memtape(&arguments, &[("MEMTAPE_DIR", folder.path())]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut entries = std::fs::read_dir(folder.path()).expect("the folder");
@@ -84,6 +94,7 @@ fn the_bytes_of_a_tape_are_the_same_in_every_format() {
     for name in ["rank 0 of alone", "step 40", "allocated", "per-step peak"] {
         assert!(trace.contains(name), "{name}");
     }
+    assert!(String::from_utf8_lossy(&export("html", &[])).starts_with("<!DOCTYPE html>"));
 }
 
 #[test]
@@ -104,6 +115,27 @@ fn growth_is_the_difference_of_two_steps() {
 }
 
 #[test]
+fn a_report_of_files_names_the_fault_and_its_inputs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("report.html").display().to_string();
+    let files: Vec<String> = (0..4).map(snapshot).collect();
+    let mut arguments = vec!["report", "-o", &page];
+    arguments.extend(files.iter().map(String::as_str));
+    let said = String::from_utf8(written(&arguments)).expect("UTF-8");
+    assert!(said.starts_with("rank 2 keeps 128 KiB more each step"), "{said}");
+    let html = std::fs::read_to_string(&page).expect("the page");
+    for words in [
+        "<h1>rank 2 keeps 128 KiB more each step",
+        "/app/train.py:36 train_step",
+        "Rank 2 against the median of 3 peers",
+        "Evidence for it",
+        "4 snapshot files",
+    ] {
+        assert!(html.contains(words), "{words}");
+    }
+}
+
+#[test]
 fn what_cannot_be_exported_is_refused_in_one_line() {
     let file = snapshot(0);
     let check = |arguments: &[&str], words: &str| {
@@ -112,4 +144,6 @@ fn what_cannot_be_exported_is_refused_in_one_line() {
     };
     check(&["export", &file, "--format", "flamegraph", "--against", "peers"], "needs a capture");
     check(&["export", &file, "--format", "flamegraph", "--since-step", "99"], "has no step 99");
+    check(&["report", "no-such-file.pickle"], "cannot open no-such-file.pickle");
+    check(&["report", &file, "--rank", "1"], "--rank needs a capture");
 }

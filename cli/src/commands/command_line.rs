@@ -13,7 +13,7 @@ use crate::args::Mistakes;
 fn meaningless(command: &str) -> &'static [&'static str] {
     match command {
         "run" | "coordinator" | "store" => &["coordinator", "color"],
-        "agent" | "export" => &["color"],
+        "agent" | "export" | "report" => &["color"],
         "demo" | "tape" => &["coordinator"],
         "top" => &["json"],
         "completions" | "man" | "help" => &["coordinator", "json", "color"],

@@ -12,6 +12,7 @@ pub(crate) mod files {
     pub(crate) mod captured;
     pub(crate) mod diff;
     pub(crate) mod export;
+    pub(crate) mod report;
     pub(crate) mod tape;
     pub(crate) mod tapes;
 }
@@ -34,7 +35,7 @@ pub(crate) mod services {
 }
 
 use crate::commands::command_line::command_line;
-use crate::commands::files::{analyze, diff, export, tape};
+use crate::commands::files::{analyze, diff, export, report, tape};
 use crate::commands::queries::{capture, lines, list, show};
 use crate::commands::services::{agent, coordinator, store};
 use crate::demo::{self, training};
@@ -86,6 +87,8 @@ pub(crate) enum Command {
     Capture(capture::CaptureArgs),
     /// Export the snapshot of a rank, from a capture or a file, for other tools.
     Export(export::ExportArgs),
+    /// Write one page about an incident, a capture or snapshot files, to attach to a ticket.
+    Report(report::ReportArgs),
     /// Show a tape, or list the tapes of a folder.
     Tape(tape::TapeArgs),
     /// Diagnose PyTorch's own memory snapshots, tapes and captures.
@@ -123,6 +126,7 @@ impl Command {
             Self::Show(args) => show::run(&args, globals),
             Self::Capture(args) => capture::run(&args, globals),
             Self::Export(args) => export::run(&args, globals),
+            Self::Report(args) => report::run(&args, globals),
             Self::Tape(args) => tape::run(&args, globals),
             Self::Analyze(args) => analyze::run(&args, globals),
             Self::Diff(args) => diff::run(&args, globals),
@@ -183,6 +187,9 @@ mod tests {
         check("memtape export --tape f --format flamegraph --since-step 4 --step 9", true);
         check("memtape export --tape f --against peers", false);
         check("memtape export rank0.pickle --format perfetto", true);
+        check("memtape report", false);
+        check("memtape report inc-1 -o r.html --no-source", true);
+        check("memtape report a.pickle b.pickle", true);
         check("memtape run", false);
         check("memtape demo --ranks 0", false);
         check("memtape demo --ranks 8 --leak-rank 5 --exit --json", true);
@@ -259,7 +266,7 @@ mod tests {
         );
         check(
             "memtape export cap-1 --format pickel",
-            "invalid value 'pickel' for '--format <FORMAT>' [possible values: pickle, json] (did \
+            "invalid value 'pickel' for '--format <FORMAT>' [possible values: pickle, json, flamegraph, speedscope, perfetto, html] (did \
              you mean pickle?); see memtape export --help",
         );
         check("memtape show a b", "unexpected argument 'b' found; see memtape show --help");

@@ -134,6 +134,7 @@ impl<'a> LiveBytes<'a> {
     }
 
     /// Bytes of all stacks.
+    #[cfg(test)]
     pub(crate) fn total(&self) -> u64 {
         self.by_stack.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
     }

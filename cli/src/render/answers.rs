@@ -17,7 +17,7 @@ use crate::render::table::{Cell, table};
 use crate::render::units::{about_plural, bytes, counted, duration, frame, plural, signed_bytes};
 
 /// A growth, which is never negative.
-fn grown(count: u64) -> String {
+pub(crate) fn grown(count: u64) -> String {
     signed_bytes(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
 }
 
 /// Another class: what speaks for it and what against it.
-fn alternative(other: &Alternative) -> Vec<String> {
+pub(crate) fn alternative(other: &Alternative) -> Vec<String> {
     let class = clean(other.class.as_str()).replace('_', " ");
     let standing = clean(other.standing.as_str()).replace('_', " ");
     let said =
@@ -184,7 +184,8 @@ fn growth(incident: &Incident) -> String {
     }
 }
 
-fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
+/// What is known of an incident, a name and a value each.
+pub(crate) fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
     let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
     let out_of_memory = incident.steps_to_oom.map_or("not known".to_string(), |steps| {
         format!("in about {}{}", about_plural(steps, "step"), in_time.unwrap_or_default())

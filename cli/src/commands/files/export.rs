@@ -18,6 +18,7 @@ use memtape_proto::api::Capture;
 use serde_json::json;
 
 use super::captured;
+use super::report::made;
 use crate::args::Mistakes;
 use crate::client::Client;
 use crate::export::flamegraph::tree::Tree;
@@ -33,6 +34,7 @@ use crate::read::source::{ENDINGS, PICKLES, Source};
 use crate::read::{one_rank, tape_file};
 use crate::render::units::plural;
 use crate::render::{exported, rank_state};
+use crate::report::{of_capture, page};
 
 /// What the bytes of a rank are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -206,6 +208,14 @@ fn encode(of: &Subject<'_>, args: &ExportArgs) -> anyhow::Result<Vec<u8>> {
             by_stack(&LiveBytes::of_snapshot(state), base.as_ref(), &of.title, args.format)
         }
         Format::Perfetto => Ok(perfetto::document(&[of_snapshot::timeline(state)])),
+        Format::Html => {
+            let known = of_capture::Known {
+                snapshots: BTreeMap::from([(state.identity.rank, state.clone())]),
+                made: made(&of.title),
+                ..of_capture::Known::default()
+            };
+            Ok(page::page(&[of_capture::report(&known)]).into_bytes())
+        }
     }
 }
 
@@ -277,7 +287,9 @@ fn from_capture(
     globals: &Globals,
 ) -> anyhow::Result<Vec<u8>> {
     if args.since_step.is_some() {
-        bail!("--since-step needs a tape or a file of PyTorch; of a capture, give --against before");
+        bail!(
+            "--since-step needs a tape or a file of PyTorch; of a capture, give --against before"
+        );
     }
     let moment = Some(PointInTime::EndOf(state.step));
     let mut subject = Subject::alone(state, moment, args);
@@ -331,6 +343,9 @@ fn from_pytorch(file: &TorchSnapshot, path: &Path, args: &ExportArgs) -> anyhow:
     let name = path.file_name().map_or("snapshot".into(), |name| name.to_string_lossy());
     if args.against.is_some() {
         bail!("--against needs a capture; of a file, --since-step shows the growth");
+    }
+    if args.format == Format::Html {
+        bail!("`memtape report {}` writes the report of files", path.display());
     }
     if args.format == Format::Perfetto {
         let rank = origin(file).rank.or_else(|| named_rank(path)).unwrap_or(0);

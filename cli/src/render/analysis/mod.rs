@@ -4,7 +4,7 @@
 
 pub(crate) mod difference;
 pub(crate) mod json;
-mod notes;
+pub(crate) mod notes;
 pub(crate) mod text;
 
 use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};

@@ -77,7 +77,7 @@ pub(super) fn section(text: &mut String, title: &str, lines: impl IntoIterator<I
 }
 
 /// No fault, or no verdict, in one sentence.
-fn healthy(report: &Report<'_>) -> String {
+pub(crate) fn healthy(report: &Report<'_>) -> String {
     let steps = report.analysis.steps;
     let what = match report.mode() {
         "one_file" => "this file".to_string(),
@@ -104,6 +104,18 @@ fn healthy(report: &Report<'_>) -> String {
 
 fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
     let _ = writeln!(text, "{}\n", Meaning::Bad.paint(&clean(&verdict.sentence)));
+    for (name, value) in &verdict_facts(verdict) {
+        let _ = writeln!(text, "  {name:<11}{}", clean(value));
+    }
+    if all {
+        section(text, "Stack, innermost first", verdict.stack.iter().map(frame));
+    }
+    section(text, "Evidence for it", verdict.evidence.iter().cloned());
+    section(text, "Evidence against it", verdict.against.iter().cloned());
+}
+
+/// What a verdict says beside its sentence, a name and a value each.
+pub(crate) fn verdict_facts(verdict: &Verdict) -> Vec<(&'static str, String)> {
     let percent = verdict.confidence_ppm / 10_000;
     let mut pairs = vec![("class", format!("{}, {percent} % sure", verdict.class.as_str()))];
     if let Some(culprit) = &verdict.culprit {
@@ -119,14 +131,7 @@ fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
     if !verdict.restart.is_empty() {
         pairs.push(("restart", verdict.restart.clone()));
     }
-    for (name, value) in &pairs {
-        let _ = writeln!(text, "  {name:<11}{}", clean(value));
-    }
-    if all {
-        section(text, "Stack, innermost first", verdict.stack.iter().map(frame));
-    }
-    section(text, "Evidence for it", verdict.evidence.iter().cloned());
-    section(text, "Evidence against it", verdict.against.iter().cloned());
+    pairs
 }
 
 /// `/app/train.py:36 train_step`.
@@ -141,7 +146,7 @@ fn named(line: &HeldLine) -> String {
 }
 
 /// A frame, and what the memory is for.
-pub(super) fn what(kind: Kind, of: &Frame) -> String {
+pub(crate) fn what(kind: Kind, of: &Frame) -> String {
     match kind {
         Kind::Nameless => "(no stack: a backward pass, or older than the recording)".to_string(),
         Kind::OptimizerState => format!("{} (optimizer state)", frame(of)),
@@ -283,7 +288,7 @@ fn requests(text: &mut String, report: &Report<'_>) {
 }
 
 /// What is set, and what lies in private pools.
-fn settings(report: &Report<'_>) -> Vec<String> {
+pub(crate) fn settings(report: &Report<'_>) -> Vec<String> {
     let mut said = Vec::new();
     let Some(look) = report.focus() else { return said };
     let pools = |device: &DeviceLook| device.private_pools;
