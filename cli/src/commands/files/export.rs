@@ -1,4 +1,5 @@
-//! `memtape export`: writes the state or the past of ranks for other tools, from a capture or a file.
+//! `memtape export`: writes the state or the past of ranks for other tools, from a capture or a
+//! file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
