@@ -266,8 +266,9 @@ mod tests {
         );
         check(
             "memtape export cap-1 --format pickel",
-            "invalid value 'pickel' for '--format <FORMAT>' [possible values: pickle, json, flamegraph, speedscope, perfetto, html] (did \
-             you mean pickle?); see memtape export --help",
+            "invalid value 'pickel' for '--format <FORMAT>' [possible values: pickle, json, \
+             flamegraph, speedscope, perfetto, html] (did you mean pickle?); see memtape export \
+             --help",
         );
         check("memtape show a b", "unexpected argument 'b' found; see memtape show --help");
     }
