@@ -2,6 +2,7 @@
 
 mod agent_captures;
 mod censuses;
+mod deaths;
 mod fake;
 mod host_readings;
 mod old_store;
@@ -13,7 +14,7 @@ mod versions;
 
 use std::time::Duration;
 
-use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, copy_store, start, wall_ns};
+use fake::{Agent, Job, LEAK_BEGINS, LEAK_LINE, answer, config, copy_store, start};
 use memtape_coordinator::{Config, Webhook};
 use memtape_core::policy::Mode;
 use memtape_proto::v1;
@@ -199,7 +200,7 @@ async fn a_killed_coordinator_goes_on_where_it_was() {
 
     let again = start(config(&killed)).await;
     let (_, incidents) = again.get("/api/v1/incidents").await;
-    // The rates and the forecast were those of the moment; the record has those of the last finding.
+    // Rates and forecast were those of the moment; the record has those of the last finding.
     let same = ["id", "class", "culprit", "onset_step", "evidence", "suspects", "capture_step"];
     for field in same.into_iter().chain(["capture_id", "opened_wall_ns", "state"]) {
         let found = &incidents["incidents"][0][field];
@@ -277,74 +278,6 @@ async fn a_capture_survives_a_kill_in_its_middle() {
     let receipt = agent.upload(&id, &job.tape(1), &snapshot).await;
     assert!(receipt.is_ok(), "{receipt:?}");
     again.stop().await;
-    running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_rank_is_captured_with_the_others() {
-    let dir = tempfile::tempdir().unwrap();
-    let running = start(config(dir.path())).await;
-    let job = Job { leaking: None, ..JOB };
-    let mut agent = Agent::attach(&running, "node-a").await;
-    agent.announce(&job).await;
-    agent.train(&job, 1..=40).await;
-    let down = |rank: u32, end: v1::RankEnd| {
-        FromAgent::RankDown(v1::RankDown {
-            tape_id: job.tape(rank),
-            end: end.into(),
-            detail: "the lock is gone".to_string(),
-            wall_ns: wall_ns(),
-            step: 40,
-            exit_status: None,
-        })
-    };
-    agent.say(down(3, v1::RankEnd::OomKilled)).await;
-    let request = agent.asked().await;
-    assert_eq!(request.tape_ids.len(), 4);
-    let mut dead = answer(&job, 3, &request, &job.snapshot(3, 40, request.before_step));
-    dead.dead = true;
-    let snapshot = job.snapshot(3, 40, request.before_step);
-    agent.say(FromAgent::CaptureAnswer(dead)).await;
-    agent.upload(&request.capture_id, &job.tape(3), &snapshot).await.unwrap();
-    let others = v1::CaptureRequest {
-        tape_ids: (0..3).map(|rank| job.tape(rank)).collect(),
-        ..request.clone()
-    };
-    agent.serve(&job, &others).await;
-    let path = format!("/api/v1/captures/{}", request.capture_id);
-    let capture = running.wait(&path, |capture| capture["state"] == "complete").await;
-    assert_eq!((&capture["trigger"], &capture["trigger_rank"]), (&json!("death"), &json!(3)));
-    assert_eq!(capture["parts"][3]["dead"], true);
-    let (_, answer) = running.get("/api/v1/jobs/train/ranks").await;
-    let rank = &answer["ranks"][3];
-    assert_eq!((&rank["end"], &rank["alive"]), (&json!("oom_killed"), &json!(false)));
-    assert_eq!(rank["state"], "failed");
-    let diagnosed = |answer: &Value| answer["incidents"][0]["class"] == "died";
-    let incidents = running.wait("/api/v1/incidents", diagnosed).await;
-    let incident = &incidents["incidents"][0];
-    let sentence = incident["sentence"].as_str().unwrap();
-    let expected = "rank 3 was killed by the kernel for memory of the host after step 40";
-    assert!(sentence.starts_with(expected), "{sentence}");
-    assert!(sentence.ends_with("; ranks 0, 1 and 2 live and have finished step 40"), "{sentence}");
-    assert_eq!((&incident["pages"], &incident["capture_step"]), (&json!(true), &json!(40)));
-    for rank in 0..3 {
-        agent.say(down(rank, v1::RankEnd::Exited)).await;
-    }
-    let over = |answer: &Value| answer["jobs"][0]["ended_wall_ns"].is_number();
-    let jobs = running.wait("/api/v1/jobs", over).await;
-    assert_eq!(jobs["jobs"][0]["state"], "failed");
-    // The incident outlives its job.
-    let (_, incidents) = running.get("/api/v1/incidents").await;
-    assert_eq!(incidents["incidents"][0]["state"], "open");
-    // The same launcher number again, by other processes: a new attempt.
-    let next = Job { run: 9, ..job.clone() };
-    agent.announce(&next).await;
-    let fresh = |answer: &Value| answer["jobs"][0]["attempts"] == 2;
-    let jobs = running.wait("/api/v1/jobs", fresh).await;
-    assert_eq!(
-        (&jobs["jobs"][0]["state"], &jobs["jobs"][0]["attempt_ordinal"]),
-        (&json!("warming"), &json!(1))
-    );
     running.stop().await;
 }
 

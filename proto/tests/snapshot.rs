@@ -90,6 +90,20 @@ fn sample_workers() -> WorkerSamples {
     }
 }
 
+fn sample_request() -> FailedRequest {
+    FailedRequest {
+        device: 0,
+        step: 8,
+        wall_ns: 1_700_000_000_000_000_001,
+        bytes: 96 << 20,
+        stack: 1,
+        allocated: 7 << 30,
+        reserved: 8 << 30,
+        device_free: Some(50 << 20),
+        uses: vec![StackUse { stack: 2, bytes: 6 << 30, blocks: 12 }],
+    }
+}
+
 /// A snapshot in which every field says something.
 fn sample() -> RankSnapshot {
     let frame = |file: &str, line, function: &str| Frame {
@@ -138,17 +152,7 @@ fn sample() -> RankSnapshot {
         outside_stacks_left_out: 6,
         outside_missing: false,
         marks: vec![sample_mark()],
-        failed_request: Some(FailedRequest {
-            device: 0,
-            step: 8,
-            wall_ns: 1_700_000_000_000_000_001,
-            bytes: 96 << 20,
-            stack: 1,
-            allocated: 7 << 30,
-            reserved: 8 << 30,
-            device_free: Some(50 << 20),
-            uses: vec![StackUse { stack: 2, bytes: 6 << 30, blocks: 12 }],
-        }),
+        failed_request: Some(sample_request()),
         worker_samples: Some(sample_workers()),
         before_step: 5,
         collectives: Collectives {

@@ -87,7 +87,7 @@ fn headings(page: &Source) -> BTreeSet<String> {
 }
 
 /// Where the classes of trouble are.
-const CLASSES: &str = "core/src/diagnosis/judges/class.rs";
+const CLASSES: &str = "core/src/diagnosis/class.rs";
 
 /// What the page of a class has.
 const SECTIONS: [&str; 4] =

@@ -10,6 +10,7 @@
 //! [`Context`], in which everything may be unknown.
 
 mod answer;
+mod class;
 mod constants;
 pub mod evidence;
 pub mod files;
@@ -19,9 +20,11 @@ mod tests;
 mod words;
 
 pub use crate::snapshot::frames::{is_user_frame, telling_frame};
-pub use answer::diagnosis::{Diagnosis, Suspect, diagnose};
+pub use answer::diagnose::diagnose;
+pub use answer::diagnosis::{Diagnosis, Suspect};
 pub use answer::restart::Restart;
 pub use answer::sentence::{Parts, first_sentence};
+pub use class::Class;
 pub use constants::{
     BUCKETS_MAX, EXPLAINED_PPM_MIN, GENERATIONS_MIN, OCCASIONS_MIN, PAGE_CONFIDENCE_PPM, SOON_NS,
     SOON_STEPS, SUSPECTS_MAX,
@@ -31,7 +34,6 @@ pub use evidence::churn::Churn;
 pub use evidence::context::{Context, Fate, FileGrowth, KnownGrowth, Peaks, Readings, StepNeed};
 pub use evidence::inquiry::Inquiry;
 pub use judges::Alternative;
-pub use judges::class::Class;
 pub use judges::facts::{RestartAnswer, Standing};
 pub use judges::remedy::{Cause, Remedy};
 pub use words::{about_plural, bytes, location, plural, signed_bytes};

@@ -28,6 +28,17 @@ impl End {
         self.into()
     }
 
+    /// What a process did that ended like this.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Exited => "exited",
+            Self::Failed => "exited with an error",
+            Self::Killed => "was killed by a signal",
+            Self::OomKilled => "was killed by the kernel for memory of the host",
+            Self::Unknown => "ended",
+        }
+    }
+
     /// Did the process die, where it should have gone on?
     pub fn is_death(self) -> bool {
         match self {

@@ -1,38 +1,17 @@
-//! Ranks that died, or whose request for memory failed: the incidents that are not about growth.
+//! What happened to a rank that died, or whose request for memory failed.
 //!
-//! One attempt has one open incident of this kind: about the rank that failed first. The others
-//! mostly die because of it, or are ended by the launcher. Their ends are compared when the capture
-//! is, and once more when more ranks have ended.
-//!
-//! Such an incident stays open when its attempt ends, so that it can be seen; it is closed when the
-//! rank goes on, when a newer attempt of the job runs, or after [`OPEN_WALL_NS_MAX`].
+//! Which incident it belongs to is decided in `deaths.rs`.
 
 use alloc::format;
 use alloc::string::String;
 
-use super::machine::{Attempt, Change, Effect, Incidents, Need, Now, Tracked, is_open_of};
-use super::record::{ClosedReason, Incident};
 use crate::capture::Reason;
 use crate::detector::{Growth, Layer, Scope};
-use crate::diagnosis::KnownGrowth;
 use crate::identity::end::End;
-
-/// A failure that happened longer ago than this is not reported, in nanoseconds of Unix time: a
-/// new coordinator meets the tapes of a day.
-const NEWS_WALL_NS_MAX: i64 = 900_000_000_000;
-
-/// An incident about a failure is closed after this time, in nanoseconds of Unix time.
-const OPEN_WALL_NS_MAX: i64 = 86_400_000_000_000;
 
 /// A death is captured by its own trigger. Where no such capture was taken within this time, the
 /// incident requests one, in nanoseconds.
 pub(super) const FAILURE_CAPTURE_WAIT_NS: u64 = 10_000_000_000;
-
-/// Time between two comparisons of one capture with the ends that are known, in nanoseconds.
-const COMPARE_EVERY_NS: u64 = 5_000_000_000;
-
-/// Steps that a rank has finished after a failed request when it counts as going on.
-const WENT_ON_STEPS: u64 = 16;
 
 /// What happened to a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +44,7 @@ pub enum FailureKind {
 
 impl Failure {
     /// It as the growth that an incident is about: of no bytes, at one step.
-    fn growth(&self) -> Growth {
+    pub(super) fn growth(&self) -> Growth {
         Growth {
             rank: self.rank,
             device: self.device,
@@ -93,7 +72,7 @@ impl Failure {
             FailureKind::OutOfMemory => {
                 format!("a request of rank {rank} for memory failed after step {step}")
             }
-            FailureKind::Died(end) => format!("rank {rank} {} after step {step}", said(end)),
+            FailureKind::Died(end) => format!("rank {rank} {} after step {step}", end.in_words()),
         }
     }
 
@@ -103,183 +82,5 @@ impl Failure {
             FailureKind::OutOfMemory => Reason::OutOfMemory { rank: self.rank },
             FailureKind::Died(_) => Reason::Death { rank: self.rank },
         }
-    }
-}
-
-/// What a process did that ended like this.
-pub(crate) fn said(end: End) -> &'static str {
-    match end {
-        End::Exited => "exited",
-        End::Failed => "exited with an error",
-        End::Killed => "was killed by a signal",
-        End::OomKilled => "was killed by the kernel for memory of the host",
-        End::Unknown => "ended",
-    }
-}
-
-impl Incidents {
-    /// A rank failed. `name` makes the name of a new incident.
-    pub fn failed(
-        &mut self,
-        now: Now,
-        attempt: &impl Attempt,
-        failure: Failure,
-        name: impl FnOnce() -> String,
-    ) {
-        let serial = attempt.serial();
-        let mut known = self.known.values_mut();
-        if let Some(tracked) = known.find(|known| is_open_of(known, serial) && is_failure(known)) {
-            tracked.join(now, failure);
-            let id = tracked.incident.id.clone();
-            self.store(&id, Change::Updated);
-            return;
-        }
-        // Agents repeat what they have said after each reconnect.
-        let was_reported = |known: &Tracked| {
-            let incident = &known.incident;
-            is_failure(known)
-                && incident.serial == serial
-                && incident.opened_wall_ns >= failure.wall_ns
-        };
-        let is_old = now.wall_ns.saturating_sub(failure.wall_ns) > NEWS_WALL_NS_MAX;
-        if is_old || self.known.values().any(was_reported) {
-            return;
-        }
-        self.open(now, attempt, &failure.growth(), Some(failure), name);
-    }
-
-    /// A rank has ended: so has the growth that was its own.
-    pub fn rank_ended(&mut self, now: Now, serial: u32, rank: u32) {
-        let is_its_own = |known: &Tracked| {
-            let growth = &known.incident.growth;
-            let is_own = growth.rank == rank && growth.scope == Scope::OneRank;
-            is_open_of(known, serial) && is_own && !is_failure(known)
-        };
-        for id in self.ids(is_its_own) {
-            self.close(now, &id, ClosedReason::RankEnded, true);
-        }
-        // Those who compare the ends of all ranks compare this one, too.
-        let mut known = self.known.values_mut();
-        if let Some(tracked) = known.find(|known| is_open_of(known, serial) && is_failure(known)) {
-            tracked.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(COMPARE_EVERY_NS));
-        }
-    }
-
-    /// A capture of this attempt was closed that was taken for a failure: its incident needs no
-    /// other.
-    pub(super) fn failure_captured(&mut self, serial: u32, capture: &str, reason: &Reason) {
-        if !matches!(reason, Reason::OutOfMemory { .. } | Reason::Death { .. }) {
-            return;
-        }
-        let waits = |known: &Tracked| {
-            let is_wanted = matches!(known.need, Need::Wanted { .. });
-            is_open_of(known, serial) && is_failure(known) && is_wanted
-        };
-        for id in self.ids(waits) {
-            self.effects.push_back(Effect::Diagnose { id, capture: capture.into() });
-        }
-    }
-
-    /// The growth of the rank that an incident reports that is open, or was when the rank ended; of
-    /// several the largest.
-    pub fn growth_before(&self, failed: &Incident) -> Option<KnownGrowth> {
-        let rank = failed.growth.rank;
-        let is_its = |known: &&Incident| {
-            let growth = &known.growth;
-            let is_rank = growth.rank == rank || growth.scope != Scope::OneRank;
-            let goes_on = match known.closed.map(|closed| closed.reason) {
-                None | Some(ClosedReason::RankEnded | ClosedReason::AttemptEnded) => true,
-                Some(_) => false,
-            };
-            known.serial == failed.serial
-                && known.failure.is_none()
-                && is_rank
-                && goes_on
-                && growth.layer.is_on_device()
-        };
-        let all = self.known.values().map(|known| &known.incident);
-        let largest = all.filter(is_its).max_by_key(|known| known.growth.grown_bytes)?;
-        Some(KnownGrowth {
-            incident: largest.id.clone(),
-            class: largest.class(),
-            culprit: largest.diagnosis.as_ref().and_then(|known| known.culprit.clone()),
-            grown_bytes: largest.growth.grown_bytes,
-        })
-    }
-
-    /// Compares once more where more ranks have ended, and closes what is no news any more.
-    pub(super) fn review_failures(&mut self, now: Now) {
-        let is_open = |known: &Tracked| is_failure(known) && known.incident.is_open();
-        for id in self.ids(is_open) {
-            let Some(tracked) = self.known.get_mut(&id) else { continue };
-            let age_ns = now.wall_ns.saturating_sub(tracked.incident.opened_wall_ns);
-            let is_due = tracked.compare_due_ns.is_some_and(|due_ns| due_ns <= now.mono_ns);
-            let capture = tracked.incident.capture_id.clone();
-            if age_ns > OPEN_WALL_NS_MAX {
-                self.close(now, &id, ClosedReason::NoNews, true);
-            } else if let Some(capture) = capture.filter(|_| is_due) {
-                tracked.compare_due_ns = None;
-                self.effects.push_back(Effect::Diagnose { id, capture });
-            }
-        }
-    }
-
-    /// A newer attempt of a job runs: the failures of the older ones are over.
-    pub fn attempt_begun(&mut self, now: Now, job: &str, serial: u32) {
-        let is_older = |known: &Tracked| {
-            let incident = &known.incident;
-            is_failure(known)
-                && incident.is_open()
-                && incident.job == job
-                && incident.serial < serial
-        };
-        for id in self.ids(is_older) {
-            self.close(now, &id, ClosedReason::NewAttempt, true);
-        }
-    }
-
-    /// Closes the failures of ranks that have gone on: the program freed memory and tried again.
-    pub(super) fn close_survived(&mut self, now: Now, attempt: &impl Attempt) {
-        let went_on = |known: &Tracked| {
-            let growth = &known.incident.growth;
-            let view = attempt.rank(growth.rank);
-            let kind = known.incident.failure.map(|failure| failure.kind);
-            is_open_of(known, attempt.serial())
-                && kind == Some(FailureKind::OutOfMemory)
-                && view.last_step >= growth.last_step.saturating_add(WENT_ON_STEPS)
-        };
-        for id in self.ids(went_on) {
-            let Some(tracked) = self.known.get(&id) else { continue };
-            let at_step = attempt.rank(tracked.incident.growth.rank).last_step;
-            self.close(now, &id, ClosedReason::WentOn { at_step }, attempt.has_ended());
-        }
-    }
-}
-
-impl Tracked {
-    /// Another failure of the same attempt. The earliest one names the incident; a rank that could
-    /// not get memory and then died has failed once.
-    fn join(&mut self, now: Now, failure: Failure) {
-        let Some(known) = self.incident.failure else { return };
-        let is_same_rank = failure.rank == known.rank;
-        if is_same_rank || failure.wall_ns < known.wall_ns {
-            let wall_ns = failure.wall_ns.min(known.wall_ns);
-            self.incident.failure = Some(Failure { wall_ns, ..failure });
-            self.incident.growth = failure.growth();
-            self.incident.updated_wall_ns = now.wall_ns;
-        }
-        self.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(COMPARE_EVERY_NS));
-    }
-}
-
-/// Is the incident about a failure, and not about growth?
-fn is_failure(known: &Tracked) -> bool {
-    known.incident.failure.is_some()
-}
-
-impl Incident {
-    /// What happened to its rank; none for growth.
-    pub fn failure(&self) -> Option<&Failure> {
-        self.failure.as_ref()
     }
 }

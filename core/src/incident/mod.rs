@@ -10,8 +10,9 @@
 //! It does not detect growth, take captures, read snapshots or decide about restarts, and it does
 //! not know clocks or disks. The coordinator and the evaluation carry out its effects.
 
+mod deaths;
 mod deduplication;
-pub(crate) mod failure;
+mod failure;
 mod machine;
 mod record;
 #[cfg(test)]

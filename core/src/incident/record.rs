@@ -6,11 +6,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::{self, Display, Formatter};
 
+use super::failure::Failure;
 use crate::capture::Outcome;
 use crate::detector::{Growth, GrowthKey, Scope};
 use crate::diagnosis::{Class, Diagnosis, first_sentence};
 use crate::identity::cut;
-use crate::incident::failure::Failure;
 use crate::snapshot::Frame;
 use crate::tape::layout::Clock;
 

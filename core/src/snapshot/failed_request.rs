@@ -1,7 +1,7 @@
 //! A request for memory that failed for good, and what its device held at that moment.
 //!
-//! The moment is that of the request, not that of the snapshot: a capture shows all ranks at the end
-//! of a step, and a request fails within one.
+//! The moment is that of the request, not that of the snapshot: a capture shows all ranks at the
+//! end of a step, and a request fails within one.
 
 use alloc::vec::Vec;
 

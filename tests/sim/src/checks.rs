@@ -339,7 +339,7 @@ impl Checks<'_> {
         });
     }
 
-    /// Whoever dies in an attempt: one incident is open about it, and none where nothing failed.
+    /// One incident is open about all deaths of an attempt, and each attempt with a death has one.
     fn one_incident_for_the_deaths_of_an_attempt(&mut self) {
         let failures: Vec<_> =
             self.coordinator.incidents().filter(|known| known.is_failure).collect();

@@ -5,9 +5,9 @@
 //! is at 100 %. A diagnosis pages from [`crate::diagnosis::constants::PAGE_CONFIDENCE_PPM`] on.
 
 use crate::detector::Scope;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::judges::Alternative;
-use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::Standing;
 
 /// How sure it is that the first alternative is the right one.

@@ -1,23 +1,16 @@
-//! What is said about one growth, and how it comes about.
+//! What is said about one growth, or one failure.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::failure::failure;
-use super::report;
 use super::restart::Restart;
 use super::sentence::Parts;
 use crate::detector::{Growth, Layer, Scope};
-use crate::diagnosis::evidence::account::{account, primary_device};
+use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::births::Generations;
-use crate::diagnosis::evidence::case::{self, Case, peer_accounts};
-use crate::diagnosis::evidence::context::Context;
-use crate::diagnosis::evidence::inquiry::Inquiry;
-use crate::diagnosis::evidence::outside::{Outside, Records};
-use crate::diagnosis::judges::class::Class;
+use crate::diagnosis::judges::Alternative;
 use crate::diagnosis::judges::remedy::Remedy;
-use crate::diagnosis::judges::{self, Alternative};
-use crate::snapshot::{DeviceSnapshot, Frame, RankSnapshot};
+use crate::snapshot::Frame;
 
 /// One line of code that may be the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,41 +95,6 @@ pub struct Diagnosis {
     /// The growth as it was compared; none in records of before.
     #[cfg_attr(feature = "serde", serde(default))]
     pub seen: Option<Growth>,
-}
-
-/// Compares the suspect with its earlier self and with its peers.
-///
-/// Peers at another step than the suspect are left out, and that is said in `against`.
-pub fn diagnose(growth: &Growth, suspect: &RankSnapshot, peers: &[&RankSnapshot]) -> Diagnosis {
-    Inquiry { growth, suspect, peers, context: &Context::default() }.diagnose()
-}
-
-impl Inquiry<'_> {
-    /// Compares the suspect with its earlier self and with its peers, in the light of what is
-    /// known beside.
-    pub fn diagnose(&self) -> Diagnosis {
-        let Self { growth, suspect, peers, .. } = *self;
-        let layer = growth.layer;
-        if layer == Layer::Process {
-            return failure(self);
-        }
-        let empty = DeviceSnapshot { complete: true, ..DeviceSnapshot::default() };
-        let named = suspect.devices.iter().find(|device| device.device == growth.device);
-        let device = named.or_else(|| primary_device(suspect)).unwrap_or(&empty);
-        let reading = case::reading(layer, growth, suspect);
-        let account = account(suspect, device, reading);
-        let of_peers = peer_accounts(suspect, peers, reading);
-        let mut case = Case::new(layer, self, device, &account, &of_peers);
-        let records = Records::of(layer, self);
-        case.outside_lines = records.as_ref().map(|records| Outside::new(&case, records));
-        let lines = case.lines(&of_peers);
-        let alternatives = judges::alternatives(&case, &lines);
-        let mut diagnosis = report::report(&case, &lines, alternatives);
-        if suspect.devices.is_empty() && !layer.is_outside() && !layer.is_host() {
-            diagnosis.doubt("the snapshot of the rank holds no device");
-        }
-        diagnosis
-    }
 }
 
 impl Diagnosis {

@@ -1,5 +1,5 @@
-//! What is said of a rank that died, or whose request for memory failed: who was first, with what in
-//! memory, why the request did not fit, and what the other ranks did then.
+//! What is said of a rank that died, or whose request for memory failed: who was first, with what
+//! in memory, why the request did not fit, and what the other ranks did then.
 //!
 //! It compares the ends that are known with the snapshots of one capture; called again when more
 //! ranks have ended, it says more. Clocks of two nodes differ and agents look once in a while, so
@@ -14,11 +14,11 @@ use alloc::vec::Vec;
 use super::diagnosis::Diagnosis;
 use super::restart::Restart;
 use crate::detector::Scope;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::births::Generations;
 use crate::diagnosis::evidence::context::{Fate, KnownGrowth};
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::judges::Alternative;
-use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::{RestartAnswer, Standing};
 use crate::diagnosis::judges::remedy::{Cause, Remedy};
 use crate::diagnosis::words::{bytes, location, plural, ranks};
@@ -77,7 +77,7 @@ pub(crate) fn failure(inquiry: &Inquiry<'_>) -> Diagnosis {
         advice: remedy.text.clone(),
         remedy,
         restart: case.restart(),
-        // A failed request that the rank has survived wakes nobody.
+        // A failed request that the rank has survived does not page.
         ends_soon: case.request.is_some() && case.own().is_some_and(Fate::has_died),
         steps_to_oom: case.request.map(|_| 0),
         age_steps: 0,
@@ -169,7 +169,7 @@ impl<'a> Failed<'a> {
     fn said(&self, end: End) -> String {
         match (end, self.own().and_then(|own| own.exit_status)) {
             (End::Failed, Some(status)) => format!("exited with status {status}"),
-            _ => crate::incident::failure::said(end).to_string(),
+            _ => end.in_words().to_string(),
         }
     }
 

@@ -105,7 +105,7 @@ fn a_killed_rank_is_named_with_what_the_others_did() {
 }
 
 #[test]
-fn a_job_that_was_stopped_as_a_whole_wakes_nobody() {
+fn a_job_that_was_stopped_as_a_whole_does_not_page() {
     let killed = |rank: u32, seconds: i64| fate(rank, Some((End::Killed, seconds)), 149);
     let found = said(&suspect(None), &[killed(0, 100), killed(2, 101)], None);
     assert!(!found.pages());

@@ -1,8 +1,8 @@
 //! The figures of a diagnosis, brought up to the newest growth.
 //!
-//! A comparison shows one step; the growth goes on after it. What has grown since is added to what a
-//! remedy saves, by the share that the diagnosis explains, and to what a restart gives back, in full.
-//! Everything else stays as the snapshots showed it.
+//! A comparison shows one step; the growth goes on after it. What has grown since is added to what
+//! a remedy saves, by the share that the diagnosis explains, and to what a restart gives back, in
+//! full. Everything else stays as the snapshots showed it.
 
 use alloc::string::String;
 

@@ -2,6 +2,7 @@
 //! and whether a restart helps.
 
 mod confidence;
+pub(crate) mod diagnose;
 pub(crate) mod diagnosis;
 mod failure;
 mod live;

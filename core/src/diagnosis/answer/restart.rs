@@ -7,9 +7,9 @@
 use core::fmt::{self, Display, Formatter};
 
 use crate::detector::Layer;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::case::Case;
-use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::RestartAnswer;
 use crate::diagnosis::judges::facts::Share;
 use crate::diagnosis::words::{about, about_plural, bytes};

@@ -5,11 +5,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::detector::{Growth, Layer, Scope};
+use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::account::{Measure, unsigned};
 use crate::diagnosis::evidence::births::AgeProfile;
 use crate::diagnosis::evidence::case::{Case, Lines};
 use crate::diagnosis::evidence::lines::Line;
-use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::{Phrase, Share};
 use crate::diagnosis::words::{about, about_plural, amount, bytes, count, location, ranks};
 use crate::snapshot::frames::is_backward;
@@ -21,7 +21,7 @@ pub fn first_sentence(growth: &Growth) -> String {
 }
 
 /// A sentence in parts: what the snapshots showed stays, who grows by how much and when memory ends
-/// are said anew of the newest growth.
+/// are those of the newest growth.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Parts {

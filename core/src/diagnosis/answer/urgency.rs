@@ -1,9 +1,9 @@
 //! Whether memory ends soon, and whether a person should be woken for it.
 
 use super::diagnosis::Diagnosis;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::constants::{PAGE_CONFIDENCE_PPM, SOON_NS, SOON_STEPS};
 use crate::diagnosis::evidence::case::Case;
-use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::facts::Outlook;
 
 /// Has memory ended already, or does it before a person can act?

@@ -6,7 +6,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::diagnosis::judges::class::Class;
+use crate::diagnosis::class::Class;
 use crate::identity::end::End;
 use crate::snapshot::Frame;
 

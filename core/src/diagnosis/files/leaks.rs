@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 
 use crate::detector::{Growth, Layer, Scope};
 use crate::diagnosis::answer::diagnosis::Diagnosis;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::context::{Context, FileGrowth};
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::evidence::survivors::{Survivors, survivors};
 use crate::diagnosis::evidence::view::View;
-use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::verdict::Verdict;
 use crate::diagnosis::words::{bytes, location, plural};
 use crate::roles::are_most;

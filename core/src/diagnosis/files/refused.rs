@@ -5,10 +5,10 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::growing;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::held::at_peak;
 use crate::diagnosis::evidence::torch::look::Oom;
 use crate::diagnosis::evidence::view::View;
-use crate::diagnosis::judges::class::Class;
 use crate::diagnosis::judges::fragmentation;
 use crate::diagnosis::judges::verdict::Verdict;
 use crate::diagnosis::words::{bytes, location, plural};

@@ -3,12 +3,12 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::class::Class;
 use super::common::other_account;
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
 use super::verdict::Verdict;
 use crate::detector::Layer;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::case::Case;
 use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::words::{bytes, location, plural};

@@ -4,12 +4,12 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 
-use super::class::Class;
 use super::common::is_deferred;
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
 use super::verdict::Verdict;
 use crate::detector::Layer;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::constants::{CONFIRMED_PPM, PENDING_BYTES_MIN};
 use crate::diagnosis::evidence::account::{signed, unsigned};
 use crate::diagnosis::evidence::case::{Case, share_of};

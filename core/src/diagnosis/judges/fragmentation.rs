@@ -4,12 +4,12 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::class::Class;
 use super::common::{is_deferred, is_in_pools};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy};
 use super::verdict::Verdict;
 use crate::detector::Layer;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::constants::EXCESS_BYTES_MIN;
 use crate::diagnosis::evidence::account::unsigned;
 use crate::diagnosis::evidence::case::Case;

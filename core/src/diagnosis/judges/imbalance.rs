@@ -4,12 +4,12 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::class::Class;
 use super::common::{has_larger_blocks, is_about_tensors};
 use super::facts::{Facts, Judge, Outlook, Phrase, RestartAnswer, Share};
 use super::remedy::{Cause, Remedy, is_named};
 use super::verdict::Verdict;
 use crate::detector::{Layer, Scope};
+use crate::diagnosis::class::Class;
 use crate::diagnosis::constants::EXCESS_BYTES_MIN;
 use crate::diagnosis::evidence::account::median;
 use crate::diagnosis::evidence::case::{Case, Lines};

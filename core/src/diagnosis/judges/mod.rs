@@ -9,7 +9,6 @@
 //! PyTorch can show the class without any growth, what it looks like there.
 
 mod cache_thrash;
-pub(crate) mod class;
 pub(crate) mod common;
 mod compile_pools;
 mod deferred_frees;
@@ -31,9 +30,9 @@ pub(crate) mod verdict;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use self::class::Class;
 use self::facts::{Judge, Outlook, Share, Standing};
 use self::verdict::Verdict;
+use super::class::Class;
 use super::evidence::case::{Case, Lines};
 use super::evidence::view::View;
 

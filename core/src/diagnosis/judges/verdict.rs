@@ -3,8 +3,8 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::class::Class;
 use crate::detector::Scope;
+use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::view::View;
 use crate::snapshot::Frame;
 

@@ -87,7 +87,7 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     shell.incidents.attempt_begun(shell.now(), "job", 8);
     let closed = shell.incident("inc-0002").closed.expect("it is over");
     assert_eq!(closed.reason, ClosedReason::NewAttempt);
-    // Its agent connects anew and repeats it.
+    // Its agent connects again and repeats it.
     shell.failed(&job, failure(2, 99, DIED));
     assert_eq!(shell.incidents.len(), 2);
 }
@@ -116,8 +116,11 @@ fn a_death_that_no_trigger_captures_requests_its_own_capture() {
     assert_eq!(shell.requests(), 0);
     shell.at(100 + wait_seconds);
     let reason = Reason::Death { rank: 3 };
-    let requested = |effect: &Effect| matches!(effect, Effect::RequestCapture { reason: of, .. } if *of == reason);
-    assert_eq!(shell.log.iter().filter(|effect| requested(effect)).count(), 1);
+    let requested = |effect: &&Effect| match effect {
+        Effect::RequestCapture { reason: of, .. } => *of == reason,
+        _ => false,
+    };
+    assert_eq!(shell.log.iter().filter(requested).count(), 1);
 }
 
 #[test]
