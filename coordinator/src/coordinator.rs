@@ -104,6 +104,11 @@ impl Coordinator {
         for (serial, failure) in coordinator.jobs.deaths() {
             coordinator.context.push(Effect::RankFailed { serial, failure });
         }
+        // So may a newer attempt, and the end of that incident not.
+        let jobs: Vec<String> = coordinator.jobs.names().cloned().collect();
+        for job in jobs {
+            coordinator.context.push(Effect::AttemptBegun { job });
+        }
         coordinator.carry_out();
         coordinator
     }
@@ -324,14 +329,12 @@ impl Coordinator {
                 Effect::CaptureForgotten { capture } => {
                     actions.capture_closed(context, &capture, incidents, jobs);
                 }
-                Effect::AttemptBegun { serial } => {
-                    incidents.attempt_begun(context, serial, jobs);
-                }
+                Effect::AttemptBegun { job } => incidents.attempt_begun(context, &job, jobs),
                 Effect::RankFailed { serial, failure } => {
                     incidents.failed(context, serial, failure, jobs);
                 }
-                Effect::RankEnded { serial, rank } => {
-                    incidents.rank_ended(context, serial, rank);
+                Effect::RankEnded { serial, rank, end } => {
+                    incidents.rank_ended(context, serial, rank, end);
                 }
                 Effect::AttemptEnded { serial } => {
                     incidents.attempt_ended(context, serial);

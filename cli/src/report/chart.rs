@@ -72,14 +72,20 @@ impl Frame {
         let (low, high) = (points().map(|of| of.1).min()?, points().map(|of| of.1).max()?);
         let span = newest.saturating_sub(first).max(1);
         let room = chart.fan.map_or(0, |fan| fan.late.saturating_add(fan.late / 20).min(span));
-        let mut frame = Self { first, last: newest.saturating_add(room).max(first + 1), low, high };
+        let mut frame = Self {
+            first,
+            last: newest.saturating_add(room).max(first.saturating_add(1)),
+            low,
+            high,
+        };
         if let Some((start, device)) = chart.fan_start().zip(chart.device_bytes) {
             let top = chart.fan.map_or(0, |fan| ray(start, device, fan.early, frame.last).1);
             frame.high = frame.high.max(top);
         }
         // A level that does not change still needs a height.
         let margin = (frame.high - frame.low) / 12 + 1;
-        (frame.low, frame.high) = (frame.low.saturating_sub(margin), frame.high + margin);
+        (frame.low, frame.high) =
+            (frame.low.saturating_sub(margin), frame.high.saturating_add(margin));
         Some(frame)
     }
 

@@ -28,7 +28,8 @@ fn job(view: &View<'_>, attempt: &Attempt) -> Job {
     let of_attempt = view.incidents.iter().filter(|incident| {
         incident.incident().serial == record.serial && incident.incident().is_open()
     });
-    let incidents_open = count(of_attempt.count());
+    let incidents_open = count(of_attempt.clone().count());
+    let grows = of_attempt.filter(|known| known.incident().failure().is_none()).count() > 0;
     let watch = view.watch(attempt);
     let clock = attempt.clock();
     let of_clock = |rank: &&Rank| rank.clock() == clock;
@@ -48,7 +49,7 @@ fn job(view: &View<'_>, attempt: &Attempt) -> Job {
         clock: clock.into(),
         step_min: steps().min().unwrap_or(0),
         step_max: steps().max().unwrap_or(0),
-        state: state(attempt, &watch, incidents_open > 0).into(),
+        state: state(attempt, &watch, grows).into(),
         started_wall_ns: record.started_wall_ns,
         ended_wall_ns: record.ended_wall_ns,
         incidents_open,

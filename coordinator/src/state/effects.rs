@@ -15,7 +15,7 @@ use memtape_core::policy::{Decision, Outcome};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::clock::Now;
-use crate::records::{Record, SeriesKey, StepRow};
+use crate::records::{End, Record, SeriesKey, StepRow};
 use crate::restart::target::{Order, Target};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
@@ -57,12 +57,12 @@ pub(crate) enum Effect {
     CaptureClosed { serial: u32, capture: String },
     /// A capture is deleted.
     CaptureForgotten { capture: String },
-    /// An attempt at a job has begun.
-    AttemptBegun { serial: u32 },
+    /// A job has one attempt more.
+    AttemptBegun { job: String },
     /// A rank died, or could not get memory.
     RankFailed { serial: u32, failure: Failure },
     /// The process of a rank has ended, however it did.
-    RankEnded { serial: u32, rank: u32 },
+    RankEnded { serial: u32, rank: u32, end: End },
     /// All ranks of an attempt have ended.
     AttemptEnded { serial: u32 },
     /// An attempt that had ended goes on.

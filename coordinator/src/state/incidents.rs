@@ -10,12 +10,12 @@ use memtape_core::capture::Refusal;
 use memtape_core::detector::{Finding, RankView};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::identity::ids::Ids;
-use memtape_core::incident::{self, Change, Failure, NotCompared, Tracked};
+use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tracked};
 use memtape_core::policy::Decision;
 use memtape_core::tape::layout::Clock;
 
 use crate::clock::Now;
-use crate::records::{CaptureRecord, IncidentRecord};
+use crate::records::{CaptureRecord, End, IncidentRecord};
 use crate::state::captures::{CaptureState, Captures};
 use crate::state::comparison::Comparison;
 use crate::state::counters::{Count, Loss};
@@ -49,6 +49,10 @@ impl incident::Attempt for Attempt {
 
     fn has_ended(&self) -> bool {
         self.record.ended_wall_ns.is_some()
+    }
+
+    fn rank_has_ended(&self, rank: u32) -> bool {
+        self.ranks.get(&rank).is_some_and(|rank| rank.presence == Presence::Ended)
     }
 
     fn clock(&self, rank: u32) -> Clock {
@@ -101,7 +105,7 @@ impl Incidents {
     }
 
     /// All incidents, in order of age.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Tracked> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Tracked> + Clone {
         self.machine.iter()
     }
 
@@ -136,10 +140,10 @@ impl Incidents {
         self.carry_out(context, None);
     }
 
-    /// An attempt has begun.
-    pub(crate) fn attempt_begun(&mut self, context: &mut Context, serial: u32, jobs: &Jobs) {
-        let Some(attempt) = jobs.get(serial) else { return };
-        self.machine.attempt_begun(context.now, &attempt.record.job, serial);
+    /// A job has one attempt more. A late agent may have announced an old one.
+    pub(crate) fn attempt_begun(&mut self, context: &mut Context, job: &str, jobs: &Jobs) {
+        let Some((_, older)) = jobs.serials(job).split_last() else { return };
+        self.machine.attempt_begun(context.now, older);
         self.carry_out(context, None);
     }
 
@@ -158,8 +162,8 @@ impl Incidents {
     }
 
     /// The process of a rank has ended.
-    pub(crate) fn rank_ended(&mut self, context: &mut Context, serial: u32, rank: u32) {
-        self.machine.rank_ended(context.now, serial, rank);
+    pub(crate) fn rank_ended(&mut self, context: &mut Context, serial: u32, rank: u32, end: End) {
+        self.machine.rank_ended(context.now, serial, rank, end);
         self.carry_out(context, None);
     }
 
@@ -304,7 +308,8 @@ impl Incidents {
         let attempt = jobs.get(incident.serial);
         let circumstances = match (attempt, &incident.failure) {
             (Some(attempt), None) => growth_context::of_growth(attempt, &growth, steps),
-            (Some(attempt), Some(_)) => memtape_core::diagnosis::Context {
+            (Some(attempt), Some(failure)) => memtape_core::diagnosis::Context {
+                request_failed: failure.kind == FailureKind::OutOfMemory,
                 fates: attempt.ranks.values().map(Rank::fate).collect(),
                 known_growth: self.machine.growth_before(incident),
                 ..Default::default()

@@ -48,12 +48,15 @@ impl Pickling {
         hash: blake3::Hash,
     ) -> Result<Bytes, NotPickled> {
         // Never closed, so that this cannot fail.
-        let _turn = self.turns.acquire().await;
+        let turn = self.turns.clone().acquire_owned().await;
         let stored = blobs.get(hash).await?;
         let made = tasks::blocking(move || {
             let snapshot = snapshot::decode(&stored, Bounds::default())?;
             drop(stored);
-            Ok::<_, DecodeError>(torch_snapshot(&snapshot))
+            let pickle = torch_snapshot(&snapshot);
+            // Held until here also when the client has gone meanwhile.
+            drop(turn);
+            Ok::<_, DecodeError>(pickle)
         });
         Ok(Bytes::from(made.await??))
     }

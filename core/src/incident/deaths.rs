@@ -9,12 +9,13 @@
 
 use alloc::string::String;
 
-use super::failure::{Failure, FailureKind};
+use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure, FailureKind};
 use super::machine::{Attempt, Change, Effect, Incidents, Need, Now, Tracked, is_open_of};
 use super::record::{ClosedReason, Incident};
 use crate::capture::Reason;
 use crate::detector::Scope;
 use crate::diagnosis::KnownGrowth;
+use crate::identity::end::End;
 
 /// A failure that happened longer ago than this is not reported, in nanoseconds of Unix time: a
 /// new coordinator meets the tapes of a day.
@@ -41,17 +42,21 @@ impl Incidents {
         let serial = attempt.serial();
         let mut known = self.known.values_mut();
         if let Some(tracked) = known.find(|known| is_open_of(known, serial) && is_failure(known)) {
-            tracked.join(now, failure);
-            let id = tracked.incident.id.clone();
-            self.store(&id, Change::Updated);
+            if tracked.join(now, failure) {
+                let id = tracked.incident.id.clone();
+                self.store(&id, Change::Updated);
+            }
             return;
         }
-        // Agents repeat what they have said after each reconnect.
+        // Agents repeat what they have said after each reconnect, and all deaths of an attempt
+        // belong to one incident.
         let was_reported = |known: &Tracked| {
-            let incident = &known.incident;
-            is_failure(known)
-                && incident.serial == serial
-                && incident.opened_wall_ns >= failure.wall_ns
+            let is_its = is_failure(known) && known.incident.serial == serial;
+            is_its
+                && known.incident.closed.is_some_and(|closed| match closed.reason {
+                    ClosedReason::NewAttempt | ClosedReason::NoNews => true,
+                    _ => closed.wall_ns >= failure.wall_ns,
+                })
         };
         let is_old = now.wall_ns.saturating_sub(failure.wall_ns) > NEWS_WALL_NS_MAX;
         if is_old || self.known.values().any(was_reported) {
@@ -60,17 +65,19 @@ impl Incidents {
         self.open(now, attempt, &failure.growth(), Some(failure), name);
     }
 
-    /// A rank has ended: so has the growth that was its own.
-    pub fn rank_ended(&mut self, now: Now, serial: u32, rank: u32) {
+    /// A rank has ended: so has the growth that was its own, and, unless it died, its failed
+    /// request.
+    pub fn rank_ended(&mut self, now: Now, serial: u32, rank: u32, end: End) {
         let is_its_own = |known: &Tracked| {
             let growth = &known.incident.growth;
             let is_own = growth.rank == rank && growth.scope == Scope::OneRank;
-            is_open_of(known, serial) && is_own && !is_failure(known)
+            let is_over = !is_failure(known) || (is_survived(known) && !end.is_death());
+            is_open_of(known, serial) && is_own && is_over
         };
         for id in self.ids(is_its_own) {
             self.close(now, &id, ClosedReason::RankEnded, true);
         }
-        // Those who compare the ends of all ranks compare this one, too.
+        // The incident of a failure is compared again with this end.
         let mut known = self.known.values_mut();
         if let Some(tracked) = known.find(|known| is_open_of(known, serial) && is_failure(known)) {
             tracked.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(COMPARE_EVERY_NS));
@@ -85,7 +92,8 @@ impl Incidents {
         }
         let waits = |known: &Tracked| {
             let is_wanted = matches!(known.need, Need::Wanted { .. });
-            is_open_of(known, serial) && is_failure(known) && is_wanted
+            // Also one that was closed because the job has been restarted meanwhile.
+            known.incident.serial == serial && is_failure(known) && is_wanted
         };
         for id in self.ids(waits) {
             self.effects.push_back(Effect::Diagnose { id, capture: capture.into() });
@@ -136,14 +144,11 @@ impl Incidents {
         }
     }
 
-    /// A newer attempt of a job runs: the failures of the older ones are over.
-    pub fn attempt_begun(&mut self, now: Now, job: &str, serial: u32) {
+    /// A newer attempt of a job runs: closes the failure incidents of these older ones.
+    pub fn attempt_begun(&mut self, now: Now, older: &[u32]) {
         let is_older = |known: &Tracked| {
             let incident = &known.incident;
-            is_failure(known)
-                && incident.is_open()
-                && incident.job == job
-                && incident.serial < serial
+            is_failure(known) && incident.is_open() && older.contains(&incident.serial)
         };
         for id in self.ids(is_older) {
             self.close(now, &id, ClosedReason::NewAttempt, true);
@@ -154,11 +159,10 @@ impl Incidents {
     pub(super) fn close_survived(&mut self, now: Now, attempt: &impl Attempt) {
         let went_on = |known: &Tracked| {
             let growth = &known.incident.growth;
-            let view = attempt.rank(growth.rank);
-            let kind = known.incident.failure.map(|failure| failure.kind);
-            is_open_of(known, attempt.serial())
-                && kind == Some(FailureKind::OutOfMemory)
-                && view.last_step >= growth.last_step.saturating_add(WENT_ON_STEPS)
+            is_survived(known)
+                && is_open_of(known, attempt.serial())
+                && attempt.rank(growth.rank).last_step
+                    >= growth.last_step.saturating_add(WENT_ON_STEPS)
         };
         for id in self.ids(went_on) {
             let Some(tracked) = self.known.get(&id) else { continue };
@@ -169,19 +173,36 @@ impl Incidents {
 }
 
 impl Tracked {
-    /// Another failure of the same attempt. The earliest one names the incident; a rank that could
-    /// not get memory and then died has failed once.
-    fn join(&mut self, now: Now, failure: Failure) {
-        let Some(known) = self.incident.failure else { return };
+    /// Another failure of the same attempt; true where it changes what the incident is about. The
+    /// earliest one names it, a rank that could not get memory and then died has failed once, and a
+    /// death counts more than a request that another rank has survived.
+    fn join(&mut self, now: Now, failure: Failure) -> bool {
+        let Some(known) = self.incident.failure else { return false };
         let is_same_rank = failure.rank == known.rank;
-        if is_same_rank || failure.wall_ns < known.wall_ns {
-            let wall_ns = failure.wall_ns.min(known.wall_ns);
-            self.incident.failure = Some(Failure { wall_ns, ..failure });
-            self.incident.growth = failure.growth();
-            self.incident.updated_wall_ns = now.wall_ns;
+        let is_death = matches!(failure.kind, FailureKind::Died(_));
+        let is_graver = known.kind == FailureKind::OutOfMemory && is_death;
+        let is_repeated = is_same_rank && failure.kind == known.kind;
+        if is_repeated || !(is_same_rank || is_graver || failure.wall_ns < known.wall_ns) {
+            return false;
+        }
+        let wall_ns =
+            if is_same_rank { failure.wall_ns.min(known.wall_ns) } else { failure.wall_ns };
+        self.incident.failure = Some(Failure { wall_ns, ..failure });
+        self.incident.growth = failure.growth();
+        self.incident.updated_wall_ns = now.wall_ns;
+        if is_graver && self.need == Need::Nothing {
+            // Its own capture shows a later state than that of the request.
+            let due_ns = now.mono_ns.saturating_add(FAILURE_CAPTURE_WAIT_NS);
+            self.need = Need::Wanted { due_ns };
         }
         self.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(COMPARE_EVERY_NS));
+        true
     }
+}
+
+/// Is the incident about a failed request of a rank that lives?
+fn is_survived(known: &Tracked) -> bool {
+    known.incident.failure.is_some_and(|failure| failure.kind == FailureKind::OutOfMemory)
 }
 
 /// Is the incident about a failure, and not about growth?

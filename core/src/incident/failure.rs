@@ -43,7 +43,7 @@ pub enum FailureKind {
 }
 
 impl Failure {
-    /// It as the growth that an incident is about: of no bytes, at one step.
+    /// Returns the failure as a growth of 0 bytes at its step.
     pub(super) fn growth(&self) -> Growth {
         Growth {
             rank: self.rank,

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure};
 use super::record::{Closed, ClosedReason, Incident, Page};
 use crate::capture::Reason;
-use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView};
+use crate::detector::{Finding, Growth, GrowthKey, Layer, RankState, RankView, Scope};
 use crate::diagnosis::Class;
 use crate::limits::INCIDENTS_OPEN_MAX;
 use crate::tape::layout::Clock;
@@ -52,6 +52,10 @@ pub trait Attempt {
     fn number(&self) -> u32;
     /// All of its ranks have ended.
     fn has_ended(&self) -> bool;
+    /// The process of this rank has ended.
+    fn rank_has_ended(&self, _rank: u32) -> bool {
+        self.has_ended()
+    }
     /// What the steps of a rank count.
     fn clock(&self, rank: u32) -> Clock;
     /// How long a step of a rank takes, or a turn, in nanoseconds.
@@ -368,9 +372,10 @@ impl Incidents {
             }
             return;
         }
-        // After a restart of everything, agents send again what the tapes of an ended attempt hold.
-        // Its growth was found while it ran, or is not reported any more.
-        if attempt.has_ended() {
+        // After a restart of everything, agents send again what the tapes of an ended attempt, or
+        // rank, hold. Its growth was found while it ran, or is not reported any more.
+        let is_of_one = growth.scope == Scope::OneRank;
+        if attempt.has_ended() || (is_of_one && attempt.rank_has_ended(growth.rank)) {
             return;
         }
         if let Some(id) = self.reopened(now, serial, growth) {

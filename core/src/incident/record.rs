@@ -266,7 +266,7 @@ impl Display for ClosedReason {
                 write!(formatter, "the rank went on, and has finished step {at_step}")
             }
             Self::NewAttempt => formatter.write_str("a newer attempt of the job runs"),
-            Self::NoNews => formatter.write_str("it is more than a day old"),
+            Self::NoNews => formatter.write_str("the failure is more than a day old"),
             Self::NotFoundAgain => {
                 formatter.write_str("the growth was not found again after a restart")
             }

@@ -27,11 +27,12 @@ struct Job {
     has_ended: bool,
     here_since_ns: Option<u64>,
     last_step: u64,
+    dead: Option<u32>,
 }
 
 impl Job {
     fn new(serial: u32) -> Self {
-        Self { serial, has_ended: false, here_since_ns: Some(0), last_step: 0 }
+        Self { serial, has_ended: false, here_since_ns: Some(0), last_step: 0, dead: None }
     }
 }
 
@@ -50,6 +51,10 @@ impl Attempt for Job {
 
     fn has_ended(&self) -> bool {
         self.has_ended
+    }
+
+    fn rank_has_ended(&self, rank: u32) -> bool {
+        self.has_ended || self.dead == Some(rank)
     }
 
     fn clock(&self, _: u32) -> Clock {

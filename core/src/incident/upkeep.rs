@@ -154,8 +154,11 @@ impl Incidents {
         if let Some(other) = self.known.values().find(reports_it) {
             return Page::Suppressed { by: other.incident.id.clone() };
         }
-        // A closed incident does not page, unless it was closed because its attempt ended.
+        // A closed incident does not page, unless it was closed because its attempt ended, or a
+        // restart was quicker than its first capture.
+        let is_first = own.incident.diagnosis.is_none();
         match own.incident.closed.map(|closed| closed.reason) {
+            Some(ClosedReason::NewAttempt) if is_first => Page::Paged,
             None | Some(ClosedReason::AttemptEnded | ClosedReason::RankEnded) => Page::Paged,
             Some(
                 ClosedReason::GrowthEnded { .. }

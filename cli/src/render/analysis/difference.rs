@@ -8,7 +8,7 @@ use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
 
 use super::json::{files, frame as frame_json, verdict_of};
-use super::text::{frame, section, split_free, what};
+use super::text::{frame, section, split_free, table_section, what};
 use super::{Report, primary_device};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
@@ -83,7 +83,7 @@ fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
     let more = more.into_iter().filter(|(count, ..)| *count > 0);
     let more =
         more.map(|(count, noun, which)| format!("… and {} {which}", plural(count as u64, noun)));
-    section(&mut text, "By line", rows.lines().map(str::to_string).chain(more));
+    table_section(&mut text, "By line", &rows, more);
     let stacks = diff.stacks.iter().filter(|stack| stack.from != stack.to);
     for stack in stacks.take(limit(STACKS_SHOWN)).filter(|stack| !stack.frames.is_empty()) {
         let title = format!("{} {}", signed_bytes(stack.bytes()), stack.as_str());
@@ -221,7 +221,7 @@ fn shape(text: &mut String, report: &Report<'_>) {
         vec!["segments".into(), count(from).to_string(), count(to).to_string(), segments],
     ];
     let rows = table(&["what", ">in A", ">in B", ">change"], rows);
-    section(text, "Shape", rows.lines().map(str::to_string));
+    table_section(text, "Shape", &rows, None);
 }
 
 /// The whole of each file.
@@ -245,7 +245,7 @@ fn totals(text: &mut String, report: &Report<'_>) {
     let titles = ["", ">allocated", ">peak", ">reserved", ">inactive split", ">segments"];
     let titles = [&titles[..], &[">min/step", ">peak/step", "file"]].concat();
     let rows = table(&titles, rows);
-    section(text, "Files", rows.lines().map(str::to_string));
+    table_section(text, "Files", &rows, None);
 }
 
 /// One comparison for programs, on one line, with a value more.

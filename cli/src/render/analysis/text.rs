@@ -76,6 +76,22 @@ pub(super) fn section(text: &mut String, title: &str, lines: impl IntoIterator<I
     }
 }
 
+/// A section of a table, whose cells are clean and whose titles may be coloured, and what follows.
+pub(super) fn table_section(
+    text: &mut String,
+    title: &str,
+    rows: &str,
+    more: impl IntoIterator<Item = String>,
+) {
+    let _ = writeln!(text, "\n{}", Meaning::Strong.paint(title));
+    for row in rows.lines() {
+        let _ = writeln!(text, "  {row}");
+    }
+    for line in more {
+        let _ = writeln!(text, "  {}", clean(&line));
+    }
+}
+
 /// No fault, or no verdict, in one sentence.
 pub(crate) fn healthy(report: &Report<'_>) -> String {
     let steps = report.analysis.steps;
@@ -186,7 +202,7 @@ fn lines(text: &mut String, report: &Report<'_>, shown: usize) {
         plural(blocks as u64, "block")
     );
     let more = (rest > 0).then(|| format!("… and {}", plural(rest as u64, "more line")));
-    section(text, &title, rows.lines().map(str::to_string).chain(more));
+    table_section(text, &title, &rows, more);
 }
 
 fn growth(grown: i64) -> String {
@@ -232,7 +248,7 @@ fn peak(text: &mut String, report: &Report<'_>, shown: usize) {
     let title =
         format!("Rank {}, alive at the peak: {}{when}", report.analysis.rank, bytes(peak.bytes));
     let rows = table(&[">bytes", ">share", ">blocks", "line"], rows);
-    section(text, &title, rows.lines().map(str::to_string).chain(more));
+    table_section(text, &title, &rows, more);
 }
 
 fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
@@ -263,7 +279,7 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
     let titles = [&titles[..], &[">steps", "file"]].concat();
     let rows = table(&titles, rows);
     let more = (rest > 0).then(|| format!("… and {rest} more"));
-    section(text, "Files", rows.lines().map(str::to_string).chain(more));
+    table_section(text, "Files", &rows, more);
 }
 
 /// Free bytes between live blocks; they are not known without the allocator's segments.

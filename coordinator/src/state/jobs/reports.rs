@@ -111,7 +111,7 @@ impl Jobs {
         if announced.is_new_attempt {
             let number = attempt.record.attempt;
             tracing::info!(job = ?job, attempt = number, "a job begins");
-            context.push(Effect::AttemptBegun { serial: announced.serial });
+            context.push(Effect::AttemptBegun { job: attempt.record.job.clone() });
         }
         if announced.is_back {
             tracing::info!(job = ?job, rank, "rank is back: its agent knows its tape again");
@@ -273,7 +273,7 @@ impl Jobs {
         context.write(changes);
         // One whose end is not known may be there after all.
         if end != End::Unknown {
-            context.push(Effect::RankEnded { serial, rank: number });
+            context.push(Effect::RankEnded { serial, rank: number, end });
         }
         if is_over {
             context.push(Effect::AttemptEnded { serial });

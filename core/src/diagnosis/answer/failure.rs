@@ -2,8 +2,8 @@
 //! in memory, why the request did not fit, and what the other ranks did then.
 //!
 //! It compares the ends that are known with the snapshots of one capture; called again when more
-//! ranks have ended, it says more. Clocks of two nodes differ and agents look once in a while, so
-//! that ends within [`TOGETHER_NS`] of each other have no order.
+//! ranks have ended, it says more. Ends within [`TOGETHER_NS`] count as simultaneous, because
+//! clocks and poll schedules differ.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -44,11 +44,12 @@ const STOPPED_PPM: u32 = 500_000;
 
 pub(crate) fn failure(inquiry: &Inquiry<'_>) -> Diagnosis {
     let case = Failed::new(inquiry);
-    let class = if case.request.is_some() { Class::OutOfMemory } else { Class::Died };
+    let class = if case.is_out_of_memory() { Class::OutOfMemory } else { Class::Died };
     let evidence = case.evidence();
     let against = case.against();
     let remedy = case.remedy();
-    let confidence_ppm = if case.is_stopped() { STOPPED_PPM } else { SURE_PPM };
+    let is_sure = !case.is_stopped() && (case.is_out_of_memory() || case.has_died());
+    let confidence_ppm = if is_sure { SURE_PPM } else { STOPPED_PPM };
     let asking = case.request.map(|request| case.stack(request.stack)).unwrap_or_default();
     let known = inquiry.context.known_growth.as_ref();
     let known_line = known.and_then(|known| known.culprit.clone());
@@ -78,8 +79,8 @@ pub(crate) fn failure(inquiry: &Inquiry<'_>) -> Diagnosis {
         remedy,
         restart: case.restart(),
         // A failed request that the rank has survived does not page.
-        ends_soon: case.request.is_some() && case.own().is_some_and(Fate::has_died),
-        steps_to_oom: case.request.map(|_| 0),
+        ends_soon: case.is_out_of_memory() && case.has_died(),
+        steps_to_oom: case.is_out_of_memory().then_some(0),
         age_steps: 0,
         stands_out: true,
         sentence: case.sentence(),
@@ -113,6 +114,15 @@ impl<'a> Failed<'a> {
 
     fn own(&self) -> Option<&Fate> {
         self.inquiry.context.fates.iter().find(|fate| fate.rank == self.inquiry.growth.rank)
+    }
+
+    fn has_died(&self) -> bool {
+        self.own().is_some_and(Fate::has_died)
+    }
+
+    /// Was it a request that failed? One that the rank has survived is no longer on its tape.
+    fn is_out_of_memory(&self) -> bool {
+        self.request.is_some() || (self.inquiry.context.request_failed && !self.has_died())
     }
 
     fn others(&self) -> impl Iterator<Item = &Fate> {
@@ -152,6 +162,10 @@ impl<'a> Failed<'a> {
                      not fit{end}"
                 )
             }
+            None if self.is_out_of_memory() => format!(
+                "a request of rank {rank} for memory failed after step {step}, and the rank has \
+                 gone on"
+            ),
             None => {
                 let end = self.own().and_then(|own| own.end).map_or(End::Unknown, |(end, _)| end);
                 format!("rank {rank} {} after step {step}{}", self.said(end), self.held())
@@ -187,8 +201,10 @@ impl<'a> Failed<'a> {
         if self.is_stopped() {
             return match self.others().count() {
                 0 => String::new(),
+                1 => "; its only peer was killed at the same time".to_string(),
                 others => {
-                    format!("; so were its {} at the same time", plural(others as u64, "peer"))
+                    let peers = plural(others as u64, "peer");
+                    format!("; its {peers} were killed at the same time")
                 }
             };
         }
@@ -307,8 +323,8 @@ impl<'a> Failed<'a> {
         let mut said = Vec::new();
         if self.is_stopped() {
             said.push(
-                "all ranks were killed at the same time: a person, the scheduler or the launcher \
-                 may have stopped the job"
+                "every rank of the job was killed at this time: a person, the scheduler or the \
+                 launcher may have stopped it"
                     .to_string(),
             );
         }

@@ -109,7 +109,7 @@ fn a_job_that_was_stopped_as_a_whole_does_not_page() {
     let killed = |rank: u32, seconds: i64| fate(rank, Some((End::Killed, seconds)), 149);
     let found = said(&suspect(None), &[killed(0, 100), killed(2, 101)], None);
     assert!(!found.pages());
-    assert!(found.sentence.ends_with("; so were its 1 peer at the same time"), "{found:?}");
+    assert!(found.sentence.ends_with("; its only peer was killed at the same time"), "{found:?}");
     // One that was killed for memory of the host was not stopped by a person.
     let oom = fate(2, Some((End::OomKilled, 100)), 149);
     let found = said(&suspect(None), &[killed(0, 100), oom], None);
@@ -159,6 +159,14 @@ fn a_failed_request_says_why_it_did_not_fit() {
 fn a_request_that_the_rank_survived_is_a_notice() {
     let found = said(&suspect(Some(request(15 * GIB, 15 * GIB))), &[fate(2, None, 149)], None);
     assert_eq!((found.class, found.pages()), (Class::OutOfMemory, false));
+    // It went on before the capture: the tape does not show the request any more.
+    let growth = growth(2);
+    let context = Context { request_failed: true, ..Context::default() };
+    let inquiry =
+        Inquiry { growth: &growth, suspect: &suspect(None), peers: &[], context: &context };
+    let found = inquiry.diagnose();
+    assert_eq!((found.class, found.pages()), (Class::OutOfMemory, false));
+    assert!(found.sentence.ends_with("failed after step 149, and the rank has gone on"));
     // One of long before its death is not the reason.
     let old = FailedRequest { step: 3, ..request(GIB, GIB) };
     let found = said(&suspect(Some(old)), &[fate(2, Some((End::Killed, 100)), 149)], None);

@@ -80,6 +80,8 @@ pub struct Context {
     pub files: Option<FileGrowth>,
     /// What became of each rank of the job; empty unless a rank failed.
     pub fates: Vec<Fate>,
+    /// The failure was a request for memory, and the process lived then.
+    pub request_failed: bool,
     /// The growth of the suspect that was known when it failed.
     pub known_growth: Option<KnownGrowth>,
 }

@@ -50,7 +50,7 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     shell.found(&job, Finding::Opened(leak(2)));
     shell.at(100);
     shell.failed(&job, failure(2, 99, DIED));
-    shell.incidents.rank_ended(shell.now(), 7, 2);
+    shell.incidents.rank_ended(shell.now(), 7, 2, End::Killed);
     shell.carry_out();
     let growth = shell.incident("inc-0001").closed.expect("its rank has ended");
     assert_eq!(growth.reason, ClosedReason::RankEnded);
@@ -73,7 +73,7 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     // The others end because of it: one incident, which is compared once more.
     for rank in [0, 1, 3] {
         shell.failed(&job, failure(rank, 101, DIED));
-        shell.incidents.rank_ended(shell.now(), 7, rank);
+        shell.incidents.rank_ended(shell.now(), 7, rank, End::Killed);
     }
     shell.incidents.attempt_ended(shell.now(), 7);
     shell.at(106);
@@ -82,13 +82,16 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     assert_eq!((incident.is_open(), incident.growth.rank), (true, 2));
     assert_eq!(shell.incidents.len(), 2);
     // A newer attempt runs.
-    shell.incidents.attempt_begun(shell.now(), "another job", 8);
+    shell.incidents.attempt_begun(shell.now(), &[5, 6]);
     assert!(shell.incident("inc-0002").is_open());
-    shell.incidents.attempt_begun(shell.now(), "job", 8);
+    shell.incidents.attempt_begun(shell.now(), &[6, 7]);
     let closed = shell.incident("inc-0002").closed.expect("it is over");
     assert_eq!(closed.reason, ClosedReason::NewAttempt);
     // Its agent connects again and repeats it.
     shell.failed(&job, failure(2, 99, DIED));
+    // So do the deaths that followed, and those whose clocks are ahead.
+    shell.failed(&job, failure(3, 101, DIED));
+    shell.failed(&job, failure(1, 120, DIED));
     assert_eq!(shell.incidents.len(), 2);
 }
 
@@ -135,6 +138,34 @@ fn a_request_that_failed_is_over_when_the_rank_goes_on() {
     shell.review(&job);
     let closed = shell.incident("inc-0001").closed.expect("the rank went on");
     assert_eq!(closed.reason, ClosedReason::WentOn { at_step: 165 });
+}
+
+#[test]
+fn growth_of_a_dead_rank_is_not_reported() {
+    let mut shell = Shell::default();
+    let job = Job { dead: Some(2), ..Job::new(7) };
+    shell.found(&job, Finding::Opened(leak(2)));
+    assert!(shell.incidents.is_empty());
+    shell.found(&job, Finding::Opened(leak(3)));
+    assert_eq!(shell.incidents.len(), 1);
+}
+
+#[test]
+fn a_survived_request_hides_no_death() {
+    let (mut shell, mut job) = (Shell::default(), Job::new(7));
+    shell.at(100);
+    shell.failed(&job, failure(3, 100, FailureKind::OutOfMemory));
+    shell.failed(&job, failure(1, 105, DIED));
+    assert_eq!(shell.incident("inc-0001").growth.rank, 1);
+    job.last_step = 1_000;
+    shell.review(&job);
+    assert!(shell.incident("inc-0001").is_open(), "a death is not survived");
+    // A rank that ends well takes its failed request with it.
+    let other = Job::new(8);
+    shell.failed(&other, failure(3, 100, FailureKind::OutOfMemory));
+    shell.incidents.rank_ended(shell.now(), 8, 3, End::Exited);
+    let closed = shell.incident("inc-0002").closed.expect("its rank has ended");
+    assert_eq!(closed.reason, ClosedReason::RankEnded);
 }
 
 #[test]
