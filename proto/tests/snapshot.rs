@@ -213,7 +213,8 @@ fn workers(raw: &mut v1::RankSnapshot) -> &mut v1::WorkerSamples {
 #[test]
 fn a_snapshot_written_by_b715533_is_read() {
     let stored = include_bytes!("data/snapshot-b715533.zst");
-    let before = RankSnapshot { worker_samples: None, marks: vec![], ..sample() };
+    let before =
+        RankSnapshot { worker_samples: None, marks: vec![], failed_request: None, ..sample() };
     assert_eq!(decode(stored, Bounds::default()).expect("readable"), before);
     let found = collectives(stored).expect("readable").expect("they are in front");
     assert_eq!(found, sample().collectives);

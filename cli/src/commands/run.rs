@@ -5,6 +5,7 @@
 //! stderr.
 
 use std::ffi::OsStr;
+use std::io::IsTerminal;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -72,7 +73,8 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
         let line = json!({ "library": library, "dir": dir, "run": run_name, "job": args.job });
         eprintln!("{line}");
     }
-    if !has_gpu(Path::new("/dev")) {
+    // Said to a person only: what the command's own output is piped to reads nothing of ours.
+    if std::io::stderr().is_terminal() && !has_gpu(Path::new("/dev")) {
         eprintln!("{NO_GPU}");
     }
     let error = command.exec();

@@ -90,7 +90,8 @@ pub fn run(torch: &Torch, program: &Program, folder: &Path) -> Run {
     wait_for("the job's end is seen", END_TIME_MAX, || {
         let jobs = cluster.ask(&["jobs"]);
         let job = &jobs["jobs"][0];
-        (job["state"] == "ended" || (code != Some(0) && job.is_null())).then_some(())
+        (job["state"] == "ended" || job["state"] == "failed" || (code != Some(0) && job.is_null()))
+            .then_some(())
     });
     let onset = said.iter().find_map(|line| Onset::of(line));
     let incidents = settled(&cluster, program.name);

@@ -28,7 +28,7 @@ fn curves(class: Class) -> Vec<Curve> {
     const PEERS: Curve = Curve("its peers", |_| Some(0.3));
     match class {
         Class::OutOfMemory => vec![
-            Curve("allocated, until the request", |t| (t < 0.8).then_some(0.3 + 0.8 * late(t))),
+            Curve("allocated, until the request", |t| (t < 0.8).then_some(0.3 + 0.6 * late(t))),
             Curve("the device", |_| Some(0.95)),
         ],
         Class::Died => vec![

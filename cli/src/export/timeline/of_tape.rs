@@ -9,7 +9,7 @@ use memtape_core::tape::read::{Source, StepRecord, Tape};
 use super::{Counter, Fact, Instant, Timeline, Track, of_snapshot, slices};
 
 /// Marks of a program that are shown, the newest.
-const MARKS_MAX: usize = 4096;
+const MARKS_DRAWN_MAX: usize = 4096;
 
 /// The past of the process that writes the tape; `state` is the tape's state, with events.
 pub(crate) fn timeline(tape: &Tape<impl Source>, state: &RankSnapshot) -> Timeline {
@@ -33,7 +33,7 @@ pub(crate) fn timeline(tape: &Tape<impl Source>, state: &RankSnapshot) -> Timeli
         timeline.counters.push(Counter { name: name("per-step peak"), points: peaks });
     }
     timeline.tracks.splice(0..0, steps(tape, state));
-    let marks = tape.marks(MARKS_MAX);
+    let marks = tape.marks(MARKS_DRAWN_MAX);
     timeline.tracks.extend(phases(&marks, &wall_ns, tape.status().step_mono_ns));
     timeline.events.extend(annotations(&marks, &wall_ns));
     timeline.events.sort_by_key(|event| event.at_ns);
