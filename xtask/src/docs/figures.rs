@@ -33,7 +33,7 @@ fn curves(class: Class) -> Vec<Curve> {
         ],
         Class::Died => vec![
             Curve("steps, this rank", |t| (t < 0.55).then_some(0.1 + 0.8 * t)),
-            Curve("steps, its peers", |t| Some(0.15 + 0.8 * t.min(0.58))),
+            Curve("steps, its peers", |t| Some(0.25 + 0.8 * t.min(0.58))),
         ],
         Class::Leak => {
             vec![Curve("minimum of each step, this rank", |t| Some(0.3 + 0.55 * late(t))), PEERS]
