@@ -101,7 +101,7 @@ impl Coordinator {
             coordinator.carry_out();
         }
         // A death may have been written down and its incident not.
-        for (serial, failure) in coordinator.jobs.deaths() {
+        for (serial, failure) in coordinator.jobs.first_deaths() {
             coordinator.context.push(Effect::RankFailed { serial, failure });
         }
         // So may a newer attempt, and the end of that incident not.

@@ -2,6 +2,7 @@
 //!
 //! A request that fails has no answer: the coordinator may just be starting again.
 
+use anyhow::bail;
 use memtape_core::capture::collective::Verdict;
 use memtape_proto::api::{
     Capture, CaptureState, Captures, Collectives, Incident, IncidentState, Incidents, Job, Jobs,
@@ -87,19 +88,17 @@ impl Answers<'_> {
     }
 
     /// The verdict on a job in which nothing grows. The error says why there is none.
-    pub(crate) fn nothing_grows(&self) -> Result<Judged, String> {
+    pub(crate) fn nothing_grows(&self) -> anyhow::Result<Judged> {
         let ranks = self.ranks();
         let open = self.incidents();
         if let Some(incident) = open.first() {
-            return Err(format!("incident {}: {}", incident.id, incident.sentence));
+            bail!("incident {}: {}", incident.id, incident.sentence);
         }
         let Some(steps) = ranks.iter().map(|rank| rank.step).min() else {
-            return Err("no rank has reported".to_string());
+            bail!("no rank has reported");
         };
         match ranks.iter().find(|rank| rank.state != RankState::Healthy) {
-            Some(rank) => {
-                Err(format!("rank {} is {} at step {}", rank.rank, rank.state, rank.step))
-            }
+            Some(rank) => bail!("rank {} is {} at step {}", rank.rank, rank.state, rank.step),
             None => Ok(Judged { ranks: ranks.len() as u64, steps }),
         }
     }

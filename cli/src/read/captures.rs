@@ -52,33 +52,38 @@ fn capture_of(client: &Client, id: &str) -> anyhow::Result<String> {
     incident.capture_id.with_context(|| format!("{id} has no capture yet"))
 }
 
+/// The ranks of a capture whose snapshots are stored, in order.
+pub(crate) fn stored(capture: &Capture) -> Vec<u32> {
+    let parts = capture.parts.iter().filter(|part| part.hash.is_some());
+    let mut ranks: Vec<u32> = parts.map(|part| part.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
 /// The stored ranks of a capture, or only this one.
 fn chosen(capture: &Capture, rank: Option<u32>) -> anyhow::Result<Vec<u32>> {
     let id = &capture.id;
-    let stored = || capture.parts.iter().filter(|part| part.hash.is_some()).map(|part| part.rank);
     if let Some(rank) = rank {
         let Some(part) = capture.parts.iter().find(|part| part.rank == rank) else {
             let known: Vec<u32> = capture.parts.iter().map(|part| part.rank).collect();
             bail!("{id} has no rank {rank}: {}", listed(&known));
         };
         if part.hash.is_none() {
-            let known: Vec<u32> = stored().collect();
             let outcome: &str = part.outcome.as_str();
             let detail = if part.detail.is_empty() { "" } else { ", " };
             bail!(
                 "{id} has no snapshot of rank {rank} ({outcome}{detail}{}): {}",
                 part.detail,
-                listed(&known)
+                listed(&stored(capture))
             );
         }
         return Ok(vec![rank]);
     }
-    let mut ranks: Vec<u32> = stored().collect();
+    let ranks = stored(capture);
     if ranks.is_empty() {
         bail!("{id} holds no snapshot: `memtape show {id}` says what became of each rank");
     }
-    ranks.sort_unstable();
-    ranks.dedup();
     Ok(ranks)
 }
 

@@ -1,5 +1,7 @@
 //! `/incidents` and `/actions`: what was found, and what was decided about restarts.
 
+use std::borrow::Cow;
+
 use axum::extract::{Path, Query, State};
 use axum::response::Json;
 use memtape_core::diagnosis::{self, Diagnosis};
@@ -49,7 +51,7 @@ async fn actions(State(api): State<Api>) -> Answer<Actions> {
 }
 
 /// An open incident with the newest figures of its growth: the record has those of the last report.
-fn newest(view: &View<'_>, incident: &incident::Incident) -> incident::Incident {
+fn newest<'a>(view: &View<'_>, incident: &'a incident::Incident) -> Cow<'a, incident::Incident> {
     let attempt = view.jobs.get(incident.serial).filter(|_| incident.is_open());
     let key = incident.growth.key();
     let growth = attempt.and_then(|attempt| {
@@ -57,15 +59,17 @@ fn newest(view: &View<'_>, incident: &incident::Incident) -> incident::Incident 
         Some((attempt.detectors.newest(&key)?, step_time_ns))
     });
     match growth {
-        Some((growth, step_time_ns)) => incident.with_newest(&growth, step_time_ns),
-        None => incident.clone(),
+        Some((growth, step_time_ns)) => Cow::Owned(incident.with_newest(&growth, step_time_ns)),
+        None => Cow::Borrowed(incident),
     }
 }
 
 /// An incident, of what core knows of it and nothing else.
 fn incident(view: &View<'_>, tracked: &Tracked) -> Incident {
     let incident = newest(view, tracked.incident());
+    // What is over has no forecast.
     let is_open = incident.is_open();
+    let forecast = incident.growth.forecast.filter(|_| is_open);
     let capture = incident.capture_id.as_ref().and_then(|id| view.captures.get(id));
     let growth = incident.growth;
     let state = match incident.is_open() {
@@ -89,10 +93,9 @@ fn incident(view: &View<'_>, tracked: &Tracked) -> Incident {
         last_step: growth.last_step,
         bytes_per_step: growth.bytes_per_step,
         grown_bytes: growth.grown_bytes,
-        // What is over has no forecast.
         steps_to_oom: growth.steps_to_oom.filter(|_| is_open),
-        steps_to_oom_p10: growth.forecast.filter(|_| is_open).map(|forecast| forecast.p10),
-        steps_to_oom_p90: growth.forecast.filter(|_| is_open).map(|forecast| forecast.p90),
+        steps_to_oom_p10: forecast.map(|forecast| forecast.p10),
+        steps_to_oom_p90: forecast.map(|forecast| forecast.p90),
         seconds_to_oom: incident.seconds_to_oom.filter(|_| is_open),
         peers: growth.peers,
         ranks: growth.ranks,

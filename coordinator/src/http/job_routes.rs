@@ -25,11 +25,11 @@ async fn jobs(State(api): State<Api>) -> Answer<Jobs> {
 
 fn job(view: &View<'_>, attempt: &Attempt) -> Job {
     let record = &attempt.record;
-    let of_attempt = view.incidents.iter().filter(|incident| {
+    let mut of_attempt = view.incidents.iter().filter(|incident| {
         incident.incident().serial == record.serial && incident.incident().is_open()
     });
     let incidents_open = count(of_attempt.clone().count());
-    let grows = of_attempt.filter(|known| known.incident().failure().is_none()).count() > 0;
+    let grows = of_attempt.any(|known| known.incident().failure().is_none());
     let watch = view.watch(attempt);
     let clock = attempt.clock();
     let of_clock = |rank: &&Rank| rank.clock() == clock;

@@ -243,6 +243,29 @@ fn is_sure() -> bool {
 }
 
 impl Growth {
+    /// Returns a finding about a condition of one or more ranks that does not grow, from the first
+    /// to the last of these steps. `amount` is what [`Self::grown_bytes`] says of its layer.
+    pub(crate) fn still(key: &GrowthKey, steps: (u64, u64), amount: u64, peers: u32) -> Self {
+        Self {
+            rank: key.rank,
+            device: key.device,
+            scope: key.scope,
+            onset_step: steps.0,
+            detected_step: steps.1,
+            last_step: steps.1,
+            bytes_per_step: 0,
+            grown_bytes: amount,
+            layer: key.layer,
+            steps_to_oom: None,
+            forecast: None,
+            peers,
+            ranks: 1,
+            returns: 0,
+            give_backs: 0,
+            is_sure: true,
+        }
+    }
+
     /// Is the growth one rank's own: do its peers not grow alike?
     pub fn is_own(&self) -> bool {
         self.scope == Scope::OneRank && self.peers > 0

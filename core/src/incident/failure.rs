@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::string::String;
 
 use crate::capture::Reason;
-use crate::detector::{Growth, Layer, Scope};
+use crate::detector::{Growth, GrowthKey, Layer, Scope};
 use crate::identity::end::End;
 
 /// A death is captured by its own trigger. Where no such capture was taken within this time, the
@@ -45,24 +45,9 @@ pub enum FailureKind {
 impl Failure {
     /// Returns the failure as a growth of 0 bytes at its step.
     pub(super) fn growth(&self) -> Growth {
-        Growth {
-            rank: self.rank,
-            device: self.device,
-            scope: Scope::OneRank,
-            onset_step: self.step,
-            detected_step: self.step,
-            last_step: self.step,
-            bytes_per_step: 0,
-            grown_bytes: 0,
-            layer: Layer::Process,
-            steps_to_oom: None,
-            forecast: None,
-            peers: self.ranks.saturating_sub(1),
-            ranks: 1,
-            returns: 0,
-            give_backs: 0,
-            is_sure: true,
-        }
+        let layer = Layer::Process;
+        let key = GrowthKey { rank: self.rank, device: self.device, layer, scope: Scope::OneRank };
+        Growth::still(&key, (self.step, self.step), 0, self.ranks.saturating_sub(1))
     }
 
     /// What happened, before anything is compared.

@@ -30,3 +30,10 @@ pub struct FailedRequest {
     /// [`crate::limits::FAILED_USES_MAX`].
     pub uses: Vec<StackUse>,
 }
+
+impl FailedRequest {
+    /// Bytes that the allocator held and no tensor used.
+    pub fn free_reserved(&self) -> u64 {
+        self.reserved.saturating_sub(self.allocated)
+    }
+}

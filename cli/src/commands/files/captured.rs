@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 use memtape_core::limits::{REPORT_RANKS_MAX, REPORT_SNAPSHOTS_MAX};
 use memtape_core::snapshot::RankSnapshot;
-use memtape_proto::api::{
-    Capture, Collectives, Incident, Job, Jobs, Part, PartOutcome, Ranks, Series,
-};
+use memtape_proto::api::{Capture, Collectives, Incident, Job, Jobs, Ranks, Series};
 use memtape_proto::snapshot::{self, Bounds};
 
 use crate::client::{Client, parse};
+use crate::read::captures::stored;
 use crate::report::POINTS_MAX;
 use crate::report::of_capture::Known;
 
@@ -48,14 +47,7 @@ pub(crate) fn several(
     first: Option<u32>,
     count: usize,
 ) -> BTreeMap<u32, RankSnapshot> {
-    let has_snapshot = |part: &&Part| {
-        matches!(
-            part.outcome.known(),
-            Some(PartOutcome::Aligned | PartOutcome::Late | PartOutcome::Dead)
-        )
-    };
-    let parts = capture.parts.iter().filter(has_snapshot).map(|part| part.rank);
-    let mut ranks: Vec<u32> = parts.collect();
+    let mut ranks = stored(capture);
     ranks.sort_unstable_by_key(|rank| (Some(*rank) != first, *rank));
     ranks.truncate(count);
     ranks

@@ -366,15 +366,14 @@ impl Node {
 }
 
 impl Jobs {
-    /// Every rank that has died, with its attempt.
-    pub(crate) fn deaths(&self) -> Vec<(u32, Failure)> {
+    /// The first death of each attempt that has one. All deaths of an attempt are one incident's.
+    pub(crate) fn first_deaths(&self) -> Vec<(u32, Failure)> {
         let of_attempt = |(&serial, attempt): (&u32, &Attempt)| {
             let ranks = attempt.world();
-            let deaths: Vec<Failure> =
-                attempt.ranks.values().filter_map(|rank| rank.death(ranks)).collect();
-            deaths.into_iter().map(move |failure| (serial, failure))
+            let deaths = attempt.ranks.values().filter_map(|rank| rank.death(ranks));
+            Some((serial, deaths.min_by_key(|death| death.wall_ns)?))
         };
-        self.attempts.iter().flat_map(of_attempt).collect()
+        self.attempts.iter().filter_map(of_attempt).collect()
     }
 }
 

@@ -83,7 +83,7 @@ impl Detector {
             || layers.into_iter().any(|layer| self.findings.common(layer, group).is_some());
         if blocks >= WINDOW as u32 && !grows && self.findings.get(&key).is_none() {
             let peers = u32::try_from(count - 1).unwrap_or(u32::MAX);
-            let growth = still(&key, (since_step, end_step), bytes_min, peers);
+            let growth = Growth::still(&key, (since_step, end_step), bytes_min, peers);
             self.findings.open(growth, (0, SPREAD_SCALE), 0, 0, (end_step, 0));
         }
     }
@@ -111,7 +111,7 @@ impl Detector {
             let (scope, ranks) = self.who_else(layer);
             if !is_open && !self.is_reported(&key(scope), group) {
                 let steps_seen = (last_step.saturating_sub(63), last_step);
-                let growth = still(&key(scope), steps_seen, u64::from(steps), 0);
+                let growth = Growth::still(&key(scope), steps_seen, u64::from(steps), 0);
                 if scope == Scope::AllRanks || self.findings.joined(&growth).is_none() {
                     let growth = Growth { ranks, ..growth };
                     self.findings.open(growth, (group, 0), 0, 0, (last_step, 0));
@@ -164,33 +164,11 @@ impl Detector {
             let is_due = self.now_ns.saturating_sub(since_ns) >= SILENT_NS
                 && known.silent_checks >= SILENT_CHECKS_MIN;
             if is_due && self.findings.get(&key).is_none() {
-                let growth = still(&key, (step, typical), missing, peers);
+                let growth = Growth::still(&key, (step, typical), missing, peers);
                 if self.findings.joined(&growth).is_none() {
                     self.findings.open(growth, (0, 0), 0, 0, (typical, 0));
                 }
             }
         }
-    }
-}
-
-/// Creates a finding about a condition that does not grow.
-fn still(key: &GrowthKey, steps: (u64, u64), amount: u64, peers: u32) -> Growth {
-    Growth {
-        rank: key.rank,
-        device: key.device,
-        scope: key.scope,
-        onset_step: steps.0,
-        detected_step: steps.1,
-        last_step: steps.1,
-        bytes_per_step: 0,
-        grown_bytes: amount,
-        layer: key.layer,
-        steps_to_oom: None,
-        forecast: None,
-        peers,
-        ranks: 1,
-        returns: 0,
-        give_backs: 0,
-        is_sure: true,
     }
 }

@@ -89,12 +89,6 @@ pub(crate) fn failure(inquiry: &Inquiry<'_>) -> Diagnosis {
     }
 }
 
-impl Fate {
-    fn has_died(&self) -> bool {
-        self.end.is_some_and(|(end, _)| end.is_death())
-    }
-}
-
 /// What is known of a failure.
 struct Failed<'a> {
     inquiry: &'a Inquiry<'a>,
@@ -116,8 +110,13 @@ impl<'a> Failed<'a> {
         self.inquiry.context.fates.iter().find(|fate| fate.rank == self.inquiry.growth.rank)
     }
 
+    /// How the suspect ended; none while it lives.
+    fn end(&self) -> Option<End> {
+        self.own()?.end.map(|(end, _)| end)
+    }
+
     fn has_died(&self) -> bool {
-        self.own().is_some_and(Fate::has_died)
+        self.end().is_some_and(End::is_death)
     }
 
     /// Was it a request that failed? One that the rank has survived is no longer on its tape.
@@ -152,8 +151,7 @@ impl<'a> Failed<'a> {
                 let line = telling_frame(&self.stack(request.stack)).map(location);
                 let line = line.map_or(String::new(), |line| format!(" at {line}"));
                 let asked = bytes(request.bytes);
-                let end = self.own().and_then(|own| own.end).map(|(end, _)| end);
-                let end = match end {
+                let end = match self.end() {
                     Some(end) if end.is_death() => format!(", and it {}", self.said(end)),
                     _ => String::new(),
                 };
@@ -167,7 +165,7 @@ impl<'a> Failed<'a> {
                  gone on"
             ),
             None => {
-                let end = self.own().and_then(|own| own.end).map_or(End::Unknown, |(end, _)| end);
+                let end = self.end().unwrap_or(End::Unknown);
                 format!("rank {rank} {} after step {step}{}", self.said(end), self.held())
             }
         };
@@ -264,7 +262,7 @@ impl<'a> Failed<'a> {
 
     /// Why the request did not fit.
     fn why_not(&self, request: &FailedRequest) -> Vec<String> {
-        let free = request.reserved.saturating_sub(request.allocated);
+        let free = request.free_reserved();
         let asked = bytes(request.bytes);
         let device = self.suspect.devices.iter().find(|each| each.device == request.device);
         let size = device.map_or(0, |device| device.device_bytes);
@@ -295,13 +293,11 @@ impl<'a> Failed<'a> {
 
     /// The lines that held most: when the request failed, or at the end of the last step.
     fn lines(&self) -> Option<String> {
-        let mut sums: BTreeMap<&Frame, u64> = BTreeMap::new();
+        // By stack first: the frames of a stack are looked at once, however many blocks it has.
+        let mut by_stack: BTreeMap<u32, u64> = BTreeMap::new();
         let mut add = |stack: u32, held: u64| {
-            let frames: Vec<&Frame> = self.suspect.frames_of(stack).collect();
-            if let Some(frame) = telling_frame(&frames) {
-                let sum = sums.entry(frame).or_default();
-                *sum = sum.saturating_add(held);
-            }
+            let sum = by_stack.entry(stack).or_default();
+            *sum = sum.saturating_add(held);
         };
         match self.request.filter(|request| !request.uses.is_empty()) {
             Some(request) => request.uses.iter().for_each(|each| add(each.stack, each.bytes)),
@@ -309,6 +305,13 @@ impl<'a> Failed<'a> {
                 let devices = &self.suspect.devices;
                 let blocks = devices.iter().flat_map(|device| &device.blocks);
                 blocks.for_each(|block| add(block.stack, block.size));
+            }
+        }
+        let mut sums: BTreeMap<&Frame, u64> = BTreeMap::new();
+        for (stack, held) in by_stack {
+            if let Some(frame) = telling_frame(&self.stack(stack)) {
+                let sum = sums.entry(frame).or_default();
+                *sum = sum.saturating_add(held);
             }
         }
         let mut lines: Vec<(&Frame, u64)> = sums.into_iter().collect();
@@ -344,8 +347,7 @@ impl<'a> Failed<'a> {
             );
             return Remedy::new(Cause::Unknown, text, Some(known.grown_bytes));
         }
-        let end = self.own().and_then(|own| own.end).map(|(end, _)| end);
-        match (self.request, end) {
+        match (self.request, self.end()) {
             (Some(request), _) if self.is_in_pieces(request) => {
                 let text = "what was free is in pieces: try \
                             PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
@@ -374,7 +376,7 @@ impl<'a> Failed<'a> {
     }
 
     fn is_in_pieces(&self, request: &FailedRequest) -> bool {
-        request.reserved.saturating_sub(request.allocated) >= request.bytes
+        request.free_reserved() >= request.bytes
     }
 
     fn restart(&self) -> Restart {
@@ -382,8 +384,7 @@ impl<'a> Failed<'a> {
         let (answer, given) = match (self.request, known) {
             (Some(_), Some(known)) => (RestartAnswer::GivesBack, Some(known.grown_bytes)),
             (Some(request), None) if self.is_in_pieces(request) => {
-                let free = request.reserved.saturating_sub(request.allocated);
-                (RestartAnswer::GivesBack, Some(free))
+                (RestartAnswer::GivesBack, Some(request.free_reserved()))
             }
             (Some(_), None) => (RestartAnswer::NeededAgain, None),
             (None, _) => (RestartAnswer::Unknown, None),

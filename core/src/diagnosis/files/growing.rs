@@ -9,8 +9,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::leaks::{context, peers};
-use crate::detector::{Growth, Layer, Scope, StepTrend, is_enough, trend_of_idle, trend_of_peaks};
+use super::leaks::{Steepest, context, peers, steepest};
+use crate::detector::{Growth, Layer, StepTrend, is_enough, trend_of_idle, trend_of_peaks};
 use crate::diagnosis::answer::diagnosis::Diagnosis;
 use crate::diagnosis::class::Class;
 use crate::diagnosis::constants::EXCESS_BYTES_MIN;
@@ -24,7 +24,6 @@ use crate::diagnosis::evidence::torch::walk::whole;
 use crate::diagnosis::evidence::view::View;
 use crate::diagnosis::judges::verdict::Verdict;
 use crate::diagnosis::words::{bytes, plural};
-use crate::roles::are_most;
 
 /// Share of the growth with which a line is named, in parts per million.
 const NAMED_PPM_MIN: u32 = 500_000;
@@ -65,17 +64,14 @@ fn trend(view: &View<'_>, layer: Layer) -> Option<StepTrend> {
 fn growing(views: &[View<'_>], layer: Layer) -> Option<(Verdict, Diagnosis)> {
     let found: Vec<Option<StepTrend>> = views.iter().map(|view| trend(view, layer)).collect();
     let rate = |found: &Option<StepTrend>| found.map_or(0, |found| found.bytes_per_step);
-    let most = found.iter().map(rate).max().filter(|&rate| rate > 0)?;
-    let at = found.iter().position(|found| rate(found) == most)?;
-    let (view, trend) = (views.get(at)?, (*found.get(at)?)?);
-    let concerned = views.iter().zip(&found).filter(|(_, found)| rate(found) >= most.div_ceil(2));
-    let ranks: Vec<u32> = concerned.map(|(view, _)| view.rank).collect();
+    let rates: Vec<u64> = found.iter().map(rate).collect();
     let judged: Vec<&View<'_>> = views.iter().filter(|view| is_judged(view)).collect();
-    let is_common = judged.len() > 1 && are_most(ranks.len(), judged.len());
+    let Steepest { at, ranks, scope } = steepest(views, &rates, judged.len())?;
+    let (view, trend) = (views.get(at)?, (*found.get(at)?)?);
     let growth = Growth {
         rank: view.rank,
         device: u8::try_from(view.device.device).unwrap_or(u8::MAX),
-        scope: if is_common { Scope::AllRanks } else { Scope::OneRank },
+        scope,
         onset_step: view.step.saturating_sub(trend.steps),
         detected_step: view.step,
         last_step: view.step,

@@ -23,17 +23,14 @@ pub(super) fn leaking(views: &[View<'_>]) -> Option<(Verdict, Diagnosis)> {
     let found: Vec<Option<Survivors>> =
         views.iter().map(|view| survivors(view).filter(Survivors::matters)).collect();
     let rate = |found: &Option<Survivors>| found.as_ref().map_or(0, Survivors::rate);
-    let most = found.iter().map(rate).max().filter(|&rate| rate > 0)?;
-    let at = found.iter().position(|found| rate(found) == most)?;
-    let concerned = views.iter().zip(&found).filter(|(_, found)| rate(found) >= most.div_ceil(2));
-    let ranks: Vec<u32> = concerned.map(|(view, _)| view.rank).collect();
-    let is_common = views.len() > 1 && are_most(ranks.len(), views.len());
+    let rates: Vec<u64> = found.iter().map(rate).collect();
+    let Steepest { at, ranks, scope } = steepest(views, &rates, views.len())?;
     let (view, kept) = (views.get(at)?, found.get(at)?.as_ref()?);
     let peers = peers(views, view);
     let growth = Growth {
         rank: view.rank,
         device: u8::try_from(view.device.device).unwrap_or(u8::MAX),
-        scope: if is_common { Scope::AllRanks } else { Scope::OneRank },
+        scope,
         onset_step: kept.onset_step.max(view.before_step),
         detected_step: view.step,
         last_step: view.step,
@@ -55,6 +52,27 @@ pub(super) fn leaking(views: &[View<'_>]) -> Option<(Verdict, Diagnosis)> {
     let diagnosis =
         Inquiry { growth: &growth, suspect: &suspect, peers: &peers, context: &context }.diagnose();
     Some((verdict(view, kept, ranks, &diagnosis), diagnosis))
+}
+
+/// The file that grows most, and the ranks that do so at half its rate at least.
+pub(super) struct Steepest {
+    /// Its index.
+    pub(super) at: usize,
+    /// Its rank and those that grow alike.
+    pub(super) ranks: Vec<u32>,
+    /// Whether those are most of the ranks.
+    pub(super) scope: Scope,
+}
+
+/// The file that grows most, by the rate of each; none where no file grows. `judged` is the number
+/// of files that could have shown it.
+pub(super) fn steepest(views: &[View<'_>], rates: &[u64], judged: usize) -> Option<Steepest> {
+    let most = rates.iter().copied().max().filter(|&rate| rate > 0)?;
+    let at = rates.iter().position(|&rate| rate == most)?;
+    let concerned = views.iter().zip(rates).filter(|(_, rate)| **rate >= most.div_ceil(2));
+    let ranks: Vec<u32> = concerned.map(|(view, _)| view.rank).collect();
+    let is_common = judged > 1 && are_most(ranks.len(), judged);
+    Some(Steepest { at, ranks, scope: if is_common { Scope::AllRanks } else { Scope::OneRank } })
 }
 
 /// The other ranks, beside this one.
