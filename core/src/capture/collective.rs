@@ -107,6 +107,8 @@ pub struct GroupState {
     pub size: u32,
     /// Ranks that are known, in order.
     pub ranks: Vec<u32>,
+    /// Those of them whose process is dead, in order.
+    pub dead: Vec<u32>,
     /// The furthest collective that any rank has enqueued.
     pub furthest: u64,
     /// Ranks that have enqueued it and wait for its end, in order.
@@ -254,6 +256,7 @@ fn group_state(mut members: Vec<Member<'_>>) -> Option<GroupState> {
         desc: first.desc.clone(),
         size: first.size,
         ranks: members.iter().map(|member| member.rank).collect(),
+        dead: members.iter().filter(|member| member.dead).map(|member| member.rank).collect(),
         furthest,
         waiting,
         waited_ns,
@@ -307,9 +310,17 @@ impl GroupState {
             count => format!("; {count} ranks are not known"),
         };
         match self.verdict {
-            Verdict::InStep => {
-                format!("{group}: {known} of {of} ranks are in step, at collective {furthest}")
-            }
+            Verdict::InStep => match self.dead.as_slice() {
+                [] => {
+                    format!("{group}: {known} of {of} ranks are in step, at collective {furthest}")
+                }
+                dead => format!(
+                    "{group}: {known} of {of} ranks were in step when last looked at, at collective \
+                     {furthest}; {} {} dead",
+                    named(dead),
+                    if dead.len() == 1 { "is" } else { "are" },
+                ),
+            },
             Verdict::Uneven => format!(
                 "{group}: the ranks' numbers differ, up to {furthest}, and no rank waits: its \
                  operations do not wait for all ranks{unknown}"
@@ -344,7 +355,7 @@ impl GroupState {
                     "rank {rank} {reached}, still {} s later: it is desynchronised, not leaking",
                     seconds(ns),
                 ),
-                Lag::Dead => format!("rank {rank} is dead and {reached}"),
+                Lag::Dead => format!("rank {rank} is dead and {reached} when last looked at"),
                 Lag::Silent(ns) => format!(
                     "rank {rank} {reached} when last looked at, {} s before: it is stopped, or \
                      cannot be looked at",

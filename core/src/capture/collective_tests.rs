@@ -69,7 +69,7 @@ fn a_rank_that_does_not_come_is_named() {
         &[2],
         Verdict::Desynchronised,
         "group 0 (default_pg): 3 of 4 ranks wait in collective 812, for 14.0 s now; rank 2 is dead \
-         and had enqueued only 811",
+         and had enqueued only 811 when last looked at",
     );
     check(
         &[waits(), table(811, 811, 10, 94)],
@@ -90,6 +90,10 @@ fn a_difference_that_poll_times_explain_is_no_finding() {
         check(&[fresh(), fresh(), behind, fresh()], &[], Verdict::InStep, step);
     }
     check(&[fresh(), fresh(), fresh(), table(812, 812, 100, 101)], &[], Verdict::InStep, step);
+    // A dead rank was in step, and is not.
+    let dead = "group 0 (default_pg): 4 of 4 ranks were in step when last looked at, at collective \
+                812; rank 1 is dead";
+    check(&[fresh(), fresh(), fresh(), fresh()], &[1], Verdict::InStep, dead);
     // All wait, but for a moment only: a collective takes its time.
     check(&[fresh(), fresh(), fresh(), fresh()], &[], Verdict::InStep, step);
 }
