@@ -2,13 +2,15 @@
 //!
 //! A comparison shows one step; the growth goes on after it. What has grown since is added to what
 //! a remedy saves, by the share that the diagnosis explains, and to what a restart gives back, in
-//! full. Everything else stays as the snapshots showed it.
+//! full. A leak is kept from its onset on, and snapshots may begin later: neither figure is less than
+//! the leak. Everything else stays as the snapshots showed it.
 
 use alloc::string::String;
 
 use super::diagnosis::Diagnosis;
 use super::restart::Restart;
-use crate::detector::Growth;
+use crate::detector::{Growth, Layer};
+use crate::diagnosis::class::Class;
 
 impl Diagnosis {
     /// The sentence about the newest growth; with a forecast only while it goes on.
@@ -20,25 +22,35 @@ impl Diagnosis {
 
     /// Bytes that the remedy saves by now; none where that is not known.
     pub fn saves_bytes_now(&self, growth: &Growth) -> Option<u64> {
-        let since = u128::from(self.grown_since(growth)) * u128::from(self.explained_ppm);
-        let since = u64::try_from(since / 1_000_000).unwrap_or(u64::MAX);
-        self.remedy.saves_bytes.map(|saves| saves.saturating_add(since))
+        let share = |grown: u64| {
+            let explained = u128::from(grown) * u128::from(self.explained_ppm) / 1_000_000;
+            u64::try_from(explained).unwrap_or(u64::MAX)
+        };
+        let (since, kept) = (share(self.grown_since(growth)), share(self.kept(growth)));
+        self.remedy.saves_bytes.map(|saves| saves.saturating_add(since).max(kept))
     }
 
     /// What a restart does by now.
     pub fn restart_now(&self, growth: &Growth, is_open: bool) -> Restart {
         let Some(seen) = &self.seen else { return self.restart };
-        let steps_since = growth.last_step.saturating_sub(seen.last_step);
-        let lasts_steps = self.restart.lasts_steps.map(|lasts| lasts.saturating_add(steps_since));
+        let took_steps = growth.last_step.saturating_sub(seen.onset_step);
+        let lasts_steps = self.restart.lasts_steps.map(|lasts| lasts.max(took_steps));
+        let (since, kept) = (self.grown_since(growth), self.kept(growth));
         let given = self.restart.gives_back_bytes;
         Restart {
             answer: self.restart.answer,
-            gives_back_bytes: given.map(|given| given.saturating_add(self.grown_since(growth))),
+            gives_back_bytes: given.map(|given| given.saturating_add(since).max(kept)),
             lasts_steps,
             ends_after_steps: lasts_steps
                 .zip(growth.steps_to_oom.filter(|_| is_open))
                 .map(|(lasts, left)| lasts.saturating_add(left)),
         }
+    }
+
+    /// Bytes that a leak keeps by now; 0 for other classes and layers.
+    fn kept(&self, growth: &Growth) -> u64 {
+        let is_kept = self.class == Class::Leak && growth.layer == Layer::Allocated;
+        if is_kept { growth.grown_bytes } else { 0 }
     }
 
     /// Bytes grown since the comparison. A count of blocks or steps is none.
@@ -52,7 +64,7 @@ impl Diagnosis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detector::{Layer, Scope};
+    use crate::detector::Scope;
     use crate::diagnosis::{RestartAnswer, diagnose};
     use crate::snapshot::RankSnapshot;
 
@@ -99,6 +111,14 @@ mod tests {
         assert_eq!(known.restart_now(&now, false).ends_after_steps, None);
         assert!(known.sentence_now(&now, true).contains("out of memory in about 100 steps"));
         assert!(!known.sentence_now(&now, false).contains("out of memory"));
+        // A snapshot that begins after the onset shows less than was kept.
+        known.class = Class::Leak;
+        known.remedy.saves_bytes = Some(10 << 20);
+        known.restart.gives_back_bytes = Some(20 << 20);
+        assert_eq!(known.saves_bytes_now(&now), Some(225 << 20));
+        assert_eq!(known.restart_now(&now, true).gives_back_bytes, Some(450 << 20));
+        known.class = Class::Unknown;
+        known.remedy.saves_bytes = Some(40 << 20);
         // A finding about blocks that is now about bytes counts nothing twice.
         let blocks = Growth { layer: Layer::Blocks, ..now };
         assert_eq!(known.saves_bytes_now(&blocks), Some(40 << 20));
