@@ -136,7 +136,7 @@ impl Coordinator {
             Event::Asked(question) => question(&self.view()),
             Event::CaptureWanted { job, step, reply } => self.capture_wanted(&job, step, reply),
             Event::Worked(WorkDone::Compared { incident, capture, result }) => {
-                incidents.diagnosed(context, &incident, &capture, result);
+                incidents.diagnosed(context, &incident, &capture, result, captures, jobs);
             }
             Event::Worked(WorkDone::Restarted { action, outcome }) => {
                 actions.restarted(context, &action, outcome);
@@ -334,10 +334,10 @@ impl Coordinator {
                     incidents.failed(context, serial, failure, jobs);
                 }
                 Effect::RankEnded { serial, rank, end } => {
-                    incidents.rank_ended(context, serial, rank, end);
+                    incidents.rank_ended(context, serial, rank, end, jobs);
                 }
                 Effect::AttemptEnded { serial } => {
-                    incidents.attempt_ended(context, serial);
+                    incidents.attempt_ended(context, serial, jobs);
                 }
                 Effect::AttemptResumed { serial } => {
                     incidents.attempt_resumed(context, serial, jobs);

@@ -14,6 +14,7 @@ const STATES = {
   unknown: ['?', 'warn', 'unknown'],
   disconnected: ['?', 'warn', 'disconnected'],
   silent: ['?', 'warn', 'silent'],
+  stalled: ['‖', 'warn', 'stalled'],
   open: ['▲', 'bad', 'open'],
   closed: ['✓', '', 'closed'],
   complete: ['✓', 'good', 'complete'],

@@ -59,8 +59,8 @@ impl Meaning {
 pub(crate) fn of_job(state: &Named<JobState>) -> Meaning {
     match state.known() {
         Some(JobState::Leaking | JobState::Failed) => Meaning::Bad,
-        Some(JobState::Watching | JobState::Behind | JobState::Silent) => Meaning::Warn,
-        Some(JobState::Disconnected) => Meaning::Warn,
+        Some(JobState::Watching | JobState::Behind | JobState::Stalled) => Meaning::Warn,
+        Some(JobState::Silent | JobState::Disconnected) => Meaning::Warn,
         Some(JobState::Healthy) => Meaning::Good,
         Some(JobState::Ended) => Meaning::Dim,
         Some(JobState::Warming) | None => Meaning::Plain,
@@ -71,8 +71,8 @@ pub(crate) fn of_job(state: &Named<JobState>) -> Meaning {
 pub(crate) fn of_rank(state: &Named<RankState>) -> Meaning {
     match state.known() {
         Some(RankState::Growing | RankState::Failed) => Meaning::Bad,
-        Some(RankState::Watching | RankState::Behind | RankState::Silent) => Meaning::Warn,
-        Some(RankState::Disconnected) => Meaning::Warn,
+        Some(RankState::Watching | RankState::Behind | RankState::Stalled) => Meaning::Warn,
+        Some(RankState::Silent | RankState::Disconnected) => Meaning::Warn,
         Some(RankState::Healthy) => Meaning::Good,
         Some(RankState::Ended) => Meaning::Dim,
         Some(RankState::Warming) | None => Meaning::Plain,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use axum::extract::{Path, Query, State};
 use axum::response::Json;
-use memtape_core::diagnosis::{self, Diagnosis};
+use memtape_core::diagnosis::{self, Diagnosis, Fate};
 use memtape_core::incident::{self, Page, Tracked};
 use memtape_core::limits::ROWS_LISTED_MAX;
 use memtape_core::tape::layout::Clock;
@@ -64,6 +64,16 @@ fn newest<'a>(view: &View<'_>, incident: &'a incident::Incident) -> Cow<'a, inci
     }
 }
 
+/// What became of the ranks of an incident's attempt; empty for growth, and where the attempt is no
+/// longer known.
+fn fates(view: &View<'_>, incident: &incident::Incident) -> Vec<Fate> {
+    let attempt = view.jobs.get(incident.serial).filter(|_| incident.failure().is_some());
+    attempt.map_or_else(Vec::new, |attempt| {
+        let watch = view.watch(attempt);
+        attempt.ranks.values().map(|rank| watch.fate(rank)).collect()
+    })
+}
+
 /// An incident, of what core knows of it and nothing else.
 fn incident(view: &View<'_>, tracked: &Tracked) -> Incident {
     let incident = newest(view, tracked.incident());
@@ -86,7 +96,7 @@ fn incident(view: &View<'_>, tracked: &Tracked) -> Incident {
         layer: growth.layer.into(),
         class: incident.class().into(),
         state: state.into(),
-        sentence: incident.sentence(),
+        sentence: incident.sentence_with(&fates(view, &incident)),
         clock: incident.clock.into(),
         onset_step: growth.onset_step,
         detected_step: growth.detected_step,

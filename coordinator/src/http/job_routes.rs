@@ -78,6 +78,7 @@ fn state(attempt: &Attempt, watch: &Watch<'_>, has_incident: bool) -> JobState {
         Some(Silence::Disconnected) => JobState::Disconnected,
         Some(Silence::Silent) => JobState::Silent,
         Some(Silence::Behind) => JobState::Behind,
+        Some(Silence::Stalled) => JobState::Stalled,
         None if states.contains(&RankState::Watching) => JobState::Watching,
         None if states.contains(&RankState::Healthy) => JobState::Healthy,
         None => JobState::Warming,

@@ -11,7 +11,7 @@ pub(crate) struct Comparison {
     pub(crate) incident: String,
     pub(crate) capture: String,
     pub(crate) growth: Growth,
-    pub(crate) circumstances: Context,
+    pub(crate) context: Context,
     pub(crate) snapshots: Result<ComparedSnapshots, NotCompared>,
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use memtape_core::capture::Refusal;
-use memtape_core::detector::{Finding, RankView};
+use memtape_core::detector::{Finding, Growth, GrowthKey, RankView};
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::identity::ids::Ids;
 use memtape_core::incident::{self, Change, Failure, FailureKind, NotCompared, Tracked};
@@ -57,6 +57,10 @@ impl incident::Attempt for Attempt {
 
     fn clock(&self, rank: u32) -> Clock {
         self.ranks.get(&rank).map_or(Clock::Steps, Rank::clock)
+    }
+
+    fn newest(&self, key: &GrowthKey) -> Option<Growth> {
+        self.detectors.newest(key)
     }
 
     fn step_time_ns(&self, rank: u32) -> Option<u64> {
@@ -162,14 +166,23 @@ impl Incidents {
     }
 
     /// The process of a rank has ended.
-    pub(crate) fn rank_ended(&mut self, context: &mut Context, serial: u32, rank: u32, end: End) {
-        self.machine.rank_ended(context.now, serial, rank, end);
+    pub(crate) fn rank_ended(
+        &mut self,
+        context: &mut Context,
+        serial: u32,
+        rank: u32,
+        end: End,
+        jobs: &Jobs,
+    ) {
+        let Some(attempt) = jobs.get(serial) else { return };
+        self.machine.rank_ended(context.now, attempt, rank, end);
         self.carry_out(context, None);
     }
 
     /// An attempt has ended.
-    pub(crate) fn attempt_ended(&mut self, context: &mut Context, serial: u32) {
-        self.machine.attempt_ended(context.now, serial);
+    pub(crate) fn attempt_ended(&mut self, context: &mut Context, serial: u32, jobs: &Jobs) {
+        let Some(attempt) = jobs.get(serial) else { return };
+        self.machine.attempt_ended(context.now, attempt);
         self.carry_out(context, None);
     }
 
@@ -214,12 +227,14 @@ impl Incidents {
         id: &str,
         capture: &str,
         result: Result<Box<Diagnosis>, NotCompared>,
+        captures: &Captures,
+        jobs: &Jobs,
     ) {
         if let Err(why) = &result {
             tracing::warn!(incident = %id, "capture {capture} could not be compared: {why}");
         }
         self.machine.diagnosed(context.now, id, capture, result);
-        self.carry_out(context, None);
+        self.carry_out(context, Some((captures, jobs)));
     }
 
     /// Notes a decision about a restart; true when it is to be recorded.
@@ -255,9 +270,15 @@ impl Incidents {
                     context.push(Effect::RequestCapture { serial, reason, step: None, asker });
                 }
                 incident::Effect::Diagnose { id, capture } => {
-                    let comparison = known.and_then(|known| self.comparison(&id, &capture, known));
-                    if let Some(comparison) = comparison {
-                        context.push(Effect::Start(Work::Compare(Box::new(comparison))));
+                    match known.and_then(|known| self.comparison(&id, &capture, known)) {
+                        Some(comparison) => {
+                            context.push(Effect::Start(Work::Compare(Box::new(comparison))));
+                        }
+                        None => {
+                            let why = "the capture is no longer stored".to_string();
+                            let result = Err(NotCompared::Failed { why });
+                            self.machine.diagnosed(context.now, &id, &capture, result);
+                        }
                     }
                 }
                 incident::Effect::ConsiderRestart { id } => {
@@ -306,11 +327,12 @@ impl Incidents {
         let growth = incident.growth;
         let steps = (closed.record.step, closed.record.before_step);
         let attempt = jobs.get(incident.serial);
-        let circumstances = match (attempt, &incident.failure) {
+        let context = match (attempt, &incident.failure) {
             (Some(attempt), None) => growth_context::of_growth(attempt, &growth, steps),
             (Some(attempt), Some(failure)) => memtape_core::diagnosis::Context {
                 request_failed: failure.kind == FailureKind::OutOfMemory,
-                fates: attempt.ranks.values().map(Rank::fate).collect(),
+                // Whether they are stalled is no matter of a comparison.
+                fates: attempt.ranks.values().map(|rank| rank.fate(false)).collect(),
                 known_growth: self.machine.growth_before(incident),
                 ..Default::default()
             },
@@ -321,7 +343,7 @@ impl Incidents {
             capture: capture.to_string(),
             snapshots: closed.snapshots_to_compare(growth.rank),
             growth,
-            circumstances,
+            context,
         })
     }
 }

@@ -21,16 +21,16 @@ const BLOCKS_MAX: usize = 12 << 20;
 
 /// Compares the snapshots of a capture.
 pub(crate) async fn compare(comparison: Comparison, blobs: &Blobs) -> WorkDone {
-    let Comparison { incident, capture, growth, circumstances, snapshots } = comparison;
+    let Comparison { incident, capture, growth, context, snapshots } = comparison;
     let result = match snapshots {
-        Ok(snapshots) => compare_snapshots(growth, &circumstances, snapshots, blobs).await,
+        Ok(snapshots) => compare_snapshots(growth, &context, snapshots, blobs).await,
         Err(why) => Err(why),
     };
     // That a rank died is known without its snapshot.
     let result = match result {
         Err(why) if growth.layer == Layer::Process => {
-            let (suspect, context) = (&RankSnapshot::default(), &circumstances);
-            let asked = Inquiry { growth: &growth, suspect, peers: &[], context };
+            let suspect = &RankSnapshot::default();
+            let asked = Inquiry { growth: &growth, suspect, peers: &[], context: &context };
             let mut diagnosis = asked.diagnose();
             diagnosis.doubt(&why.to_string());
             Ok(Box::new(diagnosis))
@@ -42,7 +42,7 @@ pub(crate) async fn compare(comparison: Comparison, blobs: &Blobs) -> WorkDone {
 
 async fn compare_snapshots(
     growth: Growth,
-    circumstances: &Context,
+    context: &Context,
     ComparedSnapshots { suspect, peers }: ComparedSnapshots,
     blobs: &Blobs,
 ) -> Result<Box<Diagnosis>, NotCompared> {
@@ -67,10 +67,10 @@ async fn compare_snapshots(
             Err(why) => left_out.push(why.to_string()),
         }
     }
-    let circumstances = circumstances.clone();
+    let context = context.clone();
     let compared = tasks::blocking(move || {
         let peers: Vec<&RankSnapshot> = snapshots.iter().collect();
-        let (growth, context) = (&growth, &circumstances);
+        let (growth, context) = (&growth, &context);
         Inquiry { growth, suspect: &suspect, peers: &peers, context }.diagnose()
     });
     let mut diagnosis = compared

@@ -9,6 +9,7 @@ const ORDER = [
   'failed',
   'leaking',
   'behind',
+  'stalled',
   'silent',
   'disconnected',
   'watching',

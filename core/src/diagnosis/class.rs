@@ -63,4 +63,25 @@ impl Class {
     pub fn as_str(self) -> &'static str {
         self.into()
     }
+
+    /// What a growth of this class is called within a sentence, with its article.
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            Self::Leak => "a leak",
+            Self::Fragmentation => "fragmentation",
+            Self::Host => "growth of host memory",
+            Self::NonTorch => "growth outside the allocator",
+            Self::DeferredFrees => "a backlog of pending frees",
+            Self::CompilePools => "growth of compiled graphs",
+            Self::ReferenceCycles => "growth of reference cycles",
+            Self::OutOfMemory
+            | Self::Died
+            | Self::Desynchronised
+            | Self::CacheThrash
+            | Self::Imbalance
+            | Self::Pressure
+            | Self::Telemetry
+            | Self::Unknown => "growth",
+        }
+    }
 }

@@ -20,6 +20,7 @@ mod tests;
 mod words;
 
 pub use crate::snapshot::frames::{is_user_frame, telling_frame};
+pub use answer::aftermath::Aftermath;
 pub use answer::diagnose::diagnose;
 pub use answer::diagnosis::{Diagnosis, Suspect};
 pub use answer::restart::Restart;

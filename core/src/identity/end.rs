@@ -2,6 +2,10 @@
 
 use strum::VariantArray;
 
+/// Ends that are this near to each other have no order, in nanoseconds: clocks of nodes differ, and
+/// agents look at different times.
+pub const TOGETHER_NS: i64 = 2_000_000_000;
+
 /// How a process ended, as far as it is known.
 #[derive(
     Clone, Copy, Debug, Eq, PartialEq, strum::EnumString, strum::IntoStaticStr, VariantArray,

@@ -2,20 +2,22 @@
 //!
 //! One attempt has one open incident of this kind: about the rank that failed first. The others
 //! mostly die because of it, or are ended by the launcher. Their ends are compared when the capture
-//! is, and once more when more ranks have ended.
+//! is, and once more when more ranks have ended: a job that is stopped as a whole does not page.
 //!
 //! Such an incident stays open when its attempt ends, so that it can be seen; it is closed when the
-//! rank goes on, when a newer attempt of the job runs, or after [`OPEN_WALL_NS_MAX`].
+//! rank goes on, when a newer attempt of the job runs, or after [`OPEN_WALL_NS_MAX`]. A program that
+//! catches failed requests may have one again and again: its incident is opened again each time, and
+//! is captured once.
 
 use alloc::string::String;
 
 use super::failure::{FAILURE_CAPTURE_WAIT_NS, Failure, FailureKind};
-use super::machine::{Attempt, Change, Effect, Incidents, Need, Now, Tracked, is_open_of};
+use super::machine::{Attempt, Change, Incidents, Need, Now, Tracked, is_open_of};
 use super::record::{ClosedReason, Incident};
 use crate::capture::Reason;
 use crate::detector::Scope;
 use crate::diagnosis::KnownGrowth;
-use crate::identity::end::End;
+use crate::identity::end::{End, TOGETHER_NS};
 
 /// A failure that happened longer ago than this is not reported, in nanoseconds of Unix time: a
 /// new coordinator meets the tapes of a day.
@@ -26,6 +28,10 @@ const OPEN_WALL_NS_MAX: i64 = 86_400_000_000_000;
 
 /// Time between two comparisons of one capture with the ends that are known, in nanoseconds.
 const COMPARE_EVERY_NS: u64 = 5_000_000_000;
+
+/// A rank that was killed pages only after this time, in nanoseconds: until then all ranks of the job
+/// may be killed, by a person or a scheduler.
+pub(super) const SETTLED_NS: u64 = 10_000_000_000;
 
 /// Steps that a rank has finished after a failed request when it counts as going on.
 const WENT_ON_STEPS: u64 = 16;
@@ -62,12 +68,31 @@ impl Incidents {
         if is_old || self.known.values().any(was_reported) {
             return;
         }
+        self.measure_open(attempt);
+        let is_again = |known: &Tracked| {
+            let incident = &known.incident;
+            let went_on = |reason| matches!(reason, ClosedReason::WentOn { .. });
+            incident.serial == serial
+                && incident.closed.is_some_and(|closed| went_on(closed.reason))
+                && incident
+                    .failure
+                    .is_some_and(|known| known.rank == failure.rank && known.kind == failure.kind)
+        };
+        if let Some(tracked) = self.known.values_mut().rev().find(|known| is_again(known)) {
+            tracked.incident.failure = Some(failure);
+            tracked.incident.growth = failure.growth();
+            let id = tracked.incident.id.clone();
+            self.reopen(now, &id);
+            return;
+        }
         self.open(now, attempt, &failure.growth(), Some(failure), name);
     }
 
     /// A rank has ended: so has the growth that was its own, and, unless it died, its failed
     /// request.
-    pub fn rank_ended(&mut self, now: Now, serial: u32, rank: u32, end: End) {
+    pub fn rank_ended(&mut self, now: Now, attempt: &impl Attempt, rank: u32, end: End) {
+        let serial = attempt.serial();
+        self.measure_open(attempt);
         let is_its_own = |known: &Tracked| {
             let growth = &known.incident.growth;
             let is_own = growth.rank == rank && growth.scope == Scope::OneRank;
@@ -96,7 +121,7 @@ impl Incidents {
             known.incident.serial == serial && is_failure(known) && is_wanted
         };
         for id in self.ids(waits) {
-            self.effects.push_back(Effect::Diagnose { id, capture: capture.into() });
+            self.compare(&id, capture);
         }
     }
 
@@ -124,6 +149,7 @@ impl Incidents {
             class: largest.class(),
             culprit: largest.diagnosis.as_ref().and_then(|known| known.culprit.clone()),
             grown_bytes: largest.growth.grown_bytes,
+            took_steps: largest.growth.last_step.saturating_sub(largest.growth.onset_step),
         })
     }
 
@@ -139,7 +165,7 @@ impl Incidents {
                 self.close(now, &id, ClosedReason::NoNews, true);
             } else if let Some(capture) = capture.filter(|_| is_due) {
                 tracked.compare_due_ns = None;
-                self.effects.push_back(Effect::Diagnose { id, capture });
+                self.compare(&id, &capture);
             }
         }
     }
@@ -182,7 +208,8 @@ impl Tracked {
         let is_death = matches!(failure.kind, FailureKind::Died(_));
         let is_graver = known.kind == FailureKind::OutOfMemory && is_death;
         let is_repeated = is_same_rank && failure.kind == known.kind;
-        if is_repeated || !(is_same_rank || is_graver || failure.wall_ns < known.wall_ns) {
+        let is_earlier = known.wall_ns.saturating_sub(failure.wall_ns) > TOGETHER_NS;
+        if is_repeated || !(is_same_rank || is_graver || is_earlier) {
             return false;
         }
         let wall_ns =
@@ -197,6 +224,16 @@ impl Tracked {
         }
         self.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(COMPARE_EVERY_NS));
         true
+    }
+
+    /// Nanoseconds until it is known whether the whole job was killed; none for other failures, and
+    /// when that time has passed.
+    pub(super) fn unsettled_ns(&self, now: Now) -> Option<u64> {
+        let failure = self.incident.failure?;
+        let is_kill = failure.kind == FailureKind::Died(End::Killed);
+        let since_ns = now.wall_ns.saturating_sub(self.incident.opened_wall_ns);
+        let left_ns = SETTLED_NS.checked_sub(u64::try_from(since_ns).unwrap_or(0))?;
+        (is_kill && left_ns > 0).then_some(left_ns)
     }
 }
 

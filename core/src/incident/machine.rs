@@ -58,6 +58,8 @@ pub trait Attempt {
     }
     /// What the steps of a rank count.
     fn clock(&self, rank: u32) -> Clock;
+    /// The open finding of the detector with this key, with its newest figures.
+    fn newest(&self, key: &GrowthKey) -> Option<Growth>;
     /// How long a step of a rank takes, or a turn, in nanoseconds.
     fn step_time_ns(&self, rank: u32) -> Option<u64>;
     /// A rank as the detector sees it.
@@ -105,7 +107,8 @@ pub enum Effect {
         /// Which rank grows, and whether it is its workers.
         reason: Reason,
     },
-    /// Compare the snapshots of a capture, then call [`Incidents::diagnosed`].
+    /// Compare the snapshots of a capture, then call [`Incidents::diagnosed`]; also when they cannot
+    /// be compared.
     Diagnose {
         /// Name of the incident.
         id: String,
@@ -153,6 +156,10 @@ pub struct Tracked {
     pub(super) considered_ns: Option<u64>,
     /// When the capture of a failure is compared once more, because more ranks have ended.
     pub(super) compare_due_ns: Option<u64>,
+    /// A comparison is under way.
+    pub(super) is_compared: bool,
+    /// The capture to compare after that.
+    pub(super) compare_next: Option<String>,
 }
 
 impl Tracked {
@@ -165,6 +172,8 @@ impl Tracked {
             confirm_by_step: None,
             considered_ns: None,
             compare_due_ns: None,
+            is_compared: false,
+            compare_next: None,
         }
     }
 
@@ -323,7 +332,9 @@ impl Incidents {
     }
 
     /// An attempt has ended: so has its growth.
-    pub fn attempt_ended(&mut self, now: Now, serial: u32) {
+    pub fn attempt_ended(&mut self, now: Now, attempt: &impl Attempt) {
+        let serial = attempt.serial();
+        self.measure_open(attempt);
         self.silent.retain(|(of, _), _| *of != serial);
         // A failure is looked at after its job is dead.
         let is_growth =
@@ -457,6 +468,19 @@ impl Incidents {
         self.store(id, Change::Updated);
     }
 
+    /// Brings the growth of open incidents up to date: the detector reports it seldom, and what ends
+    /// now has no later report.
+    pub(super) fn measure_open(&mut self, attempt: &impl Attempt) {
+        let serial = attempt.serial();
+        let open = self.known.values_mut().filter(|known| is_open_of(known, serial));
+        for Tracked { incident, .. } in open.filter(|known| known.incident.failure.is_none()) {
+            let key = incident.growth.key();
+            if let Some(growth) = attempt.newest(&key) {
+                incident.measure(&growth, attempt.step_time_ns(key.rank));
+            }
+        }
+    }
+
     /// The only place where an incident ends.
     pub(super) fn close(&mut self, now: Now, id: &str, reason: ClosedReason, has_ended: bool) {
         let Some(tracked) = self.known.get_mut(id) else { return };
@@ -484,7 +508,7 @@ impl Incidents {
         }
     }
 
-    fn reopen(&mut self, now: Now, id: &str) {
+    pub(super) fn reopen(&mut self, now: Now, id: &str) {
         let by = self.known.get(id).and_then(|tracked| match &tracked.incident.page {
             Page::Suppressed { by } => Some(by.clone()),
             Page::Quiet | Page::Paged => None,

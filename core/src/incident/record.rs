@@ -1,6 +1,7 @@
 //! One incident as it is stored and shown.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,7 +10,7 @@ use core::fmt::{self, Display, Formatter};
 use super::failure::Failure;
 use crate::capture::Outcome;
 use crate::detector::{Growth, GrowthKey, Scope};
-use crate::diagnosis::{Class, Diagnosis, first_sentence};
+use crate::diagnosis::{Aftermath, Class, Diagnosis, Fate, first_sentence};
 use crate::identity::cut;
 use crate::snapshot::Frame;
 use crate::tape::layout::Clock;
@@ -176,6 +177,16 @@ impl Incident {
         })
     }
 
+    /// The same with what the other ranks have done since its rank failed; of growth there is no
+    /// such part.
+    pub fn sentence_with(&self, fates: &[Fate]) -> String {
+        let after = self.failure.map_or(String::new(), |Failure { rank, step, .. }| {
+            let after = Aftermath { rank, step, fates }.sentence();
+            self.clock.in_words(&after)
+        });
+        format!("{}{after}", self.sentence())
+    }
+
     /// Why it was closed; empty while it is open.
     pub fn closed_reason(&self) -> String {
         let reason = self.closed.map(|closed| closed.reason.to_string());
@@ -196,7 +207,7 @@ impl Incident {
     pub fn against(&self) -> Vec<String> {
         match (&self.not_compared, &self.capture_id, &self.diagnosis) {
             (Some(why), Some(id), _) => {
-                vec![alloc::format!("capture {id} could not be compared: {why}")]
+                vec![format!("capture {id} could not be compared: {why}")]
             }
             (.., Some(diagnosis)) => {
                 diagnosis.against.iter().map(|line| self.clock.in_words(line)).collect()

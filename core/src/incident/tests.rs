@@ -28,11 +28,13 @@ struct Job {
     here_since_ns: Option<u64>,
     last_step: u64,
     dead: Option<u32>,
+    newest: Option<Growth>,
 }
 
 impl Job {
     fn new(serial: u32) -> Self {
-        Self { serial, has_ended: false, here_since_ns: Some(0), last_step: 0, dead: None }
+        let (here_since_ns, newest) = (Some(0), None);
+        Self { serial, has_ended: false, here_since_ns, last_step: 0, dead: None, newest }
     }
 }
 
@@ -63,6 +65,10 @@ impl Attempt for Job {
 
     fn step_time_ns(&self, _: u32) -> Option<u64> {
         Some(SECOND)
+    }
+
+    fn newest(&self, key: &GrowthKey) -> Option<Growth> {
+        self.newest.filter(|growth| growth.key() == *key)
     }
 
     fn rank(&self, _rank: u32) -> RankView {
@@ -320,7 +326,7 @@ fn what_is_closed_pages_only_when_its_attempt_ended() {
         let (mut shell, job) = (Shell::default(), Job::new(0));
         shell.found(&job, Finding::Opened(leak(0)));
         if ends {
-            shell.incidents.attempt_ended(shell.now(), 0);
+            shell.incidents.attempt_ended(shell.now(), &job);
         } else {
             shell.found(&job, Finding::Closed { key: leak(0).key(), at_step: 50 });
         }
@@ -334,7 +340,7 @@ fn an_attempt_that_goes_on_reopens_its_incidents_until_they_are_confirmed_or_not
     let (mut shell, mut job) = (Shell::default(), Job::new(0));
     shell.found(&job, Finding::Opened(leak(0)));
     shell.found(&job, Finding::Opened(leak(1)));
-    shell.incidents.attempt_ended(shell.now(), 0);
+    shell.incidents.attempt_ended(shell.now(), &job);
     shell.incidents.attempt_goes_on(shell.now(), &job);
     assert!(shell.incident("inc-0001").is_open());
     shell.found(&job, Finding::Opened(leak(0)));
@@ -459,7 +465,7 @@ impl Model {
             Input::Close(job, key) => self.found(job, Finding::Closed { key, at_step: 30 }),
             Input::Ends(job) => {
                 self.jobs[job as usize].has_ended = true;
-                self.shell.incidents.attempt_ended(now, job);
+                self.shell.incidents.attempt_ended(now, &self.jobs[job as usize]);
             }
             Input::GoesOn(job) => {
                 self.jobs[job as usize].has_ended = false;

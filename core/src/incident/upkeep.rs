@@ -78,12 +78,23 @@ impl Incidents {
     /// A capture of an attempt is closed: the incidents that wait for it are diagnosed.
     pub fn capture_closed(&mut self, serial: u32, closed: &str, reason: &Reason) {
         self.failure_captured(serial, closed, reason);
-        for (id, tracked) in &self.known {
-            if matches!(&tracked.need, Need::Awaited { capture, .. } if capture == closed) {
-                let (id, capture) = (id.clone(), closed.into());
-                self.effects.push_back(Effect::Diagnose { id, capture });
-            }
+        let waits = |known: &Tracked| matches!(&known.need, Need::Awaited { capture, .. } if capture == closed);
+        for id in self.ids(waits) {
+            self.compare(&id, closed);
         }
+    }
+
+    /// Compares the snapshots of a capture for an incident. One comparison of an incident is under
+    /// way at a time; of those that are asked for meanwhile the last follows.
+    pub(super) fn compare(&mut self, id: &str, capture: &str) {
+        let Some(tracked) = self.known.get_mut(id) else { return };
+        if tracked.is_compared {
+            tracked.compare_next = Some(capture.into());
+            return;
+        }
+        tracked.is_compared = true;
+        let (id, capture) = (id.into(), capture.into());
+        self.effects.push_back(Effect::Diagnose { id, capture });
     }
 
     /// The snapshots of a capture were compared, or could not be.
@@ -94,8 +105,13 @@ impl Incidents {
         capture: &str,
         result: Result<Box<Diagnosis>, NotCompared>,
     ) {
-        let page = result.as_ref().ok().map(|diagnosis| self.page(id, diagnosis));
+        let page = result.as_ref().ok().map(|diagnosis| self.page(now, id, diagnosis));
         let Some(tracked) = self.known.get_mut(id) else { return };
+        tracked.is_compared = false;
+        let next = tracked.compare_next.take();
+        if let Some(left_ns) = tracked.unsettled_ns(now) {
+            tracked.compare_due_ns.get_or_insert(now.mono_ns.saturating_add(left_ns));
+        }
         let incident = &mut tracked.incident;
         incident.updated_wall_ns = now.wall_ns;
         incident.capture_id = Some(capture.into());
@@ -126,19 +142,21 @@ impl Incidents {
         if is_open {
             self.consider_restart(now, id.into());
         }
+        if let Some(capture) = next {
+            self.compare(id, &capture);
+        }
     }
 
     /// Whether an incident pages after a diagnosis.
-    fn page(&self, id: &str, diagnosis: &Diagnosis) -> Page {
+    fn page(&self, now: Now, id: &str, diagnosis: &Diagnosis) -> Page {
         // What has paged goes on to do so while its diagnosis stands.
         let matters = |incident: &Incident| {
             incident.page == Page::Paged || incident.matters(self.page_within_seconds)
         };
-        let Some(own) =
-            self.known.get(id).filter(|own| diagnosis.pages() && matters(&own.incident))
-        else {
-            return Page::Quiet;
+        let does_page = |own: &&Tracked| {
+            diagnosis.pages() && matters(&own.incident) && own.unsettled_ns(now).is_none()
         };
+        let Some(own) = self.known.get(id).filter(does_page) else { return Page::Quiet };
         let reports_it = |other: &&Tracked| {
             let incident = &other.incident;
             let known = incident.diagnosis.as_ref();

@@ -32,6 +32,7 @@ fn fates(ends: [Option<(End, i64)>; 4]) -> Vec<Fate> {
         end: end.map(|(end, seconds)| (end, seconds * SECOND)),
         exit_status: end.and_then(|(end, _)| (end == End::Failed).then_some(1)),
         step: STEP,
+        is_stalled: false,
     };
     (0..).zip(ends).map(fate).collect()
 }
@@ -68,6 +69,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             function: "train_step".to_string(),
         }),
         grown_bytes: 6 * GIB,
+        took_steps: 90,
     };
     vec![
         scenario(
@@ -103,7 +105,7 @@ pub(crate) fn all() -> Vec<Scenario> {
                 .with(|known| known.known_growth = Some(leak)),
         ),
         scenario(
-            "a request that failed because what is free is in pieces",
+            "a request that failed because what is free is split",
             (Class::OutOfMemory, line(), Cause::Fragments),
             true,
             died(ran_out).but(asking(12 * GIB, 15 * GIB + 800 * MIB)),

@@ -65,6 +65,8 @@ pub enum JobState {
     Leaking,
     /// A rank has finished no step for long, its peers have.
     Behind,
+    /// Ranks have finished no step for long, and none is ahead.
+    Stalled,
     /// An agent reports, but not about one of its ranks.
     Silent,
     /// An agent does not report.

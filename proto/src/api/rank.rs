@@ -110,6 +110,8 @@ pub enum RankState {
     Growing,
     /// It has finished no step for long, its peers have.
     Behind,
+    /// It has finished no step for long, and neither have most of its peers.
+    Stalled,
     /// Its agent reports, but not about it.
     Silent,
     /// Its agent does not report.

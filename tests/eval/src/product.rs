@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use memtape_core::capture::{Reason, Refusal};
 use memtape_core::census::Census;
 use memtape_core::detector::{
-    self, Detector, Growth, Limits, RankView, Reading, Rules, Sample, Scope,
+    self, Detector, Growth, GrowthKey, Limits, RankView, Reading, Rules, Sample, Scope,
 };
 use memtape_core::diagnosis::{Context, Diagnosis, Inquiry, Peaks, Readings, StepNeed};
 use memtape_core::incident::{Attempt, Change, Effect, Incidents, NotCompared, Now};
@@ -71,6 +71,10 @@ impl Attempt for Played<'_> {
 
     fn step_time_ns(&self, _: u32) -> Option<u64> {
         self.0.step_time_ns()
+    }
+
+    fn newest(&self, key: &GrowthKey) -> Option<Growth> {
+        self.0.newest(key)
     }
 
     fn rank(&self, rank: u32) -> RankView {

@@ -138,8 +138,8 @@ impl Rank {
         self.presence == Presence::Ended && self.record.end.is_some_and(End::is_death)
     }
 
-    /// What became of it.
-    pub(crate) fn fate(&self) -> Fate {
+    /// What became of it; whether it is stalled, the watch over its attempt knows.
+    pub(crate) fn fate(&self, is_stalled: bool) -> Fate {
         let is_over = self.presence == Presence::Ended;
         let end = self.record.end.filter(|_| is_over);
         Fate {
@@ -147,6 +147,7 @@ impl Rank {
             end: end.map(|end| (end, self.record.end_wall_ns)),
             exit_status: self.record.exit_status,
             step: self.step,
+            is_stalled,
         }
     }
 

@@ -1,9 +1,10 @@
 //! Ranks of which nothing new is known: what was last seen of them is no judgement of the present.
 //!
-//! Three states, each with its own cause and its own person to call. A rank without new data is
+//! Four states, each with its own cause and its own person to call. A rank without new data is
 //! never shown as healthy.
 
 use memtape_core::detector;
+use memtape_core::diagnosis::Fate;
 use memtape_core::tape::layout::Clock;
 use memtape_proto::api::RankState;
 
@@ -17,6 +18,8 @@ pub(crate) enum Silence {
     Disconnected,
     /// Its agent reports, but not of it any more.
     Silent,
+    /// It has finished no step for long, and neither have most of its peers.
+    Stalled,
     /// It has finished no step for long, while most of its peers have gone on.
     Behind,
 }
@@ -30,6 +33,9 @@ const SILENT_NS_MIN: u64 = 10_000_000_000;
 
 /// A rank is behind when it has finished no step for this many usual ones …
 const BEHIND_STEPS: u64 = 8;
+
+/// No rank counts as stalled for less than this: checkpoints and evaluation take their time.
+const STALLED_NS_MIN: u64 = 30_000_000_000;
 
 /// … and most others are this many steps ahead: reports of two nodes are up to an interval apart.
 const AHEAD_STEPS: u64 = 2;
@@ -74,9 +80,16 @@ impl<'a> Watch<'a> {
             Some(Silence::Disconnected)
         } else if heard_ns.saturating_sub(rank.reported_ns) > self.silent_ns {
             Some(Silence::Silent)
+        } else if self.is_behind(rank) {
+            Some(Silence::Behind)
         } else {
-            self.is_behind(rank).then_some(Silence::Behind)
+            self.is_stalled(rank).then_some(Silence::Stalled)
         }
+    }
+
+    /// What became of a rank.
+    pub(crate) fn fate(&self, rank: &Rank) -> Fate {
+        rank.fate(matches!(self.of(rank), Some(Silence::Stalled | Silence::Behind)))
     }
 
     /// The state of a rank: what it does now, or why nothing new is known of it.
@@ -87,6 +100,7 @@ impl<'a> Watch<'a> {
             (_, Some(Silence::Disconnected)) => RankState::Disconnected,
             (_, Some(Silence::Silent)) => RankState::Silent,
             (_, Some(Silence::Behind)) => RankState::Behind,
+            (_, Some(Silence::Stalled)) => RankState::Stalled,
             (_, None) => match attempt.detectors.state(rank.record.rank).state {
                 detector::RankState::Warming => RankState::Warming,
                 detector::RankState::Healthy => RankState::Healthy,
@@ -103,14 +117,23 @@ impl<'a> Watch<'a> {
     }
 
     fn is_behind(&self, rank: &Rank) -> bool {
-        let stands = self.now_ns.saturating_sub(rank.stepped_ns) > self.behind_ns;
         // More than half of all.
         let most = self.steps.len() / 2 + 1;
         let ahead = rank.step.saturating_add(AHEAD_STEPS);
         let are_ahead = self.steps.len() - self.steps.partition_point(|step| *step < ahead);
+        self.stands(rank, self.behind_ns) && are_ahead >= most
+    }
+
+    fn is_stalled(&self, rank: &Rank) -> bool {
+        rank.step > 0 && self.stands(rank, self.behind_ns.max(STALLED_NS_MIN))
+    }
+
+    /// Has a rank that counts steps finished none for this long?
+    fn stands(&self, rank: &Rank, for_ns: u64) -> bool {
         let counts = !rank.record.limitations.iter().any(|line| line.starts_with(NO_STEPS));
         // A server without requests is not behind the others.
-        stands && counts && rank.clock() == Clock::Steps && are_ahead >= most
+        let is_counted = counts && rank.clock() == Clock::Steps;
+        is_counted && self.now_ns.saturating_sub(rank.stepped_ns) > for_ns
     }
 }
 
@@ -189,25 +212,55 @@ mod tests {
         let at = |steps| {
             let mut jobs = jobs(steps);
             for node in ["a", "b"] {
-                jobs.nodes.get_mut(node).unwrap().reported_ns = 130 * SECOND;
+                jobs.nodes.get_mut(node).unwrap().reported_ns = 125 * SECOND;
             }
             for number in 0..4 {
-                rank(&mut jobs, number).reported_ns = 130 * SECOND;
+                rank(&mut jobs, number).reported_ns = 125 * SECOND;
             }
             jobs
         };
         let behind = Some(Silence::Behind);
-        check(&at([5, 9, 9, 9]), 131, 1, [behind, None, None, None]);
+        check(&at([5, 9, 9, 9]), 126, 1, [behind, None, None, None]);
         // All hang together, or wait for one that is only a step before them: none is behind.
-        check(&at([5, 5, 5, 5]), 131, 1, [None; 4]);
-        check(&at([5, 6, 6, 6]), 131, 1, [None; 4]);
-        check(&at([5, 5, 9, 9]), 131, 1, [None; 4]);
+        check(&at([5, 5, 5, 5]), 126, 1, [None; 4]);
+        check(&at([5, 6, 6, 6]), 126, 1, [None; 4]);
+        check(&at([5, 5, 9, 9]), 126, 1, [None; 4]);
         let mut moving = at([5, 9, 9, 9]);
-        rank(&mut moving, 0).stepped_ns = 125 * SECOND;
-        check(&moving, 131, 1, [None; 4]);
+        rank(&mut moving, 0).stepped_ns = 118 * SECOND;
+        check(&moving, 126, 1, [None; 4]);
         let mut uncounted = at([0, 9, 9, 9]);
         let line = format!("{NO_STEPS} PyTorch's optimizer hook is not there");
         rank(&mut uncounted, 0).record.limitations.push(line);
-        check(&uncounted, 131, 1, [None; 4]);
+        check(&uncounted, 126, 1, [None; 4]);
+    }
+
+    #[test]
+    fn ranks_that_all_stand_are_stalled() {
+        let (behind, stalled) = (Some(Silence::Behind), Some(Silence::Stalled));
+        for (steps, first) in [([5; 4], stalled), ([5, 9, 9, 9], behind)] {
+            let mut jobs = jobs(steps);
+            for node in ["a", "b"] {
+                jobs.nodes.get_mut(node).unwrap().reported_ns = 160 * SECOND;
+            }
+            for number in 0..4 {
+                let rank = rank(&mut jobs, number);
+                (rank.reported_ns, rank.stepped_ns) = (160 * SECOND, 130 * SECOND);
+            }
+            let moving = (first == behind).then_some(Silence::Behind);
+            check(&jobs, 160, 1, [moving, None, None, None]);
+            check(&jobs, 161, 1, [first, stalled, stalled, stalled]);
+            let attempt = jobs.newest("job").unwrap();
+            let watch = Watch::new(&jobs, attempt, 161 * SECOND, SECOND);
+            assert!(attempt.ranks.values().all(|rank| watch.fate(rank).is_stalled));
+        }
+        // Before its first step a rank loads its data.
+        let mut starts = jobs([0; 4]);
+        for node in ["a", "b"] {
+            starts.nodes.get_mut(node).unwrap().reported_ns = 300 * SECOND;
+        }
+        for number in 0..4 {
+            rank(&mut starts, number).reported_ns = 300 * SECOND;
+        }
+        check(&starts, 301, 1, [None; 4]);
     }
 }

@@ -1,9 +1,9 @@
-//! What is said of a rank that died, or whose request for memory failed: who was first, with what
-//! in memory, why the request did not fit, and what the other ranks did then.
+//! What is said of a rank that died, or whose request for memory failed: how, with what in memory,
+//! and why the request did not fit.
 //!
-//! It compares the ends that are known with the snapshots of one capture; called again when more
-//! ranks have ended, it says more. Ends within [`TOGETHER_NS`] count as simultaneous, because
-//! clocks and poll schedules differ.
+//! It compares the ends that are known with the snapshot of the rank; it is called again when more
+//! ranks have ended, because all of them may have been stopped. What the other ranks did is said in
+//! `aftermath.rs`.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -11,24 +11,22 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::aftermath::Aftermath;
 use super::diagnosis::Diagnosis;
 use super::restart::Restart;
-use crate::detector::Scope;
+use crate::detector::{Growth, Scope};
 use crate::diagnosis::class::Class;
 use crate::diagnosis::evidence::births::Generations;
-use crate::diagnosis::evidence::context::{Fate, KnownGrowth};
+use crate::diagnosis::evidence::context::KnownGrowth;
 use crate::diagnosis::evidence::inquiry::Inquiry;
 use crate::diagnosis::judges::Alternative;
 use crate::diagnosis::judges::facts::{RestartAnswer, Standing};
 use crate::diagnosis::judges::remedy::{Cause, Remedy};
-use crate::diagnosis::words::{bytes, location, plural, ranks};
+use crate::diagnosis::words::{bytes, location};
 use crate::identity::end::End;
 use crate::snapshot::failed_request::FailedRequest;
 use crate::snapshot::frames::telling_frame;
 use crate::snapshot::{Frame, RankSnapshot};
-
-/// Ends that are this near to each other have no order, in nanoseconds.
-const TOGETHER_NS: i64 = 2_000_000_000;
 
 /// A request that failed earlier than this many steps before the end is not its reason.
 const STEPS_BEFORE_MAX: u64 = 1;
@@ -106,13 +104,14 @@ impl<'a> Failed<'a> {
         Self { inquiry, suspect, request: suspect.failed_request.as_ref().filter(is_reason) }
     }
 
-    fn own(&self) -> Option<&Fate> {
-        self.inquiry.context.fates.iter().find(|fate| fate.rank == self.inquiry.growth.rank)
+    fn aftermath(&self) -> Aftermath<'_> {
+        let Growth { rank, last_step: step, .. } = *self.inquiry.growth;
+        Aftermath { rank, step, fates: &self.inquiry.context.fates }
     }
 
     /// How the suspect ended; none while it lives.
     fn end(&self) -> Option<End> {
-        self.own()?.end.map(|(end, _)| end)
+        self.aftermath().own()?.end.map(|(end, _)| end)
     }
 
     fn has_died(&self) -> bool {
@@ -124,24 +123,13 @@ impl<'a> Failed<'a> {
         self.request.is_some() || (self.inquiry.context.request_failed && !self.has_died())
     }
 
-    fn others(&self) -> impl Iterator<Item = &Fate> {
-        let own = self.inquiry.growth.rank;
-        self.inquiry.context.fates.iter().filter(move |fate| fate.rank != own)
-    }
-
     fn stack(&self, stack: u32) -> Vec<&'a Frame> {
         self.suspect.frames_of(stack).collect()
     }
 
     /// Were all ranks killed together, and nothing says which was first?
     fn is_stopped(&self) -> bool {
-        let Some((End::Killed, wall_ns)) = self.own().and_then(|own| own.end) else { return false };
-        let is_together = |fate: &Fate| {
-            fate.end.is_some_and(|(end, other_ns)| {
-                end == End::Killed && other_ns.abs_diff(wall_ns) <= TOGETHER_NS.unsigned_abs()
-            })
-        };
-        self.request.is_none() && self.others().all(is_together)
+        self.request.is_none() && self.aftermath().were_all_killed()
     }
 
     fn sentence(&self) -> String {
@@ -172,75 +160,30 @@ impl<'a> Failed<'a> {
         let cause = self.inquiry.context.known_growth.as_ref().map(|known| {
             let line = known.culprit.as_ref().map(location);
             let line = line.map_or(String::new(), |line| format!(" at {line}"));
-            format!("; a {}{line} had grown to {}", noun(known.class), bytes(known.grown_bytes))
+            format!("; {}{line} had reached {}", known.class.noun(), bytes(known.grown_bytes))
         });
-        format!("{happened}{}{}", cause.unwrap_or_default(), self.then())
+        format!("{happened}{}", cause.unwrap_or_default())
     }
 
     /// How the suspect ended.
     fn said(&self, end: End) -> String {
-        match (end, self.own().and_then(|own| own.exit_status)) {
+        match (end, self.aftermath().own().and_then(|own| own.exit_status)) {
             (End::Failed, Some(status)) => format!("exited with status {status}"),
             _ => end.in_words().to_string(),
         }
     }
 
-    /// What it held at the end of its last step.
+    /// What it held when its snapshot was taken.
     fn held(&self) -> String {
         let allocated = self.suspect.devices.iter().map(|device| device.allocated);
-        match allocated.fold(0, u64::saturating_add) {
-            0 => String::new(),
-            held => format!(", with {} in tensors", bytes(held)),
-        }
-    }
-
-    /// What the other ranks did then.
-    fn then(&self) -> String {
-        if self.is_stopped() {
-            return match self.others().count() {
-                0 => String::new(),
-                1 => "; its only peer was killed at the same time".to_string(),
-                others => {
-                    let peers = plural(others as u64, "peer");
-                    format!("; its {peers} were killed at the same time")
-                }
-            };
-        }
-        let (ended, alive): (Vec<&Fate>, Vec<&Fate>) =
-            self.others().partition(|fate| fate.end.is_some());
-        let numbers = |fates: &[&Fate]| fates.iter().map(|fate| fate.rank).collect::<Vec<_>>();
-        let mut said = String::new();
-        if !ended.is_empty() {
-            let who = ranks(&numbers(&ended), ended.len());
-            said += &format!("; {who} ended {}", self.after(&ended));
-        }
-        if !alive.is_empty() {
-            let who = ranks(&numbers(&alive), alive.len());
-            let step = alive.iter().map(|fate| fate.step).max().unwrap_or(0);
-            let one = alive.len() == 1;
-            // A rank may finish the step that was under way.
-            let does = match (step > self.inquiry.growth.last_step.saturating_add(1), one) {
-                (true, true) => "goes on and has",
-                (true, false) => "go on and have",
-                (false, true) => "lives and has",
-                (false, false) => "live and have",
-            };
-            said += &format!("; {who} {does} finished step {step}");
-        }
-        said
-    }
-
-    /// How long after the suspect these ended.
-    fn after(&self, ended: &[&Fate]) -> String {
-        let Some((_, own_ns)) = self.own().and_then(|own| own.end) else {
-            return "since".to_string();
+        let held = match allocated.fold(0, u64::saturating_add) {
+            0 => return String::new(),
+            held => bytes(held),
         };
-        let latest = ended.iter().filter_map(|fate| fate.end.map(|(_, ns)| ns)).max();
-        let later_ns = latest.unwrap_or(own_ns).saturating_sub(own_ns);
-        if later_ns <= TOGETHER_NS {
-            return "at about the same time".to_string();
+        match self.suspect.step {
+            step if step == self.inquiry.growth.last_step => format!(", with {held} in tensors"),
+            step => format!(", with {held} in tensors after step {step}"),
         }
-        format!("within {} s after it", later_ns.saturating_add(999_999_999) / 1_000_000_000)
     }
 
     fn evidence(&self) -> Vec<String> {
@@ -274,8 +217,8 @@ impl<'a> Failed<'a> {
         )];
         if free >= request.bytes && request.bytes > 0 {
             said.push(format!(
-                "{} of that were free and could not serve {asked}: in smaller pieces, or in the \
-                 pools of other streams",
+                "{} of that were free and could not serve {asked}: inactive splits that are too \
+                 small, or blocks in the pools of other streams",
                 bytes(free),
             ));
         }
@@ -348,8 +291,8 @@ impl<'a> Failed<'a> {
             return Remedy::new(Cause::Unknown, text, Some(known.grown_bytes));
         }
         match (self.request, self.end()) {
-            (Some(request), _) if self.is_in_pieces(request) => {
-                let text = "what was free is in pieces: try \
+            (Some(request), _) if self.is_split(request) => {
+                let text = "enough was free, split into blocks that are too small: try \
                             PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
                 Remedy::new(Cause::Fragments, text, None)
             }
@@ -375,30 +318,24 @@ impl<'a> Failed<'a> {
         }
     }
 
-    fn is_in_pieces(&self, request: &FailedRequest) -> bool {
+    /// Was enough reserved and free, but no block large enough?
+    fn is_split(&self, request: &FailedRequest) -> bool {
         request.free_reserved() >= request.bytes
     }
 
     fn restart(&self) -> Restart {
         let known = self.inquiry.context.known_growth.as_ref();
-        let (answer, given) = match (self.request, known) {
-            (Some(_), Some(known)) => (RestartAnswer::GivesBack, Some(known.grown_bytes)),
-            (Some(request), None) if self.is_in_pieces(request) => {
-                (RestartAnswer::GivesBack, Some(request.free_reserved()))
+        let (answer, gives_back_bytes, lasts_steps) = match (self.request, known) {
+            (Some(_), Some(known)) => {
+                (RestartAnswer::GivesBack, Some(known.grown_bytes), Some(known.took_steps))
             }
-            (Some(_), None) => (RestartAnswer::NeededAgain, None),
-            (None, _) => (RestartAnswer::Unknown, None),
+            (Some(request), None) if self.is_split(request) => {
+                (RestartAnswer::GivesBack, Some(request.free_reserved()), None)
+            }
+            (Some(_), None) => (RestartAnswer::NeededAgain, None, None),
+            (None, _) => (RestartAnswer::Unknown, None, None),
         };
-        Restart { answer, gives_back_bytes: given, ..Restart::default() }
-    }
-}
-
-/// What a class is called within a sentence.
-fn noun(class: Class) -> &'static str {
-    match class {
-        Class::Leak => "leak",
-        Class::Fragmentation => "fragmentation",
-        _ => "growth",
+        Restart { answer, gives_back_bytes, lasts_steps, ends_after_steps: None }
     }
 }
 

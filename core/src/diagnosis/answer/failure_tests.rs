@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::detector::{Growth, Layer};
-use crate::diagnosis::evidence::context::Context;
+use crate::diagnosis::evidence::context::{Context, Fate};
 use crate::snapshot::{Block, DeviceSnapshot, StackUse};
 
 const MIB: u64 = 1 << 20;
@@ -71,13 +71,18 @@ fn request(allocated: u64, reserved: u64) -> FailedRequest {
 
 fn fate(rank: u32, end: Option<(End, i64)>, step: u64) -> Fate {
     let end = end.map(|(end, seconds)| (end, seconds * SECOND));
-    Fate { rank, end, exit_status: None, step }
+    Fate { rank, end, exit_status: None, step, is_stalled: false }
 }
 
 fn said(suspect: &RankSnapshot, fates: &[Fate], known: Option<KnownGrowth>) -> Diagnosis {
     let context = Context { fates: fates.to_vec(), known_growth: known, ..Context::default() };
     let growth = growth(2);
     Inquiry { growth: &growth, suspect, peers: &[], context: &context }.diagnose()
+}
+
+/// What is said of the others after rank 2 has failed.
+fn after(fates: &[Fate]) -> String {
+    Aftermath { rank: 2, step: 149, fates }.sentence()
 }
 
 #[test]
@@ -87,29 +92,47 @@ fn a_killed_rank_is_named_with_what_the_others_did() {
     let found = said(&suspect(None), &alive, None);
     assert_eq!(
         found.sentence,
-        "rank 2 was killed by a signal after step 149, with 12 GiB in tensors; ranks 0, 1 and 3 \
-         live and have finished step 150"
+        "rank 2 was killed by a signal after step 149, with 12 GiB in tensors"
     );
+    assert_eq!(after(&alive), "; ranks 0, 1 and 3 live and have finished step 150");
     assert_eq!((found.class, found.pages()), (Class::Died, true));
     assert_eq!(
         found.evidence,
         ["most memory was held by 8 GiB at train.py:7 in keep, 4 GiB at train.py:30 in forward"]
     );
-    let later = Some((End::Killed, 105));
-    let ended = [fate(0, later, 150), fate(1, later, 150), fate(2, killed, 149)];
-    let found = said(&suspect(None), &ended, None);
-    assert!(found.sentence.ends_with("; ranks 0 and 1 ended within 5 s after it"), "{found:?}");
-    let goes_on = [fate(2, killed, 149), fate(3, None, 900)];
-    let found = said(&suspect(None), &goes_on, None);
-    assert!(found.sentence.ends_with("; rank 3 goes on and has finished step 900"), "{found:?}");
+    let earlier = RankSnapshot { step: 140, ..suspect(None) };
+    let found = said(&earlier, &alive, None);
+    assert!(found.sentence.ends_with(", with 12 GiB in tensors after step 140"), "{found:?}");
+}
+
+#[test]
+fn what_the_other_ranks_did_is_said() {
+    let (killed, later) = (fate(2, Some((End::Killed, 100)), 149), Some((End::Killed, 105)));
+    let ended = [fate(0, later, 150), fate(1, later, 150), killed];
+    assert_eq!(after(&ended), "; ranks 0 and 1 ended within 5 s after it");
+    assert_eq!(after(&[killed, fate(3, None, 900)]), "; rank 3 goes on and has finished step 900");
+    let stalled = |rank: u32| Fate { is_stalled: true, ..fate(rank, None, 150) };
+    assert_eq!(
+        after(&[fate(0, later, 150), stalled(1), killed, stalled(3)]),
+        "; rank 0 ended within 5 s after it; ranks 1 and 3 are stalled at step 150"
+    );
+    // A rank that lives has no aftermath.
+    assert_eq!(after(&[fate(2, None, 149), fate(3, None, 900)]), "");
+    assert_eq!(after(&[]), "");
 }
 
 #[test]
 fn a_job_that_was_stopped_as_a_whole_does_not_page() {
     let killed = |rank: u32, seconds: i64| fate(rank, Some((End::Killed, seconds)), 149);
-    let found = said(&suspect(None), &[killed(0, 100), killed(2, 101)], None);
-    assert!(!found.pages());
-    assert!(found.sentence.ends_with("; its only peer was killed at the same time"), "{found:?}");
+    let both = [killed(0, 100), killed(2, 101)];
+    assert!(!said(&suspect(None), &both, None).pages());
+    assert_eq!(after(&both), "; its only peer was killed at the same time");
+    // A launcher ends them one after the other; the first may have ended long before the last.
+    let chain = [killed(0, 103), killed(1, 101), killed(2, 99), killed(3, 105)];
+    assert!(!said(&suspect(None), &chain, None).pages());
+    assert_eq!(after(&chain), "; its 3 peers were killed at the same time");
+    let gap = [killed(0, 103), killed(2, 100)];
+    assert!(said(&suspect(None), &gap, None).pages());
     // One that was killed for memory of the host was not stopped by a person.
     let oom = fate(2, Some((End::OomKilled, 100)), 149);
     let found = said(&suspect(None), &[killed(0, 100), oom], None);
@@ -137,9 +160,9 @@ fn a_failed_request_says_why_it_did_not_fit() {
     assert!(found.evidence[1].contains("held outside PyTorch's allocator"), "{found:?}");
     assert!(found.evidence[2].contains("9 GiB at train.py:7 in keep"), "{found:?}");
     assert_eq!(found.restart.answer, RestartAnswer::NeededAgain);
-    // It had been free, in pieces.
-    let pieces = suspect(Some(request(14 * GIB, 15 * GIB)));
-    let found = said(&pieces, &[died], None);
+    // Enough was free, split into blocks that are too small.
+    let split = suspect(Some(request(14 * GIB, 15 * GIB)));
+    let found = said(&split, &[died], None);
     assert!(found.evidence[1].starts_with("1 GiB of that were free"), "{found:?}");
     assert!(found.advice.contains("expandable_segments"), "{found:?}");
     // The leak before it is the cause.
@@ -148,11 +171,13 @@ fn a_failed_request_says_why_it_did_not_fit() {
         class: Class::Leak,
         culprit: Some(frame(7, "keep")),
         grown_bytes: 6 * GIB,
+        took_steps: 90,
     };
     let found = said(&full, &[died], Some(known));
-    assert!(found.sentence.contains("; a leak at train.py:7 in keep had grown to 6 GiB"));
+    assert!(found.sentence.contains("; a leak at train.py:7 in keep had reached 6 GiB"));
     assert_eq!(found.culprit, Some(frame(7, "keep")));
     assert_eq!(found.restart.gives_back_bytes, Some(6 * GIB));
+    assert_eq!(found.restart.lasts_steps, Some(90));
 }
 
 #[test]

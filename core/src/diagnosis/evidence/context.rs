@@ -97,6 +97,8 @@ pub struct Fate {
     pub exit_status: Option<i32>,
     /// Steps that it has finished.
     pub step: u64,
+    /// It lives and has finished no step for long.
+    pub is_stalled: bool,
 }
 
 /// Growth that an incident is about.
@@ -110,6 +112,8 @@ pub struct KnownGrowth {
     pub culprit: Option<Frame>,
     /// Bytes that had grown.
     pub grown_bytes: u64,
+    /// Steps that the growth took.
+    pub took_steps: u64,
 }
 
 /// A growth in files of PyTorch, whose steps have no numbers.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::identity::end::End;
+use crate::incident::deaths::SETTLED_NS;
 use crate::incident::failure::FAILURE_CAPTURE_WAIT_NS;
 
 const DIED: FailureKind = FailureKind::Died(End::Killed);
@@ -24,6 +25,11 @@ impl Shell {
     fn at(&mut self, seconds: u64) {
         self.now_ns = seconds * SECOND;
         self.incidents.tick(self.now());
+        self.carry_out();
+    }
+
+    fn diagnose_capture(&mut self, id: &str, capture: &str) {
+        self.incidents.diagnosed(self.now(), id, capture, Ok(died(99)));
         self.carry_out();
     }
 
@@ -50,7 +56,7 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     shell.found(&job, Finding::Opened(leak(2)));
     shell.at(100);
     shell.failed(&job, failure(2, 99, DIED));
-    shell.incidents.rank_ended(shell.now(), 7, 2, End::Killed);
+    shell.incidents.rank_ended(shell.now(), &job, 2, End::Killed);
     shell.carry_out();
     let growth = shell.incident("inc-0001").closed.expect("its rank has ended");
     assert_eq!(growth.reason, ClosedReason::RankEnded);
@@ -66,18 +72,25 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     shell.incidents.capture_closed(7, "cap-death", &reason);
     shell.carry_out();
     assert_eq!(shell.compared(), ["cap-death"]);
-    shell.incidents.diagnosed(shell.now(), "inc-0002", "cap-death", Ok(died(99)));
-    shell.carry_out();
+    // It does not page before it is known whether the whole job was killed.
+    shell.diagnose_capture("inc-0002", "cap-death");
+    assert_eq!((shell.incident("inc-0002").class(), shell.pages()), (Class::Died, 0));
+    shell.at(99 + SETTLED_NS / SECOND);
+    shell.diagnose_capture("inc-0002", "cap-death");
+    assert_eq!((shell.compared().len(), shell.pages()), (2, 0));
+    shell.at(100 + SETTLED_NS / SECOND);
+    assert_eq!(shell.compared(), ["cap-death"; 3]);
+    shell.diagnose_capture("inc-0002", "cap-death");
     assert_eq!((shell.incident("inc-0002").class(), shell.pages()), (Class::Died, 1));
     assert_eq!(shell.requests(), requests);
     // The others end because of it: one incident, which is compared once more.
     for rank in [0, 1, 3] {
-        shell.failed(&job, failure(rank, 101, DIED));
-        shell.incidents.rank_ended(shell.now(), 7, rank, End::Killed);
+        shell.failed(&job, failure(rank, 111, DIED));
+        shell.incidents.rank_ended(shell.now(), &job, rank, End::Killed);
     }
-    shell.incidents.attempt_ended(shell.now(), 7);
-    shell.at(106);
-    assert_eq!(shell.compared(), ["cap-death", "cap-death"]);
+    shell.incidents.attempt_ended(shell.now(), &job);
+    shell.at(116);
+    assert_eq!(shell.compared(), ["cap-death"; 4]);
     let incident = shell.incident("inc-0002");
     assert_eq!((incident.is_open(), incident.growth.rank), (true, 2));
     assert_eq!(shell.incidents.len(), 2);
@@ -90,8 +103,8 @@ fn a_death_is_an_incident_that_outlives_its_job() {
     // Its agent connects again and repeats it.
     shell.failed(&job, failure(2, 99, DIED));
     // So do the deaths that followed, and those whose clocks are ahead.
-    shell.failed(&job, failure(3, 101, DIED));
-    shell.failed(&job, failure(1, 120, DIED));
+    shell.failed(&job, failure(3, 111, DIED));
+    shell.failed(&job, failure(1, 130, DIED));
     assert_eq!(shell.incidents.len(), 2);
 }
 
@@ -101,12 +114,45 @@ fn the_first_failure_names_the_incident() {
     shell.at(100);
     shell.failed(&job, failure(3, 99, DIED));
     // Reported later, and earlier by the clock.
-    shell.failed(&job, failure(1, 97, FailureKind::Died(End::OomKilled)));
+    shell.failed(&job, failure(1, 96, FailureKind::Died(End::OomKilled)));
     let incident = shell.incident("inc-0001");
     assert_eq!((incident.growth.rank, shell.incidents.len()), (1, 1));
     assert!(incident.sentence().contains("by the kernel"), "{}", incident.sentence());
     shell.failed(&job, failure(0, 98, DIED));
+    // Clocks of nodes differ by more than this.
+    shell.failed(&job, failure(2, 95, DIED));
     assert_eq!(shell.incident("inc-0001").growth.rank, 1);
+}
+
+#[test]
+fn one_comparison_of_an_incident_is_under_way_at_a_time() {
+    let (mut shell, job) = (Shell::default(), Job::new(7));
+    shell.at(100);
+    shell.failed(&job, failure(2, 99, DIED));
+    for capture in ["cap-death", "cap-1", "cap-death"] {
+        shell.incidents.capture_closed(7, capture, &Reason::Death { rank: 2 });
+        shell.carry_out();
+    }
+    assert_eq!(shell.compared(), ["cap-death"]);
+    // The last of those that were asked for follows.
+    shell.diagnose_capture("inc-0001", "cap-death");
+    assert_eq!(shell.compared(), ["cap-death", "cap-death"]);
+    shell.diagnose_capture("inc-0001", "cap-death");
+    assert_eq!(shell.compared(), ["cap-death", "cap-death"]);
+}
+
+#[test]
+fn growth_that_ends_with_its_rank_has_its_newest_figures() {
+    let (mut shell, mut job) = (Shell::default(), Job::new(7));
+    shell.found(&job, Finding::Opened(leak(2)));
+    job.newest = Some(Growth { grown_bytes: 9 << 30, last_step: 900, ..leak(2) });
+    shell.at(100);
+    shell.failed(&job, failure(2, 100, FailureKind::OutOfMemory));
+    let known = shell.incidents.growth_before(shell.incident("inc-0002"));
+    let known = known.expect("the leak is known");
+    assert_eq!((known.grown_bytes, known.took_steps), (9 << 30, 900 - leak(2).onset_step));
+    shell.incidents.rank_ended(shell.now(), &job, 2, End::Failed);
+    assert_eq!(shell.incident("inc-0001").growth.grown_bytes, 9 << 30);
 }
 
 #[test]
@@ -138,6 +184,20 @@ fn a_request_that_failed_is_over_when_the_rank_goes_on() {
     shell.review(&job);
     let closed = shell.incident("inc-0001").closed.expect("the rank went on");
     assert_eq!(closed.reason, ClosedReason::WentOn { at_step: 165 });
+    // It fails again and again: one incident, captured once.
+    let requests = shell.requests();
+    for seconds in [200, 300] {
+        shell.at(seconds);
+        let again = failure(3, seconds as i64, FailureKind::OutOfMemory);
+        shell.failed(&job, Failure { step: job.last_step, ..again });
+        assert!(shell.incident("inc-0001").is_open());
+        job.last_step += 16;
+        shell.review(&job);
+    }
+    assert_eq!((shell.incidents.len(), shell.requests()), (1, requests));
+    // Another rank's is another one.
+    shell.failed(&job, failure(1, 301, FailureKind::OutOfMemory));
+    assert_eq!(shell.incidents.len(), 2);
 }
 
 #[test]
@@ -163,7 +223,7 @@ fn a_survived_request_hides_no_death() {
     // A rank that ends well takes its failed request with it.
     let other = Job::new(8);
     shell.failed(&other, failure(3, 100, FailureKind::OutOfMemory));
-    shell.incidents.rank_ended(shell.now(), 8, 3, End::Exited);
+    shell.incidents.rank_ended(shell.now(), &other, 3, End::Exited);
     let closed = shell.incident("inc-0002").closed.expect("its rank has ended");
     assert_eq!(closed.reason, ClosedReason::RankEnded);
 }
