@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
 
-use memtape_core::limits::{SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX};
+use memtape_core::limits::{FILES_ANALYZED_MAX, SNAPSHOT_BYTES_MAX, TRACE_EVENTS_MAX};
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::read::Tape;
 use memtape_core::tape::rewind::PointInTime;
@@ -211,6 +211,24 @@ fn downloaded_snapshots_of_captures_are_read() {
     assert!(said.stderr.contains("choose a rank with --rank: it has ranks 0-3"), "{said:?}");
     let said = memtape(&["show", "--rank", "2"], &[&downloads], None);
     assert!(said.stdout.starts_with("rank 2 of four "), "{said:?}");
+    // A damaged file before it does not hide the rank that is asked for.
+    let cut = downloads.join("rank1.rankbody.zst");
+    let whole = std::fs::read(&cut).expect("readable");
+    std::fs::write(&cut, &whole[..whole.len() / 2]).expect("written");
+    let export = ["export", "--format", "json", "--rank", "2", "-o", "-"];
+    for words in [["show", "--rank", "2"].as_slice(), &export] {
+        let said = memtape(words, &[&downloads], None);
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        let named = format!("memtape: left out: {}: ", cut.display());
+        assert!(said.stderr.starts_with(&named), "{}", said.stderr);
+        assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
+    }
+    let said = memtape(&["show", "--rank", "1"], &[&downloads], None);
+    assert_eq!(said.code, Some(1));
+    let expected = "has no rank 1: it has ranks 0, 2-3; a file cannot be read: ";
+    assert!(said.stderr.contains(expected), "{}", said.stderr);
+    assert!(said.stderr.contains("rank1.rankbody.zst"), "{}", said.stderr);
+
     let said = memtape(&["export", "--format", "json", "-o", "-"], &[&odd], None);
     assert_eq!((said.code, &said.json()["rank"]), (Some(0), &json!(LEAKING)), "{}", said.stderr);
 }
@@ -274,7 +292,8 @@ fn tapes_of_all_nodes_are_listed_and_small_growth_is_seen() {
     assert!(steps[0]["step_min_change_bytes"].is_i64(), "earlier steps are on the tape");
 }
 
-/// A server that answers for the captures `cap-early` and `cap-late`, which have all four ranks.
+/// A server that answers for the captures `cap-early` and `cap-late`, which have all four ranks. It
+/// lists the ranks of `cap-large`, which are more than are compared at once.
 fn coordinator(job: &Job) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -301,6 +320,11 @@ fn answer(mut stream: TcpStream, captures: &[(String, Vec<Vec<u8>>)]) {
         ["incidents", "inc-1"] => {
             let incident = json!({ "id": "inc-1", "capture_id": "cap-late", "rank": LEAKING });
             ("200 OK", incident.to_string().into_bytes())
+        }
+        ["captures", "cap-large"] => {
+            let part = |rank| json!({ "rank": rank, "hash": "x", "outcome": "aligned" });
+            let parts: Vec<Value> = (0..=FILES_ANALYZED_MAX).map(part).collect();
+            ("200 OK", json!({ "id": "cap-large", "parts": parts }).to_string().into_bytes())
         }
         ["captures", id] if found(id).is_some() => {
             let part = |rank: u32| json!({ "rank": rank, "hash": "x", "outcome": "aligned" });
@@ -342,6 +366,16 @@ fn captures_are_read_by_their_ids() {
     assert_eq!(unknown.stderr, "memtape: cap-late has no rank 9: it has ranks 0-3\n");
     let unknown = ask(&["analyze", "cap-none"]);
     assert_eq!(unknown.stderr, "memtape: there is no such thing\n");
+
+    // One rank of a capture of any size is read; all ranks are not compared beyond the limit.
+    let many = ask(&["analyze", "cap-large"]);
+    assert_eq!(many.code, Some(1));
+    let expected = "at most 4096 are compared at once (FILES_ANALYZED_MAX): give fewer files, or \
+                    look at one rank of a capture with `memtape show CAPTURE --rank N`\n";
+    assert!(many.stderr.ends_with(expected), "{}", many.stderr);
+    let unchosen = ask(&["export", "cap-large"]);
+    let expected = "memtape: cap-large: choose a rank with --rank: it has ranks 0-4096\n";
+    assert_eq!(unchosen.stderr, expected);
 
     let file = job.path().join("of-incident.pickle");
     let file = file.to_str().expect("UTF-8");

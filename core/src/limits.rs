@@ -334,7 +334,7 @@ limits! {
         "further changes are given up",
         "`memtape_store_waiting`, `memtape_store_given_up_total`";
     FILES_ANALYZED_MAX: usize = 4096, Count, "CLI",
-        "Files, tapes and ranks of captures of one `memtape analyze`, `diff`, `show` or `export`",
+        "Files, tapes and ranks of captures that `memtape analyze`, `diff` or `report` compares",
         "the command refuses them",
         "its message";
     FOLDER_DEPTH_MAX: usize = 3, Count, "CLI",

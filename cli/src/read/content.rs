@@ -9,7 +9,7 @@
 //! It looks into nothing that it has read.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -173,10 +173,15 @@ fn read(mut source: impl BufRead + Send) -> anyhow::Result<Option<Opened>> {
     if !start.starts_with(ZSTD) {
         return pickle(source).map(Some);
     }
-    if is_message(start) {
+    // A pipe gives less than a block at a time, and zstd decompresses whole blocks only.
+    let mut first = Vec::new();
+    source.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut first).context("cannot be read")?;
+    let is_message = is_message(&first);
+    let mut source = Cursor::new(first).chain(source);
+    if is_message {
         let mut encoded = Vec::new();
         let limit = SNAPSHOT_BYTES_MAX as u64 + 1;
-        source.take(limit).read_to_end(&mut encoded).context("cannot be read")?;
+        source.by_ref().take(limit).read_to_end(&mut encoded).context("cannot be read")?;
         return decode(&encoded, Format::Snapshot).map(Some);
     }
     let plain = zstd::stream::read::Decoder::with_buffer(source)?;
@@ -299,6 +304,35 @@ mod tests {
             let rank = opened.into_rank(&Source::File("rank4.x".into()));
             assert_eq!((rank.step, rank.devices[0].blocks.len()), (7, 1), "{format:?}");
         }
+    }
+
+    /// Gives few bytes at a time, as a pipe does.
+    struct Pipe<'a>(&'a [u8]);
+
+    impl Read for Pipe<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let count = buffer.len().min(1000);
+            self.0.read(&mut buffer[..count])
+        }
+    }
+
+    #[test]
+    fn a_large_snapshot_is_known_from_a_pipe() {
+        let mut large = sample();
+        // Addresses without a pattern make a first block of many kilobytes.
+        let address = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20 << 9;
+        let block = |at| Block { address: address(at), size: 512, stack: 1, ..Block::default() };
+        let mut blocks: Vec<Block> = (1..50_000).map(block).collect();
+        blocks.sort_unstable_by_key(|block| block.address);
+        blocks.dedup_by_key(|block| block.address);
+        let count = blocks.len();
+        large.devices[0].blocks = blocks;
+        let bytes = snapshot::encode(large, SNAPSHOT_BYTES_MAX).expect("encoded");
+        let source = BufReader::with_capacity(CHUNK_BYTES, Pipe(&bytes));
+        let opened = read(source).expect("readable").expect("no tape");
+        assert_eq!(opened.format, Format::Snapshot);
+        let rank = opened.into_rank(&Source::File("-".into()));
+        assert_eq!(rank.devices[0].blocks.len(), count);
     }
 
     #[test]

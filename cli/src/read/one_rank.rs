@@ -7,6 +7,7 @@ use memtape_core::diagnosis::evidence::torch::origin::origin;
 use memtape_core::limits::TRACE_EVENTS_MAX;
 
 use crate::globals::Globals;
+use crate::output::one_line;
 use crate::read::captures::{is_id, listed, rank_of_incident};
 use crate::read::content::{self, Content, Opened, Wanted};
 use crate::read::names::named_rank;
@@ -14,8 +15,9 @@ use crate::read::source::{Source, Sources};
 
 /// The state of `rank`, of an incident by default its own; of a single source the rank need not be
 /// given.
-/// Fails when a source cannot be read, when there is no such rank, or several and none is given;
-/// the error lists those that there are.
+/// Of several sources, those that cannot be read are left out, each with a line on stderr.
+/// Fails when the only source cannot be read, when there is no such rank, or several and none is
+/// given; the error lists those that there are.
 pub(crate) fn open(
     name: &Path,
     rank: Option<u32>,
@@ -49,7 +51,8 @@ pub(crate) fn open_at(
             _ => Ok((source.clone(), opened)),
         };
     }
-    let mut known = Vec::new();
+    let (mut known, mut left_out) = (Vec::new(), Vec::new());
+    let mut chosen = None;
     for source in &sources.list {
         // A rank of a capture says its number without being fetched.
         let of_name = match source {
@@ -60,16 +63,39 @@ pub(crate) fn open_at(
             known.push(number);
             continue;
         }
-        let opened = read(source)?;
-        match rank_of(source, &opened) {
-            Some(number) if Some(number) == rank => return Ok((source.clone(), opened)),
-            number => known.extend(number),
+        match read(source) {
+            Ok(opened) => match rank_of(source, &opened) {
+                Some(number) if Some(number) == rank => {
+                    chosen = Some((source.clone(), opened));
+                    break;
+                }
+                number => known.extend(number),
+            },
+            Err(error) => left_out.push(error),
         }
     }
-    match rank {
-        Some(rank) => bail!("{} has no rank {rank}: {}", name.display(), listed(&known)),
-        None => bail!("{}: choose a rank with --rank: {}", name.display(), listed(&known)),
+    if let Some(chosen) = chosen {
+        left_out.iter().for_each(say_left_out);
+        return Ok(chosen);
     }
+    let missing = match rank {
+        Some(rank) => format!("{} has no rank {rank}: {}", name.display(), listed(&known)),
+        None => format!("{}: choose a rank with --rank: {}", name.display(), listed(&known)),
+    };
+    // The rank may be in a file that cannot be read: the first error belongs to the answer.
+    let mut errors = left_out.into_iter();
+    let first = errors.next();
+    errors.as_slice().iter().for_each(say_left_out);
+    match first {
+        Some(error) if known.is_empty() => Err(error),
+        Some(error) => Err(error.context(format!("{missing}; a file cannot be read"))),
+        None => bail!(missing),
+    }
+}
+
+/// Names a file that was not read, and why, on stderr.
+fn say_left_out(error: &anyhow::Error) {
+    eprintln!("memtape: left out: {}", one_line(&format!("{error:#}")));
 }
 
 /// The rank in the file, or in its name.

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use memtape_core::diagnosis::evidence::torch::look::{Look, look};
-use memtape_core::limits::TAPE_EVENTS_ANALYZED_MAX;
+use memtape_core::limits::{FILES_ANALYZED_MAX, TAPE_EVENTS_ANALYZED_MAX};
 use memtape_core::pickle::assemble::TorchReader;
 use memtape_core::pickle::torch::{Notes, Shape, TorchSnapshot};
 use memtape_core::pickle::torch_snapshot;
@@ -53,8 +53,17 @@ pub(crate) struct Unreadable {
 
 /// Reads all sources, several at the same time, in the order given; leaves out those that cannot be
 /// read.
-/// Fails when none can, with the error about the first.
+/// Fails when there are more than [`FILES_ANALYZED_MAX`], and when none can be read, with the error
+/// about the first.
 pub(crate) fn read_sound(sources: &Sources) -> anyhow::Result<(Vec<Snapshot>, Vec<Unreadable>)> {
+    let count = sources.list.len();
+    if count > FILES_ANALYZED_MAX {
+        bail!(
+            "{count} files and ranks of captures are given, but at most {FILES_ANALYZED_MAX} are \
+             compared at once (FILES_ANALYZED_MAX): give fewer files, or look at one rank of a \
+             capture with `memtape show CAPTURE --rank N`"
+        );
+    }
     let (mut sound, mut left_out, mut first) = (Vec::new(), Vec::new(), None);
     for (source, read) in sources.list.iter().zip(read_each(sources)) {
         match read {

@@ -6,7 +6,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use memtape_core::limits::FILES_ANALYZED_MAX;
 
 use crate::client::Client;
 use crate::globals::Globals;
@@ -57,8 +56,8 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// Finds what was named; of captures only `rank` if one is given.
-    /// Fails when a folder cannot be listed or holds nothing to read, when the coordinator does not
-    /// have a capture or its rank, and when there are more than [`FILES_ANALYZED_MAX`] sources.
+    /// Fails when a folder cannot be listed or holds nothing to read, and when the coordinator does
+    /// not have a capture or its rank.
     pub(crate) fn find(
         given: &[PathBuf],
         rank: Option<u32>,
@@ -67,10 +66,6 @@ impl Sources {
         let mut found = Self { list: Vec::new(), client: None };
         for path in given {
             found.add(path, rank, globals)?;
-        }
-        let count = found.list.len();
-        if count > FILES_ANALYZED_MAX {
-            bail!("{count} files given: at most {FILES_ANALYZED_MAX} can be analyzed at once");
         }
         Ok(found)
     }
