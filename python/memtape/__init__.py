@@ -116,21 +116,21 @@ def tape(path: str | os.PathLike[str] | None = None) -> Tape:
     return notebook.tape(tape_path() if path is None else os.fspath(path))
 
 
-def report(*sources: str | os.PathLike[str], rank: int | None = None) -> Report:
+def report(*sources: str | os.PathLike[str]) -> Report:
     """What is wrong with the memory: ``memtape analyze`` as an object.
 
-    `sources` are PyTorch's snapshot files and folders of them, or one tape, one capture
-    (``cap-…``, with `rank`) or one incident (``inc-…``). Without any, this process's own tape is
-    judged. Where nothing can be read, its `problem` says why.
+    `sources` are PyTorch's snapshot files, tapes, folders of them, captures (``cap-…``) and
+    incidents (``inc-…``), whose ranks are compared. Without any, this process's own tape is judged.
+    Where nothing can be read, its `problem` says why.
     """
     from memtape import notebook
 
     if sources:
-        return notebook.report(sources, rank)
+        return notebook.report(sources)
     own = tape_path()
     if own is None:
         return notebook.Report(problem=notebook.NOT_RECORDED)
-    return notebook.report([own], rank)
+    return notebook.report([own])
 
 
 class Phase:

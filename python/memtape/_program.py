@@ -30,11 +30,11 @@ def find() -> str | None:
     return _installed() or _beside() or shutil.which("memtape")
 
 
-def ask(command: str, *arguments: str, stdin: bytes | None = None) -> dict[str, Any]:
+def ask(command: str, *arguments: str) -> dict[str, Any]:
     """Runs ``memtape COMMAND --json ARGUMENTS``; returns the object, or raises `Failure`."""
     import json
 
-    done = _run([command, "--json", *arguments], stdin)
+    done = _run([command, "--json", *arguments])
     try:
         # `analyze` fails after its answer when one file of several was left out.
         answer = json.loads(done.stdout)
@@ -45,29 +45,20 @@ def ask(command: str, *arguments: str, stdin: bytes | None = None) -> dict[str, 
     return answer
 
 
-def content(*arguments: str) -> bytes:
-    """Runs ``memtape ARGUMENTS``; returns what it writes to its output, or raises `Failure`."""
-    done = _run([*arguments], None)
-    if done.returncode != 0:
-        raise Failure(_why(done))
-    return done.stdout
-
-
-def _run(arguments: list[str], stdin: bytes | None) -> subprocess.CompletedProcess[bytes]:
+def _run(arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
     program = find()
     if program is None:
         raise Failure(MISSING)
     # The recorder of this process is not for the program.
     variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
     try:
         return subprocess.run(
             [program, *arguments],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             env=variables,
             timeout=ANSWER_SECONDS_MAX,
             check=False,
-            **source,
         )
     except subprocess.TimeoutExpired:
         raise Failure(f"no answer of {program} within {ANSWER_SECONDS_MAX} s") from None

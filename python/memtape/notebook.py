@@ -196,30 +196,16 @@ def tape(path: str | None) -> Tape:
     )
 
 
-def report(sources: Iterable[str | os.PathLike[str]], rank: int | None) -> Report:
-    """Diagnoses files and folders, or one tape, capture or incident."""
+def report(sources: Iterable[str | os.PathLike[str]]) -> Report:
+    """Diagnoses files, folders, tapes, captures and incidents."""
     names = [os.fspath(source) for source in sources]
     try:
-        if len(names) == 1 and _is_exported(names[0]):
-            data = _program.ask("analyze", "-", stdin=_snapshot(names[0], rank))
-        else:
-            data = _program.ask("analyze", "--", *names)
+        data = _program.ask("analyze", "--", *names)
     except _program.Failure as failure:
         return Report(problem=str(failure))
     jobs = _list(data, "jobs") if "jobs" in data else [data]
     left_out = [f"{file.get('path')}: {file.get('why')}" for file in _list(data, "left_out")]
     return Report(jobs=tuple(map(_job, jobs)), left_out=tuple(left_out), data=data)
-
-
-def _is_exported(name: str) -> bool:
-    """What the program turns into a snapshot before it is analysed."""
-    return name.endswith(".tape") or (name.startswith(("cap-", "inc-")) and not os.path.exists(name))
-
-
-def _snapshot(name: str, rank: int | None) -> bytes:
-    of = ["--tape", name] if name.endswith(".tape") else [name]
-    of += [] if rank is None else ["--rank", str(rank)]
-    return _program.content("export", *of, "--output", "-")
 
 
 def _device(data: Mapping[str, Any]) -> Device:

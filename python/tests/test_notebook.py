@@ -73,9 +73,9 @@ class Program:
     def __init__(self, **answers):
         self.answers, self.asked = answers, []
 
-    def __call__(self, command, env, input=None, **others):
+    def __call__(self, command, env, **others):
         arguments = command[1:]
-        self.asked.append((arguments, input, env))
+        self.asked.append((arguments, env))
         answer = self.answers.get(arguments[0], "memtape: unknown command")
         if isinstance(answer, Exception):
             raise answer
@@ -197,20 +197,15 @@ class Reports(Case):
         self.assertEqual(report.verdict.kind, "leak")
         self.assertIn("a: nothing wrong is seen in 1 rank\nb: rank 2 keeps", repr(report))
 
-    def test_tapes_and_captures_are_exported_first(self):
-        for source, rank, expected in [
-            ("x.tape", None, ["export", "--tape", "x.tape", "--output", "-"]),
-            ("cap-1", 3, ["export", "cap-1", "--rank", "3", "--output", "-"]),
-            ("inc-1", None, ["export", "inc-1", "--output", "-"]),
-        ]:
-            program = self.program(export=b"a pickle", analyze=LEAK)
-            report = memtape.report(source, rank=rank)
-            self.assertEqual(program.asked[0][0], expected)
-            self.assertEqual(program.asked[1][:2], (["analyze", "--json", "-"], b"a pickle"))
+    def test_tapes_and_captures_are_analysed_as_files_are(self):
+        for source in ["x.tape", "cap-1", "inc-1"]:
+            program = self.program(analyze=LEAK)
+            report = memtape.report(source)
+            self.assertEqual([asked[0] for asked in program.asked], [["analyze", "--json", "--", source]])
             self.assertEqual(report.verdict.kind, "leak")
 
     def test_failures_are_one_line(self):
-        self.program(export="memtape: the tape does not cover step 5")
+        self.program(analyze="memtape: the tape does not cover step 5")
         report = memtape.report("x.tape")
         self.assertEqual(report.problem, "the tape does not cover step 5")
         self.assertIsNone(report.verdict)
@@ -219,7 +214,7 @@ class Reports(Case):
         program = self.program(analyze=LEAK)
         with mock.patch.dict(os.environ, {"LD_PRELOAD": "libmemtape.so", "OTHER": "1"}):
             memtape.report("x")
-        variables = program.asked[0][2]
+        variables = program.asked[0][1]
         self.assertNotIn("LD_PRELOAD", variables)
         self.assertEqual(variables["OTHER"], "1")
 
@@ -228,10 +223,10 @@ class Running(unittest.TestCase):
     def test_a_real_process_is_asked(self):
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "memtape")
-            program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.stdin.read())\n")
+            program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[3])\n")
             program.chmod(0o755)
             with mock.patch("memtape._program.find", lambda: str(program)):
-                self.assertEqual(_program.ask("analyze", "-", stdin=b'{"a": 1}'), {"a": 1})
+                self.assertEqual(_program.ask("analyze", '{"a": 1}'), {"a": 1})
                 with self.assertRaises(_program.Failure):
                     _program.ask("analyze", "x")
 
