@@ -12,7 +12,7 @@ use memtape_core::snapshot::{RankSnapshot, Segment};
 use memtape_core::tape::event::Kind;
 use memtape_core::tape::interned::InternedWriter;
 use memtape_core::tape::layout::{HOST_LANE, Layout, Sizes, Tracker, header};
-use memtape_core::tape::read::Tape;
+use memtape_core::tape::read::{Loss, Tape};
 use memtape_core::tape::rewind::{PointInTime, RewindError};
 use memtape_core::tape::write::GRANULE_SMALL;
 use memtape_core::tape::write::{Grant, Lane, Totals};
@@ -313,9 +313,9 @@ fn what_is_lost_is_said_by_kind() {
     let blocks = rig.layout.lanes[HOST_LANE].table_entries as u64 + 4;
     (0..blocks).for_each(|index| host.alloc(4, rig.grant(RANGES + index * 512, 1, 1), totals(0)));
     let losses: BTreeMap<_, _> = rig.tape().status().losses.into_iter().collect();
-    assert_eq!(losses["segments that found no room or were never seen"], 1);
-    assert_eq!(losses["frees of unknown blocks"], 1);
-    assert_eq!(losses["streams and pools that found no room"], 5);
-    assert!(losses["live host-side blocks that found no room"] >= 4, "{losses:?}");
-    assert_eq!(losses["live blocks that found no room"], 0);
+    assert_eq!(losses[&Loss::Segments], 1);
+    assert_eq!(losses[&Loss::UnknownFrees], 1);
+    assert_eq!(losses[&Loss::StreamPools], 5);
+    assert!(losses[&Loss::HostBlocks] >= 4, "{losses:?}");
+    assert_eq!(losses[&Loss::Blocks], 0);
 }

@@ -19,6 +19,7 @@ use memtape_core::limits::SNAPSHOT_BYTES_MAX;
 use memtape_core::pickle::torch::TorchSnapshot;
 use memtape_core::snapshot::RankSnapshot;
 use memtape_core::tape::layout::{Clock, MAGIC};
+use memtape_core::tape::read::Loss;
 use memtape_core::tape::rewind::PointInTime;
 use memtape_proto::snapshot::{self, Bounds};
 
@@ -238,7 +239,7 @@ pub(crate) fn rewound(path: &Path, wanted: Wanted) -> anyhow::Result<Opened> {
     let (tape, _) = tape_file::open(path)?;
     let status = tape.status();
     let moment = tape_file::point_in_time(&status, wanted.step, wanted.oom);
-    let lost = status.losses.iter().find(|(kind, _)| *kind == "live blocks that found no room");
+    let lost = status.losses.iter().find(|(loss, _)| *loss == Loss::Blocks);
     let lost_blocks = lost.map(|&(_, count)| count);
     let snapshot = tape
         .snapshot(moment, None, wanted.events_max)

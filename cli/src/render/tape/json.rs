@@ -27,7 +27,8 @@ impl Summary {
     pub(crate) fn to_json(&self, path: &Path) -> Value {
         let identity = self.tape.identity();
         let devices: Vec<Value> = self.totals.iter().map(|of| self.device_json(of)).collect();
-        let losses: BTreeMap<&str, u64> = self.status.losses.iter().copied().collect();
+        let losses: BTreeMap<&str, u64> =
+            self.status.losses.iter().map(|&(loss, count)| (loss.as_str(), count)).collect();
         json!({
             "file": path, "tape_id": identity.tape_id, "job": identity.job,
             "attempt": identity.attempt, "rank": identity.rank, "world_size": identity.world_size,

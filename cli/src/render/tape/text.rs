@@ -63,8 +63,8 @@ impl Summary {
             let _ = writeln!(text, "{:<12}{}", "limitation", clean(limitation));
         }
         let losses = self.status.losses.iter().filter(|(_, count)| *count > 0);
-        for (kind, count) in losses {
-            let _ = writeln!(text, "{:<12}{count} {kind}", "lost");
+        for (loss, count) in losses {
+            let _ = writeln!(text, "{:<12}{count} {}", "lost", loss.as_str());
         }
         self.marks_text(&mut text);
         self.oom_text(&mut text);

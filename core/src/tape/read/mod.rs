@@ -11,6 +11,6 @@ pub(crate) mod step_index;
 pub(crate) mod tape;
 
 pub use source::Source;
-pub use status::Status;
+pub use status::{Loss, Status};
 pub use step_index::{StepRecord, Steps};
 pub use tape::{DeviceTotals, Tape, TapeError, identity_text};

@@ -1,10 +1,11 @@
 //! What a tape says of its process and of itself: how far it came, what is not recorded and why,
 //! and what was lost.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::tape::layout::sizes::{HOST_LANE, LANES};
 use crate::tape::layout::states::{
@@ -13,6 +14,43 @@ use crate::tape::layout::states::{
 use crate::tape::layout::{head, header};
 use crate::tape::read::source::Source;
 use crate::tape::read::tape::{Tape, believable};
+
+/// What a tape can lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Loss {
+    /// Events of devices without a lane.
+    DeviceEvents,
+    /// Frees of blocks that the tape does not know.
+    UnknownFrees,
+    /// Host-side events.
+    HostEvents,
+    /// Live blocks of devices.
+    Blocks,
+    /// Live host-side blocks.
+    HostBlocks,
+    /// Segments.
+    Segments,
+    /// Stacks.
+    Stacks,
+    /// Streams and pools.
+    StreamPools,
+}
+
+impl Loss {
+    /// What was lost and why, in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DeviceEvents => "events of devices without a lane",
+            Self::UnknownFrees => "frees of unknown blocks",
+            Self::HostEvents => "host-side events dropped",
+            Self::Blocks => "live blocks that found no room",
+            Self::HostBlocks => "live host-side blocks that found no room",
+            Self::Segments => "segments that found no room or were never seen",
+            Self::Stacks => "stacks that found no room",
+            Self::StreamPools => "streams and pools that found no room",
+        }
+    }
+}
 
 /// What a tape says of its process now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +70,7 @@ pub struct Status {
     /// One line for each thing that is not recorded.
     pub limitations: Vec<String>,
     /// What was lost, by kind; all zero on a healthy tape.
-    pub losses: Vec<(&'static str, u64)>,
+    pub losses: Vec<(Loss, u64)>,
     /// Sum of the losses.
     pub lost: u64,
     /// Unix time when recording started.
@@ -72,23 +110,21 @@ impl<S: Source> Tape<S> {
 
     /// Frees of unknown blocks count on devices alone: the other lanes' hooks come late, and see
     /// frees of what was taken before them, and of what they never record. Nothing is lost there.
-    fn losses(&self) -> Vec<(&'static str, u64)> {
-        let mut losses: BTreeMap<&'static str, u64> = BTreeMap::from([
-            ("stacks that found no room", self.word(header::LOST_STACKS)),
-            ("host-side events dropped", self.word(header::LOST_HOST_EVENTS)),
-            ("events of devices without a lane", self.word(header::LOST_DEVICE_EVENTS)),
-            ("streams and pools that found no room", self.word(header::LOST_STREAM_POOLS)),
-        ]);
-        for (name, lanes, index) in [
-            ("live blocks that found no room", 0..HOST_LANE, head::LOST_BLOCKS),
-            ("frees of unknown blocks", 0..HOST_LANE, head::UNKNOWN_FREES),
-            ("segments that found no room or were never seen", 0..HOST_LANE, head::LOST_SEGMENTS),
-            ("live host-side blocks that found no room", HOST_LANE..LANES, head::LOST_BLOCKS),
-        ] {
+    fn losses(&self) -> Vec<(Loss, u64)> {
+        let of_lanes = |lanes: Range<usize>, index| {
             let counts = lanes.filter_map(|lane| Some(self.word(self.lane(lane)?.head + index)));
-            losses.insert(name, counts.fold(0, u64::saturating_add));
-        }
-        losses.into_iter().collect()
+            counts.fold(0, u64::saturating_add)
+        };
+        vec![
+            (Loss::DeviceEvents, self.word(header::LOST_DEVICE_EVENTS)),
+            (Loss::UnknownFrees, of_lanes(0..HOST_LANE, head::UNKNOWN_FREES)),
+            (Loss::HostEvents, self.word(header::LOST_HOST_EVENTS)),
+            (Loss::Blocks, of_lanes(0..HOST_LANE, head::LOST_BLOCKS)),
+            (Loss::HostBlocks, of_lanes(HOST_LANE..LANES, head::LOST_BLOCKS)),
+            (Loss::Segments, of_lanes(0..HOST_LANE, head::LOST_SEGMENTS)),
+            (Loss::Stacks, self.word(header::LOST_STACKS)),
+            (Loss::StreamPools, self.word(header::LOST_STREAM_POOLS)),
+        ]
     }
 
     fn limitations(&self) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Where the tape cannot be had, or is taken away: the job goes on, unrecorded if need be.
 
-use memtape_core::tape::read::Tape;
+use memtape_core::tape::read::{Loss, Tape};
 use memtape_tests::tapes::{self, TapeFile};
 
 use super::{Outcome, Script, counts, folder, namespace};
@@ -70,7 +70,7 @@ fn shared_memory_that_fills_up_later_costs_a_device_its_lane() {
     assert_eq!(tapes[0].totals().len(), 1, "the second device found no space");
     assert_eq!(counts(&tapes[0]), (3000, 3000), "the first one lost nothing");
     let losses = tapes[0].status().losses;
-    let lost = losses.iter().find(|(name, _)| *name == "events of devices without a lane");
+    let lost = losses.iter().find(|(loss, _)| *loss == Loss::DeviceEvents);
     assert_eq!(lost.map(|(_, count)| *count), Some(6000), "and it is said: {losses:?}");
 }
 
