@@ -12,6 +12,7 @@ use memtape_proto::api::{
 
 use crate::clock::{age, utc};
 use crate::output::clean;
+use crate::render::facts::Topic;
 use crate::render::palette::{self, Meaning};
 use crate::render::table::{Cell, table};
 use crate::render::units::{about_plural, bytes, counted, duration, frame, plural, signed_bytes};
@@ -97,8 +98,8 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
     let meaning = palette::of_incident(&incident.state, incident.pages);
     let _ = writeln!(text, "{}\n", meaning.paint(&clean(&incident.sentence)));
     let pairs = incident_facts(incident);
-    for (name, value) in &pairs {
-        let name = Meaning::Dim.paint(&format!("{name:<12}"));
+    for (topic, value) in &pairs {
+        let name = Meaning::Dim.paint(&format!("{:<12}", topic.label()));
         let _ = writeln!(text, "  {name}{}", clean(value));
     }
     let mut section = |title: &str, lines: Vec<String>| {
@@ -185,7 +186,7 @@ fn growth(incident: &Incident) -> String {
 }
 
 /// What is known of an incident, a name and a value each.
-pub(crate) fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)> {
+pub(crate) fn incident_facts(incident: &Incident) -> Vec<(Topic, String)> {
     let in_time = incident.seconds_to_oom.map(|seconds| format!(" ({})", duration(seconds as f64)));
     let out_of_memory = incident.steps_to_oom.map_or("not known".to_string(), |steps| {
         format!("in about {}{}", about_plural(steps, "step"), in_time.unwrap_or_default())
@@ -198,31 +199,37 @@ pub(crate) fn incident_facts(incident: &Incident) -> Vec<(&'static str, String)>
     let sure = percent(incident.confidence, "", "sure");
     let stored = if incident.stored { ", stored" } else { "" };
     let mut pairs = vec![
-        ("incident", format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class)),
-        ("job", format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device)),
-        ("culprit", incident.culprit.as_ref().map_or("not known yet".to_string(), frame)),
+        (
+            Topic::Incident,
+            format!("{} ({}, {}{sure})", incident.id, incident.state, incident.class),
+        ),
+        (
+            Topic::Job,
+            format!("{}, rank {}, device {}", incident.job, incident.rank, incident.device),
+        ),
+        (Topic::Culprit, incident.culprit.as_ref().map_or("not known yet".to_string(), frame)),
     ];
     if incident.layer != Layer::Process {
         let (onset, detected, last) =
             (incident.onset_step, incident.detected_step, incident.last_step);
         let so_far = growth(incident);
-        pairs.push(("growth", format!("{so_far} (at step {last}){explained}")));
-        pairs.push(("onset", format!("step {onset}, detected at step {detected}")));
+        pairs.push((Topic::Growth, format!("{so_far} (at step {last}){explained}")));
+        pairs.push((Topic::Onset, format!("step {onset}, detected at step {detected}")));
         if incident.state == IncidentState::Open {
-            pairs.push(("forecast", format!("out of memory {out_of_memory}")));
+            pairs.push((Topic::Forecast, format!("out of memory {out_of_memory}")));
         }
     }
-    pairs.extend([("opened", format!("{} UTC{stored}", utc(incident.opened_wall_ns)))]);
+    pairs.extend([(Topic::Opened, format!("{} UTC{stored}", utc(incident.opened_wall_ns)))]);
     if !incident.closed_reason.is_empty() {
-        pairs.push(("closed", incident.closed_reason.clone()));
+        pairs.push((Topic::Closed, incident.closed_reason.clone()));
     }
     if !incident.advice.is_empty() {
         let saves = incident.remedy.saves_bytes.filter(|&saves| saves > 0);
         let saves = saves.map_or(String::new(), |saves| format!(" (saves {})", bytes(saves)));
-        pairs.push(("try first", format!("{}{saves}", incident.advice)));
+        pairs.push((Topic::Advice, format!("{}{saves}", incident.advice)));
     }
     if !incident.restart.why.is_empty() {
-        pairs.push(("restart", incident.restart.why.clone()));
+        pairs.push((Topic::Restart, incident.restart.why.clone()));
     }
     pairs
 }

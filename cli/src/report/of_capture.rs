@@ -11,6 +11,7 @@ use memtape_proto::api::{self, Capture, Incident, IncidentState, Job, Part, Seri
 
 use crate::clock::utc;
 use crate::render::answers::{alternative, grown, incident_facts};
+use crate::render::facts::Topic;
 use crate::render::units::{about_plural, bytes, duration, frame};
 use crate::report::chart::{Chart, Fan, Line};
 use crate::report::content::{Fact, Report, Table, at_step};
@@ -86,17 +87,22 @@ pub(crate) fn report(of: &Known) -> Report<'_> {
 
 fn about_incident(incident: &Incident, now: Option<&api::Rank>) -> Report<'static> {
     let line = incident.culprit.as_ref().map_or("not known yet".to_string(), frame);
-    let facts = incident_facts(incident);
-    let is_remedy = |(name, _): &Fact| matches!(*name, "try first" | "restart");
-    let (remedy, rest): (Vec<Fact>, Vec<Fact>) = facts.into_iter().partition(is_remedy);
-    let is_shown = |(name, _): &Fact| !matches!(*name, "culprit" | "job" | "forecast");
+    let (mut remedy, mut rest) = (Vec::new(), Vec::new());
+    for (topic, text) in incident_facts(incident) {
+        match topic {
+            _ if topic.is_remedy() => remedy.push((topic.label(), text)),
+            // Said by the facts below, or by the subject of the report.
+            Topic::Culprit | Topic::Job | Topic::Forecast => {}
+            _ => rest.push((topic.label(), text)),
+        }
+    }
     let mut key_facts = vec![
         ("rank", format!("{}, device {}", incident.rank, incident.device)),
         ("line", line),
         ("time left", time_left(incident, now)),
     ];
     key_facts.extend(now.map(|rank| ("rank now", rank_state(rank))));
-    key_facts.extend(rest.into_iter().filter(is_shown));
+    key_facts.extend(rest);
     // What a capture showed is of its step; the figures above are the newest.
     let evidence_step = incident.capture_step.filter(|&step| step > 0);
     let suspects = Table {

@@ -46,9 +46,11 @@ pub(crate) fn report<'a>(
 }
 
 fn about_verdict(verdict: &Verdict) -> Report<'static> {
-    let is_remedy = |(name, _): &Fact| matches!(*name, "try first" | "restart");
-    let (mut remedy, rest): (Vec<Fact>, Vec<Fact>) =
-        verdict_facts(verdict).into_iter().partition(is_remedy);
+    let (mut remedy, mut rest) = (Vec::new(), Vec::new());
+    for (topic, text) in verdict_facts(verdict) {
+        let list = if topic.is_remedy() { &mut remedy } else { &mut rest };
+        list.push((topic.label(), text));
+    }
     remedy.extend(verdict.saves_bytes.map(|saved| ("saves", bytes(saved))));
     let mut key_facts = vec![("rank", format!("{}, device {}", verdict.rank, verdict.device))];
     key_facts.extend(rest);

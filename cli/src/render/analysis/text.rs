@@ -12,6 +12,7 @@ use super::notes::notes;
 use super::{Report, primary_device};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
+use crate::render::facts::Topic;
 use crate::render::palette::Meaning;
 use crate::render::units::{bytes, plural, signed_bytes, table};
 
@@ -120,8 +121,8 @@ pub(crate) fn healthy(report: &Report<'_>) -> String {
 
 fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
     let _ = writeln!(text, "{}\n", Meaning::Bad.paint(&clean(&verdict.sentence)));
-    for (name, value) in &verdict_facts(verdict) {
-        let _ = writeln!(text, "  {name:<11}{}", clean(value));
+    for (topic, value) in &verdict_facts(verdict) {
+        let _ = writeln!(text, "  {:<11}{}", topic.label(), clean(value));
     }
     if all {
         section(text, "Stack, innermost first", verdict.stack.iter().map(frame));
@@ -131,21 +132,21 @@ fn verdict(text: &mut String, verdict: &Verdict, all: bool) {
 }
 
 /// What a verdict says beside its sentence, a name and a value each.
-pub(crate) fn verdict_facts(verdict: &Verdict) -> Vec<(&'static str, String)> {
+pub(crate) fn verdict_facts(verdict: &Verdict) -> Vec<(Topic, String)> {
     let percent = verdict.confidence_ppm / 10_000;
-    let mut pairs = vec![("class", format!("{}, {percent} % sure", verdict.class.as_str()))];
+    let mut pairs = vec![(Topic::Class, format!("{}, {percent} % sure", verdict.class.as_str()))];
     if let Some(culprit) = &verdict.culprit {
-        pairs.push(("line", frame(culprit)));
+        pairs.push((Topic::Line, frame(culprit)));
     }
     if let Some(rate) = verdict.bytes_per_step {
         let explained = verdict.explained_ppm / 10_000;
         let here =
             if explained > 0 { format!(", {explained} % of it here") } else { String::new() };
-        pairs.push(("growth", format!("{} a step{here}", bytes(rate))));
+        pairs.push((Topic::Growth, format!("{} a step{here}", bytes(rate))));
     }
-    pairs.push(("try first", verdict.advice.clone()));
+    pairs.push((Topic::Advice, verdict.advice.clone()));
     if !verdict.restart.is_empty() {
-        pairs.push(("restart", verdict.restart.clone()));
+        pairs.push((Topic::Restart, verdict.restart.clone()));
     }
     pairs
 }
