@@ -3,7 +3,7 @@
 //! Pure: no clock, terminal or network. [`Model::wanted`] says what is to be fetched; what a screen
 //! shows of the state is in `view.rs`. The selection stays on its row when rows move.
 
-use memtape_proto::api::{Holder, Incident, IncidentState, Job, Line, Lines, Rank, Series};
+use memtape_proto::api::{Frame, Holder, Incident, IncidentState, Job, Line, Lines, Rank, Series};
 
 use crate::render::lines;
 
@@ -22,16 +22,95 @@ pub(crate) enum Level {
     Lines,
 }
 
-impl Level {
-    /// Orders of the rows, the first of which is the default.
-    pub(crate) fn orders(self) -> &'static [&'static str] {
-        match self {
-            Self::Jobs => &["name", "incidents", "newest"],
-            Self::Ranks => &["rank", "growth", "allocated", "state"],
-            Self::Lines => &["survivors", "holds", "growth"],
+/// Orders of the jobs; each goes over into the next.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum JobOrder {
+    #[default]
+    Name,
+    Incidents,
+    Newest,
+}
+
+/// Orders of the ranks of a job.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum RankOrder {
+    #[default]
+    Rank,
+    Growth,
+    Allocated,
+    State,
+}
+
+/// Orders of the lines of a rank.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum LineOrder {
+    #[default]
+    Survivors,
+    Holds,
+    Growth,
+}
+
+/// The order of each table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Orders {
+    jobs: JobOrder,
+    ranks: RankOrder,
+    lines: LineOrder,
+}
+
+impl Orders {
+    /// What the table of this level is sorted by.
+    fn name(self, level: Level) -> &'static str {
+        match level {
+            Level::Jobs => match self.jobs {
+                JobOrder::Name => "name",
+                JobOrder::Incidents => "incidents",
+                JobOrder::Newest => "newest",
+            },
+            Level::Ranks => match self.ranks {
+                RankOrder::Rank => "rank",
+                RankOrder::Growth => "growth",
+                RankOrder::Allocated => "allocated",
+                RankOrder::State => "state",
+            },
+            Level::Lines => match self.lines {
+                LineOrder::Survivors => "survivors",
+                LineOrder::Holds => "holds",
+                LineOrder::Growth => "growth",
+            },
         }
     }
 
+    /// Goes on to the next order of this level; after the last comes the first.
+    fn next(&mut self, level: Level) {
+        match level {
+            Level::Jobs => {
+                self.jobs = match self.jobs {
+                    JobOrder::Name => JobOrder::Incidents,
+                    JobOrder::Incidents => JobOrder::Newest,
+                    JobOrder::Newest => JobOrder::Name,
+                }
+            }
+            Level::Ranks => {
+                self.ranks = match self.ranks {
+                    RankOrder::Rank => RankOrder::Growth,
+                    RankOrder::Growth => RankOrder::Allocated,
+                    RankOrder::Allocated => RankOrder::State,
+                    RankOrder::State => RankOrder::Rank,
+                }
+            }
+            Level::Lines => {
+                self.lines = match self.lines {
+                    LineOrder::Survivors => LineOrder::Holds,
+                    LineOrder::Holds => LineOrder::Growth,
+                    LineOrder::Growth => LineOrder::Survivors,
+                }
+            }
+        }
+    }
+}
+
+impl Level {
     fn index(self) -> usize {
         match self {
             Self::Jobs => 0,
@@ -93,11 +172,22 @@ pub(crate) struct Answer {
     pub(crate) wall_ns: i64,
 }
 
-/// A table: the selected row, and the order and filter of all.
+/// What tells a row from all others of its table.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Row {
+    Job(String),
+    Rank(u32),
+    /// A line may hold memory on several devices of a rank.
+    Line {
+        device: u8,
+        frames: Vec<Frame>,
+    },
+}
+
+/// A table: the selected row, and the filter of all.
 #[derive(Clone, Debug, Default)]
 struct Table {
-    selected: Option<String>,
-    order: usize,
+    selected: Option<Row>,
     filter: String,
 }
 
@@ -106,6 +196,7 @@ struct Table {
 pub(crate) struct Model {
     level: Level,
     tables: [Table; 3],
+    orders: Orders,
     answer: Answer,
     /// Why the newest answer did not come.
     lost: Option<String>,
@@ -120,7 +211,7 @@ impl Model {
     pub(crate) fn new(job: Option<String>) -> Self {
         let mut model = Self::default();
         if let Some(job) = job {
-            model.tables[Level::Jobs.index()].selected = Some(job);
+            model.tables[Level::Jobs.index()].selected = Some(Row::Job(job));
             model.level = Level::Ranks;
         }
         model
@@ -163,17 +254,23 @@ impl Model {
 
     /// The name of the order of the table that is shown.
     pub(crate) fn order(&self) -> &'static str {
-        self.level.orders().get(self.table().order).copied().unwrap_or_default()
+        self.orders.name(self.level)
     }
 
     /// The job whose ranks or lines are shown.
     pub(crate) fn job(&self) -> Option<&str> {
-        self.tables[Level::Jobs.index()].selected.as_deref()
+        match &self.tables[Level::Jobs.index()].selected {
+            Some(Row::Job(job)) => Some(job),
+            _ => None,
+        }
     }
 
     /// The rank that is selected, or whose lines are shown.
     pub(crate) fn rank(&self) -> Option<u32> {
-        self.tables[Level::Ranks.index()].selected.as_ref()?.parse().ok()
+        match self.tables[Level::Ranks.index()].selected {
+            Some(Row::Rank(rank)) => Some(rank),
+            _ => None,
+        }
     }
 
     /// What is to be fetched for this screen.
@@ -190,10 +287,10 @@ impl Model {
     pub(crate) fn jobs(&self) -> Vec<&Job> {
         let mut jobs: Vec<&Job> =
             self.answer.jobs.iter().filter(|job| self.passes(Level::Jobs, &job.job)).collect();
-        match self.order_of(Level::Jobs) {
-            "incidents" => jobs.sort_by_key(|job| std::cmp::Reverse(job.incidents_open)),
-            "newest" => jobs.sort_by_key(|job| std::cmp::Reverse(job.started_wall_ns)),
-            _ => jobs.sort_by(|a, b| a.job.cmp(&b.job)),
+        match self.orders.jobs {
+            JobOrder::Incidents => jobs.sort_by_key(|job| std::cmp::Reverse(job.incidents_open)),
+            JobOrder::Newest => jobs.sort_by_key(|job| std::cmp::Reverse(job.started_wall_ns)),
+            JobOrder::Name => jobs.sort_by(|a, b| a.job.cmp(&b.job)),
         }
         jobs
     }
@@ -203,11 +300,15 @@ impl Model {
         let words = |rank: &Rank| format!("{} {} {}", rank.rank, rank.state, rank.node);
         let mut ranks: Vec<&Rank> =
             self.answer.ranks.iter().filter(|it| self.passes(Level::Ranks, &words(it))).collect();
-        match self.order_of(Level::Ranks) {
-            "growth" => ranks.sort_by_key(|rank| std::cmp::Reverse(rank.growth_bytes_per_step)),
-            "allocated" => ranks.sort_by_key(|rank| std::cmp::Reverse(allocated(rank))),
-            "state" => ranks.sort_by_key(|rank| (rank.state.as_str().to_string(), rank.rank)),
-            _ => ranks.sort_by_key(|rank| rank.rank),
+        match self.orders.ranks {
+            RankOrder::Growth => {
+                ranks.sort_by_key(|rank| std::cmp::Reverse(rank.growth_bytes_per_step))
+            }
+            RankOrder::Allocated => ranks.sort_by_key(|rank| std::cmp::Reverse(allocated(rank))),
+            RankOrder::State => {
+                ranks.sort_by_key(|rank| (rank.state.as_str().to_string(), rank.rank))
+            }
+            RankOrder::Rank => ranks.sort_by_key(|rank| rank.rank),
         }
         ranks
     }
@@ -220,10 +321,14 @@ impl Model {
         let found = found.filter_map(|line| Some((line, line.holders.get(of_rank(line)?)?)));
         let mut found: Vec<_> =
             found.filter(|(line, _)| self.passes(Level::Lines, &lines::name(line))).collect();
-        match self.order_of(Level::Lines) {
-            "holds" => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.bytes)),
-            "growth" => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.growth_bytes_per_step)),
-            _ => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.survivor_bytes)),
+        match self.orders.lines {
+            LineOrder::Holds => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.bytes)),
+            LineOrder::Growth => {
+                found.sort_by_key(|(_, of)| std::cmp::Reverse(of.growth_bytes_per_step))
+            }
+            LineOrder::Survivors => {
+                found.sort_by_key(|(_, of)| std::cmp::Reverse(of.survivor_bytes))
+            }
         }
         found
     }
@@ -242,9 +347,8 @@ impl Model {
 
     /// The number of the selected row.
     pub(crate) fn selected(&self) -> Option<usize> {
-        let keys = self.keys();
         let selected = self.table().selected.as_ref()?;
-        keys.iter().position(|key| key == selected)
+        self.rows().iter().position(|row| row == selected)
     }
 
     /// Takes an event in.
@@ -297,11 +401,7 @@ impl Model {
             Key::Char('q') => self.is_over = true,
             Key::Char('/') => self.is_filtering = true,
             Key::Char('h' | '?') => self.is_helping = true,
-            Key::Char('s') => {
-                let orders = self.level.orders().len();
-                let table = self.table_mut();
-                table.order = (table.order + 1) % orders.max(1);
-            }
+            Key::Char('s') => self.orders.next(self.level),
             Key::Char(_) | Key::Interrupt => {}
         }
     }
@@ -354,13 +454,13 @@ impl Model {
         self.select_something();
     }
 
-    fn move_by(&mut self, rows: isize) {
-        let keys = self.keys();
-        let last = keys.len().saturating_sub(1);
-        let row = self.selected().unwrap_or_default().saturating_add_signed(rows).min(last);
-        if let Some(key) = keys.into_iter().nth(row) {
-            let is_other = self.table().selected.as_ref() != Some(&key);
-            self.table_mut().selected = Some(key);
+    fn move_by(&mut self, by: isize) {
+        let rows = self.rows();
+        let last = rows.len().saturating_sub(1);
+        let at = self.selected().unwrap_or_default().saturating_add_signed(by).min(last);
+        if let Some(row) = rows.into_iter().nth(at) {
+            let is_other = self.table().selected.as_ref() != Some(&row);
+            self.table_mut().selected = Some(row);
             if is_other && self.level == Level::Ranks {
                 self.answer.series = Series::default();
             }
@@ -370,28 +470,28 @@ impl Model {
     /// Selects the first row where no row is.
     fn select_something(&mut self) {
         if self.selected().is_none()
-            && let Some(first) = self.keys().into_iter().next()
+            && let Some(first) = self.rows().into_iter().next()
         {
             self.table_mut().selected = Some(first);
         }
     }
 
-    fn keys(&self) -> Vec<String> {
+    /// The rows of the table that is shown, in order.
+    fn rows(&self) -> Vec<Row> {
+        let line = |(line, of): &(&Line, &Holder)| Row::Line {
+            device: of.device,
+            frames: line.frames.clone(),
+        };
         match self.level {
-            Level::Jobs => self.jobs().iter().map(|job| job.job.clone()).collect(),
-            Level::Ranks => self.ranks().iter().map(|rank| rank.rank.to_string()).collect(),
-            Level::Lines => self.lines().iter().map(|(line, of)| line_key(line, of)).collect(),
+            Level::Jobs => self.jobs().iter().map(|job| Row::Job(job.job.clone())).collect(),
+            Level::Ranks => self.ranks().iter().map(|rank| Row::Rank(rank.rank)).collect(),
+            Level::Lines => self.lines().iter().map(line).collect(),
         }
     }
 
     fn passes(&self, level: Level, words: &str) -> bool {
         let filter = &self.tables[level.index()].filter;
         filter.is_empty() || words.to_lowercase().contains(&filter.to_lowercase())
-    }
-
-    fn order_of(&self, level: Level) -> &'static str {
-        let order = self.tables[level.index()].order;
-        level.orders().get(order).copied().unwrap_or_default()
     }
 
     fn forget(&mut self, level: Level) {
@@ -406,11 +506,6 @@ impl Model {
     fn table_mut(&mut self) -> &mut Table {
         &mut self.tables[self.level.index()]
     }
-}
-
-/// A line may hold memory on several devices of a rank.
-fn line_key(line: &Line, holder: &Holder) -> String {
-    format!("{} {}", holder.device, lines::name(line))
 }
 
 /// Allocated bytes on all devices of a rank.

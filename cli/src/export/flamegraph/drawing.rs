@@ -65,7 +65,7 @@ fn one(tree: &Tree<'_>, branch: &Branch<'_>, x: f64, width: f64) -> Markup {
     let name = name(branch.label);
     html! {
         svg class=(class) x=(x) y=(branch.depth * ROW_PX) width=(width_percent)
-            height=(ROW_PX - 1) data-bytes=(branch.bytes) {
+            height=(ROW_PX - 1) data-bytes=(branch.bytes) data-name=(shown(&name)) {
             title { (shown(&details(tree, branch))) }
             rect width="100%" height="100%" {}
             @if width >= TEXT_PERCENT_MIN { text x="3" y="12.5" { (shown(&name)) } }
@@ -73,7 +73,7 @@ fn one(tree: &Tree<'_>, branch: &Branch<'_>, x: f64, width: f64) -> Markup {
     }
 }
 
-/// The text of a tooltip; its first line is the name of the box.
+/// The text of a tooltip.
 fn details(tree: &Tree<'_>, branch: &Branch<'_>) -> String {
     let name = name(branch.label);
     let path = match branch.label {

@@ -29,7 +29,7 @@
       var text = document.createElementNS(NAMESPACE, 'text');
       text.setAttribute('x', '3');
       text.setAttribute('y', '12.5');
-      text.textContent = box.details.split(' — ')[0];
+      text.textContent = box.getAttribute('data-name');
       box.appendChild(text);
     }
   }
