@@ -10,7 +10,7 @@ use crate::clock;
 use crate::render::units::plural;
 
 /// Clocks that differ by less are taken for equal: the coordinator's answer has whole seconds.
-const SKEW_SECONDS_MAX: i64 = 2;
+const SKEW_SECONDS_MAX: u64 = 2;
 
 /// The agent of this machine, by the processes that this user sees.
 pub(super) fn agent() -> Check {
@@ -67,7 +67,9 @@ fn skew(theirs: i64, ours: i64) -> Check {
     let seconds = ours.saturating_sub(theirs);
     let way = if seconds > 0 { "ahead of" } else { "behind" };
     match seconds.unsigned_abs() {
-        0..=2 => Check::ok("clock", format!("within {SKEW_SECONDS_MAX} s of the coordinator's")),
+        0..=SKEW_SECONDS_MAX => {
+            Check::ok("clock", format!("within {SKEW_SECONDS_MAX} s of the coordinator's"))
+        }
         much => Check::warn(
             "clock",
             format!("{much} s {way} the coordinator's"),
