@@ -1,7 +1,7 @@
 //! The report of PyTorch's own snapshot files, from their analysis.
 
 use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};
-use memtape_core::diagnosis::files::{HeldLine, Verdict};
+use memtape_core::diagnosis::files::{HeldLine, Verdict, primary_device};
 use memtape_core::limits::{REPORT_BOXES_MAX, REPORT_RANKS_MAX, REPORT_ROWS_MAX};
 use memtape_core::snapshot::ledger::{Ledger, Sources};
 use memtape_core::snapshot::{DeviceSnapshot, SegmentSource};
@@ -9,9 +9,9 @@ use memtape_proto::api::{self, Frame};
 
 use crate::export::flamegraph::tree::Tree;
 use crate::export::stacks::LiveBytes;
+use crate::render::analysis::Report as Analyzed;
 use crate::render::analysis::notes::notes;
 use crate::render::analysis::text::{healthy, settings, verdict_facts, what};
-use crate::render::analysis::{Report as Analyzed, primary_device};
 use crate::render::units::{bytes, plural, signed_bytes};
 use crate::report::POINTS_MAX;
 use crate::report::chart::{Chart, Line};

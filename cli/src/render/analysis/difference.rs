@@ -3,13 +3,15 @@
 use std::fmt::Write;
 
 use memtape_core::diagnosis::evidence::torch::look::DeviceLook;
-use memtape_core::diagnosis::files::{Change, Diff, Held};
+use memtape_core::diagnosis::files::{
+    Change, Diff, Held, Level, StepLevel, different_levels, different_trends, primary_device,
+};
 use memtape_core::limits::CHANGES_LISTED_MAX;
 use serde_json::{Value, json};
 
+use super::Report;
 use super::json::{files, frame as frame_json, verdict_of};
 use super::text::{frame, section, split_free, table_section, what};
-use super::{Report, primary_device};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
 use crate::render::units::{bytes, plural, signed_bytes, table};
@@ -95,8 +97,8 @@ fn text(report: &Report<'_>, diff: &Diff, all: bool) -> String {
 }
 
 /// How a level moves from step to step.
-fn trend(a_step: Option<i64>) -> String {
-    a_step.map_or("–".to_string(), signed_bytes)
+fn trend(bytes_per_step: Option<i64>) -> String {
+    bytes_per_step.map_or("–".to_string(), signed_bytes)
 }
 
 fn signed(to: u64, from: u64) -> String {
@@ -128,45 +130,8 @@ fn sentence(diff: &Diff, changed: &[&Change]) -> String {
     }
 }
 
-/// Least difference between two trends, in bytes a step, that is named.
-const TREND_BYTES_MIN: u64 = 64 << 10;
-
-/// Part of the smaller value by which two values differ enough to be named first: a twentieth.
-const DIFFERENT_PART: u64 = 20;
-
-/// Steps of a trace that its first and last third need, to say how a level moves.
-const STEPS_OF_A_TREND_MIN: usize = 6;
-
-/// Change of a level from step to step: from the median of the first third to that of the last.
-/// None where there are few steps, and where levels of one third differ by more than that.
-fn a_step(levels: &[u64]) -> Option<i64> {
-    // The first and the last step may be cut by the trace.
-    let whole = levels.get(1..levels.len().checked_sub(1)?)?;
-    if whole.len() < STEPS_OF_A_TREND_MIN {
-        return None;
-    }
-    let third = whole.len() / 3;
-    let median = |part: &[u64]| {
-        let mut part = part.to_vec();
-        part.sort_unstable();
-        part.get(part.len() / 2).copied()
-    };
-    let (first, last) = (whole.get(..third)?, whole.get(whole.len() - third..)?);
-    let spread = |part: &[u64]| Some(part.iter().max()?.abs_diff(*part.iter().min()?));
-    let (from, to) = (median(first)?, median(last)?);
-    if from.abs_diff(to) < spread(first)?.max(spread(last)?) {
-        return None;
-    }
-    let change = i64::try_from(to).ok()?.checked_sub(i64::try_from(from).ok()?)?;
-    Some(change / i64::try_from(whole.len() - third).ok()?)
-}
-
 fn segments(device: &DeviceLook) -> Option<u64> {
     (!device.lacks_segments).then_some(device.segments.len() as u64)
-}
-
-fn inactive_split(device: &DeviceLook) -> Option<u64> {
-    (!device.lacks_segments).then_some(device.space.split_free)
 }
 
 /// What the steps need, and what is reserved and how, where that differs: it is beside what the
@@ -175,26 +140,22 @@ fn beside(report: &Report<'_>) -> String {
     let devices: Vec<&DeviceLook> =
         report.contents().filter_map(|(_, _, _, look)| primary_device(look)).collect();
     let [from, to] = devices[..] else { return String::new() };
-    let peak = |device: &DeviceLook| device.trace.peak.as_ref().map(|peak| peak.bytes);
-    let values = [
-        ("peak", peak(from).zip(peak(to))),
-        ("a step needs", from.trace.step_need().zip(to.trace.step_need())),
-        ("reserved", Some((from.space.reserved, to.space.reserved))),
-        ("inactive split", inactive_split(from).zip(inactive_split(to))),
-    ];
-    let differ = |from: u64, to: u64| from.abs_diff(to) > from.min(to) / DIFFERENT_PART;
-    let said = values.into_iter().filter_map(|(name, values)| {
-        let (from, to) = values.filter(|&(from, to)| differ(from, to))?;
-        Some(format!("; {name} {} in A, {} in B", bytes(from), bytes(to)))
+    let said = different_levels(from, to).into_iter().map(|(level, of)| {
+        let name = match level {
+            Level::Peak => "peak",
+            Level::StepNeed => "a step needs",
+            Level::Reserved => "reserved",
+            Level::InactiveSplit => "inactive split",
+        };
+        format!("; {name} {} in A, {} in B", bytes(of.from), bytes(of.to))
     });
-    let trends = [
-        ("per-step minimum", a_step(&from.trace.floors), a_step(&to.trace.floors)),
-        ("peak", a_step(&from.trace.peaks), a_step(&to.trace.peaks)),
-    ];
-    let trends = trends.into_iter().filter_map(|(name, from, to)| {
-        let (from, to) = from.zip(to).filter(|(from, to)| from.abs_diff(*to) >= TREND_BYTES_MIN)?;
-        let (from, to) = (signed_bytes(from), signed_bytes(to));
-        Some(format!("; its {name} moves by {from} a step in A, {to} in B"))
+    let trends = different_trends(&from.trace, &to.trace).into_iter().map(|(level, of)| {
+        let name = match level {
+            StepLevel::Minimum => "per-step minimum",
+            StepLevel::Peak => "peak",
+        };
+        let (from, to) = (signed_bytes(of.from), signed_bytes(of.to));
+        format!("; its {name} moves by {from} a step in A, {to} in B")
     });
     said.chain(trends).collect()
 }
@@ -236,8 +197,8 @@ fn totals(text: &mut String, report: &Report<'_>) {
             bytes(device.space.reserved),
             split_free(device),
             segments(device).map_or("–".to_string(), |count| count.to_string()),
-            trend(a_step(&device.trace.floors)),
-            trend(a_step(&device.trace.peaks)),
+            trend(StepLevel::Minimum.bytes_per_step(&device.trace)),
+            trend(StepLevel::Peak.bytes_per_step(&device.trace)),
             file.path.display().to_string(),
         ])
     };
@@ -268,9 +229,9 @@ fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Strin
         "reserved": of_devices(report, |device| Some(device.space.reserved)),
         "whole_free": of_devices(report, |device| Some(device.space.whole_free)),
         "segments": of_devices(report, segments),
-        "inactive_split": of_devices(report, inactive_split),
-        "step_min_bytes_per_step": of_devices(report, |device| a_step(&device.trace.floors)),
-        "peak_bytes_per_step": of_devices(report, |device| a_step(&device.trace.peaks)),
+        "inactive_split": of_devices(report, DeviceLook::inactive_split),
+        "step_min_bytes_per_step": per_step(report, StepLevel::Minimum),
+        "peak_bytes_per_step": per_step(report, StepLevel::Peak),
         "lines": list(&diff.lines),
         "lines_differing": differing(&diff.lines),
         "stacks": list(&diff.stacks),
@@ -279,6 +240,12 @@ fn json(report: &Report<'_>, diff: &Diff, (name, value): (&str, Value)) -> Strin
     });
     rest[name] = value;
     format!("{{\"verdict\":{found},{}", rest.to_string().trim_start_matches('{'))
+}
+
+/// How a level of both files moves, in bytes a step.
+fn per_step(report: &Report<'_>, level: StepLevel) -> Vec<Option<i64>> {
+    let trace = |(_, _, _, look)| primary_device(look).map(|device| &device.trace);
+    report.contents().map(|file| level.bytes_per_step(trace(file)?)).collect()
 }
 
 /// A value of both files; null where a file does not tell.
@@ -295,24 +262,4 @@ fn change(change: &Change) -> Value {
         "bytes": [change.from.bytes, change.to.bytes],
         "blocks": [change.from.blocks, change.to.blocks],
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn trends_are_told_from_noise() {
-        let levels = |of: fn(u64) -> u64| (0..20).map(of).collect::<Vec<u64>>();
-        assert_eq!(a_step(&levels(|step| 1000 + 50 * step)), Some(50));
-        assert_eq!(a_step(&levels(|step| 2000 - 50 * step)), Some(-50));
-        assert_eq!(a_step(&levels(|_| 7)), Some(0));
-        assert_eq!(a_step(&levels(|step| 1000 + step + 900 * (step % 2))), None, "noise");
-        // The first and the last step may be cut.
-        let mut cut = levels(|step| 1000 + 50 * step);
-        (cut[0], cut[19]) = (0, u64::MAX);
-        assert_eq!(a_step(&cut), Some(50));
-        assert_eq!(a_step(&[1, 2, 3]), None);
-        assert_eq!(a_step(&[]), None);
-    }
 }

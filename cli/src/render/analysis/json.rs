@@ -2,12 +2,12 @@
 
 use memtape_core::diagnosis::Diagnosis;
 use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look, Oom};
-use memtape_core::diagnosis::files::{HeldLine, Verdict, why_refused};
+use memtape_core::diagnosis::files::{HeldLine, Verdict, primary_device, why_refused};
 use memtape_core::snapshot::Frame;
 use serde_json::{Value, json};
 
 use super::notes::notes;
-use super::{CANNOT_JUDGE, Report, primary_device};
+use super::{CANNOT_JUDGE, Report};
 use crate::read::content::Format;
 use crate::read::snapshots::Unreadable;
 

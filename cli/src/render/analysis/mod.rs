@@ -134,8 +134,3 @@ impl<'a> Report<'a> {
         }
     }
 }
-
-/// The device of a file that holds most bytes.
-pub(crate) fn primary_device(look: &Look) -> Option<&DeviceLook> {
-    look.devices.iter().max_by_key(|device| device.allocated)
-}

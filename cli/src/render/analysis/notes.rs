@@ -1,10 +1,11 @@
 //! Notes below an analysis: what the files lack, and how ranks and steps were found.
 
 use memtape_core::diagnosis::evidence::torch::steps::{STEPS_MAX, StepSource};
+use memtape_core::diagnosis::files::primary_device;
 use memtape_core::diagnosis::location;
 use memtape_core::pickle::torch::{Record, Shape};
 
-use super::{Report, primary_device};
+use super::Report;
 use crate::output::clean;
 use crate::render::units::bytes;
 

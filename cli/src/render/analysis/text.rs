@@ -5,11 +5,11 @@
 use std::fmt::Write;
 
 use memtape_core::diagnosis::evidence::torch::look::{DeviceLook, Look};
-use memtape_core::diagnosis::files::{HeldLine, Kind, Verdict, why_refused};
+use memtape_core::diagnosis::files::{HeldLine, Kind, Verdict, primary_device, why_refused};
 use memtape_core::snapshot::Frame;
 
+use super::Report;
 use super::notes::notes;
-use super::{Report, primary_device};
 use crate::output::clean;
 use crate::read::snapshots::Unreadable;
 use crate::render::facts::Topic;
@@ -285,7 +285,7 @@ fn ranks(text: &mut String, report: &Report<'_>, shown: usize) {
 
 /// Free bytes between live blocks; they are not known without the allocator's segments.
 pub(super) fn split_free(device: &DeviceLook) -> String {
-    if device.lacks_segments { "–".to_string() } else { bytes(device.space.split_free) }
+    device.inactive_split().map_or("–".to_string(), bytes)
 }
 
 /// Requests that failed.

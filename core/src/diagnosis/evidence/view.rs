@@ -64,8 +64,8 @@ pub(crate) struct View<'a> {
     pub(crate) kept: BTreeMap<u32, Kept>,
 }
 
-/// The device to look at: the one that holds most.
-pub(crate) fn primary_device(look: &Look) -> Option<&DeviceLook> {
+/// The device of a file that holds most bytes.
+pub fn primary_device(look: &Look) -> Option<&DeviceLook> {
     look.devices.iter().max_by_key(|device| device.allocated)
 }
 

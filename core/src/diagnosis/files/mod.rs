@@ -8,6 +8,7 @@
 mod diff;
 mod growing;
 mod leaks;
+mod levels;
 mod refused;
 
 use alloc::vec::Vec;
@@ -21,9 +22,10 @@ use crate::snapshot::Frame;
 use crate::snapshot::frames::telling_frame;
 
 pub use super::evidence::held::{HeldLine, Kind};
-pub use super::evidence::view::Rank;
+pub use super::evidence::view::{Rank, primary_device};
 pub use super::judges::verdict::Verdict;
 pub use diff::{Change, Diff, Held, diff};
+pub use levels::{Level, Sides, StepLevel, different_levels, different_trends};
 pub use refused::why_refused;
 
 /// What the files say.

@@ -76,6 +76,13 @@ pub struct DeviceLook {
     pub trace: TraceLook,
 }
 
+impl DeviceLook {
+    /// Free bytes between live blocks; none where the segments are not known.
+    pub fn inactive_split(&self) -> Option<u64> {
+        (!self.lacks_segments).then_some(self.space.split_free)
+    }
+}
+
 /// The trace of a device.
 #[derive(Clone, Debug, Default)]
 pub struct TraceLook {
