@@ -6,6 +6,7 @@
 
 #[path = "diagnosing/advice.rs"]
 mod advice;
+mod golden_files;
 
 #[path = "diagnosing/beyond.rs"]
 mod beyond;
@@ -158,11 +159,8 @@ fn what_is_said_stays_what_it_is() {
     }
     println!("{said}");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/diagnoses.txt");
-    if std::env::var_os("MEMTAPE_GOLDEN").is_some_and(|value| value == "make") {
-        std::fs::write(&path, &said).expect("the file can be written");
-    }
-    let golden = std::fs::read_to_string(&path).expect("the file is in the repository");
-    assert_eq!(said, golden, "MEMTAPE_GOLDEN=make writes it again");
+    let command = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test diagnosis";
+    golden_files::check(&path, &said, command);
 }
 
 #[test]

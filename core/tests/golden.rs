@@ -5,6 +5,7 @@
 //! by `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test golden`; those of older versions never
 //! change. docs/tape-format.md has the rules, and its tables are checked here too.
 
+mod golden_files;
 #[path = "harness/small.rs"]
 mod small;
 
@@ -49,10 +50,6 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-fn is_remade() -> bool {
-    std::env::var_os("MEMTAPE_GOLDEN").is_some_and(|value| value == "make")
-}
-
 /// The words of a tape in a file of lines `index value`, both in hexadecimal.
 fn tape_in(name: &str) -> Vec<AtomicU64> {
     let text = std::fs::read_to_string(path(name)).expect("the tape is in the repository");
@@ -72,7 +69,7 @@ fn tape_in(name: &str) -> Vec<AtomicU64> {
 
 #[test]
 fn every_version_reads_as_it_must() {
-    if is_remade() {
+    if golden_files::is_remade() {
         let memory = made();
         let text = memory.iter().enumerate().fold(String::new(), |mut text, (index, word)| {
             match word.load(Ordering::Relaxed) {
@@ -267,13 +264,10 @@ fn the_document_says_what_the_constants_say() {
         let (_, after) = rest.split_once(&end).expect("a table ends");
         expected = format!("{before}{start}{}{end}{after}", table(&source, module));
     }
-    if is_remade() {
-        std::fs::write(&document, &expected).expect("a file can be written");
-        return;
-    }
-    assert_eq!(text, expected, "run MEMTAPE_GOLDEN=make cargo test -p memtape-core --test golden");
-    assert!(text.contains(&format!("Version {VERSION} ")), "the present version is named");
-    assert!(text.contains(&format!("{LANES} lanes")), "the number of lanes");
+    let command = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test golden";
+    golden_files::check(&document, &expected, command);
+    assert!(expected.contains(&format!("Version {VERSION} ")), "the present version is named");
+    assert!(expected.contains(&format!("{LANES} lanes")), "the number of lanes");
     const { assert!(descriptor::WORDS * LANES + header::DESCRIPTORS <= 512) };
 }
 

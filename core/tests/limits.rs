@@ -2,6 +2,8 @@
 //!
 //! `MEMTAPE_GOLDEN=make cargo test -p memtape-core --test limits` writes the page again.
 
+mod golden_files;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,13 +15,8 @@ fn root() -> PathBuf {
 
 #[test]
 fn the_page_is_made_from_the_table() {
-    let path = root().join("docs/limits.md");
-    if std::env::var_os("MEMTAPE_GOLDEN").is_some_and(|value| value == "make") {
-        fs::write(&path, page()).expect("the page can be written");
-    }
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    let how = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test limits writes it again";
-    assert!(written == page(), "docs/limits.md is not what core/src/limits.rs says: {how}");
+    let command = "MEMTAPE_GOLDEN=make cargo test -p memtape-core --test limits";
+    golden_files::check(&root().join("docs/limits.md"), &page(), command);
 }
 
 #[test]

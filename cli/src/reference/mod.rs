@@ -4,9 +4,10 @@
 //! out; the variables of hidden options are not, because a secret is given by its variable only.
 
 mod environment;
+#[path = "../../../core/tests/golden_files/mod.rs"]
+mod golden_files;
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
@@ -29,11 +30,7 @@ fn the_reference_of_the_environment_is_what_is_read() {
 /// The page is this text; `MEMTAPE_GOLDEN=make` writes it.
 fn check(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
-    if std::env::var_os("MEMTAPE_GOLDEN").is_some_and(|value| value == "make") {
-        fs::write(&path, text).expect("the page can be written");
-    }
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == text, "docs/reference/{name} is old: run cargo xtask docs --reference");
+    golden_files::check(&path, text, "cargo xtask docs --reference");
 }
 
 /// The commands as a machine without any setting shows them.

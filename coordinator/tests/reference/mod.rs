@@ -4,9 +4,10 @@
 //! `cargo xtask docs --reference` writes the pages again.
 
 mod api;
+#[path = "../../../core/tests/golden_files/mod.rs"]
+mod golden_files;
 mod metrics;
 
-use std::fs;
 use std::path::Path;
 
 use crate::fake::{Agent, config, start};
@@ -35,9 +36,5 @@ async fn the_reference_is_what_the_coordinator_says_of_itself() {
 /// The page is this text; `MEMTAPE_GOLDEN=make` writes it.
 fn check(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
-    if std::env::var_os("MEMTAPE_GOLDEN").is_some_and(|value| value == "make") {
-        fs::write(&path, text).expect("the page can be written");
-    }
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == text, "docs/reference/{name} is old: run cargo xtask docs --reference");
+    golden_files::check(&path, text, "cargo xtask docs --reference");
 }
