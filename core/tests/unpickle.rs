@@ -4,14 +4,14 @@ mod pickles;
 
 use std::collections::BTreeSet;
 
-use memtape_core::pickle::fault::Fault;
+use memtape_core::pickle::fault::{Fault, ReadError};
 use memtape_core::pickle::opcodes::{self as opcode, Kind};
 use memtape_core::pickle::value::Limits;
 use pickles::{data, read_plain, show};
 use proptest::prelude::*;
 
-fn value_of(bytes: &[u8], pieces: &[usize]) -> Result<String, String> {
-    let whole = read_plain(bytes, pieces, Limits::default()).map_err(|error| error.to_string())?;
+fn value_of(bytes: &[u8], pieces: &[usize]) -> Result<String, ReadError> {
+    let whole = read_plain(bytes, pieces, Limits::default())?;
     Ok(show(&whole.heap, whole.root))
 }
 

@@ -38,7 +38,7 @@ impl Network {
         }
     }
 
-    fn make(&self) -> Result<(), String> {
+    fn make(&self) -> Result<(), CommandError> {
         let hub = self.hub();
         ip(&format!("netns add {hub}"))?;
         ip(&format!("-n {hub} link set lo up"))?;
@@ -121,15 +121,30 @@ fn within(namespace: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-fn ip(words: &str) -> Result<(), String> {
+/// Why a command of a network failed.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    /// It cannot be started.
+    #[error("{command} cannot be started: {source}")]
+    NotStarted { command: String, source: std::io::Error },
+    /// It ended with a failure; the first line that it wrote to stderr.
+    #[error("{command}: {said}")]
+    Failed { command: String, said: String },
+}
+
+fn ip(words: &str) -> Result<(), CommandError> {
     run(Command::new("ip").args(words.split(' ')))
 }
 
-fn run(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+fn run(command: &mut Command) -> Result<(), CommandError> {
+    let shown = |command: &Command| format!("{command:?}");
+    let output = command
+        .output()
+        .map_err(|source| CommandError::NotStarted { command: shown(command), source })?;
     if output.status.success() {
         return Ok(());
     }
     let error = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{command:?}: {}", error.lines().next().unwrap_or_default()))
+    let said = error.lines().next().unwrap_or_default().to_string();
+    Err(CommandError::Failed { command: shown(command), said })
 }

@@ -6,7 +6,7 @@
 //! - A block of `text` is what the `sh` block before it prints: each of its lines, in this order,
 //!   with any others between. `…` stands for anything, and any number of bytes for any other.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How a page says that a block is not run, and why.
 pub const NOT_RUN: &str = "Not run by the tests: ";
@@ -22,13 +22,51 @@ pub enum Block {
     NotRun(String, String),
 }
 
-/// The code blocks of a page, in its order. Fails with the line that breaks the rules.
-pub fn blocks(page: &Path) -> Result<Vec<Block>, String> {
-    let text = std::fs::read_to_string(page).map_err(|error| error.to_string())?;
-    read(&text).map_err(|why| format!("{}: {why}", page.display()))
+/// Why the code blocks of a page cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// The page cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    Unreadable {
+        /// Path of the page.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A block breaks the rules.
+    #[error("{}: {fault}", path.display())]
+    Faulty {
+        /// Path of the page.
+        path: PathBuf,
+        /// The block and the rule.
+        fault: BlockFault,
+    },
 }
 
-fn read(text: &str) -> Result<Vec<Block>, String> {
+/// A block that breaks the rules.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockFault {
+    /// A block is not run, and no reason is given.
+    #[error("say why {0:?} is not run")]
+    NoReason(String),
+    /// A block of `text` follows no commands, or a second one follows the same commands.
+    #[error("no command prints {0:?}")]
+    NotPrinted(String),
+    /// A block of another language is the file of no name.
+    #[error("a block of {0:?} needs a line `NAME`: before it")]
+    NoName(String),
+}
+
+/// The code blocks of a page, in its order.
+/// Fails when the page cannot be read, and when a block breaks the rules.
+pub fn blocks(page: &Path) -> Result<Vec<Block>, PageError> {
+    let path = || page.to_path_buf();
+    let text = std::fs::read_to_string(page)
+        .map_err(|source| PageError::Unreadable { path: path(), source })?;
+    read(&text).map_err(|fault| PageError::Faulty { path: path(), fault })
+}
+
+fn read(text: &str) -> Result<Vec<Block>, BlockFault> {
     let mut blocks = Vec::new();
     let mut before = "";
     let mut lines = text.lines();
@@ -43,16 +81,16 @@ fn read(text: &str) -> Result<Vec<Block>, String> {
         let reason = before.strip_prefix(NOT_RUN).map(|reason| reason.trim_end_matches('.'));
         match (language, name, reason) {
             (_, Some(name), _) => blocks.push(Block::File(name.to_string(), code)),
-            (_, None, Some("")) => return Err(format!("say why {inner:?} is not run")),
+            (_, None, Some("")) => return Err(BlockFault::NoReason(code)),
             (_, None, Some(reason)) => blocks.push(Block::NotRun(code, reason.to_string())),
             ("sh", ..) => blocks.push(Block::Commands(code, Vec::new())),
             ("text", ..) => match blocks.last_mut() {
                 Some(Block::Commands(_, shown)) if shown.is_empty() => {
                     shown.extend(inner.iter().map(|line| line.to_string()));
                 }
-                _ => return Err(format!("no command prints {inner:?}")),
+                _ => return Err(BlockFault::NotPrinted(code)),
             },
-            _ => return Err(format!("a block of {language:?} needs a line `NAME`: before it")),
+            _ => return Err(BlockFault::NoName(language.to_string())),
         }
         before = "";
     }
@@ -111,13 +149,14 @@ mod tests {
             Block::NotRun("sbatch a.py\n".into(), "it needs a cluster".into()),
         ];
         assert_eq!(read(page).as_deref(), Ok(&expected[..]));
-        for bad in [
-            "```python\nprint(1)\n```\n",
-            "```text\n1\n```\n",
-            "```sh\na\n```\n```text\n1\n```\n```text\n1\n```\n",
-            "Not run by the tests: .\n```sh\na\n```\n",
+        let printed = || BlockFault::NotPrinted("1\n".into());
+        for (bad, fault) in [
+            ("```python\nprint(1)\n```\n", BlockFault::NoName("python".into())),
+            ("```text\n1\n```\n", printed()),
+            ("```sh\na\n```\n```text\n1\n```\n```text\n1\n```\n", printed()),
+            ("Not run by the tests: .\n```sh\na\n```\n", BlockFault::NoReason("a\n".into())),
         ] {
-            assert!(read(bad).is_err(), "{bad}");
+            assert_eq!(read(bad), Err(fault), "{bad}");
         }
     }
 

@@ -151,9 +151,9 @@ mod tests {
         command_line().debug_assert();
     }
 
-    fn parse(line: &str) -> Result<Cli, String> {
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
         let matches = command_line().try_get_matches_from(line.split(' '));
-        matches.and_then(|it| Cli::from_arg_matches(&it)).map_err(|error| error.to_string())
+        matches.and_then(|it| Cli::from_arg_matches(&it))
     }
 
     #[test]
