@@ -199,7 +199,7 @@ fn files_of_one_rank_are_compared_over_time() {
 fn a_request_that_failed_is_explained() {
     let mut trainer = Trainer::new(Job::default());
     (0..3).for_each(|_| trainer.step());
-    // Every second one of many blocks goes: much is free, in pieces of 20 MiB.
+    // Every second one of many blocks goes: much is free, in blocks of 20 MiB.
     let line = "/app/data.py:5:load /app/train.py:80:main";
     let blocks: Vec<u64> = (0..100).map(|_| trainer.sim.alloc(line, 20 * MIB)).collect();
     blocks.iter().step_by(2).for_each(|&address| trainer.sim.free(address));

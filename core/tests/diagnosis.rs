@@ -103,7 +103,7 @@ fn restarts_are_advised_for_what_grows_again_slowly() {
                 assert_eq!(helps, Some(false), "{}", scenario.name);
             }
             Class::OutOfMemory => {
-                // What was needed is needed again; what leaked or is in pieces is given back.
+                // What was needed is needed again; what leaked or is inactive split is given back.
                 let is_needed = scenario.cause == Cause::Load;
                 assert_eq!(helps, Some(!is_needed), "{}", scenario.name);
             }

@@ -9,7 +9,7 @@ rank. PATTERN is
     clean, sgd (the same, and the optimizer allocates nothing), window (the last eight hidden states stay),
     outputs (one hidden state of each step stays),
     graph (a loss of each step stays with the graph that no backward pass frees),
-    pieces (free memory in pieces, then a request that fails), full (a request that fails for want of memory),
+    pieces (inactive split, then a request that fails), full (a request that fails for want of memory),
     gaps (of many blocks one in each segment stays, long before the recording),
     thrash (the cache is emptied in each step),
     deferred (copies on a side stream fall behind; needs FAKECUDA_COPY_MIB_S),

@@ -61,7 +61,7 @@ pub(crate) const RATE_BYTES_MIN: u64 = 4 << 10;
 /// Bytes that matter whatever their rate.
 pub(crate) const HELD_BYTES_MIN: u64 = 16 << 20;
 
-/// Free pieces and excess of one rank matter in files from this many bytes on.
+/// Inactive split and excess of one rank matter in files from this many bytes on.
 pub(crate) const EXCESS_BYTES_MIN: u64 = 1 << 30;
 
 /// Pending frees matter in files from this many bytes on.

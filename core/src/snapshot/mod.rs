@@ -291,7 +291,7 @@ pub struct OutsideStack {
     pub last_step: u64,
 }
 
-/// An amount of memory in pieces.
+/// An amount of memory, and the number of allocations that it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Held {

@@ -41,7 +41,7 @@ fn allocator() -> Vec<Scenario> {
     let reserved = || growth(Layer::Reserved, 4 * MIB);
     vec![
         scenario(
-            "free pieces that are too small",
+            "free blocks that are too small",
             without_line(Class::Fragmentation, Cause::Fragments),
             true,
             Asked::new(reserved(), |rank| split(rank, false)).with(|context| {

@@ -105,7 +105,7 @@ pub(crate) fn all() -> Vec<Scenario> {
                 .with(|known| known.known_growth = Some(leak)),
         ),
         scenario(
-            "a request that failed because what is free is split",
+            "a request that failed because what is free is inactive split",
             (Class::OutOfMemory, line(), Cause::Fragments),
             true,
             died(ran_out).but(asking(12 * GIB, 15 * GIB + 800 * MIB)),

@@ -314,7 +314,7 @@ impl<'a> Case<'a> {
         self.shape.as_ref().map_or(0, |shape| shape.cached.saturating_sub(need))
     }
 
-    /// Is more free in whole segments that no step needs than in pieces?
+    /// Is more free in whole segments that no step needs than is inactive split?
     pub(crate) fn is_cache(&self) -> bool {
         self.shape.as_ref().is_some_and(|shape| self.idle_cache() > shape.inactive)
     }

@@ -187,7 +187,7 @@ fn in_segments(view: &View<'_>, layer: Layer) -> Vec<String> {
     let mut said = Vec::new();
     if beyond_peak(view).is_some() {
         said.push(format!(
-            "of {} reserved, {} are free pieces of used segments and {} are whole free segments",
+            "of {} reserved, {} are inactive split and {} are whole free segments",
             bytes(space.reserved),
             bytes(space.split_free),
             bytes(space.whole_free),

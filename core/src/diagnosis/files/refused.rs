@@ -35,8 +35,8 @@ pub(crate) fn out_of_memory(views: &[View<'_>]) -> Option<Verdict> {
     let size = bytes(oom.bytes);
     let sentence = match class {
         Class::Fragmentation => format!(
-            "rank {}: a request of {size}{by} failed although {} were free, in pieces that it \
-             could not use together",
+            "rank {}: a request of {size}{by} failed although {} were free, split into blocks \
+             that are too small",
             view.rank,
             bytes(free)
         ),
@@ -97,7 +97,7 @@ pub fn why_refused(oom: &Oom) -> Vec<String> {
         said.push(format!(
             "{} were free for such a request, in {}, the largest {}",
             bytes(refusal.eligible),
-            plural(refusal.eligible_pieces, "piece"),
+            plural(refusal.eligible_pieces, "block"),
             bytes(refusal.eligible_largest)
         ));
     }

@@ -1,4 +1,4 @@
-//! The allocator holds memory that no tensor uses, in pieces that do not fit.
+//! The allocator holds memory that no tensor uses, split into blocks that are too small.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -91,14 +91,14 @@ fn fits(case: &Case<'_>) -> Option<(bool, String)> {
     (largest > 0).then_some((shape.largest_free >= largest, said))
 }
 
-/// Is a tenth of what is held free in pieces?
+/// Is a tenth of what is held inactive split?
 fn is_split(shape: &Shape) -> bool {
     shape.inactive.saturating_mul(10) >= shape.reserved
 }
 
 fn free(shape: &Shape) -> String {
     format!(
-        "of {} reserved, {} are free pieces of used segments and {} are whole free segments",
+        "of {} reserved, {} are inactive split and {} are whole free segments",
         bytes(shape.reserved),
         bytes(shape.inactive),
         bytes(shape.cached),
@@ -149,7 +149,7 @@ fn remedy(case: &Case<'_>) -> Remedy {
         steps.push("run the largest batch first, and pad to a few lengths".into());
     }
     if is_expandable {
-        steps.push("expandable_segments is on already, so its free pieces are small".into());
+        steps.push("expandable_segments is on already, so the free blocks are small".into());
     }
     if let Some(holder) = shape.and_then(|shape| shape.holder.as_ref()) {
         let here = location(&holder.frame);
@@ -164,7 +164,7 @@ pub(crate) const ADVICE: &str = "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments
                                  different tensor sizes (pad to a few lengths, run the largest \
                                  batch first)";
 
-/// The same in files of PyTorch: much of what is held is free in pieces, even at the peak.
+/// The same in files of PyTorch: much of what is held is inactive split, even at the peak.
 pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
     let stuck = |view: &View<'_>| {
         // Without a trace the end is all there is, and says little of the peak.
@@ -182,8 +182,8 @@ pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
         bytes: split,
         confidence_ppm: 650_000,
         sentence: format!(
-            "rank {} holds {} more than its tensors needed at their highest, in pieces between \
-             live blocks",
+            "rank {} holds {} more than its tensors needed at their highest, split into free \
+             blocks between live ones",
             view.rank,
             bytes(split)
         ),
@@ -194,9 +194,9 @@ pub(crate) fn in_files(views: &[View<'_>]) -> Option<Verdict> {
                 bytes(peak)
             ),
             format!(
-                "{} lie in {} beside live blocks, the largest {}",
+                "{} lie in {} between live ones, the largest {}",
                 bytes(space.split_free),
-                plural(space.split_pieces, "piece"),
+                plural(space.split_pieces, "free block"),
                 bytes(space.largest_piece)
             ),
         ],

@@ -45,7 +45,7 @@ pub enum Cause {
     Cycles,
     /// Other streams still use what was freed.
     Streams,
-    /// Free pieces that are too small.
+    /// Free blocks that are too small.
     Fragments,
     /// Free segments that wait in the cache.
     CachedSegments,
