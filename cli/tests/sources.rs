@@ -251,7 +251,7 @@ fn any_two_states_are_compared() {
     }
     let text = memtape(&["diff"], &[healthy, leaking], None).stdout;
     assert!(text.contains("its per-step minimum moves by "), "{text}");
-    assert!(text.contains("MIN/STEP"), "{text}");
+    assert!(text.contains("GROWTH/STEP"), "{text}");
 
     let (early, late) = (job.path().join("early"), job.path().join("late"));
     for (folder, step, ranks) in [(&early, 20, 0..4), (&late, STEPS, 1..4)] {

@@ -12,7 +12,9 @@ const ROWS_PER_LINE_MAX: usize = 4;
 
 /// What the columns mean.
 const NOTES: &str = "survivors: memory of older steps, without the line's largest group of equal \
-                     age; parameters have none\n";
+                     age; parameters have none\n\
+                     kept/step: bytes that the line keeps from each step; – where it does not \
+                     grow\n";
 
 /// The table of lines; `rank` is the only one that was asked for.
 pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {

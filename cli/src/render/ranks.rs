@@ -21,6 +21,9 @@ const LAYERS: [(&str, &str); 7] = [
     ("in use by tensors", ">in use"),
 ];
 
+/// What a column means.
+const NOTES: &str = "growth/step: change of the per-step minimum\n";
+
 /// The ranks of a job.
 pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
     if ranks.is_empty() {
@@ -34,7 +37,7 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
         "node",
         ">pid",
         ">step",
-        ">minimum/step",
+        ">growth/step",
         ">allocated",
         ">reserved",
         ">peak",
@@ -44,6 +47,7 @@ pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
         ">rss",
     ];
     let mut text = table(&titles, ranks.iter().map(row).collect());
+    text.push_str(NOTES);
     text.push_str(&devices(ranks));
     text.push_str(&hosts(ranks));
     for reason in unknown {

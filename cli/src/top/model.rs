@@ -47,7 +47,7 @@ enum LineOrder {
     #[default]
     Survivors,
     Holds,
-    Growth,
+    Kept,
 }
 
 /// The order of each table.
@@ -76,7 +76,7 @@ impl Orders {
             Level::Lines => match self.lines {
                 LineOrder::Survivors => "survivors",
                 LineOrder::Holds => "holds",
-                LineOrder::Growth => "growth",
+                LineOrder::Kept => "kept",
             },
         }
     }
@@ -102,8 +102,8 @@ impl Orders {
             Level::Lines => {
                 self.lines = match self.lines {
                     LineOrder::Survivors => LineOrder::Holds,
-                    LineOrder::Holds => LineOrder::Growth,
-                    LineOrder::Growth => LineOrder::Survivors,
+                    LineOrder::Holds => LineOrder::Kept,
+                    LineOrder::Kept => LineOrder::Survivors,
                 }
             }
         }
@@ -323,7 +323,7 @@ impl Model {
             found.filter(|(line, _)| self.passes(Level::Lines, &lines::name(line))).collect();
         match self.orders.lines {
             LineOrder::Holds => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.bytes)),
-            LineOrder::Growth => {
+            LineOrder::Kept => {
                 found.sort_by_key(|(_, of)| std::cmp::Reverse(of.growth_bytes_per_step))
             }
             LineOrder::Survivors => {

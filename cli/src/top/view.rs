@@ -279,7 +279,7 @@ impl View<'_> {
             ("line", Constraint::Fill(1)),
             (">holds", Constraint::Length(9)),
             (">survivors", Constraint::Length(9)),
-            (">growth/step", Constraint::Length(11)),
+            (">kept/step", Constraint::Length(9)),
             (">since step", Constraint::Length(10)),
         ];
         if is_wide {

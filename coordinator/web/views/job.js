@@ -187,7 +187,7 @@ function rankTable(job, ranks, open, selected, unit) {
         sort: row => row.step,
       },
       {
-        title: `growth a ${unit}`,
+        title: `growth/${unit}`,
         cell: row => size(row.growth_bytes_per_step, true),
         number: true,
         sort: row => row.growth_bytes_per_step,

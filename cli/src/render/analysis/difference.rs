@@ -204,7 +204,7 @@ fn totals(text: &mut String, report: &Report<'_>) {
     };
     let rows = ["A", "B"].into_iter().zip(report.contents()).filter_map(row).collect();
     let titles = ["", ">allocated", ">peak", ">reserved", ">inactive split", ">segments"];
-    let titles = [&titles[..], &[">min/step", ">peak/step", "file"]].concat();
+    let titles = [&titles[..], &[">growth/step", ">peak growth/step", "file"]].concat();
     let rows = table(&titles, rows);
     table_section(text, "Files", &rows, None);
 }

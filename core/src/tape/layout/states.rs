@@ -161,10 +161,10 @@ impl Clock {
             let is_function = of == "in" || is_line(of);
             match bare {
                 "step" | "STEP" if is_function => word.to_string(),
-                "step" | "steps" | "per-step" => word.replace("step", "turn"),
-                "STEP" | "STEPS" | "MINIMUM/STEP" | "KEPT/STEP" | "PEAK/STEP" => {
-                    word.replace("STEP", "TURN")
+                "step" | "steps" | "per-step" | "growth/step" | "kept/step" => {
+                    word.replace("step", "turn")
                 }
+                "STEP" | "STEPS" | "GROWTH/STEP" | "KEPT/STEP" => word.replace("STEP", "TURN"),
                 _ => word.to_string(),
             }
         });
@@ -230,8 +230,8 @@ mod tests {
             ("allocated in 4 distinct steps, 0 to 9", "allocated in 4 distinct turns, 0 to 9"),
             ("kept at engine.py:3 in step", "kept at engine.py:3 in step"),
             (
-                "  engine.py:3 step\n  STEP  MINIMUM/STEP  KEPT/STEP\n",
-                "  engine.py:3 step\n  TURN  MINIMUM/TURN  KEPT/TURN\n",
+                "  engine.py:3 step\n  STEP  GROWTH/STEP  KEPT/STEP\n",
+                "  engine.py:3 step\n  TURN  GROWTH/TURN  KEPT/TURN\n",
             ),
             ("kept at step.py:3 in Optimizer.step", "kept at step.py:3 in Optimizer.step"),
             ("since 5 UTC\nstep  7\n", "since 5 UTC\nturn  7\n"),
