@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use memtape_proto::api::{Device, Named, Rank, Unknown};
+use memtape_proto::api::{Device, Named, Rank, RankState, Unknown};
 
 use crate::output::clean;
 use crate::render::palette;
@@ -22,7 +22,7 @@ const LAYERS: [(&str, &str); 7] = [
 ];
 
 /// What a column means.
-const NOTES: &str = "growth/step: change of the per-step minimum\n";
+const NOTES: &str = "growth/step: change of the per-step minimum; – once the rank has ended\n";
 
 /// The ranks of a job.
 pub(crate) fn text(ranks: &[Rank], unknown: &[Unknown]) -> String {
@@ -82,7 +82,7 @@ fn row(rank: &Rank) -> Vec<Cell> {
         rank.node.clone().into(),
         if rank.pid == 0 { "–".to_string() } else { rank.pid.to_string() }.into(),
         counted(&rank.clock, &rank.step.to_string()).into(),
-        signed_bytes(rank.growth_bytes_per_step).into(),
+        growth(rank).into(),
         bytes(sum(|device| device.allocated_bytes)).into(),
         bytes(sum(|device| device.reserved_bytes)).into(),
         bytes(sum(|device| device.peak_allocated_bytes)).into(),
@@ -91,6 +91,15 @@ fn row(rank: &Rank) -> Vec<Cell> {
         count_of_trouble(sum(|device| device.malloc_failures)),
         rank.rss_bytes.map_or("–".to_string(), bytes).into(),
     ]
+}
+
+/// The change of the per-step minimum; a rank that has ended has none.
+pub(crate) fn growth(rank: &Rank) -> String {
+    let has_ended = matches!(rank.state.known(), Some(RankState::Ended | RankState::Failed));
+    match has_ended || rank.end.is_some() {
+        true => "–".to_string(),
+        false => signed_bytes(rank.growth_bytes_per_step),
+    }
 }
 
 /// A count that should be 0.
@@ -209,6 +218,17 @@ mod tests {
         let text = text(&[rank], &[]);
         assert!(text.contains("oom_killed") && text.contains('–'), "{text}");
         assert!(text.contains("rank 3: no stacks") && text.contains("2 events"), "{text}");
+    }
+
+    #[test]
+    fn a_rank_that_has_ended_does_not_grow() {
+        let check = |rank: serde_json::Value, expected: &str| {
+            assert_eq!(growth(&parse(&rank).expect("shape")), expected, "{rank}");
+        };
+        check(json!({ "state": "growing", "growth_bytes_per_step": 2 << 20 }), "+2 MiB");
+        check(json!({ "state": "healthy" }), "0 B");
+        check(json!({ "state": "failed", "end": "failed" }), "–");
+        check(json!({ "state": "ended", "end": "exited" }), "–");
     }
 
     #[test]

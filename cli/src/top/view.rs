@@ -15,6 +15,7 @@ use super::model::{Level, Model, allocated};
 use crate::clock::{age, utc};
 use crate::output::clean;
 use crate::render::palette::{self, Meaning};
+use crate::render::ranks::growth;
 use crate::render::units::{bytes, counted, duration, plural, signed_bytes};
 use crate::render::{lines, units};
 
@@ -205,7 +206,7 @@ impl View<'_> {
                 Cell::from(Line::from(memory_bar(rank)).right_aligned()),
                 right(bytes(allocated(rank))),
                 right(bytes(reserved)),
-                right(signed_bytes(rank.growth_bytes_per_step)),
+                right(growth(rank)),
             ];
             if is_wide {
                 let peak = rank.devices.iter().map(|device| device.peak_allocated_bytes).sum();

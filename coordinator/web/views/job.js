@@ -188,7 +188,8 @@ function rankTable(job, ranks, open, selected, unit) {
       },
       {
         title: `growth/${unit}`,
-        cell: row => size(row.growth_bytes_per_step, true),
+        // A rank that has ended does not grow.
+        cell: row => (row.end ? '–' : size(row.growth_bytes_per_step, true)),
         number: true,
         sort: row => row.growth_bytes_per_step,
       },
