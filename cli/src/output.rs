@@ -9,6 +9,9 @@ use serde::Serialize;
 
 use crate::terminal;
 
+/// Stands for what was cut off.
+const ELLIPSIS: char = '…';
+
 /// Lines that are wrapped go on at most this far from the left.
 const INDENT_MAX: usize = 24;
 
@@ -97,9 +100,49 @@ pub(crate) fn clean(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
+/// Text of at most this width: the end is cut off, and `…` says so.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    let room = width.saturating_sub(1);
+    if textwrap::core::display_width(text) <= width {
+        return text.to_string();
+    }
+    let mut taken = 0;
+    let fits = |letter: &char| {
+        taken += textwrap::core::display_width(letter.encode_utf8(&mut [0; 4]));
+        taken <= room
+    };
+    let mut cut: String = text.chars().take_while(fits).collect();
+    cut.truncate(cut.trim_end().len());
+    if width > 0 {
+        cut.push(ELLIPSIS);
+    }
+    cut
+}
+
+/// The same with the beginning cut off, for paths and names of functions.
+pub(crate) fn cut_front(text: &str, width: usize) -> String {
+    let backwards = |text: &str| text.chars().rev().collect::<String>();
+    backwards(&cut(&backwards(text), width))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_cut_off_is_marked() {
+        for (width, end, front) in [
+            (0, "", ""),
+            (1, "…", "…"),
+            (6, "model…", "…rward"),
+            (7, "model…", "…orward"),
+            (13, "model forward", "model forward"),
+        ] {
+            assert_eq!(cut("model forward", width), end);
+            assert_eq!(cut_front("model forward", width), front);
+        }
+        assert_eq!(cut("漢字漢字", 5), "漢字…");
+    }
 
     #[test]
     fn strangers_do_not_drive_the_terminal() {

@@ -4,8 +4,16 @@ use std::fmt::Write;
 
 use memtape_proto::api::{Frame, Holder, Line, Lines};
 
-use crate::output::clean;
-use crate::render::units::{bytes, frame, plural, signed_bytes, table};
+use crate::output::{clean, cut, cut_front};
+use crate::render::table::{self, Cell};
+use crate::render::units::{bytes, frame, plural, signed_bytes};
+use crate::terminal;
+
+/// Narrower terminals have the name of a line above its numbers.
+const WIDE: usize = 140;
+
+/// Between a frame and the one that it was called from.
+const CALLED_FROM: &str = " < ";
 
 /// Ranks of one line that have a row of their own.
 const ROWS_PER_LINE_MAX: usize = 4;
@@ -18,6 +26,11 @@ const NOTES: &str = "survivors: memory of older steps, without the line's larges
 
 /// The table of lines; `rank` is the only one that was asked for.
 pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
+    of_width(of, rank, terminal::width())
+}
+
+/// The same at a width; without one, a row is one line of any length.
+fn of_width(of: &Lines, rank: Option<u32>, width: Option<usize>) -> String {
     if of.ranks == 0 {
         let why = "no census is known: the ranks have just begun, or their agents are older\n";
         return why.to_string();
@@ -28,22 +41,10 @@ pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
             |rank| format!("no line holds memory on rank {rank}\n"),
         );
     }
-    let titles = [
-        "line",
-        ">rank",
-        ">holds",
-        ">blocks",
-        ">survivors",
-        ">oldest step",
-        ">kept/step",
-        ">since step",
-        ">median rank",
-    ];
-    let rows = of.lines.iter().flat_map(|line| {
-        let holders = line.holders.iter().take(ROWS_PER_LINE_MAX).enumerate();
-        holders.map(|(index, holder)| row(line, holder, index == 0))
-    });
-    let mut text = table(&titles, rows.collect());
+    let mut text = match width.filter(|&width| width < WIDE) {
+        Some(width) => narrow(&of.lines, width),
+        None => wide(&of.lines, width.unwrap_or(usize::MAX)),
+    };
     if of.lines_left_out > 0 {
         let _ = writeln!(
             text,
@@ -63,11 +64,63 @@ pub(crate) fn text(of: &Lines, rank: Option<u32>) -> String {
     text
 }
 
-fn row(line: &Line, holder: &Holder, is_first: bool) -> Vec<String> {
+/// One row for each rank, with the name of the line in front.
+fn wide(lines: &[Line], width: usize) -> String {
+    let numbers: Vec<Vec<String>> = holders(lines).map(|(_, of, _)| row(of)).collect();
+    let medians: Vec<String> = holders(lines)
+        .map(|(line, _, is_first)| if is_first { bytes(line.median_bytes) } else { String::new() })
+        .collect();
+    let titles = [&["line"], TITLES.as_slice(), &[">median rank"]].concat();
+    let rows = |names: &dyn Fn(&Line) -> String| -> Vec<Vec<Cell>> {
+        let all = holders(lines).zip(&numbers).zip(&medians);
+        all.map(|(((line, _, is_first), numbers), median)| {
+            let name = if is_first { names(line) } else { String::new() };
+            let cells = std::iter::once(name).chain(numbers.iter().cloned());
+            cells.chain([median.clone()]).map(Cell::from).collect()
+        })
+        .collect()
+    };
+    // What the numbers take: a table whose names are empty.
+    let empty = table::of_width(&titles, &rows(&|_| String::new()), None, false);
+    let taken = empty.lines().map(textwrap::core::display_width).max().unwrap_or_default();
+    let room = width.saturating_sub(taken.saturating_sub("line".len()));
+    table::of_width(&titles, &rows(&|line| name(line, room)), None, terminal::is_coloured())
+}
+
+/// The name of each line and its median rank, and below them one row for each rank.
+fn narrow(lines: &[Line], width: usize) -> String {
+    let rows: Vec<Vec<Cell>> =
+        holders(lines).map(|(_, of, _)| row(of).into_iter().map(Cell::from).collect()).collect();
+    let table = table::of_width(&TITLES, &rows, None, terminal::is_coloured());
+    let mut rows = table.lines();
+    let mut text = rows.next().map_or(String::new(), |heading| format!("{heading}\n"));
+    for ((line, _, is_first), row) in holders(lines).zip(rows) {
+        if is_first {
+            let median = format!("; median rank {}", bytes(line.median_bytes));
+            let room = width.saturating_sub(median.len());
+            let _ = writeln!(text, "\n{}{median}", name(line, room));
+        }
+        let _ = writeln!(text, "{row}");
+    }
+    text.push('\n');
+    text
+}
+
+const TITLES: [&str; 7] =
+    [">rank", ">holds", ">blocks", ">survivors", ">oldest step", ">kept/step", ">since step"];
+
+/// The ranks of each line that have a row; true for the first of a line.
+fn holders(lines: &[Line]) -> impl Iterator<Item = (&Line, &Holder, bool)> {
+    lines.iter().flat_map(|line| {
+        let holders = line.holders.iter().take(ROWS_PER_LINE_MAX).enumerate();
+        holders.map(move |(index, holder)| (line, holder, index == 0))
+    })
+}
+
+fn row(holder: &Holder) -> Vec<String> {
     let growth = i64::try_from(holder.growth_bytes_per_step).unwrap_or(i64::MAX);
     let growing = holder.growing_since_step;
     vec![
-        if is_first { name(line) } else { String::new() },
         holder.rank.to_string(),
         bytes(holder.bytes),
         holder.blocks.to_string(),
@@ -75,19 +128,43 @@ fn row(line: &Line, holder: &Holder, is_first: bool) -> Vec<String> {
         holder.oldest_step.to_string(),
         growing.map_or("–".to_string(), |_| signed_bytes(growth)),
         growing.map_or("–".to_string(), |step| step.to_string()),
-        if is_first { bytes(line.median_bytes) } else { String::new() },
     ]
 }
 
-/// The line to look at, and the lines that it was called from.
-pub(crate) fn name(line: &Line) -> String {
+/// The line to look at, and the lines that it was called from, in this width. Lines that called it
+/// are left out first; then the function keeps its end, because a qualified name ends with what
+/// is called.
+pub(crate) fn name(line: &Line, width: usize) -> String {
     // The file's own name: three whole paths do not fit on a screen.
     let short = |of: &Frame| {
         let file = of.file.rsplit('/').next().unwrap_or_default().to_string();
         frame(&Frame { file, ..of.clone() })
     };
     let frames: Vec<String> = line.frames.iter().map(short).collect();
-    if frames.is_empty() { "(no stack)".to_string() } else { clean(&frames.join(" < ")) }
+    let Some((innermost, callers)) = frames.split_first() else {
+        return cut("(no stack)", width);
+    };
+    let fits = |text: &str| textwrap::core::display_width(text) <= width;
+    let all = clean(&frames.join(CALLED_FROM));
+    if fits(&all) {
+        return all;
+    }
+    let some = (0..callers.len()).rev().map(|count| {
+        let shown = frames.get(..=count).unwrap_or_default().join(CALLED_FROM);
+        clean(&format!("{shown}{CALLED_FROM}…"))
+    });
+    if let Some(found) = some.into_iter().find(|text| fits(text)) {
+        return found;
+    }
+    let innermost = clean(innermost);
+    match innermost.split_once(' ') {
+        Some((at, function)) if textwrap::core::display_width(at) + 2 < width => {
+            let room = width.saturating_sub(textwrap::core::display_width(at) + 1);
+            format!("{at} {}", cut_front(function, room))
+        }
+        Some((at, _)) => cut_front(at, width),
+        None => cut_front(&innermost, width),
+    }
 }
 
 #[cfg(test)]
@@ -120,12 +197,91 @@ mod tests {
     fn a_line_says_what_it_holds_and_whether_it_grows() {
         let text = text(&leak(), None);
         let rows: Vec<&str> = text.lines().collect();
-        assert_eq!(rows.len(), 5, "{text}");
+        assert_eq!(rows.len(), 6, "{text}");
         let has = |row: &str, words: &[&str]| words.iter().all(|word| row.contains(word));
         assert!(has(rows[1], &["train.py:36", "train.py:80", "400 MiB", "200", "96"]), "{text}");
         assert!(has(rows[1], &["+2 MiB"]), "{text}");
         assert!(has(rows[2], &["–"]) && !rows[2].contains("train.py"), "{text}");
         assert!(rows[3].starts_with("3 more lines"), "{text}");
+    }
+
+    /// A job whose lines have long names, and a line that several ranks hold.
+    fn long() -> Lines {
+        let frame = |file: &str, line, function: &str| Frame {
+            file: file.into(),
+            line,
+            function: function.into(),
+        };
+        let holder = |rank, bytes: u64, growing: Option<u64>| Holder {
+            rank,
+            step: 2138,
+            bytes,
+            blocks: 2028,
+            survivor_bytes: bytes / 2,
+            oldest_step: 99,
+            growing_since_step: growing,
+            growth_bytes_per_step: growing.map_or(0, |_| 2_862_612),
+            ..Holder::default()
+        };
+        let model = "/opt/venv/lib/python3.11/site-packages/transformers/modeling_llama.py";
+        let leak = Line {
+            frames: vec![
+                frame("/app/losses.py", 32, "remember_loss"),
+                frame(model, 1234, "LlamaForCausalLMWithAVeryLongNameOfItsClass.forward"),
+                frame("/app/train.py", 157, "main"),
+            ],
+            ranks: 1,
+            holders: vec![holder(2, 5_766_000_000, Some(99))],
+            ..Line::default()
+        };
+        let shared = Line {
+            frames: vec![frame(
+                model,
+                77,
+                "LlamaForCausalLMWithAVeryLongNameOfItsClass.LlamaDecoderLayerWithAttention.forward",
+            )],
+            ranks: 3,
+            median_bytes: 528 << 20,
+            holders: (0..3).map(|rank| holder(rank, 528 << 20, None)).collect(),
+        };
+        let lines =
+            vec![leak, shared, Line { holders: vec![holder(3, 9, None)], ..Line::default() }];
+        Lines { ranks: 4, lines, ..Lines::default() }
+    }
+
+    #[test]
+    fn narrow_terminals_have_the_name_above_the_numbers() {
+        let expected = include_str!("screens/lines_80.txt");
+        assert_eq!(of_width(&long(), None, Some(80)), expected);
+    }
+
+    #[test]
+    fn wide_terminals_have_one_row_for_each_rank() {
+        let expected = include_str!("screens/lines_200.txt");
+        assert_eq!(of_width(&long(), None, Some(200)), expected);
+    }
+
+    #[test]
+    fn a_name_keeps_its_telling_end() {
+        let lines = long().lines;
+        for (width, expected) in [
+            (
+                200,
+                "losses.py:32 remember_loss < modeling_llama.py:1234 \
+                   LlamaForCausalLMWithAVeryLongNameOfItsClass.forward < train.py:157 main",
+            ),
+            (
+                110,
+                "losses.py:32 remember_loss < modeling_llama.py:1234 \
+                   LlamaForCausalLMWithAVeryLongNameOfItsClass.forward < …",
+            ),
+            (40, "losses.py:32 remember_loss < …"),
+            (26, "losses.py:32 remember_loss"),
+            (20, "losses.py:32 …r_loss"),
+            (8, "…s.py:32"),
+        ] {
+            assert_eq!(name(&lines[0], width), expected);
+        }
     }
 
     #[test]

@@ -53,7 +53,13 @@ pub(crate) fn table<C: Into<Cell>>(titles: &[&str], rows: Vec<Vec<C>>) -> String
     of_width(titles, &rows, width, terminal::is_coloured())
 }
 
-fn of_width(titles: &[&str], rows: &[Vec<Cell>], width: Option<usize>, coloured: bool) -> String {
+/// The table at a width; without one, rows are lines of any length.
+pub(crate) fn of_width(
+    titles: &[&str],
+    rows: &[Vec<Cell>],
+    width: Option<usize>,
+    coloured: bool,
+) -> String {
     let all: Vec<usize> = (0..titles.len()).collect();
     let Some(width) = width else { return part(titles, rows, &all, None, coloured) };
     let parts = fitting(&least_widths(titles, rows), width);
