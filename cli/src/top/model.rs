@@ -320,7 +320,7 @@ impl Model {
         let found = self.answer.lines.lines.iter();
         let found = found.filter_map(|line| Some((line, line.holders.get(of_rank(line)?)?)));
         let mut found: Vec<_> =
-            found.filter(|(line, _)| self.passes(Level::Lines, &lines::name(line))).collect();
+            found.filter(|(line, _)| self.passes(Level::Lines, &lines::name(line, usize::MAX))).collect();
         match self.orders.lines {
             LineOrder::Holds => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.bytes)),
             LineOrder::Kept => {

@@ -9,11 +9,11 @@ use ratatui::backend::FromCrossterm;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Clear, Paragraph, Row, Sparkline, Table, TableState, Wrap};
+use ratatui::widgets::{Clear, Paragraph, Row, Sparkline, Table, TableState};
 
 use super::model::{Level, Model, allocated};
 use crate::clock::{age, utc};
-use crate::output::clean;
+use crate::output::{clean, cut, cut_front};
 use crate::render::palette::{self, Meaning};
 use crate::render::ranks::growth;
 use crate::render::units::{bytes, counted, duration, plural, signed_bytes};
@@ -30,6 +30,12 @@ const LOST_ROWS: u16 = 3;
 
 /// Cells of the bar of used memory.
 const BAR_CELLS: usize = 10;
+
+/// Cells between two columns.
+const COLUMN_SPACING: u16 = 1;
+
+/// In front of the selected row.
+const SELECTED: &str = "> ";
 
 const HELP: &str = "\
 memtape top shows the jobs of a coordinator, the ranks of a job,
@@ -68,14 +74,14 @@ impl View<'_> {
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        frame.render_widget(self.title(), title);
-        frame.render_widget(Paragraph::new(self.path()).wrap(Wrap { trim: true }), path);
+        frame.render_widget(fitted(self.title(), usize::from(title.width)), title);
+        frame.render_widget(Paragraph::new(wrapped(vec![self.path()], path)), path);
         match self.model.level() {
             Level::Jobs => self.jobs(frame, table, detail),
             Level::Ranks => self.ranks(frame, table, detail),
             Level::Lines => self.lines(frame, table, detail),
         }
-        frame.render_widget(self.keys(), keys);
+        frame.render_widget(fitted(self.keys(), usize::from(keys.width)), keys);
         if self.model.is_helping() {
             self.help(frame);
         }
@@ -157,19 +163,17 @@ impl View<'_> {
             let world = if job.world_size == 0 { job.ranks } else { job.world_size };
             let trouble = if job.incidents_open > 0 { Meaning::Bad } else { Meaning::Plain };
             let mut cells = vec![
-                Cell::from(self.painted(&job.job, Meaning::Strong)),
+                Line::from(self.painted(&job.job, Meaning::Strong)),
                 self.painted(job.state.as_str(), palette::of_job(&job.state)).into(),
                 right(format!("{}/{world}", job.ranks_alive)),
                 right(counted(&job.clock, &job.step_max.to_string())),
-                Line::from(self.painted(job.incidents_open.to_string(), trouble))
-                    .right_aligned()
-                    .into(),
+                Line::from(self.painted(job.incidents_open.to_string(), trouble)).right_aligned(),
                 right(age(job.started_wall_ns, self.now_ns)),
             ];
             if is_wide {
-                cells.push(Cell::from(clean(&job.nodes.join(" "))));
+                cells.push(Line::from(clean(&job.nodes.join(" "))));
             }
-            Row::new(cells)
+            cells
         };
         let mut columns = vec![
             ("job", Constraint::Min(12)),
@@ -191,7 +195,7 @@ impl View<'_> {
         if let Some(job) = self.model.selected().and_then(|row| jobs.get(row)) {
             text.extend(self.incidents(&job.job, None));
         }
-        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), detail);
+        frame.render_widget(Paragraph::new(wrapped(text, detail)), detail);
     }
 
     fn ranks(&self, frame: &mut Frame<'_>, table: Rect, detail: Rect) {
@@ -201,9 +205,9 @@ impl View<'_> {
             let reserved = rank.devices.iter().map(|device| device.reserved_bytes).sum();
             let mut cells = vec![
                 right(rank.rank.to_string()),
-                Cell::from(self.painted(rank.state.as_str(), palette::of_rank(&rank.state))),
+                Line::from(self.painted(rank.state.as_str(), palette::of_rank(&rank.state))),
                 right(counted(&rank.clock, &rank.step.to_string())),
-                Cell::from(Line::from(memory_bar(rank)).right_aligned()),
+                right(memory_bar(rank)),
                 right(bytes(allocated(rank))),
                 right(bytes(reserved)),
                 right(growth(rank)),
@@ -217,10 +221,10 @@ impl View<'_> {
                     right(ooms.to_string()),
                     right(rank.rss_bytes.map_or("?".to_string(), bytes)),
                     right(rank.pid.to_string()),
-                    Cell::from(clean(&rank.node)),
+                    Line::from(clean(&rank.node)),
                 ]);
             }
-            Row::new(cells)
+            cells
         };
         let mut columns = vec![
             (">rank", Constraint::Length(5)),
@@ -249,33 +253,11 @@ impl View<'_> {
             (Some(job), Some(rank)) => self.incidents(job, Some(rank)),
             _ => Vec::new(),
         };
-        frame.render_widget(Paragraph::new(incidents).wrap(Wrap { trim: false }), text);
+        frame.render_widget(Paragraph::new(wrapped(incidents, text)), text);
     }
 
     fn lines(&self, frame: &mut Frame<'_>, table: Rect, detail: Rect) {
         let is_wide = table.width >= WIDE;
-        let row = |(line, of): &(&CodeLine, &Holder)| {
-            let growth = match of.growing_since_step {
-                Some(_) => self.painted(grown(of), Meaning::Bad),
-                None => Span::raw("–"),
-            };
-            let since = of.growing_since_step.map_or("–".to_string(), |step| step.to_string());
-            let mut cells = vec![
-                Cell::from(lines::name(line)),
-                right(bytes(of.bytes)),
-                right(bytes(of.survivor_bytes)),
-                Line::from(growth).right_aligned().into(),
-                right(since),
-            ];
-            if is_wide {
-                cells.extend([
-                    right(of.blocks.to_string()),
-                    right(of.oldest_step.to_string()),
-                    right(bytes(line.median_bytes)),
-                ]);
-            }
-            Row::new(cells)
-        };
         let mut columns = vec![
             ("line", Constraint::Fill(1)),
             (">holds", Constraint::Length(9)),
@@ -290,6 +272,29 @@ impl View<'_> {
                 (">median rank", Constraint::Length(11)),
             ]);
         }
+        let name_width = widths(&columns, table.width).first().copied().unwrap_or_default();
+        let row = |(line, of): &(&CodeLine, &Holder)| {
+            let growth = match of.growing_since_step {
+                Some(_) => self.painted(grown(of), Meaning::Bad),
+                None => Span::raw("–"),
+            };
+            let since = of.growing_since_step.map_or("–".to_string(), |step| step.to_string());
+            let mut cells = vec![
+                Line::from(lines::name(line, name_width)),
+                right(bytes(of.bytes)),
+                right(bytes(of.survivor_bytes)),
+                Line::from(growth).right_aligned(),
+                right(since),
+            ];
+            if is_wide {
+                cells.extend([
+                    right(of.blocks.to_string()),
+                    right(of.oldest_step.to_string()),
+                    right(bytes(line.median_bytes)),
+                ]);
+            }
+            cells
+        };
         let found = self.model.lines();
         self.table(frame, table, &columns, found.iter().map(row).collect());
         let [series, text] =
@@ -299,9 +304,13 @@ impl View<'_> {
         let frames = selected.map(|(line, _)| line.frames.as_slice()).unwrap_or_default();
         let frames: Vec<Line<'_>> = match (frames, self.model.answer()) {
             ([], Some(_)) => vec![Line::from("no line of this rank is known")],
-            (frames, _) => frames.iter().map(|of| Line::from(units::frame(of))).collect(),
+            // The file and the function are at the end.
+            (frames, _) => frames
+                .iter()
+                .map(|of| Line::from(cut_front(&units::frame(of), usize::from(text.width))))
+                .collect(),
         };
-        frame.render_widget(Paragraph::new(frames), text);
+        frame.render_widget(Paragraph::new(wrapped(frames, text)), text);
     }
 
     fn table(
@@ -309,17 +318,22 @@ impl View<'_> {
         frame: &mut Frame<'_>,
         area: Rect,
         columns: &[(&'static str, Constraint)],
-        rows: Vec<Row<'static>>,
+        rows: Vec<Vec<Line<'static>>>,
     ) {
         let titles = columns.iter().map(|(title, _)| match title.strip_prefix('>') {
-            Some(title) => Cell::from(Line::from(title.to_uppercase()).right_aligned()),
-            None => Cell::from(title.to_uppercase()),
+            Some(title) => Line::from(title.to_uppercase()).right_aligned(),
+            None => Line::from(title.to_uppercase()),
         });
-        let table = Table::new(rows, columns.iter().map(|(_, width)| *width))
-            .header(Row::new(titles).style(self.style(Meaning::Dim)))
-            .column_spacing(1)
-            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-            .highlight_symbol("> ");
+        let widths = widths(columns, area.width);
+        let fitted = |row: Vec<Line<'static>>| {
+            Row::new(row.into_iter().zip(&widths).map(|(cell, width)| fitted(cell, *width)))
+        };
+        let table =
+            Table::new(rows.into_iter().map(fitted), columns.iter().map(|(_, width)| *width))
+                .header(Row::new(titles).style(self.style(Meaning::Dim)))
+                .column_spacing(COLUMN_SPACING)
+                .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+                .highlight_symbol(SELECTED);
         let mut state = TableState::new().with_selected(self.model.selected());
         frame.render_stateful_widget(table, area, &mut state);
     }
@@ -347,6 +361,7 @@ impl View<'_> {
             bytes(*low),
             bytes(*high)
         );
+        let text = cut(&text, usize::from(heading.width));
         frame.render_widget(self.painted(text, Meaning::Strong), heading);
         // The lowest value has a bar too.
         let scale = (high - low).max(1);
@@ -398,8 +413,71 @@ fn memory_bar(rank: &Rank) -> String {
     format!("{bar} {:>3.0} %", ratio * 100.0)
 }
 
-fn right(text: String) -> Cell<'static> {
-    Cell::from(Line::from(clean(&text)).right_aligned())
+fn right(text: String) -> Line<'static> {
+    Line::from(clean(&text)).right_aligned()
+}
+
+/// The cells that each column of a table has.
+fn widths(columns: &[(&'static str, Constraint)], width: u16) -> Vec<usize> {
+    let area = Rect::new(0, 0, width.saturating_sub(SELECTED.len() as u16), 1);
+    let widths = columns.iter().map(|(_, width)| *width);
+    let areas = Layout::horizontal(widths).spacing(COLUMN_SPACING).split(area);
+    areas.iter().map(|area| usize::from(area.width)).collect()
+}
+
+/// A line of at most this width; `…` stands for the rest.
+fn fitted(line: Line<'static>, width: usize) -> Line<'static> {
+    let mut room = width;
+    if line.width() <= width {
+        return line;
+    }
+    let spans = line.spans.into_iter().map_while(|span| {
+        let left = room;
+        room = room.saturating_sub(span.width());
+        (left > 0).then(|| match span.width() < left {
+            true => span,
+            false => Span::styled(cut(&format!("{} ", span.content), left), span.style),
+        })
+    });
+    Line { spans: spans.collect(), ..Line::default() }
+}
+
+/// Lines that are wrapped at the width; the last one that fits ends with `…` if there are more.
+fn wrapped(lines: Vec<Line<'static>>, area: Rect) -> Vec<Line<'static>> {
+    let width = usize::from(area.width);
+    let all = lines.into_iter().flat_map(|line| in_rows(line, width));
+    let mut all: Vec<Line<'static>> = all.collect();
+    let height = usize::from(area.height);
+    if all.len() > height {
+        all.truncate(height);
+        if let Some(last) = all.last_mut() {
+            let room = width.saturating_sub(last.width());
+            last.push_span(Span::raw(if room > 1 { " …" } else { "…" }));
+            *last = fitted(std::mem::take(last), width);
+        }
+    }
+    all
+}
+
+/// The rows of one line. The style of its first span stays with that span.
+fn in_rows(line: Line<'static>, width: usize) -> Vec<Line<'static>> {
+    if line.width() <= width {
+        return vec![line];
+    }
+    let mut spans = line.spans.into_iter();
+    let Some(first) = spans.next() else { return Vec::new() };
+    let rest: String = spans.map(|span| span.content.into_owned()).collect();
+    let text = format!("{}{rest}", first.content);
+    let style = if rest.is_empty() { first.style } else { Style::new() };
+    let rows = textwrap::wrap(&text, textwrap::Options::new(width.max(1)));
+    let row = |(index, row): (usize, &std::borrow::Cow<'_, str>)| match row
+        .strip_prefix(first.content.as_ref())
+        .filter(|_| index == 0)
+    {
+        Some(rest) => Line::from(vec![first.clone(), Span::raw(rest.to_string())]),
+        None => Line::from(Span::styled(row.to_string(), style)),
+    };
+    rows.iter().enumerate().map(row).collect()
 }
 
 /// `07:00:04`.
@@ -475,6 +553,20 @@ mod tests {
         let mut never = Model::default();
         never.update(Event::Lost("nothing listens at http://127.0.0.1:7771".to_string()));
         check(&never, "never_answered");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_marked() {
+        let area = |width, height| Rect::new(0, 0, width, height);
+        let text = |lines: Vec<Line<'_>>| lines.iter().map(Line::to_string).collect::<Vec<_>>();
+        let line = || Line::from(vec![Span::raw("inc-1"), Span::raw("  rank 2 keeps 2 MiB more")]);
+        assert_eq!(fitted(line(), 14).to_string(), "inc-1  rank 2…");
+        assert_eq!(fitted(line(), 5).to_string(), "inc-…");
+        assert_eq!(fitted(line(), 40).to_string(), line().to_string());
+        assert_eq!(text(wrapped(vec![line()], area(16, 2))), ["inc-1  rank 2", "keeps 2 MiB more"]);
+        assert_eq!(text(wrapped(vec![line()], area(16, 1))), ["inc-1  rank 2 …"]);
+        assert_eq!(text(wrapped(vec![line(), line()], area(31, 1)))[0].chars().last(), Some('…'));
+        assert_eq!(text(wrapped(vec![line(), line()], area(40, 9))).len(), 2);
     }
 
     #[test]
