@@ -4,6 +4,7 @@
 
 use anyhow::bail;
 use memtape_core::capture::collective::Verdict;
+use memtape_core::diagnosis::Class;
 use memtape_proto::api::{
     Capture, CaptureState, Captures, Collectives, Incident, IncidentState, Incidents, Job, Jobs,
     Rank, RankState, Ranks,
@@ -44,6 +45,12 @@ impl Answers<'_> {
         let mut incidents = answer.unwrap_or_default().incidents;
         incidents.sort_by_key(|incident| incident.opened_wall_ns);
         incidents
+    }
+
+    /// The incident about the request that failed on a rank.
+    pub(crate) fn failed_request(&self, rank: u32) -> Option<Incident> {
+        let is_it = |of: &Incident| of.rank == rank && of.class == Class::OutOfMemory;
+        self.incidents().into_iter().find(is_it)
     }
 
     /// Its first closed capture with this trigger.

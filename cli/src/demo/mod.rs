@@ -192,7 +192,10 @@ impl Demo {
         }
         if !self.watch.is_interrupted() {
             let goal = self.plan.goal;
-            self.watch.write(&screens::commands_to_try(&found, goal, &base, &self.job));
+            let answers = Answers { client: &client, job: &self.job };
+            let failed = found.oom.as_ref().and_then(|_| answers.failed_request(rank));
+            let text = screens::commands_to_try(&found, failed.as_ref(), goal, &base, &self.job);
+            self.watch.write(&text);
         }
         self.watch.until_interrupted(&mut self.children);
         Ok(())

@@ -1,8 +1,8 @@
 //! What the demo says of the scenario, of what was found, and what to try next.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use memtape_proto::api::Capture;
+use memtape_proto::api::{Capture, Incident};
 
 use super::found::Found;
 use super::scenarios::Goal;
@@ -41,17 +41,27 @@ pub(crate) fn capture(capture: &Capture) -> String {
     line
 }
 
-/// The last screen: three commands, with the real address, job and ids.
-pub(crate) fn commands_to_try(found: &Found, goal: Goal, base: &str, job: &str) -> String {
+/// The last screen: one line that names the coordinator, and three commands with the real job and
+/// ids. `failed` is the incident about the request that failed.
+pub(crate) fn commands_to_try(
+    found: &Found,
+    failed: Option<&Incident>,
+    goal: Goal,
+    base: &str,
+    job: &str,
+) -> String {
     let mut commands: Vec<(String, &str)> = Vec::new();
     if let Some(incident) = &found.incident {
         commands.push((format!("show {}", incident.id), "the incident, its line and its evidence"));
     }
     let shown = found.oom.as_ref().or(found.capture.as_ref());
-    if let Some(capture) = shown {
+    if let Some(failed) = failed {
+        let what = "the request that failed, and what held the memory then";
+        commands.push((format!("show {}", failed.id), what));
+    } else if let Some(capture) = shown {
         let what = match goal {
             Goal::Death => "all ranks at the death, and who waits for whom",
-            _ if found.oom.is_some() => "all ranks at the request that failed",
+            _ if found.oom.is_some() => "all ranks at the last step before the request that failed",
             Goal::Desynchronised => "all ranks, and who waits for whom",
             Goal::Incident(_) | Goal::OutOfMemory(_) => "all ranks at the same step",
         };
@@ -62,24 +72,28 @@ pub(crate) fn commands_to_try(found: &Found, goal: Goal, base: &str, job: &str) 
         }
     }
     commands.push((format!("ranks {job}"), "where the bytes of each rank are"));
-    let program = this_program();
-    let mut text = "\nThe demo runs until Ctrl-C. Try in another terminal:\n".to_string();
+    let mut text = format!(
+        "\nThe demo runs until Ctrl-C. In another terminal, say once where it is:\n\n  \
+         export MEMTAPE_COORDINATOR={base}{}\n\nThen try:\n",
+        alias()
+    );
     for (command, what) in commands {
-        text.push_str(&format!("\n  # {what}\n  {program} {command} --coordinator {base}\n"));
+        text.push_str(&format!("\n  # {what}\n  memtape {command}\n"));
     }
     text
 }
 
-/// This program as the user called it.
-fn this_program() -> String {
-    let called = std::env::args_os().next();
-    called.map_or("memtape".to_string(), |called| Path::new(&called).display().to_string())
+/// What makes `memtape` this program in another terminal; empty where its folder is on the path.
+fn alias() -> String {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let is_on_path = called.is_none_or(|called| called.components().count() == 1);
+    let program = std::env::current_exe().ok().filter(|_| !is_on_path);
+    program.map_or(String::new(), |program| format!("; alias memtape='{}'", program.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use memtape_core::diagnosis::Class;
-    use memtape_proto::api::Incident;
 
     use super::*;
 
@@ -95,17 +109,27 @@ mod tests {
         let (first, second) = (Some(capture("cap-1")), Some(capture("cap-2")));
         let all = Found { incident, capture: first, oom: second, desynchronised: None };
         let death = Found { capture: Some(capture("cap-3")), ..Found::default() };
-        for (found, goal, expected) in [
-            (all, Goal::OutOfMemory(Class::Leak), ["show inc-1", "show cap-2", "ranks j"]),
-            (death, Goal::Death, ["show cap-3", "export cap-3 --rank 2", "ranks j"]),
+        let failed = Incident { id: "inc-2".into(), ..Incident::default() };
+        for (found, failed, goal, expected) in [
+            (
+                all,
+                Some(failed),
+                Goal::OutOfMemory(Class::Leak),
+                ["show inc-1", "show inc-2", "ranks j"],
+            ),
+            (
+                death,
+                None,
+                Goal::Death,
+                ["show cap-3", "export cap-3 --rank 2 -o rank2.pickle", "ranks j"],
+            ),
         ] {
-            let text = commands_to_try(&found, goal, "http://h:1", "j");
+            let text = commands_to_try(&found, failed.as_ref(), goal, "http://h:1", "j");
             let commands: Vec<&str> =
-                text.lines().filter(|line| line.contains("--coordinator http://h:1")).collect();
-            assert_eq!(commands.len(), expected.len(), "{text}");
-            for (command, part) in commands.iter().zip(expected) {
-                assert!(command.contains(part), "{text}");
-            }
+                text.lines().filter_map(|line| line.strip_prefix("  memtape ")).collect();
+            assert_eq!(commands, expected, "{text}");
+            let exports = text.matches("export MEMTAPE_COORDINATOR=http://h:1").count();
+            assert_eq!(exports, 1, "{text}");
         }
     }
 
