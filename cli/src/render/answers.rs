@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use memtape_core::detector::Layer;
+use memtape_core::diagnosis::Class;
 use memtape_proto::api::{
     Alternative, Capture, Incident, IncidentState, Job, Named, Part, PartOutcome, Suspect,
 };
@@ -110,7 +111,7 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
             }
         }
     };
-    section("Stack, innermost first", incident.stack.iter().map(frame).collect());
+    section(stack_title(incident), incident.stack.iter().map(frame).collect());
     // What a capture showed is of its step; the figures above are the newest.
     let at_step = incident.capture_step.filter(|&step| step > 0);
     let at_step = at_step.map_or(String::new(), |step| format!(" (at step {step})"));
@@ -150,14 +151,29 @@ pub(crate) fn incident(incident: &Incident, capture: Option<&Capture>) -> String
     text
 }
 
+/// What the stack of an incident is of: the request that failed, or the line that grows.
+pub(crate) fn stack_title(incident: &Incident) -> &'static str {
+    match incident.class.known() {
+        Some(Class::OutOfMemory) => "Stack of the request that failed, innermost first",
+        _ => "Stack, innermost first",
+    }
+}
+
 /// Another class: what speaks for it and what against it.
 pub(crate) fn alternative(other: &Alternative) -> Vec<String> {
     let class = clean(other.class.as_str()).replace('_', " ");
     let standing = clean(other.standing.as_str()).replace('_', " ");
-    let said =
-        |sign: &'static str, line: &String| format!("{class}, {standing}: {sign} {}", clean(line));
-    let evidence = other.evidence.iter().map(|line| said("+", line));
-    evidence.chain(other.against.iter().map(|line| said("-", line))).collect()
+    let said = |side: &'static str, line: &String| {
+        let line = clean(line);
+        format!("{class}, {standing}: {side}{line}")
+    };
+    // A class that is ruled out has only what speaks against it.
+    let against = match other.evidence.is_empty() {
+        true => "",
+        false => "against it, ",
+    };
+    let evidence = other.evidence.iter().map(|line| said("for it, ", line));
+    evidence.chain(other.against.iter().map(|line| said(against, line))).collect()
 }
 
 /// How much grows, in the unit of its layer.
@@ -344,7 +360,7 @@ Evidence for it (at step 74)
   allocated in 33 distinct steps
 
 What else it may be
-  reference cycles, ruled out: - it never gave back
+  reference cycles, ruled out: it never gave back
 
 Suspects (at step 74)
       GROWN  ON PEERS  BLOCKS  ALLOCATION STEPS  LINE

@@ -106,7 +106,9 @@ export function draw(of) {
     }),
     incident.stack.length
       ? section(
-          'Stack, innermost frame first',
+          incident.class === 'out_of_memory'
+            ? 'Stack of the request that failed, innermost frame first'
+            : 'Stack, innermost frame first',
           make(
             'pre',
             {},
