@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use memtape_core::capture::Reason;
 use memtape_core::detector::Layer;
 use memtape_core::diagnosis::Class;
 use memtape_proto::api::{
@@ -80,7 +81,18 @@ pub(crate) fn captures(captures: &[Capture], now_ns: i64) -> String {
         ]
     };
     let titles = ["capture", "state", "job", ">step", ">aligned", "trigger", ">requested"];
-    list(&titles, captures, row, "no capture\n")
+    let mut text = list(&titles, captures, row, "no capture\n");
+    if captures.iter().any(|capture| is_baseline(&capture.trigger)) {
+        let _ = writeln!(text, "baseline: {BASELINE}");
+    }
+    text
+}
+
+/// What a capture is for that no fault has triggered.
+const BASELINE: &str = "a state without a finding, kept to compare later ones with";
+
+fn is_baseline(trigger: &str) -> bool {
+    trigger == Reason::Baseline.as_str()
 }
 
 /// A row for each item; without one, the words for that.
@@ -256,9 +268,10 @@ pub(crate) fn manifest(capture: &Capture) -> String {
         0 => String::new(),
         step => format!(", compared with step {step}"),
     };
+    let why = if is_baseline(&capture.trigger) { format!(" ({BASELINE})") } else { String::new() };
     let mut text = format!(
         "Capture {} is {}: {} of {} at the end of step {}{before}\n\
-         trigger {}, requested {} UTC\n",
+         trigger {}{why}, requested {} UTC\n",
         clean(&capture.id),
         capture.state,
         capture.aligned,
@@ -388,6 +401,16 @@ For pytorch.org/memory_viz:  memtape export cap-3 --rank 2 -o rank2.pickle
         check(Layer::Churn, "in 64 of the last 64 steps");
         check(Layer::Spread, "64 B above its peers");
         check(Layer::Progress, "64 steps behind its peers");
+    }
+
+    #[test]
+    fn a_baseline_is_explained() {
+        let of = |trigger: &str| Capture { trigger: trigger.into(), ..Capture::default() };
+        let explained = "a state without a finding, kept to compare later ones with";
+        for (trigger, expected) in [("baseline", true), ("growth", false)] {
+            assert_eq!(manifest(&of(trigger)).contains(explained), expected, "{trigger}");
+            assert_eq!(captures(&[of(trigger)], 0).contains(explained), expected, "{trigger}");
+        }
     }
 
     #[test]

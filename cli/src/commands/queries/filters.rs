@@ -36,7 +36,8 @@ pub(crate) struct CaptureFilter {
     /// Show only captures that this rank triggered [default: all].
     #[arg(long)]
     pub(crate) rank: Option<u32>,
-    /// Show only captures with this trigger, such as growth, oom or manual [default: all].
+    /// Show only captures with this trigger, such as growth, out_of_memory, manual or
+    /// baseline (a healthy state, kept to compare later ones with) [default: all].
     #[arg(long, value_name = "TRIGGER")]
     pub(crate) trigger: Option<String>,
     /// Show only captures that were requested within this time, such as 30m or 2d [default: ever].
