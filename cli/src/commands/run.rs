@@ -82,9 +82,8 @@ pub(crate) fn run(args: RunArgs, globals: &Globals) -> anyhow::Result<()> {
 }
 
 /// What a user reads where there is no GPU. CPU tensors are recorded from the first GPU memory on.
-const NO_GPU: &str = "memtape: no NVIDIA GPU is visible here: the command runs as usual, and no \
-                      tape is written unless it takes GPU memory (CPU tensors, MEMTAPE_CPU=1, are \
-                      recorded only beside it)";
+const NO_GPU: &str = "memtape: no NVIDIA GPU is visible here: the command runs as usual, and \
+                      nothing is recorded unless it uses a GPU";
 
 /// True when the folder of devices has one of NVIDIA's drivers: `nvidiactl` on servers, `dxg` in
 /// WSL, the others on Jetson boards.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
 use rustix::fs::{Access, access, statfs};
 
 use super::Check;
@@ -93,16 +94,22 @@ pub(super) fn gpus() -> Check {
                   and the utility capability (NVIDIA_DRIVER_CAPABILITIES=compute,utility)";
     let nvml = match Nvml::init() {
         Ok(nvml) => nvml,
-        Err(error) => return Check::warn(NAME, format!("NVML does not answer: {error}"), advice),
+        Err(NvmlError::LibloadingError(_)) => {
+            return Check::warn(NAME, "no NVIDIA driver is found here", advice);
+        }
+        Err(error) => {
+            let found = format!("NVIDIA's driver does not answer: {error}");
+            return Check::warn(NAME, found, advice);
+        }
     };
     match nvml.device_count() {
-        Ok(0) => Check::warn(NAME, "NVML shows no GPU", advice),
+        Ok(0) => Check::warn(NAME, "NVIDIA's driver shows no GPU", advice),
         Ok(count) => {
             let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_string());
             let gpus = plural(u64::from(count), "GPU");
             Check::ok(NAME, format!("{gpus}, driver {driver}"))
         }
-        Err(error) => Check::warn(NAME, format!("NVML counts no GPUs: {error}"), advice),
+        Err(error) => Check::warn(NAME, format!("NVIDIA's driver counts no GPUs: {error}"), advice),
     }
 }
 
