@@ -1,5 +1,7 @@
 //! Values on the command line, and what is wrong with one, in a line.
 
+use std::net::AddrParseError;
+use std::num::{IntErrorKind, ParseIntError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -45,6 +47,11 @@ pub(crate) fn mistake(error: &clap::Error, whole: &clap::Command, words: &[Strin
             _ => (first_paragraph(error), None),
         },
         ErrorKind::InvalidValue => (first_paragraph(error), near(ContextKind::SuggestedValue)),
+        ErrorKind::ValueValidation => (wrong_value(error), None),
+        ErrorKind::MissingRequiredArgument => match said(ContextKind::InvalidArg) {
+            Some(names) => (format!("{names} is missing"), None),
+            None => (first_paragraph(error), None),
+        },
         _ => (first_paragraph(error), None),
     };
     let near = near.map_or(String::new(), |near| format!(" (did you mean {near}?)"));
@@ -68,6 +75,23 @@ fn first_paragraph(error: &clap::Error) -> String {
     let text = error.to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
     first.trim_start_matches("error: ").to_string()
+}
+
+/// What is wrong with a value: numbers and addresses in plain words, others as their parser says.
+fn wrong_value(error: &clap::Error) -> String {
+    let cause = std::error::Error::source(error);
+    let number = cause.and_then(|cause| cause.downcast_ref::<ParseIntError>());
+    let is_address = cause.is_some_and(|cause| cause.is::<AddrParseError>());
+    let words = match number.map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow | IntErrorKind::NegOverflow) => "the number is too large",
+        Some(_) => "it must be a whole number",
+        None if is_address => "it must be an address and a port, such as 127.0.0.1:7771",
+        // A range is written as Rust writes it.
+        None => return first_paragraph(error).replace("..=", " to "),
+    };
+    let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (value, name) = (context(ContextKind::InvalidValue), context(ContextKind::InvalidArg));
+    format!("invalid value '{value}' for '{name}': {words}")
 }
 
 /// The best of clap's suggestions, which it sorts from the worst to the best.

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("memtape: {}", output::one_line(&format!("{error:#}")));
+            eprintln!("memtape: {}", output::error_line(&error));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -96,8 +96,11 @@ fn usage_error(error: &clap::Error, words: &[String]) -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        eprintln!("{error}");
+    let is_bare = error.kind() == ErrorKind::MissingSubcommand && words.len() < 2;
+    if is_bare || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let help = if is_bare { command_line().render_help() } else { error.render() };
+        // The exit code says that nothing was done; a closed stdout changes nothing.
+        let _ = output::print_as_it_is(&help.to_string());
         return ExitCode::from(EXIT_USAGE);
     }
     eprintln!("memtape: {}", args::mistake(error, &command_line(), words));

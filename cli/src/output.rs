@@ -81,6 +81,31 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print_as_it_is(&serde_json::to_string(value)?)
 }
 
+/// An error and its causes in one line. Errors of the operating system have plain words.
+pub(crate) fn error_line(error: &anyhow::Error) -> String {
+    let words = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
+        Some(cause) => io_words(cause),
+        None => cause.to_string(),
+    };
+    one_line(&error.chain().map(words).collect::<Vec<_>>().join(": "))
+}
+
+/// What an error of the operating system means.
+pub(crate) fn io_words(error: &std::io::Error) -> String {
+    let words = match error.kind() {
+        ErrorKind::NotFound => "there is no such file or folder",
+        ErrorKind::PermissionDenied => "this user may not do that: check the rights",
+        ErrorKind::AlreadyExists => "a file of this name is there: choose another name",
+        ErrorKind::NotADirectory => "it is a file, or a part of its path is: name a folder",
+        ErrorKind::IsADirectory => "it is a folder: name a file",
+        ErrorKind::StorageFull => "the disk is full: make room",
+        ErrorKind::ReadOnlyFilesystem => "the disk is read-only: choose another folder",
+        ErrorKind::AddrInUse => "another program uses this address: choose another port",
+        _ => return error.to_string(),
+    };
+    words.to_string()
+}
+
 /// True when the error is a closed stdout.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
@@ -165,6 +190,18 @@ For the viewer:  memtape export cap-1 --rank 2 -o rank2.pickle
 ";
         assert_eq!(wrapped(text, 40), expected);
         assert_eq!(wrapped(expected, 40), expected);
+    }
+
+    #[test]
+    fn errors_of_the_system_have_plain_words() {
+        let line = |kind: ErrorKind| {
+            let error = std::io::Error::from(kind);
+            error_line(&anyhow::Error::from(error).context("cannot open x"))
+        };
+        assert_eq!(line(ErrorKind::NotFound), "cannot open x: there is no such file or folder");
+        assert_eq!(line(ErrorKind::IsADirectory), "cannot open x: it is a folder: name a file");
+        let other = anyhow::anyhow!("two\nlines").context("cannot read x");
+        assert_eq!(error_line(&other), "cannot read x: two lines");
     }
 
     #[test]

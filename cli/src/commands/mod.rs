@@ -261,9 +261,20 @@ mod tests {
         );
         check(
             "memtape show cap-1 --rank x",
-            "invalid value 'x' for '--rank <RANK>': invalid digit found in string; see memtape \
-             show --help",
+            "invalid value 'x' for '--rank <RANK>': it must be a whole number; see memtape show \
+             --help",
         );
+        check(
+            "memtape demo --ranks 99",
+            "invalid value '99' for '--ranks <RANKS>': 99 is not in 1 to 64; see memtape demo \
+             --help",
+        );
+        check(
+            "memtape coordinator --listen x",
+            "invalid value 'x' for '--listen <ADDR>': it must be an address and a port, such as \
+             127.0.0.1:7771; see memtape coordinator --help",
+        );
+        check("memtape show", "<ID|FILE> is missing; see memtape show --help");
         check(
             "memtape export cap-1 --format pickel",
             "invalid value 'pickel' for '--format <FORMAT>' [possible values: pickle, json, \

@@ -10,7 +10,7 @@ use object::{Object, ObjectSymbol};
 use serde::Deserialize;
 
 use super::Check;
-use crate::output::one_line;
+use crate::output::{error_line, one_line};
 
 /// Prints what the checks need; PyTorch's version comes from its installation, without an import.
 const SCRIPT: &str = "\
@@ -52,7 +52,7 @@ pub(super) fn check(python: &str, library: Option<&Path>, checks: &mut Vec<Check
         Ok(facts) => facts,
         Err(why) => {
             let advice = "name the Python of the training with --python";
-            checks.push(Check::warn("python", format!("{python}: {why:#}"), advice));
+            checks.push(Check::warn("python", format!("{python}: {}", error_line(&why)), advice));
             return;
         }
     };

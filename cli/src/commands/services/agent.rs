@@ -50,7 +50,13 @@ pub(crate) struct AgentArgs {
 /// Fails with all invalid settings at once, or with the service's own error.
 pub(crate) fn run(args: AgentArgs, globals: &Globals) -> anyhow::Result<()> {
     let json = globals.json;
-    let config = config(args, &globals.coordinator_url()?);
+    let coordinator = globals.coordinator_url()?;
+    if coordinator.starts_with("https://") {
+        let plain = coordinator.replacen("https://", "http://", 1);
+        let line = format!("an agent does not support TLS yet: write --coordinator {plain}");
+        return Err(Mistakes(vec![line]).into());
+    }
+    let config = config(args, &coordinator);
     let mistakes = config.mistakes();
     if !mistakes.is_empty() {
         return Err(Mistakes(mistakes).into());
