@@ -319,8 +319,9 @@ impl Model {
         let of_rank = |line: &'_ Line| line.holders.iter().position(|of| Some(of.rank) == rank);
         let found = self.answer.lines.lines.iter();
         let found = found.filter_map(|line| Some((line, line.holders.get(of_rank(line)?)?)));
-        let mut found: Vec<_> =
-            found.filter(|(line, _)| self.passes(Level::Lines, &lines::name(line, usize::MAX))).collect();
+        let mut found: Vec<_> = found
+            .filter(|(line, _)| self.passes(Level::Lines, &lines::name(line, usize::MAX)))
+            .collect();
         match self.orders.lines {
             LineOrder::Holds => found.sort_by_key(|(_, of)| std::cmp::Reverse(of.bytes)),
             LineOrder::Kept => {
