@@ -281,6 +281,10 @@ limits! {
         "Incidents that are remembered",
         "the oldest closed incident is forgotten",
         "`memtape_losses_total{reason=\"forgotten\"}`";
+    FAILURE_AGE_SECONDS_MAX: u64 = 900, Seconds, "coordinator",
+        "Age of a death or a failed request that makes an incident",
+        "an older one makes no incident: a coordinator that starts finds the tapes of a day",
+        "the state of the rank";
     INCIDENTS_OPEN_MAX: usize = 1024, Count, "coordinator",
         "Open incidents of all jobs",
         "further growth opens no incident",

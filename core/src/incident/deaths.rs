@@ -18,10 +18,7 @@ use crate::capture::Reason;
 use crate::detector::Scope;
 use crate::diagnosis::KnownGrowth;
 use crate::identity::end::{End, TOGETHER_NS};
-
-/// A failure that happened longer ago than this is not reported, in nanoseconds of Unix time: a
-/// new coordinator meets the tapes of a day.
-const NEWS_WALL_NS_MAX: i64 = 900_000_000_000;
+use crate::limits::FAILURE_AGE_SECONDS_MAX;
 
 /// An incident about a failure is closed after this time, in nanoseconds of Unix time.
 const OPEN_WALL_NS_MAX: i64 = 86_400_000_000_000;
@@ -64,7 +61,8 @@ impl Incidents {
                     _ => closed.wall_ns >= failure.wall_ns,
                 })
         };
-        let is_old = now.wall_ns.saturating_sub(failure.wall_ns) > NEWS_WALL_NS_MAX;
+        let age_ns = u64::try_from(now.wall_ns.saturating_sub(failure.wall_ns)).unwrap_or(0);
+        let is_old = age_ns / 1_000_000_000 > FAILURE_AGE_SECONDS_MAX;
         if is_old || self.known.values().any(was_reported) {
             return;
         }

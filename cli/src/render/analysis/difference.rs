@@ -178,7 +178,7 @@ fn shape(text: &mut String, report: &Report<'_>) {
         row("reserved", |device| Some(device.space.reserved)),
         row("whole free segments", |device| Some(device.space.whole_free)),
         row("inactive split", |device| Some(device.space.split_free)),
-        row("largest free piece", |device| Some(device.space.largest_piece)),
+        row("largest free block", |device| Some(device.space.largest_piece)),
         vec!["segments".into(), count(from).to_string(), count(to).to_string(), segments],
     ];
     let rows = table(&["what", ">in A", ">in B", ">change"], rows);

@@ -80,11 +80,11 @@ fn confidence_ppm(case: &Case<'_>) -> u64 {
     }
 }
 
-/// Would the largest request fit into the largest free piece? None where that is not known.
+/// Would the largest request fit into the largest free block? None where that is not known.
 fn fits(case: &Case<'_>) -> Option<(bool, String)> {
     let (shape, largest) = (case.shape.as_ref()?, case.requests?.largest);
     let said = format!(
-        "the largest free piece is {}, the largest request lately was {}",
+        "the largest free block is {}, the largest request lately was {}",
         bytes(shape.largest_free),
         bytes(largest),
     );

@@ -4,6 +4,7 @@ use super::*;
 use crate::identity::end::End;
 use crate::incident::deaths::SETTLED_NS;
 use crate::incident::failure::FAILURE_CAPTURE_WAIT_NS;
+use crate::limits::FAILURE_AGE_SECONDS_MAX;
 
 const DIED: FailureKind = FailureKind::Died(End::Killed);
 
@@ -232,11 +233,15 @@ fn a_survived_request_hides_no_death() {
 fn old_deaths_are_no_news() {
     let (mut shell, job) = (Shell::default(), Job::new(7));
     shell.at(100_000);
-    shell.failed(&job, failure(3, 90_000, DIED));
+    let oldest = 100_000 - FAILURE_AGE_SECONDS_MAX as i64;
+    shell.failed(&job, failure(3, oldest - 1, DIED));
     assert!(shell.incidents.is_empty());
+    shell.failed(&Job::new(8), failure(3, oldest, DIED));
+    assert_eq!(shell.incidents.len(), 1);
+    shell.incidents.forget_attempt(8);
     shell.failed(&job, failure(3, 99_990, DIED));
-    assert!(shell.incident("inc-0001").is_open());
+    assert!(shell.incident("inc-0002").is_open());
     shell.at(200_000);
-    let closed = shell.incident("inc-0001").closed.expect("it is old");
+    let closed = shell.incident("inc-0002").closed.expect("it is old");
     assert_eq!(closed.reason, ClosedReason::NoNews);
 }
