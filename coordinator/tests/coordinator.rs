@@ -564,7 +564,7 @@ async fn a_coordinator_that_cannot_start_says_why_in_one_line() {
     };
     check(Config { listen: running.address, ..config(&file) }, "is in use: stop the program").await;
     check(config(&dir.path().join("data")), "in use by another coordinator").await;
-    check(config(&file), "cannot be made").await;
+    check(config(&file), "is a file: name a folder").await;
     check(Config { report_interval: Duration::ZERO, ..config(&file) }, "settings are wrong").await;
     running.stop().await;
     // What was in use is free again.

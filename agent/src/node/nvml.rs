@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use memtape_core::limits::GPUS_PER_NODE_MAX;
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use tokio::sync::watch;
 
@@ -68,9 +69,12 @@ pub(crate) enum NoReading {
     /// The thread has just started.
     #[error("NVML has not answered yet")]
     NotYet,
-    /// The library is not there, or does not start.
-    #[error("no NVML on this node ({0})")]
-    NotFound(String),
+    /// The library is not there.
+    #[error("no NVIDIA driver is found on this node")]
+    NoDriver,
+    /// The library is there and does not start.
+    #[error("NVML does not start ({0})")]
+    NotStarted(String),
     /// A reading failed as a whole.
     #[error("NVML cannot list the GPUs ({0})")]
     NotListed(String),
@@ -144,7 +148,8 @@ fn watch_gpus(sender: &watch::Sender<Newest>, with_processes: bool) {
     while !sender.is_closed() {
         let why = match Nvml::init() {
             Ok(nvml) => read_until_failure(sender, &nvml, with_processes),
-            Err(error) => Some(NoReading::NotFound(one_line(&error))),
+            Err(NvmlError::LibloadingError(_)) => Some(NoReading::NoDriver),
+            Err(error) => Some(NoReading::NotStarted(one_line(&error))),
         };
         let Some(why) = why else { return };
         if logged.as_ref() != Some(&why) {
@@ -262,7 +267,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(100));
             match gpus.newest(clock::now()) {
                 Ok(reading) if has_driver => return assert!(!reading.gpus.is_empty()),
-                Err(NoReading::NotFound(_)) if !has_driver => return,
+                Err(NoReading::NoDriver) if !has_driver => return,
                 _ => {}
             }
         }

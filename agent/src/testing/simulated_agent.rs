@@ -162,7 +162,7 @@ impl Node for MemoryNode {
     }
 
     fn gpus(&self, _: clock::Now) -> Result<Arc<Reading>, NoReading> {
-        Err(NoReading::NotFound("a simulated node".to_string()))
+        Err(NoReading::NoDriver)
     }
 }
 

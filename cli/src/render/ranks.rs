@@ -248,7 +248,7 @@ mod tests {
         .expect("shape");
         let unknown = Unknown {
             what: UnknownPart::Device.into(),
-            why: "no NVML on this node".to_string(),
+            why: "no NVIDIA driver is found on this node".to_string(),
             ranks: vec![0, 1, 2, 5],
         };
         let found = text(&ranks, &[unknown]);
@@ -261,7 +261,7 @@ context and kernels
 RANK  PRIVATE  FILES  SHARED  SWAPPED  PINNED  WORKERS    THEIRS  CGROUP     LIMIT  KILLS
    0    5 MiB      ?       ?        ?   3 MiB        2  <= 9 MiB  40 MiB  no limit      0
    1        ?      ?       ?        ?       ?        ?         ?       ?         ?      ?
-unknown of the device of ranks 0-2, 5: no NVML on this node
+unknown of the device of ranks 0-2, 5: no NVIDIA driver is found on this node
 ";
         assert!(found.ends_with(expected), "{found}");
         assert!(found.contains("pp0") && found.contains("disconnected"), "{found}");

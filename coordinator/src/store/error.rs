@@ -55,6 +55,12 @@ pub enum Error {
         /// One of those files.
         name: String,
     },
+    /// A file stands where the data folder should be.
+    #[error("{} is a file: name a folder for the data", file.display())]
+    NotAFolder {
+        /// The file.
+        file: PathBuf,
+    },
     /// There is no store in the folder.
     #[error("there is no {part} in {}: name the coordinator's data folder", folder.display())]
     Missing {

@@ -70,6 +70,9 @@ pub(crate) struct Recovery {
 /// Opens all parts.
 pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<(Parts, Recovery)> {
     let shown = disk.folder().display();
+    if disk.folder().is_file() {
+        return Err(Error::NotAFolder { file: disk.folder().to_path_buf() });
+    }
     // A folder that is not there is made; what else is wrong with it shows itself then.
     if let Ok(Whose::Foreign(name)) = format::whose(&**disk) {
         return Err(Error::Foreign { folder: disk.folder().to_path_buf(), name });
