@@ -108,7 +108,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Prints a line about the job when what is said of it changed, or after [`STEPS_BETWEEN_LINES`].
+    /// Prints a line about the job when what is said of it changed, or after
+    /// [`STEPS_BETWEEN_LINES`].
     pub(crate) fn show_progress(&mut self, answers: Answers<'_>) {
         let Some(job) = answers.job() else { return };
         let (shown_state, shown_step) = &self.shown;

@@ -238,7 +238,8 @@ mod tests {
             frames: vec![frame(
                 model,
                 77,
-                "LlamaForCausalLMWithAVeryLongNameOfItsClass.LlamaDecoderLayerWithAttention.forward",
+                "LlamaForCausalLMWithAVeryLongNameOfItsClass.LlamaDecoderLayerWithAttention.\
+                 forward",
             )],
             ranks: 3,
             median_bytes: 528 << 20,

@@ -315,8 +315,8 @@ impl GroupState {
                     format!("{group}: {known} of {of} ranks are in step, at collective {furthest}")
                 }
                 dead => format!(
-                    "{group}: {known} of {of} ranks were in step when last looked at, at collective \
-                     {furthest}; {} {} dead",
+                    "{group}: {known} of {of} ranks were in step when last looked at, at \
+                     collective {furthest}; {} {} dead",
                     named(dead),
                     if dead.len() == 1 { "is" } else { "are" },
                 ),

@@ -5,9 +5,9 @@
 //! is, and once more when more ranks have ended: a job that is stopped as a whole does not page.
 //!
 //! Such an incident stays open when its attempt ends, so that it can be seen; it is closed when the
-//! rank goes on, when a newer attempt of the job runs, or after [`OPEN_WALL_NS_MAX`]. A program that
-//! catches failed requests may have one again and again: its incident is opened again each time, and
-//! is captured once.
+//! rank goes on, when a newer attempt of the job runs, or after [`OPEN_WALL_NS_MAX`]. A program
+//! that catches failed requests may have one again and again: its incident is opened again each
+//! time, and is captured once.
 
 use alloc::string::String;
 
@@ -26,8 +26,8 @@ const OPEN_WALL_NS_MAX: i64 = 86_400_000_000_000;
 /// Time between two comparisons of one capture with the ends that are known, in nanoseconds.
 const COMPARE_EVERY_NS: u64 = 5_000_000_000;
 
-/// A rank that was killed pages only after this time, in nanoseconds: until then all ranks of the job
-/// may be killed, by a person or a scheduler.
+/// A rank that was killed pages only after this time, in nanoseconds: until then all ranks of the
+/// job may be killed, by a person or a scheduler.
 pub(super) const SETTLED_NS: u64 = 10_000_000_000;
 
 /// Steps that a rank has finished after a failed request when it counts as going on.

@@ -107,8 +107,8 @@ pub enum Effect {
         /// Which rank grows, and whether it is its workers.
         reason: Reason,
     },
-    /// Compare the snapshots of a capture, then call [`Incidents::diagnosed`]; also when they cannot
-    /// be compared.
+    /// Compare the snapshots of a capture, then call [`Incidents::diagnosed`]; also when they
+    /// cannot be compared.
     Diagnose {
         /// Name of the incident.
         id: String,
@@ -468,8 +468,8 @@ impl Incidents {
         self.store(id, Change::Updated);
     }
 
-    /// Brings the growth of open incidents up to date: the detector reports it seldom, and what ends
-    /// now has no later report.
+    /// Brings the growth of open incidents up to date: the detector reports it seldom, and what
+    /// ends now has no later report.
     pub(super) fn measure_open(&mut self, attempt: &impl Attempt) {
         let serial = attempt.serial();
         let open = self.known.values_mut().filter(|known| is_open_of(known, serial));

@@ -78,7 +78,10 @@ impl Incidents {
     /// A capture of an attempt is closed: the incidents that wait for it are diagnosed.
     pub fn capture_closed(&mut self, serial: u32, closed: &str, reason: &Reason) {
         self.failure_captured(serial, closed, reason);
-        let waits = |known: &Tracked| matches!(&known.need, Need::Awaited { capture, .. } if capture == closed);
+        let waits = |known: &Tracked| match &known.need {
+            Need::Awaited { capture, .. } => capture == closed,
+            Need::Nothing | Need::Wanted { .. } => false,
+        };
         for id in self.ids(waits) {
             self.compare(&id, closed);
         }

@@ -72,8 +72,8 @@ fn progress_families(view: &MetricsView) -> Vec<Family> {
         ),
         gauge(
             "memtape_rank_state",
-            "1 for the state that the rank is in; disconnected, silent, stalled and behind mean that \
-             what is known of it is old",
+            "1 for the state that the rank is in; disconnected, silent, stalled and behind mean \
+             that what is known of it is old",
             of_ranks(view, "state", &|rank| vec![(rank.state, Some(1))]),
         ),
         counter(

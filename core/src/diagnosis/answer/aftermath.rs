@@ -1,9 +1,9 @@
 //! What the ranks of a job did after one of them failed: which ended and when, which go on, which
 //! are stalled.
 //!
-//! It rests on ends and steps alone and not on snapshots, so it is said anew whenever an incident is
-//! shown. Ends within [`TOGETHER_NS`] of each other have no order, because clocks and poll schedules
-//! differ.
+//! It rests on ends and steps alone and not on snapshots, so it is made each time an incident is
+//! shown. Ends within [`TOGETHER_NS`] of each other have no order, because clocks and poll
+//! schedules differ.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -35,8 +35,8 @@ impl<'a> Aftermath<'a> {
         self.fates.iter().filter(move |fate| fate.rank != own)
     }
 
-    /// Were all ranks killed, each within [`TOGETHER_NS`] of another? A launcher or a scheduler ends
-    /// many ranks one after the other.
+    /// Were all ranks killed, each within [`TOGETHER_NS`] of another? A launcher or a scheduler
+    /// ends many ranks one after the other.
     pub(super) fn were_all_killed(&self) -> bool {
         let killed = |fate: &Fate| fate.end.filter(|(end, _)| *end == End::Killed);
         let Some(mut ends_ns) = self

@@ -2,8 +2,8 @@
 //!
 //! A comparison shows one step; the growth goes on after it. What has grown since is added to what
 //! a remedy saves, by the share that the diagnosis explains, and to what a restart gives back, in
-//! full. A leak is kept from its onset on, and snapshots may begin later: neither figure is less than
-//! the leak. Everything else stays as the snapshots showed it.
+//! full. A leak is kept from its onset on, and snapshots may begin later: neither figure is less
+//! than the leak. Everything else stays as the snapshots showed it.
 
 use alloc::string::String;
 
